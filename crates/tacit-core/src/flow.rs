@@ -1,0 +1,144 @@
+//! Who talks to whom: the value that rules are matched against.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Which side opened the connection, seen from the program that tacit serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// The program accepts it.
+    Inbound,
+    /// The program opens it.
+    Outbound,
+}
+
+/// Transport protocol of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// A stream; UNIX stream sockets count as this.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// A socket address of either family, as policy and displays write it.
+///
+/// `192.0.2.1:443`, `[2001:db8::1]:443`, `unix:/run/x.sock`, `unix:@abstract-name`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Address {
+    /// IPv4 or IPv6 with a port.
+    Inet(SocketAddr),
+    /// A UNIX socket with a path in the file system.
+    Path(PathBuf),
+    /// A UNIX socket in the abstract namespace, without the leading NUL.
+    Abstract(String),
+    /// A UNIX socket without a name: what a client usually has.
+    Unnamed,
+}
+
+impl Address {
+    /// The IP address, where there is one.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Inet(address) => Some(address.ip().to_canonical()),
+            Self::Path(_) | Self::Abstract(_) | Self::Unnamed => None,
+        }
+    }
+
+    /// The port, where there is one.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Self::Inet(address) => Some(address.port()),
+            Self::Path(_) | Self::Abstract(_) | Self::Unnamed => None,
+        }
+    }
+
+    /// Whether bytes sent there cannot leave this host: a UNIX socket or a loopback address.
+    #[must_use]
+    pub fn stays_on_host(&self) -> bool {
+        self.ip().is_none_or(|ip| ip.is_loopback())
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inet(address) => write!(f, "{address}"),
+            Self::Path(path) => write!(f, "unix:{}", path.display()),
+            Self::Abstract(name) => write!(f, "unix:@{name}"),
+            Self::Unnamed => f.write_str("unix:"),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Ok(Self::Unnamed),
+            Some(name) => match name.strip_prefix('@') {
+                Some(name) => Ok(Self::Abstract(name.to_owned())),
+                None => Ok(Self::Path(PathBuf::from(name))),
+            },
+            None => text
+                .parse()
+                .map(Self::Inet)
+                .map_err(|_| format!("`{text}` is not an address with a port")),
+        }
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.to_string()
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self::Inet(address)
+    }
+}
+
+/// One connection or datagram exchange, as far as a rule can see it.
+///
+/// For a rule of the fixed form the flow is the one that arrives at `listen`: `local` is the
+/// listening address and `remote` is whoever connected to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Who opened it.
+    pub direction: Direction,
+    /// Its transport.
+    pub protocol: Protocol,
+    /// The listening address it arrived at, if a rule of the fixed form opened that; `None` for a
+    /// flow of a run. Rules with `listen` see only the first kind, rules without only the second.
+    pub listen: Option<Address>,
+    /// The near end.
+    pub local: Address,
+    /// The far end.
+    pub remote: Address,
+    /// Names the program asked for that gave the remote address; lower case, no final dot.
+    pub remote_names: Vec<String>,
+    /// The executable of the program, where it is known.
+    pub program: Option<PathBuf>,
+    /// The user the program runs as, where it is known.
+    pub user: Option<String>,
+}

@@ -1,0 +1,12 @@
+//! What tacit decides and how it speaks, without I/O.
+//!
+//! Everything here is a function of its inputs: no socket, no file, no clock, no randomness of its
+//! own. That is what lets each part be tested with a virtual clock, and fuzzed on stable.
+//!
+//! In reading order:
+//! * [`flow`]: who talks to whom, the thing a rule is matched against;
+//! * [`policy`]: text to rules, and which rule a flow gets;
+#![forbid(unsafe_code)]
+
+pub mod flow;
+pub mod policy;

@@ -1,0 +1,87 @@
+//! What is wrong with a policy, where, and what to write instead.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A place in the policy text; both count from 1, columns in characters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Position {
+    /// Line.
+    pub line: usize,
+    /// Column.
+    pub column: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// Whether a finding stops the policy from being installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Nothing is installed.
+    Error,
+    /// Installed, but probably not what was meant.
+    Warning,
+}
+
+impl Severity {
+    /// The word shown before the message.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+/// One finding about a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    /// How bad.
+    pub severity: Severity,
+    /// Where.
+    pub position: Position,
+    /// What is wrong, in one line.
+    pub message: String,
+    /// What to write instead, in one line.
+    pub fix: Option<String>,
+}
+
+impl Diagnostic {
+    /// A finding that stops the policy.
+    #[must_use]
+    pub fn error(position: Position, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, position, message: message.into(), fix: None }
+    }
+
+    /// A finding that does not.
+    #[must_use]
+    pub fn warning(position: Position, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, position, message: message.into(), fix: None }
+    }
+
+    /// The same with advice.
+    #[must_use]
+    pub fn with_fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    /// `file:line:column: error: message`, the fix indented on a line of its own.
+    #[must_use]
+    pub fn render(&self, file: &str) -> String {
+        let Self { severity, position, message, fix } = self;
+        let mut text = format!("{file}:{position}: {}: {message}", severity.word());
+        if let Some(fix) = fix {
+            text.push_str("\n    fix: ");
+            text.push_str(fix);
+        }
+        text
+    }
+}

@@ -1,0 +1,417 @@
+//! Policy: who we are, whom we believe, and what happens to each flow.
+//!
+//! Text goes in at `parse`, a [`Policy`] comes out that cannot hold nonsense: every reference
+//! resolves, every rule has exactly one action, every number is inside its limits. What remains to
+//! be found out (do the files exist, does the key fit the certificate) needs I/O and is the agent's.
+//!
+//! Rules are ordered; the first that matches decides, and where none matches the flow is denied.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::flow::{Address, Direction, Protocol};
+
+mod diagnostic;
+pub mod selector;
+
+pub use diagnostic::{Diagnostic, Position, Severity};
+pub use selector::Selectors;
+
+/// A whole policy, ready to be installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// `[identity.NAME]`: who we are.
+    pub identities: BTreeMap<String, Identity>,
+    /// `[trust.NAME]`: whom we believe. Holds `system` too, if a rule names it.
+    pub trusts: BTreeMap<String, Trust>,
+    /// `[[rule]]`, in order.
+    pub rules: Vec<Rule>,
+    /// `[agent]`.
+    pub agent: Agent,
+    /// `[limits]`.
+    pub limits: Limits,
+}
+
+/// A certificate with its key. Paths are absolute or relative to the policy file's directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// PEM file: the certificate, then the intermediates.
+    pub cert: PathBuf,
+    /// PEM file: PKCS#8, PKCS#1 or SEC1 key.
+    pub key: PathBuf,
+    /// Where the table stands in the policy text.
+    pub position: Position,
+}
+
+/// Where trust anchors come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trust {
+    /// The source of the anchors.
+    pub source: TrustSource,
+    /// Where the table stands in the policy text; for `system`, where it was first named.
+    pub position: Position,
+}
+
+/// The file or files that hold trust anchors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrustSource {
+    /// PEM files of CA certificates.
+    Files(Vec<PathBuf>),
+    /// The distribution's own bundle.
+    System,
+}
+
+/// One rule: which flows, and what happens to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Unique; shown in every display.
+    pub name: String,
+    /// Which flows.
+    pub selectors: Selectors,
+    /// The sockets of a rule of the fixed form; `None` for a rule about runs.
+    pub fixed: Option<Fixed>,
+    /// What happens.
+    pub action: Action,
+    /// Whether each connection's start and end are logged.
+    pub log: bool,
+    /// Where the rule begins in the policy text.
+    pub position: Position,
+}
+
+/// What happens to a flow. Each action owns its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Carry the bytes as they are.
+    Permit,
+    /// Refuse.
+    Deny,
+    /// TLS on the leg away from the program.
+    Tls(Tls),
+}
+
+impl Action {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Permit => "permit",
+            Self::Deny => "deny",
+            Self::Tls(_) => "tls",
+        }
+    }
+}
+
+/// The sockets of a rule of the fixed form: accept at `listen`, carry to `connect`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// Where connections arrive; at least one.
+    pub listen: Vec<Address>,
+    /// Where they go. `None` only for a deny.
+    pub connect: Option<Target>,
+    /// Read a PROXY protocol v2 header before anything else, and take the client address from it.
+    pub accept_proxy: bool,
+    /// Send a PROXY protocol v2 header with the client's address before anything else.
+    pub send_proxy: bool,
+    /// How long dialling `connect` may take in all.
+    pub connect_timeout: Duration,
+    /// Mode and owner of UNIX sockets at `listen`.
+    pub unix: UnixSocket,
+}
+
+/// How a UNIX socket at `listen` is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixSocket {
+    /// Permission bits; default 0o600.
+    pub mode: u32,
+    /// `user`, `user:group` or `:group`; names or numbers. Default: who the agent is.
+    pub owner: Option<String>,
+    /// Whether a socket file that nobody listens on is replaced. One with a live owner never is.
+    pub replace_stale: bool,
+}
+
+/// Where a rule connects to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// An address that needs no resolver.
+    Address(Address),
+    /// A host name, resolved again and again.
+    Name {
+        /// Lower case, no final dot.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+}
+
+/// TLS by role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// tacit answers the handshake.
+    Server(ServerTls),
+    /// tacit opens the handshake.
+    Client(ClientTls),
+}
+
+impl Tls {
+    /// What both roles have.
+    #[must_use]
+    pub fn common(&self) -> &TlsCommon {
+        match self {
+            Self::Server(tls) => &tls.common,
+            Self::Client(tls) => &tls.common,
+        }
+    }
+
+    /// The word the policy uses for the role.
+    #[must_use]
+    pub fn role(&self) -> &'static str {
+        match self {
+            Self::Server(_) => "server",
+            Self::Client(_) => "client",
+        }
+    }
+}
+
+/// `tls = { role = "server", … }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerTls {
+    /// Names of identities, at least one; chosen by SNI, the first where none fits.
+    pub identities: Vec<String>,
+    /// What is asked of the client.
+    pub client_cert: ClientCert,
+    /// What both roles have.
+    pub common: TlsCommon,
+}
+
+/// What a server asks of its clients. The anchors are a trust's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientCert {
+    /// No certificate is asked for.
+    None,
+    /// Asked; absent is allowed; invalid is logged and allowed, with identity none.
+    Preferred {
+        /// Name of the trust.
+        trust: String,
+    },
+    /// Asked; absent or invalid is refused.
+    Required {
+        /// Name of the trust.
+        trust: String,
+    },
+}
+
+/// `tls = { role = "client", … }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientTls {
+    /// Name of the identity presented if the server asks; never a default.
+    pub identity: Option<String>,
+    /// How the server is checked.
+    pub verify: Verify,
+    /// Whether the server name is sent (SNI).
+    pub sni: bool,
+    /// What both roles have.
+    pub common: TlsCommon,
+}
+
+/// How a client checks a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Chain and name.
+    Full {
+        /// Name of the trust.
+        trust: String,
+        /// The name (or IP address) the certificate must cover; `None` in a rule about runs:
+        /// the name the program asked for.
+        server_name: Option<String>,
+    },
+    /// Nothing is checked; warned about.
+    None {
+        /// The name for SNI and for resumption, if there is one.
+        server_name: Option<String>,
+    },
+}
+
+/// What both TLS roles have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsCommon {
+    /// Oldest version accepted.
+    pub min_version: TlsVersion,
+    /// Suites, in order of preference; never empty.
+    pub suites: Vec<Suite>,
+    /// Key exchange groups, in order of preference; never empty.
+    pub groups: Vec<Group>,
+    /// Application protocols, in order of preference; empty: the extension is not used.
+    pub alpn: Vec<String>,
+    /// Whether sessions may be resumed.
+    pub resumption: bool,
+    /// How long a handshake may take.
+    pub handshake_timeout: Duration,
+    /// When to send a KeyUpdate (RFC 8446 section 4.6.3); needs `min_version` 1.3.
+    pub rekey: Rekey,
+}
+
+/// When new keys are made. Both unset: only at the suite's own limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rekey {
+    /// After this many bytes of plaintext, both directions together.
+    pub bytes: Option<NonZeroU64>,
+    /// After this long.
+    pub after: Option<Duration>,
+}
+
+/// A TLS version tacit speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum TlsVersion {
+    /// RFC 5246.
+    #[serde(rename = "1.2")]
+    V1_2,
+    /// RFC 8446.
+    #[serde(rename = "1.3")]
+    V1_3,
+}
+
+/// A cipher suite tacit speaks; names are IANA's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(non_camel_case_types, missing_docs)]
+pub enum Suite {
+    TLS_AES_128_GCM_SHA256,
+    TLS_AES_256_GCM_SHA384,
+    TLS_CHACHA20_POLY1305_SHA256,
+    TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+}
+
+impl Suite {
+    /// Every suite, in the default order: AES-128-GCM first, whose SHA-256 is the cheaper hash.
+    pub const DEFAULT: [Self; 9] = [
+        Self::TLS_AES_128_GCM_SHA256,
+        Self::TLS_AES_256_GCM_SHA384,
+        Self::TLS_CHACHA20_POLY1305_SHA256,
+        Self::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        Self::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        Self::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        Self::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        Self::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        Self::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+    ];
+
+    /// IANA's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TLS_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
+            Self::TLS_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",
+            Self::TLS_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256",
+            Self::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => {
+                "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+            }
+            Self::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => {
+                "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
+            }
+            Self::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => {
+                "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"
+            }
+            Self::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            Self::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            Self::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => {
+                "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"
+            }
+        }
+    }
+
+    /// The version the suite belongs to.
+    #[must_use]
+    pub fn version(self) -> TlsVersion {
+        match self {
+            Self::TLS_AES_128_GCM_SHA256
+            | Self::TLS_AES_256_GCM_SHA384
+            | Self::TLS_CHACHA20_POLY1305_SHA256 => TlsVersion::V1_3,
+            _ => TlsVersion::V1_2,
+        }
+    }
+}
+
+/// A key exchange group tacit speaks; names are IANA's, compared without case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Group {
+    X25519MLKEM768,
+    X25519,
+    Secp256r1,
+    Secp384r1,
+}
+
+impl Group {
+    /// Every group, in the default order: the hybrid post-quantum one first.
+    pub const DEFAULT: [Self; 4] =
+        [Self::X25519MLKEM768, Self::X25519, Self::Secp256r1, Self::Secp384r1];
+
+    /// IANA's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::X25519MLKEM768 => "X25519MLKEM768",
+            Self::X25519 => "x25519",
+            Self::Secp256r1 => "secp256r1",
+            Self::Secp384r1 => "secp384r1",
+        }
+    }
+}
+
+/// `[agent]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Agent {
+    /// Number of data workers; `None`: one for every two CPUs.
+    pub workers: Option<usize>,
+    /// Congestion control of every TCP socket; `None`: cubic where the kernel has it.
+    pub congestion_control: Option<String>,
+}
+
+/// `[limits]`. Each has a default and a reason in tacit.toml(5).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Limits {
+    /// Open connections; beyond, arrivals wait in the kernel's queue.
+    pub connections: usize,
+    /// Handshakes in flight, all rules and sources together. The last quarter is a reserve for
+    /// sources that have none in flight.
+    pub handshakes: usize,
+    /// Handshakes in flight of one rule.
+    pub handshakes_per_rule: usize,
+    /// Handshakes in flight of one source address (IPv6: one /64).
+    pub handshakes_per_source: usize,
+    /// How long a drain may take; `None`: until the last connection ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 100_000,
+            handshakes: 1024,
+            handshakes_per_rule: 768,
+            handshakes_per_source: 256,
+            drain: None,
+        }
+    }
+}
+
+impl Policy {
+    /// The rule of that name with its place in the order.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
+        self.rules.iter().enumerate().find(|(_, rule)| rule.name == name)
+    }
+}
+
+/// Direction and protocol of every flow that a rule of the fixed form sees.
+pub const FIXED_FLOW: (Direction, Protocol) = (Direction::Inbound, Protocol::Tcp);

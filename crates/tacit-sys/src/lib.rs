@@ -1,0 +1,1 @@
+//! The unsafe lines and Linux ABIs of tacit.

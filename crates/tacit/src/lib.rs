@@ -1,0 +1,2 @@
+//! The agent and its command line.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The developers' own commands.
+fn main() {}
