@@ -1,0 +1,369 @@
+//! Stream sockets: made, dialled, accepted, measured and ended.
+//!
+//! All sockets are non-blocking and close-on-exec. Options that a connection needs are set on the
+//! listener, from which accepted sockets inherit them, or before `connect`: congestion control
+//! changed after accept leaves the old algorithm's pacing on the socket.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt,
+};
+
+pub use rustix::net::SocketAddrAny as SocketAddress;
+pub use rustix::net::SocketAddrUnix as UnixAddress;
+pub use rustix::net::UCred as PeerCredentials;
+
+/// Connections the kernel queues for us before it drops; `net.core.somaxconn` caps it.
+pub const LISTEN_BACKLOG: i32 = 4096;
+
+/// Idle time before the kernel probes whether the peer still exists.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
+
+/// What a stream socket is given before it listens or connects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// TCP congestion control by name; `None` leaves the system's.
+    pub congestion_control: Option<String>,
+    /// Whether the kernel resets the connection when this process ends without closing it in
+    /// order. A peer in clear text has no other way to tell an end from a cut.
+    pub reset_on_exit: bool,
+}
+
+fn new_stream(family: AddressFamily, options: &StreamOptions) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    if family != AddressFamily::UNIX {
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+        if let Some(name) = &options.congestion_control {
+            sockopt::set_tcp_congestion(&socket, name)?;
+        }
+        if options.reset_on_exit {
+            reset_on_close(socket.as_fd(), true)?;
+        }
+    }
+    Ok(socket)
+}
+
+/// Opens a listening socket.
+///
+/// # Errors
+/// Whatever `socket`, `bind` or `listen` answer; an unknown congestion control is `NotFound`.
+pub fn listen(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<OwnedFd> {
+    let family = address.address_family();
+    let socket = new_stream(family, options)?;
+    if family != AddressFamily::UNIX {
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
+    if family == AddressFamily::INET6 {
+        // `[::]` means IPv6: IPv4 has its own rule, and two listens must not collide.
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    rustix::net::bind(&socket, address)?;
+    rustix::net::listen(&socket, LISTEN_BACKLOG)?;
+    Ok(socket)
+}
+
+/// Gives a listening socket made elsewhere the options that accepted sockets inherit.
+///
+/// # Errors
+/// Whatever `setsockopt` or `fcntl` answer.
+pub fn adopt_listener(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Result<()> {
+    rustix::io::ioctl_fionbio(socket, true)?;
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
+    if sockopt::socket_domain(socket)? != AddressFamily::UNIX {
+        sockopt::set_tcp_nodelay(socket, true)?;
+        sockopt::set_socket_keepalive(socket, true)?;
+        sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+        if let Some(name) = &options.congestion_control {
+            sockopt::set_tcp_congestion(socket, name)?;
+        }
+        reset_on_close(socket, options.reset_on_exit)?;
+    }
+    Ok(())
+}
+
+/// Begins to connect; `Ok(true)` if it is connected already, `Ok(false)` if it will be or fail
+/// when the socket turns writable ([`take_error`] tells which).
+///
+/// # Errors
+/// Whatever `socket` or `connect` answer.
+pub fn dial(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<(OwnedFd, bool)> {
+    let socket = new_stream(address.address_family(), options)?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) => Ok((socket, true)),
+        Err(rustix::io::Errno::INPROGRESS) => Ok((socket, false)),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Takes one connection from a listener.
+///
+/// # Errors
+/// `WouldBlock` if there is none; whatever else `accept4` answers.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<SocketAddrAny>)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::acceptfrom_with(listener, flags)?)
+}
+
+/// The error a socket holds, if any; reading it clears it.
+///
+/// # Errors
+/// The error it held, or whatever `getsockopt` answers.
+pub fn take_error(socket: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(sockopt::socket_error(socket)??)
+}
+
+/// The socket's own address.
+///
+/// # Errors
+/// Whatever `getsockname` answers.
+pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<SocketAddrAny> {
+    Ok(rustix::net::getsockname(socket)?)
+}
+
+/// The address of the other end; `None` where it has none.
+///
+/// # Errors
+/// Whatever `getpeername` answers.
+pub fn peer_address(socket: BorrowedFd<'_>) -> io::Result<Option<SocketAddrAny>> {
+    Ok(rustix::net::getpeername(socket)?)
+}
+
+/// Who is at the other end of a UNIX socket, as the kernel vouches for it.
+///
+/// # Errors
+/// Whatever `getsockopt` answers.
+pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
+    Ok(sockopt::socket_peercred(socket)?)
+}
+
+/// Whether the socket listens (`SO_ACCEPTCONN`).
+///
+/// # Errors
+/// Whatever `getsockopt` answers.
+pub fn is_listening(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(sockopt::socket_acceptconn(socket)?)
+}
+
+/// Reads into several buffers with one call.
+///
+/// # Errors
+/// `WouldBlock` if there is nothing; whatever else `readv` answers.
+pub fn read_vectored(
+    socket: BorrowedFd<'_>,
+    buffers: &mut [io::IoSliceMut<'_>],
+) -> io::Result<usize> {
+    Ok(rustix::io::readv(socket, buffers)?)
+}
+
+/// Reads into one buffer.
+///
+/// # Errors
+/// `WouldBlock` if there is nothing; whatever else `recv` answers.
+pub fn read(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::net::recv(socket, buffer, RecvFlags::empty())?.0)
+}
+
+/// Looks at what could be read, and leaves it there.
+///
+/// # Errors
+/// `WouldBlock` if there is nothing; whatever else `recv` answers.
+pub fn peek(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::net::recv(socket, buffer, RecvFlags::PEEK)?.0)
+}
+
+/// Writes from several buffers with one call; a closed peer is an error, never a signal.
+///
+/// # Errors
+/// `WouldBlock` if the socket is full; whatever else `sendmsg` answers.
+pub fn write_vectored(socket: BorrowedFd<'_>, buffers: &[io::IoSlice<'_>]) -> io::Result<usize> {
+    let mut control = rustix::net::SendAncillaryBuffer::default();
+    Ok(rustix::net::sendmsg(socket, buffers, &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// Writes from one buffer; a closed peer is an error, never a signal.
+///
+/// # Errors
+/// `WouldBlock` if the socket is full; whatever else `send` answers.
+pub fn write(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(socket, buffer, SendFlags::NOSIGNAL)?)
+}
+
+/// Ends our direction; the peer reads an end of file after what is queued.
+///
+/// # Errors
+/// Whatever `shutdown` answers.
+pub fn shutdown_write(socket: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
+}
+
+/// Chooses what closing the socket (or the death of the process) does: `true` sends a reset and
+/// drops what is queued, `false` ends in order. Has no effect on UNIX sockets.
+///
+/// # Errors
+/// Whatever `setsockopt` answers.
+pub fn reset_on_close(socket: BorrowedFd<'_>, reset: bool) -> io::Result<()> {
+    Ok(sockopt::set_socket_linger(socket, reset.then_some(Duration::ZERO))?)
+}
+
+/// Whether the kernel knows the congestion control, and this process may use it.
+#[must_use]
+pub fn has_congestion_control(name: &str) -> bool {
+    let options =
+        StreamOptions { congestion_control: Some(name.to_owned()), ..StreamOptions::default() };
+    new_stream(AddressFamily::INET, &options).is_ok()
+}
+
+/// The congestion control of a TCP socket.
+///
+/// # Errors
+/// Whatever `getsockopt` answers; a UNIX socket has none.
+pub fn congestion_control(socket: BorrowedFd<'_>) -> io::Result<String> {
+    Ok(sockopt::tcp_congestion(socket)?)
+}
+
+/// Bytes written to the socket that the peer's kernel has not acknowledged (`SIOCOUTQ`).
+///
+/// # Errors
+/// Whatever `ioctl` answers.
+pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ (= SIOCOUTQ) writes one int to the pointer, which is valid for that.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// What the kernel knows of one TCP connection (`TCP_INFO`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Smoothed round-trip time in microseconds.
+    pub rtt_us: u32,
+    /// Its mean deviation in microseconds.
+    pub rtt_deviation_us: u32,
+    /// Congestion window in segments.
+    pub congestion_window_segments: u32,
+    /// Maximum segment size in bytes.
+    pub segment_bytes_max: u32,
+    /// Bytes written that have not been sent yet.
+    pub unsent_bytes: u32,
+    /// Segments sent again, in total.
+    pub retransmits: u32,
+}
+
+/// Reads `TCP_INFO`.
+///
+/// # Errors
+/// Whatever `getsockopt` answers; a UNIX socket has none.
+pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).unwrap_or(0);
+    // SAFETY: the kernel writes at most `length` bytes, the size of the structure.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the structure holds integers only and was zeroed, so every byte of it is defined
+    // even where an older kernel wrote less.
+    let info = unsafe { info.assume_init() };
+    Ok(TcpInfo {
+        rtt_us: info.tcpi_rtt,
+        rtt_deviation_us: info.tcpi_rttvar,
+        congestion_window_segments: info.tcpi_snd_cwnd,
+        segment_bytes_max: info.tcpi_snd_mss,
+        unsent_bytes: notsent_bytes(socket),
+        retransmits: info.tcpi_total_retrans,
+    })
+}
+
+/// `SIOCOUTQNSD`; `libc::tcp_info` ends before `tcpi_notsent_bytes`.
+fn notsent_bytes(socket: BorrowedFd<'_>) -> u32 {
+    const SIOCOUTQNSD: libc::c_ulong = 0x894b;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQNSD writes one int to the pointer, which is valid for that.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCOUTQNSD as _, &raw mut bytes) };
+    if result < 0 { 0 } else { u32::try_from(bytes).unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();
+        let listener = listen(&any, &StreamOptions::default()).unwrap();
+        let address = local_address(listener.as_fd()).unwrap();
+        let (client, _) = dial(&address, &StreamOptions::default()).unwrap();
+        loop {
+            match accept(listener.as_fd()) {
+                Ok((server, _)) => return (client, server),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn read_blocking(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+        rustix::io::ioctl_fionbio(socket, false)?;
+        read(socket, buffer)
+    }
+
+    #[test]
+    fn bytes_cross_and_an_orderly_end_reads_as_end_of_file() {
+        let (client, server) = pair();
+        write(client.as_fd(), b"hello").unwrap();
+        drop(client);
+        let mut buffer = [0; 16];
+        assert_eq!(read_blocking(server.as_fd(), &mut buffer).unwrap(), 5);
+        assert_eq!(read_blocking(server.as_fd(), &mut buffer).unwrap(), 0);
+    }
+
+    #[test]
+    fn reset_on_close_reads_as_a_reset() {
+        let (client, server) = pair();
+        reset_on_close(client.as_fd(), true).unwrap();
+        drop(client);
+        let error = read_blocking(server.as_fd(), &mut [0; 16]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn accepted_sockets_inherit_the_reset_and_the_congestion_control() {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();
+        let options =
+            StreamOptions { congestion_control: Some("reno".into()), reset_on_exit: true };
+        let listener = listen(&any, &options).unwrap();
+        let address = local_address(listener.as_fd()).unwrap();
+        let client = dial(&address, &StreamOptions::default()).unwrap().0;
+        rustix::io::ioctl_fionbio(&listener, false).unwrap();
+        let (server, _) = accept(listener.as_fd()).unwrap();
+        assert_eq!(congestion_control(server.as_fd()).unwrap(), "reno");
+        drop(server);
+        let error = read_blocking(client.as_fd(), &mut [0; 16]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn tcp_info_knows_the_segment_size() {
+        let (client, _server) = pair();
+        assert!(tcp_info(client.as_fd()).unwrap().segment_bytes_max > 500);
+        assert_eq!(unacknowledged_bytes(client.as_fd()).unwrap(), 0);
+    }
+}
