@@ -6,7 +6,9 @@
 //! In reading order:
 //! * [`flow`]: who talks to whom, the thing a rule is matched against;
 //! * [`policy`]: text to rules, and which rule a flow gets;
+//! * [`record`]: the TLS record layer, sealed and opened in place.
 #![forbid(unsafe_code)]
 
 pub mod flow;
 pub mod policy;
+pub mod record;

@@ -1,0 +1,542 @@
+//! The TLS record layer: sealed and opened in place, many records at a time, without I/O.
+//!
+//! Takes over after a handshake (RFC 8446 section 5, RFC 5246 section 6 with RFC 5288 and 7905).
+//! The AEAD comes in as [`Seal`] and [`Open`]; this module knows headers, nonces, sequence numbers
+//! and what a record may look like.
+//!
+//! Outgoing bytes are read straight into *slots*, each big enough for one full record, so that
+//! sealed records lie end to end and leave with one write:
+//!
+//! ```text
+//!   slot:  | header 5 | explicit nonce 0/8 | payload <= 16384 | type 0/1 | tag 16 |
+//! ```
+//!
+//! Limits: [`PAYLOAD_BYTES_MAX`] a record; a sealing key ends before [`Protection::records_max`];
+//! [`EMPTY_RECORDS_MAX`] empty records in a row. It does not fragment or reassemble handshake
+//! messages, and it does not decide what an alert means.
+
+use std::fmt;
+use std::ops::Range;
+
+/// Content type, version and length (RFC 8446 section 5.1).
+pub const HEADER_BYTES: usize = 5;
+/// Plaintext of one record at most (RFC 8446 section 5.1).
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 14;
+/// Every suite's tag.
+pub const TAG_BYTES: usize = 16;
+/// Protected bytes of one record at most, header not counted (RFC 8446 section 5.2: 256 more than
+/// the plaintext). RFC 5246 allows 2048 more, but no AEAD suite needs more than 24.
+pub const PROTECTED_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 256;
+/// The longest record with its header: what a reader must be able to hold.
+pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + PROTECTED_BYTES_MAX;
+/// Records without payload in a row before the peer is taken to waste our time.
+pub const EMPTY_RECORDS_MAX: u32 = 32;
+
+/// A nonce: every suite's is twelve bytes.
+pub type Nonce = [u8; 12];
+
+/// Seals one record in place.
+pub trait Seal {
+    /// Encrypts `data` in place and returns its tag.
+    ///
+    /// # Errors
+    /// The key refuses: it is used up or misused.
+    fn seal(
+        &mut self,
+        nonce: Nonce,
+        aad: &[u8],
+        data: &mut [u8],
+    ) -> Result<[u8; TAG_BYTES], KeyRefused>;
+}
+
+/// Opens one record in place.
+pub trait Open {
+    /// Decrypts `data`, which ends in its tag, in place.
+    ///
+    /// # Errors
+    /// The tag does not fit.
+    fn open(&mut self, nonce: Nonce, aad: &[u8], data: &mut [u8]) -> Result<(), KeyRefused>;
+}
+
+/// The AEAD would not do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRefused;
+
+/// Content types (RFC 8446 section 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ContentType {
+    /// 20; not legal after a handshake.
+    ChangeCipherSpec = 20,
+    /// 21.
+    Alert = 21,
+    /// 22.
+    Handshake = 22,
+    /// 23.
+    ApplicationData = 23,
+}
+
+impl ContentType {
+    fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            20 => Some(Self::ChangeCipherSpec),
+            21 => Some(Self::Alert),
+            22 => Some(Self::Handshake),
+            23 => Some(Self::ApplicationData),
+            _ => None,
+        }
+    }
+}
+
+/// How records of a connection are protected: the version and the kind of AEAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// TLS 1.3, AES-GCM.
+    Tls13Gcm,
+    /// TLS 1.3, ChaCha20-Poly1305.
+    Tls13ChaCha,
+    /// TLS 1.2, AES-GCM: part of the nonce travels with the record (RFC 5288 section 3).
+    Tls12Gcm,
+    /// TLS 1.2, ChaCha20-Poly1305 (RFC 7905 section 2).
+    Tls12ChaCha,
+}
+
+impl Protection {
+    /// Whether it is TLS 1.3.
+    #[must_use]
+    pub fn is_tls13(self) -> bool {
+        matches!(self, Self::Tls13Gcm | Self::Tls13ChaCha)
+    }
+
+    /// Bytes before the payload in a slot.
+    #[must_use]
+    pub fn prefix_bytes(self) -> usize {
+        HEADER_BYTES + self.explicit_nonce_bytes()
+    }
+
+    /// Bytes after the payload in a slot.
+    #[must_use]
+    pub fn suffix_bytes(self) -> usize {
+        usize::from(self.is_tls13()) + TAG_BYTES
+    }
+
+    /// Distance from one slot to the next.
+    #[must_use]
+    pub fn slot_bytes(self) -> usize {
+        self.prefix_bytes() + PAYLOAD_BYTES_MAX + self.suffix_bytes()
+    }
+
+    /// Records one key may protect. AES-GCM: 2^24.5 full records keep the advantage of an attacker
+    /// below 2^-57 (RFC 8446 section 5.5); half of it leaves room for the KeyUpdate to happen.
+    /// ChaCha20-Poly1305 has no such limit before the sequence number ends.
+    #[must_use]
+    pub fn records_max(self) -> u64 {
+        match self {
+            Self::Tls13Gcm | Self::Tls12Gcm => 1 << 23,
+            Self::Tls13ChaCha | Self::Tls12ChaCha => 1 << 48,
+        }
+    }
+
+    fn explicit_nonce_bytes(self) -> usize {
+        if self == Self::Tls12Gcm { 8 } else { 0 }
+    }
+}
+
+/// What is wrong with a record, by whose doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordError {
+    /// The peer sent a content type that is not legal here.
+    PeerSentContentType(u8),
+    /// The peer sent a version that is not TLS.
+    PeerSentVersion(u16),
+    /// The peer sent a record longer than the RFC allows.
+    PeerSentTooLong,
+    /// The peer sent a record too short to hold a tag.
+    PeerSentTooShort,
+    /// The peer sent a record that does not authenticate.
+    PeerSentForged,
+    /// The peer sent a record of padding only (RFC 8446 section 5.4).
+    PeerSentNoContentType,
+    /// The peer sent [`EMPTY_RECORDS_MAX`] empty records in a row.
+    PeerSentEmptyRecords,
+    /// The key may not protect another record; a KeyUpdate did not happen in time.
+    KeyUsedUp,
+}
+
+impl RecordError {
+    /// The alert that tells the peer (RFC 8446 section 6.2).
+    #[must_use]
+    pub fn alert(self) -> AlertDescription {
+        match self {
+            Self::PeerSentContentType(_)
+            | Self::PeerSentNoContentType
+            | Self::PeerSentEmptyRecords => AlertDescription::UNEXPECTED_MESSAGE,
+            Self::PeerSentVersion(_) => AlertDescription::PROTOCOL_VERSION,
+            Self::PeerSentTooLong => AlertDescription::RECORD_OVERFLOW,
+            Self::PeerSentTooShort | Self::PeerSentForged => AlertDescription::BAD_RECORD_MAC,
+            Self::KeyUsedUp => AlertDescription::INTERNAL_ERROR,
+        }
+    }
+}
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PeerSentContentType(byte) => {
+                write!(f, "the peer sent a record of type {byte}, which is not legal here")
+            }
+            Self::PeerSentVersion(version) => {
+                write!(f, "the peer sent a record of version {version:#06x}, which is not TLS")
+            }
+            Self::PeerSentTooLong => f.write_str("the peer sent a record longer than TLS allows"),
+            Self::PeerSentTooShort => f.write_str("the peer sent a record too short for its tag"),
+            Self::PeerSentForged => {
+                f.write_str("the peer sent a record that does not authenticate; it was changed")
+            }
+            Self::PeerSentNoContentType => f.write_str("the peer sent a record of padding only"),
+            Self::PeerSentEmptyRecords => {
+                write!(f, "the peer sent {EMPTY_RECORDS_MAX} empty records in a row")
+            }
+            Self::KeyUsedUp => f.write_str("this key may not protect another record"),
+        }
+    }
+}
+
+impl std::error::Error for RecordError {}
+
+/// The second byte of an alert (RFC 8446 section 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlertDescription(pub u8);
+
+impl AlertDescription {
+    /// The end of the peer's data.
+    pub const CLOSE_NOTIFY: Self = Self(0);
+    /// A message or record that is not legal now.
+    pub const UNEXPECTED_MESSAGE: Self = Self(10);
+    /// A record did not authenticate.
+    pub const BAD_RECORD_MAC: Self = Self(20);
+    /// A record was too long.
+    pub const RECORD_OVERFLOW: Self = Self(22);
+    /// A field held what it may not.
+    pub const ILLEGAL_PARAMETER: Self = Self(47);
+    /// A message could not be read.
+    pub const DECODE_ERROR: Self = Self(50);
+    /// A version we do not speak.
+    pub const PROTOCOL_VERSION: Self = Self(70);
+    /// Our own failure.
+    pub const INTERNAL_ERROR: Self = Self(80);
+    /// The user gave up; a `close_notify` follows.
+    pub const USER_CANCELED: Self = Self(90);
+    /// No renegotiation; TLS 1.2 only.
+    pub const NO_RENEGOTIATION: Self = Self(100);
+}
+
+/// The sending side of one connection.
+#[derive(Clone, Debug)]
+pub struct Sealer {
+    protection: Protection,
+    iv: Nonce,
+    sequence: u64,
+    records: u64,
+}
+
+impl Sealer {
+    /// Starts with the write IV and the sequence number that the handshake reached.
+    ///
+    /// TLS 1.2 AES-GCM: the first four bytes of the IV are the salt, the last eight are where the
+    /// explicit nonce starts. The handshake's own records used `start ^ sequence`, ours are
+    /// `start' + sequence` with the top bit of `start` cleared: always rising, as a TLS record key
+    /// demands, never wrapping, and never equal to the one or two nonces used before.
+    #[must_use]
+    pub fn new(protection: Protection, iv: Nonce, sequence: u64) -> Self {
+        Self { protection, iv, sequence, records: 0 }
+    }
+
+    /// How records are protected.
+    #[must_use]
+    pub fn protection(&self) -> Protection {
+        self.protection
+    }
+
+    /// The next record's sequence number.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The nonce of sequence number zero: what a TLS 1.3 record key must see first.
+    #[must_use]
+    pub fn first_nonce(&self) -> Nonce {
+        self.iv
+    }
+
+    /// Records the key may still protect.
+    #[must_use]
+    pub fn records_left(&self) -> u64 {
+        self.protection.records_max().saturating_sub(self.records)
+    }
+
+    /// Seals `payload_bytes` that stand in the slots of `buffer`, the last slot perhaps partly
+    /// full, and returns how many bytes at its front are now records to be sent.
+    ///
+    /// # Errors
+    /// [`RecordError::KeyUsedUp`].
+    ///
+    /// # Panics
+    /// `buffer` is shorter than the slots that the payload fills.
+    pub fn seal_slots(
+        &mut self,
+        key: &mut impl Seal,
+        buffer: &mut [u8],
+        payload_bytes: usize,
+    ) -> Result<usize, RecordError> {
+        let mut sealed = 0;
+        let mut left = payload_bytes;
+        while left > 0 {
+            let payload = left.min(PAYLOAD_BYTES_MAX);
+            let slot = &mut buffer[sealed..];
+            sealed += self.seal_record(key, ContentType::ApplicationData, slot, payload)?;
+            left -= payload;
+        }
+        Ok(sealed)
+    }
+
+    /// Seals one message as one record at the end of `out`.
+    ///
+    /// # Errors
+    /// [`RecordError::KeyUsedUp`].
+    pub fn seal_message(
+        &mut self,
+        key: &mut impl Seal,
+        content: ContentType,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), RecordError> {
+        let start = out.len();
+        out.resize(start + self.protection.prefix_bytes(), 0);
+        out.extend_from_slice(message);
+        out.resize(out.len() + self.protection.suffix_bytes(), 0);
+        let sealed = self.seal_record(key, content, &mut out[start..], message.len());
+        out.truncate(start + *sealed.as_ref().unwrap_or(&0));
+        sealed.map(|_| ())
+    }
+
+    fn seal_record(
+        &mut self,
+        key: &mut impl Seal,
+        content: ContentType,
+        slot: &mut [u8],
+        payload_bytes: usize,
+    ) -> Result<usize, RecordError> {
+        if self.records >= self.protection.records_max() {
+            return Err(RecordError::KeyUsedUp);
+        }
+        let (prefix, suffix) = (self.protection.prefix_bytes(), self.protection.suffix_bytes());
+        let total = prefix + payload_bytes + suffix;
+        let (head, body) = slot[..total].split_at_mut(prefix);
+        let (data, tag) = body.split_at_mut(body.len() - TAG_BYTES);
+        let outer = if self.protection.is_tls13() {
+            data[payload_bytes] = content as u8;
+            ContentType::ApplicationData
+        } else {
+            content
+        };
+        head[..HEADER_BYTES].copy_from_slice(&header(outer, total - HEADER_BYTES));
+        let nonce = self.nonce();
+        head[HEADER_BYTES..].copy_from_slice(&nonce[4..4 + prefix - HEADER_BYTES]);
+        let mut aad = [0; AAD_BYTES_MAX];
+        let aad = associated_data(self.protection, self.sequence, head, payload_bytes, &mut aad);
+        let sealed = key.seal(nonce, aad, data).map_err(|_| RecordError::KeyUsedUp)?;
+        tag.copy_from_slice(&sealed);
+        self.sequence += 1;
+        self.records += 1;
+        Ok(total)
+    }
+
+    fn nonce(&self) -> Nonce {
+        if self.protection != Protection::Tls12Gcm {
+            return xor_sequence(self.iv, self.sequence);
+        }
+        let mut nonce = self.iv;
+        let mut start = [0; 8];
+        start.copy_from_slice(&nonce[4..]);
+        let start = u64::from_be_bytes(start) & (u64::MAX >> 1);
+        nonce[4..].copy_from_slice(&(start + self.sequence).to_be_bytes());
+        nonce
+    }
+}
+
+/// The receiving side of one connection.
+#[derive(Clone, Debug)]
+pub struct Opener {
+    protection: Protection,
+    iv: Nonce,
+    sequence: u64,
+    empty_records: u32,
+}
+
+/// One record, opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// What it carries.
+    pub content: ContentType,
+    /// Where its payload stands in the buffer.
+    pub payload: Range<usize>,
+    /// Bytes of the buffer the record took.
+    pub consumed: usize,
+}
+
+impl Opener {
+    /// Starts with the read IV and the sequence number that the handshake reached.
+    #[must_use]
+    pub fn new(protection: Protection, iv: Nonce, sequence: u64) -> Self {
+        Self { protection, iv, sequence, empty_records: 0 }
+    }
+
+    /// How records are protected.
+    #[must_use]
+    pub fn protection(&self) -> Protection {
+        self.protection
+    }
+
+    /// Opens the record at the front of `buffer` in place. `None`: it is not complete yet.
+    ///
+    /// # Errors
+    /// The record is not legal. A bad header is reported as soon as its five bytes are there.
+    pub fn open_record(
+        &mut self,
+        key: &mut impl Open,
+        buffer: &mut [u8],
+    ) -> Result<Option<Opened>, RecordError> {
+        let Some(length) = self.protected_bytes(buffer)? else { return Ok(None) };
+        let consumed = HEADER_BYTES + length;
+        if buffer.len() < consumed {
+            return Ok(None);
+        }
+        let prefix = self.protection.prefix_bytes();
+        let (head, data) = buffer[..consumed].split_at_mut(prefix);
+        let payload_bytes = data.len() - TAG_BYTES;
+        let nonce = if self.protection == Protection::Tls12Gcm {
+            let mut nonce = self.iv;
+            nonce[4..].copy_from_slice(&head[HEADER_BYTES..]);
+            nonce
+        } else {
+            xor_sequence(self.iv, self.sequence)
+        };
+        let mut aad = [0; AAD_BYTES_MAX];
+        let aad = associated_data(self.protection, self.sequence, head, payload_bytes, &mut aad);
+        key.open(nonce, aad, data).map_err(|_| RecordError::PeerSentForged)?;
+        self.sequence += 1;
+        let (content, payload_bytes) =
+            inner_content(self.protection, head[0], &data[..payload_bytes])?;
+        self.count_empty(payload_bytes)?;
+        Ok(Some(Opened { content, payload: prefix..prefix + payload_bytes, consumed }))
+    }
+
+    /// Checks the header, if it is there, and returns the bytes that follow it.
+    fn protected_bytes(&self, buffer: &[u8]) -> Result<Option<usize>, RecordError> {
+        let Some((&[kind, major, minor, high, low], _)) =
+            buffer.split_first_chunk::<HEADER_BYTES>()
+        else {
+            return Ok(None);
+        };
+        let legal = match ContentType::from_byte(kind) {
+            // RFC 8446 section 5.2: protected records are application data outside; section 5:
+            // a change_cipher_spec after the handshake is an unexpected message.
+            Some(ContentType::ApplicationData) => true,
+            Some(ContentType::Alert | ContentType::Handshake) => !self.protection.is_tls13(),
+            Some(ContentType::ChangeCipherSpec) | None => false,
+        };
+        if !legal {
+            return Err(RecordError::PeerSentContentType(kind));
+        }
+        // RFC 8446 section 5.1 says to ignore the version; what is not 3.x is not TLS at all.
+        if major != 3 || (!self.protection.is_tls13() && minor != 3) {
+            return Err(RecordError::PeerSentVersion(u16::from_be_bytes([major, minor])));
+        }
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        if length > PROTECTED_BYTES_MAX {
+            return Err(RecordError::PeerSentTooLong);
+        }
+        if length < self.protection.prefix_bytes() - HEADER_BYTES + self.protection.suffix_bytes() {
+            return Err(RecordError::PeerSentTooShort);
+        }
+        Ok(Some(length))
+    }
+
+    fn count_empty(&mut self, payload_bytes: usize) -> Result<(), RecordError> {
+        self.empty_records = if payload_bytes == 0 { self.empty_records + 1 } else { 0 };
+        if self.empty_records >= EMPTY_RECORDS_MAX {
+            return Err(RecordError::PeerSentEmptyRecords);
+        }
+        Ok(())
+    }
+}
+
+/// The content type and length of what was decrypted; TLS 1.3 hides both behind padding.
+fn inner_content(
+    protection: Protection,
+    outer: u8,
+    plaintext: &[u8],
+) -> Result<(ContentType, usize), RecordError> {
+    let (byte, length) = if protection.is_tls13() {
+        let end = plaintext.iter().rposition(|&byte| byte != 0);
+        let end = end.ok_or(RecordError::PeerSentNoContentType)?;
+        (plaintext[end], end)
+    } else {
+        (outer, plaintext.len())
+    };
+    if length > PAYLOAD_BYTES_MAX {
+        return Err(RecordError::PeerSentTooLong);
+    }
+    match ContentType::from_byte(byte) {
+        None | Some(ContentType::ChangeCipherSpec) => Err(RecordError::PeerSentContentType(byte)),
+        // RFC 8446 section 5.1: zero-length fragments of these are not allowed.
+        Some(ContentType::Alert | ContentType::Handshake) if length == 0 => {
+            Err(RecordError::PeerSentContentType(byte))
+        }
+        Some(content) => Ok((content, length)),
+    }
+}
+
+const AAD_BYTES_MAX: usize = 13;
+
+/// RFC 8446 section 5.2: the header. RFC 5246 section 6.2.3.3: sequence number, then the header
+/// with the length of the plaintext.
+fn associated_data<'a>(
+    protection: Protection,
+    sequence: u64,
+    head: &[u8],
+    plaintext_bytes: usize,
+    out: &'a mut [u8; AAD_BYTES_MAX],
+) -> &'a [u8] {
+    if protection.is_tls13() {
+        out[..HEADER_BYTES].copy_from_slice(&head[..HEADER_BYTES]);
+        return &out[..HEADER_BYTES];
+    }
+    out[..8].copy_from_slice(&sequence.to_be_bytes());
+    out[8..11].copy_from_slice(&head[..3]);
+    out[11..].copy_from_slice(&length_bytes(plaintext_bytes));
+    out
+}
+
+/// RFC 8446 section 5.3: the IV with the sequence number over its end.
+fn xor_sequence(mut iv: Nonce, sequence: u64) -> Nonce {
+    for (byte, mask) in iv[4..].iter_mut().zip(sequence.to_be_bytes()) {
+        *byte ^= mask;
+    }
+    iv
+}
+
+fn header(content: ContentType, length: usize) -> [u8; HEADER_BYTES] {
+    let [high, low] = length_bytes(length);
+    [content as u8, 3, 3, high, low]
+}
+
+fn length_bytes(length: usize) -> [u8; 2] {
+    // Every caller's length is at most PROTECTED_BYTES_MAX, which fits.
+    u16::try_from(length).unwrap_or(u16::MAX).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests;

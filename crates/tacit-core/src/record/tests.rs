@@ -1,0 +1,267 @@
+//! Records against a toy AEAD: what is legal, what is not, and that nothing depends on chunking.
+//! The real AEADs are tested against a plain TLS stream where they live.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Adds a key stream made from the nonce; the tag sums everything.
+struct Toy;
+
+fn stream(nonce: Nonce, at: usize) -> u8 {
+    nonce[at % nonce.len()].wrapping_mul(31).wrapping_add(u8::try_from(at % 251).unwrap())
+}
+
+fn toy_tag(nonce: Nonce, aad: &[u8], data: &[u8]) -> [u8; TAG_BYTES] {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u128;
+    for &byte in nonce.iter().chain(aad).chain(data) {
+        hash = (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_01b3_0000_0000_0000_0000_01b3);
+    }
+    hash.to_be_bytes()
+}
+
+impl Seal for Toy {
+    fn seal(
+        &mut self,
+        nonce: Nonce,
+        aad: &[u8],
+        data: &mut [u8],
+    ) -> Result<[u8; TAG_BYTES], KeyRefused> {
+        for (at, byte) in data.iter_mut().enumerate() {
+            *byte = byte.wrapping_add(stream(nonce, at));
+        }
+        Ok(toy_tag(nonce, aad, data))
+    }
+}
+
+impl Open for Toy {
+    fn open(&mut self, nonce: Nonce, aad: &[u8], data: &mut [u8]) -> Result<(), KeyRefused> {
+        let (data, tag) = data.split_at_mut(data.len() - TAG_BYTES);
+        if toy_tag(nonce, aad, data) != *tag {
+            return Err(KeyRefused);
+        }
+        for (at, byte) in data.iter_mut().enumerate() {
+            *byte = byte.wrapping_sub(stream(nonce, at));
+        }
+        Ok(())
+    }
+}
+
+const ALL: [Protection; 4] =
+    [Protection::Tls13Gcm, Protection::Tls13ChaCha, Protection::Tls12Gcm, Protection::Tls12ChaCha];
+const IV: Nonce = [0xff, 2, 3, 4, 0xff, 6, 7, 8, 9, 10, 11, 12];
+
+fn ends(protection: Protection) -> (Sealer, Opener) {
+    (Sealer::new(protection, IV, 1), Opener::new(protection, IV, 1))
+}
+
+fn seal_all(sealer: &mut Sealer, payload: &[u8]) -> Vec<u8> {
+    let protection = sealer.protection();
+    let slots = payload.len().div_ceil(PAYLOAD_BYTES_MAX);
+    let mut buffer = vec![0; slots * protection.slot_bytes()];
+    for (slot, chunk) in payload.chunks(PAYLOAD_BYTES_MAX).enumerate() {
+        let start = slot * protection.slot_bytes() + protection.prefix_bytes();
+        buffer[start..start + chunk.len()].copy_from_slice(chunk);
+    }
+    let sealed = sealer.seal_slots(&mut Toy, &mut buffer, payload.len()).unwrap();
+    buffer.truncate(sealed);
+    buffer
+}
+
+/// Feeds `wire` in pieces of `piece` bytes and returns the payload that came out.
+fn open_all(opener: &mut Opener, wire: &[u8], piece: usize) -> Result<Vec<u8>, RecordError> {
+    let (mut held, mut payload) = (Vec::new(), Vec::new());
+    for chunk in wire.chunks(piece) {
+        held.extend_from_slice(chunk);
+        while let Some(record) = opener.open_record(&mut Toy, &mut held)? {
+            payload.extend_from_slice(&held[record.payload]);
+            held.drain(..record.consumed);
+        }
+    }
+    assert!(held.is_empty(), "{} bytes left over", held.len());
+    Ok(payload)
+}
+
+fn sealed_message(protection: Protection, content: ContentType, message: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    ends(protection).0.seal_message(&mut Toy, content, message, &mut out).unwrap();
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_stream_comes_out_as_it_went_in(
+        kind in 0_usize..4,
+        sizes in prop::collection::vec(1_usize..40_000, 1..6),
+        piece in 1_usize..50_000,
+    ) {
+        let (mut sealer, mut opener) = ends(ALL[kind]);
+        let (mut wire, mut sent) = (Vec::new(), Vec::new());
+        for (round, size) in sizes.into_iter().enumerate() {
+            let payload: Vec<u8> =
+                (0..size).map(|at| u8::try_from((at * 7 + round) % 256).unwrap()).collect();
+            wire.extend(seal_all(&mut sealer, &payload));
+            sent.extend(payload);
+        }
+        prop_assert_eq!(open_all(&mut opener, &wire, piece.max(wire.len() / 500)), Ok(sent));
+    }
+
+    #[test]
+    fn one_changed_bit_never_opens(kind in 0_usize..4, at in 0_usize..120, bit in 0_u8..8) {
+        let (mut sealer, mut opener) = ends(ALL[kind]);
+        let mut wire = seal_all(&mut sealer, b"the quick brown fox jumps over the lazy dog");
+        let at = at % wire.len();
+        wire[at] ^= 1 << bit;
+        if let Ok(Some(record)) = opener.open_record(&mut Toy, &mut wire) {
+            panic!("opened {record:?} after a change at {at}");
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(
+        kind in 0_usize..4,
+        mut bytes in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
+        let _ = ends(ALL[kind]).1.open_record(&mut Toy, &mut bytes);
+    }
+}
+
+#[test]
+fn full_slots_lie_end_to_end() {
+    for protection in ALL {
+        let (mut sealer, mut opener) = ends(protection);
+        let payload = vec![7; 3 * PAYLOAD_BYTES_MAX + 1];
+        let wire = seal_all(&mut sealer, &payload);
+        let overhead = protection.prefix_bytes() + protection.suffix_bytes();
+        assert_eq!(wire.len(), payload.len() + 4 * overhead);
+        assert_eq!(sealer.sequence(), 5);
+        assert_eq!(open_all(&mut opener, &wire, wire.len()), Ok(payload));
+    }
+}
+
+#[test]
+fn headers_that_are_not_legal_are_refused_at_once() {
+    use Protection::{Tls12Gcm, Tls13Gcm};
+    use RecordError::{PeerSentContentType, PeerSentTooLong, PeerSentTooShort, PeerSentVersion};
+    let cases: [(Protection, [u8; 5], RecordError); 10] = [
+        (Tls13Gcm, [20, 3, 3, 0, 1], PeerSentContentType(20)),
+        (Tls13Gcm, [22, 3, 3, 0, 40], PeerSentContentType(22)),
+        (Tls13Gcm, [0x47, 0x45, 0x54, 0x20, 0x2f], PeerSentContentType(0x47)),
+        (Tls13Gcm, [23, 2, 0, 0, 40], PeerSentVersion(0x0200)),
+        (Tls13Gcm, [23, 3, 3, 0x41, 1], PeerSentTooLong),
+        (Tls13Gcm, [23, 3, 3, 0, 16], PeerSentTooShort),
+        (Tls12Gcm, [23, 3, 3, 0, 23], PeerSentTooShort),
+        (Tls12Gcm, [20, 3, 3, 0, 1], PeerSentContentType(20)),
+        (Tls12Gcm, [23, 3, 1, 0, 40], PeerSentVersion(0x0301)),
+        (Tls12Gcm, [23, 3, 3, 0xff, 0xff], PeerSentTooLong),
+    ];
+    for (protection, mut head, expected) in cases {
+        let result = ends(protection).1.open_record(&mut Toy, &mut head);
+        assert_eq!(result, Err(expected), "{protection:?} {head:?}");
+    }
+}
+
+#[test]
+fn messages_carry_their_type() {
+    for protection in ALL {
+        for content in [ContentType::Alert, ContentType::Handshake] {
+            let mut wire = sealed_message(protection, content, &[1, 0]);
+            let opened = ends(protection).1.open_record(&mut Toy, &mut wire).unwrap().unwrap();
+            assert_eq!((opened.content, &wire[opened.payload]), (content, &[1_u8, 0][..]));
+        }
+    }
+}
+
+#[test]
+fn empty_handshake_and_alert_records_are_refused() {
+    for protection in ALL {
+        let mut wire = sealed_message(protection, ContentType::Alert, &[]);
+        let result = ends(protection).1.open_record(&mut Toy, &mut wire);
+        assert_eq!(result, Err(RecordError::PeerSentContentType(21)));
+    }
+}
+
+#[test]
+fn change_cipher_spec_inside_a_record_is_refused() {
+    let mut wire = sealed_message(Protection::Tls13Gcm, ContentType::ChangeCipherSpec, &[1]);
+    let result = ends(Protection::Tls13Gcm).1.open_record(&mut Toy, &mut wire);
+    assert_eq!(result, Err(RecordError::PeerSentContentType(20)));
+}
+
+#[test]
+fn padding_is_removed_and_padding_alone_is_refused() {
+    let seal = |plaintext: &[u8]| {
+        let mut data = plaintext.to_vec();
+        let head = header(ContentType::ApplicationData, data.len() + TAG_BYTES);
+        let tag = Toy.seal(xor_sequence(IV, 1), &head, &mut data).unwrap();
+        [&head[..], &data, &tag].concat()
+    };
+    let mut opener = ends(Protection::Tls13Gcm).1;
+    let mut wire = seal(b"text\x17\0\0\0\0");
+    let opened = opener.open_record(&mut Toy, &mut wire).unwrap().unwrap();
+    assert_eq!(&wire[opened.payload], b"text");
+    let mut opener = ends(Protection::Tls13Gcm).1;
+    let result = opener.open_record(&mut Toy, &mut seal(&[0; 20]));
+    assert_eq!(result, Err(RecordError::PeerSentNoContentType));
+    // One byte more than a record may carry, hidden by the 256 bytes of slack.
+    let mut long = vec![1; PAYLOAD_BYTES_MAX + 1];
+    long.push(23);
+    let mut opener = ends(Protection::Tls13Gcm).1;
+    let result = opener.open_record(&mut Toy, &mut seal(&long));
+    assert_eq!(result, Err(RecordError::PeerSentTooLong));
+}
+
+#[test]
+fn a_run_of_empty_records_is_refused_but_some_are_not() {
+    let (mut sealer, mut opener) = ends(Protection::Tls13Gcm);
+    let mut empty = || {
+        let mut out = Vec::new();
+        sealer.seal_message(&mut Toy, ContentType::ApplicationData, &[], &mut out).unwrap();
+        out
+    };
+    for _ in 1..EMPTY_RECORDS_MAX {
+        let opened = opener.open_record(&mut Toy, &mut empty()).unwrap().unwrap();
+        assert!(opened.payload.is_empty());
+    }
+    let result = opener.open_record(&mut Toy, &mut empty());
+    assert_eq!(result, Err(RecordError::PeerSentEmptyRecords));
+}
+
+#[test]
+fn reordered_and_repeated_records_do_not_open() {
+    let (mut sealer, mut opener) = ends(Protection::Tls13Gcm);
+    let mut first = seal_all(&mut sealer, b"first");
+    let mut again = first.clone();
+    let mut second = seal_all(&mut sealer, b"second");
+    let forged = Err(RecordError::PeerSentForged);
+    assert_eq!(opener.clone().open_record(&mut Toy, &mut second), forged);
+    assert!(opener.open_record(&mut Toy, &mut first).unwrap().is_some());
+    assert_eq!(opener.open_record(&mut Toy, &mut again), forged);
+}
+
+#[test]
+fn tls12_explicit_nonces_rise_and_never_meet_those_of_the_handshake() {
+    // Worst case: the start's top bit is set and all low bits are too.
+    let iv = [1, 2, 3, 4, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
+    let mut sealer = Sealer::new(Protection::Tls12Gcm, iv, 1);
+    let handshake_nonce = u64::MAX;
+    let mut last = 0;
+    for _ in 0..3 {
+        let wire = seal_all(&mut sealer, b"x");
+        let explicit = u64::from_be_bytes(wire[5..13].try_into().unwrap());
+        assert!(explicit > last && explicit != handshake_nonce);
+        last = explicit;
+    }
+}
+
+#[test]
+fn a_key_that_is_used_up_refuses() {
+    let (mut sealer, _) = ends(Protection::Tls12Gcm);
+    sealer.records = sealer.protection.records_max();
+    assert_eq!(sealer.records_left(), 0);
+    let mut out = b"kept".to_vec();
+    let result = sealer.seal_message(&mut Toy, ContentType::Alert, &[1, 0], &mut out);
+    assert_eq!((result, out.as_slice()), (Err(RecordError::KeyUsedUp), &b"kept"[..]));
+}
