@@ -1,2 +1,4 @@
 //! The agent and its command line.
 #![forbid(unsafe_code)]
+
+pub mod tls;

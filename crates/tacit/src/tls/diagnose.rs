@@ -1,0 +1,208 @@
+//! Why a certificate was not believed, in one line: which, why, and what to do.
+//!
+//! The verifier's error decides the connection; the facts of the chain only explain it. Where the
+//! facts show a cause that a verifier hides behind a general word (X.509 v1, a small RSA key, a CA
+//! certificate sent as a leaf), the cause is named.
+
+use rustls::{CertificateError, Error};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use super::facts::{CertificateFacts, RSA_BITS_MIN, utc};
+
+/// Most names listed in one message.
+const NAMES_SHOWN_MAX: usize = 8;
+
+const DAY_SECONDS: i64 = 86_400;
+
+/// Whose certificate it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    Server,
+    Client,
+}
+
+impl Peer {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+
+    fn usage(self) -> &'static str {
+        match self {
+            Self::Server => "serverAuth",
+            Self::Client => "clientAuth",
+        }
+    }
+}
+
+/// What was checked.
+pub(super) struct Case<'a> {
+    pub(super) peer: Peer,
+    pub(super) trust: &'a str,
+    /// The name a server had to have.
+    pub(super) name: Option<&'a ServerName<'a>>,
+    pub(super) leaf: &'a CertificateDer<'a>,
+    pub(super) rest: &'a [CertificateDer<'a>],
+    pub(super) now: UnixTime,
+}
+
+/// Explains a chain that was not believed.
+pub(super) fn diagnose_chain(error: &Error, case: &Case<'_>) -> String {
+    let who = case.peer.word();
+    let Ok(leaf) = CertificateFacts::from_der(case.leaf) else { return unreadable(case.peer) };
+    let above = case.rest.iter().filter_map(|der| CertificateFacts::from_der(der).ok());
+    let chain: Vec<_> = std::iter::once(leaf.clone()).chain(above).collect();
+    if let Some(cause) = old_or_small(case.peer, &chain) {
+        return cause;
+    }
+    let Error::InvalidCertificate(error) = error else {
+        return format!("the {who}'s certificate of {} was refused: {error}", leaf.title());
+    };
+    match error {
+        CertificateError::Expired
+        | CertificateError::ExpiredContext { .. }
+        | CertificateError::NotValidYet
+        | CertificateError::NotValidYetContext { .. } => out_of_time(error, case, &chain),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            wrong_name(case.name, &leaf)
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            format!(
+                "the {who}'s certificate of {} is for {}, not for {usage}: \
+                 reissue it with extendedKeyUsage = {usage}",
+                leaf.title(),
+                listed(&leaf.usages),
+                usage = case.peer.usage(),
+            )
+        }
+        _ if leaf.is_self_signed || leaf.is_ca => self_signed(case, &leaf),
+        _ => wrong_issuer(error, case, &chain),
+    }
+}
+
+/// Explains a handshake signature that was not believed.
+pub(super) fn diagnose_proof(error: &Error, peer: Peer, leaf: &CertificateDer<'_>) -> String {
+    let Ok(facts) = CertificateFacts::from_der(leaf) else { return unreadable(peer) };
+    old_or_small(peer, std::slice::from_ref(&facts)).unwrap_or_else(|| {
+        format!(
+            "the {who} did not prove that it holds the key of its certificate of {} ({error}): \
+             give the {who} the key that belongs to the certificate",
+            facts.title(),
+            who = peer.word(),
+        )
+    })
+}
+
+fn unreadable(peer: Peer) -> String {
+    let who = peer.word();
+    format!("the {who} sent a certificate that is not valid X.509: reissue the {who}'s certificate")
+}
+
+fn old_or_small(peer: Peer, chain: &[CertificateFacts]) -> Option<String> {
+    let who = peer.word();
+    if let Some(facts) = chain.iter().find(|facts| facts.version < 3) {
+        return Some(format!(
+            "the {who}'s certificate of {} is X.509 v{}, which can name neither hosts nor usages: \
+             reissue it as v3 with a subjectAltName",
+            facts.title(),
+            facts.version
+        ));
+    }
+    let facts = chain.iter().find(|facts| facts.has_weak_key())?;
+    Some(format!(
+        "the {who}'s certificate of {} has an {} key, which is too small to be believed: \
+         reissue it with ECDSA P-256 or RSA {RSA_BITS_MIN}",
+        facts.title(),
+        facts.key
+    ))
+}
+
+fn out_of_time(error: &CertificateError, case: &Case<'_>, chain: &[CertificateFacts]) -> String {
+    let who = case.peer.word();
+    let now = i64::try_from(case.now.as_secs()).unwrap_or(i64::MAX);
+    if let Some(facts) = chain.iter().find(|facts| now > facts.not_after) {
+        return format!(
+            "the {who}'s certificate of {} expired at {}, {} days ago: renew it",
+            facts.title(),
+            utc(facts.not_after),
+            (now - facts.not_after) / DAY_SECONDS
+        );
+    }
+    if let Some(facts) = chain.iter().find(|facts| now < facts.not_before) {
+        return format!(
+            "the {who}'s certificate of {} is not valid before {} and this host's clock says {}: \
+             set the clock that is wrong, or wait",
+            facts.title(),
+            utc(facts.not_before),
+            utc(now)
+        );
+    }
+    format!("the {who}'s chain is not valid now ({error}): renew it")
+}
+
+fn wrong_name(name: Option<&ServerName<'_>>, leaf: &CertificateFacts) -> String {
+    let wanted = name.map_or_else(|| "the name wanted".into(), ServerName::to_str);
+    if leaf.sans.is_empty() {
+        return format!(
+            "the server's certificate of {} has no subjectAltName, and a common name does not \
+             count: reissue it with a subjectAltName for {wanted}",
+            leaf.title()
+        );
+    }
+    format!(
+        "the server's certificate is for {}, not for {wanted}: set server-name to a name it has, \
+         or reissue it with {wanted} in its subjectAltName",
+        listed(&leaf.sans)
+    )
+}
+
+fn self_signed(case: &Case<'_>, leaf: &CertificateFacts) -> String {
+    let (who, trust, title) = (case.peer.word(), case.trust, leaf.title());
+    let kind = match (leaf.is_self_signed, leaf.is_ca) {
+        (true, true) => "is a self-signed CA certificate, not a leaf",
+        (true, false) => "is self-signed",
+        (false, _) => "is a CA certificate, not a leaf",
+    };
+    format!(
+        "the {who}'s certificate of {title} {kind}, so trust '{trust}' cannot vouch for it: \
+         issue the {who} a leaf from a CA of that trust"
+    )
+}
+
+fn wrong_issuer(error: &CertificateError, case: &Case<'_>, chain: &[CertificateFacts]) -> String {
+    let (who, trust) = (case.peer.word(), case.trust);
+    let title = chain.first().map_or("", CertificateFacts::title);
+    let issuer = chain.last().map_or("", |facts| facts.issuer.as_str());
+    #[expect(deprecated, reason = "the variant without context may still be made by the library")]
+    match error {
+        CertificateError::UnknownIssuer => format!(
+            "the {who}'s certificate of {title} leads to the issuer {issuer}, which trust \
+             '{trust}' does not hold: add that CA to the trust, or have the {who} send the \
+             certificates in between"
+        ),
+        CertificateError::BadSignature => format!(
+            "the {who}'s certificate of {title} names the issuer {issuer} but is not signed by \
+             the key that trust '{trust}' has for it: name the CA's current certificate there"
+        ),
+        CertificateError::UnsupportedSignatureAlgorithm
+        | CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => format!(
+            "the {who}'s certificate of {title} is signed with an algorithm that is not believed \
+             (SHA-1, MD5 or a rare one): reissue it signed with SHA-256"
+        ),
+        other => format!(
+            "the {who}'s certificate of {title}, issued by {issuer}, is not believed ({other}): \
+             have its CA reissue it"
+        ),
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    let shown = names.iter().take(NAMES_SHOWN_MAX).map(String::as_str).collect::<Vec<_>>();
+    match names.len().saturating_sub(NAMES_SHOWN_MAX) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}

@@ -1,0 +1,309 @@
+//! What a certificate says, in words for displays and diagnoses.
+//!
+//! [`CertificateFacts`] is read from DER that may come from a stranger: nothing here panics, texts
+//! are cut and control characters escaped, so that a name cannot draw on an operator's terminal.
+//! Limits: [`TEXT_CHARS_MAX`] characters a text, [`NAMES_MAX`] names a certificate.
+//!
+//! Nothing here decides anything: facts are not checked against a signature, a clock or a trust.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use aws_lc_rs::digest;
+use rustls_pki_types::CertificateDer;
+use serde::Serialize;
+use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
+use x509_parser::public_key::{PublicKey, RSAPublicKey};
+use x509_parser::x509::{SubjectPublicKeyInfo, X509Name};
+
+/// Longest text kept of a certificate, in characters; what is cut ends in `…`.
+pub const TEXT_CHARS_MAX: usize = 256;
+
+/// Most names kept of one certificate.
+pub const NAMES_MAX: usize = 100;
+
+/// RSA keys below this are not believed, and not used.
+pub const RSA_BITS_MIN: usize = 2048;
+
+/// What a certificate says about itself. Claims, until its chain was checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CertificateFacts {
+    /// Subject, as `CN=…, O=…`; may be empty.
+    pub subject: String,
+    /// Issuer, likewise.
+    pub issuer: String,
+    /// Serial number, hexadecimal pairs with colons.
+    pub serial: String,
+    /// DNS names, IP addresses, URIs and e-mail addresses of the subjectAltName, in its order.
+    pub sans: Vec<String>,
+    /// Start of validity, in unix seconds.
+    pub not_before: i64,
+    /// End of validity, in unix seconds.
+    pub not_after: i64,
+    /// X.509 version: 1 or 3, seldom 2.
+    pub version: u32,
+    /// Kind and size of the key: `ECDSA P-256`, `RSA 2048`, `Ed25519`.
+    pub key: String,
+    /// Size of the key, if it is an RSA key.
+    #[serde(skip)]
+    pub rsa_bits: Option<usize>,
+    /// Issuer and subject are the same name.
+    pub is_self_signed: bool,
+    /// The basic constraints say CA.
+    pub is_ca: bool,
+    /// Extended key usages; empty: any.
+    pub usages: Vec<String>,
+    /// SHA-256 of the DER, hexadecimal.
+    pub sha256: String,
+}
+
+/// The DER is not an X.509 certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotACertificate;
+
+impl CertificateFacts {
+    /// Reads the facts of one certificate.
+    ///
+    /// # Errors
+    /// If the bytes are not an X.509 certificate.
+    pub fn from_der(der: &CertificateDer<'_>) -> Result<Self, NotACertificate> {
+        let (rest, certificate) =
+            X509Certificate::from_der(der.as_ref()).map_err(|_| NotACertificate)?;
+        if !rest.is_empty() {
+            return Err(NotACertificate);
+        }
+        let rsa_bits = rsa_bits(certificate.public_key());
+        Ok(Self {
+            subject: name(certificate.subject()),
+            issuer: name(certificate.issuer()),
+            serial: printable(&certificate.raw_serial_as_string()),
+            sans: sans(&certificate),
+            not_before: certificate.validity().not_before.timestamp(),
+            not_after: certificate.validity().not_after.timestamp(),
+            version: certificate.version().0.saturating_add(1),
+            key: key(certificate.public_key(), rsa_bits),
+            rsa_bits,
+            is_self_signed: certificate.subject().as_raw() == certificate.issuer().as_raw(),
+            is_ca: certificate.is_ca(),
+            usages: usages(&certificate),
+            sha256: hex(digest::digest(&digest::SHA256, der.as_ref()).as_ref()),
+        })
+    }
+
+    /// The RSA key is too small to be believed.
+    #[must_use]
+    pub fn has_weak_key(&self) -> bool {
+        self.rsa_bits.is_some_and(|bits| bits < RSA_BITS_MIN)
+    }
+
+    /// How a message names the certificate: its subject, or else what it has.
+    #[must_use]
+    pub fn title(&self) -> &str {
+        match (self.subject.as_str(), self.sans.first()) {
+            ("", Some(san)) => san,
+            ("", None) => &self.sha256,
+            (subject, _) => subject,
+        }
+    }
+}
+
+/// Unix seconds as `2026-01-31 23:59 UTC`.
+#[must_use]
+pub fn utc(unix_seconds: i64) -> String {
+    let Ok(time) = ASN1Time::from_timestamp(unix_seconds) else {
+        return format!("{unix_seconds} (unix seconds)");
+    };
+    let time = time.to_datetime();
+    format!(
+        "{:04}-{:02}-{:02} {:02}:{:02} UTC",
+        time.year(),
+        u8::from(time.month()),
+        time.day(),
+        time.hour(),
+        time.minute()
+    )
+}
+
+/// A stranger's text, cut, with nothing in it that moves a cursor or turns the reading direction.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    for (count, character) in text.chars().enumerate() {
+        if count == TEXT_CHARS_MAX {
+            shown.push('…');
+            break;
+        }
+        match character {
+            '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' => shown.extend(character.escape_default()),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+fn name(name: &X509Name<'_>) -> String {
+    printable(&name.to_string())
+}
+
+/// Names of other kinds (directory names, other names) take no part in TLS and are left out, and so
+/// is an extension that cannot be read: the verifier refuses it.
+fn sans(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(extension)) = certificate.subject_alternative_name() else {
+        return Vec::new();
+    };
+    extension.value.general_names.iter().filter_map(san).take(NAMES_MAX).collect()
+}
+
+fn san(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(text) | GeneralName::URI(text) | GeneralName::RFC822Name(text) => {
+            Some(printable(text))
+        }
+        GeneralName::IPAddress(bytes) => {
+            let address = <[u8; 4]>::try_from(*bytes)
+                .map(IpAddr::from)
+                .or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            address.ok().map(|address| address.to_string())
+        }
+        _ => None,
+    }
+}
+
+fn usages(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(extension)) = certificate.extended_key_usage() else {
+        return Vec::new();
+    };
+    let usage = extension.value;
+    let known = [
+        (usage.any, "any"),
+        (usage.server_auth, "serverAuth"),
+        (usage.client_auth, "clientAuth"),
+        (usage.code_signing, "codeSigning"),
+        (usage.email_protection, "emailProtection"),
+        (usage.time_stamping, "timeStamping"),
+        (usage.ocsp_signing, "OCSPSigning"),
+    ];
+    let known = known.iter().filter(|(set, _)| *set).map(|(_, word)| (*word).to_owned());
+    known.chain(usage.other.iter().map(|oid| printable(&oid.to_string()))).take(NAMES_MAX).collect()
+}
+
+fn rsa_bits(key: &SubjectPublicKeyInfo<'_>) -> Option<usize> {
+    let Ok(PublicKey::RSA(RSAPublicKey { modulus, .. })) = key.parsed() else {
+        return None;
+    };
+    let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
+    let first = modulus.get(zeros).map_or(0, |byte| byte.leading_zeros() as usize);
+    Some((modulus.len() - zeros) * 8 - first)
+}
+
+fn key(key: &SubjectPublicKeyInfo<'_>, rsa_bits: Option<usize>) -> String {
+    if let Some(bits) = rsa_bits {
+        return format!("RSA {bits}");
+    }
+    let algorithm = key.algorithm.algorithm.to_id_string();
+    match algorithm.as_str() {
+        "1.2.840.10045.2.1" => format!("ECDSA {}", curve(key)),
+        "1.3.101.112" => "Ed25519".to_owned(),
+        "1.3.101.113" => "Ed448".to_owned(),
+        "1.2.840.10040.4.1" => "DSA".to_owned(),
+        "2.16.840.1.101.3.4.3.17" => "ML-DSA-44".to_owned(),
+        "2.16.840.1.101.3.4.3.18" => "ML-DSA-65".to_owned(),
+        "2.16.840.1.101.3.4.3.19" => "ML-DSA-87".to_owned(),
+        other => printable(other),
+    }
+}
+
+fn curve(key: &SubjectPublicKeyInfo<'_>) -> String {
+    let curve = key.algorithm.parameters.as_ref().and_then(|any| any.as_oid().ok());
+    match curve.map(|oid| oid.to_id_string()).as_deref() {
+        Some("1.2.840.10045.3.1.7") => "P-256".to_owned(),
+        Some("1.3.132.0.34") => "P-384".to_owned(),
+        Some("1.3.132.0.35") => "P-521".to_owned(),
+        Some(other) => printable(other),
+        None => "of no named curve".to_owned(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // INVARIANT: writing to a String never fails.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::test_certificates::{Ca, Kind, openssl_v1};
+    use proptest::prelude::*;
+
+    #[test]
+    fn says_what_the_certificate_says() {
+        let ca = Ca::new("facts CA");
+        let leaf = ca.leaf(Kind::Valid);
+        let facts = CertificateFacts::from_der(&leaf.chain[0]).unwrap();
+        assert_eq!(facts.subject, "CN=leaf");
+        assert_eq!(facts.issuer, "CN=facts CA");
+        assert_eq!(facts.sans, ["db.example", "10.7.0.1", "::1", "spiffe://example/db"]);
+        assert_eq!((facts.version, facts.key.as_str()), (3, "ECDSA P-256"));
+        assert_eq!(facts.usages, ["serverAuth", "clientAuth"]);
+        assert!(!facts.is_ca && !facts.is_self_signed && !facts.has_weak_key());
+        assert_eq!(facts.sha256.len(), 64);
+        assert_eq!(utc(facts.not_after), "2090-01-01 00:00 UTC");
+
+        let facts = CertificateFacts::from_der(&ca.der()).unwrap();
+        assert!(facts.is_ca && facts.is_self_signed);
+        assert_eq!(serde_json::to_value(&facts).unwrap()["is-ca"], true);
+    }
+
+    #[test]
+    fn knows_old_and_small_certificates() {
+        let (chain, _) = openssl_v1(1024);
+        let facts = CertificateFacts::from_der(&chain[0]).unwrap();
+        assert_eq!((facts.version, facts.key.as_str()), (1, "RSA 1024"));
+        assert!(facts.has_weak_key());
+    }
+
+    #[test]
+    fn strangers_text_is_harmless() {
+        assert_eq!(printable("a\u{1b}[2J\nb\u{202e}c ü"), "a\\u{1b}[2J\\nb\\u{202e}c ü");
+        let long = printable(&"x".repeat(10_000));
+        assert_eq!(long.chars().count(), TEXT_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn every_truncation_is_refused_without_a_panic() {
+        let leaf = Ca::new("cut CA").leaf(Kind::Valid);
+        let der = leaf.chain[0].as_ref();
+        for length in 0..der.len() {
+            let cut = CertificateDer::from(&der[..length]);
+            assert_eq!(CertificateFacts::from_der(&cut), Err(NotACertificate), "at {length}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(changes in prop::collection::vec((0usize..600, any::<u8>()), 1..8)) {
+            static DER: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+            let good = DER.get_or_init(|| Ca::new("fuzz").leaf(Kind::Valid).chain[0].to_vec());
+            let mut der = good.clone();
+            for (at, value) in changes {
+                let at = at % der.len();
+                der[at] = value;
+            }
+            if let Ok(facts) = CertificateFacts::from_der(&CertificateDer::from(der)) {
+                let texts = [&facts.subject, &facts.issuer, &facts.serial, &facts.key];
+                for text in texts.into_iter().chain(&facts.sans).chain(&facts.usages) {
+                    prop_assert!(!text.chars().any(char::is_control));
+                    prop_assert!(!utc(facts.not_after).is_empty());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Reading key, certificate and trust files, and noticing when they change.
+//!
+//! A file is opened once: what is checked (its kind, its mode) and what is read are the same file.
+//! A [`FileStamp`] follows symbolic links, so a link that is turned to a new file, and a directory
+//! link above it (as container platforms swap secrets), count as a change.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+/// Largest certificate, key or trust file read.
+pub const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Which file stood at a path, and how it looked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileStamp {
+    /// The path, as opened.
+    pub path: PathBuf,
+    /// `None`: there was no such file, or it could not be looked at.
+    state: Option<FileState>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileState {
+    dev: u64,
+    ino: u64,
+    size_bytes: u64,
+    modified_ns: (i64, i64),
+    status_changed_ns: (i64, i64),
+}
+
+impl FileStamp {
+    /// Looks at a path now. A missing file has a stamp too: it differs once the file is there.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        let state = std::fs::metadata(path).ok().map(|metadata| FileState::of(&metadata));
+        Self { path: path.to_owned(), state }
+    }
+
+    /// Whether another file, or the same with other content or mode, stands there now.
+    #[must_use]
+    pub fn changed(&self) -> bool {
+        Self::of(&self.path) != *self
+    }
+}
+
+impl FileState {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            dev: metadata.dev(),
+            ino: metadata.ino(),
+            size_bytes: metadata.size(),
+            modified_ns: (metadata.mtime(), metadata.mtime_nsec()),
+            status_changed_ns: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// A file's content with what was known of it when it was opened.
+pub(super) struct Content {
+    pub(super) bytes: Vec<u8>,
+    pub(super) mode: u32,
+    pub(super) stamp: FileStamp,
+}
+
+/// Why a file could not be read.
+#[derive(Debug)]
+pub(super) enum ReadError {
+    Io(io::Error),
+    NotRegular,
+    TooLarge,
+}
+
+/// Reads a whole file.
+///
+/// The stamp is taken before the content is read: a change in between shows as one later.
+pub(super) fn read(path: &Path) -> Result<Content, ReadError> {
+    // Without NONBLOCK the opening of a pipe would wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|errno| ReadError::Io(errno.into()))?;
+    let file = File::from(file);
+    let metadata = file.metadata().map_err(ReadError::Io)?;
+    if !metadata.is_file() {
+        return Err(ReadError::NotRegular);
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(ReadError::Io)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(ReadError::TooLarge);
+    }
+    let stamp = FileStamp { path: path.to_owned(), state: Some(FileState::of(&metadata)) };
+    Ok(Content { bytes, mode: metadata.mode() & 0o7777, stamp })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::test_certificates::Directory;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_stamp_changes_with_the_file() {
+        let directory = Directory::new();
+        let path = directory.path().join("file");
+        let missing = FileStamp::of(&path);
+        assert!(!missing.changed());
+
+        directory.write("file", "one", 0o600);
+        assert!(missing.changed());
+        let stamp = read(&path).ok().unwrap().stamp;
+        assert!(!stamp.changed());
+
+        directory.write("other", "two", 0o600);
+        std::fs::rename(directory.path().join("other"), &path).unwrap();
+        assert!(stamp.changed(), "another file of the same size");
+
+        let stamp = FileStamp::of(&path);
+        directory.write("file", "two", 0o640);
+        assert!(stamp.changed(), "only the mode differs");
+        std::fs::remove_file(&path).unwrap();
+        assert!(stamp.changed());
+    }
+
+    #[test]
+    fn a_swapped_directory_link_is_a_change() {
+        let directory = Directory::new();
+        let at = |name: &str| directory.path().join(name);
+        for version in ["v1", "v2"] {
+            std::fs::create_dir(at(version)).unwrap();
+            directory.write(&format!("{version}/cert"), "same", 0o600);
+        }
+        symlink("v1", at("..data")).unwrap();
+        symlink("..data/cert", at("cert")).unwrap();
+        let stamp = read(&at("cert")).ok().unwrap().stamp;
+        assert!(!stamp.changed());
+        symlink("v2", at("..data_tmp")).unwrap();
+        std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        assert!(stamp.changed());
+    }
+
+    #[test]
+    fn only_regular_files_of_a_sane_size_are_read() {
+        let directory = Directory::new();
+        assert!(matches!(read(directory.path()), Err(ReadError::NotRegular)));
+        assert!(matches!(read(Path::new("/dev/zero")), Err(ReadError::NotRegular)));
+        let large = directory.path().join("large");
+        File::create(&large).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+        assert!(matches!(read(&large), Err(ReadError::TooLarge)));
+        let missing = directory.path().join("missing");
+        assert!(matches!(read(&missing), Err(ReadError::Io(_))));
+    }
+}

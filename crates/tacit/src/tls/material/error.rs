@@ -1,0 +1,132 @@
+//! What can be wrong with a key, certificate or trust file, in one line with the next step.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::tls::facts::{RSA_BITS_MIN, utc};
+use crate::tls::files::FILE_BYTES_MAX;
+
+/// Why an identity or a trust cannot be used. Displays as one line with the next step.
+#[derive(Debug)]
+pub struct MaterialError {
+    /// Whose file: `identity 'web'`, `trust 'corp'`.
+    pub owner: String,
+    /// The file at fault.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub fault: MaterialFault,
+}
+
+/// What is wrong with a file.
+#[derive(Debug)]
+#[allow(missing_docs)] // Display says it.
+pub enum MaterialFault {
+    Unreadable(std::io::Error),
+    NotRegular,
+    TooLarge,
+    BadPem(String),
+    Der { convert: &'static str },
+    NoCertificate,
+    BadCertificate { number: usize },
+    NoKey,
+    SeveralKeys(usize),
+    KeyExposed { mode: u32 },
+    KeyEncrypted,
+    KeyUnusable,
+    KeyMismatch { subject: String, is_ca: bool },
+    OldVersion { subject: String, version: u32 },
+    WeakKey { subject: String, key: String },
+    Expired { subject: String, not_after: i64 },
+    NotYetValid { subject: String, not_before: i64 },
+    NoSystemBundle,
+}
+
+impl fmt::Display for MaterialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        write!(f, "{}: {path}: {}", self.owner, self.fault)?;
+        match &self.fault {
+            MaterialFault::KeyExposed { .. } => write!(f, "; run: chmod 600 {path}"),
+            MaterialFault::KeyEncrypted => {
+                write!(f, "; write it without: openssl pkey -in {path} -out NEW, under umask 077")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for MaterialError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.fault {
+            MaterialFault::Unreadable(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for MaterialFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(error) => write!(f, "cannot be read by the agent's user: {error}"),
+            Self::NotRegular => f.write_str("not a regular file; name a PEM file"),
+            Self::TooLarge => write!(f, "larger than {FILE_BYTES_MAX} bytes; name a PEM file"),
+            Self::BadPem(detail) => write!(f, "broken PEM ({detail}); copy the file again"),
+            Self::Der { convert } => write!(f, "is DER, not PEM; convert it with: {convert}"),
+            Self::NoCertificate => f.write_str("holds no certificate (no BEGIN CERTIFICATE line)"),
+            Self::BadCertificate { number } => {
+                write!(f, "certificate {number} in it is not valid X.509; get it again")
+            }
+            Self::NoKey => f.write_str("holds no private key (no BEGIN … PRIVATE KEY line)"),
+            Self::SeveralKeys(count) => {
+                write!(f, "holds {count} private keys; leave the certificate's own")
+            }
+            Self::KeyExposed { mode } => {
+                write!(
+                    f,
+                    "holds a private key, yet group or others may access it (mode {mode:04o})"
+                )
+            }
+            Self::KeyEncrypted => {
+                f.write_str("the private key is encrypted, and an agent has nobody to ask")
+            }
+            Self::KeyUnusable => write!(
+                f,
+                "the private key is of no kind that is used; make an ECDSA P-256 or RSA \
+                 {RSA_BITS_MIN} one"
+            ),
+            Self::KeyMismatch { subject, is_ca: false } => write!(
+                f,
+                "the key does not belong to the first certificate, of {subject}; \
+                 name the key it was issued for"
+            ),
+            Self::KeyMismatch { subject, is_ca: true } => write!(
+                f,
+                "the key does not belong to the first certificate, of the CA {subject}; \
+                 put the leaf first"
+            ),
+            Self::OldVersion { subject, version } => write!(
+                f,
+                "the certificate of {subject} is X.509 v{version}, which peers refuse; \
+                 reissue it as v3 with a subjectAltName"
+            ),
+            Self::WeakKey { subject, key } => write!(
+                f,
+                "the certificate of {subject} has an {key} key, which peers refuse; \
+                 reissue it with ECDSA P-256 or RSA {RSA_BITS_MIN}"
+            ),
+            Self::Expired { subject, not_after } => {
+                write!(f, "the certificate of {subject} expired at {}; renew it", utc(*not_after))
+            }
+            Self::NotYetValid { subject, not_before } => write!(
+                f,
+                "the certificate of {subject} is not valid before {}; wait, or set this host's \
+                 clock",
+                utc(*not_before)
+            ),
+            Self::NoSystemBundle => f.write_str(
+                "the system has no bundle of CA certificates here or in the other usual places; \
+                 install the package ca-certificates, or name a file with [trust.NAME] ca = …",
+            ),
+        }
+    }
+}

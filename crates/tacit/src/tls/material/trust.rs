@@ -1,0 +1,124 @@
+//! Whom we believe: trust anchors from PEM files or the system's bundle.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use tacit_core::policy::{Trust, TrustSource};
+
+use super::{
+    MaterialError, MaterialFault, certificates, expiry_warning, facts_of, now_seconds, read,
+};
+use crate::tls::facts::CertificateFacts;
+use crate::tls::files::FileStamp;
+
+/// Where distributions keep the bundle of trust anchors: Debian, Red Hat, SUSE, Alpine.
+const SYSTEM_BUNDLES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Trust anchors, ready for handshakes.
+#[derive(Clone, Debug)]
+pub struct TrustMaterial {
+    /// Its name in the policy.
+    pub name: String,
+    /// The anchors.
+    pub roots: Arc<RootCertStore>,
+    /// Number of anchors; never 0.
+    pub anchors: usize,
+    /// What the anchors say; empty for the system's bundle, which holds a hundred or more.
+    pub facts: Vec<CertificateFacts>,
+    /// The files it was read from.
+    pub sources: Vec<FileStamp>,
+    /// What will probably not work; one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Loads the anchors of `[trust.NAME]`, or the system's; relative paths start at `base`.
+///
+/// # Errors
+/// If a file cannot be read, or holds anything but certificates that can be anchors.
+pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<TrustMaterial, MaterialError> {
+    match &trust.source {
+        TrustSource::Files(paths) => {
+            load_anchors(name, paths.iter().map(|path| base.join(path)).collect())
+        }
+        TrustSource::System => load_system(name, &SYSTEM_BUNDLES.map(Path::new)),
+    }
+}
+
+fn load_anchors(name: &str, paths: Vec<PathBuf>) -> Result<TrustMaterial, MaterialError> {
+    let owner = format!("trust '{name}'");
+    let now = now_seconds();
+    let mut roots = RootCertStore::empty();
+    let (mut facts, mut sources, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+    for path in paths {
+        let fail = |fault| MaterialError { owner: owner.clone(), path: path.clone(), fault };
+        let content = read(&path).map_err(fail)?;
+        let chain = certificates(&content.bytes).map_err(fail)?;
+        for (index, der) in chain.iter().enumerate() {
+            let anchor = facts_of(&chain, index).map_err(fail)?;
+            roots
+                .add(der.clone())
+                .map_err(|_| fail(MaterialFault::BadCertificate { number: index + 1 }))?;
+            warnings.extend(anchor_warnings(&owner, &path, &anchor, now));
+            facts.push(anchor);
+        }
+        sources.push(content.stamp);
+    }
+    let (name, anchors) = (name.to_owned(), roots.len());
+    Ok(TrustMaterial { name, roots: Arc::new(roots), anchors, facts, sources, warnings })
+}
+
+/// Takes the first bundle there is. A certificate in it that cannot be read is the distribution's
+/// and is only warned about.
+fn load_system(name: &str, candidates: &[&Path]) -> Result<TrustMaterial, MaterialError> {
+    let owner = format!("trust '{name}'");
+    let Some(path) = candidates.iter().find(|path| path.exists()) else {
+        let path = candidates.first().map_or_else(PathBuf::new, |path| path.to_path_buf());
+        return Err(MaterialError { owner, path, fault: MaterialFault::NoSystemBundle });
+    };
+    let fail = |fault| MaterialError { owner: owner.clone(), path: path.to_path_buf(), fault };
+    let content = read(path).map_err(fail)?;
+    let mut roots = RootCertStore::empty();
+    let (anchors, ignored) =
+        roots.add_parsable_certificates(certificates(&content.bytes).map_err(fail)?);
+    if anchors == 0 {
+        return Err(fail(MaterialFault::NoCertificate));
+    }
+    let warnings = (ignored > 0).then(|| {
+        format!("{owner}: {}: {ignored} certificates cannot be read, left out", path.display())
+    });
+    Ok(TrustMaterial {
+        name: name.to_owned(),
+        roots: Arc::new(roots),
+        anchors,
+        facts: Vec::new(),
+        sources: vec![content.stamp],
+        warnings: warnings.into_iter().collect(),
+    })
+}
+
+fn anchor_warnings(owner: &str, path: &Path, facts: &CertificateFacts, now: i64) -> Vec<String> {
+    let at = format!("{owner}: {}: {}", path.display(), facts.title());
+    let mut warnings = Vec::new();
+    if facts.version >= 3 && !facts.is_ca {
+        warnings.push(format!(
+            "{at} is not a CA certificate, so nobody's certificate will be believed for it: \
+             name the CA that issued it, {}",
+            if facts.is_self_signed { "itself: make a CA and a leaf" } else { &facts.issuer }
+        ));
+    }
+    if facts.has_weak_key() {
+        let key = &facts.key;
+        warnings.push(format!("{at} has an {key} key, whose signatures are not believed"));
+    }
+    if let Some(warning) = expiry_warning(facts, now) {
+        warnings.push(format!("{at} {warning}"));
+    }
+    warnings
+}

@@ -1,0 +1,184 @@
+//! Certificates for tests, good and bad: by rcgen, and by the `openssl` command where rcgen makes
+//! nothing so old.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose as Usage,
+    IsCa, KeyPair, SanType, date_time_ymd,
+};
+use rustls::RootCertStore;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+/// The name that good leaves have.
+pub(crate) const NAME: &str = "db.example";
+
+/// What is wrong with a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing.
+    Valid,
+    Expired,
+    NotYetValid,
+    /// For neither servers nor clients.
+    WrongUsage,
+    /// Is for another host.
+    WrongName,
+    /// No subjectAltName.
+    CnOnly,
+}
+
+/// A chain with its key.
+pub(crate) struct Leaf {
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key: PrivateKeyDer<'static>,
+    pub(crate) cert_pem: String,
+    pub(crate) key_pem: String,
+}
+
+impl Leaf {
+    fn new(certificate: &rcgen::Certificate, key: &KeyPair) -> Self {
+        Self {
+            chain: vec![certificate.der().clone()],
+            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+            cert_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+        }
+    }
+}
+
+/// A CA of its own.
+pub(crate) struct Ca(CertifiedIssuer<'static, KeyPair>);
+
+impl Ca {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub(crate) fn der(&self) -> CertificateDer<'static> {
+        self.0.der().clone()
+    }
+
+    pub(crate) fn roots(&self) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.der()).unwrap();
+        Arc::new(roots)
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    pub(crate) fn leaf(&self, kind: Kind) -> Leaf {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params(kind).signed_by(&key, &self.0).unwrap();
+        Leaf::new(&certificate, &key)
+    }
+
+    /// A leaf whose validity ends at a time, in unix seconds.
+    pub(crate) fn leaf_until(&self, unix_seconds: i64) -> Leaf {
+        let key = KeyPair::generate().unwrap();
+        let mut params = params(Kind::Valid);
+        let epoch = date_time_ymd(1970, 1, 1);
+        params.not_after = epoch + std::time::Duration::from_secs(unix_seconds.unsigned_abs());
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        Leaf::new(&certificate, &key)
+    }
+}
+
+/// A leaf that signed itself.
+pub(crate) fn self_signed() -> Leaf {
+    let key = KeyPair::generate().unwrap();
+    Leaf::new(&params(Kind::Valid).self_signed(&key).unwrap(), &key)
+}
+
+/// A self-signed X.509 v1 certificate with an RSA key of that size.
+pub(crate) fn openssl_v1(bits: u32) -> (Vec<CertificateDer<'static>>, String) {
+    openssl_rsa(bits, &[])
+}
+
+/// A self-signed X.509 v3 certificate with an RSA key of that size.
+pub(crate) fn openssl_v3(bits: u32) -> (Vec<CertificateDer<'static>>, String) {
+    openssl_rsa(bits, &["-extfile", "v3"])
+}
+
+fn openssl_rsa(bits: u32, extensions: &[&str]) -> (Vec<CertificateDer<'static>>, String) {
+    let directory = Directory::new();
+    directory.write("v3", "subjectAltName = DNS:db.example\n", 0o600);
+    let run = |arguments: &[&str]| {
+        let output = Command::new("openssl").args(arguments).current_dir(directory.path()).output();
+        let output = output.expect("these tests need the openssl command");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    run(&["genrsa", "-out", "key", &bits.to_string()]);
+    run(&["req", "-new", "-key", "key", "-subj", "/CN=db.example", "-out", "csr"]);
+    let sign = ["x509", "-req", "-in", "csr", "-signkey", "key", "-days", "9000", "-out", "cert"];
+    run(&[&sign, extensions].concat());
+    let chain = CertificateDer::from_pem_file(directory.path().join("cert")).unwrap();
+    (vec![chain], std::fs::read_to_string(directory.path().join("key")).unwrap())
+}
+
+fn params(kind: Kind) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "leaf");
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2090, 1, 1);
+    params.extended_key_usages = vec![Usage::ServerAuth, Usage::ClientAuth];
+    params.subject_alt_names = vec![
+        SanType::DnsName(NAME.try_into().unwrap()),
+        SanType::IpAddress([10, 7, 0, 1].into()),
+        SanType::IpAddress(std::net::Ipv6Addr::LOCALHOST.into()),
+        SanType::URI("spiffe://example/db".try_into().unwrap()),
+    ];
+    match kind {
+        Kind::Valid => {}
+        Kind::Expired => params.not_after = date_time_ymd(2021, 2, 3),
+        Kind::NotYetValid => params.not_before = date_time_ymd(2080, 4, 5),
+        Kind::WrongUsage => params.extended_key_usages = vec![Usage::CodeSigning],
+        Kind::WrongName => {
+            params.subject_alt_names = vec![SanType::DnsName("other.example".try_into().unwrap())];
+        }
+        Kind::CnOnly => params.subject_alt_names = Vec::new(),
+    }
+    params
+}
+
+/// A directory that is removed at the end of a test.
+pub(crate) struct Directory(std::path::PathBuf);
+
+impl Directory {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tacit-test-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

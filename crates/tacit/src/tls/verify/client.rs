@@ -1,0 +1,126 @@
+//! Checking clients, as a server.
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+use super::{Full, PeerCheck, note, proved, provider};
+use crate::tls::diagnose::{Case, Peer, diagnose_chain};
+use crate::tls::material::TrustMaterial;
+
+/// How a server checks its clients: `client-cert = "required"` or `"preferred"`.
+#[derive(Debug)]
+pub struct ClientCheck {
+    full: Full<dyn ClientCertVerifier>,
+    required: bool,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCheck {
+    /// `client-cert = "required"`: absent and invalid are refused.
+    ///
+    /// # Errors
+    /// If the trust has no anchors.
+    pub fn required(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
+        Self::new(trust, true)
+    }
+
+    /// `client-cert = "preferred"`: absent is allowed; invalid is told and allowed.
+    ///
+    /// # Errors
+    /// If the trust has no anchors.
+    pub fn preferred(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
+        Self::new(trust, false)
+    }
+
+    fn new(trust: &TrustMaterial, required: bool) -> Result<Self, VerifierBuilderError> {
+        let (roots, provider) = (trust.roots.clone(), provider());
+        let algorithms = provider.signature_verification_algorithms;
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
+        Ok(Self { full: Full { trust: trust.name.clone(), verifier }, required, algorithms })
+    }
+
+    /// Checks the chain of a resumed session again; an empty one is an absent certificate.
+    #[must_use]
+    pub fn recheck(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> PeerCheck {
+        match chain.split_first() {
+            Some((leaf, rest)) => self.check(leaf, rest, now).0,
+            None => PeerCheck::Absent,
+        }
+    }
+
+    /// Whether a connection with that outcome may go on.
+    #[must_use]
+    pub fn allows(&self, check: &PeerCheck) -> bool {
+        match check {
+            PeerCheck::Valid => true,
+            PeerCheck::Absent | PeerCheck::Invalid { .. } => !self.required,
+            PeerCheck::NotAsked | PeerCheck::NotChecked => false,
+        }
+    }
+
+    fn check(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> (PeerCheck, Result<(), Error>) {
+        match self.full.verifier.verify_client_cert(leaf, rest, now) {
+            Ok(_) => (PeerCheck::Valid, Ok(())),
+            Err(error) => {
+                let (peer, trust, name) = (Peer::Client, self.full.trust.as_str(), None);
+                let reason = diagnose_chain(&error, &Case { peer, trust, name, leaf, rest, now });
+                (PeerCheck::Invalid { reason }, Err(error))
+            }
+        }
+    }
+}
+
+impl ClientCertVerifier for ClientCheck {
+    fn client_auth_mandatory(&self) -> bool {
+        self.required
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.full.verifier.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let (outcome, result) = self.check(end_entity, intermediates, now);
+        note(outcome);
+        match result {
+            Err(error) if self.required => Err(error),
+            _ => Ok(ClientCertVerified::assertion()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        proved(verify_tls12_signature(message, cert, dss, &self.algorithms), Peer::Client, cert)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        proved(verify_tls13_signature(message, cert, dss, &self.algorithms), Peer::Client, cert)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

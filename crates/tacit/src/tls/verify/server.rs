@@ -1,0 +1,119 @@
+//! Checking servers, as a client.
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::VerifierBuilderError;
+use rustls::{DigitallySignedStruct, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use super::{Full, PeerCheck, note, proved, provider};
+use crate::tls::diagnose::{Case, Peer, diagnose_chain};
+use crate::tls::material::TrustMaterial;
+
+/// How a client checks its servers: the `verify` of a rule with role client.
+#[derive(Debug)]
+pub struct ServerCheck {
+    full: Option<Full<WebPkiServerVerifier>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCheck {
+    /// `verify = "full"`: the chain leads to the trust, and the certificate is for the name.
+    ///
+    /// # Errors
+    /// If the trust has no anchors.
+    pub fn full(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
+        let (roots, provider) = (trust.roots.clone(), provider());
+        let algorithms = provider.signature_verification_algorithms;
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build()?;
+        Ok(Self { full: Some(Full { trust: trust.name.clone(), verifier }), algorithms })
+    }
+
+    /// `verify = "none"`: neither chain nor name, only that the server holds its key.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { full: None, algorithms: provider().signature_verification_algorithms }
+    }
+
+    /// Checks the chain of a resumed session again.
+    #[must_use]
+    pub fn recheck(
+        &self,
+        chain: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> PeerCheck {
+        match chain.split_first() {
+            Some((leaf, rest)) => self.check(leaf, rest, name, &[], now).0,
+            None if self.full.is_none() => PeerCheck::NotChecked,
+            None => PeerCheck::Absent,
+        }
+    }
+
+    /// Whether a connection with that outcome may go on.
+    #[must_use]
+    pub fn allows(&self, check: &PeerCheck) -> bool {
+        match self.full {
+            Some(_) => *check == PeerCheck::Valid,
+            None => *check == PeerCheck::NotChecked,
+        }
+    }
+
+    fn check(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> (PeerCheck, Result<(), Error>) {
+        let Some(full) = &self.full else { return (PeerCheck::NotChecked, Ok(())) };
+        match full.verifier.verify_server_cert(leaf, rest, name, ocsp, now) {
+            Ok(_) => (PeerCheck::Valid, Ok(())),
+            Err(error) => {
+                let (peer, trust, name) = (Peer::Server, full.trust.as_str(), Some(name));
+                let reason = diagnose_chain(&error, &Case { peer, trust, name, leaf, rest, now });
+                (PeerCheck::Invalid { reason }, Err(error))
+            }
+        }
+    }
+}
+
+impl ServerCertVerifier for ServerCheck {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let (outcome, result) =
+            self.check(end_entity, intermediates, server_name, ocsp_response, now);
+        note(outcome);
+        result.map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        proved(verify_tls12_signature(message, cert, dss, &self.algorithms), Peer::Server, cert)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        proved(verify_tls13_signature(message, cert, dss, &self.algorithms), Peer::Server, cert)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

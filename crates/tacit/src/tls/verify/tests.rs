@@ -1,0 +1,330 @@
+//! Every kind of certificate at every level, through real handshakes in memory.
+
+use std::sync::Arc;
+
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::internal::msgs::codec::{Codec as _, Reader};
+use rustls::server::danger::ClientCertVerifier as _;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, ServerConnection,
+    SupportedProtocolVersion, version,
+};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{PrivateKeyDer, ServerName, UnixTime};
+
+use super::*;
+use crate::tls::failure::{Failed, HandshakeFailure, Role, describe_error};
+use crate::tls::material::TrustMaterial;
+use crate::tls::test_certificates::{Ca, Kind, Leaf, NAME, openssl_v1, openssl_v3, self_signed};
+
+const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
+
+fn trust(ca: &Ca) -> TrustMaterial {
+    TrustMaterial {
+        name: "corp".to_owned(),
+        roots: ca.roots(),
+        anchors: 1,
+        facts: Vec::new(),
+        sources: Vec::new(),
+        warnings: Vec::new(),
+    }
+}
+
+fn keyed(chain: Vec<CertificateDer<'static>>, key: &PrivateKeyDer<'_>) -> Arc<CertifiedKey> {
+    let key = aws_lc_rs::sign::any_supported_type(key).unwrap();
+    Arc::new(CertifiedKey::new(chain, key))
+}
+
+fn of(leaf: &Leaf) -> Arc<CertifiedKey> {
+    keyed(leaf.chain.clone(), &leaf.key)
+}
+
+fn v1() -> Arc<CertifiedKey> {
+    let (chain, key) = openssl_v1(2048);
+    keyed(chain, &PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
+}
+
+/// The certificates tried, with the failure's kind and a part of the reason.
+fn certificates(ca: &Ca) -> Vec<(&'static str, Arc<CertifiedKey>, &'static str, &'static str)> {
+    let leaf = |kind| of(&ca.leaf(kind));
+    let stranger = Ca::new("stranger CA").leaf(Kind::Valid);
+    let impostor = Ca::new("corp CA").leaf(Kind::Valid);
+    vec![
+        ("valid", leaf(Kind::Valid), "", ""),
+        ("expired", leaf(Kind::Expired), "certificate-expired", "expired at 2021-02-03 00:00 UTC"),
+        (
+            "not yet valid",
+            leaf(Kind::NotYetValid),
+            "certificate-not-yet-valid",
+            "not valid before 2080-04-05 00:00 UTC",
+        ),
+        ("usage", leaf(Kind::WrongUsage), "certificate-wrong-usage", "is for codeSigning, not for"),
+        ("unknown CA", of(&stranger), "certificate-unknown-ca", "issuer CN=stranger CA, which"),
+        ("namesake CA", of(&impostor), "certificate-invalid", "not signed by the key that trust"),
+        ("self-signed", of(&self_signed()), "certificate-unknown-ca", "is self-signed, so trust"),
+        ("v1", v1(), "certificate-invalid", "is X.509 v1"),
+    ]
+}
+
+struct Shaken {
+    /// The check of the side under test.
+    check: Option<PeerCheck>,
+    failure: Option<HandshakeFailure>,
+    resumed: bool,
+}
+
+/// One handshake; `role` is the side under test.
+fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Shaken {
+    let name = ServerName::try_from(NAME).unwrap();
+    let mut client = ClientConnection::new(client.clone(), name).unwrap();
+    let mut server = ServerConnection::new(server.clone()).unwrap();
+    let (mut check, mut error) = (None, None);
+    let mut wire = Vec::new();
+    // Both must have read what the other sent last: a TLS 1.3 server's verdict and its tickets.
+    for _ in 0..6 {
+        wire.clear();
+        let _ = client.write_tls(&mut wire);
+        let mut left = wire.as_slice();
+        while !left.is_empty() && server.read_tls(&mut left).is_ok() {
+            let (result, outcome) = observe(|| server.process_new_packets());
+            if role == Role::Server {
+                check = outcome.or(check);
+                error = error.or(result.err());
+            }
+        }
+        wire.clear();
+        let _ = server.write_tls(&mut wire);
+        let mut left = wire.as_slice();
+        while !left.is_empty() && client.read_tls(&mut left).is_ok() {
+            let (result, outcome) = observe(|| client.process_new_packets());
+            if role == Role::Client {
+                check = outcome.or(check);
+                error = error.or(result.err());
+            }
+        }
+    }
+    let failed = Failed { role, first_bytes: &[], check: check.as_ref() };
+    let failure = error.map(|error| describe_error(&failed, &error));
+    let handshaking = client.is_handshaking() || server.is_handshaking();
+    assert_eq!(failure.is_none(), !handshaking, "{failure:?}");
+    let resumed = server.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+    Shaken { check, failure, resumed }
+}
+
+fn server_config(
+    version: &'static SupportedProtocolVersion,
+    check: Option<ClientCheck>,
+    key: Arc<CertifiedKey>,
+) -> Arc<ServerConfig> {
+    let builder =
+        ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[version]).unwrap();
+    let builder = match check {
+        Some(check) => builder.with_client_cert_verifier(Arc::new(check)),
+        None => builder.with_no_client_auth(),
+    };
+    Arc::new(builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key))))
+}
+
+fn client_config(
+    version: &'static SupportedProtocolVersion,
+    check: ServerCheck,
+    key: Option<Arc<CertifiedKey>>,
+) -> Arc<ClientConfig> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(check));
+    Arc::new(match key {
+        Some(key) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key))),
+        None => builder.with_no_client_auth(),
+    })
+}
+
+fn reason(check: Option<&PeerCheck>) -> &str {
+    match check {
+        Some(PeerCheck::Invalid { reason }) => reason,
+        _ => "",
+    }
+}
+
+#[test]
+fn required_and_preferred_meet_every_client_certificate() {
+    let ca = Ca::new("corp CA");
+    let serving = of(&ca.leaf(Kind::Valid));
+    let levels: [fn(&TrustMaterial) -> Result<ClientCheck, _>; 2] =
+        [ClientCheck::required, ClientCheck::preferred];
+    for (name, key, kind, expected) in certificates(&ca) {
+        for (version, level) in VERSIONS.into_iter().flat_map(|v| levels.map(|level| (v, level))) {
+            let check = level(&trust(&ca)).unwrap();
+            let required = check.client_auth_mandatory();
+            let case = format!("{name}, required {required}, {version:?}");
+            let server = server_config(version, Some(check), serving.clone());
+            let client = client_config(version, ServerCheck::none(), Some(key.clone()));
+            let shaken = shake(Role::Server, &client, &server);
+
+            let said = reason(shaken.check.as_ref());
+            assert!(said.contains(expected), "{case}: {said}");
+            assert!(!said.contains('\n'), "{case}: {said}");
+            // A proof of possession cannot be checked with v1, so nothing waives that.
+            match &shaken.failure {
+                None => assert!(name == "valid" || (!required && name != "v1"), "{case}"),
+                Some(failure) => {
+                    assert!(name == "v1" || (required && name != "valid"), "{case}: {failure}");
+                    assert_eq!((failure.kind, failure.message.as_str()), (kind, said), "{case}");
+                }
+            }
+            assert_eq!(shaken.check == Some(PeerCheck::Valid), name == "valid", "{case}");
+        }
+    }
+}
+
+#[test]
+fn required_refuses_a_client_without_certificate_and_preferred_allows_it() {
+    let ca = Ca::new("corp CA");
+    let serving = of(&ca.leaf(Kind::Valid));
+    for version in VERSIONS {
+        let client = client_config(version, ServerCheck::none(), None);
+        let check = ClientCheck::required(&trust(&ca)).unwrap();
+        assert!(!check.allows(&check.recheck(&[], UnixTime::now())));
+        let server = server_config(version, Some(check), serving.clone());
+        let shaken = shake(Role::Server, &client, &server);
+        assert_eq!(shaken.failure.unwrap().kind, "client-certificate-absent");
+
+        let check = ClientCheck::preferred(&trust(&ca)).unwrap();
+        assert_eq!(check.recheck(&[], UnixTime::now()), PeerCheck::Absent);
+        assert!(check.allows(&PeerCheck::Absent));
+        let server = server_config(version, Some(check), serving.clone());
+        let shaken = shake(Role::Server, &client, &server);
+        assert!(shaken.failure.is_none() && shaken.check.is_none());
+    }
+}
+
+#[test]
+fn full_and_none_meet_every_server_certificate() {
+    let ca = Ca::new("corp CA");
+    let mut table = certificates(&ca);
+    let names = [
+        ("name", Kind::WrongName, "is for other.example, not for db.example"),
+        ("CN only", Kind::CnOnly, "has no subjectAltName"),
+    ];
+    for (name, kind, expected) in names {
+        table.push((name, of(&ca.leaf(kind)), "certificate-wrong-name", expected));
+    }
+    for (name, key, kind, expected) in table {
+        for version in VERSIONS {
+            let case = format!("{name}, {version:?}");
+            let server = server_config(version, None, key.clone());
+            let full = ServerCheck::full(&trust(&ca)).unwrap();
+            let shaken = shake(Role::Client, &client_config(version, full, None), &server);
+            let said = reason(shaken.check.as_ref());
+            assert!(said.contains(expected), "{case}: {said}");
+            match &shaken.failure {
+                None => assert_eq!(shaken.check, Some(PeerCheck::Valid), "{case}"),
+                Some(failure) => {
+                    assert_eq!((failure.kind, failure.message.as_str()), (kind, said), "{case}");
+                }
+            }
+            assert_eq!(shaken.failure.is_none(), name == "valid", "{case}");
+
+            let none = client_config(version, ServerCheck::none(), None);
+            let shaken = shake(Role::Client, &none, &server);
+            if name == "v1" {
+                assert!(reason(shaken.check.as_ref()).contains("X.509 v1"), "{case}");
+                assert!(shaken.failure.is_some(), "{case}");
+            } else {
+                assert_eq!(shaken.check, Some(PeerCheck::NotChecked), "{case}");
+                assert!(shaken.failure.is_none(), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_resumed_session_skips_the_check_and_is_checked_again() {
+    let ca = Ca::new("corp CA");
+    let leaf = ca.leaf(Kind::Valid);
+    let now = UnixTime::now();
+    let later = UnixTime::since_unix_epoch(std::time::Duration::from_secs(4_000_000_000));
+    let name = ServerName::try_from(NAME).unwrap();
+    for version in VERSIONS {
+        let client_check = ClientCheck::required(&trust(&ca)).unwrap();
+        let server = server_config(version, Some(client_check), of(&leaf));
+        let server_check = ServerCheck::full(&trust(&ca)).unwrap();
+        let client = client_config(version, server_check, Some(of(&leaf)));
+        let first = shake(Role::Server, &client, &server);
+        assert!(!first.resumed && first.check == Some(PeerCheck::Valid));
+        let second = shake(Role::Server, &client, &server);
+        assert!(second.resumed && second.check.is_none(), "{version:?}");
+    }
+    let check = ClientCheck::required(&trust(&ca)).unwrap();
+    assert_eq!(check.recheck(&leaf.chain, now), PeerCheck::Valid);
+    let outcome = check.recheck(&leaf.chain, later);
+    assert!(reason(Some(&outcome)).contains("expired") && !check.allows(&outcome));
+
+    let check = ServerCheck::full(&trust(&ca)).unwrap();
+    assert_eq!(check.recheck(&leaf.chain, &name, now), PeerCheck::Valid);
+    let other = ServerName::try_from("other.example").unwrap();
+    let outcome = check.recheck(&leaf.chain, &other, now);
+    assert!(reason(Some(&outcome)).contains("not for other.example") && !check.allows(&outcome));
+    assert_eq!(ServerCheck::none().recheck(&leaf.chain, &name, later), PeerCheck::NotChecked);
+}
+
+#[test]
+fn a_small_rsa_key_proves_nothing_at_any_level() {
+    let (chain, _) = openssl_v3(1024);
+    let leaf = &chain[0];
+    let mut signature = vec![0x08, 0x04, 0, 128]; // rsa_pss_rsae_sha256
+    signature.resize(4 + 128, 7);
+    let signed = DigitallySignedStruct::read(&mut Reader::init(&signature)).unwrap();
+    let ca = Ca::new("corp CA");
+
+    let preferred = ClientCheck::preferred(&trust(&ca)).unwrap();
+    let none = ServerCheck::none();
+    for (result, outcome) in [
+        observe(|| preferred.verify_tls13_signature(b"transcript", leaf, &signed)),
+        observe(|| preferred.verify_tls12_signature(b"transcript", leaf, &signed)),
+        observe(|| none.verify_tls13_signature(b"transcript", leaf, &signed)),
+        observe(|| none.verify_tls12_signature(b"transcript", leaf, &signed)),
+    ] {
+        assert!(result.is_err());
+        let said = reason(outcome.as_ref());
+        assert!(said.contains("has an RSA 1024 key, which is too small"), "{said}");
+    }
+    let name = ServerName::try_from(NAME).unwrap();
+    let full = ServerCheck::full(&trust(&ca)).unwrap();
+    let outcome = full.recheck(&chain, &name, UnixTime::now());
+    assert!(reason(Some(&outcome)).contains("RSA 1024"), "{outcome:?}");
+}
+
+#[test]
+fn an_outcome_never_reaches_another_connection() {
+    note(PeerCheck::Valid);
+    let ((), outcome) = observe(|| {});
+    assert_eq!(outcome, None, "left over from a step that nobody observed");
+    let ((), outcome) = observe(|| note(PeerCheck::NotChecked));
+    assert_eq!(outcome, Some(PeerCheck::NotChecked));
+    assert_eq!(observe(|| {}).1, None);
+}
+
+#[test]
+fn a_waived_chain_has_no_identity() {
+    let facts = CertificateFacts::from_der(&self_signed().chain[0]).unwrap();
+    let waived = PeerCheck::Invalid { reason: String::new() };
+    for check in [waived, PeerCheck::NotChecked] {
+        let who = identity(&check, Some(&facts));
+        assert_eq!((who.identity, who.claimed_subject.as_deref()), (None, Some("CN=leaf")));
+    }
+    let who = identity(&PeerCheck::Valid, Some(&facts));
+    assert_eq!((who.identity.as_deref(), who.claimed_subject), (Some(NAME), None));
+    assert_eq!(identity(&PeerCheck::Absent, None), PeerIdentity::default());
+}
+
+#[test]
+fn outcomes_are_serialized_in_words() {
+    let invalid = PeerCheck::Invalid { reason: "why".to_owned() };
+    let value = serde_json::to_value(&invalid).unwrap();
+    assert_eq!(value, serde_json::json!({"result": "invalid", "reason": "why"}));
+    assert_eq!(serde_json::to_value(PeerCheck::NotAsked).unwrap()["result"], "not-asked");
+}
