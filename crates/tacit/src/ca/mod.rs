@@ -1,0 +1,476 @@
+//! `tacit ca`: a private certification authority, so that mutual TLS stands within a minute.
+//!
+//! ```text
+//! tacit ca init            ca.pem   ca.key            who is believed
+//! tacit ca issue web.corp  web.corp.pem web.corp.key  who somebody is
+//! tacit ca show            what the directory holds, and until when
+//! ```
+//!
+//! One directory is one CA: a self-signed ECDSA P-256 certificate that may sign leaves and no other
+//! CA, with a key that never leaves the directory. Keys are born with mode 0600 and appear under
+//! their name complete or not at all.
+//!
+//! Limits: [`DAYS_MAX`]; a leaf never outlives its CA.
+//!
+//! It does not revoke, has no password on the key, no hardware, no ACME, no intermediates: whoever
+//! needs those has a CA already, and tacit takes certificates from any.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, Subcommand};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+};
+
+mod file;
+mod name;
+mod show;
+
+use name::{LeafName, San};
+use show::Facts;
+
+/// The longest life that can be asked for: 100 years.
+pub const DAYS_MAX: u32 = 36_500;
+
+/// The life of a CA unless `--days` says otherwise: ten years, because replacing it means touching
+/// every machine that believes it.
+pub const CA_DAYS: u32 = 3_650;
+
+/// The life of a leaf unless `--days` says otherwise: a quarter, because a leaf cannot be revoked
+/// here and the agent takes a renewed one without a restart.
+pub const LEAF_DAYS: u32 = 90;
+
+/// Certificates begin this long before they are made, for peers whose clocks are late.
+const BACKDATE: Duration = Duration::from_secs(3_600);
+
+const DAY_SECONDS: u64 = 86_400;
+
+/// The certificate and the key of the CA in its directory.
+const CA_CERT: &str = "ca.pem";
+const CA_KEY: &str = "ca.key";
+
+/// Make a private CA, certificates signed by it, and a list of them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  Mutual TLS in three commands:
+    tacit ca init  --dir pki
+    tacit ca issue --dir pki web.corp.example --san 10.0.0.7
+    tacit ca issue --dir pki alice --client")]
+pub struct CaArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make a CA: ca.pem to hand out, ca.key to keep.
+    #[command(after_help = "\
+Examples:
+  tacit ca init
+  tacit ca init --dir /etc/tacit/pki --name 'Corp test CA' --days 365")]
+    Init(InitArgs),
+    /// Make a certificate and a key for one server, client or machine.
+    #[command(after_help = "\
+Examples:
+  A certificate for both roles, valid for the name and an address:
+    tacit ca issue web.corp.example --san www.corp.example --san 10.0.0.7
+  One that can only be a client:
+    tacit ca issue alice --client
+  The same names, usage and key for another 90 days:
+    tacit ca issue web.corp.example --renew")]
+    Issue(IssueArgs),
+    /// List the certificates of a directory: names, usage, expiry.
+    #[command(after_help = "\
+Examples:
+  tacit ca show --dir pki
+  tacit ca show --dir pki --json")]
+    Show(ShowArgs),
+}
+
+#[derive(Debug, Args)]
+struct InitArgs {
+    /// Where ca.pem and ca.key are made; created with mode 0700 if it is not there.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// The common name of the CA, for people to read.
+    #[arg(long, value_name = "CN", default_value = "tacit private CA",
+          value_parser = name::parse_common_name)]
+    name: String,
+    /// Days until it expires.
+    #[arg(long, value_name = "N", default_value_t = CA_DAYS,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(DAYS_MAX)))]
+    days: u32,
+}
+
+#[derive(Debug, Args)]
+struct IssueArgs {
+    /// Host name, IP address or plain name; also the first subject alternative name.
+    #[arg(value_name = "NAME")]
+    name: LeafName,
+    /// Where ca.pem and ca.key are, and where NAME.pem and NAME.key are made.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// One more name the certificate is good for; may be repeated.
+    #[arg(long, value_name = "DNS|IP")]
+    san: Vec<San>,
+    /// Good for servers only. Without this and --client: for both.
+    #[arg(long)]
+    server: bool,
+    /// Good for clients only.
+    #[arg(long, conflicts_with = "server")]
+    client: bool,
+    /// Keep the names, the usage and the key of an existing NAME: only the dates are new.
+    #[arg(long, conflicts_with_all = ["san", "server", "client"])]
+    renew: bool,
+    /// Days until it expires.
+    #[arg(long, value_name = "N", default_value_t = LEAF_DAYS,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(DAYS_MAX)))]
+    days: u32,
+}
+
+#[derive(Debug, Args)]
+struct ShowArgs {
+    /// The directory to list.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What went wrong, who is at fault and what to do next.
+#[derive(Debug)]
+pub enum CaError {
+    /// A file that would be made is there already.
+    Exists(PathBuf),
+    /// The directory holds no CA.
+    NoCa(PathBuf),
+    /// There is no certificate of that name to renew.
+    NothingToRenew(PathBuf),
+    /// The key of the CA or of a leaf can be read by others.
+    KeyOpenToOthers(PathBuf, u32),
+    /// A certificate or key file does not hold what its name says.
+    Unusable(PathBuf, String),
+    /// The key does not belong to the certificate.
+    Mismatch {
+        /// The certificate.
+        cert: PathBuf,
+        /// The key that is not its own.
+        key: PathBuf,
+    },
+    /// The leaf would still be valid when its CA is not.
+    Outlives {
+        /// The day the CA expires.
+        ca_not_after: String,
+        /// Days the CA still has.
+        ca_days_left: i64,
+    },
+    /// The kernel refused an operation on a file.
+    File {
+        /// What was tried: "cannot create", "cannot read".
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The result could not be printed.
+    Output(io::Error),
+    /// The certificate library failed.
+    Library(rcgen::Error),
+}
+
+impl fmt::Display for CaError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exists(path) => write!(
+                out,
+                "{} is there already and is never overwritten; choose another --dir or NAME, \
+                 `--renew` a leaf, or move the file away",
+                path.display()
+            ),
+            Self::NoCa(path) => write!(
+                out,
+                "{} is not there; make a CA first: tacit ca init --dir {}",
+                path.display(),
+                path.parent().unwrap_or_else(|| Path::new(".")).display()
+            ),
+            Self::NothingToRenew(path) => {
+                write!(out, "{} is not there to be renewed; leave out --renew", path.display())
+            }
+            Self::KeyOpenToOthers(path, mode) => write!(
+                out,
+                "{} has mode {mode:04o}: others can read or change the key; \
+                 if nobody did, chmod 600 {}",
+                path.display(),
+                path.display()
+            ),
+            Self::Unusable(path, why) => write!(out, "{} is of no use: {why}", path.display()),
+            Self::Mismatch { cert, key } => write!(
+                out,
+                "{} is not the key of {}; restore the pair from where it was made",
+                key.display(),
+                cert.display()
+            ),
+            Self::Outlives { ca_not_after, ca_days_left } => write!(
+                out,
+                "the CA expires on {ca_not_after}, before the certificate would; \
+                 ask for --days {ca_days_left} or fewer, or make a new CA"
+            ),
+            Self::File { what, path, source } => {
+                write!(out, "{what} {}: {source}", path.display())
+            }
+            Self::Output(source) => write!(out, "cannot print the result: {source}"),
+            Self::Library(source) => write!(out, "cannot make the certificate: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for CaError {}
+
+impl From<rcgen::Error> for CaError {
+    fn from(source: rcgen::Error) -> Self {
+        Self::Library(source)
+    }
+}
+
+/// Runs one verb and prints on standard output what it made or found.
+///
+/// # Errors
+/// As [`CaError`] says; files made before the error are removed again.
+pub fn run(args: CaArgs) -> Result<(), CaError> {
+    run_at(args, SystemTime::now(), &mut io::stdout().lock())
+}
+
+fn run_at(args: CaArgs, now: SystemTime, out: &mut dyn Write) -> Result<(), CaError> {
+    let text = match args.verb {
+        Verb::Init(args) => init(&args, now)?,
+        Verb::Issue(args) if args.renew => renew(&args, now)?,
+        Verb::Issue(args) => issue(args, now)?,
+        Verb::Show(args) => show::directory(&args.dir, args.json, now)?,
+    };
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CaError::Output)
+}
+
+fn init(args: &InitArgs, now: SystemTime) -> Result<String, CaError> {
+    file::make_directory(&args.dir)?;
+    let (cert_path, key_path) = (args.dir.join(CA_CERT), args.dir.join(CA_KEY));
+
+    let mut params = dated(now, args.days);
+    params.distinguished_name = common_name(&args.name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let cert = params.self_signed(&key)?;
+    file::create_pair(&cert_path, &cert.pem(), &key_path, &key.serialize_pem())?;
+
+    let dir = shown_directory(&args.dir);
+    Ok(format!(
+        "made {cert}  the certificate: for everybody who shall believe this CA\n\
+         made {key}  its key: stays here, mode 0600; who has it can be anybody\n\
+         expires {expiry}\n\
+         \n\
+         In the policy:\n\
+         \n    [trust.private]\n    ca = {absolute}\n\
+         \n\
+         Next: tacit ca issue{dir} NAME\n",
+        cert = cert_path.display(),
+        key = key_path.display(),
+        expiry = show::date(unix_seconds(now + days(args.days))),
+        absolute = in_policy(&cert_path),
+    ))
+}
+
+fn issue(args: IssueArgs, now: SystemTime) -> Result<String, CaError> {
+    let ca = Ca::open(&args.dir)?;
+    ca.check_outlives(now, args.days)?;
+
+    let mut params = dated(now, args.days);
+    params.distinguished_name = common_name(args.name.as_str());
+    params.subject_alt_names.push(args.name.san().into_rcgen());
+    for san in args.san {
+        let san = san.into_rcgen();
+        if !params.subject_alt_names.contains(&san) {
+            params.subject_alt_names.push(san);
+        }
+    }
+    if !args.client {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+    }
+    if !args.server {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+    }
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let cert = ca.sign(params, &key)?;
+    let (cert_path, key_path) = leaf_paths(&args.dir, &args.name);
+    file::create_pair(&cert_path, &cert, &key_path, &key.serialize_pem())?;
+
+    let facts = Facts::read(&cert_path)?;
+    Ok(format!(
+        "made {cert}  the certificate: {usage}; valid for {names}\n\
+         made {key}  its key, mode 0600\n\
+         expires {expiry}\n\
+         \n\
+         In the policy of who holds the key:\n\
+         \n{policy}",
+        cert = cert_path.display(),
+        usage = facts.usage.join(" and "),
+        names = facts.names.join(", "),
+        key = key_path.display(),
+        expiry = facts.not_after,
+        policy = policy_lines(&args.name, &cert_path, &key_path, &facts),
+    ))
+}
+
+fn renew(args: &IssueArgs, now: SystemTime) -> Result<String, CaError> {
+    let (cert_path, key_path) = leaf_paths(&args.dir, &args.name);
+    if !cert_path.exists() {
+        return Err(CaError::NothingToRenew(cert_path));
+    }
+    let ca = Ca::open(&args.dir)?;
+    ca.check_outlives(now, args.days)?;
+    let old = Facts::read(&cert_path)?;
+    let key = read_key(&key_path)?;
+    if !old.is_public_key_of(&key) {
+        return Err(CaError::Mismatch { cert: cert_path, key: key_path });
+    }
+
+    let mut params = dated(now, args.days);
+    params.distinguished_name = common_name(args.name.as_str());
+    params.subject_alt_names = old.sans(&cert_path)?;
+    params.extended_key_usages = old.extended_key_usages();
+    // Only one file changes, so a running agent never sees a key beside a stranger's certificate.
+    file::replace(&cert_path, &ca.sign(params, &key)?)?;
+
+    let facts = Facts::read(&cert_path)?;
+    Ok(format!(
+        "renewed {}  expires {}; was {}\n\
+         A running agent takes it by itself, or at once with: tacit reload\n",
+        cert_path.display(),
+        facts.not_after,
+        old.not_after
+    ))
+}
+
+/// A CA that can sign: its key is private and belongs to its certificate.
+struct Ca {
+    facts: Facts,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Ca {
+    fn open(dir: &Path) -> Result<Self, CaError> {
+        let (cert_path, key_path) = (dir.join(CA_CERT), dir.join(CA_KEY));
+        for path in [&cert_path, &key_path] {
+            if !path.exists() {
+                return Err(CaError::NoCa(path.clone()));
+            }
+        }
+        let key = read_key(&key_path)?;
+        let facts = Facts::read(&cert_path)?;
+        if !facts.ca {
+            let why = "it is no CA's certificate, nobody would believe what it signs".to_owned();
+            return Err(CaError::Unusable(cert_path, why));
+        }
+        if !facts.is_public_key_of(&key) {
+            return Err(CaError::Mismatch { cert: cert_path, key: key_path });
+        }
+        let issuer = Issuer::from_ca_cert_pem(&file::read(&cert_path)?, key)?;
+        Ok(Self { facts, issuer })
+    }
+
+    /// Refuses a leaf that would be valid after its CA.
+    fn check_outlives(&self, now: SystemTime, leaf_days: u32) -> Result<(), CaError> {
+        if unix_seconds(now + days(leaf_days)) <= self.facts.not_after_unix {
+            return Ok(());
+        }
+        Err(CaError::Outlives {
+            ca_not_after: self.facts.not_after.clone(),
+            ca_days_left: self.facts.days_left(now),
+        })
+    }
+
+    fn sign(&self, mut params: CertificateParams, key: &KeyPair) -> Result<String, CaError> {
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        Ok(params.signed_by(key, &self.issuer)?.pem())
+    }
+}
+
+fn read_key(path: &Path) -> Result<KeyPair, CaError> {
+    let text = file::read_private(path)?;
+    KeyPair::from_pem(&text).map_err(|error| CaError::Unusable(path.into(), error.to_string()))
+}
+
+fn dated(now: SystemTime, life_days: u32) -> CertificateParams {
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    let since_epoch = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut params = CertificateParams::default();
+    params.not_before = epoch + since_epoch(now - BACKDATE);
+    params.not_after = epoch + since_epoch(now + days(life_days));
+    params
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, name);
+    subject
+}
+
+fn leaf_paths(dir: &Path, name: &LeafName) -> (PathBuf, PathBuf) {
+    (dir.join(format!("{name}.pem")), dir.join(format!("{name}.key")))
+}
+
+/// What to write into a policy for a new leaf, both roles where it may have both.
+fn policy_lines(name: &LeafName, cert: &Path, key: &Path, facts: &Facts) -> String {
+    let word = name.bare_key();
+    let mut text = format!(
+        "    [identity.{word}]\n    cert = {}\n    key  = {}\n\n",
+        in_policy(cert),
+        in_policy(key)
+    );
+    if facts.usage.contains(&"server") {
+        text += &format!(
+            "    # in a rule that stands before a server, asking clients for a certificate:\n    \
+             tls = {{ role = \"server\", identity = \"{word}\", client-cert = \"required\", \
+             trust = \"private\" }}\n"
+        );
+    }
+    if facts.usage.contains(&"client") {
+        text += &format!(
+            "    # in a rule that speaks TLS for a client:\n    \
+             tls = {{ role = \"client\", identity = \"{word}\", trust = \"private\" }}\n"
+        );
+    }
+    text
+}
+
+/// ` --dir DIR` where the directory is not the default, to be pasted into the next command.
+fn shown_directory(dir: &Path) -> String {
+    if dir == Path::new(".") { String::new() } else { format!(" --dir {}", dir.display()) }
+}
+
+/// The path as a TOML string; from the root, so that it is right wherever the policy lies.
+fn in_policy(path: &Path) -> String {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    format!("{:?}", path.display().to_string())
+}
+
+fn days(count: u32) -> Duration {
+    Duration::from_secs(u64::from(count) * DAY_SECONDS)
+}
+
+/// Seconds since 1970; zero for a clock before it.
+fn unix_seconds(time: SystemTime) -> i64 {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;
