@@ -174,7 +174,8 @@ fn self_signed(case: &Case<'_>, leaf: &CertificateFacts) -> String {
 fn wrong_issuer(error: &CertificateError, case: &Case<'_>, chain: &[CertificateFacts]) -> String {
     let (who, trust) = (case.peer.word(), case.trust);
     let title = chain.first().map_or("", CertificateFacts::title);
-    let issuer = chain.last().map_or("", |facts| facts.issuer.as_str());
+    let issuer = chain.last().map(|facts| facts.issuer.as_str());
+    let issuer = issuer.filter(|name| !name.is_empty()).unwrap_or("without a name");
     #[expect(deprecated, reason = "the variant without context may still be made by the library")]
     match error {
         CertificateError::UnknownIssuer => format!(

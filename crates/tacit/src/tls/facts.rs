@@ -264,8 +264,7 @@ mod tests {
 
     #[test]
     fn knows_old_and_small_certificates() {
-        let (chain, _) = openssl_v1(1024);
-        let facts = CertificateFacts::from_der(&chain[0]).unwrap();
+        let facts = CertificateFacts::from_der(&openssl_v1(1024).chain[0]).unwrap();
         assert_eq!((facts.version, facts.key.as_str()), (1, "RSA 1024"));
         assert!(facts.has_weak_key());
     }
@@ -289,7 +288,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(changes in prop::collection::vec((0usize..600, any::<u8>()), 1..8)) {
+        fn no_bytes_make_it_panic(
+            changes in prop::collection::vec((0usize..600, any::<u8>()), 1..8),
+        ) {
             static DER: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
             let good = DER.get_or_init(|| Ca::new("fuzz").leaf(Kind::Valid).chain[0].to_vec());
             let mut der = good.clone();

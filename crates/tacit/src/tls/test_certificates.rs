@@ -51,6 +51,13 @@ impl Leaf {
     }
 }
 
+/// A self-signed certificate that the TLS library may refuse to handle.
+pub(crate) struct OldLeaf {
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) cert_pem: String,
+    pub(crate) key_pem: String,
+}
+
 /// A CA of its own.
 pub(crate) struct Ca(CertifiedIssuer<'static, KeyPair>);
 
@@ -101,16 +108,16 @@ pub(crate) fn self_signed() -> Leaf {
 }
 
 /// A self-signed X.509 v1 certificate with an RSA key of that size.
-pub(crate) fn openssl_v1(bits: u32) -> (Vec<CertificateDer<'static>>, String) {
+pub(crate) fn openssl_v1(bits: u32) -> OldLeaf {
     openssl_rsa(bits, &[])
 }
 
 /// A self-signed X.509 v3 certificate with an RSA key of that size.
-pub(crate) fn openssl_v3(bits: u32) -> (Vec<CertificateDer<'static>>, String) {
+pub(crate) fn openssl_v3(bits: u32) -> OldLeaf {
     openssl_rsa(bits, &["-extfile", "v3"])
 }
 
-fn openssl_rsa(bits: u32, extensions: &[&str]) -> (Vec<CertificateDer<'static>>, String) {
+fn openssl_rsa(bits: u32, extensions: &[&str]) -> OldLeaf {
     let directory = Directory::new();
     directory.write("v3", "subjectAltName = DNS:db.example\n", 0o600);
     let run = |arguments: &[&str]| {
@@ -122,8 +129,10 @@ fn openssl_rsa(bits: u32, extensions: &[&str]) -> (Vec<CertificateDer<'static>>,
     run(&["req", "-new", "-key", "key", "-subj", "/CN=db.example", "-out", "csr"]);
     let sign = ["x509", "-req", "-in", "csr", "-signkey", "key", "-days", "9000", "-out", "cert"];
     run(&[&sign, extensions].concat());
-    let chain = CertificateDer::from_pem_file(directory.path().join("cert")).unwrap();
-    (vec![chain], std::fs::read_to_string(directory.path().join("key")).unwrap())
+    let read = |name| std::fs::read_to_string(directory.path().join(name)).unwrap();
+    let (cert_pem, key_pem) = (read("cert"), read("key"));
+    let chain = vec![CertificateDer::from_pem_slice(cert_pem.as_bytes()).unwrap()];
+    OldLeaf { chain, cert_pem, key_pem }
 }
 
 fn params(kind: Kind) -> CertificateParams {

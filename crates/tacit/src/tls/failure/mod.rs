@@ -199,6 +199,10 @@ fn certificate(failed: &Failed<'_>, error: &CertificateError) -> HandshakeFailur
 fn incompatible(failed: &Failed<'_>, why: &PeerIncompatible) -> HandshakeFailure {
     use PeerIncompatible as Why;
     let peer = failed.role.peer();
+    // An old hello lacks extensions too, and the library may complain of those first.
+    if offered_version(failed.first_bytes).is_some_and(|version| !is_spoken(version)) {
+        return no_common_version(failed);
+    }
     match why {
         Why::Tls12NotOffered
         | Why::Tls12NotOfferedOrEnabled
@@ -243,7 +247,7 @@ fn incompatible(failed: &Failed<'_>, why: &PeerIncompatible) -> HandshakeFailure
 fn no_common_version(failed: &Failed<'_>) -> HandshakeFailure {
     let peer = failed.role.peer();
     let message = match offered_version(failed.first_bytes) {
-        Some(version @ ("TLS 1.2" | "TLS 1.3")) => format!(
+        Some(version) if is_spoken(version) => format!(
             "the {peer} speaks {version} and the rule's min-version is newer: update the {peer}, \
              or set min-version = \"1.2\""
         ),
@@ -258,6 +262,10 @@ fn no_common_version(failed: &Failed<'_>) -> HandshakeFailure {
     failure("no-common-version", Party::Peer, message)
 }
 
+fn is_spoken(version: &str) -> bool {
+    matches!(version, "TLS 1.2" | "TLS 1.3")
+}
+
 fn not_tls(failed: &Failed<'_>, detail: &str) -> HandshakeFailure {
     let peer = failed.role.peer();
     if let Some(protocol) = looks_like_plaintext(failed.first_bytes) {
@@ -270,7 +278,7 @@ fn not_tls(failed: &Failed<'_>, detail: &str) -> HandshakeFailure {
         let message = format!("the {peer} speaks plain {protocol}, not TLS, on this port: {step}");
         return failure(kind, Party::Peer, message);
     }
-    if offered_version(failed.first_bytes) == Some("SSL 2.0") {
+    if offered_version(failed.first_bytes).is_some_and(|version| !is_spoken(version)) {
         return no_common_version(failed);
     }
     let kind = match failed.first_bytes {
@@ -292,3 +300,6 @@ fn misbehaved(peer: &str, why: &PeerMisbehaved) -> HandshakeFailure {
     );
     failure("peer-misbehaved", Party::Peer, message)
 }
+
+#[cfg(test)]
+mod tests;

@@ -214,3 +214,6 @@ fn is_der(bytes: &[u8]) -> bool {
 fn now_seconds() -> i64 {
     i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -122,3 +122,67 @@ fn anchor_warnings(owner: &str, path: &Path, facts: &CertificateFacts, now: i64)
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::test_certificates::{Ca, Directory, Kind, self_signed};
+
+    fn load(directory: &Directory, files: &[&str]) -> Result<TrustMaterial, MaterialError> {
+        let trust = Trust {
+            source: TrustSource::Files(files.iter().map(PathBuf::from).collect()),
+            position: tacit_core::policy::Position::default(),
+        };
+        load_trust("corp", &trust, directory.path())
+    }
+
+    #[test]
+    fn anchors_of_several_files_are_one_trust() {
+        let directory = Directory::new();
+        let [one, two, three] = ["one", "two", "three"].map(Ca::new);
+        directory.write("a.pem", one.pem() + &two.pem(), 0o644);
+        directory.write("b.pem", three.pem(), 0o644);
+        let trust = load(&directory, &["a.pem", "b.pem"]).unwrap();
+        assert_eq!((trust.anchors, trust.facts.len(), trust.sources.len()), (3, 3, 2));
+        assert!(trust.warnings.is_empty(), "{:?}", trust.warnings);
+        directory.write("b.pem", one.pem(), 0o644);
+        let changed: Vec<_> = trust.sources.iter().map(FileStamp::changed).collect();
+        assert_eq!(changed, [false, true]);
+    }
+
+    #[test]
+    fn a_leaf_as_anchor_is_warned_about() {
+        let directory = Directory::new();
+        directory.write("leaf.pem", Ca::new("issuer").leaf(Kind::Valid).cert_pem, 0o644);
+        let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
+        assert!(warnings[0].contains("name the CA that issued it, CN=issuer"), "{warnings:?}");
+        directory.write("leaf.pem", self_signed().cert_pem, 0o644);
+        let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
+        assert!(warnings[0].contains("CN=leaf is not a CA certificate"), "{warnings:?}");
+    }
+
+    #[test]
+    fn an_empty_trust_is_refused() {
+        let directory = Directory::new();
+        directory.write("ca.pem", "# nothing yet\n", 0o644);
+        let line = load(&directory, &["ca.pem"]).unwrap_err().to_string();
+        assert!(line.starts_with("trust 'corp': ") && line.contains("holds no certificate"));
+        assert!(load(&directory, &["gone.pem"]).is_err());
+    }
+
+    #[test]
+    fn the_first_system_bundle_there_is_counts() {
+        let directory = Directory::new();
+        let at = |name: &str| directory.path().join(name);
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        directory.write("second", Ca::new("one").pem() + broken, 0o644);
+        let trust = load_system("system", &[&at("first"), &at("second"), &at("third")]).unwrap();
+        assert_eq!((trust.anchors, trust.warnings.len()), (1, 1));
+        assert_eq!(trust.sources[0].path, at("second"));
+
+        let error = load_system("system", &[&at("first")]).unwrap_err();
+        assert!(error.to_string().contains("install the package ca-certificates"), "{error}");
+        directory.write("first", broken, 0o644);
+        assert!(load_system("system", &[&at("first")]).is_err(), "no usable anchor");
+    }
+}

@@ -41,8 +41,8 @@ fn of(leaf: &Leaf) -> Arc<CertifiedKey> {
 }
 
 fn v1() -> Arc<CertifiedKey> {
-    let (chain, key) = openssl_v1(2048);
-    keyed(chain, &PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
+    let old = openssl_v1(2048);
+    keyed(old.chain, &PrivateKeyDer::from_pem_slice(old.key_pem.as_bytes()).unwrap())
 }
 
 /// The certificates tried, with the failure's kind and a part of the reason.
@@ -90,7 +90,7 @@ fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> 
             let (result, outcome) = observe(|| server.process_new_packets());
             if role == Role::Server {
                 check = outcome.or(check);
-                error = error.or(result.err());
+                error = error.or_else(|| result.err());
             }
         }
         wire.clear();
@@ -100,7 +100,7 @@ fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> 
             let (result, outcome) = observe(|| client.process_new_packets());
             if role == Role::Client {
                 check = outcome.or(check);
-                error = error.or(result.err());
+                error = error.or_else(|| result.err());
             }
         }
     }
@@ -273,7 +273,7 @@ fn a_resumed_session_skips_the_check_and_is_checked_again() {
 
 #[test]
 fn a_small_rsa_key_proves_nothing_at_any_level() {
-    let (chain, _) = openssl_v3(1024);
+    let chain = openssl_v3(1024).chain;
     let leaf = &chain[0];
     let mut signature = vec![0x08, 0x04, 0, 128]; // rsa_pss_rsae_sha256
     signature.resize(4 + 128, 7);
@@ -296,6 +296,17 @@ fn a_small_rsa_key_proves_nothing_at_any_level() {
     let full = ServerCheck::full(&trust(&ca)).unwrap();
     let outcome = full.recheck(&chain, &name, UnixTime::now());
     assert!(reason(Some(&outcome)).contains("RSA 1024"), "{outcome:?}");
+}
+
+/// What a step returns may borrow from the connection.
+#[test]
+fn a_step_of_an_unbuffered_handshake_can_be_observed() {
+    let ca = Ca::new("corp CA");
+    let config = server_config(&version::TLS13, None, of(&ca.leaf(Kind::Valid)));
+    let mut connection = rustls::server::UnbufferedServerConnection::new(config).unwrap();
+    let mut buffer = [];
+    let (status, outcome) = observe(|| connection.process_tls_records(&mut buffer));
+    assert!(status.state.is_ok() && outcome.is_none());
 }
 
 #[test]

@@ -1,0 +1,155 @@
+//! Files as operators leave them, and the line each gives.
+
+use std::process::Command;
+
+use super::*;
+use crate::tls::test_certificates::{Ca, Directory, Kind, Leaf, openssl_v1, openssl_v3};
+
+fn load(directory: &Directory) -> Result<IdentityMaterial, MaterialError> {
+    let identity = Identity {
+        cert: "web.pem".into(),
+        key: "web.key".into(),
+        position: tacit_core::policy::Position::default(),
+    };
+    load_identity("web", &identity, directory.path())
+}
+
+fn write(directory: &Directory, leaf: &Leaf) {
+    directory.write("web.pem", &leaf.cert_pem, 0o644);
+    directory.write("web.key", &leaf.key_pem, 0o600);
+}
+
+/// The one line an operator sees, without the directory.
+fn refusal(directory: &Directory) -> String {
+    let line = load(directory).expect_err("must be refused").to_string();
+    assert!(!line.contains('\n'), "{line}");
+    line.replace(&format!("{}/", directory.path().display()), "")
+}
+
+#[test]
+fn a_good_identity_loads_and_notices_its_files() {
+    let directory = Directory::new();
+    let ca = Ca::new("CA");
+    let leaf = ca.leaf(Kind::Valid);
+    directory.write("web.pem", leaf.cert_pem.clone() + &ca.pem(), 0o644);
+    directory.write("web.key", &leaf.key_pem, 0o400);
+    let identity = load(&directory).unwrap();
+    assert_eq!(identity.certified_key.cert.len(), 2);
+    assert_eq!((identity.name.as_str(), identity.facts.subject.as_str()), ("web", "CN=leaf"));
+    assert!(identity.warnings.is_empty(), "{:?}", identity.warnings);
+    assert!(!identity.sources.iter().any(FileStamp::changed));
+    write(&directory, &ca.leaf(Kind::Valid));
+    assert!(identity.sources.iter().all(FileStamp::changed));
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused_with_the_next_step() {
+    let directory = Directory::new();
+    let ca = Ca::new("CA");
+    let (leaf, other) = (ca.leaf(Kind::Valid), ca.leaf(Kind::Valid));
+    let missing = refusal(&directory);
+    assert!(missing.starts_with("identity 'web': web.pem: cannot be read"), "{missing}");
+
+    // Each: certificate file, key file, part of the line.
+    let damaged = leaf.key_pem.replacen('\n', "\n!", 1);
+    let both = format!("{}{}", leaf.key_pem, other.key_pem);
+    let chain = format!("{}{}", ca.pem(), leaf.cert_pem);
+    let not_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let table: [(&str, &str, &str); 8] = [
+        ("", &leaf.key_pem, "web.pem: holds no certificate"),
+        (not_x509, &leaf.key_pem, "web.pem: certificate 1 in it is not valid X.509"),
+        (&leaf.cert_pem, "", "web.key: holds no private key"),
+        (&leaf.cert_pem, &both, "web.key: holds 2 private keys"),
+        (&leaf.cert_pem, &damaged, "web.key: broken PEM (the private key is damaged)"),
+        (&leaf.cert_pem, &other.key_pem, "web.key: the key does not belong to the first"),
+        (&chain, &leaf.key_pem, "put the leaf first"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA", &leaf.key_pem, "web.pem: broken PEM"),
+    ];
+    for (cert, key, expected) in table {
+        directory.write("web.pem", cert, 0o644);
+        directory.write("web.key", key, 0o600);
+        let line = refusal(&directory);
+        assert!(line.contains(expected), "{expected}: {line}");
+    }
+    write(&directory, &leaf);
+    directory.write("web.pem", leaf.chain[0].as_ref(), 0o644);
+    assert!(refusal(&directory).contains("openssl x509 -inform DER"), "{}", refusal(&directory));
+    write(&directory, &leaf);
+    std::fs::remove_file(directory.path().join("web.key")).unwrap();
+    assert!(refusal(&directory).contains("web.key: cannot be read"));
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused_wherever_it_stands() {
+    let directory = Directory::new();
+    let leaf = Ca::new("CA").leaf(Kind::Valid);
+    write(&directory, &leaf);
+    for mode in [0o640, 0o604, 0o660, 0o601] {
+        directory.write("web.key", &leaf.key_pem, mode);
+        let line = refusal(&directory);
+        assert!(line.contains(&format!("(mode {mode:04o}); run: chmod 600 ")), "{line}");
+    }
+    directory.write("web.key", &leaf.key_pem, 0o600);
+    directory.write("web.pem", format!("{}{}", leaf.cert_pem, leaf.key_pem), 0o644);
+    assert!(refusal(&directory).starts_with("identity 'web': web.pem: holds a private key"));
+}
+
+#[test]
+fn encrypted_keys_are_refused_in_both_forms() {
+    let directory = Directory::new();
+    let leaf = Ca::new("CA").leaf(Kind::Valid);
+    write(&directory, &leaf);
+    for form in [["pkcs8", "-topk8"].as_slice(), &["ec", "-aes128"]] {
+        directory.write("web.key", &leaf.key_pem, 0o600);
+        let key = directory.path().join("web.key");
+        let output = Command::new("openssl")
+            .args(form)
+            .args(["-passout", "pass:secret", "-in"])
+            .arg(&key)
+            .output()
+            .expect("this test needs the openssl command");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        directory.write("web.key", &output.stdout, 0o600);
+        assert!(refusal(&directory).contains("the private key is encrypted"), "{form:?}");
+    }
+}
+
+#[test]
+fn certificates_that_peers_refuse_are_refused_at_once() {
+    let directory = Directory::new();
+    let ca = Ca::new("CA");
+    for (kind, expected) in [
+        (Kind::Expired, "the certificate of CN=leaf expired at 2021-02-03 00:00 UTC; renew"),
+        (Kind::NotYetValid, "is not valid before 2080-04-05 00:00 UTC"),
+    ] {
+        write(&directory, &ca.leaf(kind));
+        let line = refusal(&directory);
+        assert!(line.contains(expected), "{line}");
+    }
+    for (old, expected) in [
+        (openssl_v1(2048), "is X.509 v1, which peers refuse"),
+        (openssl_v3(1024), "has an RSA 1024 key, which peers refuse"),
+    ] {
+        directory.write("web.pem", old.cert_pem, 0o644);
+        directory.write("web.key", old.key_pem, 0o600);
+        let line = refusal(&directory);
+        assert!(line.contains(expected), "{line}");
+    }
+}
+
+#[test]
+fn what_will_probably_not_work_is_warned_about() {
+    let directory = Directory::new();
+    let ca = Ca::new("CA");
+    for (leaf, expected) in [
+        (ca.leaf_until(now_seconds() + 5 * DAY_SECONDS + 60), "expires in 5 days"),
+        (ca.leaf(Kind::CnOnly), "has no subjectAltName"),
+    ] {
+        write(&directory, &leaf);
+        let warnings = load(&directory).unwrap().warnings;
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains(expected), "{warnings:?}");
+    }
+    write(&directory, &ca.leaf_until(now_seconds() + 40 * DAY_SECONDS));
+    assert!(load(&directory).unwrap().warnings.is_empty());
+}
