@@ -1,12 +1,13 @@
 //! Policy: who we are, whom we believe, and what happens to each flow.
 //!
-//! Text goes in at `parse`, a [`Policy`] comes out that cannot hold nonsense: every reference
+//! Text goes in at [`parse`], a [`Policy`] comes out that cannot hold nonsense: every reference
 //! resolves, every rule has exactly one action, every number is inside its limits. What remains to
 //! be found out (do the files exist, does the key fit the certificate) needs I/O and is the agent's.
 //!
 //! Rules are ordered; the first that matches decides, and where none matches the flow is denied.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,9 +17,11 @@ use serde::Serialize;
 use crate::flow::{Address, Direction, Protocol};
 
 mod diagnostic;
+mod parse;
 pub mod selector;
 
 pub use diagnostic::{Diagnostic, Position, Severity};
+pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse};
 pub use selector::Selectors;
 
 /// A whole policy, ready to be installed.
@@ -145,6 +148,26 @@ pub enum Target {
         /// Its port.
         port: u16,
     },
+}
+
+impl Target {
+    /// Whether bytes sent there cannot leave this host.
+    #[must_use]
+    pub fn stays_on_host(&self) -> bool {
+        match self {
+            Self::Address(address) => address.stays_on_host(),
+            Self::Name { host, .. } => host == "localhost",
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
 }
 
 /// TLS by role.

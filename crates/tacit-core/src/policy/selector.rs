@@ -1,5 +1,6 @@
 //! Which flows a rule is about.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -51,4 +52,17 @@ pub enum AddressSelector {
         /// Whether it was written with `*.`.
         wildcard: bool,
     },
+}
+
+impl fmt::Display for AddressSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prefix { network, length: 32 } if network.is_ipv4() => network.fmt(f),
+            Self::Prefix { network, length: 128 } => network.fmt(f),
+            Self::Prefix { network, length } => write!(f, "{network}/{length}"),
+            Self::Range { first, last } => write!(f, "{first}-{last}"),
+            Self::Name { host, wildcard: false } => f.write_str(host),
+            Self::Name { host, wildcard: true } => write!(f, "*.{host}"),
+        }
+    }
 }

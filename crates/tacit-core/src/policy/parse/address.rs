@@ -1,0 +1,386 @@
+//! Addresses: those that select flows, those to listen at and those to connect to.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use super::table::Value;
+use super::words::{self, Scope};
+use crate::flow::Address;
+use crate::policy::Target;
+use crate::policy::selector::AddressSelector;
+
+/// Longest path or abstract name of a UNIX socket: `sun_path` is 108 bytes, one of them a NUL.
+pub(super) const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// What is wrong and what to write instead.
+type Fault = (String, String);
+
+/// An entry of `local` or `remote`.
+pub(super) fn selector(value: &Value<'_>) -> Option<AddressSelector> {
+    let text = value.string()?;
+    report(value, parse_selector(text))
+}
+
+/// An entry of `listen`: a socket that can be bound without asking a resolver.
+pub(super) fn listen(value: &Value<'_>) -> Option<Address> {
+    let text = value.string()?;
+    report(value, parse_endpoint(text).and_then(|target| as_listen(text, target)))
+}
+
+/// The value of `connect`.
+pub(super) fn target(value: &Value<'_>) -> Option<Target> {
+    let text = value.string()?;
+    report(value, parse_endpoint(text).and_then(|target| as_connect(text, target)))
+}
+
+/// The value of `server-name`: a host name or an IP address, as certificates hold them.
+pub(super) fn server_name(value: &Value<'_>) -> Option<String> {
+    let text = value.string()?;
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Some(ip.to_canonical().to_string());
+    }
+    let name = host(text).ok_or_else(|| {
+        let fix = "write a name as \"db.example.com\" or an IP address, without port or wildcard";
+        (format!("`{text}` is not the name of a server"), fix.to_owned())
+    });
+    report(value, name)
+}
+
+/// A host name in lower case without final dot, if it is one (RFC 1123, underscores allowed).
+fn host(text: &str) -> Option<String> {
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let good_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    // A last label of digits alone is an address gone wrong (RFC 3696 section 2).
+    let numeric = name.rsplit('.').next()?.bytes().all(|b| b.is_ascii_digit());
+    let good = name.len() <= 253 && !numeric && name.split('.').all(good_label);
+    good.then(|| name.to_ascii_lowercase())
+}
+
+fn report<T>(value: &Value<'_>, read: Result<T, Fault>) -> Option<T> {
+    read.map_err(|(message, fix)| value.error(message, fix)).ok()
+}
+
+fn fault<T>(message: impl Into<String>, fix: impl Into<String>) -> Result<T, Fault> {
+    Err((message.into(), fix.into()))
+}
+
+fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
+    if let Some(planned) = words::not_built(Scope::Address, text) {
+        return fault(format!("`{text}` is not built yet"), planned.instead);
+    }
+    if let Some((network, length)) = text.split_once('/') {
+        return parse_network(text, network, length);
+    }
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        let network = ip.to_canonical();
+        return Ok(AddressSelector::Prefix { network, length: bits(network) });
+    }
+    if let Some((first, last)) = text.split_once('-')
+        && let Ok(first) = first.trim().parse::<IpAddr>()
+    {
+        return parse_range(text, first.to_canonical(), last.trim());
+    }
+    if text.parse::<SocketAddr>().is_ok() {
+        let fix = "keep the address here and put the port in `remote-ports` or `local-ports`";
+        return fault(format!("`{text}` holds a port"), fix);
+    }
+    let (name, wildcard) = match text.strip_prefix("*.") {
+        Some(name) => (name, true),
+        None => (text, false),
+    };
+    let Some(host) = host(name) else {
+        let fix = "write an address \"10.1.2.3\", a network \"10.1.0.0/16\", a range \
+                   \"10.1.2.3-10.1.2.9\", a name \"db.example.com\" or \"*.example.com\"";
+        return fault(format!("`{text}` is not an address"), fix);
+    };
+    Ok(AddressSelector::Name { host, wildcard })
+}
+
+fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelector, Fault> {
+    let Ok(given) = network.parse::<IpAddr>() else {
+        let fix = "write the whole address before the slash, as in \"10.0.0.0/8\" or \"fd00::/8\"";
+        return fault(format!("`{text}` is not a network: `{network}` is not an address"), fix);
+    };
+    let width = bits(given);
+    let plain = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
+    let Some(length) = plain.then(|| length.parse::<u8>().ok()).flatten().filter(|l| *l <= width)
+    else {
+        let message = format!("`{text}` is not a network: the prefix is not 0 to {width} bits");
+        return fault(message, format!("write a number from 0 to {width} after the slash"));
+    };
+    let network = mask(given, length);
+    if network != given {
+        let message = format!("`{text}` has bits set after its prefix of {length} bits");
+        return fault(
+            message,
+            format!("write \"{network}/{length}\", or \"{given}\" for one host"),
+        );
+    }
+    // IPv4 inside IPv6 is compared as IPv4, so it is kept as that.
+    match (network, network.to_canonical()) {
+        (IpAddr::V6(_), ipv4 @ IpAddr::V4(_)) if length >= 96 => {
+            Ok(AddressSelector::Prefix { network: ipv4, length: length - 96 })
+        }
+        _ => Ok(AddressSelector::Prefix { network, length }),
+    }
+}
+
+fn parse_range(text: &str, first: IpAddr, last: &str) -> Result<AddressSelector, Fault> {
+    let Ok(last) = last.parse::<IpAddr>().map(|ip| ip.to_canonical()) else {
+        let fix = "write both ends in full, as in \"10.1.2.3-10.1.2.9\"";
+        return fault(format!("`{text}` is not a range: `{last}` is not an address"), fix);
+    };
+    if first.is_ipv4() != last.is_ipv4() {
+        let fix = "write two ranges, one for IPv4 and one for IPv6";
+        return fault(format!("`{text}` begins in one address family and ends in the other"), fix);
+    }
+    if first > last {
+        return fault(format!("`{text}` runs backwards"), format!("write \"{last}-{first}\""));
+    }
+    Ok(AddressSelector::Range { first, last })
+}
+
+/// The number of bits of an address.
+fn bits(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { 32 } else { 128 }
+}
+
+/// The address with all bits after the prefix cleared.
+pub(crate) fn mask(ip: IpAddr, length: u8) -> IpAddr {
+    let length = u32::from(length);
+    match ip {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX.checked_shl(32 - length.min(32)).unwrap_or(0);
+            Ipv4Addr::from_bits(ip.to_bits() & mask).into()
+        }
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
+            Ipv6Addr::from_bits(ip.to_bits() & mask).into()
+        }
+    }
+}
+
+fn parse_endpoint(text: &str) -> Result<Target, Fault> {
+    if let Some(name) = text.strip_prefix("unix:") {
+        return parse_unix(text, name).map(Target::Address);
+    }
+    if text.starts_with('/') {
+        return fault(format!("`{text}` is a path"), format!("write \"unix:{text}\""));
+    }
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        let fix = match (ip, text.rsplit_once(':')) {
+            (IpAddr::V4(ip), _) => format!("write \"{ip}:PORT\""),
+            (IpAddr::V6(_), Some((ip, port))) if ip.parse::<Ipv6Addr>().is_ok() => {
+                format!("write \"[{ip}]:{port}\", or \"[{text}]:PORT\"")
+            }
+            (IpAddr::V6(ip), _) => format!("write \"[{ip}]:PORT\""),
+        };
+        return fault(format!("`{text}` has no port"), fix);
+    }
+    let Some((host_text, port_text)) = text.rsplit_once(':') else {
+        return fault(format!("`{text}` has no port"), format!("write \"{text}:PORT\""));
+    };
+    let port = parse_port(text, port_text)?;
+    if host_text.is_empty() || host_text == "*" {
+        let fix = format!(
+            "write \"127.0.0.1:{port}\" for this host alone, \"0.0.0.0:{port}\" for every address"
+        );
+        return fault(format!("`{text}` has no address"), fix);
+    }
+    if let Ok(ip) = host_text.parse::<Ipv6Addr>() {
+        let message = format!("`{text}`: an IPv6 address before a port stands in brackets");
+        return fault(message, format!("write \"[{ip}]:{port}\""));
+    }
+    let inner = host_text.strip_prefix('[').and_then(|inner| inner.strip_suffix(']'));
+    let ip = match inner {
+        Some(inner) => inner.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        None => host_text.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+    };
+    if let Some(ip) = ip {
+        return Ok(Target::Address(SocketAddr::new(ip.to_canonical(), port).into()));
+    }
+    let Some(host) = host(host_text) else {
+        let fix =
+            "write \"127.0.0.1:8080\", \"[::1]:8080\", \"unix:/run/x.sock\" or \"unix:@name\"";
+        return fault(format!("`{text}`: `{host_text}` is neither an address nor a name"), fix);
+    };
+    Ok(Target::Name { host, port })
+}
+
+fn parse_port(text: &str, port: &str) -> Result<u16, Fault> {
+    let plain = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    if !plain {
+        return fault(
+            format!("`{text}`: `{port}` is not a port"),
+            "end with a number, as in :8080",
+        );
+    }
+    match port.parse::<u16>() {
+        Ok(0) => fault(
+            format!("`{text}`: port 0 is no port"),
+            "write the port that peers use, from 1 to 65535",
+        ),
+        Ok(port) => Ok(port),
+        Err(_) => fault(
+            format!("`{text}`: port {port} is larger than 65535"),
+            "write a port from 1 to 65535",
+        ),
+    }
+}
+
+fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
+    let (abstract_name, shown) = match name.strip_prefix('@') {
+        Some(name) => (true, name),
+        None => (false, name),
+    };
+    if shown.is_empty() {
+        let fix = "write \"unix:/run/x.sock\" or \"unix:@name\"";
+        return fault(format!("`{text}` names no socket"), fix);
+    }
+    if shown.len() > UNIX_PATH_BYTES_MAX {
+        let length = shown.len();
+        let message = format!("the UNIX socket's name has {length} bytes, the kernel's limit is");
+        let fix = "choose a shorter path, such as one below /run";
+        return fault(format!("{message} {UNIX_PATH_BYTES_MAX}"), fix);
+    }
+    if abstract_name {
+        return Ok(Address::Abstract(shown.to_owned()));
+    }
+    if !shown.starts_with('/') {
+        let message = format!("`{text}` is relative: nobody else would find it");
+        return fault(message, format!("write the whole path, \"unix:/run/{shown}\""));
+    }
+    if shown.ends_with('/') {
+        return fault(format!("`{text}` is a directory"), format!("write \"{text}NAME.sock\""));
+    }
+    Ok(Address::Path(PathBuf::from(shown)))
+}
+
+fn as_listen(text: &str, target: Target) -> Result<Address, Fault> {
+    match target {
+        Target::Address(address) => Ok(address),
+        Target::Name { host, port } if host == "localhost" => fault(
+            format!("`{text}`: `listen` takes addresses, and localhost can be two"),
+            format!("write \"127.0.0.1:{port}\", \"[::1]:{port}\", or a list of both"),
+        ),
+        Target::Name { port, .. } => fault(
+            format!("`{text}`: `listen` takes addresses, not names"),
+            format!("write \"0.0.0.0:{port}\", or the address of one interface"),
+        ),
+    }
+}
+
+fn as_connect(text: &str, target: Target) -> Result<Target, Fault> {
+    match &target {
+        Target::Address(Address::Inet(address)) if address.ip().is_unspecified() => fault(
+            format!("`{text}`: nobody can be reached at {}", address.ip()),
+            format!("write \"127.0.0.1:{}\" for this host", address.port()),
+        ),
+        Target::Address(Address::Inet(address)) if address.ip().is_multicast() => fault(
+            format!("`{text}`: {} is a multicast address", address.ip()),
+            "write the address of one host",
+        ),
+        _ => Ok(target),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_read() {
+        for (text, shown) in [
+            ("10.1.2.3", "10.1.2.3"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("2001:db8::/32", "2001:db8::/32"),
+            ("::/0", "::/0"),
+            ("::ffff:10.0.0.1", "10.0.0.1"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("10.0.0.5-10.0.0.9", "10.0.0.5-10.0.0.9"),
+            ("fd00::1 - fd00::9", "fd00::1-fd00::9"),
+            ("DB.Corp.Example.", "db.corp.example"),
+            ("*.corp.example", "*.corp.example"),
+            ("10-0-0-1.example", "10-0-0-1.example"),
+        ] {
+            assert_eq!(parse_selector(text).map(|s| s.to_string()), Ok(shown.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_selectors_say_what_to_write() {
+        for (text, message, fix) in [
+            (
+                "10.1.2.3/16",
+                "`10.1.2.3/16` has bits set after its prefix of 16 bits",
+                "write \"10.1.0.0/16\", or \"10.1.2.3\" for one host",
+            ),
+            (
+                "10.0.0.0/33",
+                "`10.0.0.0/33` is not a network: the prefix is not 0 to 32 bits",
+                "write a number from 0 to 32 after the slash",
+            ),
+            (
+                "10.0.0.9-10.0.0.1",
+                "`10.0.0.9-10.0.0.1` runs backwards",
+                "write \"10.0.0.1-10.0.0.9\"",
+            ),
+            (
+                "10.0.0.9-::1",
+                "`10.0.0.9-::1` begins in one address family and ends in the other",
+                "write two ranges, one for IPv4 and one for IPv6",
+            ),
+            ("loopback", "`loopback` is not built yet", "write \"127.0.0.0/8\" and \"::1\""),
+        ] {
+            let wanted = Err((message.to_owned(), fix.to_owned()));
+            assert_eq!(parse_selector(text).map(|s| s.to_string()), wanted);
+        }
+        for text in ["10.1.2.300", "10.1", "a..b", "*", "*.*.x", "-a.b", "10.0/8", "1.2.3.4:5", ""]
+        {
+            assert!(parse_selector(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn endpoints_are_read() {
+        let shown = |text| match parse_endpoint(text) {
+            Ok(Target::Address(address)) => address.to_string(),
+            Ok(Target::Name { host, port }) => format!("name {host} {port}"),
+            Err((message, _)) => message,
+        };
+        for (text, wanted) in [
+            ("0.0.0.0:8443", "0.0.0.0:8443"),
+            ("[::1]:80", "[::1]:80"),
+            ("[::ffff:127.0.0.1]:80", "127.0.0.1:80"),
+            ("unix:/run/x.sock", "unix:/run/x.sock"),
+            ("unix:@name", "unix:@name"),
+            ("DB.example:5433", "name db.example 5433"),
+            ("127.0.0.1:70000", "`127.0.0.1:70000`: port 70000 is larger than 65535"),
+            ("127.0.0.1:0", "`127.0.0.1:0`: port 0 is no port"),
+            ("127.0.0.1:+80", "`127.0.0.1:+80`: `+80` is not a port"),
+            (":8080", "`:8080` has no address"),
+            ("127.0.0.1", "`127.0.0.1` has no port"),
+            ("::1:8080", "`::1:8080` has no port"),
+            (
+                "fd00::1:2:3:4:5:6:8080",
+                "`fd00::1:2:3:4:5:6:8080`: an IPv6 address before a port stands in brackets",
+            ),
+            ("unix:", "`unix:` names no socket"),
+            ("unix:run/x", "`unix:run/x` is relative: nobody else would find it"),
+            ("unix:/run/", "`unix:/run/` is a directory"),
+            ("/run/x.sock", "`/run/x.sock` is a path"),
+            ("256.1.1.1:80", "`256.1.1.1:80`: `256.1.1.1` is neither an address nor a name"),
+        ] {
+            assert_eq!(shown(text), wanted);
+        }
+        let longest = format!("unix:/{}", "x".repeat(UNIX_PATH_BYTES_MAX - 1));
+        assert!(parse_endpoint(&longest).is_ok());
+        assert!(parse_endpoint(&format!("{longest}x")).is_err());
+    }
+}

@@ -1,0 +1,178 @@
+//! Names of versions, suites and groups: those that are spoken, and those refused by name.
+
+use super::table::Value;
+use super::words;
+use crate::policy::{Group, Suite, TlsVersion};
+
+/// The value of `min-version`.
+pub(super) fn version(value: &Value<'_>) -> Option<TlsVersion> {
+    if value.value.as_float().is_some() {
+        value.wrong_type("the version in quotes: \"1.2\" or \"1.3\"");
+        return None;
+    }
+    let text = value.string()?;
+    match text {
+        "1.2" => return Some(TlsVersion::V1_2),
+        "1.3" => return Some(TlsVersion::V1_3),
+        _ => {}
+    }
+    let plain = text.to_ascii_lowercase().replace(['v', '_', ' '], "");
+    match plain.as_str() {
+        "1.0" | "1.1" | "tls1" | "tls1.0" | "tls1.1" => value.error(
+            format!("TLS version `{text}` is refused: RFC 8996 forbids it"),
+            "write \"1.2\", or \"1.3\" if every peer speaks it",
+        ),
+        "tls1.2" => value.error(format!("`{}` cannot be `{text}`", value.name), "write \"1.2\""),
+        "tls1.3" => value.error(format!("`{}` cannot be `{text}`", value.name), "write \"1.3\""),
+        ssl if ssl.starts_with("ssl") => value.error(
+            format!("`{text}` is refused: SSL is broken, RFC 7568 forbids it"),
+            "write \"1.2\", or \"1.3\" if every peer speaks it",
+        ),
+        _ => value.unknown_word(text, &["1.2", "1.3"]),
+    }
+    None
+}
+
+/// An entry of `suites`.
+pub(super) fn suite(value: &Value<'_>) -> Option<Suite> {
+    let text = value.string()?;
+    if let Some(suite) = Suite::DEFAULT.into_iter().find(|suite| suite.name() == text) {
+        return Some(suite);
+    }
+    let plain = text.to_ascii_uppercase().replace(['-', ' '], "_");
+    let same = Suite::DEFAULT.into_iter().find(|suite| suite.name() == plain);
+    let openssl = OPENSSL_SUITES.iter().find(|(name, _)| *name == plain).map(|(_, suite)| *suite);
+    if let Some(suite) = same.or(openssl) {
+        let message = format!("`{text}` is not how IANA writes it");
+        value.error(message, format!("write `{}`", suite.name()));
+    } else if let Some(why) = refusal(&plain) {
+        let instead = replacement(&plain).name();
+        value.error(format!("`{text}` is refused: {why}"), format!("use `{instead}`"));
+    } else {
+        value.unknown_word(text, &Suite::DEFAULT.map(Suite::name));
+    }
+    None
+}
+
+/// An entry of `groups`.
+pub(super) fn group(value: &Value<'_>) -> Option<Group> {
+    let text = value.string()?;
+    let same = |group: &Group| group.name().eq_ignore_ascii_case(text);
+    if let Some(group) = Group::DEFAULT.into_iter().find(same) {
+        return Some(group);
+    }
+    let plain = text.to_ascii_lowercase().replace(['-', '_'], "");
+    let other_name = match plain.as_str() {
+        "p256" | "prime256v1" => Some(Group::Secp256r1),
+        "p384" => Some(Group::Secp384r1),
+        "x25519kyber768draft00" => Some(Group::X25519MLKEM768),
+        _ => None,
+    };
+    if let Some(group) = other_name {
+        let message = format!("`{text}` is not how IANA writes it");
+        value.error(message, format!("write `{}`", group.name()));
+    } else if plain.starts_with("ffdhe") {
+        let message = format!("`{text}` is refused: finite-field groups are slow and rarely right");
+        value.error(message, "use `x25519`");
+    } else {
+        let known = Group::DEFAULT.map(Group::name);
+        let nearest = words::nearest(text, &known).map(|word| format!("did you mean `{word}`?"));
+        let fix = nearest.unwrap_or_else(|| format!("one of {}", words::list(&known)));
+        value.error(format!("unknown group `{text}`"), fix);
+    }
+    None
+}
+
+/// OpenSSL's own names, which most examples on other people's pages use.
+const OPENSSL_SUITES: [(&str, Suite); 6] = [
+    ("ECDHE_ECDSA_AES128_GCM_SHA256", Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ("ECDHE_ECDSA_AES256_GCM_SHA384", Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    ("ECDHE_ECDSA_CHACHA20_POLY1305", Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("ECDHE_RSA_AES128_GCM_SHA256", Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    ("ECDHE_RSA_AES256_GCM_SHA384", Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    ("ECDHE_RSA_CHACHA20_POLY1305", Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+];
+
+/// Why a suite is refused, by a word in its name; the gravest reason first.
+fn refusal(plain: &str) -> Option<&'static str> {
+    const WEAK: [(&[&str], &str); 11] = [
+        (&["NULL"], "NULL does not encrypt"),
+        (&["EXPORT", "EXP", "EXPORT40", "EXPORT1024"], "EXPORT keys were made to be broken"),
+        (&["ANON", "ADH", "AECDH"], "anonymous suites do not say who the peer is"),
+        (&["RC4", "RC2", "ARCFOUR"], "RC4 and RC2 are broken (RFC 7465)"),
+        (&["DES", "3DES", "DES40", "CBC3", "IDEA"], "64-bit blocks leak within hours (Sweet32)"),
+        (&["MD5"], "MD5 is broken"),
+        (&["PSK", "SRP", "KRB5"], "keys agreed beforehand are not supported"),
+        (&["DHE", "EDH", "DH"], "finite-field DHE is slow and its groups are often weak"),
+        (&["CCM", "CCM8", "CAMELLIA", "ARIA", "SEED"], "only AES-GCM and ChaCha20 are spoken"),
+        (&["CBC"], "CBC with a separate MAC is fragile, only AEAD suites are spoken"),
+        (&["RSA"], "static RSA has no forward secrecy"),
+    ];
+    let words: Vec<&str> = plain.split('_').collect();
+    let ephemeral = words.contains(&"ECDHE");
+    let aead = words.contains(&"GCM") || words.contains(&"POLY1305");
+    // OpenSSL leaves the key exchange out of the name where it is static RSA, and CBC always.
+    let static_rsa = words.contains(&"RSA") || words[0].starts_with("AES");
+    WEAK.iter()
+        .find(|(weak, _)| match *weak {
+            ["RSA"] => static_rsa && !ephemeral,
+            ["CBC"] => words.contains(&"CBC") || (!aead && plain.contains("AES")),
+            _ => weak.iter().any(|word| words.contains(word)),
+        })
+        .map(|(_, why)| *why)
+}
+
+/// The suite to use instead of a refused one.
+fn replacement(plain: &str) -> Suite {
+    match (plain.contains("ECDSA") || plain.contains("DSS"), plain.contains("256_")) {
+        (true, false) => Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        (true, true) => Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        (false, false) => Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        (false, true) => Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_suites_are_refused_for_the_gravest_reason() {
+        for (name, why) in [
+            ("TLS_RSA_WITH_NULL_SHA256", "NULL"),
+            ("TLS_RSA_EXPORT_WITH_RC4_40_MD5", "EXPORT"),
+            ("EXP-RC4-MD5", "EXPORT"),
+            ("TLS_DH_anon_WITH_AES_128_CBC_SHA", "anonymous"),
+            ("TLS_RSA_WITH_RC4_128_SHA", "RC4"),
+            ("RC4-SHA", "RC4"),
+            ("TLS_RSA_WITH_3DES_EDE_CBC_SHA", "64-bit"),
+            ("DES-CBC3-SHA", "64-bit"),
+            ("TLS_DHE_RSA_WITH_AES_128_GCM_SHA256", "finite-field"),
+            ("DHE-RSA-AES256-GCM-SHA384", "finite-field"),
+            ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", "CBC"),
+            ("ECDHE-RSA-AES128-SHA256", "CBC"),
+            ("TLS_RSA_WITH_AES_128_CBC_SHA", "CBC"),
+            ("AES128-SHA", "CBC"),
+            ("TLS_RSA_WITH_AES_128_GCM_SHA256", "static RSA"),
+            ("AES256-GCM-SHA384", "static RSA"),
+            ("TLS_AES_128_CCM_SHA256", "only AES-GCM"),
+        ] {
+            let plain = name.to_ascii_uppercase().replace('-', "_");
+            let refused = refusal(&plain).unwrap_or("accepted");
+            assert!(refused.contains(why), "{name}: {refused}");
+        }
+        for suite in Suite::DEFAULT {
+            assert_eq!(refusal(suite.name()), None, "{}", suite.name());
+        }
+    }
+
+    #[test]
+    fn replacements_keep_key_type_and_strength() {
+        let name = |plain| replacement(plain).name();
+        assert_eq!(name("TLS_RSA_WITH_AES_128_CBC_SHA"), "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256");
+        assert_eq!(
+            name("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384"),
+            "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! The sockets of a rule of the fixed form: `listen`, `connect` and what belongs to them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::table::{Table, Value};
+use super::{address, value};
+use crate::flow::Address;
+use crate::policy::{Action, Fixed, Rule, Target, Tls, UnixSocket};
+
+/// Default of `connect-timeout`.
+const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(600);
+
+/// Default of `unix-mode`: nobody but the agent's own user.
+const UNIX_MODE_DEFAULT: u32 = 0o600;
+
+/// Reads where connections go: `Some(None)` for a deny, `None` after an error.
+pub(super) fn connect(table: &Table<'_>, denies: bool) -> Option<Option<Target>> {
+    if denies {
+        let keys = ["connect", "connect-timeout", "send-proxy"];
+        table.refuse(&keys, "a deny connects to nothing", "remove it");
+        return (!keys.into_iter().any(|key| table.holds(key))).then_some(None);
+    }
+    let fix = "say where connections go: connect = \"127.0.0.1:8080\"";
+    table.required("connect", fix).and_then(|value| address::target(&value)).map(Some)
+}
+
+/// Reads the rest.
+pub(super) fn read(table: &Table<'_>, connect: Option<Option<Target>>) -> Option<Fixed> {
+    let listen = table.value("listen").and_then(|value| value.each_once(address::listen));
+    let accept_proxy = table.boolean("accept-proxy", false);
+    let send_proxy = table.boolean("send-proxy", false);
+    let connect_timeout =
+        table.value("connect-timeout").map_or(Some(CONNECT_TIMEOUT_DEFAULT), |value| {
+            value::duration(&value, CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX)
+        });
+    let unix = unix_socket(table);
+    let fixed = Fixed {
+        listen: listen?,
+        connect: connect?,
+        accept_proxy: accept_proxy?,
+        send_proxy: send_proxy?,
+        connect_timeout: connect_timeout?,
+        unix: unix?,
+    };
+    let sound = check_unix_keys(table, &fixed) & check_loop(table, &fixed);
+    sound.then_some(fixed)
+}
+
+fn unix_socket(table: &Table<'_>) -> Option<UnixSocket> {
+    let mode = table.value("unix-mode").map_or(Some(UNIX_MODE_DEFAULT), |value| mode(&value));
+    let owner = table.value("unix-owner").map_or(Some(None), |value| owner(&value).map(Some));
+    let replace_stale = table.boolean("replace-stale", false);
+    Some(UnixSocket { mode: mode?, owner: owner?, replace_stale: replace_stale? })
+}
+
+fn mode(value: &Value<'_>) -> Option<u32> {
+    if value.value.is_integer() {
+        value.wrong_type("permission bits in quotes: \"0660\"");
+        return None;
+    }
+    let text = value.string()?;
+    let octal = (3..=4).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    let mode = octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
+    let mode = mode.filter(|mode| *mode <= 0o777);
+    if mode.is_none() {
+        let message = format!("`unix-mode` cannot be `{text}`: not permission bits");
+        value.error(message, "write them in octal, from \"0000\" to \"0777\", as in \"0660\"");
+    }
+    mode
+}
+
+fn owner(value: &Value<'_>) -> Option<String> {
+    let text = value.string()?;
+    let (user, group) = text.split_once(':').map_or((text, None), |(u, g)| (u, Some(g)));
+    let plain = |name: &str| {
+        name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+    };
+    let said = match group {
+        None => !user.is_empty(),
+        Some(group) => !group.is_empty(),
+    };
+    if !said || !plain(user) || !group.is_none_or(plain) {
+        let message = format!("`unix-owner` cannot be `{text}`");
+        value.error(message, "write \"user\", \"user:group\" or \":group\", by name or number");
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// Whether every key about UNIX sockets has one to be about.
+fn check_unix_keys(table: &Table<'_>, fixed: &Fixed) -> bool {
+    if fixed.listen.iter().any(|address| matches!(address, Address::Path(_))) {
+        return true;
+    }
+    let keys = ["unix-mode", "unix-owner", "replace-stale"];
+    let why = "no `listen` of this rule is a UNIX socket with a path";
+    table.refuse(&keys, why, "remove it, or listen at \"unix:/run/x.sock\"");
+    !keys.into_iter().any(|key| table.holds(key))
+}
+
+/// Whether the rule does not connect to itself, which would never end.
+fn check_loop(table: &Table<'_>, fixed: &Fixed) -> bool {
+    let Some(Target::Address(target)) = &fixed.connect else { return true };
+    let Some(listen) = fixed.listen.iter().find(|listen| reaches(target, listen)) else {
+        return true;
+    };
+    if let Some(value) = table.value("connect") {
+        let message = format!("{} connects to itself at {listen}", table.title);
+        value.error(message, "connect to the address of the program behind this rule");
+    }
+    false
+}
+
+fn reaches(target: &Address, listen: &Address) -> bool {
+    let every_address = |listen: &SocketAddr, target: &SocketAddr| {
+        listen.ip().is_unspecified() && target.ip().is_loopback() && listen.port() == target.port()
+    };
+    target == listen
+        || matches!((listen, target), (Address::Inet(l), Address::Inet(t)) if every_address(l, t))
+}
+
+/// Whether no bytes of a `tls` rule cross the network in clear, or the rule says they may.
+///
+/// TLS ends in the agent. What a server decrypts travels on to `connect`, and what a client
+/// encrypts comes from `listen`; that leg is safe only where it cannot leave this host.
+pub(super) fn check_clear(table: &Table<'_>, rule: &Rule) -> bool {
+    let Some(fixed) = &rule.fixed else { return true };
+    let clear = table.value("clear");
+    let Some(allowed) = table.boolean("clear", false) else { return false };
+    let leak = clear_leg(rule, fixed);
+    match (leak, clear) {
+        (Some((key, message)), _) if !allowed => {
+            let at = table.value(key).map_or_else(|| table.at.clone(), |value| value.at);
+            let fix = "use loopback or a UNIX socket; if that network is trusted, say so: \
+                       clear = true";
+            table.report.error(&at, message, fix);
+            false
+        }
+        (None, Some(clear)) if allowed => {
+            let position = table.report.position(clear.name_at.start);
+            let message = "`clear = true` changes nothing: no TLS of this rule ends in clear \
+                           off this host";
+            table.report.warning(position, message, "remove it");
+            true
+        }
+        _ => true,
+    }
+}
+
+/// The key and the complaint, where a leg in clear leaves this host.
+fn clear_leg(rule: &Rule, fixed: &Fixed) -> Option<(&'static str, String)> {
+    let name = &rule.name;
+    match &rule.action {
+        Action::Tls(Tls::Server(_)) => {
+            let target = fixed.connect.as_ref().filter(|target| !target.stays_on_host())?;
+            let message = format!("rule `{name}` would send what it decrypts to {target} in clear");
+            Some(("connect", message))
+        }
+        Action::Tls(Tls::Client(_)) => {
+            let listen = fixed.listen.iter().find(|listen| !listen.stays_on_host())?;
+            let message =
+                format!("rule `{name}` would take clear bytes from other hosts at {listen}");
+            Some(("listen", message))
+        }
+        Action::Permit | Action::Deny => None,
+    }
+}

@@ -1,0 +1,197 @@
+//! From policy text to a [`Policy`], or to everything that is wrong with it.
+//!
+//! The text is walked by hand over spanned TOML, so that one run reports every error, each with
+//! line, column and what to write instead. Rules of the walk:
+//!
+//! * A reader returns `None` exactly if it (or what it depends on) has reported an error; whatever
+//!   comes out is usable, and the policy is the sum of its parts.
+//! * Tables refuse keys they do not know (`words`), among them those planned but not built
+//!   (`not_built`): nothing is accepted and ignored.
+//! * Where the text is not TOML, what could be recovered is still read, but nothing is called
+//!   missing, since it may stand in the part that could not be read.
+//!
+//! Not done here, as it needs I/O: whether files, users, interfaces and names exist.
+
+use std::time::Duration;
+
+use toml::de::DeTable;
+
+use super::{Agent, Diagnostic, Limits, Policy, Position, Rule, Severity};
+use names::{Names, Tables};
+use report::Report;
+use table::Table;
+use words::Scope;
+
+mod address;
+mod ciphers;
+mod fixed;
+mod names;
+mod not_built;
+mod report;
+mod review;
+mod rule;
+mod table;
+mod tls;
+mod value;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+/// Largest policy text; 10,000 rules take about 2 MiB.
+pub const POLICY_BYTES_MAX: usize = 16 << 20;
+/// Most rules of a policy.
+pub const RULES_MAX: usize = 65_536;
+
+/// What came of a policy text.
+#[derive(Clone, Debug)]
+pub struct Parsed {
+    /// The policy; `None` if there is any error.
+    pub policy: Option<Policy>,
+    /// Errors and warnings in the order of the text.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Reads a policy. Never panics, whatever the text.
+#[must_use]
+pub fn parse(text: &str) -> Parsed {
+    // Some editors begin a file with a byte order mark; it is no part of any line.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.len() > POLICY_BYTES_MAX {
+        let message = format!("the policy has {} bytes", text.len());
+        let fix = format!("the limit is {POLICY_BYTES_MAX}: merge rules by lists and networks");
+        let error = Diagnostic::error(START, message).with_fix(fix);
+        return Parsed { policy: None, diagnostics: vec![error] };
+    }
+    let (document, errors) = DeTable::parse_recoverable(text);
+    let report = Report::new(text, &errors);
+    let top = Table::open(&report, document.get_ref(), 0..0, Scope::Policy, "the top of the file");
+    let policy = policy(&top);
+    let diagnostics = report.finish();
+    let sound = diagnostics.iter().all(|finding| finding.severity == Severity::Warning);
+    debug_assert!(!sound || policy.is_some(), "a reader failed in silence");
+    Parsed { policy: policy.filter(|_| sound), diagnostics }
+}
+
+const START: Position = Position { line: 1, column: 1 };
+
+fn policy(top: &Table<'_>) -> Option<Policy> {
+    let version = version(top);
+    let names = Names::read(top);
+    let agent = agent(top);
+    let limits = limits(top);
+    let rules = rules(top, &names);
+    let tables = names.finish();
+    version?;
+    let Tables { identities, trusts } = tables?;
+    Some(Policy { identities, trusts, rules: rules?, agent: agent?, limits: limits? })
+}
+
+/// The version of the language; there is one.
+fn version(top: &Table<'_>) -> Option<()> {
+    let value = top.required("version", "begin the file with `version = 1`")?;
+    let Some(number) = value.value.as_integer() else {
+        value.wrong_type("a whole number: `version = 1`");
+        return None;
+    };
+    if number.as_str() != "1" {
+        let message = format!("version {number} of the policy language is not known");
+        value.error(message, "write `version = 1`, or use the tacit this policy was written for");
+        return None;
+    }
+    Some(())
+}
+
+/// Most data workers: more than any machine has CPUs to run them.
+const WORKERS_MAX: u64 = 1024;
+/// Longest name of a congestion control: `TCP_CA_NAME_MAX` less its NUL.
+const CONGESTION_CONTROL_BYTES_MAX: usize = 15;
+
+fn agent(top: &Table<'_>) -> Option<Agent> {
+    let Some(value) = top.value("agent") else { return Some(Agent::default()) };
+    let table = value.table(Scope::Agent, "[agent]")?;
+    let workers = count(&table, "workers", WORKERS_MAX);
+    let congestion_control = table.value("congestion-control").map_or(Some(None), |value| {
+        let name = value.string()?;
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
+        if name.len() > CONGESTION_CONTROL_BYTES_MAX || !name.bytes().all(plain) {
+            let message = format!("`congestion-control` cannot be `{name}`");
+            let fix = "one of `sysctl net.ipv4.tcp_available_congestion_control`, as \"cubic\"";
+            value.error(message, fix);
+            return None;
+        }
+        Some(Some(name.to_owned()))
+    });
+    Some(Agent { workers: workers?, congestion_control: congestion_control? })
+}
+
+/// Largest `connections` and `handshakes`: the kernel's own limit of open files by default.
+const CONNECTIONS_MAX: u64 = 1 << 20;
+const DRAIN_MIN: Duration = Duration::from_secs(1);
+const DRAIN_MAX: Duration = Duration::from_secs(30 * 86_400);
+
+fn limits(top: &Table<'_>) -> Option<Limits> {
+    let Some(value) = top.value("limits") else { return Some(Limits::default()) };
+    let table = value.table(Scope::Limits, "[limits]")?;
+    let connections = count(&table, "connections", CONNECTIONS_MAX);
+    let handshakes = count(&table, "handshakes", CONNECTIONS_MAX);
+    let default = Limits::default();
+    let all = handshakes.flatten().unwrap_or(default.handshakes);
+    let per_rule = part(&table, "handshakes-per-rule", all);
+    let per_source = part(&table, "handshakes-per-source", all);
+    let drain = table
+        .value("drain")
+        .map_or(Some(None), |value| value::duration(&value, DRAIN_MIN, DRAIN_MAX).map(Some));
+    Some(Limits {
+        connections: connections?.unwrap_or(default.connections),
+        handshakes: handshakes?.unwrap_or(default.handshakes),
+        // The same parts of the whole as in the default.
+        handshakes_per_rule: per_rule?.unwrap_or_else(|| all.div_ceil(4) * 3).min(all),
+        handshakes_per_source: per_source?.unwrap_or_else(|| all.div_ceil(4)),
+        drain: drain?,
+    })
+}
+
+/// A number from 1 to `max`; `Some(None)` if it was not given.
+fn count(table: &Table<'_>, key: &'static str, max: u64) -> Option<Option<usize>> {
+    let Some(value) = table.value(key) else { return Some(None) };
+    value.integer(1, max).and_then(|number| usize::try_from(number).ok()).map(Some)
+}
+
+/// A limit that is a part of `handshakes`.
+fn part(table: &Table<'_>, key: &'static str, all: usize) -> Option<Option<usize>> {
+    let part = count(table, key, CONNECTIONS_MAX)?;
+    if let Some(part) = part.filter(|part| *part > all)
+        && let Some(value) = table.value(key)
+    {
+        let message = format!("`{key}` is {part}, more than `handshakes`, which is {all}");
+        value.error(message, format!("write at most {all}, or raise `handshakes`"));
+        return None;
+    }
+    Some(part)
+}
+
+fn rules(top: &Table<'_>, names: &Names<'_>) -> Option<Vec<Rule>> {
+    let Some(value) = top.value("rule") else {
+        let fix = "add a [[rule]]; what no rule matches is denied";
+        let at = top.report.position(0);
+        top.report.warning(at, "the policy has no rule, so every connection is denied", fix);
+        return Some(Vec::new());
+    };
+    let Some(list) = value.value.as_array() else {
+        value.error("`rule` is not a list of rules", "begin each rule with [[rule]]");
+        return None;
+    };
+    if list.len() > RULES_MAX {
+        let message = format!("the policy has {} rules", list.len());
+        value.error(message, format!("the limit is {RULES_MAX}: merge rules by lists"));
+        return None;
+    }
+    let items = if list.is_empty() { Vec::new() } else { value.items()? };
+    let rules: Vec<Option<Rule>> = items.iter().map(|item| rule::read(item, names)).collect();
+    review::names(&items);
+    let sound: Vec<(&table::Value<'_>, &Rule)> =
+        items.iter().zip(&rules).filter_map(|(item, rule)| Some((item, rule.as_ref()?))).collect();
+    review::rules(top.report, &sound);
+    rules.into_iter().collect()
+}

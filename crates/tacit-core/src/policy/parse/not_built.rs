@@ -1,0 +1,80 @@
+//! The words of the language that are not built yet, in one place.
+//!
+//! Each is refused by name: a policy that asks for something gets it or hears why not. Whoever
+//! builds one takes its line away here and adds the word to `words`.
+
+use super::words::Scope;
+
+/// A word that is planned.
+pub(super) struct NotBuilt {
+    scope: Scope,
+    word: &'static str,
+    /// What to do until it exists.
+    pub(super) instead: &'static str,
+}
+
+/// The planned word of that scope, if it is one.
+pub(super) fn not_built(scope: Scope, word: &str) -> Option<&'static NotBuilt> {
+    NOT_BUILT.iter().find(|planned| planned.scope == scope && planned.word == word)
+}
+
+/// `listen` with `local-ports`: an inbound port opened outside before the program of a run starts.
+pub(super) const LISTEN_FOR_RUN: &str = "`listen` together with `local-ports`";
+
+const NOT_BUILT: &[NotBuilt] = &[
+    NotBuilt {
+        scope: Scope::Policy,
+        word: "engine",
+        instead: "remove it: crypto runs on the data workers, see `workers` in [agent]",
+    },
+    NotBuilt {
+        scope: Scope::Policy,
+        word: "ike",
+        instead: "remove it: packets cannot be protected yet, use `tls` or `deny`",
+    },
+    NotBuilt {
+        scope: Scope::Trust,
+        word: "crl",
+        instead: "remove it: revocation is not checked yet, issue short-lived certificates",
+    },
+    NotBuilt {
+        scope: Scope::Rule,
+        word: "ipsec",
+        instead: "use `tls` or `deny`: packets cannot be protected yet",
+    },
+    NotBuilt {
+        scope: Scope::Rule,
+        word: "when",
+        instead: "remove it: a rule holds at all times, change it with `tacit reload`",
+    },
+    NotBuilt {
+        scope: Scope::Rule,
+        word: "path",
+        instead: "remove it: every connection is relayed",
+    },
+    NotBuilt {
+        scope: Scope::Tls,
+        word: "starttls",
+        instead: "use a port where TLS begins at the first byte",
+    },
+    NotBuilt {
+        scope: Scope::Tls,
+        word: "start",
+        instead: "use a port where TLS begins at the first byte",
+    },
+    NotBuilt {
+        scope: Scope::ClientCert,
+        word: "full",
+        instead: "use `required`: full needs the map from certificates to users",
+    },
+    NotBuilt {
+        scope: Scope::Address,
+        word: "loopback",
+        instead: "write \"127.0.0.0/8\" and \"::1\"",
+    },
+    NotBuilt {
+        scope: Scope::Address,
+        word: "link-local",
+        instead: "write \"169.254.0.0/16\" and \"fe80::/10\"",
+    },
+];

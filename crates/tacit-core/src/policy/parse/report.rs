@@ -1,0 +1,87 @@
+//! Where findings are gathered while a policy is read.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use crate::policy::{Diagnostic, Position};
+
+/// Bytes of the policy text, from and to.
+pub(super) type Span = Range<usize>;
+
+/// The text being read and what was found in it so far.
+///
+/// Shared by reference: every value of the text points back here, so that a reader can report
+/// without being handed a collector at each call.
+pub(super) struct Report<'t> {
+    text: &'t str,
+    line_starts: Vec<usize>,
+    syntax: Vec<Diagnostic>,
+    found: RefCell<Vec<Diagnostic>>,
+}
+
+impl<'t> Report<'t> {
+    /// Begins with what is wrong with the text as TOML.
+    pub(super) fn new(text: &'t str, errors: &[toml::de::Error]) -> Self {
+        let starts = text.match_indices('\n').map(|(at, _)| at + 1);
+        let mut report = Self {
+            text,
+            line_starts: std::iter::once(0).chain(starts).collect(),
+            syntax: Vec::new(),
+            found: RefCell::default(),
+        };
+        report.syntax = errors.iter().map(|error| report.syntax_error(error)).collect();
+        report
+    }
+
+    /// Line and column of a byte.
+    pub(super) fn position(&self, offset: usize) -> Position {
+        let offset = self.text.floor_char_boundary(offset);
+        let line = self.line_starts.partition_point(|start| *start <= offset);
+        let start = self.line_starts[line - 1];
+        Position { line, column: self.text[start..offset].chars().count() + 1 }
+    }
+
+    /// Records what stops the policy.
+    pub(super) fn error(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
+        let diagnostic = Diagnostic::error(self.position(at.start), message).with_fix(fix);
+        self.found.borrow_mut().push(diagnostic);
+    }
+
+    /// Records what does not stop it.
+    pub(super) fn warning(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
+        self.found.borrow_mut().push(Diagnostic::warning(at, message).with_fix(fix));
+    }
+
+    /// Records that something is not there. Where the text is not TOML it may be in the part that
+    /// could not be read, so nothing is said then: the syntax error already stops the policy.
+    pub(super) fn missing(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
+        if self.syntax.is_empty() {
+            self.error(at, message, fix);
+        }
+    }
+
+    /// Everything found, in the order of the text.
+    pub(super) fn finish(self) -> Vec<Diagnostic> {
+        let Self { mut syntax, found, .. } = self;
+        // What was guessed from a line that is not TOML would only distract from what is wrong.
+        let found = found
+            .into_inner()
+            .into_iter()
+            .filter(|finding| !syntax.iter().any(|e| e.position.line == finding.position.line));
+        let found: Vec<_> = found.collect();
+        syntax.extend(found);
+        syntax.sort_by_key(|finding| (finding.position, finding.severity));
+        syntax.dedup();
+        syntax
+    }
+
+    fn syntax_error(&self, error: &toml::de::Error) -> Diagnostic {
+        let at = error.span().map_or(0, |span| span.start);
+        let message = error.message().lines().next().unwrap_or("unreadable");
+        let fix = match message {
+            "duplicate key" => "keep one of the two",
+            _ => "write `key = value`, text in double quotes, lists as [ \"a\", \"b\" ]",
+        };
+        Diagnostic::error(self.position(at), format!("not TOML: {message}")).with_fix(fix)
+    }
+}

@@ -1,0 +1,291 @@
+//! One `[[rule]]`.
+
+use std::path::PathBuf;
+
+use super::fixed;
+use super::names::Names;
+use super::not_built;
+use super::table::{Table, Value};
+use super::tls::{self, Role, RoleDefault, ServerNameDefault, Setting};
+use super::words::Scope;
+use super::{address, value};
+use crate::flow::{Address, Direction, Protocol};
+use crate::policy::selector::AddressSelector;
+use crate::policy::{Action, FIXED_FLOW, Fixed, Rule, Selectors, Target};
+
+/// Reads one rule; `None` after an error was reported.
+pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
+    let shown = value.value.get("name").and_then(|name| name.get_ref().as_str());
+    let title = shown.map_or_else(
+        || "a rule without name".to_owned(),
+        |name| format!("rule `{}`", name.escape_debug()),
+    );
+    let table = value.table(Scope::Rule, title)?;
+    let name = table
+        .required("name", "give it one: name = \"front\"")
+        .and_then(|value| value::name(&value));
+    let word = action_word(&table);
+    let (selectors, fixed, setting) = if is_fixed(&table) {
+        let connect = fixed::connect(&table, word == Some(Word::Deny));
+        let setting = fixed_setting(connect.as_ref());
+        let fixed = fixed::read(&table, connect);
+        (fixed_selectors(&table, fixed.as_ref()), fixed.map(Some), setting)
+    } else {
+        let selectors = run_selectors(&table);
+        let setting = run_setting(selectors.as_ref());
+        (selectors, refuse_sockets(&table).then_some(None), setting)
+    };
+    let tls = table.value("tls").map(|value| tls::read(&value, &setting, names));
+    let action = word.and_then(|word| match word {
+        Word::Permit => Some(Action::Permit),
+        Word::Deny => Some(Action::Deny),
+        Word::Tls => tls.flatten().map(Action::Tls),
+    });
+    let log = table.boolean("log", false);
+    let position = table.report.position(table.at.start);
+    let rule = Rule {
+        name: name?.to_owned(),
+        selectors: selectors?,
+        fixed: fixed?,
+        action: action?,
+        log: log?,
+        position,
+    };
+    let sound = check_protocol(&table, &rule) & fixed::check_clear(&table, &rule);
+    warn_of_names(&table, &rule);
+    sound.then_some(rule)
+}
+
+/// The action a rule names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Permit,
+    Deny,
+    Tls,
+}
+
+fn action_word(table: &Table<'_>) -> Option<Word> {
+    let actions = [("permit", Word::Permit), ("deny", Word::Deny), ("tls", Word::Tls)];
+    let mut given: Vec<(Value<'_>, Word)> = actions
+        .into_iter()
+        .filter_map(|(key, word)| table.value(key).map(|value| (value, word)))
+        .collect();
+    given.sort_by_key(|(value, _)| value.name_at.start);
+    match given.as_slice() {
+        [] => {
+            // A rule with `ipsec` has an action, if not one that exists.
+            if !table.holds("ipsec") {
+                let fix = "add one of `permit = true`, `deny = true`, `tls = { … }`";
+                let message = format!("{} has no action", table.title);
+                table.report.missing(&table.at, message, fix);
+            }
+            None
+        }
+        [(value, word)] => said(value, *word).then_some(*word),
+        [(first, _), (second, _), ..] => {
+            let message =
+                format!("{} has two actions, `{}` and `{}`", table.title, first.name, second.name);
+            let fix =
+                "keep one; for different actions write two rules, the first that matches wins";
+            table.report.error(&second.name_at, message, fix);
+            None
+        }
+    }
+}
+
+/// Whether `permit` or `deny` is true; anything else says nothing.
+fn said(value: &Value<'_>, word: Word) -> bool {
+    if word == Word::Tls {
+        return true;
+    }
+    match value.boolean() {
+        Some(true) => true,
+        Some(false) => {
+            let message = format!("`{} = false` is no action", value.name);
+            value.error(message, "say what shall happen: `permit = true`, `deny = true` or `tls`");
+            false
+        }
+        None => false,
+    }
+}
+
+/// Whether the rule opens sockets of its own.
+fn is_fixed(table: &Table<'_>) -> bool {
+    table.holds("listen") && !table.holds("local-ports")
+}
+
+fn fixed_setting(connect: Option<&Option<Target>>) -> Setting {
+    let server = connect.and_then(Option::as_ref).map(|target| match target {
+        Target::Name { host, .. } => ServerNameDefault::Host(host.clone()),
+        Target::Address(Address::Inet(inet)) => ServerNameDefault::Host(inet.ip().to_string()),
+        Target::Address(_) => ServerNameDefault::Nothing,
+    });
+    Setting { role: RoleDefault::MustBeSaid, server }
+}
+
+fn run_setting(selectors: Option<&Selectors>) -> Setting {
+    let role = match selectors.map(|selectors| selectors.direction) {
+        Some(Direction::Inbound) => RoleDefault::Is(Role::Server),
+        Some(Direction::Outbound) => RoleDefault::Is(Role::Client),
+        None => RoleDefault::Unknown,
+    };
+    Setting { role, server: Some(ServerNameDefault::Asked) }
+}
+
+fn fixed_selectors(table: &Table<'_>, fixed: Option<&Fixed>) -> Option<Selectors> {
+    let why = "a rule with `listen` sees inbound TCP and UNIX connections at that address";
+    let fix = "remove it; `listen` says it all";
+    table.refuse(&["direction", "protocol", "local"], why, fix);
+    let (direction, protocol) = FIXED_FLOW;
+    let remote = addresses(table, "remote", |value| {
+        let selector = address::selector(value)?;
+        if matches!(selector, AddressSelector::Name { .. }) {
+            let message = "`remote` of a rule with `listen` cannot be a name: \
+                           a client shows its address alone";
+            value.error(message, "write the client's address or network");
+            return None;
+        }
+        Some(selector)
+    });
+    let remote_ports = ports(table, "remote-ports");
+    if let Some(fixed) = fixed {
+        warn_of_unix_clients(table, fixed);
+    }
+    Some(Selectors {
+        direction,
+        protocol,
+        local: Vec::new(),
+        local_ports: Vec::new(),
+        remote: remote?,
+        remote_ports: remote_ports?,
+        program: programs(table)?,
+        user: users(table)?,
+    })
+}
+
+/// A client of a UNIX socket has no address, unless a PROXY header brings one.
+fn warn_of_unix_clients(table: &Table<'_>, fixed: &Fixed) {
+    let only_unix = fixed.listen.iter().all(|address| address.ip().is_none());
+    if !only_unix || fixed.accept_proxy {
+        return;
+    }
+    for value in ["remote", "remote-ports"].into_iter().filter_map(|key| table.value(key)) {
+        let position = table.report.position(value.name_at.start);
+        let message = format!("`{}` matches no client of a UNIX socket", value.name);
+        table.report.warning(position, message, "remove it; `unix-mode` says who may connect");
+    }
+}
+
+fn run_selectors(table: &Table<'_>) -> Option<Selectors> {
+    let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
+    let fix = "say direction = \"inbound\" or \"outbound\", or give `listen` and `connect`";
+    let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
+    let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+    let protocol =
+        table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&protocols));
+    let local = addresses(table, "local", |value| {
+        let selector = address::selector(value)?;
+        if matches!(selector, AddressSelector::Name { .. }) {
+            value.error("`local` cannot be a name", "write the address or network");
+            return None;
+        }
+        Some(selector)
+    });
+    let local_ports = ports(table, "local-ports");
+    let remote = addresses(table, "remote", address::selector);
+    let remote_ports = ports(table, "remote-ports");
+    let (program, user) = (programs(table), users(table));
+    Some(Selectors {
+        direction: direction?,
+        protocol: protocol?,
+        local: local?,
+        local_ports: local_ports?,
+        remote: remote?,
+        remote_ports: remote_ports?,
+        program: program?,
+        user: user?,
+    })
+}
+
+/// Refuses what only a rule with `listen` has; whether there was nothing to refuse.
+fn refuse_sockets(table: &Table<'_>) -> bool {
+    if let Some(listen) = table.value("listen") {
+        let message = format!("{} is not built yet", not_built::LISTEN_FOR_RUN);
+        let fix = "remove `local-ports` and `direction`, and say `connect`";
+        table.report.error(&listen.name_at, message, fix);
+        return false;
+    }
+    let why = "this rule has no `listen`, so it is about the connections of a run";
+    let keys = [
+        "connect",
+        "connect-timeout",
+        "accept-proxy",
+        "send-proxy",
+        "unix-mode",
+        "unix-owner",
+        "replace-stale",
+        "clear",
+    ];
+    table.refuse(&keys, why, "remove it, or say where to `listen`");
+    !keys.into_iter().any(|key| table.holds(key))
+}
+
+type ReadAddress = fn(&Value<'_>) -> Option<AddressSelector>;
+
+fn addresses(
+    table: &Table<'_>,
+    key: &'static str,
+    read: ReadAddress,
+) -> Option<Vec<AddressSelector>> {
+    table.value(key).map_or(Some(Vec::new()), |value| value.each(read))
+}
+
+fn ports(table: &Table<'_>, key: &'static str) -> Option<Vec<std::ops::RangeInclusive<u16>>> {
+    table.value(key).map_or(Some(Vec::new()), |value| value.each(value::ports))
+}
+
+fn programs(table: &Table<'_>) -> Option<Vec<PathBuf>> {
+    let read = |value: &Value<'_>| {
+        let path = value.string()?;
+        if !path.starts_with('/') {
+            let message = format!("`program` cannot be `{path}`: not a whole path");
+            value.error(message, format!("write \"/usr/bin/{path}\", or where it is"));
+            return None;
+        }
+        Some(PathBuf::from(path))
+    };
+    table.value("program").map_or(Some(Vec::new()), |value| value.each(read))
+}
+
+fn users(table: &Table<'_>) -> Option<Vec<String>> {
+    let read = |value: &Value<'_>| value::name(value).map(str::to_owned);
+    table.value("user").map_or(Some(Vec::new()), |value| value.each(read))
+}
+
+/// Whether the action can be done to the protocol.
+fn check_protocol(table: &Table<'_>, rule: &Rule) -> bool {
+    let sound = rule.selectors.protocol == Protocol::Tcp || !matches!(rule.action, Action::Tls(_));
+    if !sound && let Some(tls) = table.value("tls") {
+        let fix = "say protocol = \"tcp\", or `permit = true` or `deny = true`";
+        table.report.error(&tls.name_at, "`tls` protects streams, and this rule is for udp", fix);
+    }
+    sound
+}
+
+/// A name is whatever DNS says, so a permit by name is as strong as the resolver.
+fn warn_of_names(table: &Table<'_>, rule: &Rule) {
+    if rule.action != Action::Permit {
+        return;
+    }
+    let by_remote = rule.selectors.remote.iter().any(|s| matches!(s, AddressSelector::Name { .. }));
+    let target = rule.fixed.as_ref().and_then(|fixed| fixed.connect.as_ref());
+    let by_connect = matches!(target, Some(Target::Name { host, .. }) if host != "localhost");
+    for (by_name, key) in [(by_remote, "remote"), (by_connect, "connect")] {
+        if by_name && let Some(value) = table.value(key) {
+            let position = table.report.position(value.at.start);
+            let message = format!("{} permits by name: whoever answers DNS decides", table.title);
+            let fix = "write addresses, or use `tls`, which checks the name";
+            table.report.warning(position, message, fix);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A table of the policy text and the values in it, read key by key.
+//!
+//! Opening a table reports every key that does not belong there. A reader then asks for the keys it
+//! knows; whatever is wrong with a value is reported where it stands, and `None` comes back.
+
+use toml::de::{DeTable, DeValue};
+
+use super::report::{Report, Span};
+use super::words::{self, Scope};
+
+/// One table of the text.
+pub(super) struct Table<'a> {
+    pub(super) report: &'a Report<'a>,
+    /// Where it begins.
+    pub(super) at: Span,
+    /// How messages call it.
+    pub(super) title: String,
+    scope: Scope,
+    entries: &'a DeTable<'a>,
+}
+
+impl<'a> Table<'a> {
+    /// Reports keys that are unknown, not built yet, or belong elsewhere.
+    pub(super) fn open(
+        report: &'a Report<'a>,
+        entries: &'a DeTable<'a>,
+        at: Span,
+        scope: Scope,
+        title: impl Into<String>,
+    ) -> Self {
+        let table = Self { report, at, title: title.into(), scope, entries };
+        for key in entries.keys() {
+            table.check_key(key.get_ref(), &key.span());
+        }
+        table
+    }
+
+    /// The value of a key, if it was given.
+    pub(super) fn value(&self, key: &'static str) -> Option<Value<'a>> {
+        debug_assert!(self.scope.words().contains(&key), "`{key}` is not in {:?}", self.scope);
+        let (name, value) = self.entries.get_key_value(key)?;
+        Some(Value {
+            report: self.report,
+            name: key,
+            name_at: name.span(),
+            at: value.span(),
+            value: value.get_ref(),
+        })
+    }
+
+    /// The value of a key that must be given; `fix` shows one.
+    pub(super) fn required(&self, key: &'static str, fix: &str) -> Option<Value<'a>> {
+        let value = self.value(key);
+        if value.is_none() {
+            self.missing(key, fix);
+        }
+        value
+    }
+
+    /// Reports that a key is not there.
+    pub(super) fn missing(&self, key: &str, fix: &str) {
+        self.report.missing(&self.at, format!("{} has no `{key}`", self.title), fix);
+    }
+
+    /// Reports the keys that were given although they mean nothing here.
+    pub(super) fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) {
+        for value in keys.iter().filter_map(|key| self.value(key)) {
+            let message = format!("`{}` does not belong here: {why}", value.name);
+            self.report.error(&value.name_at, message, fix);
+        }
+    }
+
+    /// A truth value, `default` if it was not given.
+    pub(super) fn boolean(&self, key: &'static str, default: bool) -> Option<bool> {
+        self.value(key).map_or(Some(default), |value| value.boolean())
+    }
+
+    /// Whether the key stands in the text, known or not.
+    pub(super) fn holds(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// Every key with its table, for `[identity.NAME]` and `[trust.NAME]`.
+    pub(super) fn named_tables(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> {
+        self.entries.iter().map(|(name, value)| {
+            let (at, name_at) = (value.span(), name.span());
+            let value = value.get_ref();
+            (name.get_ref().as_ref(), Value { report: self.report, name: "", name_at, at, value })
+        })
+    }
+
+    fn check_key(&self, key: &str, at: &Span) {
+        if self.scope.is_open() || self.scope.words().contains(&key) {
+            return;
+        }
+        if let Some(not_built) = words::not_built(self.scope, key) {
+            self.report.error(at, format!("`{key}` is not built yet"), not_built.instead);
+            return;
+        }
+        let message = format!("unknown key `{key}` in {}", self.title);
+        let fix = match (words::nearest(key, self.scope.words()), words::home(key)) {
+            (Some(word), _) => format!("did you mean `{word}`?"),
+            (None, Some(home)) => format!("`{key}` belongs in {home}"),
+            (None, None) => format!("known here: {}", words::list(self.scope.words())),
+        };
+        self.report.error(at, message, fix);
+    }
+}
+
+/// One value of the text.
+#[derive(Clone)]
+pub(super) struct Value<'a> {
+    pub(super) report: &'a Report<'a>,
+    /// The key it was given for.
+    pub(super) name: &'static str,
+    /// Where the key stands.
+    pub(super) name_at: Span,
+    /// Where the value stands.
+    pub(super) at: Span,
+    pub(super) value: &'a DeValue<'a>,
+}
+
+impl<'a> Value<'a> {
+    /// Reports what is wrong with this value.
+    pub(super) fn error(&self, message: impl Into<String>, fix: impl Into<String>) {
+        self.report.error(&self.at, message, fix);
+    }
+
+    /// Text: not empty, one line, nothing a terminal would act on.
+    pub(super) fn string(&self) -> Option<&'a str> {
+        let Some(text) = self.value.as_str() else {
+            self.wrong_type("text in double quotes");
+            return None;
+        };
+        if text.is_empty() {
+            self.error(format!("`{}` is empty", self.name), "say something or remove the key");
+            return None;
+        }
+        if text.chars().any(char::is_control) {
+            let message = format!("`{}` holds a control character", self.name);
+            self.error(message, "write it in printable characters");
+            return None;
+        }
+        Some(text)
+    }
+
+    /// `true` or `false`.
+    pub(super) fn boolean(&self) -> Option<bool> {
+        let boolean = self.value.as_bool();
+        if boolean.is_none() {
+            self.wrong_type("`true` or `false`, without quotes");
+        }
+        boolean
+    }
+
+    /// A whole number from `min` to `max`.
+    pub(super) fn integer(&self, min: u64, max: u64) -> Option<u64> {
+        let Some(number) = self.value.as_integer() else {
+            self.wrong_type("a whole number, without quotes");
+            return None;
+        };
+        // TOML allows `1_000`; the text handed over has no underscores, but may have a sign.
+        let value = u64::from_str_radix(number.as_str(), number.radix()).ok();
+        let inside = value.filter(|value| (min..=max).contains(value));
+        if inside.is_none() {
+            let message = format!("`{}` is {number}, outside {min} to {max}", self.name);
+            self.error(message, format!("write a number from {min} to {max}"));
+        }
+        inside
+    }
+
+    /// The table, opened for reading.
+    pub(super) fn table(&self, scope: Scope, title: impl Into<String>) -> Option<Table<'a>> {
+        let Some(entries) = self.value.as_table() else {
+            self.wrong_type("a table");
+            return None;
+        };
+        Some(Table::open(self.report, entries, self.at.clone(), scope, title))
+    }
+
+    /// The values of a list, or the one value that stands for a list of one. Never empty.
+    pub(super) fn items(&self) -> Option<Vec<Self>> {
+        let Some(list) = self.value.as_array() else { return Some(vec![self.clone()]) };
+        if list.is_empty() {
+            let message = format!("`{}` is an empty list", self.name);
+            self.error(message, "name at least one, or remove the key");
+            return None;
+        }
+        let item = |value: &'a toml::Spanned<DeValue<'a>>| Self {
+            at: value.span(),
+            value: value.get_ref(),
+            ..self.clone()
+        };
+        Some(list.iter().map(item).collect())
+    }
+
+    /// Reads every item, reporting all that is wrong; `None` if anything was.
+    pub(super) fn each<T>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
+        let read: Vec<Option<T>> = self.items()?.iter().map(read).collect();
+        read.into_iter().collect()
+    }
+
+    /// As [`Self::each`], and no two alike.
+    pub(super) fn each_once<T: PartialEq>(
+        &self,
+        read: impl Fn(&Self) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let mut distinct: Vec<T> = Vec::new();
+        let mut complete = true;
+        for item in self.items()? {
+            match read(&item) {
+                None => complete = false,
+                Some(value) if distinct.contains(&value) => {
+                    item.error(format!("said twice in `{}`", self.name), "remove one of the two");
+                    complete = false;
+                }
+                Some(value) => distinct.push(value),
+            }
+        }
+        complete.then_some(distinct)
+    }
+
+    /// One word of a few.
+    pub(super) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
+        let text = self.string()?;
+        if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text) {
+            return Some(*value);
+        }
+        let known: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
+        self.unknown_word(text, &known);
+        None
+    }
+
+    /// Reports a word that is not one of those known.
+    pub(super) fn unknown_word(&self, text: &str, known: &[&'static str]) {
+        let fix = match words::nearest(text, known) {
+            Some(word) => format!("did you mean `{word}`?"),
+            None => format!("one of {}", words::list(known)),
+        };
+        self.error(format!("`{}` cannot be `{text}`", self.name), fix);
+    }
+
+    /// Reports a value of the wrong kind.
+    pub(super) fn wrong_type(&self, wanted: &str) {
+        let found = match self.value {
+            DeValue::String(_) => "text",
+            DeValue::Integer(_) => "a whole number",
+            DeValue::Float(_) => "a fraction",
+            DeValue::Boolean(_) => "a truth value",
+            DeValue::Datetime(_) => "a date",
+            DeValue::Array(_) => "a list",
+            DeValue::Table(_) => "a table",
+        };
+        self.error(format!("`{}` cannot be {found}", self.name), format!("write {wanted}"));
+    }
+}

@@ -1,0 +1,274 @@
+//! The `tls` table of a rule.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use super::ciphers;
+use super::names::Names;
+use super::table::{Table, Value};
+use super::words::{self, Scope};
+use super::{address, value};
+use crate::policy::{
+    ClientCert, ClientTls, Group, Rekey, ServerTls, Suite, Tls, TlsCommon, TlsVersion, Verify,
+};
+
+/// Default of `handshake-timeout`: a peer on a slow line is done by then.
+const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+const HANDSHAKE_TIMEOUT_MAX: Duration = Duration::from_secs(600);
+
+/// Smaller and a stream would spend more on new keys than on its data.
+pub(super) const REKEY_BYTES_MIN: u64 = 1 << 20;
+/// More than a suite's own limit for any suite, so larger would mean nothing.
+pub(super) const REKEY_BYTES_MAX: u64 = 1 << 50;
+const REKEY_AFTER_MIN: Duration = Duration::from_secs(1);
+const REKEY_AFTER_MAX: Duration = Duration::from_secs(30 * 86_400);
+
+/// Longest protocol name (RFC 7301 section 3.1).
+const ALPN_BYTES_MAX: usize = 255;
+
+/// What the rule says about its TLS without a word in `tls`.
+pub(super) struct Setting {
+    /// The role if `role` is not given.
+    pub(super) role: RoleDefault,
+    /// What a server certificate must cover if `server-name` is not given; `None`: the rule is
+    /// wrong elsewhere.
+    pub(super) server: Option<ServerNameDefault>,
+}
+
+/// What a server certificate must cover where the rule does not say.
+pub(super) enum ServerNameDefault {
+    /// The host of `connect`.
+    Host(String),
+    /// The name the program of a run asked for.
+    Asked,
+    /// A UNIX socket has no name.
+    Nothing,
+}
+
+/// Which role a rule has that does not say one.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RoleDefault {
+    /// None: a rule with `listen` may do either.
+    MustBeSaid,
+    /// What follows from `direction`.
+    Is(Role),
+    /// The direction is wrong, so nothing follows.
+    Unknown,
+}
+
+/// Which side of the handshake tacit takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Server,
+    Client,
+}
+
+/// Reads the table; `None` after an error was reported.
+pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> Option<Tls> {
+    let table = value.table(Scope::Tls, "`tls`")?;
+    let common = common(&table);
+    let role = match (table.value("role"), setting.role) {
+        (Some(role), _) => role.choice(&[("server", Role::Server), ("client", Role::Client)])?,
+        (None, RoleDefault::Is(role)) => role,
+        (None, RoleDefault::Unknown) => return None,
+        (None, RoleDefault::MustBeSaid) => {
+            let fix = "role = \"server\" where clients speak TLS to tacit, \"client\" where tacit \
+                       speaks TLS to `connect`";
+            table.missing("role", fix);
+            return None;
+        }
+    };
+    match role {
+        Role::Server => server(&table, common, names).map(Tls::Server),
+        Role::Client => client(&table, common, setting, names).map(Tls::Client),
+    }
+}
+
+fn server(table: &Table<'_>, common: Option<TlsCommon>, names: &Names<'_>) -> Option<ServerTls> {
+    let why = "it is about checking a server, and this rule is one";
+    table.refuse(&["server-name", "verify", "sni"], why, "remove it, or say role = \"client\"");
+    let identities = table
+        .required("identity", "name a table: identity = \"web\" for [identity.web]")
+        .and_then(|value| value.each_once(|item| names.identity(item)));
+    let client_cert = client_cert(table, names);
+    Some(ServerTls { identities: identities?, client_cert: client_cert?, common: common? })
+}
+
+fn client_cert(table: &Table<'_>, names: &Names<'_>) -> Option<ClientCert> {
+    let fix = "it has no default: say client-cert = \"none\", \"preferred\" or \"required\"";
+    let value = table.required("client-cert", fix)?;
+    let text = value.string()?;
+    if let Some(planned) = words::not_built(Scope::ClientCert, text) {
+        value.error(format!("client-cert = \"{text}\" is not built yet"), planned.instead);
+        return None;
+    }
+    let trust = table.value("trust");
+    let asked = match text {
+        "none" => {
+            let why = "it says whose client certificates are believed, and none are asked for";
+            table.refuse(&["trust"], why, "remove it, or say client-cert = \"required\"");
+            return trust.is_none().then_some(ClientCert::None);
+        }
+        "preferred" => |trust| ClientCert::Preferred { trust },
+        "required" => |trust| ClientCert::Required { trust },
+        _ => {
+            value.unknown_word(text, Scope::ClientCert.words());
+            return None;
+        }
+    };
+    if trust.is_none() {
+        table.missing("trust", "say whose client certificates are believed: trust = \"corp\"");
+    }
+    names.trust(&trust?).map(asked)
+}
+
+fn client(
+    table: &Table<'_>,
+    common: Option<TlsCommon>,
+    setting: &Setting,
+    names: &Names<'_>,
+) -> Option<ClientTls> {
+    let why = "it is what a server asks of its clients, and this rule is a client";
+    table.refuse(&["client-cert"], why, "remove it, or say role = \"server\"");
+    let identity = table.value("identity").map(|value| {
+        if value.value.is_array() {
+            let fix = "write one name, as in identity = \"web\"";
+            value.error("a client has one identity, not a list", fix);
+            return None;
+        }
+        names.identity(&value)
+    });
+    let verify = verify(table, setting, names);
+    let sni = table.boolean("sni", true);
+    // An identity that was named but could not be read is an error, one not named is none.
+    let identity = identity.map_or(Some(None), |read| read.map(Some));
+    Some(ClientTls { identity: identity?, verify: verify?, sni: sni?, common: common? })
+}
+
+fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Verify> {
+    let full = table.value("verify").map_or(Some(true), |value| {
+        let full = value.choice(&[("full", true), ("none", false)]);
+        if full == Some(false) {
+            let position = table.report.position(value.at.start);
+            let fix = "give `trust`, with the CA or the self-signed certificate of the server";
+            table.report.warning(position, "the server is not checked: anybody can be it", fix);
+        }
+        full
+    });
+    let given = table.value("server-name").map(|value| address::server_name(&value));
+    let trust = table.value("trust");
+    if full == Some(false) {
+        let why = "verify = \"none\" believes everybody";
+        table.refuse(&["trust"], why, "remove it, or say verify = \"full\"");
+    } else if trust.is_none() {
+        let fix = "say whose certificates are believed: trust = \"corp\", or \"system\"";
+        table.missing("trust", fix);
+    }
+    let trust = trust.map(|value| names.trust(&value));
+    let server_name = match (given, &setting.server) {
+        (Some(given), _) => Some(given?),
+        (None, Some(ServerNameDefault::Host(host))) => Some(host.clone()),
+        (None, Some(ServerNameDefault::Nothing)) if full == Some(true) => {
+            let fix = "say what the certificate must cover: server-name = \"db.example.com\"";
+            table.missing("server-name", fix);
+            return None;
+        }
+        (None, _) => None,
+    };
+    match (full?, trust) {
+        (true, trust) => Some(Verify::Full { trust: trust??, server_name }),
+        (false, None) => Some(Verify::None { server_name }),
+        (false, Some(_)) => None,
+    }
+}
+
+fn common(table: &Table<'_>) -> Option<TlsCommon> {
+    let version = table.value("min-version");
+    let min_version = version.map_or(Some(TlsVersion::V1_2), |value| ciphers::version(&value));
+    let suites = suites(table, min_version);
+    let groups = groups(table, suites.as_deref());
+    let alpn = table.value("alpn").map_or(Some(Vec::new()), |value| value.each_once(protocol));
+    let resumption = table.boolean("resumption", true);
+    let handshake_timeout =
+        table.value("handshake-timeout").map_or(Some(HANDSHAKE_TIMEOUT_DEFAULT), |value| {
+            value::duration(&value, HANDSHAKE_TIMEOUT_MIN, HANDSHAKE_TIMEOUT_MAX)
+        });
+    let rekey = match table.value("rekey") {
+        Some(value) => rekey(&value),
+        None => Some(Rekey::default()),
+    };
+    if let (Some(TlsVersion::V1_2), Some(rekey)) = (min_version, table.value("rekey")) {
+        let message = "`rekey` needs TLS 1.3, and this rule also accepts 1.2";
+        let fix = "add min-version = \"1.3\" or remove `rekey`";
+        table.report.error(&rekey.name_at, message, fix);
+    }
+    Some(TlsCommon {
+        min_version: min_version?,
+        suites: suites?,
+        groups: groups?,
+        alpn: alpn?,
+        resumption: resumption?,
+        handshake_timeout: handshake_timeout?,
+        rekey: rekey?,
+    })
+}
+
+/// The suites that the versions allow; `None` for the version: it was wrong, so all are kept.
+fn suites(table: &Table<'_>, min_version: Option<TlsVersion>) -> Option<Vec<Suite>> {
+    let usable = |suite: &Suite| min_version.is_none_or(|oldest| suite.version() >= oldest);
+    let Some(value) = table.value("suites") else {
+        return Some(Suite::DEFAULT.into_iter().filter(usable).collect());
+    };
+    let suites = value.each_once(ciphers::suite)?;
+    let (used, unused): (Vec<_>, Vec<_>) = suites.into_iter().partition(usable);
+    if used.is_empty() {
+        let fix = "add `TLS_AES_128_GCM_SHA256`, or say min-version = \"1.2\"";
+        value.error("none of `suites` belongs to TLS 1.3, the only version of this rule", fix);
+        return None;
+    }
+    for suite in unused {
+        let message = format!("`{}` is never used: it belongs to TLS 1.2", suite.name());
+        let position = table.report.position(value.at.start);
+        table.report.warning(position, message, "remove it, or say min-version = \"1.2\"");
+    }
+    Some(used)
+}
+
+fn groups(table: &Table<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>> {
+    let Some(value) = table.value("groups") else { return Some(Group::DEFAULT.to_vec()) };
+    let groups = value.each_once(ciphers::group)?;
+    let only_old = suites?.iter().all(|suite| suite.version() == TlsVersion::V1_2);
+    if only_old && groups == [Group::X25519MLKEM768] {
+        let fix = "add `x25519` to `groups`, or a suite of TLS 1.3 to `suites`";
+        value.error("`X25519MLKEM768` exists in TLS 1.3 alone, and `suites` are of 1.2", fix);
+        return None;
+    }
+    Some(groups)
+}
+
+fn protocol(value: &Value<'_>) -> Option<String> {
+    let text = value.string()?;
+    if text.len() > ALPN_BYTES_MAX {
+        let message = format!("a protocol name has {} bytes", text.len());
+        value.error(message, format!("the limit of ALPN is {ALPN_BYTES_MAX}"));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+fn rekey(value: &Value<'_>) -> Option<Rekey> {
+    let table = value.table(Scope::Rekey, "`rekey`")?;
+    let bytes =
+        table.value("bytes").map(|value| value::size(&value, REKEY_BYTES_MIN, REKEY_BYTES_MAX));
+    let after =
+        table.value("after").map(|value| value::duration(&value, REKEY_AFTER_MIN, REKEY_AFTER_MAX));
+    if bytes.is_none() && after.is_none() {
+        let fix = "say when: rekey = { bytes = \"1GiB\", after = \"1h\" }, or one of the two";
+        table.report.missing(&table.at, "`rekey` is empty", fix);
+        return None;
+    }
+    let bytes = bytes.map_or(Some(None), |read| read.map(NonZeroU64::new));
+    let after = after.map_or(Some(None), |read| read.map(Some));
+    Some(Rekey { bytes: bytes?, after: after? })
+}

@@ -1,0 +1,205 @@
+//! Every word of the policy language, and the nearest one to a word that is not.
+
+pub(super) use super::not_built::not_built;
+
+/// Where a word stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    Policy,
+    Identities,
+    Identity,
+    Trusts,
+    Trust,
+    Agent,
+    Limits,
+    Rule,
+    Tls,
+    Rekey,
+    /// Values of `client-cert`.
+    ClientCert,
+    /// Values of `local` and `remote`.
+    Address,
+}
+
+impl Scope {
+    /// The scopes whose words are keys.
+    pub(super) const TABLES: [Self; 8] = [
+        Self::Policy,
+        Self::Identity,
+        Self::Trust,
+        Self::Agent,
+        Self::Limits,
+        Self::Rule,
+        Self::Tls,
+        Self::Rekey,
+    ];
+
+    /// The words known here.
+    pub(super) fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Policy => &["version", "identity", "trust", "agent", "limits", "rule"],
+            Self::Identities | Self::Trusts | Self::Address => &[],
+            Self::Identity => &["cert", "key"],
+            Self::Trust => &["ca"],
+            Self::Agent => &["workers", "congestion-control"],
+            Self::Limits => &[
+                "connections",
+                "handshakes",
+                "handshakes-per-rule",
+                "handshakes-per-source",
+                "drain",
+            ],
+            Self::Rule => RULE,
+            Self::Tls => TLS,
+            Self::Rekey => &["bytes", "after"],
+            Self::ClientCert => &["none", "preferred", "required"],
+        }
+    }
+
+    /// Whether the keys are names that the policy's author chose.
+    pub(super) fn is_open(self) -> bool {
+        matches!(self, Self::Identities | Self::Trusts)
+    }
+
+    /// How messages call the table.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Policy => "the top of the file",
+            Self::Identities | Self::Identity => "[identity.NAME]",
+            Self::Trusts | Self::Trust => "[trust.NAME]",
+            Self::Agent => "[agent]",
+            Self::Limits => "[limits]",
+            Self::Rule => "[[rule]]",
+            Self::Tls => "`tls`",
+            Self::Rekey => "`rekey`",
+            Self::ClientCert => "`client-cert`",
+            Self::Address => "an address",
+        }
+    }
+}
+
+const RULE: &[&str] = &[
+    "name",
+    "direction",
+    "protocol",
+    "local",
+    "local-ports",
+    "remote",
+    "remote-ports",
+    "program",
+    "user",
+    "permit",
+    "deny",
+    "tls",
+    "log",
+    "listen",
+    "connect",
+    "connect-timeout",
+    "accept-proxy",
+    "send-proxy",
+    "unix-mode",
+    "unix-owner",
+    "replace-stale",
+    "clear",
+];
+
+const TLS: &[&str] = &[
+    "role",
+    "identity",
+    "trust",
+    "client-cert",
+    "server-name",
+    "verify",
+    "sni",
+    "min-version",
+    "suites",
+    "groups",
+    "alpn",
+    "resumption",
+    "handshake-timeout",
+    "rekey",
+];
+
+/// The table that knows a key, where exactly one does.
+pub(super) fn home(key: &str) -> Option<&'static str> {
+    let mut homes = Scope::TABLES.into_iter().filter(|scope| scope.words().contains(&key));
+    let home = homes.next()?;
+    homes.next().is_none().then(|| home.title())
+}
+
+/// The known word most like this one, if any is like it at all.
+pub(super) fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
+    let word: Vec<char> = word.chars().take(WORD_CHARS_MAX).flat_map(char::to_lowercase).collect();
+    let distances = known.iter().map(|known| (edits(&word, known), *known));
+    let (distance, nearest) = distances.min_by_key(|(distance, _)| *distance)?;
+    // One slip in three characters: `lisen` is `listen`, but `foo` is not `log`.
+    let length = word.len().max(nearest.chars().count());
+    (distance * 3 <= length).then_some(nearest)
+}
+
+/// Words as a list in a message.
+pub(super) fn list(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Longer words are compared by their beginning.
+const WORD_CHARS_MAX: usize = 64;
+
+/// Insertions, deletions, replacements and swaps of neighbours between two words, the first in
+/// lower case already.
+fn edits(word: &[char], known: &str) -> usize {
+    let known: Vec<char> = known.chars().flat_map(char::to_lowercase).collect();
+    let (mut before, mut last) = (Vec::new(), (0..=known.len()).collect::<Vec<_>>());
+    for (i, a) in word.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, b) in known.iter().enumerate() {
+            let replaced = last[j] + usize::from(a != b);
+            let mut best = replaced.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *a == known[j - 1] && word[i - 1] == *b {
+                best = best.min(before_at(&before, j - 1) + 1);
+            }
+            row.push(best);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[known.len()]
+}
+
+fn before_at(row: &[usize], column: usize) -> usize {
+    row.get(column).copied().unwrap_or(usize::MAX - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_forgives_slips_and_not_more() {
+        let rule = Scope::Rule.words();
+        assert_eq!(nearest("lisen", rule), Some("listen"));
+        assert_eq!(nearest("conenct", rule), Some("connect"));
+        assert_eq!(nearest("remote_ports", rule), Some("remote-ports"));
+        assert_eq!(nearest("Listen", rule), Some("listen"));
+        assert_eq!(nearest("clientcert", Scope::Tls.words()), Some("client-cert"));
+        assert_eq!(nearest("frobnicate", rule), None);
+        assert_eq!(nearest("", rule), None);
+    }
+
+    #[test]
+    fn edits_counts_a_swap_as_one() {
+        let edits = |a: &str, b: &str| edits(&a.chars().collect::<Vec<_>>(), b);
+        assert_eq!(edits("trust", "trust"), 0);
+        assert_eq!(edits("turst", "trust"), 1);
+        assert_eq!(edits("", "tls"), 3);
+        assert_eq!(edits("tls", ""), 3);
+        assert_eq!(edits("permit", "deny"), 5);
+    }
+
+    #[test]
+    fn home_names_the_one_table_that_knows_the_key() {
+        assert_eq!(home("client-cert"), Some("`tls`"));
+        assert_eq!(home("ca"), Some("[trust.NAME]"));
+        assert_eq!(home("trust"), None, "a table at the top and a key of tls");
+        assert_eq!(home("frobnicate"), None);
+    }
+}
