@@ -7,3 +7,4 @@
 pub mod descriptor;
 pub mod process;
 pub mod socket;
+pub mod watch;

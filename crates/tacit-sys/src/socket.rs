@@ -69,6 +69,25 @@ pub fn listen(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<Ow
     Ok(socket)
 }
 
+/// Opens a listening UNIX socket whose file never has a wider mode than `mode`, not even for a
+/// moment; `prepare` runs when the file exists and nobody can connect yet.
+///
+/// # Errors
+/// Whatever `socket`, `bind`, `prepare` or `listen` answer.
+pub fn listen_unix(
+    address: &SocketAddrAny,
+    mode: u32,
+    prepare: impl FnOnce() -> io::Result<()>,
+) -> io::Result<OwnedFd> {
+    let socket = new_stream(AddressFamily::UNIX, &StreamOptions::default())?;
+    // The file takes its mode from the socket, less the umask.
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(mode))?;
+    rustix::net::bind(&socket, address)?;
+    prepare()?;
+    rustix::net::listen(&socket, LISTEN_BACKLOG)?;
+    Ok(socket)
+}
+
 /// Gives a listening socket made elsewhere the options that accepted sockets inherit.
 ///
 /// # Errors

@@ -1,5 +1,23 @@
-//! The agent and its command line.
+//! tacit puts TLS by policy under programs that cannot be changed: the agent and its command line.
+//!
+//! In reading order: [`cli`] picks a verb; [`agent`] assembles [`live`] policy, listeners and
+//! [`worker`]s; [`stream`] is what becomes of a connection, stage by stage; [`tls`] is the only
+//! module that names the TLS library; [`control`] and [`log`] are what an operator sees.
 #![forbid(unsafe_code)]
 
-pub mod ca;
+pub mod cli;
+
+pub mod agent;
+pub mod live;
+pub mod target;
+pub mod worker;
+
+pub mod stream;
 pub mod tls;
+
+pub mod control;
+pub mod log;
+
+pub mod address;
+pub mod ca;
+pub mod explain;

@@ -1,2 +1,7 @@
 //! The command `tacit`.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tacit::cli::run(std::env::args_os().collect())
+}

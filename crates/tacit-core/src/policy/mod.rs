@@ -17,11 +17,13 @@ use serde::Serialize;
 use crate::flow::{Address, Direction, Protocol};
 
 mod diagnostic;
+mod lookup;
 mod parse;
+pub use lookup::{Index, Lookup};
 pub mod selector;
 
 pub use diagnostic::{Diagnostic, Position, Severity};
-pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse};
+pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration};
 pub use selector::Selectors;
 
 /// A whole policy, ready to be installed.
@@ -83,6 +85,19 @@ pub struct Rule {
     pub log: bool,
     /// Where the rule begins in the policy text.
     pub position: Position,
+}
+
+impl Rule {
+    /// Whether it says the same, wherever in the text it stands.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        let Self { name, selectors, fixed, action, log, position: _ } = self;
+        *name == other.name
+            && *selectors == other.selectors
+            && *fixed == other.fixed
+            && *action == other.action
+            && *log == other.log
+    }
 }
 
 /// What happens to a flow. Each action owns its keys.
@@ -225,6 +240,18 @@ pub enum ClientCert {
         /// Name of the trust.
         trust: String,
     },
+}
+
+impl ClientCert {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Preferred { .. } => "preferred",
+            Self::Required { .. } => "required",
+        }
+    }
 }
 
 /// `tls = { role = "client", … }`.

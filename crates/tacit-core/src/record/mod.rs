@@ -217,6 +217,8 @@ impl AlertDescription {
     pub const BAD_RECORD_MAC: Self = Self(20);
     /// A record was too long.
     pub const RECORD_OVERFLOW: Self = Self(22);
+    /// A certificate is not accepted.
+    pub const BAD_CERTIFICATE: Self = Self(42);
     /// A field held what it may not.
     pub const ILLEGAL_PARAMETER: Self = Self(47);
     /// A message could not be read.

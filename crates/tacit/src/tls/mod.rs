@@ -1,11 +1,31 @@
-//! TLS: the only module that names rustls and aws-lc-rs.
+//! TLS: the only module that names rustls and aws-lc-rs, so that a new version of either is one
+//! change in one place.
+//!
+//! ```text
+//!   files ──> material ──> config ──> handshake ──> session
+//!   (PEM)     (checked)    (a rule)   (one peer)    (records)
+//! ```
+//!
+//! The library runs handshakes; everything after is the record layer of `tacit-core` with the
+//! library's AEADs. Peers are checked by [`verify`], failures are put in words by [`failure`].
 
+mod config;
 mod diagnose;
 pub mod facts;
 pub mod failure;
 pub mod files;
+mod handshake;
+mod keys;
 pub mod material;
+mod session;
 pub mod verify;
 
 #[cfg(test)]
 mod test_certificates;
+
+pub use config::{ClientSettings, ServerSettings, SettingsRefused};
+pub use facts::CertificateFacts;
+pub use failure::{HandshakeFailure, Role};
+pub use handshake::{Agreed, Established, Handshake, INCOMING_BYTES_MAX, Progress};
+pub use session::{Batch, Session, SessionError};
+pub use verify::PeerCheck;

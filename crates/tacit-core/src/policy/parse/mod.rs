@@ -35,6 +35,8 @@ mod tls;
 mod value;
 mod words;
 
+pub use value::parse_duration;
+
 #[cfg(test)]
 mod tests;
 

@@ -107,7 +107,9 @@ const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
 /// Numbers with units, the larger units first, each at most once.
-fn parse_duration(text: &str) -> Option<Duration> {
+/// Reads `30s`, `1h30m` and the like.
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let (mut rest, mut units, mut total_ms) = (text, UNITS.as_slice(), 0_u64);
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;

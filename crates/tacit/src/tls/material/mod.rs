@@ -50,6 +50,14 @@ pub struct IdentityMaterial {
     pub warnings: Vec<String>,
 }
 
+impl IdentityMaterial {
+    /// Whether it presents the same chain. The key fits the chain, so it is the same too.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        self.certified_key.cert == other.certified_key.cert
+    }
+}
+
 /// Loads the certificate chain and key of `[identity.NAME]`; relative paths start at `base`.
 ///
 /// # Errors

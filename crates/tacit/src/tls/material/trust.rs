@@ -38,6 +38,14 @@ pub struct TrustMaterial {
     pub warnings: Vec<String>,
 }
 
+impl TrustMaterial {
+    /// Whether it holds the same anchors.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        self.roots.roots == other.roots.roots
+    }
+}
+
 /// Loads the anchors of `[trust.NAME]`, or the system's; relative paths start at `base`.
 ///
 /// # Errors

@@ -1,0 +1,93 @@
+//! Between addresses as policy writes them and as the kernel has them; users by number and name.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+use tacit_core::flow::Address;
+use tacit_sys::socket::{SocketAddress, UnixAddress};
+
+/// The kernel's form of an address.
+///
+/// # Errors
+/// A UNIX name that the kernel has no room for, or the address of nobody.
+pub fn to_socket(address: &Address) -> io::Result<SocketAddress> {
+    Ok(match address {
+        Address::Inet(inet) => SocketAddress::from(*inet),
+        Address::Path(path) => UnixAddress::new(path.as_path())?.into(),
+        Address::Abstract(name) => UnixAddress::new_abstract_name(name.as_bytes())?.into(),
+        Address::Unnamed => return Err(io::ErrorKind::AddrNotAvailable.into()),
+    })
+}
+
+/// Policy's form of an address; a family that tacit does not carry becomes [`Address::Unnamed`].
+#[must_use]
+pub fn from_socket(address: &SocketAddress) -> Address {
+    if let Ok(inet) = std::net::SocketAddr::try_from(address.clone()) {
+        return Address::Inet(inet);
+    }
+    let Ok(unix) = UnixAddress::try_from(address.clone()) else { return Address::Unnamed };
+    if let Some(name) = unix.abstract_name() {
+        return Address::Abstract(String::from_utf8_lossy(name).into_owned());
+    }
+    match unix.path_bytes() {
+        Some(path) if !path.is_empty() => Address::Path(std::ffi::OsStr::from_bytes(path).into()),
+        _ => Address::Unnamed,
+    }
+}
+
+/// A user's name, or its number where it has none.
+#[must_use]
+pub fn user_name(uid: u32) -> String {
+    lookup("/etc/passwd", &uid.to_string(), 2, 0).unwrap_or_else(|| uid.to_string())
+}
+
+/// A user's number from its name or number.
+#[must_use]
+pub fn user_id(name: &str) -> Option<u32> {
+    id("/etc/passwd", name)
+}
+
+/// A group's number from its name or number.
+#[must_use]
+pub fn group_id(name: &str) -> Option<u32> {
+    id("/etc/group", name)
+}
+
+fn id(file: &str, name: &str) -> Option<u32> {
+    name.parse().ok().or_else(|| lookup(file, name, 0, 2)?.parse().ok())
+}
+
+/// Finds the line of a colon-separated file whose field `key_at` is `key`; returns another field.
+fn lookup(file: &str, key: &str, key_at: usize, value_at: usize) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines().map(|line| line.split(':').collect::<Vec<_>>()).find_map(|fields| {
+        (fields.get(key_at) == Some(&key)).then(|| fields.get(value_at).map(ToString::to_string))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_kernels_form() {
+        for text in
+            ["192.0.2.1:443", "[2001:db8::1]:443", "unix:/run/x.sock", "unix:@name with space"]
+        {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(from_socket(&to_socket(&address).unwrap()), address, "{text}");
+        }
+    }
+
+    #[test]
+    fn root_has_a_name_and_a_number() {
+        assert_eq!(
+            (user_name(0).as_str(), user_id("root"), group_id("root")),
+            ("root", Some(0), Some(0))
+        );
+        assert_eq!(
+            (user_name(4_000_000_000).as_str(), user_id("no-such-user")),
+            ("4000000000", None)
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! The agent's listening sockets: opened, inherited, kept across reloads, handed on.
+//!
+//! A UNIX socket is a file with an owner: one that somebody listens on is never touched, one that
+//! nobody listens on is replaced only if the rule says so, and ours is removed at exit, unless a
+//! successor has the socket by then.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tacit_core::flow::Address;
+use tacit_core::policy::{Action, Policy, Tls, UnixSocket};
+use tacit_sys::socket::{self, StreamOptions};
+
+use crate::address;
+use crate::stream::intercept::Listener;
+
+/// What has to listen where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Whether what arrives is in clear.
+    pub(super) clear: bool,
+    /// How its file is made, for a UNIX socket.
+    pub(super) unix: UnixSocket,
+}
+
+/// Every listening address of a policy; rules that share one agree on it.
+#[must_use]
+pub(super) fn wanted(policy: &Policy) -> BTreeMap<String, (Address, Wanted)> {
+    let mut all = BTreeMap::new();
+    for rule in &policy.rules {
+        let Some(fixed) = &rule.fixed else { continue };
+        let clear = !matches!(rule.action, Action::Tls(Tls::Server(_)));
+        for address in &fixed.listen {
+            let wanted = Wanted { clear, unix: fixed.unix.clone() };
+            all.entry(address.to_string())
+                .and_modify(|(_, known): &mut (Address, Wanted)| known.clear |= clear)
+                .or_insert((address.clone(), wanted));
+        }
+    }
+    all
+}
+
+/// A listening socket and what the agent owes it.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// What workers accept on.
+    pub(super) listener: Arc<Listener>,
+    /// The file to remove at the end.
+    file: Option<SocketFile>,
+}
+
+/// A socket file of ours, told from one that somebody else put in its place.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|file| (file.dev(), file.ino()) == (self.device, self.inode));
+        if ours {
+            // Whoever removed it first did our work.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Opened {
+    /// Leaves the socket file to a successor.
+    pub(super) fn leave_file(&mut self) {
+        if let Some(file) = self.file.take() {
+            std::mem::forget(file);
+        }
+    }
+}
+
+/// Why an address cannot be listened on.
+#[derive(Debug)]
+pub struct ListenError {
+    address: Address,
+    reason: String,
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot listen on {}: {}", self.address, self.reason)
+    }
+}
+
+impl std::error::Error for ListenError {}
+
+/// Opens a listening socket.
+///
+/// # Errors
+/// Says who holds the address, where that can be known.
+pub(super) fn open(
+    address: &Address,
+    wanted: &Wanted,
+    congestion_control: Option<&str>,
+) -> Result<Opened, ListenError> {
+    let fail = |reason: String| ListenError { address: address.clone(), reason };
+    let options = options(wanted, congestion_control);
+    let (socket, file) = match address {
+        Address::Path(path) => {
+            let (socket, file) = open_path(path, &wanted.unix).map_err(fail)?;
+            (socket, Some(file))
+        }
+        _ => {
+            let kernel = address::to_socket(address).map_err(|error| fail(error.to_string()))?;
+            let socket =
+                socket::listen(&kernel, &options).map_err(|error| fail(explain(&error)))?;
+            (socket, None)
+        }
+    };
+    Ok(Opened { listener: listener(address, wanted, socket), file })
+}
+
+/// Takes a listening socket that somebody opened for us.
+///
+/// # Errors
+/// It cannot be given the options that accepted sockets inherit.
+pub(super) fn adopt(
+    address: &Address,
+    wanted: &Wanted,
+    socket: OwnedFd,
+    congestion_control: Option<&str>,
+    owns_file: bool,
+) -> Result<Opened, ListenError> {
+    socket::adopt_listener(socket.as_fd(), &options(wanted, congestion_control))
+        .map_err(|error| ListenError { address: address.clone(), reason: error.to_string() })?;
+    let file = match address {
+        Address::Path(path) if owns_file => SocketFile::of(path).ok(),
+        _ => None,
+    };
+    Ok(Opened { listener: listener(address, wanted, socket), file })
+}
+
+fn options(wanted: &Wanted, congestion_control: Option<&str>) -> StreamOptions {
+    StreamOptions {
+        congestion_control: congestion_control.map(str::to_owned),
+        reset_on_exit: wanted.clear,
+    }
+}
+
+fn listener(address: &Address, wanted: &Wanted, socket: OwnedFd) -> Arc<Listener> {
+    let (address, socket) = (address.clone(), Arc::new(socket));
+    Arc::new(Listener { address, socket, clear: wanted.clear })
+}
+
+fn explain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("{error}; find who has it with `ss -ltnp`, or name another address")
+        }
+        io::ErrorKind::AddrNotAvailable => format!("{error}: this host has no such address"),
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}: ports below 1024 need CAP_NET_BIND_SERVICE")
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn open_path(path: &Path, unix: &UnixSocket) -> Result<(OwnedFd, SocketFile), String> {
+    let address =
+        address::to_socket(&Address::Path(path.to_owned())).map_err(|error| error.to_string())?;
+    let prepare = || {
+        if let Some(owner) = &unix.owner {
+            let (user, group) = parse_owner(owner)?;
+            std::os::unix::fs::chown(path, user, group)?;
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(unix.mode))
+    };
+    let listen = || socket::listen_unix(&address, unix.mode, prepare);
+    let socket = match listen() {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            clear_the_way(path, &address, unix.replace_stale)?;
+            listen().map_err(|error| error.to_string())?
+        }
+        other => other.map_err(|error| error.to_string())?,
+    };
+    let file = SocketFile::of(path).map_err(|error| error.to_string())?;
+    Ok((socket, file))
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        let file = std::fs::symlink_metadata(path)?;
+        Ok(Self { path: path.to_owned(), device: file.dev(), inode: file.ino() })
+    }
+}
+
+/// The path exists: removes it if it is a socket that nobody listens on and the rule allows it.
+fn clear_the_way(
+    path: &Path,
+    address: &socket::SocketAddress,
+    replace_stale: bool,
+) -> Result<(), String> {
+    use std::os::unix::fs::FileTypeExt;
+    let file = std::fs::symlink_metadata(path).map_err(|error| error.to_string())?;
+    if !file.file_type().is_socket() {
+        return Err("the path exists and is not a socket; remove it or name another".into());
+    }
+    match socket::dial(address, &StreamOptions::default()) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+            return Err(format!("the path exists and cannot be asked for its owner: {error}"));
+        }
+        Ok((peer, _)) => return Err(format!("{} listens there", owner(&peer))),
+        Err(_) => return Err("somebody listens there, too busy to say who".into()),
+    }
+    if !replace_stale {
+        return Err("the path is a socket that nobody listens on; remove it, or let the rule say \
+                    replace-stale = true"
+            .into());
+    }
+    std::fs::remove_file(path).map_err(|error| format!("the stale socket stays: {error}"))
+}
+
+fn owner(peer: &OwnedFd) -> String {
+    let Ok(credentials) = socket::peer_credentials(peer.as_fd()) else {
+        return "another process".into();
+    };
+    let pid = credentials.pid.as_raw_nonzero();
+    let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let user = address::user_name(credentials.uid.as_raw());
+    format!("process {pid} ({}) of user {user}", program.trim())
+}
+
+/// `user`, `user:group` or `:group`.
+fn parse_owner(owner: &str) -> io::Result<(Option<u32>, Option<u32>)> {
+    let (user, group) = owner.split_once(':').unwrap_or((owner, ""));
+    let find = |name: &str, id: fn(&str) -> Option<u32>, what| match name {
+        "" => Ok(None),
+        name => id(name).map(Some).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("no {what} is called `{name}`"))
+        }),
+    };
+    Ok((find(user, address::user_id, "user")?, find(group, address::group_id, "group")?))
+}

@@ -1,0 +1,126 @@
+//! Listening sockets from others: from systemd, or from the agent that this one replaces.
+//!
+//! ```text
+//!   successor                         agent in place
+//!   TakeOver ───────────────────────> names of its listening sockets,
+//!            <─────────────────────── then the sockets, one to a message
+//!   (opens what is missing, serves)
+//!   Release  ───────────────────────> accepts no more, serves what is open to its end
+//! ```
+//!
+//! Until `Release` both accept: no connection is refused in between. If the successor fails before
+//! it, nothing has changed.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde_json::json;
+use tacit_core::flow::Address;
+use tacit_sys::{descriptor, socket};
+use tokio::net::UnixListener;
+
+use crate::address;
+use crate::control::Request;
+use crate::control::client::{ClientError, ask_on};
+use crate::control::server::Reply;
+
+use super::listeners::{self, ListenError, Opened, Wanted};
+
+/// Sockets that were given to us and are not used yet.
+#[derive(Debug, Default)]
+pub(super) struct Handover {
+    sockets: Vec<(Address, OwnedFd)>,
+    /// The agent to release; none where the sockets came from systemd.
+    predecessor: Option<UnixStream>,
+}
+
+impl Handover {
+    /// Sockets of socket activation.
+    #[must_use]
+    pub(super) fn from_activation(sockets: Vec<OwnedFd>) -> Self {
+        let named = sockets.into_iter().filter_map(|socket| {
+            let address = socket::local_address(socket.as_fd()).ok()?;
+            Some((address::from_socket(&address), socket))
+        });
+        Self { sockets: named.collect(), predecessor: None }
+    }
+
+    /// The listening socket at an address: one that was given, or a new one.
+    ///
+    /// # Errors
+    /// See [`listeners::open`].
+    pub(super) fn open(
+        &mut self,
+        address: &Address,
+        wanted: &Wanted,
+        congestion_control: Option<&str>,
+    ) -> Result<Opened, ListenError> {
+        let given = self.sockets.iter().position(|(known, _)| known == address);
+        match given.map(|at| self.sockets.swap_remove(at)) {
+            Some((_, socket)) => {
+                // systemd made the files of its sockets and removes them.
+                let owns_file = self.predecessor.is_some();
+                listeners::adopt(address, wanted, socket, congestion_control, owns_file)
+            }
+            None => listeners::open(address, wanted, congestion_control),
+        }
+    }
+
+    /// Tells the agent in place that this one serves.
+    ///
+    /// # Errors
+    /// It refuses, or is gone.
+    pub(super) fn release(self) -> Result<(), ClientError> {
+        let Some(predecessor) = self.predecessor else { return Ok(()) };
+        ask_on(&predecessor, &Request::Release).map(|_| ())
+    }
+}
+
+/// Asks the agent in place for its sockets.
+///
+/// # Errors
+/// There is none, or it refuses.
+pub(super) fn request(control: &Path) -> Result<Handover, ClientError> {
+    let predecessor = UnixStream::connect(control)
+        .map_err(|error| ClientError::NoAgent(control.to_owned(), error))?;
+    let names = ask_on(&predecessor, &Request::TakeOver)?;
+    let names: Vec<Address> = serde_json::from_value(names)
+        .map_err(|error| ClientError::Broken(io::Error::other(error)))?;
+    let mut sockets = Vec::with_capacity(names.len());
+    for name in names {
+        let (_, mut received) =
+            descriptor::receive(&predecessor, &mut [0; 1]).map_err(ClientError::Broken)?;
+        match received.pop() {
+            Some(socket) => sockets.push((name, socket)),
+            None => return Err(ClientError::Broken(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+    Ok(Handover { sockets, predecessor: Some(predecessor) })
+}
+
+/// Answers [`request`].
+pub(super) fn offer<'a>(control: &'a Opened, listening: impl Iterator<Item = &'a Opened>) -> Reply {
+    let (mut names, mut descriptors) = (Vec::new(), Vec::new());
+    for opened in std::iter::once(control).chain(listening) {
+        match opened.listener.socket.try_clone() {
+            Ok(socket) => {
+                names.push(opened.listener.address.to_string());
+                descriptors.push(socket);
+            }
+            Err(error) => return Reply::error(format!("no descriptor for the successor: {error}")),
+        }
+    }
+    let mut reply = Reply::ok(json!(names));
+    reply.descriptors = descriptors;
+    reply
+}
+
+/// A copy of a listening UNIX socket for the control runtime.
+///
+/// # Errors
+/// No descriptor is left.
+pub(super) fn listen_on(socket: &OwnedFd) -> io::Result<UnixListener> {
+    UnixListener::from_std(socket.try_clone()?.into())
+}

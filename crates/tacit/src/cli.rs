@@ -1,0 +1,349 @@
+//! The command line: its verbs and what each does.
+//!
+//! Exit codes: 0 it worked, 1 it did not, 64 the command line is wrong, 78 the policy is.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use serde_json::{Value, json};
+use tacit_core::policy::{Diagnostic, parse_duration};
+use tacit_sys::descriptor;
+
+use crate::agent::{self, AgentError, check_file, keeper};
+use crate::control::{self, Display, Request, client, render};
+use crate::log::Format;
+use crate::{ca, explain};
+
+/// It worked.
+pub const EXIT_OK: u8 = 0;
+/// It did not work.
+pub const EXIT_FAILURE: u8 = 1;
+/// The command line is wrong (`EX_USAGE`).
+pub const EXIT_USAGE: u8 = 64;
+/// The policy is wrong (`EX_CONFIG`).
+pub const EXIT_POLICY: u8 = 78;
+
+/// AT-TLS for Linux: TLS by policy for programs that cannot be changed
+#[derive(Debug, Parser)]
+#[command(
+    name = "tacit",
+    version,
+    propagate_version = true,
+    after_help = "\
+Examples:
+  tacit check policy.toml
+  tacit agent --policy policy.toml
+  tacit show connections
+
+Manual: tacit(1), tacit.toml(5)"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Listen, connect and put TLS between, as the policy says
+    Agent(AgentArgs),
+    /// Check a policy file and everything it names; print every error as file:line:column
+    Check(CheckArgs),
+    /// Say which rule a flow gets, and why the earlier ones did not match
+    Explain(explain::ExplainArgs),
+    /// Show what a running agent does
+    Show(ShowArgs),
+    /// Install the policy file as it is now, or change nothing
+    Reload(ControlArgs),
+    /// Accept no more connections; end when the last one has ended
+    Drain(DrainArgs),
+    /// Start a successor that takes the listening sockets; no connection is refused or cut
+    Restart(ControlArgs),
+    /// Reset connections
+    Close(CloseArgs),
+    /// Make a private CA and certificates
+    Ca(ca::CaArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit agent --policy /etc/tacit/policy.toml
+  tacit agent --policy policy.toml --control ./agent.sock --log-format json
+
+Signals: HUP reloads, USR2 restarts by a successor, TERM and INT end at once.")]
+struct AgentArgs {
+    /// The policy file
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// The control socket [default: /run/tacit/agent.sock, or in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// How log lines look on standard error
+    #[arg(long, value_enum, default_value_t)]
+    log_format: Format,
+    /// Append every allowed, denied and failed connection to this file, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+    /// Started by the parent process of an agent
+    #[arg(long, hide = true)]
+    kept: bool,
+    /// Take the listening sockets of the agent in place
+    #[arg(long, hide = true)]
+    take_over: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit check policy.toml
+  tacit check --json policy.toml")]
+struct CheckArgs {
+    /// The policy file
+    file: PathBuf,
+    /// Print findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ControlArgs {
+    /// The control socket of the agent
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+impl ControlArgs {
+    fn path(&self) -> PathBuf {
+        self.control.clone().unwrap_or_else(control::default_path)
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit show connections
+  tacit show rules --json | jq '.rules[] | select(.hits == 0).name'")]
+struct ShowArgs {
+    /// What
+    #[arg(value_enum)]
+    what: Display,
+    /// Print everything that is known, as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit drain
+  tacit drain --timeout 30s")]
+struct DrainArgs {
+    /// Reset what is still open after this long [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = wait)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit close 17 18
+  tacit close --stale        those whose rule was changed or removed since they opened")]
+struct CloseArgs {
+    /// Connection ids, as `tacit show connections` prints them
+    #[arg(required_unless_present = "stale")]
+    ids: Vec<u64>,
+    /// All connections whose rule is no longer the installed one
+    #[arg(long)]
+    stale: bool,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+/// Runs the command line and says how it went.
+#[must_use]
+pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    match Cli::try_parse_from(&arguments) {
+        Ok(cli) => dispatch(cli.verb, &arguments),
+        Err(error) => {
+            // Help and version come this way too, and are no errors.
+            let code = if error.use_stderr() { EXIT_USAGE } else { EXIT_OK };
+            let _ = error.print();
+            code.into()
+        }
+    }
+}
+
+fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
+    match verb {
+        Verb::Agent(args) if args.kept => agent(args),
+        Verb::Agent(args) => keep(&args, arguments.get(1..).unwrap_or_default()),
+        Verb::Check(args) => check(&args),
+        Verb::Explain(args) => explain::run(&args),
+        Verb::Show(args) => tell(&args.control, &Request::Show { what: args.what }, |value| {
+            if args.json { pretty(value) } else { render::render(args.what, value) }
+        }),
+        Verb::Reload(args) => tell(&args, &Request::Reload, reloaded),
+        Verb::Drain(args) => {
+            let timeout_ms = args.timeout.map(|timeout| timeout.as_millis().try_into());
+            let timeout_ms = timeout_ms.transpose().unwrap_or(Some(u64::MAX));
+            tell(&args.control, &Request::Drain { timeout_ms }, |value| {
+                format!("draining: {} connections open\n", value["open"])
+            })
+        }
+        Verb::Restart(args) => tell(&args, &Request::Restart, |value| {
+            format!("a successor starts; {} open connections stay where they are\n", value["open"])
+        }),
+        Verb::Close(args) => {
+            let request = Request::Close { ids: args.ids, stale: args.stale };
+            tell(&args.control, &request, closed)
+        }
+        Verb::Ca(args) => match ca::run(args) {
+            Ok(()) => EXIT_OK.into(),
+            Err(error) => fail(error, EXIT_FAILURE),
+        },
+        Verb::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "tacit", &mut std::io::stdout());
+            EXIT_OK.into()
+        }
+    }
+}
+
+/// The parent process: it looks at the policy once, so that a mistake is told at once and by the
+/// process that was started, then starts the agent.
+fn keep(args: &AgentArgs, arguments: &[OsString]) -> ExitCode {
+    if let Err(findings) = check_file(&args.policy) {
+        return fail(AgentError::Policy(args.policy.clone(), findings), EXIT_POLICY);
+    }
+    match keeper::run(arguments) {
+        Ok(code) => code,
+        Err(error) => fail(format_args!("the agent cannot be started: {error}"), EXIT_FAILURE),
+    }
+}
+
+fn agent(args: AgentArgs) -> ExitCode {
+    let inherited = descriptor::take_inherited(descriptor::ACTIVATION_FIRST, activated());
+    let keeper = keeper::Keeper::inherit();
+    let started = inherited.and_then(|inherited| Ok((inherited, keeper?)));
+    let (inherited, keeper) = match started {
+        Ok(started) => started,
+        Err(error) => return fail(error, EXIT_FAILURE),
+    };
+    let options = agent::Options {
+        policy: args.policy,
+        control: args.control.unwrap_or_else(control::default_path),
+        log_format: args.log_format,
+        audit: args.audit,
+        take_over: args.take_over,
+    };
+    match agent::run(options, inherited, Some(keeper)) {
+        Ok(()) => EXIT_OK.into(),
+        Err(error) if error.is_policy() => fail(error, EXIT_POLICY),
+        Err(error) => fail(error, EXIT_FAILURE),
+    }
+}
+
+/// How many sockets systemd passed; it names the parent process, which started us.
+fn activated() -> usize {
+    let ours = std::env::var("LISTEN_PID")
+        .is_ok_and(|pid| pid == std::os::unix::process::parent_id().to_string());
+    let count = std::env::var("LISTEN_FDS").ok().and_then(|count| count.parse().ok());
+    count.filter(|_| ours).unwrap_or(0)
+}
+
+fn check(args: &CheckArgs) -> ExitCode {
+    let (findings, rules) = match check_file(&args.file) {
+        Ok(checked) => (checked.warnings, Some(checked.policy.rules.len())),
+        Err(findings) => (findings, None),
+    };
+    let code = if rules.is_some() { EXIT_OK } else { EXIT_POLICY };
+    if args.json {
+        print(&pretty(&json!({ "ok": rules.is_some(), "rules": rules, "findings": findings })));
+        return code.into();
+    }
+    let file = args.file.display().to_string();
+    let lines = findings.iter().map(|finding: &Diagnostic| finding.render(&file));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    if !text.is_empty() {
+        eprintln!("{text}");
+    }
+    if let Some(rules) = rules {
+        print(&format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" }));
+    }
+    code.into()
+}
+
+fn tell(args: &ControlArgs, request: &Request, render: impl Fn(&Value) -> String) -> ExitCode {
+    match client::ask(&args.path(), request) {
+        Ok(value) => {
+            print(&render(&value));
+            EXIT_OK.into()
+        }
+        Err(error) => fail(error, EXIT_FAILURE),
+    }
+}
+
+fn reloaded(value: &Value) -> String {
+    let mut out = format!("policy generation {}", value["generation"]);
+    match value["changes"].as_object() {
+        None => out.push_str(": no rule changed"),
+        Some(changes) => {
+            for (kind, names) in changes {
+                let names = names.as_array().map(Vec::as_slice).unwrap_or_default();
+                let names: Vec<_> = names.iter().filter_map(Value::as_str).collect();
+                out.push_str(&format!("; {kind}: {}", names.join(", ")));
+            }
+        }
+    }
+    out.push('\n');
+    for warning in value["warnings"].as_array().into_iter().flatten() {
+        out.push_str(&format!("{}\n", warning.as_str().unwrap_or_default()));
+    }
+    for part in value["needs-restart"].as_array().into_iter().flatten() {
+        let part = part.as_str().unwrap_or_default();
+        out.push_str(&format!("{part} changed: takes effect with `tacit restart`\n"));
+    }
+    out
+}
+
+fn closed(value: &Value) -> String {
+    let count = value["closed"].as_array().map_or(0, Vec::len);
+    let mut out = format!("closed {count}\n");
+    for id in value["unknown"].as_array().into_iter().flatten() {
+        out.push_str(&format!("no open connection has the id {id}\n"));
+    }
+    out
+}
+
+/// JSON for people and programs alike.
+#[must_use]
+pub fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+/// Prints to standard output; a reader that is gone is no error of ours.
+pub fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn wait(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "write a duration such as 30s or 1h30m".to_owned())
+}
+
+/// Says why it failed.
+pub fn fail(error: impl std::fmt::Display, code: u8) -> ExitCode {
+    eprintln!("tacit: {error}");
+    code.into()
+}

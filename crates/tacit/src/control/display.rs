@@ -1,0 +1,151 @@
+//! What displays say, as JSON. Every value is a snapshot; nothing here waits.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use tacit_core::policy::{Action, Tls};
+use tacit_sys::socket;
+
+use crate::agent::Materials;
+use crate::live::{Live, LiveRule};
+use crate::log::Rfc3339;
+use crate::stream::connection::{Record, Table};
+use crate::tls::verify::identity;
+
+/// `tacit show connections`.
+#[must_use]
+pub fn connections(table: &Table, live: &Live) -> Value {
+    let now = SystemTime::now();
+    table.snapshot().iter().map(|record| connection(record, live, now)).collect()
+}
+
+fn connection(record: &Record, live: &Live, now: SystemTime) -> Value {
+    let legs = record.legs.get();
+    let tls = record.tls.get();
+    json!({
+        "id": record.id,
+        "rule": record.rule.name(),
+        "role": role(&record.rule),
+        "path": "relay",
+        "state": if record.is_open() { "open" } else { "setting-up" },
+        "policy": if live.is_current(&record.rule) { "current" } else { "stale" },
+        "remote": record.remote,
+        "client": record.client.get(),
+        "local": record.local,
+        "connect": legs.map(|legs| &legs.target),
+        "bytes-in": record.sent_bytes(),
+        "bytes-out": record.received_bytes(),
+        "since": Rfc3339(record.since).to_string(),
+        "age-s": now.duration_since(record.since).unwrap_or_default().as_secs(),
+        "tls": tls.map(|tls| json!({
+            "version": tls.agreed.version,
+            "suite": tls.agreed.suite,
+            "group": tls.agreed.group,
+            "alpn": tls.agreed.alpn,
+            "server-name": tls.agreed.server_name,
+            "resumed": tls.agreed.resumed,
+            "rekeys": record.rekeys(),
+            "check": tls.check,
+            "peer": identity(&tls.check, tls.peer.as_ref()),
+            "certificate": tls.peer,
+        })),
+        "accepted-tcp": legs.and_then(|legs| tcp(&legs.accepted)),
+        "dialled-tcp": legs.and_then(|legs| tcp(&legs.dialled)),
+    })
+}
+
+fn tcp(leg: &Weak<OwnedFd>) -> Option<Value> {
+    let leg = leg.upgrade()?;
+    let info = socket::tcp_info(leg.as_fd()).ok()?;
+    Some(json!({
+        "rtt-us": info.rtt_us,
+        "cwnd-segments": info.congestion_window_segments,
+        "mss-bytes": info.segment_bytes_max,
+        "unsent-bytes": info.unsent_bytes,
+        "retransmits": info.retransmits,
+        "congestion-control": socket::congestion_control(leg.as_fd()).ok(),
+    }))
+}
+
+fn role(rule: &LiveRule) -> Option<&'static str> {
+    match &rule.rule.action {
+        Action::Tls(tls) => Some(tls.role()),
+        Action::Permit | Action::Deny => None,
+    }
+}
+
+/// `tacit show rules`.
+#[must_use]
+pub fn rules(table: &Table, live: &Live) -> Value {
+    let open = table.snapshot();
+    let rules: Vec<_> = live.rules.iter().map(|rule| one_rule(rule, &open)).collect();
+    json!({ "generation": live.generation, "rules": rules, "default": "deny" })
+}
+
+fn one_rule(rule: &Arc<LiveRule>, open: &[Arc<Record>]) -> Value {
+    let fixed = rule.fixed();
+    let client_cert = match &rule.rule.action {
+        Action::Tls(Tls::Server(tls)) => Some(tls.client_cert.word()),
+        _ => None,
+    };
+    json!({
+        "name": rule.name(),
+        "action": rule.rule.action.word(),
+        "role": role(rule),
+        "listen": fixed.map(|fixed| &fixed.listen),
+        "connect": rule.target.as_ref().map(ToString::to_string),
+        "client-cert": client_cert,
+        "hits": rule.counters.hits(),
+        "failures": rule.counters.failures(),
+        "last-hit": rule.counters.last_hit().map(|time| Rfc3339(time).to_string()),
+        "open": open.iter().filter(|record| record.rule.name() == rule.name()).count(),
+        "line": rule.rule.position.line,
+    })
+}
+
+/// `tacit show identities`.
+#[must_use]
+pub fn identities(materials: &Materials, live: &Live) -> Value {
+    let identities: Vec<_> = materials
+        .identities
+        .iter()
+        .map(|(name, material)| {
+            json!({
+                "name": name,
+                "kind": "identity",
+                "certificate": material.facts,
+                "files": material.sources.iter().map(|file| &file.path).collect::<Vec<_>>(),
+                "rules": users(live, name),
+            })
+        })
+        .collect();
+    let trusts: Vec<_> = materials
+        .trusts
+        .iter()
+        .map(|(name, material)| {
+            json!({
+                "name": name,
+                "kind": "trust",
+                "anchors": material.anchors,
+                "certificates": material.facts,
+                "files": material.sources.iter().map(|file| &file.path).collect::<Vec<_>>(),
+                "rules": users(live, name),
+            })
+        })
+        .collect();
+    json!({ "identities": identities, "trusts": trusts })
+}
+
+/// The rules that name an identity or a trust.
+fn users<'a>(live: &'a Live, name: &str) -> Vec<&'a str> {
+    live.rules
+        .iter()
+        .filter(|rule| {
+            let (identities, trust) = crate::agent::names(&rule.rule);
+            identities.contains(&name) || trust == Some(name)
+        })
+        .map(|rule| rule.name())
+        .collect()
+}

@@ -1,0 +1,83 @@
+//! The control socket: how displays and commands reach a running agent.
+//!
+//! One request and one answer, each a line of JSON, over a UNIX socket that only its owner and
+//! root may use. Displays read snapshots and never stop a connection.
+
+pub mod client;
+pub mod display;
+pub mod render;
+pub mod server;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A request at most.
+pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
+
+/// What can be asked of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+pub enum Request {
+    /// A display.
+    Show {
+        /// Which.
+        what: Display,
+    },
+    /// Read the policy file anew and install it, or nothing.
+    Reload,
+    /// Accept no more; end when the last connection has ended.
+    Drain {
+        /// Reset what is left after this many milliseconds.
+        timeout_ms: Option<u64>,
+    },
+    /// Start a successor that takes the listening sockets, then drain.
+    Restart,
+    /// Reset connections.
+    Close {
+        /// These.
+        ids: Vec<u64>,
+        /// All whose rule is no longer the installed one.
+        stale: bool,
+    },
+    /// From a successor: send the listening sockets.
+    TakeOver,
+    /// From a successor: it serves; stop accepting and drain.
+    Release,
+}
+
+/// The displays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Display {
+    /// Every open connection.
+    Connections,
+    /// Every rule, with its hits.
+    Rules,
+    /// Certificates, keys and trust.
+    Identities,
+    /// Every limit, and how near it is.
+    Limits,
+}
+
+/// An agent's answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// It worked.
+    Ok(Value),
+    /// It did not; nothing was changed.
+    Error(String),
+}
+
+/// Where the control socket is unless the command line says otherwise.
+#[must_use]
+pub fn default_path() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let base = match runtime {
+        Some(directory) if tacit_sys::process::effective_user() != 0 => directory,
+        _ => PathBuf::from("/run"),
+    };
+    base.join("tacit/agent.sock")
+}

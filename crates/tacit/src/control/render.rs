@@ -1,0 +1,181 @@
+//! Displays as tables: columns that do not move, one line an entry.
+
+use serde_json::Value;
+
+use super::Display;
+
+/// A display as text; ends with a newline.
+#[must_use]
+pub fn render(what: Display, value: &Value) -> String {
+    match what {
+        Display::Connections => connections(value),
+        Display::Rules => rules(value),
+        Display::Identities => identities(value),
+        Display::Limits => limits(value),
+    }
+}
+
+/// A column: its heading, and how an entry's cell is made.
+type Column = (&'static str, fn(&Value) -> String);
+
+fn connections(value: &Value) -> String {
+    const COLUMNS: [Column; 14] = [
+        ("ID", |c| text(&c["id"])),
+        ("RULE", |c| text(&c["rule"])),
+        ("ROLE", |c| text(&c["role"])),
+        ("STATE", |c| text(&c["state"])),
+        ("POLICY", |c| text(&c["policy"])),
+        ("REMOTE", |c| text(if c["client"].is_null() { &c["remote"] } else { &c["client"] })),
+        ("CONNECT", |c| text(&c["connect"])),
+        ("TLS", |c| text(&c["tls"]["version"])),
+        ("SUITE", |c| text(&c["tls"]["suite"])),
+        ("GROUP", |c| text(&c["tls"]["group"])),
+        ("PEER", peer),
+        ("IN", |c| bytes(&c["bytes-in"])),
+        ("OUT", |c| bytes(&c["bytes-out"])),
+        ("AGE", |c| format!("{}s", text(&c["age-s"]))),
+    ];
+    table(value, &COLUMNS)
+}
+
+/// Identity or claim, with what the check said.
+fn peer(connection: &Value) -> String {
+    let tls = &connection["tls"];
+    let check = &tls["check"]["result"];
+    let peer = &tls["peer"];
+    match (&peer["identity"], &peer["claimed-subject"]) {
+        (Value::String(name), _) => format!("{name} ({})", text(check)),
+        (_, Value::String(claim)) => format!("none, claims {claim:?} ({})", text(check)),
+        _ => text(check),
+    }
+}
+
+fn rules(value: &Value) -> String {
+    const COLUMNS: [Column; 9] = [
+        ("RULE", |r| text(&r["name"])),
+        ("ACTION", |r| text(&r["action"])),
+        ("ROLE", |r| text(&r["role"])),
+        ("LISTEN", |r| text(&r["listen"])),
+        ("CONNECT", |r| text(&r["connect"])),
+        ("OPEN", |r| text(&r["open"])),
+        ("HITS", |r| text(&r["hits"])),
+        ("FAILED", |r| text(&r["failures"])),
+        ("LAST-HIT", |r| text(&r["last-hit"])),
+    ];
+    format!(
+        "{}(no match: deny; policy generation {})\n",
+        table(&value["rules"], &COLUMNS),
+        text(&value["generation"])
+    )
+}
+
+fn identities(value: &Value) -> String {
+    const IDENTITIES: [Column; 6] = [
+        ("IDENTITY", |i| text(&i["name"])),
+        ("SUBJECT", |i| text(&i["certificate"]["subject"])),
+        ("NAMES", |i| text(&i["certificate"]["sans"])),
+        ("KEY", |i| text(&i["certificate"]["key"])),
+        ("EXPIRES", |i| day(&i["certificate"]["not-after"])),
+        ("RULES", |i| text(&i["rules"])),
+    ];
+    const TRUSTS: [Column; 5] = [
+        ("TRUST", |t| text(&t["name"])),
+        ("ANCHORS", |t| text(&t["anchors"])),
+        ("SUBJECT", |t| text(&t["certificates"][0]["subject"])),
+        ("EXPIRES", |t| day(&t["certificates"][0]["not-after"])),
+        ("RULES", |t| text(&t["rules"])),
+    ];
+    let identities = table(&value["identities"], &IDENTITIES);
+    format!("{identities}\n{}", table(&value["trusts"], &TRUSTS))
+}
+
+fn limits(value: &Value) -> String {
+    const COLUMNS: [Column; 4] = [
+        ("LIMIT", |l| text(&l["name"])),
+        ("MAX", |l| text(&l["max"])),
+        ("USED", |l| text(&l["used"])),
+        ("BEYOND", |l| text(&l["beyond"])),
+    ];
+    table(value, &COLUMNS)
+}
+
+/// Columns as wide as their widest cell, two spaces apart.
+fn table(entries: &Value, columns: &[Column]) -> String {
+    let entries = entries.as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut rows: Vec<Vec<String>> =
+        vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
+    for entry in entries {
+        rows.push(columns.iter().map(|(_, cell)| cell(entry)).collect());
+    }
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count()));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) if text.is_empty() => "-".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) if list.is_empty() => "-".into(),
+        Value::Array(list) => list.iter().map(text).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
+
+/// A count of bytes with three digits and a unit.
+fn bytes(value: &Value) -> String {
+    let count = value.as_u64().unwrap_or(0);
+    let (unit, shift) = match count {
+        0..1_024 => return count.to_string(),
+        1_024..1_048_576 => ("KiB", 10),
+        1_048_576..1_073_741_824 => ("MiB", 20),
+        _ => ("GiB", 30),
+    };
+    let tenths = (count >> (shift - 4)) * 10 >> 4;
+    format!("{}.{}{unit}", tenths / 10, tenths % 10)
+}
+
+fn day(value: &Value) -> String {
+    value.as_i64().map_or_else(|| "-".into(), crate::tls::facts::utc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn columns_line_up_and_absent_values_are_a_dash() {
+        let value = json!([
+            { "name": "connections", "max": 9, "used": 1, "beyond": "wait" },
+            { "name": "batch-records", "max": 32 },
+        ]);
+        assert_eq!(
+            render(Display::Limits, &value),
+            "LIMIT          MAX  USED  BEYOND\n\
+             connections    9    1     wait\n\
+             batch-records  32   -     -\n"
+        );
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        for (count, expected) in
+            [(0, "0"), (1023, "1023"), (1536, "1.5KiB"), (5 << 20, "5.0MiB"), (3 << 30, "3.0GiB")]
+        {
+            assert_eq!(bytes(&json!(count)), expected);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The agent's end of the control socket.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use serde_json::Value;
+use tacit_sys::{descriptor, process, socket};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Answer, REQUEST_BYTES_MAX, Request};
+use crate::log::{Event, Log};
+
+/// Requests that wait for the control thread.
+pub const REQUESTS_MAX: usize = 64;
+
+/// A request on its way to the agent, with the way back.
+pub type Asked = (Request, oneshot::Sender<Reply>);
+
+/// What the agent says.
+#[derive(Debug)]
+pub struct Reply {
+    /// The line that answers.
+    pub answer: Answer,
+    /// Descriptors that follow it, one to a message, in the order the answer names them.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Reply {
+    /// A plain success.
+    #[must_use]
+    pub fn ok(value: Value) -> Self {
+        Self { answer: Answer::Ok(value), descriptors: Vec::new() }
+    }
+
+    /// A refusal.
+    #[must_use]
+    pub fn error(reason: impl ToString) -> Self {
+        Self { answer: Answer::Error(reason.to_string()), descriptors: Vec::new() }
+    }
+}
+
+/// Accepts control connections for ever.
+pub async fn serve(listener: UnixListener, requests: mpsc::Sender<Asked>, log: Log) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (requests, log) = (requests.clone(), log.clone());
+                tokio::task::spawn_local(async move {
+                    if let Err(error) = converse(stream, requests).await {
+                        log.warn(Event::new("control-failed").field("error", &error));
+                    }
+                });
+            }
+            Err(error) => {
+                log.warn(Event::new("control-failed").field("error", &error));
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn converse(stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Result<()> {
+    let peer = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
+    if peer != 0 && peer != process::effective_user() {
+        // The file's mode keeps others out already; this also holds where modes are ignored.
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("user {peer} may not control this agent"),
+        ));
+    }
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        let mut limited = (&mut stream).take(REQUEST_BYTES_MAX as u64);
+        if limited.read_line(&mut line).await? == 0 {
+            return Ok(());
+        }
+        let reply = match serde_json::from_str(&line) {
+            Ok(request) => ask(&requests, request).await,
+            Err(error) => Reply::error(format!("this agent does not know that request: {error}")),
+        };
+        send(stream.get_mut(), reply).await?;
+    }
+}
+
+async fn ask(requests: &mpsc::Sender<Asked>, request: Request) -> Reply {
+    let (back, reply) = oneshot::channel();
+    if requests.send((request, back)).await.is_err() {
+        return Reply::error("the agent is ending");
+    }
+    reply.await.unwrap_or_else(|_| Reply::error("the agent is ending"))
+}
+
+async fn send(stream: &mut UnixStream, reply: Reply) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&reply.answer)?;
+    line.push(b'\n');
+    stream.write_all(&line).await?;
+    for one in reply.descriptors {
+        loop {
+            stream.writable().await?;
+            let sent = stream.try_io(tokio::io::Interest::WRITABLE, || {
+                descriptor::send(&*stream, b"\n", &[one.as_fd()])
+            });
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => {
+                    other?;
+                    break;
+                }
+            };
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! The live policy: rules with everything they need to serve, swapped as a whole.
+//!
+//! A rule that a reload did not change keeps its [`LiveRule`] with its counters; a changed one
+//! gets a new one. A connection holds the rule it opened with, so it is stale exactly when that
+//! rule is no longer the installed one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tacit_core::flow::{Address, Flow};
+use tacit_core::policy::{Fixed, Index, Limits, Policy, Rule};
+use tokio::sync::Semaphore;
+
+use crate::target::LiveTarget;
+use crate::tls::{ClientSettings, ServerSettings};
+
+/// One installed policy.
+#[derive(Debug)]
+pub struct Live {
+    /// Counts installations from 1.
+    pub generation: u64,
+    /// What was parsed.
+    pub policy: Policy,
+    /// The rules, in order.
+    pub rules: Vec<Arc<LiveRule>>,
+    index: Index,
+}
+
+/// One installed rule.
+#[derive(Debug)]
+pub struct LiveRule {
+    /// The rule as it was parsed.
+    pub rule: Rule,
+    /// What is done with its connections.
+    pub action: LiveAction,
+    /// Where its connections go; `None` for a deny and for rules about runs.
+    pub target: Option<LiveTarget>,
+    /// Places for handshakes of this rule.
+    pub handshakes: Arc<Semaphore>,
+    /// Counters; they outlive a reload that changes the rule.
+    pub counters: Arc<RuleCounters>,
+}
+
+/// What is done with a rule's connections.
+#[derive(Debug)]
+pub enum LiveAction {
+    /// Bytes are carried as they are.
+    Permit,
+    /// Connections are reset.
+    Deny,
+    /// tacit answers the handshake on the accepted leg.
+    TlsServer(Arc<ServerSettings>),
+    /// tacit opens a handshake on the dialled leg.
+    TlsClient(Arc<ClientSettings>),
+}
+
+/// What a rule has done so far.
+#[derive(Debug, Default)]
+pub struct RuleCounters {
+    hits: AtomicU64,
+    failures: AtomicU64,
+    last_hit_unix_ms: AtomicU64,
+}
+
+impl RuleCounters {
+    /// Counts a connection that the rule decided.
+    pub fn count_hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        self.last_hit_unix_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Counts a connection of the rule that failed before it carried a byte.
+    pub fn count_failure(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Connections the rule decided.
+    #[must_use]
+    pub fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+
+    /// Connections that failed before they carried a byte.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// When the last one came.
+    #[must_use]
+    pub fn last_hit(&self) -> Option<SystemTime> {
+        let ms = self.last_hit_unix_ms.load(Ordering::Relaxed);
+        (ms > 0).then(|| UNIX_EPOCH + Duration::from_millis(ms))
+    }
+}
+
+impl LiveRule {
+    /// The sockets of the fixed form.
+    #[must_use]
+    pub fn fixed(&self) -> Option<&Fixed> {
+        self.rule.fixed.as_ref()
+    }
+
+    /// The rule's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.rule.name
+    }
+}
+
+impl Live {
+    /// Puts rules under their policy.
+    #[must_use]
+    pub fn new(generation: u64, policy: Policy, rules: Vec<Arc<LiveRule>>) -> Self {
+        let index = Index::new(&policy.rules);
+        Self { generation, policy, rules, index }
+    }
+
+    /// The rule that decides a flow; `None` is a deny.
+    #[must_use]
+    pub fn lookup(&self, flow: &Flow) -> Option<&Arc<LiveRule>> {
+        self.index.lookup(flow).rule.and_then(|at| self.rules.get(at))
+    }
+
+    /// The rule of that name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Arc<LiveRule>> {
+        self.rules.iter().find(|rule| rule.name() == name)
+    }
+
+    /// Whether a connection's rule is the installed one.
+    #[must_use]
+    pub fn is_current(&self, rule: &Arc<LiveRule>) -> bool {
+        self.rules.iter().any(|installed| Arc::ptr_eq(installed, rule))
+    }
+
+    /// The fixed form of the first rule that listens at an address: rules that share an address
+    /// agree on how its socket is made.
+    #[must_use]
+    pub fn fixed_at(&self, address: &Address) -> Option<&Fixed> {
+        let mut fixed = self.rules.iter().filter_map(|rule| rule.fixed());
+        fixed.find(|fixed| fixed.listen.contains(address))
+    }
+
+    /// The limits in force.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.policy.limits
+    }
+}

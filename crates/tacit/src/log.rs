@@ -1,0 +1,317 @@
+//! Events that a person acts on, one line each, and the audit log.
+//!
+//! Lines are written by a thread of their own: a full disk or a stuck terminal never stops a
+//! connection. What does not fit the queue or the disk is counted as lost, and the count is told
+//! as soon as lines can be written again, and by `tacit show limits`.
+//!
+//! ```text
+//!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"
+//!   {"time":"…","level":"warn","event":"failed","conn":7,"rule":"front", …}
+//! ```
+
+use std::fmt::{self, Display, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::SystemTime;
+
+use serde_json::{Map, Value};
+
+/// Lines that wait to be written; more are lost, and counted.
+pub const QUEUE_LINES_MAX: usize = 8192;
+
+/// How lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// `key=value` after time, level and event.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How a connection was decided, for the audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It carries bytes.
+    Allowed,
+    /// Policy refused it.
+    Denied,
+    /// It could not be set up.
+    Failed,
+}
+
+/// One event.
+#[derive(Clone, Debug)]
+pub struct Event {
+    name: &'static str,
+    connection: Option<u64>,
+    fields: Vec<(&'static str, String)>,
+}
+
+impl Event {
+    /// Begins an event; its name is one word with hyphens.
+    #[must_use]
+    pub fn new(name: &'static str) -> Self {
+        Self { name, connection: None, fields: Vec::new() }
+    }
+
+    /// Says which connection it is about.
+    #[must_use]
+    pub fn connection(mut self, id: u64) -> Self {
+        self.connection = Some(id);
+        self
+    }
+
+    /// Adds a field. Never a secret.
+    #[must_use]
+    pub fn field(mut self, key: &'static str, value: &(impl Display + ?Sized)) -> Self {
+        self.fields.push((key, value.to_string()));
+        self
+    }
+}
+
+/// Where events go. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Log {
+    queue: SyncSender<Line>,
+    lost: Arc<AtomicU64>,
+    has_audit: bool,
+}
+
+#[derive(Debug)]
+struct Line {
+    time: SystemTime,
+    kind: Kind,
+    event: Event,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Info,
+    Warn,
+    Error,
+    Audit(Outcome),
+}
+
+impl Log {
+    /// Starts the writing thread; events go to standard error, the audit log to its file.
+    ///
+    /// # Errors
+    /// The audit file cannot be opened for appending, or the thread cannot start.
+    pub fn start(format: Format, audit: Option<&Path>) -> io::Result<Self> {
+        let audit = audit.map(open_audit).transpose()?;
+        let (queue, lines) = sync_channel(QUEUE_LINES_MAX);
+        let lost = Arc::new(AtomicU64::new(0));
+        let log = Self { queue, lost: Arc::clone(&lost), has_audit: audit.is_some() };
+        let writer = Writer { format, audit, lost, told: 0 };
+        std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&lines))?;
+        Ok(log)
+    }
+
+    /// Something happened that is as it should be.
+    pub fn info(&self, event: Event) {
+        self.send(Kind::Info, event);
+    }
+
+    /// Something happened that someone may have to look at.
+    pub fn warn(&self, event: Event) {
+        self.send(Kind::Warn, event);
+    }
+
+    /// Something does not work until someone acts.
+    pub fn error(&self, event: Event) {
+        self.send(Kind::Error, event);
+    }
+
+    /// A connection was decided.
+    pub fn audit(&self, outcome: Outcome, event: Event) {
+        if self.has_audit {
+            self.send(Kind::Audit(outcome), event);
+        }
+    }
+
+    /// Whether there is an audit log, so that its events are worth making.
+    #[must_use]
+    pub fn has_audit(&self) -> bool {
+        self.has_audit
+    }
+
+    /// Lines that could not be written.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    fn send(&self, kind: Kind, event: Event) {
+        let line = Line { time: SystemTime::now(), kind, event };
+        if self.queue.try_send(line).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn open_audit(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(|error| {
+        io::Error::new(error.kind(), format!("audit log {}: {error}", path.display()))
+    })
+}
+
+struct Writer {
+    format: Format,
+    audit: Option<File>,
+    lost: Arc<AtomicU64>,
+    /// Lost lines that were told of.
+    told: u64,
+}
+
+impl Writer {
+    fn run(mut self, lines: &Receiver<Line>) {
+        while let Ok(line) = lines.recv() {
+            if self.write(&line).is_err() {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let lost = self.lost.load(Ordering::Relaxed);
+            if lost > self.told && self.tell_lost(lost - self.told).is_ok() {
+                self.told = lost;
+            }
+        }
+    }
+
+    fn write(&mut self, line: &Line) -> io::Result<()> {
+        match (line.kind, &mut self.audit) {
+            (Kind::Audit(_), Some(file)) => file.write_all(json(line).as_bytes()),
+            (Kind::Audit(_), None) => Ok(()),
+            _ => {
+                let text = match self.format {
+                    Format::Text => text(line),
+                    Format::Json => json(line),
+                };
+                io::stderr().write_all(text.as_bytes())
+            }
+        }
+    }
+
+    fn tell_lost(&self, count: u64) -> io::Result<()> {
+        let event = Event::new("log-lines-lost")
+            .field("count", &count)
+            .field("next", "free space where the logs go, or read them faster");
+        let line = Line { time: SystemTime::now(), kind: Kind::Warn, event };
+        let text = if self.format == Format::Text { text(&line) } else { json(&line) };
+        io::stderr().write_all(text.as_bytes())
+    }
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+            Self::Audit(Outcome::Allowed) => "allowed",
+            Self::Audit(Outcome::Denied) => "denied",
+            Self::Audit(Outcome::Failed) => "failed",
+        }
+    }
+}
+
+fn text(line: &Line) -> String {
+    let Event { name, connection, fields } = &line.event;
+    let mut out = format!("{} {} {name}", Rfc3339(line.time), line.kind.word());
+    if let Some(id) = connection {
+        let _ = write!(out, " conn={id}");
+    }
+    for (key, value) in fields {
+        let _ = write!(out, " {key}=");
+        let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
+        if !value.is_empty() && value.chars().all(plain) {
+            out.push_str(value);
+        } else {
+            let _ = write!(out, "{value:?}");
+        }
+    }
+    out.push('\n');
+    out
+}
+
+fn json(line: &Line) -> String {
+    let Event { name, connection, fields } = &line.event;
+    let mut object = Map::new();
+    object.insert("time".into(), Rfc3339(line.time).to_string().into());
+    let key = if matches!(line.kind, Kind::Audit(_)) { "outcome" } else { "level" };
+    object.insert(key.into(), line.kind.word().into());
+    object.insert("event".into(), (*name).into());
+    if let Some(id) = connection {
+        object.insert("conn".into(), (*id).into());
+    }
+    for (key, value) in fields {
+        object.insert((*key).into(), value.as_str().into());
+    }
+    let mut out = Value::Object(object).to_string();
+    out.push('\n');
+    out
+}
+
+/// A time as RFC 3339 writes it, in UTC with milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Rfc3339(pub SystemTime);
+
+impl Display for Rfc3339 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+        let (year, month, day) = civil(days);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        let ms = since.subsec_millis();
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+    }
+}
+
+/// The proleptic Gregorian date of a day counted from 1970-01-01: years are taken to begin in
+/// March, so that the leap day is a year's last.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn at(seconds: u64) -> String {
+        Rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+    }
+
+    #[test]
+    fn times_are_rfc_3339() {
+        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(at(1_767_225_599), "2025-12-31T23:59:59.000Z");
+        assert_eq!(at(4_107_542_399), "2100-02-28T23:59:59.000Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_stranger_cannot_forge_a_line() {
+        let event = Event::new("failed").connection(7).field("reason", "x\nfake=\"line\"");
+        let line = Line { time: SystemTime::UNIX_EPOCH, kind: Kind::Warn, event };
+        assert_eq!(
+            text(&line),
+            "1970-01-01T00:00:00.000Z warn failed conn=7 reason=\"x\\nfake=\\\"line\\\"\"\n"
+        );
+        assert_eq!(json(&line).lines().count(), 1);
+    }
+}

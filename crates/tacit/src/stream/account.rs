@@ -1,0 +1,86 @@
+//! Stage 5, account: what became of a connection is logged and counted.
+
+use crate::live::LiveAction;
+use crate::log::{Event, Log, Outcome};
+use crate::tls::PeerCheck;
+
+use super::connection::{Connection, Denied, Record};
+use super::relay::{End, Finished};
+use super::secure::Failure;
+
+/// A connection was refused by policy.
+pub fn denied(log: &Log, denied: &Denied) {
+    let rule = denied.rule.as_ref();
+    if let Some(rule) = rule {
+        rule.counters.count_hit();
+    }
+    let event = Event::new("denied")
+        .field("rule", &rule.map_or("none matches", |rule| rule.name()))
+        .field("local", &denied.local)
+        .field("remote", &denied.remote);
+    if rule.is_none_or(|rule| rule.rule.log) {
+        log.info(event.clone());
+    }
+    log.audit(Outcome::Denied, event);
+}
+
+/// A connection never carried a byte.
+pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
+    let record = connection.record();
+    record.rule.counters.count_failure();
+    let event = about("failed", record).field("kind", &failure.kind()).field("reason", failure);
+    log.warn(event.clone());
+    log.audit(Outcome::Failed, event);
+}
+
+/// A connection is about to carry bytes.
+pub fn opened(log: &Log, connection: &Connection) {
+    let record = connection.record();
+    let mut event = about("opened", record);
+    if let Some(tls) = record.tls.get() {
+        event = event.field("suite", &tls.agreed.suite).field("check", tls.check.word());
+        if let (PeerCheck::Invalid { reason }, Some(peer)) = (&tls.check, &tls.peer) {
+            log.warn(
+                about("certificate-waived", record)
+                    .field("reason", reason)
+                    .field("claimed-subject", &peer.subject),
+            );
+        }
+    }
+    if record.rule.rule.log {
+        log.info(event.clone());
+    }
+    log.audit(Outcome::Allowed, event);
+}
+
+/// A connection ended.
+pub fn settle(log: &Log, finished: &Finished) {
+    let Finished { connection, end } = finished;
+    let record = connection.record();
+    let event = about("closed", record)
+        .field("bytes-in", &record.sent_bytes())
+        .field("bytes-out", &record.received_bytes())
+        .field("end", end);
+    match end {
+        End::Session(_) => log.warn(event),
+        _ if record.rule.rule.log => log.info(event),
+        _ => {}
+    }
+}
+
+/// A connection was ended by an operator.
+pub fn closed_by_operator(log: &Log, record: &Record) {
+    log.info(about("closed", record).field("end", &"closed by an operator"));
+}
+
+fn about(event: &'static str, record: &Record) -> Event {
+    let event = Event::new(event)
+        .connection(record.id)
+        .field("rule", &record.rule.name())
+        .field("remote", record.client.get().unwrap_or(&record.remote));
+    match (&record.legs.get(), &record.rule.action) {
+        (Some(legs), _) => event.field("connect", &legs.target),
+        (None, LiveAction::Deny) => event,
+        (None, _) => event.field("listen", &record.local),
+    }
+}

@@ -1,0 +1,237 @@
+//! Stage 2, connection: an arrival gets an identity, a rule and a place in the table.
+//!
+//! The table is read by displays while the data path writes it; nobody waits for anybody.
+//! Counters have one writer, the worker that carries the connection.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::SystemTime;
+
+use tacit_core::flow::Address;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+
+use crate::live::{Live, LiveRule};
+use crate::tls::{Agreed, CertificateFacts, PeerCheck};
+
+use super::intercept::Arrival;
+use super::leg::Leg;
+
+/// All open connections of the agent.
+#[derive(Debug, Default)]
+pub struct Table {
+    records: papaya::HashMap<u64, Arc<Record>>,
+    last_id: AtomicU64,
+}
+
+impl Table {
+    /// Every open connection, in order of arrival.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<Arc<Record>> {
+        let mut records: Vec<_> = self.records.pin().values().cloned().collect();
+        records.sort_by_key(|record| record.id);
+        records
+    }
+
+    /// How many are open.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether none is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn find(&self, id: u64) -> Option<Arc<Record>> {
+        self.records.pin().get(&id).cloned()
+    }
+}
+
+/// What displays know of one connection.
+#[derive(Debug)]
+pub struct Record {
+    /// Counts from 1 since the agent started.
+    pub id: u64,
+    /// The rule it opened with.
+    pub rule: Arc<LiveRule>,
+    /// When it was accepted.
+    pub since: SystemTime,
+    /// Where it arrived.
+    pub local: Address,
+    /// Who connected, as the kernel says.
+    pub remote: Address,
+    /// Who connected, as an accepted PROXY header says.
+    pub client: OnceLock<Address>,
+    /// The sockets, for as long as they are open.
+    pub legs: OnceLock<Legs>,
+    /// What the handshake gave.
+    pub tls: OnceLock<Box<TlsFacts>>,
+    open: AtomicBool,
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+    rekeys: AtomicU32,
+    closing: Notify,
+}
+
+/// Both sockets of a connection.
+#[derive(Debug)]
+pub struct Legs {
+    /// The one that was accepted.
+    pub accepted: Weak<OwnedFd>,
+    /// The one that was dialled.
+    pub dialled: Weak<OwnedFd>,
+    /// Where it was dialled to.
+    pub target: Address,
+}
+
+/// What a handshake gave.
+#[derive(Debug)]
+pub struct TlsFacts {
+    /// Version, suite, group and the like.
+    pub agreed: Agreed,
+    /// What came of the check of the peer's certificate.
+    pub check: PeerCheck,
+    /// The peer's certificate, if it sent one.
+    pub peer: Option<CertificateFacts>,
+}
+
+impl Record {
+    /// Payload bytes from the side that was accepted.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Payload bytes to the side that was accepted.
+    #[must_use]
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
+    }
+
+    /// KeyUpdates sent.
+    #[must_use]
+    pub fn rekeys(&self) -> u32 {
+        self.rekeys.load(Ordering::Relaxed)
+    }
+
+    /// Whether it carries bytes: dialled, and its handshake complete.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Ends the connection; both legs are reset.
+    pub fn close(&self) {
+        self.closing.notify_one();
+    }
+
+    /// Resolves when [`Self::close`] is called.
+    pub async fn closed(&self) {
+        self.closing.notified().await;
+    }
+}
+
+/// A connection with its verdict; leaves the table when dropped.
+#[derive(Debug)]
+pub struct Connection {
+    record: Arc<Record>,
+    table: Arc<Table>,
+    /// Whether the accepted leg is the clear one, which turns the byte counts round.
+    accepted_is_clear: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    /// Gives an arrival its rule; hands the arrival back where no rule permits it.
+    ///
+    /// # Errors
+    /// No rule matches, or the one that does denies.
+    pub fn open(live: &Live, table: &Arc<Table>, arrival: Arrival) -> Result<(Self, Leg), Denied> {
+        use crate::live::LiveAction;
+        let Arrival { leg, flow, place } = arrival;
+        let rule = match live.lookup(&flow) {
+            Some(rule) if !matches!(rule.action, LiveAction::Deny) => Arc::clone(rule),
+            denied => {
+                let rule = denied.map(Arc::clone);
+                return Err(Denied { rule, local: flow.local, remote: flow.remote, leg });
+            }
+        };
+        rule.counters.count_hit();
+        let record = Arc::new(Record {
+            id: table.last_id.fetch_add(1, Ordering::Relaxed) + 1,
+            rule,
+            since: SystemTime::now(),
+            local: flow.local,
+            remote: flow.remote,
+            client: OnceLock::new(),
+            legs: OnceLock::new(),
+            tls: OnceLock::new(),
+            open: AtomicBool::new(false),
+            sent_bytes: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+            rekeys: AtomicU32::new(0),
+            closing: Notify::new(),
+        });
+        let accepted_is_clear = !matches!(record.rule.action, LiveAction::TlsServer(_));
+        table.records.pin().insert(record.id, Arc::clone(&record));
+        let table = Arc::clone(table);
+        Ok((Self { record, table, accepted_is_clear, _place: place }, leg))
+    }
+
+    /// What displays see of it.
+    #[must_use]
+    pub fn record(&self) -> &Arc<Record> {
+        &self.record
+    }
+
+    /// From here on the connection carries bytes.
+    pub fn mark_open(&self) {
+        self.record.open.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts payload that went into TLS, or onward from the accepted leg of two clear ones.
+    pub fn count_sent(&self, bytes: usize) {
+        self.count(bytes, self.accepted_is_clear);
+    }
+
+    /// Counts payload that came out of TLS, or back to the accepted leg of two clear ones.
+    pub fn count_received(&self, bytes: usize) {
+        self.count(bytes, !self.accepted_is_clear);
+    }
+
+    fn count(&self, bytes: usize, from_accepted: bool) {
+        let counter =
+            if from_accepted { &self.record.sent_bytes } else { &self.record.received_bytes };
+        // One writer: no need for a locked add.
+        counter.store(counter.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Takes the number of KeyUpdates sent so far.
+    pub fn count_rekeys(&self, rekeys: u32) {
+        self.record.rekeys.store(rekeys, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.table.records.pin().remove(&self.record.id);
+    }
+}
+
+/// A connection that no rule permits. Dropping the leg resets it.
+#[derive(Debug)]
+pub struct Denied {
+    /// The rule that denies; `None`: no rule matched.
+    pub rule: Option<Arc<LiveRule>>,
+    /// Where it arrived.
+    pub local: Address,
+    /// Who connected.
+    pub remote: Address,
+    /// The socket.
+    pub leg: Leg,
+}

@@ -1,0 +1,139 @@
+//! Stage 1, intercept: a connection arrives at a listening socket and becomes a flow.
+//!
+//! Every worker watches every listening socket and takes what it can; the socket itself belongs to
+//! the agent and can be handed to a successor with whatever is queued on it.
+//! Connections over the limit wait in the kernel's queue, as do all while descriptors run out.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tacit_core::flow::{Address, Flow};
+use tacit_core::policy::FIXED_FLOW;
+use tacit_sys::socket;
+use tacit_sys::watch::watch;
+use tokio::io::Interest;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::address;
+use crate::log::{Event, Log};
+
+use super::leg::Leg;
+
+/// Pause after the kernel could not give us a descriptor or memory.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// A listening socket of the agent.
+#[derive(Debug)]
+pub struct Listener {
+    /// Its address as the policy writes it.
+    pub address: Address,
+    /// The socket; shared by the workers, and with a successor.
+    pub socket: Arc<OwnedFd>,
+    /// Whether what arrives is in clear, and must be reset rather than ended when it is cut.
+    pub clear: bool,
+}
+
+/// A connection that has just been accepted.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Its socket.
+    pub leg: Leg,
+    /// What rules see of it.
+    pub flow: Flow,
+    /// Its place among the open connections.
+    pub place: OwnedSemaphorePermit,
+}
+
+/// Accepts on one listener for ever, and gives each arrival to `serve`.
+///
+/// # Errors
+/// The socket cannot be watched.
+pub async fn accept_all(
+    listener: Arc<Listener>,
+    places: Arc<Semaphore>,
+    log: Log,
+    serve: impl Fn(Arrival),
+) -> io::Result<()> {
+    let watched = watch(Arc::clone(&listener.socket), Interest::READABLE)?;
+    loop {
+        let mut ready = watched.readable().await?;
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+        match socket::accept(listener.socket.as_fd()) {
+            Ok((socket, peer)) => {
+                match arrival(&listener, socket, peer, place) {
+                    Ok(arrival) => serve(arrival),
+                    Err(error) => log.warn(
+                        Event::new("accept-failed")
+                            .field("listen", &listener.address)
+                            .field("error", &error),
+                    ),
+                }
+                // Other connections of this worker get their turn between two arrivals.
+                tokio::task::yield_now().await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+            Err(error) => {
+                if is_shortage(&error) {
+                    log.warn(
+                        Event::new("accept-paused")
+                            .field("listen", &listener.address)
+                            .field("error", &error)
+                            .field("next", &"connections wait in the kernel; raise LimitNOFILE"),
+                    );
+                    tokio::time::sleep(SHORTAGE_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Errors of `accept` that are about us; all others are about the one connection.
+fn is_shortage(error: &io::Error) -> bool {
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    const ENOBUFS: i32 = 105;
+    const ENOMEM: i32 = 12;
+    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM))
+}
+
+fn arrival(
+    listener: &Listener,
+    socket: OwnedFd,
+    peer: Option<socket::SocketAddress>,
+    place: OwnedSemaphorePermit,
+) -> io::Result<Arrival> {
+    let local = match &listener.address {
+        // The address the client really used, where the listener takes any.
+        Address::Inet(_) => address::from_socket(&socket::local_address(socket.as_fd())?),
+        unix => unix.clone(),
+    };
+    let remote = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
+    let (user, program) = match &remote {
+        Address::Inet(_) => (None, None),
+        _ => owner(&socket)?,
+    };
+    let (direction, protocol) = FIXED_FLOW;
+    let flow = Flow {
+        direction,
+        protocol,
+        listen: Some(listener.address.clone()),
+        local,
+        remote,
+        remote_names: Vec::new(),
+        program,
+        user,
+    };
+    Ok(Arrival { leg: Leg::new(socket, listener.clear)?, flow, place })
+}
+
+/// Who is at the other end of a UNIX socket. The program is a label: a process may have replaced
+/// itself since.
+fn owner(socket: &OwnedFd) -> io::Result<(Option<String>, Option<PathBuf>)> {
+    let credentials = socket::peer_credentials(socket.as_fd())?;
+    let user = address::user_name(credentials.uid.as_raw());
+    let program = std::fs::read_link(format!("/proc/{}/exe", credentials.pid.as_raw_nonzero()));
+    Ok((Some(user), program.ok()))
+}

@@ -1,0 +1,191 @@
+//! One of the two sockets of a connection, and the bytes that wait to be written to it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tacit_sys::socket;
+use tacit_sys::watch::{Watched, watch};
+use tokio::io::Interest;
+
+/// How long bytes that are good may take to reach a peer before its connection is reset.
+const DELIVERY_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How often that is looked at.
+const DELIVERY_POLL: Duration = Duration::from_millis(5);
+
+/// A connected socket with its readiness.
+///
+/// A leg in clear text is reset when it is dropped, unless [`Leg::end_in_order`] was called: its
+/// peer could not tell a cut from an end otherwise. A TLS leg has `close_notify` for that.
+#[derive(Debug)]
+pub struct Leg {
+    socket: Watched,
+    clear: bool,
+}
+
+impl Leg {
+    /// Takes a connected, non-blocking socket. The caller says whether it carries clear text; such
+    /// sockets come with reset-on-close set (from their listener, or before they were dialled).
+    ///
+    /// # Errors
+    /// It cannot be watched: too many are.
+    pub fn new(socket: OwnedFd, clear: bool) -> io::Result<Self> {
+        Ok(Self {
+            socket: watch(Arc::new(socket), Interest::READABLE | Interest::WRITABLE)?,
+            clear,
+        })
+    }
+
+    /// The socket, for displays: it does not keep the connection open.
+    #[must_use]
+    pub fn downgrade(&self) -> Weak<OwnedFd> {
+        Arc::downgrade(self.socket.get_ref())
+    }
+
+    /// The socket itself.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.get_ref().as_fd()
+    }
+
+    /// Waits until there may be something to read, then reads by `read`, which says how much it
+    /// asked for. Readiness is dropped after a short read, which saves the read that would say
+    /// "nothing more" (the end of the stream is remembered apart and not lost by that).
+    ///
+    /// # Errors
+    /// What `read` answers; never `WouldBlock`.
+    pub fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        asked_bytes: usize,
+        mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
+            match read(self.fd()) {
+                Ok(count) => {
+                    if count < asked_bytes {
+                        ready.clear_ready();
+                    }
+                    return Poll::Ready(Ok(count));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Reads what is there.
+    ///
+    /// # Errors
+    /// Whatever the read answers.
+    pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let asked = buffer.len();
+        std::future::poll_fn(|cx| self.poll_read(cx, asked, |fd| socket::read(fd, &mut *buffer)))
+            .await
+    }
+
+    /// Waits until the socket takes bytes.
+    ///
+    /// # Errors
+    /// Readiness cannot be learnt: the runtime is going away.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.socket.writable().await?.clear_ready();
+        Ok(())
+    }
+
+    /// Ends our direction; the peer reads the end after what is queued.
+    ///
+    /// # Errors
+    /// Whatever `shutdown` answers.
+    pub fn shutdown_write(&self) -> io::Result<()> {
+        socket::shutdown_write(self.fd())
+    }
+
+    /// From here on, dropping the leg ends the stream in order.
+    pub fn end_in_order(&self) {
+        if self.clear {
+            // A socket whose peer is gone already has nothing left to be told.
+            let _ = socket::reset_on_close(self.fd(), false);
+        }
+    }
+
+    /// Makes dropping the leg a reset, once the peer's kernel has what was written so far: a reset
+    /// drops what is queued, and those bytes are good.
+    pub async fn reset_after_delivery(&self) {
+        let give_up = tokio::time::Instant::now() + DELIVERY_WAIT_MAX;
+        while socket::unacknowledged_bytes(self.fd()).is_ok_and(|bytes| bytes > 0)
+            && tokio::time::Instant::now() < give_up
+        {
+            tokio::time::sleep(DELIVERY_POLL).await;
+        }
+        let _ = socket::reset_on_close(self.fd(), true);
+    }
+}
+
+/// Bytes that a leg did not take at once. Empty, and without memory, nearly always.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Outgoing {
+    /// Starts with bytes.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, written: 0 }
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Bytes that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    /// Where to append what must be written next.
+    pub fn tail(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Writes until nothing waits.
+    ///
+    /// # Errors
+    /// Whatever the write answers.
+    pub fn poll_flush(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.bytes.len() {
+            match socket::write(leg.fd(), &self.bytes[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(leg.socket.poll_write_ready(cx))?.clear_ready();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        *self = Self::default();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes until nothing waits.
+    ///
+    /// # Errors
+    /// Whatever the write answers.
+    pub async fn flush(&mut self, leg: &Leg) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_flush(leg, cx)).await
+    }
+
+    /// Writes until nothing waits, or the time given to good bytes is over.
+    pub async fn flush_or_give_up(&mut self, leg: &Leg) {
+        let _ = tokio::time::timeout(DELIVERY_WAIT_MAX, self.flush(leg)).await;
+    }
+}

@@ -1,0 +1,24 @@
+//! The stream lane: what becomes of a connection, stage by stage.
+//!
+//! ```text
+//!   intercept ──> connection ──> secure ──> relay ──> account
+//!   Arrival       Connection     Secured    Finished
+//! ```
+//!
+//! Each stage consumes what the one before made and knows none after it. [`serve`] is the whole
+//! life of a connection. It runs on one data worker from beginning to end.
+
+pub mod intercept;
+pub mod leg;
+
+pub mod connection;
+pub mod gate;
+
+pub mod secure;
+
+pub mod relay;
+
+pub mod account;
+
+mod serve;
+pub use serve::{Worker, serve};

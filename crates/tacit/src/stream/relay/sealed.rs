@@ -1,0 +1,352 @@
+//! The relay between a leg in clear and a TLS leg.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use tacit_core::record::{PAYLOAD_BYTES_MAX, Protection};
+use tacit_sys::socket;
+
+use crate::stream::connection::Connection;
+use crate::stream::leg::{Leg, Outgoing};
+use crate::stream::secure::SealedPath;
+use crate::tls::{Batch, Session, SessionError};
+
+use super::{BATCH_BYTES, BATCH_RECORDS_MAX, Buffers, End, Scratch};
+
+/// Runs the pump to the end, then ends both legs accordingly.
+pub(super) async fn run(scratch: &Scratch, path: SealedPath, connection: &Connection) -> End {
+    let mut pump = Pump::new(scratch, path, connection);
+    let end = (&mut pump).await;
+    if matches!(end, End::Orderly) {
+        pump.clear.end_in_order();
+        return end;
+    }
+    if let End::Session(error) = &end
+        && let Some(alert) = error.alert()
+        && pump.session.seal_alert(alert, pump.to_tls.tail()).is_ok()
+    {
+        pump.to_tls.flush_or_give_up(&pump.tls).await;
+    }
+    pump.to_clear.flush_or_give_up(&pump.clear).await;
+    pump.clear.reset_after_delivery().await;
+    if matches!(end, End::Broken { .. }) {
+        // What broke one leg breaks the other, as if there were no relay.
+        pump.tls.reset_after_delivery().await;
+    }
+    end
+}
+
+/// How far one direction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    /// Bytes may come.
+    Open,
+    /// The source has ended; what it sent, and the end, must still be written.
+    Ending,
+    /// Nothing will be written any more.
+    Done,
+}
+
+/// Moves bytes both ways until both directions are done or something breaks.
+#[derive(Debug)]
+struct Pump<'a> {
+    scratch: &'a Scratch,
+    connection: &'a Connection,
+    clear: Leg,
+    tls: Leg,
+    session: Session,
+    to_tls: Outgoing,
+    to_clear: Outgoing,
+    /// The front of a record that has not arrived whole.
+    incomplete: Vec<u8>,
+    /// `incomplete` may hold whole records: it came from the handshake and was never looked at.
+    unexamined: bool,
+    sealing: Direction,
+    opening: Direction,
+    /// What broke one leg's write while the other direction still had bytes to deliver.
+    broken: Option<End>,
+}
+
+impl Future for Pump<'_> {
+    type Output = End;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
+        let pump = self.get_mut();
+        let held = pump.held_bytes();
+        let polled = pump.poll_both(cx);
+        pump.scratch.account(held, pump.held_bytes());
+        polled.map(|result| match (result, pump.broken.take()) {
+            (Err(end), None) | (_, Some(end)) => end,
+            (Ok(()), None) => End::Orderly,
+        })
+    }
+}
+
+impl Drop for Pump<'_> {
+    fn drop(&mut self) {
+        self.scratch.account(self.held_bytes(), 0);
+    }
+}
+
+impl<'a> Pump<'a> {
+    fn new(scratch: &'a Scratch, path: SealedPath, connection: &'a Connection) -> Self {
+        let SealedPath { clear, tls, session, early, incomplete, peer_closed, initial } = path;
+        let pump = Self {
+            scratch,
+            connection,
+            clear,
+            tls,
+            session,
+            to_tls: Outgoing::new(initial),
+            to_clear: Outgoing::new(early),
+            unexamined: !incomplete.is_empty(),
+            incomplete,
+            sealing: Direction::Open,
+            opening: if peer_closed { Direction::Ending } else { Direction::Open },
+            broken: None,
+        };
+        scratch.account(0, pump.held_bytes());
+        pump
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.to_tls.len() + self.to_clear.len() + self.incomplete.len()
+    }
+
+    fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let sealing = self.poll_sealing(cx);
+        let opening = self.poll_opening(cx);
+        // A write that failed ends its own direction; the other may still have bytes to deliver,
+        // and meets the same end when it has.
+        let sealing = self.outlive(sealing)?;
+        let opening = self.outlive(opening)?;
+        if sealing.is_pending() || opening.is_pending() {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Keeps a broken write for later; passes everything else.
+    fn outlive(&mut self, polled: Poll<Result<(), Stop>>) -> Result<Poll<()>, End> {
+        match polled {
+            Poll::Pending => Ok(Poll::Pending),
+            Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
+            Poll::Ready(Err(Stop::Write(end))) => {
+                self.broken.get_or_insert(end);
+                Ok(Poll::Ready(()))
+            }
+            Poll::Ready(Err(Stop::Now(end))) => Err(end),
+        }
+    }
+
+    /// Clear to TLS.
+    fn poll_sealing(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if self.sealing == Direction::Done && self.to_tls.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            if let Err(error) = ready!(self.to_tls.poll_flush(&self.tls, cx)) {
+                self.sealing = Direction::Done;
+                self.to_tls = Outgoing::default();
+                return Poll::Ready(Err(Stop::Write(End::Broken { clear: false, error })));
+            }
+            match self.sealing {
+                Direction::Done => return Poll::Ready(Ok(())),
+                Direction::Ending => {
+                    self.sealing = Direction::Done;
+                    if self.opening != Direction::Done {
+                        // A failure shows in the other direction.
+                        let _ = self.tls.shutdown_write();
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Direction::Open => {}
+            }
+            if self.rekey_if_due()? {
+                continue;
+            }
+            if ready!(self.poll_seal_batch(cx))? {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Reads, seals and writes once. `true`: the read filled the buffer.
+    fn poll_seal_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
+        let protection = self.session.protection();
+        let records = self.scratch.batch_records();
+        let mut buffers = self.scratch.buffers.borrow_mut();
+        let asked = records * PAYLOAD_BYTES_MAX;
+        let read = ready!(self.clear.poll_read(cx, asked, |fd| {
+            let mut slots = slots(&mut buffers.bytes, protection);
+            socket::read_vectored(fd, &mut slots[..records])
+        }));
+        let count = match read {
+            Ok(0) => {
+                self.sealing = Direction::Ending;
+                self.session.seal_close(self.to_tls.tail()).map_err(Stop::session)?;
+                return Poll::Ready(Ok(false));
+            }
+            Ok(count) => count,
+            Err(error) => return Poll::Ready(Err(Stop::Now(End::Broken { clear: true, error }))),
+        };
+        self.connection.count_sent(count);
+        let sealed = self.session.seal_slots(&mut buffers.bytes, count).map_err(Stop::session)?;
+        // What the socket does not take, and any error it has, is met again by the flush.
+        let written = socket::write(self.tls.fd(), &buffers.bytes[..sealed]).unwrap_or(0);
+        if written < sealed {
+            self.to_tls.tail().extend_from_slice(&buffers.bytes[written..sealed]);
+        }
+        Poll::Ready(Ok(count == asked))
+    }
+
+    /// TLS to clear.
+    fn poll_opening(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if self.opening == Direction::Done {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            if let Err(error) = ready!(self.to_clear.poll_flush(&self.clear, cx)) {
+                self.opening = Direction::Done;
+                self.to_clear = Outgoing::default();
+                return Poll::Ready(Err(Stop::Write(End::Broken { clear: true, error })));
+            }
+            if self.opening == Direction::Ending {
+                self.opening = Direction::Done;
+                if self.sealing != Direction::Done {
+                    let _ = self.clear.shutdown_write();
+                }
+                return Poll::Ready(Ok(()));
+            }
+            let filled = ready!(self.poll_open_batch(cx))?;
+            if self.rekey_if_due()? || !self.to_tls.is_empty() {
+                // Key updates and alerts go out with the other direction's bytes.
+                let polled = self.poll_sealing(cx);
+                let _still_pending = self.outlive(polled).map_err(Stop::Now)?;
+            }
+            if filled {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Reads, opens and writes once. `true`: the read filled the buffer.
+    fn poll_open_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
+        let mut buffers = self.scratch.buffers.borrow_mut();
+        let buffers = &mut *buffers;
+        let held = self.incomplete.len();
+        buffers.bytes[..held].copy_from_slice(&self.incomplete);
+        let (total, filled) = if std::mem::take(&mut self.unexamined) {
+            (held, false)
+        } else {
+            let protection = self.session.protection();
+            let overhead = protection.slot_bytes() - PAYLOAD_BYTES_MAX;
+            let records = self.scratch.batch_records();
+            // Exactly whole records, if the peer fills them: nothing is left over to be copied.
+            let end = (records * (PAYLOAD_BYTES_MAX + overhead)).max(held + PAYLOAD_BYTES_MAX);
+            let asked = end - held;
+            let read = ready!(
+                self.tls.poll_read(cx, asked, |fd| socket::read(fd, &mut buffers.bytes[held..end]))
+            );
+            match read {
+                Ok(0) => return Poll::Ready(Err(Stop::Now(End::Truncated))),
+                Ok(count) => (held + count, count == asked),
+                Err(error) => {
+                    return Poll::Ready(Err(Stop::Now(End::Broken { clear: false, error })));
+                }
+            }
+        };
+        self.take_records(buffers, total)?;
+        Poll::Ready(Ok(filled))
+    }
+
+    /// Opens the first `total` bytes of the buffer, writes the payloads, keeps what is incomplete.
+    fn take_records(&mut self, buffers: &mut Buffers, total: usize) -> Result<(), Stop> {
+        let Buffers { bytes, payloads, reply } = buffers;
+        payloads.clear();
+        reply.clear();
+        let opened = self.session.open_batch(&mut bytes[..total], payloads, reply);
+        self.to_tls.tail().extend_from_slice(reply);
+        let parts: [&[u8]; BATCH_RECORDS_MAX] = std::array::from_fn(|at| {
+            payloads.get(at).map_or(&[][..], |range| &bytes[range.clone()])
+        });
+        let count = payloads.iter().map(std::ops::Range::len).sum();
+        if count > 0 {
+            self.connection.count_received(count);
+            let mut written =
+                write_parts(&self.clear, &parts[..payloads.len().min(BATCH_RECORDS_MAX)]);
+            for range in payloads.iter() {
+                let skip = written.min(range.len());
+                written -= skip;
+                self.to_clear.tail().extend_from_slice(&bytes[range.start + skip..range.end]);
+            }
+        }
+        let Batch { consumed, closed } = opened.map_err(Stop::session)?;
+        if closed {
+            self.opening = Direction::Ending;
+        }
+        self.incomplete.clear();
+        self.incomplete.extend_from_slice(&bytes[consumed..total]);
+        if self.incomplete.is_empty() {
+            self.incomplete = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Appends a KeyUpdate if the rule's time or bytes have passed.
+    fn rekey_if_due(&mut self) -> Result<bool, Stop> {
+        if self.sealing != Direction::Open {
+            return Ok(false);
+        }
+        let due = self.session.rekey_if_due(Instant::now, self.to_tls.tail());
+        let due = due.map_err(Stop::session)?;
+        if due {
+            self.connection.count_rekeys(self.session.rekeys());
+        }
+        Ok(due)
+    }
+}
+
+/// Why a direction stops.
+enum Stop {
+    /// Its write failed; the other direction may go on.
+    Write(End),
+    /// Nothing can go on.
+    Now(End),
+}
+
+impl Stop {
+    fn session(error: SessionError) -> Self {
+        Self::Now(End::Session(error))
+    }
+}
+
+/// The payload parts of the slots of `bytes`.
+fn slots(bytes: &mut [u8], protection: Protection) -> [io::IoSliceMut<'_>; BATCH_RECORDS_MAX] {
+    let mut slots = bytes.chunks_exact_mut(protection.slot_bytes());
+    std::array::from_fn(|_| {
+        let slot = slots.next().unwrap_or_default();
+        let payload = slot.get_mut(protection.prefix_bytes()..).unwrap_or_default();
+        let length = payload.len().min(PAYLOAD_BYTES_MAX);
+        io::IoSliceMut::new(&mut payload[..length])
+    })
+}
+
+/// Writes what the socket takes; an error is met again by the flush.
+fn write_parts(leg: &Leg, parts: &[&[u8]]) -> usize {
+    if let [part] = parts {
+        return socket::write(leg.fd(), part).unwrap_or(0);
+    }
+    let mut slices = [io::IoSlice::new(&[]); BATCH_RECORDS_MAX];
+    for (slice, part) in slices.iter_mut().zip(parts) {
+        *slice = io::IoSlice::new(part);
+    }
+    socket::write_vectored(leg.fd(), &slices[..parts.len()]).unwrap_or(0)
+}
+
+const _: () = assert!(BATCH_BYTES == BATCH_RECORDS_MAX * PAYLOAD_BYTES_MAX);

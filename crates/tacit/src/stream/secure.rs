@@ -1,0 +1,443 @@
+//! Stage 3, secure: dials the target and puts TLS on the leg that the rule says.
+//!
+//! In the server role the client proves itself before anything is dialled. Handshakes need a
+//! place: of their source, of their rule and of all; who finds none waits for one, and the
+//! handshake timeout counts from the arrival, so nobody waits for ever.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustls_pki_types::UnixTime;
+use tacit_core::flow::Address;
+use tacit_core::policy::{Fixed, Tls, TlsCommon};
+use tacit_core::proxy_protocol::{self, Header};
+use tacit_sys::socket::{self, StreamOptions};
+
+use crate::address;
+use crate::live::{LiveAction, LiveRule};
+use crate::tls::{
+    Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Session, SessionError,
+};
+
+use super::connection::{Connection, Legs, Record, TlsFacts};
+use super::gate::Gates;
+use super::leg::{Leg, Outgoing};
+
+/// Bytes read at once during a handshake.
+const READ_BYTES: usize = 16 * 1024;
+/// How long a peer may take to read the alert that tells it why it was refused.
+const FAREWELL_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// A connection whose legs are ready to carry bytes.
+#[derive(Debug)]
+pub struct Secured {
+    /// The connection.
+    pub connection: Connection,
+    /// How its bytes are carried.
+    pub path: Path,
+}
+
+/// The two kinds of relay; boxed, because a connection spends its life inside one.
+#[derive(Debug)]
+pub enum Path {
+    /// One leg in clear, the other TLS.
+    Sealed(Box<SealedPath>),
+    /// Both legs in clear.
+    Clear(Box<ClearPath>),
+}
+
+/// Legs and session of a TLS relay, with what came early.
+#[derive(Debug)]
+pub struct SealedPath {
+    /// The leg in clear.
+    pub clear: Leg,
+    /// The TLS leg.
+    pub tls: Leg,
+    /// Its session.
+    pub session: Session,
+    /// Payload that came with the handshake, for the clear leg.
+    pub early: Vec<u8>,
+    /// Records that came with the handshake and were not opened.
+    pub incomplete: Vec<u8>,
+    /// The TLS peer has ended its direction already.
+    pub peer_closed: bool,
+    /// Records that must go to the TLS peer before all others.
+    pub initial: Vec<u8>,
+}
+
+/// Legs of a relay in clear, with what came early.
+#[derive(Debug)]
+pub struct ClearPath {
+    /// The leg that was accepted.
+    pub accepted: Leg,
+    /// The leg that was dialled.
+    pub dialled: Leg,
+    /// Bytes that came with a PROXY header, for the dialled leg.
+    pub initial: Vec<u8>,
+}
+
+/// Why a connection never carried a byte.
+#[derive(Debug)]
+pub enum Failure {
+    /// The peer's PROXY header is missing or wrong.
+    Proxy(String),
+    /// The target could not be reached.
+    Dial(String),
+    /// The handshake failed.
+    Handshake(HandshakeFailure),
+    /// The session refused its first bytes.
+    Session(SessionError),
+    /// A leg broke meanwhile.
+    Broken(io::Error),
+    /// It took too long.
+    TimedOut(&'static str),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proxy(what) | Self::Dial(what) => f.write_str(what),
+            Self::Handshake(failure) => write!(f, "{failure}"),
+            Self::Session(error) => write!(f, "{error}"),
+            Self::Broken(error) => write!(f, "the connection broke during set-up: {error}"),
+            Self::TimedOut(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl From<HandshakeFailure> for Failure {
+    fn from(failure: HandshakeFailure) -> Self {
+        Self::Handshake(failure)
+    }
+}
+
+impl Failure {
+    /// A word for logs and counters.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Proxy(_) => "proxy-header",
+            Self::Dial(_) => "dial",
+            Self::Handshake(failure) => failure.kind,
+            Self::Session(_) => "session",
+            Self::Broken(_) => "broken",
+            Self::TimedOut(_) => "timeout",
+        }
+    }
+}
+
+/// What establishing needs of its surroundings.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// Places for handshakes.
+    pub gates: &'a Gates,
+    /// Options of dialled sockets.
+    pub congestion_control: Option<&'a str>,
+}
+
+/// Makes a connection ready to carry bytes.
+///
+/// # Errors
+/// See [`Failure`]. The legs are gone then: reset, or told by an alert.
+pub async fn establish(
+    around: Surroundings<'_>,
+    connection: Connection,
+    accepted: Leg,
+) -> Result<Secured, (Connection, Failure)> {
+    let rule = Arc::clone(&connection.record().rule);
+    let result = match &rule.action {
+        LiveAction::TlsServer(settings) => {
+            let handshake = Handshake::server(settings);
+            Box::pin(serve_tls(around, &connection, accepted, handshake)).await
+        }
+        LiveAction::TlsClient(settings) => {
+            let handshake = Handshake::client(settings);
+            Box::pin(reach_tls(around, &connection, accepted, handshake)).await
+        }
+        LiveAction::Permit | LiveAction::Deny => {
+            Box::pin(carry_clear(around, &connection, accepted)).await
+        }
+    };
+    match result {
+        Ok(path) => {
+            connection.mark_open();
+            Ok(Secured { connection, path })
+        }
+        Err(failure) => Err((connection, failure)),
+    }
+}
+
+/// Server role: handshake with who connected, then dial.
+async fn serve_tls(
+    around: Surroundings<'_>,
+    connection: &Connection,
+    accepted: Leg,
+    handshake: Result<Handshake, HandshakeFailure>,
+) -> Result<Path, Failure> {
+    let record = connection.record();
+    let common = tls_common(&record.rule);
+    let work = async {
+        let initial = accept_proxy(record, &accepted).await?;
+        let _place = around.gates.enter(&record.rule, &record.remote).await;
+        shake(handshake?, &accepted, initial, common).await
+    };
+    let shaken = within(common.handshake_timeout, HANDSHAKE_STALLED, work).await;
+    let (established, incomplete) = match shaken {
+        Ok(shaken) => shaken,
+        Err(failure) => {
+            farewell(accepted).await;
+            return Err(failure);
+        }
+    };
+    let Established { session, early, peer_closed, agreed, check, peer } = established;
+    let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
+    let clear = dial(around, record, &accepted, true).await?;
+    Ok(Path::Sealed(Box::new(SealedPath {
+        clear,
+        tls: accepted,
+        session,
+        early,
+        incomplete,
+        peer_closed,
+        initial: Vec::new(),
+    })))
+}
+
+/// Client role: dial, then handshake with who answered.
+async fn reach_tls(
+    around: Surroundings<'_>,
+    connection: &Connection,
+    accepted: Leg,
+    handshake: Result<Handshake, HandshakeFailure>,
+) -> Result<Path, Failure> {
+    let record = connection.record();
+    let common = tls_common(&record.rule);
+    let header = within(common.handshake_timeout, PROXY_STALLED, accept_proxy(record, &accepted));
+    let initial = header.await?;
+    let tls = dial(around, record, &accepted, false).await?;
+    let work = async {
+        let _place = around.gates.enter(&record.rule, &record.remote).await;
+        shake(handshake?, &tls, Vec::new(), common).await
+    };
+    let shaken = within(common.handshake_timeout, HANDSHAKE_STALLED, work).await;
+    let (established, incomplete) = match shaken {
+        Ok(shaken) => shaken,
+        Err(failure) => {
+            farewell(tls).await;
+            return Err(failure);
+        }
+    };
+    let Established { mut session, early, peer_closed, agreed, check, peer } = established;
+    let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
+    let initial = session.seal(&initial).map_err(Failure::Session)?;
+    Ok(Path::Sealed(Box::new(SealedPath {
+        clear: accepted,
+        tls,
+        session,
+        early,
+        incomplete,
+        peer_closed,
+        initial,
+    })))
+}
+
+/// Permit: dial, nothing more.
+async fn carry_clear(
+    around: Surroundings<'_>,
+    connection: &Connection,
+    accepted: Leg,
+) -> Result<Path, Failure> {
+    let record = connection.record();
+    let timeout = record.rule.fixed().map_or(Duration::ZERO, |fixed| fixed.connect_timeout);
+    let initial = within(timeout, PROXY_STALLED, accept_proxy(record, &accepted)).await?;
+    let dialled = dial(around, record, &accepted, true).await?;
+    Ok(Path::Clear(Box::new(ClearPath { accepted, dialled, initial })))
+}
+
+const HANDSHAKE_STALLED: &str = "the peer did not complete the handshake in time";
+const PROXY_STALLED: &str = "the peer did not send its PROXY header in time";
+
+async fn within<T>(
+    limit: Duration,
+    what: &'static str,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => result,
+        Err(_) => Err(Failure::TimedOut(what)),
+    }
+}
+
+fn tls_common(rule: &LiveRule) -> &TlsCommon {
+    match &rule.rule.action {
+        tacit_core::policy::Action::Tls(tls) => tls.common(),
+        // INVARIANT: a live TLS action is made from a TLS rule only.
+        _ => unreachable!("a live TLS action without a TLS rule"),
+    }
+}
+
+/// Reads the PROXY header if the rule wants one; returns what came after it.
+async fn accept_proxy(record: &Record, accepted: &Leg) -> Result<Vec<u8>, Failure> {
+    if !record.rule.fixed().is_some_and(|fixed| fixed.accept_proxy) {
+        return Ok(Vec::new());
+    }
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 512];
+    loop {
+        let parsed =
+            proxy_protocol::parse(&bytes).map_err(|error| Failure::Proxy(error.to_string()))?;
+        if let Some((header, consumed)) = parsed {
+            if let Header::Proxy { source, .. } = header {
+                let _ = record.client.set(source);
+            }
+            bytes.drain(..consumed);
+            return Ok(bytes);
+        }
+        match accepted.read(&mut chunk).await? {
+            0 => {
+                return Err(Failure::Proxy(
+                    "the peer closed before its PROXY header was complete".into(),
+                ));
+            }
+            count => bytes.extend_from_slice(&chunk[..count]),
+        }
+    }
+}
+
+/// Dials the rule's target, its addresses one after the other, and sends the PROXY header if the
+/// rule says so.
+async fn dial(
+    around: Surroundings<'_>,
+    record: &Record,
+    accepted: &Leg,
+    clear: bool,
+) -> Result<Leg, Failure> {
+    let (Some(fixed), Some(target)) = (record.rule.fixed(), record.rule.target.as_ref()) else {
+        return Err(Failure::Dial("the rule has no `connect`".into()));
+    };
+    let options = StreamOptions {
+        congestion_control: around.congestion_control.map(str::to_owned),
+        reset_on_exit: clear,
+    };
+    let work = async {
+        let mut last = format!("{target} has no address");
+        let addresses = target.addresses().await;
+        // Each address gets an equal share of the time, so that a silent one cannot hide the rest.
+        let share = fixed.connect_timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+        for address in addresses {
+            match tokio::time::timeout(share, dial_one(&address, &options, clear)).await {
+                Ok(Ok(leg)) => return Ok((leg, address)),
+                Ok(Err(error)) => last = format!("cannot connect to {address}: {error}"),
+                Err(_) => last = format!("cannot connect to {address}: no answer"),
+            }
+        }
+        Err(Failure::Dial(last))
+    };
+    let unresolved = "the name in `connect` did not resolve, or nobody answered, in time";
+    let (leg, address) = within(fixed.connect_timeout, unresolved, work).await?;
+    let legs = Legs { accepted: accepted.downgrade(), dialled: leg.downgrade(), target: address };
+    let _ = record.legs.set(legs);
+    send_proxy(fixed, record, &leg).await?;
+    Ok(leg)
+}
+
+async fn dial_one(address: &Address, options: &StreamOptions, clear: bool) -> io::Result<Leg> {
+    let (socket, connected) = socket::dial(&address::to_socket(address)?, options)?;
+    let leg = Leg::new(socket, clear)?;
+    if !connected {
+        leg.writable().await?;
+        socket::take_error(leg.fd())?;
+    }
+    Ok(leg)
+}
+
+async fn send_proxy(fixed: &Fixed, record: &Record, leg: &Leg) -> Result<(), Failure> {
+    if !fixed.send_proxy {
+        return Ok(());
+    }
+    let header = Header::Proxy {
+        source: record.client.get().unwrap_or(&record.remote).clone(),
+        destination: record.local.clone(),
+    };
+    let mut bytes = Vec::new();
+    proxy_protocol::encode(&header, &mut bytes)
+        .map_err(|error| Failure::Proxy(error.to_string()))?;
+    Ok(Outgoing::new(bytes).flush(leg).await?)
+}
+
+/// Runs a handshake over a leg. Returns what came after it, unopened.
+async fn shake(
+    mut handshake: Handshake,
+    leg: &Leg,
+    mut incoming: Vec<u8>,
+    common: &TlsCommon,
+) -> Result<(Established, Vec<u8>), Failure> {
+    let mut chunk = vec![0; READ_BYTES];
+    loop {
+        let mut outgoing = Vec::new();
+        let progress = handshake.advance(&mut incoming, &mut outgoing);
+        let mut outgoing = Outgoing::new(outgoing);
+        let flushed = outgoing.flush(leg).await;
+        if progress? == Progress::Done {
+            flushed?;
+            break;
+        }
+        flushed?;
+        let count = leg.read(&mut chunk).await?;
+        if count == 0 {
+            return Err(handshake.cut_off().into());
+        }
+        if incoming.len() + count > INCOMING_BYTES_MAX {
+            return Err(handshake.too_long().into());
+        }
+        incoming.extend_from_slice(&chunk[..count]);
+    }
+    let finished = handshake.finish(common.rekey, Instant::now(), wall_now());
+    match finished {
+        Ok(established) => Ok((established, incoming)),
+        Err((failure, alert)) => {
+            Outgoing::new(alert).flush(leg).await?;
+            Err(failure.into())
+        }
+    }
+}
+
+fn wall_now() -> UnixTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    UnixTime::since_unix_epoch(since.unwrap_or_default())
+}
+
+/// Lets a refused peer read its alert: closing at once would reset what is still on its way.
+async fn farewell(leg: Leg) {
+    if leg.shutdown_write().is_err() {
+        return;
+    }
+    let drained = async {
+        let mut sink = [0; 2048];
+        let mut left = INCOMING_BYTES_MAX;
+        while let Ok(count) = leg.read(&mut sink).await
+            && count > 0
+            && left > 0
+        {
+            left = left.saturating_sub(count);
+        }
+    };
+    let _ = tokio::time::timeout(FAREWELL_WAIT_MAX, drained).await;
+}
+
+/// The `tls` table of a rule, for displays.
+#[must_use]
+pub fn tls_of(rule: &LiveRule) -> Option<&Tls> {
+    match &rule.rule.action {
+        tacit_core::policy::Action::Tls(tls) => Some(tls),
+        _ => None,
+    }
+}

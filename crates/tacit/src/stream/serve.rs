@@ -1,0 +1,64 @@
+//! The life of one connection, in order.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use crate::live::Live;
+use crate::log::Log;
+
+use super::connection::{Connection, Table};
+use super::gate::Gates;
+use super::intercept::Arrival;
+use super::relay::Scratch;
+use super::secure::Surroundings;
+use super::{account, relay, secure};
+
+/// What the connections of one worker share.
+#[derive(Debug)]
+pub struct Worker {
+    /// The installed policy.
+    pub live: Arc<ArcSwap<Live>>,
+    /// All connections of the agent.
+    pub table: Arc<Table>,
+    /// Places for handshakes.
+    pub gates: Arc<Gates>,
+    /// The worker's buffers.
+    pub scratch: Scratch,
+    /// Congestion control of dialled sockets.
+    pub congestion_control: Option<String>,
+    /// Where events go.
+    pub log: Log,
+}
+
+/// Serves a connection from its arrival to its end.
+pub async fn serve(worker: Rc<Worker>, arrival: Arrival) {
+    let live = worker.live.load_full();
+    let (connection, accepted) = match Connection::open(&live, &worker.table, arrival) {
+        Ok(opened) => opened,
+        Err(denied) => return account::denied(&worker.log, &denied),
+    };
+    drop(live);
+    let record = Arc::clone(connection.record());
+    tokio::select! {
+        biased;
+        () = record.closed() => account::closed_by_operator(&worker.log, &record),
+        () = carry(&worker, connection, accepted) => {}
+    }
+}
+
+async fn carry(worker: &Worker, connection: Connection, accepted: super::leg::Leg) {
+    let around = Surroundings {
+        gates: &worker.gates,
+        congestion_control: worker.congestion_control.as_deref(),
+    };
+    match secure::establish(around, connection, accepted).await {
+        Ok(secured) => {
+            account::opened(&worker.log, &secured.connection);
+            let finished = relay::run(&worker.scratch, secured).await;
+            account::settle(&worker.log, &finished);
+        }
+        Err((connection, failure)) => account::failed(&worker.log, &connection, &failure),
+    }
+}

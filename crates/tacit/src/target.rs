@@ -1,0 +1,96 @@
+//! Where a rule connects to: an address, or a name that is resolved again and again.
+//!
+//! Names are resolved by the `control` thread through the system's resolver; data workers only
+//! read the newest answer. An answer that fails later keeps the addresses of the one before.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tacit_core::flow::Address;
+use tacit_core::policy::Target;
+use tokio::sync::watch;
+
+/// How often a name is resolved anew.
+pub const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
+/// How soon after a failure.
+pub const RESOLVE_RETRY: Duration = Duration::from_secs(2);
+/// Addresses of one name that are tried.
+pub const ADDRESSES_MAX: usize = 16;
+
+/// A rule's target.
+#[derive(Debug)]
+pub enum LiveTarget {
+    /// Known from the start.
+    Address(Address),
+    /// Known once resolved.
+    Name {
+        /// `host:port`, for messages.
+        text: String,
+        /// The newest answer; empty until there is one.
+        addresses: watch::Receiver<Vec<SocketAddr>>,
+    },
+}
+
+impl LiveTarget {
+    /// Takes a target; names begin to be resolved on the current runtime at once, until nobody
+    /// asks any more.
+    #[must_use]
+    pub fn new(target: &Target) -> Self {
+        match target {
+            Target::Address(address) => Self::Address(address.clone()),
+            Target::Name { host, port } => {
+                let (sender, addresses) = watch::channel(Vec::new());
+                tokio::spawn(keep_resolving(host.clone(), *port, sender));
+                Self::Name { text: format!("{host}:{port}"), addresses }
+            }
+        }
+    }
+
+    /// The addresses to try, in order; waits for the first answer.
+    pub async fn addresses(&self) -> Vec<Address> {
+        match self {
+            Self::Address(address) => vec![address.clone()],
+            Self::Name { addresses, .. } => {
+                let mut addresses = addresses.clone();
+                match addresses.wait_for(|known| !known.is_empty()).await {
+                    Ok(known) => known.iter().copied().map(Address::from).collect(),
+                    // The resolver ends with the control thread only.
+                    Err(_) => Vec::new(),
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for LiveTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Name { text, .. } => f.write_str(text),
+        }
+    }
+}
+
+async fn keep_resolving(host: String, port: u16, sender: watch::Sender<Vec<SocketAddr>>) {
+    loop {
+        let answer = tokio::net::lookup_host((host.as_str(), port)).await;
+        let wait = match answer {
+            Ok(addresses) => {
+                let addresses: Vec<_> = addresses.take(ADDRESSES_MAX).collect();
+                if !addresses.is_empty() {
+                    sender.send_if_modified(|known| {
+                        let changed = *known != addresses;
+                        *known = addresses;
+                        changed
+                    });
+                }
+                RESOLVE_INTERVAL
+            }
+            Err(_) => RESOLVE_RETRY,
+        };
+        tokio::select! {
+            () = sender.closed() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}

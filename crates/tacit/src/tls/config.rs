@@ -1,0 +1,237 @@
+//! A rule's `tls` table as settings of the TLS library.
+
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::{ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use tacit_core::policy::{
+    ClientCert, ClientTls, Group, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
+};
+
+use super::material::{IdentityMaterial, TrustMaterial};
+use super::verify::{ClientCheck, ServerCheck};
+
+/// Server names a client rule keeps tickets for.
+const TICKETS_SERVERS_MAX: usize = 256;
+
+/// What answers handshakes of a rule.
+#[derive(Debug)]
+pub struct ServerSettings {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) client_check: Option<Arc<ClientCheck>>,
+}
+
+/// What opens handshakes of a rule.
+#[derive(Debug)]
+pub struct ClientSettings {
+    pub(super) config: Arc<ClientConfig>,
+    pub(super) check: Arc<ServerCheck>,
+    pub(super) server_name: ServerName<'static>,
+    pub(super) sends_server_name: bool,
+}
+
+/// The library refused a combination that policy allowed.
+#[derive(Debug)]
+pub struct SettingsRefused(String);
+
+impl std::fmt::Display for SettingsRefused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the TLS library refuses these settings: {}", self.0)
+    }
+}
+
+impl std::error::Error for SettingsRefused {}
+
+fn refused(error: impl ToString) -> SettingsRefused {
+    SettingsRefused(error.to_string())
+}
+
+impl ServerSettings {
+    /// Builds a server from its rule and the material that the rule names.
+    ///
+    /// # Errors
+    /// The library refuses.
+    pub fn new(
+        rule: &ServerTls,
+        identities: &[Arc<IdentityMaterial>],
+        trust: Option<&TrustMaterial>,
+    ) -> Result<Self, SettingsRefused> {
+        let provider = provider(&rule.common);
+        let client_check = match (&rule.client_cert, trust) {
+            (ClientCert::None, _) => None,
+            (ClientCert::Preferred { .. }, Some(trust)) => {
+                Some(Arc::new(ClientCheck::preferred(trust).map_err(refused)?))
+            }
+            (ClientCert::Required { .. }, Some(trust)) => {
+                Some(Arc::new(ClientCheck::required(trust).map_err(refused)?))
+            }
+            (_, None) => return Err(refused("client certificates without a trust")),
+        };
+        let builder = ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(versions(&rule.common))
+            .map_err(refused)?;
+        let builder = match &client_check {
+            None => builder.with_no_client_auth(),
+            Some(check) => builder.with_client_cert_verifier(Arc::clone(check) as _),
+        };
+        let mut config =
+            builder.with_cert_resolver(Arc::new(ByServerName::new(identities).map_err(refused)?));
+        config.ignore_client_order = true;
+        config.alpn_protocols = alpn(&rule.common);
+        config.enable_secret_extraction = true;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        if rule.common.resumption {
+            // Tickets are sealed, not stored: no table that all workers would share.
+            config.ticketer = aws_lc_rs::Ticketer::new().map_err(refused)?;
+        } else {
+            config.send_tls13_tickets = 0;
+        }
+        Ok(Self { config: Arc::new(config), client_check })
+    }
+}
+
+impl ClientSettings {
+    /// Builds a client from its rule and the material that the rule names.
+    ///
+    /// # Errors
+    /// The library refuses.
+    pub fn new(
+        rule: &ClientTls,
+        identity: Option<&IdentityMaterial>,
+        trust: Option<&TrustMaterial>,
+    ) -> Result<Self, SettingsRefused> {
+        let (check, name) = match (&rule.verify, trust) {
+            (Verify::Full { server_name, .. }, Some(trust)) => {
+                (ServerCheck::full(trust).map_err(refused)?, server_name)
+            }
+            (Verify::Full { .. }, None) => return Err(refused("verification without a trust")),
+            (Verify::None { server_name }, _) => (ServerCheck::none(), server_name),
+        };
+        let check = Arc::new(check);
+        // With nothing to verify and nothing to send the name is only a key for tickets.
+        let server_name = ServerName::try_from(name.clone().unwrap_or_else(|| "unnamed".into()))
+            .map_err(refused)?;
+        let builder = ClientConfig::builder_with_provider(Arc::new(provider(&rule.common)))
+            .with_protocol_versions(versions(&rule.common))
+            .map_err(refused)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::clone(&check) as _);
+        let mut config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(
+                Arc::clone(&identity.certified_key),
+            ))),
+        };
+        let sends_server_name =
+            rule.sni && name.is_some() && matches!(server_name, ServerName::DnsName(_));
+        config.enable_sni = sends_server_name;
+        config.alpn_protocols = alpn(&rule.common);
+        config.enable_secret_extraction = true;
+        config.resumption = if rule.common.resumption {
+            Resumption::in_memory_sessions(TICKETS_SERVERS_MAX)
+        } else {
+            Resumption::disabled()
+        };
+        Ok(Self { config: Arc::new(config), check, server_name, sends_server_name })
+    }
+}
+
+/// The rule's suites and groups, in its order.
+fn provider(common: &TlsCommon) -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: common.suites.iter().copied().map(suite).collect(),
+        kx_groups: common
+            .groups
+            .iter()
+            .map(|group| match group {
+                Group::X25519MLKEM768 => aws_lc_rs::kx_group::X25519MLKEM768,
+                Group::X25519 => aws_lc_rs::kx_group::X25519,
+                Group::Secp256r1 => aws_lc_rs::kx_group::SECP256R1,
+                Group::Secp384r1 => aws_lc_rs::kx_group::SECP384R1,
+            })
+            .collect(),
+        ..aws_lc_rs::default_provider()
+    }
+}
+
+/// Versions that the rule allows and has a suite for.
+fn versions(common: &TlsCommon) -> &'static [&'static SupportedProtocolVersion] {
+    static BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+    let has = |version| common.suites.iter().any(|suite| suite.version() == version);
+    match (common.min_version, has(TlsVersion::V1_3), has(TlsVersion::V1_2)) {
+        (TlsVersion::V1_3, ..) | (_, _, false) => &BOTH[..1],
+        (_, false, true) => &BOTH[1..],
+        _ => BOTH,
+    }
+}
+
+fn alpn(common: &TlsCommon) -> Vec<Vec<u8>> {
+    common.alpn.iter().map(|protocol| protocol.clone().into_bytes()).collect()
+}
+
+fn suite(suite: Suite) -> SupportedCipherSuite {
+    use aws_lc_rs::cipher_suite as known;
+    match suite {
+        Suite::TLS_AES_128_GCM_SHA256 => known::TLS13_AES_128_GCM_SHA256,
+        Suite::TLS_AES_256_GCM_SHA384 => known::TLS13_AES_256_GCM_SHA384,
+        Suite::TLS_CHACHA20_POLY1305_SHA256 => known::TLS13_CHACHA20_POLY1305_SHA256,
+        Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => {
+            known::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+        }
+        Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => {
+            known::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+        }
+        Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => {
+            known::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+        }
+        Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => {
+            known::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
+        }
+        Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => {
+            known::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384
+        }
+        Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => {
+            known::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
+        }
+    }
+}
+
+/// Chooses the identity by the name the client asked for and the signatures it knows; the first
+/// identity where no name fits.
+#[derive(Debug)]
+struct ByServerName {
+    keys: Vec<Arc<CertifiedKey>>,
+}
+
+impl ByServerName {
+    fn new(identities: &[Arc<IdentityMaterial>]) -> Result<Self, &'static str> {
+        if identities.is_empty() {
+            return Err("a server without an identity");
+        }
+        Ok(Self { keys: identities.iter().map(|one| Arc::clone(&one.certified_key)).collect() })
+    }
+}
+
+impl ResolvesServerCert for ByServerName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let [only] = self.keys.as_slice() else {
+            let schemes = hello.signature_schemes();
+            let usable = || self.keys.iter().filter(|key| key.key.choose_scheme(schemes).is_some());
+            let name = hello.server_name().and_then(|name| ServerName::try_from(name).ok());
+            let named = name.and_then(|name| {
+                usable().find(|key| key.cert.first().is_some_and(|leaf| covers(leaf, &name)))
+            });
+            return named.or_else(|| usable().next()).map(Arc::clone);
+        };
+        Some(Arc::clone(only))
+    }
+}
+
+fn covers(leaf: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
+    ParsedCertificate::try_from(leaf)
+        .is_ok_and(|leaf| rustls::client::verify_server_name(&leaf, name).is_ok())
+}

@@ -1,0 +1,420 @@
+//! One handshake without I/O: bytes in, bytes out, and at the end a [`Session`].
+//!
+//! The library runs the handshake only; as soon as it is complete its secrets are taken out and
+//! it is dropped (all but the part that makes later keys).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::{
+    CipherSuite, CommonState, ExtractedSecrets, HandshakeKind, NamedGroup, ProtocolVersion,
+};
+use serde::Serialize;
+use tacit_core::policy::{Group, Rekey, Suite, TlsVersion};
+use tacit_core::record::{AlertDescription, Opener, Sealer};
+
+use super::config::{ClientSettings, ServerSettings};
+use super::facts::CertificateFacts;
+use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error};
+use super::keys::DirectionKey;
+use super::session::{Kernel, Session};
+use super::verify::{self, PeerCheck};
+
+/// Handshake bytes that may wait for more: a flight with long chains fits, a flood does not.
+pub const INCOMING_BYTES_MAX: usize = 128 * 1024;
+
+/// A handshake under way.
+#[derive(Debug)]
+pub struct Handshake {
+    side: Side,
+    /// What the peer said first, for the diagnosis of a failure.
+    first_bytes: Vec<u8>,
+    early: Vec<u8>,
+    peer_closed: bool,
+    check: Option<PeerCheck>,
+}
+
+enum Side {
+    Client(Box<UnbufferedClientConnection>, Arc<ClientSettings>),
+    Server(Box<UnbufferedServerConnection>, Arc<ServerSettings>),
+}
+
+impl std::fmt::Debug for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Client(..) => "Client",
+            Self::Server(..) => "Server",
+        })
+    }
+}
+
+/// How far a handshake is after [`Handshake::advance`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The peer must say more.
+    Blocked,
+    /// Complete; call [`Handshake::finish`].
+    Done,
+}
+
+/// What was agreed, for displays and logs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Agreed {
+    /// The version.
+    pub version: TlsVersion,
+    /// IANA's name of the suite.
+    pub suite: &'static str,
+    /// IANA's name of the key exchange group; absent where a TLS 1.2 session was resumed.
+    pub group: Option<&'static str>,
+    /// The application protocol, if one was agreed.
+    pub alpn: Option<String>,
+    /// The name we asked for, in the client role.
+    pub server_name: Option<String>,
+    /// Whether an earlier session was resumed.
+    pub resumed: bool,
+}
+
+/// A handshake that succeeded.
+#[derive(Debug)]
+pub struct Established {
+    /// The records from here on.
+    pub session: Session,
+    /// What was agreed.
+    pub agreed: Agreed,
+    /// What came of the check of the peer's certificate.
+    pub check: PeerCheck,
+    /// The peer's certificate, if it sent one.
+    pub peer: Option<CertificateFacts>,
+    /// Application bytes that arrived with the last flight.
+    pub early: Vec<u8>,
+    /// The peer has already closed its direction.
+    pub peer_closed: bool,
+}
+
+/// What the two kinds of connection have in common.
+trait Machine {
+    type Data;
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    fn common(&self) -> &CommonState;
+}
+
+impl Machine for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(incoming)
+    }
+    fn common(&self) -> &CommonState {
+        self
+    }
+}
+
+impl Machine for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(incoming)
+    }
+    fn common(&self) -> &CommonState {
+        self
+    }
+}
+
+impl Handshake {
+    /// Begins as client.
+    ///
+    /// # Errors
+    /// The library refuses its own settings.
+    pub fn client(settings: &Arc<ClientSettings>) -> Result<Self, HandshakeFailure> {
+        let name: ServerName<'static> = settings.server_name.clone();
+        let connection = UnbufferedClientConnection::new(Arc::clone(&settings.config), name)
+            .map_err(|error| describe(Role::Client, &error))?;
+        Ok(Self::new(Side::Client(Box::new(connection), Arc::clone(settings))))
+    }
+
+    /// Begins as server.
+    ///
+    /// # Errors
+    /// The library refuses its own settings.
+    pub fn server(settings: &Arc<ServerSettings>) -> Result<Self, HandshakeFailure> {
+        let connection = UnbufferedServerConnection::new(Arc::clone(&settings.config))
+            .map_err(|error| describe(Role::Server, &error))?;
+        Ok(Self::new(Side::Server(Box::new(connection), Arc::clone(settings))))
+    }
+
+    fn new(side: Side) -> Self {
+        let (first_bytes, early) = (Vec::new(), Vec::new());
+        Self { side, first_bytes, early, peer_closed: false, check: None }
+    }
+
+    /// Works on what arrived. `incoming` loses what was understood, `outgoing` gains what must be
+    /// sent, also after an error: the alert that tells the peer.
+    ///
+    /// # Errors
+    /// The handshake failed.
+    pub fn advance(
+        &mut self,
+        incoming: &mut Vec<u8>,
+        outgoing: &mut Vec<u8>,
+    ) -> Result<Progress, HandshakeFailure> {
+        let wanted = FIRST_BYTES_MAX.saturating_sub(self.first_bytes.len()).min(incoming.len());
+        self.first_bytes.extend_from_slice(&incoming[..wanted]);
+        let (early, closed) = (&mut self.early, &mut self.peer_closed);
+        let (progress, check) = verify::observe(|| match &mut self.side {
+            Side::Client(machine, _) => step(machine.as_mut(), incoming, outgoing, early, closed),
+            Side::Server(machine, _) => step(machine.as_mut(), incoming, outgoing, early, closed),
+        });
+        if check.is_some() {
+            self.check = check;
+        }
+        progress.map_err(|error| self.describe(&error))
+    }
+
+    /// The peer ended the connection before the handshake was complete.
+    #[must_use]
+    pub fn cut_off(&self) -> HandshakeFailure {
+        HandshakeFailure::closed(self.role())
+    }
+
+    /// The peer sent more than [`INCOMING_BYTES_MAX`] that made no whole message.
+    #[must_use]
+    pub fn too_long(&self) -> HandshakeFailure {
+        self.describe(&rustls::Error::PeerSentOversizedRecord)
+    }
+
+    fn describe(&self, error: &rustls::Error) -> HandshakeFailure {
+        let (first_bytes, check) = (self.first_bytes.as_slice(), self.check.as_ref());
+        describe_error(&Failed { role: self.role(), first_bytes, check }, error)
+    }
+
+    /// Takes the secrets out of the library.
+    ///
+    /// # Errors
+    /// A resumed session's certificate is no longer acceptable, or the library gives no secrets;
+    /// with the alert that tells the peer.
+    pub fn finish(
+        self,
+        rekey: Rekey,
+        now: Instant,
+        wall_now: UnixTime,
+    ) -> Result<Established, (HandshakeFailure, Vec<u8>)> {
+        let role = self.role();
+        let common = match &self.side {
+            Side::Client(machine, _) => machine.common(),
+            Side::Server(machine, _) => machine.common(),
+        };
+        let chain: Vec<CertificateDer<'static>> =
+            common.peer_certificates().unwrap_or_default().to_vec();
+        let agreed = self.agreed(common);
+        let check = self.check_peer(&chain, agreed.resumed, wall_now);
+        let allowed = match &self.side {
+            Side::Client(_, settings) => settings.check.allows(&check),
+            Side::Server(_, settings) => {
+                settings.client_check.as_ref().is_none_or(|client| client.allows(&check))
+            }
+        };
+        let failure = (!allowed).then(|| self.describe_refused(&check));
+        let Self { side, early, peer_closed, .. } = self;
+        let mut session =
+            into_session(side, role, rekey, now).map_err(|failure| (failure, Vec::new()))?;
+        if let Some(failure) = failure {
+            let mut alert = Vec::new();
+            // The connection ends either way.
+            let _ = session.seal_alert(AlertDescription::BAD_CERTIFICATE, &mut alert);
+            return Err((failure, alert));
+        }
+        let peer = chain.first().and_then(|leaf| CertificateFacts::from_der(leaf).ok());
+        Ok(Established { session, agreed, check, peer, early, peer_closed })
+    }
+
+    /// Only a resumed session gets here: a full handshake fails in the verifier.
+    fn describe_refused(&self, check: &PeerCheck) -> HandshakeFailure {
+        let error = match check {
+            PeerCheck::Absent => rustls::Error::NoCertificatesPresented,
+            _ => rustls::CertificateError::ApplicationVerificationFailure.into(),
+        };
+        let failed = Failed { role: self.role(), first_bytes: &[], check: Some(check) };
+        describe_error(&failed, &error)
+    }
+
+    fn role(&self) -> Role {
+        match self.side {
+            Side::Client(..) => Role::Client,
+            Side::Server(..) => Role::Server,
+        }
+    }
+
+    fn agreed(&self, common: &CommonState) -> Agreed {
+        let version = match common.protocol_version() {
+            Some(ProtocolVersion::TLSv1_2) => TlsVersion::V1_2,
+            _ => TlsVersion::V1_3,
+        };
+        let server_name = match &self.side {
+            Side::Client(_, settings) => {
+                settings.sends_server_name.then(|| settings.server_name.to_str().into_owned())
+            }
+            Side::Server(..) => None,
+        };
+        Agreed {
+            version,
+            suite: common.negotiated_cipher_suite().map_or("", |suite| suite_name(suite.suite())),
+            group: common
+                .negotiated_key_exchange_group()
+                .and_then(|group| group_name(group.name())),
+            alpn: common
+                .alpn_protocol()
+                .map(|protocol| String::from_utf8_lossy(protocol).into_owned()),
+            server_name,
+            resumed: common.handshake_kind() == Some(HandshakeKind::Resumed),
+        }
+    }
+
+    /// A resumed session skips the library's verifier: the chain it was made with is checked
+    /// again, so that an expired certificate does not live on in tickets.
+    fn check_peer(
+        &self,
+        chain: &[CertificateDer<'static>],
+        resumed: bool,
+        now: UnixTime,
+    ) -> PeerCheck {
+        match (&self.side, &self.check) {
+            (_, Some(check)) if !resumed => check.clone(),
+            (Side::Client(_, settings), _) => {
+                settings.check.recheck(chain, &settings.server_name, now)
+            }
+            (Side::Server(_, settings), _) => match &settings.client_check {
+                None => PeerCheck::NotAsked,
+                Some(_) if chain.is_empty() => PeerCheck::Absent,
+                Some(check) => check.recheck(chain, now),
+            },
+        }
+    }
+}
+
+/// Runs the machine until it needs more input or is complete.
+fn step<M: Machine>(
+    machine: &mut M,
+    incoming: &mut Vec<u8>,
+    outgoing: &mut Vec<u8>,
+    early: &mut Vec<u8>,
+    peer_closed: &mut bool,
+) -> Result<Progress, rustls::Error> {
+    loop {
+        let UnbufferedStatus { mut discard, state, .. } = machine.process(incoming);
+        let mut progress = None;
+        match state {
+            Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                encode(outgoing, |buffer| data.encode(buffer))?;
+            }
+            Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                while let Some(record) = traffic.next_record() {
+                    let record = record?;
+                    discard += record.discard;
+                    early.extend_from_slice(record.payload);
+                }
+            }
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => *peer_closed = true,
+            Ok(ConnectionState::WriteTraffic(_)) => progress = Some(Progress::Done),
+            Ok(_) => progress = Some(Progress::Blocked),
+            Err(error) => {
+                incoming.clear();
+                take_alert(machine, outgoing);
+                return Err(error);
+            }
+        }
+        incoming.drain(..discard);
+        if let Some(progress) = progress {
+            return Ok(progress);
+        }
+    }
+}
+
+/// After an error the machine still has the alert that says why.
+fn take_alert<M: Machine>(machine: &mut M, outgoing: &mut Vec<u8>) {
+    while let Ok(ConnectionState::EncodeTlsData(mut data)) = machine.process(&mut []).state {
+        if encode(outgoing, |buffer| data.encode(buffer)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Appends what `encode` writes, asking it first how much that is.
+fn encode(
+    outgoing: &mut Vec<u8>,
+    mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
+) -> Result<(), rustls::Error> {
+    let start = outgoing.len();
+    let mut space = 0;
+    loop {
+        outgoing.resize(start + space, 0);
+        match encode(&mut outgoing[start..]) {
+            Ok(written) => {
+                outgoing.truncate(start + written);
+                return Ok(());
+            }
+            Err(EncodeError::InsufficientSize(size)) if size.required_size > space => {
+                space = size.required_size;
+            }
+            Err(error) => return Err(rustls::Error::General(error.to_string())),
+        }
+    }
+}
+
+/// What an error means that is not about this peer.
+fn describe(role: Role, error: &rustls::Error) -> HandshakeFailure {
+    describe_error(&Failed { role, first_bytes: &[], check: None }, error)
+}
+
+fn into_session(
+    side: Side,
+    role: Role,
+    rekey: Rekey,
+    now: Instant,
+) -> Result<Session, HandshakeFailure> {
+    let fail = |error: rustls::Error| describe(role, &error);
+    let (secrets, kernel, version) = match side {
+        Side::Client(machine, _) => {
+            let (secrets, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
+            let version = kernel.protocol_version();
+            (secrets, Kernel::Client(kernel), version)
+        }
+        Side::Server(machine, _) => {
+            let (secrets, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
+            let version = kernel.protocol_version();
+            (secrets, Kernel::Server(kernel), version)
+        }
+    };
+    let ExtractedSecrets { tx: (tx_sequence, tx), rx: (rx_sequence, rx) } = secrets;
+    let tls13 = version == ProtocolVersion::TLSv1_3;
+    let refused = |_| fail(rustls::Error::General("no record key for the suite".into()));
+    let (seal_key, protection, iv) = DirectionKey::split(tx, tls13).map_err(refused)?;
+    let sealer = Sealer::new(protection, iv, tx_sequence);
+    let (open_key, protection, iv) = DirectionKey::split(rx, tls13).map_err(refused)?;
+    let opener = Opener::new(protection, iv, rx_sequence);
+    let kernel = tls13.then_some(kernel);
+    Ok(Session::new((seal_key, sealer), (open_key, opener), kernel, rekey, now))
+}
+
+/// IANA's name, whose TLS 1.3 suites the library writes with a prefix of its own.
+fn suite_name(suite: CipherSuite) -> &'static str {
+    let name = suite.as_str().unwrap_or_default().replace("TLS13_", "TLS_");
+    Suite::DEFAULT.iter().map(|known| known.name()).find(|known| *known == name).unwrap_or("")
+}
+
+fn group_name(group: NamedGroup) -> Option<&'static str> {
+    let name = group.as_str()?;
+    Group::DEFAULT.iter().map(|known| known.name()).find(|known| known.eq_ignore_ascii_case(name))
+}

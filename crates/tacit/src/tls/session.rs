@@ -1,0 +1,459 @@
+//! One connection after its handshake: bytes to records, records to bytes, and the few messages
+//! TLS still sends in between (tickets, key updates, alerts).
+//!
+//! Without I/O: the relay reads and writes, the session works on the relay's buffers in place.
+//!
+//! ```text
+//!   program ──bytes──> seal_slots ──records──> peer
+//!   program <──bytes── open_batch <──records── peer
+//!                          └─ replies (a KeyUpdate of ours) join the records to the peer
+//! ```
+//!
+//! Limits: a handshake message of [`MESSAGE_BYTES_MAX`]; [`KEY_UPDATES_MAX`] key updates without
+//! data between them. Neither 0-RTT nor renegotiation nor post-handshake client certificates.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Instant;
+
+use rustls::client::ClientConnectionData;
+use rustls::kernel::KernelConnection;
+use rustls::server::ServerConnectionData;
+use tacit_core::policy::Rekey;
+use tacit_core::record::{
+    AlertDescription, ContentType, Opener, PAYLOAD_BYTES_MAX, Protection, RecordError, Sealer,
+};
+
+use super::keys::DirectionKey;
+
+/// A handshake message after the handshake at most; a ticket with a chain inside is the longest.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+/// Key updates the peer may send without data between them.
+const KEY_UPDATES_MAX: u32 = 32;
+
+const HELLO_REQUEST: u8 = 0;
+const CLIENT_HELLO: u8 = 1;
+const NEW_SESSION_TICKET: u8 = 4;
+const KEY_UPDATE: u8 = 24;
+
+/// What the TLS library keeps for a connection whose records we carry: it makes the next keys and
+/// stores tickets. TLS 1.2 needs neither after the handshake.
+pub(super) enum Kernel {
+    Client(KernelConnection<ClientConnectionData>),
+    Server(KernelConnection<ServerConnectionData>),
+}
+
+/// Both directions of an established TLS connection.
+pub struct Session {
+    seal_key: DirectionKey,
+    sealer: Sealer,
+    open_key: DirectionKey,
+    opener: Opener,
+    kernel: Option<Box<Kernel>>,
+    /// A handshake message that has not arrived whole.
+    message: Vec<u8>,
+    key_updates_in_row: u32,
+    rekey: Rekey,
+    bytes_since_rekey: u64,
+    rekeyed_at: Instant,
+    rekeys: u32,
+    close_notify_sent: bool,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("protection", &self.sealer.protection()).finish()
+    }
+}
+
+/// What came of the records at the front of a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Bytes that were whole records; what follows them is kept until it is complete.
+    pub consumed: usize,
+    /// The peer said that it sends no more; everything after was ignored.
+    pub closed: bool,
+}
+
+/// Why a session ends early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionError {
+    /// A record was not legal.
+    Record(RecordError),
+    /// The peer gave up with this alert.
+    PeerAlert(AlertDescription),
+    /// A message after the handshake was not legal.
+    PeerMisbehaved(&'static str, AlertDescription),
+    /// The library refused to make the next keys or to take a ticket.
+    Library(&'static str),
+}
+
+impl SessionError {
+    /// What to tell the peer; nothing if it gave up itself.
+    #[must_use]
+    pub fn alert(&self) -> Option<AlertDescription> {
+        match self {
+            Self::Record(error) => Some(error.alert()),
+            Self::PeerAlert(_) => None,
+            Self::PeerMisbehaved(_, alert) => Some(*alert),
+            Self::Library(_) => Some(AlertDescription::INTERNAL_ERROR),
+        }
+    }
+}
+
+impl From<RecordError> for SessionError {
+    fn from(error: RecordError) -> Self {
+        Self::Record(error)
+    }
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Record(error) => write!(f, "{error}"),
+            Self::PeerAlert(alert) => {
+                write!(f, "the peer gave up with alert {}", alert.0)
+            }
+            Self::PeerMisbehaved(what, _) => write!(f, "the peer {what}"),
+            Self::Library(what) => write!(f, "tacit could not {what}; please report this"),
+        }
+    }
+}
+
+impl std::error::Error for SessionError {}
+
+impl Session {
+    pub(super) fn new(
+        (seal_key, sealer): (DirectionKey, Sealer),
+        (open_key, opener): (DirectionKey, Opener),
+        kernel: Option<Kernel>,
+        rekey: Rekey,
+        now: Instant,
+    ) -> Self {
+        Self {
+            seal_key,
+            sealer,
+            open_key,
+            opener,
+            kernel: kernel.map(Box::new),
+            message: Vec::new(),
+            key_updates_in_row: 0,
+            rekey,
+            bytes_since_rekey: 0,
+            rekeyed_at: now,
+            rekeys: 0,
+            close_notify_sent: false,
+        }
+    }
+
+    /// How slots are laid out for [`Self::seal_slots`].
+    #[must_use]
+    pub fn protection(&self) -> Protection {
+        self.sealer.protection()
+    }
+
+    /// KeyUpdates sent so far.
+    #[must_use]
+    pub fn rekeys(&self) -> u32 {
+        self.rekeys
+    }
+
+    /// Seals payload that stands in the slots of `buffer`; returns the bytes to be sent.
+    ///
+    /// # Errors
+    /// The key is used up, which a TLS 1.3 session prevents by [`Self::rekey_if_due`].
+    pub fn seal_slots(
+        &mut self,
+        buffer: &mut [u8],
+        payload_bytes: usize,
+    ) -> Result<usize, SessionError> {
+        let mut key =
+            self.seal_key.seal(&self.sealer).map_err(|_| SessionError::Library("expand a key"))?;
+        self.bytes_since_rekey += payload_bytes as u64;
+        Ok(self.sealer.seal_slots(&mut key, buffer, payload_bytes)?)
+    }
+
+    /// Seals a few bytes that are already in memory.
+    ///
+    /// # Errors
+    /// The key is used up.
+    pub fn seal(&mut self, payload: &[u8]) -> Result<Vec<u8>, SessionError> {
+        let mut out = Vec::new();
+        for part in payload.chunks(PAYLOAD_BYTES_MAX) {
+            self.seal_message(ContentType::ApplicationData, part, &mut out)?;
+        }
+        Ok(out)
+    }
+
+    /// Appends the `close_notify` that ends our direction.
+    ///
+    /// # Errors
+    /// The key is used up.
+    pub fn seal_close(&mut self, out: &mut Vec<u8>) -> Result<(), SessionError> {
+        self.seal_alert(AlertDescription::CLOSE_NOTIFY, out)
+    }
+
+    /// Appends an alert; every one but `close_notify` is fatal.
+    ///
+    /// # Errors
+    /// The key is used up.
+    pub fn seal_alert(
+        &mut self,
+        alert: AlertDescription,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        let warning =
+            matches!(alert, AlertDescription::CLOSE_NOTIFY | AlertDescription::NO_RENEGOTIATION);
+        self.close_notify_sent |= alert != AlertDescription::NO_RENEGOTIATION;
+        self.seal_message(ContentType::Alert, &[if warning { 1 } else { 2 }, alert.0], out)
+    }
+
+    /// Appends a KeyUpdate and changes the sending key, if the rule's bytes or time have passed or
+    /// the suite's own limit is near. Nothing happens in TLS 1.2 or after our `close_notify`.
+    ///
+    /// # Errors
+    /// The next key could not be made.
+    pub fn rekey_if_due(
+        &mut self,
+        clock: fn() -> Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, SessionError> {
+        if self.kernel.is_none() || self.close_notify_sent || !self.rekey_due(clock) {
+            return Ok(false);
+        }
+        // RFC 8446 section 4.6.3: `update_requested`, so that the other direction follows.
+        self.update_sending_key(true, out)?;
+        self.bytes_since_rekey = 0;
+        self.rekeyed_at = clock();
+        Ok(true)
+    }
+
+    /// The clock is read only where the rule asks for new keys by time.
+    fn rekey_due(&self, clock: fn() -> Instant) -> bool {
+        let passed = |after| clock().duration_since(self.rekeyed_at) >= after;
+        self.rekey.bytes.is_some_and(|bytes| self.bytes_since_rekey >= bytes.get())
+            || self.rekey.after.is_some_and(passed)
+            || self.sealer.records_left() < RECORDS_LEFT_MIN
+    }
+
+    /// Opens every whole record at the front of `buffer` in place. The payloads' places are
+    /// appended to `payloads`, records that must go to the peer are appended to `reply`.
+    ///
+    /// # Errors
+    /// The first record that is not legal, or the peer's fatal alert. Payloads before it are good.
+    pub fn open_batch(
+        &mut self,
+        buffer: &mut [u8],
+        payloads: &mut Vec<Range<usize>>,
+        reply: &mut Vec<u8>,
+    ) -> Result<Batch, SessionError> {
+        let mut consumed = 0;
+        let mut key = self.fresh_open_key()?;
+        while let Some(record) = self.opener.open_record(&mut key, &mut buffer[consumed..])? {
+            let payload = record.payload.start + consumed..record.payload.end + consumed;
+            consumed += record.consumed;
+            match record.content {
+                ContentType::ApplicationData => self.take_payload(payload, payloads)?,
+                ContentType::Handshake => {
+                    let replaced = self.take_handshake(&buffer[payload], reply)?;
+                    if replaced {
+                        key = self.fresh_open_key()?;
+                    }
+                }
+                ContentType::Alert => {
+                    if take_alert(&buffer[payload])? {
+                        return Ok(Batch { consumed: buffer.len(), closed: true });
+                    }
+                }
+                // The record layer lets none through.
+                ContentType::ChangeCipherSpec => {}
+            }
+        }
+        Ok(Batch { consumed, closed: false })
+    }
+
+    fn take_payload(
+        &mut self,
+        payload: Range<usize>,
+        payloads: &mut Vec<Range<usize>>,
+    ) -> Result<(), SessionError> {
+        if !self.message.is_empty() {
+            return Err(SessionError::PeerMisbehaved(
+                "sent data inside a handshake message",
+                AlertDescription::UNEXPECTED_MESSAGE,
+            ));
+        }
+        if !payload.is_empty() {
+            self.key_updates_in_row = 0;
+            self.bytes_since_rekey += payload.len() as u64;
+            payloads.push(payload);
+        }
+        Ok(())
+    }
+
+    fn fresh_open_key(&self) -> Result<super::keys::OpenKey, SessionError> {
+        self.open_key
+            .open(self.opener.protection())
+            .map_err(|_| SessionError::Library("expand a key"))
+    }
+
+    /// Collects handshake messages and acts on each whole one; tells whether the receiving key
+    /// was replaced.
+    fn take_handshake(
+        &mut self,
+        fragment: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<bool, SessionError> {
+        if self.message.len() + fragment.len() > MESSAGE_BYTES_MAX {
+            return Err(SessionError::PeerMisbehaved(
+                "sent a handshake message that is too long",
+                AlertDescription::DECODE_ERROR,
+            ));
+        }
+        self.message.extend_from_slice(fragment);
+        let mut replaced = false;
+        while let Some((kind, body)) = split_message(&self.message) {
+            let end = 4 + body.len();
+            if replaced {
+                // RFC 8446 section 5.1: messages do not span key changes.
+                return Err(SessionError::PeerMisbehaved(
+                    "sent a message after its KeyUpdate in one record",
+                    AlertDescription::UNEXPECTED_MESSAGE,
+                ));
+            }
+            replaced = self.take_message(kind, end, reply)?;
+            self.message.drain(..end);
+        }
+        if replaced && !self.message.is_empty() {
+            return Err(SessionError::PeerMisbehaved(
+                "changed its key inside a handshake message",
+                AlertDescription::UNEXPECTED_MESSAGE,
+            ));
+        }
+        if self.message.is_empty() {
+            self.message = Vec::new();
+        }
+        Ok(replaced)
+    }
+
+    fn take_message(
+        &mut self,
+        kind: u8,
+        end: usize,
+        reply: &mut Vec<u8>,
+    ) -> Result<bool, SessionError> {
+        match (kind, self.kernel.as_deref_mut()) {
+            (KEY_UPDATE, Some(_)) => self.take_key_update(end, reply).map(|()| true),
+            (NEW_SESSION_TICKET, Some(Kernel::Client(kernel))) => kernel
+                .handle_new_session_ticket(&self.message[4..end])
+                .map(|()| false)
+                .map_err(|_| {
+                    SessionError::PeerMisbehaved(
+                        "sent a session ticket that cannot be read",
+                        AlertDescription::DECODE_ERROR,
+                    )
+                }),
+            // RFC 5246 section 7.2.2: renegotiation is declined by a warning, not by an end.
+            (HELLO_REQUEST | CLIENT_HELLO, None) => {
+                self.count_key_update()?;
+                self.seal_alert(AlertDescription::NO_RENEGOTIATION, reply).map(|()| false)
+            }
+            _ => Err(SessionError::PeerMisbehaved(
+                "sent a handshake message that is not legal after the handshake",
+                AlertDescription::UNEXPECTED_MESSAGE,
+            )),
+        }
+    }
+
+    fn take_key_update(&mut self, end: usize, reply: &mut Vec<u8>) -> Result<(), SessionError> {
+        let requested = match &self.message[4..end] {
+            [0] => false,
+            [1] => true,
+            _ => {
+                return Err(SessionError::PeerMisbehaved(
+                    "sent a KeyUpdate that cannot be read",
+                    AlertDescription::ILLEGAL_PARAMETER,
+                ));
+            }
+        };
+        self.count_key_update()?;
+        let (sequence, secrets) = match self.kernel.as_deref_mut() {
+            Some(Kernel::Client(kernel)) => kernel.update_rx_secret(),
+            Some(Kernel::Server(kernel)) => kernel.update_rx_secret(),
+            None => return Err(SessionError::Library("update a TLS 1.2 key")),
+        }
+        .map_err(|_| SessionError::Library("make the next receiving key"))?;
+        let (key, protection, iv) = DirectionKey::split(secrets, true)
+            .map_err(|_| SessionError::Library("make the next receiving key"))?;
+        self.open_key = key;
+        self.opener = Opener::new(protection, iv, sequence);
+        if requested && !self.close_notify_sent {
+            self.update_sending_key(false, reply)?;
+        }
+        Ok(())
+    }
+
+    fn count_key_update(&mut self) -> Result<(), SessionError> {
+        self.key_updates_in_row += 1;
+        if self.key_updates_in_row > KEY_UPDATES_MAX {
+            return Err(SessionError::PeerMisbehaved(
+                "sent key updates or renegotiations without end",
+                AlertDescription::UNEXPECTED_MESSAGE,
+            ));
+        }
+        Ok(())
+    }
+
+    fn update_sending_key(&mut self, request: bool, out: &mut Vec<u8>) -> Result<(), SessionError> {
+        self.seal_message(ContentType::Handshake, &[KEY_UPDATE, 0, 0, 1, request.into()], out)?;
+        let (sequence, secrets) = match self.kernel.as_deref_mut() {
+            Some(Kernel::Client(kernel)) => kernel.update_tx_secret(),
+            Some(Kernel::Server(kernel)) => kernel.update_tx_secret(),
+            None => return Err(SessionError::Library("update a TLS 1.2 key")),
+        }
+        .map_err(|_| SessionError::Library("make the next sending key"))?;
+        let (key, protection, iv) = DirectionKey::split(secrets, true)
+            .map_err(|_| SessionError::Library("make the next sending key"))?;
+        self.seal_key = key;
+        self.sealer = Sealer::new(protection, iv, sequence);
+        self.rekeys += 1;
+        Ok(())
+    }
+
+    fn seal_message(
+        &mut self,
+        content: ContentType,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        let mut key =
+            self.seal_key.seal(&self.sealer).map_err(|_| SessionError::Library("expand a key"))?;
+        Ok(self.sealer.seal_message(&mut key, content, message, out)?)
+    }
+}
+
+/// Records a key must still be good for before a batch: more than one batch ever needs.
+const RECORDS_LEFT_MIN: u64 = 1024;
+
+/// `Ok(true)`: the peer closed its direction in order.
+fn take_alert(alert: &[u8]) -> Result<bool, SessionError> {
+    let &[_, description] = alert else {
+        return Err(SessionError::PeerMisbehaved(
+            "sent an alert that cannot be read",
+            AlertDescription::DECODE_ERROR,
+        ));
+    };
+    match AlertDescription(description) {
+        AlertDescription::CLOSE_NOTIFY => Ok(true),
+        // RFC 8446 section 6.1: a close_notify follows; RFC 5246 section 7.2.2: a warning.
+        AlertDescription::USER_CANCELED | AlertDescription::NO_RENEGOTIATION => Ok(false),
+        alert => Err(SessionError::PeerAlert(alert)),
+    }
+}
+
+/// The first handshake message of `bytes` if it is whole: its type and body.
+fn split_message(bytes: &[u8]) -> Option<(u8, &[u8])> {
+    let (&[kind, high, middle, low], rest) = bytes.split_first_chunk::<4>()?;
+    let length = u32::from_be_bytes([0, high, middle, low]) as usize;
+    rest.get(..length).map(|body| (kind, body))
+}
