@@ -1,2 +1,50 @@
-//! The developers' own commands.
-fn main() {}
+//! The developers' own commands: `cargo xtask VERB`. One file or folder a verb.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+mod ci;
+mod dependencies;
+mod fuzz;
+mod tidy;
+
+const USAGE: &str = "\
+usage: cargo xtask VERB
+  ci                      everything that must pass before a merge, in order
+  tidy                    the style rules that no lint knows
+  dependencies            licences, bans and sources of what is linked (deny.toml)
+  fuzz NAME|smoke|canary  throw mutated input at a parser:
+                          [--seed N] [--runs N | --seconds N] [--input FILE]";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["ci"] => ci::run(),
+        ["tidy"] => tidy::run(),
+        ["dependencies"] => dependencies::run(),
+        ["fuzz", rest @ ..] => fuzz::run(rest),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a verb ends with: nothing, or a line for the developer.
+type Outcome = Result<(), String>;
+
+/// The folder with the workspace's `Cargo.toml`.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+const EXIT_USAGE: u8 = 64;

@@ -2,7 +2,7 @@
 //!
 //! Text goes in at [`parse`], a [`Policy`] comes out that cannot hold nonsense: every reference
 //! resolves, every rule has exactly one action, every number is inside its limits. What remains to
-//! be found out (do the files exist, does the key fit the certificate) needs I/O and is the agent's.
+//! be found out (do files exist, does the key fit the certificate) needs I/O and is the agent's.
 //!
 //! Rules are ordered; the first that matches decides, and where none matches the flow is denied.
 

@@ -1,0 +1,78 @@
+//! Everything that must pass before a merge: the same command here and on a server.
+//!
+//! Steps run in order, each prints its time, the first failure ends the run. Nothing is retried.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::{Outcome, dependencies, fuzz, tidy};
+
+/// A step and how it is run.
+struct Step {
+    name: &'static str,
+    run: fn() -> Outcome,
+}
+
+/// Quick ones first: a misplaced comma should not take minutes to be told.
+const STEPS: [Step; 7] = [
+    Step { name: "fmt", run: || cargo(&["fmt", "--all", "--check"], None) },
+    Step { name: "tidy", run: tidy::run },
+    Step { name: "dependencies", run: dependencies::run },
+    Step { name: "clippy", run: clippy },
+    Step { name: "test", run: || cargo(&["test", "--locked", "--workspace"], None) },
+    Step { name: "doc", run: doc },
+    Step { name: "fuzz smoke", run: || fuzz::run(&["smoke"]) },
+];
+
+/// Runs every step.
+pub(crate) fn run() -> Outcome {
+    let started = Instant::now();
+    let mut summary = Vec::new();
+    for (index, step) in STEPS.iter().enumerate() {
+        println!("\n== ci {}/{}: {}", index + 1, STEPS.len(), step.name);
+        let begun = Instant::now();
+        let outcome = (step.run)();
+        let line = format!("{:14} {:>8}", step.name, seconds(begun.elapsed()));
+        println!("== {line}");
+        match outcome {
+            Ok(()) => summary.push(format!("  ok     {line}")),
+            Err(message) => {
+                summary.push(format!("  FAILED {line}"));
+                println!("\n{}", summary.join("\n"));
+                return Err(format!("ci failed at `{}`: {message}", step.name));
+            }
+        }
+    }
+    println!(
+        "\n{}\nci passed: {} steps, {}",
+        summary.join("\n"),
+        STEPS.len(),
+        seconds(started.elapsed())
+    );
+    Ok(())
+}
+
+fn clippy() -> Outcome {
+    let args = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    cargo(&args, None)
+}
+
+fn doc() -> Outcome {
+    let args = ["doc", "--locked", "--workspace", "--no-deps"];
+    cargo(&args, Some(("RUSTDOCFLAGS", "-D warnings")))
+}
+
+/// Runs cargo with its output untouched.
+fn cargo(args: &[&str], variable: Option<(&str, &str)>) -> Outcome {
+    let status = Command::new(env!("CARGO"))
+        .args(args)
+        .envs(variable)
+        .current_dir(crate::root())
+        .status()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("cargo {}: {status}", args.join(" "))) }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}

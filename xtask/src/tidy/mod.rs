@@ -1,0 +1,92 @@
+//! The style rules that no lint knows, as a program. A rule that is not checked is not a rule.
+//!
+//! Each check takes the files of the repository and returns what it found; `cargo xtask tidy`
+//! prints all of it, and a test below keeps `cargo test` from passing while there is any.
+
+use std::path::Path;
+
+use crate::Outcome;
+
+mod modules;
+mod prose;
+mod rust;
+mod source;
+
+use source::Source;
+
+/// Something to put right.
+pub(crate) struct Finding {
+    /// From the root.
+    path: String,
+    /// From 1; 0 where it is about the whole file.
+    line: usize,
+    /// What, and what to do instead.
+    message: String,
+    /// Whether it only deserves a thought.
+    note: bool,
+}
+
+impl Finding {
+    fn new(source: &Source, line: usize, message: impl Into<String>) -> Self {
+        Self { path: source.path.clone(), line, message: message.into(), note: false }
+    }
+
+    fn note(source: &Source, message: impl Into<String>) -> Self {
+        Self { note: true, ..Self::new(source, 0, message) }
+    }
+
+    fn render(&self) -> String {
+        let Self { path, line, message, note } = self;
+        let kind = if *note { "note: " } else { "" };
+        match line {
+            0 => format!("{path}: {kind}{message}"),
+            _ => format!("{path}:{line}: {kind}{message}"),
+        }
+    }
+}
+
+/// Checks the repository and prints what there is to put right.
+pub(crate) fn run() -> Outcome {
+    let findings = check(&crate::root())?;
+    for finding in &findings {
+        println!("{}", finding.render());
+    }
+    let wrong = findings.iter().filter(|finding| !finding.note).count();
+    match wrong {
+        0 => {
+            println!("tidy: nothing to put right");
+            Ok(())
+        }
+        _ => Err(format!("tidy: {wrong} to put right")),
+    }
+}
+
+fn check(root: &Path) -> Result<Vec<Finding>, String> {
+    let sources = source::repository(root)?;
+    let mut findings = Vec::new();
+    for source in &sources {
+        if source.is_rust() {
+            rust::check(source, &mut findings);
+        }
+        prose::check(source, &mut findings);
+    }
+    modules::check_reached(&sources, &mut findings);
+    modules::check_stage_order(&sources, &mut findings);
+    prose::check_promises(&sources, &mut findings);
+    prose::check_manual(&sources, &mut findings);
+    findings.sort_by(|a, b| (a.note, &a.path, a.line).cmp(&(b.note, &b.path, b.line)));
+    Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_repository_is_tidy() {
+        let findings = check(&crate::root()).unwrap();
+        let wrong: Vec<String> =
+            findings.iter().filter(|finding| !finding.note).map(Finding::render).collect();
+        assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    }
+}

@@ -1,0 +1,271 @@
+//! Checks of what is written for people: places, titles, promises, the manual.
+
+use super::Finding;
+use super::source::{Source, identifier, words};
+
+/// Every check of one file.
+pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
+    check_places(source, findings);
+    if source.path.ends_with(".md") {
+        check_title(source, findings);
+    }
+}
+
+/// Places that mean something on one machine only. Written in two pieces, or this file would be
+/// found guilty of them.
+const PLACES: [(&str, &str); 8] = [
+    ("/wo", "rk/"),
+    ("/ro", "ot/"),
+    ("/ho", "me/"),
+    ("/tmp/b", "rief"),
+    ("crates", ".io"),
+    ("pypi", ".org"),
+    ("files.python", "hosted.org"),
+    ("proxy.gol", "ang.org"),
+];
+
+/// A lock file names where packages come from; that is its job.
+const PLACES_ALLOWED: [&str; 2] = ["Cargo.lock", "LICENSE"];
+
+fn check_places(source: &Source, findings: &mut Vec<Finding>) {
+    if PLACES_ALLOWED.contains(&source.path.as_str()) {
+        return;
+    }
+    for (head, tail) in PLACES {
+        let place = format!("{head}{tail}");
+        for (offset, _) in source.text.match_indices(&place) {
+            let before = source.text.get(..offset).and_then(|before| before.chars().next_back());
+            // `target/wo..` and `x.crates..` are other things: a path of their own.
+            let longer = before.is_some_and(|c| c.is_alphanumeric() || "._-}".contains(c));
+            if place.starts_with('/') && longer {
+                continue;
+            }
+            let message = format!("`{place}` means one machine or registry: say it without");
+            findings.push(Finding::new(source, source.line_of(offset), message));
+        }
+    }
+    for offset in words(&source.prose, "issue") {
+        let after = source.prose.get(offset + 5..).unwrap_or_default();
+        let number = after.strip_prefix(" #").or_else(|| after.strip_prefix(' '));
+        if number.is_some_and(|text| text.starts_with(|c: char| c.is_ascii_digit())) {
+            let message = "the text must stand without a tracker: say what it is about";
+            findings.push(Finding::new(source, source.line_of(offset), message));
+        }
+    }
+}
+
+fn check_title(source: &Source, findings: &mut Vec<Finding>) {
+    let mut fenced = false;
+    let mut titles = 0;
+    for line in source.text.lines() {
+        fenced ^= line.trim_start().starts_with("```");
+        titles += usize::from(!fenced && line.starts_with("# "));
+    }
+    if titles != 1 {
+        findings.push(Finding::new(source, 0, format!("{titles} titles (`# …`), wanted one")));
+    }
+}
+
+const PROMISES: &str = "SPECIFICATION.md";
+
+/// Every promise, a row `| s01 | text | proofs |`, names at least one test, `path::name`, that
+/// exists; numbers rise by one.
+pub(crate) fn check_promises(sources: &[Source], findings: &mut Vec<Finding>) {
+    let Some(source) = sources.iter().find(|source| source.path == PROMISES) else { return };
+    let mut expected = 1;
+    for (index, line) in source.text.lines().enumerate() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, id, _, proofs, _] = cells.as_slice() else { continue };
+        let Some(number) = id.strip_prefix('s').and_then(|digits| digits.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        let mut wrong = |message| findings.push(Finding::new(source, index + 1, message));
+        if number != expected {
+            wrong(format!("promise {id} follows s{:02}: number them in order", expected - 1));
+        }
+        expected = number + 1;
+        let proofs: Vec<&str> = proofs.split('`').skip(1).step_by(2).collect();
+        if proofs.is_empty() {
+            wrong(format!("promise {id} names no test: `path::name`"));
+        }
+        for proof in proofs {
+            if !proof_exists(sources, proof) {
+                wrong(format!("promise {id}: there is no test `{proof}`"));
+            }
+        }
+    }
+}
+
+/// A proof is a test, or a function of the benchmarks.
+fn proof_exists(sources: &[Source], proof: &str) -> bool {
+    let Some((path, name)) = proof.rsplit_once("::") else { return false };
+    let Some(source) = sources.iter().find(|source| source.path == path) else { return false };
+    words(&source.code, name).any(|offset| {
+        let before = source.code.get(..offset).unwrap_or_default().trim_end();
+        let Some(attributes) = before.strip_suffix("fn") else { return false };
+        // What stands between this function and the item before it.
+        let item = attributes.rfind(['}', ';', '{']).map_or(0, |end| end + 1);
+        path.starts_with("xtask/src/bench")
+            || attributes
+                .get(item..)
+                .is_some_and(|own| own.contains("test]") || own.contains("test("))
+    })
+}
+
+const MANUAL: &str = "docs/tacit.1";
+const COMMAND_LINE: &str = "crates/tacit/src/cli";
+
+/// Every verb and every long flag of the command line stands in tacit(1).
+pub(crate) fn check_manual(sources: &[Source], findings: &mut Vec<Finding>) {
+    let Some(manual) = sources.iter().find(|source| source.path == MANUAL) else { return };
+    // In troff a hyphen that can be copied is `\-`.
+    let text = manual.text.replace("\\-", "-");
+    for source in sources.iter().filter(|source| source.path.starts_with(COMMAND_LINE)) {
+        let verbs = verbs(&source.code).into_iter();
+        for (offset, word) in verbs.chain(flags(source)) {
+            let named = text.match_indices(&word).any(|(at, _)| {
+                let after = text.get(at + word.len()..).and_then(|rest| rest.chars().next());
+                !after.is_some_and(|c| c.is_alphanumeric() || c == '-')
+            });
+            if !named {
+                let message = format!("`{word}` is missing from {MANUAL}");
+                findings.push(Finding::new(source, source.line_of(offset), message));
+            }
+        }
+    }
+}
+
+/// The variants of every enum that derives `Subcommand`, as they are typed.
+fn verbs(code: &str) -> Vec<(usize, String)> {
+    let mut verbs = Vec::new();
+    for derive in words(code, "Subcommand") {
+        let rest = code.get(derive..).unwrap_or_default();
+        let Some(open) = rest.find('{') else { continue };
+        let is_enum = rest.get(..open).is_some_and(|head| words(head, "enum").next().is_some());
+        if !is_enum {
+            continue;
+        }
+        let mut depth = 0_usize;
+        let mut fresh = true;
+        for (at, c) in rest.char_indices().skip_while(|(at, _)| *at < open) {
+            match c {
+                '{' | '(' | '[' => depth += 1,
+                '}' | ')' | ']' => depth -= 1,
+                ',' if depth == 1 => fresh = true,
+                c if depth == 1 && fresh && c.is_ascii_uppercase() => {
+                    let name = identifier(rest.get(at..).unwrap_or_default());
+                    verbs.push((derive + at, kebab(name)));
+                    fresh = false;
+                }
+                _ => {}
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+    }
+    verbs
+}
+
+/// The flags of fields with `#[arg(long)]` or `#[arg(long = "…")]`, as they are typed.
+fn flags(source: &Source) -> Vec<(usize, String)> {
+    let mut flags = Vec::new();
+    for (offset, _) in source.code.match_indices("#[arg(") {
+        let rest = source.code.get(offset..).unwrap_or_default();
+        let Some(end) = rest.find(")]") else { continue };
+        let attribute = rest.get(..end).unwrap_or_default();
+        let Some(long) = words(attribute, "long").next() else { continue };
+        let named = source.text.get(offset + long + 4..offset + end).unwrap_or_default();
+        let name = match named.trim_start().strip_prefix('=') {
+            Some(value) => value.split('"').nth(1).unwrap_or_default().to_owned(),
+            None => {
+                let field = rest.get(end + 2..).and_then(|after| after.split(':').next());
+                let words = field.unwrap_or_default().split_whitespace();
+                words.last().unwrap_or_default().replace('_', "-")
+            }
+        };
+        flags.push((offset, format!("--{name}")));
+    }
+    flags
+}
+
+/// `ShowRules` is typed `show-rules`.
+fn kebab(name: &str) -> String {
+    let mut typed = String::new();
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && !typed.is_empty() {
+            typed.push('-');
+        }
+        typed.push(c.to_ascii_lowercase());
+    }
+    typed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(files: &[(&str, &str)]) -> Vec<String> {
+        let sources: Vec<Source> =
+            files.iter().map(|(path, text)| Source::new(path, text)).collect();
+        let mut findings = Vec::new();
+        for source in &sources {
+            check(source, &mut findings);
+        }
+        check_promises(&sources, &mut findings);
+        check_manual(&sources, &mut findings);
+        findings.iter().map(Finding::render).collect()
+    }
+
+    #[test]
+    fn places_of_one_machine_are_found() {
+        for (head, tail) in PLACES {
+            assert_eq!(all(&[("x.toml", &format!("a = \"{head}{tail}x\""))]).len(), 1);
+        }
+        assert_eq!(all(&[("Cargo.lock", &format!("crates{}", ".io"))]), [""; 0]);
+        assert_eq!(all(&[("x.rs", &format!("\"target{}{}\"", "/wo", "rk/"))]), [""; 0]);
+        assert_eq!(all(&[("x.rs", &format!("// issue {}", 7))]).len(), 1);
+        assert_eq!(all(&[("x.rs", "// issue a certificate")]), [""; 0]);
+    }
+
+    #[test]
+    fn markdown_has_one_title() {
+        assert_eq!(all(&[("x.md", "# One\n```\n# shell\n```\n## Two\n")]), [""; 0]);
+        assert_eq!(all(&[("x.md", "## None\n")]).len(), 1);
+        assert_eq!(all(&[("x.md", "# One\n# Two\n")]).len(), 1);
+    }
+
+    #[test]
+    fn promises_name_tests_that_exist() {
+        let test = ("a/tests/t.rs", "#[test]\nfn holds() {}\nfn helper() {}\n// fn gone\n");
+        let found = |rows: &str| all(&[("SPECIFICATION.md", &format!("# S\n{rows}")), test]);
+        assert_eq!(found("| s01 | it holds | `a/tests/t.rs::holds` |\n"), [""; 0]);
+        assert_eq!(found("| s01 | no proof | |\n").len(), 1);
+        for wrong in ["gone", "helper", "hold"] {
+            assert_eq!(found(&format!("| s01 | p | `a/tests/t.rs::{wrong}` |\n")).len(), 1);
+        }
+        assert_eq!(found("| s02 | it holds | `a/tests/t.rs::holds` |\n").len(), 1);
+    }
+
+    #[test]
+    fn the_manual_names_every_verb_and_flag() {
+        let cli = "
+            #[derive(Debug, Subcommand)]
+            enum Verb {
+                /// Text, Here.
+                Agent(A),
+                ShowAll { x: u8 },
+            }
+            struct A {
+                #[arg(long)]
+                log_format: u8,
+                #[arg(short, long = \"deep\", help = \"x\")]
+                y: u8,
+            }";
+        let path = "crates/tacit/src/cli.rs";
+        let found = |manual: &str| all(&[(MANUAL, manual), (path, cli)]);
+        assert_eq!(found("agent show\\-all \\-\\-log\\-format \\-\\-deep"), [""; 0]);
+        assert_eq!(found("agents show-all --log-formats").len(), 3);
+    }
+}

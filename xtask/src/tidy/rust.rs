@@ -1,0 +1,209 @@
+//! Checks of one Rust file: sizes, words, and who may name what.
+
+use super::Finding;
+use super::source::{Source, identifier, words};
+
+/// Every check of one file.
+pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
+    check_sizes(source, findings);
+    check_functions(source, findings);
+    check_words(source, findings);
+    check_owners(source, findings);
+}
+
+const LINE_CHARACTERS_MAX: usize = 100;
+const FILE_LINES_MAX: usize = 800;
+/// Above this a file deserves a thought about what it is really about.
+const FILE_LINES_NOTED: usize = 500;
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Words of code, and what to write instead. A trailing `*` stands for the rest of an identifier.
+const BANNED_CODE: [(&str, &str); 8] = [
+    ("todo!", "finish it, or return an error that names what is missing"),
+    ("unimplemented!", "finish it, or return an error that names what is missing"),
+    ("dbg!", "remove it before a merge"),
+    ("fn get_*", "name the function after what it returns"),
+    ("*Manager", "name the type after what it is"),
+    ("mod util", "put the function beside the type it serves"),
+    ("mod utils", "put the function beside the type it serves"),
+    ("#[ignore", "a test runs or does not exist"),
+];
+
+/// Words of comments, likewise.
+const BANNED_PROSE: [(&str, &str); 3] = [
+    ("FIXME", "fix it, or say why it is right as it is"),
+    ("XXX", "fix it, or say why it is right as it is"),
+    ("TODO", "do it, or say why it is right as it is"),
+];
+
+/// Names that only some places may use, so that one module owns each library.
+struct Owned {
+    names: &'static [&'static str],
+    /// Prefixes of paths.
+    places: &'static [&'static str],
+    /// Whether unit tests elsewhere may use them too.
+    free_in_tests: bool,
+    why: &'static str,
+}
+
+const OWNED: [Owned; 3] = [
+    Owned {
+        names: &["unsafe"],
+        places: &["crates/tacit-sys/"],
+        free_in_tests: false,
+        why: "only tacit-sys may: wrap it there",
+    },
+    Owned {
+        names: &["rustls", "rustls_pki_types", "aws_lc_rs"],
+        places: &["crates/tacit/src/tls/"],
+        free_in_tests: false,
+        why: "crates/tacit/src/tls owns the library: use what that module exports",
+    },
+    Owned {
+        names: &["rcgen"],
+        places: &["crates/tacit/src/ca.rs", "crates/tacit/src/ca/", "crates/tacit/tests/"],
+        free_in_tests: true,
+        why: "crates/tacit/src/ca owns the library: use what that module exports",
+    },
+];
+
+fn check_sizes(source: &Source, findings: &mut Vec<Finding>) {
+    for (index, line) in source.text.lines().enumerate() {
+        let characters = line.chars().count();
+        // An address cannot be broken over two lines.
+        if characters > LINE_CHARACTERS_MAX && !line.contains("://") {
+            let message = format!("{characters} characters, the limit is {LINE_CHARACTERS_MAX}");
+            findings.push(Finding::new(source, index + 1, message));
+        }
+    }
+    let lines = source.text.lines().count();
+    if lines > FILE_LINES_MAX {
+        let message = format!("{lines} lines, the limit is {FILE_LINES_MAX}: split it by subject");
+        findings.push(Finding::new(source, 0, message));
+    } else if lines > FILE_LINES_NOTED {
+        findings.push(Finding::note(source, format!("{lines} lines: is it about one thing?")));
+    }
+}
+
+/// Counts lines with code between the braces of each function.
+fn check_functions(source: &Source, findings: &mut Vec<Finding>) {
+    for start in words(&source.code, "fn") {
+        let signature = source.code.get(start..).unwrap_or_default();
+        let Some(open) = signature.find(['{', ';']) else { continue };
+        let body = signature.get(open..).unwrap_or_default();
+        let body = body.get(..block_bytes(body)).unwrap_or_default();
+        let with_code = body.lines().filter(|line| !line.trim().is_empty()).count();
+        let lines = with_code.saturating_sub(2);
+        if lines > FUNCTION_LINES_MAX {
+            let name = identifier(signature.get(3..).unwrap_or_default());
+            let message = format!("fn {name}: {lines} lines, the limit is {FUNCTION_LINES_MAX}");
+            findings.push(Finding::new(source, source.line_of(start), message));
+        }
+    }
+}
+
+/// Bytes of the block that starts here, both braces included; 0 where none starts.
+fn block_bytes(code: &str) -> usize {
+    let mut depth = 0_usize;
+    for (at, byte) in code.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth == 0 {
+            return if at == 0 { 0 } else { at + 1 };
+        }
+    }
+    code.len()
+}
+
+fn check_words(source: &Source, findings: &mut Vec<Finding>) {
+    for (pattern, instead) in BANNED_CODE {
+        for offset in matches_of(&source.code, pattern) {
+            let message = format!("`{}`: {instead}", pattern.trim_matches('*'));
+            findings.push(Finding::new(source, source.line_of(offset), message));
+        }
+    }
+    for (word, instead) in BANNED_PROSE {
+        for offset in words(&source.prose, word) {
+            let message = format!("`{word}`: {instead}");
+            findings.push(Finding::new(source, source.line_of(offset), message));
+        }
+    }
+}
+
+fn matches_of<'a>(code: &'a str, pattern: &'a str) -> Vec<usize> {
+    let word = pattern.trim_matches('*');
+    if word == pattern && !pattern.starts_with('#') {
+        return words(code, word).collect();
+    }
+    let bytes = code.as_bytes();
+    let joined = |at: Option<&u8>| at.is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
+    let found = code.match_indices(word).map(|(offset, _)| offset);
+    found
+        .filter(|offset| {
+            let before = offset.checked_sub(1).and_then(|before| bytes.get(before));
+            let after = bytes.get(offset + word.len());
+            (pattern.starts_with(['*', '#']) || !joined(before))
+                && (pattern.ends_with('*') || pattern.starts_with('#') || !joined(after))
+        })
+        .collect()
+}
+
+fn check_owners(source: &Source, findings: &mut Vec<Finding>) {
+    for owned in OWNED {
+        if owned.places.iter().any(|place| source.path.starts_with(place)) {
+            continue;
+        }
+        let code = if owned.free_in_tests { source.code_without_tests() } else { &source.code };
+        for name in owned.names {
+            for offset in words(code, name) {
+                let message = format!("`{name}`: {}", owned.why);
+                findings.push(Finding::new(source, source.line_of(offset), message));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(path: &str, text: &str) -> Vec<String> {
+        let mut findings = Vec::new();
+        check(&Source::new(path, text), &mut findings);
+        findings.iter().map(Finding::render).collect()
+    }
+
+    #[test]
+    fn banned_words_are_found_in_code_and_not_in_strings() {
+        let text = "fn get_size() { todo!() }\nstruct FlowManager;\n// XXX later\nmod util;\n";
+        assert_eq!(messages("x.rs", text).len(), 5);
+        let text = "fn target_size() { say(\"todo! XXX\") }\nstruct Manage;\nmod utility;\n";
+        assert_eq!(messages("x.rs", text), [""; 0]);
+    }
+
+    #[test]
+    fn owned_names_are_refused_outside_their_place() {
+        let text = "use rustls::Stream;\nuse rcgen::Key;\nfn f() { unsafe { g() } }\n";
+        assert_eq!(messages("crates/tacit/src/relay.rs", text).len(), 3);
+        assert_eq!(messages("crates/tacit/src/tls/mod.rs", "use rustls::Stream;"), [""; 0]);
+        assert_eq!(messages("crates/tacit-sys/src/lib.rs", "fn f() { unsafe { } }"), [""; 0]);
+        let text = "//! rustls is named here.\n#[cfg(test)]\nmod tests {\n    use rcgen::Key;\n}\n";
+        assert_eq!(messages("crates/tacit/src/relay.rs", text), [""; 0]);
+    }
+
+    #[test]
+    fn limits_of_size_are_exact() {
+        let function = |lines| format!("fn f() {{\n{}}}\n", "    g();\n\n".repeat(lines));
+        assert_eq!(messages("x.rs", &function(70)), [""; 0]);
+        assert_eq!(messages("x.rs", &function(71)), ["x.rs:1: fn f: 71 lines, the limit is 70"]);
+        assert_eq!(messages("x.rs", &"é".repeat(100)), [""; 0]);
+        assert_eq!(messages("x.rs", &"é".repeat(101)).len(), 1);
+        let address = format!("// https://example.org/{}", "x".repeat(100));
+        assert_eq!(messages("x.rs", &address), [""; 0]);
+        assert_eq!(messages("x.rs", &"\n".repeat(500)), [""; 0]);
+        assert_eq!(messages("x.rs", &"\n".repeat(501)).len(), 1);
+    }
+}
