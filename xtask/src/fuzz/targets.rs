@@ -3,9 +3,11 @@
 //! A target takes any bytes and returns an outcome: the same number for inputs that went the same
 //! way, so far as it can tell cheaply. Beside not panicking, it asserts what must always hold.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tacit_core::proxy_protocol::{self, ProxyError};
+use tacit_core::record::{self, ContentType, KeyRefused, Open, Opener, Protection, Seal, Sealer};
 
 /// One parser.
 pub(crate) struct Target {
@@ -20,12 +22,20 @@ pub(crate) struct Target {
 }
 
 /// All of them; `smoke` runs each.
-pub(crate) const TARGETS: &[Target] = &[Target {
-    name: "proxy-protocol",
-    run: proxy_protocol,
-    seeds: proxy_protocol_seeds,
-    words: &[b"\r\n\r\n\0\r\nQUIT\n", b"PROXY ", b"\x21\x11\0\x0c", b"\x21\x31\0\xd8", b"\x04\0\0"],
-}];
+pub(crate) const TARGETS: &[Target] = &[
+    Target {
+        name: "proxy-protocol",
+        run: proxy_protocol,
+        seeds: proxy_protocol_seeds,
+        words: &[b"\r\n\r\n\0\r\nQUIT\n", b"PROXY ", b"\x21\x11\0\x0c", b"\x04\0\0"],
+    },
+    Target {
+        name: "record",
+        run: record,
+        seeds: record_seeds,
+        words: &[b"\x17\x03\x03\0\x11", b"\x15\x03\x03\0\x13", b"\x16\x03\x03\x40\x11"],
+    },
+];
 
 /// Not one of them: it has a fault, which must be found.
 pub(crate) const CANARY: Target = Target {
@@ -65,6 +75,89 @@ fn proxy_protocol_seeds() -> Vec<Vec<u8>> {
         proxy_protocol::encode(&header, &mut bytes).ok().map(|()| bytes)
     };
     addresses.into_iter().filter_map(header).collect()
+}
+
+/// The first byte chooses the protection, the rest is what a peer sends. Its key takes every tag
+/// for right, so that what lies behind the authentication is reached too.
+fn record(input: &[u8]) -> u64 {
+    let Some((choice, wire)) = input.split_first() else { return 0 };
+    let protection = PROTECTIONS[usize::from(*choice) % PROTECTIONS.len()];
+    let mut opener = Opener::new(protection, NONCE, 0);
+    let mut wire = wire.to_vec();
+    let mut seen = BTreeSet::new();
+    loop {
+        match opener.open_record(&mut AnyTag, &mut wire) {
+            Ok(None) => return outcome(&(protection.is_tls13(), seen, "more")),
+            Err(error) => {
+                return outcome(&(protection.is_tls13(), seen, std::mem::discriminant(&error)));
+            }
+            Ok(Some(opened)) => {
+                assert!(opened.consumed <= wire.len().min(record::RECORD_BYTES_MAX));
+                assert!(opened.payload.end <= opened.consumed);
+                assert!(opened.payload.len() <= record::PAYLOAD_BYTES_MAX);
+                // What was opened can be sealed, and opens again to the same.
+                let payload = wire.get(opened.payload).unwrap_or_default().to_vec();
+                let mut again = Vec::new();
+                let sealed = Sealer::new(protection, NONCE, 0).seal_message(
+                    &mut AnyTag,
+                    opened.content,
+                    &payload,
+                    &mut again,
+                );
+                assert_eq!(sealed, Ok(()));
+                let mut fresh = Opener::new(protection, NONCE, 0);
+                let reopened = fresh.open_record(&mut AnyTag, &mut again).map(|opened| {
+                    opened.map(|o| (o.content, again.get(o.payload).map(<[u8]>::to_vec)))
+                });
+                assert_eq!(reopened, Ok(Some((opened.content, Some(payload)))));
+                seen.insert(opened.content as u8);
+                wire.drain(..opened.consumed);
+            }
+        }
+    }
+}
+
+const PROTECTIONS: [Protection; 4] =
+    [Protection::Tls13Gcm, Protection::Tls13ChaCha, Protection::Tls12Gcm, Protection::Tls12ChaCha];
+const NONCE: record::Nonce = [0; 12];
+
+/// A key that changes nothing and believes everything.
+struct AnyTag;
+
+impl Seal for AnyTag {
+    fn seal(
+        &mut self,
+        _: record::Nonce,
+        _: &[u8],
+        _: &mut [u8],
+    ) -> Result<[u8; record::TAG_BYTES], KeyRefused> {
+        Ok([0; record::TAG_BYTES])
+    }
+}
+
+impl Open for AnyTag {
+    fn open(&mut self, _: record::Nonce, _: &[u8], _: &mut [u8]) -> Result<(), KeyRefused> {
+        Ok(())
+    }
+}
+
+/// For each protection: data, an alert, an empty record.
+fn record_seeds() -> Vec<Vec<u8>> {
+    let messages: [(ContentType, &[u8]); 4] = [
+        (ContentType::ApplicationData, b"data"),
+        (ContentType::Handshake, &[24, 0, 0, 1, 0]),
+        (ContentType::ApplicationData, b""),
+        (ContentType::Alert, &[1, 0]),
+    ];
+    let seed = |(choice, protection): (u8, Protection)| {
+        let mut sealer = Sealer::new(protection, NONCE, 0);
+        let mut wire = vec![choice];
+        for (content, message) in messages {
+            sealer.seal_message(&mut AnyTag, content, message, &mut wire).ok()?;
+        }
+        Some(wire)
+    };
+    (0..).zip(PROTECTIONS).filter_map(seed).collect()
 }
 
 /// Believes a length without looking, after a word that must stand first and a byte to be guessed:
