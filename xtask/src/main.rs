@@ -1,6 +1,6 @@
 //! The developers' own commands: `cargo xtask VERB`. One file or folder a verb.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod ci;
@@ -41,10 +41,12 @@ fn main() -> ExitCode {
 /// What a verb ends with: nothing, or a line for the developer.
 type Outcome = Result<(), String>;
 
-/// The folder with the workspace's `Cargo.toml`.
+/// The folder with the workspace's `Cargo.toml`. cargo says where this run's sources are; what was
+/// true at compile time may be another checkout that shares the target folder.
 fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let here = std::env::var_os("CARGO_MANIFEST_DIR");
+    let here = here.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    here.parent().unwrap_or(&here).to_path_buf()
 }
 
 const EXIT_USAGE: u8 = 64;

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Finding;
 use super::source::{Source, identifier, words};
 
-/// The stream lane, in the order a connection passes through it.
-const STAGES: [&str; 5] = ["intercept", "connection", "secure", "relay", "account"];
+/// The stream lane: first what its stages share, then the stages in the order a connection passes
+/// through them.
+const STAGES: [&str; 7] = ["leg", "gate", "intercept", "connection", "secure", "relay", "account"];
 const STAGES_FOLDER: &str = "crates/tacit/src/stream/";
 const STAGES_PATH: &str = "crate::stream::";
 
@@ -78,7 +79,13 @@ pub(crate) fn check_stage_order(sources: &[Source], findings: &mut Vec<Finding>)
     for source in sources {
         let Some(inside) = source.path.strip_prefix(STAGES_FOLDER) else { continue };
         let stage = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-        let Some(place) = STAGES.iter().position(|known| *known == stage) else { continue };
+        let Some(place) = STAGES.iter().position(|known| *known == stage) else {
+            if inside != "mod.rs" {
+                let message = "not a known stage: give it a place in the order that tidy has";
+                findings.push(Finding::new(source, 0, message));
+            }
+            continue;
+        };
         let to_stream = match inside.split('/').count() {
             1 => "super::",
             _ if inside.ends_with("/mod.rs") => "super::",
@@ -184,6 +191,8 @@ mod tests {
             ("crates/tacit/src/stream/secure/a.rs", "fn f() { super::super::relay::run() }"),
             ("crates/tacit/src/stream/secure.rs", "use super::{connection::C, account};"),
             ("crates/tacit/src/stream/secure.rs", "use crate::stream::Everything;"),
+            ("crates/tacit/src/stream/leg.rs", "use super::intercept::Arrival;"),
+            ("crates/tacit/src/stream/novelty.rs", ""),
         ] {
             assert_eq!(render(check_stage_order, &[wrong]), [wrong.0]);
         }
