@@ -57,19 +57,19 @@ impl Diagnostic {
     /// A finding that stops the policy.
     #[must_use]
     pub fn error(position: Position, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, position, message: message.into(), fix: None }
+        Self { severity: Severity::Error, position, message: one_line(message), fix: None }
     }
 
     /// A finding that does not.
     #[must_use]
     pub fn warning(position: Position, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, position, message: message.into(), fix: None }
+        Self { severity: Severity::Warning, position, message: one_line(message), fix: None }
     }
 
     /// The same with advice.
     #[must_use]
     pub fn with_fix(mut self, fix: impl Into<String>) -> Self {
-        self.fix = Some(fix.into());
+        self.fix = Some(one_line(fix));
         self
     }
 
@@ -83,5 +83,32 @@ impl Diagnostic {
             text.push_str(fix);
         }
         text
+    }
+}
+
+/// Findings quote the text they are about; what it holds must neither break the line nor speak to
+/// the terminal.
+fn one_line(text: impl Into<String>) -> String {
+    let text = text.into();
+    if !text.contains(char::is_control) {
+        return text;
+    }
+    let mut line = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_control_characters_are_escaped() {
+        let finding =
+            Diagnostic::error(Position::default(), "no `a\n\u{1b}[31mé`").with_fix("x\ty");
+        assert_eq!(finding.message, "no `a\\n\\u{1b}[31mé`");
+        assert_eq!(finding.fix.as_deref(), Some("x\\ty"));
     }
 }

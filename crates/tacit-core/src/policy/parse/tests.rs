@@ -18,7 +18,13 @@ tls     = { role = "server", identity = "web", client-cert = "required", trust =
 name    = "out"
 listen  = "127.0.0.1:9000"
 connect = "db.corp.example:5433"
-tls     = { role = "client", trust = "corp", identity = "web", server-name = "db.corp.example", min-version = "1.3", rekey = { bytes = "1GiB", after = "1h" } }
+[rule.tls]
+role        = "client"
+trust       = "corp"
+identity    = "web"
+server-name = "db.corp.example"
+min-version = "1.3"
+rekey       = { bytes = "1GiB", after = "1h" }
 "#;
 
 #[test]

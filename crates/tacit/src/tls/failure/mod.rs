@@ -1,7 +1,7 @@
 //! Why a handshake failed: who has to act, and what to do, in one line.
 //!
 //! The errors of the TLS library name protocol states; operators need to know whether it is the
-//! peer, this host, the policy or the network. Each failure also has a `kind` for counters and logs.
+//! peer, this host, the policy or the network. Each failure has a `kind` for counters and logs too.
 //!
 //! Old and foreign protocols are told from the first bytes the peer sent. They are looked at only
 //! after the handshake has failed: nothing is ever delayed, or decided, by them.
