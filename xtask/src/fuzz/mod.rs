@@ -26,7 +26,7 @@ use engine::{Failure, Fuzzer};
 use targets::{CANARY, TARGETS, Target};
 
 /// Runs of each target in `smoke`.
-const SMOKE_RUNS: u64 = 200_000;
+const SMOKE_RUNS: u64 = 30_000;
 /// Runs within which the canary must be found; seeds take some hundred.
 const CANARY_RUNS: u64 = 20_000;
 const SMOKE_SEED: u64 = 1;

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use tacit_core::policy;
 use tacit_core::proxy_protocol::{self, ProxyError};
 use tacit_core::record::{self, ContentType, KeyRefused, Open, Opener, Protection, Seal, Sealer};
 
@@ -34,6 +35,43 @@ pub(crate) const TARGETS: &[Target] = &[
         run: record,
         seeds: record_seeds,
         words: &[b"\x17\x03\x03\0\x11", b"\x15\x03\x03\0\x13", b"\x16\x03\x03\x40\x11"],
+    },
+    Target {
+        name: "policy",
+        run: policy,
+        seeds: Vec::new,
+        words: &[
+            b"version = 1\n",
+            b"[[rule]]\n",
+            b"name = ",
+            b"listen = ",
+            b"connect = ",
+            b"tls = {",
+            b"role = ",
+            b"trust = ",
+            b"rekey = {",
+            b"permit = true\n",
+            b"deny = true\n",
+            b"\"",
+            b"\"\"\"",
+            b"[",
+            b"]",
+            b"{",
+            b"}",
+            b"=",
+            b"\n",
+            b"#",
+            b"\xef\xbb\xbf",
+            b"\xc3\xa9",
+            b"0x",
+            b"1e9",
+            b"-1",
+            b"::",
+            b"/33",
+            b"GiB",
+            b"remote = ",
+            b"direction = ",
+        ],
     },
 ];
 
@@ -158,6 +196,29 @@ fn record_seeds() -> Vec<Vec<u8>> {
         Some(wire)
     };
     (0..).zip(PROTECTIONS).filter_map(seed).collect()
+}
+
+/// Whatever the text, each finding has its place in it and reads as one line, and there is a policy
+/// exactly if there is no error.
+fn policy(input: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(input);
+    let parsed = policy::parse(&text);
+    let lines = text.split('\n').count();
+    for finding in &parsed.diagnostics {
+        assert!((1..=lines).contains(&finding.position.line), "{finding:?}");
+        assert!(finding.position.column >= 1, "{finding:?}");
+        for line in [Some(&finding.message), finding.fix.as_ref()].into_iter().flatten() {
+            assert!(!line.contains(char::is_control), "{finding:?}");
+        }
+    }
+    let errors = parsed.diagnostics.iter().any(|f| f.severity == policy::Severity::Error);
+    assert_eq!(parsed.policy.is_none(), errors, "{:?}", parsed.diagnostics);
+    // The words of the first finding, without what it quotes and counts.
+    let first = parsed.diagnostics.first().map(|finding| {
+        let said = finding.message.split('`').step_by(2).collect::<String>();
+        said.replace(|c: char| c.is_ascii_digit(), "")
+    });
+    outcome(&(first, parsed.diagnostics.len().min(4), parsed.policy.map(|p| p.rules.len())))
 }
 
 /// Believes a length without looking, after a word that must stand first and a byte to be guessed:

@@ -115,25 +115,55 @@ fn proof_exists(sources: &[Source], proof: &str) -> bool {
 
 const MANUAL: &str = "docs/tacit.1";
 const COMMAND_LINE: &str = "crates/tacit/src/cli";
+const POLICY_MANUAL: &str = "docs/tacit.toml.5";
+const POLICY_WORDS: &str = "crates/tacit-core/src/policy/parse/words.rs";
 
-/// Every verb and every long flag of the command line stands in tacit(1).
+/// Every verb and every long flag of the command line stands in tacit(1), every word of the policy
+/// language in tacit.toml(5).
 pub(crate) fn check_manual(sources: &[Source], findings: &mut Vec<Finding>) {
-    let Some(manual) = sources.iter().find(|source| source.path == MANUAL) else { return };
-    // In troff a hyphen that can be copied is `\-`.
-    let text = manual.text.replace("\\-", "-");
-    for source in sources.iter().filter(|source| source.path.starts_with(COMMAND_LINE)) {
-        let verbs = verbs(&source.code).into_iter();
-        for (offset, word) in verbs.chain(flags(source)) {
-            let named = text.match_indices(&word).any(|(at, _)| {
-                let after = text.get(at + word.len()..).and_then(|rest| rest.chars().next());
-                !after.is_some_and(|c| c.is_alphanumeric() || c == '-')
-            });
-            if !named {
-                let message = format!("`{word}` is missing from {MANUAL}");
+    for source in sources {
+        let (manual, words) = match source.path.as_str() {
+            POLICY_WORDS => (POLICY_MANUAL, policy_words(source)),
+            path if path.starts_with(COMMAND_LINE) => {
+                (MANUAL, [verbs(&source.code), flags(source)].concat())
+            }
+            _ => continue,
+        };
+        let Some(manual) = sources.iter().find(|source| source.path == manual) else { continue };
+        for (offset, word) in words {
+            if !names_word(manual, &word) {
+                let message = format!("`{word}` is missing from {}", manual.path);
                 findings.push(Finding::new(source, source.line_of(offset), message));
             }
         }
     }
+}
+
+/// Whether `word` stands in a manual by itself. In troff a hyphen that can be copied is `\\-`.
+fn names_word(manual: &Source, word: &str) -> bool {
+    let text = manual.text.replace("\\-", "-");
+    text.match_indices(word).any(|(at, _)| {
+        let after = text.get(at + word.len()..).and_then(|rest| rest.chars().next());
+        !after.is_some_and(|c| c.is_alphanumeric() || c == '-')
+    })
+}
+
+/// Every word in quotes that could be a key or value of the policy language.
+fn policy_words(source: &Source) -> Vec<(usize, String)> {
+    let length = source.code_without_tests().len();
+    let text = source.text.get(..length).unwrap_or_default();
+    let quotes = text.match_indices('"').map(|(at, _)| at);
+    let mut words = Vec::new();
+    for at in quotes {
+        let word = text.get(at + 1..).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+        let plain = |c: char| c.is_ascii_lowercase() || c == '-';
+        // The same place is blank where strings are blanked: else the quote stands in a comment.
+        let is_string = source.prose.as_bytes().get(at + 1) == Some(&b' ');
+        if is_string && word.len() > 1 && word.chars().all(plain) {
+            words.push((at, word.to_owned()));
+        }
+    }
+    words
 }
 
 /// The variants of every enum that derives `Subcommand`, as they are typed.
@@ -267,5 +297,13 @@ mod tests {
         let found = |manual: &str| all(&[(MANUAL, manual), (path, cli)]);
         assert_eq!(found("agent show\\-all \\-\\-log\\-format \\-\\-deep"), [""; 0]);
         assert_eq!(found("agents show-all --log-formats").len(), 3);
+    }
+
+    #[test]
+    fn the_manual_names_every_word_of_the_policy() {
+        let words = "//! \"not-this\"\nconst W: [&str; 2] = [\"client-cert\", \"a title\"];\n";
+        let found = |manual: &str| all(&[(POLICY_MANUAL, manual), (POLICY_WORDS, words)]);
+        assert_eq!(found("client\\-cert"), [""; 0]);
+        assert_eq!(found("client-certificate").len(), 1);
     }
 }
