@@ -28,8 +28,11 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The part of `code` before the unit tests at the end of the file.
+    /// The part of `code` before the unit tests at the end of the file; nothing of `tests.rs`.
     pub(crate) fn code_without_tests(&self) -> &str {
+        if self.path.ends_with("/tests.rs") {
+            return "";
+        }
         let end = self.code.find("#[cfg(test)]\nmod tests").unwrap_or(self.code.len());
         self.code.get(..end).unwrap_or_default()
     }
