@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Finding;
 use super::source::{Source, identifier, words};
 
-/// The stream lane: first what its stages share, then the stages in the order a connection passes
-/// through them.
-const STAGES: [&str; 7] = ["leg", "gate", "intercept", "connection", "secure", "relay", "account"];
+/// The stream lane: what its stages share, the stages in the order a connection passes through
+/// them, and last the function that is this order and knows them all.
+const STAGES: [&str; 8] =
+    ["leg", "gate", "intercept", "connection", "secure", "relay", "account", "serve"];
 const STAGES_FOLDER: &str = "crates/tacit/src/stream/";
 const STAGES_PATH: &str = "crate::stream::";
 
@@ -184,6 +185,7 @@ mod tests {
             ("crates/tacit/src/stream/relay/pump.rs", "use super::account;"),
             ("crates/tacit/src/stream/mod.rs", "use crate::stream::account;"),
             ("crates/tacit/src/stream/account.rs", "use super::intercept::Arrival;"),
+            ("crates/tacit/src/stream/serve.rs", "use super::account::Ledger;"),
         ];
         assert_eq!(render(check_stage_order, &right), [""; 0]);
         for wrong in [
