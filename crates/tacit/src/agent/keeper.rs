@@ -141,16 +141,21 @@ impl Agents {
     /// Removes agents that ended; the code of the last one.
     fn reap(&mut self) -> io::Result<Option<ExitCode>> {
         let mut code = ExitCode::SUCCESS;
-        let mut at = 0;
-        while at < self.running.len() {
-            match self.running[at].try_wait()? {
-                None => at += 1,
-                Some(status) => {
-                    let status = status.code().and_then(|code| u8::try_from(code).ok());
-                    code = status.map_or(ExitCode::FAILURE, ExitCode::from);
-                    self.running.remove(at);
-                }
+        let mut failed = None;
+        self.running.retain_mut(|child| match child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                let status = status.code().and_then(|code| u8::try_from(code).ok());
+                code = status.map_or(ExitCode::FAILURE, ExitCode::from);
+                false
             }
+            Err(error) => {
+                failed = Some(error);
+                true
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error);
         }
         Ok(self.running.is_empty().then_some(code))
     }

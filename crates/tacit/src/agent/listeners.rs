@@ -39,7 +39,7 @@ pub(super) fn wanted(policy: &Policy) -> BTreeMap<String, (Address, Wanted)> {
             let wanted = Wanted { clear, unix: fixed.unix.clone() };
             all.entry(address.to_string())
                 .and_modify(|(_, known): &mut (Address, Wanted)| known.clear |= clear)
-                .or_insert((address.clone(), wanted));
+                .or_insert_with(|| (address.clone(), wanted));
         }
     }
     all

@@ -386,7 +386,7 @@ impl Agent {
 
     /// Accepts no more.
     async fn drain(&mut self, timeout: Option<Duration>) {
-        let timeout = timeout.or(self.live.load().limits().drain);
+        let timeout = timeout.or_else(|| self.live.load().limits().drain);
         self.draining = Some(Drain { until: timeout.map(|timeout| Instant::now() + timeout) });
         for (_, (id, _closed)) in std::mem::take(&mut self.listeners) {
             self.workers.unlisten(id).await;
@@ -480,7 +480,7 @@ fn file_name(options: &Options) -> String {
 
 fn worker_count(policy: &Policy) -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    policy.agent.workers.unwrap_or((cpus / 2).max(1))
+    policy.agent.workers.unwrap_or_else(|| (cpus / 2).max(1))
 }
 
 /// Cubic where the kernel has it: model-based algorithms cost a relay on one host twice the CPU.

@@ -143,7 +143,7 @@ fn bytes(value: &Value) -> String {
         1_048_576..1_073_741_824 => ("MiB", 20),
         _ => ("GiB", 30),
     };
-    let tenths = (count >> (shift - 4)) * 10 >> 4;
+    let tenths = ((count >> (shift - 4)) * 10) >> 4;
     format!("{}.{}{unit}", tenths / 10, tenths % 10)
 }
 

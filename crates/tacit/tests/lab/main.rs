@@ -1,0 +1,15 @@
+//! The agent as its users meet it: the real program, real sockets, real peers, on loopback.
+//!
+//! One test binary, one file a subject. Each test has a [`harness::Lab`] of its own: a directory,
+//! a private CA, and whatever agents it starts; all of it is gone when the test ends. A peer that
+//! is not installed fails the test and says what to install.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test stops at what it did not expect"
+)]
+#![allow(unreachable_pub, reason = "nobody but this binary sees it")]
+
+mod harness;
+
+mod smoke;
