@@ -1,0 +1,29 @@
+# The commands of a working day. `make` alone lists them.
+#
+# Everything is idempotent; scripts/install-*.sh install through apt only what is not there.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint
+
+help: ## This list.
+	@echo "tacit: TLS by policy for programs that cannot be changed"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
+	@echo
+	@echo "The program itself: cargo build --release && target/release/tacit --help"
+
+demo: ## Two agents, curl, openssl and a tap on the wire, in about a minute once built.
+	@./demo/demo.sh
+
+test: ## Everything that has to pass before a change is merged.
+	./scripts/install-deps.sh
+	cargo xtask ci
+
+bench: ## CPU and rate beside stunnel, HAProxy and Envoy in the same topology.
+	./scripts/install-bench.sh
+	cargo xtask bench
+
+lint: ## Format and clippy only: the quick look before a commit.
+	cargo fmt --all -- --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings

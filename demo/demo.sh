@@ -1,0 +1,367 @@
+#!/usr/bin/env bash
+# tacit shown on programs that cannot be changed: python's web server, curl, openssl.
+#
+#   curl --clear--> tacit "laptop" --TLS--> [tap] --TLS--> tacit "server" --clear--> http.server
+#
+# Every command is printed before it runs; everything stays on loopback, in one temporary directory
+# that is removed at the end (TACIT_DEMO_KEEP=1 keeps it). Exit 0 if every expectation held.
+set -euo pipefail
+
+REQUESTS=1000
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+# ---------------------------------------------------------------- how things are shown
+
+bold='' plain=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' plain=$'\e[0m'; fi
+
+part=0
+heading() {
+    part=$((part + 1))
+    printf '\n%s== %d. %s ==%s\n' "$bold" "$part" "$*" "$plain"
+}
+text() { printf '%s\n' "$@"; }
+indent() { sed 's/^/    /'; }
+
+# The command as it would be typed.
+typed() {
+    local word line=''
+    for word in "$@"; do
+        case $word in
+        *[!A-Za-z0-9_./:=@%+,-]* | '') line+=" '$word'" ;;
+        *) line+=" $word" ;;
+        esac
+    done
+    printf '%s' "${line# }"
+}
+
+# show COMMAND...: prints the command, runs it, prints and keeps what it said in $output. Where
+# $only is set, just the lines that match it are printed.
+output='' status=0 only=''
+show() {
+    printf '\n  %s$ %s%s%s\n' "$bold" "$(typed "$@")" "${only:+ 2>&1 | grep -E \"$only\"}" "$plain"
+    status=0
+    output=$("$@" 2>&1 </dev/null) || status=$?
+    [ -z "$output" ] || grep -E -- "$only" <<<"$output" | indent || true
+    only=''
+}
+
+results=()
+failures=0
+# expect TEXT COMMAND...: the command must succeed; the text goes into the summary.
+expect() {
+    local what=$1
+    shift
+    if "$@"; then
+        results+=("ok      $what")
+        printf '  -> ok: %s\n' "$what"
+    else
+        results+=("FAILED  $what")
+        failures=$((failures + 1))
+        printf '  -> FAILED: %s\n' "$what"
+    fi
+}
+says() { grep -qE -- "$1" <<<"$output"; }
+succeeded() { [ "$status" -eq 0 ]; }
+refused() { [ "$status" -ne 0 ] && ! says "$marker"; }
+
+# ---------------------------------------------------------------- processes and their end
+
+work='' pids=()
+# Runs at every exit. Ends what was started here, by pid, and nothing else.
+clean_up() {
+    local pid
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+    for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
+    [ -n "$work" ] || return 0
+    if [ -n "${TACIT_DEMO_KEEP:-}" ]; then
+        echo "kept: $work"
+    else
+        rm -rf "$work"
+    fi
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# start NAME COMMAND...: runs in the background, output to NAME.log, pid in $started.
+started=0
+start() {
+    local name=$1
+    shift
+    printf '\n  %s$ %s &%s\n' "$bold" "$(typed "$@")" "$plain"
+    "$@" >"$name.log" 2>&1 </dev/null &
+    started=$!
+    pids+=("$started")
+}
+
+# wait_for NAME COMMAND...: until the command succeeds; 10 seconds, then the log and the end.
+wait_for() {
+    local name=$1 try
+    shift
+    for ((try = 0; try < 100; try++)); do
+        if "$@" >/dev/null 2>&1; then return 0; fi
+        sleep 0.1
+    done
+    echo "FAILED: $name is not ready after 10 seconds; it said:"
+    indent <"$name.log"
+    exit 1
+}
+
+# free_ports COUNT: ports nobody has, outside the range the kernel gives to outgoing connections
+# (one of those could take a port between here and the program that is to listen on it).
+free_ports() {
+    python3 - "$1" <<'PYTHON'
+import pathlib, random, socket, sys
+outgoing = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+last = int(outgoing[0]) if int(outgoing[0]) > 12000 else 65000
+found = []
+for port in random.sample(range(10000, last), last - 10000):
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+    found.append(port)
+    if len(found) == int(sys.argv[1]):
+        break
+print(*found)
+PYTHON
+}
+
+# ---------------------------------------------------------------- preparation
+
+text "tacit puts TLS under programs that cannot be changed. This demonstration takes a web server" \
+    "that speaks no TLS, gives it mutual TLS, and lets a client that speaks no TLS reach it."
+
+heading "Build"
+"$root/scripts/install-deps.sh" demo
+if [ -z "${TACIT:-}" ]; then
+    text "  cargo build --release (the first time takes some minutes)"
+    cargo build --release --locked --manifest-path "$root/Cargo.toml" --package tacit
+    TACIT=${CARGO_TARGET_DIR:-$root/target}/release/tacit
+fi
+
+# Loopback needs no proxy, and a private curl configuration would make this another demonstration.
+unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
+work=$(mktemp -d "${TMPDIR:-/tmp}/tacit-demo.XXXXXX")
+touch "$work/.curlrc"
+export CURL_HOME=$work
+mkdir "$work/bin" "$work/site"
+ln -s "$root/demo" "$work/demo"
+ln -s "$(realpath "$TACIT")" "$work/bin/tacit"
+PATH=$work/bin:$PATH
+cd "$work"
+show tacit --version
+expect "tacit runs" succeeded
+succeeded || exit 1
+ports=$(free_ports 6)
+read -r web_port server_port laptop_port tapped_port wire_tap_port clear_tap_port <<<"$ports"
+
+# ---------------------------------------------------------------- the parts
+
+heading "A program that knows nothing of TLS"
+marker=the-crown-jewels-in-clear
+printf 'order 4711: %s\n' "$marker" >site/order.txt
+start web python3 -m http.server --bind 127.0.0.1 --directory site "$web_port"
+web_pid=$started
+wait_for web curl -sS --max-time 2 -o /dev/null "http://127.0.0.1:$web_port/"
+show curl -sS --max-time 20 "http://127.0.0.1:$web_port/order.txt"
+expect "python's http.server answers in clear on loopback" says "$marker"
+
+heading "A private CA and three certificates"
+show tacit ca init --dir pki --name "Demo CA"
+expect "tacit ca init makes a CA" succeeded
+show tacit ca issue --dir pki localhost --san 127.0.0.1 --server
+expect "tacit ca issue makes a certificate for the server" succeeded
+show tacit ca issue --dir pki laptop --client
+expect "... and one for the laptop" succeeded
+show tacit ca issue --dir pki alice --client
+expect "... and one for Alice, who uses curl" succeeded
+show tacit ca show --dir pki
+
+heading "tacit before the server: clients must show a certificate"
+cat >server.toml <<POLICY
+version = 1
+
+[identity.web]
+cert = "pki/localhost.pem"
+key  = "pki/localhost.key"
+
+[trust.demo]
+ca = "pki/ca.pem"
+
+[[rule]]
+name    = "front"
+listen  = "127.0.0.1:$server_port"
+connect = "127.0.0.1:$web_port"
+tls     = { role = "server", identity = "web", client-cert = "required", trust = "demo" }
+POLICY
+show cat server.toml
+show tacit check server.toml
+expect "the server's policy is accepted" says '^policy OK, 1 rule'
+start server tacit agent --policy server.toml --control server.sock --audit server.audit
+server_pid=$started
+wait_for server tacit show limits --control server.sock
+
+heading "Who gets in"
+text "curl, which can speak TLS, with Alice's certificate:"
+only='SSL connection|subject:|issuer:|verify ok|order 4711'
+show curl -sS -v --max-time 20 --cacert pki/ca.pem --cert pki/alice.pem --key pki/alice.key \
+    "https://localhost:$server_port/order.txt"
+expect "curl with a certificate gets the order over TLS 1.3" says "SSL connection using TLSv1.3"
+expect "... and the whole order" says "$marker"
+text "" "curl without a certificate:"
+show curl -sS --max-time 20 --cacert pki/ca.pem "https://localhost:$server_port/order.txt"
+expect "curl without a certificate is refused" refused
+text "" "curl without TLS:"
+show curl -sS --max-time 20 "http://localhost:$server_port/order.txt"
+expect "plain HTTP at the TLS port is refused" refused
+text "" "What the agent noted about the three:"
+show cat server.audit
+expect "the audit log tells the allowed connection from the refused" says "front"
+text "" "openssl's view of the same port:"
+show timeout 20 openssl s_client -brief -connect "localhost:$server_port" \
+    -servername localhost -CAfile pki/ca.pem \
+    -verify_return_error -verify_hostname localhost -cert pki/alice.pem -key pki/alice.key
+expect "openssl verifies the server's certificate and name" says "Verification: OK"
+expect "openssl sees TLS 1.3" says "Protocol version: TLSv1.3"
+
+heading "A second tacit, so that a client without TLS gets in too"
+cat >laptop.toml <<POLICY
+version = 1
+
+[identity.laptop]
+cert = "pki/laptop.pem"
+key  = "pki/laptop.key"
+
+[trust.demo]
+ca = "pki/ca.pem"
+
+[[rule]]
+name    = "out"
+listen  = "127.0.0.1:$laptop_port"
+connect = "127.0.0.1:$server_port"
+tls     = { role = "client", trust = "demo", identity = "laptop", server-name = "localhost" }
+
+[[rule]]
+name    = "out-tapped"            # the same, with a tap on the wire
+listen  = "127.0.0.1:$tapped_port"
+connect = "127.0.0.1:$wire_tap_port"
+tls     = { role = "client", trust = "demo", identity = "laptop", server-name = "localhost" }
+POLICY
+show cat laptop.toml
+show tacit check laptop.toml
+expect "the laptop's policy is accepted" says '^policy OK, 2 rules'
+start laptop tacit agent --policy laptop.toml --control laptop.sock
+laptop_pid=$started
+wait_for laptop tacit show limits --control laptop.sock
+show curl -sS --max-time 20 "http://127.0.0.1:$laptop_port/order.txt"
+expect "plain curl reaches the server through two agents" says "$marker"
+
+heading "What somebody on the wire reads"
+text "Two taps record every byte: one before the first tacit, one between the two."
+start clear-tap python3 demo/tap.py "$clear_tap_port" "$tapped_port" clear-tap
+wait_for clear-tap test -e clear-tap/ready
+start wire-tap python3 demo/tap.py "$wire_tap_port" "$server_port" wire-tap
+wait_for wire-tap test -e wire-tap/ready
+show curl -sS --max-time 20 "http://127.0.0.1:$clear_tap_port/order.txt"
+expect "the order arrives through both taps" says "$marker"
+words=("$marker" "GET /order.txt" "HTTP/1." "SimpleHTTP" "curl/")
+text "" "The tap before the first tacit (the words looked for: ${words[*]}):"
+show python3 demo/read_tap.py clear-tap "${words[@]}"
+expect "the tap works: it finds the words where they are in clear" \
+    says '^clear-text-hits=[1-9]'
+text "" "The same between the two agents:"
+show python3 demo/read_tap.py wire-tap "${words[@]}"
+expect "between the agents there are TLS records" says 'application-data=[1-9]'
+expect "between the agents there is no byte outside a record" says '^bytes-outside-records=0$'
+expect "between the agents there is none of the words" says '^clear-text-hits=0$'
+
+heading "The displays, while a connection is open"
+exec 9<>"/dev/tcp/127.0.0.1/$laptop_port"
+printf 'GET /order.txt HTTP/1.0\r\n' >&9 # the empty line that ends a request is held back
+connection_shown() { tacit show connections --control "$1" | grep -q "$2"; }
+wait_for laptop connection_shown laptop.sock out
+wait_for server connection_shown server.sock front
+for what in connections rules identities limits; do
+    show tacit show "$what" --control server.sock
+    case $what in
+    connections) expect "show connections has the open one, its rule and version" says 'front.*1\.3' ;;
+    rules) expect "show rules has the rule" says front ;;
+    identities) expect "show identities has the identity" says web ;;
+    limits) expect "show limits has the limits" succeeded ;;
+    esac
+done
+text "" "The laptop's side of the same connection, for programs:"
+show tacit show connections --json --control laptop.sock
+is_json() { python3 -m json.tool <<<"$output" >/dev/null; }
+expect "show --json prints JSON" is_json
+printf '\r\n' >&9
+output=$(timeout 20 cat <&9 || true)
+exec 9<&-
+expect "the held connection ends with its answer" says "$marker"
+
+# ---------------------------------------------------------------- the price
+
+cpu_ms() { python3 demo/cpu.py "$1"; }
+
+# measure LABEL URL [CURL OPTION...]: CPU of every process for the requests, one row of the table.
+table=''
+measure() {
+    local label=$1 url=$2 before after curl_ms web_ms laptop_ms server_ms total codes
+    shift 2
+    before=("$(cpu_ms "$web_pid")" "$(cpu_ms "$laptop_pid")" "$(cpu_ms "$server_pid")")
+    TIMEFORMAT='%U %S'
+    { time curl -sS --max-time 120 -o /dev/null -w '%{http_code}\n' "$@" \
+        "$url?[1-$REQUESTS]" >codes 2>curl.err || true; } 2>curl.time
+    after=("$(cpu_ms "$web_pid")" "$(cpu_ms "$laptop_pid")" "$(cpu_ms "$server_pid")")
+    curl_ms=$(awk '{ printf "%d", ($1 + $2) * 1000 }' curl.time)
+    web_ms=$((after[0] - before[0]))
+    laptop_ms=$((after[1] - before[1]))
+    server_ms=$((after[2] - before[2]))
+    total=$((curl_ms + laptop_ms + server_ms + web_ms))
+    codes=$(grep -c '^200$' codes || true)
+    indent <curl.err
+    table+=$(printf '%-34s %6d %9d %9d %12d %7d' \
+        "$label" "$curl_ms" "$laptop_ms" "$server_ms" "$web_ms" "$total")$'\n'
+    expect "$label: $REQUESTS of $REQUESTS requests answered" test "$codes" -eq "$REQUESTS"
+}
+
+heading "What it costs: CPU of each process for $REQUESTS requests"
+text "One connection for each request, as this web server wants it: with TLS this is $REQUESTS times" \
+    "connecting and shaking hands, the dearest way to use TLS. One curl asks, one request at a time."
+measure "without tacit" "http://127.0.0.1:$web_port/order.txt"
+measure "curl's own TLS, one tacit" "https://localhost:$server_port/order.txt" \
+    --cacert pki/ca.pem --cert pki/alice.pem --key pki/alice.key
+measure "plain curl, two tacits" "http://127.0.0.1:$laptop_port/order.txt"
+text "" "  CPU in milliseconds, user and system (the kernel counts in steps of 10):"
+{
+    printf '%-34s %6s %9s %9s %12s %7s\n' '' curl laptop server http.server sum
+    printf '%s' "$table"
+} | indent
+
+heading "The agents end when told"
+for agent in laptop server; do
+    pid_name=${agent}_pid
+    kill "${!pid_name}"
+    status=0
+    wait "${!pid_name}" || status=$?
+    output=$(cat "$agent.log")
+    expect "the agent \"$agent\" ends with exit status 0" succeeded
+done
+
+# ---------------------------------------------------------------- the summary
+
+heading "Summary"
+printf '  %s\n' "${results[@]}"
+echo
+if [ "$failures" -gt 0 ]; then
+    text "$failures of ${#results[@]} expectations FAILED; the agents' last words:"
+    tail -n 5 server.log laptop.log | indent
+    exit 1
+fi
+text "All ${#results[@]} expectations held. Neither the web server nor curl was changed or told about TLS:" \
+    "who has a certificate gets in, who has none does not, and the wire shows nothing." \
+    "" \
+    "Next: README.md for a policy of your own, docs/tacit.1 (man -l docs/tacit.1) for every command."

@@ -1,0 +1,56 @@
+"""A tap on the wire: forwards TCP and keeps a copy of every byte, each direction apart.
+
+    tap.py LISTEN_PORT CONNECT_PORT DIRECTORY
+
+Connection N leaves DIRECTORY/N.there and DIRECTORY/N.back; DIRECTORY/ready appears when the tap
+listens. Loopback only. It changes nothing and understands nothing: what it records is what
+anybody between the two ends could have read.
+"""
+
+import asyncio
+import itertools
+import pathlib
+import sys
+
+READ_BYTES = 65536
+
+
+async def copy(reader, writer, record):
+    """Carries one direction to its end, then passes the end on."""
+    try:
+        while data := await reader.read(READ_BYTES):
+            record.write(data)
+            record.flush()
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+    except ConnectionError:
+        writer.transport.abort()
+
+
+async def main(listen_port, connect_port, directory):
+    numbers = itertools.count(1)
+
+    async def serve(near_reader, near_writer):
+        name = directory / f"{next(numbers)}"
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", connect_port)
+        with (
+            open(f"{name}.there", "wb") as there,
+            open(f"{name}.back", "wb") as back,
+        ):
+            await asyncio.gather(
+                copy(near_reader, far_writer, there),
+                copy(far_reader, near_writer, back),
+            )
+        near_writer.close()
+        far_writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", listen_port)
+    (directory / "ready").touch()
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    tap_directory = pathlib.Path(sys.argv[3])
+    tap_directory.mkdir()
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), tap_directory))

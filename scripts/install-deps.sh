@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Installs what the build, the demonstration and the tests need and this machine lacks.
+#
+#   scripts/install-deps.sh          what the tests need (and so everything)
+#   scripts/install-deps.sh demo     what `make demo` needs
+#
+# Looks first, so a second run takes a moment and needs neither root nor network. Installs from the
+# distribution (apt) alone; elsewhere it prints what is missing. Rust itself is not installed.
+set -euo pipefail
+
+purpose=${1:-test}
+case $purpose in
+demo | test) ;;
+*)
+    echo "usage: $0 [demo|test]" >&2
+    exit 64
+    ;;
+esac
+
+say() { printf 'deps: %s\n' "$*"; }
+die() {
+    printf 'deps: %s\n' "$*" >&2
+    exit 1
+}
+
+missing=() # packages
+# need PACKAGES COMMAND: the packages, unless the command is there.
+need() {
+    command -v "$2" >/dev/null || missing+=("$1")
+}
+
+command -v cargo >/dev/null ||
+    die "cargo is not there; install Rust first: https://rustup.rs" \
+        "(rust-toolchain.toml names the version, rustup fetches it)"
+
+need gcc cc
+[ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
+# The crypto library builds with a C compiler alone on these; elsewhere it asks for more.
+case $(uname -m) in
+x86_64 | aarch64) ;;
+*)
+    need cmake cmake
+    need clang clang
+    ;;
+esac
+need curl curl
+need openssl openssl
+need python3 python3
+need procps ps
+[ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
+
+if [ "$purpose" = test ]; then
+    # Real peers the tests talk to.
+    need golang-go go
+    need default-jdk-headless javac
+    need postgresql-client psql
+    command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||
+        missing+=(postgresql)
+fi
+
+if [ ${#missing[@]} -eq 0 ]; then
+    say "everything needed is here"
+    exit 0
+fi
+
+command -v apt-get >/dev/null ||
+    die "no apt-get here; install by hand what these Debian packages hold: ${missing[*]}"
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null ||
+        die "not root and no sudo; as root: apt-get install ${missing[*]}"
+    as_root=(sudo)
+fi
+
+say "installing ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+say "done"
