@@ -1,8 +1,8 @@
-"""CPU a process has used so far, in milliseconds: its own and that of its living descendants.
+"""CPU processes have used so far, in milliseconds: their own and their living descendants'.
 
-    cpu.py PID
+    cpu.py PID...
 
-From /proc/PID/stat, so in steps of a clock tick (commonly 10 ms).
+One number for each PID, on one line. From /proc/PID/stat, so in steps of a clock tick (commonly 10 ms).
 """
 
 import os
@@ -30,4 +30,6 @@ def ticks_of(pid, table):
 
 
 if __name__ == "__main__":
-    print(ticks_of(int(sys.argv[1]), processes()) * 1000 // os.sysconf("SC_CLK_TCK"))
+    now = processes()
+    tick_ms = 1000 // os.sysconf("SC_CLK_TCK")
+    print(*(ticks_of(int(pid), now) * tick_ms for pid in sys.argv[1:]))

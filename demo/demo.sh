@@ -304,22 +304,23 @@ expect "the held connection ends with its answer" says "$marker"
 
 # ---------------------------------------------------------------- the price
 
-cpu_ms() { python3 demo/cpu.py "$1"; }
-
 # measure LABEL URL [CURL OPTION...]: CPU of every process for the requests, one row of the table.
 table=''
 measure() {
-    local label=$1 url=$2 before after curl_ms web_ms laptop_ms server_ms total codes
+    local label=$1 url=$2 before after codes total
+    local curl_ms web_ms laptop_ms server_ms web_was laptop_was server_was
     shift 2
-    before=("$(cpu_ms "$web_pid")" "$(cpu_ms "$laptop_pid")" "$(cpu_ms "$server_pid")")
+    before=$(python3 demo/cpu.py "$web_pid" "$laptop_pid" "$server_pid")
     TIMEFORMAT='%U %S'
     { time curl -sS --max-time 120 -o /dev/null -w '%{http_code}\n' "$@" \
         "$url?[1-$REQUESTS]" >codes 2>curl.err || true; } 2>curl.time
-    after=("$(cpu_ms "$web_pid")" "$(cpu_ms "$laptop_pid")" "$(cpu_ms "$server_pid")")
+    after=$(python3 demo/cpu.py "$web_pid" "$laptop_pid" "$server_pid")
+    read -r web_was laptop_was server_was <<<"$before"
+    read -r web_ms laptop_ms server_ms <<<"$after"
     curl_ms=$(awk '{ printf "%d", ($1 + $2) * 1000 }' curl.time)
-    web_ms=$((after[0] - before[0]))
-    laptop_ms=$((after[1] - before[1]))
-    server_ms=$((after[2] - before[2]))
+    web_ms=$((web_ms - web_was))
+    laptop_ms=$((laptop_ms - laptop_was))
+    server_ms=$((server_ms - server_was))
     total=$((curl_ms + laptop_ms + server_ms + web_ms))
     codes=$(grep -c '^200$' codes || true)
     indent <curl.err
