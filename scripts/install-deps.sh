@@ -50,7 +50,9 @@ need procps ps
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 
 if [ "$purpose" = test ]; then
-    # Real peers the tests talk to.
+    need git git
+    # Real peers the tests talk to. The tests start a database of their own; that the package starts
+    # one too, on loopback, is the distribution's custom.
     need golang-go go
     need default-jdk-headless javac
     need postgresql-client psql
