@@ -30,8 +30,9 @@ mod file;
 mod name;
 mod show;
 
+use crate::tls::facts::utc;
 use name::{LeafName, San};
-use show::Facts;
+use show::Certificate;
 
 /// The longest life that can be asked for: 100 years.
 pub const DAYS_MAX: u32 = 36_500;
@@ -281,7 +282,7 @@ fn init(args: &InitArgs, now: SystemTime) -> Result<String, CaError> {
          Next: tacit ca issue{dir} NAME\n",
         cert = cert_path.display(),
         key = key_path.display(),
-        expiry = show::date(unix_seconds(now + days(args.days))),
+        expiry = utc(unix_seconds(now + days(args.days))),
         absolute = in_policy(&cert_path),
     ))
 }
@@ -310,7 +311,7 @@ fn issue(args: IssueArgs, now: SystemTime) -> Result<String, CaError> {
     let (cert_path, key_path) = leaf_paths(&args.dir, &args.name);
     file::create_pair(&cert_path, &cert, &key_path, &key.serialize_pem())?;
 
-    let facts = Facts::read(&cert_path)?;
+    let made = Certificate::read(&cert_path)?;
     Ok(format!(
         "made {cert}  the certificate: {usage}; valid for {names}\n\
          made {key}  its key, mode 0600\n\
@@ -319,11 +320,11 @@ fn issue(args: IssueArgs, now: SystemTime) -> Result<String, CaError> {
          In the policy of who holds the key:\n\
          \n{policy}",
         cert = cert_path.display(),
-        usage = facts.usage.join(" and "),
-        names = facts.names.join(", "),
+        usage = made.roles().join(" and "),
+        names = made.facts.sans.join(", "),
         key = key_path.display(),
-        expiry = facts.not_after,
-        policy = policy_lines(&args.name, &cert_path, &key_path, &facts),
+        expiry = made.expiry(),
+        policy = policy_lines(&args.name, &cert_path, &key_path, &made),
     ))
 }
 
@@ -334,7 +335,7 @@ fn renew(args: &IssueArgs, now: SystemTime) -> Result<String, CaError> {
     }
     let ca = Ca::open(&args.dir)?;
     ca.check_outlives(now, args.days)?;
-    let old = Facts::read(&cert_path)?;
+    let old = Certificate::read(&cert_path)?;
     let key = read_key(&key_path)?;
     if !old.is_public_key_of(&key) {
         return Err(CaError::Mismatch { cert: cert_path, key: key_path });
@@ -347,19 +348,19 @@ fn renew(args: &IssueArgs, now: SystemTime) -> Result<String, CaError> {
     // Only one file changes, so a running agent never sees a key beside a stranger's certificate.
     file::replace(&cert_path, &ca.sign(params, &key)?)?;
 
-    let facts = Facts::read(&cert_path)?;
+    let made = Certificate::read(&cert_path)?;
     Ok(format!(
         "renewed {}  expires {}; was {}\n\
          A running agent takes it by itself, or at once with: tacit reload\n",
         cert_path.display(),
-        facts.not_after,
-        old.not_after
+        made.expiry(),
+        old.expiry()
     ))
 }
 
 /// A CA that can sign: its key is private and belongs to its certificate.
 struct Ca {
-    facts: Facts,
+    certificate: Certificate,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -372,26 +373,26 @@ impl Ca {
             }
         }
         let key = read_key(&key_path)?;
-        let facts = Facts::read(&cert_path)?;
-        if !facts.ca {
+        let certificate = Certificate::read(&cert_path)?;
+        if !certificate.facts.is_ca {
             let why = "it is no CA's certificate, nobody would believe what it signs".to_owned();
             return Err(CaError::Unusable(cert_path, why));
         }
-        if !facts.is_public_key_of(&key) {
+        if !certificate.is_public_key_of(&key) {
             return Err(CaError::Mismatch { cert: cert_path, key: key_path });
         }
         let issuer = Issuer::from_ca_cert_pem(&file::read(&cert_path)?, key)?;
-        Ok(Self { facts, issuer })
+        Ok(Self { certificate, issuer })
     }
 
     /// Refuses a leaf that would be valid after its CA.
     fn check_outlives(&self, now: SystemTime, leaf_days: u32) -> Result<(), CaError> {
-        if unix_seconds(now + days(leaf_days)) <= self.facts.not_after_unix {
+        if unix_seconds(now + days(leaf_days)) <= self.certificate.facts.not_after {
             return Ok(());
         }
         Err(CaError::Outlives {
-            ca_not_after: self.facts.not_after.clone(),
-            ca_days_left: self.facts.days_left(now),
+            ca_not_after: self.certificate.expiry(),
+            ca_days_left: self.certificate.days_left(now),
         })
     }
 
@@ -428,21 +429,21 @@ fn leaf_paths(dir: &Path, name: &LeafName) -> (PathBuf, PathBuf) {
 }
 
 /// What to write into a policy for a new leaf, both roles where it may have both.
-fn policy_lines(name: &LeafName, cert: &Path, key: &Path, facts: &Facts) -> String {
+fn policy_lines(name: &LeafName, cert: &Path, key: &Path, made: &Certificate) -> String {
     let word = name.bare_key();
     let mut text = format!(
         "    [identity.{word}]\n    cert = {}\n    key  = {}\n\n",
         in_policy(cert),
         in_policy(key)
     );
-    if facts.usage.contains(&"server") {
+    if made.roles().contains(&"server") {
         text += &format!(
             "    # in a rule that stands before a server, asking clients for a certificate:\n    \
              tls = {{ role = \"server\", identity = \"{word}\", client-cert = \"required\", \
              trust = \"private\" }}\n"
         );
     }
-    if facts.usage.contains(&"client") {
+    if made.roles().contains(&"client") {
         text += &format!(
             "    # in a rule that speaks TLS for a client:\n    \
              tls = {{ role = \"client\", identity = \"{word}\", trust = \"private\" }}\n"

@@ -3,7 +3,6 @@
 //! Limits: [`FILES_MAX`] certificates a directory. It reads certificates only; keys stay closed.
 
 use std::fs;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -11,11 +10,10 @@ use rcgen::{ExtendedKeyUsagePurpose, KeyPair, PublicKeyData, SanType};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde::Serialize;
-use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
-use x509_parser::time::ASN1Time;
 
-use super::{CaError, DAY_SECONDS, file, unix_seconds};
+use super::{CaError, DAY_SECONDS, San, file, unix_seconds};
+use crate::tls::facts::{CertificateFacts, NAMES_MAX, utc};
 
 /// Certificates listed at most; a directory with more is not one that `tacit ca` keeps.
 const FILES_MAX: usize = 10_000;
@@ -23,22 +21,13 @@ const FILES_MAX: usize = 10_000;
 /// Under this many days the list says so.
 const SOON_DAYS: i64 = 21;
 
-/// What one certificate says of itself.
+/// The certificate at the start of a PEM file.
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) struct Facts {
+pub(super) struct Certificate {
     file: String,
-    subject: String,
-    issuer: String,
-    pub(super) ca: bool,
-    pub(super) names: Vec<String>,
-    pub(super) usage: Vec<&'static str>,
-    not_before: String,
-    pub(super) not_after: String,
-    #[serde(skip)]
-    not_before_unix: i64,
-    #[serde(skip)]
-    pub(super) not_after_unix: i64,
+    #[serde(flatten)]
+    pub(super) facts: CertificateFacts,
+    /// SubjectPublicKeyInfo, DER.
     #[serde(skip)]
     public_key: Vec<u8>,
 }
@@ -48,7 +37,7 @@ pub(super) struct Facts {
 #[serde(rename_all = "kebab-case")]
 struct Row {
     #[serde(flatten)]
-    facts: Facts,
+    certificate: Certificate,
     days_left: i64,
     state: &'static str,
 }
@@ -58,36 +47,18 @@ struct Listing {
     certificates: Vec<Row>,
 }
 
-impl Facts {
-    /// Reads the first certificate of a PEM file.
+impl Certificate {
     pub(super) fn read(path: &Path) -> Result<Self, CaError> {
-        let unusable = |why: String| CaError::Unusable(path.into(), why);
+        let unusable = |why: &str| CaError::Unusable(path.into(), why.to_owned());
         let der = CertificateDer::from_pem_slice(file::read(path)?.as_bytes())
-            .map_err(|error| unusable(format!("no certificate in PEM form: {error}")))?;
-        let (_, cert) = X509Certificate::from_der(&der)
-            .map_err(|error| unusable(format!("not a certificate: {error}")))?;
-
-        let names = cert.subject_alternative_name().ok().flatten();
-        let names = names.map(|sans| sans.value.general_names.iter().map(shown_name).collect());
-        let usage = cert.extended_key_usage().ok().flatten();
-        let usage = usage.map(|usage| (usage.value.server_auth, usage.value.client_auth));
-        let (server, client) = usage.unwrap_or_default();
-        let words = [(cert.is_ca(), "ca"), (server, "server"), (client, "client")];
-        let validity = cert.validity();
-        let (not_before_unix, not_after_unix) =
-            (validity.not_before.timestamp(), validity.not_after.timestamp());
+            .map_err(|error| unusable(&format!("no certificate in PEM form: {error}")))?;
+        let facts = CertificateFacts::from_der(&der).map_err(|_| unusable("not a certificate"))?;
+        let (_, parsed) =
+            X509Certificate::from_der(&der).map_err(|_| unusable("not a certificate"))?;
         Ok(Self {
             file: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            subject: cert.subject().to_string(),
-            issuer: cert.issuer().to_string(),
-            ca: cert.is_ca(),
-            names: names.unwrap_or_default(),
-            usage: words.into_iter().filter_map(|(is, word)| is.then_some(word)).collect(),
-            not_before: date(not_before_unix),
-            not_after: date(not_after_unix),
-            not_before_unix,
-            not_after_unix,
-            public_key: cert.public_key().raw.to_vec(),
+            public_key: parsed.public_key().raw.to_vec(),
+            facts,
         })
     }
 
@@ -96,38 +67,57 @@ impl Facts {
         self.public_key == key.subject_public_key_info()
     }
 
+    /// What it may be used as: `ca`, `server`, `client`.
+    pub(super) fn roles(&self) -> Vec<&'static str> {
+        let has = |usage: &str| self.facts.usages.iter().any(|word| word == usage);
+        let words = [
+            (self.facts.is_ca, "ca"),
+            (has("serverAuth"), "server"),
+            (has("clientAuth"), "client"),
+        ];
+        words.into_iter().filter_map(|(is, word)| is.then_some(word)).collect()
+    }
+
+    /// When it expires, for people.
+    pub(super) fn expiry(&self) -> String {
+        utc(self.facts.not_after)
+    }
+
     /// Whole days until it expires; negative when it has.
     pub(super) fn days_left(&self, now: SystemTime) -> i64 {
         let day = i64::try_from(DAY_SECONDS).unwrap_or(i64::MAX);
-        (self.not_after_unix - unix_seconds(now)).div_euclid(day)
+        (self.facts.not_after - unix_seconds(now)).div_euclid(day)
     }
 
     /// The alternative names, to be put into a successor.
     pub(super) fn sans(&self, path: &Path) -> Result<Vec<SanType>, CaError> {
+        let unusable = |why: String| CaError::Unusable(path.into(), why);
+        if self.facts.sans.len() >= NAMES_MAX {
+            return Err(unusable(format!("it has {NAMES_MAX} names or more; issue a new one")));
+        }
         let parse = |name: &String| {
-            name.parse::<super::San>().map(super::San::into_rcgen).map_err(|_| {
-                let why = format!("its name {name} is none that tacit makes; issue a new one");
-                CaError::Unusable(path.into(), why)
+            name.parse::<San>().map(San::into_rcgen).map_err(|_| {
+                unusable(format!("its name {name} is none that tacit makes; issue a new one"))
             })
         };
-        self.names.iter().map(parse).collect()
+        self.facts.sans.iter().map(parse).collect()
     }
 
     /// The usage, to be put into a successor.
     pub(super) fn extended_key_usages(&self) -> Vec<ExtendedKeyUsagePurpose> {
-        let of_word = |word: &&'static str| match *word {
+        let of_word = |word: &'static str| match word {
             "server" => Some(ExtendedKeyUsagePurpose::ServerAuth),
             "client" => Some(ExtendedKeyUsagePurpose::ClientAuth),
             _ => None,
         };
-        self.usage.iter().filter_map(of_word).collect()
+        self.roles().into_iter().filter_map(of_word).collect()
     }
 
     fn state(&self, now: SystemTime) -> &'static str {
         let seconds = unix_seconds(now);
         match () {
-            () if seconds < self.not_before_unix => "not yet valid",
-            () if seconds > self.not_after_unix => "expired",
+            () if seconds < self.facts.not_before => "not yet valid",
+            () if seconds > self.facts.not_after => "expired",
             () if self.days_left(now) < SOON_DAYS => "expires soon",
             () => "valid",
         }
@@ -138,13 +128,14 @@ impl Facts {
 pub(super) fn directory(dir: &Path, json: bool, now: SystemTime) -> Result<String, CaError> {
     let mut rows = Vec::new();
     for path in certificate_files(dir)? {
-        let facts = Facts::read(&path)?;
-        rows.push(Row { days_left: facts.days_left(now), state: facts.state(now), facts });
+        let certificate = Certificate::read(&path)?;
+        let (days_left, state) = (certificate.days_left(now), certificate.state(now));
+        rows.push(Row { certificate, days_left, state });
     }
     if rows.is_empty() {
         return Err(CaError::NoCa(dir.join(super::CA_CERT)));
     }
-    rows.sort_by(|a, b| (!a.facts.ca, &a.facts.file).cmp(&(!b.facts.ca, &b.facts.file)));
+    rows.sort_by_cached_key(|row| (!row.certificate.facts.is_ca, row.certificate.file.clone()));
     if json {
         let text = serde_json::to_string_pretty(&Listing { certificates: rows });
         return text.map(|text| text + "\n").map_err(|error| CaError::Output(error.into()));
@@ -169,15 +160,16 @@ fn certificate_files(dir: &Path) -> Result<Vec<PathBuf>, CaError> {
 fn table(rows: &[Row]) -> String {
     let header = ["FILE", "SUBJECT", "USAGE", "EXPIRES", "DAYS", "STATE", "NAMES"];
     let mut lines = vec![header.map(str::to_owned)];
-    lines.extend(rows.iter().map(|row| {
+    lines.extend(rows.iter().map(|Row { certificate, days_left, state }| {
+        let names = certificate.facts.sans.join(", ");
         [
-            row.facts.file.clone(),
-            row.facts.subject.clone(),
-            row.facts.usage.join(","),
-            row.facts.not_after.clone(),
-            row.days_left.to_string(),
-            row.state.to_owned(),
-            if row.facts.names.is_empty() { "-".to_owned() } else { row.facts.names.join(", ") },
+            certificate.file.clone(),
+            certificate.facts.subject.clone(),
+            certificate.roles().join(","),
+            certificate.expiry(),
+            days_left.to_string(),
+            (*state).to_owned(),
+            if names.is_empty() { "-".to_owned() } else { names },
         ]
     }));
     let width = |column: usize| {
@@ -191,30 +183,4 @@ fn table(rows: &[Row]) -> String {
         text.push('\n');
     }
     text
-}
-
-fn shown_name(name: &GeneralName<'_>) -> String {
-    match name {
-        GeneralName::DNSName(host) => (*host).to_owned(),
-        GeneralName::IPAddress(octets) => shown_address(octets),
-        other => other.to_string(),
-    }
-}
-
-fn shown_address(octets: &[u8]) -> String {
-    if let Ok(octets) = <[u8; 4]>::try_from(octets) {
-        IpAddr::from(octets).to_string()
-    } else if let Ok(octets) = <[u8; 16]>::try_from(octets) {
-        IpAddr::from(octets).to_string()
-    } else {
-        "malformed address".to_owned()
-    }
-}
-
-/// `2027-03-31 12:00 UTC`.
-pub(super) fn date(seconds: i64) -> String {
-    let Ok(time) = ASN1Time::from_timestamp(seconds) else { return "out of range".to_owned() };
-    let time = time.to_datetime();
-    let (year, month, day) = (time.year(), u8::from(time.month()), time.day());
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", time.hour(), time.minute())
 }
