@@ -4,6 +4,7 @@
 //! here knows a rule or a policy. Most of it is a thin, safe layer over `rustix`; `libc` is used
 //! where rustix has no wrapper (`TCP_INFO`, `SIOCOUTQ`, descriptors inherited by number).
 
+pub mod cpu;
 pub mod descriptor;
 pub mod process;
 pub mod socket;

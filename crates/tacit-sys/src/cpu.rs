@@ -1,0 +1,123 @@
+//! CPU clocks of processes and threads, and where a thread may run.
+//!
+//! The clocks count nanoseconds of processor time, system and user together, and include threads
+//! that have ended. They do not tick while nothing runs. Network work that the kernel does on a
+//! process's behalf while it sends (all of it, on loopback) is inside that process's clock.
+//!
+//! Not here: wall clocks, and the tick counters of `/proc` whose steps are 10 ms.
+
+use std::io;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// The largest process id of any Linux. A clock id holds the process id shifted left: a larger one
+/// would silently wrap round to another process, and zero would mean the caller.
+const PID_MAX: libc::pid_t = 1 << 22;
+
+/// Returns the CPU time that process `pid` has used so far, in nanoseconds.
+///
+/// # Errors
+/// The kernel's: no such process, or not the id of a process but of one of its threads.
+pub fn process_ns(pid: u32) -> io::Result<u64> {
+    let Ok(pid @ 1..=PID_MAX) = libc::pid_t::try_from(pid) else {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    };
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: `clock` is a live, writable clockid_t for the length of the call.
+    let refused = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if refused != 0 {
+        return Err(io::Error::from_raw_os_error(refused));
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a live, writable timespec for the length of the call.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(nanoseconds(time.tv_sec, time.tv_nsec))
+}
+
+/// Returns the CPU time that this process has used so far, in nanoseconds.
+#[must_use]
+pub fn own_process_ns() -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
+    nanoseconds(tv_sec, tv_nsec)
+}
+
+/// Returns the CPU time that the calling thread has used so far, in nanoseconds.
+#[must_use]
+pub fn thread_ns() -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
+    nanoseconds(tv_sec, tv_nsec)
+}
+
+/// Lets the calling thread run on `cpus` only; threads it starts later inherit that.
+///
+/// # Errors
+/// The kernel's: none of `cpus` is there or allowed. A number that no CPU set can hold is refused
+/// as invalid input.
+pub fn pin_thread(cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        set.set(cpu);
+    }
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// A CPU clock starts at zero and only grows: neither part is ever negative.
+fn nanoseconds(seconds: impl TryInto<u64>, nanos: impl TryInto<u64>) -> u64 {
+    let [seconds, nanos] = [seconds.try_into().unwrap_or(0), nanos.try_into().unwrap_or(0)];
+    seconds * 1_000_000_000 + nanos
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spin_until(mut done: impl FnMut() -> bool) {
+        let mut work = 0_u64;
+        while !done() {
+            work = std::hint::black_box(work.wrapping_add(1));
+        }
+    }
+
+    #[test]
+    fn the_three_clocks_move_with_work_and_agree_on_their_order() {
+        let thread = thread_ns();
+        let own = own_process_ns();
+        let by_id = process_ns(std::process::id()).unwrap();
+        spin_until(|| thread_ns() > thread + 2_000_000);
+        let by_id_later = process_ns(std::process::id()).unwrap();
+        let own_later = own_process_ns();
+        assert!(by_id >= own, "same clock, read later");
+        assert!(own_later >= by_id_later, "same clock, read later");
+        assert!(by_id_later - by_id >= 1_500_000, "the thread's work is the process's work");
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_an_error() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        for pid in [child.id(), 0, 0x7fff_ffff, u32::MAX] {
+            assert!(process_ns(pid).is_err(), "{pid}");
+        }
+    }
+
+    #[test]
+    fn a_pinned_thread_runs_on_its_cpu_only() {
+        std::thread::spawn(|| {
+            let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+            let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu)).unwrap();
+            pin_thread(&[cpu]).unwrap();
+            assert_eq!(rustix::thread::sched_getaffinity(None).unwrap().count(), 1);
+            assert_eq!(rustix::thread::sched_getcpu(), cpu);
+            assert!(pin_thread(&[]).is_err());
+            assert!(pin_thread(&[CpuSet::MAX_CPU]).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+}
