@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+mod bench;
 mod ci;
 mod dependencies;
 mod fuzz;
@@ -12,6 +13,7 @@ const USAGE: &str = "\
 usage: cargo xtask VERB
   ci                      everything that must pass before a merge, in order
   tidy                    the style rules that no lint knows
+  bench                   cost beside the peers; `bench --help`
   dependencies            licences, bans and sources of what is linked (deny.toml)
   fuzz NAME|smoke|canary  throw mutated input at a parser:
                           [--seed N] [--runs N | --seconds N] [--input FILE]";
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
+        [verb, rest @ ..] if verb.starts_with("bench") => bench::run(verb, rest),
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
         ["dependencies"] => dependencies::run(),

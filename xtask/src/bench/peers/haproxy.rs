@@ -1,0 +1,51 @@
+//! HAProxy in TCP mode, one thread: on a machine with two CPUs a second one makes every workload
+//! dearer for it.
+
+use std::path::PathBuf;
+
+use super::{Plan, Proxy, Side};
+use crate::bench::certs::SERVER_NAME;
+
+pub(super) const PROXY: Proxy = Proxy {
+    program: |_| PathBuf::from("/usr/sbin/haproxy"),
+    version: "-v",
+    extension: "cfg",
+    config,
+    arguments: |_| ["-db", "-q", "-f"].map(str::to_owned).to_vec(),
+};
+
+fn config(plan: &Plan<'_>) -> String {
+    let Plan { side, listen, connect, .. } = plan;
+    let tls = format!("ssl crt {}.both.pem ca-file ca.pem verify required", side.name());
+    // The group is set where it can be, on the accepting side; the connecting side offers X25519
+    // first by default.
+    let (bind, server) = match side {
+        Side::Client => {
+            (String::new(), format!("{tls} verifyhost {SERVER_NAME} sni str({SERVER_NAME})"))
+        }
+        Side::Server => (format!("{tls} curves X25519"), String::new()),
+    };
+    format!(
+        "\
+global
+    nbthread 1
+    maxconn 1000
+    tune.ssl.cachesize 0
+    ssl-default-bind-ciphersuites TLS_AES_128_GCM_SHA256
+    ssl-default-bind-options ssl-min-ver TLSv1.3 no-tls-tickets
+    ssl-default-server-ciphersuites TLS_AES_128_GCM_SHA256
+    ssl-default-server-options ssl-min-ver TLSv1.3 no-tls-tickets
+
+defaults
+    mode tcp
+    timeout connect 10s
+    timeout client 60s
+    timeout server 60s
+    default-server no-ssl-reuse
+
+listen bench
+    bind {listen} {bind}
+    server app {connect} {server}
+"
+    )
+}

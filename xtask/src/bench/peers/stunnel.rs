@@ -1,0 +1,48 @@
+//! stunnel: a thread for each connection.
+
+use std::path::PathBuf;
+
+use super::{Plan, Proxy, Side};
+use crate::bench::certs::SERVER_NAME;
+
+pub(super) const PROXY: Proxy = Proxy {
+    program: |_| PathBuf::from("stunnel"),
+    version: "-version",
+    extension: "conf",
+    config,
+    arguments: |_| Vec::new(),
+};
+
+fn config(plan: &Plan<'_>) -> String {
+    let Plan { side, listen, connect, .. } = plan;
+    let name = side.name();
+    // requireCert makes the server ask; verifyChain alone would let a client without pass.
+    let role = match side {
+        Side::Client => format!("client = yes\nsni = {SERVER_NAME}\ncheckHost = {SERVER_NAME}"),
+        Side::Server => "requireCert = yes".to_owned(),
+    };
+    format!(
+        "\
+foreground = yes
+pid =
+syslog = no
+debug = err
+
+[bench]
+{role}
+accept = {listen}
+connect = {connect}
+cert = {name}.pem
+key = {name}.key
+CAfile = ca.pem
+verifyChain = yes
+sslVersionMin = TLSv1.3
+curves = X25519
+ciphersuites = TLS_AES_128_GCM_SHA256
+options = NO_TICKET
+sessionResume = no
+socket = l:TCP_NODELAY=1
+socket = r:TCP_NODELAY=1
+"
+    )
+}

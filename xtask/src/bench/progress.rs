@@ -1,0 +1,52 @@
+//! The line that says how far the benchmark is, on standard error.
+
+use std::io::{IsTerminal, Write};
+use std::time::Instant;
+
+/// How far we are.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    start: Option<Instant>,
+    done: usize,
+    all: usize,
+    terminal: bool,
+}
+
+impl Progress {
+    /// `all` steps lie ahead.
+    pub(crate) fn start(all: usize) -> Self {
+        Self { start: None, done: 0, all, terminal: std::io::stderr().is_terminal() }
+    }
+
+    /// Shows what is going on; on a terminal the next line takes its place.
+    pub(crate) fn say(&self, what: &str) {
+        let mut stderr = std::io::stderr().lock();
+        // A standard error that nobody reads is no reason to stop.
+        let _ = if self.terminal {
+            write!(stderr, "\r\x1b[K{what}").and_then(|()| stderr.flush())
+        } else {
+            writeln!(stderr, "{what}")
+        };
+    }
+
+    /// Begins the next step.
+    pub(crate) fn step(&mut self, what: &str) {
+        let start = *self.start.get_or_insert_with(Instant::now);
+        let left = match self.done {
+            0 => String::new(),
+            done => {
+                let each = start.elapsed().as_secs_f64() / done as f64;
+                format!(", about {:.0} s left", each * (self.all - done) as f64)
+            }
+        };
+        self.done += 1;
+        self.say(&format!("[{}/{}] {what}{left}", self.done, self.all));
+    }
+
+    /// Clears the line.
+    pub(crate) fn end(&self) {
+        if self.terminal {
+            self.say("");
+        }
+    }
+}
