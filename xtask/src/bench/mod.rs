@@ -90,7 +90,7 @@ fn drive(options: &Options) -> Result<(), String> {
         running.push(peer.start(server.address, &dir, &target)?);
     }
     let samples = measure_all(options, &running, &server, &mut progress)?;
-    progress.end();
+    drop(progress);
 
     let report = report::Report::new(&running, &samples, &network);
     print!("{report}");

@@ -55,7 +55,7 @@ impl Network {
             match wanted {
                 Some("host") => {}
                 Some(name) => fs::write(CONGESTION, name)
-                    .map_err(|error| format!("--congestion {name}: {CONGESTION}: {error}"))?,
+                    .map_err(|error| format!("--congestion {name}: not to be had here: {error}"))?,
                 // If none is to be had, the report shows what there was instead.
                 None => _ = PREFERRED.iter().find(|name| fs::write(CONGESTION, name).is_ok()),
             }

@@ -42,9 +42,11 @@ impl Progress {
         self.done += 1;
         self.say(&format!("[{}/{}] {what}{left}", self.done, self.all));
     }
+}
 
-    /// Clears the line.
-    pub(crate) fn end(&self) {
+impl Drop for Progress {
+    /// Clears the line for what comes next, an error perhaps.
+    fn drop(&mut self) {
         if self.terminal {
             self.say("");
         }
