@@ -32,7 +32,7 @@ use std::time::Instant;
 use self::measure::{LoadServer, Sample};
 use self::network::Network;
 use self::options::Options;
-use self::peers::Running;
+use self::peers::{Running, Setting};
 use self::progress::Progress;
 
 /// Runs `verb`, which begins with `bench`.
@@ -84,10 +84,16 @@ fn drive(options: &Options) -> Result<(), String> {
     let mut progress = Progress::start(options.samples());
     certs::make(&dir)?;
     let server = LoadServer::start(&dir)?;
+    let setting = Setting {
+        application: server.address,
+        dir,
+        target,
+        congestion: network.congestion.clone(),
+    };
     let mut running = Vec::with_capacity(options.peers.len());
     for peer in &options.peers {
         progress.say(&format!("starting {}", peer.name));
-        running.push(peer.start(server.address, &dir, &target)?);
+        running.push(peer.start(&setting)?);
     }
     let samples = measure_all(options, &running, &server, &mut progress)?;
     drop(progress);

@@ -66,7 +66,7 @@ fn config(plan: &Plan<'_>) -> String {
 
 fn tls(plan: &Plan<'_>) -> Value {
     let name = plan.side.name();
-    let file = |name: String| json!({ "filename": plan.dir.join(name) });
+    let file = |name: String| json!({ "filename": plan.setting.dir.join(name) });
     let mut validation = json!({ "trusted_ca": file("ca.pem".to_owned()) });
     if plan.side == Side::Client {
         validation["match_typed_subject_alt_names"] =

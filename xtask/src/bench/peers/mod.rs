@@ -71,8 +71,20 @@ struct Plan<'a> {
     side: Side,
     listen: SocketAddr,
     connect: SocketAddr,
-    /// Certificates, configurations and logs; the working directory of the proxy.
-    dir: &'a Path,
+    setting: &'a Setting,
+}
+
+/// What is the same for all peers.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    /// Where the load server listens.
+    pub(crate) application: SocketAddr,
+    /// Certificates, configurations and logs; the working directory of the proxies.
+    pub(crate) dir: PathBuf,
+    /// The build directory.
+    pub(crate) target: PathBuf,
+    /// The congestion control of every socket, for a peer that would choose its own.
+    pub(crate) congestion: String,
 }
 
 /// Which end of the TLS connection a proxy is.
@@ -114,29 +126,24 @@ pub(crate) fn peer(name: &str) -> Option<&'static Peer> {
 impl Peer {
     /// Starts both proxies and returns once a byte has gone through them and back and the pair
     /// has passed its check.
-    pub(crate) fn start(
-        &'static self,
-        application: SocketAddr,
-        dir: &Path,
-        target: &Path,
-    ) -> Result<Running, String> {
+    pub(crate) fn start(&'static self, setting: &Setting) -> Result<Running, String> {
+        let Setting { application, dir, target, .. } = setting;
         let mut running = Running {
             peer: self,
             version: "no proxy".to_owned(),
             negotiated: "in clear".to_owned(),
-            entry: application,
+            entry: *application,
             proxies: None,
         };
         if let Some(proxy) = &self.proxy {
             let blame = |error| format!("{}: {error}", self.name);
             running.version = proxy.version(target).map_err(blame)?;
-            let start = |part: &str, plan: &Plan<'_>| {
-                proxy.start(&format!("{}-{part}", self.name), target, plan)
-            };
+            let start =
+                |part: &str, plan: &Plan<'_>| proxy.start(&format!("{}-{part}", self.name), plan);
             let [entry, tls] = free_addresses()?;
-            let plan = Plan { side: Side::Server, listen: tls, connect: application, dir };
+            let plan = Plan { side: Side::Server, listen: tls, connect: *application, setting };
             let mut server = start("server", &plan)?;
-            let plan = Plan { side: Side::Client, listen: entry, connect: tls, dir };
+            let plan = Plan { side: Side::Client, listen: entry, connect: tls, setting };
             let mut client = start("client", &plan)?;
             wait_ready(entry, &mut client, &mut server).map_err(blame)?;
 
@@ -157,13 +164,14 @@ impl Peer {
 }
 
 impl Proxy {
-    fn start(&self, name: &str, target: &Path, plan: &Plan<'_>) -> Result<Process, String> {
-        let file = plan.dir.join(format!("{name}.{}", self.extension));
+    fn start(&self, name: &str, plan: &Plan<'_>) -> Result<Process, String> {
+        let Setting { dir, target, .. } = plan.setting;
+        let file = dir.join(format!("{name}.{}", self.extension));
         fs::write(&file, (self.config)(plan))
             .map_err(|error| format!("writing {}: {error}", file.display()))?;
         let mut command = Command::new((self.program)(target));
         command.args((self.arguments)(name)).arg(file);
-        Process::start(name.to_owned(), &command, plan.dir)
+        Process::start(name.to_owned(), &command, dir)
     }
 
     /// The first line of what the program prints that holds a digit.

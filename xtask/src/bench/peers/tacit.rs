@@ -1,4 +1,6 @@
-//! tacit itself: two agents with a rule each, as shipped.
+//! tacit itself: two agents with a rule each, one data worker.
+//!
+//! It chooses a congestion control for its own sockets where it may; here it gets the others'.
 
 use super::{Plan, Proxy, Side};
 use crate::bench::certs::SERVER_NAME;
@@ -16,14 +18,18 @@ pub(super) const PROXY: Proxy = Proxy {
 };
 
 fn config(plan: &Plan<'_>) -> String {
-    let Plan { side, listen, connect, .. } = plan;
-    let name = side.name();
+    let Plan { side, listen, connect, setting } = plan;
+    let [name, congestion] = [side.name(), &setting.congestion];
     let role = match side {
         Side::Client => format!(r#"server-name = "{SERVER_NAME}""#),
         Side::Server => r#"client-cert = "required""#.to_owned(),
     };
     format!(
         r#"version = 1
+
+[agent]
+workers            = 1
+congestion-control = "{congestion}"
 
 [identity.{name}]
 cert = "{name}.pem"
@@ -47,4 +53,28 @@ groups      = ["x25519"]
 resumption  = false
 "#
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::bench::peers::Setting;
+
+    #[test]
+    fn tacit_takes_both_policies() {
+        let [listen, connect] = ["127.0.0.1:1", "127.0.0.1:2"].map(|text| text.parse().unwrap());
+        let setting = Setting {
+            application: connect,
+            dir: PathBuf::new(),
+            target: PathBuf::new(),
+            congestion: "cubic".to_owned(),
+        };
+        for side in [Side::Client, Side::Server] {
+            let text = config(&Plan { side, listen, connect, setting: &setting });
+            let parsed = tacit_core::policy::parse(&text);
+            assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
+        }
+    }
 }
