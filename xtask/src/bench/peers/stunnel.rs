@@ -16,7 +16,6 @@ pub(super) const PROXY: Proxy = Proxy {
 fn config(plan: &Plan<'_>) -> String {
     let Plan { side, listen, connect, .. } = plan;
     let name = side.name();
-    // requireCert makes the server ask; verifyChain alone would let a client without pass.
     let role = match side {
         Side::Client => format!("client = yes\nsni = {SERVER_NAME}\ncheckHost = {SERVER_NAME}"),
         Side::Server => "requireCert = yes".to_owned(),
