@@ -83,6 +83,10 @@ fn policy(top: &Table<'_>) -> Option<Policy> {
     let agent = agent(top);
     let limits = limits(top);
     let rules = rules(top, &names);
+    if rules.is_some() {
+        // A rule that is wrong may have meant one that now seems unused.
+        names.warn_of_unused();
+    }
     let tables = names.finish();
     version?;
     let Tables { identities, trusts } = tables?;

@@ -63,8 +63,8 @@ impl<'a> Names<'a> {
         check_known(value, name, &known, "trust", "ca")
     }
 
-    /// Warns about tables that no rule names, and hands over what was read.
-    pub(super) fn finish(self) -> Option<Tables> {
+    /// Warns about tables that no rule names.
+    pub(super) fn warn_of_unused(&self) {
         let warn = |kind: &str, name: &str, position: Position| {
             let message = format!("[{kind}.{name}] is not used by any rule");
             self.report.warning(position, message, "remove it, or name it in a rule's `tls`");
@@ -83,6 +83,10 @@ impl<'a> Names<'a> {
                 warn("trust", name, trust.position);
             }
         }
+    }
+
+    /// Hands over what was read.
+    pub(super) fn finish(self) -> Option<Tables> {
         let identities = owned(self.identities)?;
         let mut trusts = owned(self.trusts)?;
         if let Some(position) = self.system_first_named.take() {

@@ -43,13 +43,14 @@ impl<'t> Report<'t> {
 
     /// Records what stops the policy.
     pub(super) fn error(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
-        let diagnostic = Diagnostic::error(self.position(at.start), message).with_fix(fix);
-        self.found.borrow_mut().push(diagnostic);
+        let error = Diagnostic::error(self.position(at.start), one_line(message));
+        self.found.borrow_mut().push(error.with_fix(one_line(fix)));
     }
 
     /// Records what does not stop it.
     pub(super) fn warning(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
-        self.found.borrow_mut().push(Diagnostic::warning(at, message).with_fix(fix));
+        let warning = Diagnostic::warning(at, one_line(message));
+        self.found.borrow_mut().push(warning.with_fix(one_line(fix)));
     }
 
     /// Records that something is not there. Where the text is not TOML it may be in the part that
@@ -84,4 +85,10 @@ impl<'t> Report<'t> {
         };
         Diagnostic::error(self.position(at), format!("not TOML: {message}")).with_fix(fix)
     }
+}
+
+/// Keys can hold anything when they are quoted; what is quoted back must stay on its line.
+fn one_line(text: impl Into<String>) -> String {
+    let text: String = text.into();
+    if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text }
 }

@@ -1,11 +1,14 @@
 //! What can only be seen with all rules side by side.
 
 use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 
 use super::report::Report;
 use super::table::Value;
-use crate::flow::Address;
-use crate::policy::{Fixed, Rule};
+use crate::flow::{Address, Flow};
+use crate::policy::selector::AddressSelector;
+use crate::policy::{Action, Fixed, Index, Rule, Selectors};
 
 /// Reports names given twice, also among rules that are wrong in other ways.
 pub(super) fn names(rules: &[Value<'_>]) {
@@ -28,6 +31,7 @@ pub(super) fn names(rules: &[Value<'_>]) {
 pub(super) fn rules(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
     shared_listens(rules);
     about_runs(report, rules);
+    unreachable(report, rules);
 }
 
 /// Rules may share a socket, but it is one socket: what concerns it must be said alike.
@@ -65,4 +69,92 @@ fn about_runs(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
         let fix = "give `listen` and `connect` for a rule that works now";
         report.warning(rule.position, message, fix);
     }
+}
+
+/// Warns about a rule that one earlier rule leaves nothing for.
+///
+/// A rule covered by several earlier ones together, but by none alone, is not found.
+fn unreachable(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
+    let index = Index::new(rules.iter().map(|(_, rule)| *rule));
+    for (place, (_, rule)) in rules.iter().enumerate() {
+        // Whoever covers the rule also matches this flow of it, and nobody before `first` does.
+        // For most rules that is the rule itself, which saves comparing all with all.
+        let Some(first) = index.lookup(&typical_flow(rule)).rule else { continue };
+        let earlier = rules.get(first..place).unwrap_or_default();
+        let Some((_, cover)) = earlier.iter().find(|(_, earlier)| covers(earlier, rule)) else {
+            continue;
+        };
+        let line = cover.position.line;
+        let message = format!(
+            "rule `{}` is never reached: rule `{}` in line {line} matches all that it does",
+            rule.name, cover.name
+        );
+        let fix = format!("put it before `{}`, or remove it", cover.name);
+        report.warning(rule.position, message, fix);
+    }
+}
+
+/// Some flow that the rule matches.
+fn typical_flow(rule: &Rule) -> Flow {
+    let Selectors { direction, protocol, program, user, .. } = &rule.selectors;
+    let (local, _) = typical_end(&rule.selectors.local, &rule.selectors.local_ports);
+    let (remote, name) = typical_end(&rule.selectors.remote, &rule.selectors.remote_ports);
+    Flow {
+        direction: *direction,
+        protocol: *protocol,
+        listen: rule.fixed.as_ref().and_then(|fixed| fixed.listen.first().cloned()),
+        local,
+        remote,
+        remote_names: name.into_iter().collect(),
+        // Somebody, though not one that another rule could name.
+        program: Some(program.first().cloned().unwrap_or_default()),
+        user: Some(user.first().cloned().unwrap_or_default()),
+    }
+}
+
+fn typical_end(
+    addresses: &[AddressSelector],
+    ports: &[RangeInclusive<u16>],
+) -> (Address, Option<String>) {
+    let (ip, name) = match addresses.first() {
+        None if ports.is_empty() => return (Address::Unnamed, None),
+        None => (Ipv4Addr::BROADCAST.into(), None),
+        Some(AddressSelector::Prefix { network, .. }) => (*network, None),
+        Some(AddressSelector::Range { first, .. }) => (*first, None),
+        Some(AddressSelector::Name { host, wildcard }) => {
+            let name = if *wildcard { format!("any.{host}") } else { host.clone() };
+            (Ipv4Addr::BROADCAST.into(), Some(name))
+        }
+    };
+    let port = ports.first().map_or(0, |ports| *ports.start());
+    (SocketAddr::new(ip, port).into(), name)
+}
+
+/// Whether every flow that `b` matches is matched by `a`.
+fn covers(a: &Rule, b: &Rule) -> bool {
+    let listens = match (&a.fixed, &b.fixed) {
+        (None, None) => true,
+        (Some(a), Some(b)) => b.listen.iter().all(|address| a.listen.contains(address)),
+        (Some(_), None) | (None, Some(_)) => false,
+    };
+    // A deny also matches owners that are not known, which others do not.
+    let unknown_too = a.action == Action::Deny || b.action != Action::Deny;
+    let (a, b) = (&a.selectors, &b.selectors);
+    let ports = |a: &RangeInclusive<u16>, b: &RangeInclusive<u16>| {
+        a.start() <= b.start() && b.end() <= a.end()
+    };
+    listens
+        && a.direction == b.direction
+        && a.protocol == b.protocol
+        && all_covered(&a.local, &b.local, AddressSelector::covers)
+        && all_covered(&a.local_ports, &b.local_ports, ports)
+        && all_covered(&a.remote, &b.remote, AddressSelector::covers)
+        && all_covered(&a.remote_ports, &b.remote_ports, ports)
+        && all_covered(&a.program, &b.program, |a, b| unknown_too && a == b)
+        && all_covered(&a.user, &b.user, |a, b| unknown_too && a == b)
+}
+
+/// Whether each condition of `b` is part of one of `a`; no condition is all there is.
+fn all_covered<T>(a: &[T], b: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
+    a.is_empty() || (!b.is_empty() && b.iter().all(|b| a.iter().any(|a| covers(a, b))))
 }

@@ -98,9 +98,9 @@ impl<'a> Table<'a> {
             return;
         }
         let message = format!("unknown key `{key}` in {}", self.title);
-        let fix = match (words::nearest(key, self.scope.words()), words::home(key)) {
-            (Some(word), _) => format!("did you mean `{word}`?"),
-            (None, Some(home)) => format!("`{key}` belongs in {home}"),
+        let fix = match (words::home(key), words::nearest(key, self.scope.words())) {
+            (Some(home), _) => format!("`{key}` belongs in {home}"),
+            (None, Some(word)) => format!("did you mean `{word}`?"),
             (None, None) => format!("known here: {}", words::list(self.scope.words())),
         };
         self.report.error(at, message, fix);

@@ -1,0 +1,180 @@
+//! Which rule a flow gets, and why the earlier ones did not match.
+
+use std::fmt;
+use std::fmt::Display;
+
+use serde::Serialize;
+
+use super::{Mismatch, Policy, Rule};
+use crate::flow::{Address, Direction, Flow, Protocol};
+
+/// Entries of a list shown before the rest is counted.
+const SHOWN_MAX: usize = 8;
+
+/// What happens to a flow and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// `permit`, `deny` or `tls`.
+    pub verdict: &'static str,
+    /// The rule that decided; `None`: no rule matched.
+    pub decision: Option<Decision>,
+    /// The rules tried before, in order.
+    pub earlier: Vec<Missed>,
+}
+
+/// The rule that decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// Its name.
+    pub rule: String,
+    /// Its line in the policy.
+    pub line: usize,
+}
+
+/// A rule that did not match.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missed {
+    /// Its name.
+    pub rule: String,
+    /// Its line in the policy.
+    pub line: usize,
+    /// The first selector that did not hold.
+    pub selector: Mismatch,
+    /// The same in words, with the values.
+    pub why: String,
+}
+
+/// Tries the rules one by one, as the policy is defined, and keeps a record.
+#[must_use]
+pub fn explain(policy: &Policy, flow: &Flow) -> Explanation {
+    let mut earlier = Vec::new();
+    for rule in &policy.rules {
+        let line = rule.position.line;
+        match rule.matches(flow) {
+            Ok(()) => {
+                let decision = Some(Decision { rule: rule.name.clone(), line });
+                return Explanation { verdict: rule.action.word(), decision, earlier };
+            }
+            Err(selector) => {
+                let why = why(rule, flow, selector);
+                earlier.push(Missed { rule: rule.name.clone(), line, selector, why });
+            }
+        }
+    }
+    Explanation { verdict: "deny", decision: None, earlier }
+}
+
+impl Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Missed { rule, line, why, .. } in &self.earlier {
+            writeln!(f, "line {line}: rule `{rule}` does not match: {why}")?;
+        }
+        match &self.decision {
+            Some(Decision { rule, line }) => {
+                write!(f, "line {line}: rule `{rule}` matches: {}", self.verdict)
+            }
+            None => write!(f, "no rule matches: {}", self.verdict),
+        }
+    }
+}
+
+fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
+    let s = &rule.selectors;
+    match selector {
+        Mismatch::Listen => why_listen(rule, flow),
+        Mismatch::Direction => {
+            format!("direction {} is not {}", direction(flow.direction), direction(s.direction))
+        }
+        Mismatch::Protocol => {
+            format!("protocol {} is not {}", protocol(flow.protocol), protocol(s.protocol))
+        }
+        Mismatch::Local => format!("local {} is not in {}", host(&flow.local), list(&s.local)),
+        Mismatch::LocalPorts => {
+            format!(
+                "local {} is not in {}",
+                port(&flow.local),
+                list(s.local_ports.iter().map(ports))
+            )
+        }
+        Mismatch::Remote => {
+            let names = match flow.remote_names.as_slice() {
+                [] => String::new(),
+                names => format!(" ({})", list(names)),
+            };
+            format!("remote {}{names} is not in {}", host(&flow.remote), list(&s.remote))
+        }
+        Mismatch::RemotePorts => format!(
+            "remote {} is not in {}",
+            port(&flow.remote),
+            list(s.remote_ports.iter().map(ports))
+        ),
+        Mismatch::Program => owner(
+            "program",
+            flow.program.as_ref().map(|path| path.display()),
+            list(s.program.iter().map(|path| path.display())),
+        ),
+        Mismatch::User => owner("user", flow.user.as_ref(), list(&s.user)),
+    }
+}
+
+fn why_listen(rule: &Rule, flow: &Flow) -> String {
+    match (&rule.fixed, &flow.listen) {
+        (Some(fixed), Some(arrived)) => {
+            format!("the flow arrived at {arrived}, the rule listens at {}", list(&fixed.listen))
+        }
+        (Some(fixed), None) => {
+            format!("the rule listens at {}, the flow belongs to a run", list(&fixed.listen))
+        }
+        (None, _) => "the rule is about runs, the flow arrived at a `listen`".to_owned(),
+    }
+}
+
+fn owner(kind: &str, found: Option<impl Display>, wanted: String) -> String {
+    match found {
+        Some(found) => format!("{kind} {found} is not in {wanted}"),
+        None => format!("the {kind} is not known, and only a deny matches then"),
+    }
+}
+
+fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Inbound => "inbound",
+        Direction::Outbound => "outbound",
+    }
+}
+
+fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    }
+}
+
+fn host(address: &Address) -> String {
+    address.ip().map_or_else(|| unix(address), |ip| ip.to_string())
+}
+
+fn port(address: &Address) -> String {
+    address.port().map_or_else(|| unix(address), |port| format!("port {port}"))
+}
+
+fn unix(address: &Address) -> String {
+    match address {
+        Address::Unnamed => "(a UNIX socket without name)".to_owned(),
+        _ => address.to_string(),
+    }
+}
+
+fn ports(range: &std::ops::RangeInclusive<u16>) -> String {
+    let (first, last) = (range.start(), range.end());
+    if first == last { format!("{first}") } else { format!("{first}-{last}") }
+}
+
+fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    let shown = items.iter().take(SHOWN_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match items.len().checked_sub(SHOWN_MAX) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown} and {more} more"),
+    }
+}

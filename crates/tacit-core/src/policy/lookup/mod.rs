@@ -1,0 +1,408 @@
+//! Which rule a flow gets, at a cost that does not grow with the number of rules.
+//!
+//! Rules differ mostly in values: this address, that port. They differ in few *shapes*: which of
+//! the four values (local address and port, remote address and port) they look at, and at how many
+//! bits of it. So there is one hash table for each shape, and a look-up asks each table once (tuple
+//! space search; the classifier of Open vSwitch works so):
+//!
+//! ```text
+//! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)
+//! flow: remote 10.7.8.9:5432                    its key there: (-, -, 10.7.0.0, 5432)
+//! ```
+//!
+//! * A range becomes the prefixes that make it up: an IPv4 range at most 62, a port range at most
+//!   30. Names are a shape of their own, wildcards another, asked once for each label.
+//! * A rule found by its key is verified whole, which also tries what no shape holds (`program`,
+//!   `user`). The tables may therefore say yes too often, never too rarely.
+//! * Tables are in the order of their first rule; the search ends when no table left can hold an
+//!   earlier rule than the one found.
+//!
+//! Limits: the cost grows with the number of shapes in use, at most 33 + 129 + 2 of addresses times
+//! 18 of ports on either side, whatever the number of rules; and with the number of rules that
+//! differ in `program` or `user` alone. A rule whose lists multiply to more than
+//! [`ENTRIES_PER_RULE_MAX`] entries is indexed by fewer of its values.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use super::selector::{AddressSelector, Family, family_and_bits};
+use super::{Action, Rule, Selectors};
+use crate::flow::{Address, Direction, Flow, Protocol};
+
+/// Most entries a rule puts into the tables for each `listen`; any one IPv4 range with any one port
+/// range fits (62 times 30).
+const ENTRIES_PER_RULE_MAX: usize = 2048;
+
+/// What a look-up found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    /// Place of the first rule that matches; `None`: no rule does, so the flow is denied.
+    pub rule: Option<usize>,
+    /// Hash probes, tables passed by and rules verified.
+    pub comparisons: u32,
+}
+
+/// The rules of a policy, arranged for finding the first that matches.
+#[derive(Clone, Debug)]
+pub struct Index {
+    tables: Vec<Table>,
+    /// Numbers of the addresses that rules listen at; 0 stands for flows of runs.
+    listens: HashMap<Address, u32>,
+    /// Numbers of the host names in rules, with wildcards under the name after `*.`.
+    hosts: HashMap<String, u128>,
+    rules: Vec<Verified>,
+}
+
+impl Index {
+    /// Arranges the rules.
+    #[must_use]
+    pub fn new<'r>(rules: impl IntoIterator<Item = &'r Rule>) -> Self {
+        let mut builder = Builder::default();
+        for rule in rules {
+            builder.add(rule);
+        }
+        builder.finish()
+    }
+
+    /// The first rule that matches.
+    #[must_use]
+    pub fn lookup(&self, flow: &Flow) -> Lookup {
+        let mut comparisons = 0;
+        let rule = self.first_match(flow, &mut comparisons);
+        Lookup { rule, comparisons }
+    }
+
+    fn first_match(&self, flow: &Flow, comparisons: &mut u32) -> Option<usize> {
+        let listen = match &flow.listen {
+            None => 0,
+            Some(address) => {
+                *comparisons += 1;
+                *self.listens.get(address)?
+            }
+        };
+        let (exact, wildcard) = self.host_numbers(&flow.remote_names, comparisons);
+        let mut best: Option<usize> = None;
+        for table in &self.tables {
+            if best.is_some_and(|best| best < table.first_rule) {
+                break;
+            }
+            *comparisons += 1;
+            let Some(near) = table.shape.near_key(flow, listen) else { continue };
+            let remote_ip = table.shape.remote.bits(flow.remote.ip());
+            let remotes = match table.shape.remote {
+                Place::Host => exact.as_slice(),
+                Place::HostsBelow => wildcard.as_slice(),
+                Place::Any | Place::Network(..) => remote_ip.as_slice(),
+            };
+            for remote in remotes {
+                *comparisons += 1;
+                let Some(found) = table.rules.get(&Key { remote: *remote, ..near }) else {
+                    continue;
+                };
+                best = self.first_verified(found, flow, best, comparisons);
+            }
+        }
+        best
+    }
+
+    /// The first of the rules found that matches as a whole, or the best so far if that is earlier.
+    fn first_verified(
+        &self,
+        found: &[usize],
+        flow: &Flow,
+        best: Option<usize>,
+        comparisons: &mut u32,
+    ) -> Option<usize> {
+        for rule in found.iter().copied().take_while(|rule| best.is_none_or(|best| *rule < best)) {
+            *comparisons += 1;
+            let Verified { selectors, is_deny } = &self.rules[rule];
+            if selectors.matches(flow, *is_deny).is_ok() {
+                return Some(rule);
+            }
+        }
+        best
+    }
+
+    /// Numbers of the hosts that rules name, and of those they name with `*.`, among the flow's.
+    fn host_numbers(&self, names: &[String], comparisons: &mut u32) -> (Vec<u128>, Vec<u128>) {
+        let (mut exact, mut wildcard) = (Vec::new(), Vec::new());
+        if self.hosts.is_empty() {
+            return (exact, wildcard);
+        }
+        for name in names {
+            let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+            *comparisons += 1;
+            exact.extend(self.hosts.get(&name));
+            // A leading dot has no label before it, so the first character is passed over.
+            for (dot, _) in name.match_indices('.').filter(|(dot, _)| *dot > 0) {
+                *comparisons += 1;
+                wildcard.extend(self.hosts.get(&name[dot + 1..]));
+            }
+        }
+        (exact, wildcard)
+    }
+}
+
+/// What a rule is verified with once it is found.
+#[derive(Clone, Debug)]
+struct Verified {
+    selectors: Selectors,
+    is_deny: bool,
+}
+
+/// The rules of one shape.
+#[derive(Clone, Debug)]
+struct Table {
+    shape: Shape,
+    first_rule: usize,
+    /// Places of rules, in order.
+    rules: HashMap<Key, Vec<usize>>,
+}
+
+/// Which values a rule looks at, and at how many bits of each; `None` for a port: at none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Shape {
+    local: Place,
+    local_port: Option<u32>,
+    remote: Place,
+    remote_port: Option<u32>,
+}
+
+impl Shape {
+    /// The flow's key for this shape, but for the remote address; `None` if it has none.
+    fn near_key(self, flow: &Flow, listen: u32) -> Option<Key> {
+        Some(Key {
+            direction: flow.direction,
+            protocol: flow.protocol,
+            listen,
+            local: self.local.bits(flow.local.ip())?,
+            local_port: port_bits(self.local_port, flow.local.port())?,
+            remote: 0,
+            remote_port: port_bits(self.remote_port, flow.remote.port())?,
+        })
+    }
+}
+
+/// How a shape looks at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    /// Not at all.
+    Any,
+    /// At this many bits.
+    Network(Family, u32),
+    /// At the name.
+    Host,
+    /// At the names above it.
+    HostsBelow,
+}
+
+impl Place {
+    /// The bits looked at; `None` for an address of the other family, or none.
+    fn bits(self, ip: Option<IpAddr>) -> Option<u128> {
+        match self {
+            Self::Any => Some(0),
+            Self::Network(family, length) => {
+                let (found, bits) = family_and_bits(ip?);
+                (found == family).then(|| high_bits(bits, length, family.width()))
+            }
+            Self::Host | Self::HostsBelow => None,
+        }
+    }
+}
+
+fn port_bits(length: Option<u32>, port: Option<u16>) -> Option<u128> {
+    match length {
+        None => Some(0),
+        Some(length) => Some(high_bits(u128::from(port?), length, PORT_WIDTH)),
+    }
+}
+
+/// The number with all but its first `length` of `width` bits cleared.
+fn high_bits(bits: u128, length: u32, width: u32) -> u128 {
+    let low = width - length;
+    bits.checked_shr(low).map_or(0, |high| high << low)
+}
+
+const PORT_WIDTH: u32 = 16;
+
+/// What a rule and a flow have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    direction: Direction,
+    protocol: Protocol,
+    listen: u32,
+    local: u128,
+    local_port: u128,
+    remote: u128,
+    remote_port: u128,
+}
+
+#[derive(Default)]
+struct Builder {
+    tables: HashMap<Shape, Table>,
+    listens: HashMap<Address, u32>,
+    hosts: HashMap<String, u128>,
+    rules: Vec<Verified>,
+}
+
+impl Builder {
+    fn add(&mut self, rule: &Rule) {
+        let place = self.rules.len();
+        let Selectors { local, local_ports, remote, remote_ports, .. } = &rule.selectors;
+        let mut parts = [
+            self.addresses(local),
+            ports(local_ports),
+            self.addresses(remote),
+            ports(remote_ports),
+        ];
+        limit(&mut parts);
+        let [locals, local_ports, remotes, remote_ports] = &parts;
+        for listen in self.listen_numbers(rule) {
+            for local in locals {
+                for local_port in local_ports {
+                    for remote in remotes {
+                        for remote_port in remote_ports {
+                            let parts = [local, local_port, remote, remote_port];
+                            self.enter(place, rule, listen, parts);
+                        }
+                    }
+                }
+            }
+        }
+        let is_deny = rule.action == Action::Deny;
+        self.rules.push(Verified { selectors: rule.selectors.clone(), is_deny });
+    }
+
+    fn enter(&mut self, place: usize, rule: &Rule, listen: u32, parts: [&Part; 4]) {
+        let [local, local_port, remote, remote_port] = parts;
+        let shape = Shape {
+            local: local.place,
+            local_port: local_port.port_length(),
+            remote: remote.place,
+            remote_port: remote_port.port_length(),
+        };
+        let key = Key {
+            direction: rule.selectors.direction,
+            protocol: rule.selectors.protocol,
+            listen,
+            local: local.bits,
+            local_port: local_port.bits,
+            remote: remote.bits,
+            remote_port: remote_port.bits,
+        };
+        let table = self.tables.entry(shape).or_insert_with(|| Table {
+            shape,
+            first_rule: place,
+            rules: HashMap::new(),
+        });
+        let rules = table.rules.entry(key).or_default();
+        // Overlapping ranges of one rule meet in the same entry.
+        if rules.last() != Some(&place) {
+            rules.push(place);
+        }
+    }
+
+    fn finish(self) -> Index {
+        let mut tables: Vec<Table> = self.tables.into_values().collect();
+        tables.sort_by_key(|table| table.first_rule);
+        Index { tables, listens: self.listens, hosts: self.hosts, rules: self.rules }
+    }
+
+    fn listen_numbers(&mut self, rule: &Rule) -> Vec<u32> {
+        let Some(fixed) = &rule.fixed else { return vec![0] };
+        let mut numbers = Vec::with_capacity(fixed.listen.len());
+        for address in &fixed.listen {
+            // Rules and their lists are bounded by the size of a policy text.
+            let next = u32::try_from(self.listens.len() + 1).unwrap_or(u32::MAX);
+            numbers.push(*self.listens.entry(address.clone()).or_insert(next));
+        }
+        numbers
+    }
+
+    fn addresses(&mut self, selectors: &[AddressSelector]) -> Vec<Part> {
+        let mut parts = Vec::new();
+        for selector in selectors {
+            match (selector, selector.span()) {
+                (AddressSelector::Name { host, wildcard }, _) => {
+                    let next = self.hosts.len() as u128;
+                    let bits = *self.hosts.entry(host.clone()).or_insert(next);
+                    let place = if *wildcard { Place::HostsBelow } else { Place::Host };
+                    parts.push(Part { place, bits });
+                }
+                (_, Some(span)) => {
+                    let prefixes = prefixes(span.first, span.last, span.family.width());
+                    parts.extend(prefixes.into_iter().map(|(bits, length)| Part {
+                        place: Place::Network(span.family, length),
+                        bits,
+                    }));
+                }
+                (_, None) => {}
+            }
+        }
+        or_any(parts)
+    }
+}
+
+/// One value of a rule, or a part of a range of them. A port is held as a network of 16 bits.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    place: Place,
+    bits: u128,
+}
+
+impl Part {
+    const ANY: Self = Self { place: Place::Any, bits: 0 };
+
+    fn port_length(&self) -> Option<u32> {
+        match self.place {
+            Place::Network(_, length) => Some(length),
+            Place::Any | Place::Host | Place::HostsBelow => None,
+        }
+    }
+}
+
+fn ports(ranges: &[RangeInclusive<u16>]) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for range in ranges {
+        let (first, last) = (u128::from(*range.start()), u128::from(*range.end()));
+        let prefixes = prefixes(first, last, PORT_WIDTH);
+        parts.extend(
+            prefixes
+                .into_iter()
+                .map(|(bits, length)| Part { place: Place::Network(Family::V4, length), bits }),
+        );
+    }
+    or_any(parts)
+}
+
+/// No condition is one part that is always true.
+fn or_any(parts: Vec<Part>) -> Vec<Part> {
+    if parts.is_empty() { vec![Part::ANY] } else { parts }
+}
+
+/// Takes conditions out of the index, the longest list first, until the rest is few enough.
+fn limit(parts: &mut [Vec<Part>; 4]) {
+    while parts.iter().map(Vec::len).fold(1, usize::saturating_mul) > ENTRIES_PER_RULE_MAX {
+        if let Some(longest) = parts.iter_mut().max_by_key(|list| list.len()) {
+            *longest = vec![Part::ANY];
+        }
+    }
+}
+
+/// The fewest prefixes that make up the numbers from the first to the last, with their lengths.
+fn prefixes(first: u128, last: u128, width: u32) -> Vec<(u128, u32)> {
+    let mut prefixes = Vec::new();
+    let mut next = Some(first);
+    while let Some(first) = next.filter(|first| *first <= last) {
+        // The largest block that begins here and does not reach beyond the last.
+        let fits = (last - first).checked_add(1).map_or(u128::BITS, u128::ilog2);
+        let block = first.trailing_zeros().min(fits).min(width);
+        prefixes.push((first, width - block));
+        next = 1_u128.checked_shl(block).and_then(|size| first.checked_add(size));
+    }
+    prefixes
+}
+
+#[cfg(test)]
+mod tests;
