@@ -178,3 +178,115 @@ fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
         Some(more) => format!("{shown} and {more} more"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::parse;
+
+    const POLICY: &str = r#"version = 1
+[[rule]]
+name = "fixed"
+listen = "127.0.0.1:9"
+deny = true
+[[rule]]
+name = "inward"
+direction = "inbound"
+permit = true
+[[rule]]
+name = "datagrams"
+direction = "outbound"
+protocol = "udp"
+permit = true
+[[rule]]
+name = "elsewhere"
+direction = "outbound"
+remote = ["10.7.0.0/16", "*.corp.example"]
+permit = true
+[[rule]]
+name = "other-port"
+direction = "outbound"
+remote-ports = [443, "8000-8999"]
+permit = true
+[[rule]]
+name = "psql"
+direction = "outbound"
+program = "/usr/bin/psql"
+permit = true
+[[rule]]
+name = "ann"
+direction = "outbound"
+user = ["ann", "1000"]
+permit = true
+[[rule]]
+name = "near"
+direction = "outbound"
+local = "192.0.2.0/24"
+local-ports = "1-1024"
+permit = true
+[[rule]]
+name = "owned"
+direction = "outbound"
+remote = "10.0.0.0/8"
+program = "/bin/sh"
+deny = true
+"#;
+
+    fn flow() -> Flow {
+        Flow {
+            direction: Direction::Outbound,
+            protocol: Protocol::Tcp,
+            listen: None,
+            local: "192.0.2.1:40000".parse().unwrap(),
+            remote: "10.1.2.3:5432".parse().unwrap(),
+            remote_names: vec!["db.example".to_owned()],
+            program: None,
+            user: Some("bob".to_owned()),
+        }
+    }
+
+    #[test]
+    fn each_earlier_rule_says_what_spoke_against_it() {
+        let policy = parse(POLICY).policy.unwrap();
+        let explanation = explain(&policy, &flow());
+        let wanted = [
+            (2, "fixed", "the rule listens at 127.0.0.1:9, the flow belongs to a run"),
+            (6, "inward", "direction outbound is not inbound"),
+            (10, "datagrams", "protocol tcp is not udp"),
+            (15, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
+            (20, "other-port", "remote port 5432 is not in 443, 8000-8999"),
+            (25, "psql", "the program is not known, and only a deny matches then"),
+            (30, "ann", "user bob is not in ann, 1000"),
+            (35, "near", "local port 40000 is not in 1-1024"),
+        ];
+        let missed: Vec<(usize, &str, &str)> = explanation
+            .earlier
+            .iter()
+            .map(|missed| (missed.line, missed.rule.as_str(), missed.why.as_str()))
+            .collect();
+        assert_eq!(missed, wanted);
+        assert_eq!(explanation.earlier[3].selector, Mismatch::Remote);
+        let text = explanation.to_string();
+        assert!(text.starts_with("line 2: rule `fixed` does not match: the rule listens"));
+        assert!(text.ends_with("line 41: rule `owned` matches: deny"), "unknown owner: {text}");
+    }
+
+    #[test]
+    fn what_no_rule_matches_is_denied() {
+        let policy = parse(POLICY).policy.unwrap();
+        let listen = Some("unix:@x".parse().unwrap());
+        let explanation = explain(&policy, &Flow { listen, ..flow() });
+        assert_eq!((explanation.verdict, explanation.decision.as_ref()), ("deny", None));
+        assert_eq!(
+            explanation.earlier[0].why,
+            "the flow arrived at unix:@x, the rule listens at 127.0.0.1:9"
+        );
+        assert!(explanation.to_string().ends_with("no rule matches: deny"));
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        assert_eq!(list(1..=3), "1, 2, 3");
+        assert_eq!(list(1..=10), "1, 2, 3, 4, 5, 6, 7, 8 and 2 more");
+    }
+}

@@ -23,6 +23,10 @@ pub(super) fn connect(table: &Table<'_>, denies: bool) -> Option<Option<Target>>
         table.refuse(&keys, "a deny connects to nothing", "remove it");
         return (!keys.into_iter().any(|key| table.holds(key))).then_some(None);
     }
+    // A rule whose `deny` is wrong is told so, not that it should connect.
+    if table.holds("deny") && !table.holds("connect") {
+        return None;
+    }
     let fix = "say where connections go: connect = \"127.0.0.1:8080\"";
     table.required("connect", fix).and_then(|value| address::target(&value)).map(Some)
 }

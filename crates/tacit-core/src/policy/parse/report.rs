@@ -49,14 +49,22 @@ impl<'t> Report<'t> {
 
     /// Records what does not stop it.
     pub(super) fn warning(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
+        if !self.is_toml() {
+            return;
+        }
         let warning = Diagnostic::warning(at, one_line(message));
         self.found.borrow_mut().push(warning.with_fix(one_line(fix)));
     }
 
-    /// Records that something is not there. Where the text is not TOML it may be in the part that
-    /// could not be read, so nothing is said then: the syntax error already stops the policy.
+    /// Whether the text is TOML. If not, something that seems missing may stand in the part that
+    /// could not be read, and a key may seem to be in the table before its own.
+    pub(super) fn is_toml(&self) -> bool {
+        self.syntax.is_empty()
+    }
+
+    /// Records that something is not there, if that can be known.
     pub(super) fn missing(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
-        if self.syntax.is_empty() {
+        if self.is_toml() {
             self.error(at, message, fix);
         }
     }
@@ -79,8 +87,10 @@ impl<'t> Report<'t> {
     fn syntax_error(&self, error: &toml::de::Error) -> Diagnostic {
         let at = error.span().map_or(0, |span| span.start);
         let message = error.message().lines().next().unwrap_or("unreadable");
+        let message = message.trim_end_matches(", expected nothing");
         let fix = match message {
             "duplicate key" => "keep one of the two",
+            header if header.contains("table") => "write headers as [limits] or [[rule]]",
             _ => "write `key = value`, text in double quotes, lists as [ \"a\", \"b\" ]",
         };
         Diagnostic::error(self.position(at), format!("not TOML: {message}")).with_fix(fix)

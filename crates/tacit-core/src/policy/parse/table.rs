@@ -97,6 +97,9 @@ impl<'a> Table<'a> {
             self.report.error(at, format!("`{key}` is not built yet"), not_built.instead);
             return;
         }
+        if !self.report.is_toml() && words::home(key).is_some() {
+            return;
+        }
         let message = format!("unknown key `{key}` in {}", self.title);
         let fix = match (words::home(key), words::nearest(key, self.scope.words())) {
             (Some(home), _) => format!("`{key}` belongs in {home}"),

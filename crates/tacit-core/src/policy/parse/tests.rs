@@ -1,35 +1,360 @@
-//! Tests of whole policy texts.
+//! Whole policy texts: what they become, and every error with its place and fix.
 
-use super::parse;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-const BOTH_ROLES: &str = r#"
-version = 1
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+
+use super::words::Scope;
+use super::{POLICY_BYTES_MAX, Parsed, parse};
+use crate::policy::{
+    Action, ClientCert, Diagnostic, Group, Policy, Rule, Severity, Suite, Target, Tls, TlsVersion,
+    TrustSource, Verify,
+};
+
+/// What most tests need to stand before their rule; ends in line 6.
+const TABLES: &str = r#"version = 1
 [identity.web]
 cert = "web.pem"
 key  = "web.key"
 [trust.corp]
-ca = "corp-ca.pem"            # string or list; the name "system" is built in
-[[rule]]
-name    = "front"
-listen  = "0.0.0.0:8443"      # or a list; unix:/path, unix:@abstract
-connect = "127.0.0.1:8080"
-tls     = { role = "server", identity = "web", client-cert = "required", trust = "corp" }
-[[rule]]
-name    = "out"
-listen  = "127.0.0.1:9000"
-connect = "db.corp.example:5433"
-[rule.tls]
-role        = "client"
-trust       = "corp"
-identity    = "web"
-server-name = "db.corp.example"
-min-version = "1.3"
-rekey       = { bytes = "1GiB", after = "1h" }
+ca = "corp.pem"
 "#;
 
+const EXAMPLE: &str = include_str!("../../../../../etc/policy.toml");
+
+fn rendered(parsed: &Parsed, severity: Severity) -> Vec<String> {
+    let found = parsed.diagnostics.iter().filter(|finding| finding.severity == severity);
+    found
+        .map(|finding| {
+            let fix = finding.fix.as_deref().unwrap_or("none");
+            format!("{}: {} | {fix}", finding.position, finding.message)
+        })
+        .collect()
+}
+
+fn errors(text: &str) -> Vec<String> {
+    let parsed = parse(text);
+    let errors = rendered(&parsed, Severity::Error);
+    assert_eq!(parsed.policy.is_none(), !errors.is_empty());
+    errors
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    let parsed = parse(text);
+    assert_eq!(rendered(&parsed, Severity::Error), [""; 0]);
+    rendered(&parsed, Severity::Warning)
+}
+
+fn sound(text: &str) -> Policy {
+    let parsed = parse(text);
+    assert_eq!(rendered(&parsed, Severity::Error), [""; 0]);
+    parsed.policy.unwrap()
+}
+
+fn only_rule(text: &str) -> Rule {
+    let mut rules = sound(text).rules;
+    assert_eq!(rules.len(), 1);
+    rules.remove(0)
+}
+
+/// A rule of the fixed form; its `tls` begins at 11:7, and `more` in it at 12:3.
+fn fixed(listen: &str, connect: &str, role: &str, more: &str) -> String {
+    format!(
+        "{TABLES}[[rule]]\nname = \"r\"\nlisten = \"{listen}\"\nconnect = \"{connect}\"\ntls = {{ \
+         role = \"{role}\"\n, {more} }}"
+    )
+}
+
+fn server(more: &str) -> String {
+    fixed("0.0.0.0:1", "127.0.0.1:2", "server", &format!("{more}, identity = \"web\""))
+}
+
+fn client(connect: &str, more: &str) -> String {
+    fixed("127.0.0.1:1", connect, "client", more)
+}
+
 #[test]
-fn both_roles_of_the_fixed_form_are_read() {
-    let parsed = parse(BOTH_ROLES);
+fn the_example_is_sound_and_has_no_warnings() {
+    let parsed = parse(EXAMPLE);
     assert_eq!(parsed.diagnostics, []);
-    assert_eq!(parsed.policy.unwrap().rules.len(), 2);
+    assert!(parsed.policy.unwrap().rules.len() >= 3);
+}
+
+#[test]
+fn a_server_rule_with_defaults() {
+    let policy = sound(&server("client-cert = \"required\", trust = \"corp\""));
+    assert_eq!(policy.identities["web"].cert.to_str(), Some("web.pem"));
+    assert_eq!(policy.trusts["corp"].source, TrustSource::Files(vec!["corp.pem".into()]));
+    let Action::Tls(Tls::Server(tls)) = &policy.rules[0].action else { panic!("not a server") };
+    assert_eq!(tls.identities, ["web"]);
+    assert_eq!(tls.client_cert, ClientCert::Required { trust: "corp".to_owned() });
+    assert_eq!(tls.common.min_version, TlsVersion::V1_2);
+    assert_eq!(tls.common.suites, Suite::DEFAULT);
+    assert_eq!(tls.common.groups, Group::DEFAULT);
+    assert_eq!(tls.common.handshake_timeout, Duration::from_secs(10));
+    assert!(tls.common.resumption && tls.common.alpn.is_empty());
+    let fixed = policy.rules[0].fixed.as_ref().unwrap();
+    assert_eq!(fixed.connect_timeout, Duration::from_secs(10));
+    assert_eq!(fixed.unix.mode, 0o600);
+}
+
+#[test]
+fn a_client_rule_checks_the_host_it_connects_to() {
+    let name_of = |text: &str| match only_rule(text).action {
+        Action::Tls(Tls::Client(tls)) => match tls.verify {
+            Verify::Full { server_name, .. } => server_name,
+            Verify::None { .. } => Some("none".to_owned()),
+        },
+        action => panic!("{action:?}"),
+    };
+    let trust = "trust = \"system\"";
+    assert_eq!(name_of(&client("DB.example:5", trust)).as_deref(), Some("db.example"));
+    assert_eq!(name_of(&client("[fd00::1]:5", trust)).as_deref(), Some("fd00::1"));
+    let named = format!("{trust}, server-name = \"other.example\"");
+    assert_eq!(name_of(&client("unix:/x", &named)).as_deref(), Some("other.example"));
+    let run = "version = 1\n[[rule]]\nname = \"r\"\ndirection = \"outbound\"\n\
+               tls = { trust = \"system\" }";
+    assert_eq!(name_of(run), None, "the program says whom it wants");
+    assert_eq!(sound(run).trusts["system"].position.line, 5);
+}
+
+#[test]
+fn rekey_and_versions_are_read() {
+    let more = "trust = \"corp\", min-version = \"1.3\", rekey = { bytes = \"1GiB\", after = \
+                \"1h\" }, groups = [\"SECP256R1\"], alpn = \"h2\", resumption = false";
+    let rule = only_rule(&client("db.example:5", more));
+    let Action::Tls(tls) = rule.action else { panic!("not tls") };
+    let common = tls.common();
+    assert_eq!(common.suites, Suite::DEFAULT[..3], "those of 1.3");
+    assert_eq!(common.groups, [Group::Secp256r1]);
+    assert_eq!(common.alpn, ["h2"]);
+    assert_eq!(common.rekey.bytes.unwrap().get(), 1 << 30);
+    assert_eq!(common.rekey.after, Some(Duration::from_secs(3600)));
+    assert!(!common.resumption);
+}
+
+#[test]
+fn limits_keep_their_proportions() {
+    let policy =
+        sound("version = 1\n[limits]\nhandshakes = 100\ndrain = \"5m\"\n[agent]\nworkers = 3");
+    assert_eq!(policy.limits.handshakes_per_rule, 75);
+    assert_eq!(policy.limits.handshakes_per_source, 25);
+    assert_eq!(policy.limits.drain, Some(Duration::from_secs(300)));
+    assert_eq!(policy.agent.workers, Some(3));
+    let one = sound("version = 1\n[limits]\nhandshakes = 1").limits;
+    assert_eq!((one.handshakes_per_rule, one.handshakes_per_source), (1, 1));
+}
+
+/// The table of errors: cases of text and what is said about it, described in the file.
+const ERRORS: &str = include_str!("errors.txt");
+
+#[test]
+fn every_error_has_its_place_message_and_fix() {
+    let cases: Vec<&str> = ERRORS.split("\n=== ").skip(1).collect();
+    for case in &cases {
+        let (kind, rest) = case.split_once('\n').unwrap();
+        let lines = || rest.lines().filter(|line| !line.is_empty());
+        let is_finding = |line: &&str| line.starts_with("=> ") || line.starts_with("   fix: ");
+        let text: Vec<&str> = lines().filter(|line| !is_finding(line)).collect();
+        let wanted: Vec<&str> = lines().filter(is_finding).collect();
+        let tables = if kind == "rule" { TABLES } else { "" };
+        let text = format!("{tables}{}", text.join("\n"));
+        let parsed = parse(&text);
+        assert!(parsed.policy.is_none(), "{text}");
+        let errors =
+            parsed.diagnostics.iter().filter(|finding| finding.severity == Severity::Error);
+        let found: Vec<String> = errors
+            .flat_map(|finding| {
+                let Diagnostic { position, message, fix, .. } = finding;
+                let fix = fix.as_deref().unwrap_or("none");
+                [format!("=> {position}: {message}"), format!("   fix: {fix}")]
+            })
+            .collect();
+        assert_eq!(found, wanted, "{text}\n{}", found.join("\n"));
+    }
+    assert!(cases.len() > 50, "only {} cases were read", cases.len());
+}
+
+#[test]
+fn clear_text_off_this_host_must_be_said() {
+    let rule = |listen: &str, connect: &str, tls: &str, more: &str| {
+        format!(
+            "{TABLES}[[rule]]\nname = \"r\"\nlisten = \"{listen}\"\nconnect = \"{connect}\"\ntls = \
+             {{ {tls} }}\n{more}"
+        )
+    };
+    let server = "role = \"server\", identity = \"web\", client-cert = \"none\"";
+    let client = "role = \"client\", trust = \"corp\"";
+    let fix = "use loopback or a UNIX socket; if that network is trusted, say so: clear = true";
+    for (text, wanted) in [
+        (
+            rule("0.0.0.0:1", "10.0.0.1:2", server, ""),
+            format!("10:11: rule `r` would send what it decrypts to 10.0.0.1:2 in clear | {fix}"),
+        ),
+        (
+            rule("0.0.0.0:1", "db.example:2", server, "clear = false"),
+            format!("10:11: rule `r` would send what it decrypts to db.example:2 in clear | {fix}"),
+        ),
+        (
+            rule("0.0.0.0:1", "db.example:2", client, ""),
+            format!("9:10: rule `r` would take clear bytes from other hosts at 0.0.0.0:1 | {fix}"),
+        ),
+    ] {
+        assert_eq!(errors(&text), [wanted]);
+        assert_eq!(
+            errors(&text.replace("clear = false", "").replace("tls =", "clear = true\ntls =")),
+            [""; 0]
+        );
+    }
+    for (listen, connect, tls) in [
+        ("0.0.0.0:1", "127.0.0.9:2", server),
+        ("0.0.0.0:1", "[::1]:2", server),
+        ("0.0.0.0:1", "localhost:2", server),
+        ("0.0.0.0:1", "unix:/x", server),
+        ("127.0.0.1:1", "db.example:2", client),
+        ("unix:@x", "db.example:2", client),
+    ] {
+        assert_eq!(errors(&rule(listen, connect, tls, "")), [""; 0], "{listen} {connect}");
+        let needless = parse(&rule(listen, connect, tls, "clear = true"));
+        let warned = rendered(&needless, Severity::Warning);
+        assert!(warned.iter().any(|w| w.contains("`clear = true` changes nothing")), "{warned:?}");
+    }
+}
+
+#[test]
+fn warnings_name_what_was_probably_not_meant() {
+    let text = format!(
+        "{TABLES}[[rule]]\nname = \"a\"\nlisten = [\"[::1]:1\", \"[::1]:3\"]\nremote = \
+         \"10.0.0.0/8\"\nconnect = \"web.example:2\"\npermit = true\n\
+         [[rule]]\nname = \"b\"\nlisten = \"[::1]:1\"\nremote = [\"10.1.0.0/16\", \
+         \"10.2.0.1-10.2.0.9\"]\ndeny = true\n\
+         [[rule]]\nname = \"c\"\ndirection = \"outbound\"\ntls = {{ verify = \"none\" }}\n\
+         [[rule]]\nname = \"d\"\nlisten = \"unix:/x\"\nremote = \"10.0.0.1\"\ndeny = true"
+    );
+    assert_eq!(
+        warnings(&text),
+        [
+            "2:1: [identity.web] is not used by any rule | remove it, or name it in a rule's `tls`",
+            "5:1: [trust.corp] is not used by any rule | remove it, or name it in a rule's `tls`",
+            "11:11: rule `a` permits by name: whoever answers DNS decides | write addresses, or \
+             use `tls`, which checks the name",
+            "13:1: rule `b` is never reached: rule `a` in line 7 matches all that it does | put it \
+             before `a`, or remove it",
+            "18:1: rule `c` is about runs, which the agent does not serve yet | give `listen` and \
+             `connect` for a rule that works now",
+            "21:18: the server is not checked: anybody can be it | give `trust`, with the CA or \
+             the self-signed certificate of the server",
+            "25:1: `remote` matches no client of a UNIX socket | remove it; `unix-mode` says who \
+             may connect",
+        ]
+    );
+}
+
+#[test]
+fn rules_that_leave_something_for_later_ones_are_not_warned_about() {
+    let rule = |name: &str, more: &str| {
+        format!("[[rule]]\nname = \"{name}\"\nlisten = \"[::1]:1\"\n{more}\n")
+    };
+    for (first, second) in [
+        ("remote = \"10.0.0.0/8\"\ndeny = true", "deny = true"),
+        ("remote-ports = \"1-1024\"\ndeny = true", "remote-ports = \"1024-1025\"\ndeny = true"),
+        ("program = \"/bin/a\"\ndeny = true", "program = [\"/bin/a\", \"/bin/b\"]\ndeny = true"),
+        ("user = \"a\"\nconnect = \"[::1]:2\"\npermit = true", "user = \"a\"\ndeny = true"),
+        ("remote = \"::/0\"\ndeny = true", "remote = \"10.0.0.1\"\ndeny = true"),
+    ] {
+        let text = format!("version = 1\n{}{}", rule("a", first), rule("b", second));
+        assert_eq!(warnings(&text), [""; 0], "{text}");
+    }
+}
+
+#[test]
+fn every_error_is_reported_in_one_run() {
+    let text = "version = 1\n[[rule]]\nname = \"a\"\nlisten = [\":1\", \"1.2.3.4:0\"]\nlgo = true\n\
+                connect = \"x:99999\"\nlog = \"yes\"\n[[rule]]\ndirection = \"up\"\nallow = true\n";
+    let place = |error: &String| error.split(": ").next().unwrap().to_owned();
+    let lines: Vec<String> = errors(text).iter().map(place).collect();
+    assert_eq!(lines, ["2:1", "4:11", "4:17", "5:1", "6:11", "7:7", "8:1", "8:1", "9:13", "10:1"]);
+}
+
+#[test]
+fn text_that_is_not_toml_is_not_blamed_for_what_cannot_be_read() {
+    let text = "version = 1\n[[rule]]\nname = \"a\nlisten = 5\n[limits]\nconections = 5\n";
+    let found = errors(text);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found[0].starts_with("3:10: not TOML: "), "{found:?}");
+    assert!(found[1].starts_with("4:10: `listen` cannot be a whole number"), "{found:?}");
+    assert!(found[2].ends_with("did you mean `connections`?"), "{found:?}");
+    let header = errors("version = 1\n[[rule]\nname = \"a\"\n");
+    assert_eq!(header.len(), 1, "not also that `name` is unknown at the top: {header:?}");
+}
+
+#[test]
+fn columns_count_characters_and_not_bytes() {
+    let text = "version = 1\nrule = [ { name = \"aé\", listne = \"ü\" } ]";
+    let found = errors(text);
+    assert!(found.iter().any(|e| e.starts_with("2:25: unknown key `listne`")), "{found:?}");
+    let with_mark = errors(&format!("\u{feff}{text}"));
+    assert_eq!(with_mark, found, "a byte order mark is no part of the first line");
+}
+
+#[test]
+fn a_text_beyond_the_limit_is_refused() {
+    let text = " ".repeat(POLICY_BYTES_MAX + 1);
+    assert_eq!(errors(&text).len(), 1);
+}
+
+#[test]
+fn targets_keep_host_and_port() {
+    let rule = only_rule(&client("DB.example.:5433", "trust = \"corp\""));
+    let target = rule.fixed.unwrap().connect.unwrap();
+    assert_eq!(target, Target::Name { host: "db.example".to_owned(), port: 5433 });
+}
+
+#[test]
+fn the_manual_page_has_every_word() {
+    let page =
+        include_str!("../../../../../docs/tacit.toml.5").replace("\\-", "-").replace("\\(dq", "\"");
+    let words: BTreeSet<&str> = page
+        .split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.'))
+        .map(|word| word.trim_matches('.'))
+        .collect();
+    let scopes = Scope::TABLES.into_iter().chain([Scope::ClientCert]);
+    let keys = scopes.flat_map(|scope| scope.words().iter().copied());
+    let suites = Suite::DEFAULT.into_iter().map(Suite::name);
+    let groups = Group::DEFAULT.into_iter().map(Group::name);
+    for word in keys.chain(suites).chain(groups) {
+        assert!(words.contains(word), "tacit.toml(5) does not describe `{word}`");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        rng_seed: RngSeed::Fixed(1),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn any_text_is_read_without_panic(text in "(?s).{0,200}") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn a_mutated_policy_is_read_without_panic(
+        cuts in proptest::collection::vec((any::<u16>(), 0..40_usize, "(?s)[ -~\n\u{0}é]{0,6}"), 1..4),
+    ) {
+        let mut text: Vec<char> = EXAMPLE.chars().filter(|c| *c != '#').collect();
+        for (at, length, insert) in cuts {
+            let at = usize::from(at) % text.len();
+            let end = (at + length).min(text.len());
+            text.splice(at..end, insert.chars());
+        }
+        let text: String = text.into_iter().collect();
+        let parsed = parse(&text);
+        let sound = parsed.diagnostics.iter().all(|d| d.severity == Severity::Warning);
+        prop_assert_eq!(parsed.policy.is_some(), sound);
+    }
 }
