@@ -31,7 +31,7 @@ need() {
 
 command -v cargo >/dev/null ||
     die "cargo is not there; install Rust first: https://rustup.rs" \
-        "(rust-toolchain.toml names the version, rustup fetches it)"
+        "(rust-version in Cargo.toml says the oldest that will do)"
 
 need gcc cc
 [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)

@@ -1,9 +1,115 @@
-//! stub
+//! `tacit explain`: which rule a flow gets, and why the earlier ones did not match.
+
+use std::path::PathBuf;
 use std::process::ExitCode;
-/// stub
-#[derive(Debug, clap::Args)]
-pub struct ExplainArgs {}
-/// stub
-pub fn run(_: &ExplainArgs) -> ExitCode {
-    ExitCode::SUCCESS
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use tacit_core::flow::{Address, Direction, Flow, Protocol};
+use tacit_core::policy::{FIXED_FLOW, Severity, explain, parse};
+
+use crate::cli::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, pretty, print};
+
+/// A flow, in the words of the policy.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  Who connects to a listening address of a rule:
+    tacit explain --policy policy.toml --listen 0.0.0.0:8443 --remote 192.0.2.7:40000
+  What a program opens:
+    tacit explain --policy policy.toml --direction outbound \\
+        --remote 10.7.0.9:5432 --name db.corp.example --program /usr/bin/psql")]
+pub struct ExplainArgs {
+    /// The policy file
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// The address a rule listens at, as the policy writes it
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "direction")]
+    listen: Option<Address>,
+    /// Who opens the connection, seen from the program
+    #[arg(long, value_enum, conflicts_with = "listen")]
+    direction: Option<DirectionArg>,
+    /// The transport
+    #[arg(long, value_enum, default_value_t = ProtocolArg::Tcp)]
+    protocol: ProtocolArg,
+    /// The near address [default: the listening one]
+    #[arg(long, value_name = "ADDRESS")]
+    local: Option<Address>,
+    /// The far address, with its port
+    #[arg(long, value_name = "ADDRESS")]
+    remote: Address,
+    /// A name the program asked for; may be repeated
+    #[arg(long = "name", value_name = "NAME")]
+    names: Vec<String>,
+    /// The program's executable
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// The user the program runs as
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DirectionArg {
+    Inbound,
+    Outbound,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ProtocolArg {
+    Tcp,
+    Udp,
+}
+
+/// Runs the verb: 0 whatever the verdict, 64 for a flow that makes no sense, 78 for a bad policy.
+#[must_use]
+pub fn run(args: &ExplainArgs) -> ExitCode {
+    let file = args.policy.display();
+    let text = match std::fs::read_to_string(&args.policy) {
+        Ok(text) => text,
+        Err(error) => return fail(format_args!("{file}: {error}"), EXIT_POLICY),
+    };
+    let parsed = parse(&text);
+    let Some(policy) = parsed.policy else {
+        let errors = parsed.diagnostics.iter().filter(|one| one.severity == Severity::Error);
+        let lines: Vec<_> = errors.map(|error| error.render(&file.to_string())).collect();
+        return fail(lines.join("\n"), EXIT_POLICY);
+    };
+    let Some(flow) = flow(args) else {
+        return fail("say --local too: a flow of a run has two ends", EXIT_USAGE);
+    };
+    let explanation = explain(&policy, &flow);
+    print(&if args.json { pretty(&json!(explanation)) } else { format!("{explanation}\n") });
+    EXIT_OK.into()
+}
+
+fn flow(args: &ExplainArgs) -> Option<Flow> {
+    let (direction, protocol) = match args.direction {
+        None => FIXED_FLOW,
+        Some(direction) => (
+            match direction {
+                DirectionArg::Inbound => Direction::Inbound,
+                DirectionArg::Outbound => Direction::Outbound,
+            },
+            match args.protocol {
+                ProtocolArg::Tcp => Protocol::Tcp,
+                ProtocolArg::Udp => Protocol::Udp,
+            },
+        ),
+    };
+    // A program that opens a connection leaves its own end to the kernel.
+    let unbound = (direction == Direction::Outbound).then_some(Address::Unnamed);
+    Some(Flow {
+        direction,
+        protocol,
+        listen: args.listen.clone(),
+        local: args.local.clone().or_else(|| args.listen.clone()).or(unbound)?,
+        remote: args.remote.clone(),
+        remote_names: args.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
+        program: args.program.clone(),
+        user: args.user.clone(),
+    })
 }
