@@ -5,6 +5,8 @@
 //! be found out (do files exist, does the key fit the certificate) needs I/O and is the agent's.
 //!
 //! Rules are ordered; the first that matches decides, and where none matches the flow is denied.
+//! [`Rule::matches`] is what that means, [`Index`] finds the rule among many, and [`explain`] says
+//! why it was that one.
 
 use std::collections::BTreeMap;
 use std::fmt;

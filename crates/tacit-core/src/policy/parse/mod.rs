@@ -178,22 +178,16 @@ fn part(table: &Table<'_>, key: &'static str, all: usize) -> Option<Option<usize
 }
 
 fn rules(top: &Table<'_>, names: &Names<'_>) -> Option<Vec<Rule>> {
-    let Some(value) = top.value("rule") else {
-        let fix = "add a [[rule]]; what no rule matches is denied";
-        let at = top.report.position(0);
-        top.report.warning(at, "the policy has no rule, so every connection is denied", fix);
-        return Some(Vec::new());
-    };
-    let Some(list) = value.value.as_array() else {
+    let value = top.value("rule");
+    if let Some(value) = value.as_ref().filter(|value| !value.value.is_array()) {
         value.error("`rule` is not a list of rules", "begin each rule with [[rule]]");
         return None;
-    };
-    if list.len() > RULES_MAX {
-        let message = format!("the policy has {} rules", list.len());
-        value.error(message, format!("the limit is {RULES_MAX}: merge rules by lists"));
-        return None;
     }
-    let items = if list.is_empty() { Vec::new() } else { value.items()? };
+    let items = value.map_or(Some(Vec::new()), |value| value.list(RULES_MAX))?;
+    if items.is_empty() {
+        let fix = "add a [[rule]]; what no rule matches is denied";
+        top.report.warning(START, "the policy has no rule, so every connection is denied", fix);
+    }
     let rules: Vec<Option<Rule>> = items.iter().map(|item| rule::read(item, names)).collect();
     review::names(&items);
     let sound: Vec<(&table::Value<'_>, &Rule)> =

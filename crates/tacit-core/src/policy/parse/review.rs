@@ -71,9 +71,13 @@ fn about_runs(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
     }
 }
 
+/// Most earlier rules compared with one: a policy of the largest size is reviewed within seconds.
+const COVER_PLACES_MAX: usize = 1024;
+
 /// Warns about a rule that one earlier rule leaves nothing for.
 ///
-/// A rule covered by several earlier ones together, but by none alone, is not found.
+/// A rule covered by several earlier ones together, but by none alone, is not found; nor is one
+/// whose cover stands more than [`COVER_PLACES_MAX`] behind the first rule that could be it.
 fn unreachable(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
     let index = Index::new(rules.iter().map(|(_, rule)| *rule));
     for (place, (_, rule)) in rules.iter().enumerate() {
@@ -81,7 +85,8 @@ fn unreachable(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
         // For most rules that is the rule itself, which saves comparing all with all.
         let Some(first) = index.lookup(&typical_flow(rule)).rule else { continue };
         let earlier = rules.get(first..place).unwrap_or_default();
-        let Some((_, cover)) = earlier.iter().find(|(_, earlier)| covers(earlier, rule)) else {
+        let mut earlier = earlier.iter().take(COVER_PLACES_MAX);
+        let Some((_, cover)) = earlier.find(|(_, earlier)| covers(earlier, rule)) else {
             continue;
         };
         let line = cover.position.line;

@@ -8,6 +8,9 @@ use toml::de::{DeTable, DeValue};
 use super::report::{Report, Span};
 use super::words::{self, Scope};
 
+/// Most entries of a list within a rule or table.
+pub(super) const LIST_ITEMS_MAX: usize = 4096;
+
 /// One table of the text.
 pub(super) struct Table<'a> {
     pub(super) report: &'a Report<'a>,
@@ -181,12 +184,30 @@ impl<'a> Value<'a> {
         Some(Table::open(self.report, entries, self.at.clone(), scope, title))
     }
 
-    /// The values of a list, or the one value that stands for a list of one. Never empty.
+    /// The values of a list, or the one value that stands for a list of one. Never empty, and at
+    /// most [`LIST_ITEMS_MAX`].
     pub(super) fn items(&self) -> Option<Vec<Self>> {
-        let Some(list) = self.value.as_array() else { return Some(vec![self.clone()]) };
-        if list.is_empty() {
+        if !self.value.is_array() {
+            return Some(vec![self.clone()]);
+        }
+        let items = self.list(LIST_ITEMS_MAX)?;
+        if items.is_empty() {
             let message = format!("`{}` is an empty list", self.name);
             self.error(message, "name at least one, or remove the key");
+            return None;
+        }
+        Some(items)
+    }
+
+    /// The values of a list of at most `max`.
+    pub(super) fn list(&self, max: usize) -> Option<Vec<Self>> {
+        let Some(list) = self.value.as_array() else {
+            self.wrong_type("a list");
+            return None;
+        };
+        if list.len() > max {
+            let message = format!("`{}` has {} entries", self.name, list.len());
+            self.error(message, format!("the limit is {max}: merge some, or use several rules"));
             return None;
         }
         let item = |value: &'a toml::Spanned<DeValue<'a>>| Self {

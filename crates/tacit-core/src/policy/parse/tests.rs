@@ -300,9 +300,16 @@ fn columns_count_characters_and_not_bytes() {
 }
 
 #[test]
-fn a_text_beyond_the_limit_is_refused() {
+fn texts_and_lists_beyond_their_limits_are_refused() {
     let text = " ".repeat(POLICY_BYTES_MAX + 1);
     assert_eq!(errors(&text).len(), 1);
+    let ports = "1,".repeat(4097);
+    let rule = "[[rule]]\nname = \"a\"\ndirection = \"outbound\"\ndeny = true";
+    assert_eq!(
+        errors(&format!("version = 1\n{rule}\nremote-ports = [{ports}]")),
+        ["6:16: `remote-ports` has 4097 entries | the limit is 4096: merge some, or use several \
+         rules"]
+    );
 }
 
 #[test]
@@ -357,4 +364,65 @@ proptest! {
         let sound = parsed.diagnostics.iter().all(|d| d.severity == Severity::Warning);
         prop_assert_eq!(parsed.policy.is_some(), sound);
     }
+
+    #[test]
+    fn a_policy_with_other_values_is_read_without_panic(
+        changes in proptest::collection::vec((any::<usize>(), proptest::sample::select(VALUES)), 1..4),
+    ) {
+        let mut lines: Vec<String> = EXAMPLE.lines().map(str::to_owned).collect();
+        for (at, value) in changes {
+            let at = at % lines.len();
+            let key = lines[at].split(" = ").next().unwrap_or_default();
+            lines[at] = format!("{key} = {value}");
+        }
+        let parsed = parse(&lines.join("\n"));
+        let sound = parsed.diagnostics.iter().all(|d| d.severity == Severity::Warning);
+        prop_assert_eq!(parsed.policy.is_some(), sound);
+    }
 }
+
+/// Values that are TOML, and right for some keys.
+const VALUES: &[&str] = &[
+    "true",
+    "false",
+    "0",
+    "1",
+    "-1",
+    "1e9",
+    "0xffff",
+    "18446744073709551616",
+    "1979-05-27",
+    "[]",
+    "{}",
+    "[[]]",
+    "[1, \"a\", {}]",
+    "\"\"",
+    "\"\\u0000\"",
+    "\"é\"",
+    "\"-\"",
+    "\":\"",
+    "\"/\"",
+    "\"*.\"",
+    "\"[::]\"",
+    "\"[::]:1\"",
+    "\"::/129\"",
+    "\"::/0\"",
+    "\"0.0.0.0/0\"",
+    "\"::-::\"",
+    "\"::1:65536\"",
+    "\"unix:@\"",
+    "\"unix:/a\"",
+    "\"a:1\"",
+    "\"1h\"",
+    "\"1TiB\"",
+    "\"1-65535\"",
+    "\"none\"",
+    "\"full\"",
+    "\"1.3\"",
+    "\"system\"",
+    "\"web\"",
+    "\"corp\"",
+    "\"0660\"",
+    "{ role = \"client\", verify = \"none\" }",
+    "{ role = \"server\", identity = \"web\" }",
+];
