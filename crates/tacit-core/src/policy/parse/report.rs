@@ -43,8 +43,8 @@ impl<'t> Report<'t> {
 
     /// Records what stops the policy.
     pub(super) fn error(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
-        let error = Diagnostic::error(self.position(at.start), one_line(message));
-        self.found.borrow_mut().push(error.with_fix(one_line(fix)));
+        let error = Diagnostic::error(self.position(at.start), message);
+        self.found.borrow_mut().push(error.with_fix(fix));
     }
 
     /// Records what does not stop it.
@@ -52,8 +52,8 @@ impl<'t> Report<'t> {
         if !self.is_toml() {
             return;
         }
-        let warning = Diagnostic::warning(at, one_line(message));
-        self.found.borrow_mut().push(warning.with_fix(one_line(fix)));
+        let warning = Diagnostic::warning(at, message);
+        self.found.borrow_mut().push(warning.with_fix(fix));
     }
 
     /// Whether the text is TOML. If not, something that seems missing may stand in the part that
@@ -95,10 +95,4 @@ impl<'t> Report<'t> {
         };
         Diagnostic::error(self.position(at), format!("not TOML: {message}")).with_fix(fix)
     }
-}
-
-/// Keys can hold anything when they are quoted; what is quoted back must stay on its line.
-fn one_line(text: impl Into<String>) -> String {
-    let text: String = text.into();
-    if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text }
 }

@@ -106,8 +106,8 @@ pub(super) fn file(value: &Value<'_>) -> Option<PathBuf> {
 const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// Numbers with units, the larger units first, each at most once.
-/// Reads `30s`, `1h30m` and the like.
+/// Reads `30s`, `1h30m` and the like: numbers with units, the larger units first, each at most
+/// once.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let (mut rest, mut units, mut total_ms) = (text, UNITS.as_slice(), 0_u64);
