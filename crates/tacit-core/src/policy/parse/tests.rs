@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 
 use super::words::Scope;
@@ -80,6 +82,17 @@ fn the_example_is_sound_and_has_no_warnings() {
     let parsed = parse(EXAMPLE);
     assert_eq!(parsed.diagnostics, []);
     assert!(parsed.policy.unwrap().rules.len() >= 3);
+}
+
+#[test]
+fn both_roles_of_the_fixed_form_are_read() {
+    assert_eq!(parse(EXAMPLE).diagnostics, []);
+    let roles = |name: &str| match &sound(EXAMPLE).rule(name).unwrap().1.action {
+        Action::Tls(tls) => tls.role(),
+        action => panic!("{action:?}"),
+    };
+    assert_eq!(roles("web"), "server");
+    assert_eq!(roles("orders-db"), "client");
 }
 
 #[test]
@@ -351,7 +364,7 @@ proptest! {
 
     #[test]
     fn a_mutated_policy_is_read_without_panic(
-        cuts in proptest::collection::vec((any::<u16>(), 0..40_usize, "(?s)[ -~\n\u{0}é]{0,6}"), 1..4),
+        cuts in vec((any::<u16>(), 0..40_usize, "(?s)[ -~\n\u{0}é]{0,6}"), 1..4),
     ) {
         let mut text: Vec<char> = EXAMPLE.chars().filter(|c| *c != '#').collect();
         for (at, length, insert) in cuts {
@@ -367,7 +380,7 @@ proptest! {
 
     #[test]
     fn a_policy_with_other_values_is_read_without_panic(
-        changes in proptest::collection::vec((any::<usize>(), proptest::sample::select(VALUES)), 1..4),
+        changes in vec((any::<usize>(), select(VALUES)), 1..4),
     ) {
         let mut lines: Vec<String> = EXAMPLE.lines().map(str::to_owned).collect();
         for (at, value) in changes {
