@@ -139,9 +139,10 @@ pub(crate) fn check_manual(sources: &[Source], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether `word` stands in a manual by itself. In troff a hyphen that can be copied is `\\-`.
+/// Whether `word` stands in a manual by itself. In troff a hyphen that can be copied is `\\-`, and
+/// `Fl` writes the first of two.
 fn names_word(manual: &Source, word: &str) -> bool {
-    let text = manual.text.replace("\\-", "-");
+    let text = manual.text.replace("\\-", "-").replace("Fl -", "Fl --");
     text.match_indices(word).any(|(at, _)| {
         let after = text.get(at + word.len()..).and_then(|rest| rest.chars().next());
         !after.is_some_and(|c| c.is_alphanumeric() || c == '-')
@@ -198,13 +199,17 @@ fn verbs(code: &str) -> Vec<(usize, String)> {
     verbs
 }
 
-/// The flags of fields with `#[arg(long)]` or `#[arg(long = "…")]`, as they are typed.
+/// The flags of fields with `#[arg(long)]` or `#[arg(long = "…")]`, as they are typed; hidden
+/// ones are between processes of ours.
 fn flags(source: &Source) -> Vec<(usize, String)> {
     let mut flags = Vec::new();
     for (offset, _) in source.code.match_indices("#[arg(") {
         let rest = source.code.get(offset..).unwrap_or_default();
         let Some(end) = rest.find(")]") else { continue };
         let attribute = rest.get(..end).unwrap_or_default();
+        if words(attribute, "hide").next().is_some() {
+            continue;
+        }
         let Some(long) = words(attribute, "long").next() else { continue };
         let named = source.text.get(offset + long + 4..offset + end).unwrap_or_default();
         let name = match named.trim_start().strip_prefix('=') {

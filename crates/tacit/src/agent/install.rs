@@ -12,6 +12,7 @@ use tacit_core::policy::{
 };
 use tokio::sync::Semaphore;
 
+use crate::address;
 use crate::live::{Live, LiveAction, LiveRule};
 use crate::target::LiveTarget;
 use crate::tls::material::{
@@ -65,13 +66,23 @@ pub fn directory_of(path: &Path) -> PathBuf {
 fn check_text(text: &str, base: &Path) -> Result<Checked, Vec<Diagnostic>> {
     let parsed = parse(text);
     let mut findings = parsed.diagnostics;
-    let Some(policy) = parsed.policy else { return Err(findings) };
+    let Some(mut policy) = parsed.policy else { return Err(findings) };
+    name_users(&mut policy);
     let materials = load_all(&policy, base, &mut findings);
     findings.sort_by_key(|finding| finding.position);
     if findings.iter().any(|finding| finding.severity == Severity::Error) {
         return Err(findings);
     }
     Ok(Checked { policy, materials, warnings: findings })
+}
+
+/// Flows carry users by name, so rules that give a number get the name, if the number has one.
+fn name_users(policy: &mut Policy) {
+    for user in policy.rules.iter_mut().flat_map(|rule| &mut rule.selectors.user) {
+        if let Ok(number) = user.parse() {
+            *user = address::user_name(number);
+        }
+    }
 }
 
 fn load_all(policy: &Policy, base: &Path, findings: &mut Vec<Diagnostic>) -> Materials {
