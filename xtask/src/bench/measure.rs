@@ -118,14 +118,32 @@ fn take(
     thread::sleep(SETTLE_TIME);
     let number = |key: &str| result[key].as_f64().ok_or_else(|| format!("load client: {result}"));
     let scale = if matches!(workload.kind, Kind::Stream { .. }) { 1e-6 } else { 1.0 };
+    let cpu_ns = std::array::from_fn(|part| after[part].saturating_sub(before[part]));
+    if peer.proxies.is_some() {
+        plausible(&cpu_ns)?;
+    }
     Ok(Sample {
         peer: peer.peer.name,
         workload,
         units: number("done")? * scale,
         seconds: number("seconds")?,
-        cpu_ns: std::array::from_fn(|part| after[part].saturating_sub(before[part])),
+        cpu_ns,
         machine_ns,
     })
+}
+
+/// A proxy receives and sends all that its program sends or receives, and encrypts it. One that
+/// seems to need a fraction of that program's time works in a process that is not counted.
+fn plausible(cpu_ns: &[u64; 4]) -> Result<(), String> {
+    let [client_app, client_proxy, server_proxy, server_app] = cpu_ns;
+    if *client_proxy < client_app / 4 || *server_proxy < server_app / 4 {
+        return Err(format!(
+            "a proxy used next to no CPU time ({client_proxy} ns and {server_proxy} ns, beside \
+             {client_app} ns and {server_app} ns of the programs): not all its processes are \
+             counted"
+        ));
+    }
+    Ok(())
 }
 
 /// Starts this very program under another verb, with pipes.
@@ -201,6 +219,13 @@ mod tests {
         assert_eq!(busy_ticks(text), Some(63));
         assert_eq!(busy_ticks("cpu  1 2 4 1000"), None);
         assert!(machine_ns().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_proxy_that_works_elsewhere_is_noticed() {
+        assert!(plausible(&[8_600, 18_600, 18_700, 9_500]).is_ok());
+        assert!(plausible(&[8_600, 3, 18_700, 9_500]).is_err());
+        assert!(plausible(&[8_600, 18_600, 0, 9_500]).is_err());
     }
 
     #[test]

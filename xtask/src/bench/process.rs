@@ -1,9 +1,14 @@
-//! A process that the benchmark started, and that ends with it.
+//! A program that the benchmark started, and that ends with it.
+//!
+//! A program may be several processes: tacit's agent works as the child of one that could start its
+//! successor. All of them are counted, and all of them are ended.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use tacit_sys::process::{Signal, signal};
 
 /// Lines of a log that an error message repeats.
 const LOG_LINES_MAX: usize = 15;
@@ -13,15 +18,17 @@ const LOG_LINES_MAX: usize = 15;
 pub(crate) struct Process {
     name: String,
     child: Child,
+    /// The processes that the child had started when it was ready.
+    descendants: Vec<u32>,
     log: PathBuf,
 }
 
 impl Process {
     /// Starts `command` with its output in `DIR/NAME.log`.
     ///
-    /// The kernel kills the program when the benchmark ends in any way, so an interrupt or a kill
-    /// of the benchmark leaves nothing behind either; setpriv (util-linux) asks for that and then
-    /// becomes the program, under the same process id.
+    /// The kernel tells the program to terminate when the benchmark ends in any way, so an
+    /// interrupt or a kill of the benchmark leaves nothing behind either; setpriv (util-linux)
+    /// asks for that and then becomes the program, under the same process id.
     pub(crate) fn start(name: String, command: &Command, dir: &Path) -> Result<Self, String> {
         let log = dir.join(format!("{name}.log"));
         let start = || -> io::Result<Child> {
@@ -34,22 +41,32 @@ impl Process {
                 .spawn()
         };
         let child = start().map_err(|error| format!("cannot start {name}: {error}"))?;
-        Ok(Self { name, child, log })
+        Ok(Self { name, child, descendants: Vec::new(), log })
     }
 
     /// Adopts a child that was started with [`guarded`] and talks over pipes.
     pub(crate) fn adopt(name: &str, child: Child) -> Self {
-        Self { name: name.to_owned(), child, log: PathBuf::new() }
+        let name = name.to_owned();
+        Self { name, child, descendants: Vec::new(), log: PathBuf::new() }
     }
 
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// CPU time used so far, in nanoseconds.
+    /// Counts the processes that the program has started by now as part of it.
+    pub(crate) fn count_descendants(&mut self) -> Result<(), String> {
+        self.descendants =
+            descendants(self.child.id()).map_err(|error| format!("reading /proc: {error}"))?;
+        Ok(())
+    }
+
+    /// CPU time that all processes of the program have used so far, in nanoseconds. One that has
+    /// ended is an error: what it used would be missing.
     pub(crate) fn cpu_ns(&self) -> Result<u64, String> {
-        tacit_sys::cpu::process_ns(self.child.id())
-            .map_err(|error| format!("{} has ended: {error}\n{}", self.name, self.log_tail()))
+        let all = self.descendants.iter().copied().chain([self.child.id()]);
+        let sum: io::Result<u64> = all.map(tacit_sys::cpu::process_ns).sum();
+        sum.map_err(|error| format!("{} has ended: {error}\n{}", self.name, self.log_tail()))
     }
 
     /// Says so if the program has ended by itself.
@@ -63,7 +80,7 @@ impl Process {
 
     /// The end of what the program printed, for an error message.
     pub(crate) fn log_tail(&self) -> String {
-        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<_> = text.lines().collect();
         let tail = &lines[lines.len().saturating_sub(LOG_LINES_MAX)..];
@@ -73,16 +90,96 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only if the program has ended already.
+        // Found before the child ends, while they are still known to be its own; ended after it,
+        // so that it starts no other. Each call fails only if that process has ended already.
+        let descendants = descendants(self.child.id()).unwrap_or_default();
         let _ = self.child.kill();
         let _ = self.child.wait();
+        for pid in descendants {
+            let _ = signal(pid, Signal::KILL);
+        }
     }
 }
 
-/// The same command, killed by the kernel as soon as the caller's thread is gone.
+/// The same command, told to terminate by the kernel as soon as the caller's thread is gone.
 pub(crate) fn guarded(command: &Command) -> Command {
     let mut guarded = Command::new("setpriv");
-    guarded.args(["--pdeathsig", "KILL", "--"]);
+    guarded.args(["--pdeathsig", "TERM", "--"]);
     guarded.arg(command.get_program()).args(command.get_args());
     guarded
+}
+
+/// The children of `pid`, their children and so on.
+fn descendants(pid: u32) -> io::Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        // A process may end between the two looks.
+        if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
+            all.extend(parent(&stat).map(|parent| (pid, parent)));
+        }
+    }
+    let mut family = vec![pid];
+    let mut next = 0;
+    while let Some(&elder) = family.get(next) {
+        family.extend(all.iter().filter(|(_, parent)| *parent == elder).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    Ok(family.split_off(1))
+}
+
+/// The parent named in a line of `/proc/PID/stat`: the second field after the name, which may hold
+/// anything.
+fn parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn within_seconds(mut done: impl FnMut() -> bool) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(10) {
+            if done() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    #[test]
+    fn work_of_a_child_counts_and_the_child_ends_with_its_program() {
+        let dir = std::env::temp_dir().join(format!("xtask-process-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let mut shell = Command::new("sh");
+        // The child works in a process group of its own; the shell itself only waits.
+        shell.args(["-c", "setsid sh -c 'while :; do :; done' & wait"]);
+        let mut process = Process::start("family".to_owned(), &shell, &dir).unwrap();
+        assert!(within_seconds(|| !descendants(process.child.id()).unwrap().is_empty()));
+        process.count_descendants().unwrap();
+        let child = process.descendants[0];
+        let before = process.cpu_ns().unwrap();
+        assert!(within_seconds(|| process.cpu_ns().unwrap() > before + 20_000_000));
+        drop(process);
+        let ended = || match fs::read_to_string(format!("/proc/{child}/stat")) {
+            // Nobody may be there to reap it.
+            Ok(stat) => stat.contains(") Z "),
+            Err(_) => true,
+        };
+        assert!(within_seconds(ended));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_name_cannot_hide_the_parent() {
+        assert_eq!(parent("12 (a) S 7 (b) R 34 12 12 0"), Some(34));
+        assert_eq!(parent("12 nonsense"), None);
+    }
 }

@@ -156,6 +156,8 @@ impl Peer {
             knock(entry_of_probe).map_err(|error| format!("{}: {error}", self.name))?;
             running.negotiated = tap.negotiated().map_err(blame)?;
 
+            client.count_descendants()?;
+            server.count_descendants()?;
             running.entry = entry;
             running.proxies = Some([client, server]);
         }
