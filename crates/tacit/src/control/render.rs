@@ -19,12 +19,13 @@ pub fn render(what: Display, value: &Value) -> String {
 type Column = (&'static str, fn(&Value) -> String);
 
 fn connections(value: &Value) -> String {
-    const COLUMNS: [Column; 14] = [
+    const COLUMNS: [Column; 18] = [
         ("ID", |c| text(&c["id"])),
         ("RULE", |c| text(&c["rule"])),
         ("ROLE", |c| text(&c["role"])),
         ("STATE", |c| text(&c["state"])),
         ("POLICY", |c| text(&c["policy"])),
+        ("LOCAL", |c| text(&c["local"])),
         ("REMOTE", |c| text(if c["client"].is_null() { &c["remote"] } else { &c["client"] })),
         ("CONNECT", |c| text(&c["connect"])),
         ("TLS", |c| text(&c["tls"]["version"])),
@@ -34,8 +35,17 @@ fn connections(value: &Value) -> String {
         ("IN", |c| bytes(&c["bytes-in"])),
         ("OUT", |c| bytes(&c["bytes-out"])),
         ("AGE", |c| format!("{}s", text(&c["age-s"]))),
+        ("RTT-US", |c| text(&far_leg(c)["rtt-us"])),
+        ("CWND", |c| text(&far_leg(c)["cwnd-segments"])),
+        ("UNSENT", |c| text(&far_leg(c)["unsent-bytes"])),
     ];
     table(value, &COLUMNS)
+}
+
+/// What the kernel knows of the leg away from the program.
+fn far_leg(connection: &Value) -> &Value {
+    let accepted = connection["role"] == "server";
+    &connection[if accepted { "accepted-tcp" } else { "dialled-tcp" }]
 }
 
 /// Identity or claim, with what the check said.

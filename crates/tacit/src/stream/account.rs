@@ -3,6 +3,7 @@
 use crate::live::LiveAction;
 use crate::log::{Event, Log, Outcome};
 use crate::tls::PeerCheck;
+use crate::tls::verify::identity;
 
 use super::connection::{Connection, Denied, Record};
 use super::relay::{End, Finished};
@@ -36,9 +37,17 @@ pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
 /// A connection is about to carry bytes.
 pub fn opened(log: &Log, connection: &Connection) {
     let record = connection.record();
+    let tls = record.tls.get();
+    let waived = tls.is_some_and(|tls| matches!(tls.check, PeerCheck::Invalid { .. }));
+    if !(record.rule.rule.log || log.has_audit() || waived) {
+        return;
+    }
     let mut event = about("opened", record);
-    if let Some(tls) = record.tls.get() {
+    if let Some(tls) = tls {
         event = event.field("suite", &tls.agreed.suite).field("check", tls.check.word());
+        if let Some(name) = identity(&tls.check, tls.peer.as_ref()).identity {
+            event = event.field("peer", &name);
+        }
         if let (PeerCheck::Invalid { reason }, Some(peer)) = (&tls.check, &tls.peer) {
             log.warn(
                 about("certificate-waived", record)

@@ -14,6 +14,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::live::LiveRule;
 
+/// Sources that may be known before those without a handshake are looked for and forgotten.
+const SOURCES_MAX: usize = 4096;
+
 /// All places of the agent.
 #[derive(Debug)]
 pub struct Gates {
@@ -81,9 +84,7 @@ impl Gates {
     /// Waits for a place. `None`: the agent is going away.
     pub async fn enter(&self, rule: &LiveRule, remote: &Address) -> Option<Place<'_>> {
         let source = Source::of(remote);
-        let gate = Arc::clone(
-            self.lock().entry(source).or_insert_with(|| Arc::new(Semaphore::new(self.per_source))),
-        );
+        let gate = self.gate_of(source);
         let first = gate.available_permits() == self.per_source;
         let of_source = gate.acquire_owned().await.ok()?;
         let of_rule = Arc::clone(&rule.handshakes).acquire_owned().await.ok()?;
@@ -99,6 +100,17 @@ impl Gates {
             _of_rule: of_rule,
             _of_all: of_all,
         })
+    }
+
+    fn gate_of(&self, source: Source) -> Arc<Semaphore> {
+        let mut sources = self.lock();
+        if sources.len() >= SOURCES_MAX {
+            // Who gave up waiting left an entry that nobody uses.
+            sources.retain(|_, gate| Arc::strong_count(gate) > 1);
+        }
+        let gate =
+            sources.entry(source).or_insert_with(|| Arc::new(Semaphore::new(self.per_source)));
+        Arc::clone(gate)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Source, Arc<Semaphore>>> {
