@@ -153,11 +153,12 @@ impl Connection {
     /// No rule matches, or the one that does denies.
     pub fn open(live: &Live, table: &Arc<Table>, arrival: Arrival) -> Result<(Self, Leg), Denied> {
         use crate::live::LiveAction;
-        let Arrival { leg, flow, place } = arrival;
+        let Arrival { mut leg, flow, place } = arrival;
         let rule = match live.lookup(&flow) {
             Some(rule) if !matches!(rule.action, LiveAction::Deny) => Arc::clone(rule),
             denied => {
                 let rule = denied.map(Arc::clone);
+                leg.set_clear(true);
                 return Err(Denied { rule, local: flow.local, remote: flow.remote, leg });
             }
         };
@@ -178,6 +179,7 @@ impl Connection {
             closing: Notify::new(),
         });
         let accepted_is_clear = !matches!(record.rule.action, LiveAction::TlsServer(_));
+        leg.set_clear(accepted_is_clear);
         table.records.pin().insert(record.id, Arc::clone(&record));
         let table = Arc::clone(table);
         Ok((Self { record, table, accepted_is_clear, _place: place }, leg))

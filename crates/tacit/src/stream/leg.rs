@@ -38,6 +38,16 @@ impl Leg {
         })
     }
 
+    /// Says anew whether the leg carries clear text: its listener serves rules of both kinds, or
+    /// was opened for another policy.
+    pub fn set_clear(&mut self, clear: bool) {
+        if self.clear != clear {
+            // A socket that refuses is broken already, and says so when it is read.
+            let _ = socket::reset_on_close(self.fd(), clear);
+            self.clear = clear;
+        }
+    }
+
     /// The socket, for displays: it does not keep the connection open.
     #[must_use]
     pub fn downgrade(&self) -> Weak<OwnedFd> {
