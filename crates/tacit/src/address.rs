@@ -41,6 +41,12 @@ pub fn user_name(uid: u32) -> String {
     lookup("/etc/passwd", &uid.to_string(), 2, 0).unwrap_or_else(|| uid.to_string())
 }
 
+/// The one word for a user that may be given by name or number: the name, if there is one.
+#[must_use]
+pub fn user_word(text: &str) -> String {
+    text.parse().map_or_else(|_| text.to_owned(), user_name)
+}
+
 /// A user's number from its name or number.
 #[must_use]
 pub fn user_id(name: &str) -> Option<u32> {

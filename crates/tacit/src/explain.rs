@@ -8,6 +8,8 @@ use serde_json::json;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::policy::{FIXED_FLOW, Severity, explain, parse};
 
+use crate::address::user_word;
+use crate::agent::name_users;
 use crate::cli::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, pretty, print};
 
 /// A flow, in the words of the policy.
@@ -73,11 +75,12 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
         Err(error) => return fail(format_args!("{file}: {error}"), EXIT_POLICY),
     };
     let parsed = parse(&text);
-    let Some(policy) = parsed.policy else {
+    let Some(mut policy) = parsed.policy else {
         let errors = parsed.diagnostics.iter().filter(|one| one.severity == Severity::Error);
         let lines: Vec<_> = errors.map(|error| error.render(&file.to_string())).collect();
         return fail(lines.join("\n"), EXIT_POLICY);
     };
+    name_users(&mut policy);
     let Some(flow) = flow(args) else {
         return fail("say --local too: a flow of a run has two ends", EXIT_USAGE);
     };
@@ -110,6 +113,6 @@ fn flow(args: &ExplainArgs) -> Option<Flow> {
         remote: args.remote.clone(),
         remote_names: args.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
         program: args.program.clone(),
-        user: args.user.clone(),
+        user: args.user.as_deref().map(user_word),
     })
 }

@@ -17,12 +17,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
 /// Lines that wait to be written; more are lost, and counted.
 pub const QUEUE_LINES_MAX: usize = 8192;
+/// How long the end of the process may be held up by lines that are not written yet.
+const FLUSH_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -78,9 +80,16 @@ impl Event {
 /// Where events go. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Log {
-    queue: SyncSender<Line>,
+    queue: SyncSender<Message>,
     lost: Arc<AtomicU64>,
     has_audit: bool,
+}
+
+#[derive(Debug)]
+enum Message {
+    Line(Line),
+    /// Answered when everything before it was written or lost.
+    Flush(SyncSender<()>),
 }
 
 #[derive(Debug)]
@@ -105,11 +114,11 @@ impl Log {
     /// The audit file cannot be opened for appending, or the thread cannot start.
     pub fn start(format: Format, audit: Option<&Path>) -> io::Result<Self> {
         let audit = audit.map(open_audit).transpose()?;
-        let (queue, lines) = sync_channel(QUEUE_LINES_MAX);
+        let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
         let log = Self { queue, lost: Arc::clone(&lost), has_audit: audit.is_some() };
         let writer = Writer { format, audit, lost, told: 0 };
-        std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&lines))?;
+        std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&messages))?;
         Ok(log)
     }
 
@@ -147,9 +156,18 @@ impl Log {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// Waits until everything sent so far is written, but not for ever: call it before the end.
+    pub fn flush(&self) {
+        let (done, answer) = sync_channel(1);
+        if self.queue.try_send(Message::Flush(done)).is_ok() {
+            // A terminal that is stuck keeps nobody alive.
+            let _ = answer.recv_timeout(FLUSH_WAIT_MAX);
+        }
+    }
+
     fn send(&self, kind: Kind, event: Event) {
         let line = Line { time: SystemTime::now(), kind, event };
-        if self.queue.try_send(line).is_err() {
+        if self.queue.try_send(Message::Line(line)).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -170,8 +188,16 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, lines: &Receiver<Line>) {
-        while let Ok(line) = lines.recv() {
+    fn run(mut self, messages: &Receiver<Message>) {
+        while let Ok(message) = messages.recv() {
+            let line = match message {
+                Message::Line(line) => line,
+                Message::Flush(done) => {
+                    // Who asked may have given up.
+                    let _ = done.send(());
+                    continue;
+                }
+            };
             if self.write(&line).is_err() {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 continue;
@@ -289,7 +315,6 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn at(seconds: u64) -> String {
         Rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()

@@ -1,7 +1,7 @@
 //! Data workers: threads that carry connections from beginning to end.
 //!
 //! Each has a single-threaded runtime of its own; a connection never leaves its worker. `control`
-//! tells workers what to listen on through a bounded queue, and they answer nothing.
+//! tells workers what to listen on through a bounded queue.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::LocalRuntime;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use crate::live::Live;
@@ -43,10 +43,11 @@ pub struct Shared {
 }
 
 /// What `control` tells a worker.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Command {
     Listen(u64, Arc<Listener>),
-    Unlisten(u64),
+    /// Answered when nothing will be accepted any more.
+    Unlisten(u64, oneshot::Sender<()>),
 }
 
 /// All data workers of the agent. Dropping it ends them, and every connection they carry.
@@ -87,18 +88,22 @@ impl Workers {
 
     /// Makes every worker accept on a listener.
     pub async fn listen(&self, id: u64, listener: &Arc<Listener>) {
-        self.tell(Command::Listen(id, Arc::clone(listener))).await;
-    }
-
-    /// Makes every worker stop accepting on it.
-    pub async fn unlisten(&self, id: u64) {
-        self.tell(Command::Unlisten(id)).await;
-    }
-
-    async fn tell(&self, command: Command) {
         for handle in &self.handles {
             // A worker ends only with the agent.
-            let _ = handle.commands.send(command.clone()).await;
+            let _ = handle.commands.send(Command::Listen(id, Arc::clone(listener))).await;
+        }
+    }
+
+    /// Makes every worker stop accepting on it; when this returns, all of them have.
+    pub async fn unlisten(&self, id: u64) {
+        let mut answers = Vec::with_capacity(self.handles.len());
+        for handle in &self.handles {
+            let (done, answer) = oneshot::channel();
+            let _ = handle.commands.send(Command::Unlisten(id, done)).await;
+            answers.push(answer);
+        }
+        for answer in answers {
+            let _ = answer.await;
         }
     }
 }
@@ -147,10 +152,13 @@ fn work(runtime: &LocalRuntime, shared: Shared, mut commands: mpsc::Receiver<Com
                     ));
                     accepting.insert(id, task.abort_handle());
                 }
-                Command::Unlisten(id) => {
+                Command::Unlisten(id, done) => {
                     if let Some(task) = accepting.remove(&id) {
+                        // It is not running: it would be on this thread.
                         task.abort();
                     }
+                    // Who asked may be gone.
+                    let _ = done.send(());
                 }
             }
         }

@@ -77,11 +77,9 @@ fn check_text(text: &str, base: &Path) -> Result<Checked, Vec<Diagnostic>> {
 }
 
 /// Flows carry users by name, so rules that give a number get the name, if the number has one.
-fn name_users(policy: &mut Policy) {
+pub fn name_users(policy: &mut Policy) {
     for user in policy.rules.iter_mut().flat_map(|rule| &mut rule.selectors.user) {
-        if let Ok(number) = user.parse() {
-            *user = address::user_name(number);
-        }
+        *user = address::user_word(user);
     }
 }
 

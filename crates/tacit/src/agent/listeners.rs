@@ -50,8 +50,12 @@ pub(super) fn wanted(policy: &Policy) -> BTreeMap<String, (Address, Wanted)> {
 pub(super) struct Opened {
     /// What workers accept on.
     pub(super) listener: Arc<Listener>,
+    /// How its file was made, if it has one.
+    pub(super) unix: UnixSocket,
     /// The file to remove at the end.
     file: Option<SocketFile>,
+    /// Whether the file becomes ours to remove when the agent before us is done.
+    inherits_file: bool,
 }
 
 /// A socket file of ours, told from one that somebody else put in its place.
@@ -79,6 +83,35 @@ impl Opened {
         if let Some(file) = self.file.take() {
             std::mem::forget(file);
         }
+    }
+
+    /// Takes over the file that the agent before us has left.
+    pub(super) fn take_file(&mut self) {
+        if let Address::Path(path) = &self.listener.address
+            && self.inherits_file
+        {
+            self.file = SocketFile::of(path).ok();
+        }
+    }
+
+    /// Whether the file is ours, and thus a successor's to take.
+    #[must_use]
+    pub(super) fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Gives the socket file another mode and owner.
+    ///
+    /// # Errors
+    /// The kernel refuses, or nobody has that name.
+    pub(super) fn dress_file(&mut self, unix: &UnixSocket) -> Result<(), ListenError> {
+        let Address::Path(path) = &self.listener.address else { return Ok(()) };
+        if let Err(error) = dress(path, unix) {
+            let address = self.listener.address.clone();
+            return Err(ListenError { address, reason: error.to_string() });
+        }
+        self.unix = unix.clone();
+        Ok(())
     }
 }
 
@@ -120,10 +153,12 @@ pub(super) fn open(
             (socket, None)
         }
     };
-    Ok(Opened { listener: listener(address, wanted, socket), file })
+    let unix = wanted.unix.clone();
+    Ok(Opened { listener: listener(address, wanted, socket), unix, file, inherits_file: false })
 }
 
-/// Takes a listening socket that somebody opened for us.
+/// Takes a listening socket that somebody opened for us; its file stays theirs until
+/// [`Opened::take_file`].
 ///
 /// # Errors
 /// It cannot be given the options that accepted sockets inherit.
@@ -132,15 +167,12 @@ pub(super) fn adopt(
     wanted: &Wanted,
     socket: OwnedFd,
     congestion_control: Option<&str>,
-    owns_file: bool,
+    inherits_file: bool,
 ) -> Result<Opened, ListenError> {
     socket::adopt_listener(socket.as_fd(), &options(wanted, congestion_control))
         .map_err(|error| ListenError { address: address.clone(), reason: error.to_string() })?;
-    let file = match address {
-        Address::Path(path) if owns_file => SocketFile::of(path).ok(),
-        _ => None,
-    };
-    Ok(Opened { listener: listener(address, wanted, socket), file })
+    let unix = wanted.unix.clone();
+    Ok(Opened { listener: listener(address, wanted, socket), unix, file: None, inherits_file })
 }
 
 fn options(wanted: &Wanted, congestion_control: Option<&str>) -> StreamOptions {
@@ -171,14 +203,7 @@ fn explain(error: &io::Error) -> String {
 fn open_path(path: &Path, unix: &UnixSocket) -> Result<(OwnedFd, SocketFile), String> {
     let address =
         address::to_socket(&Address::Path(path.to_owned())).map_err(|error| error.to_string())?;
-    let prepare = || {
-        if let Some(owner) = &unix.owner {
-            let (user, group) = parse_owner(owner)?;
-            std::os::unix::fs::chown(path, user, group)?;
-        }
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(unix.mode))
-    };
-    let listen = || socket::listen_unix(&address, unix.mode, prepare);
+    let listen = || socket::listen_unix(&address, unix.mode, || dress(path, unix));
     let socket = match listen() {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             clear_the_way(path, &address, unix.replace_stale)?;
@@ -188,6 +213,15 @@ fn open_path(path: &Path, unix: &UnixSocket) -> Result<(OwnedFd, SocketFile), St
     };
     let file = SocketFile::of(path).map_err(|error| error.to_string())?;
     Ok((socket, file))
+}
+
+/// Gives a socket file its owner and mode.
+fn dress(path: &Path, unix: &UnixSocket) -> io::Result<()> {
+    if let Some(owner) = &unix.owner {
+        let (user, group) = parse_owner(owner)?;
+        std::os::unix::fs::chown(path, user, group)?;
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(unix.mode))
 }
 
 impl SocketFile {

@@ -13,6 +13,7 @@ mod error;
 mod install;
 pub mod keeper;
 mod listeners;
+mod reload;
 mod takeover;
 
 use std::collections::BTreeMap;
@@ -39,7 +40,7 @@ use crate::stream::gate::Gates;
 use crate::worker::{Shared, Workers};
 
 pub use error::AgentError;
-pub use install::{Checked, Materials, check_file, directory_of, names};
+pub use install::{Checked, Materials, check_file, directory_of, name_users, names};
 use keeper::Keeper;
 pub use listeners::ListenError;
 use listeners::{Opened, Wanted};
@@ -82,12 +83,14 @@ pub fn run(
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(AgentError::Process)?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let (mut agent, requests) =
-            Agent::start(options, inherited, keeper, log, descriptors).await?;
+            Agent::start(options, inherited, keeper, log.clone(), descriptors).await?;
         agent.work(requests).await;
         Ok(())
-    })
+    });
+    log.flush();
+    result
 }
 
 struct Agent {
@@ -98,6 +101,7 @@ struct Agent {
     material_errors: Vec<String>,
     table: Arc<Table>,
     gates: Arc<Gates>,
+    places: Arc<Semaphore>,
     connections_max: usize,
     congestion_control: Option<String>,
     workers: Workers,
@@ -156,13 +160,15 @@ impl Agent {
             listeners.insert(key, (number, opened.map_err(AgentError::Listen)?));
         }
         let (requests, asked) = mpsc::channel(server::REQUESTS_MAX);
-        let control = Control::open(&options.control, &mut handover, requests, &log)?;
+        let mut control = Control::open(&options.control, &mut handover, requests, &log)?;
         let workers = Workers::start(worker_count(&installed.policy), &shared)
             .map_err(AgentError::Process)?;
         for (number, opened) in listeners.values() {
             workers.listen(*number, &opened.listener).await;
         }
         handover.release().map_err(AgentError::TakeOver)?;
+        let all = listeners.values_mut().map(|(_, opened)| opened);
+        all.chain([&mut control.opened]).for_each(Opened::take_file);
         log.info(
             Event::new("serving")
                 .field("rules", &installed.rules.len())
@@ -178,6 +184,7 @@ impl Agent {
             material_errors: Vec::new(),
             table: shared.table,
             gates: shared.gates,
+            places: shared.places,
             connections_max,
             congestion_control: shared.congestion_control,
             workers,
@@ -292,85 +299,6 @@ impl Agent {
         ])
     }
 
-    /// Installs the policy file as it is now, or changes nothing.
-    async fn reload(&mut self) -> Result<Value, String> {
-        let file = file_name(&self.options);
-        let checked = check_file(&self.options.policy).map_err(|findings| {
-            let lines: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
-            format!("nothing was installed:\n{}", lines.join("\n"))
-        })?;
-        let before = self.live.load_full();
-        let used = Some((before.as_ref(), &self.materials));
-        let Checked { policy, materials, warnings } = checked;
-        let rules = install::build_rules(&policy, &materials, used)
-            .map_err(|(rule, error)| format!("nothing was installed: rule {rule}: {error}"))?;
-        // New listeners are opened before anything is changed: one that fails leaves all as it was.
-        let wanted = listeners::wanted(&policy);
-        let mut opened = Vec::new();
-        for (key, (address, wanted)) in &wanted {
-            if !self.listeners.contains_key(key) {
-                let new = listeners::open(address, wanted, self.congestion_control.as_deref());
-                let new = new.map_err(|error| format!("nothing was installed: {error}"))?;
-                opened.push((key.clone(), new));
-            }
-        }
-        let restart = needs_restart(&before.policy, &policy);
-        let live = Live::new(before.generation + 1, policy, rules);
-        let diff = difference(&before, &live);
-        self.live.store(Arc::new(live));
-        self.materials = materials;
-        self.material_errors.clear();
-        for (key, new) in opened {
-            self.listeners_made += 1;
-            self.workers.listen(self.listeners_made, &new.listener).await;
-            self.listeners.insert(key, (self.listeners_made, new));
-        }
-        let gone: Vec<_> =
-            self.listeners.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
-        for key in gone {
-            if let Some((id, _closed)) = self.listeners.remove(&key) {
-                self.workers.unlisten(id).await;
-            }
-        }
-        self.log.info(Event::new("reloaded").field("changes", &diff));
-        let warnings: Vec<_> = warnings.iter().map(|warning| warning.render(&file)).collect();
-        Ok(json!({ "generation": before.generation + 1, "changes": diff, "warnings": warnings,
-                   "needs-restart": restart }))
-    }
-
-    /// Takes certificate, key and trust files that changed on disk; bad ones keep the old.
-    fn refresh_materials(&mut self) {
-        let before = self.live.load_full();
-        let base = directory_of(&self.options.policy);
-        let (fresh, errors) = self.materials.refreshed(&before.policy, &base);
-        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
-        if errors != self.material_errors {
-            for error in &errors {
-                self.log.error(
-                    Event::new("file-refused")
-                        .field("reason", error)
-                        .field("next", "the old one stays in use until the file is right"),
-                );
-            }
-            self.material_errors = errors;
-        }
-        let used = Some((before.as_ref(), &self.materials));
-        match install::build_rules(&before.policy, &fresh, used) {
-            Ok(rules) => {
-                let live = Live::new(before.generation + 1, before.policy.clone(), rules);
-                let diff = difference(&before, &live);
-                if diff != Value::Null {
-                    self.live.store(Arc::new(live));
-                    self.log.info(Event::new("files-reloaded").field("changes", &diff));
-                }
-                self.materials = fresh;
-            }
-            Err((rule, error)) => self
-                .log
-                .error(Event::new("file-refused").field("rule", &rule).field("reason", &error)),
-        }
-    }
-
     fn close(&self, ids: &[u64], stale: bool) -> Value {
         let live = self.live.load();
         let mut closed = Vec::new();
@@ -399,7 +327,8 @@ impl Agent {
             .draining
             .and_then(|drain| drain.until)
             .is_some_and(|until| Instant::now() >= until);
-        over || self.table.is_empty()
+        // Places count from the moment of accepting; the table begins a little later.
+        over || self.places.available_permits() == self.connections_max
     }
 
     /// Copies of all listening sockets, for a successor.
@@ -492,41 +421,4 @@ fn congestion_control(policy: &Policy) -> Option<String> {
 fn connections_max(limits: &Limits, descriptors: u64) -> usize {
     let pairs = descriptors.saturating_sub(DESCRIPTORS_RESERVED) / 2;
     limits.connections.min(usize::try_from(pairs).unwrap_or(usize::MAX)).max(1)
-}
-
-/// What a reload cannot change under a running agent.
-fn needs_restart(before: &Policy, now: &Policy) -> Vec<&'static str> {
-    let mut parts = Vec::new();
-    if before.agent != now.agent {
-        parts.push("[agent]");
-    }
-    if before.limits != now.limits {
-        parts.push("[limits]");
-    }
-    parts
-}
-
-/// Rules that came, went or changed; null if none did.
-fn difference(before: &Live, now: &Live) -> Value {
-    let mut changes = serde_json::Map::new();
-    let mut note = |kind: &str, name: &str| {
-        if let Value::Array(list) =
-            changes.entry(kind.to_owned()).or_insert_with(|| Value::Array(Vec::new()))
-        {
-            list.push(name.into());
-        }
-    };
-    for rule in &now.rules {
-        match before.find(rule.name()) {
-            None => note("added", rule.name()),
-            Some(old) if !Arc::ptr_eq(old, rule) => note("changed", rule.name()),
-            Some(_) => {}
-        }
-    }
-    for rule in &before.rules {
-        if now.find(rule.name()).is_none() {
-            note("removed", rule.name());
-        }
-    }
-    if changes.is_empty() { Value::Null } else { Value::Object(changes) }
 }

@@ -31,9 +31,18 @@ use super::listeners::{self, ListenError, Opened, Wanted};
 /// Sockets that were given to us and are not used yet.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
-    sockets: Vec<(Address, OwnedFd)>,
+    sockets: Vec<Given>,
     /// The agent to release; none where the sockets came from systemd.
     predecessor: Option<UnixStream>,
+}
+
+/// A listening socket from somebody else.
+#[derive(Debug)]
+struct Given {
+    address: Address,
+    socket: OwnedFd,
+    /// Whether its file is removed by whoever has the socket last; systemd keeps its own.
+    with_file: bool,
 }
 
 impl Handover {
@@ -42,7 +51,8 @@ impl Handover {
     pub(super) fn from_activation(sockets: Vec<OwnedFd>) -> Self {
         let named = sockets.into_iter().filter_map(|socket| {
             let address = socket::local_address(socket.as_fd()).ok()?;
-            Some((address::from_socket(&address), socket))
+            let address = address::from_socket(&address);
+            Some(Given { address, socket, with_file: false })
         });
         Self { sockets: named.collect(), predecessor: None }
     }
@@ -57,12 +67,10 @@ impl Handover {
         wanted: &Wanted,
         congestion_control: Option<&str>,
     ) -> Result<Opened, ListenError> {
-        let given = self.sockets.iter().position(|(known, _)| known == address);
+        let given = self.sockets.iter().position(|given| given.address == *address);
         match given.map(|at| self.sockets.swap_remove(at)) {
-            Some((_, socket)) => {
-                // systemd made the files of its sockets and removes them.
-                let owns_file = self.predecessor.is_some();
-                listeners::adopt(address, wanted, socket, congestion_control, owns_file)
+            Some(Given { socket, with_file, .. }) => {
+                listeners::adopt(address, wanted, socket, congestion_control, with_file)
             }
             None => listeners::open(address, wanted, congestion_control),
         }
@@ -86,14 +94,14 @@ pub(super) fn request(control: &Path) -> Result<Handover, ClientError> {
     let predecessor = UnixStream::connect(control)
         .map_err(|error| ClientError::NoAgent(control.to_owned(), error))?;
     let names = ask_on(&predecessor, &Request::TakeOver)?;
-    let names: Vec<Address> = serde_json::from_value(names)
+    let names: Vec<(Address, bool)> = serde_json::from_value(names)
         .map_err(|error| ClientError::Broken(io::Error::other(error)))?;
     let mut sockets = Vec::with_capacity(names.len());
-    for name in names {
+    for (address, with_file) in names {
         let (_, mut received) =
             descriptor::receive(&predecessor, &mut [0; 1]).map_err(ClientError::Broken)?;
         match received.pop() {
-            Some(socket) => sockets.push((name, socket)),
+            Some(socket) => sockets.push(Given { address, socket, with_file }),
             None => return Err(ClientError::Broken(io::ErrorKind::UnexpectedEof.into())),
         }
     }
@@ -106,7 +114,7 @@ pub(super) fn offer<'a>(control: &'a Opened, listening: impl Iterator<Item = &'a
     for opened in std::iter::once(control).chain(listening) {
         match opened.listener.socket.try_clone() {
             Ok(socket) => {
-                names.push(opened.listener.address.to_string());
+                names.push((&opened.listener.address, opened.has_file()));
                 descriptors.push(socket);
             }
             Err(error) => return Reply::error(format!("no descriptor for the successor: {error}")),

@@ -1,0 +1,164 @@
+//! Changes under a running agent: a policy is taken whole or not at all, a file only if it is good.
+//!
+//! Everything that can fail comes first. What a reload cannot change (`[agent]`, most of
+//! `[limits]`) stays as it is, in the displays too, until a successor starts.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tacit_core::policy::{Limits, Policy};
+
+use super::install::{self, Checked, check_file, directory_of};
+use super::listeners::{self, Opened};
+use super::{Agent, file_name};
+use crate::live::Live;
+use crate::log::Event;
+
+impl Agent {
+    /// Installs the policy file as it is now, or changes nothing.
+    pub(super) async fn reload(&mut self) -> Result<Value, String> {
+        let file = file_name(&self.options);
+        let checked = check_file(&self.options.policy).map_err(|findings| {
+            let lines: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
+            format!("nothing was installed:\n{}", lines.join("\n"))
+        })?;
+        let before = self.live.load_full();
+        let Checked { mut policy, materials, warnings } = checked;
+        let restart = keep_until_restart(&mut policy, &before.policy);
+        let used = Some((before.as_ref(), &self.materials));
+        let rules = install::build_rules(&policy, &materials, used)
+            .map_err(|(rule, error)| format!("nothing was installed: rule {rule}: {error}"))?;
+        let opened = self
+            .prepare_listeners(&policy)
+            .map_err(|error| format!("nothing was installed: {error}"))?;
+        let wanted = listeners::wanted(&policy);
+        let live = Live::new(before.generation + 1, policy, rules);
+        let diff = difference(&before, &live);
+        self.live.store(Arc::new(live));
+        self.materials = materials;
+        self.material_errors.clear();
+        for (key, new) in opened {
+            self.listeners_made += 1;
+            self.workers.listen(self.listeners_made, &new.listener).await;
+            self.listeners.insert(key, (self.listeners_made, new));
+        }
+        let gone: Vec<_> =
+            self.listeners.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
+        for key in gone {
+            if let Some((id, _closed)) = self.listeners.remove(&key) {
+                self.workers.unlisten(id).await;
+            }
+        }
+        self.log.info(Event::new("reloaded").field("changes", &diff));
+        let warnings: Vec<_> = warnings.iter().map(|warning| warning.render(&file)).collect();
+        Ok(json!({ "generation": before.generation + 1, "changes": diff, "warnings": warnings,
+                   "needs-restart": restart }))
+    }
+
+    /// Opens what is new, and gives socket files that stay their new mode and owner. After an
+    /// error all is as it was.
+    fn prepare_listeners(
+        &mut self,
+        policy: &Policy,
+    ) -> Result<Vec<(String, Opened)>, listeners::ListenError> {
+        let wanted = listeners::wanted(policy);
+        let mut opened = Vec::new();
+        for (key, (address, wanted)) in &wanted {
+            if !self.listeners.contains_key(key) {
+                let new = listeners::open(address, wanted, self.congestion_control.as_deref())?;
+                opened.push((key.clone(), new));
+            }
+        }
+        let mut changed = Vec::new();
+        for (key, (_, opened)) in &mut self.listeners {
+            let Some((_, wanted)) = wanted.get(key).filter(|(_, new)| new.unix != opened.unix)
+            else {
+                continue;
+            };
+            let before = opened.unix.clone();
+            let result = opened.dress_file(&wanted.unix);
+            changed.push((opened, before));
+            if let Err(error) = result {
+                for (opened, before) in changed {
+                    // It was possible before.
+                    let _ = opened.dress_file(&before);
+                }
+                return Err(error);
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Takes certificate, key and trust files that changed on disk; bad ones keep the old.
+    pub(super) fn refresh_materials(&mut self) {
+        let before = self.live.load_full();
+        let base = directory_of(&self.options.policy);
+        let (fresh, errors) = self.materials.refreshed(&before.policy, &base);
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        if errors != self.material_errors {
+            for error in &errors {
+                self.log.error(
+                    Event::new("file-refused")
+                        .field("reason", error)
+                        .field("next", "the old one stays in use until the file is right"),
+                );
+            }
+            self.material_errors = errors;
+        }
+        let used = Some((before.as_ref(), &self.materials));
+        match install::build_rules(&before.policy, &fresh, used) {
+            Ok(rules) => {
+                let live = Live::new(before.generation + 1, before.policy.clone(), rules);
+                let diff = difference(&before, &live);
+                if diff != Value::Null {
+                    self.live.store(Arc::new(live));
+                    self.log.info(Event::new("files-reloaded").field("changes", &diff));
+                }
+                self.materials = fresh;
+            }
+            Err((rule, error)) => self
+                .log
+                .error(Event::new("file-refused").field("rule", &rule).field("reason", &error)),
+        }
+    }
+}
+
+/// Leaves what workers and gates were built with as it is; names the parts that would differ.
+fn keep_until_restart(policy: &mut Policy, before: &Policy) -> Vec<&'static str> {
+    let limits = Limits { drain: policy.limits.drain, ..before.limits.clone() };
+    let mut parts = Vec::new();
+    if policy.agent != before.agent {
+        parts.push("[agent]");
+    }
+    if policy.limits != limits {
+        parts.push("[limits]");
+    }
+    policy.agent = before.agent.clone();
+    policy.limits = limits;
+    parts
+}
+
+/// Rules that came, went or changed; null if none did.
+fn difference(before: &Live, now: &Live) -> Value {
+    let mut changes = serde_json::Map::new();
+    let mut note = |kind: &str, name: &str| {
+        if let Value::Array(list) =
+            changes.entry(kind.to_owned()).or_insert_with(|| Value::Array(Vec::new()))
+        {
+            list.push(name.into());
+        }
+    };
+    for rule in &now.rules {
+        match before.find(rule.name()) {
+            None => note("added", rule.name()),
+            Some(old) if !Arc::ptr_eq(old, rule) => note("changed", rule.name()),
+            Some(_) => {}
+        }
+    }
+    for rule in &before.rules {
+        if now.find(rule.name()).is_none() {
+            note("removed", rule.name());
+        }
+    }
+    if changes.is_empty() { Value::Null } else { Value::Object(changes) }
+}
