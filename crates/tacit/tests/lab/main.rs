@@ -10,6 +10,14 @@
 )]
 #![allow(unreachable_pub, reason = "nobody but this binary sees it")]
 
+mod certificates;
 mod harness;
+mod peers;
 
+mod client_cert;
+mod drain;
+mod forms;
+mod restart;
+mod server_cert;
 mod smoke;
+mod unix;

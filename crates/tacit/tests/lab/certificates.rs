@@ -1,0 +1,51 @@
+//! Good and bad certificates, the same that the unit tests of verification use.
+
+use serde_json::{Value, json};
+
+use crate::harness::Lab;
+use crate::peers::write_pair;
+
+#[allow(dead_code, reason = "made for unit tests; the lab uses some of it")]
+#[path = "../../src/tls/test_certificates.rs"]
+mod made;
+
+pub(crate) use made::{Ca, Kind, NAME};
+
+/// Writes `NAME.pem` and `NAME.key` of every kind of certificate, `corp.pem` with the CA that
+/// the valid ones come from, and says the words that a refusal must contain.
+pub fn write_all(lab: &Lab) -> Vec<(&'static str, &'static str)> {
+    let (corp, stranger) = (Ca::new("corp CA"), Ca::new("stranger CA"));
+    lab.write("corp.pem", corp.pem());
+    let kinds = [
+        ("valid", Kind::Valid, ""),
+        ("expired", Kind::Expired, "expired at 2021-02-03 00:00 UTC"),
+        ("not-yet", Kind::NotYetValid, "not valid before 2080-04-05 00:00 UTC"),
+        ("wrong-usage", Kind::WrongUsage, "is for codeSigning, not for"),
+        ("wrong-name", Kind::WrongName, "is for other.example, not for db.example"),
+        ("cn-only", Kind::CnOnly, "has no subjectAltName, and a common name does not count"),
+    ];
+    let mut all = Vec::new();
+    for (name, kind, words) in kinds {
+        let leaf = corp.leaf(kind);
+        write_pair(lab, name, &leaf.cert_pem, &leaf.key_pem);
+        all.push((name, words));
+    }
+    let (foreign, own) = (stranger.leaf(Kind::Valid), made::self_signed());
+    write_pair(lab, "wrong-ca", &foreign.cert_pem, &foreign.key_pem);
+    write_pair(lab, "self-signed", &own.cert_pem, &own.key_pem);
+    for (name, old) in [("v1", made::openssl_v1(2048)), ("rsa-1024", made::openssl_v3(1024))] {
+        write_pair(lab, name, &old.cert_pem, &old.key_pem);
+    }
+    all.extend([
+        ("wrong-ca", "leads to the issuer CN=stranger CA, which trust 'corp' does not hold"),
+        ("self-signed", "is self-signed, so trust 'corp' cannot vouch for it"),
+        ("v1", "is X.509 v1, which can name neither hosts nor usages: reissue it as v3"),
+        ("rsa-1024", "has an RSA 1024 key, which is too small to be believed: reissue it"),
+    ]);
+    all
+}
+
+/// A peer's options with that certificate.
+pub fn with(name: &str) -> Value {
+    json!({ "cert": format!("{name}.pem"), "key": format!("{name}.key") })
+}

@@ -1,0 +1,57 @@
+//! `tacit drain` and the end of an agent.
+
+use std::net::TcpStream;
+
+use crate::harness::{Lab, connect, echo, free_port, wait_for};
+use crate::peers::{is_reset, ping};
+
+fn rules(port: u16) -> String {
+    let app = echo();
+    format!(
+        "[[rule]]\nname = \"tcp\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{app}\"\n\
+         permit = true\n"
+    )
+}
+
+#[test]
+fn a_drain_ends_with_the_last_connection() {
+    let lab = Lab::new();
+    let port = free_port();
+    let mut agent = lab.agent(&rules(port));
+    let (mut first, mut second) = (connect(("127.0.0.1", port)), connect(("127.0.0.1", port)));
+    assert!(ping(&mut first) && ping(&mut second));
+    assert!(agent.ok(&["drain"]).contains("2 connections open"));
+    wait_for("refusal", || TcpStream::connect(("127.0.0.1", port)).is_err());
+    drop(first);
+    assert!(ping(&mut second), "what is open is served to its end");
+    assert!(agent.child.try_wait().unwrap().is_none());
+    drop(second);
+    assert!(agent.child.wait().unwrap().success());
+    assert!(agent.log().contains(" ended connections-cut=0"), "{}", agent.log());
+}
+
+#[test]
+fn a_drain_with_a_timeout_resets_what_is_left() {
+    let lab = Lab::new();
+    let port = free_port();
+    let mut agent = lab.agent(&rules(port));
+    let mut held = connect(("127.0.0.1", port));
+    assert!(ping(&mut held));
+    agent.ok(&["drain", "--timeout", "200ms"]);
+    assert!(is_reset(&mut held));
+    assert!(agent.child.wait().unwrap().success());
+    assert!(agent.log().contains(" ended connections-cut=1"), "{}", agent.log());
+}
+
+#[test]
+fn an_end_by_signal_resets_open_connections_and_is_logged() {
+    let lab = Lab::new();
+    let port = free_port();
+    let mut agent = lab.agent(&rules(port));
+    let mut held = connect(("127.0.0.1", port));
+    assert!(ping(&mut held));
+    agent.signal("TERM");
+    assert!(is_reset(&mut held), "a cut never looks like an end");
+    assert!(agent.child.wait().unwrap().success());
+    assert!(agent.log().contains(" ended connections-cut=1"), "{}", agent.log());
+}

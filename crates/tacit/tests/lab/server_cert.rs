@@ -1,0 +1,114 @@
+//! The client role meets every kind of server certificate; nothing in clear leaves to a wrong one.
+
+use std::io::{Read, Write};
+
+use crate::certificates::{self, NAME};
+use crate::harness::{Lab, connect, free_port};
+use crate::peers::{TlsServer, exchange, is_reset};
+
+/// One rule for each certificate, to a server that has it. `tls` is what the rules say more.
+fn rules(servers: &[(&str, u16, TlsServer)], tls: &str) -> String {
+    let mut rules = "[trust.corp]\nca = \"corp.pem\"\n".to_owned();
+    for (name, port, server) in servers {
+        rules += &format!(
+            "[[rule]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\n\
+             connect = \"127.0.0.1:{}\"\n\
+             tls = {{ role = \"client\", server-name = \"{NAME}\", {tls} }}\n",
+            server.port
+        );
+    }
+    rules
+}
+
+fn servers(
+    lab: &Lab,
+    table: &[(&'static str, &'static str)],
+) -> Vec<(&'static str, u16, TlsServer)> {
+    let start = |name| (name, free_port(), TlsServer::start(lab, &certificates::with(name)));
+    table.iter().map(|(name, _)| start(name)).collect()
+}
+
+#[test]
+fn a_wrong_server_gets_no_byte_and_the_client_a_reset() {
+    let lab = Lab::new();
+    let table = certificates::write_all(&lab);
+    let mut servers = servers(&lab, &table);
+    let agent = lab.agent(&rules(&servers, "trust = \"corp\""));
+    for ((name, words), (_, port, server)) in table.iter().zip(&mut servers) {
+        let mut client = connect(("127.0.0.1", *port));
+        client.write_all(b"secret").unwrap();
+        if *name == "valid" {
+            assert_eq!(exchange(Box::new(client), b"").unwrap(), b"secret");
+            assert_eq!(server.next()["got"], "secret");
+            continue;
+        }
+        assert!(is_reset(&mut client), "{name}");
+        let seen = server.next();
+        assert_eq!(seen["got"], "", "{name}: {seen}");
+        assert!(seen["error"].is_string(), "{name}: the server is told: {seen}");
+        agent.wait_for_log(words);
+        let log = agent.log();
+        let line = log.lines().find(|line| line.contains(&format!("rule={name} "))).unwrap();
+        assert!(line.contains(words) && line.contains(" warn failed "), "{name}: {line}");
+        let next_step = ["reissue", "renew", "wait", "issue the", "add that CA", "server-name"];
+        assert!(next_step.iter().any(|step| line.contains(step)), "{name}: {line}");
+    }
+}
+
+#[test]
+fn verify_none_takes_any_server_that_holds_its_key_and_is_warned_about() {
+    let lab = Lab::new();
+    let table = certificates::write_all(&lab);
+    let mut servers = servers(&lab, &table);
+    let agent = lab.agent(&rules(&servers, "verify = \"none\""));
+    agent.wait_for_log("the server is not checked: anybody can be it");
+    for (name, port, server) in &mut servers {
+        let mut client = connect(("127.0.0.1", *port));
+        client.write_all(b"secret").unwrap();
+        if ["v1", "rsa-1024"].contains(name) {
+            assert!(is_reset(&mut client), "{name}");
+            assert_eq!(server.next()["got"], "", "{name}");
+            continue;
+        }
+        let mut back = [0; 6];
+        client.read_exact(&mut back).unwrap();
+        let shown = agent.show("connections");
+        let tls = &shown[0]["tls"];
+        assert_eq!(tls["check"]["result"], "not-checked", "{name}: {shown}");
+        assert!(tls["peer"]["identity"].is_null(), "{name}: {shown}");
+        assert_eq!(tls["peer"]["claimed-subject"], "CN=leaf", "{name}: {shown}");
+        drop(client);
+        server.next();
+        crate::harness::wait_for("the end", || agent.show("connections") == serde_json::json!([]));
+    }
+}
+
+#[test]
+fn a_client_certificate_is_sent_only_where_the_rule_names_an_identity() {
+    let lab = Lab::new();
+    let mut options = certificates::with("localhost");
+    options["ca"] = "ca.pem".into();
+    let mut server = TlsServer::start(&lab, &options);
+    let (with, without) = (free_port(), free_port());
+    let connect_to = format!("127.0.0.1:{}", server.port);
+    let agent = lab.agent(&format!(
+        r#"
+        [[rule]]
+        name = "with"
+        listen = "127.0.0.1:{with}"
+        connect = "{connect_to}"
+        tls = {{ role = "client", trust = "ca", identity = "alice" }}
+        [[rule]]
+        name = "without"
+        listen = "127.0.0.1:{without}"
+        connect = "{connect_to}"
+        tls = {{ role = "client", trust = "ca" }}
+        "#
+    ));
+    let back = exchange(Box::new(connect(("127.0.0.1", with))), b"hello").unwrap();
+    assert_eq!((back.as_slice(), &server.next()["got"]), (&b"hello"[..], &"hello".into()));
+    assert!(exchange(Box::new(connect(("127.0.0.1", without))), b"hello").is_err());
+    assert!(server.next()["error"].as_str().unwrap().contains("PEER_DID_NOT_RETURN"));
+    agent.wait_for_log("rule=without");
+    agent.wait_for_log("identity");
+}
