@@ -2,8 +2,9 @@
 
 use crate::live::LiveAction;
 use crate::log::{Event, Log, Outcome};
-use crate::tls::PeerCheck;
+use crate::tls::failure::describe_alert_number;
 use crate::tls::verify::identity;
+use crate::tls::{PeerCheck, Role, SessionError};
 
 use super::connection::{Connection, Denied, Record};
 use super::relay::{End, Finished};
@@ -69,11 +70,26 @@ pub fn settle(log: &Log, finished: &Finished) {
     let event = about("closed", record)
         .field("bytes-in", &record.sent_bytes())
         .field("bytes-out", &record.received_bytes())
-        .field("end", end);
+        .field("end", &end_of(end, record));
     match end {
         End::Session(_) => log.warn(event),
         _ if record.rule.rule.log => log.info(event),
         _ => {}
+    }
+}
+
+/// How it ended; an alert of the peer with its next step. A TLS 1.3 server refuses a client's
+/// certificate only now, when the handshake is over.
+fn end_of(end: &End, record: &Record) -> String {
+    let role = match record.rule.action {
+        LiveAction::TlsClient(_) => Role::Client,
+        _ => Role::Server,
+    };
+    match end {
+        End::Session(SessionError::PeerAlert(alert)) => {
+            describe_alert_number(role, alert.0).message
+        }
+        other => other.to_string(),
     }
 }
 

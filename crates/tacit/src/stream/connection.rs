@@ -67,6 +67,8 @@ pub struct Record {
     pub remote: Address,
     /// Who connected, as an accepted PROXY header says.
     pub client: OnceLock<Address>,
+    /// Where it connected to, as that header says.
+    pub client_target: OnceLock<Address>,
     /// The sockets, for as long as they are open.
     pub legs: OnceLock<Legs>,
     /// What the handshake gave.
@@ -170,6 +172,7 @@ impl Connection {
             local: flow.local,
             remote: flow.remote,
             client: OnceLock::new(),
+            client_target: OnceLock::new(),
             legs: OnceLock::new(),
             tls: OnceLock::new(),
             open: AtomicBool::new(false),

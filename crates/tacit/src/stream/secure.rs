@@ -18,11 +18,12 @@ use tacit_sys::socket::{self, StreamOptions};
 use crate::address;
 use crate::live::{LiveAction, LiveRule};
 use crate::tls::{
-    Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Session, SessionError,
+    Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role, Session,
+    SessionError,
 };
 
 use super::connection::{Connection, Legs, Record, TlsFacts};
-use super::gate::Gates;
+use super::gate::{Gates, Place};
 use super::leg::{Leg, Outgoing};
 
 /// Bytes read at once during a handshake.
@@ -91,8 +92,8 @@ pub enum Failure {
     Session(SessionError),
     /// A leg broke meanwhile.
     Broken(io::Error),
-    /// It took too long.
-    TimedOut(&'static str),
+    /// Too many other handshakes were in flight all the time.
+    NoPlace,
 }
 
 impl fmt::Display for Failure {
@@ -101,8 +102,11 @@ impl fmt::Display for Failure {
             Self::Proxy(what) | Self::Dial(what) => f.write_str(what),
             Self::Handshake(failure) => write!(f, "{failure}"),
             Self::Session(error) => write!(f, "{error}"),
+            Self::NoPlace => f.write_str(
+                "no place among the handshakes in flight became free in time: see \
+                 `tacit show limits`, and raise [limits] if its clients are wanted",
+            ),
             Self::Broken(error) => write!(f, "the connection broke during set-up: {error}"),
-            Self::TimedOut(what) => f.write_str(what),
         }
     }
 }
@@ -129,7 +133,7 @@ impl Failure {
             Self::Handshake(failure) => failure.kind,
             Self::Session(_) => "session",
             Self::Broken(_) => "broken",
-            Self::TimedOut(_) => "timeout",
+            Self::NoPlace => "no-place",
         }
     }
 }
@@ -184,13 +188,15 @@ async fn serve_tls(
 ) -> Result<Path, Failure> {
     let record = connection.record();
     let common = tls_common(&record.rule);
+    let deadline = Instant::now() + common.handshake_timeout;
     let work = async {
-        let initial = accept_proxy(record, &accepted).await?;
-        let _place = around.gates.enter(&record.rule, &record.remote).await;
-        shake(handshake?, &accepted, initial, common).await
+        let header = accept_proxy(record, &accepted);
+        let initial = within(deadline, proxy_stalled, header).await?;
+        let _place = place(around.gates, record, deadline).await?;
+        let work = shake(handshake?, &accepted, initial, common);
+        within(deadline, || stalled(Role::Server, common), work).await
     };
-    let shaken = within(common.handshake_timeout, HANDSHAKE_STALLED, work).await;
-    let (established, incomplete) = match shaken {
+    let (established, incomplete) = match work.await {
         Ok(shaken) => shaken,
         Err(failure) => {
             farewell(accepted).await;
@@ -220,15 +226,16 @@ async fn reach_tls(
 ) -> Result<Path, Failure> {
     let record = connection.record();
     let common = tls_common(&record.rule);
-    let header = within(common.handshake_timeout, PROXY_STALLED, accept_proxy(record, &accepted));
-    let initial = header.await?;
+    let header = accept_proxy(record, &accepted);
+    let initial = within(Instant::now() + common.handshake_timeout, proxy_stalled, header).await?;
     let tls = dial(around, record, &accepted, false).await?;
+    let deadline = Instant::now() + common.handshake_timeout;
     let work = async {
-        let _place = around.gates.enter(&record.rule, &record.remote).await;
-        shake(handshake?, &tls, Vec::new(), common).await
+        let _place = place(around.gates, record, deadline).await?;
+        let work = shake(handshake?, &tls, Vec::new(), common);
+        within(deadline, || stalled(Role::Client, common), work).await
     };
-    let shaken = within(common.handshake_timeout, HANDSHAKE_STALLED, work).await;
-    let (established, incomplete) = match shaken {
+    let (established, incomplete) = match work.await {
         Ok(shaken) => shaken,
         Err(failure) => {
             farewell(tls).await;
@@ -257,22 +264,48 @@ async fn carry_clear(
 ) -> Result<Path, Failure> {
     let record = connection.record();
     let timeout = record.rule.fixed().map_or(Duration::ZERO, |fixed| fixed.connect_timeout);
-    let initial = within(timeout, PROXY_STALLED, accept_proxy(record, &accepted)).await?;
+    let deadline = Instant::now() + timeout;
+    let initial = within(deadline, proxy_stalled, accept_proxy(record, &accepted)).await?;
     let dialled = dial(around, record, &accepted, true).await?;
     Ok(Path::Clear(Box::new(ClearPath { accepted, dialled, initial })))
 }
 
-const HANDSHAKE_STALLED: &str = "the peer did not complete the handshake in time";
-const PROXY_STALLED: &str = "the peer did not send its PROXY header in time";
+fn stalled(role: Role, common: &TlsCommon) -> Failure {
+    HandshakeFailure::timed_out(role, common.handshake_timeout).into()
+}
+
+fn proxy_stalled() -> Failure {
+    Failure::Proxy(
+        "the peer did not send its PROXY header in time: have it send version 2, or do not ask \
+         for a header here"
+            .into(),
+    )
+}
+
+fn unreached() -> Failure {
+    Failure::Dial("the name in `connect` did not resolve, or nobody answered, in time".into())
+}
+
+/// Waits for a place among the handshakes in flight; the source is the client that a trusted proxy
+/// names, or else who connected.
+async fn place<'a>(
+    gates: &'a Gates,
+    record: &Record,
+    deadline: Instant,
+) -> Result<Option<Place<'a>>, Failure> {
+    let source = record.client.get().unwrap_or(&record.remote);
+    let place = async { Ok(gates.enter(&record.rule, source).await) };
+    within(deadline, || Failure::NoPlace, place).await
+}
 
 async fn within<T>(
-    limit: Duration,
-    what: &'static str,
+    deadline: Instant,
+    too_late: impl FnOnce() -> Failure,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    match tokio::time::timeout(limit, work).await {
+    match tokio::time::timeout_at(deadline.into(), work).await {
         Ok(result) => result,
-        Err(_) => Err(Failure::TimedOut(what)),
+        Err(_) => Err(too_late()),
     }
 }
 
@@ -295,8 +328,9 @@ async fn accept_proxy(record: &Record, accepted: &Leg) -> Result<Vec<u8>, Failur
         let parsed =
             proxy_protocol::parse(&bytes).map_err(|error| Failure::Proxy(error.to_string()))?;
         if let Some((header, consumed)) = parsed {
-            if let Header::Proxy { source, .. } = header {
+            if let Header::Proxy { source, destination } = header {
                 let _ = record.client.set(source);
+                let _ = record.client_target.set(destination);
             }
             bytes.drain(..consumed);
             return Ok(bytes);
@@ -341,8 +375,7 @@ async fn dial(
         }
         Err(Failure::Dial(last))
     };
-    let unresolved = "the name in `connect` did not resolve, or nobody answered, in time";
-    let (leg, address) = within(fixed.connect_timeout, unresolved, work).await?;
+    let (leg, address) = within(Instant::now() + fixed.connect_timeout, unreached, work).await?;
     let legs = Legs { accepted: accepted.downgrade(), dialled: leg.downgrade(), target: address };
     let _ = record.legs.set(legs);
     send_proxy(fixed, record, &leg).await?;
@@ -365,7 +398,7 @@ async fn send_proxy(fixed: &Fixed, record: &Record, leg: &Leg) -> Result<(), Fai
     }
     let header = Header::Proxy {
         source: record.client.get().unwrap_or(&record.remote).clone(),
-        destination: record.local.clone(),
+        destination: record.client_target.get().unwrap_or(&record.local).clone(),
     };
     let mut bytes = Vec::new();
     proxy_protocol::encode(&header, &mut bytes)

@@ -75,8 +75,8 @@ fn meaning(alert: Alert) -> (&'static str, Party, &'static str, &'static str) {
             "set server-name in the rule to a name of the {peer}",
         ),
         Alert::CloseNotify | Alert::UserCanceled => {
-            ("peer-closed", Party::Peer, "gave up the handshake", "look at the {peer}'s log")
+            ("peer-closed", Party::Peer, "gave up", "look at the {peer}'s log")
         }
-        _ => ("peer-sent-alert", Party::Peer, "ended the handshake", "look at the {peer}'s log"),
+        _ => ("peer-sent-alert", Party::Peer, "gave up", "look at the {peer}'s log"),
     }
 }
