@@ -197,7 +197,7 @@ impl Drop for TlsServer {
 fn python(lab: &Lab, script: &str, options: &Value) -> (Child, BufReader<ChildStdout>) {
     let mut child = lab
         .command("python3")
-        .args(["-c", script, &options.to_string()])
+        .args(["-W", "ignore", "-c", script, &options.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -1,0 +1,203 @@
+//! PROXY protocol v2 at either end: who the client really is.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use serde_json::json;
+
+use crate::certificates;
+use crate::harness::{Lab, connect, echo, free_port, serve};
+use crate::peers::{TlsClient, TlsServer, dial, exchange, is_reset};
+
+/// 192.0.2.7:4711 came to 198.51.100.1:443, as the format's own description writes it.
+const HEADER: [u8; 28] = *b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\
+    \xc0\x00\x02\x07\xc6\x33\x64\x01\x12\x67\x01\xbb";
+const CLIENT: &str = "192.0.2.7:4711";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A server that hands out everything it got from a connection, once that has ended.
+fn recorder() -> (std::net::SocketAddr, Receiver<Vec<u8>>) {
+    let (sender, received) = sync_channel(16);
+    let address = serve(move |mut stream| {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        let _ = sender.send(bytes);
+    });
+    (address, received)
+}
+
+fn slowly(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.set_nodelay(true).unwrap();
+    for byte in bytes {
+        stream.write_all(&[*byte]).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_header_is_read_in_any_pieces_shown_and_sent_on() {
+    let lab = Lab::new();
+    let (port, app) = (free_port(), recorder());
+    let agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
+         accept-proxy = true\nsend-proxy = true\npermit = true\n",
+        app.0
+    ));
+    for at_once in [true, false] {
+        let mut client = connect(("127.0.0.1", port));
+        if at_once {
+            client.write_all(&[&HEADER[..], b"payload"].concat()).unwrap();
+        } else {
+            slowly(&mut client, &HEADER);
+            slowly(&mut client, b"payload");
+        }
+        crate::harness::wait_for("the client's address", || {
+            agent.show("connections")[0]["client"] == CLIENT
+        });
+        let text = agent.ok(&["show", "connections"]);
+        assert!(text.contains(CLIENT), "{text}");
+        client.shutdown(Shutdown::Write).unwrap();
+        let got = app.1.recv().unwrap();
+        assert_eq!(got, [&HEADER[..], b"payload"].concat());
+        drop(client);
+        crate::harness::wait_for("the end", || agent.show("connections") == json!([]));
+    }
+}
+
+#[test]
+fn a_header_before_tls_is_read_with_and_without_the_hello() {
+    let lab = Lab::new();
+    let port = free_port();
+    let agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
+         accept-proxy = true\n\
+         tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"none\" }}\n",
+        echo()
+    ));
+    for piece in [None, Some(1), Some(28), Some(29)] {
+        let mut options = json!({ "prefix": hex(&HEADER), "ca": "ca.pem" });
+        if let Some(piece) = piece {
+            options["piece"] = json!(piece);
+        }
+        let client = TlsClient::open(&lab, port, &options);
+        assert_eq!(client.result["reply"], "ping", "{piece:?}: {}", client.result);
+        let shown = agent.show("connections");
+        let one = shown.as_array().unwrap().last().unwrap();
+        assert_eq!(one["client"], CLIENT, "{shown}");
+        assert_eq!(one["remote"], format!("127.0.0.1:{}", client.port()), "{shown}");
+    }
+    assert!(agent.audit().contains(&format!("\"remote\":\"{CLIENT}\"")), "{}", agent.audit());
+}
+
+#[test]
+fn a_client_rule_sends_the_header_before_its_handshake() {
+    let lab = Lab::new();
+    let port = free_port();
+    let mut options = certificates::with("localhost");
+    options["prefix"] = json!(HEADER.len());
+    let mut server = TlsServer::start(&lab, &options);
+    let _agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"127.0.0.1:{}\"\n\
+         accept-proxy = true\nsend-proxy = true\n\
+         tls = {{ role = \"client\", trust = \"ca\" }}\n",
+        server.port
+    ));
+    let mut client = connect(("127.0.0.1", port));
+    client.write_all(&[&HEADER[..], b"first "].concat()).unwrap();
+    assert_eq!(exchange(Box::new(client), b"second").unwrap(), b"first second");
+    let seen = server.next();
+    assert_eq!(seen["got"], "first second");
+    let prefix = seen["prefix"].as_str().unwrap();
+    assert!(prefix.starts_with(&hex(&HEADER[..20])), "{prefix}");
+}
+
+#[test]
+fn a_header_accepted_at_a_unix_socket_is_sent_on_whole() {
+    let lab = Lab::new();
+    let (listen, app) = (format!("unix:{}", lab.path("p.sock").display()), recorder());
+    let _agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"{listen}\"\nconnect = \"{}\"\n\
+         accept-proxy = true\nsend-proxy = true\npermit = true\n",
+        app.0
+    ));
+    let mut client = dial(&listen);
+    client.write_all(&HEADER).unwrap();
+    let _ = exchange(client, b"payload");
+    let got = app.1.recv().unwrap();
+    assert_eq!(&got[..28], &HEADER, "not our own end of it, which is no Internet address");
+    assert_eq!(&got[28..], b"payload");
+}
+
+#[test]
+fn clients_of_unix_sockets_and_of_ipv6_are_sent_as_what_they_are() {
+    let lab = Lab::new();
+    let (unix, app) = (format!("unix:{}", lab.path("u.sock").display()), recorder());
+    let port = free_port();
+    let _agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = [\"{unix}\", \"[::1]:{port}\"]\nconnect = \"{}\"\n\
+         send-proxy = true\npermit = true\n",
+        app.0
+    ));
+    for (address, family, bytes) in [(unix.clone(), 0x31, 216), (format!("[::1]:{port}"), 0x21, 36)]
+    {
+        let _ = exchange(dial(&address), b"payload");
+        let got = app.1.recv().unwrap();
+        assert_eq!((got[12], got[13], got[15]), (0x21, family, bytes), "{address}: {got:?}");
+        assert_eq!(&got[16 + usize::from(bytes)..], b"payload");
+    }
+}
+
+#[test]
+fn a_missing_or_broken_header_is_refused_and_nothing_is_forwarded() {
+    let lab = Lab::new();
+    let (clear, tls, app) = (free_port(), free_port(), recorder());
+    let agent = lab.agent(&format!(
+        r#"
+        [[rule]]
+        name = "clear"
+        listen = "127.0.0.1:{clear}"
+        connect = "{app}"
+        connect-timeout = "1s"
+        accept-proxy = true
+        permit = true
+        [[rule]]
+        name = "tls"
+        listen = "127.0.0.1:{tls}"
+        connect = "{app}"
+        accept-proxy = true
+        tls = {{ role = "server", identity = "localhost", client-cert = "none" }}
+        "#,
+        app = app.0
+    ));
+    let mut unknown_family = HEADER;
+    unknown_family[13] = 0x77;
+    for (bytes, words) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "no PROXY protocol header"),
+        (b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n", "version 1 header"),
+        (&unknown_family, "family and transport 0x77"),
+    ] {
+        for port in [clear, tls] {
+            let mut client = connect(("127.0.0.1", port));
+            client.write_all(bytes).unwrap();
+            let mut rest = Vec::new();
+            let _ = client.read_to_end(&mut rest);
+            assert_eq!(rest, b"", "{words}");
+        }
+        let said = || agent.log().lines().filter(|line| line.contains(words)).count();
+        crate::harness::wait_for(words, || said() == 2);
+    }
+    let mut cut = connect(("127.0.0.1", clear));
+    cut.write_all(&HEADER[..20]).unwrap();
+    cut.shutdown(Shutdown::Write).unwrap();
+    assert!(is_reset(&mut cut));
+    agent.wait_for_log("closed before its PROXY header was complete");
+    let mut stalled = connect(("127.0.0.1", clear));
+    stalled.write_all(&HEADER[..20]).unwrap();
+    assert!(is_reset(&mut stalled));
+    agent.wait_for_log("did not send its PROXY header in time");
+    assert!(app.1.try_recv().is_err(), "the program behind saw nothing");
+}
