@@ -239,7 +239,6 @@ pub struct Sealer {
     protection: Protection,
     iv: Nonce,
     sequence: u64,
-    records: u64,
 }
 
 impl Sealer {
@@ -251,7 +250,7 @@ impl Sealer {
     /// demands, never wrapping, and never equal to the one or two nonces used before.
     #[must_use]
     pub fn new(protection: Protection, iv: Nonce, sequence: u64) -> Self {
-        Self { protection, iv, sequence, records: 0 }
+        Self { protection, iv, sequence }
     }
 
     /// How records are protected.
@@ -272,10 +271,11 @@ impl Sealer {
         self.iv
     }
 
-    /// Records the key may still protect.
+    /// Records the key may still protect. Sequence numbers start at zero with each key, so that
+    /// those the handshake used count too.
     #[must_use]
     pub fn records_left(&self) -> u64 {
-        self.protection.records_max().saturating_sub(self.records)
+        self.protection.records_max().saturating_sub(self.sequence)
     }
 
     /// Seals `payload_bytes` that stand in the slots of `buffer`, the last slot perhaps partly
@@ -330,7 +330,7 @@ impl Sealer {
         slot: &mut [u8],
         payload_bytes: usize,
     ) -> Result<usize, RecordError> {
-        if self.records >= self.protection.records_max() {
+        if self.records_left() == 0 {
             return Err(RecordError::KeyUsedUp);
         }
         let (prefix, suffix) = (self.protection.prefix_bytes(), self.protection.suffix_bytes());
@@ -351,7 +351,6 @@ impl Sealer {
         let sealed = key.seal(nonce, aad, data).map_err(|_| RecordError::KeyUsedUp)?;
         tag.copy_from_slice(&sealed);
         self.sequence += 1;
-        self.records += 1;
         Ok(total)
     }
 

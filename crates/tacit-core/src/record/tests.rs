@@ -259,7 +259,7 @@ fn tls12_explicit_nonces_rise_and_never_meet_those_of_the_handshake() {
 #[test]
 fn a_key_that_is_used_up_refuses() {
     let (mut sealer, _) = ends(Protection::Tls12Gcm);
-    sealer.records = sealer.protection.records_max();
+    sealer.sequence = sealer.protection.records_max();
     assert_eq!(sealer.records_left(), 0);
     let mut out = b"kept".to_vec();
     let result = sealer.seal_message(&mut Toy, ContentType::Alert, &[1, 0], &mut out);
