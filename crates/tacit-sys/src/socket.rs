@@ -37,17 +37,22 @@ fn new_stream(family: AddressFamily, options: &StreamOptions) -> io::Result<Owne
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     if family != AddressFamily::UNIX {
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        sockopt::set_socket_keepalive(&socket, true)?;
-        sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
-        if let Some(name) = &options.congestion_control {
-            sockopt::set_tcp_congestion(&socket, name)?;
-        }
-        if options.reset_on_exit {
-            reset_on_close(socket.as_fd(), true)?;
-        }
+        set_tcp_options(socket.as_fd(), options)?;
     }
     Ok(socket)
+}
+
+/// What listeners hand on to the sockets they accept, and dialled ones have from the start.
+fn set_tcp_options(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    // An urgent byte stays in its place in the stream; a plain read would leave it out.
+    sockopt::set_socket_oobinline(socket, true)?;
+    if let Some(name) = &options.congestion_control {
+        sockopt::set_tcp_congestion(socket, name)?;
+    }
+    reset_on_close(socket, options.reset_on_exit)
 }
 
 /// Opens a listening socket.
@@ -96,13 +101,7 @@ pub fn adopt_listener(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Re
     rustix::io::ioctl_fionbio(socket, true)?;
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
     if sockopt::socket_domain(socket)? != AddressFamily::UNIX {
-        sockopt::set_tcp_nodelay(socket, true)?;
-        sockopt::set_socket_keepalive(socket, true)?;
-        sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
-        if let Some(name) = &options.congestion_control {
-            sockopt::set_tcp_congestion(socket, name)?;
-        }
-        reset_on_close(socket, options.reset_on_exit)?;
+        set_tcp_options(socket, options)?;
     }
     Ok(())
 }
