@@ -11,9 +11,12 @@ use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 
 /// How long bytes that are good may take to reach a peer before its connection is reset.
-const DELIVERY_WAIT_MAX: Duration = Duration::from_secs(5);
+pub const DELIVERY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often that is looked at.
 const DELIVERY_POLL: Duration = Duration::from_millis(5);
+
+/// What the runtime watches; `PRIORITY` is urgent data.
+const WATCHED: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
 
 /// A connected socket with its readiness.
 ///
@@ -32,10 +35,7 @@ impl Leg {
     /// # Errors
     /// It cannot be watched: too many are.
     pub fn new(socket: OwnedFd, clear: bool) -> io::Result<Self> {
-        Ok(Self {
-            socket: watch(Arc::new(socket), Interest::READABLE | Interest::WRITABLE)?,
-            clear,
-        })
+        Ok(Self { socket: watch(Arc::new(socket), WATCHED)?, clear })
     }
 
     /// Says anew whether the leg carries clear text: its listener serves rules of both kinds, or
@@ -62,7 +62,8 @@ impl Leg {
 
     /// Waits until there may be something to read, then reads by `read`, which says how much it
     /// asked for. Readiness is dropped after a short read, which saves the read that would say
-    /// "nothing more" (the end of the stream is remembered apart and not lost by that).
+    /// "nothing more" (the end of the stream is remembered apart and not lost by that). Not so
+    /// once urgent data has come: a read stops at it and is short with more behind.
     ///
     /// # Errors
     /// What `read` answers; never `WouldBlock`.
@@ -76,7 +77,7 @@ impl Leg {
             let mut ready = ready!(self.socket.poll_read_ready(cx))?;
             match read(self.fd()) {
                 Ok(count) => {
-                    if count < asked_bytes {
+                    if count < asked_bytes && !self.has_urgent_data() {
                         ready.clear_ready();
                     }
                     return Poll::Ready(Ok(count));
@@ -84,6 +85,28 @@ impl Leg {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Whether urgent data has ever come; no system call.
+    fn has_urgent_data(&self) -> bool {
+        self.socket.try_io(Interest::PRIORITY, |_| Ok(())).is_ok()
+    }
+
+    /// Waits for the peer's reset while nothing is read: a read would meet it behind the data
+    /// only. The writer's readiness tells, and loses nothing by being dropped, because writes are
+    /// tried before it is asked.
+    pub fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            match ready!(self.socket.poll_write_ready(cx)) {
+                Ok(mut ready) if !ready.ready().is_write_closed() => ready.clear_ready(),
+                // Both directions have ended; in order, unless the socket holds an error.
+                Ok(_) => match socket::take_error(self.fd()) {
+                    Ok(()) => return Poll::Pending,
+                    Err(error) => return Poll::Ready(error),
+                },
+                Err(error) => return Poll::Ready(error),
             }
         }
     }
@@ -123,16 +146,18 @@ impl Leg {
         }
     }
 
-    /// Makes dropping the leg a reset, once the peer's kernel has what was written so far: a reset
-    /// drops what is queued, and those bytes are good.
-    pub async fn reset_after_delivery(&self) {
-        let give_up = tokio::time::Instant::now() + DELIVERY_WAIT_MAX;
-        while socket::unacknowledged_bytes(self.fd()).is_ok_and(|bytes| bytes > 0)
-            && tokio::time::Instant::now() < give_up
-        {
+    /// Makes dropping the leg a reset.
+    pub fn reset(&self) {
+        // A socket whose peer is gone already has nothing left to be told.
+        let _ = socket::reset_on_close(self.fd(), true);
+    }
+
+    /// Waits until the peer's kernel has what was written so far. Before a reset, which drops what
+    /// is queued: those bytes are good.
+    pub async fn delivered(&self) {
+        while socket::unacknowledged_bytes(self.fd()).is_ok_and(|bytes| bytes > 0) {
             tokio::time::sleep(DELIVERY_POLL).await;
         }
-        let _ = socket::reset_on_close(self.fd(), true);
     }
 }
 
@@ -194,8 +219,10 @@ impl Outgoing {
         std::future::poll_fn(|cx| self.poll_flush(leg, cx)).await
     }
 
-    /// Writes until nothing waits, or the time given to good bytes is over.
-    pub async fn flush_or_give_up(&mut self, leg: &Leg) {
-        let _ = tokio::time::timeout(DELIVERY_WAIT_MAX, self.flush(leg)).await;
+    /// Writes what waits and sees it delivered, as far as the peer takes it.
+    pub async fn deliver(&mut self, leg: &Leg) {
+        if self.flush(leg).await.is_ok() {
+            leg.delivered().await;
+        }
     }
 }

@@ -58,12 +58,8 @@ pub struct SealedPath {
     pub tls: Leg,
     /// Its session.
     pub session: Session,
-    /// Payload that came with the handshake, for the clear leg.
-    pub early: Vec<u8>,
     /// Records that came with the handshake and were not opened.
     pub incomplete: Vec<u8>,
-    /// The TLS peer has ended its direction already.
-    pub peer_closed: bool,
     /// Records that must go to the TLS peer before all others.
     pub initial: Vec<u8>,
 }
@@ -203,16 +199,14 @@ async fn serve_tls(
             return Err(failure);
         }
     };
-    let Established { session, early, peer_closed, agreed, check, peer } = established;
+    let Established { session, agreed, check, peer } = established;
     let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
     let clear = dial(around, record, &accepted, true).await?;
     Ok(Path::Sealed(Box::new(SealedPath {
         clear,
         tls: accepted,
         session,
-        early,
         incomplete,
-        peer_closed,
         initial: Vec::new(),
     })))
 }
@@ -242,18 +236,11 @@ async fn reach_tls(
             return Err(failure);
         }
     };
-    let Established { mut session, early, peer_closed, agreed, check, peer } = established;
+    let Established { mut session, agreed, check, peer } = established;
     let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
+    connection.count_sent(initial.len());
     let initial = session.seal(&initial).map_err(Failure::Session)?;
-    Ok(Path::Sealed(Box::new(SealedPath {
-        clear: accepted,
-        tls,
-        session,
-        early,
-        incomplete,
-        peer_closed,
-        initial,
-    })))
+    Ok(Path::Sealed(Box::new(SealedPath { clear: accepted, tls, session, incomplete, initial })))
 }
 
 /// Permit: dial, nothing more.

@@ -1,14 +1,16 @@
 //! The life of one connection, in order.
 
+use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
+use tacit_sys::socket;
 
 use crate::live::Live;
 use crate::log::Log;
 
-use super::connection::{Connection, Table};
+use super::connection::{Connection, Record, Table};
 use super::gate::Gates;
 use super::intercept::Arrival;
 use super::relay::Scratch;
@@ -43,8 +45,18 @@ pub async fn serve(worker: Rc<Worker>, arrival: Arrival) {
     let record = Arc::clone(connection.record());
     tokio::select! {
         biased;
-        () = record.closed() => account::closed_by_operator(&worker.log, &record),
+        () = reset_when_closed(&record) => account::closed_by_operator(&worker.log, &record),
         () = carry(&worker, connection, accepted) => {}
+    }
+}
+
+/// Waits for an operator to close the connection; its legs are reset then, not ended.
+async fn reset_when_closed(record: &Record) {
+    record.closed().await;
+    let Some(legs) = record.legs.get() else { return };
+    for leg in [&legs.accepted, &legs.dialled].into_iter().filter_map(Weak::upgrade) {
+        // A socket whose peer is gone already has nothing left to be told.
+        let _ = socket::reset_on_close(leg.as_fd(), true);
     }
 }
 

@@ -1,7 +1,8 @@
 //! One handshake without I/O: bytes in, bytes out, and at the end a [`Session`].
 //!
 //! The library runs the handshake only; as soon as it is complete its secrets are taken out and
-//! it is dropped (all but the part that makes later keys).
+//! it is dropped (all but the part that makes later keys). It sees one record at a time, and so
+//! none that follow the handshake: what it would owe the peer for those could not be taken out.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use rustls::{
 };
 use serde::Serialize;
 use tacit_core::policy::{Group, Rekey, Suite, TlsVersion};
-use tacit_core::record::{AlertDescription, Opener, Sealer};
+use tacit_core::record::{AlertDescription, HEADER_BYTES, Opener, Sealer};
 
 use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
@@ -33,8 +34,8 @@ pub struct Handshake {
     side: Side,
     /// What the peer said first, for the diagnosis of a failure.
     first_bytes: Vec<u8>,
-    early: Vec<u8>,
-    peer_closed: bool,
+    /// Whole records that the library has seen and may still refer to, in bytes.
+    seen: usize,
     check: Option<PeerCheck>,
 }
 
@@ -90,10 +91,6 @@ pub struct Established {
     pub check: PeerCheck,
     /// The peer's certificate, if it sent one.
     pub peer: Option<CertificateFacts>,
-    /// Application bytes that arrived with the last flight.
-    pub early: Vec<u8>,
-    /// The peer has already closed its direction.
-    pub peer_closed: bool,
 }
 
 /// What the two kinds of connection have in common.
@@ -155,12 +152,12 @@ impl Handshake {
     }
 
     fn new(side: Side) -> Self {
-        let (first_bytes, early) = (Vec::new(), Vec::new());
-        Self { side, first_bytes, early, peer_closed: false, check: None }
+        Self { side, first_bytes: Vec::new(), seen: 0, check: None }
     }
 
-    /// Works on what arrived. `incoming` loses what was understood, `outgoing` gains what must be
-    /// sent, also after an error: the alert that tells the peer.
+    /// Works on what arrived. `incoming` loses what was understood; what is left when it is done
+    /// comes after the handshake. `outgoing` gains what must be sent, also after an error: the
+    /// alert that tells the peer.
     ///
     /// # Errors
     /// The handshake failed.
@@ -171,10 +168,10 @@ impl Handshake {
     ) -> Result<Progress, HandshakeFailure> {
         let wanted = FIRST_BYTES_MAX.saturating_sub(self.first_bytes.len()).min(incoming.len());
         self.first_bytes.extend_from_slice(&incoming[..wanted]);
-        let (early, closed) = (&mut self.early, &mut self.peer_closed);
+        let seen = &mut self.seen;
         let (progress, check) = verify::observe(|| match &mut self.side {
-            Side::Client(machine, _) => step(machine.as_mut(), incoming, outgoing, early, closed),
-            Side::Server(machine, _) => step(machine.as_mut(), incoming, outgoing, early, closed),
+            Side::Client(machine, _) => step(machine.as_mut(), incoming, seen, outgoing),
+            Side::Server(machine, _) => step(machine.as_mut(), incoming, seen, outgoing),
         });
         if check.is_some() {
             self.check = check;
@@ -226,7 +223,7 @@ impl Handshake {
             }
         };
         let failure = (!allowed).then(|| self.describe_refused(&check));
-        let Self { side, early, peer_closed, .. } = self;
+        let Self { side, .. } = self;
         let mut session =
             into_session(side, role, rekey, now).map_err(|failure| (failure, Vec::new()))?;
         if let Some(failure) = failure {
@@ -236,7 +233,7 @@ impl Handshake {
             return Err((failure, alert));
         }
         let peer = chain.first().and_then(|leaf| CertificateFacts::from_der(leaf).ok());
-        Ok(Established { session, agreed, check, peer, early, peer_closed })
+        Ok(Established { session, agreed, check, peer })
     }
 
     /// Only a resumed session gets here: a full handshake fails in the verifier.
@@ -303,43 +300,55 @@ impl Handshake {
     }
 }
 
-/// Runs the machine until it needs more input or is complete.
+/// Runs the machine until it needs more input or is complete, one record after the other.
 fn step<M: Machine>(
     machine: &mut M,
     incoming: &mut Vec<u8>,
+    seen: &mut usize,
     outgoing: &mut Vec<u8>,
-    early: &mut Vec<u8>,
-    peer_closed: &mut bool,
 ) -> Result<Progress, rustls::Error> {
+    let mut shown = *seen;
     loop {
-        let UnbufferedStatus { mut discard, state, .. } = machine.process(incoming);
-        let mut progress = None;
+        let UnbufferedStatus { discard, state, .. } = machine.process(&mut incoming[..shown]);
+        let mut blocked = false;
+        let mut done = false;
         match state {
             Ok(ConnectionState::EncodeTlsData(mut data)) => {
                 encode(outgoing, |buffer| data.encode(buffer))?;
             }
             Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-            Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-                while let Some(record) = traffic.next_record() {
-                    let record = record?;
-                    discard += record.discard;
-                    early.extend_from_slice(record.payload);
-                }
-            }
-            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => *peer_closed = true,
-            Ok(ConnectionState::WriteTraffic(_)) => progress = Some(Progress::Done),
-            Ok(_) => progress = Some(Progress::Blocked),
+            Ok(ConnectionState::WriteTraffic(_)) => done = true,
+            Ok(_) => blocked = true,
             Err(error) => {
                 incoming.clear();
+                *seen = 0;
                 take_alert(machine, outgoing);
                 return Err(error);
             }
         }
         incoming.drain(..discard);
-        if let Some(progress) = progress {
-            return Ok(progress);
+        *seen = seen.saturating_sub(discard);
+        shown -= discard;
+        if done {
+            return Ok(Progress::Done);
+        }
+        if blocked {
+            if shown == incoming.len() {
+                return Ok(Progress::Blocked);
+            }
+            // What is no whole record is shown too: it may be no record at all.
+            let next = first_record_bytes(&incoming[*seen..]);
+            *seen += next.unwrap_or(0);
+            shown = if next.is_some() { *seen } else { incoming.len() };
         }
     }
+}
+
+/// Where the first record ends, if it is whole.
+fn first_record_bytes(bytes: &[u8]) -> Option<usize> {
+    let (&[_, _, _, high, low], rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    (length <= rest.len()).then_some(HEADER_BYTES + length)
 }
 
 /// After an error the machine still has the alert that says why.

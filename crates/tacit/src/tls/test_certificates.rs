@@ -90,6 +90,13 @@ impl Ca {
         Leaf::new(&certificate, &key)
     }
 
+    /// A good leaf with an RSA key.
+    pub(crate) fn rsa_leaf(&self) -> Leaf {
+        let key = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
+        let certificate = params(Kind::Valid).signed_by(&key, &self.0).unwrap();
+        Leaf::new(&certificate, &key)
+    }
+
     /// A leaf whose validity ends at a time, in unix seconds.
     pub(crate) fn leaf_until(&self, unix_seconds: i64) -> Leaf {
         let key = KeyPair::generate().unwrap();

@@ -1,20 +1,22 @@
 //! The relay between two legs in clear: `permit`.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tacit_sys::socket;
 
 use crate::stream::connection::Connection;
-use crate::stream::leg::{Leg, Outgoing};
+use crate::stream::leg::{DELIVERY_WAIT_MAX, Leg, Outgoing};
 use crate::stream::secure::ClearPath;
 
-use super::{BATCH_BYTES, End, Scratch};
+use super::{BATCH_BYTES, BATCH_RECORDS_MAX, Broken, End, Held, Scratch, written};
 
 /// Runs both directions to the end, then ends both legs accordingly.
 pub(super) async fn run(scratch: &Scratch, path: ClearPath, connection: &Connection) -> End {
     let ClearPath { accepted, dialled, initial } = path;
+    connection.count_sent(initial.len());
     let mut pump = Pump {
         scratch,
         connection,
@@ -23,6 +25,7 @@ pub(super) async fn run(scratch: &Scratch, path: ClearPath, connection: &Connect
         onward: Copy { waiting: Outgoing::new(initial), ..Copy::default() },
         back: Copy::default(),
         broken: None,
+        held: Held::new(scratch),
     };
     let end = (&mut pump).await;
     if matches!(end, End::Orderly) {
@@ -30,10 +33,12 @@ pub(super) async fn run(scratch: &Scratch, path: ClearPath, connection: &Connect
         pump.dialled.end_in_order();
         return end;
     }
-    pump.onward.waiting.flush_or_give_up(&pump.dialled).await;
-    pump.back.waiting.flush_or_give_up(&pump.accepted).await;
-    pump.dialled.reset_after_delivery().await;
-    pump.accepted.reset_after_delivery().await;
+    let (onward, back) = (&mut pump.onward.waiting, &mut pump.back.waiting);
+    let deliver =
+        async { tokio::join!(onward.deliver(&pump.dialled), back.deliver(&pump.accepted)) };
+    let _ = tokio::time::timeout(DELIVERY_WAIT_MAX, deliver).await;
+    pump.dialled.reset();
+    pump.accepted.reset();
     end
 }
 
@@ -45,8 +50,9 @@ struct Pump<'a> {
     dialled: Leg,
     onward: Copy,
     back: Copy,
-    /// What broke one direction's write while the other still had bytes to deliver.
-    broken: Option<End>,
+    /// What broke one leg while the other still takes bytes.
+    broken: Option<Box<Broken>>,
+    held: Held<'a>,
 }
 
 /// One direction.
@@ -55,12 +61,14 @@ struct Copy {
     waiting: Outgoing,
     ending: bool,
     done: bool,
+    /// The source's reset was met by a write; its end of file is no end.
+    hides_reset: bool,
 }
 
 /// Which leg failed, and at what.
 enum Failure {
-    Read(std::io::Error),
-    Write(std::io::Error),
+    Read(io::Error),
+    Write(io::Error),
 }
 
 impl Future for Pump<'_> {
@@ -68,47 +76,84 @@ impl Future for Pump<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         let pump = self.get_mut();
-        let held = pump.held_bytes();
-        let onward = pump.onward.poll(pump.scratch, &pump.accepted, &pump.dialled, cx, |count| {
-            pump.connection.count_sent(count)
+        let polled = pump.poll_both(cx);
+        pump.held.set(pump.onward.waiting.len() + pump.back.waiting.len());
+        if polled.is_pending() && pump.poll_broken(cx).is_pending() {
+            return Poll::Pending;
+        }
+        Poll::Ready(match (pump.broken.take(), polled) {
+            (Some(broken), _) => broken.end,
+            (None, Poll::Ready(Err(end))) => end,
+            (None, _) => End::Orderly,
+        })
+    }
+}
+
+impl Pump<'_> {
+    fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let (scratch, connection) = (self.scratch, self.connection);
+        let onward = self.onward.poll(scratch, &self.accepted, &self.dialled, cx, |count| {
+            connection.count_sent(count);
         });
-        let back = pump.back.poll(pump.scratch, &pump.dialled, &pump.accepted, cx, |count| {
-            pump.connection.count_received(count)
+        let back = self.back.poll(scratch, &self.dialled, &self.accepted, cx, |count| {
+            connection.count_received(count);
         });
-        pump.scratch.account(held, pump.held_bytes());
         let mut pending = false;
         for (polled, from_accepted) in [(onward, true), (back, false)] {
             match polled {
                 Poll::Pending => pending = true,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(Failure::Read(error))) => {
-                    return Poll::Ready(End::Broken { clear: from_accepted, error });
+                    return Poll::Ready(Err(End::Broken { clear: from_accepted, error }));
                 }
-                Poll::Ready(Err(Failure::Write(error))) => {
-                    pump.broken.get_or_insert(End::Broken { clear: !from_accepted, error });
-                }
+                Poll::Ready(Err(Failure::Write(error))) => self.break_leg(!from_accepted, error),
             }
         }
-        if pending {
+        if pending { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+
+    /// Watches for the reset of a leg that is not being read. Ready: nothing more can be
+    /// delivered, or not in time.
+    fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(broken) = &mut self.broken {
+            let record = self.connection.record();
+            let moved = record.sent_bytes() + record.received_bytes();
+            return broken.poll_give_up(moved.wrapping_sub(self.held.bytes as u64), cx);
+        }
+        if self.onward.is_stalled()
+            && let Poll::Ready(error) = self.accepted.poll_reset(cx)
+        {
+            self.break_leg(true, error);
+        } else if self.back.is_stalled()
+            && let Poll::Ready(error) = self.dialled.poll_reset(cx)
+        {
+            self.break_leg(false, error);
+        } else {
             return Poll::Pending;
         }
-        Poll::Ready(pump.broken.take().unwrap_or(End::Orderly))
+        if self.onward.done && self.back.done {
+            return Poll::Ready(());
+        }
+        self.poll_broken(cx)
     }
-}
 
-impl Drop for Pump<'_> {
-    fn drop(&mut self) {
-        self.scratch.account(self.held_bytes(), 0);
-    }
-}
-
-impl Pump<'_> {
-    fn held_bytes(&self) -> usize {
-        self.onward.waiting.len() + self.back.waiting.len()
+    /// Nothing can be written to that leg any more; what it sent before still goes to the other.
+    fn break_leg(&mut self, accepted: bool, error: io::Error) {
+        let (into, out_of) = match accepted {
+            true => (&mut self.back, &mut self.onward),
+            false => (&mut self.onward, &mut self.back),
+        };
+        *into = Copy { done: true, ..Copy::default() };
+        let broken = self.broken.get_or_insert_with(|| Broken::new(accepted, error));
+        out_of.hides_reset = broken.hides_reset(accepted);
     }
 }
 
 impl Copy {
+    fn is_stalled(&self) -> bool {
+        self.done || !self.waiting.is_empty()
+    }
+
     fn poll(
         &mut self,
         scratch: &Scratch,
@@ -122,8 +167,6 @@ impl Copy {
         }
         loop {
             if let Err(error) = ready!(self.waiting.poll_flush(to, cx)) {
-                self.waiting = Outgoing::default();
-                self.done = true;
                 return Poll::Ready(Err(Failure::Write(error)));
             }
             if self.ending {
@@ -133,19 +176,22 @@ impl Copy {
                 return Poll::Ready(Ok(()));
             }
             let mut buffers = scratch.buffers.borrow_mut();
-            let asked = BATCH_BYTES / super::BATCH_RECORDS_MAX * scratch.batch_records();
+            let asked = BATCH_BYTES / BATCH_RECORDS_MAX * scratch.batch_records();
             let bytes = &mut buffers.bytes[..asked];
             let read = ready!(from.poll_read(cx, asked, |fd| socket::read(fd, &mut *bytes)));
             let count = read.map_err(Failure::Read)?;
+            if count == 0 && self.hides_reset {
+                // Not an end: a cut stream must not look whole.
+                return Poll::Ready(Err(Failure::Read(io::ErrorKind::ConnectionReset.into())));
+            }
             if count == 0 {
                 self.ending = true;
                 continue;
             }
             count_bytes(count);
-            // What the socket does not take, and any error it has, is met again by the flush.
-            let written = socket::write(to.fd(), &bytes[..count]).unwrap_or(0);
-            if written < count {
-                self.waiting.tail().extend_from_slice(&bytes[written..count]);
+            let taken = written(socket::write(to.fd(), &bytes[..count])).map_err(Failure::Write)?;
+            if taken < count {
+                self.waiting.tail().extend_from_slice(&bytes[taken..count]);
             }
             if count == asked {
                 cx.waker().wake_by_ref();

@@ -13,7 +13,8 @@
 //! * Backpressure: while bytes wait for one leg, the other leg's direction is not read.
 //! * Ends: each direction ends alone. A clear end of file becomes `close_notify` and back.
 //!   A TLS stream that ends without `close_notify` was cut: the clear leg is reset after the bytes
-//!   that are good. A reset of one leg resets the other.
+//!   that are good. A reset of one leg resets the other, after the bytes that are good, or after
+//!   [`DELIVERY_WAIT_MAX`] without any progress. A UNIX socket has no reset: its peer reads an end.
 //! * Fairness: after a read that filled the buffer the connection goes to the end of the queue.
 
 mod clear;
@@ -23,12 +24,16 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use tacit_core::record::{PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX};
+use tokio::time::{Instant, Sleep};
 
 use crate::tls::SessionError;
 
 use super::connection::Connection;
+use super::leg::DELIVERY_WAIT_MAX;
 use super::secure::{Path, Secured};
 
 /// Records of one batch: half a megabyte of payload, which saves 6 % CPU on bulk against half of
@@ -52,7 +57,6 @@ pub struct Scratch {
 struct Buffers {
     bytes: Box<[u8]>,
     payloads: Vec<Range<usize>>,
-    reply: Vec<u8>,
 }
 
 impl Default for Scratch {
@@ -62,7 +66,6 @@ impl Default for Scratch {
         let buffers = Buffers {
             bytes: vec![0; bytes].into_boxed_slice(),
             payloads: Vec::with_capacity(BATCH_RECORDS_MAX),
-            reply: Vec::new(),
         };
         Self { buffers: RefCell::new(buffers), held_bytes: Cell::new(0) }
     }
@@ -78,11 +81,74 @@ impl Scratch {
     fn batch_records(&self) -> usize {
         if self.held_bytes.get() > HELD_BYTES_MAX { 1 } else { BATCH_RECORDS_MAX }
     }
+}
 
-    /// Corrects the count when the bytes a connection holds went from `before` to `after`.
-    fn account(&self, before: usize, after: usize) {
-        self.held_bytes.set((self.held_bytes.get() + after).saturating_sub(before));
+/// One connection's part of [`Scratch::held_bytes`]; given back when dropped.
+#[derive(Debug)]
+struct Held<'a> {
+    scratch: &'a Scratch,
+    bytes: usize,
+}
+
+impl<'a> Held<'a> {
+    fn new(scratch: &'a Scratch) -> Self {
+        Self { scratch, bytes: 0 }
     }
+
+    fn set(&mut self, bytes: usize) {
+        let others = self.scratch.held_bytes.get() - self.bytes;
+        self.scratch.held_bytes.set(others + bytes);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// A leg that broke while the other may still take bytes that are good.
+#[derive(Debug)]
+struct Broken {
+    end: End,
+    give_up: Pin<Box<Sleep>>,
+    progress: u64,
+}
+
+impl Broken {
+    fn new(clear: bool, error: io::Error) -> Box<Self> {
+        let give_up = Box::pin(tokio::time::sleep(DELIVERY_WAIT_MAX));
+        Box::new(Self { end: End::Broken { clear, error }, give_up, progress: 0 })
+    }
+
+    /// Whether an end of file of that leg is what remains of a reset whose error was taken by
+    /// somebody else. `BrokenPipe` is not: the peer had ended its stream in order before.
+    fn hides_reset(&self, of_clear: bool) -> bool {
+        matches!(&self.end, End::Broken { clear, error }
+            if *clear == of_clear && error.kind() != io::ErrorKind::BrokenPipe)
+    }
+
+    /// Ready when nothing has moved for too long. `progress` is any number that changes with it.
+    fn poll_give_up(&mut self, progress: u64, cx: &mut Context<'_>) -> Poll<()> {
+        if self.progress != progress {
+            self.progress = progress;
+            self.give_up.as_mut().reset(Instant::now() + DELIVERY_WAIT_MAX);
+        }
+        self.give_up.as_mut().poll(cx)
+    }
+}
+
+/// What a write took; nothing if the socket is full.
+fn written(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Err(error) if is_passing(&error) => Ok(0),
+        other => other,
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// How a connection ended.

@@ -10,11 +10,11 @@ use tacit_core::record::{PAYLOAD_BYTES_MAX, Protection};
 use tacit_sys::socket;
 
 use crate::stream::connection::Connection;
-use crate::stream::leg::{Leg, Outgoing};
+use crate::stream::leg::{DELIVERY_WAIT_MAX, Leg, Outgoing};
 use crate::stream::secure::SealedPath;
 use crate::tls::{Batch, Session, SessionError};
 
-use super::{BATCH_BYTES, BATCH_RECORDS_MAX, Buffers, End, Scratch};
+use super::{BATCH_BYTES, BATCH_RECORDS_MAX, Broken, Buffers, End, Held, Scratch, written};
 
 /// Runs the pump to the end, then ends both legs accordingly.
 pub(super) async fn run(scratch: &Scratch, path: SealedPath, connection: &Connection) -> End {
@@ -26,15 +26,17 @@ pub(super) async fn run(scratch: &Scratch, path: SealedPath, connection: &Connec
     }
     if let End::Session(error) = &end
         && let Some(alert) = error.alert()
-        && pump.session.seal_alert(alert, pump.to_tls.tail()).is_ok()
     {
-        pump.to_tls.flush_or_give_up(&pump.tls).await;
+        // A key that is used up has nothing to say it with.
+        let _ = pump.session.seal_alert(alert, pump.to_tls.tail());
     }
-    pump.to_clear.flush_or_give_up(&pump.clear).await;
-    pump.clear.reset_after_delivery().await;
+    let deliver =
+        async { tokio::join!(pump.to_tls.deliver(&pump.tls), pump.to_clear.deliver(&pump.clear)) };
+    let _ = tokio::time::timeout(DELIVERY_WAIT_MAX, deliver).await;
+    pump.clear.reset();
     if matches!(end, End::Broken { .. }) {
         // What broke one leg breaks the other, as if there were no relay.
-        pump.tls.reset_after_delivery().await;
+        pump.tls.reset();
     }
     end
 }
@@ -66,8 +68,9 @@ struct Pump<'a> {
     unexamined: bool,
     sealing: Direction,
     opening: Direction,
-    /// What broke one leg's write while the other direction still had bytes to deliver.
-    broken: Option<End>,
+    /// What broke one leg while the other still takes bytes.
+    broken: Option<Box<Broken>>,
+    held: Held<'a>,
 }
 
 impl Future for Pump<'_> {
@@ -75,41 +78,37 @@ impl Future for Pump<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         let pump = self.get_mut();
-        let held = pump.held_bytes();
         let polled = pump.poll_both(cx);
-        pump.scratch.account(held, pump.held_bytes());
-        polled.map(|result| match (result, pump.broken.take()) {
-            (Err(end), None) | (_, Some(end)) => end,
-            (Ok(()), None) => End::Orderly,
+        pump.held.set(pump.held_bytes());
+        if polled.is_pending() && pump.poll_broken(cx).is_pending() {
+            return Poll::Pending;
+        }
+        Poll::Ready(match (pump.broken.take(), polled) {
+            (Some(broken), _) => broken.end,
+            (None, Poll::Ready(Err(end))) => end,
+            (None, _) => End::Orderly,
         })
-    }
-}
-
-impl Drop for Pump<'_> {
-    fn drop(&mut self) {
-        self.scratch.account(self.held_bytes(), 0);
     }
 }
 
 impl<'a> Pump<'a> {
     fn new(scratch: &'a Scratch, path: SealedPath, connection: &'a Connection) -> Self {
-        let SealedPath { clear, tls, session, early, incomplete, peer_closed, initial } = path;
-        let pump = Self {
+        let SealedPath { clear, tls, session, incomplete, initial } = path;
+        Self {
             scratch,
             connection,
             clear,
             tls,
             session,
             to_tls: Outgoing::new(initial),
-            to_clear: Outgoing::new(early),
+            to_clear: Outgoing::default(),
             unexamined: !incomplete.is_empty(),
             incomplete,
             sealing: Direction::Open,
-            opening: if peer_closed { Direction::Ending } else { Direction::Open },
+            opening: Direction::Open,
             broken: None,
-        };
-        scratch.account(0, pump.held_bytes());
-        pump
+            held: Held::new(scratch),
+        }
     }
 
     fn held_bytes(&self) -> usize {
@@ -134,38 +133,62 @@ impl<'a> Pump<'a> {
         match polled {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
-            Poll::Ready(Err(Stop::Write(end))) => {
-                self.broken.get_or_insert(end);
+            Poll::Ready(Err(Stop::Write { clear, error })) => {
+                self.broken.get_or_insert_with(|| Broken::new(clear, error));
                 Ok(Poll::Ready(()))
             }
             Poll::Ready(Err(Stop::Now(end))) => Err(end),
         }
     }
 
+    /// Watches for the reset of a leg that is not being read. Ready: nothing more can be
+    /// delivered, or not in time.
+    fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(broken) = &mut self.broken {
+            let record = self.connection.record();
+            let moved = record.sent_bytes() + record.received_bytes();
+            return broken.poll_give_up(moved.wrapping_sub(self.held.bytes as u64), cx);
+        }
+        let stalled =
+            |direction, waiting: &Outgoing| direction != Direction::Open || !waiting.is_empty();
+        if stalled(self.sealing, &self.to_tls)
+            && let Poll::Ready(error) = self.clear.poll_reset(cx)
+        {
+            self.broken = Some(Broken::new(true, error));
+            self.stop_opening();
+        } else if stalled(self.opening, &self.to_clear)
+            && let Poll::Ready(error) = self.tls.poll_reset(cx)
+        {
+            self.broken = Some(Broken::new(false, error));
+            self.stop_sealing();
+        } else {
+            return Poll::Pending;
+        }
+        if self.sealing == Direction::Done && self.opening == Direction::Done {
+            return Poll::Ready(());
+        }
+        self.poll_broken(cx)
+    }
+
     /// Clear to TLS.
     fn poll_sealing(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        if self.sealing == Direction::Done && self.to_tls.is_empty() {
+        if self.sealing == Direction::Done {
             return Poll::Ready(Ok(()));
         }
         loop {
             if let Err(error) = ready!(self.to_tls.poll_flush(&self.tls, cx)) {
+                self.stop_sealing();
+                return Poll::Ready(Err(Stop::Write { clear: false, error }));
+            }
+            if self.sealing == Direction::Ending {
                 self.sealing = Direction::Done;
-                self.to_tls = Outgoing::default();
-                return Poll::Ready(Err(Stop::Write(End::Broken { clear: false, error })));
-            }
-            match self.sealing {
-                Direction::Done => return Poll::Ready(Ok(())),
-                Direction::Ending => {
-                    self.sealing = Direction::Done;
-                    if self.opening != Direction::Done {
-                        // A failure shows in the other direction.
-                        let _ = self.tls.shutdown_write();
-                    }
-                    return Poll::Ready(Ok(()));
+                if self.opening != Direction::Done {
+                    // A failure shows in the other direction.
+                    let _ = self.tls.shutdown_write();
                 }
-                Direction::Open => {}
+                return Poll::Ready(Ok(()));
             }
-            if self.rekey_if_due()? {
+            if self.seal_due()? {
                 continue;
             }
             if ready!(self.poll_seal_batch(cx))? {
@@ -186,6 +209,10 @@ impl<'a> Pump<'a> {
             socket::read_vectored(fd, &mut slots[..records])
         }));
         let count = match read {
+            Ok(0) if self.broken.as_ref().is_some_and(|broken| broken.hides_reset(true)) => {
+                // Not an end: `close_notify` would make a cut stream look whole.
+                return Poll::Ready(Err(Stop::Now(End::Truncated)));
+            }
             Ok(0) => {
                 self.sealing = Direction::Ending;
                 self.session.seal_close(self.to_tls.tail()).map_err(Stop::session)?;
@@ -196,12 +223,23 @@ impl<'a> Pump<'a> {
         };
         self.connection.count_sent(count);
         let sealed = self.session.seal_slots(&mut buffers.bytes, count).map_err(Stop::session)?;
-        // What the socket does not take, and any error it has, is met again by the flush.
-        let written = socket::write(self.tls.fd(), &buffers.bytes[..sealed]).unwrap_or(0);
-        if written < sealed {
-            self.to_tls.tail().extend_from_slice(&buffers.bytes[written..sealed]);
+        let bytes = &buffers.bytes[..sealed];
+        match written(socket::write(self.tls.fd(), bytes)) {
+            Ok(taken) if taken < sealed => self.to_tls.tail().extend_from_slice(&bytes[taken..]),
+            Ok(_) => {}
+            Err(error) => {
+                drop(buffers);
+                self.stop_sealing();
+                return Poll::Ready(Err(Stop::Write { clear: false, error }));
+            }
         }
         Poll::Ready(Ok(count == asked))
+    }
+
+    /// Nothing can be written to the TLS leg any more.
+    fn stop_sealing(&mut self) {
+        self.sealing = Direction::Done;
+        self.to_tls = Outgoing::default();
     }
 
     /// TLS to clear.
@@ -211,9 +249,8 @@ impl<'a> Pump<'a> {
         }
         loop {
             if let Err(error) = ready!(self.to_clear.poll_flush(&self.clear, cx)) {
-                self.opening = Direction::Done;
-                self.to_clear = Outgoing::default();
-                return Poll::Ready(Err(Stop::Write(End::Broken { clear: true, error })));
+                self.stop_opening();
+                return Poll::Ready(Err(Stop::Write { clear: true, error }));
             }
             if self.opening == Direction::Ending {
                 self.opening = Direction::Done;
@@ -223,8 +260,8 @@ impl<'a> Pump<'a> {
                 return Poll::Ready(Ok(()));
             }
             let filled = ready!(self.poll_open_batch(cx))?;
-            if self.rekey_if_due()? || !self.to_tls.is_empty() {
-                // Key updates and alerts go out with the other direction's bytes.
+            // Behind bytes that wait, the other direction sees to it.
+            if self.to_tls.is_empty() && self.seal_due()? {
                 let polled = self.poll_sealing(cx);
                 let _still_pending = self.outlive(polled).map_err(Stop::Now)?;
             }
@@ -265,24 +302,34 @@ impl<'a> Pump<'a> {
         Poll::Ready(Ok(filled))
     }
 
+    /// Nothing can be written to the clear leg any more.
+    fn stop_opening(&mut self) {
+        self.opening = Direction::Done;
+        self.to_clear = Outgoing::default();
+    }
+
     /// Opens the first `total` bytes of the buffer, writes the payloads, keeps what is incomplete.
     fn take_records(&mut self, buffers: &mut Buffers, total: usize) -> Result<(), Stop> {
-        let Buffers { bytes, payloads, reply } = buffers;
+        let Buffers { bytes, payloads } = buffers;
         payloads.clear();
-        reply.clear();
-        let opened = self.session.open_batch(&mut bytes[..total], payloads, reply);
-        self.to_tls.tail().extend_from_slice(reply);
+        let opened = self.session.open_batch(&mut bytes[..total], payloads);
         let parts: [&[u8]; BATCH_RECORDS_MAX] = std::array::from_fn(|at| {
             payloads.get(at).map_or(&[][..], |range| &bytes[range.clone()])
         });
         let count = payloads.iter().map(std::ops::Range::len).sum();
         if count > 0 {
             self.connection.count_received(count);
-            let mut written =
-                write_parts(&self.clear, &parts[..payloads.len().min(BATCH_RECORDS_MAX)]);
+            let parts = &parts[..payloads.len().min(BATCH_RECORDS_MAX)];
+            let mut taken = match written(write_parts(&self.clear, parts)) {
+                Ok(taken) => taken,
+                Err(error) => {
+                    self.stop_opening();
+                    return Err(Stop::Write { clear: true, error });
+                }
+            };
             for range in payloads.iter() {
-                let skip = written.min(range.len());
-                written -= skip;
+                let skip = taken.min(range.len());
+                taken -= skip;
                 self.to_clear.tail().extend_from_slice(&bytes[range.start + skip..range.end]);
             }
         }
@@ -298,13 +345,12 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
-    /// Appends a KeyUpdate if the rule's time or bytes have passed.
-    fn rekey_if_due(&mut self) -> Result<bool, Stop> {
+    /// Appends what the session has to say before more data, if there may be more data.
+    fn seal_due(&mut self) -> Result<bool, Stop> {
         if self.sealing != Direction::Open {
             return Ok(false);
         }
-        let due = self.session.rekey_if_due(Instant::now, self.to_tls.tail());
-        let due = due.map_err(Stop::session)?;
+        let due = self.session.seal_due(Instant::now, self.to_tls.tail()).map_err(Stop::session)?;
         if due {
             self.connection.count_rekeys(self.session.rekeys());
         }
@@ -315,7 +361,7 @@ impl<'a> Pump<'a> {
 /// Why a direction stops.
 enum Stop {
     /// Its write failed; the other direction may go on.
-    Write(End),
+    Write { clear: bool, error: io::Error },
     /// Nothing can go on.
     Now(End),
 }
@@ -337,16 +383,16 @@ fn slots(bytes: &mut [u8], protection: Protection) -> [io::IoSliceMut<'_>; BATCH
     })
 }
 
-/// Writes what the socket takes; an error is met again by the flush.
-fn write_parts(leg: &Leg, parts: &[&[u8]]) -> usize {
+/// Writes what the socket takes.
+fn write_parts(leg: &Leg, parts: &[&[u8]]) -> io::Result<usize> {
     if let [part] = parts {
-        return socket::write(leg.fd(), part).unwrap_or(0);
+        return socket::write(leg.fd(), part);
     }
     let mut slices = [io::IoSlice::new(&[]); BATCH_RECORDS_MAX];
     for (slice, part) in slices.iter_mut().zip(parts) {
         *slice = io::IoSlice::new(part);
     }
-    socket::write_vectored(leg.fd(), &slices[..parts.len()]).unwrap_or(0)
+    socket::write_vectored(leg.fd(), &slices[..parts.len()])
 }
 
 const _: () = assert!(BATCH_BYTES == BATCH_RECORDS_MAX * PAYLOAD_BYTES_MAX);

@@ -6,11 +6,12 @@
 //! ```text
 //!   program ──bytes──> seal_slots ──records──> peer
 //!   program <──bytes── open_batch <──records── peer
-//!                          └─ replies (a KeyUpdate of ours) join the records to the peer
+//!                          └─ what it owes the peer is sealed by seal_due, before the next data
 //! ```
 //!
-//! Limits: a handshake message of [`MESSAGE_BYTES_MAX`]; [`KEY_UPDATES_MAX`] key updates without
-//! data between them. Neither 0-RTT nor renegotiation nor post-handshake client certificates.
+//! Limits: a handshake message of [`MESSAGE_BYTES_MAX`]; [`IDLE_MESSAGES_MAX`] messages that carry
+//! nothing without data between them; one answer is owed at most, however many were asked for.
+//! Neither 0-RTT nor renegotiation nor post-handshake client certificates.
 
 use std::fmt;
 use std::ops::Range;
@@ -24,12 +25,16 @@ use tacit_core::record::{
     AlertDescription, ContentType, Opener, PAYLOAD_BYTES_MAX, Protection, RecordError, Sealer,
 };
 
-use super::keys::DirectionKey;
+use super::keys::{DirectionKey, OpenKey};
 
 /// A handshake message after the handshake at most; a ticket with a chain inside is the longest.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// Key updates the peer may send without data between them.
-const KEY_UPDATES_MAX: u32 = 32;
+/// Key updates, renegotiations and warnings the peer may send without data between them.
+const IDLE_MESSAGES_MAX: u32 = 32;
+/// Records a key must still be good for before a batch: more than one batch ever needs.
+const RECORDS_LEFT_MIN: u64 = 1024;
+/// Records of a key that data may not use, so that an alert can still say what happened.
+const RECORDS_RESERVED: u64 = 2;
 
 const HELLO_REQUEST: u8 = 0;
 const CLIENT_HELLO: u8 = 1;
@@ -52,7 +57,8 @@ pub struct Session {
     kernel: Option<Box<Kernel>>,
     /// A handshake message that has not arrived whole.
     message: Vec<u8>,
-    key_updates_in_row: u32,
+    idle_messages: u32,
+    owed: Option<Owed>,
     rekey: Rekey,
     bytes_since_rekey: u64,
     rekeyed_at: Instant,
@@ -64,6 +70,15 @@ impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("protection", &self.sealer.protection()).finish()
     }
+}
+
+/// What the peer is to be answered before it gets more data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owed {
+    /// RFC 8446 section 4.6.3: one answer, however many KeyUpdates asked for it.
+    KeyUpdate,
+    /// RFC 5246 section 7.2.2: renegotiation is declined by a warning, not by an end.
+    NoRenegotiation,
 }
 
 /// What came of the records at the front of a buffer.
@@ -137,7 +152,8 @@ impl Session {
             opener,
             kernel: kernel.map(Box::new),
             message: Vec::new(),
-            key_updates_in_row: 0,
+            idle_messages: 0,
+            owed: None,
             rekey,
             bytes_since_rekey: 0,
             rekeyed_at: now,
@@ -161,12 +177,16 @@ impl Session {
     /// Seals payload that stands in the slots of `buffer`; returns the bytes to be sent.
     ///
     /// # Errors
-    /// The key is used up, which a TLS 1.3 session prevents by [`Self::rekey_if_due`].
+    /// The key is used up, which a TLS 1.3 session prevents by [`Self::seal_due`].
     pub fn seal_slots(
         &mut self,
         buffer: &mut [u8],
         payload_bytes: usize,
     ) -> Result<usize, SessionError> {
+        let records = payload_bytes.div_ceil(PAYLOAD_BYTES_MAX) as u64;
+        if self.sealer.records_left() < records + RECORDS_RESERVED {
+            return Err(RecordError::KeyUsedUp.into());
+        }
         let mut key =
             self.seal_key.seal(&self.sealer).map_err(|_| SessionError::Library("expand a key"))?;
         self.bytes_since_rekey += payload_bytes as u64;
@@ -208,23 +228,37 @@ impl Session {
         self.seal_message(ContentType::Alert, &[if warning { 1 } else { 2 }, alert.0], out)
     }
 
-    /// Appends a KeyUpdate and changes the sending key, if the rule's bytes or time have passed or
-    /// the suite's own limit is near. Nothing happens in TLS 1.2 or after our `close_notify`.
+    /// Appends what must go out before the next data: the answer we owe the peer; and a KeyUpdate
+    /// of our own, if the rule's bytes or time have passed or the suite's own limit is near (not
+    /// in TLS 1.2, which has none). Nothing after our `close_notify`. Tells whether there was any.
     ///
     /// # Errors
     /// The next key could not be made.
-    pub fn rekey_if_due(
+    pub fn seal_due(
         &mut self,
         clock: fn() -> Instant,
         out: &mut Vec<u8>,
     ) -> Result<bool, SessionError> {
-        if self.kernel.is_none() || self.close_notify_sent || !self.rekey_due(clock) {
+        if self.close_notify_sent {
             return Ok(false);
+        }
+        let owed = self.owed.take();
+        match owed {
+            Some(Owed::KeyUpdate) => self.update_sending_key(false, out)?,
+            Some(Owed::NoRenegotiation) => {
+                self.seal_alert(AlertDescription::NO_RENEGOTIATION, out)?;
+            }
+            None => {}
+        }
+        if self.kernel.is_none() || !self.rekey_due(clock) {
+            return Ok(owed.is_some());
         }
         // RFC 8446 section 4.6.3: `update_requested`, so that the other direction follows.
         self.update_sending_key(true, out)?;
         self.bytes_since_rekey = 0;
         self.rekeyed_at = clock();
+        // The KeyUpdate that answers ours is not the peer's doing.
+        self.idle_messages = 0;
         Ok(true)
     }
 
@@ -237,7 +271,8 @@ impl Session {
     }
 
     /// Opens every whole record at the front of `buffer` in place. The payloads' places are
-    /// appended to `payloads`, records that must go to the peer are appended to `reply`.
+    /// appended to `payloads`. What the peer asked for waits for [`Self::seal_due`], so that a
+    /// peer that asks and does not read costs no memory.
     ///
     /// # Errors
     /// The first record that is not legal, or the peer's fatal alert. Payloads before it are good.
@@ -245,7 +280,6 @@ impl Session {
         &mut self,
         buffer: &mut [u8],
         payloads: &mut Vec<Range<usize>>,
-        reply: &mut Vec<u8>,
     ) -> Result<Batch, SessionError> {
         let mut consumed = 0;
         let mut key = self.fresh_open_key()?;
@@ -255,15 +289,18 @@ impl Session {
             match record.content {
                 ContentType::ApplicationData => self.take_payload(payload, payloads)?,
                 ContentType::Handshake => {
-                    let replaced = self.take_handshake(&buffer[payload], reply)?;
+                    let replaced = self.take_handshake(&buffer[payload])?;
                     if replaced {
                         key = self.fresh_open_key()?;
                     }
                 }
                 ContentType::Alert => {
-                    if take_alert(&buffer[payload])? {
-                        return Ok(Batch { consumed: buffer.len(), closed: true });
+                    let closed = take_alert(&buffer[payload])?;
+                    self.refuse_inside_message()?;
+                    if closed {
+                        return Ok(Batch { consumed: buffer.len(), closed });
                     }
+                    self.count_idle_message()?;
                 }
                 // The record layer lets none through.
                 ContentType::ChangeCipherSpec => {}
@@ -277,21 +314,27 @@ impl Session {
         payload: Range<usize>,
         payloads: &mut Vec<Range<usize>>,
     ) -> Result<(), SessionError> {
-        if !self.message.is_empty() {
-            return Err(SessionError::PeerMisbehaved(
-                "sent data inside a handshake message",
-                AlertDescription::UNEXPECTED_MESSAGE,
-            ));
-        }
+        self.refuse_inside_message()?;
         if !payload.is_empty() {
-            self.key_updates_in_row = 0;
+            self.idle_messages = 0;
             self.bytes_since_rekey += payload.len() as u64;
             payloads.push(payload);
         }
         Ok(())
     }
 
-    fn fresh_open_key(&self) -> Result<super::keys::OpenKey, SessionError> {
+    /// RFC 8446 section 5.1: nothing comes between the records of one handshake message.
+    fn refuse_inside_message(&self) -> Result<(), SessionError> {
+        if self.message.is_empty() {
+            return Ok(());
+        }
+        Err(SessionError::PeerMisbehaved(
+            "sent another record inside a handshake message",
+            AlertDescription::UNEXPECTED_MESSAGE,
+        ))
+    }
+
+    fn fresh_open_key(&self) -> Result<OpenKey, SessionError> {
         self.open_key
             .open(self.opener.protection())
             .map_err(|_| SessionError::Library("expand a key"))
@@ -299,11 +342,7 @@ impl Session {
 
     /// Collects handshake messages and acts on each whole one; tells whether the receiving key
     /// was replaced.
-    fn take_handshake(
-        &mut self,
-        fragment: &[u8],
-        reply: &mut Vec<u8>,
-    ) -> Result<bool, SessionError> {
+    fn take_handshake(&mut self, fragment: &[u8]) -> Result<bool, SessionError> {
         if self.message.len() + fragment.len() > MESSAGE_BYTES_MAX {
             return Err(SessionError::PeerMisbehaved(
                 "sent a handshake message that is too long",
@@ -321,7 +360,7 @@ impl Session {
                     AlertDescription::UNEXPECTED_MESSAGE,
                 ));
             }
-            replaced = self.take_message(kind, end, reply)?;
+            replaced = self.take_message(kind, end)?;
             self.message.drain(..end);
         }
         if replaced && !self.message.is_empty() {
@@ -336,14 +375,9 @@ impl Session {
         Ok(replaced)
     }
 
-    fn take_message(
-        &mut self,
-        kind: u8,
-        end: usize,
-        reply: &mut Vec<u8>,
-    ) -> Result<bool, SessionError> {
+    fn take_message(&mut self, kind: u8, end: usize) -> Result<bool, SessionError> {
         match (kind, self.kernel.as_deref_mut()) {
-            (KEY_UPDATE, Some(_)) => self.take_key_update(end, reply).map(|()| true),
+            (KEY_UPDATE, Some(_)) => self.take_key_update(end).map(|()| true),
             (NEW_SESSION_TICKET, Some(Kernel::Client(kernel))) => kernel
                 .handle_new_session_ticket(&self.message[4..end])
                 .map(|()| false)
@@ -353,10 +387,9 @@ impl Session {
                         AlertDescription::DECODE_ERROR,
                     )
                 }),
-            // RFC 5246 section 7.2.2: renegotiation is declined by a warning, not by an end.
             (HELLO_REQUEST | CLIENT_HELLO, None) => {
-                self.count_key_update()?;
-                self.seal_alert(AlertDescription::NO_RENEGOTIATION, reply).map(|()| false)
+                self.owed = Some(Owed::NoRenegotiation);
+                self.count_idle_message().map(|()| false)
             }
             _ => Err(SessionError::PeerMisbehaved(
                 "sent a handshake message that is not legal after the handshake",
@@ -365,7 +398,7 @@ impl Session {
         }
     }
 
-    fn take_key_update(&mut self, end: usize, reply: &mut Vec<u8>) -> Result<(), SessionError> {
+    fn take_key_update(&mut self, end: usize) -> Result<(), SessionError> {
         let requested = match &self.message[4..end] {
             [0] => false,
             [1] => true,
@@ -376,7 +409,7 @@ impl Session {
                 ));
             }
         };
-        self.count_key_update()?;
+        self.count_idle_message()?;
         let (sequence, secrets) = match self.kernel.as_deref_mut() {
             Some(Kernel::Client(kernel)) => kernel.update_rx_secret(),
             Some(Kernel::Server(kernel)) => kernel.update_rx_secret(),
@@ -387,17 +420,17 @@ impl Session {
             .map_err(|_| SessionError::Library("make the next receiving key"))?;
         self.open_key = key;
         self.opener = Opener::new(protection, iv, sequence);
-        if requested && !self.close_notify_sent {
-            self.update_sending_key(false, reply)?;
+        if requested {
+            self.owed = Some(Owed::KeyUpdate);
         }
         Ok(())
     }
 
-    fn count_key_update(&mut self) -> Result<(), SessionError> {
-        self.key_updates_in_row += 1;
-        if self.key_updates_in_row > KEY_UPDATES_MAX {
+    fn count_idle_message(&mut self) -> Result<(), SessionError> {
+        self.idle_messages += 1;
+        if self.idle_messages > IDLE_MESSAGES_MAX {
             return Err(SessionError::PeerMisbehaved(
-                "sent key updates or renegotiations without end",
+                "sent key updates, renegotiations or warnings without end",
                 AlertDescription::UNEXPECTED_MESSAGE,
             ));
         }
@@ -432,9 +465,6 @@ impl Session {
     }
 }
 
-/// Records a key must still be good for before a batch: more than one batch ever needs.
-const RECORDS_LEFT_MIN: u64 = 1024;
-
 /// `Ok(true)`: the peer closed its direction in order.
 fn take_alert(alert: &[u8]) -> Result<bool, SessionError> {
     let &[_, description] = alert else {
@@ -457,3 +487,6 @@ fn split_message(bytes: &[u8]) -> Option<(u8, &[u8])> {
     let length = u32::from_be_bytes([0, high, middle, low]) as usize;
     rest.get(..length).map(|body| (kind, body))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! New keys by bytes, by time and at a key's limit.
+
+use std::cell::Cell;
+use std::num::NonZeroU64;
+
+use super::*;
+
+thread_local! {
+    static START: Instant = Instant::now();
+    static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// A clock that stands still until a test moves it.
+fn clock() -> Instant {
+    START.with(|start| *start) + PASSED.get()
+}
+
+fn by_bytes(bytes: u64) -> Rekey {
+    Rekey { bytes: NonZeroU64::new(bytes), after: None }
+}
+
+#[test]
+fn bytes_of_both_directions_together_bring_new_keys() {
+    let (mut client, mut server) = pair(TLS13, by_bytes(1000));
+    client.write(&[1; 600]);
+    settle(&mut client, &mut server);
+    assert_eq!(client.session().rekeys(), 0);
+    server.write(&[2; 400]);
+    settle(&mut client, &mut server);
+    assert_eq!(client.session().rekeys(), 1);
+    assert_eq!(server.session().rekeys(), 1, "the other direction follows");
+    client.write(&[3; 10]);
+    server.write(&[4; 10]);
+    settle(&mut client, &mut server);
+    assert!(server.received().ends_with(&[3; 10]) && client.received().ends_with(&[4; 10]));
+    assert_eq!(client.session().rekeys(), 1);
+}
+
+#[test]
+fn an_upload_that_is_never_answered_may_change_keys_for_ever() {
+    let (mut client, mut server) = pair(TLS13, by_bytes(1000));
+    for round in 1..=100 {
+        client.write(&[1; 1000]);
+        settle(&mut client, &mut server);
+        // The change itself comes with the next write.
+        assert!(client.session().rekeys() >= round - 1);
+    }
+    assert_eq!(server.received().len(), 100_000);
+}
+
+#[test]
+fn time_brings_new_keys_with_the_next_bytes() {
+    let after = Duration::from_secs(3600);
+    let (mut client, _) = pair(TLS13, Rekey { bytes: None, after: Some(after) });
+    client.session().rekeyed_at = clock();
+    let mut out = Vec::new();
+    PASSED.set(after - Duration::from_secs(1));
+    assert_eq!(client.session().seal_due(clock, &mut out), Ok(false));
+    PASSED.set(after);
+    assert_eq!(client.session().seal_due(clock, &mut out), Ok(true));
+    assert_eq!(client.session().seal_due(clock, &mut out), Ok(false), "the time starts again");
+    PASSED.set(after * 2);
+    assert_eq!(client.session().seal_due(clock, &mut out), Ok(true));
+    assert_eq!(client.session().rekeys(), 2);
+}
+
+/// Both ends as if `records` had been sealed with the key already.
+fn age(sender: &mut Ours, receiver: &mut Ours, records: u64) {
+    let sealer = &mut sender.session().sealer;
+    *sealer = Sealer::new(sealer.protection(), sealer.first_nonce(), records);
+    let (protection, iv) = (sealer.protection(), sealer.first_nonce());
+    receiver.session().opener = Opener::new(protection, iv, records);
+}
+
+#[test]
+fn a_key_near_its_limit_is_replaced() {
+    let (mut client, mut server) = pair(TLS13, NO_REKEY);
+    let limit = client.session().protection().records_max();
+    age(&mut client, &mut server, limit - RECORDS_LEFT_MIN);
+    client.write(b"the old key");
+    assert_eq!(client.session().rekeys(), 0);
+    client.write(b", the new key");
+    assert_eq!(client.session().rekeys(), 1);
+    settle(&mut client, &mut server);
+    assert_eq!(server.received(), b"the old key, the new key");
+}
+
+#[test]
+fn without_key_updates_a_key_near_its_limit_ends_the_session_aloud() {
+    let (mut client, mut server) = pair(TLS12, NO_REKEY);
+    let limit = client.session().protection().records_max();
+    age(&mut client, &mut server, limit - RECORDS_RESERVED - 1);
+    client.write(b"the last record");
+    let used_up = SessionError::Record(RecordError::KeyUsedUp);
+    let mut buffer = vec![0; client.session().protection().slot_bytes()];
+    assert_eq!(client.session().seal_slots(&mut buffer, 1), Err(used_up));
+    let mut alert = Vec::new();
+    client.session().seal_alert(used_up.alert().unwrap(), &mut alert).unwrap();
+    client.outgoing.extend(alert);
+    let wire = client.take();
+    let told = SessionError::PeerAlert(AlertDescription::INTERNAL_ERROR);
+    assert_eq!(server.give(&wire), Err(told));
+    assert_eq!(server.received(), b"the last record");
+}
+
+#[test]
+fn a_peer_that_asks_for_keys_and_does_not_read_costs_no_memory() {
+    let (mut client, mut server) = pair(TLS13, NO_REKEY);
+    for _ in 0..1000 {
+        let mut wire = Vec::new();
+        client.session().update_sending_key(true, &mut wire).unwrap();
+        wire.extend(client.session().seal(b"x").unwrap());
+        let mut payloads = Vec::new();
+        server.session().open_batch(&mut wire, &mut payloads).unwrap();
+    }
+    let mut out = Vec::new();
+    assert_eq!(server.session().seal_due(Instant::now, &mut out), Ok(true));
+    assert!(out.len() < 100, "one answer to all: {} bytes", out.len());
+    assert_eq!(server.session().seal_due(Instant::now, &mut out), Ok(false));
+    client.give(&out).unwrap();
+    server.write(b"done");
+    settle(&mut client, &mut server);
+    assert_eq!(client.received(), b"done");
+}
+
+#[test]
+fn nothing_is_answered_after_our_close() {
+    for suite in [TLS12, TLS13] {
+        let rekey = if suite == TLS13 { by_bytes(1) } else { NO_REKEY };
+        let (mut client, mut server) = pair(suite, rekey);
+        client.close();
+        settle(&mut client, &mut server);
+        server.write(b"data");
+        let mut wire = server.take();
+        match suite {
+            TLS12 => server.session().seal_message(ContentType::Handshake, &[0; 4], &mut wire),
+            _ => server.session().update_sending_key(true, &mut wire),
+        }
+        .unwrap();
+        client.give(&wire).unwrap();
+        assert!(client.take().is_empty());
+        assert_eq!(client.received(), b"data");
+    }
+}
