@@ -182,9 +182,13 @@ mod tests {
 
     #[test]
     fn bytes_have_units() {
-        for (count, expected) in
-            [(0, "0"), (1023, "1023"), (1536, "1.5KiB"), (5 << 20, "5.0MiB"), (3_u64 << 30, "3.0GiB")]
-        {
+        for (count, expected) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1536, "1.5KiB"),
+            (5 << 20, "5.0MiB"),
+            (3_u64 << 30, "3.0GiB"),
+        ] {
             assert_eq!(bytes(&json!(count)), expected);
         }
     }

@@ -142,8 +142,7 @@ fn clients_of_unix_sockets_and_of_ipv6_are_sent_as_what_they_are() {
          send-proxy = true\npermit = true\n",
         app.0
     ));
-    for (address, family, bytes) in [(unix, 0x31, 216), (format!("[::1]:{port}"), 0x21, 36)]
-    {
+    for (address, family, bytes) in [(unix, 0x31, 216), (format!("[::1]:{port}"), 0x21, 36)] {
         let _ = exchange(dial(&address), b"payload");
         let got = app.1.recv().unwrap();
         assert_eq!((got[12], got[13], got[15]), (0x21, family, bytes), "{address}: {got:?}");
