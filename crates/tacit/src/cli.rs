@@ -215,8 +215,9 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             Err(error) => fail(error, EXIT_FAILURE),
         },
         Verb::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "tacit", &mut std::io::stdout());
-            EXIT_OK.into()
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "tacit", &mut script);
+            print(script, EXIT_OK)
         }
     }
 }
@@ -270,27 +271,22 @@ fn check(args: &CheckArgs) -> ExitCode {
     };
     let code = if rules.is_some() { EXIT_OK } else { EXIT_POLICY };
     if args.json {
-        print(&pretty(&json!({ "ok": rules.is_some(), "rules": rules, "findings": findings })));
-        return code.into();
+        let value = json!({ "ok": rules.is_some(), "rules": rules, "findings": findings });
+        return print(&pretty(&value), code);
     }
     let file = args.file.display().to_string();
     let lines = findings.iter().map(|finding: &Diagnostic| finding.render(&file));
     let text = lines.collect::<Vec<_>>().join("\n");
     if !text.is_empty() {
-        eprintln!("{text}");
+        complain(&text);
     }
-    if let Some(rules) = rules {
-        print(&format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" }));
-    }
-    code.into()
+    let Some(rules) = rules else { return code.into() };
+    print(&format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" }), code)
 }
 
 fn tell(args: &ControlArgs, request: &Request, render: impl Fn(&Value) -> String) -> ExitCode {
     match client::ask(&args.path(), request) {
-        Ok(value) => {
-            print(&render(&value));
-            EXIT_OK.into()
-        }
+        Ok(value) => print(&render(&value), EXIT_OK),
         Err(error) => fail(error, EXIT_FAILURE),
     }
 }
@@ -333,17 +329,29 @@ pub fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// Prints to standard output; a reader that is gone is no error of ours.
-pub fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+/// Prints to standard output and ends with `code`; with a failure if the text is lost, unless its
+/// reader has seen enough.
+pub fn print(text: impl AsRef<[u8]>, code: u8) -> ExitCode {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            fail(format_args!("standard output: {error}"), EXIT_FAILURE)
+        }
+        _ => code.into(),
+    }
 }
 
 fn wait(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "write a duration such as 30s or 1h30m".to_owned())
 }
 
+/// Writes a line to standard error. `eprintln` would panic where that is a full disk.
+pub fn complain(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Says why it failed.
 pub fn fail(error: impl std::fmt::Display, code: u8) -> ExitCode {
-    eprintln!("tacit: {error}");
+    complain(format_args!("tacit: {error}"));
     code.into()
 }

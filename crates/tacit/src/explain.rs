@@ -85,8 +85,8 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
         return fail("say --local too: a flow of a run has two ends", EXIT_USAGE);
     };
     let explanation = explain(&policy, &flow);
-    print(&if args.json { pretty(&json!(explanation)) } else { format!("{explanation}\n") });
-    EXIT_OK.into()
+    let json = || pretty(&json!(explanation));
+    print(if args.json { json() } else { format!("{explanation}\n") }, EXIT_OK)
 }
 
 fn flow(args: &ExplainArgs) -> Option<Flow> {

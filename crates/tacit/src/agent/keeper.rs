@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -19,6 +20,8 @@ use tacit_sys::process;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+
+use crate::cli::complain;
 
 /// Messages from agents that wait.
 const MESSAGES_MAX: usize = 16;
@@ -64,6 +67,8 @@ struct Agents {
     program: PathBuf,
     arguments: Vec<OsString>,
     running: Vec<Child>,
+    /// Somebody asked for the end: no successor starts any more.
+    ending: bool,
     messages: mpsc::Sender<(u32, Message)>,
 }
 
@@ -81,7 +86,7 @@ async fn keep(program: PathBuf, arguments: &[OsString]) -> io::Result<ExitCode> 
     let mut restart = signal(SignalKind::user_defined2())?;
     let (messages, mut received) = mpsc::channel(MESSAGES_MAX);
     let arguments = arguments.to_vec();
-    let mut agents = Agents { program, arguments, running: Vec::new(), messages };
+    let mut agents = Agents { program, arguments, running: Vec::new(), ending: false, messages };
     agents.start(false)?;
     loop {
         tokio::select! {
@@ -96,8 +101,8 @@ async fn keep(program: PathBuf, arguments: &[OsString]) -> io::Result<ExitCode> 
             },
             _ = restart.recv() => agents.replace(),
             _ = hangup.recv() => agents.signal_newest(process::Signal::HUP),
-            _ = terminate.recv() => agents.signal_all(process::Signal::TERM),
-            _ = interrupt.recv() => agents.signal_all(process::Signal::TERM),
+            _ = terminate.recv() => agents.end(),
+            _ = interrupt.recv() => agents.end(),
         }
     }
 }
@@ -133,8 +138,11 @@ impl Agents {
 
     /// A successor that cannot start leaves the agent in place as it is.
     fn replace(&mut self) {
+        if self.ending {
+            return;
+        }
         if let Err(error) = self.start(true) {
-            eprintln!("tacit: no successor: {error}");
+            complain(format_args!("tacit: no successor: {error}"));
         }
     }
 
@@ -145,8 +153,14 @@ impl Agents {
         self.running.retain_mut(|child| match child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
+                // One that was just starting knows no better than to die of the signal.
+                let obeyed = self.ending && status.signal() == Some(process::Signal::TERM.as_raw());
                 let status = status.code().and_then(|code| u8::try_from(code).ok());
-                code = status.map_or(ExitCode::FAILURE, ExitCode::from);
+                code = match status {
+                    Some(status) => status.into(),
+                    None if obeyed => ExitCode::SUCCESS,
+                    None => ExitCode::FAILURE,
+                };
                 false
             }
             Err(error) => {
@@ -167,9 +181,10 @@ impl Agents {
         }
     }
 
-    fn signal_all(&self, what: process::Signal) {
+    fn end(&mut self) {
+        self.ending = true;
         for child in &self.running {
-            let _ = process::signal(child.id(), what);
+            let _ = process::signal(child.id(), process::Signal::TERM);
         }
     }
 }
@@ -190,6 +205,6 @@ fn notify_ready(agent: u32) {
         }
     });
     if let Err(error) = sent {
-        eprintln!("tacit: the service manager cannot be told: {error}");
+        complain(format_args!("tacit: the service manager cannot be told: {error}"));
     }
 }
