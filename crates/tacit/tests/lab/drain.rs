@@ -55,3 +55,13 @@ fn an_end_by_signal_resets_open_connections_and_is_logged() {
     assert!(agent.child.wait().unwrap().success());
     assert!(agent.log().contains(" ended connections-cut=1"), "{}", agent.log());
 }
+
+#[test]
+fn a_restart_and_an_end_at_once_end() {
+    let lab = Lab::new();
+    let mut agent = lab.agent(&rules(free_port()));
+    agent.signal("USR2");
+    agent.signal("TERM");
+    assert!(agent.child.wait().unwrap().success(), "{}", agent.log());
+    assert!(!agent.control.exists());
+}

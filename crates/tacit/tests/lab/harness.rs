@@ -159,7 +159,8 @@ pub struct Agent {
 
 impl Agent {
     pub fn wait_until_serving(&self) {
-        wait_for("the agent to serve", || self.log().contains(" serving ") || self.is_dead());
+        let says = |log: &str| log.contains(" serving ") || log.contains("\"serving\"");
+        wait_for("the agent to serve", || says(&self.log()) || self.is_dead());
         assert!(!self.is_dead(), "the agent ended: {}", self.log());
         wait_for("the control socket", || self.control.exists());
     }

@@ -14,12 +14,18 @@ mod certificates;
 mod harness;
 mod peers;
 
+mod audit;
+mod check;
+mod cli;
 mod client_cert;
 mod drain;
 mod forms;
+mod limits;
 mod proxy;
+mod reload;
 mod restart;
 mod server_cert;
+mod show;
 mod smoke;
 mod tls;
 mod unix;

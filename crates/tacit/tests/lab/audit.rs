@@ -1,0 +1,148 @@
+//! Logs: what a person acts on, who got in, no secrets, and never in the way of a connection.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, policy, wait_for};
+use crate::peers::{TlsClient, audit_of, is_reset, ping};
+
+fn rules(tls: u16, clear: u16, deny: u16) -> String {
+    let app = echo();
+    format!(
+        r#"
+        [[rule]]
+        name = "in"
+        listen = "127.0.0.1:{tls}"
+        connect = "{app}"
+        log = true
+        tls = {{ role = "server", identity = "localhost", client-cert = "required", trust = "ca" }}
+        [[rule]]
+        name = "clear"
+        listen = "127.0.0.1:{clear}"
+        connect = "{app}"
+        permit = true
+        [[rule]]
+        name = "never"
+        listen = "127.0.0.1:{deny}"
+        deny = true
+        "#
+    )
+}
+
+fn alice() -> Value {
+    json!({ "cert": "alice.pem", "key": "alice.key" })
+}
+
+#[test]
+fn the_audit_log_has_a_line_for_each_allowed_denied_and_failed_connection() {
+    use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::new();
+    let [tls, clear, deny] = [(); 3].map(|()| free_port());
+    let agent = lab.agent_with(&rules(tls, clear, deny), &["--log-format", "json"]);
+    let allowed = TlsClient::open(&lab, tls, &alice());
+    let failed = TlsClient::open(&lab, tls, &json!({}));
+    let mut permitted = connect(("127.0.0.1", clear));
+    assert!(ping(&mut permitted));
+    let mut denied = connect(("127.0.0.1", deny));
+    assert!(is_reset(&mut denied));
+    let port = |stream: &std::net::TcpStream| u64::from(stream.local_addr().unwrap().port());
+    for (from, outcome, rule) in [
+        (allowed.port(), "allowed", "in"),
+        (failed.port(), "failed", "in"),
+        (port(&permitted), "allowed", "clear"),
+        (port(&denied), "denied", "never"),
+    ] {
+        let line = audit_of(&agent, from);
+        assert_eq!((&line["outcome"], &line["rule"]), (&json!(outcome), &json!(rule)), "{line}");
+        assert!(line["time"].is_string(), "{line}");
+    }
+    assert_eq!(audit_of(&agent, allowed.port())["peer"], "alice");
+    assert_eq!(agent.audit().lines().count(), 4);
+    let mode = std::fs::metadata(&agent.audit).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    drop(allowed);
+    wait_for("the end in the log", || agent.log().contains("\"closed\""));
+    for line in agent.log().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert!(line["time"].is_string() && line["level"].is_string(), "{line}");
+    }
+    assert!(!agent.log().contains("\"rule\":\"clear\""), "nothing about what is as it should be");
+}
+
+#[test]
+fn no_log_and_no_display_holds_a_secret() {
+    let lab = Lab::new();
+    let [tls, clear, deny] = [(); 3].map(|()| free_port());
+    let agent = lab.agent(&rules(tls, clear, deny));
+    let held = TlsClient::open(&lab, tls, &alice());
+    assert_eq!(held.result["reply"], "ping");
+    TlsClient::run(&lab, tls, &json!({}));
+    // Certificate and key the wrong way round, and a key in the place of the policy.
+    let key = std::fs::read_to_string(lab.path("localhost.key")).unwrap();
+    std::fs::rename(lab.path("localhost.key"), lab.path("kept")).unwrap();
+    std::fs::copy(lab.path("localhost.pem"), lab.path("localhost.key")).unwrap();
+    lab.write("localhost.pem", &key);
+    agent.wait_for_log("file-refused");
+    let mut said = agent.log() + &agent.audit();
+    for what in ["connections", "rules", "identities", "limits"] {
+        said += &agent.ok(&["show", what, "--json"]);
+    }
+    lab.write("bad.toml", &key);
+    said += &crate::harness::text_of(&lab.run(TACIT, &["check", "bad.toml"]));
+    let lines = key.lines().filter(|line| !line.starts_with("-----") && line.len() > 8);
+    for secret in lines {
+        assert!(!said.contains(secret), "{said}");
+    }
+    assert!(!said.contains("PRIVATE KEY-----"), "{said}");
+}
+
+/// Starts an agent whose logs go to a disk that is full.
+fn with_full_disk(lab: &Lab, rules: &str, audit: &str) -> Agent {
+    let (file, control) = (lab.write("full.toml", policy(rules)), lab.path("full.sock"));
+    let child = lab
+        .command(TACIT)
+        .args(["agent", "--policy", "full.toml", "--control", "full.sock", "--audit", audit])
+        .stdin(Stdio::null())
+        .stderr(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
+        .spawn()
+        .unwrap();
+    let (audit, log) = (lab.path("none"), lab.path("none"));
+    let agent = Agent { child, policy: file, control, audit, log };
+    wait_for("the agent", || agent.verb(&["show", "limits"]).status.success());
+    agent
+}
+
+#[test]
+fn a_full_disk_under_the_logs_stops_nobody_and_the_loss_is_counted() {
+    let lab = Lab::new();
+    let [tls, clear, deny] = [(); 3].map(|()| free_port());
+    let mut agent = with_full_disk(&lab, &rules(tls, clear, deny), "/dev/full");
+    for _ in 0..5 {
+        assert!(ping(&mut connect(("127.0.0.1", clear))));
+        assert_eq!(TlsClient::run(&lab, tls, &alice())["reply"], "ping");
+        assert!(is_reset(&mut connect(("127.0.0.1", deny))));
+    }
+    let lost = || {
+        let limits = agent.show("limits");
+        let all = limits.as_array().unwrap();
+        let queue = all.iter().find(|limit| limit["name"] == "log-queue-lines").unwrap();
+        queue["used"].as_u64().unwrap()
+    };
+    wait_for("the loss to be counted", || lost() >= 15);
+    agent.ok(&["reload"]);
+    agent.signal("TERM");
+    assert_eq!(agent.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn an_audit_log_that_cannot_be_opened_is_refused_at_the_start() {
+    let lab = Lab::new();
+    let rules = "[[rule]]\nname = \"r\"\nlisten = \"unix:@tacit-audit\"\ndeny = true\n";
+    lab.write("p.toml", policy(rules));
+    let words = ["agent", "--policy", "p.toml", "--control", "c.sock", "--audit", "no/where"];
+    let output = lab.run(TACIT, &words);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("audit log no/where"), "{said}");
+}

@@ -1,0 +1,151 @@
+//! `tacit check` and `tacit explain`: every error where it stands, with what to write instead.
+
+use serde_json::Value;
+
+use crate::certificates::{self, Ca, Kind};
+use crate::harness::{Lab, TACIT};
+use crate::peers::write_pair;
+
+fn check(lab: &Lab, text: &str, more: &[&str]) -> (Option<i32>, String, String) {
+    lab.write("p.toml", text);
+    let output = lab.run(TACIT, &[&["check", "p.toml"], more].concat());
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+const RULE: &str = "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:8443\"\n\
+                    connect = \"127.0.0.1:8080\"\n";
+
+#[test]
+fn every_error_has_its_place_and_the_next_step() {
+    let lab = Lab::new();
+    let permit = format!("version = 1\n{RULE}permit = true\n");
+    let out = "tls = { role = \"client\", trust = \"system\", server-name = \"a.example\" }\n";
+    for (text, place, words) in [
+        (format!("{permit}conect = 1\n"), "p.toml:7:1", "connect"),
+        (format!("{permit}deny = true\n"), "p.toml:7:1", "two actions"),
+        (format!("version = 1\n{RULE}"), "p.toml:2:1", "no action"),
+        (format!("{permit}{RULE}permit = true\n"), "p.toml:8:8", "two rules are named `r`"),
+        (permit.replace("8443", "70000"), "p.toml:4:10", "70000"),
+        (format!("{permit}remote = \"10.0.0.0/33\"\n"), "p.toml:7:10", "10.0.0.0/33"),
+        (format!("{permit}remote = \"10.0.0.1/8\"\n"), "p.toml:7:10", "10.0.0.0/8"),
+        (permit.replace("version = 1", "version = 2"), "p.toml:1:11", "version 2"),
+        (permit.replace("permit = true", "permit = yes"), "p.toml:6:10", ""),
+        (permit.replace("permit = true", "ipsec = {}"), "p.toml:6:1", "not built"),
+        (
+            permit.replace("permit = true", out).replace("127.0.0.1:8443", "0.0.0.0:8443"),
+            "p.toml:4:10",
+            "clear = true",
+        ),
+    ] {
+        let (code, stdout, said) = check(&lab, &text, &[]);
+        assert_eq!((code, stdout.as_str()), (Some(78), ""), "{text}\n{said}");
+        assert!(said.contains(&format!("{place}: error: ")), "{text}\n{said}");
+        assert!(said.contains(words) && said.contains("fix: "), "{text}\n{said}");
+        let agent = lab.run(TACIT, &["agent", "--policy", "p.toml", "--control", "c.sock"]);
+        assert_eq!(agent.status.code(), Some(78));
+        let refused = String::from_utf8(agent.stderr).unwrap();
+        assert!(refused.contains(place), "{refused}");
+    }
+}
+
+#[test]
+fn several_errors_are_all_told_in_the_order_of_the_file() {
+    let lab = Lab::new();
+    let text = format!("version = 1\nnonsense = 1\n{RULE}permit = true\nfoo = 2\nbar = 3\n");
+    let (code, _, said) = check(&lab, &text, &[]);
+    assert_eq!(code, Some(78));
+    let places: Vec<_> = said.match_indices("p.toml:").map(|(at, _)| &said[at..at + 10]).collect();
+    assert_eq!(places, ["p.toml:2:1", "p.toml:8:1", "p.toml:9:1"], "{said}");
+    let (code, json, _) = check(&lab, &text, &["--json"]);
+    let value: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, &value["ok"]), (Some(78), &Value::Bool(false)));
+    assert_eq!(value["findings"].as_array().unwrap().len(), 3);
+    assert_eq!(value["findings"][0]["position"]["line"], 2, "{json}");
+}
+
+#[test]
+fn files_that_cannot_be_used_are_told_where_they_are_named() {
+    let lab = Lab::new();
+    certificates::write_all(&lab);
+    let identity = |cert: &str, key: &str| {
+        format!(
+            "version = 1\n[identity.web]\ncert = \"{cert}\"\nkey = \"{key}\"\n{RULE}\
+             tls = {{ role = \"server\", identity = \"web\", client-cert = \"none\" }}\n"
+        )
+    };
+    for (cert, key, words) in [
+        ("nothing.pem", "valid.key", "nothing.pem"),
+        ("valid.pem", "nothing.key", "nothing.key"),
+        ("valid.pem", "expired.key", "valid.pem"),
+        ("expired.pem", "expired.key", "expired at 2021-02-03"),
+        ("not-yet.pem", "not-yet.key", "2080-04-05"),
+        ("rsa-1024.pem", "rsa-1024.key", "RSA 1024"),
+        ("v1.pem", "v1.key", "v1"),
+        ("corp.pem", "corp.pem", "key"),
+    ] {
+        let (code, _, said) = check(&lab, &identity(cert, key), &[]);
+        assert_eq!(code, Some(78), "{cert} {key}: {said}");
+        let place = said.contains("p.toml:2:1: error: ");
+        assert!(place && (said.contains(words) || cert == "valid.pem"), "{cert} {key}: {said}");
+    }
+    let (code, said, _) = check(&lab, &identity("valid.pem", "valid.key"), &[]);
+    assert_eq!((code, said.as_str()), (Some(0), "policy OK, 1 rule\n"));
+}
+
+#[test]
+fn warnings_are_told_and_no_error() {
+    let lab = Lab::new();
+    let ca = Ca::new("CA");
+    let soon = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let leaf = ca.leaf_until(i64::try_from(soon.as_secs()).unwrap() + 5 * 86_400 + 3600);
+    write_pair(&lab, "soon", &leaf.cert_pem, &leaf.key_pem);
+    let valid = ca.leaf(Kind::Valid);
+    write_pair(&lab, "unused", &valid.cert_pem, &valid.key_pem);
+    let text = "version = 1\n\
+        [identity.soon]\ncert = \"soon.pem\"\nkey = \"soon.key\"\n\
+        [identity.unused]\ncert = \"unused.pem\"\nkey = \"unused.key\"\n\
+        [[rule]]\nname = \"a\"\nlisten = \"127.0.0.1:8443\"\nconnect = \"db.example:1\"\n\
+        permit = true\n\
+        [[rule]]\nname = \"b\"\nlisten = \"127.0.0.1:8443\"\ndeny = true\n\
+        [[rule]]\nname = \"c\"\nlisten = \"127.0.0.1:8444\"\nconnect = \"127.0.0.1:1\"\n\
+        tls = { role = \"client\", verify = \"none\", identity = \"soon\" }\n";
+    let (code, stdout, said) = check(&lab, text, &[]);
+    assert_eq!((code, stdout.as_str()), (Some(0), "policy OK, 3 rules\n"), "{said}");
+    for words in [
+        "expires in 5 days",
+        "unused",
+        "permits by name",
+        "rule `b` is never reached: rule `a` in line 8",
+        "the server is not checked",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains("error: "), "{said}");
+    let (_, json, _) = check(&lab, text, &["--json"]);
+    let value: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&value["ok"], &value["rules"]), (&Value::Bool(true), &Value::from(3)));
+}
+
+#[test]
+fn explain_says_which_rule_and_why_not_the_others() {
+    let lab = Lab::new();
+    let text = "version = 1\n\
+        [[rule]]\nname = \"a\"\nlisten = \"0.0.0.0:8443\"\nremote = \"10.0.0.0/8\"\ndeny = true\n\
+        [[rule]]\nname = \"b\"\nlisten = \"0.0.0.0:9443\"\ndeny = true\n\
+        [[rule]]\nname = \"c\"\nlisten = \"0.0.0.0:8443\"\nconnect = \"127.0.0.1:1\"\n\
+        permit = true\n";
+    lab.write("p.toml", text);
+    let explain = |remote: &str, more: &[&str]| {
+        let words = ["explain", "--policy", "p.toml", "--listen", "0.0.0.0:8443", "--remote"];
+        lab.tacit(&[&words[..], &[remote], more].concat())
+    };
+    let said = explain("192.0.2.7:40000", &[]);
+    for words in ["c", "permit", "a", "remote", "b", "listen"] {
+        assert!(said.contains(words), "{said}");
+    }
+    let value: Value = serde_json::from_str(&explain("10.1.1.1:40000", &["--json"])).unwrap();
+    assert!(value.to_string().contains("\"a\""), "{value}");
+    let usage = lab.run(TACIT, &["explain", "--policy", "p.toml"]);
+    assert_eq!(usage.status.code(), Some(64));
+}

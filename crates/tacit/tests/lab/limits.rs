@@ -1,0 +1,123 @@
+//! Limits: who is over them waits, and everybody else goes on.
+
+use std::process::Stdio;
+
+use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, policy, wait_for};
+use crate::peers::{TlsClient, connect_from, ping};
+
+/// Starts an agent that may open so many descriptors.
+fn with_descriptors(lab: &Lab, rules: &str, descriptors: u32) -> Agent {
+    let (file, log) = (lab.write("few.toml", policy(rules)), lab.path("few.log"));
+    let command =
+        format!("ulimit -n {descriptors}; exec {TACIT} agent --policy few.toml --control few.sock");
+    let child = lab
+        .command("sh")
+        .args(["-c", &command])
+        .stdin(Stdio::null())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let agent =
+        Agent { child, policy: file, control: lab.path("few.sock"), audit: lab.path("x"), log };
+    agent.wait_until_serving();
+    agent
+}
+
+fn permit(port: u16, more: &str) -> String {
+    format!(
+        "{more}[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
+         permit = true\n",
+        echo()
+    )
+}
+
+/// So many connections work, one more waits, and gets its turn when one ends.
+fn one_more_waits(port: u16, places: usize) {
+    let mut held: Vec<_> = (0..places).map(|_| connect(("127.0.0.1", port))).collect();
+    assert!(held.iter_mut().all(ping));
+    let mut late = connect(("127.0.0.1", port));
+    let waits = std::time::Duration::from_millis(200);
+    late.set_read_timeout(Some(waits)).unwrap();
+    assert!(!ping(&mut late), "it waits in the kernel's queue");
+    assert!(held.iter_mut().all(ping), "open connections go on");
+    held.pop();
+    late.set_read_timeout(Some(crate::harness::PATIENCE)).unwrap();
+    let mut byte = [0];
+    std::io::Read::read_exact(&mut late, &mut byte).unwrap();
+    assert_eq!(byte, *b"p", "what it sent meanwhile has arrived");
+}
+
+#[test]
+fn connections_over_the_limit_wait_for_their_turn() {
+    let lab = Lab::new();
+    let port = free_port();
+    let _agent = lab.agent(&permit(port, "[limits]\nconnections = 3\n"));
+    one_more_waits(port, 3);
+}
+
+#[test]
+fn connections_beyond_the_descriptors_wait_for_their_turn() {
+    let lab = Lab::new();
+    let port = free_port();
+    let agent = with_descriptors(&lab, &permit(port, ""), 262);
+    let limits = agent.show("limits");
+    let places = limits[0]["max"].as_u64().unwrap();
+    assert_eq!(places, 3, "what is left of 262 after the reserve, two for each: {limits}");
+    one_more_waits(port, 3);
+}
+
+#[test]
+fn an_agent_without_descriptors_for_its_listeners_says_so_or_goes_on() {
+    let lab = Lab::new();
+    let port = free_port();
+    let agent = with_descriptors(&lab, &permit(port, ""), 40);
+    one_more_waits(port, 1);
+    // Descriptors that others take: the agent pauses, then goes on.
+    let crowd: Vec<_> =
+        (0..60).map(|_| std::os::unix::net::UnixStream::connect(&agent.control).unwrap()).collect();
+    wait_for("the shortage", || agent.log().contains("Too many open files"));
+    drop(crowd);
+    assert!(ping(&mut connect(("127.0.0.1", port))));
+    assert!(agent.verb(&["show", "limits"]).status.success());
+}
+
+#[test]
+fn stalled_handshakes_of_one_source_hold_up_no_other() {
+    let lab = Lab::new();
+    let (first, second) = (free_port(), free_port());
+    let rule = |name: &str, port: u16, more: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
+             tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"none\"{more} }}\n",
+            echo()
+        )
+    };
+    let agent = lab.agent(&format!(
+        "[limits]\nhandshakes = 16\nhandshakes-per-rule = 12\nhandshakes-per-source = 4\n{}{}",
+        rule("one", first, ", handshake-timeout = \"30s\""),
+        rule("two", second, "")
+    ));
+    let to = std::net::SocketAddr::from(([127, 0, 0, 1], first));
+    let used = || {
+        let limits = agent.show("limits");
+        let all = limits.as_array().unwrap();
+        all.iter().find(|limit| limit["name"] == "handshakes").unwrap()["used"].as_u64().unwrap()
+    };
+    let flood: Vec<_> = (0..40).map(|_| connect_from("127.0.0.2", to)).collect();
+    wait_for("the flood", || agent.show("connections").as_array().unwrap().len() == 40);
+    assert_eq!(used(), 4, "one source has its places and no more");
+    assert_eq!(TlsClient::run(&lab, first, &serde_json::json!({}))["reply"], "ping");
+
+    // Three sources take all of the rule's places; the other rule does not notice.
+    let more: Vec<_> = ["127.0.0.3", "127.0.0.4", "127.0.0.5"]
+        .iter()
+        .flat_map(|source| (0..10).map(|_| connect_from(source, to)))
+        .collect();
+    wait_for("the second flood", || used() == 12);
+    assert_eq!(TlsClient::run(&lab, second, &serde_json::json!({}))["reply"], "ping");
+
+    // Who leaves makes room.
+    drop((flood, more));
+    wait_for("the end of the flood", || used() == 0);
+    assert_eq!(TlsClient::run(&lab, first, &serde_json::json!({}))["reply"], "ping");
+}

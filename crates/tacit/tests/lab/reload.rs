@@ -1,0 +1,251 @@
+//! Changes under a running agent: a policy whole or not at all, a file only if it is good.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+
+use serde_json::{Value, json};
+
+use crate::certificates::{self, Ca, Kind};
+use crate::harness::{Agent, Lab, connect, echo, free_port, serve, wait_for};
+use crate::peers::{TlsClient, is_reset, ping, write_pair};
+
+fn permit(name: &str, port: u16, to: SocketAddr) -> String {
+    format!(
+        "[[rule]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{to}\"\n\
+         permit = true\n"
+    )
+}
+
+fn refused(agent: &Agent) -> String {
+    let output = agent.verb(&["reload"]);
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn a_reload_that_cannot_be_whole_changes_nothing() {
+    let lab = Lab::new();
+    let (port, other, app) = (free_port(), free_port(), echo());
+    let agent = lab.agent(&permit("a", port, app));
+    let mut held = connect(("127.0.0.1", port));
+    assert!(ping(&mut held));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().port();
+    for (rules, words) in [
+        ("[[rule]\nname = 1\n".to_owned(), "policy-0.toml:2:"),
+        (permit("b", other, app) + "deny = true\n", "two actions"),
+        (permit("b", other, app) + &permit("c", taken, app), "in use"),
+        (
+            permit("b", other, app) + "[identity.gone]\ncert = \"gone.pem\"\nkey = \"gone.key\"\n",
+            "gone.pem",
+        ),
+    ] {
+        let policy = agent.policy.file_name().unwrap().to_str().unwrap().to_owned();
+        let words = words.replace("policy-0.toml", &policy);
+        agent.write_policy(&rules);
+        let said = refused(&agent);
+        assert!(said.contains("nothing was installed") && said.contains(&words), "{said}");
+        assert!(TcpStream::connect(("127.0.0.1", other)).is_err(), "{words}");
+        let rules = agent.show("rules");
+        assert_eq!((&rules["generation"], &rules["rules"][0]["name"]), (&json!(1), &json!("a")));
+        assert!(ping(&mut held) && ping(&mut connect(("127.0.0.1", port))));
+        agent.signal("HUP");
+        agent.wait_for_log(" error reload-refused ");
+    }
+    assert_eq!(agent.show("connections")[0]["policy"], "current");
+}
+
+#[test]
+fn rules_come_go_and_change_and_open_connections_keep_their_verdict() {
+    let lab = Lab::new();
+    let [kept, changed, removed, added] = [(); 4].map(|()| free_port());
+    let app = echo();
+    let agent = lab.agent(
+        &(permit("kept", kept, app)
+            + &permit("changed", changed, app)
+            + &permit("removed", removed, app)),
+    );
+    let mut held = [kept, changed, removed].map(|port| connect(("127.0.0.1", port)));
+    assert!(held.iter_mut().all(ping));
+    // Other lines, other order: the same rule all the same.
+    agent.write_policy(
+        &("\n\n".to_owned()
+            + &permit("added", added, app)
+            + &permit("kept", kept, app)
+            + &format!("{}log = true\n", permit("changed", changed, app))),
+    );
+    let said = agent.ok(&["reload"]);
+    for words in ["generation 2", "added: added", "changed: changed", "removed: removed"] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(ping(&mut connect(("127.0.0.1", added))));
+    assert!(TcpStream::connect(("127.0.0.1", removed)).is_err());
+    assert!(held.iter_mut().all(ping), "open connections go on");
+    let stale = |agent: &Agent| -> Vec<(String, String)> {
+        let all = agent.show("connections");
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        all.as_array().unwrap().iter().map(|c| (text(&c["rule"]), text(&c["policy"]))).collect()
+    };
+    wait_for("the passing connection's end", || stale(&agent).len() == 3);
+    let expected = [("kept", "current"), ("changed", "stale"), ("removed", "stale")];
+    assert_eq!(stale(&agent), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+    assert_eq!(agent.show("rules")["rules"][1]["hits"], 1, "counters outlive a reload");
+    assert!(agent.ok(&["close", "--stale"]).contains("closed 2"));
+    let [first, second, third] = &mut held;
+    assert!(is_reset(second) && is_reset(third) && ping(first));
+    assert_eq!(agent.verb(&["close", "999"]).status.code(), Some(0));
+    assert!(agent.ok(&["close", "999"]).contains("no open connection has the id 999"));
+}
+
+#[test]
+fn a_rule_that_turns_from_tls_to_clear_resets_what_is_cut() {
+    let lab = Lab::new();
+    let port = free_port();
+    let cut = serve(|stream| {
+        let mut byte = [0];
+        let _ = std::io::Read::read(&mut &stream, &mut byte);
+        rustix::net::sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).unwrap();
+    });
+    let agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{cut}\"\n\
+         tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"none\" }}\n"
+    ));
+    agent.write_policy(&permit("r", port, cut));
+    agent.ok(&["reload"]);
+    let mut stream = connect(("127.0.0.1", port));
+    std::io::Write::write_all(&mut stream, b"x").unwrap();
+    assert!(is_reset(&mut stream), "a cut never looks like an end");
+}
+
+#[test]
+fn what_only_a_restart_changes_is_named_and_not_shown_as_done() {
+    let lab = Lab::new();
+    let rule = permit("r", free_port(), echo());
+    let agent = lab.agent(&rule);
+    agent.write_policy(&format!("[agent]\nworkers = 2\n[limits]\nhandshakes = 8\n{rule}"));
+    for _ in 0..2 {
+        let said = agent.ok(&["reload"]);
+        assert!(said.contains("[agent] changed: takes effect with `tacit restart`"), "{said}");
+        assert!(said.contains("[limits] changed: takes effect with `tacit restart`"), "{said}");
+        assert_eq!(limit(&agent, "handshakes"), 1024);
+    }
+    let before = agent.serving_pids();
+    agent.ok(&["restart"]);
+    wait_for("the successor", || {
+        let pids = agent.serving_pids();
+        pids.len() == 1 && pids != before
+    });
+    assert_eq!((limit(&agent, "handshakes"), limit(&agent, "workers")), (8, 2));
+}
+
+fn limit(agent: &Agent, name: &str) -> u64 {
+    let limits = agent.show("limits");
+    let found = limits.as_array().unwrap().iter().find(|limit| limit["name"] == name);
+    found.unwrap()["max"].as_u64().unwrap()
+}
+
+/// A TLS server rule with identity `web` and clients of trust `corp`, both from one CA each.
+fn mutual(lab: &Lab) -> (Agent, u16) {
+    let port = free_port();
+    let agent = lab.agent(&format!(
+        "[identity.web]\ncert = \"web.pem\"\nkey = \"web.key\"\n[trust.corp]\nca = \"corp.pem\"\n\
+         [[rule]]\nname = \"in\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
+         [rule.tls]\nrole = \"server\"\nidentity = \"web\"\nclient-cert = \"required\"\n\
+         trust = \"corp\"\n",
+        echo()
+    ));
+    (agent, port)
+}
+
+fn put(lab: &Lab, name: &str, ca: &Ca) {
+    let leaf = ca.leaf(Kind::Valid);
+    write_pair(lab, name, &leaf.cert_pem, &leaf.key_pem);
+}
+
+#[test]
+fn certificates_and_trust_are_taken_when_their_files_change() {
+    let lab = Lab::new();
+    let (first, second) = (Ca::new("first CA"), Ca::new("second CA"));
+    lab.write("first.pem", first.pem());
+    lab.write("second.pem", second.pem());
+    lab.write("corp.pem", first.pem());
+    put(&lab, "web", &first);
+    put(&lab, "one", &first);
+    put(&lab, "two", &second);
+    let (agent, port) = mutual(&lab);
+    let meet = |ca: &str, own: &str| {
+        let mut options = certificates::with(own);
+        options["ca"] = json!(format!("{ca}.pem"));
+        TlsClient::run(&lab, port, &options)["reply"] == "ping"
+    };
+    let mut options = certificates::with("one");
+    options["ca"] = json!("first.pem");
+    let held = TlsClient::open(&lab, port, &options);
+    assert_eq!(held.result["reply"], "ping", "{}", held.result);
+    assert!(!meet("second", "one") && !meet("first", "two"));
+
+    // A key that does not belong to the certificate: the old pair stays, and it is told once.
+    let other = second.leaf(Kind::Valid);
+    lab.write("web.pem", &other.cert_pem);
+    agent.wait_for_log(" error file-refused ");
+    assert!(meet("first", "one"));
+    write_pair(&lab, "web", &other.cert_pem, &other.key_pem);
+    agent.wait_for_log(" info files-reloaded ");
+    assert_eq!(agent.log().matches(" file-refused ").count(), 1, "{}", agent.log());
+    assert!(meet("second", "one") && !meet("first", "one"));
+    assert_eq!(agent.show("connections")[0]["policy"], "stale");
+
+    lab.write("corp.pem", second.pem());
+    wait_for("the new trust", || meet("second", "two"));
+    assert!(!meet("second", "one"));
+    drop(held);
+}
+
+#[test]
+fn swapped_links_count_as_a_change_and_reload_takes_it_at_once() {
+    let lab = Lab::new();
+    let (first, second) = (Ca::new("first CA"), Ca::new("second CA"));
+    lab.write("corp.pem", first.pem());
+    put(&lab, "one", &first);
+    for (version, ca) in [("v1", &first), ("v2", &second)] {
+        std::fs::create_dir(lab.path(version)).unwrap();
+        lab.write(&format!("{version}.pem"), ca.pem());
+        put(&lab, &format!("{version}/web"), ca);
+    }
+    symlink("v1", lab.path("data")).unwrap();
+    symlink("data/web.pem", lab.path("web.pem")).unwrap();
+    symlink("data/web.key", lab.path("web.key")).unwrap();
+    let (agent, port) = mutual(&lab);
+    let meets = |ca: &str| {
+        let mut options = certificates::with("one");
+        options["ca"] = json!(format!("{ca}.pem"));
+        TlsClient::run(&lab, port, &options)["reply"] == "ping"
+    };
+    assert!(meets("v1"));
+    symlink("v2", lab.path("data-new")).unwrap();
+    std::fs::rename(lab.path("data-new"), lab.path("data")).unwrap();
+    assert!(
+        agent.ok(&["reload"]).contains("changed: in") || agent.log().contains("files-reloaded")
+    );
+    assert!(meets("v2"));
+    symlink("v1", lab.path("data-new")).unwrap();
+    std::fs::rename(lab.path("data-new"), lab.path("data")).unwrap();
+    wait_for("the first again", || meets("v1"));
+}
+
+#[test]
+fn a_key_that_others_can_read_is_not_taken() {
+    use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::new();
+    let ca = Ca::new("CA");
+    lab.write("corp.pem", ca.pem());
+    put(&lab, "web", &ca);
+    put(&lab, "one", &ca);
+    let (agent, port) = mutual(&lab);
+    let readable = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(lab.path("web.key"), readable).unwrap();
+    agent.wait_for_log(" error file-refused ");
+    assert!(agent.log().contains("web.key"), "{}", agent.log());
+    assert_eq!(TlsClient::run(&lab, port, &certificates::with("one"))["reply"], "ping");
+    assert!(refused(&agent).contains("nothing was installed"));
+}

@@ -1,0 +1,166 @@
+//! The displays: what they say, to whom, and on which terms.
+
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, text_of};
+use crate::peers::{TlsClient, ping};
+
+/// An agent with a rule of each role, one of which leads to the other.
+fn agent(lab: &Lab) -> (Agent, u16, u16) {
+    let (clear, tls) = (free_port(), free_port());
+    let agent = lab.agent(&format!(
+        r#"
+        [[rule]]
+        name = "in"
+        listen = "127.0.0.1:{tls}"
+        connect = "{}"
+        tls = {{ role = "server", identity = "localhost", client-cert = "required", trust = "ca" }}
+        [[rule]]
+        name = "out"
+        listen = "127.0.0.1:{clear}"
+        connect = "localhost:{tls}"
+        tls = {{ role = "client", identity = "alice", trust = "ca" }}
+        "#,
+        echo()
+    ));
+    (agent, clear, tls)
+}
+
+/// The cells of a table's line that begins with a word.
+fn cells(table: &str, first: &str) -> Vec<String> {
+    let line = table.lines().find(|line| line.split_whitespace().next() == Some(first));
+    let line = line.unwrap_or_else(|| panic!("no line {first} in\n{table}"));
+    line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn connections_show_both_legs_their_tls_and_their_peer() {
+    let lab = Lab::new();
+    let (agent, clear, tls) = agent(&lab);
+    let mut stream = connect(("127.0.0.1", clear));
+    assert!(ping(&mut stream));
+    let shown = agent.show("connections");
+    let find = |rule: &str| shown.as_array().unwrap().iter().find(|c| c["rule"] == rule).unwrap();
+    let (out, inward) = (find("out"), find("in"));
+    assert_eq!(out["remote"], stream.local_addr().unwrap().to_string());
+    assert_eq!(out["connect"], format!("127.0.0.1:{tls}"));
+    assert_eq!((&out["role"], &inward["role"]), (&json!("client"), &json!("server")));
+    for (connection, identity) in [(out, "localhost"), (inward, "alice")] {
+        let tls = &connection["tls"];
+        assert_eq!(tls["version"], "1.3", "{connection}");
+        assert_eq!(tls["suite"], "TLS_AES_128_GCM_SHA256");
+        assert_eq!(tls["group"], "X25519MLKEM768");
+        assert_eq!(tls["check"]["result"], "valid");
+        assert!(tls["peer"]["identity"].as_str().unwrap().contains(identity), "{connection}");
+        assert_eq!((&connection["bytes-in"], &connection["bytes-out"]), (&json!(1), &json!(1)));
+        assert_eq!(
+            (&connection["state"], &connection["policy"]),
+            (&json!("open"), &json!("current"))
+        );
+        assert!(connection["accepted-tcp"].is_object() && connection["dialled-tcp"].is_object());
+    }
+    let table = agent.ok(&["show", "connections"]);
+    for connection in [out, inward] {
+        let cells = cells(&table, &connection["id"].to_string());
+        for key in ["rule", "role", "state", "policy", "remote", "connect"] {
+            assert!(
+                cells.contains(&connection[key].as_str().unwrap().to_owned()),
+                "{key}: {table}"
+            );
+        }
+        for key in ["version", "suite", "group"] {
+            let value = connection["tls"][key].as_str().unwrap().to_owned();
+            assert!(cells.contains(&value), "{key}: {table}");
+        }
+    }
+}
+
+#[test]
+fn rules_identities_and_limits_are_shown_alike_in_both_forms() {
+    let lab = Lab::new();
+    let (agent, clear, tls) = agent(&lab);
+    let mut stream = connect(("127.0.0.1", clear));
+    assert!(ping(&mut stream));
+    TlsClient::run(&lab, tls, &json!({}));
+    agent.wait_for_log(" warn failed ");
+    let (rules, table) = (agent.show("rules"), agent.ok(&["show", "rules"]));
+    let inward = &rules["rules"][0];
+    assert_eq!(
+        (&inward["hits"], &inward["failures"], &inward["open"]),
+        (&2.into(), &1.into(), &1.into())
+    );
+    assert_eq!((&inward["client-cert"], &rules["default"]), (&json!("required"), &json!("deny")));
+    let cells_of_in = cells(&table, "in");
+    assert_eq!(&cells_of_in[..3], ["in", "tls", "server"], "{table}");
+    assert_eq!(&cells_of_in[5..8], ["1", "2", "1"], "{table}");
+    assert_eq!(cells_of_in[8], inward["last-hit"].as_str().unwrap());
+
+    let (identities, table) = (agent.show("identities"), agent.ok(&["show", "identities"]));
+    for identity in identities["identities"].as_array().unwrap() {
+        let cells = cells(&table, identity["name"].as_str().unwrap());
+        assert!(cells.contains(&identity["certificate"]["subject"].as_str().unwrap().to_owned()));
+        assert_eq!(identity["rules"].as_array().unwrap().len(), 1, "{identity}");
+    }
+    assert_eq!(identities["trusts"][0]["anchors"], 1);
+    assert!(!identities.to_string().contains("PRIVATE"));
+
+    let (limits, table) = (agent.show("limits"), agent.ok(&["show", "limits"]));
+    for limit in limits.as_array().unwrap() {
+        let cells = cells(&table, limit["name"].as_str().unwrap());
+        assert_eq!(cells[1], limit["max"].to_string(), "{table}");
+    }
+    let used = limits.as_array().unwrap().iter().find(|l| l["name"] == "connections").unwrap();
+    assert_eq!(used["used"], 2);
+}
+
+#[test]
+fn strangers_are_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::new();
+    let (agent, ..) = agent(&lab);
+    let mode = std::fs::metadata(&agent.control).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: asking as another user, which only root can try");
+        return;
+    }
+    // Even where the modes of files let everybody in, the agent does not.
+    let open = std::env::temp_dir().join(format!("tacit-lab-{}", std::process::id()));
+    std::fs::create_dir_all(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::fs::set_permissions(&agent.control, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let (program, control) = (open.join("tacit"), open.join("agent.sock"));
+    std::fs::copy(TACIT, &program).unwrap();
+    let rules =
+        format!("[[rule]]\nname = \"r\"\nlisten = \"unix:@{}\"\ndeny = true\n", open.display());
+    let open_agent = lab.try_agent(&rules, &[]);
+    open_agent.wait_until_serving();
+    std::fs::rename(&open_agent.control, &control).unwrap();
+    std::fs::set_permissions(&control, std::fs::Permissions::from_mode(0o777)).unwrap();
+    for verb in [&["show", "rules"][..], &["reload"], &["drain"], &["restart"], &["close", "1"]] {
+        let output = Command::new("setpriv")
+            .args(["--reuid=65534", "--clear-groups"])
+            .arg(&program)
+            .args(verb)
+            .arg("--control")
+            .arg(&control)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{verb:?}: {}", text_of(&output));
+        assert_eq!(output.stdout, b"", "{verb:?}");
+    }
+    open_agent.wait_for_log("user 65534 may not control this agent");
+    assert_eq!(open_agent.serving_pids().len(), 1);
+    let _ = std::fs::remove_dir_all(&open);
+}
+
+#[test]
+fn without_an_agent_the_displays_say_so() {
+    let lab = Lab::new();
+    let output = lab.run(TACIT, &["show", "rules", "--control", "nobody.sock"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("no agent answers at nobody.sock") && said.contains("fix: "), "{said}");
+}
