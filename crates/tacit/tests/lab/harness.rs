@@ -260,9 +260,20 @@ impl Watchdog {
     }
 }
 
-/// A port that was free a moment ago.
+/// A port that is free now and that the kernel gives to nobody by itself: it lies below the range
+/// of ephemeral ports, and no other test of this process gets it.
 pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 12_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(97);
+    loop {
+        let next = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(FIRST + next % COUNT).unwrap();
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Starts a plain TCP server on a free port of 127.0.0.1; `serve` gets each connection in a thread
