@@ -272,7 +272,7 @@ fn check(args: &CheckArgs) -> ExitCode {
     let code = if rules.is_some() { EXIT_OK } else { EXIT_POLICY };
     if args.json {
         let value = json!({ "ok": rules.is_some(), "rules": rules, "findings": findings });
-        return print(&pretty(&value), code);
+        return print(pretty(&value), code);
     }
     let file = args.file.display().to_string();
     let lines = findings.iter().map(|finding: &Diagnostic| finding.render(&file));
@@ -281,12 +281,12 @@ fn check(args: &CheckArgs) -> ExitCode {
         complain(&text);
     }
     let Some(rules) = rules else { return code.into() };
-    print(&format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" }), code)
+    print(format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" }), code)
 }
 
 fn tell(args: &ControlArgs, request: &Request, render: impl Fn(&Value) -> String) -> ExitCode {
     match client::ask(&args.path(), request) {
-        Ok(value) => print(&render(&value), EXIT_OK),
+        Ok(value) => print(render(&value), EXIT_OK),
         Err(error) => fail(error, EXIT_FAILURE),
     }
 }

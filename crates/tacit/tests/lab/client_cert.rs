@@ -15,8 +15,8 @@ fn rules(ports: &[u16; 3]) -> String {
         let trust = if level == "none" { "" } else { ", trust = \"corp\"" };
         rules += &format!(
             "[[rule]]\nname = \"{level}\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{app}\"\n\
-             tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"{level}\"{trust} \
-             }}\n"
+             tls = {{ role = \"server\", identity = \"localhost\", \
+             client-cert = \"{level}\"{trust} }}\n"
         );
     }
     rules

@@ -88,7 +88,8 @@ fn stalled_handshakes_of_one_source_hold_up_no_other() {
     let rule = |name: &str, port: u16, more: &str| {
         format!(
             "[[rule]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
-             tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"none\"{more} }}\n",
+             tls = {{ role = \"server\", identity = \"localhost\", \
+             client-cert = \"none\"{more} }}\n",
             echo()
         )
     };

@@ -134,8 +134,9 @@ pub struct TlsClient {
 }
 
 impl TlsClient {
-    /// Connects to a port of 127.0.0.1. Options: `cert`, `key`, `ca`, `name`, `alpn`, `min`,
-    /// `max`, `ciphers`, `prefix` (sent before TLS), `piece` (bytes a write).
+    /// Connects to a port of 127.0.0.1, and stays unless it is refused. Options: `cert`, `key`,
+    /// `ca`, `name`, `alpn`, `min`, `max`, `ciphers`, `prefix` (hex, sent before TLS), `piece`
+    /// (bytes a write).
     pub fn open(lab: &Lab, port: u16, options: &Value) -> Self {
         let mut options = options.clone();
         options["to"] = json!(port);
@@ -270,8 +271,8 @@ try:
 except Exception as e:
     r["error"] = f"{type(e).__name__}: {e}"
 print(json.dumps(r), flush=True)
-sys.stdin.read()
 if "error" not in r:
+    sys.stdin.read()
     try: t.unwrap()
     except ssl.SSLError: send()
 "#;

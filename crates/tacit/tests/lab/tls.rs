@@ -167,7 +167,8 @@ fn the_name_a_client_asks_for_chooses_the_identity() {
     let _agent = lab.agent(&format!(
         "[identity.db]\ncert = \"db.pem\"\nkey = \"db.key\"\n\
          [[rule]]\nname = \"in\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
-         tls = {{ role = \"server\", identity = [\"localhost\", \"db\"], client-cert = \"none\" }}\n",
+         tls = {{ role = \"server\", identity = [\"localhost\", \"db\"], \
+         client-cert = \"none\" }}\n",
         echo()
     ));
     // The client believes one of the two CAs only, so whom it accepts says whom it met.
