@@ -4,6 +4,7 @@
 //! gets a new one. A connection holds the rule it opened with, so it is stale exactly when that
 //! rule is no longer the installed one.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,6 +26,7 @@ pub struct Live {
     /// The rules, in order.
     pub rules: Vec<Arc<LiveRule>>,
     index: Index,
+    proxied: HashSet<Address>,
 }
 
 /// One installed rule.
@@ -116,7 +118,10 @@ impl Live {
     #[must_use]
     pub fn new(generation: u64, policy: Policy, rules: Vec<Arc<LiveRule>>) -> Self {
         let index = Index::new(&policy.rules);
-        Self { generation, policy, rules, index }
+        let fixed = policy.rules.iter().filter_map(|rule| rule.fixed.as_ref());
+        let proxied = fixed.filter(|fixed| fixed.accept_proxy);
+        let proxied = proxied.flat_map(|fixed| fixed.listen.iter().cloned()).collect();
+        Self { generation, policy, rules, index, proxied }
     }
 
     /// The rule that decides a flow; `None` is a deny.
@@ -137,12 +142,11 @@ impl Live {
         self.rules.iter().any(|installed| Arc::ptr_eq(installed, rule))
     }
 
-    /// The fixed form of the first rule that listens at an address: rules that share an address
-    /// agree on how its socket is made.
+    /// Whether what arrives at a listening address begins with a PROXY header; rules that share
+    /// an address agree on that.
     #[must_use]
-    pub fn fixed_at(&self, address: &Address) -> Option<&Fixed> {
-        let mut fixed = self.rules.iter().filter_map(|rule| rule.fixed());
-        fixed.find(|fixed| fixed.listen.contains(address))
+    pub fn accepts_proxy(&self, listen: &Address) -> bool {
+        !self.proxied.is_empty() && self.proxied.contains(listen)
     }
 
     /// The limits in force.

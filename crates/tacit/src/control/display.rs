@@ -32,7 +32,7 @@ fn connection(record: &Record, live: &Live, now: SystemTime) -> Value {
         "state": if record.is_open() { "open" } else { "setting-up" },
         "policy": if live.is_current(&record.rule) { "current" } else { "stale" },
         "remote": record.remote,
-        "client": record.client.get(),
+        "client": record.proxied.as_ref().map(|proxied| &proxied.client),
         "local": record.local,
         "connect": legs.map(|legs| &legs.target),
         "bytes-in": record.sent_bytes(),

@@ -7,6 +7,7 @@ use crate::tls::verify::identity;
 use crate::tls::{PeerCheck, Role, SessionError};
 
 use super::connection::{Connection, Denied, Record};
+use super::intercept::Arrival;
 use super::relay::{End, Finished};
 use super::secure::Failure;
 
@@ -24,6 +25,17 @@ pub fn denied(log: &Log, denied: &Denied) {
         log.info(event.clone());
     }
     log.audit(Outcome::Denied, event);
+}
+
+/// A connection whose PROXY header is no good: there is no client to choose a rule by.
+pub fn unclaimed(log: &Log, arrival: &Arrival, reason: &str) {
+    let event = Event::new("failed")
+        .field("remote", &arrival.flow.remote)
+        .field("listen", &arrival.flow.local)
+        .field("kind", "proxy-header")
+        .field("reason", reason);
+    log.warn(event.clone());
+    log.audit(Outcome::Failed, event);
 }
 
 /// A connection never carried a byte.
@@ -102,7 +114,7 @@ fn about(event: &'static str, record: &Record) -> Event {
     let event = Event::new(event)
         .connection(record.id)
         .field("rule", &record.rule.name())
-        .field("remote", record.client.get().unwrap_or(&record.remote));
+        .field("remote", record.client());
     match (&record.legs.get(), &record.rule.action) {
         (Some(legs), _) => event.field("connect", &legs.target),
         (None, LiveAction::Deny) => event,

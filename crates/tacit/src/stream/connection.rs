@@ -14,7 +14,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use crate::live::{Live, LiveRule};
 use crate::tls::{Agreed, CertificateFacts, PeerCheck};
 
-use super::intercept::Arrival;
+use super::intercept::{Arrival, Claim};
 use super::leg::Leg;
 
 /// All open connections of the agent.
@@ -65,10 +65,8 @@ pub struct Record {
     pub local: Address,
     /// Who connected, as the kernel says.
     pub remote: Address,
-    /// Who connected, as an accepted PROXY header says.
-    pub client: OnceLock<Address>,
-    /// Where it connected to, as that header says.
-    pub client_target: OnceLock<Address>,
+    /// What an accepted PROXY header says.
+    pub proxied: Option<Box<Proxied>>,
     /// The sockets, for as long as they are open.
     pub legs: OnceLock<Legs>,
     /// What the handshake gave.
@@ -78,6 +76,15 @@ pub struct Record {
     received_bytes: AtomicU64,
     rekeys: AtomicU32,
     closing: Notify,
+}
+
+/// What a PROXY header says of a connection.
+#[derive(Debug)]
+pub struct Proxied {
+    /// Who connected.
+    pub client: Address,
+    /// Where it connected to.
+    pub target: Address,
 }
 
 /// Both sockets of a connection.
@@ -103,6 +110,12 @@ pub struct TlsFacts {
 }
 
 impl Record {
+    /// Who is at the other end of it all: the client that a proxy names, or who connected.
+    #[must_use]
+    pub fn client(&self) -> &Address {
+        self.proxied.as_ref().map_or(&self.remote, |proxied| &proxied.client)
+    }
+
     /// Payload bytes from the side that was accepted.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
@@ -149,13 +162,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Gives an arrival its rule; hands the arrival back where no rule permits it.
+    /// Gives an arrival its rule.
     ///
     /// # Errors
     /// No rule matches, or the one that does denies.
-    pub fn open(live: &Live, table: &Arc<Table>, arrival: Arrival) -> Result<(Self, Leg), Denied> {
+    pub fn open(live: &Live, table: &Arc<Table>, arrival: Arrival) -> Result<Admitted, Denied> {
         use crate::live::LiveAction;
-        let Arrival { mut leg, flow, place } = arrival;
+        let Arrival { mut leg, flow, place, claim } = arrival;
         let rule = match live.lookup(&flow) {
             Some(rule) if !matches!(rule.action, LiveAction::Deny) => Arc::clone(rule),
             denied => {
@@ -165,14 +178,21 @@ impl Connection {
             }
         };
         rule.counters.count_hit();
+        let (proxied, remote, early) = match claim.map(|claim| *claim) {
+            None => (None, flow.remote, None),
+            Some(Claim { proxy, target, early }) => {
+                let client = flow.remote;
+                let proxied = target.map(|target| Box::new(Proxied { client, target }));
+                (proxied, proxy, Some(early.into_boxed_slice()))
+            }
+        };
         let record = Arc::new(Record {
             id: table.last_id.fetch_add(1, Ordering::Relaxed) + 1,
             rule,
             since: SystemTime::now(),
             local: flow.local,
-            remote: flow.remote,
-            client: OnceLock::new(),
-            client_target: OnceLock::new(),
+            remote,
+            proxied,
             legs: OnceLock::new(),
             tls: OnceLock::new(),
             open: AtomicBool::new(false),
@@ -185,7 +205,8 @@ impl Connection {
         leg.set_clear(accepted_is_clear);
         table.records.pin().insert(record.id, Arc::clone(&record));
         let table = Arc::clone(table);
-        Ok((Self { record, table, accepted_is_clear, _place: place }, leg))
+        let connection = Self { record, table, accepted_is_clear, _place: place };
+        Ok(Admitted { connection, leg, early })
     }
 
     /// What displays see of it.
@@ -226,6 +247,17 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.table.records.pin().remove(&self.record.id);
     }
+}
+
+/// A connection that has its rule.
+#[derive(Debug)]
+pub struct Admitted {
+    /// The connection.
+    pub connection: Connection,
+    /// The socket.
+    pub leg: Leg,
+    /// What came with a PROXY header.
+    pub early: Option<Box<[u8]>>,
 }
 
 /// A connection that no rule permits. Dropping the leg resets it.

@@ -1,5 +1,8 @@
 //! Stage 1, intercept: a connection arrives at a listening socket and becomes a flow.
 //!
+//! Where an address wants a PROXY header, that is read first: rules are chosen by the client it
+//! names.
+//!
 //! Every worker watches every listening socket and takes what it can; the socket itself belongs to
 //! the agent and can be handed to a successor with whatever is queued on it.
 //! Connections over the limit wait in the kernel's queue, as do all while descriptors run out.
@@ -12,6 +15,7 @@ use std::time::Duration;
 
 use tacit_core::flow::{Address, Flow};
 use tacit_core::policy::FIXED_FLOW;
+use tacit_core::proxy_protocol::{self, Header};
 use tacit_sys::socket;
 use tacit_sys::watch::watch;
 use tokio::io::Interest;
@@ -24,6 +28,8 @@ use super::leg::Leg;
 
 /// Pause after the kernel could not give us a descriptor or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+/// How long a proxy may take for its header, which it sends before all else.
+const HEADER_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// A listening socket of the agent.
 #[derive(Debug)]
@@ -45,6 +51,59 @@ pub struct Arrival {
     pub flow: Flow,
     /// Its place among the open connections.
     pub place: OwnedSemaphorePermit,
+    /// What a PROXY header said.
+    pub claim: Option<Box<Claim>>,
+}
+
+/// What a proxy says of a connection. The flow's remote end is then the client it names.
+#[derive(Debug)]
+pub struct Claim {
+    /// The proxy; the client is the flow's remote end.
+    pub proxy: Address,
+    /// Where the client connected to; `None`: the proxy speaks for itself.
+    pub target: Option<Address>,
+    /// Bytes that came after the header.
+    pub early: Vec<u8>,
+}
+
+impl Arrival {
+    /// Reads the PROXY header that the address wants.
+    ///
+    /// # Errors
+    /// It is missing, wrong or late; in words for the log.
+    pub async fn read_header(&mut self) -> Result<(), String> {
+        let late = "the peer did not send its PROXY header in time: have it send version 2, or do \
+                    not ask for a header here";
+        let read = tokio::time::timeout(HEADER_WAIT_MAX, read_header(&self.leg)).await;
+        let (header, early) = read.map_err(|_| late.to_owned())??;
+        let proxy = self.flow.remote.clone();
+        let target = match header {
+            Header::Local => None,
+            Header::Proxy { source, destination } => {
+                self.flow.remote = source;
+                Some(destination)
+            }
+        };
+        self.claim = Some(Box::new(Claim { proxy, target, early }));
+        Ok(())
+    }
+}
+
+async fn read_header(leg: &Leg) -> Result<(Header, Vec<u8>), String> {
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 512];
+    loop {
+        let parsed = proxy_protocol::parse(&bytes).map_err(|error| error.to_string())?;
+        if let Some((header, consumed)) = parsed {
+            bytes.drain(..consumed);
+            return Ok((header, bytes));
+        }
+        match leg.read(&mut chunk).await {
+            Ok(0) => return Err("the peer closed before its PROXY header was complete".into()),
+            Ok(count) => bytes.extend_from_slice(&chunk[..count]),
+            Err(error) => return Err(format!("the peer broke off its PROXY header: {error}")),
+        }
+    }
 }
 
 /// Accepts on one listener for ever, and gives each arrival to `serve`.
@@ -126,7 +185,7 @@ fn arrival(
         program,
         user,
     };
-    Ok(Arrival { leg: Leg::new(socket, listener.clear)?, flow, place })
+    Ok(Arrival { leg: Leg::new(socket, listener.clear)?, flow, place, claim: None })
 }
 
 /// Who is at the other end of a UNIX socket. The program is a label: a process may have replaced

@@ -22,7 +22,7 @@ use crate::tls::{
     SessionError,
 };
 
-use super::connection::{Connection, Legs, Record, TlsFacts};
+use super::connection::{Admitted, Connection, Legs, Record, TlsFacts};
 use super::gate::{Gates, Place};
 use super::leg::{Leg, Outgoing};
 
@@ -143,27 +143,28 @@ pub struct Surroundings<'a> {
     pub congestion_control: Option<&'a str>,
 }
 
-/// Makes a connection ready to carry bytes.
+/// Makes a connection ready to carry bytes; `early` are those that came with a PROXY header.
 ///
 /// # Errors
 /// See [`Failure`]. The legs are gone then: reset, or told by an alert.
 pub async fn establish(
     around: Surroundings<'_>,
-    connection: Connection,
-    accepted: Leg,
+    admitted: Admitted,
 ) -> Result<Secured, (Connection, Failure)> {
+    let Admitted { connection, leg: accepted, early } = admitted;
     let rule = Arc::clone(&connection.record().rule);
+    let early = early.map(Vec::from).unwrap_or_default();
     let result = match &rule.action {
         LiveAction::TlsServer(settings) => {
             let handshake = Handshake::server(settings);
-            Box::pin(serve_tls(around, &connection, accepted, handshake)).await
+            Box::pin(serve_tls(around, &connection, accepted, early, handshake)).await
         }
         LiveAction::TlsClient(settings) => {
             let handshake = Handshake::client(settings);
-            Box::pin(reach_tls(around, &connection, accepted, handshake)).await
+            Box::pin(reach_tls(around, &connection, accepted, early, handshake)).await
         }
         LiveAction::Permit | LiveAction::Deny => {
-            Box::pin(carry_clear(around, &connection, accepted)).await
+            Box::pin(carry_clear(around, &connection, accepted, early)).await
         }
     };
     match result {
@@ -180,16 +181,15 @@ async fn serve_tls(
     around: Surroundings<'_>,
     connection: &Connection,
     accepted: Leg,
+    early: Vec<u8>,
     handshake: Result<Handshake, HandshakeFailure>,
 ) -> Result<Path, Failure> {
     let record = connection.record();
     let common = tls_common(&record.rule);
     let deadline = Instant::now() + common.handshake_timeout;
     let work = async {
-        let header = accept_proxy(record, &accepted);
-        let initial = within(deadline, proxy_stalled, header).await?;
         let _place = place(around.gates, record, deadline).await?;
-        let work = shake(handshake?, &accepted, initial, common);
+        let work = shake(handshake?, &accepted, early, common);
         within(deadline, || stalled(Role::Server, common), work).await
     };
     let (established, incomplete) = match work.await {
@@ -216,12 +216,11 @@ async fn reach_tls(
     around: Surroundings<'_>,
     connection: &Connection,
     accepted: Leg,
+    from_header: Vec<u8>,
     handshake: Result<Handshake, HandshakeFailure>,
 ) -> Result<Path, Failure> {
     let record = connection.record();
     let common = tls_common(&record.rule);
-    let header = accept_proxy(record, &accepted);
-    let initial = within(Instant::now() + common.handshake_timeout, proxy_stalled, header).await?;
     let tls = dial(around, record, &accepted, false).await?;
     let deadline = Instant::now() + common.handshake_timeout;
     let work = async {
@@ -238,8 +237,8 @@ async fn reach_tls(
     };
     let Established { mut session, agreed, check, peer } = established;
     let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
-    connection.count_sent(initial.len());
-    let initial = session.seal(&initial).map_err(Failure::Session)?;
+    connection.count_sent(from_header.len());
+    let initial = session.seal(&from_header).map_err(Failure::Session)?;
     Ok(Path::Sealed(Box::new(SealedPath { clear: accepted, tls, session, incomplete, initial })))
 }
 
@@ -248,25 +247,15 @@ async fn carry_clear(
     around: Surroundings<'_>,
     connection: &Connection,
     accepted: Leg,
+    initial: Vec<u8>,
 ) -> Result<Path, Failure> {
     let record = connection.record();
-    let timeout = record.rule.fixed().map_or(Duration::ZERO, |fixed| fixed.connect_timeout);
-    let deadline = Instant::now() + timeout;
-    let initial = within(deadline, proxy_stalled, accept_proxy(record, &accepted)).await?;
     let dialled = dial(around, record, &accepted, true).await?;
     Ok(Path::Clear(Box::new(ClearPath { accepted, dialled, initial })))
 }
 
 fn stalled(role: Role, common: &TlsCommon) -> Failure {
     HandshakeFailure::timed_out(role, common.handshake_timeout).into()
-}
-
-fn proxy_stalled() -> Failure {
-    Failure::Proxy(
-        "the peer did not send its PROXY header in time: have it send version 2, or do not ask \
-         for a header here"
-            .into(),
-    )
 }
 
 fn unreached() -> Failure {
@@ -280,8 +269,7 @@ async fn place<'a>(
     record: &Record,
     deadline: Instant,
 ) -> Result<Option<Place<'a>>, Failure> {
-    let source = record.client.get().unwrap_or(&record.remote);
-    let place = async { Ok(gates.enter(&record.rule, source).await) };
+    let place = async { Ok(gates.enter(&record.rule, record.client()).await) };
     within(deadline, || Failure::NoPlace, place).await
 }
 
@@ -301,35 +289,6 @@ fn tls_common(rule: &LiveRule) -> &TlsCommon {
         tacit_core::policy::Action::Tls(tls) => tls.common(),
         // INVARIANT: a live TLS action is made from a TLS rule only.
         _ => unreachable!("a live TLS action without a TLS rule"),
-    }
-}
-
-/// Reads the PROXY header if the rule wants one; returns what came after it.
-async fn accept_proxy(record: &Record, accepted: &Leg) -> Result<Vec<u8>, Failure> {
-    if !record.rule.fixed().is_some_and(|fixed| fixed.accept_proxy) {
-        return Ok(Vec::new());
-    }
-    let mut bytes = Vec::new();
-    let mut chunk = [0; 512];
-    loop {
-        let parsed =
-            proxy_protocol::parse(&bytes).map_err(|error| Failure::Proxy(error.to_string()))?;
-        if let Some((header, consumed)) = parsed {
-            if let Header::Proxy { source, destination } = header {
-                let _ = record.client.set(source);
-                let _ = record.client_target.set(destination);
-            }
-            bytes.drain(..consumed);
-            return Ok(bytes);
-        }
-        match accepted.read(&mut chunk).await? {
-            0 => {
-                return Err(Failure::Proxy(
-                    "the peer closed before its PROXY header was complete".into(),
-                ));
-            }
-            count => bytes.extend_from_slice(&chunk[..count]),
-        }
     }
 }
 
@@ -384,8 +343,8 @@ async fn send_proxy(fixed: &Fixed, record: &Record, leg: &Leg) -> Result<(), Fai
         return Ok(());
     }
     let header = Header::Proxy {
-        source: record.client.get().unwrap_or(&record.remote).clone(),
-        destination: record.client_target.get().unwrap_or(&record.local).clone(),
+        source: record.client().clone(),
+        destination: record.proxied.as_ref().map_or(&record.local, |it| &it.target).clone(),
     };
     let mut bytes = Vec::new();
     proxy_protocol::encode(&header, &mut bytes)

@@ -10,7 +10,7 @@ use tacit_sys::socket;
 use crate::live::Live;
 use crate::log::Log;
 
-use super::connection::{Connection, Record, Table};
+use super::connection::{Admitted, Connection, Record, Table};
 use super::gate::Gates;
 use super::intercept::Arrival;
 use super::relay::Scratch;
@@ -35,18 +35,23 @@ pub struct Worker {
 }
 
 /// Serves a connection from its arrival to its end.
-pub async fn serve(worker: Rc<Worker>, arrival: Arrival) {
+pub async fn serve(worker: Rc<Worker>, mut arrival: Arrival) {
+    let accepts_proxy = |at| worker.live.load().accepts_proxy(at);
+    let wants_header = arrival.flow.listen.as_ref().is_some_and(accepts_proxy);
+    if wants_header && let Err(reason) = Box::pin(arrival.read_header()).await {
+        return account::unclaimed(&worker.log, &arrival, &reason);
+    }
     let live = worker.live.load_full();
-    let (connection, accepted) = match Connection::open(&live, &worker.table, arrival) {
-        Ok(opened) => opened,
+    let admitted = match Connection::open(&live, &worker.table, arrival) {
+        Ok(admitted) => admitted,
         Err(denied) => return account::denied(&worker.log, &denied),
     };
     drop(live);
-    let record = Arc::clone(connection.record());
+    let record = Arc::clone(admitted.connection.record());
     tokio::select! {
         biased;
         () = reset_when_closed(&record) => account::closed_by_operator(&worker.log, &record),
-        () = carry(&worker, connection, accepted) => {}
+        () = carry(&worker, admitted) => {}
     }
 }
 
@@ -60,12 +65,12 @@ async fn reset_when_closed(record: &Record) {
     }
 }
 
-async fn carry(worker: &Worker, connection: Connection, accepted: super::leg::Leg) {
+async fn carry(worker: &Worker, admitted: Admitted) {
     let around = Surroundings {
         gates: &worker.gates,
         congestion_control: worker.congestion_control.as_deref(),
     };
-    match secure::establish(around, connection, accepted).await {
+    match secure::establish(around, admitted).await {
         Ok(secured) => {
             account::opened(&worker.log, &secured.connection);
             let finished = relay::run(&worker.scratch, secured).await;

@@ -160,7 +160,6 @@ fn a_missing_or_broken_header_is_refused_and_nothing_is_forwarded() {
         name = "clear"
         listen = "127.0.0.1:{clear}"
         connect = "{app}"
-        connect-timeout = "1s"
         accept-proxy = true
         permit = true
         [[rule]]
@@ -199,4 +198,35 @@ fn a_missing_or_broken_header_is_refused_and_nothing_is_forwarded() {
     assert!(is_reset(&mut stalled));
     agent.wait_for_log("did not send its PROXY header in time");
     assert!(app.1.try_recv().is_err(), "the program behind saw nothing");
+}
+
+#[test]
+fn rules_are_chosen_by_the_client_that_the_header_names() {
+    let lab = Lab::new();
+    let (port, app) = (free_port(), echo());
+    let rule = |name: &str, remote: &str, action: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\naccept-proxy = true\n\
+             remote = \"{remote}\"\n{action}\n"
+        )
+    };
+    let permit = format!("connect = \"{app}\"\npermit = true");
+    let agent = lab.agent(
+        &(rule("banned", "192.0.2.7", "deny = true")
+            + &rule("clients", "192.0.2.0/24", &permit)
+            + &rule("proxy-itself", "127.0.0.1", &permit)),
+    );
+    let mut other = HEADER;
+    other[19] = 8;
+    let local = *b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
+    for (header, hits) in [(&HEADER[..], [1, 0, 0]), (&other, [1, 1, 0]), (&local, [1, 1, 1])] {
+        let mut client = connect(("127.0.0.1", port));
+        client.write_all(header).unwrap();
+        assert_eq!(crate::peers::ping(&mut client), header != HEADER);
+        let rules = agent.show("rules");
+        let seen: Vec<_> = rules["rules"].as_array().unwrap().iter().map(|r| &r["hits"]).collect();
+        assert_eq!(seen, hits);
+    }
+    let denied = |line: &str| line.contains("\"denied\"") && line.contains(CLIENT);
+    crate::harness::wait_for("the audit line", || agent.audit().lines().any(denied));
 }
