@@ -169,7 +169,7 @@ async fn accept(worker: Rc<Worker>, listener: Arc<Listener>, places: Arc<Semapho
     let log = worker.log.clone();
     let address = listener.address.clone();
     let serve = |arrival| {
-        tokio::task::spawn_local(stream::serve(Rc::clone(&worker), arrival));
+        stream::start(&worker, arrival);
     };
     if let Err(error) = intercept::accept_all(listener, places, log.clone(), serve).await {
         log.error(Event::new("listener-failed").field("listen", &address).field("error", &error));

@@ -5,8 +5,8 @@
 //!   Arrival       Connection     Secured    Finished
 //! ```
 //!
-//! Each stage consumes what the one before made and knows none after it. [`serve`] is the whole
-//! life of a connection. It runs on one data worker from beginning to end.
+//! Each stage consumes what the one before made and knows none after it. [`start`] begins the
+//! whole life of a connection, which runs on one data worker from beginning to end.
 
 pub mod intercept;
 pub mod leg;
@@ -21,4 +21,4 @@ pub mod relay;
 pub mod account;
 
 mod serve;
-pub use serve::{Worker, serve};
+pub use serve::{Worker, start};

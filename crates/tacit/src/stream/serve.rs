@@ -34,13 +34,26 @@ pub struct Worker {
     pub log: Log,
 }
 
-/// Serves a connection from its arrival to its end.
-pub async fn serve(worker: Rc<Worker>, mut arrival: Arrival) {
+/// Serves a connection from its arrival to its end, reading a PROXY header first where the address
+/// wants one.
+pub fn start(worker: &Rc<Worker>, arrival: Arrival) {
     let accepts_proxy = |at| worker.live.load().accepts_proxy(at);
-    let wants_header = arrival.flow.listen.as_ref().is_some_and(accepts_proxy);
-    if wants_header && let Err(reason) = Box::pin(arrival.read_header()).await {
-        return account::unclaimed(&worker.log, &arrival, &reason);
+    let worker = Rc::clone(worker);
+    if arrival.flow.listen.as_ref().is_some_and(accepts_proxy) {
+        tokio::task::spawn_local(serve_proxied(worker, arrival));
+    } else {
+        tokio::task::spawn_local(serve(worker, arrival));
     }
+}
+
+async fn serve_proxied(worker: Rc<Worker>, mut arrival: Arrival) {
+    match arrival.read_header().await {
+        Ok(()) => serve(worker, arrival).await,
+        Err(reason) => account::unclaimed(&worker.log, &arrival, &reason),
+    }
+}
+
+async fn serve(worker: Rc<Worker>, arrival: Arrival) {
     let live = worker.live.load_full();
     let admitted = match Connection::open(&live, &worker.table, arrival) {
         Ok(admitted) => admitted,
