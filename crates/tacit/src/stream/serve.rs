@@ -92,3 +92,28 @@ async fn carry(worker: &Worker, admitted: Admitted) {
         Err((connection, failure)) => account::failed(&worker.log, &connection, &failure),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::secure::SealedPath;
+
+    /// The task of a connection: all it needs while it waits, but for the boxes below.
+    const TASK_BYTES_MAX: usize = 1408;
+    /// What displays know of a connection.
+    const RECORD_BYTES_MAX: usize = 288;
+    /// Both legs and the session on their way into the relay.
+    const SEALED_BYTES_MAX: usize = 384;
+
+    fn future_bytes<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        let (task, record) = (future_bytes(serve), size_of::<Record>());
+        assert!(task <= TASK_BYTES_MAX, "task: {task}");
+        assert!(record <= RECORD_BYTES_MAX, "record: {record}");
+        assert!(size_of::<SealedPath>() <= SEALED_BYTES_MAX, "{}", size_of::<SealedPath>());
+    }
+}

@@ -8,14 +8,14 @@ use std::task::{Context, Poll, ready};
 use tacit_sys::socket;
 
 use crate::stream::connection::Connection;
-use crate::stream::leg::{DELIVERY_WAIT_MAX, Leg, Outgoing};
+use crate::stream::leg::{Leg, Outgoing};
 use crate::stream::secure::ClearPath;
 
-use super::{BATCH_BYTES, BATCH_RECORDS_MAX, Broken, End, Held, Scratch, written};
+use super::{BATCH_BYTES, BATCH_RECORDS_MAX, Broken, End, Held, Scratch, deliver, written};
 
 /// Runs both directions to the end, then ends both legs accordingly.
-pub(super) async fn run(scratch: &Scratch, path: ClearPath, connection: &Connection) -> End {
-    let ClearPath { accepted, dialled, initial } = path;
+pub(super) async fn run(scratch: &Scratch, path: Box<ClearPath>, connection: &Connection) -> End {
+    let ClearPath { accepted, dialled, initial } = *path;
     connection.count_sent(initial.len());
     let mut pump = Pump {
         scratch,
@@ -25,6 +25,7 @@ pub(super) async fn run(scratch: &Scratch, path: ClearPath, connection: &Connect
         onward: Copy { waiting: Outgoing::new(initial), ..Copy::default() },
         back: Copy::default(),
         broken: None,
+        gave_up: false,
         held: Held::new(scratch),
     };
     let end = (&mut pump).await;
@@ -33,10 +34,10 @@ pub(super) async fn run(scratch: &Scratch, path: ClearPath, connection: &Connect
         pump.dialled.end_in_order();
         return end;
     }
-    let (onward, back) = (&mut pump.onward.waiting, &mut pump.back.waiting);
-    let deliver =
-        async { tokio::join!(onward.deliver(&pump.dialled), back.deliver(&pump.accepted)) };
-    let _ = tokio::time::timeout(DELIVERY_WAIT_MAX, deliver).await;
+    if !pump.gave_up {
+        let (onward, back) = (&mut pump.onward.waiting, &mut pump.back.waiting);
+        deliver((onward, &pump.dialled), (back, &pump.accepted)).await;
+    }
     pump.dialled.reset();
     pump.accepted.reset();
     end
@@ -52,6 +53,8 @@ struct Pump<'a> {
     back: Copy,
     /// What broke one leg while the other still takes bytes.
     broken: Option<Box<Broken>>,
+    /// What waits cannot be delivered, or was not in time.
+    gave_up: bool,
     held: Held<'a>,
 }
 
@@ -78,8 +81,9 @@ impl Future for Pump<'_> {
         let pump = self.get_mut();
         let polled = pump.poll_both(cx);
         pump.held.set(pump.onward.waiting.len() + pump.back.waiting.len());
-        if polled.is_pending() && pump.poll_broken(cx).is_pending() {
-            return Poll::Pending;
+        if polled.is_pending() {
+            ready!(pump.poll_broken(cx));
+            pump.gave_up = true;
         }
         Poll::Ready(match (pump.broken.take(), polled) {
             (Some(broken), _) => broken.end,

@@ -10,15 +10,17 @@ use tacit_core::record::{PAYLOAD_BYTES_MAX, Protection};
 use tacit_sys::socket;
 
 use crate::stream::connection::Connection;
-use crate::stream::leg::{DELIVERY_WAIT_MAX, Leg, Outgoing};
+use crate::stream::leg::{Leg, Outgoing};
 use crate::stream::secure::SealedPath;
 use crate::tls::{Batch, Session, SessionError};
 
-use super::{BATCH_BYTES, BATCH_RECORDS_MAX, Broken, Buffers, End, Held, Scratch, written};
+use super::{
+    BATCH_BYTES, BATCH_RECORDS_MAX, Broken, Buffers, End, Held, Scratch, deliver, written,
+};
 
 /// Runs the pump to the end, then ends both legs accordingly.
-pub(super) async fn run(scratch: &Scratch, path: SealedPath, connection: &Connection) -> End {
-    let mut pump = Pump::new(scratch, path, connection);
+pub(super) async fn run(scratch: &Scratch, path: Box<SealedPath>, connection: &Connection) -> End {
+    let mut pump = Pump::new(scratch, *path, connection);
     let end = (&mut pump).await;
     if matches!(end, End::Orderly) {
         pump.clear.end_in_order();
@@ -30,9 +32,10 @@ pub(super) async fn run(scratch: &Scratch, path: SealedPath, connection: &Connec
         // A key that is used up has nothing to say it with.
         let _ = pump.session.seal_alert(alert, pump.to_tls.tail());
     }
-    let deliver =
-        async { tokio::join!(pump.to_tls.deliver(&pump.tls), pump.to_clear.deliver(&pump.clear)) };
-    let _ = tokio::time::timeout(DELIVERY_WAIT_MAX, deliver).await;
+    if !pump.gave_up {
+        let (to_tls, to_clear) = (&mut pump.to_tls, &mut pump.to_clear);
+        deliver((to_tls, &pump.tls), (to_clear, &pump.clear)).await;
+    }
     pump.clear.reset();
     if matches!(end, End::Broken { .. }) {
         // What broke one leg breaks the other, as if there were no relay.
@@ -70,6 +73,8 @@ struct Pump<'a> {
     opening: Direction,
     /// What broke one leg while the other still takes bytes.
     broken: Option<Box<Broken>>,
+    /// What waits cannot be delivered, or was not in time.
+    gave_up: bool,
     held: Held<'a>,
 }
 
@@ -80,8 +85,9 @@ impl Future for Pump<'_> {
         let pump = self.get_mut();
         let polled = pump.poll_both(cx);
         pump.held.set(pump.held_bytes());
-        if polled.is_pending() && pump.poll_broken(cx).is_pending() {
-            return Poll::Pending;
+        if polled.is_pending() {
+            ready!(pump.poll_broken(cx));
+            pump.gave_up = true;
         }
         Poll::Ready(match (pump.broken.take(), polled) {
             (Some(broken), _) => broken.end,
@@ -107,6 +113,7 @@ impl<'a> Pump<'a> {
             sealing: Direction::Open,
             opening: Direction::Open,
             broken: None,
+            gave_up: false,
             held: Held::new(scratch),
         }
     }
