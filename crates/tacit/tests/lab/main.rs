@@ -12,6 +12,7 @@
 
 mod certificates;
 mod harness;
+mod lane;
 mod peers;
 
 mod audit;
@@ -20,12 +21,16 @@ mod cli;
 mod client_cert;
 mod drain;
 mod forms;
+mod kill;
 mod limits;
 mod proxy;
+mod relay;
 mod reload;
 mod restart;
 mod server_cert;
 mod show;
 mod smoke;
 mod tls;
+mod transparency;
+mod truncation;
 mod unix;

@@ -1,0 +1,182 @@
+//! The ways a stream may take through tacit, and what a test does to it on its way.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use tacit_sys::socket;
+
+use crate::harness::{Agent, Lab, PATIENCE, connect, free_port};
+
+/// A plain client's address and a plain server's end, with tacit between them.
+pub struct Lane {
+    pub name: &'static str,
+    /// Who carries the bytes, from the client to the server.
+    pub agents: Vec<Agent>,
+    entry: SocketAddr,
+    accepted: Receiver<TcpStream>,
+    _lab: Lab,
+}
+
+impl Lane {
+    /// One agent, in clear.
+    pub fn permit() -> Self {
+        let (lab, entry) = (Lab::new(), free_port());
+        let (app, accepted) = app();
+        let agent = lab.agent(&format!(
+            r#"
+            [[rule]]
+            name = "clear"
+            listen = "127.0.0.1:{entry}"
+            connect = "{app}"
+            permit = true
+            log = true
+            "#
+        ));
+        let entry = (Ipv4Addr::LOCALHOST, entry).into();
+        Self { name: "permit", agents: vec![agent], entry, accepted, _lab: lab }
+    }
+
+    /// Two agents, the client's and the server's, with TLS between them.
+    pub fn tls() -> Self {
+        Self::tls_through(|far| far)
+    }
+
+    /// The same; `between` gets the server agent's address and returns the one to dial.
+    pub fn tls_through(between: impl FnOnce(SocketAddr) -> SocketAddr) -> Self {
+        let (lab, entry, far) = (Lab::new(), free_port(), free_port());
+        let (app, accepted) = app();
+        let server = lab.agent(&format!(
+            r#"
+            [[rule]]
+            name = "in"
+            listen = "127.0.0.1:{far}"
+            connect = "{app}"
+            tls = {{ role = "server", identity = "localhost", client-cert = "none" }}
+            log = true
+            "#
+        ));
+        let far = between((Ipv4Addr::LOCALHOST, far).into());
+        let client = lab.agent(&format!(
+            r#"
+            [[rule]]
+            name = "out"
+            listen = "127.0.0.1:{entry}"
+            connect = "{far}"
+            tls = {{ role = "client", trust = "ca", server-name = "localhost" }}
+            log = true
+            "#
+        ));
+        let entry = (Ipv4Addr::LOCALHOST, entry).into();
+        Self { name: "tls", agents: vec![client, server], entry, accepted, _lab: lab }
+    }
+
+    pub fn both() -> [Self; 2] {
+        [Self::permit(), Self::tls()]
+    }
+
+    /// A client's socket, and the server's that belongs to it.
+    pub fn open(&self) -> (TcpStream, TcpStream) {
+        let client = connect(self.entry);
+        let server = self.accepted.recv_timeout(PATIENCE).expect("the server is dialled");
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.set_write_timeout(Some(PATIENCE)).unwrap();
+        (client, server)
+    }
+}
+
+/// A server that hands its connections to the test.
+fn app() -> (SocketAddr, Receiver<TcpStream>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, receiver) = sync_channel(64);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            if sender.send(stream).is_err() {
+                return;
+            }
+        }
+    });
+    (address, receiver)
+}
+
+/// What a test does to the bytes between two agents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// Both directions end in order, in the middle of whatever is said.
+    Cut,
+    /// One bit of the byte there is changed.
+    Flip,
+}
+
+/// Stands between two agents and does harm to the first connection once `after` bytes have come
+/// from `from_client`'s side, or the other.
+pub fn tap(far: SocketAddr, harm: Harm, from_client: bool, after: usize) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (near, _) = listener.accept().unwrap();
+        let far = TcpStream::connect(far).unwrap();
+        let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        let (there, back) =
+            if from_client { (Some((harm, after)), None) } else { (None, Some((harm, after))) };
+        let forward = std::thread::spawn(move || pass(near, far, there));
+        pass(far_too, near_too, back);
+        forward.join().unwrap();
+    });
+    address
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, harm: Option<(Harm, usize)>) {
+    let mut passed = 0;
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let mut bytes = &mut buffer[..count];
+        let at = harm.filter(|(_, after)| (passed..passed + count).contains(after));
+        match at {
+            Some((Harm::Cut, after)) => bytes = &mut bytes[..after - passed],
+            Some((Harm::Flip, after)) => bytes[after - passed] ^= 1,
+            None => {}
+        }
+        passed += count;
+        if to.write_all(bytes).is_err() || matches!(at, Some((Harm::Cut, _))) {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+/// Ends a socket by a reset.
+pub fn reset(stream: TcpStream) {
+    socket::reset_on_close(stream.as_fd(), true).unwrap();
+    drop(stream);
+}
+
+/// Reads until the end: the bytes, and whether the end was a reset.
+pub fn read_to_reset(stream: &mut TcpStream) -> (Vec<u8>, bool) {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => (bytes, false),
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => (bytes, true),
+        Err(error) => panic!("{error}, after {} bytes", bytes.len()),
+    }
+}
+
+/// Reads exactly so many bytes.
+pub fn read_some(stream: &mut TcpStream, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// Writes until nothing more is taken for a while; returns how much was.
+pub fn fill(stream: &mut TcpStream) -> usize {
+    stream.set_write_timeout(Some(std::time::Duration::from_millis(700))).unwrap();
+    let (mut count, chunk) = (0, [7; 64 * 1024]);
+    while let Ok(written) = stream.write(&chunk) {
+        count += written;
+    }
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    count
+}

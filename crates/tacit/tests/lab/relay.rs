@@ -1,0 +1,163 @@
+//! Much, slow and many: long streams, readers that stop, and thousands of connections.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::harness::{Agent, wait_for};
+use crate::lane::{Lane, fill};
+
+/// Bytes each way. A debug build takes seconds for it; `make bench` carries gigabytes.
+const STREAM_BYTES: usize = 128 << 20;
+/// What an agent may grow by while a reader stands still: the bytes that wait, and slack.
+const STALLED_BYTES_MAX: usize = 24 << 20;
+/// What an idle TLS connection may cost its agent, all told.
+const IDLE_TLS_BYTES_MAX: usize = 9 << 10;
+/// What an idle connection in clear may cost.
+const IDLE_CLEAR_BYTES_MAX: usize = 6 << 10;
+const IDLE_CONNECTIONS: usize = 2000;
+const HELD_CONNECTIONS: usize = 9000;
+
+/// Bytes that do not repeat for a long time; the same again from the same start.
+struct Pattern(u64);
+
+impl Pattern {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for word in bytes.chunks_mut(8) {
+            self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            word.copy_from_slice(&self.0.to_le_bytes()[..word.len()]);
+        }
+    }
+}
+
+const CHUNK_BYTES: usize = 64 << 10;
+
+fn send_pattern(stream: &mut TcpStream, start: u64, bytes: usize) {
+    let (mut pattern, mut chunk) = (Pattern(start), vec![0; CHUNK_BYTES]);
+    for _ in 0..bytes / CHUNK_BYTES {
+        pattern.fill(&mut chunk);
+        stream.write_all(&chunk).unwrap();
+    }
+}
+
+fn expect_pattern(stream: &mut TcpStream, start: u64, bytes: usize) {
+    let (mut pattern, mut chunk, mut read) =
+        (Pattern(start), vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
+    for at in 0..bytes / CHUNK_BYTES {
+        pattern.fill(&mut chunk);
+        stream.read_exact(&mut read).unwrap();
+        assert!(chunk == read, "different in chunk {at}");
+    }
+}
+
+#[test]
+fn long_streams_are_byte_exact_in_both_directions_at_once() {
+    for lane in Lane::both() {
+        let open = lane.open();
+        let again = || (open.0.try_clone().unwrap(), open.1.try_clone().unwrap());
+        let ((mut client, mut server), (mut client_reads, mut server_reads)) = (again(), again());
+        std::thread::scope(|scope| {
+            scope.spawn(move || send_pattern(&mut client, 1, STREAM_BYTES));
+            scope.spawn(move || send_pattern(&mut server, 2, STREAM_BYTES));
+            scope.spawn(move || expect_pattern(&mut server_reads, 1, STREAM_BYTES));
+            scope.spawn(move || expect_pattern(&mut client_reads, 2, STREAM_BYTES));
+        });
+        for agent in &lane.agents {
+            let shown = agent.show("connections");
+            assert_eq!(shown[0]["bytes-in"], STREAM_BYTES, "{shown}");
+            assert_eq!(shown[0]["bytes-out"], STREAM_BYTES, "{shown}");
+        }
+    }
+}
+
+/// Resident memory of the process that serves.
+fn resident_bytes(agent: &Agent) -> usize {
+    let pid = *agent.serving_pids().last().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+#[test]
+fn a_reader_that_stops_costs_bounded_memory_and_loses_nothing() {
+    for lane in Lane::both() {
+        let (mut client, mut server) = lane.open();
+        let before: Vec<_> = lane.agents.iter().map(resident_bytes).collect();
+        let taken = fill(&mut client);
+        for (agent, before) in lane.agents.iter().zip(before) {
+            let grown = resident_bytes(agent).saturating_sub(before);
+            println!("{}: {taken} bytes on their way, agent grew by {grown}", lane.name);
+            assert!(grown < STALLED_BYTES_MAX, "{}: grew by {grown}", lane.name);
+        }
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        // A slow reader: small reads of what has piled up.
+        let (mut received, mut buffer) = (0, [0; 3000]);
+        loop {
+            let count = server.read(&mut buffer).unwrap();
+            if count == 0 {
+                break;
+            }
+            assert!(buffer[..count].iter().all(|&byte| byte == 7));
+            received += count;
+        }
+        assert_eq!(received, taken, "{}", lane.name);
+    }
+}
+
+/// Opens many connections and exchanges a byte on each; returns both ends of all.
+fn open_many(lane: &Lane, count: usize) -> Vec<(TcpStream, TcpStream)> {
+    let mut open = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (mut client, mut server) = lane.open();
+        client.write_all(b"?").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        server.write_all(b"!").unwrap();
+        client.read_exact(&mut [0]).unwrap();
+        open.push((client, server));
+    }
+    open
+}
+
+fn open_connections(agent: &Agent) -> usize {
+    agent.show("connections").as_array().unwrap().len()
+}
+
+#[test]
+fn idle_connections_are_small() {
+    for (lane, bytes_max) in
+        Lane::both().into_iter().zip([IDLE_CLEAR_BYTES_MAX, IDLE_TLS_BYTES_MAX])
+    {
+        // What a first connection costs once and for all is not counted.
+        drop(open_many(&lane, 50));
+        wait_for("the first connections' end", || {
+            lane.agents.iter().all(|agent| open_connections(agent) == 0)
+        });
+        let before: Vec<_> = lane.agents.iter().map(resident_bytes).collect();
+        let open = open_many(&lane, IDLE_CONNECTIONS);
+        for (agent, before) in lane.agents.iter().zip(before) {
+            let each = resident_bytes(agent).saturating_sub(before) / IDLE_CONNECTIONS;
+            println!("{}: an idle connection costs {each} bytes", lane.name);
+            assert!(each < bytes_max, "{}: an idle connection costs {each} bytes", lane.name);
+        }
+        drop(open);
+    }
+}
+
+#[test]
+fn nine_thousand_connections_are_held_and_each_still_works() {
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    // Two sockets of each connection are the agent's, two are this test's.
+    let enough = u64::try_from(2 * HELD_CONNECTIONS + 1500).unwrap();
+    if descriptors.current.is_some_and(|current| current < enough) {
+        println!("SKIPPED: it takes {enough} descriptors (ulimit -n): {:?}", descriptors.current);
+        return;
+    }
+    let lane = Lane::permit();
+    let open = open_many(&lane, HELD_CONNECTIONS);
+    assert_eq!(open_connections(&lane.agents[0]), HELD_CONNECTIONS);
+    for (mut client, mut server) in open {
+        client.write_all(b"?").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+    }
+    wait_for("their end", || open_connections(&lane.agents[0]) == 0);
+    drop(lane.open());
+}

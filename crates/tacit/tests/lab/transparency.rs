@@ -1,0 +1,161 @@
+//! A relay that two programs do not notice: ends, resets, order and urgency arrive as they left.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SendFlags;
+
+use crate::harness::PATIENCE;
+use crate::lane::{Lane, fill, read_some, read_to_reset, reset};
+
+/// Each end's turn to go first.
+fn turned(pair: (TcpStream, TcpStream), turn: bool) -> (TcpStream, TcpStream) {
+    if turn { (pair.1, pair.0) } else { pair }
+}
+
+#[test]
+fn each_direction_ends_alone() {
+    for lane in Lane::both() {
+        for turn in [false, true] {
+            let (mut first, mut second) = turned(lane.open(), turn);
+            first.write_all(b"all I have").unwrap();
+            first.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(read_to_reset(&mut second), (b"all I have".to_vec(), false));
+            for round in 0..3 {
+                second.write_all(&[round; 1000]).unwrap();
+                assert_eq!(read_some(&mut first, 1000), [round; 1000], "{}", lane.name);
+            }
+            second.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(read_to_reset(&mut first), (Vec::new(), false));
+        }
+    }
+}
+
+#[test]
+fn the_reset_of_either_end_resets_the_other() {
+    for lane in Lane::both() {
+        for turn in [false, true] {
+            let (first, mut second) = turned(lane.open(), turn);
+            reset(first);
+            assert_eq!(read_to_reset(&mut second), (Vec::new(), true), "{}", lane.name);
+        }
+    }
+}
+
+#[test]
+fn bytes_before_a_reset_arrive_before_it() {
+    for lane in Lane::both() {
+        for turn in [false, true] {
+            let (mut first, mut second) = turned(lane.open(), turn);
+            let sent = vec![5; 100_000];
+            first.write_all(&sent).unwrap();
+            // A direct connection over loopback has handed them over by now.
+            reset(first);
+            let (received, was_reset) = read_to_reset(&mut second);
+            assert!(was_reset && received == sent, "{}: {}", lane.name, received.len());
+        }
+    }
+}
+
+#[test]
+fn a_reset_after_a_half_close_still_arrives() {
+    for lane in Lane::both() {
+        for turn in [false, true] {
+            let (first, mut second) = turned(lane.open(), turn);
+            first.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(second.read(&mut [0]).unwrap(), 0);
+            reset(first);
+            wait_for_error(&second, lane.name);
+        }
+    }
+}
+
+/// Waits until a socket that is not read holds an error.
+fn wait_for_error(stream: &TcpStream, name: &str) {
+    let mut polled = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::empty())];
+    let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    assert_eq!(poll(&mut polled, Some(&patience)).unwrap(), 1, "{name}: no reset arrives");
+    assert!(polled[0].revents().contains(PollFlags::ERR), "{name}: {:?}", polled[0].revents());
+}
+
+#[test]
+fn a_reset_reaches_a_peer_that_does_not_read() {
+    for lane in Lane::both() {
+        let (mut client, server) = lane.open();
+        assert!(fill(&mut client) > 0);
+        reset(client);
+        wait_for_error(&server, lane.name);
+    }
+}
+
+#[test]
+fn a_stream_whose_sender_was_reset_never_looks_whole() {
+    for lane in Lane::both() {
+        let (mut client, mut server) = lane.open();
+        let filled = fill(&mut server);
+        reset(server);
+        // What goes the other way meets the reset first.
+        for _ in 0..20 {
+            if client.write_all(b"still there?").is_err() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let (received, was_reset) = read_to_reset(&mut client);
+        assert!(was_reset, "{}: a clean end after {} of {filled}", lane.name, received.len());
+    }
+}
+
+#[test]
+fn a_server_may_speak_first() {
+    for lane in Lane::both() {
+        let (mut client, mut server) = lane.open();
+        server.write_all(b"220 ready").unwrap();
+        assert_eq!(read_some(&mut client, 9), b"220 ready");
+    }
+}
+
+#[test]
+fn single_bytes_keep_their_order_and_wait_for_nobody() {
+    for lane in Lane::both() {
+        let (mut client, mut server) = lane.open();
+        client.set_nodelay(true).unwrap();
+        server.set_nodelay(true).unwrap();
+        for byte in 0..=255 {
+            client.write_all(&[byte]).unwrap();
+            assert_eq!(read_some(&mut server, 1), [byte]);
+            server.write_all(&[!byte]).unwrap();
+            assert_eq!(read_some(&mut client, 1), [!byte]);
+        }
+        let writer = std::thread::spawn(move || {
+            for number in 0..5000_u32 {
+                client.write_all(&number.to_le_bytes()).unwrap();
+            }
+            client
+        });
+        for number in 0..5000_u32 {
+            assert_eq!(read_some(&mut server, 4), number.to_le_bytes());
+        }
+        drop(writer.join().unwrap());
+    }
+}
+
+#[test]
+fn urgent_bytes_stay_in_the_stream_and_hold_nothing_up() {
+    for lane in Lane::both() {
+        for turn in [false, true] {
+            let (mut first, mut second) = turned(lane.open(), turn);
+            for round in 0..50_u8 {
+                first.write_all(b"before ").unwrap();
+                rustix::net::send(&first, &[round], SendFlags::OOB).unwrap();
+                first.write_all(b" behind").unwrap();
+                let mut expected = b"before ".to_vec();
+                expected.push(round);
+                expected.extend(b" behind");
+                assert_eq!(read_some(&mut second, expected.len()), expected, "{}", lane.name);
+            }
+        }
+    }
+}
