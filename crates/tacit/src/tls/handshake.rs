@@ -351,9 +351,13 @@ fn first_record_bytes(bytes: &[u8]) -> Option<usize> {
     (length <= rest.len()).then_some(HEADER_BYTES + length)
 }
 
-/// After an error the machine still has the alert that says why.
+/// After an error the machine still has the alert that says why. It is not run for longer than it
+/// has something to send: it would look at input again, which is gone.
 fn take_alert<M: Machine>(machine: &mut M, outgoing: &mut Vec<u8>) {
-    while let Ok(ConnectionState::EncodeTlsData(mut data)) = machine.process(&mut []).state {
+    while machine.common().wants_write() {
+        let Ok(ConnectionState::EncodeTlsData(mut data)) = machine.process(&mut []).state else {
+            return;
+        };
         if encode(outgoing, |buffer| data.encode(buffer)).is_err() {
             return;
         }

@@ -453,6 +453,23 @@ impl Session {
         Ok(())
     }
 
+    /// Any record at all, as a peer of bad will sends it.
+    #[cfg(feature = "fuzz")]
+    pub(super) fn seal_content(
+        &mut self,
+        content: ContentType,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        self.seal_message(content, message, out)
+    }
+
+    /// A KeyUpdate that asks for another, due or not.
+    #[cfg(feature = "fuzz")]
+    pub(super) fn change_keys(&mut self, out: &mut Vec<u8>) -> Result<(), SessionError> {
+        self.update_sending_key(true, out)
+    }
+
     fn seal_message(
         &mut self,
         content: ContentType,

@@ -214,3 +214,18 @@ proptest! {
         prop_assert!(ours.is_closed() && plain.is_closed());
     }
 }
+
+#[test]
+fn a_message_in_pieces_with_garbage_behind_fails_with_an_alert() {
+    let settings = settings(TLS13);
+    for handshake in [Handshake::client(&settings.client), Handshake::server(&settings.server)] {
+        let mut handshake = handshake.unwrap();
+        let mut incoming = b"\x16\x03\x03\x00\x01\x02".to_vec();
+        let mut outgoing = Vec::new();
+        assert_eq!(handshake.advance(&mut incoming, &mut outgoing), Ok(Progress::Blocked));
+        incoming.extend(b"garbage");
+        outgoing.clear();
+        assert!(handshake.advance(&mut incoming, &mut outgoing).is_err());
+        assert_eq!(outgoing.first(), Some(&(ContentType::Alert as u8)));
+    }
+}
