@@ -25,11 +25,12 @@ mod targets;
 use engine::{Failure, Fuzzer};
 use targets::{CANARY, TARGETS, Target};
 
-/// Runs of each target in `smoke`.
-const SMOKE_RUNS: u64 = 30_000;
 /// Runs within which the canary must be found; seeds take some hundred.
 const CANARY_RUNS: u64 = 20_000;
 const SMOKE_SEED: u64 = 1;
+/// What is missing where xtask was built without them.
+const TLS_TARGETS: &str =
+    "; handshake and session by `cargo run --package xtask --features tls -- fuzz NAME`";
 /// How long a target is run where nothing is said.
 const SECONDS_DEFAULT: u64 = 60;
 /// What is left of the canary's input when all that can go has gone.
@@ -41,7 +42,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         ["smoke"] => {
             canary(SMOKE_SEED)?;
             TARGETS.iter().try_for_each(|target| {
-                fuzz(target, &Options { seed: SMOKE_SEED, until: Until::Runs(SMOKE_RUNS) })
+                fuzz(target, &Options { seed: SMOKE_SEED, until: Until::Runs(target.smoke_runs) })
             })
         }
         ["canary"] => canary(fresh_seed()),
@@ -49,7 +50,9 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         [name, rest @ ..] => {
             let target = TARGETS.iter().find(|target| target.name == *name).ok_or_else(|| {
                 let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-                format!("no fuzz target `{name}`: smoke, canary, {}", names.join(", "))
+                let names = names.join(", ");
+                let more = if cfg!(feature = "tls") { "" } else { TLS_TARGETS };
+                format!("no fuzz target `{name}`: smoke, canary, {names}{more}")
             })?;
             match rest {
                 ["--input", file] => replay(target, Path::new(file)),

@@ -18,28 +18,51 @@ pub(crate) struct Target {
     pub(crate) run: fn(&[u8]) -> u64,
     /// Inputs to start from, beside the files.
     pub(crate) seeds: fn() -> Vec<Vec<u8>>,
+    /// How often `smoke` runs it: some seconds.
+    pub(crate) smoke_runs: u64,
     /// Pieces that mean something to it.
     pub(crate) words: &'static [&'static [u8]],
 }
 
+const PARSER_RUNS: u64 = 30_000;
+
 /// All of them; `smoke` runs each.
 pub(crate) const TARGETS: &[Target] = &[
+    #[cfg(feature = "tls")]
+    Target {
+        name: "handshake",
+        run: tacit::tls::fuzz::handshake,
+        seeds: tacit::tls::fuzz::handshake_seeds,
+        smoke_runs: 30_000,
+        words: &[b"\x16\x03\x03\0\x04", b"\x15\x03\x03\0\x02", b"\x14\x03\x03\0\x01\x01"],
+    },
+    #[cfg(feature = "tls")]
+    Target {
+        name: "session",
+        run: tacit::tls::fuzz::session,
+        seeds: tacit::tls::fuzz::session_seeds,
+        smoke_runs: 10_000,
+        words: &[b"\x01\x05\x18\0\0\x01\x01", b"\0\0", b"\x02\x02\x01\0", b"\x01\x04\0\0\0\0"],
+    },
     Target {
         name: "proxy-protocol",
         run: proxy_protocol,
         seeds: proxy_protocol_seeds,
+        smoke_runs: PARSER_RUNS,
         words: &[b"\r\n\r\n\0\r\nQUIT\n", b"PROXY ", b"\x21\x11\0\x0c", b"\x04\0\0"],
     },
     Target {
         name: "record",
         run: record,
         seeds: record_seeds,
+        smoke_runs: PARSER_RUNS,
         words: &[b"\x17\x03\x03\0\x11", b"\x15\x03\x03\0\x13", b"\x16\x03\x03\x40\x11"],
     },
     Target {
         name: "policy",
         run: policy,
         seeds: Vec::new,
+        smoke_runs: PARSER_RUNS,
         words: &[
             b"version = 1\n",
             b"[[rule]]\n",
@@ -80,6 +103,7 @@ pub(crate) const CANARY: Target = Target {
     name: "canary",
     run: canary,
     seeds: || vec![b"a quite ordinary input, longer than it needs to be".to_vec()],
+    smoke_runs: PARSER_RUNS,
     words: &[b"?!"],
 };
 

@@ -14,6 +14,8 @@ mod diagnose;
 pub mod facts;
 pub mod failure;
 pub mod files;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod handshake;
 mod keys;
 pub mod material;
