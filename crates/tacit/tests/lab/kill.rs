@@ -16,7 +16,7 @@ fn warm(client: &mut TcpStream, server: &mut TcpStream) {
 
 #[test]
 fn plain_peers_of_a_killed_agent_see_a_reset_and_nothing_more() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         let (mut client, mut server) = lane.open();
         warm(&mut client, &mut server);
         let serving = *lane.agents[0].serving_pids().last().expect("an agent serves");
@@ -24,7 +24,7 @@ fn plain_peers_of_a_killed_agent_see_a_reset_and_nothing_more() {
         // The far agent, if there is one, sees its TLS stream cut.
         assert_eq!(read_to_reset(&mut client), (Vec::new(), true), "{}", lane.name);
         assert_eq!(read_to_reset(&mut server), (Vec::new(), true), "{}", lane.name);
-    }
+    });
 }
 
 #[test]

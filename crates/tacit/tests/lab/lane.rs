@@ -40,11 +40,16 @@ impl Lane {
 
     /// Two agents, the client's and the server's, with TLS between them.
     pub fn tls() -> Self {
-        Self::tls_through(|far| far)
+        Self::tls_with("", |far| far)
     }
 
     /// The same; `between` gets the server agent's address and returns the one to dial.
     pub fn tls_through(between: impl FnOnce(SocketAddr) -> SocketAddr) -> Self {
+        Self::tls_with("", between)
+    }
+
+    /// The same with more keys in the client's `tls` table.
+    pub fn tls_with(more: &str, between: impl FnOnce(SocketAddr) -> SocketAddr) -> Self {
         let (lab, entry, far) = (Lab::new(), free_port(), free_port());
         let (app, accepted) = app();
         let server = lab.agent(&format!(
@@ -64,7 +69,7 @@ impl Lane {
             name = "out"
             listen = "127.0.0.1:{entry}"
             connect = "{far}"
-            tls = {{ role = "client", trust = "ca", server-name = "localhost" }}
+            tls = {{ role = "client", trust = "ca", server-name = "localhost"{more} }}
             log = true
             "#
         ));
@@ -74,6 +79,16 @@ impl Lane {
 
     pub fn both() -> [Self; 2] {
         [Self::permit(), Self::tls()]
+    }
+
+    /// Runs a test on each at the same time.
+    pub fn each(test: impl Fn(&Self) + Sync) {
+        std::thread::scope(|scope| {
+            for lane in Self::both() {
+                let test = &test;
+                scope.spawn(move || test(&lane));
+            }
+        });
     }
 
     /// A client's socket, and the server's that belongs to it.
@@ -171,7 +186,7 @@ pub fn read_some(stream: &mut TcpStream, count: usize) -> Vec<u8> {
 }
 
 /// Writes until nothing more is taken for a while; returns how much was.
-pub fn fill(stream: &mut TcpStream) -> usize {
+pub fn fill(mut stream: &TcpStream) -> usize {
     stream.set_write_timeout(Some(std::time::Duration::from_millis(700))).unwrap();
     let (mut count, chunk) = (0, [7; 64 * 1024]);
     while let Ok(written) = stream.write(&chunk) {

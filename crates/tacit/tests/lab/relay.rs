@@ -1,7 +1,7 @@
 //! Much, slow and many: long streams, readers that stop, and thousands of connections.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 
 use crate::harness::{Agent, wait_for};
 use crate::lane::{Lane, fill};
@@ -15,6 +15,8 @@ const IDLE_TLS_BYTES_MAX: usize = 9 << 10;
 /// What an idle connection in clear may cost.
 const IDLE_CLEAR_BYTES_MAX: usize = 6 << 10;
 const IDLE_CONNECTIONS: usize = 2000;
+/// What a connection has carried each way before it is idle: more than a record.
+const IDLE_EXCHANGE_BYTES: usize = 20_000;
 const HELD_CONNECTIONS: usize = 9000;
 
 /// Bytes that do not repeat for a long time; the same again from the same start.
@@ -51,7 +53,7 @@ fn expect_pattern(stream: &mut TcpStream, start: u64, bytes: usize) {
 
 #[test]
 fn long_streams_are_byte_exact_in_both_directions_at_once() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         let open = lane.open();
         let again = || (open.0.try_clone().unwrap(), open.1.try_clone().unwrap());
         let ((mut client, mut server), (mut client_reads, mut server_reads)) = (again(), again());
@@ -66,7 +68,7 @@ fn long_streams_are_byte_exact_in_both_directions_at_once() {
             assert_eq!(shown[0]["bytes-in"], STREAM_BYTES, "{shown}");
             assert_eq!(shown[0]["bytes-out"], STREAM_BYTES, "{shown}");
         }
-    }
+    });
 }
 
 /// Resident memory of the process that serves.
@@ -79,16 +81,16 @@ fn resident_bytes(agent: &Agent) -> usize {
 
 #[test]
 fn a_reader_that_stops_costs_bounded_memory_and_loses_nothing() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         let (mut client, mut server) = lane.open();
         let before: Vec<_> = lane.agents.iter().map(resident_bytes).collect();
-        let taken = fill(&mut client);
+        let taken = fill(&client);
         for (agent, before) in lane.agents.iter().zip(before) {
             let grown = resident_bytes(agent).saturating_sub(before);
             println!("{}: {taken} bytes on their way, agent grew by {grown}", lane.name);
             assert!(grown < STALLED_BYTES_MAX, "{}: grew by {grown}", lane.name);
         }
-        client.shutdown(std::net::Shutdown::Write).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
         // A slow reader: small reads of what has piled up.
         let (mut received, mut buffer) = (0, [0; 3000]);
         loop {
@@ -100,18 +102,65 @@ fn a_reader_that_stops_costs_bounded_memory_and_loses_nothing() {
             received += count;
         }
         assert_eq!(received, taken, "{}", lane.name);
-    }
+    });
 }
 
-/// Opens many connections and exchanges a byte on each; returns both ends of all.
-fn open_many(lane: &Lane, count: usize) -> Vec<(TcpStream, TcpStream)> {
+#[test]
+fn an_upload_that_nobody_answers_changes_keys_as_often_as_it_must() {
+    let lane = Lane::tls_with(r#", min-version = "1.3", rekey = { bytes = "1MiB" }"#, |far| far);
+    let (mut client, mut server) = lane.open();
+    let mut sender = client.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || send_pattern(&mut sender, 3, 64 << 20));
+        expect_pattern(&mut server, 3, 64 << 20);
+    });
+    server.write_all(b"thanks").unwrap();
+    client.read_exact(&mut [0; 6]).unwrap();
+    let rekeys = lane.agents[0].show("connections")[0]["tls"]["rekeys"].as_u64().unwrap();
+    assert!(rekeys > 40, "{rekeys}");
+}
+
+/// CPU of the serving process in clock ticks, 100 a second.
+fn cpu_ticks(agent: &Agent) -> u64 {
+    let pid = *agent.serving_pids().last().unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn a_connection_that_waits_takes_no_cpu() {
+    Lane::each(|lane| {
+        // Half-closed either way, stalled, stalled behind an end, after urgent data.
+        let (ends, stalls) = (lane.open(), lane.open());
+        let (mut stalled_end, urgent, back) = (lane.open(), lane.open(), lane.open());
+        ends.0.shutdown(Shutdown::Write).unwrap();
+        back.1.shutdown(Shutdown::Write).unwrap();
+        fill(&stalls.0);
+        fill(&stalls.1);
+        fill(&stalled_end.0);
+        stalled_end.0.shutdown(Shutdown::Write).unwrap();
+        stalled_end.1.write_all(b"still open").unwrap();
+        rustix::net::send(&urgent.0, b"!", rustix::net::SendFlags::OOB).unwrap();
+        let before: Vec<_> = lane.agents.iter().map(cpu_ticks).collect();
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        for (agent, before) in lane.agents.iter().zip(before) {
+            let ticks = cpu_ticks(agent) - before;
+            assert!(ticks < 20, "{}: {ticks} ticks in a second of silence", lane.name);
+        }
+    });
+}
+
+/// Opens many connections and exchanges some bytes on each; returns both ends of all.
+fn open_many(lane: &Lane, count: usize, bytes: usize) -> Vec<(TcpStream, TcpStream)> {
     let mut open = Vec::with_capacity(count);
+    let (sent, mut read) = (vec![5; bytes], vec![0; bytes]);
     for _ in 0..count {
         let (mut client, mut server) = lane.open();
-        client.write_all(b"?").unwrap();
-        server.read_exact(&mut [0]).unwrap();
-        server.write_all(b"!").unwrap();
-        client.read_exact(&mut [0]).unwrap();
+        client.write_all(&sent).unwrap();
+        server.read_exact(&mut read).unwrap();
+        server.write_all(&sent).unwrap();
+        client.read_exact(&mut read).unwrap();
         open.push((client, server));
     }
     open
@@ -127,12 +176,12 @@ fn idle_connections_are_small() {
         Lane::both().into_iter().zip([IDLE_CLEAR_BYTES_MAX, IDLE_TLS_BYTES_MAX])
     {
         // What a first connection costs once and for all is not counted.
-        drop(open_many(&lane, 50));
+        drop(open_many(&lane, 50, IDLE_EXCHANGE_BYTES));
         wait_for("the first connections' end", || {
             lane.agents.iter().all(|agent| open_connections(agent) == 0)
         });
         let before: Vec<_> = lane.agents.iter().map(resident_bytes).collect();
-        let open = open_many(&lane, IDLE_CONNECTIONS);
+        let open = open_many(&lane, IDLE_CONNECTIONS, IDLE_EXCHANGE_BYTES);
         for (agent, before) in lane.agents.iter().zip(before) {
             let each = resident_bytes(agent).saturating_sub(before) / IDLE_CONNECTIONS;
             println!("{}: an idle connection costs {each} bytes", lane.name);
@@ -152,7 +201,7 @@ fn nine_thousand_connections_are_held_and_each_still_works() {
         return;
     }
     let lane = Lane::permit();
-    let open = open_many(&lane, HELD_CONNECTIONS);
+    let open = open_many(&lane, HELD_CONNECTIONS, 1);
     assert_eq!(open_connections(&lane.agents[0]), HELD_CONNECTIONS);
     for (mut client, mut server) in open {
         client.write_all(b"?").unwrap();

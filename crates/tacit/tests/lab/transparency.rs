@@ -7,7 +7,9 @@ use std::os::fd::AsFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SendFlags;
 
-use crate::harness::PATIENCE;
+use tacit_sys::socket::unacknowledged_bytes;
+
+use crate::harness::{PATIENCE, wait_for};
 use crate::lane::{Lane, fill, read_some, read_to_reset, reset};
 
 /// Each end's turn to go first.
@@ -17,7 +19,7 @@ fn turned(pair: (TcpStream, TcpStream), turn: bool) -> (TcpStream, TcpStream) {
 
 #[test]
 fn each_direction_ends_alone() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         for turn in [false, true] {
             let (mut first, mut second) = turned(lane.open(), turn);
             first.write_all(b"all I have").unwrap();
@@ -30,38 +32,39 @@ fn each_direction_ends_alone() {
             second.shutdown(Shutdown::Write).unwrap();
             assert_eq!(read_to_reset(&mut first), (Vec::new(), false));
         }
-    }
+    });
 }
 
 #[test]
 fn the_reset_of_either_end_resets_the_other() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         for turn in [false, true] {
             let (first, mut second) = turned(lane.open(), turn);
             reset(first);
             assert_eq!(read_to_reset(&mut second), (Vec::new(), true), "{}", lane.name);
         }
-    }
+    });
 }
 
 #[test]
 fn bytes_before_a_reset_arrive_before_it() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         for turn in [false, true] {
             let (mut first, mut second) = turned(lane.open(), turn);
             let sent = vec![5; 100_000];
             first.write_all(&sent).unwrap();
-            // A direct connection over loopback has handed them over by now.
+            // A direct connection delivers what the other kernel has.
+            wait_for("the acknowledgement", || unacknowledged_bytes(first.as_fd()).unwrap() == 0);
             reset(first);
             let (received, was_reset) = read_to_reset(&mut second);
             assert!(was_reset && received == sent, "{}: {}", lane.name, received.len());
         }
-    }
+    });
 }
 
 #[test]
 fn a_reset_after_a_half_close_still_arrives() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         for turn in [false, true] {
             let (first, mut second) = turned(lane.open(), turn);
             first.shutdown(Shutdown::Write).unwrap();
@@ -69,7 +72,7 @@ fn a_reset_after_a_half_close_still_arrives() {
             reset(first);
             wait_for_error(&second, lane.name);
         }
-    }
+    });
 }
 
 /// Waits until a socket that is not read holds an error.
@@ -82,19 +85,19 @@ fn wait_for_error(stream: &TcpStream, name: &str) {
 
 #[test]
 fn a_reset_reaches_a_peer_that_does_not_read() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         let (mut client, server) = lane.open();
-        assert!(fill(&mut client) > 0);
+        assert!(fill(&client) > 0);
         reset(client);
         wait_for_error(&server, lane.name);
-    }
+    });
 }
 
 #[test]
 fn a_stream_whose_sender_was_reset_never_looks_whole() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         let (mut client, mut server) = lane.open();
-        let filled = fill(&mut server);
+        let filled = fill(&server);
         reset(server);
         // What goes the other way meets the reset first.
         for _ in 0..20 {
@@ -105,21 +108,34 @@ fn a_stream_whose_sender_was_reset_never_looks_whole() {
         }
         let (received, was_reset) = read_to_reset(&mut client);
         assert!(was_reset, "{}: a clean end after {} of {filled}", lane.name, received.len());
-    }
+    });
+}
+
+#[test]
+fn an_operator_who_closes_a_connection_resets_both_ends() {
+    Lane::each(|lane| {
+        let (mut client, mut server) = lane.open();
+        client.write_all(b"carried").unwrap();
+        assert_eq!(read_some(&mut server, 7), b"carried");
+        let id = lane.agents[0].show("connections")[0]["id"].to_string();
+        lane.agents[0].ok(&["close", &id]);
+        assert_eq!(read_to_reset(&mut client), (Vec::new(), true), "{}", lane.name);
+        assert_eq!(read_to_reset(&mut server), (Vec::new(), true), "{}", lane.name);
+    });
 }
 
 #[test]
 fn a_server_may_speak_first() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         let (mut client, mut server) = lane.open();
         server.write_all(b"220 ready").unwrap();
         assert_eq!(read_some(&mut client, 9), b"220 ready");
-    }
+    });
 }
 
 #[test]
 fn single_bytes_keep_their_order_and_wait_for_nobody() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         let (mut client, mut server) = lane.open();
         client.set_nodelay(true).unwrap();
         server.set_nodelay(true).unwrap();
@@ -139,12 +155,12 @@ fn single_bytes_keep_their_order_and_wait_for_nobody() {
             assert_eq!(read_some(&mut server, 4), number.to_le_bytes());
         }
         drop(writer.join().unwrap());
-    }
+    });
 }
 
 #[test]
 fn urgent_bytes_stay_in_the_stream_and_hold_nothing_up() {
-    for lane in Lane::both() {
+    Lane::each(|lane| {
         for turn in [false, true] {
             let (mut first, mut second) = turned(lane.open(), turn);
             for round in 0..50_u8 {
@@ -157,5 +173,5 @@ fn urgent_bytes_stay_in_the_stream_and_hold_nothing_up() {
                 assert_eq!(read_some(&mut second, expected.len()), expected, "{}", lane.name);
             }
         }
-    }
+    });
 }
