@@ -101,7 +101,7 @@ mod tests {
     /// The task of a connection: all it needs while it waits, but for the boxes below.
     const TASK_BYTES_MAX: usize = 1408;
     /// What displays know of a connection.
-    const RECORD_BYTES_MAX: usize = 288;
+    const RECORD_BYTES_MAX: usize = 320;
     /// Both legs and the session on their way into the relay.
     const SEALED_BYTES_MAX: usize = 384;
 
