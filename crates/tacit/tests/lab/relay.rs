@@ -82,7 +82,7 @@ fn resident_bytes(agent: &Agent) -> usize {
 #[test]
 fn a_reader_that_stops_costs_bounded_memory_and_loses_nothing() {
     Lane::each(|lane| {
-        let (mut client, mut server) = lane.open();
+        let (client, mut server) = lane.open();
         let before: Vec<_> = lane.agents.iter().map(resident_bytes).collect();
         let taken = fill(&client);
         for (agent, before) in lane.agents.iter().zip(before) {

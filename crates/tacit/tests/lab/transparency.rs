@@ -86,7 +86,7 @@ fn wait_for_error(stream: &TcpStream, name: &str) {
 #[test]
 fn a_reset_reaches_a_peer_that_does_not_read() {
     Lane::each(|lane| {
-        let (mut client, server) = lane.open();
+        let (client, server) = lane.open();
         assert!(fill(&client) > 0);
         reset(client);
         wait_for_error(&server, lane.name);
@@ -96,7 +96,7 @@ fn a_reset_reaches_a_peer_that_does_not_read() {
 #[test]
 fn a_stream_whose_sender_was_reset_never_looks_whole() {
     Lane::each(|lane| {
-        let (mut client, mut server) = lane.open();
+        let (mut client, server) = lane.open();
         let filled = fill(&server);
         reset(server);
         // What goes the other way meets the reset first.
