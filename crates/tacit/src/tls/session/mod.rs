@@ -64,6 +64,7 @@ pub struct Session {
     rekeyed_at: Instant,
     rekeys: u32,
     close_notify_sent: bool,
+    peer_closed: bool,
 }
 
 impl fmt::Debug for Session {
@@ -159,6 +160,7 @@ impl Session {
             rekeyed_at: now,
             rekeys: 0,
             close_notify_sent: false,
+            peer_closed: false,
         }
     }
 
@@ -253,8 +255,9 @@ impl Session {
         if self.kernel.is_none() || !self.rekey_due(clock) {
             return Ok(owed.is_some());
         }
-        // RFC 8446 section 4.6.3: `update_requested`, so that the other direction follows.
-        self.update_sending_key(true, out)?;
+        // RFC 8446 section 4.6.3: `update_requested`, so that the other direction follows. A peer
+        // that has closed it cannot answer; Go's crypto/tls loses its reading key when asked to.
+        self.update_sending_key(!self.peer_closed, out)?;
         self.bytes_since_rekey = 0;
         self.rekeyed_at = clock();
         // The KeyUpdate that answers ours is not the peer's doing.
@@ -298,6 +301,7 @@ impl Session {
                     let closed = take_alert(&buffer[payload])?;
                     self.refuse_inside_message()?;
                     if closed {
+                        self.peer_closed = true;
                         return Ok(Batch { consumed: buffer.len(), closed });
                     }
                     self.count_idle_message()?;

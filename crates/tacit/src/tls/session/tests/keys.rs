@@ -124,6 +124,25 @@ fn a_peer_that_asks_for_keys_and_does_not_read_costs_no_memory() {
 }
 
 #[test]
+fn a_peer_that_has_closed_is_not_asked_for_new_keys() {
+    for closes in [false, true] {
+        let (mut client, mut server) = pair(TLS13, by_bytes(1));
+        server.write(b"the last bytes");
+        if closes {
+            server.close();
+        }
+        client.give(&server.take()).unwrap();
+        client.write(b"and the answer");
+        assert_eq!(client.session().rekeys(), 1);
+        server.give(&client.take()).unwrap();
+        assert_eq!(server.received(), b"and the answer");
+        // A request that cannot be answered would stay owed.
+        assert_eq!(server.session().rekeys(), u32::from(!closes));
+        assert!(server.session().owed.is_none());
+    }
+}
+
+#[test]
 fn nothing_is_answered_after_our_close() {
     for suite in [TLS12, TLS13] {
         let rekey = if suite == TLS13 { by_bytes(1) } else { NO_REKEY };
