@@ -51,9 +51,10 @@ need procps ps
 
 if [ "$purpose" = test ]; then
     need git git
-    # Real peers the tests talk to. The tests start a database of their own; that the package starts
-    # one too, on loopback, is the distribution's custom.
+    # Real peers the tests talk to. The tests start a database and a web server of their own; that
+    # the packages start one too is the distribution's custom.
     need golang-go go
+    PATH="$PATH:/usr/sbin:/sbin" need nginx nginx
     need default-jdk-headless javac
     need postgresql-client psql
     command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||

@@ -294,6 +294,7 @@ pub fn serve(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
 /// A server that sends back what it gets, and ends when the client does.
 pub fn echo() -> SocketAddr {
     serve(|mut stream| {
+        stream.set_nodelay(true).unwrap();
         let mut reader = stream.try_clone().unwrap();
         if std::io::copy(&mut reader, &mut stream).is_ok() {
             let _ = stream.shutdown(Shutdown::Write);
@@ -323,7 +324,8 @@ pub fn wait_for(what: &str, holds: impl FnMut() -> bool) {
     wait_for_or(what, holds, String::new);
 }
 
-fn wait_for_or(what: &str, mut holds: impl FnMut() -> bool, context: impl Fn() -> String) {
+/// The same with words for the case that it never does.
+pub fn wait_for_or(what: &str, mut holds: impl FnMut() -> bool, context: impl Fn() -> String) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "waited in vain for {what}\n{}", context());

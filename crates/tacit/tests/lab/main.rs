@@ -14,6 +14,7 @@ mod certificates;
 mod harness;
 mod lane;
 mod peers;
+mod programs;
 
 mod audit;
 mod check;
@@ -23,6 +24,10 @@ mod drain;
 mod forms;
 mod kill;
 mod limits;
+mod peers_http;
+mod peers_libraries;
+mod peers_openssl;
+mod peers_postgres;
 mod proxy;
 mod relay;
 mod reload;
