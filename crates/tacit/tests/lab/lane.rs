@@ -195,3 +195,22 @@ pub fn fill(mut stream: &TcpStream) -> usize {
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     count
 }
+
+/// Opens many connections and exchanges some bytes on each; returns both ends of all.
+pub fn open_many(lane: &Lane, count: usize, bytes: usize) -> Vec<(TcpStream, TcpStream)> {
+    let mut open = Vec::with_capacity(count);
+    let (sent, mut read) = (vec![5; bytes], vec![0; bytes]);
+    for _ in 0..count {
+        let (mut client, mut server) = lane.open();
+        client.write_all(&sent).unwrap();
+        server.read_exact(&mut read).unwrap();
+        server.write_all(&sent).unwrap();
+        client.read_exact(&mut read).unwrap();
+        open.push((client, server));
+    }
+    open
+}
+
+pub fn open_connections(agent: &Agent) -> usize {
+    agent.show("connections").as_array().unwrap().len()
+}

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use crate::harness::{Agent, wait_for};
-use crate::lane::{Lane, fill};
+use crate::lane::{Lane, fill, open_connections, open_many};
 
 /// Bytes each way. A debug build takes seconds for it; `make bench` carries gigabytes.
 const STREAM_BYTES: usize = 128 << 20;
@@ -17,7 +17,6 @@ const IDLE_CLEAR_BYTES_MAX: usize = 6 << 10;
 const IDLE_CONNECTIONS: usize = 2000;
 /// What a connection has carried each way before it is idle: more than a record.
 const IDLE_EXCHANGE_BYTES: usize = 20_000;
-const HELD_CONNECTIONS: usize = 9000;
 
 /// Bytes that do not repeat for a long time; the same again from the same start.
 struct Pattern(u64);
@@ -151,25 +150,6 @@ fn a_connection_that_waits_takes_no_cpu() {
     });
 }
 
-/// Opens many connections and exchanges some bytes on each; returns both ends of all.
-fn open_many(lane: &Lane, count: usize, bytes: usize) -> Vec<(TcpStream, TcpStream)> {
-    let mut open = Vec::with_capacity(count);
-    let (sent, mut read) = (vec![5; bytes], vec![0; bytes]);
-    for _ in 0..count {
-        let (mut client, mut server) = lane.open();
-        client.write_all(&sent).unwrap();
-        server.read_exact(&mut read).unwrap();
-        server.write_all(&sent).unwrap();
-        client.read_exact(&mut read).unwrap();
-        open.push((client, server));
-    }
-    open
-}
-
-fn open_connections(agent: &Agent) -> usize {
-    agent.show("connections").as_array().unwrap().len()
-}
-
 #[test]
 fn idle_connections_are_small() {
     for (lane, bytes_max) in
@@ -189,24 +169,4 @@ fn idle_connections_are_small() {
         }
         drop(open);
     }
-}
-
-#[test]
-fn nine_thousand_connections_are_held_and_each_still_works() {
-    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    // Two sockets of each connection are the agent's, two are this test's.
-    let enough = u64::try_from(2 * HELD_CONNECTIONS + 1500).unwrap();
-    if descriptors.current.is_some_and(|current| current < enough) {
-        println!("SKIPPED: it takes {enough} descriptors (ulimit -n): {:?}", descriptors.current);
-        return;
-    }
-    let lane = Lane::permit();
-    let open = open_many(&lane, HELD_CONNECTIONS, 1);
-    assert_eq!(open_connections(&lane.agents[0]), HELD_CONNECTIONS);
-    for (mut client, mut server) in open {
-        client.write_all(b"?").unwrap();
-        server.read_exact(&mut [0]).unwrap();
-    }
-    wait_for("their end", || open_connections(&lane.agents[0]) == 0);
-    drop(lane.open());
 }
