@@ -6,10 +6,12 @@
 //! In reading order:
 //! * [`flow`]: who talks to whom, the thing a rule is matched against;
 //! * [`policy`]: text to rules, and which rule a flow gets;
+//! * [`dns`]: which names programs ask for, and the addresses they are given;
 //! * [`proxy_protocol`]: who the client behind a proxy is;
 //! * [`record`]: the TLS record layer, sealed and opened in place.
 #![forbid(unsafe_code)]
 
+pub mod dns;
 pub mod flow;
 pub mod policy;
 pub mod proxy_protocol;

@@ -1,11 +1,22 @@
-//! The Linux ABI of tacit: sockets, descriptors between processes, and the process itself.
+//! The Linux ABI of tacit: sockets, descriptors between processes, network namespaces, and the
+//! process itself.
 //!
 //! Every `unsafe` line of the project lives here, each with the reason why it is sound. Nothing
 //! here knows a rule or a policy. Most of it is a thin, safe layer over `rustix`; `libc` is used
 //! where rustix has no wrapper (`TCP_INFO`, `SIOCOUTQ`, descriptors inherited by number).
+//!
+//! A program under `tacit run` is put together from four modules: [`namespace`] makes its network
+//! in a helper process, [`inside`] starts the program there, [`netlink`] changes what of its
+//! traffic is captured, and [`transparent`] has the sockets where that arrives.
 
 pub mod cpu;
 pub mod descriptor;
+pub mod inside;
+pub mod job;
+pub mod namespace;
+pub mod netlink;
+pub mod owner;
 pub mod process;
 pub mod socket;
+pub mod transparent;
 pub mod watch;

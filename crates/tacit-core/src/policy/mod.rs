@@ -18,12 +18,14 @@ use serde::Serialize;
 
 use crate::flow::{Address, Direction, Flow, Protocol};
 
+mod capture;
 mod diagnostic;
 mod explain;
 mod lookup;
 mod parse;
 pub mod selector;
 
+pub use capture::{BOXES_MAX, Captured, can_match_name, captured};
 pub use diagnostic::{Diagnostic, Position, Severity};
 pub use explain::{Decision, Explanation, Missed, explain};
 pub use lookup::{Index, Lookup};

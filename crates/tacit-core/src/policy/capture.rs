@@ -1,0 +1,341 @@
+//! Which destinations a run's traffic may reach at all: those that some rule other than a deny can
+//! match. The kernel captures them and rejects everything else at once, with an honest error.
+//!
+//! The kernel's sets want boxes of addresses and ports that do not overlap; [`captured`] cuts the
+//! rules' boxes along each other's edges and joins what can be joined.
+//!
+//! A rule by name gives no box by itself: the addresses that DNS gives the name come in as
+//! `learnt`. Loopback, link-local, multicast and unspecified addresses are captured only where a
+//! rule names them by address.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::selector::AddressSelector;
+use super::{Action, Policy, Rule};
+use crate::flow::{Direction, Protocol};
+
+/// Boxes that are computed at most; a policy that needs more is refused where it is installed.
+pub const BOXES_MAX: usize = 65_536;
+
+/// All addresses from the first to the last with all ports from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Captured {
+    /// The transport.
+    pub udp: bool,
+    /// The lowest address.
+    pub first: IpAddr,
+    /// The highest address, of the same family.
+    pub last: IpAddr,
+    /// The lowest port.
+    pub first_port: u16,
+    /// The highest port.
+    pub last_port: u16,
+}
+
+/// The boxes of a policy, disjoint and in order. `learnt` are addresses with the names they have.
+#[must_use]
+pub fn captured<'a>(
+    policy: &Policy,
+    learnt: impl IntoIterator<Item = (IpAddr, &'a str)>,
+) -> Vec<Captured> {
+    let learnt: Vec<_> = learnt.into_iter().collect();
+    let rules = policy.rules.iter().filter(|rule| can_pass(rule));
+    let mut planes: BTreeMap<(bool, bool), Vec<Area>> = BTreeMap::new();
+    for rule in rules {
+        let udp = rule.selectors.protocol == Protocol::Udp;
+        for (first, last) in addresses(rule, &learnt) {
+            let plane = planes.entry((udp, first.is_ipv6())).or_default();
+            plane.push(Area { first: bits(first), last: bits(last), ports: ports(rule) });
+        }
+    }
+    let disjoint = planes.into_iter().flat_map(|((udp, v6), areas)| {
+        cut(&areas).into_iter().map(move |(first, last, first_port, last_port)| Captured {
+            udp,
+            first: address(first, v6),
+            last: address(last, v6),
+            first_port,
+            last_port,
+        })
+    });
+    disjoint.collect()
+}
+
+/// Whether some rule other than a deny can match a flow to a host of that name.
+#[must_use]
+pub fn can_match_name(policy: &Policy, name: &str) -> bool {
+    policy.rules.iter().filter(|rule| can_pass(rule)).any(|rule| {
+        let remote = &rule.selectors.remote;
+        remote.is_empty()
+            || remote.iter().any(|selector| match selector {
+                AddressSelector::Name { .. } => selector.matches(None, &[name.to_owned()]),
+                // Any name may turn out to have an address in there.
+                AddressSelector::Prefix { .. } | AddressSelector::Range { .. } => true,
+            })
+    })
+}
+
+fn can_pass(rule: &Rule) -> bool {
+    rule.fixed.is_none()
+        && rule.selectors.direction == Direction::Outbound
+        && rule.action != Action::Deny
+}
+
+/// One rule's addresses with its ports, as numbers.
+#[derive(Clone, Debug)]
+struct Area {
+    first: u128,
+    last: u128,
+    ports: Vec<(u16, u16)>,
+}
+
+fn ports(rule: &Rule) -> Vec<(u16, u16)> {
+    match rule.selectors.remote_ports.as_slice() {
+        [] => vec![(1, u16::MAX)],
+        ranges => ranges.iter().map(|range| (*range.start(), *range.end())).collect(),
+    }
+}
+
+fn addresses(rule: &Rule, learnt: &[(IpAddr, &str)]) -> Vec<(IpAddr, IpAddr)> {
+    if rule.selectors.remote.is_empty() {
+        return public();
+    }
+    let mut all = Vec::new();
+    for selector in &rule.selectors.remote {
+        match selector {
+            AddressSelector::Prefix { network, length } => {
+                all.push((*network, last_of(*network, *length)));
+            }
+            AddressSelector::Range { first, last } => all.push((*first, *last)),
+            AddressSelector::Name { .. } => {
+                let named =
+                    learnt.iter().filter(|(_, name)| selector.matches(None, &[(*name).to_owned()]));
+                all.extend(named.map(|(address, _)| (*address, *address)));
+            }
+        }
+    }
+    all
+}
+
+/// Everything a rule without addresses is about: not this host, not this link, not many at once.
+fn public() -> Vec<(IpAddr, IpAddr)> {
+    let v4 =
+        |first: [u8; 4], last: [u8; 4]| (Ipv4Addr::from(first).into(), Ipv4Addr::from(last).into());
+    let v6 = |first: u16, last: u16| {
+        let first = Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0);
+        let last = Ipv6Addr::new(last, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff);
+        (first.into(), last.into())
+    };
+    vec![
+        v4([1, 0, 0, 0], [126, 255, 255, 255]),
+        v4([128, 0, 0, 0], [169, 253, 255, 255]),
+        v4([169, 255, 0, 0], [223, 255, 255, 255]),
+        // 0::/16 holds the unspecified, the loopback and the mapped addresses.
+        v6(0x0001, 0xfe7f),
+    ]
+}
+
+fn last_of(network: IpAddr, length: u8) -> IpAddr {
+    match network {
+        IpAddr::V4(v4) => {
+            let host = u32::MAX.checked_shr(length.into()).unwrap_or(0);
+            Ipv4Addr::from_bits(v4.to_bits() | host).into()
+        }
+        IpAddr::V6(v6) => {
+            let host = u128::MAX.checked_shr(length.into()).unwrap_or(0);
+            Ipv6Addr::from_bits(v6.to_bits() | host).into()
+        }
+    }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_bits().into(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+fn address(bits: u128, v6: bool) -> IpAddr {
+    if v6 {
+        return Ipv6Addr::from_bits(bits).into();
+    }
+    // Areas of this plane were made from IPv4 addresses, so the number fits.
+    Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX)).into()
+}
+
+/// Cuts areas into strips of addresses along all their edges, joins the ports within a strip, and
+/// joins neighbouring strips with the same ports.
+fn cut(areas: &[Area]) -> Vec<(u128, u128, u16, u16)> {
+    let mut edges: Vec<u128> = areas
+        .iter()
+        .flat_map(|area| [Some(area.first), area.last.checked_add(1)])
+        .flatten()
+        .collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let mut strips: Vec<Area> = Vec::new();
+    for (at, &first) in edges.iter().enumerate() {
+        let within = areas.iter().filter(|area| area.first <= first && first <= area.last);
+        let ports = join(within.flat_map(|area| area.ports.iter().copied()).collect());
+        if ports.is_empty() {
+            continue;
+        }
+        let last = edges.get(at + 1).map_or(u128::MAX, |next| next - 1);
+        match strips.last_mut() {
+            Some(strip) if strip.last.checked_add(1) == Some(first) && strip.ports == ports => {
+                strip.last = last;
+            }
+            _ => strips.push(Area { first, last, ports }),
+        }
+    }
+    strips
+        .into_iter()
+        .flat_map(|Area { first, last, ports }| {
+            ports.into_iter().map(move |(low, high)| (first, last, low, high))
+        })
+        .take(BOXES_MAX)
+        .collect()
+}
+
+/// Sorted, without overlaps or neighbours.
+fn join(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
+    ranges.sort_unstable();
+    let mut joined: Vec<(u16, u16)> = Vec::new();
+    for (low, high) in ranges {
+        match joined.last_mut() {
+            Some((_, end)) if low <= end.saturating_add(1) => *end = (*end).max(high),
+            _ => joined.push((low, high)),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::parse;
+    use proptest::prelude::*;
+
+    fn policy(rules: &str) -> Policy {
+        let parsed = parse(&format!("version = 1\n{rules}"));
+        parsed.policy.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics))
+    }
+
+    fn show(boxes: &[Captured]) -> Vec<String> {
+        let one = |b: &Captured| {
+            let protocol = if b.udp { "udp" } else { "tcp" };
+            format!("{protocol} {}-{} {}-{}", b.first, b.last, b.first_port, b.last_port)
+        };
+        boxes.iter().map(one).collect()
+    }
+
+    const DB: &str = r#"
+        [[rule]]
+        name = "no"
+        direction = "outbound"
+        remote = "10.7.3.0/24"
+        deny = true
+        [[rule]]
+        name = "db"
+        direction = "outbound"
+        remote = ["10.7.0.0/16", "*.corp.example"]
+        remote-ports = [5432, "6000-6100"]
+        permit = true
+        [[rule]]
+        name = "dns"
+        direction = "outbound"
+        protocol = "udp"
+        remote = "10.0.0.53"
+        remote-ports = 53
+        permit = true
+    "#;
+
+    #[test]
+    fn boxes_are_those_of_the_rules_that_pass() {
+        assert_eq!(
+            show(&captured(&policy(DB), [])),
+            [
+                "tcp 10.7.0.0-10.7.255.255 5432-5432",
+                "tcp 10.7.0.0-10.7.255.255 6000-6100",
+                "udp 10.0.0.53-10.0.0.53 53-53",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_name_brings_its_addresses_with_the_ports_of_its_rule() {
+        let learnt = [
+            ("192.0.2.9".parse().unwrap(), "db.corp.example"),
+            ("192.0.2.10".parse().unwrap(), "elsewhere.example"),
+            ("2001:db8::9".parse().unwrap(), "a.db.corp.example"),
+        ];
+        let boxes = show(&captured(&policy(DB), learnt));
+        assert!(boxes.contains(&"tcp 192.0.2.9-192.0.2.9 5432-5432".to_owned()), "{boxes:?}");
+        assert!(boxes.contains(&"tcp 2001:db8::9-2001:db8::9 6000-6100".to_owned()), "{boxes:?}");
+        assert!(!boxes.iter().any(|one| one.contains("192.0.2.10")), "{boxes:?}");
+    }
+
+    #[test]
+    fn a_rule_without_addresses_is_not_about_this_host_or_this_link() {
+        let open = "[[rule]]\nname = \"all\"\ndirection = \"outbound\"\npermit = true\n";
+        let boxes = captured(&policy(open), []);
+        let inside = |text: &str| {
+            let address: IpAddr = text.parse().unwrap();
+            boxes.iter().any(|b| {
+                b.first.is_ipv6() == address.is_ipv6() && b.first <= address && address <= b.last
+            })
+        };
+        for yes in ["1.1.1.1", "10.0.0.1", "223.255.255.255", "2001:db8::1", "fd00::1"] {
+            assert!(inside(yes), "{yes}");
+        }
+        for no in
+            ["127.0.0.1", "169.254.169.254", "224.0.0.1", "0.0.0.0", "::1", "fe80::1", "ff02::1"]
+        {
+            assert!(!inside(no), "{no}");
+        }
+    }
+
+    #[test]
+    fn names_are_asked_for_only_if_a_rule_can_match_them() {
+        let by_name = "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n\
+                       remote = \"*.corp.example\"\nremote-ports = 443\npermit = true\n";
+        let by_name = policy(by_name);
+        assert!(can_match_name(&by_name, "db.corp.example"));
+        assert!(!can_match_name(&by_name, "example.org"));
+        assert!(can_match_name(&policy(DB), "example.org"), "it may have an address in 10.7/16");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn boxes_are_disjoint_and_cover_exactly_the_areas(
+            areas in prop::collection::vec((0_u128..40, 0_u128..12, 1_u16..30, 0_u16..10), 0..8),
+        ) {
+            let areas: Vec<Area> = areas
+                .into_iter()
+                .map(|(first, more, port, wide)| Area {
+                    first,
+                    last: first + more,
+                    ports: vec![(port, port + wide)],
+                })
+                .collect();
+            let boxes = cut(&areas);
+            for address in 0..60_u128 {
+                for port in 0..45_u16 {
+                    let wanted = areas.iter().any(|area| {
+                        (area.first..=area.last).contains(&address)
+                            && area.ports.iter().any(|(low, high)| (*low..=*high).contains(&port))
+                    });
+                    let found = boxes
+                        .iter()
+                        .filter(|(first, last, low, high)| {
+                            (*first..=*last).contains(&address) && (*low..=*high).contains(&port)
+                        })
+                        .count();
+                    prop_assert_eq!(found, usize::from(wanted), "{} {}", address, port);
+                }
+            }
+        }
+    }
+}

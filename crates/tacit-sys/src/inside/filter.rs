@@ -1,0 +1,254 @@
+//! The system call filter: only socket families that a network namespace confines.
+//!
+//! ```text
+//! socket, socketpair    UNIX, INET, INET6, NETLINK  pass; else EAFNOSUPPORT
+//! socketcall (32-bit)   its `socket` and `socketpair`: EAFNOSUPPORT, whatever the family
+//! io_uring_setup        ENOSYS: its operations make sockets without a system call
+//! all else              passes
+//! ```
+//!
+//! A filter sees the machine's own system call numbers and those of every other ABI the kernel
+//! offers, so it must know them all. What comes over an ABI it does not know is refused.
+//!
+//! Limit: `socketcall` keeps the family in memory that a filter cannot read. 32-bit programs that
+//! make their sockets that way get none; those that use the newer calls do.
+
+use libc::sock_filter;
+
+/// Builds the program, in the kernel's form.
+pub(super) fn program() -> Vec<sock_filter> {
+    let mut program = Vec::new();
+    for abi in ABIS {
+        let body = body(abi);
+        match abi.audit_arch {
+            Some(arch) => {
+                program.push(statement(LOAD, OFFSET_ARCH));
+                program.push(jump(arch, 0, length(&body)));
+            }
+            None => debug_assert_eq!(ABIS.len(), 1, "one that takes all stands alone"),
+        }
+        program.extend(body);
+    }
+    program.push(answer(libc::ENOSYS));
+    program
+}
+
+/// How one ABI numbers its system calls.
+#[derive(Clone, Copy, Debug)]
+struct Abi {
+    /// `AUDIT_ARCH_*`; `None` takes what comes.
+    audit_arch: Option<u32>,
+    /// Bits of the number that only tell a variant of the ABI.
+    variant_bits: u32,
+    socket: u32,
+    socketpair: u32,
+    socketcall: Option<u32>,
+}
+
+#[cfg(target_arch = "x86_64")]
+const ABIS: &[Abi] = &[
+    // With the x32 variant: same numbers, one bit more.
+    Abi {
+        audit_arch: Some(0xc000_003e),
+        variant_bits: 0x4000_0000,
+        socket: 41,
+        socketpair: 53,
+        socketcall: None,
+    },
+    I386,
+];
+
+#[cfg(target_arch = "x86_64")]
+const I386: Abi = Abi {
+    audit_arch: Some(0x4000_0003),
+    variant_bits: 0,
+    socket: 359,
+    socketpair: 360,
+    socketcall: Some(102),
+};
+
+#[cfg(target_arch = "aarch64")]
+const ABIS: &[Abi] = &[
+    Abi {
+        audit_arch: Some(0xc000_00b7),
+        variant_bits: 0,
+        socket: 198,
+        socketpair: 199,
+        socketcall: None,
+    },
+    // 32-bit ARM.
+    Abi {
+        audit_arch: Some(0x4000_0028),
+        variant_bits: 0,
+        socket: 281,
+        socketpair: 288,
+        socketcall: Some(102),
+    },
+];
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ABIS: &[Abi] = &[Abi {
+    audit_arch: None,
+    variant_bits: 0,
+    socket: libc::SYS_socket as u32,
+    socketpair: libc::SYS_socketpair as u32,
+    #[cfg(any(target_arch = "s390x", target_arch = "powerpc64"))]
+    socketcall: Some(libc::SYS_socketcall as u32),
+    #[cfg(not(any(target_arch = "s390x", target_arch = "powerpc64")))]
+    socketcall: None,
+}];
+
+/// The same number in every ABI there is.
+const IO_URING_SETUP: u32 = 425;
+
+const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+
+/// `SYS_SOCKET` and `SYS_SOCKETPAIR` of `socketcall`.
+const SOCKETCALLS: [u32; 2] = [1, 8];
+
+/// What happens to a call of this ABI; every path ends in an answer.
+fn body(abi: &Abi) -> Vec<sock_filter> {
+    let mut body = vec![statement(LOAD, OFFSET_NUMBER)];
+    if abi.variant_bits != 0 {
+        body.push(statement(AND, !abi.variant_bits));
+    }
+    let mut families = vec![statement(LOAD, OFFSET_FIRST_ARGUMENT)];
+    for (index, family) in FAMILIES.iter().enumerate() {
+        // Over the rest and the refusal, to the pass.
+        let to_pass = FAMILIES.len() - index;
+        families.push(jump(family.cast_unsigned(), u8::try_from(to_pass).unwrap_or(0), 0));
+    }
+    families.extend([answer(libc::EAFNOSUPPORT), pass()]);
+    let calls = [
+        statement(LOAD, OFFSET_FIRST_ARGUMENT),
+        jump(SOCKETCALLS[0], 1, 0),
+        jump(SOCKETCALLS[1], 0, 1),
+        answer(libc::EAFNOSUPPORT),
+        pass(),
+    ];
+    body.extend([jump(IO_URING_SETUP, 0, 1), answer(libc::ENOSYS)]);
+    if let Some(socketcall) = abi.socketcall {
+        body.push(jump(socketcall, 0, length(&calls)));
+        body.extend(calls);
+    }
+    body.push(jump(abi.socket, 1, 0));
+    body.push(jump(abi.socketpair, 0, length(&families)));
+    body.extend(families);
+    body.push(pass());
+    body
+}
+
+/// If the loaded value is `value`, skips `then` instructions, else `otherwise`.
+fn jump(value: u32, then: u8, otherwise: u8) -> sock_filter {
+    sock_filter { code: JUMP_IF_EQUAL, jt: then, jf: otherwise, k: value }
+}
+
+fn statement(code: u16, k: u32) -> sock_filter {
+    sock_filter { code, jt: 0, jf: 0, k }
+}
+
+fn pass() -> sock_filter {
+    statement(RETURN, libc::SECCOMP_RET_ALLOW)
+}
+
+fn answer(errno: libc::c_int) -> sock_filter {
+    statement(RETURN, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned())
+}
+
+/// Blocks are a dozen instructions; a jump has 8 bits.
+fn length(block: &[sock_filter]) -> u8 {
+    u8::try_from(block.len()).unwrap_or(u8::MAX)
+}
+
+/// `BPF_LD | BPF_W | BPF_ABS`
+const LOAD: u16 = 0x20;
+/// `BPF_ALU | BPF_AND | BPF_K`
+const AND: u16 = 0x54;
+/// `BPF_JMP | BPF_JEQ | BPF_K`
+const JUMP_IF_EQUAL: u16 = 0x15;
+/// `BPF_RET | BPF_K`
+const RETURN: u16 = 0x06;
+/// Fields of `seccomp_data`.
+const OFFSET_NUMBER: u32 = 0;
+const OFFSET_ARCH: u32 = 4;
+/// The lower half: the kernel takes a family or a call as 32 bits too.
+const OFFSET_FIRST_ARGUMENT: u32 = if cfg!(target_endian = "big") { 20 } else { 16 };
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests {
+    use super::*;
+
+    const NATIVE: u32 = 0xc000_003e;
+    const X32: u32 = 0x4000_0000;
+    const I386: u32 = 0x4000_0003;
+    const PASS: u32 = libc::SECCOMP_RET_ALLOW;
+
+    /// Runs the program as the kernel would.
+    fn verdict(arch: u32, number: u32, argument: u32) -> u32 {
+        let program = program();
+        let (mut at, mut loaded) = (0, 0);
+        loop {
+            let step = program[at];
+            at += 1;
+            match step.code {
+                LOAD => {
+                    loaded = match step.k {
+                        OFFSET_NUMBER => number,
+                        OFFSET_ARCH => arch,
+                        OFFSET_FIRST_ARGUMENT => argument,
+                        other => panic!("load of {other}"),
+                    }
+                }
+                AND => loaded &= step.k,
+                JUMP_IF_EQUAL => {
+                    at += usize::from(if loaded == step.k { step.jt } else { step.jf })
+                }
+                RETURN => return step.k,
+                other => panic!("code {other:#x}"),
+            }
+        }
+    }
+
+    fn refused(errno: libc::c_int) -> u32 {
+        libc::SECCOMP_RET_ERRNO | errno.cast_unsigned()
+    }
+
+    #[test]
+    fn only_four_families_pass_in_every_abi() {
+        for (arch, socket, socketpair) in
+            [(NATIVE, 41, 53), (NATIVE, X32 | 41, X32 | 53), (I386, 359, 360)]
+        {
+            for call in [socket, socketpair] {
+                for family in 0..64 {
+                    let passes = [1, 2, 10, 16].contains(&family);
+                    let wanted = if passes { PASS } else { refused(libc::EAFNOSUPPORT) };
+                    assert_eq!(verdict(arch, call, family), wanted, "{arch:x} {call} {family}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_32_bit_way_round_makes_no_sockets() {
+        for call in 1..=20 {
+            let wanted = if [1, 8].contains(&call) { refused(libc::EAFNOSUPPORT) } else { PASS };
+            assert_eq!(verdict(I386, 102, call), wanted, "socketcall {call}");
+        }
+        assert_eq!(verdict(NATIVE, 102, 1), PASS, "that number is getuid there");
+    }
+
+    #[test]
+    fn io_uring_is_absent_and_all_else_passes() {
+        for (arch, number) in [(NATIVE, 425), (NATIVE, X32 | 425), (I386, 425)] {
+            assert_eq!(verdict(arch, number, 1), refused(libc::ENOSYS));
+        }
+        for number in (0..500).filter(|number| ![41, 53, 425].contains(number)) {
+            assert_eq!(verdict(NATIVE, number, 40), PASS, "{number}");
+        }
+        for number in (0..500).filter(|number| ![102, 359, 360, 425].contains(number)) {
+            assert_eq!(verdict(I386, number, 40), PASS, "{number}");
+        }
+        assert_eq!(verdict(0xdead_beef, 0, 0), refused(libc::ENOSYS), "an unknown ABI");
+    }
+}

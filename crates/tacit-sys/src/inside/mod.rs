@@ -1,0 +1,412 @@
+//! Starting a program inside a namespace that a helper has made.
+//!
+//! ```text
+//! fork -> join namespaces -> hide files -> filter -> rights, limits, signals -> exec
+//! ```
+//!
+//! All of it happens between `fork` and `exec`, where only system calls are allowed: whatever they
+//! need is made before the fork. What failed there is told through a pipe, by step.
+//!
+//! The program is a direct child: its exit status and job control are those of any other. It keeps
+//! its user, directory, environment and streams. It holds no capability (as an ordinary user; root
+//! stays root less the rights that lead out of the namespace), and set-uid programs work as far as
+//! the user namespace maps their user: no promise is taken to gain no privileges, unless the
+//! filter needs that one.
+//!
+//! Limits: [`HIDDEN_MAX`] paths are hidden. A file that comes into being later is not.
+
+mod filter;
+
+use std::ffi::CString;
+use std::fmt;
+use std::fs;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use rustix::process::{Resource, Rlimit};
+use rustix::thread::CapabilitySet;
+
+/// Paths that can be hidden from one program; more are an error.
+pub const HIDDEN_MAX: usize = 200;
+
+/// Files through which names are resolved without asking the network, and so around the agent.
+/// Whole directories must stay: `/etc/resolv.conf` often leads into one of them.
+pub const NAME_SERVICE_SOCKETS: [&str; 4] = [
+    "/run/systemd/resolve/io.systemd.Resolve",
+    "/run/systemd/resolve/io.systemd.Resolve.Monitor",
+    "/run/nscd/socket",
+    "/var/run/nscd/socket",
+];
+
+/// What a program finds inside.
+#[derive(Debug)]
+pub struct Inside<'a> {
+    /// The network namespace.
+    pub network: BorrowedFd<'a>,
+    /// The user namespace; `None` for root, which shares the launcher's.
+    pub user: Option<BorrowedFd<'a>>,
+    /// Files that read as empty and directories that look empty; those that do not exist are
+    /// passed over.
+    pub hide: &'a [PathBuf],
+    /// What the launcher has changed of itself since it began, and the program is not to inherit.
+    pub original: &'a Original,
+    /// Whether the program is killed when the thread that started it ends.
+    pub dies_with_parent: bool,
+}
+
+/// What the launcher was started with.
+#[derive(Clone, Copy)]
+pub struct Original {
+    mask: libc::sigset_t,
+    descriptors: Rlimit,
+}
+
+impl Original {
+    /// Takes it down: call at the start of `main`, before signals are blocked or limits raised.
+    #[must_use]
+    pub fn capture() -> Self {
+        let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: no new mask is given; the old one is written to a live, writable sigset_t.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr()) };
+        // SAFETY: a sigset_t is a set of bits, all of which were zeroed before the call.
+        let mask = unsafe { mask.assume_init() };
+        Self { mask, descriptors: rustix::process::getrlimit(Resource::Nofile) }
+    }
+}
+
+impl fmt::Debug for Original {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Original").field("descriptors", &self.descriptors).finish_non_exhaustive()
+    }
+}
+
+/// A program that runs inside.
+#[derive(Debug)]
+pub struct Started {
+    /// It.
+    pub child: Child,
+    /// Paths that could not be hidden, each with the reason.
+    pub not_hidden: Vec<String>,
+}
+
+/// Why no program runs.
+#[derive(Debug)]
+pub enum StartError {
+    /// The namespace could not be entered or made safe; the launcher's own failure.
+    Inside {
+        /// What was being done.
+        step: Step,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// The program itself: `NotFound`, or not to be run.
+    Program(io::Error),
+}
+
+/// A step between fork and exec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Getting ready, before the fork.
+    Prepare,
+    /// Joining the user namespace.
+    JoinUser,
+    /// Joining the network namespace.
+    JoinNetwork,
+    /// Hiding files: never ends a start, see [`Started::not_hidden`].
+    Hide,
+    /// The system call filter.
+    Filter,
+    /// Giving up root's rights that lead out.
+    Rights,
+    /// Restoring limits, signals and ties to the parent.
+    Restore,
+}
+
+impl Step {
+    const ALL: [Self; 7] = [
+        Self::Prepare,
+        Self::JoinUser,
+        Self::JoinNetwork,
+        Self::Hide,
+        Self::Filter,
+        Self::Rights,
+        Self::Restore,
+    ];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Prepare => "get ready to start the program",
+            Self::JoinUser => "join the user namespace",
+            Self::JoinNetwork => "join the network namespace",
+            Self::Hide => "hide files",
+            Self::Filter => "install the system call filter (CONFIG_SECCOMP_FILTER is needed)",
+            Self::Rights => "give up the rights that lead out of the namespace",
+            Self::Restore => "restore limits and signals",
+        }
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inside { step, error } => write!(f, "cannot {}: {error}", step.text()),
+            Self::Program(error) => write!(f, "cannot run the program: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Starts the command inside.
+///
+/// # Errors
+/// [`StartError`]; the program has then not run.
+pub fn spawn(mut command: Command, inside: &Inside<'_>) -> Result<Started, StartError> {
+    let failed = |error| StartError::Inside { step: Step::Prepare, error };
+    let (reader, writer) = io::pipe().map_err(failed)?;
+    rustix::io::ioctl_fionbio(&reader, true).map_err(|errno| failed(errno.into()))?;
+    let plan = Plan::new(inside, writer.into()).map_err(failed)?;
+    let hidden: Vec<_> = plan.hidden.iter().map(|hidden| hidden.target.clone()).collect();
+    // SAFETY: between fork and exec `enter` makes system calls only: it neither allocates nor
+    // takes locks, and everything it reads was made above. The descriptors it uses are borrowed
+    // for the whole of this function, and `command` does not outlive it.
+    unsafe { command.pre_exec(move || plan.enter()) };
+    let spawned = command.spawn();
+    // With it goes our end of the pipe.
+    drop(command);
+    let mut reports = read_reports(reader);
+    match spawned {
+        Ok(child) => {
+            reports.retain(|report| report.step == Step::Hide);
+            let not_hidden = reports.iter().map(|report| report.not_hidden(&hidden)).collect();
+            Ok(Started { child, not_hidden })
+        }
+        Err(error) => Err(match reports.pop_if(|report| report.step != Step::Hide) {
+            Some(report) => StartError::Inside { step: report.step, error },
+            None => StartError::Program(error),
+        }),
+    }
+}
+
+/// Everything that is needed after the fork.
+struct Plan {
+    network: RawFd,
+    user: Option<RawFd>,
+    hidden: Vec<Hidden>,
+    filter: Vec<libc::sock_filter>,
+    original: Original,
+    dies_with_parent: bool,
+    reports: OwnedFd,
+}
+
+struct Hidden {
+    target: CString,
+    is_directory: bool,
+}
+
+impl Plan {
+    fn new(inside: &Inside<'_>, reports: OwnedFd) -> io::Result<Self> {
+        if inside.hide.len() > HIDDEN_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many paths to hide"));
+        }
+        let mut hidden = Vec::new();
+        for path in inside.hide {
+            // What is not there needs no hiding; what may not be looked at may not be read either.
+            let Ok(kind) = fs::metadata(path) else { continue };
+            let target = CString::new(path.as_os_str().as_bytes())?;
+            hidden.push(Hidden { target, is_directory: kind.is_dir() });
+        }
+        Ok(Self {
+            network: inside.network.as_raw_fd(),
+            user: inside.user.map(|user| user.as_raw_fd()),
+            hidden,
+            filter: filter::program(),
+            original: *inside.original,
+            dies_with_parent: inside.dies_with_parent,
+            reports,
+        })
+    }
+
+    /// Runs in the child. System calls only: no allocation, no locks, no panic.
+    fn enter(&self) -> io::Result<()> {
+        if let Some(user) = self.user {
+            self.step(Step::JoinUser, join(user, libc::CLONE_NEWUSER))?;
+        }
+        self.step(Step::JoinNetwork, join(self.network, libc::CLONE_NEWNET))?;
+        self.hide();
+        self.step(Step::Filter, install(&self.filter))?;
+        if self.user.is_none() {
+            self.step(Step::Rights, drop_rights())?;
+        }
+        self.step(Step::Restore, self.restore())
+    }
+
+    fn hide(&self) {
+        if self.hidden.is_empty() {
+            return;
+        }
+        if let Err(error) = own_mounts() {
+            for index in 0..self.hidden.len() {
+                self.report(Step::Hide, index, &error);
+            }
+            return;
+        }
+        for (index, hidden) in self.hidden.iter().enumerate() {
+            if let Err(error) = hidden.cover() {
+                self.report(Step::Hide, index, &error);
+            }
+        }
+    }
+
+    fn restore(&self) -> io::Result<()> {
+        rustix::process::setrlimit(Resource::Nofile, self.original.descriptors)?;
+        if self.dies_with_parent {
+            let kill = Some(rustix::process::Signal::KILL);
+            rustix::process::set_parent_process_death_signal(kill)?;
+        }
+        // SAFETY: the default action has no handler; the runtime had set the signal to ignored.
+        if unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+        let mask = &raw const self.original.mask;
+        // SAFETY: the mask is a whole sigset_t; the old one is not asked for.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    fn step(&self, step: Step, result: io::Result<()>) -> io::Result<()> {
+        if let Err(error) = &result {
+            self.report(step, 0, error);
+        }
+        result
+    }
+
+    /// One report is six bytes, well below what a pipe takes at once.
+    fn report(&self, step: Step, index: usize, error: &io::Error) {
+        let [a, b, c, d] = error.raw_os_error().unwrap_or(0).to_ne_bytes();
+        let index = u8::try_from(index).unwrap_or(u8::MAX);
+        // Nobody to tell if this fails; a start that failed is seen by its missing exec.
+        let _ = rustix::io::write(&self.reports, &[step as u8, index, a, b, c, d]);
+    }
+}
+
+impl Hidden {
+    fn cover(&self) -> io::Result<()> {
+        let (source, kind, flags, data) = if self.is_directory {
+            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+            (c"none", c"tmpfs", flags, c"size=4k,mode=755")
+        } else {
+            (c"/dev/null", c"", libc::MS_BIND, c"")
+        };
+        // SAFETY: four live C strings.
+        let result = unsafe {
+            libc::mount(
+                source.as_ptr(),
+                self.target.as_ptr(),
+                kind.as_ptr(),
+                flags,
+                data.as_ptr().cast(),
+            )
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// A copy of the mounts whose changes nobody else sees.
+fn own_mounts() -> io::Result<()> {
+    // SAFETY: takes no pointers; the process has one thread.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (none, root, flags) = (std::ptr::null(), c"/".as_ptr(), libc::MS_REC | libc::MS_SLAVE);
+    // SAFETY: the target is a live C string; a change of propagation reads nothing else.
+    let result = unsafe { libc::mount(none, root, none, flags, none.cast()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn join(namespace: RawFd, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: takes no pointers; the descriptor is open, the process has one thread.
+    let result = unsafe { libc::setns(namespace, kind) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn install(filter: &[libc::sock_filter]) -> io::Result<()> {
+    let length = u16::try_from(filter.len()).unwrap_or(0);
+    let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
+    let attempt = || {
+        // SAFETY: the program is live, with its length; the kernel copies it and writes nothing.
+        let result = unsafe {
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    match attempt() {
+        // Without rights over the namespace a filter asks for the promise to gain none later.
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+            rustix::thread::set_no_new_privs(true)?;
+            attempt()
+        }
+        installed => installed,
+    }
+}
+
+/// The rights with which root could take the rules away, join other namespaces or reach past them.
+const LEADING_OUT: [CapabilitySet; 8] = [
+    CapabilitySet::NET_ADMIN,
+    CapabilitySet::NET_RAW,
+    CapabilitySet::SYS_ADMIN,
+    CapabilitySet::SYS_PTRACE,
+    CapabilitySet::SYS_MODULE,
+    CapabilitySet::SYS_RAWIO,
+    CapabilitySet::BPF,
+    CapabilitySet::MKNOD,
+];
+
+/// Out of the bounding set, so that running a program does not give them back to root.
+fn drop_rights() -> io::Result<()> {
+    let mut sets = rustix::thread::capabilities(None)?;
+    for right in LEADING_OUT {
+        match rustix::thread::remove_capability_from_bounding_set(right) {
+            // A kernel too old to know it does not give it.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        sets.inheritable.remove(right);
+    }
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
+#[derive(Debug)]
+struct Report {
+    step: Step,
+    index: usize,
+    error: io::Error,
+}
+
+impl Report {
+    fn not_hidden(&self, hidden: &[CString]) -> String {
+        let path =
+            hidden.get(self.index).map_or_else(Default::default, |path| path.to_string_lossy());
+        format!("{path}: {}", self.error)
+    }
+}
+
+/// The child wrote all it had to say before the exec, and that was before `spawn` returned.
+fn read_reports(mut reader: impl Read + AsFd) -> Vec<Report> {
+    let mut bytes = Vec::new();
+    // `WouldBlock` is the end too: a process forked elsewhere may hold the pipe open for a moment.
+    let _ = reader.read_to_end(&mut bytes);
+    let reports = bytes.as_chunks::<6>().0.iter().filter_map(|&[step, index, a, b, c, d]| {
+        let errno = i32::from_ne_bytes([a, b, c, d]);
+        let step = *Step::ALL.get(usize::from(step))?;
+        Some(Report { step, index: index.into(), error: io::Error::from_raw_os_error(errno) })
+    });
+    reports.collect()
+}

@@ -1,0 +1,206 @@
+//! A parent that stands in for its one child: signals, stops and the exit status.
+//!
+//! Call from a process with a single thread, before any other is made: the signal mask set here is
+//! what later threads would inherit.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::process::Child;
+use std::ptr;
+
+use rustix::process::{Pid, Signal, WaitOptions};
+
+/// Signals that are taken one by one rather than acted on.
+const WATCHED: [libc::c_int; 14] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGCONT,
+    libc::SIGCHLD,
+    libc::SIGWINCH,
+    libc::SIGALRM,
+    libc::SIGPIPE,
+];
+
+/// The signal mask a process had before [`watch_signals`].
+#[derive(Clone, Copy)]
+pub struct SignalMask(libc::sigset_t);
+
+impl std::fmt::Debug for SignalMask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SignalMask")
+    }
+}
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Its number.
+    pub number: i32,
+    /// Whether a process sent it. Signals of the terminal come from the kernel, and the child,
+    /// which is in the same process group, has got its own.
+    pub from_process: bool,
+}
+
+/// What became of the child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChildState {
+    /// It ended with this status.
+    Exited(i32),
+    /// This signal ended it.
+    Killed(i32),
+    /// This signal stopped it.
+    Stopped(i32),
+}
+
+/// Holds back the signals that [`next_signal`] gives; returns the mask for [`restore_mask`].
+///
+/// # Errors
+/// Whatever `sigprocmask` answers.
+pub fn watch_signals() -> io::Result<SignalMask> {
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    let watched = watched_set();
+    // SAFETY: both pointers are to sets of the right type; the second is written whole.
+    let result =
+        unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const watched, before.as_mut_ptr()) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: sigprocmask succeeded and has written the set; zeroed before, it is defined anyway.
+    Ok(SignalMask(unsafe { before.assume_init() }))
+}
+
+/// Gives the process its mask back; async-signal-safe, for use between fork and exec.
+///
+/// # Errors
+/// Whatever `sigprocmask` answers.
+pub fn restore_mask(mask: &SignalMask) -> io::Result<()> {
+    // SAFETY: the pointer is to a set that sigprocmask wrote.
+    let result =
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const mask.0, ptr::null_mut()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Waits for the next signal.
+///
+/// # Errors
+/// Whatever `sigwaitinfo` answers, other than an interruption.
+pub fn next_signal() -> io::Result<Arrived> {
+    let watched = watched_set();
+    loop {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: both pointers are valid for their types; the second is written on success.
+        let number = unsafe { libc::sigwaitinfo(&raw const watched, info.as_mut_ptr()) };
+        if number > 0 {
+            // SAFETY: siginfo_t is plain data; it was zeroed and then filled by the kernel.
+            let info = unsafe { info.assume_init() };
+            return Ok(Arrived { number, from_process: info.si_code <= 0 });
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+fn watched_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: sigemptyset writes the whole set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: it was just initialised.
+    let mut set = unsafe { set.assume_init() };
+    for number in WATCHED {
+        // SAFETY: the set is initialised and the number is a signal.
+        unsafe { libc::sigaddset(&raw mut set, number) };
+    }
+    set
+}
+
+/// What became of a child, if anything did since the last call.
+///
+/// # Errors
+/// Whatever `waitpid` answers.
+pub fn child_state(child: &Child) -> io::Result<Option<ChildState>> {
+    let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+    let pid = pid_of(child.id())?;
+    let Some((_, status)) = rustix::process::waitpid(Some(pid), options)? else {
+        return Ok(None);
+    };
+    let state = [
+        status.exit_status().map(ChildState::Exited),
+        status.terminating_signal().map(ChildState::Killed),
+        status.stopping_signal().map(ChildState::Stopped),
+    ];
+    Ok(state.into_iter().flatten().next())
+}
+
+/// Collects children that are not `except` and have ended: orphans that came to this process.
+pub fn reap_orphans(except: u32) {
+    for child in children() {
+        if child != except
+            && let Ok(pid) = pid_of(child)
+        {
+            // Somebody else's wait may have been first.
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
+        }
+    }
+}
+
+/// The children of this process, orphans included once it is a subreaper.
+#[must_use]
+pub fn children() -> Vec<u32> {
+    let pid = std::process::id();
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    text.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Makes orphans of this process's descendants its own children.
+///
+/// # Errors
+/// Whatever `prctl` answers.
+pub fn adopt_orphans() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// Sends a signal to a child by number.
+///
+/// # Errors
+/// Whatever `kill` answers.
+pub fn forward(child: u32, number: i32) -> io::Result<()> {
+    let signal = Signal::from_named_raw(number).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::kill_process(pid_of(child)?, signal)?)
+}
+
+/// Stops this process as its child was stopped, until somebody continues it.
+///
+/// # Errors
+/// Whatever `kill` answers.
+pub fn stop_self() -> io::Result<()> {
+    Ok(rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?)
+}
+
+/// Ends this process by the signal that ended its child, without a core of its own, so that
+/// whoever waits for it sees the same.
+pub fn die_by(number: i32) {
+    // Each step may fail; the caller then exits with 128 + number as shells do.
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    // SAFETY: restoring a default disposition involves no handler.
+    unsafe { libc::signal(number, libc::SIG_DFL) };
+    let mut set = watched_set();
+    // SAFETY: the set is initialised and the number came from a wait status.
+    unsafe { libc::sigaddset(&raw mut set, number) };
+    let _ = forward(std::process::id(), number);
+    // SAFETY: the pointer is to an initialised set; the old one is not asked for.
+    unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut()) };
+}
+
+fn pid_of(pid: u32) -> io::Result<Pid> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}

@@ -1,0 +1,137 @@
+//! A network of its own for one program: made by a helper process, without root.
+//!
+//! ```text
+//! launcher --starts--> helper: create(parent, families)   user + network namespace, same uid
+//!                              sockets()                  what the agent outside works with
+//!                              --descriptors--> agent     then waits and makes more on request
+//! launcher --inside::spawn--> program                     joins the helper's namespaces
+//! ```
+//!
+//! The helper must be a fresh process with one thread: only such a one may enter a user namespace.
+//! In there it holds every capability, over that namespace alone; the program that joins later
+//! holds none, because running a program drops them. The user keeps the number it has: a program
+//! that finds itself to be user 0 behaves differently.
+//!
+//! Root gets a network namespace only: with a user namespace of its own, user 0 would hold all
+//! rights in it, and could take the rules away.
+//!
+//! Not here: who runs the helper, how descriptors travel, when it ends. It ends with its parent.
+
+mod refusal;
+mod sockets;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::netlink::route::{self, Families, LargeSegments};
+use crate::netlink::{Netlink, Subsystem, nft};
+
+pub use refusal::{NamespaceError, Step};
+pub use sockets::{Sockets, sockets};
+
+/// The namespace that the calling process is in now.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    /// Whether it has a user namespace of its own; false for root.
+    pub has_own_user: bool,
+    /// For which families `lo` carries large segments.
+    pub large_segments: LargeSegments,
+    /// What was wished for and not got; none of it is needed. Each says what is missing and why.
+    pub missing: Vec<String>,
+}
+
+/// Moves the calling process into a new user and network namespace and sets that up: `lo`,
+/// addresses, routes, packet rules. Nothing is captured yet.
+///
+/// `parent` is the process id of whoever started the caller: the caller is killed when the thread
+/// of the parent that started it ends, and fails if that is the case already. Neither may have
+/// made its memory unreadable before ([`crate::process::keep_secrets`]): `/proc/self` is written.
+///
+/// # Errors
+/// The step that failed and what on this machine is the reason. The process is then of no use.
+pub fn create(parent: u32, families: Families) -> Result<Namespace, NamespaceError> {
+    lead_session().map_err(Step::Session.failed())?;
+    end_with(parent).map_err(Step::ParentDeath.failed())?;
+    let has_own_user = !rustix::process::geteuid().is_root();
+    if has_own_user {
+        own_user()?;
+        // A change of credentials takes it away.
+        end_with(parent).map_err(Step::ParentDeath.failed())?;
+    } else {
+        unshare(libc::CLONE_NEWNET).map_err(Step::Unshare.failed())?;
+    }
+    let mut missing = Vec::new();
+    let mut route = Netlink::open(Subsystem::Route).map_err(Step::Network.failed())?;
+    route::set_up(&mut route, families).map_err(Step::Network.refused())?;
+    let large_segments = route::allow_large_segments(&mut route).unwrap_or_else(|error| {
+        missing.push(format!("large segments on lo: {error}"));
+        LargeSegments::default()
+    });
+    missing.extend(SYSCTLS.into_iter().filter_map(|(name, value)| set(name, value).err()));
+    missing.extend(allow_ping().err());
+    let mut netfilter = Netlink::open(Subsystem::Netfilter).map_err(Step::PacketRules.failed())?;
+    nft::install(&mut netfilter, kernel_has_ipv6()).map_err(Step::PacketRules.refused())?;
+    Ok(Namespace { has_own_user, large_segments, missing })
+}
+
+/// Whether this kernel has IPv6, whatever it can route.
+#[must_use]
+pub fn kernel_has_ipv6() -> bool {
+    Path::new("/proc/sys/net/ipv6").exists()
+}
+
+/// Settings of the new namespace. Ports below 1024 are the program's to bind; within one machine
+/// the default congestion control of the host, which may pace, costs more than it brings.
+const SYSCTLS: [(&str, &str); 2] =
+    [("net/ipv4/ip_unprivileged_port_start", "0"), ("net/ipv4/tcp_congestion_control", "cubic")];
+
+/// The same user and group, in a namespace where this process may set up a network.
+fn own_user() -> Result<(), NamespaceError> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).map_err(Step::Unshare.failed())?;
+    // Without it no group may be mapped: a process could leave a group that is denied something.
+    fs::write("/proc/self/setgroups", "deny").map_err(Step::Map.failed())?;
+    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(Step::Map.failed())?;
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(Step::Map.failed())
+}
+
+/// Leaves the terminal: its signals are for the program.
+fn lead_session() -> io::Result<()> {
+    match rustix::process::setsid() {
+        Err(rustix::io::Errno::PERM) if is_session_leader() => Ok(()),
+        led => Ok(led.map(|_| ())?),
+    }
+}
+
+fn is_session_leader() -> bool {
+    rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid())
+}
+
+fn end_with(parent: u32) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // It may have ended before the line above.
+    if std::os::unix::process::parent_id() == parent {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::ESRCH))
+    }
+}
+
+fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: takes no pointers; the process has one thread and none of its descriptors or memory
+    // are affected by these two flags.
+    let result = unsafe { libc::unshare(flags) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// `ping` without privileges, to the program's own addresses.
+fn allow_ping() -> Result<(), String> {
+    let gid = rustix::process::getegid().as_raw();
+    set("net/ipv4/ping_group_range", &format!("{gid} {gid}"))
+}
+
+fn set(name: &str, value: &str) -> Result<(), String> {
+    fs::write(Path::new("/proc/sys").join(name), value)
+        .map_err(|error| format!("{} = {value}: {error}", name.replace('/', ".")))
+}

@@ -1,0 +1,237 @@
+//! Why a namespace could not be made, in the words of whoever can change it.
+//!
+//! The same error number has many causes: "not permitted" may be a container's filter, a `chroot`,
+//! or one of three settings. What the machine shows of itself decides which of them is named.
+
+use std::fmt;
+use std::fs;
+use std::io;
+
+use crate::netlink;
+
+/// A step of [`super::create`] or [`super::sockets`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Leaving the terminal.
+    Session,
+    /// Arranging to end with the parent.
+    ParentDeath,
+    /// Making the namespaces.
+    Unshare,
+    /// Mapping the user and group.
+    Map,
+    /// `lo`, addresses and routes.
+    Network,
+    /// The packet rules.
+    PacketRules,
+    /// The agent's sockets.
+    Sockets,
+}
+
+impl Step {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Session => "leave the terminal",
+            Self::ParentDeath => "be told of the parent's end",
+            Self::Unshare => "make a user and network namespace",
+            Self::Map => "map the user into the new namespace",
+            Self::Network => "set up the network",
+            Self::PacketRules => "install the packet rules",
+            Self::Sockets => "make the agent's sockets",
+        }
+    }
+
+    pub(super) fn failed(self) -> impl FnOnce(io::Error) -> NamespaceError {
+        move |error| NamespaceError::new(self, error.raw_os_error(), error.to_string())
+    }
+
+    pub(super) fn refused(self) -> impl FnOnce(netlink::Error) -> NamespaceError {
+        move |error| NamespaceError::new(self, error.errno(), error.to_string())
+    }
+}
+
+/// A step that failed, and the likely reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceError {
+    /// What was being done.
+    pub step: Step,
+    /// The kernel's answer.
+    pub errno: Option<i32>,
+    /// The answer in words, with the refused part.
+    pub detail: String,
+    /// What on this machine is the reason, and what to do about it, where that can be told.
+    pub reason: Option<String>,
+}
+
+impl NamespaceError {
+    fn new(step: Step, errno: Option<i32>, detail: String) -> Self {
+        let reason = errno.and_then(|errno| reason(step, errno, &Machine::read()));
+        Self { step, errno, detail, reason }
+    }
+}
+
+impl fmt::Display for NamespaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {}: {}", self.step.text(), self.detail)?;
+        self.reason.as_ref().map_or(Ok(()), |reason| write!(f, "; {reason}"))
+    }
+}
+
+impl std::error::Error for NamespaceError {}
+
+/// What a machine shows of the reasons it may have.
+#[derive(Clone, Debug, Default)]
+struct Machine {
+    user_namespaces_max: Option<u64>,
+    network_namespaces_max: Option<u64>,
+    /// Debian's and Arch's own setting.
+    user_namespaces_allowed: Option<bool>,
+    /// Ubuntu's.
+    apparmor_restricts: bool,
+    has_own_root: bool,
+    is_filtered: bool,
+}
+
+impl Machine {
+    fn read() -> Self {
+        let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let kernel = "/proc/sys/kernel";
+        Self {
+            user_namespaces_max: number("/proc/sys/user/max_user_namespaces"),
+            network_namespaces_max: number("/proc/sys/user/max_net_namespaces"),
+            user_namespaces_allowed: number(&format!("{kernel}/unprivileged_userns_clone"))
+                .map(|value| value != 0),
+            apparmor_restricts: number(&format!("{kernel}/apparmor_restrict_unprivileged_userns"))
+                == Some(1),
+            has_own_root: has_own_root(),
+            is_filtered: status
+                .lines()
+                .any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2")),
+        }
+    }
+}
+
+/// Whether `/` is not that of the mount namespace: the kernel then makes no user namespace.
+fn has_own_root() -> bool {
+    // The mount table shows paths as the process sees them: without a mount at `/`, the root is a
+    // directory somewhere below one.
+    fs::read_to_string("/proc/self/mountinfo")
+        .is_ok_and(|table| !table.lines().any(|line| line.split(' ').nth(4) == Some("/")))
+}
+
+const APPARMOR: &str = "AppArmor withholds the rights of unprivileged user namespaces \
+     (kernel.apparmor_restrict_unprivileged_userns=1): load the AppArmor profile that comes with \
+     tacit, which grants `userns`";
+
+fn reason(step: Step, errno: i32, machine: &Machine) -> Option<String> {
+    let in_namespace =
+        matches!(step, Step::Map | Step::Network | Step::PacketRules | Step::Sockets);
+    let text = match (step, errno) {
+        (Step::ParentDeath, libc::ESRCH) => "the process that started this one has ended",
+        (Step::Unshare, libc::ENOSPC) => return Some(limit(machine)),
+        (Step::Unshare, libc::EPERM | libc::EACCES) => return Some(forbidden(machine)),
+        (Step::Unshare, libc::EINVAL) => {
+            "this kernel was built without user or network namespaces (CONFIG_USER_NS, \
+             CONFIG_NET_NS), or the process has more than one thread"
+        }
+        (Step::Unshare, libc::ENOSYS) => "a filter or a kernel without namespaces answers this",
+        (Step::PacketRules, libc::ENOENT | libc::EOPNOTSUPP) => {
+            "this kernel lacks the named part of nftables, or may not load its module: Linux 5.9 \
+             or later with CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET, \
+             CONFIG_NFT_REJECT is needed (modules nft_tproxy, nft_socket, nft_reject_inet)"
+        }
+        (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
+        (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
+        (Step::Map, libc::EPERM | libc::EACCES) => {
+            "the process may not write its own user map: it must not hide its memory, and no \
+             security module may withhold the namespace's rights"
+        }
+        (_, libc::EPERM | libc::EACCES) if in_namespace => {
+            "the namespace was made but its rights are withheld: by a security module (AppArmor, \
+             SELinux) or a container's filter"
+        }
+        (_, libc::EMFILE) => "too many open files (RLIMIT_NOFILE)",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+fn limit(machine: &Machine) -> String {
+    match (machine.user_namespaces_max, machine.network_namespaces_max) {
+        (Some(0), _) => "user namespaces are switched off: user.max_user_namespaces is 0".into(),
+        (_, Some(0)) => "network namespaces are switched off: user.max_net_namespaces is 0".into(),
+        (users, networks) => {
+            let shown = |value: Option<u64>| {
+                value.map_or_else(|| "unknown".to_owned(), |value| value.to_string())
+            };
+            format!(
+                "too many namespaces, or nested too deep: user.max_user_namespaces is {}, \
+                 user.max_net_namespaces is {}",
+                shown(users),
+                shown(networks)
+            )
+        }
+    }
+}
+
+fn forbidden(machine: &Machine) -> String {
+    if machine.user_namespaces_allowed == Some(false) {
+        "unprivileged user namespaces are switched off: set kernel.unprivileged_userns_clone=1"
+    } else if machine.has_own_root {
+        "this process runs in a chroot, where the kernel makes no user namespaces"
+    } else if machine.apparmor_restricts {
+        APPARMOR
+    } else if machine.is_filtered {
+        "a seccomp filter of the surrounding container forbids it: allow `unshare` and `clone` \
+         with CLONE_NEWUSER there (Docker: a seccomp profile of your own)"
+    } else {
+        "a security module or a container's filter forbids it"
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(step: Step, errno: i32, machine: &Machine) -> String {
+        reason(step, errno, machine).unwrap_or_default()
+    }
+
+    #[test]
+    fn each_refusal_names_what_to_change() {
+        let plain = Machine::default();
+        let off = Machine { user_namespaces_max: Some(0), ..Machine::default() };
+        assert!(text(Step::Unshare, libc::ENOSPC, &off).contains("max_user_namespaces is 0"));
+        assert!(text(Step::Unshare, libc::ENOSPC, &plain).contains("too many"));
+        let debian = Machine { user_namespaces_allowed: Some(false), ..Machine::default() };
+        assert!(text(Step::Unshare, libc::EPERM, &debian).contains("unprivileged_userns_clone"));
+        let chroot = Machine { has_own_root: true, ..Machine::default() };
+        assert!(text(Step::Unshare, libc::EPERM, &chroot).contains("chroot"));
+        let docker = Machine { is_filtered: true, ..Machine::default() };
+        assert!(text(Step::Unshare, libc::EPERM, &docker).contains("seccomp"));
+        let ubuntu = Machine { apparmor_restricts: true, ..Machine::default() };
+        for step in [Step::Unshare, Step::Map, Step::Network, Step::PacketRules, Step::Sockets] {
+            assert!(text(step, libc::EPERM, &ubuntu).contains("AppArmor profile"), "{step:?}");
+        }
+        assert!(text(Step::PacketRules, libc::ENOENT, &plain).contains("nft_tproxy"));
+        assert_eq!(text(Step::Network, libc::EIO, &plain), "");
+    }
+
+    #[test]
+    fn the_message_says_what_failed_and_why() {
+        let error = NamespaceError {
+            step: Step::Unshare,
+            errno: Some(libc::ENOSPC),
+            detail: "No space left on device (os error 28)".into(),
+            reason: Some(limit(&Machine { user_namespaces_max: Some(0), ..Machine::default() })),
+        };
+        assert_eq!(
+            error.to_string(),
+            "cannot make a user and network namespace: No space left on device (os error 28); \
+             user namespaces are switched off: user.max_user_namespaces is 0"
+        );
+        assert!(!has_own_root(), "this test runs at the root of its mount namespace");
+    }
+}

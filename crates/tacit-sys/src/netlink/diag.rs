@@ -1,0 +1,199 @@
+//! Questions about sockets: who owns this connection, which ports are listened on.
+//!
+//! [`owner`] asks for one socket by its addresses and costs some three microseconds; never dump
+//! all connections for that. [`listeners`] dumps the listening sockets of one family, ten
+//! microseconds: there is no event for a new listener, so callers poll.
+//!
+//! The answers hold for the network namespace in which the netlink socket was made.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{Error, Message, Netlink, Protocol, read_u32};
+
+/// A socket, as the kernel describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// Its own address; unspecified if it listens on all.
+    pub local: SocketAddr,
+    /// The number that `/proc/PID/fd` shows as `socket:[NUMBER]`; 0 once the program closed it.
+    pub inode: u32,
+    /// The user who made it, as the asking process's user namespace numbers users.
+    pub uid: u32,
+}
+
+/// Looks up the program's socket by its own address and the one it talks to; `None` if there is
+/// none (any more).
+///
+/// # Errors
+/// The netlink socket's own.
+pub fn owner(
+    diag: &mut Netlink,
+    protocol: Protocol,
+    program: SocketAddr,
+    peer: SocketAddr,
+) -> Result<Option<Socket>, Error> {
+    if program.is_ipv4() != peer.is_ipv4() {
+        return Err(Error::Invalid("addresses of two families"));
+    }
+    // For UDP the kernel reads the two ends the other way round.
+    let (source, destination) = match protocol {
+        Protocol::Tcp => (program, peer),
+        Protocol::Udp => (peer, program),
+    };
+    let question = question(protocol, source, destination);
+    let mut found = None;
+    let asked = diag.ask(question, false, |answer| {
+        found = Some(socket(answer)?);
+        Ok(())
+    });
+    match asked {
+        Err(error) if error.errno() == Some(libc::ENOENT) => Ok(None),
+        asked => asked.map(|()| found),
+    }
+}
+
+/// The TCP sockets of one family that listen; the agent's own are among them.
+///
+/// # Errors
+/// The netlink socket's own.
+pub fn listeners(diag: &mut Netlink, ipv6: bool) -> Result<Vec<Socket>, Error> {
+    let any = if ipv6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
+    let any = SocketAddr::new(any, 0);
+    let body = request(Protocol::Tcp, 1 << STATE_LISTEN, any, any);
+    let question = Message::new("asking for listening sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
+    let mut found = Vec::new();
+    diag.ask(question.fixed(&body), true, |answer| {
+        found.push(socket(answer)?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+fn question(protocol: Protocol, source: SocketAddr, destination: SocketAddr) -> Message {
+    let body = request(protocol, u32::MAX, source, destination);
+    Message::new("asking for the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
+}
+
+/// `inet_diag_req_v2`: family, protocol, extensions, states and the socket's two ends.
+fn request(
+    protocol: Protocol,
+    states: u32,
+    source: SocketAddr,
+    destination: SocketAddr,
+) -> Vec<u8> {
+    let family = if source.is_ipv4() { INET } else { INET6 };
+    let mut body = vec![family, protocol.number(), 0, 0];
+    body.extend_from_slice(&states.to_ne_bytes());
+    body.extend_from_slice(&source.port().to_be_bytes());
+    body.extend_from_slice(&destination.port().to_be_bytes());
+    for address in [source.ip(), destination.ip()] {
+        let mut field = [0; 16];
+        match address {
+            IpAddr::V4(address) => field[..4].copy_from_slice(&address.octets()),
+            IpAddr::V6(address) => field = address.octets(),
+        }
+        body.extend_from_slice(&field);
+    }
+    // Any interface, and no cookie: ours is not the one to know it.
+    body.extend_from_slice(&[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    body
+}
+
+/// `inet_diag_msg`: four bytes, the socket's two ends (48 bytes), then five numbers.
+fn socket(answer: &[u8]) -> Result<Socket, Error> {
+    let short = Error::Malformed("a socket's description cut short");
+    let (Some(uid), Some(inode)) = (read_u32(answer, 64), read_u32(answer, 68)) else {
+        return Err(short);
+    };
+    let (Some(port), Some(address)) =
+        (answer[4..].first_chunk::<2>(), answer[8..].first_chunk::<16>())
+    else {
+        return Err(short);
+    };
+    let address = match answer[0] {
+        INET => {
+            let [a, b, c, d, ..] = *address;
+            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+        }
+        _ => IpAddr::V6(Ipv6Addr::from(*address)),
+    };
+    Ok(Socket { local: SocketAddr::new(address, u16::from_be_bytes(*port)), inode, uid })
+}
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLM_F_DUMP: u16 = 0x300;
+const STATE_LISTEN: u32 = 10;
+const INET: u8 = 2;
+const INET6: u8 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::testing::{bytes, sealed};
+    use crate::netlink::{Netlink, Subsystem};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsFd;
+
+    fn open() -> Netlink {
+        Netlink::open(Subsystem::SocketDiagnosis).unwrap()
+    }
+
+    fn inode(socket: impl AsFd) -> u32 {
+        u32::try_from(rustix::fs::fstat(socket).unwrap().st_ino).unwrap()
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_question_byte_by_byte() {
+        let [program, peer] =
+            ["10.0.2.15:40000", "10.9.8.7:8080"].map(|text| text.parse().unwrap());
+        let wanted = "4800 0000 1400 0100 00000000 00000000 02 06 00 00 ffffffff 9c40 1f90 \
+             0a00020f 00000000 00000000 00000000 0a090807 00000000 00000000 00000000 \
+             00000000 ffffffff ffffffff";
+        assert_eq!(sealed(&question(Protocol::Tcp, program, peer)), bytes(wanted));
+    }
+
+    #[test]
+    fn the_owner_of_a_connection_is_found_by_its_two_ends() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(any).unwrap();
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (program, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+            let found = owner(&mut open(), Protocol::Tcp, program, peer).unwrap().unwrap();
+            assert_eq!((found.local, found.inode), (program, inode(&client)));
+            assert_eq!(found.uid, rustix::process::geteuid().as_raw());
+        }
+    }
+
+    #[test]
+    fn the_owner_of_a_datagram_is_found_connected_or_not() {
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (program, to) = (client.local_addr().unwrap(), peer.local_addr().unwrap());
+        let mut diag = open();
+        let found = owner(&mut diag, Protocol::Udp, program, to).unwrap().unwrap();
+        assert_eq!(found.inode, inode(&client));
+        client.connect(to).unwrap();
+        let found = owner(&mut diag, Protocol::Udp, program, to).unwrap().unwrap();
+        assert_eq!(found.inode, inode(&client));
+    }
+
+    #[test]
+    fn nobody_owns_what_is_not_there() {
+        let [program, peer] = ["127.0.0.1:1", "127.0.0.1:2"].map(|text| text.parse().unwrap());
+        assert_eq!(owner(&mut open(), Protocol::Tcp, program, peer).unwrap(), None);
+        let six = "[::1]:1".parse().unwrap();
+        assert!(matches!(owner(&mut open(), Protocol::Tcp, program, six), Err(Error::Invalid(_))));
+    }
+
+    #[test]
+    fn listeners_are_listed_with_their_ports() {
+        for (any, ipv6) in [("127.0.0.1:0", false), ("[::1]:0", true)] {
+            let listener = TcpListener::bind(any).unwrap();
+            let local = listener.local_addr().unwrap();
+            let all = listeners(&mut open(), ipv6).unwrap();
+            let found = all.iter().find(|socket| socket.local == local).unwrap();
+            assert_eq!(found.inode, inode(&listener));
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What a packet rule is made of, and how nftables wants it written.
+//!
+//! Each [`Expression`] here is one thought ("the port is 53") and becomes one to three of the
+//! kernel's expressions: load something into register 1, compare it, and go on only if it fits.
+//! Every number is in network order, except a packet mark.
+
+use std::net::IpAddr;
+
+use super::{AGENT_PORT, Message};
+
+/// IPv4 or IPv6, as the rules tell packets apart (`NFPROTO_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+/// A condition, or what happens to the packet that met all of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expression {
+    /// The packet carries this mark.
+    Mark(u32),
+    Family(Family),
+    /// The transport protocol has this number.
+    Transport(u8),
+    /// A TCP segment that does not open a connection.
+    PastSyn,
+    /// Goes to 127.0.0.0/8.
+    ToLoopbackV4,
+    To(IpAddr),
+    ToPort(u16),
+    /// Destination address and port are in the set of this name.
+    Captured(&'static str, Family),
+    /// ICMP or ICMPv6 of this type.
+    IcmpType(u8),
+    /// A socket of the program takes it: one that listens there itself.
+    OwnSocket,
+    /// To the agent's socket; without one, the next rule decides.
+    ToAgent(Redirect),
+    Accept,
+    Drop,
+    Reset,
+    PortUnreachable,
+}
+
+/// Which of the agent's sockets a packet is led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Redirect {
+    Any,
+    V4,
+    V6,
+}
+
+impl Expression {
+    /// Writes the kernel's expressions, each named as a part of the message.
+    pub(super) fn write(self, rule: &mut Message) {
+        match self {
+            Self::Mark(mark) => {
+                meta(rule, META_MARK);
+                compare(rule, EQUAL, &mark.to_ne_bytes());
+            }
+            Self::Family(family) => {
+                meta(rule, META_NFPROTO);
+                compare(rule, EQUAL, &[if family == Family::V4 { 2 } else { 10 }]);
+            }
+            Self::Transport(number) => {
+                meta(rule, META_L4PROTO);
+                compare(rule, EQUAL, &[number]);
+            }
+            Self::PastSyn => {
+                load(rule, TRANSPORT, 13, 1, REGISTER_1);
+                mask(rule, &[SYN | ACK]);
+                compare(rule, NOT_EQUAL, &[SYN]);
+            }
+            Self::ToLoopbackV4 => {
+                load(rule, NETWORK, 16, 1, REGISTER_1);
+                compare(rule, EQUAL, &[127]);
+            }
+            Self::To(IpAddr::V4(address)) => {
+                load(rule, NETWORK, 16, 4, REGISTER_1);
+                compare(rule, EQUAL, &address.octets());
+            }
+            Self::To(IpAddr::V6(address)) => {
+                load(rule, NETWORK, 24, 16, REGISTER_1);
+                compare(rule, EQUAL, &address.octets());
+            }
+            Self::ToPort(port) => {
+                load(rule, TRANSPORT, 2, 2, REGISTER_1);
+                compare(rule, EQUAL, &port.to_be_bytes());
+            }
+            Self::Captured(set, family) => captured(rule, set, family),
+            Self::IcmpType(number) => {
+                load(rule, TRANSPORT, 0, 1, REGISTER_1);
+                compare(rule, EQUAL, &[number]);
+            }
+            Self::OwnSocket => {
+                own_socket(rule);
+                compare(rule, EQUAL, &[0]);
+            }
+            Self::ToAgent(redirect) => to_agent(rule, redirect),
+            Self::Accept => verdict(rule, ACCEPT),
+            Self::Drop => verdict(rule, DROP),
+            Self::Reset => reject(rule, REJECT_TCP_RST),
+            Self::PortUnreachable => reject(rule, REJECT_ICMPX),
+        }
+    }
+}
+
+/// One expression: a list element that holds its name and what it needs.
+fn expression(rule: &mut Message, name: &'static str, data: impl FnOnce(&mut Message)) {
+    rule.part(name);
+    rule.nest(1, |element| {
+        element.text(1, name);
+        element.nest(2, data);
+    });
+}
+
+fn meta(rule: &mut Message, key: u32) {
+    expression(rule, "meta", |data| {
+        data.be32(2, key);
+        data.be32(1, REGISTER_1);
+    });
+}
+
+fn load(rule: &mut Message, base: u32, offset: u32, len: u32, register: u32) {
+    expression(rule, "payload", |data| {
+        data.be32(1, register);
+        data.be32(2, base);
+        data.be32(3, offset);
+        data.be32(4, len);
+    });
+}
+
+fn compare(rule: &mut Message, operation: u32, value: &[u8]) {
+    expression(rule, "cmp", |data| {
+        data.be32(1, REGISTER_1);
+        data.be32(2, operation);
+        data.nest(3, |held| held.attribute(1, value));
+    });
+}
+
+fn mask(rule: &mut Message, bits: &[u8; 1]) {
+    expression(rule, "bitwise", |data| {
+        data.be32(1, REGISTER_1);
+        data.be32(2, REGISTER_1);
+        data.be32(3, 1);
+        data.nest(4, |held| held.attribute(1, bits));
+        data.nest(5, |held| held.attribute(1, &[0]));
+    });
+}
+
+/// The key of the set stands in registers side by side: the address, then the port.
+fn captured(rule: &mut Message, set: &'static str, family: Family) {
+    let (offset, len, port_register) = match family {
+        Family::V4 => (16, 4, REGISTER_32_01),
+        Family::V6 => (24, 16, REGISTER_2),
+    };
+    load(rule, NETWORK, offset, len, REGISTER_1);
+    load(rule, TRANSPORT, 2, 2, port_register);
+    expression(rule, "lookup", |data| {
+        data.text(1, set);
+        data.be32(2, REGISTER_1);
+    });
+}
+
+fn own_socket(rule: &mut Message) {
+    expression(rule, "socket", |data| {
+        data.be32(1, SOCKET_TRANSPARENT);
+        data.be32(2, REGISTER_1);
+    });
+}
+
+fn to_agent(rule: &mut Message, redirect: Redirect) {
+    expression(rule, "immediate", |data| {
+        data.be32(1, REGISTER_1);
+        data.nest(2, |held| held.attribute(1, &AGENT_PORT.to_be_bytes()));
+    });
+    expression(rule, "tproxy", |data| {
+        data.be32(
+            1,
+            match redirect {
+                Redirect::Any => 0,
+                Redirect::V4 => 2,
+                Redirect::V6 => 10,
+            },
+        );
+        data.be32(3, REGISTER_1);
+    });
+    verdict(rule, ACCEPT);
+}
+
+fn verdict(rule: &mut Message, code: u32) {
+    expression(rule, "immediate", |data| {
+        data.be32(1, REGISTER_VERDICT);
+        data.nest(2, |held| held.nest(2, |verdict| verdict.be32(1, code)));
+    });
+}
+
+fn reject(rule: &mut Message, kind: u32) {
+    expression(rule, "reject", |data| {
+        data.be32(1, kind);
+        if kind == REJECT_ICMPX {
+            data.attribute(2, &[ICMPX_PORT_UNREACHABLE]);
+        }
+    });
+}
+
+const REGISTER_VERDICT: u32 = 0;
+/// The first of four registers of 16 bytes.
+const REGISTER_1: u32 = 1;
+const REGISTER_2: u32 = 2;
+/// The second four bytes of the first register.
+const REGISTER_32_01: u32 = 9;
+const META_MARK: u32 = 3;
+const META_NFPROTO: u32 = 15;
+const META_L4PROTO: u32 = 16;
+const EQUAL: u32 = 0;
+const NOT_EQUAL: u32 = 1;
+const NETWORK: u32 = 1;
+const TRANSPORT: u32 = 2;
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+const SOCKET_TRANSPARENT: u32 = 0;
+const DROP: u32 = 0;
+const ACCEPT: u32 = 1;
+const REJECT_TCP_RST: u32 = 1;
+const REJECT_ICMPX: u32 = 2;
+const ICMPX_PORT_UNREACHABLE: u8 = 1;

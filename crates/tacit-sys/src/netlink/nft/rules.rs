@@ -1,0 +1,233 @@
+//! The rules, in the order in which a packet meets them.
+//!
+//! ```text
+//! the agent's own packets, and TCP past its opening        accept
+//! port 53 on 127/8 and ::1     the program listens there   accept
+//!                              else                        to the agent, else refused
+//! own addresses                                            accept
+//! port 53 anywhere else                                    to the agent, else refused
+//! captured address and port                                to the agent, else refused
+//! any other TCP, UDP                                       refused
+//! echo requests                                            dropped: nobody answers for others
+//! ```
+//!
+//! A packet that finds no socket of the agent falls through to the next rule, and that refuses:
+//! without it, a program with a listener of its own on that port would be connected to itself.
+//!
+//! There is no rule that hands UDP to any transparent socket that fits: it would give datagrams to
+//! the agent's answering sockets, where nobody reads them.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::expression::{Expression, Family, Redirect};
+use super::{AGENT_MARK, Message};
+use crate::netlink::route::{OWN_V4, OWN_V6};
+
+use Expression::{
+    Accept, Captured, Drop, IcmpType, Mark, OwnSocket, PastSyn, PortUnreachable, Reset, To,
+    ToAgent, ToLoopbackV4, ToPort, Transport,
+};
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+const ECHO_REQUEST: u8 = 8;
+const ECHO_REQUEST_V6: u8 = 128;
+const DNS: u16 = 53;
+const V4: Expression = Expression::Family(Family::V4);
+const V6: Expression = Expression::Family(Family::V6);
+
+/// All rules; `ipv6` says whether this kernel has IPv6 at all.
+pub(super) fn all(ipv6: bool) -> Vec<Message> {
+    let redirect = if ipv6 { Redirect::Any } else { Redirect::V4 };
+    let mut rules = vec![
+        rule("rule: the agent's own packets pass", &[Mark(AGENT_MARK), Accept]),
+        rule("rule: TCP past its opening passes", &[Transport(TCP), PastSyn, Accept]),
+    ];
+    local_dns(&mut rules, &[V4, ToLoopbackV4], Redirect::V4);
+    if ipv6 {
+        local_dns(&mut rules, &[V6, To(IpAddr::V6(Ipv6Addr::LOCALHOST))], Redirect::V6);
+    }
+    for own in [
+        &[V4, To(IpAddr::V4(OWN_V4)), Accept],
+        &[V4, ToLoopbackV4, Accept],
+        &[V6, To(IpAddr::V6(Ipv6Addr::LOCALHOST)), Accept],
+        &[V6, To(IpAddr::V6(OWN_V6)), Accept],
+    ] {
+        rules.push(rule("rule: own addresses pass", own));
+    }
+    for (protocol, refusal) in TRANSPORTS {
+        let dns = [Transport(protocol), ToPort(DNS)];
+        push_led(&mut rules, "rule: name queries go to the agent", &dns, redirect, refusal);
+    }
+    for (protocol, family, set, family_is) in [
+        (TCP, Family::V4, "tcp4", V4),
+        (TCP, Family::V6, "tcp6", V6),
+        (UDP, Family::V4, "udp4", V4),
+        (UDP, Family::V6, "udp6", V6),
+    ] {
+        let what = [family_is, Transport(protocol), Captured(set, family), ToAgent(redirect)];
+        rules.push(rule("rule: captured addresses go to the agent", &what));
+    }
+    for (protocol, refusal) in TRANSPORTS {
+        rules.push(rule("rule: all else is refused", &[Transport(protocol), refusal]));
+    }
+    for (family, protocol, kind) in [(V4, ICMP, ECHO_REQUEST), (V6, ICMPV6, ECHO_REQUEST_V6)] {
+        let echo = [family, Transport(protocol), IcmpType(kind), Drop];
+        rules.push(rule("rule: echo requests are dropped", &echo));
+    }
+    rules
+}
+
+/// Each transport protocol with the refusal that a program reads as "connection refused".
+const TRANSPORTS: [(u8, Expression); 2] = [(UDP, PortUnreachable), (TCP, Reset)];
+
+/// Queries to a resolver on this machine: the machine outside is meant, unless the program has
+/// one of its own.
+fn local_dns(rules: &mut Vec<Message>, to: &[Expression], redirect: Redirect) {
+    for (protocol, refusal) in TRANSPORTS {
+        let dns = [to, &[Transport(protocol), ToPort(DNS)]].concat();
+        let own = [&dns[..], &[OwnSocket, Accept]].concat();
+        rules.push(rule("rule: the program's own name service keeps its queries", &own));
+        push_led(
+            rules,
+            "rule: queries to local name services go to the agent",
+            &dns,
+            redirect,
+            refusal,
+        );
+    }
+}
+
+/// What matches goes to the agent; if there is none, it is refused.
+fn push_led(
+    rules: &mut Vec<Message>,
+    step: &'static str,
+    what: &[Expression],
+    redirect: Redirect,
+    refusal: Expression,
+) {
+    rules.push(rule(step, &[what, &[ToAgent(redirect)]].concat()));
+    rules.push(rule(step, &[what, &[refusal]].concat()));
+}
+
+fn rule(step: &'static str, expressions: &[Expression]) -> Message {
+    let mut message = super::message(step, super::NEWRULE, super::APPEND);
+    message.text(1, super::TABLE);
+    message.text(2, super::CHAIN);
+    message.nest(4, |list| {
+        for expression in expressions {
+            expression.write(list);
+        }
+    });
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::testing::{bytes, sealed};
+
+    const RULE: &str = "060a 050c 00000000 00000000 01 00 0000 \
+                        0a00 0100 7461636974 00 0000 0f00 0200 707265726f7574696e67 00 00";
+
+    /// The expressions of a rule, without the header, table and chain that all have in common.
+    fn expressions(expressions: &[Expression]) -> Vec<u8> {
+        let whole = sealed(&rule("", expressions));
+        let head = bytes(RULE);
+        assert_eq!(whole[4..4 + head.len()], head);
+        let list = &whole[4 + head.len()..];
+        assert_eq!(usize::from(u16::from_ne_bytes([list[0], list[1]])), list.len());
+        assert_eq!(list[2..4], bytes("0480"));
+        list[4..].to_vec()
+    }
+
+    const LOAD_FAMILY: &str = "2400 0180 0900 0100 6d65746100 000000 \
+                               1400 0280 0800 0200 0000000f 0800 0100 00000001";
+    const ACCEPT: &str = "3000 0180 0e00 0100 696d6d65646961746500 0000 \
+                          1c00 0280 0800 0100 00000000 1000 0280 0c00 0280 0800 0100 00000001";
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_mark_is_compared_in_host_order() {
+        let wanted = format!(
+            "2400 0180 0900 0100 6d65746100 000000 1400 0280 0800 0200 00000003 0800 0100 00000001 \
+             2c00 0180 0800 0100 636d7000 2000 0280 0800 0100 00000001 0800 0200 00000000 \
+             0c00 0380 0800 0100 c17a0000 {ACCEPT}"
+        );
+        assert_eq!(expressions(&[Mark(0x7ac1), Accept]), bytes(&wanted));
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn family_own_socket_and_redirect_byte_by_byte() {
+        let compare_byte = |value: &str| {
+            format!(
+                "2c00 0180 0800 0100 636d7000 2000 0280 0800 0100 00000001 0800 0200 00000000 \
+                 0c00 0380 0500 0100 {value} 000000"
+            )
+        };
+        let wanted = format!(
+            "{LOAD_FAMILY} {} \
+             2400 0180 0b00 0100 736f636b657400 00 1400 0280 0800 0100 00000000 0800 0200 00000001 \
+             {} \
+             2c00 0180 0e00 0100 696d6d65646961746500 0000 1800 0280 0800 0100 00000001 \
+             0c00 0280 0600 0100 3a99 0000 \
+             2400 0180 0b00 0100 7470726f787900 00 1400 0280 0800 0100 0000000a 0800 0300 00000001 \
+             {ACCEPT}",
+            compare_byte("0a"),
+            compare_byte("00"),
+        );
+        assert_eq!(expressions(&[V6, OwnSocket, ToAgent(Redirect::V6)]), bytes(&wanted));
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn past_syn_masks_two_flags_and_refusals_have_their_kinds() {
+        let wanted = "3400 0180 0c00 0100 7061796c6f616400 2400 0280 0800 0100 00000001 \
+             0800 0200 00000002 0800 0300 0000000d 0800 0400 00000001 \
+             4400 0180 0c00 0100 6269747769736500 3400 0280 0800 0100 00000001 \
+             0800 0200 00000001 0800 0300 00000001 \
+             0c00 0480 0500 0100 12 000000 0c00 0580 0500 0100 00 000000 \
+             2c00 0180 0800 0100 636d7000 2000 0280 0800 0100 00000001 0800 0200 00000001 \
+             0c00 0380 0500 0100 02 000000 \
+             1c00 0180 0b00 0100 72656a65637400 00 0c00 0280 0800 0100 00000001 \
+             2400 0180 0b00 0100 72656a65637400 00 1400 0280 0800 0100 00000002 \
+             0500 0200 01 000000";
+        assert_eq!(expressions(&[PastSyn, Reset, PortUnreachable]), bytes(wanted));
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_captured_key_is_the_address_then_the_port_in_registers_side_by_side() {
+        let lookup = |offset, len, register, set| {
+            format!(
+                "3400 0180 0c00 0100 7061796c6f616400 2400 0280 0800 0100 00000001 \
+                 0800 0200 00000001 0800 0300 000000{offset} 0800 0400 000000{len} \
+                 3400 0180 0c00 0100 7061796c6f616400 2400 0280 0800 0100 000000{register} \
+                 0800 0200 00000002 0800 0300 00000002 0800 0400 00000002 \
+                 2800 0180 0b00 0100 6c6f6f6b757000 00 1800 0280 0900 0100 {set}00 000000 \
+                 0800 0200 00000001"
+            )
+        };
+        let four = [Captured("tcp4", Family::V4)];
+        assert_eq!(expressions(&four), bytes(&lookup("10", "04", "09", "74637034")));
+        let six = [Captured("udp6", Family::V6)];
+        assert_eq!(expressions(&six), bytes(&lookup("18", "10", "02", "75647036")));
+    }
+
+    #[test]
+    fn without_ipv6_nothing_is_led_to_an_ipv6_socket() {
+        assert!(all(false).len() < all(true).len());
+        let tproxy = bytes("7470726f787900 00 1400 0280 0800 0100");
+        for message in all(false) {
+            let message = sealed(&message);
+            for at in 0..message.len() - tproxy.len() {
+                if message[at..].starts_with(&tproxy) {
+                    assert_eq!(message[at + tproxy.len()..][..4], [0, 0, 0, 2]);
+                }
+            }
+        }
+    }
+}

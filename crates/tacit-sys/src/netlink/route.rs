@@ -1,0 +1,231 @@
+//! Interfaces, addresses and routes: every address of the namespace leads to itself.
+//!
+//! ```text
+//! lo up · 10.0.2.15/32 and fd00:7ac1::15/128 on it · "local" routes for all of IPv4 and IPv6
+//! ```
+//!
+//! A local route for everything (AnyIP) makes each packet that leaves a program come back in on
+//! `lo`, where the packet rules see it. Its preferred source is the namespace's own address: else
+//! a program would talk to 10.9.8.7 from 10.9.8.7.
+//!
+//! A family that was not asked for gets neither address nor route, so that programs with a choice
+//! take the other one: `connect` then answers `ENETUNREACH` at once.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::{Error, Message, NLM_F_ACK, Netlink, attributes, read_u32};
+
+/// The namespace's own IPv4 address.
+pub const OWN_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+
+/// The namespace's own IPv6 address.
+pub const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x7ac1, 0, 0, 0, 0, 0, 0x15);
+
+/// The largest segment `lo` may carry, in bytes; the kernel's default is 64 KiB.
+pub const SEGMENT_BYTES_MAX: u32 = 256 * 1024;
+
+/// The address families a namespace is given: those that the host can route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Families {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+}
+
+/// For which families `lo` carries segments of [`SEGMENT_BYTES_MAX`]; needs Linux 6.3 (IPv4) and
+/// 5.19 (IPv6). Without, everything works, at a higher price a byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LargeSegments {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+}
+
+/// Brings `lo` up and leads every address of the families to it.
+///
+/// # Errors
+/// The first step that the kernel refused; the others are done all the same.
+pub fn set_up(route: &mut Netlink, families: Families) -> Result<(), Error> {
+    route.run(messages(families))
+}
+
+/// Lets `lo` carry large segments, less where the kernel refuses, and says what it does carry.
+///
+/// # Errors
+/// The interface cannot be asked.
+pub fn allow_large_segments(route: &mut Netlink) -> Result<LargeSegments, Error> {
+    for kinds in [LARGE_V6, LARGE_V4] {
+        match route.run(vec![large_segments_message(kinds)]) {
+            // An older kernel refuses the size, or ignores what it does not know: ask it below.
+            Ok(()) | Err(Error::Refused { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let question = Message::new("asking for lo", RTM_GETLINK, 0).fixed(&interface(0));
+    let mut carried = LargeSegments::default();
+    route.ask(question, false, |answer| {
+        let answer = answer.get(IFINFO_BYTES..).unwrap_or_default();
+        let is_large = |wanted| {
+            let value = attributes(answer).find(|(kind, _)| *kind == wanted);
+            value.and_then(|(_, value)| read_u32(value, 0)) == Some(SEGMENT_BYTES_MAX)
+        };
+        carried = LargeSegments {
+            v4: LARGE_V4.into_iter().all(is_large),
+            v6: LARGE_V6.into_iter().all(is_large),
+        };
+        Ok(())
+    })?;
+    Ok(carried)
+}
+
+fn messages(families: Families) -> Vec<Message> {
+    let mut all =
+        vec![Message::new("bringing lo up", RTM_NEWLINK, NLM_F_ACK).fixed(&interface(IFF_UP))];
+    if families.v4 {
+        let own = OWN_V4.octets();
+        let mut address = Message::new("giving lo the address 10.0.2.15", RTM_NEWADDR, CREATE)
+            .fixed(&address(INET, 32, RT_SCOPE_HOST));
+        address.attribute(IFA_LOCAL, &own);
+        address.attribute(IFA_ADDRESS, &own);
+        all.push(address);
+        all.push(route_message("leading all of IPv4 to lo", INET, RT_SCOPE_HOST, &own));
+    }
+    if families.v6 {
+        let own = OWN_V6.octets();
+        let mut address = Message::new("giving lo the address fd00:7ac1::15", RTM_NEWADDR, CREATE)
+            .fixed(&address(INET6, 128, RT_SCOPE_UNIVERSE));
+        address.attribute(IFA_ADDRESS, &own);
+        address.attribute(IFA_FLAGS, &IFA_F_NODAD.to_ne_bytes());
+        all.push(address);
+        all.push(route_message("leading all of IPv6 to lo", INET6, RT_SCOPE_UNIVERSE, &own));
+    }
+    all
+}
+
+fn route_message(step: &'static str, family: u8, scope: u8, source: &[u8]) -> Message {
+    // rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
+    let [dst_len, src_len, tos] = [0; 3];
+    let mut message = Message::new(step, RTM_NEWROUTE, CREATE).fixed(&[
+        family,
+        dst_len,
+        src_len,
+        tos,
+        RT_TABLE_LOCAL,
+        RTPROT_STATIC,
+        scope,
+        RTN_LOCAL,
+        0,
+        0,
+        0,
+        0,
+    ]);
+    message.attribute(RTA_OIF, &LO.to_ne_bytes());
+    message.attribute(RTA_PREFSRC, source);
+    message
+}
+
+fn large_segments_message(kinds: [u16; 2]) -> Message {
+    let mut message = Message::new("large segments on lo", RTM_NEWLINK, NLM_F_ACK);
+    message = message.fixed(&interface(0));
+    for kind in kinds {
+        message.attribute(kind, &SEGMENT_BYTES_MAX.to_ne_bytes());
+    }
+    message
+}
+
+/// `ifaddrmsg`: family, prefix length, flags, scope, interface.
+fn address(family: u8, prefix_len: u8, scope: u8) -> [u8; 8] {
+    let [a, b, c, d] = LO.to_ne_bytes();
+    [family, prefix_len, 0, scope, a, b, c, d]
+}
+
+/// `ifinfomsg` of `lo`: family, type, index, flags, and which of the flags to change.
+fn interface(flags: u32) -> [u8; IFINFO_BYTES] {
+    let mut bytes = [0; IFINFO_BYTES];
+    bytes[4..8].copy_from_slice(&LO.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
+    bytes[12..16].copy_from_slice(&flags.to_ne_bytes());
+    bytes
+}
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_NEWROUTE: u16 = 24;
+/// Acknowledged, made anew, and an error if it is there (`NLM_F_CREATE`, `NLM_F_EXCL`).
+const CREATE: u16 = NLM_F_ACK | 0x400 | 0x200;
+
+/// `lo` is the first interface of every namespace.
+const LO: u32 = 1;
+const IFF_UP: u32 = 1;
+const IFINFO_BYTES: usize = 16;
+const INET: u8 = 2;
+const INET6: u8 = 10;
+
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+/// No search for a duplicate address: it would leave the address unusable for a second.
+const IFA_F_NODAD: u32 = 2;
+const RTA_OIF: u16 = 4;
+const RTA_PREFSRC: u16 = 7;
+const RT_TABLE_LOCAL: u8 = 255;
+const RTPROT_STATIC: u8 = 4;
+const RTN_LOCAL: u8 = 2;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const RT_SCOPE_HOST: u8 = 254;
+/// `IFLA_GSO_MAX_SIZE`, `IFLA_GRO_MAX_SIZE`.
+const LARGE_V6: [u16; 2] = [41, 58];
+/// `IFLA_GSO_IPV4_MAX_SIZE`, `IFLA_GRO_IPV4_MAX_SIZE`.
+const LARGE_V4: [u16; 2] = [63, 64];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        crate::netlink::testing::bytes(hex)
+    }
+
+    /// The tables of these tests are written for little-endian machines.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn five_messages_byte_by_byte() {
+        let wanted = [
+            "2000 0000 1000 0500 00000000 00000000 0000 0000 01000000 01000000 01000000",
+            "2800 0000 1400 0506 00000000 00000000 02 20 00 fe 01000000 \
+             0800 0200 0a00020f 0800 0100 0a00020f",
+            "2c00 0000 1800 0506 00000000 00000000 02 00 00 00 ff 04 fe 02 00000000 \
+             0800 0400 01000000 0800 0700 0a00020f",
+            "3400 0000 1400 0506 00000000 00000000 0a 80 00 00 01000000 \
+             1400 0100 fd007ac1000000000000000000000015 0800 0800 02000000",
+            "3800 0000 1800 0506 00000000 00000000 0a 00 00 00 ff 04 00 02 00000000 \
+             0800 0400 01000000 1400 0700 fd007ac1000000000000000000000015",
+        ];
+        let both = messages(Families { v4: true, v6: true });
+        assert_eq!(both.len(), wanted.len());
+        for (message, wanted) in both.iter().zip(wanted) {
+            assert_eq!(crate::netlink::testing::sealed(message), bytes(wanted), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn a_family_that_was_not_asked_for_is_absent() {
+        let steps =
+            |v4, v6| messages(Families { v4, v6 }).iter().map(|m| m.step).collect::<Vec<_>>();
+        assert_eq!(steps(false, false), ["bringing lo up"]);
+        assert!(steps(true, false).iter().all(|step| !step.contains("IPv6")));
+        assert_eq!(steps(false, true).len(), 3);
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn large_segments_byte_by_byte() {
+        let wanted = "3000 0000 1000 0500 00000000 00000000 0000 0000 01000000 00000000 00000000 \
+                      0800 3f00 00000400 0800 4000 00000400";
+        let message = large_segments_message(LARGE_V4);
+        assert_eq!(crate::netlink::testing::sealed(&message), bytes(wanted));
+    }
+}

@@ -1,0 +1,291 @@
+//! Sockets that stand in for addresses that are not this machine's.
+//!
+//! ```text
+//! program --connect 10.9.8.7:8080--> listener on :15001 --accept--> own address = 10.9.8.7:8080
+//! program --datagram to 10.1.1.1:53--> UDP socket on :15001 --receive--> says 10.1.1.1:53
+//! agent   --stand_in(10.1.1.1:53 -> program)--> the program reads it as from 10.1.1.1:53
+//! ```
+//!
+//! The listeners and the sockets for answers are made inside the namespace ([`listener`],
+//! [`receiver`], [`make`]) and used by the agent outside. Packets of marked sockets pass the
+//! namespace's rules; without the mark they would be led to the agent again.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+
+use crate::netlink::Protocol;
+use crate::netlink::nft::{AGENT_MARK, AGENT_PORT};
+use crate::socket::LISTEN_BACKLOG;
+
+/// Which socket to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// What travels over it.
+    pub kind: Kind,
+    /// IPv6 instead of IPv4.
+    pub ipv6: bool,
+    /// May be bound to an address that is not this namespace's.
+    pub transparent: bool,
+    /// Its packets pass the namespace's rules.
+    pub marked: bool,
+}
+
+/// What travels over a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A TCP connection.
+    Tcp,
+    /// UDP datagrams.
+    Udp,
+    /// Whole IP packets, for answers by ICMP in the name of others.
+    Raw,
+}
+
+/// Makes a non-blocking socket in the network namespace of the calling thread.
+///
+/// # Errors
+/// Whatever `socket` or `setsockopt` answer: the last three need the namespace's rights.
+pub fn make(wanted: Wanted) -> io::Result<OwnedFd> {
+    let family = if wanted.ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    let (kind, protocol) = match wanted.kind {
+        Kind::Tcp => (SocketType::STREAM, None),
+        Kind::Udp => (SocketType::DGRAM, None),
+        Kind::Raw => (SocketType::RAW, Some(ipproto::RAW)),
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, kind, flags, protocol)?;
+    if wanted.ipv6 && wanted.kind != Kind::Raw {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if wanted.transparent {
+        let (level, name) = if wanted.ipv6 {
+            (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT)
+        } else {
+            (libc::IPPROTO_IP, libc::IP_TRANSPARENT)
+        };
+        set_option(socket.as_fd(), level, name, 1)?;
+    }
+    if wanted.marked {
+        let mark = AGENT_MARK.cast_signed();
+        set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, mark)?;
+    }
+    Ok(socket)
+}
+
+/// The listener for captured TCP connections of one family.
+///
+/// # Errors
+/// Whatever the system calls answer.
+pub fn listener(ipv6: bool) -> io::Result<OwnedFd> {
+    let wanted = Wanted { kind: Kind::Tcp, ipv6, transparent: true, marked: false };
+    let socket = make(wanted)?;
+    rustix::net::bind(&socket, &any(ipv6))?;
+    rustix::net::listen(&socket, LISTEN_BACKLOG)?;
+    Ok(socket)
+}
+
+/// The socket for captured datagrams of one family; [`receive`] says where each was sent to.
+///
+/// # Errors
+/// Whatever the system calls answer.
+pub fn receiver(ipv6: bool) -> io::Result<OwnedFd> {
+    let wanted = Wanted { kind: Kind::Udp, ipv6, transparent: true, marked: false };
+    let socket = make(wanted)?;
+    let (level, name) = original_option(ipv6);
+    set_option(socket.as_fd(), level, name, 1)?;
+    rustix::net::bind(&socket, &any(ipv6))?;
+    Ok(socket)
+}
+
+/// Where the program wanted to connect to when the agent accepted this connection.
+///
+/// # Errors
+/// Whatever `getsockname` answers; `InvalidInput` for a socket without IP address.
+pub fn original_destination(accepted: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    let address = rustix::net::getsockname(accepted)?;
+    SocketAddr::try_from(address).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// One captured datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Bytes of it in the buffer.
+    pub bytes: usize,
+    /// Whether the buffer was too small for all of it.
+    pub is_cut: bool,
+    /// The program's socket.
+    pub source: SocketAddr,
+    /// Where the program sent it.
+    pub destination: SocketAddr,
+}
+
+/// Takes one datagram from a [`receiver`].
+///
+/// # Errors
+/// `WouldBlock` if there is none; whatever else `recvmsg` answers; `InvalidData` if the kernel
+/// did not say where it was sent to.
+pub fn receive(receiver: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Datagram> {
+    let mut source = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut control = [0_u64; CONTROL_WORDS];
+    let mut space = [IoSliceMut::new(buffer)];
+    let mut message = MaybeUninit::<libc::msghdr>::zeroed();
+    let header = message.as_mut_ptr();
+    // SAFETY: every bit pattern of zeros is a valid msghdr; the pointers and lengths put into it
+    // are those of live, writable objects that outlive the call. IoSliceMut is an iovec.
+    let header = unsafe { &mut *header };
+    header.msg_name = source.as_mut_ptr().cast();
+    header.msg_namelen = socklen::<libc::sockaddr_storage>();
+    header.msg_iov = space.as_mut_ptr().cast();
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the header was filled above and describes memory that lives here.
+    let received = unsafe { libc::recvmsg(receiver.as_raw_fd(), header, 0) };
+    let bytes = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    let missing = || io::Error::from(io::ErrorKind::InvalidData);
+    // SAFETY: the storage was zeroed and then filled by the kernel: all of it is defined.
+    let source = unsafe { source.assume_init_ref() };
+    let source = ip_address(source).ok_or_else(missing)?;
+    let destination = original(header).ok_or_else(missing)?;
+    let is_cut = header.msg_flags & libc::MSG_TRUNC != 0;
+    Ok(Datagram { bytes, is_cut, source, destination })
+}
+
+/// Binds a transparent socket to an address that it stands in for, and connects it to the program;
+/// `Ok(true)` if it is connected already, as UDP always is.
+///
+/// TCP: a client's address, so that a server sees who is there. UDP: the address the program sent
+/// to; its further datagrams then come to this socket.
+///
+/// # Errors
+/// Whatever `bind` or `connect` answer.
+pub fn stand_in(
+    socket: BorrowedFd<'_>,
+    address: SocketAddr,
+    program: SocketAddr,
+) -> io::Result<bool> {
+    rustix::net::bind(socket, &address)?;
+    match rustix::net::connect(socket, &program) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::INPROGRESS) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Sends one datagram to the program from an address that the socket stands in for. The socket is
+/// bound and not connected: the program's next datagram still goes to the receiver.
+///
+/// # Errors
+/// Whatever `bind` or `sendto` answer.
+pub fn answer_as(
+    socket: BorrowedFd<'_>,
+    address: SocketAddr,
+    bytes: &[u8],
+    program: SocketAddr,
+) -> io::Result<()> {
+    rustix::net::bind(socket, &address)?;
+    rustix::net::sendto(socket, bytes, rustix::net::SendFlags::NOSIGNAL, &program)?;
+    Ok(())
+}
+
+/// The protocol's own socket of a captured flow, marked and free to take any address.
+#[must_use]
+pub fn stand_in_wanted(protocol: Protocol, ipv6: bool) -> Wanted {
+    let kind = match protocol {
+        Protocol::Tcp => Kind::Tcp,
+        Protocol::Udp => Kind::Udp,
+    };
+    Wanted { kind, ipv6, transparent: true, marked: true }
+}
+
+/// Sets an option that is one int.
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let length = socklen::<libc::c_int>();
+    let fd = socket.as_raw_fd();
+    // SAFETY: the value is a live int of that length for the time of the call.
+    let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn any(ipv6: bool) -> SocketAddr {
+    if ipv6 {
+        (Ipv6Addr::UNSPECIFIED, AGENT_PORT).into()
+    } else {
+        (Ipv4Addr::UNSPECIFIED, AGENT_PORT).into()
+    }
+}
+
+/// The option that asks for the original destination, and the kind of the answer.
+fn original_option(ipv6: bool) -> (libc::c_int, libc::c_int) {
+    if ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR)
+    }
+}
+
+fn original(header: &libc::msghdr) -> Option<SocketAddr> {
+    // SAFETY: the kernel filled the header's control space and set its length.
+    let mut item = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !item.is_null() {
+        // SAFETY: not null, so it points to a whole cmsghdr inside the control space, which is
+        // aligned for it.
+        let head = unsafe { *item };
+        if [original_option(false), original_option(true)]
+            .contains(&(head.cmsg_level, head.cmsg_type))
+        {
+            // SAFETY: the item is inside the control space, and so is its data.
+            let data = unsafe { libc::CMSG_DATA(item) };
+            let mut address = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+            let head_bytes = data.addr() - item.addr();
+            #[allow(clippy::useless_conversion, reason = "not a usize in every C library")]
+            let length = usize::try_from(head.cmsg_len).unwrap_or(0).saturating_sub(head_bytes);
+            let length = length.min(size_of::<libc::sockaddr_storage>());
+            // SAFETY: `length` bytes are the item's data, no more than the storage holds; the two
+            // do not overlap.
+            unsafe { data.copy_to_nonoverlapping(address.as_mut_ptr().cast(), length) };
+            // SAFETY: zeroed before: every byte is defined.
+            return ip_address(unsafe { address.assume_init_ref() });
+        }
+        // SAFETY: both pointers belong to the same filled control space.
+        item = unsafe { libc::CMSG_NXTHDR(header, item) };
+    }
+    None
+}
+
+fn ip_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let pointer: *const libc::sockaddr_storage = storage;
+    match libc::c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is one; the storage is larger and aligned for all.
+            let address = unsafe { *pointer.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr));
+            Some(SocketAddrV4::new(ip, u16::from_be(address.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let address = unsafe { *pointer.cast::<libc::sockaddr_in6>() };
+            let (ip, port) = (address.sin6_addr.s6_addr, u16::from_be(address.sin6_port));
+            Some(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, address.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+fn socklen<T>() -> libc::socklen_t {
+    // A structure of the socket interface: some bytes.
+    libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0)
+}
+
+/// Room for one address of either family with its header.
+const CONTROL_WORDS: usize = 16;

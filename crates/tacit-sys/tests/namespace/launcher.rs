@@ -1,0 +1,211 @@
+//! The launcher, which is the agent too, and the helper: outside and inside.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tacit_sys::inside::{self, Inside, Original};
+use tacit_sys::namespace::{self, Sockets};
+use tacit_sys::netlink::nft::Element;
+use tacit_sys::netlink::route::Families;
+use tacit_sys::netlink::{Netlink, Protocol};
+use tacit_sys::{descriptor, transparent};
+
+pub(crate) const BOTH: Families = Families { v4: true, v6: true };
+
+/// Runs the scenario of this name.
+pub(crate) fn run(scenario: &str) {
+    let original = Original::capture();
+    let (_, scenario) =
+        super::scenarios::ALL.iter().find(|(name, _)| *name == scenario).expect("a scenario");
+    scenario(&original);
+}
+
+/// A namespace, with the sockets of the agent outside.
+pub(crate) struct Run<'a> {
+    pub(crate) sockets: Sockets,
+    original: &'a Original,
+    helper: Child,
+    channel: UnixStream,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(families: Families, original: &'a Original) -> Self {
+        let (mut channel, theirs) = UnixStream::pair().unwrap();
+        let me = std::process::id();
+        let mut command = super::role("helper", &format!("{me} {} {}", families.v4, families.v6));
+        let helper = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
+        drop(command);
+        let mut text = vec![0; 4096];
+        let (length, received) = descriptor::receive(&channel, &mut text).unwrap();
+        let text = String::from_utf8_lossy(&text[..length]);
+        assert!(!received.is_empty(), "no namespace: {text}");
+        // The helper's own copies are closed: from now on these are the only ones.
+        channel.read_exact(&mut [0]).unwrap();
+        let mut received = received.into_iter();
+        let mut next = || received.next().unwrap();
+        let sockets = Sockets {
+            tcp4: next(),
+            tcp6: Some(next()),
+            udp4: next(),
+            udp6: Some(next()),
+            raw4: next(),
+            netfilter: Netlink::adopt(next()),
+            diagnosis: Netlink::adopt(next()),
+            network: next(),
+            user: next(),
+        };
+        Self { sockets, original, helper, channel }
+    }
+
+    pub(crate) fn start(&self, orders: &[&str]) -> Program {
+        self.start_hiding(orders, &[])
+    }
+
+    pub(crate) fn start_hiding(&self, orders: &[&str], hide: &[PathBuf]) -> Program {
+        let mut command = super::role("program", &orders.join("\n"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let user = (!rustix::process::geteuid().is_root()).then(|| self.sockets.user.as_fd());
+        let inside = Inside {
+            network: self.sockets.network.as_fd(),
+            user,
+            hide,
+            original: self.original,
+            dies_with_parent: true,
+        };
+        let started = inside::spawn(command, &inside).unwrap();
+        assert!(started.not_hidden.is_empty(), "{:?}", started.not_hidden);
+        let mut child = started.child;
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Program { child, answers }
+    }
+
+    /// Runs the orders to their end and returns the answers.
+    pub(crate) fn answers(&self, orders: &[&str]) -> Vec<String> {
+        let mut program = self.start(orders);
+        orders.iter().map(|_| program.answer()).collect()
+    }
+
+    /// Has the helper make a socket that stands in for any address.
+    pub(crate) fn stand_in_socket(&mut self, protocol: Protocol, ipv6: bool) -> OwnedFd {
+        let kind = if protocol == Protocol::Tcp { b't' } else { b'u' };
+        self.channel.write_all(&[kind, u8::from(ipv6)]).unwrap();
+        let (_, mut received) = descriptor::receive(&self.channel, &mut [0; 8]).unwrap();
+        received.pop().unwrap()
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        let _ = self.channel.shutdown(std::net::Shutdown::Both);
+        let status = self.helper.wait().unwrap();
+        assert!(status.success() || std::thread::panicking(), "helper: {status}");
+    }
+}
+
+/// A program inside; it ends when this is dropped.
+pub(crate) struct Program {
+    pub(crate) child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Program {
+    pub(crate) fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let status = self.child.wait().unwrap();
+        assert!(status.success() || std::thread::panicking(), "program: {status}");
+    }
+}
+
+/// Waits until there is something to take from the socket.
+pub(crate) fn wait(socket: BorrowedFd<'_>) {
+    let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&patience)).unwrap();
+    assert_eq!(ready, 1, "nothing arrived");
+}
+
+/// Takes a captured connection; returns it with its original destination.
+pub(crate) fn accept(listener: &OwnedFd) -> (OwnedFd, SocketAddr) {
+    wait(listener.as_fd());
+    let (socket, _) = tacit_sys::socket::accept(listener.as_fd()).unwrap();
+    let original = transparent::original_destination(socket.as_fd()).unwrap();
+    (socket, original)
+}
+
+pub(crate) fn element(protocol: Protocol, first: &str, last: &str, ports: [u16; 2]) -> Element {
+    let [first_port, last_port] = ports;
+    let [first, last] = [first, last].map(|text| text.parse().unwrap());
+    Element { protocol, first, last, first_port, last_port }
+}
+
+/// The helper: makes the namespace, hands the sockets over and makes more until told to end.
+pub(crate) fn help(orders: &str) {
+    let words: Vec<_> = orders.split(' ').collect();
+    let families = Families { v4: words[1] == "true", v6: words[2] == "true" };
+    let mut channel = File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let made = namespace::create(words[0].parse().unwrap(), families)
+        .and_then(|namespace| Ok((namespace, namespace::sockets()?)));
+    let (namespace, sockets) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            channel.write_all(error.to_string().as_bytes()).unwrap();
+            return;
+        }
+    };
+    // A host may keep its congestion controls to itself; all else this test wants to see granted.
+    let missing = namespace.missing.iter().find(|what| !what.contains("congestion_control"));
+    assert_eq!(missing, None);
+    assert!(namespace.large_segments.v4 && namespace.large_segments.v6, "{namespace:?}");
+    hand_over(&channel, sockets);
+    channel.write_all(b"+").unwrap();
+    let mut request = [0; 2];
+    while channel.read_exact(&mut request).is_ok() {
+        let protocol = if request[0] == b't' { Protocol::Tcp } else { Protocol::Udp };
+        let wanted = transparent::stand_in_wanted(protocol, request[1] == 1);
+        let socket = transparent::make(wanted).unwrap();
+        descriptor::send(&channel, b"+", &[socket.as_fd()]).unwrap();
+    }
+}
+
+fn hand_over(channel: &File, sockets: Sockets) {
+    let (tcp6, udp6) = (sockets.tcp6.unwrap(), sockets.udp6.unwrap());
+    let all = [
+        sockets.tcp4,
+        tcp6,
+        sockets.udp4,
+        udp6,
+        sockets.raw4,
+        sockets.netfilter.into_descriptor(),
+        sockets.diagnosis.into_descriptor(),
+        sockets.network,
+        sockets.user,
+    ];
+    let borrowed: Vec<_> = all.iter().map(AsFd::as_fd).collect();
+    descriptor::send(channel, b"+", &borrowed).unwrap();
+}
+
+/// A command that is not this binary, started inside.
+pub(crate) fn start_error(run: &Run<'_>, program: &str) -> inside::StartError {
+    let user = (!rustix::process::geteuid().is_root()).then(|| run.sockets.user.as_fd());
+    let inside = Inside {
+        network: run.sockets.network.as_fd(),
+        user,
+        hide: &[],
+        original: run.original,
+        dies_with_parent: false,
+    };
+    inside::spawn(Command::new(program), &inside).unwrap_err()
+}

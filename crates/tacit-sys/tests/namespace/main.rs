@@ -1,0 +1,75 @@
+//! A program in a network of its own, end to end on this kernel.
+//!
+//! ```text
+//! test --starts, as each user--> launcher --> helper: makes the namespace and its sockets
+//!                                    |-----> program inside: does what its orders say
+//! ```
+//!
+//! All of them are this test binary, told by `ROLE` what it is before its own `main` runs: only a
+//! process with one thread can make a user namespace. As root every scenario runs twice: as root
+//! and as an ordinary user. Where a kernel or a container refuses namespaces the tests fail, with
+//! the reason that the library gives.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking, also in the processes that it starts"
+)]
+
+mod launcher;
+mod program;
+mod scenarios;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+const ROLE: &str = "TACIT_TEST_ROLE";
+const ORDERS: &str = "TACIT_TEST_ORDERS";
+
+/// A user who owns nothing here.
+const ORDINARY_USER: u32 = 54_321;
+
+/// Runs before `main`, while the process has one thread.
+// SAFETY: the section holds functions that the C runtime calls once each, and this is one.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static TAKE_ROLE: extern "C" fn() = take_role;
+
+extern "C" fn take_role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let orders = std::env::var(ORDERS).unwrap_or_default();
+    match role.as_str() {
+        "launcher" => launcher::run(&orders),
+        "helper" => launcher::help(&orders),
+        "program" => program::run(&orders),
+        other => panic!("no such role: {other}"),
+    }
+    // SAFETY: ends this process, which has nothing left to do.
+    unsafe { libc::_exit(0) }
+}
+
+/// This binary in another role.
+fn role(role: &str, orders: &str) -> Command {
+    // Not by its path: another user may not be let through the directories above it.
+    let mut command = Command::new("/proc/self/exe");
+    command.env(ROLE, role).env(ORDERS, orders);
+    command
+}
+
+/// Runs the scenario as every kind of user that this process can be.
+fn as_each_user(scenario: &str) {
+    let is_root = rustix::process::geteuid().is_root();
+    for user in [None, Some(ORDINARY_USER)] {
+        if user.is_some() && !is_root {
+            continue;
+        }
+        let mut command = role("launcher", scenario);
+        command.current_dir("/");
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
+        let done = command.output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{scenario} as {user:?}: {}\n{said}", done.status);
+    }
+}

@@ -1,0 +1,107 @@
+//! What runs inside: carries out orders, one a line, and answers each with one line.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn run(orders: &str) {
+    // What was opened stays open until the launcher has seen the answers and closes our input.
+    let mut kept: Vec<Box<dyn Send>> = Vec::new();
+    let mut to_launcher = std::io::stdout();
+    for order in orders.lines() {
+        let (verb, what) = order.split_once(' ').unwrap_or((order, ""));
+        let answer = match verb {
+            "tcp" => connect(what, &mut kept),
+            "udp" => ask(what, &mut kept),
+            "send" => send(what, &mut kept).map(|_| "sent".to_owned()),
+            "listen" => TcpListener::bind(what).map(|listener| {
+                kept.push(Box::new(listener));
+                "listening".to_owned()
+            }),
+            "serve" => serve(what),
+            "answer" => answer_one(what),
+            "socket" => socket(what.parse().unwrap()),
+            "uring" => uring(),
+            "read" => std::fs::read_to_string(what),
+            "list" => Ok(std::fs::read_dir(what).unwrap().count().to_string()),
+            "status" => Ok(status(what)),
+            other => panic!("no such order: {other}"),
+        };
+        let line = answer.unwrap_or_else(|error| {
+            error.raw_os_error().map_or_else(|| error.to_string(), |errno| format!("errno {errno}"))
+        });
+        writeln!(to_launcher, "{}", line.trim_end()).unwrap();
+        to_launcher.flush().unwrap();
+    }
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// One line of `/proc/self/status`, or the soft limit of descriptors.
+fn status(what: &str) -> String {
+    if what == "descriptors" {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        return format!("{:?}", limit.current);
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+    line.unwrap().trim().replace('\t', " ")
+}
+
+fn connect(to: &str, kept: &mut Vec<Box<dyn Send>>) -> std::io::Result<String> {
+    let stream = TcpStream::connect(to)?;
+    let own = stream.local_addr()?;
+    kept.push(Box::new(stream));
+    Ok(format!("from {own}"))
+}
+
+/// Sends one datagram from a connected socket, as resolvers do.
+fn send(to: &str, kept: &mut Vec<Box<dyn Send>>) -> std::io::Result<UdpSocket> {
+    let to: SocketAddr = to.parse().unwrap();
+    let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect(to)?;
+    socket.send(b"question")?;
+    kept.push(Box::new(socket.try_clone()?));
+    Ok(socket)
+}
+
+/// Sends one datagram and reads the answer.
+fn ask(to: &str, kept: &mut Vec<Box<dyn Send>>) -> std::io::Result<String> {
+    let socket = send(to, kept)?;
+    let mut answer = [0; 64];
+    let length = socket.recv(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
+}
+
+/// Takes one connection and says where it came from.
+fn serve(at: &str) -> std::io::Result<String> {
+    let (_stream, peer) = TcpListener::bind(at)?.accept()?;
+    Ok(format!("peer {peer}"))
+}
+
+/// A name service of the program's own: answers a question of its own.
+fn answer_one(at: &str) -> std::io::Result<String> {
+    let server = UdpSocket::bind(at)?;
+    let client = UdpSocket::bind("127.0.0.1:0")?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    server.set_read_timeout(Some(PATIENCE))?;
+    client.send_to(b"mine", at)?;
+    let mut question = [0; 64];
+    let (length, from) = server.recv_from(&mut question)?;
+    assert_eq!(from, client.local_addr()?);
+    Ok(String::from_utf8_lossy(&question[..length]).into_owned())
+}
+
+fn socket(family: libc::c_int) -> std::io::Result<String> {
+    // SAFETY: takes no pointers; the descriptor, if any, lives until this process ends.
+    let made = unsafe { libc::socket(family, libc::SOCK_STREAM, 0) };
+    if made < 0 { Err(std::io::Error::last_os_error()) } else { Ok("made".into()) }
+}
+
+fn uring() -> std::io::Result<String> {
+    // SAFETY: a null pointer for the parameters: the kernel answers EFAULT if it gets that far.
+    let made = unsafe { libc::syscall(425, 1, std::ptr::null_mut::<u8>()) };
+    if made < 0 { Err(std::io::Error::last_os_error()) } else { Ok("made".into()) }
+}

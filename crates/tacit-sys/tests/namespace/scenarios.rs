@@ -1,0 +1,321 @@
+//! What must hold, each as a story between an agent outside and a program inside.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use tacit_sys::inside::{Original, StartError, Step};
+use tacit_sys::netlink::route::Families;
+use tacit_sys::netlink::{Protocol, diag, nft};
+use tacit_sys::{owner, socket, transparent};
+
+use super::launcher::{BOTH, Run, accept, element, start_error, wait};
+
+/// Declares each scenario and the test that runs it as each user.
+macro_rules! scenarios {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) const ALL: &[(&str, fn(&Original))] = &[$((stringify!($name), $name)),*];
+        mod tests {
+            $(#[test] fn $name() { crate::as_each_user(stringify!($name)); })*
+        }
+    };
+}
+
+scenarios! {
+    a_captured_connection_arrives_with_its_original_destination,
+    what_is_not_captured_is_refused_and_the_sets_change_at_run_time,
+    a_dead_agent_means_refused,
+    an_absent_family_is_unreachable,
+    datagrams_arrive_with_their_destination_and_answers_come_from_there,
+    name_queries_go_to_the_agent_unless_the_program_answers_itself,
+    a_program_sees_the_clients_own_address,
+    the_owner_of_a_connection_is_known,
+    a_program_has_no_rights_and_only_confined_sockets,
+    hidden_files_read_as_empty,
+    a_failed_start_says_whose_failure_it_is,
+    large_sets_are_installed_and_replaced,
+}
+
+const REFUSED: &str = "errno 111";
+const UNREACHABLE: &str = "errno 101";
+const UNSUPPORTED: &str = "errno 97";
+const NOT_IMPLEMENTED: &str = "errno 38";
+
+fn a_captured_connection_arrives_with_its_original_destination(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    let captured = [
+        element(Protocol::Tcp, "10.9.8.0", "10.9.8.255", [8080, 8080]),
+        element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8000, 9000]),
+    ];
+    nft::add(&mut run.sockets.netfilter, &captured).unwrap();
+    let mut program = run.start(&["tcp 10.9.8.7:8080", "tcp [2001:db8::77]:8443"]);
+    let (stream, to) = accept(&run.sockets.tcp4);
+    assert_eq!(to, "10.9.8.7:8080".parse().unwrap());
+    let from = socket::peer_address(stream.as_fd()).unwrap().unwrap();
+    let from = SocketAddr::try_from(from).unwrap();
+    assert_eq!(from.ip().to_string(), "10.0.2.15");
+    assert_eq!(program.answer(), format!("from {from}"));
+    let (stream, to) = accept(run.sockets.tcp6.as_ref().unwrap());
+    assert_eq!(to, "[2001:db8::77]:8443".parse().unwrap());
+    let from = socket::peer_address(stream.as_fd()).unwrap().unwrap();
+    assert_eq!(program.answer(), format!("from {}", SocketAddr::try_from(from).unwrap()));
+}
+
+fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    let everywhere = ["tcp 10.9.8.7:8080", "tcp [2001:db8::77]:8443", "udp 10.9.8.7:8080"];
+    assert_eq!(run.answers(&everywhere), [REFUSED; 3]);
+    let one = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8081])];
+    nft::add(&mut run.sockets.netfilter, &one).unwrap();
+    let answers = run.answers(&["tcp 10.9.8.7:8081", "tcp 10.9.8.7:8082", "udp 10.9.8.7:8080"]);
+    assert!(answers[0].starts_with("from 10.0.2.15:"), "{answers:?}");
+    assert_eq!(answers[1..], [REFUSED; 2]);
+    let again = nft::add(&mut run.sockets.netfilter, &one).unwrap_err();
+    assert_eq!(again.errno(), Some(libc::EEXIST), "{again}");
+    nft::remove(&mut run.sockets.netfilter, &one).unwrap();
+    assert_eq!(run.answers(&everywhere), [REFUSED; 3]);
+    let gone = nft::remove(&mut run.sockets.netfilter, &one).unwrap_err();
+    assert_eq!(gone.errno(), Some(libc::ENOENT), "{gone}");
+    nft::add(&mut run.sockets.netfilter, &one).unwrap();
+    let other = [element(Protocol::Tcp, "2001:db8::", "2001:db8::ffff", [1, 65535])];
+    nft::replace_all(&mut run.sockets.netfilter, &other).unwrap();
+    let answers = run.answers(&everywhere);
+    assert_eq!([&answers[0], &answers[2]], [REFUSED; 2]);
+    assert!(answers[1].starts_with("from [fd00:7ac1::15]:"), "{answers:?}");
+    nft::uninstall(&mut run.sockets.netfilter).unwrap();
+    assert_eq!(run.answers(&everywhere), [REFUSED; 3], "without rules nothing leaves either");
+}
+
+fn a_dead_agent_means_refused(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    let captured = [
+        element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(Protocol::Udp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
+    ];
+    nft::add(&mut run.sockets.netfilter, &captured).unwrap();
+    // What stays open here is what the run's own bookkeeping needs; no socket of the agent.
+    let null = || std::fs::File::open("/dev/null").unwrap().into();
+    run.sockets.tcp4 = null();
+    run.sockets.tcp6 = None;
+    run.sockets.udp4 = null();
+    run.sockets.udp6 = None;
+    let answers = run.answers(&[
+        "listen [::]:8080",
+        "tcp 10.9.8.7:8080",
+        "tcp [2001:db8::77]:8080",
+        "udp 10.9.8.7:8080",
+        "udp 127.0.0.53:53",
+        "tcp 8.8.8.8:53",
+        "udp [::1]:53",
+        "tcp 127.0.0.1:8080",
+    ]);
+    assert_eq!(answers[1..7], [REFUSED; 6], "not even to its own listener: {answers:?}");
+    assert!(answers[7].starts_with("from 127.0.0.1:"), "its own loopback is its own: {answers:?}");
+}
+
+fn an_absent_family_is_unreachable(original: &Original) {
+    let orders = ["tcp 10.9.8.7:8080", "tcp [2001:db8::77]:8443", "udp [2001:db8::77]:53"];
+    let run = Run::new(Families { v4: true, v6: false }, original);
+    assert_eq!(run.answers(&orders), [REFUSED, UNREACHABLE, UNREACHABLE]);
+    let run = Run::new(Families { v4: false, v6: true }, original);
+    assert_eq!(run.answers(&orders[..2]), [UNREACHABLE, REFUSED]);
+    // Its own loopback has both, whatever the host can reach.
+    assert_eq!(run.answers(&["tcp 127.0.0.1:9", "tcp [::1]:9"]), [REFUSED; 2]);
+}
+
+fn datagrams_arrive_with_their_destination_and_answers_come_from_there(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    for (to, ipv6) in [("10.9.8.7:5000", false), ("[2001:db8::77]:5000", true)] {
+        let destination: SocketAddr = to.parse().unwrap();
+        let address = destination.ip().to_string();
+        let captured = [element(Protocol::Udp, &address, &address, [5000, 5000])];
+        nft::add(&mut run.sockets.netfilter, &captured).unwrap();
+        let mut program = run.start(&[&format!("udp {to}")]);
+        let receiver = if ipv6 { run.sockets.udp6.as_ref().unwrap() } else { &run.sockets.udp4 };
+        wait(receiver.as_fd());
+        let mut buffer = [0; 4];
+        let datagram = transparent::receive(receiver.as_fd(), &mut buffer).unwrap();
+        assert_eq!((datagram.destination, &buffer), (destination, b"ques"));
+        assert!(datagram.is_cut, "the buffer was too small for the question");
+        let nothing = transparent::receive(receiver.as_fd(), &mut buffer).unwrap_err();
+        assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+        let answering = run.stand_in_socket(Protocol::Udp, ipv6);
+        let source = datagram.source;
+        assert!(transparent::stand_in(answering.as_fd(), destination, source).unwrap());
+        socket::write(answering.as_fd(), b"answer").unwrap();
+        assert_eq!(program.answer(), "answer", "read on a socket connected to {to}");
+    }
+}
+
+fn name_queries_go_to_the_agent_unless_the_program_answers_itself(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    for to in ["127.0.0.53:53", "127.0.0.1:53", "8.8.8.8:53", "[::1]:53", "[2001:db8::53]:53"] {
+        let destination: SocketAddr = to.parse().unwrap();
+        let ipv6 = destination.is_ipv6();
+        let mut program = run.start(&[&format!("udp {to}"), &format!("tcp {to}")]);
+        let receiver = if ipv6 { run.sockets.udp6.as_ref().unwrap() } else { &run.sockets.udp4 };
+        wait(receiver.as_fd());
+        let datagram = transparent::receive(receiver.as_fd(), &mut [0; 64]).unwrap();
+        assert_eq!((datagram.destination, datagram.bytes), (destination, 8));
+        let answering = run.stand_in_socket(Protocol::Udp, ipv6);
+        transparent::stand_in(answering.as_fd(), destination, datagram.source).unwrap();
+        socket::write(answering.as_fd(), b"address").unwrap();
+        assert_eq!(program.answer(), "address", "{to}");
+        let listener = if ipv6 { run.sockets.tcp6.as_ref().unwrap() } else { &run.sockets.tcp4 };
+        assert_eq!(accept(listener).1, destination);
+        assert!(program.answer().starts_with("from "), "{to}");
+    }
+    let own = run.answers(&["answer 127.0.0.1:53", "listen 127.0.0.1:53", "tcp 127.0.0.1:53"]);
+    assert_eq!(own[..2], ["mine", "listening"], "a low port, and its own queries");
+    let nothing = transparent::receive(run.sockets.udp4.as_fd(), &mut [0; 64]).unwrap_err();
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    assert!(socket::accept(run.sockets.tcp4.as_fd()).is_err(), "the program took it itself");
+}
+
+fn a_program_sees_the_clients_own_address(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    for (at, client, ipv6) in [
+        ("0.0.0.0:80", "203.0.113.9:40000", false),
+        ("[::]:8080", "[2001:db8::9]:40001", true),
+        ("127.0.0.1:81", "203.0.113.9:40002", false),
+    ] {
+        let mut program = run.start(&[&format!("serve {at}")]);
+        let wanted: SocketAddr = at.parse().unwrap();
+        // There is no event for a new listener: ask until it is there.
+        while !diag::listeners(&mut run.sockets.diagnosis, ipv6)
+            .unwrap()
+            .iter()
+            .any(|listener| listener.local == wanted)
+        {
+            std::thread::yield_now();
+        }
+        let loopback = if ipv6 { "::1" } else { "127.0.0.1" };
+        let to = SocketAddr::new(loopback.parse().unwrap(), wanted.port());
+        let dialled = run.stand_in_socket(Protocol::Tcp, ipv6);
+        transparent::stand_in(dialled.as_fd(), client.parse().unwrap(), to).unwrap();
+        assert_eq!(program.answer(), format!("peer {client}"));
+    }
+}
+
+fn the_owner_of_a_connection_is_known(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    let captured = [
+        element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(Protocol::Udp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+    ];
+    nft::add(&mut run.sockets.netfilter, &captured).unwrap();
+    let program = run.start(&["tcp 10.9.8.7:8080", "send 10.9.8.7:8080"]);
+    let (stream, to) = accept(&run.sockets.tcp4);
+    let from = socket::peer_address(stream.as_fd()).unwrap().unwrap();
+    let from = SocketAddr::try_from(from).unwrap();
+    wait(run.sockets.udp4.as_fd());
+    let datagram = transparent::receive(run.sockets.udp4.as_fd(), &mut [0; 64]).unwrap();
+    for (protocol, from) in [(Protocol::Tcp, from), (Protocol::Udp, datagram.source)] {
+        let found = diag::owner(&mut run.sockets.diagnosis, protocol, from, to).unwrap().unwrap();
+        assert_eq!(found.uid, rustix::process::geteuid().as_raw());
+        let holder = owner::holder(std::process::id(), found.inode);
+        assert_eq!(holder, Some(program.child.id()), "{protocol:?}");
+    }
+}
+
+fn a_program_has_no_rights_and_only_confined_sockets(original: &Original) {
+    let is_root = rustix::process::geteuid().is_root();
+    let mask = {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim().to_owned()
+    };
+    let before = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    tacit_sys::process::raise_descriptor_limit().unwrap();
+    let run = Run::new(BOTH, original);
+    let answers = run.answers(&[
+        "status CapEff",
+        "status CapAmb",
+        "status NoNewPrivs",
+        "status Seccomp",
+        "status SigBlk",
+        "status Uid",
+        "status descriptors",
+    ]);
+    let effective = u64::from_str_radix(&answers[0], 16).unwrap();
+    if is_root {
+        let net_admin_net_raw_sys_admin_ptrace = 1 << 12 | 1 << 13 | 1 << 21 | 1 << 19;
+        assert_eq!(effective & net_admin_net_raw_sys_admin_ptrace, 0, "{answers:?}");
+    } else {
+        assert_eq!(effective, 0, "{answers:?}");
+    }
+    assert_eq!(answers[1], "0000000000000000");
+    assert_eq!(answers[2], "0", "set-uid programs work as far as their user is mapped");
+    assert_eq!(answers[3], "2", "a filter is in place");
+    assert_eq!(answers[4], mask);
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!(answers[5], format!("{uid} {uid} {uid} {uid}"));
+    assert_eq!(answers[6], format!("{before:?}"), "the limit it was started with");
+
+    let [vsock, bluetooth, packet, alg] = [40, 31, 17, 38];
+    for family in [vsock, bluetooth, packet, alg] {
+        assert_eq!(run.answers(&[&format!("socket {family}")]), [UNSUPPORTED], "{family}");
+    }
+    for family in [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6] {
+        assert_eq!(run.answers(&[&format!("socket {family}")]), ["made"], "{family}");
+    }
+    assert_eq!(run.answers(&["uring"]), [NOT_IMPLEMENTED]);
+}
+
+fn hidden_files_read_as_empty(original: &Original) {
+    let run = Run::new(BOTH, original);
+    let name = format!("tacit-hidden-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir(&directory).unwrap();
+    let key = directory.join("key");
+    std::fs::write(&key, "secret").unwrap();
+    let keys = directory.join("keys");
+    std::fs::create_dir(&keys).unwrap();
+    std::fs::write(keys.join("one"), "secret").unwrap();
+    let hide = [key.clone(), keys.clone(), PathBuf::from("/nowhere/at/all")];
+    let orders = [format!("read {}", key.display()), format!("list {}", keys.display())];
+    let orders = [orders[0].as_str(), orders[1].as_str()];
+    let mut program = run.start_hiding(&orders, &hide);
+    assert_eq!([program.answer(), program.answer()], ["", "0"]);
+    assert_eq!(run.answers(&orders), ["secret", "1"], "hidden from that program only");
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), "secret");
+    drop(program);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+fn a_failed_start_says_whose_failure_it_is(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    match start_error(&run, "/nowhere/at/all") {
+        StartError::Program(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+        other => panic!("{other}"),
+    }
+    run.sockets.network = std::fs::File::open("/dev/null").unwrap().into();
+    match start_error(&run, "true") {
+        StartError::Inside { step: Step::JoinNetwork, error } => {
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn large_sets_are_installed_and_replaced(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    let address = |number: usize| format!("2001:db8::{:x}:{:x}", number >> 16, number & 0xffff);
+    let count = 2 * nft::ELEMENTS_PER_BATCH_MAX + 7;
+    let many: Vec<_> = (0..count)
+        .map(|number| element(Protocol::Tcp, &address(number), &address(number), [443, 443]))
+        .collect();
+    nft::add(&mut run.sockets.netfilter, &many).unwrap();
+    let last = format!("tcp [{}]:443", address(count - 1));
+    let next = format!("tcp [{}]:443", address(count));
+    let answers = run.answers(&[&last, &next]);
+    assert!(answers[0].starts_with("from "), "{answers:?}");
+    assert_eq!(answers[1], REFUSED);
+    nft::replace_all(&mut run.sockets.netfilter, &many[1..]).unwrap();
+    let first = format!("tcp [{}]:443", address(0));
+    let answers = run.answers(&[&first, &last]);
+    assert_eq!(answers[0], REFUSED);
+    assert!(answers[1].starts_with("from "), "{answers:?}");
+    nft::remove(&mut run.sockets.netfilter, &many[1..]).unwrap();
+    assert_eq!(run.answers(&[&last]), [REFUSED]);
+}
