@@ -51,6 +51,8 @@ need procps ps
 
 if [ "$purpose" = test ]; then
     need git git
+    need iproute2 ip
+    need util-linux setpriv
     # Real peers the tests talk to. The tests start a database and a web server of their own; that
     # the packages start one too is the distribution's custom.
     need golang-go go

@@ -16,7 +16,7 @@ use tacit_sys::descriptor;
 use crate::agent::{self, AgentError, check_file, keeper};
 use crate::control::{self, Display, Request, client, render};
 use crate::log::Format;
-use crate::{ca, explain};
+use crate::{ca, explain, launch};
 
 /// It worked.
 pub const EXIT_OK: u8 = 0;
@@ -50,6 +50,11 @@ pub struct Cli {
 enum Verb {
     /// Listen, connect and put TLS between, as the policy says
     Agent(AgentArgs),
+    /// Run a program whose connections the policy decides
+    Run(launch::RunArgs),
+    /// The process inside a run's namespace
+    #[command(hide = true)]
+    RunHelper(HelperArgs),
     /// Check a policy file and everything it names; print every error as file:line:column
     Check(CheckArgs),
     /// Say which rule a flow gets, and why the earlier ones did not match
@@ -93,12 +98,31 @@ struct AgentArgs {
     /// Append every allowed, denied and failed connection to this file, as JSON lines
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
+    /// Log only what somebody must act on
+    #[arg(long)]
+    quiet: bool,
+    /// Let launchers of this user enrol their runs at this socket
+    #[arg(long, value_name = "PATH")]
+    enrol: Option<PathBuf>,
+    /// Ask this resolver for runs instead of those in /etc/resolv.conf; may be repeated
+    #[arg(long = "resolver", value_name = "ADDRESS")]
+    resolvers: Vec<std::net::SocketAddr>,
     /// Started by the parent process of an agent
     #[arg(long, hide = true)]
     kept: bool,
     /// Take the listening sockets of the agent in place
     #[arg(long, hide = true)]
     take_over: bool,
+}
+
+#[derive(Debug, Args)]
+struct HelperArgs {
+    /// IPv4 can be routed
+    #[arg(long, hide = true)]
+    v4: bool,
+    /// IPv6 can be routed
+    #[arg(long, hide = true)]
+    v6: bool,
 }
 
 #[derive(Debug, Args)]
@@ -190,6 +214,13 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
     match verb {
         Verb::Agent(args) if args.kept => agent(args),
         Verb::Agent(args) => keep(&args, arguments.get(1..).unwrap_or_default()),
+        Verb::Run(args) => launch::run(&args),
+        Verb::RunHelper(args) => {
+            match launch::helper::run(std::os::unix::process::parent_id(), args.v4, args.v6) {
+                Ok(()) => EXIT_OK.into(),
+                Err(error) => fail(error, EXIT_FAILURE),
+            }
+        }
         Verb::Check(args) => check(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Show(args) => tell(&args.control, &Request::Show { what: args.what }, |value| {
@@ -247,6 +278,9 @@ fn agent(args: AgentArgs) -> ExitCode {
         control: args.control.unwrap_or_else(control::default_path),
         log_format: args.log_format,
         audit: args.audit,
+        quiet: args.quiet,
+        enrol: args.enrol,
+        resolvers: args.resolvers,
         take_over: args.take_over,
     };
     match agent::run(options, inherited, Some(keeper)) {

@@ -9,6 +9,7 @@ pub mod cli;
 
 pub mod agent;
 pub mod live;
+pub mod run;
 pub mod target;
 pub mod worker;
 
@@ -21,3 +22,4 @@ pub mod log;
 pub mod address;
 pub mod ca;
 pub mod explain;
+pub mod launch;

@@ -83,6 +83,7 @@ pub struct Log {
     queue: SyncSender<Message>,
     lost: Arc<AtomicU64>,
     has_audit: bool,
+    quiet: bool,
 }
 
 #[derive(Debug)]
@@ -112,11 +113,11 @@ impl Log {
     ///
     /// # Errors
     /// The audit file cannot be opened for appending, or the thread cannot start.
-    pub fn start(format: Format, audit: Option<&Path>) -> io::Result<Self> {
+    pub fn start(format: Format, quiet: bool, audit: Option<&Path>) -> io::Result<Self> {
         let audit = audit.map(open_audit).transpose()?;
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
-        let log = Self { queue, lost: Arc::clone(&lost), has_audit: audit.is_some() };
+        let log = Self { queue, lost: Arc::clone(&lost), has_audit: audit.is_some(), quiet };
         let writer = Writer { format, audit, lost, told: 0 };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&messages))?;
         Ok(log)
@@ -124,7 +125,9 @@ impl Log {
 
     /// Something happened that is as it should be.
     pub fn info(&self, event: Event) {
-        self.send(Kind::Info, event);
+        if !self.quiet {
+            self.send(Kind::Info, event);
+        }
     }
 
     /// Something happened that someone may have to look at.

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use tacit_core::dns;
 use tacit_core::policy;
 use tacit_core::proxy_protocol::{self, ProxyError};
 use tacit_core::record::{self, ContentType, KeyRefused, Open, Opener, Protection, Seal, Sealer};
@@ -42,6 +43,13 @@ pub(crate) const TARGETS: &[Target] = &[
         seeds: record_seeds,
         smoke_runs: PARSER_RUNS,
         words: &[b"\x17\x03\x03\0\x11", b"\x15\x03\x03\0\x13", b"\x16\x03\x03\x40\x11"],
+    },
+    Target {
+        name: "dns",
+        run: dns,
+        seeds: dns_seeds,
+        smoke_runs: PARSER_RUNS,
+        words: &[b"\x07example", b"\xc0\x0c", b"\0\x01\0\x01", b"\0\x05\0\x01", b"\0\x1c"],
     },
     Target {
         name: "policy",
@@ -107,6 +115,25 @@ pub(crate) const CANARY: Target = Target {
     smoke_runs: PARSER_RUNS,
     words: &[b"?!"],
 };
+
+/// A message as a query, and as the answer to the question it holds.
+fn dns(input: &[u8]) -> u64 {
+    let question = dns::question(input).ok();
+    let refused = dns::refuse(input, dns::Refusal::Refused);
+    assert!(question.is_none() || refused.is_ok(), "a question that cannot be refused");
+    let asked = dns::Question { name: "db.example".into(), asks_address: true };
+    let answers = dns::answers(input, &asked).map(|answers| answers.len());
+    outcome(&(question.map(|question| question.asks_address), refused.is_ok(), answers.ok()))
+}
+
+fn dns_seeds() -> Vec<Vec<u8>> {
+    let asked = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x02db\x07example\0\0\x01\0\x01".to_vec();
+    let mut answer = asked.clone();
+    answer[2] = 0x81;
+    answer[7] = 1;
+    answer.extend(b"\xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04\x0a\x07\0\x05");
+    vec![asked, answer]
+}
 
 fn proxy_protocol(input: &[u8]) -> u64 {
     let parsed = proxy_protocol::parse(input);

@@ -179,14 +179,18 @@ fn verbs(code: &str) -> Vec<(usize, String)> {
         }
         let mut depth = 0_usize;
         let mut fresh = true;
+        let mut since = open;
         for (at, c) in rest.char_indices().skip_while(|(at, _)| *at < open) {
             match c {
                 '{' | '(' | '[' => depth += 1,
                 '}' | ')' | ']' => depth -= 1,
-                ',' if depth == 1 => fresh = true,
+                ',' if depth == 1 => (fresh, since) = (true, at),
                 c if depth == 1 && fresh && c.is_ascii_uppercase() => {
                     let name = identifier(rest.get(at..).unwrap_or_default());
-                    verbs.push((derive + at, kebab(name)));
+                    let before = rest.get(since..at).unwrap_or_default();
+                    if words(before, "hide").next().is_none() {
+                        verbs.push((derive + at, kebab(name)));
+                    }
                     fresh = false;
                 }
                 _ => {}

@@ -226,8 +226,6 @@ fn build_rule(
         Action::Tls(Tls::Server(tls)) => {
             LiveAction::TlsServer(Arc::new(ServerSettings::new(tls, &identities, trust)?))
         }
-        // A client rule about runs takes its server name from each flow: nothing serves it yet.
-        Action::Tls(Tls::Client(_)) if rule.fixed.is_none() => LiveAction::Deny,
         Action::Tls(Tls::Client(tls)) => {
             let identity = identities.first().map(Arc::as_ref);
             LiveAction::TlsClient(Arc::new(ClientSettings::new(tls, identity, trust)?))

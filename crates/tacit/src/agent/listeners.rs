@@ -184,7 +184,7 @@ fn options(wanted: &Wanted, congestion_control: Option<&str>) -> StreamOptions {
 
 fn listener(address: &Address, wanted: &Wanted, socket: OwnedFd) -> Arc<Listener> {
     let (address, socket) = (address.clone(), Arc::new(socket));
-    Arc::new(Listener { address, socket, clear: wanted.clear })
+    Arc::new(Listener { address, socket, clear: wanted.clear, run: None })
 }
 
 fn explain(error: &io::Error) -> String {

@@ -14,9 +14,11 @@ mod install;
 pub mod keeper;
 mod listeners;
 mod reload;
+mod runs;
 mod takeover;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +37,7 @@ use crate::control::server::{self, Asked, Reply};
 use crate::control::{Display, Request, display};
 use crate::live::Live;
 use crate::log::{Event, Format, Log};
+use crate::run::Run;
 use crate::stream::connection::Table;
 use crate::stream::gate::Gates;
 use crate::worker::{Shared, Workers};
@@ -44,6 +47,7 @@ pub use install::{Checked, Materials, check_file, directory_of, name_users, name
 use keeper::Keeper;
 pub use listeners::ListenError;
 use listeners::{Opened, Wanted};
+use runs::{Enrolled, Resolvers, RunEvent, Runs};
 
 /// How often certificate, key and trust files are looked at.
 const FILES_INTERVAL: Duration = Duration::from_secs(2);
@@ -63,6 +67,12 @@ pub struct Options {
     pub log_format: Format,
     /// The audit log.
     pub audit: Option<PathBuf>,
+    /// Whether only what somebody must act on is logged.
+    pub quiet: bool,
+    /// Where launchers enrol their runs.
+    pub enrol: Option<PathBuf>,
+    /// Resolvers to ask for runs; empty: those of the host.
+    pub resolvers: Vec<SocketAddr>,
     /// Whether to take the listening sockets of the agent at the control socket.
     pub take_over: bool,
 }
@@ -78,7 +88,8 @@ pub fn run(
 ) -> Result<(), AgentError> {
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
-    let log = Log::start(options.log_format, options.audit.as_deref()).map_err(AgentError::Log)?;
+    let log = Log::start(options.log_format, options.quiet, options.audit.as_deref())
+        .map_err(AgentError::Log)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())
@@ -110,6 +121,8 @@ struct Agent {
     control: Control,
     draining: Option<Drain>,
     keeper: Option<Keeper>,
+    runs: Runs,
+    runs_made: u64,
 }
 
 /// The control socket while it is served.
@@ -134,7 +147,7 @@ impl Agent {
     ) -> Result<(Self, mpsc::Receiver<Asked>), AgentError> {
         let checked = check_file(&options.policy)
             .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
-        for warning in &checked.warnings {
+        for warning in checked.warnings.iter().filter(|_| !options.quiet) {
             log.warn(Event::new("policy").field("text", &warning.render(&file_name(&options))));
         }
         let Checked { policy, materials, .. } = checked;
@@ -192,6 +205,8 @@ impl Agent {
             control,
             draining: None,
             keeper,
+            runs: Runs::new(),
+            runs_made: 0,
         };
         agent.tell_keeper(Keeper::ready);
         Ok((agent, asked))
@@ -200,6 +215,12 @@ impl Agent {
     /// Answers the operator until the agent ends.
     async fn work(&mut self, mut requests: mpsc::Receiver<Asked>) {
         let mut files = tokio::time::interval(FILES_INTERVAL);
+        let mut launchers = match self.accept_launchers() {
+            Ok(launchers) => launchers,
+            Err(error) => {
+                return self.log.error(Event::new("ended").field("error", &error));
+            }
+        };
         let (Some(mut stop), Some(mut quit), Some(mut reload)) = (
             self.watch(SignalKind::terminate()),
             self.watch(SignalKind::interrupt()),
@@ -214,6 +235,7 @@ impl Agent {
                     // Who asked may be gone.
                     let _ = back.send(reply);
                 }
+                Some(event) = launchers.recv() => self.take_run_event(event).await,
                 _ = files.tick() => self.refresh_materials(),
                 Some(()) = reload.recv() => {
                     if let Err(reason) = self.reload().await {
@@ -230,6 +252,65 @@ impl Agent {
             }
         }
         self.log.info(Event::new("ended").field("connections-cut", &self.table.len()));
+    }
+
+    /// Opens the enrolment socket, if there is to be one.
+    fn accept_launchers(&self) -> Result<mpsc::Receiver<RunEvent>, AgentError> {
+        let (events, launchers) = mpsc::channel(runs::ENROLMENTS_MAX);
+        let Some(path) = &self.options.enrol else { return Ok(launchers) };
+        let wanted = Wanted {
+            clear: true,
+            unix: UnixSocket { mode: 0o600, owner: None, replace_stale: true },
+        };
+        let address = Address::Path(path.clone());
+        let opened = listeners::open(&address, &wanted, None).map_err(AgentError::Listen)?;
+        let listener = takeover::listen_on(&opened.listener.socket)
+            .map_err(|error| AgentError::Control(path.clone(), error))?;
+        let accept = runs::accept_launchers(listener, events, self.log.clone());
+        tokio::task::spawn_local(async move {
+            // The socket's file lives as long as it is served.
+            let _opened = opened;
+            accept.await;
+        });
+        Ok(launchers)
+    }
+
+    async fn take_run_event(&mut self, event: RunEvent) {
+        match event {
+            RunEvent::Begin { enrolment, sockets, user, back } => {
+                self.runs_made += 1;
+                let id = self.runs_made;
+                let run = Run::new(id, enrolment.name, enrolment.pid, user);
+                let resolvers = Resolvers::new(&self.options.resolvers);
+                let control = self.congestion_control.as_deref();
+                let (live, log) = (&self.live, &self.log);
+                match Enrolled::begin(Arc::new(run), sockets, live, &resolvers, control, log) {
+                    Ok(enrolled) => {
+                        let mut numbers = Vec::new();
+                        for listener in &enrolled.listeners {
+                            self.listeners_made += 1;
+                            numbers.push(self.listeners_made);
+                            self.workers.listen(self.listeners_made, listener).await;
+                        }
+                        let event = Event::new("run-began").field("run", &enrolled.run().name);
+                        self.log.info(event.field("pid", &enrolled.run().pid));
+                        self.runs.insert(id, (numbers, enrolled));
+                        // A launcher that is gone by now ends its run by that.
+                        let _ = back.send(id);
+                    }
+                    Err(error) => {
+                        self.log.error(Event::new("run-refused").field("error", &error));
+                    }
+                }
+            }
+            RunEvent::End(id) => {
+                let Some((numbers, enrolled)) = self.runs.remove(&id) else { return };
+                for number in numbers {
+                    self.workers.unlisten(number).await;
+                }
+                self.log.info(Event::new("run-ended").field("run", &enrolled.run().name));
+            }
+        }
     }
 
     fn watch(&self, kind: SignalKind) -> Option<Signal> {

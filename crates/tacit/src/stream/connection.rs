@@ -12,6 +12,7 @@ use tacit_core::flow::Address;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::live::{Live, LiveRule};
+use crate::run::Run;
 use crate::tls::{Agreed, CertificateFacts, PeerCheck};
 
 use super::intercept::{Arrival, Claim};
@@ -67,6 +68,8 @@ pub struct Record {
     pub remote: Address,
     /// What an accepted PROXY header says.
     pub proxied: Option<Box<Proxied>>,
+    /// What there is to know of a run's connection; `None` for a rule of the fixed form.
+    pub run: Option<Box<OfRun>>,
     /// The sockets, for as long as they are open.
     pub legs: OnceLock<Legs>,
     /// What the handshake gave.
@@ -85,6 +88,15 @@ pub struct Proxied {
     pub client: Address,
     /// Where it connected to.
     pub target: Address,
+}
+
+/// What there is to know of a run's connection.
+#[derive(Debug)]
+pub struct OfRun {
+    /// The run.
+    pub run: Arc<Run>,
+    /// The names the program asked for that have the address it connects to.
+    pub names: Vec<String>,
 }
 
 /// Both sockets of a connection.
@@ -168,7 +180,7 @@ impl Connection {
     /// No rule matches, or the one that does denies.
     pub fn open(live: &Live, table: &Arc<Table>, arrival: Arrival) -> Result<Admitted, Denied> {
         use crate::live::LiveAction;
-        let Arrival { mut leg, flow, place, claim } = arrival;
+        let Arrival { mut leg, flow, run, place, claim } = arrival;
         let rule = match live.lookup(&flow) {
             Some(rule) if !matches!(rule.action, LiveAction::Deny) => Arc::clone(rule),
             denied => {
@@ -193,6 +205,7 @@ impl Connection {
             local: flow.local,
             remote,
             proxied,
+            run: run.map(|run| Box::new(OfRun { run, names: flow.remote_names })),
             legs: OnceLock::new(),
             tls: OnceLock::new(),
             open: AtomicBool::new(false),

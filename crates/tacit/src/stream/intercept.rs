@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tacit_core::flow::{Address, Flow};
+use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::policy::FIXED_FLOW;
 use tacit_core::proxy_protocol::{self, Header};
 use tacit_sys::socket;
@@ -23,6 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::address;
 use crate::log::{Event, Log};
+use crate::run::Run;
 
 use super::leg::Leg;
 
@@ -40,6 +41,8 @@ pub struct Listener {
     pub socket: Arc<OwnedFd>,
     /// Whether what arrives is in clear, and must be reset rather than ended when it is cut.
     pub clear: bool,
+    /// The run whose connections arrive here; `None` for a rule of the fixed form.
+    pub run: Option<Arc<Run>>,
 }
 
 /// A connection that has just been accepted.
@@ -49,6 +52,8 @@ pub struct Arrival {
     pub leg: Leg,
     /// What rules see of it.
     pub flow: Flow,
+    /// The run it belongs to.
+    pub run: Option<Arc<Run>>,
     /// Its place among the open connections.
     pub place: OwnedSemaphorePermit,
     /// What a PROXY header said.
@@ -164,18 +169,28 @@ fn arrival(
     peer: Option<socket::SocketAddress>,
     place: OwnedSemaphorePermit,
 ) -> io::Result<Arrival> {
+    let peer = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
+    let flow = match &listener.run {
+        Some(run) => captured(run, &socket, peer)?,
+        None => accepted(listener, &socket, peer)?,
+    };
+    let leg = Leg::new(socket, listener.clear)?;
+    Ok(Arrival { leg, flow, run: listener.run.clone(), place, claim: None })
+}
+
+/// Who connected to a rule of the fixed form.
+fn accepted(listener: &Listener, socket: &OwnedFd, remote: Address) -> io::Result<Flow> {
     let local = match &listener.address {
         // The address the client really used, where the listener takes any.
         Address::Inet(_) => address::from_socket(&socket::local_address(socket.as_fd())?),
         unix => unix.clone(),
     };
-    let remote = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
     let (user, program) = match &remote {
         Address::Inet(_) => (None, None),
-        _ => owner(&socket)?,
+        _ => owner(socket)?,
     };
     let (direction, protocol) = FIXED_FLOW;
-    let flow = Flow {
+    Ok(Flow {
         direction,
         protocol,
         listen: Some(listener.address.clone()),
@@ -184,8 +199,23 @@ fn arrival(
         remote_names: Vec::new(),
         program,
         user,
-    };
-    Ok(Arrival { leg: Leg::new(socket, listener.clear)?, flow, place, claim: None })
+    })
+}
+
+/// What a run's program opened: the kernel shows the captured socket's own address as the one the
+/// program connects to.
+fn captured(run: &Run, socket: &OwnedFd, local: Address) -> io::Result<Flow> {
+    let remote = address::from_socket(&socket::local_address(socket.as_fd())?);
+    Ok(Flow {
+        direction: Direction::Outbound,
+        protocol: Protocol::Tcp,
+        listen: None,
+        local,
+        remote_names: remote.ip().map(|ip| run.names_of(ip)).unwrap_or_default(),
+        remote,
+        program: None,
+        user: Some(run.user.clone()),
+    })
 }
 
 /// Who is at the other end of a UNIX socket. The program is a label: a process may have replaced

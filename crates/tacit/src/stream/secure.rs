@@ -26,6 +26,8 @@ use super::connection::{Admitted, Connection, Legs, Record, TlsFacts};
 use super::gate::{Gates, Place};
 use super::leg::{Leg, Outgoing};
 
+/// How long dialling may take where no rule says it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes read at once during a handshake.
 const READ_BYTES: usize = 16 * 1024;
 /// How long a peer may take to read the alert that tells it why it was refused.
@@ -160,7 +162,7 @@ pub async fn establish(
             Box::pin(serve_tls(around, &connection, accepted, early, handshake)).await
         }
         LiveAction::TlsClient(settings) => {
-            let handshake = Handshake::client(settings);
+            let handshake = Handshake::client(settings, &wanted_names(connection.record()));
             Box::pin(reach_tls(around, &connection, accepted, early, handshake)).await
         }
         LiveAction::Permit | LiveAction::Deny => {
@@ -173,6 +175,17 @@ pub async fn establish(
             Ok(Secured { connection, path })
         }
         Err(failure) => Err((connection, failure)),
+    }
+}
+
+/// Whom the program wants to talk to: the names it asked for, or the address itself.
+fn wanted_names(record: &Record) -> Vec<String> {
+    match &record.run {
+        None => Vec::new(),
+        Some(of_run) if of_run.names.is_empty() => {
+            record.remote.ip().map(|ip| ip.to_string()).into_iter().collect()
+        }
+        Some(of_run) => of_run.names.clone(),
     }
 }
 
@@ -300,18 +313,20 @@ async fn dial(
     accepted: &Leg,
     clear: bool,
 ) -> Result<Leg, Failure> {
-    let (Some(fixed), Some(target)) = (record.rule.fixed(), record.rule.target.as_ref()) else {
-        return Err(Failure::Dial("the rule has no `connect`".into()));
-    };
     let options = StreamOptions {
         congestion_control: around.congestion_control.map(str::to_owned),
         reset_on_exit: clear,
     };
+    let timeout = record.rule.fixed().map_or(CONNECT_TIMEOUT, |fixed| fixed.connect_timeout);
     let work = async {
-        let mut last = format!("{target} has no address");
-        let addresses = target.addresses().await;
+        let addresses = match (&record.run, &record.rule.target) {
+            (Some(_), _) => vec![record.remote.clone()],
+            (None, Some(target)) => target.addresses().await,
+            (None, None) => Vec::new(),
+        };
+        let mut last = "the rule has no address to connect to".to_owned();
         // Each address gets an equal share of the time, so that a silent one cannot hide the rest.
-        let share = fixed.connect_timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+        let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         for address in addresses {
             match tokio::time::timeout(share, dial_one(&address, &options, clear)).await {
                 Ok(Ok(leg)) => return Ok((leg, address)),
@@ -321,10 +336,12 @@ async fn dial(
         }
         Err(Failure::Dial(last))
     };
-    let (leg, address) = within(Instant::now() + fixed.connect_timeout, unreached, work).await?;
+    let (leg, address) = within(Instant::now() + timeout, unreached, work).await?;
     let legs = Legs { accepted: accepted.downgrade(), dialled: leg.downgrade(), target: address };
     let _ = record.legs.set(legs);
-    send_proxy(fixed, record, &leg).await?;
+    if let Some(fixed) = record.rule.fixed() {
+        send_proxy(fixed, record, &leg).await?;
+    }
     Ok(leg)
 }
 

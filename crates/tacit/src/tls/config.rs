@@ -30,7 +30,8 @@ pub struct ServerSettings {
 pub struct ClientSettings {
     pub(super) config: Arc<ClientConfig>,
     pub(super) check: Arc<ServerCheck>,
-    pub(super) server_name: ServerName<'static>,
+    /// The name the rule gives; a rule about runs takes it from each flow.
+    pub(super) server_name: Option<ServerName<'static>>,
     pub(super) sends_server_name: bool,
 }
 
@@ -112,9 +113,7 @@ impl ClientSettings {
             (Verify::None { server_name }, _) => (ServerCheck::none(), server_name),
         };
         let check = Arc::new(check);
-        // With nothing to verify and nothing to send the name is only a key for tickets.
-        let server_name = ServerName::try_from(name.clone().unwrap_or_else(|| "unnamed".into()))
-            .map_err(refused)?;
+        let server_name = name.clone().map(ServerName::try_from).transpose().map_err(refused)?;
         let builder = ClientConfig::builder_with_provider(Arc::new(provider(&rule.common)))
             .with_protocol_versions(versions(&rule.common))
             .map_err(refused)?
@@ -126,8 +125,8 @@ impl ClientSettings {
                 Arc::clone(&identity.certified_key),
             ))),
         };
-        let sends_server_name =
-            rule.sni && name.is_some() && matches!(server_name, ServerName::DnsName(_));
+        let is_dns = |name: &ServerName<'_>| matches!(name, ServerName::DnsName(_));
+        let sends_server_name = rule.sni && server_name.as_ref().is_none_or(is_dns);
         config.enable_sni = sends_server_name;
         config.alpn_protocols = alpn(&rule.common);
         config.enable_secret_extraction = true;

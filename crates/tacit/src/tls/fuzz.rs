@@ -176,7 +176,7 @@ fn sides(tls13: bool) -> (Handshake, Handshake) {
         )
     });
     let (client, server) = &BOTH[usize::from(!tls13)];
-    match (Handshake::client(client), Handshake::server(server)) {
+    match (Handshake::client(client, &[]), Handshake::server(server)) {
         (Ok(client), Ok(server)) => (client, server),
         _ => panic!("the fuzzer's own set-up: no handshake begins"),
     }

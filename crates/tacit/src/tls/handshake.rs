@@ -4,6 +4,7 @@
 //! it is dropped (all but the part that makes later keys). It sees one record at a time, and so
 //! none that follow the handshake: what it would owe the peer for those could not be taken out.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -40,7 +41,7 @@ pub struct Handshake {
 }
 
 enum Side {
-    Client(Box<UnbufferedClientConnection>, Arc<ClientSettings>),
+    Client(Box<UnbufferedClientConnection>, Arc<ClientSettings>, Vec<ServerName<'static>>),
     Server(Box<UnbufferedServerConnection>, Arc<ServerSettings>),
 }
 
@@ -130,15 +131,23 @@ impl Machine for UnbufferedServerConnection {
 }
 
 impl Handshake {
-    /// Begins as client.
+    /// Begins as client. `asked` are the names the program asked for, all of which the server must
+    /// cover; they count only where the rule names none itself.
     ///
     /// # Errors
     /// The library refuses its own settings.
-    pub fn client(settings: &Arc<ClientSettings>) -> Result<Self, HandshakeFailure> {
-        let name: ServerName<'static> = settings.server_name.clone();
-        let connection = UnbufferedClientConnection::new(Arc::clone(&settings.config), name)
+    pub fn client(
+        settings: &Arc<ClientSettings>,
+        asked: &[String],
+    ) -> Result<Self, HandshakeFailure> {
+        let names = match &settings.server_name {
+            Some(name) => vec![name.clone()],
+            None => asked.iter().filter_map(|name| name.clone().try_into().ok()).collect(),
+        };
+        let first = names.first().cloned().unwrap_or_else(unnamed);
+        let connection = UnbufferedClientConnection::new(Arc::clone(&settings.config), first)
             .map_err(|error| describe(Role::Client, &error))?;
-        Ok(Self::new(Side::Client(Box::new(connection), Arc::clone(settings))))
+        Ok(Self::new(Side::Client(Box::new(connection), Arc::clone(settings), names)))
     }
 
     /// Begins as server.
@@ -170,7 +179,7 @@ impl Handshake {
         self.first_bytes.extend_from_slice(&incoming[..wanted]);
         let seen = &mut self.seen;
         let (progress, check) = verify::observe(|| match &mut self.side {
-            Side::Client(machine, _) => step(machine.as_mut(), incoming, seen, outgoing),
+            Side::Client(machine, ..) => step(machine.as_mut(), incoming, seen, outgoing),
             Side::Server(machine, _) => step(machine.as_mut(), incoming, seen, outgoing),
         });
         if check.is_some() {
@@ -209,7 +218,7 @@ impl Handshake {
     ) -> Result<Established, (HandshakeFailure, Vec<u8>)> {
         let role = self.role();
         let common = match &self.side {
-            Side::Client(machine, _) => machine.common(),
+            Side::Client(machine, ..) => machine.common(),
             Side::Server(machine, _) => machine.common(),
         };
         let chain: Vec<CertificateDer<'static>> =
@@ -217,7 +226,7 @@ impl Handshake {
         let agreed = self.agreed(common);
         let check = self.check_peer(&chain, agreed.resumed, wall_now);
         let allowed = match &self.side {
-            Side::Client(_, settings) => settings.check.allows(&check),
+            Side::Client(_, settings, _) => settings.check.allows(&check),
             Side::Server(_, settings) => {
                 settings.client_check.as_ref().is_none_or(|client| client.allows(&check))
             }
@@ -259,9 +268,12 @@ impl Handshake {
             _ => TlsVersion::V1_3,
         };
         let server_name = match &self.side {
-            Side::Client(_, settings) => {
-                settings.sends_server_name.then(|| settings.server_name.to_str().into_owned())
-            }
+            Side::Client(_, settings, names) => match names.first() {
+                Some(name @ ServerName::DnsName(_)) if settings.sends_server_name => {
+                    Some(name.to_str().into_owned())
+                }
+                _ => None,
+            },
             Side::Server(..) => None,
         };
         Agreed {
@@ -286,18 +298,31 @@ impl Handshake {
         resumed: bool,
         now: UnixTime,
     ) -> PeerCheck {
-        match (&self.side, &self.check) {
-            (_, Some(check)) if !resumed => check.clone(),
-            (Side::Client(_, settings), _) => {
-                settings.check.recheck(chain, &settings.server_name, now)
+        let seen = self.check.clone().filter(|_| !resumed);
+        match &self.side {
+            Side::Client(_, settings, names) => {
+                let recheck = |name: &ServerName<'_>| settings.check.recheck(chain, name, now);
+                let (first, others) = match names.split_first() {
+                    Some((first, others)) => (seen.unwrap_or_else(|| recheck(first)), others),
+                    None => (seen.unwrap_or_else(|| recheck(&unnamed())), &[][..]),
+                };
+                // The library checks one name; an address that has several must cover each.
+                let bad = |check: &PeerCheck| matches!(check, PeerCheck::Invalid { .. });
+                others.iter().map(recheck).find(bad).filter(|_| !bad(&first)).unwrap_or(first)
             }
-            (Side::Server(_, settings), _) => match &settings.client_check {
+            Side::Server(_, settings) => match &settings.client_check {
                 None => PeerCheck::NotAsked,
                 Some(_) if chain.is_empty() => PeerCheck::Absent,
-                Some(check) => check.recheck(chain, now),
+                Some(check) => seen.unwrap_or_else(|| check.recheck(chain, now)),
             },
         }
     }
+}
+
+/// Whom a client talks to that has nothing to verify and nothing to send: a key for tickets that
+/// no certificate covers.
+fn unnamed() -> ServerName<'static> {
+    ServerName::from(IpAddr::from(Ipv6Addr::UNSPECIFIED))
 }
 
 /// Runs the machine until it needs more input or is complete, one record after the other.
@@ -399,7 +424,7 @@ fn into_session(
 ) -> Result<Session, HandshakeFailure> {
     let fail = |error: rustls::Error| describe(role, &error);
     let (secrets, kernel, version) = match side {
-        Side::Client(machine, _) => {
+        Side::Client(machine, ..) => {
             let (secrets, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
             let version = kernel.protocol_version();
             (secrets, Kernel::Client(kernel), version)

@@ -32,6 +32,7 @@ mod proxy;
 mod relay;
 mod reload;
 mod restart;
+mod run;
 mod server_cert;
 mod show;
 mod smoke;

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use super::report::Report;
 use super::table::Value;
-use crate::flow::{Address, Flow};
+use crate::flow::{Address, Direction, Flow, Protocol};
 use crate::policy::selector::AddressSelector;
 use crate::policy::{Action, Fixed, Index, Rule, Selectors};
 
@@ -63,9 +63,16 @@ fn disagreement(address: &Address, a: &Fixed, b: &Fixed) -> Option<&'static str>
 }
 
 fn about_runs(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
-    for (_, rule) in rules.iter().filter(|(_, rule)| rule.fixed.is_none()) {
-        let message =
-            format!("rule `{}` is about runs, which the agent does not serve yet", rule.name);
+    let served = |rule: &Rule| {
+        let Selectors { direction, protocol, .. } = rule.selectors;
+        rule.fixed.is_some() || (direction, protocol) == (Direction::Outbound, Protocol::Tcp)
+    };
+    for (_, rule) in rules.iter().filter(|(_, rule)| !served(rule)) {
+        let message = format!(
+            "rule `{}` is about what runs accept or about datagrams, which is not served yet: \
+             both are refused",
+            rule.name
+        );
         let fix = "give `listen` and `connect` for a rule that works now";
         report.warning(rule.position, message, fix);
     }

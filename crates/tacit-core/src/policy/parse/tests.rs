@@ -244,7 +244,8 @@ fn warnings_name_what_was_probably_not_meant() {
          [[rule]]\nname = \"b\"\nlisten = \"[::1]:1\"\nremote = [\"10.1.0.0/16\", \
          \"10.2.0.1-10.2.0.9\"]\ndeny = true\n\
          [[rule]]\nname = \"c\"\ndirection = \"outbound\"\ntls = {{ verify = \"none\" }}\n\
-         [[rule]]\nname = \"d\"\nlisten = \"unix:/x\"\nremote = \"10.0.0.1\"\ndeny = true"
+         [[rule]]\nname = \"d\"\nlisten = \"unix:/x\"\nremote = \"10.0.0.1\"\ndeny = true\n\
+         [[rule]]\nname = \"e\"\ndirection = \"inbound\"\npermit = true"
     );
     assert_eq!(
         warnings(&text),
@@ -255,12 +256,12 @@ fn warnings_name_what_was_probably_not_meant() {
              use `tls`, which checks the name",
             "13:1: rule `b` is never reached: rule `a` in line 7 matches all that it does | put it \
              before `a`, or remove it",
-            "18:1: rule `c` is about runs, which the agent does not serve yet | give `listen` and \
-             `connect` for a rule that works now",
             "21:18: the server is not checked: anybody can be it | give `trust`, with the CA or \
              the self-signed certificate of the server",
             "25:1: `remote` matches no client of a UNIX socket | remove it; `unix-mode` says who \
              may connect",
+            "27:1: rule `e` is about what runs accept or about datagrams, which is not served \
+             yet: both are refused | give `listen` and `connect` for a rule that works now",
         ]
     );
 }

@@ -125,7 +125,7 @@ impl Ours {
     }
 
     fn client(settings: &Settings, rekey: Rekey) -> Self {
-        Self::new(Handshake::client(&settings.client).unwrap(), rekey)
+        Self::new(Handshake::client(&settings.client, &[]).unwrap(), rekey)
     }
 
     fn server(settings: &Settings, rekey: Rekey) -> Self {
@@ -215,7 +215,7 @@ struct Plain {
 
 impl Plain {
     fn client(settings: &Settings) -> Self {
-        let name = settings.client.server_name.clone();
+        let name = settings.client.server_name.clone().unwrap();
         let connection = ClientConnection::new(Arc::clone(&settings.client.config), name).unwrap();
         Self { connection: connection.into(), received: Vec::new(), closed: false }
     }

@@ -218,7 +218,8 @@ proptest! {
 #[test]
 fn a_message_in_pieces_with_garbage_behind_fails_with_an_alert() {
     let settings = settings(TLS13);
-    for handshake in [Handshake::client(&settings.client), Handshake::server(&settings.server)] {
+    for handshake in [Handshake::client(&settings.client, &[]), Handshake::server(&settings.server)]
+    {
         let mut handshake = handshake.unwrap();
         let mut incoming = b"\x16\x03\x03\x00\x01\x02".to_vec();
         let mut outgoing = Vec::new();

@@ -1,0 +1,117 @@
+//! `tacit run`: unmodified programs whose connections leave as TLS, without a word from them.
+//!
+//! Each test has a network of its own (a namespace with a loopback device and one end of a wire)
+//! in which the servers are; the run makes another inside it. As root the program under test runs
+//! as root and as an ordinary user.
+
+use std::process::Output;
+
+use crate::harness::{Lab, TACIT, text_of};
+
+/// What stands in the network of every test: a resolver that knows one name, and a TLS server
+/// there that answers HTTP.
+const NETWORK: &str = r#"
+ip link set lo up
+ip addr add 10.9.8.7/32 dev lo
+ip link add v0 type veth peer name v1
+ip link set v0 up
+ip link set v1 up
+ip addr add 192.168.77.1/24 dev v0
+ip route add default via 192.168.77.2
+python3 "$PEER" server.example 10.9.8.7 & resolver=$!
+openssl s_server -accept 10.9.8.7:8080 -cert server.example.pem -key server.example.key \
+    -www -quiet >/dev/null 2>&1 & server=$!
+trap 'kill $resolver $server' EXIT
+for try in $(seq 200); do
+    (exec 3<>/dev/tcp/10.9.8.7/8080) 2>/dev/null && [ -e resolver.ready ] && break
+    sleep 0.02
+done
+"#;
+
+const POLICY: &str = r#"
+version = 1
+[trust.ca]
+ca = "ca.pem"
+[[rule]]
+name = "orders"
+direction = "outbound"
+remote = "server.example"
+remote-ports = 8080
+tls = { trust = "ca" }
+"#;
+
+/// Runs a script in a network of its own; `run` in it is `tacit run` with the policy. As an
+/// ordinary user first, where the one who tests may choose.
+fn in_network(script: &str) -> Vec<Output> {
+    let is_root = rustix::process::geteuid().is_root();
+    let lab = Lab::new();
+    lab.tacit(&["ca", "issue", "server.example"]);
+    lab.write("run.toml", POLICY);
+    let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/resolver.py");
+    let outputs = [Some(""), is_root.then_some(ORDINARY)].into_iter().flatten().map(|user| {
+        let script = format!(
+            "{NETWORK}\nrun() {{ {user} timeout 30 \"$TACIT\" run --policy run.toml \
+             --resolver 127.0.0.1:5353 -- \"$@\"; }}\n{script}"
+        );
+        let mut command = lab.command("unshare");
+        command.args(if is_root { &["-n"][..] } else { &["-r", "-n"] });
+        command.args(["bash", "-c", &script]).env("TACIT", TACIT).env("PEER", peer);
+        let output = command.env_remove("XDG_RUNTIME_DIR").output().unwrap();
+        let _ = std::fs::remove_file(lab.path("resolver.ready"));
+        output
+    });
+    outputs.collect()
+}
+
+/// Becomes nobody in particular.
+const ORDINARY: &str = "setpriv --reuid=54321 --regid=54321 --clear-groups";
+
+fn expect(script: &str, wanted: &str) {
+    for output in in_network(script) {
+        let text = text_of(&output);
+        assert!(output.status.success() && text.contains(wanted), "{wanted}: {text}");
+    }
+}
+
+#[test]
+fn plain_curl_reaches_a_tls_server_by_its_name() {
+    expect("run curl -sS --max-time 20 http://server.example:8080/", "TLS_AES_128_GCM_SHA256");
+}
+
+#[test]
+fn a_name_that_no_rule_matches_is_not_resolved() {
+    expect(
+        "run curl -sS --max-time 20 http://other.example:8080/; [ $? = 6 ] && echo refused",
+        "refused",
+    );
+}
+
+#[test]
+fn an_address_that_no_rule_matches_is_refused_at_once() {
+    let connect = "import socket, sys\n\
+                   try: socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)\n\
+                   except OSError as error: print(type(error).__name__)";
+    for (address, port) in [("10.9.8.8", "8080"), ("10.9.8.7", "8080"), ("192.168.77.9", "22")] {
+        expect(&format!("run python3 -c '{connect}' {address} {port}"), "ConnectionRefusedError");
+    }
+}
+
+#[test]
+fn a_certificate_for_another_name_is_a_reset_and_no_byte_in_clear() {
+    let script = "kill $server; wait $server\n\
+                  openssl s_server -accept 10.9.8.7:8080 -cert localhost.pem -key localhost.key \
+                  -quiet >got 2>/dev/null & server=$!\nsleep 0.3\n\
+                  run curl -sS --max-time 20 http://server.example:8080/ 2>&1; [ $? = 56 ] \
+                  && [ ! -s got ] && echo reset";
+    expect(script, "reset");
+}
+
+#[test]
+fn the_program_is_the_same_user_and_its_status_is_passed_on() {
+    expect("run sh -c '[ $(id -u) = \"$0\" ]' $(run id -u) && echo same", "same");
+    expect("run sh -c 'exit 7'; echo status $?", "status 7");
+    expect("run sh -c 'kill -TERM $$'; echo status $?", "status 143");
+    expect("run /nonexistent; echo status $?", "status 127");
+    expect("run /; echo status $?", "status 126");
+    expect("echo nonsense = 1 >>run.toml; run true; echo status $?", "status 125");
+}
