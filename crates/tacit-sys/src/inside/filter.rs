@@ -87,6 +87,11 @@ const ABIS: &[Abi] = &[
 ];
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "system call numbers are small and positive"
+)]
 const ABIS: &[Abi] = &[Abi {
     audit_arch: None,
     variant_bits: 0,

@@ -15,6 +15,7 @@
 //!
 //! Limits: [`HIDDEN_MAX`] paths are hidden. A file that comes into being later is not.
 
+mod failure;
 mod filter;
 
 use std::ffi::CString;
@@ -30,6 +31,8 @@ use std::process::{Child, Command};
 
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::CapabilitySet;
+
+pub use failure::{StartError, Step};
 
 /// Paths that can be hidden from one program; more are an error.
 pub const HIDDEN_MAX: usize = 200;
@@ -93,74 +96,6 @@ pub struct Started {
     /// Paths that could not be hidden, each with the reason.
     pub not_hidden: Vec<String>,
 }
-
-/// Why no program runs.
-#[derive(Debug)]
-pub enum StartError {
-    /// The namespace could not be entered or made safe; the launcher's own failure.
-    Inside {
-        /// What was being done.
-        step: Step,
-        /// The kernel's answer.
-        error: io::Error,
-    },
-    /// The program itself: `NotFound`, or not to be run.
-    Program(io::Error),
-}
-
-/// A step between fork and exec.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Getting ready, before the fork.
-    Prepare,
-    /// Joining the user namespace.
-    JoinUser,
-    /// Joining the network namespace.
-    JoinNetwork,
-    /// Hiding files: never ends a start, see [`Started::not_hidden`].
-    Hide,
-    /// The system call filter.
-    Filter,
-    /// Giving up root's rights that lead out.
-    Rights,
-    /// Restoring limits, signals and ties to the parent.
-    Restore,
-}
-
-impl Step {
-    const ALL: [Self; 7] = [
-        Self::Prepare,
-        Self::JoinUser,
-        Self::JoinNetwork,
-        Self::Hide,
-        Self::Filter,
-        Self::Rights,
-        Self::Restore,
-    ];
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Prepare => "get ready to start the program",
-            Self::JoinUser => "join the user namespace",
-            Self::JoinNetwork => "join the network namespace",
-            Self::Hide => "hide files",
-            Self::Filter => "install the system call filter (CONFIG_SECCOMP_FILTER is needed)",
-            Self::Rights => "give up the rights that lead out of the namespace",
-            Self::Restore => "restore limits and signals",
-        }
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Inside { step, error } => write!(f, "cannot {}: {error}", step.text()),
-            Self::Program(error) => write!(f, "cannot run the program: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
 
 /// Starts the command inside.
 ///
@@ -340,11 +275,12 @@ fn join(namespace: RawFd, kind: libc::c_int) -> io::Result<()> {
 fn install(filter: &[libc::sock_filter]) -> io::Result<()> {
     let length = u16::try_from(filter.len()).unwrap_or(0);
     let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
+    // The kernel takes every one of these as a long.
+    let (mode, none) = (libc::c_ulong::from(libc::SECCOMP_MODE_FILTER), libc::c_ulong::from(0_u8));
     let attempt = || {
         // SAFETY: the program is live, with its length; the kernel copies it and writes nothing.
-        let result = unsafe {
-            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
-        };
+        let result =
+            unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, none, none) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
     match attempt() {

@@ -7,6 +7,8 @@ use std::fmt;
 use std::fs;
 use std::io;
 
+use rustix::thread::CapabilitySet;
+
 use crate::netlink;
 
 /// A step of [`super::create`] or [`super::sockets`].
@@ -90,6 +92,8 @@ struct Machine {
     apparmor_restricts: bool,
     has_own_root: bool,
     is_filtered: bool,
+    /// Root, but without the right to make a network namespace.
+    is_powerless_root: bool,
 }
 
 impl Machine {
@@ -105,6 +109,9 @@ impl Machine {
             apparmor_restricts: number(&format!("{kernel}/apparmor_restrict_unprivileged_userns"))
                 == Some(1),
             has_own_root: has_own_root(),
+            is_powerless_root: rustix::process::geteuid().is_root()
+                && rustix::thread::capabilities(None)
+                    .is_ok_and(|sets| !sets.effective.contains(CapabilitySet::SYS_ADMIN)),
             is_filtered: status
                 .lines()
                 .any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2")),
@@ -176,7 +183,10 @@ fn limit(machine: &Machine) -> String {
 }
 
 fn forbidden(machine: &Machine) -> String {
-    if machine.user_namespaces_allowed == Some(false) {
+    if machine.is_powerless_root {
+        "root without CAP_SYS_ADMIN, as in a container or inside another run of root's: start it \
+         as an ordinary user"
+    } else if machine.user_namespaces_allowed == Some(false) {
         "unprivileged user namespaces are switched off: set kernel.unprivileged_userns_clone=1"
     } else if machine.has_own_root {
         "this process runs in a chroot, where the kernel makes no user namespaces"
@@ -209,6 +219,8 @@ mod tests {
         assert!(text(Step::Unshare, libc::EPERM, &debian).contains("unprivileged_userns_clone"));
         let chroot = Machine { has_own_root: true, ..Machine::default() };
         assert!(text(Step::Unshare, libc::EPERM, &chroot).contains("chroot"));
+        let container = Machine { is_powerless_root: true, ..Machine::default() };
+        assert!(text(Step::Unshare, libc::EPERM, &container).contains("ordinary user"));
         let docker = Machine { is_filtered: true, ..Machine::default() };
         assert!(text(Step::Unshare, libc::EPERM, &docker).contains("seccomp"));
         let ubuntu = Machine { apparmor_restricts: true, ..Machine::default() };

@@ -2,13 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::{NamespaceError, Step, kernel_has_ipv6};
 use crate::netlink::{Netlink, Subsystem};
 use crate::transparent::{self, Kind, Wanted};
 
 /// What the helper makes once and hands over. The IPv6 ones are absent on a kernel without IPv6.
+///
+/// The helper drops its own before a program starts: a listener that stays open anywhere goes on
+/// taking connections when the agent is gone.
 #[derive(Debug)]
 pub struct Sockets {
     /// Captured TCP connections over IPv4 arrive here.
@@ -19,8 +22,10 @@ pub struct Sockets {
     pub udp4: OwnedFd,
     /// Captured IPv6 datagrams.
     pub udp6: Option<OwnedFd>,
-    /// Errors in the name of others, as ICMP packets; for IPv4.
+    /// Errors in the name of others, as whole ICMP packets.
     pub raw4: OwnedFd,
+    /// The same as ICMPv6.
+    pub raw6: Option<OwnedFd>,
     /// Changes what is captured.
     pub netfilter: Netlink,
     /// Answers who owns a connection, and what is listened on.
@@ -29,6 +34,45 @@ pub struct Sockets {
     pub network: OwnedFd,
     /// The user namespace; for root, the one everybody is in.
     pub user: OwnedFd,
+}
+
+impl Sockets {
+    /// All of them, in the order in which [`Sockets::from_descriptors`] wants them.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let always = [
+            self.network.as_fd(),
+            self.user.as_fd(),
+            self.netfilter.as_fd(),
+            self.diagnosis.as_fd(),
+            self.tcp4.as_fd(),
+            self.udp4.as_fd(),
+            self.raw4.as_fd(),
+        ];
+        let ipv6 = [&self.tcp6, &self.udp6, &self.raw6].into_iter().flatten();
+        always.into_iter().chain(ipv6.map(AsFd::as_fd)).collect()
+    }
+
+    /// Puts together what another process sent; `None` if that is not one of each.
+    #[must_use]
+    pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Option<Self> {
+        if ![7, 10].contains(&descriptors.len()) {
+            return None;
+        }
+        let mut next = descriptors.into_iter();
+        Some(Self {
+            network: next.next()?,
+            user: next.next()?,
+            netfilter: Netlink::adopt(next.next()?),
+            diagnosis: Netlink::adopt(next.next()?),
+            tcp4: next.next()?,
+            udp4: next.next()?,
+            raw4: next.next()?,
+            tcp6: next.next(),
+            udp6: next.next(),
+            raw6: next.next(),
+        })
+    }
 }
 
 /// Makes them, in the namespace of the calling thread.
@@ -41,13 +85,16 @@ pub fn sockets() -> Result<Sockets, NamespaceError> {
 
 fn make() -> io::Result<Sockets> {
     let ipv6 = kernel_has_ipv6();
-    let raw = Wanted { kind: Kind::Raw, ipv6: false, transparent: false, marked: true };
+    let raw = |ipv6| {
+        transparent::make(Wanted { kind: Kind::Raw, ipv6, transparent: false, marked: true })
+    };
     Ok(Sockets {
         tcp4: transparent::listener(false)?,
         tcp6: ipv6.then(|| transparent::listener(true)).transpose()?,
         udp4: transparent::receiver(false)?,
         udp6: ipv6.then(|| transparent::receiver(true)).transpose()?,
-        raw4: transparent::make(raw)?,
+        raw4: raw(false)?,
+        raw6: ipv6.then(|| raw(true)).transpose()?,
         netfilter: Netlink::open(Subsystem::Netfilter)?,
         diagnosis: Netlink::open(Subsystem::SocketDiagnosis)?,
         network: File::open("/proc/self/ns/net")?.into(),

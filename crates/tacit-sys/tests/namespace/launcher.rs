@@ -11,9 +11,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_sys::inside::{self, Inside, Original};
 use tacit_sys::namespace::{self, Sockets};
+use tacit_sys::netlink::Protocol;
 use tacit_sys::netlink::nft::Element;
 use tacit_sys::netlink::route::Families;
-use tacit_sys::netlink::{Netlink, Protocol};
 use tacit_sys::{descriptor, transparent};
 
 pub(crate) const BOTH: Families = Families { v4: true, v6: true };
@@ -36,31 +36,26 @@ pub(crate) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(crate) fn new(families: Families, original: &'a Original) -> Self {
+        Self::try_new(families, original).unwrap_or_else(|text| panic!("no namespace: {text}"))
+    }
+
+    /// Or the helper's reason why not.
+    pub(crate) fn try_new(families: Families, original: &'a Original) -> Result<Self, String> {
         let (mut channel, theirs) = UnixStream::pair().unwrap();
         let me = std::process::id();
         let mut command = super::role("helper", &format!("{me} {} {}", families.v4, families.v6));
-        let helper = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
+        let mut helper = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
         drop(command);
         let mut text = vec![0; 4096];
         let (length, received) = descriptor::receive(&channel, &mut text).unwrap();
-        let text = String::from_utf8_lossy(&text[..length]);
-        assert!(!received.is_empty(), "no namespace: {text}");
+        if received.is_empty() {
+            helper.wait().unwrap();
+            return Err(String::from_utf8_lossy(&text[..length]).into_owned());
+        }
         // The helper's own copies are closed: from now on these are the only ones.
         channel.read_exact(&mut [0]).unwrap();
-        let mut received = received.into_iter();
-        let mut next = || received.next().unwrap();
-        let sockets = Sockets {
-            tcp4: next(),
-            tcp6: Some(next()),
-            udp4: next(),
-            udp6: Some(next()),
-            raw4: next(),
-            netfilter: Netlink::adopt(next()),
-            diagnosis: Netlink::adopt(next()),
-            network: next(),
-            user: next(),
-        };
-        Self { sockets, original, helper, channel }
+        let sockets = Sockets::from_descriptors(received).unwrap();
+        Ok(Self { sockets, original, helper, channel })
     }
 
     pub(crate) fn start(&self, orders: &[&str]) -> Program {
@@ -169,7 +164,8 @@ pub(crate) fn help(orders: &str) {
     let missing = namespace.missing.iter().find(|what| !what.contains("congestion_control"));
     assert_eq!(missing, None);
     assert!(namespace.large_segments.v4 && namespace.large_segments.v6, "{namespace:?}");
-    hand_over(&channel, sockets);
+    descriptor::send(&channel, b"+", &sockets.descriptors()).unwrap();
+    drop(sockets);
     channel.write_all(b"+").unwrap();
     let mut request = [0; 2];
     while channel.read_exact(&mut request).is_ok() {
@@ -178,23 +174,6 @@ pub(crate) fn help(orders: &str) {
         let socket = transparent::make(wanted).unwrap();
         descriptor::send(&channel, b"+", &[socket.as_fd()]).unwrap();
     }
-}
-
-fn hand_over(channel: &File, sockets: Sockets) {
-    let (tcp6, udp6) = (sockets.tcp6.unwrap(), sockets.udp6.unwrap());
-    let all = [
-        sockets.tcp4,
-        tcp6,
-        sockets.udp4,
-        udp6,
-        sockets.raw4,
-        sockets.netfilter.into_descriptor(),
-        sockets.diagnosis.into_descriptor(),
-        sockets.network,
-        sockets.user,
-    ];
-    let borrowed: Vec<_> = all.iter().map(AsFd::as_fd).collect();
-    descriptor::send(channel, b"+", &borrowed).unwrap();
 }
 
 /// A command that is not this binary, started inside.

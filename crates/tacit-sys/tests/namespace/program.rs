@@ -20,6 +20,7 @@ pub(crate) fn run(orders: &str) {
                 kept.push(Box::new(listener));
                 "listening".to_owned()
             }),
+            "nest" => Ok(super::scenarios::nest(what)),
             "serve" => serve(what),
             "answer" => answer_one(what),
             "socket" => socket(what.parse().unwrap()),

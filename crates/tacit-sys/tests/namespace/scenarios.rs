@@ -34,6 +34,8 @@ scenarios! {
     hidden_files_read_as_empty,
     a_failed_start_says_whose_failure_it_is,
     large_sets_are_installed_and_replaced,
+    a_run_works_inside_a_run,
+    a_refused_namespace_names_the_setting,
 }
 
 const REFUSED: &str = "errno 111";
@@ -318,4 +320,41 @@ fn large_sets_are_installed_and_replaced(original: &Original) {
     assert!(answers[1].starts_with("from "), "{answers:?}");
     nft::remove(&mut run.sockets.netfilter, &many[1..]).unwrap();
     assert_eq!(run.answers(&[&last]), [REFUSED]);
+}
+
+fn a_run_works_inside_a_run(original: &Original) {
+    let run = Run::new(BOTH, original);
+    if rustix::process::geteuid().is_root() {
+        // Root inside a run is without the right to make namespaces, and is told so.
+        let [refused] = &run.answers(&["nest"])[..] else { panic!("one answer") };
+        assert!(refused.contains("root without CAP_SYS_ADMIN"), "{refused}");
+        return;
+    }
+    // Three deep: the innermost captures as the outermost does.
+    assert_eq!(run.answers(&["nest nest"]), ["10.9.8.7:8080"]);
+}
+
+/// What a program inside does to be a launcher itself; `deeper` are the orders of its program.
+pub(crate) fn nest(deeper: &str) -> String {
+    let original = Original::capture();
+    let mut run = match Run::try_new(BOTH, &original) {
+        Ok(run) => run,
+        Err(reason) => return reason,
+    };
+    if !deeper.is_empty() {
+        return run.answers(&[deeper]).remove(0);
+    }
+    let captured = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080])];
+    nft::add(&mut run.sockets.netfilter, &captured).unwrap();
+    let _program = run.start(&["tcp 10.9.8.7:8080"]);
+    accept(&run.sockets.tcp4).1.to_string()
+}
+
+fn a_refused_namespace_names_the_setting(original: &Original) {
+    // In a user namespace of its own this process may change the limit, for those below it.
+    // SAFETY: takes no pointers; this process has one thread.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWUSER) }, 0);
+    std::fs::write("/proc/sys/user/max_user_namespaces", "0").unwrap();
+    let reason = Run::try_new(BOTH, original).err().unwrap();
+    assert!(reason.contains("user.max_user_namespaces is 0"), "{reason}");
 }
