@@ -4,6 +4,9 @@
 //! in which the servers are; the run makes another inside it. As root the program under test runs
 //! as root and as an ordinary user.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Output;
 
 use crate::harness::{Lab, TACIT, text_of};
@@ -41,26 +44,54 @@ tls = { trust = "ca" }
 "#;
 
 /// Runs a script in a network of its own; `run` in it is `tacit run` with the policy. As an
-/// ordinary user first, where the one who tests may choose.
+/// ordinary user too, where the one who tests may choose.
 fn in_network(script: &str) -> Vec<Output> {
     let is_root = rustix::process::geteuid().is_root();
     let lab = Lab::new();
     lab.tacit(&["ca", "issue", "server.example"]);
     lab.write("run.toml", POLICY);
+    let public = Public::of(&lab);
     let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/resolver.py");
     let outputs = [Some(""), is_root.then_some(ORDINARY)].into_iter().flatten().map(|user| {
         let script = format!(
-            "{NETWORK}\nrun() {{ {user} timeout 30 \"$TACIT\" run --policy run.toml \
+            "{NETWORK}\nrun() {{ {user} timeout 30 ./tacit run --policy run.toml \
              --resolver 127.0.0.1:5353 -- \"$@\"; }}\n{script}"
         );
         let mut command = lab.command("unshare");
         command.args(if is_root { &["-n"][..] } else { &["-r", "-n"] });
-        command.args(["bash", "-c", &script]).env("TACIT", TACIT).env("PEER", peer);
+        command.args(["bash", "-c", &script]).current_dir(&public.directory).env("PEER", peer);
         let output = command.env_remove("XDG_RUNTIME_DIR").output().unwrap();
-        let _ = std::fs::remove_file(lab.path("resolver.ready"));
+        let _ = std::fs::remove_file(public.directory.join("resolver.ready"));
         output
     });
     outputs.collect()
+}
+
+/// A copy of the lab, with the program under test, where every user can read it: the sources may
+/// stand in a directory that only one may enter.
+struct Public {
+    directory: PathBuf,
+}
+
+impl Public {
+    fn of(lab: &Lab) -> Self {
+        let name = lab.directory.file_name().unwrap();
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
+        for file in std::fs::read_dir(&lab.directory).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), directory.join(file.file_name())).unwrap();
+        }
+        std::fs::copy(TACIT, directory.join("tacit")).unwrap();
+        Self { directory }
+    }
+}
+
+impl Drop for Public {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
 }
 
 /// Becomes nobody in particular.
