@@ -28,16 +28,6 @@ const WATCHED: [libc::c_int; 14] = [
     libc::SIGPIPE,
 ];
 
-/// The signal mask a process had before [`watch_signals`].
-#[derive(Clone, Copy)]
-pub struct SignalMask(libc::sigset_t);
-
-impl std::fmt::Debug for SignalMask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SignalMask")
-    }
-}
-
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
@@ -59,31 +49,15 @@ pub enum ChildState {
     Stopped(i32),
 }
 
-/// Holds back the signals that [`next_signal`] gives; returns the mask for [`restore_mask`].
+/// Holds back the signals that [`next_signal`] gives. The mask from before is what
+/// [`crate::inside::Original`] took down, and gives back to the program.
 ///
 /// # Errors
 /// Whatever `sigprocmask` answers.
-pub fn watch_signals() -> io::Result<SignalMask> {
-    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+pub fn watch_signals() -> io::Result<()> {
     let watched = watched_set();
-    // SAFETY: both pointers are to sets of the right type; the second is written whole.
-    let result =
-        unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const watched, before.as_mut_ptr()) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: sigprocmask succeeded and has written the set; zeroed before, it is defined anyway.
-    Ok(SignalMask(unsafe { before.assume_init() }))
-}
-
-/// Gives the process its mask back; async-signal-safe, for use between fork and exec.
-///
-/// # Errors
-/// Whatever `sigprocmask` answers.
-pub fn restore_mask(mask: &SignalMask) -> io::Result<()> {
-    // SAFETY: the pointer is to a set that sigprocmask wrote.
-    let result =
-        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const mask.0, ptr::null_mut()) };
+    // SAFETY: the pointer is to an initialised set; the old one is not asked for.
+    let result = unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const watched, ptr::null_mut()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -138,34 +112,6 @@ pub fn child_state(child: &Child) -> io::Result<Option<ChildState>> {
         status.stopping_signal().map(ChildState::Stopped),
     ];
     Ok(state.into_iter().flatten().next())
-}
-
-/// Collects children that are not `except` and have ended: orphans that came to this process.
-pub fn reap_orphans(except: u32) {
-    for child in children() {
-        if child != except
-            && let Ok(pid) = pid_of(child)
-        {
-            // Somebody else's wait may have been first.
-            let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
-        }
-    }
-}
-
-/// The children of this process, orphans included once it is a subreaper.
-#[must_use]
-pub fn children() -> Vec<u32> {
-    let pid = std::process::id();
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    text.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
-/// Makes orphans of this process's descendants its own children.
-///
-/// # Errors
-/// Whatever `prctl` answers.
-pub fn adopt_orphans() -> io::Result<()> {
-    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
 /// Sends a signal to a child by number.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustls_pki_types::UnixTime;
 use tacit_core::flow::Address;
-use tacit_core::policy::{Fixed, Tls, TlsCommon};
+use tacit_core::policy::{Fixed, TlsCommon};
 use tacit_core::proxy_protocol::{self, Header};
 use tacit_sys::socket::{self, StreamOptions};
 
@@ -427,13 +427,4 @@ async fn farewell(leg: Leg) {
         }
     };
     let _ = tokio::time::timeout(FAREWELL_WAIT_MAX, drained).await;
-}
-
-/// The `tls` table of a rule, for displays.
-#[must_use]
-pub fn tls_of(rule: &LiveRule) -> Option<&Tls> {
-    match &rule.rule.action {
-        tacit_core::policy::Action::Tls(tls) => Some(tls),
-        _ => None,
-    }
 }

@@ -5,13 +5,14 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use tacit_core::record::PAYLOAD_BYTES_MAX;
 use tacit_sys::socket;
 
 use crate::stream::connection::Connection;
 use crate::stream::leg::{Leg, Outgoing};
 use crate::stream::secure::ClearPath;
 
-use super::{BATCH_BYTES, BATCH_RECORDS_MAX, Broken, End, Held, Scratch, deliver, written};
+use super::{Broken, End, Held, Scratch, deliver, written};
 
 /// Runs both directions to the end, then ends both legs accordingly.
 pub(super) async fn run(scratch: &Scratch, path: Box<ClearPath>, connection: &Connection) -> End {
@@ -180,7 +181,7 @@ impl Copy {
                 return Poll::Ready(Ok(()));
             }
             let mut buffers = scratch.buffers.borrow_mut();
-            let asked = BATCH_BYTES / BATCH_RECORDS_MAX * scratch.batch_records();
+            let asked = PAYLOAD_BYTES_MAX * scratch.batch_records();
             let bytes = &mut buffers.bytes[..asked];
             let read = ready!(from.poll_read(cx, asked, |fd| socket::read(fd, &mut *bytes)));
             let count = read.map_err(Failure::Read)?;

@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tacit_core::record::{PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX};
+use tacit_core::record::RECORD_BYTES_MAX;
 use tokio::time::{Instant, Sleep};
 
 use crate::tls::SessionError;
@@ -42,9 +42,6 @@ pub const BATCH_RECORDS_MAX: usize = 32;
 /// Bytes that wait for slow peers on one worker, all connections together, before batches shrink
 /// to one record.
 pub const HELD_BYTES_MAX: usize = 256 << 20;
-
-/// Payload of a full batch.
-const BATCH_BYTES: usize = BATCH_RECORDS_MAX * PAYLOAD_BYTES_MAX;
 
 /// A worker's buffers, shared by its connections one after the other.
 #[derive(Debug)]

@@ -14,9 +14,7 @@ use crate::stream::leg::{Leg, Outgoing};
 use crate::stream::secure::SealedPath;
 use crate::tls::{Batch, Session, SessionError};
 
-use super::{
-    BATCH_BYTES, BATCH_RECORDS_MAX, Broken, Buffers, End, Held, Scratch, deliver, written,
-};
+use super::{BATCH_RECORDS_MAX, Broken, Buffers, End, Held, Scratch, deliver, written};
 
 /// Runs the pump to the end, then ends both legs accordingly.
 pub(super) async fn run(scratch: &Scratch, path: Box<SealedPath>, connection: &Connection) -> End {
@@ -401,5 +399,3 @@ fn write_parts(leg: &Leg, parts: &[&[u8]]) -> io::Result<usize> {
     }
     socket::write_vectored(leg.fd(), &slices[..parts.len()])
 }
-
-const _: () = assert!(BATCH_BYTES == BATCH_RECORDS_MAX * PAYLOAD_BYTES_MAX);
