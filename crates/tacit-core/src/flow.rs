@@ -128,8 +128,8 @@ pub struct Flow {
     pub direction: Direction,
     /// Its transport.
     pub protocol: Protocol,
-    /// The listening address it arrived at, if a rule of the fixed form opened that; `None` for a
-    /// flow of a run. Rules with `listen` see only the first kind, rules without only the second.
+    /// The listening address of a rule that it arrived at; `None` for what a program of a run
+    /// opens. Rules with `listen` see only the first kind, rules without only the second.
     pub listen: Option<Address>,
     /// The near end.
     pub local: Address,

@@ -16,7 +16,7 @@ use crate::cli::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, pretty, print};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  Who connects to a listening address of a rule:
+  Who connects to a listening address of a rule, of the fixed form or about a run:
     tacit explain --policy policy.toml --listen 0.0.0.0:8443 --remote 192.0.2.7:40000
   What a program opens:
     tacit explain --policy policy.toml --direction outbound \\
@@ -29,7 +29,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "ADDRESS", required_unless_present = "direction")]
     listen: Option<Address>,
     /// Who opens the connection, seen from the program
-    #[arg(long, value_enum, conflicts_with = "listen")]
+    #[arg(long, value_enum)]
     direction: Option<DirectionArg>,
     /// The transport
     #[arg(long, value_enum, default_value_t = ProtocolArg::Tcp)]
@@ -81,35 +81,37 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
         return fail(lines.join("\n"), EXIT_POLICY);
     };
     name_users(&mut policy);
-    let Some(flow) = flow(args) else {
-        return fail("say --local too: a flow of a run has two ends", EXIT_USAGE);
+    let flow = match flow(args) {
+        Ok(flow) => flow,
+        Err(next_step) => return fail(next_step, EXIT_USAGE),
     };
     let explanation = explain(&policy, &flow);
     let json = || pretty(&json!(explanation));
     print(if args.json { json() } else { format!("{explanation}\n") }, EXIT_OK)
 }
 
-fn flow(args: &ExplainArgs) -> Option<Flow> {
-    let (direction, protocol) = match args.direction {
-        None => FIXED_FLOW,
-        Some(direction) => (
-            match direction {
-                DirectionArg::Inbound => Direction::Inbound,
-                DirectionArg::Outbound => Direction::Outbound,
-            },
-            match args.protocol {
-                ProtocolArg::Tcp => Protocol::Tcp,
-                ProtocolArg::Udp => Protocol::Udp,
-            },
-        ),
+fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
+    let protocol = match args.protocol {
+        ProtocolArg::Tcp => Protocol::Tcp,
+        ProtocolArg::Udp => Protocol::Udp,
+    };
+    let (direction, protocol) = match (args.direction, &args.listen) {
+        (None | Some(DirectionArg::Inbound), Some(_)) => FIXED_FLOW,
+        (None | Some(DirectionArg::Inbound), None) => {
+            return Err("say --listen ADDRESS too: an inbound flow arrives at that of a rule");
+        }
+        (Some(DirectionArg::Outbound), None) => (Direction::Outbound, protocol),
+        (Some(DirectionArg::Outbound), Some(_)) => {
+            return Err("leave out --listen or --direction: an outbound flow arrives at no rule's");
+        }
     };
     // A program that opens a connection leaves its own end to the kernel.
-    let unbound = (direction == Direction::Outbound).then_some(Address::Unnamed);
-    Some(Flow {
+    let unbound = Address::Unnamed;
+    Ok(Flow {
         direction,
         protocol,
         listen: args.listen.clone(),
-        local: args.local.clone().or_else(|| args.listen.clone()).or(unbound)?,
+        local: args.local.clone().or_else(|| args.listen.clone()).unwrap_or(unbound),
         remote: args.remote.clone(),
         remote_names: args.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
         program: args.program.clone(),

@@ -118,14 +118,17 @@ fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
 }
 
 fn why_listen(rule: &Rule, flow: &Flow) -> String {
-    match (&rule.fixed, &flow.listen) {
-        (Some(fixed), Some(arrived)) => {
-            format!("the flow arrived at {arrived}, the rule listens at {}", list(&fixed.listen))
+    match (rule.listens(), &flow.listen) {
+        ([], None) => String::new(),
+        ([], Some(arrived)) => {
+            format!("the flow arrived at {arrived}, the rule is about what programs open")
         }
-        (Some(fixed), None) => {
-            format!("the rule listens at {}, the flow belongs to a run", list(&fixed.listen))
+        (listens, Some(arrived)) => {
+            format!("the flow arrived at {arrived}, the rule listens at {}", list(listens))
         }
-        (None, _) => "the rule is about runs, the flow arrived at a `listen`".to_owned(),
+        (listens, None) => {
+            format!("the rule listens at {}, a program opened the flow", list(listens))
+        }
     }
 }
 
@@ -192,6 +195,8 @@ deny = true
 [[rule]]
 name = "inward"
 direction = "inbound"
+listen = "127.0.0.1:8"
+local-ports = 80
 permit = true
 [[rule]]
 name = "datagrams"
@@ -250,14 +255,14 @@ deny = true
         let policy = parse(POLICY).policy.unwrap();
         let explanation = explain(&policy, &flow());
         let wanted = [
-            (2, "fixed", "the rule listens at 127.0.0.1:9, the flow belongs to a run"),
-            (6, "inward", "direction outbound is not inbound"),
-            (10, "datagrams", "protocol tcp is not udp"),
-            (15, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
-            (20, "other-port", "remote port 5432 is not in 443, 8000-8999"),
-            (25, "psql", "the program is not known, and only a deny matches then"),
-            (30, "ann", "user bob is not in ann, 1000"),
-            (35, "near", "local port 40000 is not in 1-1024"),
+            (2, "fixed", "the rule listens at 127.0.0.1:9, a program opened the flow"),
+            (6, "inward", "the rule listens at 127.0.0.1:8, a program opened the flow"),
+            (12, "datagrams", "protocol tcp is not udp"),
+            (17, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
+            (22, "other-port", "remote port 5432 is not in 443, 8000-8999"),
+            (27, "psql", "the program is not known, and only a deny matches then"),
+            (32, "ann", "user bob is not in ann, 1000"),
+            (37, "near", "local port 40000 is not in 1-1024"),
         ];
         let missed: Vec<(usize, &str, &str)> = explanation
             .earlier
@@ -268,7 +273,7 @@ deny = true
         assert_eq!(explanation.earlier[3].selector, Mismatch::Remote);
         let text = explanation.to_string();
         assert!(text.starts_with("line 2: rule `fixed` does not match: the rule listens"));
-        assert!(text.ends_with("line 41: rule `owned` matches: deny"), "unknown owner: {text}");
+        assert!(text.ends_with("line 43: rule `owned` matches: deny"), "unknown owner: {text}");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -85,6 +86,8 @@ pub struct Rule {
     pub selectors: Selectors,
     /// The sockets of a rule of the fixed form; `None` for a rule about runs.
     pub fixed: Option<Fixed>,
+    /// The way into a run; `Some` exactly for inbound rules about runs.
+    pub inbound: Option<Inbound>,
     /// What happens.
     pub action: Action,
     /// Whether each connection's start and end are logged.
@@ -97,12 +100,22 @@ impl Rule {
     /// Whether it says the same, wherever in the text it stands.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
-        let Self { name, selectors, fixed, action, log, position: _ } = self;
+        let Self { name, selectors, fixed, inbound, action, log, position: _ } = self;
         *name == other.name
             && *selectors == other.selectors
             && *fixed == other.fixed
+            && *inbound == other.inbound
             && *action == other.action
             && *log == other.log
+    }
+
+    /// Where its flows arrive, in the fixed form and in an inbound rule about runs; empty for a
+    /// rule about what programs open.
+    #[must_use]
+    pub fn listens(&self) -> &[Address] {
+        let inbound = self.inbound.as_ref().map(|inbound| inbound.listen.as_slice());
+        let fixed = self.fixed.as_ref().map(|fixed| fixed.listen.as_slice());
+        fixed.or(inbound).unwrap_or_default()
     }
 
     /// Whether the rule is about the flow; if not, what speaks against it first.
@@ -112,10 +125,9 @@ impl Rule {
     /// # Errors
     /// The first selector, in the order of [`Mismatch`], that does not hold.
     pub fn matches(&self, flow: &Flow) -> Result<(), Mismatch> {
-        let listens = match (&self.fixed, &flow.listen) {
-            (Some(fixed), Some(listen)) => fixed.listen.contains(listen),
-            (None, None) => true,
-            (Some(_), None) | (None, Some(_)) => false,
+        let listens = match &flow.listen {
+            Some(arrived) => self.listens().contains(arrived),
+            None => self.listens().is_empty(),
         };
         if !listens {
             return Err(Mismatch::Listen);
@@ -162,6 +174,15 @@ pub struct Fixed {
     pub connect_timeout: Duration,
     /// Mode and owner of UNIX sockets at `listen`.
     pub unix: UnixSocket,
+}
+
+/// The way into a run: accept at `listen` outside, carry to where the program listens inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inbound {
+    /// Where connections arrive; at least one, all with an IP address.
+    pub listen: Vec<Address>,
+    /// Where the program listens; at least one. They say where connections go and select nothing.
+    pub local_ports: Vec<RangeInclusive<u16>>,
 }
 
 /// How a UNIX socket at `listen` is made.

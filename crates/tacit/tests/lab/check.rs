@@ -149,3 +149,55 @@ fn explain_says_which_rule_and_why_not_the_others() {
     let usage = lab.run(TACIT, &["explain", "--policy", "p.toml"]);
     assert_eq!(usage.status.code(), Some(64));
 }
+
+#[test]
+fn explain_knows_who_comes_in_to_a_run() {
+    let lab = Lab::new();
+    let text = "version = 1\n\
+        [[rule]]\nname = \"guests\"\ndirection = \"inbound\"\nlisten = \"0.0.0.0:992\"\n\
+        local-ports = 23\nremote = \"10.9.0.0/16\"\ndeny = true\n\
+        [[rule]]\nname = \"telnet\"\ndirection = \"inbound\"\nlisten = \"0.0.0.0:992\"\n\
+        local-ports = 23\npermit = true\n\
+        [[rule]]\nname = \"out\"\ndirection = \"outbound\"\npermit = true\n";
+    let (code, stdout, said) = check(&lab, text, &[]);
+    assert_eq!((code, stdout.as_str(), said.as_str()), (Some(0), "policy OK, 3 rules\n", ""));
+    let explain = |words: &[&str]| {
+        let output = lab.run(TACIT, &[&["explain", "--policy", "p.toml"], words].concat());
+        let bytes = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(bytes).unwrap())
+    };
+    let (_, said) = explain(&["--listen", "0.0.0.0:992", "--remote", "192.0.2.7:40000"]);
+    assert!(said.contains("rule `guests` does not match: remote 192.0.2.7 is not in"), "{said}");
+    assert!(said.ends_with("rule `telnet` matches: permit\n"), "{said}");
+    let (_, said) = explain(&["--direction", "outbound", "--remote", "192.0.2.7:80"]);
+    assert!(said.contains("`telnet` does not match: the rule listens at 0.0.0.0:992"), "{said}");
+    assert!(said.ends_with("rule `out` matches: permit\n"), "{said}");
+    let (code, said) = explain(&["--direction", "inbound", "--remote", "192.0.2.7:80"]);
+    assert!(code == Some(64) && said.contains("say --listen ADDRESS"), "{said}");
+}
+
+#[test]
+fn rules_about_runs_say_what_they_need() {
+    let lab = Lab::new();
+    let rule = "version = 1\n[[rule]]\nname = \"r\"\ndirection = \"inbound\"\n\
+                listen = \"127.0.0.1:8443\"\nlocal-ports = 80\npermit = true\n";
+    assert_eq!(check(&lab, rule, &[]).0, Some(0));
+    for (text, place, words) in [
+        (rule.replace("listen = \"127.0.0.1:8443\"\n", ""), "2:1", "no `listen`"),
+        (rule.replace("local-ports = 80\n", ""), "2:1", "no `local-ports`"),
+        (rule.replace("127.0.0.1:8443", "unix:/x"), "5:10", "cannot be unix:/x"),
+        (format!("{rule}connect = \"127.0.0.1:1\"\n"), "8:1", "`connect` does not belong"),
+        (format!("{rule}protocol = \"udp\"\n"), "8:12", "an inbound rule is for tcp"),
+        (rule.replace("inbound", "outbound"), "5:1", "`listen` does not belong"),
+        (
+            format!("{rule}{}", RULE.replace("\"r\"", "\"s\"") + "permit = true\n"),
+            "10:10",
+            "only one of them is about a run",
+        ),
+    ] {
+        let (code, _, said) = check(&lab, &text, &[]);
+        assert_eq!(code, Some(78), "{text}\n{said}");
+        assert!(said.contains(&format!("p.toml:{place}: error: ")), "{text}\n{said}");
+        assert!(said.contains(words) && said.contains("fix: "), "{text}\n{said}");
+    }
+}

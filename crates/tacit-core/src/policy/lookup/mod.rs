@@ -47,7 +47,7 @@ pub struct Lookup {
 #[derive(Clone, Debug)]
 pub struct Index {
     tables: Vec<Table>,
-    /// Numbers of the addresses that rules listen at; 0 stands for flows of runs.
+    /// Numbers of the addresses that rules listen at; 0 stands for flows that arrived at none.
     listens: HashMap<Address, u32>,
     /// Numbers of the host names in rules, with wildcards under the name after `*.`.
     hosts: HashMap<String, u128>,
@@ -310,9 +310,11 @@ impl Builder {
     }
 
     fn listen_numbers(&mut self, rule: &Rule) -> Vec<u32> {
-        let Some(fixed) = &rule.fixed else { return vec![0] };
-        let mut numbers = Vec::with_capacity(fixed.listen.len());
-        for address in &fixed.listen {
+        if rule.listens().is_empty() {
+            return vec![0];
+        }
+        let mut numbers = Vec::with_capacity(rule.listens().len());
+        for address in rule.listens() {
             // Rules and their lists are bounded by the size of a policy text.
             let next = u32::try_from(self.listens.len() + 1).unwrap_or(u32::MAX);
             numbers.push(*self.listens.entry(address.clone()).or_insert(next));

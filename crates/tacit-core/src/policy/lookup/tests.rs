@@ -11,7 +11,7 @@ use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 
 use super::*;
-use crate::policy::{FIXED_FLOW, Fixed, Position, UnixSocket};
+use crate::policy::{FIXED_FLOW, Fixed, Inbound, Position, UnixSocket};
 
 fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
     let unix = UnixSocket { mode: 0o600, owner: None, replace_stale: false };
@@ -24,7 +24,15 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
         unix,
     });
     let position = Position::default();
-    Rule { name: "r".to_owned(), selectors, fixed, action, log: false, position }
+    let inbound = None;
+    Rule { name: "r".to_owned(), selectors, fixed, inbound, action, log: false, position }
+}
+
+/// The same rule about a run.
+fn of_run(rule: Rule) -> Rule {
+    let local_ports = vec![1..=1];
+    let inbound = rule.fixed.map(|Fixed { listen, .. }| Inbound { listen, local_ports });
+    Rule { fixed: None, inbound, ..rule }
 }
 
 fn outbound() -> Selectors {
@@ -131,13 +139,14 @@ prop_compose! {
         program in vec(program(), 0..2),
         user in vec(user(), 0..2),
         listen in vec(listen(), 0..3),
-        deny in any::<bool>(),
+        (deny, is_of_run) in any::<(bool, bool)>(),
     ) -> Rule {
         let (direction, protocol) = if listen.is_empty() { way } else { FIXED_FLOW };
         let selectors = Selectors {
             direction, protocol, local, local_ports, remote, remote_ports, program, user,
         };
-        rule(selectors, listen, if deny { Action::Deny } else { Action::Permit })
+        let rule = rule(selectors, listen, if deny { Action::Deny } else { Action::Permit });
+        if is_of_run { of_run(rule) } else { rule }
     }
 }
 

@@ -30,6 +30,7 @@ mod not_built;
 mod report;
 mod review;
 mod rule;
+mod run;
 mod table;
 mod tls;
 mod value;

@@ -18,9 +18,6 @@ pub(super) fn not_built(scope: Scope, word: &str) -> Option<&'static NotBuilt> {
     NOT_BUILT.iter().find(|planned| planned.scope == scope && planned.word == word)
 }
 
-/// `listen` with `local-ports`: an inbound port opened outside before the program of a run starts.
-pub(super) const LISTEN_FOR_RUN: &str = "`listen` together with `local-ports`";
-
 const NOT_BUILT: &[NotBuilt] = &[
     NotBuilt {
         scope: Scope::Policy,

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use super::report::Report;
 use super::table::Value;
-use crate::flow::{Address, Direction, Flow, Protocol};
+use crate::flow::{Address, Flow};
 use crate::policy::selector::AddressSelector;
 use crate::policy::{Action, Fixed, Index, Rule, Selectors};
 
@@ -30,21 +30,28 @@ pub(super) fn names(rules: &[Value<'_>]) {
 /// Reports rules that cannot stand together, and warns about those that do nothing.
 pub(super) fn rules(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
     shared_listens(rules);
-    about_runs(report, rules);
     unreachable(report, rules);
 }
 
 /// Rules may share a socket, but it is one socket: what concerns it must be said alike.
 fn shared_listens(rules: &[(&Value<'_>, &Rule)]) {
-    let mut first_at: HashMap<&Address, (&str, &Fixed)> = HashMap::new();
+    let mut first_at: HashMap<&Address, &Rule> = HashMap::new();
     for (value, rule) in rules {
-        let Some(fixed) = &rule.fixed else { continue };
-        for address in &fixed.listen {
-            let (name, first) = *first_at.entry(address).or_insert((&rule.name, fixed));
-            let Some(key) = disagreement(address, first, fixed) else { continue };
-            let message =
-                format!("rules `{name}` and `{}` share {address} but not `{key}`", rule.name);
-            let fix = format!("say the same `{key}` in both");
+        for address in rule.listens() {
+            let first = *first_at.entry(address).or_insert(rule);
+            let (key, message, fix) = match (&first.fixed, &rule.fixed) {
+                (Some(one), Some(other)) => {
+                    let Some(key) = disagreement(address, one, other) else { continue };
+                    let fix = format!("say the same `{key}` in both");
+                    (key, format!("share {address} but not `{key}`"), fix)
+                }
+                (None, None) => continue,
+                (Some(_), None) | (None, Some(_)) => {
+                    let message = format!("share {address}, and only one of them is about a run");
+                    ("listen", message, "choose another address for one of them".to_owned())
+                }
+            };
+            let message = format!("rules `{}` and `{}` {message}", first.name, rule.name);
             let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
             value.report.error(&at, message, fix);
         }
@@ -60,22 +67,6 @@ fn disagreement(address: &Address, a: &Fixed, b: &Fixed) -> Option<&'static str>
         ("replace-stale", !has_path || a.unix.replace_stale == b.unix.replace_stale),
     ];
     keys.into_iter().find(|(_, agree)| !agree).map(|(key, _)| key)
-}
-
-fn about_runs(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
-    let served = |rule: &Rule| {
-        let Selectors { direction, protocol, .. } = rule.selectors;
-        rule.fixed.is_some() || (direction, protocol) == (Direction::Outbound, Protocol::Tcp)
-    };
-    for (_, rule) in rules.iter().filter(|(_, rule)| !served(rule)) {
-        let message = format!(
-            "rule `{}` is about what runs accept or about datagrams, which is not served yet: \
-             both are refused",
-            rule.name
-        );
-        let fix = "give `listen` and `connect` for a rule that works now";
-        report.warning(rule.position, message, fix);
-    }
 }
 
 /// Most earlier rules compared with one: a policy of the largest size is reviewed within seconds.
@@ -114,7 +105,7 @@ fn typical_flow(rule: &Rule) -> Flow {
     Flow {
         direction: *direction,
         protocol: *protocol,
-        listen: rule.fixed.as_ref().and_then(|fixed| fixed.listen.first().cloned()),
+        listen: rule.listens().first().cloned(),
         local,
         remote,
         remote_names: name.into_iter().collect(),
@@ -144,11 +135,8 @@ fn typical_end(
 
 /// Whether every flow that `b` matches is matched by `a`.
 fn covers(a: &Rule, b: &Rule) -> bool {
-    let listens = match (&a.fixed, &b.fixed) {
-        (None, None) => true,
-        (Some(a), Some(b)) => b.listen.iter().all(|address| a.listen.contains(address)),
-        (Some(_), None) | (None, Some(_)) => false,
-    };
+    let listens = a.listens().is_empty() == b.listens().is_empty()
+        && b.listens().iter().all(|address| a.listens().contains(address));
     // A deny also matches owners that are not known, which others do not.
     let unknown_too = a.action == Action::Deny || b.action != Action::Deny;
     let (a, b) = (&a.selectors, &b.selectors);

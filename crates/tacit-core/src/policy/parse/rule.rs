@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use super::fixed;
 use super::names::Names;
-use super::not_built;
+use super::run;
 use super::table::{Table, Value};
-use super::tls::{self, Role, RoleDefault, ServerNameDefault, Setting};
+use super::tls::{self, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value};
-use crate::flow::{Address, Direction, Protocol};
+use crate::flow::{Address, Protocol};
 use crate::policy::selector::AddressSelector;
 use crate::policy::{Action, FIXED_FLOW, Fixed, Rule, Selectors, Target};
 
@@ -25,15 +25,16 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         .required("name", "give it one: name = \"front\"")
         .and_then(|value| value::name(&value));
     let word = action_word(&table);
-    let (selectors, fixed, setting) = if is_fixed(&table) {
+    let (selectors, fixed, inbound, setting) = if is_fixed(&table) {
         let connect = fixed::connect(&table, word == Some(Word::Deny));
         let setting = fixed_setting(connect.as_ref());
         let fixed = fixed::read(&table, connect);
-        (fixed_selectors(&table, fixed.as_ref()), fixed.map(Some), setting)
+        (fixed_selectors(&table, fixed.as_ref()), fixed.map(Some), Some(None), setting)
     } else {
-        let selectors = run_selectors(&table);
-        let setting = run_setting(selectors.as_ref());
-        (selectors, refuse_sockets(&table).then_some(None), setting)
+        let rule = run::read(&table);
+        let setting = run::setting(rule.as_ref());
+        let (selectors, inbound) = rule.map(|rule| (rule.selectors, rule.inbound)).unzip();
+        (selectors, Some(None), inbound, setting)
     };
     let tls = table.value("tls").map(|value| tls::read(&value, &setting, names));
     let action = word.and_then(|word| match word {
@@ -47,6 +48,7 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         name: name?.to_owned(),
         selectors: selectors?,
         fixed: fixed?,
+        inbound: inbound?,
         action: action?,
         log: log?,
         position,
@@ -109,9 +111,10 @@ fn said(value: &Value<'_>, word: Word) -> bool {
     }
 }
 
-/// Whether the rule opens sockets of its own.
+/// Whether the rule is of the fixed form, as far as one can tell that does not follow it.
 fn is_fixed(table: &Table<'_>) -> bool {
-    table.holds("listen") && !table.holds("local-ports")
+    let of_run = table.holds("direction") && !table.holds("connect");
+    table.holds("listen") && !table.holds("local-ports") && !of_run
 }
 
 fn fixed_setting(connect: Option<&Option<Target>>) -> Setting {
@@ -121,15 +124,6 @@ fn fixed_setting(connect: Option<&Option<Target>>) -> Setting {
         Target::Address(_) => ServerNameDefault::Nothing,
     });
     Setting { role: RoleDefault::MustBeSaid, server }
-}
-
-fn run_setting(selectors: Option<&Selectors>) -> Setting {
-    let role = match selectors.map(|selectors| selectors.direction) {
-        Some(Direction::Inbound) => RoleDefault::Is(Role::Server),
-        Some(Direction::Outbound) => RoleDefault::Is(Role::Client),
-        None => RoleDefault::Unknown,
-    };
-    Setting { role, server: Some(ServerNameDefault::Asked) }
 }
 
 fn fixed_selectors(table: &Table<'_>, fixed: Option<&Fixed>) -> Option<Selectors> {
@@ -176,63 +170,9 @@ fn warn_of_unix_clients(table: &Table<'_>, fixed: &Fixed) {
     }
 }
 
-fn run_selectors(table: &Table<'_>) -> Option<Selectors> {
-    let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
-    let fix = "say direction = \"inbound\" or \"outbound\", or give `listen` and `connect`";
-    let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
-    let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
-    let protocol =
-        table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&protocols));
-    let local = addresses(table, "local", |value| {
-        let selector = address::selector(value)?;
-        if matches!(selector, AddressSelector::Name { .. }) {
-            value.error("`local` cannot be a name", "write the address or network");
-            return None;
-        }
-        Some(selector)
-    });
-    let local_ports = ports(table, "local-ports");
-    let remote = addresses(table, "remote", address::selector);
-    let remote_ports = ports(table, "remote-ports");
-    let (program, user) = (programs(table), users(table));
-    Some(Selectors {
-        direction: direction?,
-        protocol: protocol?,
-        local: local?,
-        local_ports: local_ports?,
-        remote: remote?,
-        remote_ports: remote_ports?,
-        program: program?,
-        user: user?,
-    })
-}
+pub(super) type ReadAddress = fn(&Value<'_>) -> Option<AddressSelector>;
 
-/// Refuses what only a rule with `listen` has; whether there was nothing to refuse.
-fn refuse_sockets(table: &Table<'_>) -> bool {
-    if let Some(listen) = table.value("listen") {
-        let message = format!("{} is not built yet", not_built::LISTEN_FOR_RUN);
-        let fix = "remove `local-ports` and `direction`, and say `connect`";
-        table.report.error(&listen.name_at, message, fix);
-        return false;
-    }
-    let why = "this rule has no `listen`, so it is about the connections of a run";
-    let keys = [
-        "connect",
-        "connect-timeout",
-        "accept-proxy",
-        "send-proxy",
-        "unix-mode",
-        "unix-owner",
-        "replace-stale",
-        "clear",
-    ];
-    table.refuse(&keys, why, "remove it, or say where to `listen`");
-    !keys.into_iter().any(|key| table.holds(key))
-}
-
-type ReadAddress = fn(&Value<'_>) -> Option<AddressSelector>;
-
-fn addresses(
+pub(super) fn addresses(
     table: &Table<'_>,
     key: &'static str,
     read: ReadAddress,
@@ -240,11 +180,14 @@ fn addresses(
     table.value(key).map_or(Some(Vec::new()), |value| value.each(read))
 }
 
-fn ports(table: &Table<'_>, key: &'static str) -> Option<Vec<std::ops::RangeInclusive<u16>>> {
+pub(super) fn ports(
+    table: &Table<'_>,
+    key: &'static str,
+) -> Option<Vec<std::ops::RangeInclusive<u16>>> {
     table.value(key).map_or(Some(Vec::new()), |value| value.each(value::ports))
 }
 
-fn programs(table: &Table<'_>) -> Option<Vec<PathBuf>> {
+pub(super) fn programs(table: &Table<'_>) -> Option<Vec<PathBuf>> {
     let read = |value: &Value<'_>| {
         let path = value.string()?;
         if !path.starts_with('/') {
@@ -257,7 +200,7 @@ fn programs(table: &Table<'_>) -> Option<Vec<PathBuf>> {
     table.value("program").map_or(Some(Vec::new()), |value| value.each(read))
 }
 
-fn users(table: &Table<'_>) -> Option<Vec<String>> {
+pub(super) fn users(table: &Table<'_>) -> Option<Vec<String>> {
     let read = |value: &Value<'_>| value::name(value).map(str::to_owned);
     table.value("user").map_or(Some(Vec::new()), |value| value.each(read))
 }

@@ -134,6 +134,26 @@ fn a_client_rule_checks_the_host_it_connects_to() {
 }
 
 #[test]
+fn an_inbound_rule_about_a_run_is_a_way_in() {
+    let text = format!(
+        "{TABLES}[[rule]]\nname = \"r\"\ndirection = \"inbound\"\nlisten = [\"0.0.0.0:992\", \
+         \"[::]:992\"]\nlocal-ports = [23, \"8000-8009\"]\nremote = \"10.0.0.0/8\"\n\
+         tls = {{ identity = \"web\", client-cert = \"required\", trust = \"corp\" }}\n\
+         [[rule]]\nname = \"s\"\ndirection = \"inbound\"\nlisten = \"[::]:992\"\n\
+         local-ports = 24\npermit = true"
+    );
+    let policy = sound(&text);
+    assert_eq!(warnings(&text), [""; 0], "rules about runs may share an address");
+    let rule = &policy.rules[0];
+    assert!(matches!(&rule.action, Action::Tls(Tls::Server(_))), "the role follows: {rule:?}");
+    let inbound = rule.inbound.as_ref().unwrap();
+    assert_eq!(inbound.local_ports, [23..=23, 8000..=8009]);
+    assert_eq!(inbound.listen, rule.listens());
+    assert_eq!((rule.listens().len(), &rule.fixed), (2, &None));
+    assert_eq!(rule.selectors.local_ports, [], "they say where to, and select nothing");
+}
+
+#[test]
 fn rekey_and_versions_are_read() {
     let more = "trust = \"corp\", min-version = \"1.3\", rekey = { bytes = \"1GiB\", after = \
                 \"1h\" }, groups = [\"SECP256R1\"], alpn = \"h2\", resumption = false";
@@ -244,8 +264,7 @@ fn warnings_name_what_was_probably_not_meant() {
          [[rule]]\nname = \"b\"\nlisten = \"[::1]:1\"\nremote = [\"10.1.0.0/16\", \
          \"10.2.0.1-10.2.0.9\"]\ndeny = true\n\
          [[rule]]\nname = \"c\"\ndirection = \"outbound\"\ntls = {{ verify = \"none\" }}\n\
-         [[rule]]\nname = \"d\"\nlisten = \"unix:/x\"\nremote = \"10.0.0.1\"\ndeny = true\n\
-         [[rule]]\nname = \"e\"\ndirection = \"inbound\"\npermit = true"
+         [[rule]]\nname = \"d\"\nlisten = \"unix:/x\"\nremote = \"10.0.0.1\"\ndeny = true"
     );
     assert_eq!(
         warnings(&text),
@@ -260,8 +279,6 @@ fn warnings_name_what_was_probably_not_meant() {
              the self-signed certificate of the server",
             "25:1: `remote` matches no client of a UNIX socket | remove it; `unix-mode` says who \
              may connect",
-            "27:1: rule `e` is about what runs accept or about datagrams, which is not served \
-             yet: both are refused | give `listen` and `connect` for a rule that works now",
         ]
     );
 }

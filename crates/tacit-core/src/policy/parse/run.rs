@@ -1,0 +1,148 @@
+//! Rules about runs: what programs open, and the way in to where they listen.
+
+use super::rule::{addresses, ports, programs, users};
+use super::table::{Table, Value};
+use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
+use super::{address, value};
+use crate::flow::{Address, Direction, Protocol};
+use crate::policy::selector::AddressSelector;
+use crate::policy::{Inbound, Selectors};
+
+/// What a rule about runs says but for its action.
+pub(super) struct RunRule {
+    pub(super) selectors: Selectors,
+    /// `Some` exactly for an inbound rule.
+    pub(super) inbound: Option<Inbound>,
+}
+
+/// Reads all but the action; `None` after an error was reported.
+pub(super) fn read(table: &Table<'_>) -> Option<RunRule> {
+    let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
+    let fix = "say direction = \"inbound\" or \"outbound\", or give `listen` and `connect`";
+    let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
+    let no_sockets = refuse_sockets(table);
+    let rule = match direction? {
+        Direction::Outbound => outbound(table),
+        Direction::Inbound => inbound(table),
+    };
+    rule.filter(|_| no_sockets)
+}
+
+/// What a rule about runs says of its TLS without a word in `tls`.
+pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
+    let role = match rule.map(|rule| rule.selectors.direction) {
+        Some(Direction::Inbound) => RoleDefault::Only(Role::Server, "accepts"),
+        Some(Direction::Outbound) => RoleDefault::Only(Role::Client, "opens"),
+        None => RoleDefault::Unknown,
+    };
+    Setting { role, server: Some(ServerNameDefault::Asked) }
+}
+
+fn outbound(table: &Table<'_>) -> Option<RunRule> {
+    let why = "it is about what programs accept, and this rule is about what they open";
+    table.refuse(&["listen"], why, "remove it, or say direction = \"inbound\"");
+    let protocol = protocol(table);
+    let local = addresses(table, "local", |value| {
+        read_ip(value, "`local` cannot be a name", "write the address or network")
+    });
+    let local_ports = ports(table, "local-ports");
+    let remote = addresses(table, "remote", address::selector);
+    let remote_ports = ports(table, "remote-ports");
+    let (program, user) = (programs(table), users(table));
+    let selectors = Selectors {
+        direction: Direction::Outbound,
+        protocol: protocol?,
+        local: local?,
+        local_ports: local_ports?,
+        remote: remote?,
+        remote_ports: remote_ports?,
+        program: program?,
+        user: user?,
+    };
+    (!table.holds("listen")).then_some(RunRule { selectors, inbound: None })
+}
+
+fn inbound(table: &Table<'_>) -> Option<RunRule> {
+    table.refuse(&["local"], "`listen` says where connections arrive", "remove it");
+    let protocol = protocol(table);
+    if protocol == Some(Protocol::Udp)
+        && let Some(value) = table.value("protocol")
+    {
+        let message = "datagrams are not carried inwards: an inbound rule is for tcp";
+        value.error(message, "remove `protocol`, or say direction = \"outbound\"");
+    }
+    let listen = "say where connections arrive: listen = \"0.0.0.0:8443\"";
+    let listen = table.required("listen", listen).and_then(|value| value.each_once(read_listen));
+    let local_ports = "say where the program listens: local-ports = 8080; or remove `direction` \
+                       and give `connect`, for a rule that is not about a run";
+    let local_ports =
+        table.required("local-ports", local_ports).and_then(|value| value.each(value::ports));
+    let remote = addresses(table, "remote", |value| {
+        let message = "`remote` of an inbound rule cannot be a name: \
+                       a client shows its address alone";
+        read_ip(value, message, "write the client's address or network")
+    });
+    let remote_ports = ports(table, "remote-ports");
+    let (program, user) = (programs(table), users(table));
+    let selectors = Selectors {
+        direction: Direction::Inbound,
+        protocol: protocol.filter(|protocol| *protocol == Protocol::Tcp)?,
+        local: Vec::new(),
+        local_ports: Vec::new(),
+        remote: remote?,
+        remote_ports: remote_ports?,
+        program: program?,
+        user: user?,
+    };
+    let inbound = Inbound { listen: listen?, local_ports: local_ports? };
+    (!table.holds("local")).then_some(RunRule { selectors, inbound: Some(inbound) })
+}
+
+fn protocol(table: &Table<'_>) -> Option<Protocol> {
+    let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+    table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&protocols))
+}
+
+/// A selector other than a name.
+fn read_ip(value: &Value<'_>, message: &str, fix: &str) -> Option<AddressSelector> {
+    let selector = address::selector(value)?;
+    if matches!(selector, AddressSelector::Name { .. }) {
+        value.error(message, fix);
+        return None;
+    }
+    Some(selector)
+}
+
+/// Clients of a program in another network have an address; those of a UNIX socket would not.
+fn read_listen(value: &Value<'_>) -> Option<Address> {
+    let listen = address::listen(value)?;
+    if listen.ip().is_none() {
+        let message = format!("`listen` of an inbound rule cannot be {listen}");
+        value.error(message, "write an address with a port, as in \"0.0.0.0:8443\"");
+        return None;
+    }
+    Some(listen)
+}
+
+/// Refuses what only a rule of the fixed form has; whether there was nothing to refuse.
+fn refuse_sockets(table: &Table<'_>) -> bool {
+    let keys = [
+        "connect",
+        "connect-timeout",
+        "accept-proxy",
+        "send-proxy",
+        "unix-mode",
+        "unix-owner",
+        "replace-stale",
+        "clear",
+    ];
+    let (why, fix) = if table.holds("listen") {
+        let why = "`direction` and `local-ports` make this rule one about the connections of a run";
+        (why, "remove it, or remove those two")
+    } else {
+        let why = "this rule has no `listen`, so it is about the connections of a run";
+        (why, "remove it, or say where to `listen`")
+    };
+    table.refuse(&keys, why, fix);
+    !keys.into_iter().any(|key| table.holds(key))
+}
