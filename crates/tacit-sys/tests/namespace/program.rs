@@ -85,7 +85,8 @@ fn serve(at: &str) -> std::io::Result<String> {
 /// A name service of the program's own: answers a question of its own.
 fn answer_one(at: &str) -> std::io::Result<String> {
     let server = UdpSocket::bind(at)?;
-    let client = UdpSocket::bind("127.0.0.1:0")?;
+    let loopback = if at.starts_with('[') { "[::1]:0" } else { "127.0.0.1:0" };
+    let client = UdpSocket::bind(loopback)?;
     client.set_read_timeout(Some(PATIENCE))?;
     server.set_read_timeout(Some(PATIENCE))?;
     client.send_to(b"mine", at)?;

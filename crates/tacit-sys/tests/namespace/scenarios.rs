@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use tacit_sys::inside::{Original, StartError, Step};
+use tacit_sys::netlink::nft::Element;
 use tacit_sys::netlink::route::Families;
 use tacit_sys::netlink::{Protocol, diag, nft};
 use tacit_sys::{owner, socket, transparent};
@@ -24,6 +25,8 @@ macro_rules! scenarios {
 scenarios! {
     a_captured_connection_arrives_with_its_original_destination,
     what_is_not_captured_is_refused_and_the_sets_change_at_run_time,
+    a_change_is_one_stroke_also_where_old_and_new_overlap,
+    loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_there,
     a_dead_agent_means_refused,
     an_absent_family_is_unreachable,
     datagrams_arrive_with_their_destination_and_answers_come_from_there,
@@ -49,7 +52,7 @@ fn a_captured_connection_arrives_with_its_original_destination(original: &Origin
         element(Protocol::Tcp, "10.9.8.0", "10.9.8.255", [8080, 8080]),
         element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8000, 9000]),
     ];
-    nft::add(&mut run.sockets.netfilter, &captured).unwrap();
+    nft::change(&mut run.sockets.netfilter, &[], &captured).unwrap();
     let mut program = run.start(&["tcp 10.9.8.7:8080", "tcp [2001:db8::77]:8443"]);
     let (stream, to) = accept(&run.sockets.tcp4);
     assert_eq!(to, "10.9.8.7:8080".parse().unwrap());
@@ -68,17 +71,17 @@ fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time(original: &Or
     let everywhere = ["tcp 10.9.8.7:8080", "tcp [2001:db8::77]:8443", "udp 10.9.8.7:8080"];
     assert_eq!(run.answers(&everywhere), [REFUSED; 3]);
     let one = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8081])];
-    nft::add(&mut run.sockets.netfilter, &one).unwrap();
+    nft::change(&mut run.sockets.netfilter, &[], &one).unwrap();
     let answers = run.answers(&["tcp 10.9.8.7:8081", "tcp 10.9.8.7:8082", "udp 10.9.8.7:8080"]);
     assert!(answers[0].starts_with("from 10.0.2.15:"), "{answers:?}");
     assert_eq!(answers[1..], [REFUSED; 2]);
-    let again = nft::add(&mut run.sockets.netfilter, &one).unwrap_err();
+    let again = nft::change(&mut run.sockets.netfilter, &[], &one).unwrap_err();
     assert_eq!(again.errno(), Some(libc::EEXIST), "{again}");
-    nft::remove(&mut run.sockets.netfilter, &one).unwrap();
+    nft::change(&mut run.sockets.netfilter, &one, &[]).unwrap();
     assert_eq!(run.answers(&everywhere), [REFUSED; 3]);
-    let gone = nft::remove(&mut run.sockets.netfilter, &one).unwrap_err();
+    let gone = nft::change(&mut run.sockets.netfilter, &one, &[]).unwrap_err();
     assert_eq!(gone.errno(), Some(libc::ENOENT), "{gone}");
-    nft::add(&mut run.sockets.netfilter, &one).unwrap();
+    nft::change(&mut run.sockets.netfilter, &[], &one).unwrap();
     let other = [element(Protocol::Tcp, "2001:db8::", "2001:db8::ffff", [1, 65535])];
     nft::replace_all(&mut run.sockets.netfilter, &other).unwrap();
     let answers = run.answers(&everywhere);
@@ -88,6 +91,82 @@ fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time(original: &Or
     assert_eq!(run.answers(&everywhere), [REFUSED; 3], "without rules nothing leaves either");
 }
 
+fn a_change_is_one_stroke_also_where_old_and_new_overlap(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    let whole = element(Protocol::Tcp, "10.9.8.0", "10.9.8.255", [80, 90]);
+    let part = element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [85, 85]);
+    let other = element(Protocol::Tcp, "10.9.9.0", "10.9.9.255", [80, 80]);
+    let change = |run: &mut Run<'_>, remove: &[Element], add: &[Element]| {
+        nft::change(&mut run.sockets.netfilter, remove, add)
+    };
+    change(&mut run, &[], &[whole]).unwrap();
+    change(&mut run, &[whole], &[part, other]).unwrap();
+    let orders = ["tcp 10.9.8.7:85", "tcp 10.9.9.1:80", "tcp 10.9.8.8:85"];
+    let answers = run.answers(&orders);
+    assert!(answers[..2].iter().all(|answer| answer.starts_with("from ")), "{answers:?}");
+    assert_eq!(answers[2], REFUSED);
+    // One that is refused changes nothing: neither of these is there after it.
+    let refused = change(&mut run, &[part, whole], &[]).unwrap_err();
+    assert_eq!(refused.errno(), Some(libc::ENOENT), "{refused}");
+    let refused = change(&mut run, &[part], &[whole, other]).unwrap_err();
+    assert_eq!(refused.errno(), Some(libc::EEXIST), "{refused}");
+    assert_eq!(run.answers(&orders)[2], REFUSED);
+    change(&mut run, &[part, other], &[whole]).unwrap();
+    assert!(run.answers(&orders)[2].starts_with("from "));
+}
+
+fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_there(
+    original: &Original,
+) {
+    let mut run = Run::new(BOTH, original);
+    let ports = [5432, 5433];
+    let captured = [
+        element(Protocol::Tcp, "127.0.0.1", "127.0.0.1", ports),
+        element(Protocol::Tcp, "::1", "::1", ports),
+        element(Protocol::Udp, "127.0.0.1", "127.0.0.1", ports),
+        element(Protocol::Udp, "::1", "::1", ports),
+    ];
+    nft::change(&mut run.sockets.netfilter, &[], &captured).unwrap();
+    for (to, ipv6) in [("127.0.0.1:5432", false), ("[::1]:5432", true)] {
+        let mut program = run.start(&[&format!("tcp {to}"), &format!("udp {to}")]);
+        let listener = if ipv6 { run.sockets.tcp6.as_ref().unwrap() } else { &run.sockets.tcp4 };
+        assert_eq!(accept(listener).1, to.parse().unwrap());
+        assert!(program.answer().starts_with("from "), "{to}");
+        let receiver = if ipv6 { run.sockets.udp6.as_ref().unwrap() } else { &run.sockets.udp4 };
+        wait(receiver.as_fd());
+        let datagram = transparent::receive(receiver.as_fd(), &mut [0; 64]).unwrap();
+        assert_eq!(datagram.destination, to.parse().unwrap());
+        let answering = run.stand_in_socket(Protocol::Udp, ipv6);
+        transparent::stand_in(answering.as_fd(), datagram.destination, datagram.source).unwrap();
+        socket::write(answering.as_fd(), b"answer").unwrap();
+        assert_eq!(program.answer(), "answer", "{to}");
+    }
+    let closed = ["tcp 127.0.0.1:5431", "tcp [::1]:5431", "udp 127.0.0.1:5431", "udp [::1]:5431"];
+    assert_eq!(run.answers(&closed), [REFUSED; 4], "a closed port is the kernel's own refusal");
+    for (at, own) in [("127.0.0.1:5432", "0.0.0.0:5433"), ("[::1]:5432", "[::]:5433")] {
+        let reached = own.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]");
+        let orders = [
+            format!("listen {at}"),
+            format!("tcp {at}"),
+            format!("listen {own}"),
+            format!("tcp {reached}"),
+            format!("answer {at}"),
+        ];
+        let orders: Vec<_> = orders.iter().map(String::as_str).collect();
+        let answers = run.answers(&orders);
+        assert!(answers[1].starts_with("from ") && answers[3].starts_with("from "), "{answers:?}");
+        assert_eq!(answers[4], "mine");
+    }
+    for listener in [&run.sockets.tcp4, run.sockets.tcp6.as_ref().unwrap()] {
+        assert!(socket::accept(listener.as_fd()).is_err(), "the program took its own");
+    }
+    let null = || std::fs::File::open("/dev/null").unwrap().into();
+    (run.sockets.tcp4, run.sockets.udp4) = (null(), null());
+    (run.sockets.tcp6, run.sockets.udp6) = (None, None);
+    let orders = ["tcp 127.0.0.1:5432", "tcp [::1]:5432", "udp 127.0.0.1:5432", "udp [::1]:5432"];
+    assert_eq!(run.answers(&orders), [REFUSED; 4], "without an agent");
+}
+
 fn a_dead_agent_means_refused(original: &Original) {
     let mut run = Run::new(BOTH, original);
     let captured = [
@@ -95,7 +174,7 @@ fn a_dead_agent_means_refused(original: &Original) {
         element(Protocol::Udp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
         element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
     ];
-    nft::add(&mut run.sockets.netfilter, &captured).unwrap();
+    nft::change(&mut run.sockets.netfilter, &[], &captured).unwrap();
     // What stays open here is what the run's own bookkeeping needs; no socket of the agent.
     let null = || std::fs::File::open("/dev/null").unwrap().into();
     run.sockets.tcp4 = null();
@@ -132,7 +211,7 @@ fn datagrams_arrive_with_their_destination_and_answers_come_from_there(original:
         let destination: SocketAddr = to.parse().unwrap();
         let address = destination.ip().to_string();
         let captured = [element(Protocol::Udp, &address, &address, [5000, 5000])];
-        nft::add(&mut run.sockets.netfilter, &captured).unwrap();
+        nft::change(&mut run.sockets.netfilter, &[], &captured).unwrap();
         let mut program = run.start(&[&format!("udp {to}")]);
         let receiver = if ipv6 { run.sockets.udp6.as_ref().unwrap() } else { &run.sockets.udp4 };
         wait(receiver.as_fd());
@@ -206,7 +285,7 @@ fn the_owner_of_a_connection_is_known(original: &Original) {
         element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
         element(Protocol::Udp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
     ];
-    nft::add(&mut run.sockets.netfilter, &captured).unwrap();
+    nft::change(&mut run.sockets.netfilter, &[], &captured).unwrap();
     let program = run.start(&["tcp 10.9.8.7:8080", "send 10.9.8.7:8080"]);
     let (stream, to) = accept(&run.sockets.tcp4);
     let from = socket::peer_address(stream.as_fd()).unwrap().unwrap();
@@ -307,7 +386,7 @@ fn large_sets_are_installed_and_replaced(original: &Original) {
     let many: Vec<_> = (0..count)
         .map(|number| element(Protocol::Tcp, &address(number), &address(number), [443, 443]))
         .collect();
-    nft::add(&mut run.sockets.netfilter, &many).unwrap();
+    nft::change(&mut run.sockets.netfilter, &[], &many).unwrap();
     let last = format!("tcp [{}]:443", address(count - 1));
     let next = format!("tcp [{}]:443", address(count));
     let answers = run.answers(&[&last, &next]);
@@ -318,7 +397,7 @@ fn large_sets_are_installed_and_replaced(original: &Original) {
     let answers = run.answers(&[&first, &last]);
     assert_eq!(answers[0], REFUSED);
     assert!(answers[1].starts_with("from "), "{answers:?}");
-    nft::remove(&mut run.sockets.netfilter, &many[1..]).unwrap();
+    nft::change(&mut run.sockets.netfilter, &many[1..], &[]).unwrap();
     assert_eq!(run.answers(&[&last]), [REFUSED]);
 }
 
@@ -345,7 +424,7 @@ pub(crate) fn nest(deeper: &str) -> String {
         return run.answers(&[deeper]).remove(0);
     }
     let captured = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080])];
-    nft::add(&mut run.sockets.netfilter, &captured).unwrap();
+    nft::change(&mut run.sockets.netfilter, &[], &captured).unwrap();
     let _program = run.start(&["tcp 10.9.8.7:8080"]);
     accept(&run.sockets.tcp4).1.to_string()
 }

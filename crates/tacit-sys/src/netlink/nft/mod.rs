@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`install`] once, inside the namespace; from then on any process that holds the socket, also
-//! one outside, changes the sets with [`add`], [`remove`] and [`replace_all`].
+//! one outside, changes the sets with [`change`] and [`replace_all`].
 //!
 //! The caller keeps its own copy of what the sets hold, and keeps the elements of one set disjoint:
 //! the kernel refuses an element that overlaps another (`EEXIST`), and a refused batch costs a
@@ -74,26 +74,19 @@ pub fn uninstall(netfilter: &mut Netlink) -> Result<(), Error> {
     commit(netfilter, vec![message])
 }
 
-/// Captures the elements, from now on.
+/// Refuses what `remove` names and captures what `add` names, at one stroke: a packet meets the
+/// sets as they were or as they will be. Each element must be removed as it was added.
+///
+/// Above [`ELEMENTS_PER_BATCH_MAX`] in all it takes several strokes, the removals first.
 ///
 /// # Errors
-/// The kernel's (`EEXIST`: overlaps one that is there), or an element that is upside down.
-pub fn add(netfilter: &mut Netlink, elements: &[Element]) -> Result<(), Error> {
-    check(elements)?;
-    for batch in elements.chunks(ELEMENTS_PER_BATCH_MAX) {
-        commit(netfilter, change(ADDING, batch))?;
-    }
-    Ok(())
-}
-
-/// Refuses what the elements name, from now on. Each must be as it was added.
-///
-/// # Errors
-/// The kernel's (`ENOENT`: not there), or an element that is upside down.
-pub fn remove(netfilter: &mut Netlink, elements: &[Element]) -> Result<(), Error> {
-    check(elements)?;
-    for batch in elements.chunks(ELEMENTS_PER_BATCH_MAX) {
-        commit(netfilter, change(REMOVING, batch))?;
+/// The kernel's (`EEXIST`: overlaps one that is there, `ENOENT`: not there), or an element that is
+/// upside down. The stroke that failed changed nothing.
+pub fn change(netfilter: &mut Netlink, remove: &[Element], add: &[Element]) -> Result<(), Error> {
+    check(remove)?;
+    check(add)?;
+    for messages in strokes(remove, add) {
+        commit(netfilter, messages)?;
     }
     Ok(())
 }
@@ -106,9 +99,19 @@ pub fn replace_all(netfilter: &mut Netlink, elements: &[Element]) -> Result<(), 
     check(elements)?;
     let (first, rest) = elements.split_at(elements.len().min(ELEMENTS_PER_BATCH_MAX));
     let mut messages: Vec<_> = Set::ALL.map(Set::emptying).into();
-    messages.extend(change(ADDING, first));
+    messages.extend(list(ADDING, first));
     commit(netfilter, messages)?;
-    add(netfilter, rest)
+    change(netfilter, &[], rest)
+}
+
+/// The messages of each transaction, none with more elements than it may have.
+fn strokes(remove: &[Element], add: &[Element]) -> Vec<Vec<Message>> {
+    if remove.len() + add.len() <= ELEMENTS_PER_BATCH_MAX {
+        let both: Vec<_> = list(REMOVING, remove).into_iter().chain(list(ADDING, add)).collect();
+        return if both.is_empty() { Vec::new() } else { vec![both] };
+    }
+    let removals = remove.chunks(ELEMENTS_PER_BATCH_MAX).map(|some| list(REMOVING, some));
+    removals.chain(add.chunks(ELEMENTS_PER_BATCH_MAX).map(|some| list(ADDING, some))).collect()
 }
 
 fn check(elements: &[Element]) -> Result<(), Error> {
@@ -185,7 +188,7 @@ type Change = (&'static str, u16, u16);
 const ADDING: Change = ("capturing addresses", NEWSETELEM, CREATE | NLM_F_EXCL);
 const REMOVING: Change = ("releasing addresses", DELSETELEM, NLM_F_ACK);
 
-fn change((step, kind, flags): Change, elements: &[Element]) -> Vec<Message> {
+fn list((step, kind, flags): Change, elements: &[Element]) -> Vec<Message> {
     let mut messages = Vec::new();
     for set in Set::ALL {
         let of_set: Vec<_> = elements.iter().filter(|element| Set::of(element) == set).collect();

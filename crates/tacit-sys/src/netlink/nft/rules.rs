@@ -2,14 +2,19 @@
 //!
 //! ```text
 //! the agent's own packets, and TCP past its opening        accept
-//! port 53 on 127/8 and ::1     the program listens there   accept
+//! port 53 on loopback          the program listens there   accept
 //!                              else                        to the agent, else refused
-//! own addresses                                            accept
-//! port 53 anywhere else                                    to the agent, else refused
+//! loopback and own addresses   the program listens there   accept
 //! captured address and port                                to the agent, else refused
+//! loopback and own addresses                               accept: nobody is there
+//! port 53 anywhere else                                    to the agent, else refused
 //! any other TCP, UDP                                       refused
 //! echo requests                                            dropped: nobody answers for others
 //! ```
+//!
+//! What the program serves on its own loopback stays with it. Where it serves nothing, the loopback
+//! of the machine outside may be meant: captured if a rule names it, else the program's own kernel
+//! refuses the connection as it would anywhere.
 //!
 //! A packet that finds no socket of the agent falls through to the next rule, and that refuses:
 //! without it, a program with a listener of its own on that port would be connected to itself.
@@ -37,6 +42,11 @@ const ECHO_REQUEST_V6: u8 = 128;
 const DNS: u16 = 53;
 const V4: Expression = Expression::Family(Family::V4);
 const V6: Expression = Expression::Family(Family::V6);
+const LOOPBACK_V4: [Expression; 2] = [V4, ToLoopbackV4];
+const LOOPBACK_V6: [Expression; 2] = [V6, To(IpAddr::V6(Ipv6Addr::LOCALHOST))];
+/// Where the program itself may serve.
+const OWN: [[Expression; 2]; 4] =
+    [LOOPBACK_V4, [V4, To(IpAddr::V4(OWN_V4))], LOOPBACK_V6, [V6, To(IpAddr::V6(OWN_V6))]];
 
 /// All rules; `ipv6` says whether this kernel has IPv6 at all.
 pub(super) fn all(ipv6: bool) -> Vec<Message> {
@@ -45,21 +55,15 @@ pub(super) fn all(ipv6: bool) -> Vec<Message> {
         rule("rule: the agent's own packets pass", &[Mark(AGENT_MARK), Accept]),
         rule("rule: TCP past its opening passes", &[Transport(TCP), PastSyn, Accept]),
     ];
-    local_dns(&mut rules, &[V4, ToLoopbackV4], Redirect::V4);
+    local_dns(&mut rules, &LOOPBACK_V4, Redirect::V4);
     if ipv6 {
-        local_dns(&mut rules, &[V6, To(IpAddr::V6(Ipv6Addr::LOCALHOST))], Redirect::V6);
+        local_dns(&mut rules, &LOOPBACK_V6, Redirect::V6);
     }
-    for own in [
-        &[V4, To(IpAddr::V4(OWN_V4)), Accept],
-        &[V4, ToLoopbackV4, Accept],
-        &[V6, To(IpAddr::V6(Ipv6Addr::LOCALHOST)), Accept],
-        &[V6, To(IpAddr::V6(OWN_V6)), Accept],
-    ] {
-        rules.push(rule("rule: own addresses pass", own));
-    }
-    for (protocol, refusal) in TRANSPORTS {
-        let dns = [Transport(protocol), ToPort(DNS)];
-        push_led(&mut rules, "rule: name queries go to the agent", &dns, redirect, refusal);
+    for address in OWN {
+        for (protocol, _) in TRANSPORTS {
+            let served = [&address[..], &[Transport(protocol), OwnSocket, Accept]].concat();
+            rules.push(rule("rule: what the program serves stays with it", &served));
+        }
     }
     for (protocol, family, set, family_is) in [
         (TCP, Family::V4, "tcp4", V4),
@@ -67,8 +71,16 @@ pub(super) fn all(ipv6: bool) -> Vec<Message> {
         (UDP, Family::V4, "udp4", V4),
         (UDP, Family::V6, "udp6", V6),
     ] {
-        let what = [family_is, Transport(protocol), Captured(set, family), ToAgent(redirect)];
-        rules.push(rule("rule: captured addresses go to the agent", &what));
+        let what = [family_is, Transport(protocol), Captured(set, family)];
+        let refusal = if protocol == TCP { Reset } else { PortUnreachable };
+        push_led(&mut rules, "rule: what is captured goes to the agent", &what, redirect, refusal);
+    }
+    for address in OWN {
+        rules.push(rule("rule: own addresses pass", &[&address[..], &[Accept]].concat()));
+    }
+    for (protocol, refusal) in TRANSPORTS {
+        let dns = [Transport(protocol), ToPort(DNS)];
+        push_led(&mut rules, "rule: name queries go to the agent", &dns, redirect, refusal);
     }
     for (protocol, refusal) in TRANSPORTS {
         rules.push(rule("rule: all else is refused", &[Transport(protocol), refusal]));
@@ -148,6 +160,13 @@ mod tests {
     const ACCEPT: &str = "3000 0180 0e00 0100 696d6d65646961746500 0000 \
                           1c00 0280 0800 0100 00000000 1000 0280 0c00 0280 0800 0100 00000001";
 
+    fn compare_byte(value: &str) -> String {
+        format!(
+            "2c00 0180 0800 0100 636d7000 2000 0280 0800 0100 00000001 0800 0200 00000000 \
+             0c00 0380 0500 0100 {value} 000000"
+        )
+    }
+
     #[test]
     #[cfg(target_endian = "little")]
     fn the_mark_is_compared_in_host_order() {
@@ -162,12 +181,6 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn family_own_socket_and_redirect_byte_by_byte() {
-        let compare_byte = |value: &str| {
-            format!(
-                "2c00 0180 0800 0100 636d7000 2000 0280 0800 0100 00000001 0800 0200 00000000 \
-                 0c00 0380 0500 0100 {value} 000000"
-            )
-        };
         let wanted = format!(
             "{LOAD_FAMILY} {} \
              2400 0180 0b00 0100 736f636b657400 00 1400 0280 0800 0100 00000000 0800 0200 00000001 \
@@ -215,6 +228,49 @@ mod tests {
         assert_eq!(expressions(&four), bytes(&lookup("10", "04", "09", "74637034")));
         let six = [Captured("udp6", Family::V6)];
         assert_eq!(expressions(&six), bytes(&lookup("18", "10", "02", "75647036")));
+    }
+
+    /// How often the kernel's expression of that name stands in a rule.
+    fn count(rule: &[u8], name: &[u8]) -> usize {
+        rule.windows(name.len()).filter(|part| *part == name).count()
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn what_the_program_serves_on_loopback_stays_with_it_byte_by_byte() {
+        let rules: Vec<_> = all(true).iter().map(sealed).collect();
+        let wanted = format!(
+            "{LOAD_FAMILY} {} \
+             3400 0180 0c00 0100 7061796c6f616400 2400 0280 0800 0100 00000001 \
+             0800 0200 00000001 0800 0300 00000010 0800 0400 00000001 {} \
+             2400 0180 0900 0100 6d65746100 000000 1400 0280 0800 0200 00000010 0800 0100 00000001 \
+             {} \
+             2400 0180 0b00 0100 736f636b657400 00 1400 0280 0800 0100 00000000 0800 0200 00000001 \
+             {} {ACCEPT}",
+            compare_byte("02"),
+            compare_byte("7f"),
+            compare_byte("06"),
+            compare_byte("00"),
+        );
+        let served = [V4, ToLoopbackV4, Transport(TCP), OwnSocket, Accept];
+        assert_eq!(expressions(&served), bytes(&wanted));
+        assert!(rules.contains(&sealed(&rule("", &served))));
+    }
+
+    #[test]
+    fn own_sockets_come_before_captured_addresses_and_those_before_own_addresses() {
+        let steps: Vec<_> = all(true).iter().map(|rule| rule.step).collect();
+        let first = |step: &str| steps.iter().position(|one| one.contains(step)).unwrap();
+        let last = |step: &str| steps.iter().rposition(|one| one.contains(step)).unwrap();
+        assert!(last("serves stays with it") < first("what is captured"));
+        assert!(last("what is captured") < first("own addresses pass"));
+        assert!(last("own addresses pass") < first("all else is refused"));
+        // Each set once to lead and once to refuse, should there be no agent.
+        for set in ["tcp4", "tcp6", "udp4", "udp6"] {
+            let uses: usize =
+                all(true).iter().map(|rule| count(&sealed(rule), set.as_bytes())).sum();
+            assert_eq!(uses, 2, "{set}");
+        }
     }
 
     #[test]

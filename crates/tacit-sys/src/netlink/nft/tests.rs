@@ -63,27 +63,45 @@ fn elements_byte_by_byte() {
          1000 0a80 0c00 0100 0a0908ff 01bb 0000",
         head("5400", "0c", "0506", "74637034")
     );
-    let added = change(ADDING, &[four]);
+    let added = list(ADDING, &[four]);
     assert_eq!(added.len(), 1);
     assert_eq!(sealed(&added[0]), bytes(&wanted));
     let removed = bytes(&wanted.replacen("0c0a 0506", "0e0a 0500", 1));
-    assert_eq!(sealed(&change(REMOVING, &[four])[0]), removed);
+    assert_eq!(sealed(&list(REMOVING, &[four])[0]), removed);
     let six = element(Protocol::Udp, ["2001:db8::77", "2001:db8::77"], [53, 53]);
     let wanted = format!(
         "{} 4000 0380 3c00 0180 1c00 0180 1800 0100 20010db8000000000000000000000077 0035 0000 \
          1c00 0a80 1800 0100 20010db8000000000000000000000077 0035 0000",
         head("6c00", "0c", "0506", "75647036")
     );
-    assert_eq!(sealed(&change(ADDING, &[six])[0]), bytes(&wanted));
+    assert_eq!(sealed(&list(ADDING, &[six])[0]), bytes(&wanted));
     let emptied = bytes(&head("2c00", "0e", "0500", "74637036"));
     assert_eq!(sealed(&Set::Tcp6.emptying()), emptied);
+}
+
+#[test]
+fn what_goes_and_what_comes_is_one_transaction_up_to_the_limit() {
+    let one = element(Protocol::Tcp, ["10.0.0.1", "10.0.0.1"], [1, 2]);
+    let steps = |gone: usize, new: usize| {
+        let strokes = strokes(&vec![one; gone], &vec![one; new]);
+        let step = |message: &Message| message.step;
+        strokes.iter().map(|stroke| stroke.iter().map(step).collect()).collect::<Vec<Vec<_>>>()
+    };
+    let (going, coming) = (REMOVING.0, ADDING.0);
+    assert!(steps(0, 0).is_empty());
+    assert_eq!(steps(1, 1), [[going, coming]]);
+    let half = ELEMENTS_PER_BATCH_MAX / 2;
+    assert_eq!(steps(half, half).len(), 1);
+    let split = steps(half + 1, half);
+    assert!(split.len() == 2 && split[0].iter().all(|step| *step == going), "{split:?}");
+    assert_eq!(steps(ELEMENTS_PER_BATCH_MAX + 1, ELEMENTS_PER_BATCH_MAX + 1).len(), 4);
 }
 
 #[test]
 fn the_largest_batch_fits_one_send() {
     let six = element(Protocol::Tcp, ["::1", "::2"], [1, 2]);
     let many = vec![six; ELEMENTS_PER_BATCH_MAX];
-    let messages = change(ADDING, &many);
+    let messages = list(ADDING, &many);
     let length = |message: &Message| message.bytes_len();
     assert!(messages.iter().all(|message| length(message) < usize::from(u16::MAX)));
     let total: usize = messages.iter().map(length).sum();

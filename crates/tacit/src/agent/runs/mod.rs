@@ -141,12 +141,7 @@ impl Kernel {
         let new: Vec<_> = wanted.difference(&mirror).map(element).collect();
         let mut netfilter = self.netfilter.borrow_mut();
         let failed = |error: tacit_sys::netlink::Error| io::Error::other(error.to_string());
-        if !gone.is_empty() {
-            nft::remove(&mut netfilter, &gone).map_err(failed)?;
-        }
-        if !new.is_empty() {
-            nft::add(&mut netfilter, &new).map_err(failed)?;
-        }
+        nft::change(&mut netfilter, &gone, &new).map_err(failed)?;
         *mirror = wanted;
         Ok(())
     }
