@@ -4,6 +4,7 @@
 //! launcher --starts--> helper: create(parent, families)   user + network namespace, same uid
 //!                              sockets()                  what the agent outside works with
 //!                              --descriptors--> agent     then waits and makes more on request
+//!          --starts--> helper: join(parent, ...)           in place of one that ended
 //! launcher --inside::spawn--> program                     joins the helper's namespaces
 //! ```
 //!
@@ -22,13 +23,14 @@ mod sockets;
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use crate::netlink::route::{self, Families, LargeSegments};
 use crate::netlink::{Netlink, Subsystem, nft};
 
 pub use refusal::{NamespaceError, Step};
-pub use sockets::{Sockets, sockets};
+pub use sockets::{Netlinks, Sockets, netlinks, sockets};
 
 /// The namespace that the calling process is in now.
 #[derive(Clone, Debug)]
@@ -63,7 +65,8 @@ pub fn create(parent: u32, families: Families) -> Result<Namespace, NamespaceErr
     }
     let mut missing = Vec::new();
     let mut route = Netlink::open(Subsystem::Route).map_err(Step::Network.failed())?;
-    route::set_up(&mut route, families).map_err(Step::Network.refused())?;
+    route::bring_up(&mut route).map_err(Step::Network.refused())?;
+    route::allow(&mut route, families).map_err(Step::Network.refused())?;
     let large_segments = route::allow_large_segments(&mut route).unwrap_or_else(|error| {
         missing.push(format!("large segments on lo: {error}"));
         LargeSegments::default()
@@ -73,6 +76,28 @@ pub fn create(parent: u32, families: Families) -> Result<Namespace, NamespaceErr
     let mut netfilter = Netlink::open(Subsystem::Netfilter).map_err(Step::PacketRules.failed())?;
     nft::install(&mut netfilter, kernel_has_ipv6()).map_err(Step::PacketRules.refused())?;
     Ok(Namespace { has_own_user, large_segments, missing })
+}
+
+/// Moves the calling process into namespaces that [`create`] made and set up in a process that has
+/// ended since: the new helper has the same rights there. `parent` is as for [`create`]; `user` is
+/// `None` for root.
+///
+/// # Errors
+/// [`Step::Join`], or the step before it. The process is then of no use.
+pub fn join(
+    parent: u32,
+    network: BorrowedFd<'_>,
+    user: Option<BorrowedFd<'_>>,
+) -> Result<Netlinks, NamespaceError> {
+    lead_session().map_err(Step::Session.failed())?;
+    end_with(parent).map_err(Step::ParentDeath.failed())?;
+    if let Some(user) = user {
+        enter(user, libc::CLONE_NEWUSER).map_err(Step::Join.failed())?;
+        // A change of credentials takes it away.
+        end_with(parent).map_err(Step::ParentDeath.failed())?;
+    }
+    enter(network, libc::CLONE_NEWNET).map_err(Step::Join.failed())?;
+    netlinks()
 }
 
 /// Whether this kernel has IPv6, whatever it can route.
@@ -122,6 +147,14 @@ fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: takes no pointers; the process has one thread and none of its descriptors or memory
     // are affected by these two flags.
     let result = unsafe { libc::unshare(flags) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Moves the calling thread into a namespace of that kind.
+pub(crate) fn enter(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: takes no pointers; the descriptor is open. A process with more than one thread is
+    // refused by the kernel where that would be wrong.
+    let result = unsafe { libc::setns(namespace.as_raw_fd(), kind) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

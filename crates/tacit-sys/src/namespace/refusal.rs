@@ -11,7 +11,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::netlink;
 
-/// A step of [`super::create`] or [`super::sockets`].
+/// A step of [`super::create`], [`super::join`] or [`super::sockets`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Leaving the terminal.
@@ -20,6 +20,8 @@ pub enum Step {
     ParentDeath,
     /// Making the namespaces.
     Unshare,
+    /// Joining namespaces that are there.
+    Join,
     /// Mapping the user and group.
     Map,
     /// `lo`, addresses and routes.
@@ -36,6 +38,7 @@ impl Step {
             Self::Session => "leave the terminal",
             Self::ParentDeath => "be told of the parent's end",
             Self::Unshare => "make a user and network namespace",
+            Self::Join => "join the namespaces of the run",
             Self::Map => "map the user into the new namespace",
             Self::Network => "set up the network",
             Self::PacketRules => "install the packet rules",
@@ -149,6 +152,10 @@ fn reason(step: Step, errno: i32, machine: &Machine) -> Option<String> {
              CONFIG_NFT_REJECT is needed (modules nft_tproxy, nft_socket, nft_reject_inet)"
         }
         (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
+        (Step::Join, libc::EPERM) => {
+            "only the user who made them may, from the user namespace they were made in, with one \
+             thread"
+        }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
         (Step::Map, libc::EPERM | libc::EACCES) => {
             "the process may not write its own user map: it must not hide its memory, and no \

@@ -75,6 +75,30 @@ impl Sockets {
     }
 }
 
+/// The helper's own lines to the kernel.
+#[derive(Debug)]
+pub struct Netlinks {
+    /// Addresses and routes.
+    pub route: Netlink,
+    /// Changes what is captured.
+    pub netfilter: Netlink,
+    /// Answers who owns a connection, and what is listened on.
+    pub diagnosis: Netlink,
+}
+
+/// Opens them, in the namespace of the calling thread.
+///
+/// # Errors
+/// [`Step::Sockets`] with whatever the system calls answered.
+pub fn netlinks() -> Result<Netlinks, NamespaceError> {
+    let open = |subsystem| Netlink::open(subsystem).map_err(Step::Sockets.failed());
+    Ok(Netlinks {
+        route: open(Subsystem::Route)?,
+        netfilter: open(Subsystem::Netfilter)?,
+        diagnosis: open(Subsystem::SocketDiagnosis)?,
+    })
+}
+
 /// Makes them, in the namespace of the calling thread.
 ///
 /// # Errors

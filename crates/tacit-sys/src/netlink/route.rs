@@ -43,12 +43,23 @@ pub struct LargeSegments {
     pub v6: bool,
 }
 
-/// Brings `lo` up and leads every address of the families to it.
+/// Brings `lo` up: the namespace then has its own loopback and nothing else.
+///
+/// # Errors
+/// The kernel's.
+pub fn bring_up(route: &mut Netlink) -> Result<(), Error> {
+    let up = Message::new("bringing lo up", RTM_NEWLINK, NLM_F_ACK);
+    route.run(vec![up.fixed(&interface(IFF_UP))])
+}
+
+/// Leads every address of the families to `lo`, which is up. A family that is led there already
+/// stays so.
 ///
 /// # Errors
 /// The first step that the kernel refused; the others are done all the same.
-pub fn set_up(route: &mut Netlink, families: Families) -> Result<(), Error> {
-    route.run(messages(families))
+pub fn allow(route: &mut Netlink, families: Families) -> Result<(), Error> {
+    let messages = messages(families);
+    if messages.is_empty() { Ok(()) } else { route.run(messages) }
 }
 
 /// Lets `lo` carry large segments, less where the kernel refuses, and says what it does carry.
@@ -81,8 +92,7 @@ pub fn allow_large_segments(route: &mut Netlink) -> Result<LargeSegments, Error>
 }
 
 fn messages(families: Families) -> Vec<Message> {
-    let mut all =
-        vec![Message::new("bringing lo up", RTM_NEWLINK, NLM_F_ACK).fixed(&interface(IFF_UP))];
+    let mut all = Vec::new();
     if families.v4 {
         let own = OWN_V4.octets();
         let mut address = Message::new("giving lo the address 10.0.2.15", RTM_NEWADDR, CREATE)
@@ -154,8 +164,8 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
-/// Acknowledged, made anew, and an error if it is there (`NLM_F_CREATE`, `NLM_F_EXCL`).
-const CREATE: u16 = NLM_F_ACK | 0x400 | 0x200;
+/// Acknowledged, and made anew or put in place of what is there (`NLM_F_CREATE`, `NLM_F_REPLACE`).
+const CREATE: u16 = NLM_F_ACK | 0x400 | 0x100;
 
 /// `lo` is the first interface of every namespace.
 const LO: u32 = 1;
@@ -192,16 +202,15 @@ mod tests {
     /// The tables of these tests are written for little-endian machines.
     #[test]
     #[cfg(target_endian = "little")]
-    fn five_messages_byte_by_byte() {
+    fn four_messages_byte_by_byte() {
         let wanted = [
-            "2000 0000 1000 0500 00000000 00000000 0000 0000 01000000 01000000 01000000",
-            "2800 0000 1400 0506 00000000 00000000 02 20 00 fe 01000000 \
+            "2800 0000 1400 0505 00000000 00000000 02 20 00 fe 01000000 \
              0800 0200 0a00020f 0800 0100 0a00020f",
-            "2c00 0000 1800 0506 00000000 00000000 02 00 00 00 ff 04 fe 02 00000000 \
+            "2c00 0000 1800 0505 00000000 00000000 02 00 00 00 ff 04 fe 02 00000000 \
              0800 0400 01000000 0800 0700 0a00020f",
-            "3400 0000 1400 0506 00000000 00000000 0a 80 00 00 01000000 \
+            "3400 0000 1400 0505 00000000 00000000 0a 80 00 00 01000000 \
              1400 0100 fd007ac1000000000000000000000015 0800 0800 02000000",
-            "3800 0000 1800 0506 00000000 00000000 0a 00 00 00 ff 04 00 02 00000000 \
+            "3800 0000 1800 0505 00000000 00000000 0a 00 00 00 ff 04 00 02 00000000 \
              0800 0400 01000000 1400 0700 fd007ac1000000000000000000000015",
         ];
         let both = messages(Families { v4: true, v6: true });
@@ -215,9 +224,9 @@ mod tests {
     fn a_family_that_was_not_asked_for_is_absent() {
         let steps =
             |v4, v6| messages(Families { v4, v6 }).iter().map(|m| m.step).collect::<Vec<_>>();
-        assert_eq!(steps(false, false), ["bringing lo up"]);
+        assert!(steps(false, false).is_empty());
         assert!(steps(true, false).iter().all(|step| !step.contains("IPv6")));
-        assert_eq!(steps(false, true).len(), 3);
+        assert_eq!(steps(false, true).len(), 2);
     }
 
     #[test]

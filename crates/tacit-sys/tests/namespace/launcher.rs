@@ -11,9 +11,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_sys::inside::{self, Inside, Original};
 use tacit_sys::namespace::{self, Sockets};
-use tacit_sys::netlink::Protocol;
-use tacit_sys::netlink::nft::Element;
-use tacit_sys::netlink::route::Families;
+use tacit_sys::netlink::nft::{self, Element};
+use tacit_sys::netlink::route::{self, Families};
+use tacit_sys::netlink::{Protocol, diag};
 use tacit_sys::{descriptor, transparent};
 
 pub(crate) const BOTH: Families = Families { v4: true, v6: true };
@@ -95,6 +95,38 @@ impl<'a> Run<'a> {
     }
 }
 
+impl Run<'_> {
+    /// Kills the helper and starts another in the same namespaces. It begins with the orders that
+    /// [`rejoin`] gives itself, and then does what the first did.
+    pub(crate) fn replace_helper(&mut self) {
+        self.helper.kill().unwrap();
+        self.helper.wait().unwrap();
+        let (channel, theirs) = UnixStream::pair().unwrap();
+        let mut command = super::role("rejoin", &std::process::id().to_string());
+        self.helper = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
+        drop(command);
+        self.channel = channel;
+        let user = (!rustix::process::geteuid().is_root()).then(|| self.sockets.user.as_fd());
+        let both = [Some(self.sockets.network.as_fd()), user];
+        let namespaces: Vec<_> = both.into_iter().flatten().collect();
+        descriptor::send(&self.channel, b"+", &namespaces).unwrap();
+        self.channel.read_exact(&mut [0]).unwrap();
+    }
+}
+
+impl Run<'_> {
+    /// Waits until a program listens there. There is no event for that: ask until it does.
+    pub(crate) fn wait_for_listener(&mut self, at: SocketAddr) {
+        let listens = |run: &mut Self| {
+            let all = diag::listeners(&mut run.sockets.diagnosis, at.is_ipv6()).unwrap();
+            all.iter().any(|listener| listener.local == at)
+        };
+        while !listens(self) {
+            std::thread::yield_now();
+        }
+    }
+}
+
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         let _ = self.channel.shutdown(std::net::Shutdown::Both);
@@ -167,6 +199,27 @@ pub(crate) fn help(orders: &str) {
     descriptor::send(&channel, b"+", &sockets.descriptors()).unwrap();
     drop(sockets);
     channel.write_all(b"+").unwrap();
+    make_sockets(channel);
+}
+
+/// A helper in place of one that was killed: it joins, captures and allows for itself, and goes on.
+pub(crate) fn rejoin(orders: &str) {
+    let mut channel = File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let (_, received) = descriptor::receive(&channel, &mut [0]).unwrap();
+    let user = received.get(1).map(AsFd::as_fd);
+    let parent = orders.parse().unwrap();
+    let mut netlinks = namespace::join(parent, received[0].as_fd(), user).unwrap();
+    // What is there already may be asked for again.
+    route::allow(&mut netlinks.route, BOTH).unwrap();
+    let captured = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8081, 8081])];
+    nft::change(&mut netlinks.netfilter, &[], &captured).unwrap();
+    let listeners = diag::listeners(&mut netlinks.diagnosis, false).unwrap();
+    assert!(listeners.iter().any(|one| one.local.port() == nft::AGENT_PORT), "{listeners:?}");
+    channel.write_all(b"+").unwrap();
+    make_sockets(channel);
+}
+
+fn make_sockets(mut channel: File) {
     let mut request = [0; 2];
     while channel.read_exact(&mut request).is_ok() {
         let protocol = if request[0] == b't' { Protocol::Tcp } else { Protocol::Udp };

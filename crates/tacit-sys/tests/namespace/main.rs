@@ -41,6 +41,7 @@ extern "C" fn take_role() {
     match role.as_str() {
         "launcher" => launcher::run(&orders),
         "helper" => launcher::help(&orders),
+        "rejoin" => launcher::rejoin(&orders),
         "program" => program::run(&orders),
         other => panic!("no such role: {other}"),
     }

@@ -14,7 +14,7 @@ use super::launcher::{BOTH, Run, accept, element, start_error, wait};
 
 /// Declares each scenario and the test that runs it as each user.
 macro_rules! scenarios {
-    ($($name:ident),* $(,)?) => {
+    ($(#[test] fn $name:ident;)*) => {
         pub(crate) const ALL: &[(&str, fn(&Original))] = &[$((stringify!($name), $name)),*];
         mod tests {
             $(#[test] fn $name() { crate::as_each_user(stringify!($name)); })*
@@ -23,22 +23,23 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    a_captured_connection_arrives_with_its_original_destination,
-    what_is_not_captured_is_refused_and_the_sets_change_at_run_time,
-    a_change_is_one_stroke_also_where_old_and_new_overlap,
-    loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_there,
-    a_dead_agent_means_refused,
-    an_absent_family_is_unreachable,
-    datagrams_arrive_with_their_destination_and_answers_come_from_there,
-    name_queries_go_to_the_agent_unless_the_program_answers_itself,
-    a_program_sees_the_clients_own_address,
-    the_owner_of_a_connection_is_known,
-    a_program_has_no_rights_and_only_confined_sockets,
-    hidden_files_read_as_empty,
-    a_failed_start_says_whose_failure_it_is,
-    large_sets_are_installed_and_replaced,
-    a_run_works_inside_a_run,
-    a_refused_namespace_names_the_setting,
+    #[test] fn a_captured_connection_arrives_with_its_original_destination;
+    #[test] fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time;
+    #[test] fn a_change_is_one_stroke_also_where_old_and_new_overlap;
+    #[test] fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_there;
+    #[test] fn a_dead_agent_means_refused;
+    #[test] fn an_absent_family_is_unreachable;
+    #[test] fn datagrams_arrive_with_their_destination_and_answers_come_from_there;
+    #[test] fn name_queries_go_to_the_agent_unless_the_program_answers_itself;
+    #[test] fn a_program_sees_the_clients_own_address;
+    #[test] fn the_owner_of_a_connection_is_known;
+    #[test] fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces;
+    #[test] fn a_program_has_no_rights_and_only_confined_sockets;
+    #[test] fn hidden_files_read_as_empty;
+    #[test] fn a_failed_start_says_whose_failure_it_is;
+    #[test] fn large_sets_are_installed_and_replaced;
+    #[test] fn a_run_works_inside_a_run;
+    #[test] fn a_refused_namespace_names_the_setting;
 }
 
 const REFUSED: &str = "errno 111";
@@ -263,14 +264,7 @@ fn a_program_sees_the_clients_own_address(original: &Original) {
     ] {
         let mut program = run.start(&[&format!("serve {at}")]);
         let wanted: SocketAddr = at.parse().unwrap();
-        // There is no event for a new listener: ask until it is there.
-        while !diag::listeners(&mut run.sockets.diagnosis, ipv6)
-            .unwrap()
-            .iter()
-            .any(|listener| listener.local == wanted)
-        {
-            std::thread::yield_now();
-        }
+        run.wait_for_listener(wanted);
         let loopback = if ipv6 { "::1" } else { "127.0.0.1" };
         let to = SocketAddr::new(loopback.parse().unwrap(), wanted.port());
         let dialled = run.stand_in_socket(Protocol::Tcp, ipv6);
@@ -298,6 +292,27 @@ fn the_owner_of_a_connection_is_known(original: &Original) {
         let holder = owner::holder(std::process::id(), found.inode);
         assert_eq!(holder, Some(program.child.id()), "{protocol:?}");
     }
+}
+
+fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces(original: &Original) {
+    // No family yet: the second helper gives it.
+    let mut run = Run::new(Families { v4: false, v6: true }, original);
+    let captured = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080])];
+    nft::change(&mut run.sockets.netfilter, &[], &captured).unwrap();
+    let mut before = run.start(&["serve 0.0.0.0:80"]);
+    assert_eq!(run.answers(&["tcp 10.9.8.7:8080"]), [UNREACHABLE]);
+    run.replace_helper();
+    let answers = run.answers(&["tcp 10.9.8.7:8080", "tcp 10.9.8.7:8081"]);
+    for answer in &answers {
+        assert!(answer.starts_with("from 10.0.2.15:"), "{answers:?}");
+        accept(&run.sockets.tcp4);
+    }
+    // Its sockets stand in for others, and reach a program that was there before it.
+    run.wait_for_listener("0.0.0.0:80".parse().unwrap());
+    let dialled = run.stand_in_socket(Protocol::Tcp, false);
+    let client = "203.0.113.9:40000".parse().unwrap();
+    transparent::stand_in(dialled.as_fd(), client, "127.0.0.1:80".parse().unwrap()).unwrap();
+    assert_eq!(before.answer(), "peer 203.0.113.9:40000");
 }
 
 fn a_program_has_no_rights_and_only_confined_sockets(original: &Original) {
