@@ -161,6 +161,16 @@ pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
     Ok(sockopt::socket_peercred(socket)?)
 }
 
+/// Whether the other side of a UNIX stream has closed it.
+#[must_use]
+pub fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok()
+        && polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+}
+
 /// Whether the socket listens (`SO_ACCEPTCONN`).
 ///
 /// # Errors

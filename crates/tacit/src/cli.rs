@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::{Value, json};
-use tacit_core::policy::{Diagnostic, parse_duration};
+use tacit_core::policy::{Diagnostic, UnixSocket, parse_duration};
 use tacit_sys::descriptor;
 
 use crate::agent::{self, AgentError, check_file, keeper};
@@ -52,9 +52,6 @@ enum Verb {
     Agent(AgentArgs),
     /// Run a program whose connections the policy decides
     Run(launch::RunArgs),
-    /// The process inside a run's namespace
-    #[command(hide = true)]
-    RunHelper(HelperArgs),
     /// Check a policy file and everything it names; print every error as file:line:column
     Check(CheckArgs),
     /// Say which rule a flow gets, and why the earlier ones did not match
@@ -101,28 +98,27 @@ struct AgentArgs {
     /// Log only what somebody must act on
     #[arg(long)]
     quiet: bool,
-    /// Let launchers of this user enrol their runs at this socket
+    /// Let launchers enrol their runs at this socket
     #[arg(long, value_name = "PATH")]
     enrol: Option<PathBuf>,
+    /// Permissions of that socket: who may write to it may use the policy and its keys
+    #[arg(long, value_name = "MODE", default_value = "0600", value_parser = mode)]
+    enrol_mode: u32,
+    /// Owner of that socket: user, user:group or :group [default: who the agent is]
+    #[arg(long, value_name = "OWNER")]
+    enrol_owner: Option<String>,
     /// Ask this resolver for runs instead of those in /etc/resolv.conf; may be repeated
     #[arg(long = "resolver", value_name = "ADDRESS")]
     resolvers: Vec<std::net::SocketAddr>,
+    /// Serve one run and end with it
+    #[arg(long, hide = true)]
+    private: bool,
     /// Started by the parent process of an agent
     #[arg(long, hide = true)]
     kept: bool,
     /// Take the listening sockets of the agent in place
     #[arg(long, hide = true)]
     take_over: bool,
-}
-
-#[derive(Debug, Args)]
-struct HelperArgs {
-    /// IPv4 can be routed
-    #[arg(long, hide = true)]
-    v4: bool,
-    /// IPv6 can be routed
-    #[arg(long, hide = true)]
-    v6: bool,
 }
 
 #[derive(Debug, Args)]
@@ -215,12 +211,6 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Agent(args) if args.kept => agent(args),
         Verb::Agent(args) => keep(&args, arguments.get(1..).unwrap_or_default()),
         Verb::Run(args) => launch::run(&args),
-        Verb::RunHelper(args) => {
-            match launch::helper::run(std::os::unix::process::parent_id(), args.v4, args.v6) {
-                Ok(()) => EXIT_OK.into(),
-                Err(error) => fail(error, EXIT_FAILURE),
-            }
-        }
         Verb::Check(args) => check(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Show(args) => tell(&args.control, &Request::Show { what: args.what }, |value| {
@@ -273,17 +263,19 @@ fn agent(args: AgentArgs) -> ExitCode {
         Ok(started) => started,
         Err(error) => return fail(error, EXIT_FAILURE),
     };
+    let unix = UnixSocket { mode: args.enrol_mode, owner: args.enrol_owner, replace_stale: true };
     let options = agent::Options {
         policy: args.policy,
         control: args.control.unwrap_or_else(control::default_path),
         log_format: args.log_format,
         audit: args.audit,
         quiet: args.quiet,
-        enrol: args.enrol,
+        enrol: args.enrol.map(|path| (path, unix)),
+        private: args.private,
         resolvers: args.resolvers,
         take_over: args.take_over,
     };
-    match agent::run(options, inherited, Some(keeper)) {
+    match agent::run(options, agent::Given::Listening(inherited), Some(keeper)) {
         Ok(()) => EXIT_OK.into(),
         Err(error) if error.is_policy() => fail(error, EXIT_POLICY),
         Err(error) => fail(error, EXIT_FAILURE),
@@ -377,6 +369,11 @@ pub fn print(text: impl AsRef<[u8]>, code: u8) -> ExitCode {
 
 fn wait(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "write a duration such as 30s or 1h30m".to_owned())
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let octal = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    octal.ok_or_else(|| "write permission bits such as 0660".to_owned())
 }
 
 /// Writes a line to standard error. `eprintln` would panic where that is a full disk.

@@ -51,12 +51,12 @@ impl Names {
         live.map(|entry| entry.name.clone()).collect()
     }
 
-    /// Every address with each name it has now.
+    /// Every name with each address it has now, and for how long more.
     #[must_use]
-    pub fn all(&self, now: Instant) -> Vec<(IpAddr, String)> {
+    pub fn all(&self, now: Instant) -> Vec<(String, IpAddr, Duration)> {
         let pairs = self.by_address.iter().flat_map(|(address, entries)| {
             let live = entries.iter().filter(|entry| entry.until > now);
-            live.map(|entry| (*address, entry.name.clone()))
+            live.map(|entry| (entry.name.clone(), *address, entry.until - now))
         });
         pairs.collect()
     }

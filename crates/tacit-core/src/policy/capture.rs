@@ -11,6 +11,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
+
 use super::selector::AddressSelector;
 use super::{Action, Policy, Rule};
 use crate::flow::{Direction, Protocol};
@@ -19,7 +21,8 @@ use crate::flow::{Direction, Protocol};
 pub const BOXES_MAX: usize = 65_536;
 
 /// All addresses from the first to the last with all ports from the first to the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct Captured {
     /// The transport.
     pub udp: bool,

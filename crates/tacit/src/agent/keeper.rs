@@ -7,21 +7,29 @@
 //! ```text
 //!   tacit agent (keeper) ──starts──> tacit agent (serves) ──"ready"/"restart"──> keeper
 //! ```
+//!
+//! The keeper of a run's private agent is a copy of the launcher, and the first agent a copy of
+//! the keeper: starting programs would cost more than all the rest. It takes no signals: it ends
+//! with its agents, and they with the run.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use tacit_sys::process;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::cli::complain;
+use super::{Given, Options};
+use crate::cli::{EXIT_FAILURE, EXIT_OK, complain};
+use crate::log::Format;
+use crate::run::protocol::{self, ToLauncher};
 
 /// Messages from agents that wait.
 const MESSAGES_MAX: usize = 16;
@@ -56,17 +64,86 @@ impl Keeper {
 /// # Errors
 /// An agent cannot be started, or signals cannot be watched.
 pub fn run(arguments: &[OsString]) -> io::Result<ExitCode> {
-    let program = std::env::current_exe()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    on_runtime(keep(arguments.to_vec(), None)).map(ExitCode::from)
+}
+
+/// What the private agent of a run is started with.
+#[derive(Clone, Debug)]
+pub struct Private {
+    /// The policy file.
+    pub policy: PathBuf,
+    /// Where it answers its operator.
+    pub control: PathBuf,
+    /// Resolvers to ask; empty: those of the host.
+    pub resolvers: Vec<SocketAddr>,
+}
+
+impl Private {
+    /// As the command line of an agent, for successors.
+    fn arguments(&self) -> Vec<OsString> {
+        let mut all: Vec<OsString> =
+            ["agent", "--quiet", "--private", "--policy"].map(Into::into).into();
+        all.extend([self.policy.clone().into(), "--control".into(), self.control.clone().into()]);
+        for resolver in &self.resolvers {
+            all.extend(["--resolver".into(), resolver.to_string().into()]);
+        }
+        all
+    }
+
+    fn options(self) -> Options {
+        Options {
+            policy: self.policy,
+            control: self.control,
+            log_format: Format::default(),
+            audit: None,
+            quiet: true,
+            enrol: None,
+            private: true,
+            resolvers: self.resolvers,
+            take_over: false,
+        }
+    }
+}
+
+/// Starts the private agent of the run that comes over `launcher`, and keeps it. The process must
+/// have one thread.
+///
+/// # Errors
+/// It cannot be started.
+pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
+    process::name_thread("tacit-keeper");
+    let (ours, theirs) = UnixStream::pair()?;
+    let arguments = private.arguments();
+    let told = launcher.try_clone()?;
+    let work = || {
+        process::name_thread("tacit-agent");
+        let (given, keeper) = (Given::Launcher(launcher), Keeper { line: theirs });
+        match super::run(private.options(), given, Some(keeper)) {
+            Ok(()) => EXIT_OK,
+            Err(error) => {
+                let refused = ToLauncher::Refused(error.to_string());
+                // A launcher that is gone need not know.
+                let _ = protocol::write(&told, &refused, &[]);
+                EXIT_FAILURE
+            }
+        }
+    };
+    let pid = process::fork(work)?;
+    drop(told);
+    on_runtime(keep(arguments, Some((pid, ours))))
+}
+
+fn on_runtime<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build_local(tokio::runtime::LocalOptions::default())?;
-    runtime.block_on(keep(program, arguments))
+        .build_local(tokio::runtime::LocalOptions::default())?
+        .block_on(work)
 }
 
 struct Agents {
     program: PathBuf,
     arguments: Vec<OsString>,
-    running: Vec<Child>,
+    running: Vec<u32>,
     /// Somebody asked for the end: no successor starts any more.
     ending: bool,
     messages: mpsc::Sender<(u32, Message)>,
@@ -78,16 +155,21 @@ enum Message {
     Restart,
 }
 
-async fn keep(program: PathBuf, arguments: &[OsString]) -> io::Result<ExitCode> {
+/// Keeps the agent that runs already, or starts the first one.
+async fn keep(arguments: Vec<OsString>, first: Option<(u32, UnixStream)>) -> io::Result<u8> {
+    let program = std::env::current_exe()?;
+    let private = first.is_some();
     let mut ended = signal(SignalKind::child())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let mut restart = signal(SignalKind::user_defined2())?;
     let (messages, mut received) = mpsc::channel(MESSAGES_MAX);
-    let arguments = arguments.to_vec();
     let mut agents = Agents { program, arguments, running: Vec::new(), ending: false, messages };
-    agents.start(false)?;
+    match first {
+        Some((pid, line)) => agents.keep(pid, line)?,
+        None => agents.start(false)?,
+    }
     loop {
         tokio::select! {
             _ = ended.recv() => {
@@ -100,9 +182,9 @@ async fn keep(program: PathBuf, arguments: &[OsString]) -> io::Result<ExitCode> 
                 Message::Restart => agents.replace(),
             },
             _ = restart.recv() => agents.replace(),
-            _ = hangup.recv() => agents.signal_newest(process::Signal::HUP),
-            _ = terminate.recv() => agents.end(),
-            _ = interrupt.recv() => agents.end(),
+            _ = hangup.recv(), if !private => agents.signal_newest(process::Signal::HUP),
+            _ = terminate.recv(), if !private => agents.end(),
+            _ = interrupt.recv(), if !private => agents.end(),
         }
     }
 }
@@ -115,9 +197,12 @@ impl Agents {
         if take_over {
             command.arg("--take-over");
         }
-        let child = process::own_process_group(&mut command).spawn()?;
-        let pid = child.id();
-        self.running.push(child);
+        let pid = process::own_process_group(&mut command).spawn()?.id();
+        self.keep(pid, ours)
+    }
+
+    fn keep(&mut self, pid: u32, ours: UnixStream) -> io::Result<()> {
+        self.running.push(pid);
         ours.set_nonblocking(true)?;
         let mut lines = BufReader::new(tokio::net::UnixStream::from_std(ours)?).lines();
         let messages = self.messages.clone();
@@ -147,19 +232,19 @@ impl Agents {
     }
 
     /// Removes agents that ended; the code of the last one.
-    fn reap(&mut self) -> io::Result<Option<ExitCode>> {
-        let mut code = ExitCode::SUCCESS;
+    fn reap(&mut self) -> io::Result<Option<u8>> {
+        let mut code = EXIT_OK;
         let mut failed = None;
-        self.running.retain_mut(|child| match child.try_wait() {
+        self.running.retain(|pid| match process::try_wait(*pid) {
             Ok(None) => true,
             Ok(Some(status)) => {
                 // One that was just starting knows no better than to die of the signal.
                 let obeyed = self.ending && status.signal() == Some(process::Signal::TERM.as_raw());
                 let status = status.code().and_then(|code| u8::try_from(code).ok());
                 code = match status {
-                    Some(status) => status.into(),
-                    None if obeyed => ExitCode::SUCCESS,
-                    None => ExitCode::FAILURE,
+                    Some(status) => status,
+                    None if obeyed => EXIT_OK,
+                    None => EXIT_FAILURE,
                 };
                 false
             }
@@ -175,16 +260,16 @@ impl Agents {
     }
 
     fn signal_newest(&self, what: process::Signal) {
-        if let Some(child) = self.running.last() {
+        if let Some(pid) = self.running.last() {
             // It may have ended a moment ago.
-            let _ = process::signal(child.id(), what);
+            let _ = process::signal(*pid, what);
         }
     }
 
     fn end(&mut self) {
         self.ending = true;
-        for child in &self.running {
-            let _ = process::signal(child.id(), process::Signal::TERM);
+        for pid in &self.running {
+            let _ = process::signal(*pid, process::Signal::TERM);
         }
     }
 }

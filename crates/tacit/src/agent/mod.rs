@@ -14,12 +14,14 @@ mod install;
 pub mod keeper;
 mod listeners;
 mod reload;
+mod run_events;
 mod runs;
 mod takeover;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +39,6 @@ use crate::control::server::{self, Asked, Reply};
 use crate::control::{Display, Request, display};
 use crate::live::Live;
 use crate::log::{Event, Format, Log};
-use crate::run::Run;
 use crate::stream::connection::Table;
 use crate::stream::gate::Gates;
 use crate::worker::{Shared, Workers};
@@ -47,7 +48,7 @@ pub use install::{Checked, Materials, check_file, directory_of, name_users, name
 use keeper::Keeper;
 pub use listeners::ListenError;
 use listeners::{Opened, Wanted};
-use runs::{Enrolled, Resolvers, RunEvent, Runs};
+use runs::{RunEvent, Runs};
 
 /// How often certificate, key and trust files are looked at.
 const FILES_INTERVAL: Duration = Duration::from_secs(2);
@@ -70,22 +71,29 @@ pub struct Options {
     /// Whether only what somebody must act on is logged.
     pub quiet: bool,
     /// Where launchers enrol their runs.
-    pub enrol: Option<PathBuf>,
+    pub enrol: Option<(PathBuf, UnixSocket)>,
+    /// Whether this agent serves one run, and ends with it.
+    pub private: bool,
     /// Resolvers to ask for runs; empty: those of the host.
     pub resolvers: Vec<SocketAddr>,
     /// Whether to take the listening sockets of the agent at the control socket.
     pub take_over: bool,
 }
 
+/// What whoever started the agent gave to it.
+#[derive(Debug)]
+pub enum Given {
+    /// Listening sockets of socket activation.
+    Listening(Vec<OwnedFd>),
+    /// The launcher of the run that this agent is for.
+    Launcher(StdStream),
+}
+
 /// Runs an agent to its end.
 ///
 /// # Errors
 /// It could not start; nothing was changed then.
-pub fn run(
-    options: Options,
-    inherited: Vec<OwnedFd>,
-    keeper: Option<Keeper>,
-) -> Result<(), AgentError> {
+pub fn run(options: Options, given: Given, keeper: Option<Keeper>) -> Result<(), AgentError> {
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
     let log = Log::start(options.log_format, options.quiet, options.audit.as_deref())
@@ -95,9 +103,9 @@ pub fn run(
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(AgentError::Process)?;
     let result = runtime.block_on(async {
-        let (mut agent, requests) =
-            Agent::start(options, inherited, keeper, log.clone(), descriptors).await?;
-        agent.work(requests).await;
+        let (mut agent, requests, events) =
+            Agent::start(options, given, keeper, log.clone(), descriptors).await?;
+        agent.work(requests, events).await;
         Ok(())
     });
     log.flush();
@@ -123,6 +131,9 @@ struct Agent {
     keeper: Option<Keeper>,
     runs: Runs,
     runs_made: u64,
+    run_events: mpsc::Sender<RunEvent>,
+    /// Connections of launchers whose runs a successor has.
+    departed: Vec<OwnedFd>,
 }
 
 /// The control socket while it is served.
@@ -140,11 +151,11 @@ struct Drain {
 impl Agent {
     async fn start(
         options: Options,
-        inherited: Vec<OwnedFd>,
+        given: Given,
         keeper: Option<Keeper>,
         log: Log,
         descriptors: u64,
-    ) -> Result<(Self, mpsc::Receiver<Asked>), AgentError> {
+    ) -> Result<(Self, mpsc::Receiver<Asked>, mpsc::Receiver<RunEvent>), AgentError> {
         let checked = check_file(&options.policy)
             .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
         for warning in checked.warnings.iter().filter(|_| !options.quiet) {
@@ -163,7 +174,10 @@ impl Agent {
             congestion_control: congestion_control(&installed.policy),
             log: log.clone(),
         };
-        let mut handover = takeover::Handover::from_activation(inherited);
+        let (mut handover, launcher) = match given {
+            Given::Listening(sockets) => (takeover::Handover::from_activation(sockets), None),
+            Given::Launcher(launcher) => (takeover::Handover::default(), Some(launcher)),
+        };
         if options.take_over {
             handover = takeover::request(&options.control).map_err(AgentError::TakeOver)?;
         }
@@ -173,13 +187,14 @@ impl Agent {
             listeners.insert(key, (number, opened.map_err(AgentError::Listen)?));
         }
         let (requests, asked) = mpsc::channel(server::REQUESTS_MAX);
+        let (run_events, events) = mpsc::channel(runs::EVENTS_MAX);
         let mut control = Control::open(&options.control, &mut handover, requests, &log)?;
         let workers = Workers::start(worker_count(&installed.policy), &shared)
             .map_err(AgentError::Process)?;
         for (number, opened) in listeners.values() {
             workers.listen(*number, &opened.listener).await;
         }
-        handover.release().map_err(AgentError::TakeOver)?;
+        let runs = handover.release().map_err(AgentError::TakeOver)?;
         let all = listeners.values_mut().map(|(_, opened)| opened);
         all.chain([&mut control.opened]).for_each(Opened::take_file);
         log.info(
@@ -207,20 +222,25 @@ impl Agent {
             keeper,
             runs: Runs::new(),
             runs_made: 0,
+            run_events,
+            departed: Vec::new(),
         };
+        for (state, sockets) in runs {
+            agent.resume_run(state, sockets).await;
+        }
+        agent.welcome_launchers(launcher)?;
         agent.tell_keeper(Keeper::ready);
-        Ok((agent, asked))
+        Ok((agent, asked, events))
     }
 
     /// Answers the operator until the agent ends.
-    async fn work(&mut self, mut requests: mpsc::Receiver<Asked>) {
+    async fn work(
+        &mut self,
+        mut requests: mpsc::Receiver<Asked>,
+        mut run_events: mpsc::Receiver<RunEvent>,
+    ) {
         let mut files = tokio::time::interval(FILES_INTERVAL);
-        let mut launchers = match self.accept_launchers() {
-            Ok(launchers) => launchers,
-            Err(error) => {
-                return self.log.error(Event::new("ended").field("error", &error));
-            }
-        };
+        let private = self.options.private;
         let (Some(mut stop), Some(mut quit), Some(mut reload)) = (
             self.watch(SignalKind::terminate()),
             self.watch(SignalKind::interrupt()),
@@ -235,15 +255,16 @@ impl Agent {
                     // Who asked may be gone.
                     let _ = back.send(reply);
                 }
-                Some(event) = launchers.recv() => self.take_run_event(event).await,
+                Some(event) = run_events.recv() => self.take_run_event(event).await,
                 _ = files.tick() => self.refresh_materials(),
                 Some(()) = reload.recv() => {
                     if let Err(reason) = self.reload().await {
                         self.log.error(Event::new("reload-refused").field("reason", &reason));
                     }
                 }
-                _ = stop.recv() => break,
-                _ = quit.recv() => break,
+                // A private agent ends with its run: such a signal is meant for the program.
+                _ = stop.recv(), if !private => break,
+                _ = quit.recv(), if !private => break,
                 () = tokio::time::sleep(DRAIN_INTERVAL), if self.draining.is_some() => {
                     if self.is_drained() {
                         break;
@@ -252,65 +273,6 @@ impl Agent {
             }
         }
         self.log.info(Event::new("ended").field("connections-cut", &self.table.len()));
-    }
-
-    /// Opens the enrolment socket, if there is to be one.
-    fn accept_launchers(&self) -> Result<mpsc::Receiver<RunEvent>, AgentError> {
-        let (events, launchers) = mpsc::channel(runs::ENROLMENTS_MAX);
-        let Some(path) = &self.options.enrol else { return Ok(launchers) };
-        let wanted = Wanted {
-            clear: true,
-            unix: UnixSocket { mode: 0o600, owner: None, replace_stale: true },
-        };
-        let address = Address::Path(path.clone());
-        let opened = listeners::open(&address, &wanted, None).map_err(AgentError::Listen)?;
-        let listener = takeover::listen_on(&opened.listener.socket)
-            .map_err(|error| AgentError::Control(path.clone(), error))?;
-        let accept = runs::accept_launchers(listener, events, self.log.clone());
-        tokio::task::spawn_local(async move {
-            // The socket's file lives as long as it is served.
-            let _opened = opened;
-            accept.await;
-        });
-        Ok(launchers)
-    }
-
-    async fn take_run_event(&mut self, event: RunEvent) {
-        match event {
-            RunEvent::Begin { enrolment, sockets, user, back } => {
-                self.runs_made += 1;
-                let id = self.runs_made;
-                let run = Run::new(id, enrolment.name, enrolment.pid, user);
-                let resolvers = Resolvers::new(&self.options.resolvers);
-                let control = self.congestion_control.as_deref();
-                let (live, log) = (&self.live, &self.log);
-                match Enrolled::begin(Arc::new(run), sockets, live, &resolvers, control, log) {
-                    Ok(enrolled) => {
-                        let mut numbers = Vec::new();
-                        for listener in &enrolled.listeners {
-                            self.listeners_made += 1;
-                            numbers.push(self.listeners_made);
-                            self.workers.listen(self.listeners_made, listener).await;
-                        }
-                        let event = Event::new("run-began").field("run", &enrolled.run().name);
-                        self.log.info(event.field("pid", &enrolled.run().pid));
-                        self.runs.insert(id, (numbers, enrolled));
-                        // A launcher that is gone by now ends its run by that.
-                        let _ = back.send(id);
-                    }
-                    Err(error) => {
-                        self.log.error(Event::new("run-refused").field("error", &error));
-                    }
-                }
-            }
-            RunEvent::End(id) => {
-                let Some((numbers, enrolled)) = self.runs.remove(&id) else { return };
-                for number in numbers {
-                    self.workers.unlisten(number).await;
-                }
-                self.log.info(Event::new("run-ended").field("run", &enrolled.run().name));
-            }
-        }
     }
 
     fn watch(&self, kind: SignalKind) -> Option<Signal> {
@@ -341,7 +303,7 @@ impl Agent {
             Request::Close { ids, stale } => Reply::ok(self.close(&ids, stale)),
             Request::TakeOver => self.hand_over(),
             Request::Release => match self.release().await {
-                Ok(()) => Reply::ok(Value::Null),
+                Ok(reply) => reply,
                 Err(error) => Reply::error(error),
             },
         }
@@ -400,10 +362,14 @@ impl Agent {
         for (_, (id, _closed)) in std::mem::take(&mut self.listeners) {
             self.workers.unlisten(id).await;
         }
+        for (_, enrolled) in std::mem::take(&mut self.runs) {
+            self.unlisten_run(&enrolled).await;
+        }
         self.log.info(Event::new("draining").field("open", &self.table.len()));
     }
 
-    fn is_drained(&self) -> bool {
+    fn is_drained(&mut self) -> bool {
+        self.follow_departed();
         let over = self
             .draining
             .and_then(|drain| drain.until)
@@ -418,8 +384,9 @@ impl Agent {
         takeover::offer(&self.control.opened, all)
     }
 
-    /// A successor serves: leave it the sockets, and serve the open connections to their end.
-    async fn release(&mut self) -> Result<(), String> {
+    /// A successor serves: leave it the sockets, give it the runs, and serve the open connections
+    /// to their end.
+    async fn release(&mut self) -> Result<Reply, String> {
         let own = own_control_path(&self.options.control);
         let mut handover = takeover::Handover::default();
         let requests = self.control.requests.clone();
@@ -431,8 +398,9 @@ impl Agent {
         for (_, opened) in self.listeners.values_mut() {
             opened.leave_file();
         }
+        let runs = self.hand_over_runs().await;
         self.drain(None).await;
-        Ok(())
+        Ok(runs)
     }
 
     fn tell_keeper(&mut self, tell: impl FnOnce(&mut Keeper) -> std::io::Result<()>) {

@@ -35,11 +35,7 @@ impl Agent {
         let live = Live::new(before.generation + 1, policy, rules);
         let diff = difference(&before, &live);
         self.live.store(Arc::new(live));
-        for (_, enrolled) in self.runs.values() {
-            if let Err(error) = enrolled.capture(&self.live.load()) {
-                self.log.error(Event::new("capture-failed").field("error", &error));
-            }
-        }
+        self.follow_policy().await;
         self.materials = materials;
         self.material_errors.clear();
         for (key, new) in opened {

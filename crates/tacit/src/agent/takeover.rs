@@ -6,10 +6,12 @@
 //!            <─────────────────────── then the sockets, one to a message
 //!   (opens what is missing, serves)
 //!   Release  ───────────────────────> accepts no more, serves what is open to its end
+//!            <─────────────────────── runs, then their sockets, one to a message
 //! ```
 //!
 //! Until `Release` both accept: no connection is refused in between. If the successor fails before
-//! it, nothing has changed.
+//! it, nothing has changed. Runs change hands in one step, at `Release`: what arrives in between
+//! waits in their sockets.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,6 +29,7 @@ use crate::control::client::{ClientError, ask_on};
 use crate::control::server::Reply;
 
 use super::listeners::{self, ListenError, Opened, Wanted};
+use super::runs::RunState;
 
 /// Sockets that were given to us and are not used yet.
 #[derive(Debug, Default)]
@@ -76,14 +79,28 @@ impl Handover {
         }
     }
 
-    /// Tells the agent in place that this one serves.
+    /// Tells the agent in place that this one serves, and takes its runs.
     ///
     /// # Errors
     /// It refuses, or is gone.
-    pub(super) fn release(self) -> Result<(), ClientError> {
-        let Some(predecessor) = self.predecessor else { return Ok(()) };
-        ask_on(&predecessor, &Request::Release).map(|_| ())
+    pub(super) fn release(self) -> Result<Vec<(RunState, Vec<OwnedFd>)>, ClientError> {
+        let Some(predecessor) = self.predecessor else { return Ok(Vec::new()) };
+        let runs = ask_on(&predecessor, &Request::Release)?;
+        // An agent of an older version has none.
+        let runs: Option<Vec<RunState>> = serde_json::from_value(runs)
+            .map_err(|error| ClientError::Broken(io::Error::other(error)))?;
+        let runs = runs.unwrap_or_default().into_iter().map(|state| {
+            let sockets = (0..state.sockets).map(|_| receive_one(&predecessor));
+            sockets.collect::<Result<_, _>>().map(|sockets| (state, sockets))
+        });
+        runs.collect()
     }
+}
+
+fn receive_one(predecessor: &UnixStream) -> Result<OwnedFd, ClientError> {
+    let (_, mut received) =
+        descriptor::receive(predecessor, &mut [0; 1]).map_err(ClientError::Broken)?;
+    received.pop().ok_or_else(|| ClientError::Broken(io::ErrorKind::UnexpectedEof.into()))
 }
 
 /// Asks the agent in place for its sockets.
@@ -98,12 +115,8 @@ pub(super) fn request(control: &Path) -> Result<Handover, ClientError> {
         .map_err(|error| ClientError::Broken(io::Error::other(error)))?;
     let mut sockets = Vec::with_capacity(names.len());
     for (address, with_file) in names {
-        let (_, mut received) =
-            descriptor::receive(&predecessor, &mut [0; 1]).map_err(ClientError::Broken)?;
-        match received.pop() {
-            Some(socket) => sockets.push(Given { address, socket, with_file }),
-            None => return Err(ClientError::Broken(io::ErrorKind::UnexpectedEof.into())),
-        }
+        let socket = receive_one(&predecessor)?;
+        sockets.push(Given { address, socket, with_file });
     }
     Ok(Handover { sockets, predecessor: Some(predecessor) })
 }

@@ -1,88 +1,219 @@
-//! The process inside a run's namespace: it makes the namespace, then sockets on request.
+//! The process inside a run's namespace: it makes the namespace, and then does there what the
+//! agent asks for.
 //!
 //! It holds rights over the namespace that nobody else has, knows no policy, and ends with the
-//! launcher.
+//! launcher. It answers one question after the other, from as many lines as there are agents: one,
+//! and while an agent is replaced by its successor, two.
+//!
+//! Limit: [`LINES_MAX`].
 
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
-use tacit_sys::descriptor;
-use tacit_sys::namespace::{self, Sockets};
-use tacit_sys::netlink::route::Families;
-use tacit_sys::transparent::{self, Kind, Wanted};
+use tacit_core::flow;
+use tacit_core::policy::Captured;
+use tacit_sys::namespace::{self, Namespace};
+use tacit_sys::netlink::nft::{self, AGENT_PORT};
+use tacit_sys::netlink::route::{self, Families};
+use tacit_sys::netlink::{self, Netlink, Protocol, Subsystem, diag};
+use tacit_sys::{owner, transparent};
 
-use super::enrol;
+use crate::run::protocol::{self, Ends, Owner, Reply, Request};
+
+/// Lines that are served at once.
+const LINES_MAX: usize = 8;
 
 /// What the helper tells the launcher once it has set up, or why it could not.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Ready {
-    /// Whether there is a user namespace to join.
-    pub has_own_user: bool,
-    /// Whether the kernel has IPv6.
-    pub ipv6: bool,
-    /// Why there is no namespace.
-    pub error: Option<String>,
+pub enum Ready {
+    /// The namespace is there.
+    Made {
+        /// Whether there is a user namespace to join.
+        has_own_user: bool,
+        /// What was wished for and not got.
+        missing: Vec<String>,
+    },
+    /// It is not, and why.
+    Failed(String),
 }
 
-/// Requests to the helper are one byte: which socket.
-pub const WANT_UDP4: u8 = b'4';
-/// The same for IPv6.
-pub const WANT_UDP6: u8 = b'6';
-
-/// Runs the helper to its end; standard input is the line to the launcher.
+/// Makes the namespace and its sockets, hands them to the launcher, and serves to the end.
+///
+/// What follows [`Ready`] to the launcher: the descriptors of [`namespace::Sockets`] less those
+/// that stay here, then the first line; then one byte, when no listener is held here any more.
 ///
 /// # Errors
-/// The launcher is gone, or a socket cannot be sent.
-pub fn run(parent: u32, v4: bool, v6: bool) -> io::Result<()> {
-    let launcher = UnixStream::from(rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?);
-    let made = namespace::create(parent, Families { v4, v6 })
-        .and_then(|namespace| Ok((namespace, namespace::sockets()?)));
-    let (namespace, sockets) = match made {
+/// The launcher is gone.
+pub fn run(launcher: &UnixStream, parent: u32) -> io::Result<()> {
+    let none = Families { v4: false, v6: false };
+    let made = namespace::create(parent, none).and_then(|made| Ok((made, namespace::sockets()?)));
+    let (made, sockets) = match made {
         Ok(made) => made,
-        Err(error) => {
-            let error = Some(error.to_string());
-            let ready = Ready { has_own_user: false, ipv6: false, error };
-            return enrol::send(&launcher, &ready, &[]);
-        }
+        Err(error) => return protocol::write(launcher, &Ready::Failed(error.to_string()), &[]),
     };
-    let (requests, agent_end) = UnixStream::pair()?;
-    let ready =
-        Ready { has_own_user: namespace.has_own_user, ipv6: sockets.tcp6.is_some(), error: None };
-    hand_over(&launcher, &ready, sockets, &agent_end)?;
-    drop(agent_end);
-    (&launcher).write_all(b".")?;
-    serve(requests)
+    let Namespace { has_own_user, missing, .. } = made;
+    let (line, theirs) = UnixStream::pair()?;
+    let mut all = sockets.descriptors();
+    all.push(theirs.as_fd());
+    protocol::write(launcher, &Ready::Made { has_own_user, missing }, &all)?;
+    drop((sockets, theirs));
+    protocol::write(launcher, &(), &[])?;
+    Servant::open(parent)?.serve(line)
 }
 
-fn hand_over(
-    launcher: &UnixStream,
-    ready: &Ready,
-    sockets: Sockets,
-    agent_end: &UnixStream,
+/// Serves a namespace that another helper made, which has died.
+///
+/// # Errors
+/// It cannot be joined, or the launcher is gone.
+pub fn run_anew(
+    line: UnixStream,
+    parent: u32,
+    network: BorrowedFd<'_>,
+    user: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    let Sockets { tcp4, tcp6, udp4, udp6, netfilter, network, user, .. } = sockets;
-    let netfilter = netfilter.into_descriptor();
-    let all = [Some(&network), Some(&user), Some(&tcp4), tcp6.as_ref(), Some(&udp4), udp6.as_ref()];
-    let mut all: Vec<_> = all.into_iter().flatten().map(AsFd::as_fd).collect();
-    all.extend([netfilter.as_fd(), agent_end.as_fd()]);
-    enrol::send(launcher, ready, &all)
+    namespace::join(parent, network, user).map_err(io::Error::other)?;
+    Servant::open(parent)?.serve(line)
 }
 
-/// Makes sockets until nobody asks any more.
-fn serve(mut requests: UnixStream) -> io::Result<()> {
-    let mut request = [0];
-    while requests.read(&mut request)? > 0 {
-        let ipv6 = request == [WANT_UDP6];
-        let wanted = Wanted { kind: Kind::Udp, ipv6, transparent: true, marked: true };
-        match transparent::make(wanted) {
-            Ok(socket) => {
-                descriptor::send(&requests, b"+", &[socket.as_fd()])?;
-            }
-            Err(_) => requests.write_all(b"-")?,
-        }
+/// The rights over the namespace, and who may hold sockets in it.
+struct Servant {
+    /// Whose descendants own the run's sockets.
+    launcher: u32,
+    route: Netlink,
+    netfilter: Netlink,
+    diagnosis: Netlink,
+}
+
+type Answer = (Reply, Option<OwnedFd>);
+
+impl Servant {
+    fn open(launcher: u32) -> io::Result<Self> {
+        Ok(Self {
+            launcher,
+            route: Netlink::open(Subsystem::Route)?,
+            netfilter: Netlink::open(Subsystem::Netfilter)?,
+            diagnosis: Netlink::open(Subsystem::SocketDiagnosis)?,
+        })
     }
-    Ok(())
+
+    /// Answers until nobody asks any more.
+    fn serve(mut self, first: UnixStream) -> io::Result<()> {
+        let mut lines = vec![first];
+        while !lines.is_empty() {
+            let readable = {
+                let wait = |line| PollFd::new(line, PollFlags::IN);
+                let mut polled: Vec<_> = lines.iter().map(wait).collect();
+                match poll(&mut polled, None) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+                polled.iter().position(|one| !one.revents().is_empty())
+            };
+            let Some(at) = readable else { continue };
+            // A line that breaks is that agent's loss alone.
+            let kept = match protocol::read::<Request>(&lines[at]) {
+                Ok(Some((Request::Line, _))) => self.add_line(&mut lines, at).is_ok(),
+                Ok(Some((request, _))) => {
+                    let (reply, socket) = self.answer(request);
+                    let socket: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
+                    protocol::write(&lines[at], &reply, &socket).is_ok()
+                }
+                Ok(None) | Err(_) => false,
+            };
+            if !kept {
+                lines.remove(at);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_line(&self, lines: &mut Vec<UnixStream>, asked: usize) -> io::Result<()> {
+        if lines.len() >= LINES_MAX {
+            let refused = Reply::Refused("the helper serves as many lines as it may".into());
+            return protocol::write(&lines[asked], &refused, &[]);
+        }
+        let (ours, theirs) = UnixStream::pair()?;
+        protocol::write(&lines[asked], &Reply::Done, &[theirs.as_fd()])?;
+        lines.push(ours);
+        Ok(())
+    }
+
+    fn answer(&mut self, request: Request) -> Answer {
+        let done = match request {
+            Request::Families { v4, v6 } => {
+                told(route::allow(&mut self.route, Families { v4, v6 }))
+            }
+            Request::Change { remove, add } => self.change(&remove, &add),
+            Request::Replace(all) => {
+                let all: Vec<_> = all.iter().map(element).collect();
+                told(nft::replace_all(&mut self.netfilter, &all))
+            }
+            Request::Socket { protocol, ipv6 } => {
+                let wanted = transparent::stand_in_wanted(transport(protocol), ipv6);
+                return match transparent::make(wanted) {
+                    Ok(socket) => (Reply::Done, Some(socket)),
+                    Err(error) => (Reply::Refused(error.to_string()), None),
+                };
+            }
+            Request::Owners(ends) => {
+                let owners = ends.iter().map(|ends| self.owner(ends)).collect();
+                return (Reply::Owners(owners), None);
+            }
+            Request::Listening => self.listening().map(Reply::Listening),
+            // It is answered where the lines are.
+            Request::Line => Ok(Reply::Done),
+        };
+        (done.unwrap_or_else(Reply::Refused), None)
+    }
+
+    fn change(&mut self, remove: &[Captured], add: &[Captured]) -> Result<Reply, String> {
+        let remove: Vec<_> = remove.iter().map(element).collect();
+        let add: Vec<_> = add.iter().map(element).collect();
+        told(nft::change(&mut self.netfilter, &remove, &add))
+    }
+
+    /// The process that holds a socket; `None` if none is seen to, whatever the reason.
+    fn owner(&mut self, ends: &Ends) -> Option<Owner> {
+        let Ends { protocol, program, peer } = *ends;
+        let found = diag::owner(&mut self.diagnosis, transport(protocol), program, peer);
+        let socket = found.ok().flatten()?;
+        let pid = owner::holder(self.launcher, socket.inode)?;
+        Some(Owner { pid, program: std::fs::read_link(format!("/proc/{pid}/exe")).ok() })
+    }
+
+    /// Where programs listen; the agent's own listeners are known by their port.
+    fn listening(&mut self) -> Result<Vec<SocketAddr>, String> {
+        let mut found = Vec::new();
+        for ipv6 in [false, true] {
+            match diag::listeners(&mut self.diagnosis, ipv6) {
+                Ok(sockets) => found.extend(sockets.into_iter().map(|socket| socket.local)),
+                Err(_) if ipv6 => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        found.retain(|address| address.port() != AGENT_PORT);
+        Ok(found)
+    }
+}
+
+fn told(result: Result<(), netlink::Error>) -> Result<Reply, String> {
+    result.map(|()| Reply::Done).map_err(|error| error.to_string())
+}
+
+fn transport(protocol: flow::Protocol) -> Protocol {
+    match protocol {
+        flow::Protocol::Tcp => Protocol::Tcp,
+        flow::Protocol::Udp => Protocol::Udp,
+    }
+}
+
+fn element(one: &Captured) -> nft::Element {
+    let Captured { udp, first, last, first_port, last_port } = *one;
+    let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
+    nft::Element { protocol, first, last, first_port, last_port }
 }

@@ -6,25 +6,23 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tacit_core::dns::{self, Question, Refusal};
+use tacit_core::flow::Protocol;
 use tacit_core::policy::can_match_name;
-use tacit_sys::descriptor;
 use tacit_sys::transparent;
 use tacit_sys::watch::watch;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 
-use crate::launch::helper::{WANT_UDP4, WANT_UDP6};
 use crate::live::Live;
 use crate::log::{Event, Log};
 
-use super::Kernel;
+use super::capture::Capture;
 
 /// How long one resolver may take before the next is asked.
 const RESOLVER_WAIT: Duration = Duration::from_secs(3);
@@ -56,21 +54,21 @@ impl Resolvers {
 #[derive(Clone)]
 pub(super) struct Forwarder {
     pub(super) live: Arc<ArcSwap<Live>>,
-    pub(super) kernel: Rc<Kernel>,
+    pub(super) capture: Arc<Capture>,
     pub(super) resolvers: Resolvers,
     pub(super) log: Log,
 }
 
 /// Answers everything that arrives on a captured datagram socket, for ever.
-pub(super) async fn answer_all(forwarder: Forwarder, socket: OwnedFd) {
+pub(super) async fn answer_all(forwarder: Forwarder, socket: Arc<OwnedFd>) {
     let log = forwarder.log.clone();
     if let Err(error) = receive_all(forwarder, socket).await {
         log.error(Event::new("dns-failed").field("error", &error));
     }
 }
 
-async fn receive_all(forwarder: Forwarder, socket: OwnedFd) -> io::Result<()> {
-    let watched = watch(Arc::new(socket), Interest::READABLE)?;
+async fn receive_all(forwarder: Forwarder, socket: Arc<OwnedFd>) -> io::Result<()> {
+    let watched = watch(socket, Interest::READABLE)?;
     let open = Arc::new(Semaphore::new(QUESTIONS_MAX));
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     loop {
@@ -113,7 +111,8 @@ impl Forwarder {
         } else {
             dns::refuse(query, Refusal::Refused).map_err(bad)?
         };
-        let socket = self.kernel.socket(asked.is_ipv6())?;
+        let line = &self.capture.run.line;
+        let socket = line.socket(Protocol::Udp, asked.is_ipv6()).await?;
         transparent::answer_as(socket.as_fd(), asked, &response, program)
     }
 
@@ -123,7 +122,7 @@ impl Forwarder {
             let asked = tokio::time::timeout(RESOLVER_WAIT, ask_one(*resolver, query, question));
             match asked.await {
                 Ok(Ok(response)) => {
-                    if let Err(error) = self.learn(&response, question) {
+                    if let Err(error) = self.learn(&response, question).await {
                         self.log.error(Event::new("capture-failed").field("error", &error));
                         return None;
                     }
@@ -144,13 +143,13 @@ impl Forwarder {
         None
     }
 
-    fn learn(&self, response: &[u8], question: &Question) -> io::Result<()> {
+    async fn learn(&self, response: &[u8], question: &Question) -> io::Result<()> {
         let Ok(answers) = dns::answers(response, question) else { return Ok(()) };
         let mut news = false;
         for answer in answers {
-            news |= self.kernel.run.learn(&question.name, answer.address, answer.ttl);
+            news |= self.capture.run.learn(&question.name, answer.address, answer.ttl);
         }
-        if news { self.kernel.capture(&self.live.load()) } else { Ok(()) }
+        if news { self.capture.follow().await } else { Ok(()) }
     }
 }
 
@@ -171,16 +170,5 @@ async fn ask_one(resolver: SocketAddr, query: &[u8], question: &Question) -> io:
         if same_id && dns::answers(response, question).is_ok() {
             return Ok(response.to_vec());
         }
-    }
-}
-
-impl Kernel {
-    /// A datagram socket inside, free to take any address. The helper answers in microseconds.
-    fn socket(&self, ipv6: bool) -> io::Result<OwnedFd> {
-        use std::io::Write;
-        let mut helper = self.helper.borrow_mut();
-        helper.write_all(&[if ipv6 { WANT_UDP6 } else { WANT_UDP4 }])?;
-        let (_, mut sockets) = descriptor::receive(&*helper, &mut [0; 1])?;
-        sockets.pop().ok_or_else(|| io::Error::other("the helper made no socket"))
     }
 }

@@ -1,71 +1,67 @@
 //! Runs that are enrolled with this agent: their listeners, what is captured, and their DNS.
 //!
-//! A run lives as long as its launcher's connection. Everything that names learn about a run stays
+//! ```text
+//!   enrol     launchers come and go
+//!   capture   the kernel's sets follow policy and names
+//!   dns       queries are answered, names are learnt
+//!   handover  a successor goes on with a run where this agent stopped
+//! ```
+//!
+//! A run lives as long as its launcher's connection. Everything that is learnt about a run stays
 //! with the run.
 
+mod capture;
 mod dns;
+mod enrol;
+mod handover;
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream as StdStream;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use serde_json::Value;
-use tacit_core::policy::{Captured, captured};
-use tacit_sys::netlink::{Netlink, Protocol, nft};
+use tacit_core::policy::{Policy, TrustSource};
 use tacit_sys::socket;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 
 use crate::address;
-use crate::control::Answer;
-use crate::launch::enrol::{self, Enrolment, RunSockets};
 use crate::live::Live;
-use crate::log::{Event, Log};
+use crate::log::Log;
 use crate::run::Run;
 use crate::stream::intercept::Listener;
 
+use capture::Capture;
+
 pub(super) use dns::Resolvers;
-
-/// Runs that may wait to be enrolled.
-pub(super) const ENROLMENTS_MAX: usize = 64;
-
-/// What enrolment tells the control thread.
-pub(super) enum RunEvent {
-    /// A launcher asks; the answer is the run's number.
-    Begin { enrolment: Enrolment, sockets: RunSockets, user: String, back: oneshot::Sender<u64> },
-    /// Its connection is closed.
-    End(u64),
-}
+pub(super) use enrol::{EVENTS_MAX, RunEvent, RunSockets, accept_launchers, follow, welcome};
+pub(super) use handover::RunState;
 
 /// One run as the agent holds it.
 pub(super) struct Enrolled {
-    run: Arc<Run>,
-    /// What workers accept on.
-    pub(super) listeners: Vec<Arc<Listener>>,
-    kernel: Rc<Kernel>,
-    tasks: Vec<tokio::task::JoinHandle<()>>,
+    pub(super) run: Arc<Run>,
+    /// What workers accept on, by the number they know it by.
+    pub(super) listeners: Vec<(u64, Arc<Listener>)>,
+    udp: Vec<Arc<OwnedFd>>,
+    raw: Vec<Arc<OwnedFd>>,
+    /// The launcher's connection.
+    connection: OwnedFd,
+    capture: Arc<Capture>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Enrolled {
     fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
-        }
+        self.stop();
     }
 }
 
-/// The run's side of the kernel: what is captured, and sockets on request.
-pub(super) struct Kernel {
-    run: Arc<Run>,
-    netfilter: RefCell<Netlink>,
-    /// What the kernel's sets hold.
-    mirror: RefCell<BTreeSet<Captured>>,
-    helper: RefCell<StdStream>,
+/// What of the agent its runs use.
+pub(super) struct Surroundings<'a> {
+    pub(super) live: &'a Arc<ArcSwap<Live>>,
+    pub(super) resolvers: &'a Resolvers,
+    pub(super) congestion_control: Option<&'a str>,
+    pub(super) log: &'a Log,
 }
 
 impl Enrolled {
@@ -73,24 +69,18 @@ impl Enrolled {
     ///
     /// # Errors
     /// The kernel refuses the sets or a socket.
-    pub(super) fn begin(
+    pub(super) async fn begin(
         run: Arc<Run>,
         sockets: RunSockets,
-        live: &Arc<ArcSwap<Live>>,
-        resolvers: &Resolvers,
-        congestion_control: Option<&str>,
-        log: &Log,
+        connection: OwnedFd,
+        around: Surroundings<'_>,
     ) -> io::Result<Self> {
-        let RunSockets { tcp, udp, netfilter, helper } = sockets;
-        let kernel = Rc::new(Kernel {
-            run: Arc::clone(&run),
-            netfilter: RefCell::new(Netlink::adopt(netfilter)),
-            mirror: RefCell::default(),
-            helper: RefCell::new(helper.into()),
-        });
-        kernel.capture(&live.load())?;
+        let RunSockets { tcp, udp, raw, line: _ } = sockets;
+        let capture = Arc::new(Capture::new(Arc::clone(&run), Arc::clone(around.live)));
+        capture.give_families().await?;
+        capture.follow().await?;
         let options = socket::StreamOptions {
-            congestion_control: congestion_control.map(str::to_owned),
+            congestion_control: around.congestion_control.map(str::to_owned),
             reset_on_exit: true,
         };
         let mut listeners = Vec::new();
@@ -98,120 +88,55 @@ impl Enrolled {
             socket::adopt_listener(socket.as_fd(), &options)?;
             let address = address::from_socket(&socket::local_address(socket.as_fd())?);
             let (socket, run) = (Arc::new(socket), Some(Arc::clone(&run)));
-            listeners.push(Arc::new(Listener { address, socket, clear: true, run }));
+            listeners.push((0, Arc::new(Listener { address, socket, clear: true, run })));
         }
-        let answer = |socket: OwnedFd| {
+        let udp: Vec<_> = udp.into_iter().map(Arc::new).collect();
+        let raw: Vec<_> = raw.into_iter().map(Arc::new).collect();
+        let answer = |socket: &Arc<OwnedFd>| {
             let forwarder = dns::Forwarder {
-                live: Arc::clone(live),
-                kernel: Rc::clone(&kernel),
-                resolvers: resolvers.clone(),
-                log: log.clone(),
+                live: Arc::clone(around.live),
+                capture: Arc::clone(&capture),
+                resolvers: around.resolvers.clone(),
+                log: around.log.clone(),
             };
-            tokio::task::spawn_local(dns::answer_all(forwarder, socket))
+            tokio::task::spawn_local(dns::answer_all(forwarder, Arc::clone(socket)))
         };
-        let tasks = udp.into_iter().map(answer).collect();
-        Ok(Self { run, listeners, kernel, tasks })
+        let tasks = udp.iter().map(answer).collect();
+        Ok(Self { run, listeners, udp, raw, connection, capture, tasks })
     }
 
     /// Follows a new policy.
     ///
     /// # Errors
     /// The kernel refuses the sets.
-    pub(super) fn capture(&self, live: &Live) -> io::Result<()> {
-        self.kernel.capture(live)
+    pub(super) async fn follow_policy(&self) -> io::Result<()> {
+        self.capture.give_families().await?;
+        self.capture.follow().await
     }
 
-    pub(super) fn run(&self) -> &Run {
-        &self.run
-    }
-}
-
-impl Kernel {
-    /// Brings the kernel's sets to what the policy and the names known so far ask for.
-    fn capture(&self, live: &Live) -> io::Result<()> {
-        let learnt = self.run.learnt();
-        let learnt = learnt.iter().map(|(address, name)| (*address, name.as_str()));
-        let wanted: BTreeSet<Captured> = captured(&live.policy, learnt)
-            .into_iter()
-            // Datagrams other than DNS are not carried: they are refused by the kernel.
-            .filter(|one| !one.udp)
-            .collect();
-        let mut mirror = self.mirror.borrow_mut();
-        let gone: Vec<_> = mirror.difference(&wanted).map(element).collect();
-        let new: Vec<_> = wanted.difference(&mirror).map(element).collect();
-        let mut netfilter = self.netfilter.borrow_mut();
-        let failed = |error: tacit_sys::netlink::Error| io::Error::other(error.to_string());
-        nft::change(&mut netfilter, &gone, &new).map_err(failed)?;
-        *mirror = wanted;
-        Ok(())
-    }
-}
-
-fn element(one: &Captured) -> nft::Element {
-    let Captured { udp, first, last, first_port, last_port } = *one;
-    let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
-    nft::Element { protocol, first, last, first_port, last_port }
-}
-
-/// Accepts launchers for ever.
-pub(super) async fn accept_launchers(
-    listener: UnixListener,
-    events: mpsc::Sender<RunEvent>,
-    log: Log,
-) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let (events, log) = (events.clone(), log.clone());
-                tokio::task::spawn_local(async move {
-                    if let Err(error) = follow(stream, events).await {
-                        log.warn(Event::new("enrolment-failed").field("error", &error));
-                    }
-                });
-            }
-            Err(error) => {
-                log.warn(Event::new("enrolment-failed").field("error", &error));
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            }
+    /// Stops answering; what arrives waits in the sockets.
+    pub(super) fn stop(&mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
         }
     }
 }
 
-/// One launcher, from its enrolment to its end.
-async fn follow(stream: UnixStream, events: mpsc::Sender<RunEvent>) -> io::Result<()> {
-    let ending = || io::Error::other("the agent is ending");
-    let user = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
-    let (enrolment, sockets) = loop {
-        stream.readable().await?;
-        match stream.try_io(tokio::io::Interest::READABLE, || enrol::receive::<Enrolment>(&stream))
-        {
-            Ok(Some(received)) => break received,
-            Ok(None) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    };
-    let sockets = RunSockets::from_order(sockets, enrolment.ipv6)?;
-    let (back, begun) = oneshot::channel();
-    let user = address::user_name(user);
-    let begin = RunEvent::Begin { enrolment, sockets, user, back };
-    events.send(begin).await.map_err(|_| ending())?;
-    let Ok(id) = begun.await else {
-        let refused = Answer::Error("the agent refuses the run; its log says why".into());
-        return enrol::send(&stream, &refused, &[]);
-    };
-    enrol::send(&stream, &Answer::Ok(Value::Null), &[])?;
-    // Nothing more is said on this line: what is read is its end.
-    loop {
-        stream.readable().await?;
-        match stream.try_read(&mut [0; 64]) {
-            Ok(0) => break,
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => break,
-            Ok(_) | Err(_) => {}
-        }
-    }
-    events.send(RunEvent::End(id)).await.map_err(|_| ending())
+/// Files that are none of a program's business: the policy, the keys and the anchors it names. What
+/// the distribution gives to everybody stays readable.
+pub(super) fn secret_files(policy: &Policy, file: &std::path::Path) -> Vec<std::path::PathBuf> {
+    const EVERYBODYS: [&str; 4] =
+        ["/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates"];
+    let base = super::directory_of(file);
+    let keys = policy.identities.values().map(|identity| base.join(&identity.key));
+    let anchors = policy.trusts.values().flat_map(|trust| match &trust.source {
+        TrustSource::Files(files) => files.iter().map(|file| base.join(file)).collect(),
+        TrustSource::System => Vec::new(),
+    });
+    let all = keys.chain(anchors).filter_map(|file| file.canonicalize().ok());
+    let all = all.filter(|file| !EVERYBODYS.iter().any(|directory| file.starts_with(directory)));
+    file.canonicalize().into_iter().chain(all).collect()
 }
 
 /// All runs of the agent, by number.
-pub(super) type Runs = BTreeMap<u64, (Vec<u64>, Enrolled)>;
+pub(super) type Runs = BTreeMap<u64, Enrolled>;

@@ -1,11 +1,16 @@
-//! A run as the data path knows it: whose connections these are, and what names their addresses
-//! have.
+//! A run as the data path knows it: whose connections these are, what names their addresses have,
+//! and whom to ask for what can only be done inside.
+
+pub mod line;
+pub mod protocol;
 
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tacit_core::dns::Names;
+
+use line::Line;
 
 /// A program and its children under `tacit run`, in a network namespace of their own.
 #[derive(Debug)]
@@ -18,14 +23,19 @@ pub struct Run {
     pub pid: u32,
     /// Whose it is.
     pub user: String,
+    /// Whether it runs as another user than the agent: what it says of its programs is then its
+    /// own claim.
+    pub claimed: bool,
+    /// To the helper inside.
+    pub line: Line,
     names: Mutex<Names>,
 }
 
 impl Run {
     /// A run that has just been enrolled.
     #[must_use]
-    pub fn new(id: u64, name: String, pid: u32, user: String) -> Self {
-        Self { id, name, pid, user, names: Mutex::default() }
+    pub fn new(id: u64, name: String, pid: u32, user: String, claimed: bool, line: Line) -> Self {
+        Self { id, name, pid, user, claimed, line, names: Mutex::default() }
     }
 
     /// The names that the run asked for and that gave this address.
@@ -39,9 +49,9 @@ impl Run {
         self.lock().record(name, address, ttl, Instant::now())
     }
 
-    /// Every address with a name it has now.
+    /// Every name with each address it has now, and for how long more.
     #[must_use]
-    pub fn learnt(&self) -> Vec<(IpAddr, String)> {
+    pub fn learnt(&self) -> Vec<(String, IpAddr, Duration)> {
         self.lock().all(Instant::now())
     }
 

@@ -1,0 +1,236 @@
+//! Runs as they begin, end, and pass to a successor.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tacit_core::flow::Address;
+use tacit_sys::{process, socket};
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::listeners::{self, Wanted};
+use super::runs::{self, Enrolled, Resolvers, RunEvent, RunSockets, RunState, Surroundings};
+use super::{Agent, AgentError, Drain, takeover};
+use crate::address;
+use crate::control::server::Reply;
+use crate::log::Event;
+use crate::run::Run;
+use crate::run::line::Line;
+use crate::run::protocol::Enrolment;
+
+/// How long connections of a run may go on after its end: what its program sent last is to arrive,
+/// but nobody may stay for ever. As long as a kernel keeps the socket of an ended process.
+const LINGER: Duration = Duration::from_secs(60);
+
+impl Agent {
+    /// Takes runs at the enrolment socket, if there is one, and from the launcher that started
+    /// this agent.
+    pub(super) fn welcome_launchers(
+        &mut self,
+        launcher: Option<StdStream>,
+    ) -> Result<(), AgentError> {
+        if let Some(launcher) = launcher {
+            let stream = adopt(launcher).map_err(AgentError::Process)?;
+            let welcome = runs::welcome(stream, self.run_events.clone(), self.log.clone());
+            tokio::task::spawn_local(welcome);
+        }
+        let Some((path, unix)) = self.options.enrol.clone() else { return Ok(()) };
+        let wanted = Wanted { clear: true, unix };
+        let address = Address::Path(path.clone());
+        let opened = listeners::open(&address, &wanted, None).map_err(AgentError::Listen)?;
+        let listener = takeover::listen_on(&opened.listener.socket)
+            .map_err(|error| AgentError::Control(path, error))?;
+        let accept = runs::accept_launchers(listener, self.run_events.clone(), self.log.clone());
+        tokio::task::spawn_local(async move {
+            // The socket's file lives as long as it is served.
+            let _opened = opened;
+            accept.await;
+        });
+        Ok(())
+    }
+
+    pub(super) async fn take_run_event(&mut self, event: RunEvent) {
+        match event {
+            RunEvent::Begin { enrolment, sockets, uid, connection, back } => {
+                self.begin_run(enrolment, sockets, uid, connection, back);
+            }
+            RunEvent::Begun(enrolled, back) => {
+                let id = self.take_run(*enrolled).await;
+                // A launcher that is gone by now ends its run by that.
+                let _ = back.send(Ok((id, self.secret_files())));
+            }
+            RunEvent::Line(id, line) => {
+                if let Some(enrolled) = self.runs.get(&id) {
+                    enrolled.run.line.replace(line).await;
+                    self.log.warn(Event::new("helper-replaced").field("run", &enrolled.run.name));
+                }
+            }
+            RunEvent::End(id) => self.end_run(id).await,
+        }
+    }
+
+    /// Sets a run up beside the control thread's other work: its helper may be slow.
+    fn begin_run(
+        &mut self,
+        enrolment: Enrolment,
+        sockets: RunSockets,
+        uid: u32,
+        connection: OwnedFd,
+        back: oneshot::Sender<Result<(u64, Vec<PathBuf>), String>>,
+    ) {
+        self.runs_made += 1;
+        let Enrolment { name, pid } = enrolment;
+        let user = address::user_name(uid);
+        let claimed = uid != process::effective_user();
+        let (id, events, log) = (self.runs_made, self.run_events.clone(), self.log.clone());
+        let (live, resolvers) = (Arc::clone(&self.live), Resolvers::new(&self.options.resolvers));
+        let control = self.congestion_control.clone();
+        tokio::task::spawn_local(async move {
+            let around = Surroundings {
+                live: &live,
+                resolvers: &resolvers,
+                congestion_control: control.as_deref(),
+                log: &log,
+            };
+            let begun = async {
+                let line = Line::open(sockets.line.try_clone()?)?;
+                let run = Arc::new(Run::new(id, name, pid, user, claimed, line));
+                Enrolled::begin(run, sockets, connection, around).await
+            };
+            match begun.await {
+                Ok(enrolled) => {
+                    let _ = events.send(RunEvent::Begun(Box::new(enrolled), back)).await;
+                }
+                Err(error) => {
+                    log.error(Event::new("run-refused").field("error", &error));
+                    let _ = back.send(Err(format!("the agent refuses the run: {error}")));
+                }
+            }
+        });
+    }
+
+    /// Has the workers accept a run's connections.
+    async fn take_run(&mut self, mut enrolled: Enrolled) -> u64 {
+        for (number, listener) in &mut enrolled.listeners {
+            self.listeners_made += 1;
+            *number = self.listeners_made;
+            self.workers.listen(*number, listener).await;
+        }
+        let run = &enrolled.run;
+        self.log.info(Event::new("run-began").field("run", &run.name).field("pid", &run.pid));
+        let id = run.id;
+        self.runs.insert(id, enrolled);
+        id
+    }
+
+    fn secret_files(&self) -> Vec<PathBuf> {
+        runs::secret_files(&self.live.load().policy, &self.options.policy)
+    }
+
+    async fn end_run(&mut self, id: u64) {
+        let Some(enrolled) = self.runs.remove(&id) else { return };
+        self.unlisten_run(&enrolled).await;
+        self.log.info(Event::new("run-ended").field("run", &enrolled.run.name));
+        if self.options.private {
+            return self.drain(Some(LINGER)).await;
+        }
+        let table = Arc::clone(&self.table);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(LINGER).await;
+            for record in table.snapshot() {
+                if record.run.as_ref().is_some_and(|of_run| of_run.run.id == id) {
+                    record.close();
+                }
+            }
+        });
+    }
+
+    pub(super) async fn unlisten_run(&self, enrolled: &Enrolled) {
+        for (number, _) in &enrolled.listeners {
+            self.workers.unlisten(*number).await;
+        }
+    }
+
+    /// Has every run follow the installed policy.
+    pub(super) async fn follow_policy(&self) {
+        for enrolled in self.runs.values() {
+            if let Err(error) = enrolled.follow_policy().await {
+                self.log.error(
+                    Event::new("capture-failed")
+                        .field("run", &enrolled.run.name)
+                        .field("error", &error),
+                );
+            }
+        }
+    }
+
+    /// Gives all runs to a successor; nothing is read from their sockets here any more.
+    pub(super) async fn hand_over_runs(&mut self) -> Reply {
+        let (mut states, mut descriptors) = (Vec::new(), Vec::new());
+        for (_, mut enrolled) in std::mem::take(&mut self.runs) {
+            self.unlisten_run(&enrolled).await;
+            enrolled.stop();
+            match enrolled.hand_over().await {
+                Ok((state, sockets)) => {
+                    states.push(state);
+                    descriptors.extend(sockets);
+                    self.departed.extend(enrolled.connection());
+                }
+                Err(error) => self.log.error(
+                    Event::new("run-lost").field("run", &enrolled.run.name).field("error", &error),
+                ),
+            }
+        }
+        let mut reply = Reply::ok(json!(states));
+        reply.descriptors = descriptors;
+        reply
+    }
+
+    /// Goes on with a run of the agent before this one.
+    pub(super) async fn resume_run(&mut self, state: RunState, sockets: Vec<OwnedFd>) {
+        let id = state.id;
+        let resolvers = Resolvers::new(&self.options.resolvers);
+        let resumed = async {
+            let (run, connection, sockets) = state.resume(sockets)?;
+            let stream = adopt(connection.try_clone()?.into())?;
+            let around = Surroundings {
+                live: &self.live,
+                resolvers: &resolvers,
+                congestion_control: self.congestion_control.as_deref(),
+                log: &self.log,
+            };
+            let enrolled = Enrolled::begin(Arc::new(run), sockets, connection, around).await?;
+            Ok::<_, std::io::Error>((enrolled, stream))
+        };
+        match resumed.await {
+            Ok((enrolled, stream)) => {
+                self.runs_made = self.runs_made.max(id);
+                self.take_run(enrolled).await;
+                let (events, log) = (self.run_events.clone(), self.log.clone());
+                tokio::task::spawn_local(runs::follow(stream, id, events, log));
+            }
+            Err(error) => {
+                self.log.error(Event::new("run-lost").field("id", &id).field("error", &error));
+            }
+        }
+    }
+
+    /// After a private agent has handed its run over: its connections end with the run too.
+    pub(super) fn follow_departed(&mut self) {
+        let gone = |line: &OwnedFd| socket::is_hung_up(line.as_fd());
+        if self.options.private && !self.departed.is_empty() && self.departed.iter().all(gone) {
+            self.departed.clear();
+            self.draining = Some(Drain { until: Some(Instant::now() + LINGER) });
+        }
+    }
+}
+
+fn adopt(stream: StdStream) -> std::io::Result<UnixStream> {
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}

@@ -1,0 +1,88 @@
+//! What of a run's traffic the kernel leads to the agent, kept in step with the policy and with
+//! the names that the run has learnt.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tacit_core::policy::{Captured, Policy, captured};
+use tokio::sync::Mutex;
+
+use crate::live::Live;
+use crate::run::Run;
+
+/// The kernel's sets of one run.
+pub(super) struct Capture {
+    pub(super) run: Arc<Run>,
+    live: Arc<ArcSwap<Live>>,
+    /// What the sets hold; `None` if that is not known.
+    mirror: Mutex<Option<BTreeSet<Captured>>>,
+}
+
+impl Capture {
+    pub(super) fn new(run: Arc<Run>, live: Arc<ArcSwap<Live>>) -> Self {
+        Self { run, live, mirror: Mutex::default() }
+    }
+
+    /// Brings the kernel's sets to what policy and names ask for now.
+    ///
+    /// # Errors
+    /// The kernel refuses the sets, or nobody inside can be asked.
+    pub(super) async fn follow(&self) -> io::Result<()> {
+        // Held to the end: whoever comes later sees what this has done.
+        let mut mirror = self.mirror.lock().await;
+        let learnt = self.run.learnt();
+        let learnt = learnt.iter().map(|(name, address, _)| (*address, name.as_str()));
+        let wanted: BTreeSet<Captured> = captured(&self.live.load().policy, learnt)
+            .into_iter()
+            // Datagrams other than DNS are not carried: they are refused by the kernel.
+            .filter(|one| !one.udp)
+            .collect();
+        let line = &self.run.line;
+        match mirror.take() {
+            None => line.replace_captured(wanted.iter().copied().collect()).await?,
+            Some(before) => {
+                let gone: Vec<_> = before.difference(&wanted).copied().collect();
+                let new: Vec<_> = wanted.difference(&before).copied().collect();
+                if !gone.is_empty() || !new.is_empty() {
+                    line.change(gone, new).await?;
+                }
+            }
+        }
+        *mirror = Some(wanted);
+        Ok(())
+    }
+
+    /// Gives the namespace the address families that this host can route to something the policy
+    /// lets through. Others stay absent inside, so that programs do not try them first.
+    ///
+    /// # Errors
+    /// The kernel refuses them, or nobody inside can be asked.
+    pub(super) async fn give_families(&self) -> io::Result<()> {
+        let (v4, v6) = families(&self.live.load().policy);
+        self.run.line.families(v4, v6).await
+    }
+}
+
+fn families(policy: &Policy) -> (bool, bool) {
+    let public: [IpAddr; 2] =
+        [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+    let boxes = captured(policy, []).into_iter().map(|one| one.first);
+    let mut found = (false, false);
+    for address in public.into_iter().chain(boxes) {
+        let one = if address.is_ipv4() { &mut found.0 } else { &mut found.1 };
+        *one = *one || is_routable(address);
+    }
+    found
+}
+
+/// Connecting a datagram socket sends nothing: the kernel only looks for a route.
+fn is_routable(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    UdpSocket::bind((any, 0)).is_ok_and(|socket| socket.connect((address, 9)).is_ok())
+}

@@ -1,0 +1,173 @@
+//! Launchers at the enrolment socket: one connection for each run, open for as long as it lives.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use tacit_sys::socket;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Enrolled;
+use crate::log::{Event, Log};
+use crate::run::line::{read_frame, write_frame};
+use crate::run::protocol::{Enrolment, FromLauncher, ToLauncher};
+
+/// Events of runs that may wait for the control thread.
+pub(in crate::agent) const EVENTS_MAX: usize = 64;
+
+/// What launchers tell the control thread.
+pub(in crate::agent) enum RunEvent {
+    /// A launcher asks.
+    Begin {
+        enrolment: Enrolment,
+        sockets: RunSockets,
+        /// The launcher's user.
+        uid: u32,
+        /// A copy of its connection, for a successor.
+        connection: OwnedFd,
+        /// The run's number and the files to hide from CMD, or why it is refused.
+        back: oneshot::Sender<Result<(u64, Vec<PathBuf>), String>>,
+    },
+    /// It is set up.
+    Begun(Box<Enrolled>, oneshot::Sender<Result<(u64, Vec<PathBuf>), String>>),
+    /// A new helper serves this line.
+    Line(u64, OwnedFd),
+    /// Its connection is closed.
+    End(u64),
+}
+
+/// The sockets of a run, made inside and used by the agent outside.
+#[derive(Debug)]
+pub(in crate::agent) struct RunSockets {
+    /// To the helper.
+    pub(in crate::agent) line: OwnedFd,
+    /// Captured TCP connections, by family.
+    pub(super) tcp: Vec<OwnedFd>,
+    /// Captured datagrams, by family.
+    pub(super) udp: Vec<OwnedFd>,
+    /// Errors in the name of others, by family.
+    pub(super) raw: Vec<OwnedFd>,
+}
+
+impl RunSockets {
+    /// From the order in which a launcher, or an agent before this one, sends them.
+    ///
+    /// # Errors
+    /// Not one of each.
+    pub(super) fn from_order(sockets: Vec<OwnedFd>) -> io::Result<Self> {
+        let count = sockets.len();
+        if ![4, 7].contains(&count) {
+            let text = format!(
+                "a run has 4 sockets, or 7 with IPv6; {count} came: is the limit \
+                                on open files reached?"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        let mut all = sockets.into_iter();
+        let line = all.next().ok_or(io::ErrorKind::InvalidData)?;
+        let mut made = Self { line, tcp: Vec::new(), udp: Vec::new(), raw: Vec::new() };
+        for (at, socket) in all.enumerate() {
+            match at % 3 {
+                0 => made.tcp.push(socket),
+                1 => made.udp.push(socket),
+                _ => made.raw.push(socket),
+            }
+        }
+        Ok(made)
+    }
+}
+
+/// Accepts launchers for ever.
+pub(in crate::agent) async fn accept_launchers(
+    listener: UnixListener,
+    events: mpsc::Sender<RunEvent>,
+    log: Log,
+) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::task::spawn_local(welcome(stream, events.clone(), log.clone()));
+            }
+            Err(error) => {
+                log.warn(Event::new("enrolment-failed").field("error", &error));
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Serves one launcher, from its enrolment to its end.
+pub(in crate::agent) async fn welcome(
+    stream: UnixStream,
+    events: mpsc::Sender<RunEvent>,
+    log: Log,
+) {
+    match enrol(stream, &events).await {
+        Ok(Some((stream, id))) => follow(stream, id, events, log).await,
+        Ok(None) => {}
+        Err(error) => log.warn(Event::new("enrolment-failed").field("error", &error)),
+    }
+}
+
+async fn enrol(
+    mut stream: UnixStream,
+    events: &mpsc::Sender<RunEvent>,
+) -> io::Result<Option<(UnixStream, u64)>> {
+    let uid = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
+    let (enrolment, sockets) = match read_frame(&mut stream).await? {
+        Some((FromLauncher::Enrol(enrolment), sockets)) => (enrolment, sockets),
+        Some((FromLauncher::Line, _)) => return Err(io::ErrorKind::InvalidData.into()),
+        None => return Ok(None),
+    };
+    let sockets = RunSockets::from_order(sockets);
+    let begun = async {
+        let connection = stream.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+        let sockets = sockets.map_err(|error| error.to_string())?;
+        let (back, begun) = oneshot::channel();
+        let begin = RunEvent::Begin { enrolment, sockets, uid, connection, back };
+        let ending = || "the agent is ending".to_owned();
+        events.send(begin).await.map_err(|_| ending())?;
+        begun.await.map_err(|_| ending())?
+    };
+    match begun.await {
+        Ok((id, hide)) => {
+            write_frame(&mut stream, &ToLauncher::Terms { hide }).await?;
+            Ok(Some((stream, id)))
+        }
+        Err(reason) => {
+            write_frame(&mut stream, &ToLauncher::Refused(reason)).await?;
+            Ok(None)
+        }
+    }
+}
+
+/// Reads what the launcher of a run says until it says no more.
+pub(in crate::agent) async fn follow(
+    mut stream: UnixStream,
+    id: u64,
+    events: mpsc::Sender<RunEvent>,
+    log: Log,
+) {
+    loop {
+        let event = match read_frame(&mut stream).await {
+            Ok(Some((FromLauncher::Line, mut line))) => {
+                line.pop().map(|line| RunEvent::Line(id, line))
+            }
+            Ok(Some((FromLauncher::Enrol(_), _))) => None,
+            Ok(None) => Some(RunEvent::End(id)),
+            Err(error) => {
+                log.warn(Event::new("launcher-failed").field("error", &error));
+                Some(RunEvent::End(id))
+            }
+        };
+        let is_end = matches!(event, Some(RunEvent::End(_)));
+        if let Some(event) = event {
+            // The control thread lives as long as the agent.
+            let _ = events.send(event).await;
+        }
+        if is_end {
+            return;
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! A run on its way to a successor of the agent.
+//!
+//! The sockets are the same ones: what waits in them when this agent stops reading is the
+//! successor's to take. The helper gives the successor a line of its own.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Enrolled, RunSockets};
+use crate::run::Run;
+
+/// A run in words; its sockets follow.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::agent) struct RunState {
+    pub(in crate::agent) id: u64,
+    name: String,
+    pid: u32,
+    user: String,
+    claimed: bool,
+    /// Names, addresses, and for how many seconds more.
+    names: Vec<(String, IpAddr, u64)>,
+    /// How many sockets follow.
+    pub(in crate::agent) sockets: usize,
+}
+
+impl Enrolled {
+    /// What a successor needs to go on; the launcher's connection is the first socket.
+    ///
+    /// # Errors
+    /// No descriptor is left, or the helper makes no line.
+    pub(in crate::agent) async fn hand_over(&self) -> io::Result<(RunState, Vec<OwnedFd>)> {
+        let line = self.run.line.another().await?;
+        let mut sockets = vec![self.connection.try_clone()?, line];
+        for (((_, tcp), udp), raw) in self.listeners.iter().zip(&self.udp).zip(&self.raw) {
+            for socket in [&tcp.socket, udp, raw] {
+                sockets.push(socket.as_fd().try_clone_to_owned()?);
+            }
+        }
+        let Run { id, name, pid, user, claimed, .. } = &*self.run;
+        let names = self.run.learnt();
+        let state = RunState {
+            id: *id,
+            name: name.clone(),
+            pid: *pid,
+            user: user.clone(),
+            claimed: *claimed,
+            names: names.into_iter().map(|(name, ip, left)| (name, ip, left.as_secs())).collect(),
+            sockets: sockets.len(),
+        };
+        Ok((state, sockets))
+    }
+
+    /// A copy of the launcher's connection, to see when the run ends.
+    pub(in crate::agent) fn connection(&self) -> Option<OwnedFd> {
+        self.connection.try_clone().ok()
+    }
+}
+
+impl RunState {
+    /// The run as it was, with the launcher's connection and the sockets.
+    ///
+    /// # Errors
+    /// Sockets are missing.
+    pub(in crate::agent) fn resume(
+        self,
+        mut sockets: Vec<OwnedFd>,
+    ) -> io::Result<(Run, OwnedFd, RunSockets)> {
+        if sockets.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let connection = sockets.remove(0);
+        let sockets = RunSockets::from_order(sockets)?;
+        let line = crate::run::line::Line::open(sockets.line.try_clone()?)?;
+        let run = Run::new(self.id, self.name, self.pid, self.user, self.claimed, line);
+        for (name, address, seconds) in self.names {
+            run.learn(&name, address, Duration::from_secs(seconds));
+        }
+        Ok((run, connection, sockets))
+    }
+}

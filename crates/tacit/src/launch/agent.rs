@@ -1,0 +1,124 @@
+//! The launcher's side of the agent: a private one that it starts, or one that runs already.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use tacit_sys::process;
+
+use super::enter::Given;
+use super::{RunArgs, RunError};
+use crate::agent::keeper::{self, Private};
+use crate::cli::{EXIT_FAILURE, complain};
+use crate::run::protocol::{self, Enrolment, FromLauncher, ToLauncher};
+
+/// The agent of this run. Closing the line tells it that the run is over.
+pub(super) struct Agent {
+    line: UnixStream,
+    private: Option<PrivateAgent>,
+}
+
+/// A process of this run's own, and where it answers its operator.
+struct PrivateAgent {
+    /// 0 once it has ended.
+    pid: u32,
+    directory: PathBuf,
+}
+
+impl Agent {
+    /// Starts a private one, or connects to the one that the command line names.
+    pub(super) fn start(args: &RunArgs) -> Result<Self, RunError> {
+        if let Some(path) = &args.agent {
+            let line = UnixStream::connect(path).map_err(|error| {
+                let path = path.display();
+                RunError::Agent(format!(
+                    "no agent takes runs at {path}: {error}; start one with \
+                     `tacit agent --enrol {path}`"
+                ))
+            })?;
+            return Ok(Self { line, private: None });
+        }
+        let Some(policy) = &args.policy else {
+            return Err(RunError::Agent("say --policy or --agent".into()));
+        };
+        Self::start_private(policy, args).map_err(|error| RunError::Own("start the agent", error))
+    }
+
+    fn start_private(policy: &Path, args: &RunArgs) -> io::Result<Self> {
+        let directory =
+            std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let directory = directory.join(format!("tacit-run-{}", std::process::id()));
+        std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
+        let mut made = PrivateAgent { pid: 0, directory };
+        let (ours, theirs) = UnixStream::pair()?;
+        let private = Private {
+            policy: policy.to_owned(),
+            control: made.directory.join("agent.sock"),
+            resolvers: args.resolvers.clone(),
+        };
+        let work = || {
+            let kept = process::keep_only(&[theirs.as_fd()], true);
+            // Neither the terminal's signals nor anybody's who means CMD are for the agent.
+            let kept = kept.and_then(|()| process::lead_process_group());
+            match kept.and_then(|()| keeper::run_private(private, theirs)) {
+                Ok(code) => code,
+                Err(error) => {
+                    complain(format_args!("tacit: no agent: {error}"));
+                    EXIT_FAILURE
+                }
+            }
+        };
+        made.pid = process::fork(work)?;
+        Ok(Self { line: ours, private: Some(made) })
+    }
+
+    /// Gives the agent the run; returns the files that are none of CMD's business.
+    pub(super) fn enrol(
+        &self,
+        enrolment: Enrolment,
+        given: Given,
+    ) -> Result<Vec<PathBuf>, RunError> {
+        let own = |error| RunError::Own("enrol with the agent", error);
+        let sockets: Vec<_> = given.sockets.iter().map(AsFd::as_fd).collect();
+        let sent = protocol::write(&self.line, &FromLauncher::Enrol(enrolment), &sockets);
+        drop(given);
+        // An agent that could not start has said why before it closed the line.
+        match (protocol::read::<ToLauncher>(&self.line), sent) {
+            (Ok(Some((ToLauncher::Terms { mut hide }, _))), _) => {
+                hide.extend(self.private.as_ref().map(|private| private.directory.clone()));
+                Ok(hide)
+            }
+            (Ok(Some((ToLauncher::Refused(reason), _))), _) => Err(RunError::Agent(reason)),
+            (Ok(None), _) => {
+                Err(RunError::Agent("the agent ended without an answer; its log says why".into()))
+            }
+            (Err(error), _) => Err(own(error)),
+        }
+    }
+
+    /// Brings the line of a new helper.
+    pub(super) fn bring(&self, line: &OwnedFd) -> io::Result<()> {
+        protocol::write(&self.line, &FromLauncher::Line, &[line.as_fd()])
+    }
+
+    /// The process of a private one that has not ended.
+    pub(super) fn private_pid(&self) -> Option<u32> {
+        self.private.as_ref().map(|private| private.pid).filter(|pid| *pid > 0)
+    }
+
+    /// It has ended.
+    pub(super) fn forget(&mut self) {
+        if let Some(private) = &mut self.private {
+            private.pid = 0;
+        }
+    }
+}
+
+impl Drop for PrivateAgent {
+    fn drop(&mut self) {
+        // It ends by itself, once what the program has sent is on its way.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

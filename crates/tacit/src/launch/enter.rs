@@ -1,0 +1,115 @@
+//! The launcher's side of the helper: starting it, and starting it anew.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use tacit_sys::namespace::Sockets;
+use tacit_sys::process;
+
+use super::RunError;
+use super::helper::{self, Ready};
+use crate::cli::complain;
+use crate::run::protocol;
+
+/// The process inside, and the namespaces it made.
+pub(super) struct Helper {
+    pid: u32,
+    pub(super) network: OwnedFd,
+    /// None for root, which shares the launcher's.
+    pub(super) user: Option<OwnedFd>,
+}
+
+/// A helper that is setting up.
+pub(super) struct Starting {
+    pid: u32,
+    line: UnixStream,
+}
+
+/// What the agent is to have of the namespace.
+pub(super) struct Given {
+    pub(super) sockets: Vec<OwnedFd>,
+}
+
+impl Helper {
+    /// Starts one.
+    pub(super) fn start() -> Result<Starting, RunError> {
+        let own = |error| RunError::Own("start the helper", error);
+        let (ours, theirs) = UnixStream::pair().map_err(own)?;
+        let launcher = std::process::id();
+        let work = || {
+            let kept = process::keep_only(&[theirs.as_fd()], false);
+            process::name_thread("tacit-helper");
+            ending(kept.and_then(|()| helper::run(&theirs, launcher)))
+        };
+        let pid = process::fork(work).map_err(own)?;
+        Ok(Starting { pid, line: ours })
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Starts another in the same namespaces; returns the line for the agent.
+    pub(super) fn start_anew(&mut self) -> io::Result<OwnedFd> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let launcher = std::process::id();
+        let user = self.user.as_ref().map(AsFd::as_fd);
+        let work = || {
+            let mut kept = vec![theirs.as_fd(), self.network.as_fd()];
+            kept.extend(user);
+            let kept = process::keep_only(&kept, false);
+            process::name_thread("tacit-helper");
+            let line = theirs.try_clone();
+            let run = |line| helper::run_anew(line, launcher, self.network.as_fd(), user);
+            ending(kept.and(line).and_then(run))
+        };
+        self.pid = process::fork(work)?;
+        Ok(ours.into())
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = process::signal(self.pid, process::Signal::KILL);
+        let _ = process::wait(self.pid);
+    }
+}
+
+impl Starting {
+    /// Waits until the namespace is there and no listener is held by the helper any more: whoever
+    /// keeps a copy of one would go on taking connections after the agent's end.
+    pub(super) fn ready(self) -> Result<(Helper, Given), RunError> {
+        let own = |error| RunError::Own("start the helper", error);
+        let died = || RunError::Namespace("the helper ended without a word".into());
+        let (ready, mut descriptors) =
+            protocol::read::<Ready>(&self.line).map_err(own)?.ok_or_else(died)?;
+        let has_own_user = match ready {
+            Ready::Failed(reason) => {
+                let _ = process::wait(self.pid);
+                return Err(RunError::Namespace(reason));
+            }
+            Ready::Made { has_own_user, .. } => has_own_user,
+        };
+        protocol::read::<()>(&self.line).map_err(own)?.ok_or_else(died)?;
+        let line = descriptors.pop().ok_or_else(died)?;
+        let made = Sockets::from_descriptors(descriptors).ok_or_else(died)?;
+        let Sockets { tcp4, tcp6, udp4, udp6, raw4, raw6, network, user, .. } = made;
+        let ipv6 = [tcp6, udp6, raw6].into_iter().flatten();
+        let sockets = [line, tcp4, udp4, raw4].into_iter().chain(ipv6).collect();
+        let user = has_own_user.then_some(user);
+        Ok((Helper { pid: self.pid, network, user }, Given { sockets }))
+    }
+}
+
+/// A process's exit status for what it came to.
+fn ending(result: io::Result<()>) -> u8 {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            complain(format_args!("tacit: the helper ended: {error}"));
+            1
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The agent's end of the line to a run's helper.
+//!
+//! One task owns the line and has one question open on it; whoever asks may give up waiting
+//! without harm to the line. A helper that dies or is silent loses the line; questions then wait
+//! for the launcher to bring a new one, for as long as whoever asks has patience.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tacit_core::flow::Protocol;
+use tacit_core::policy::Captured;
+use tacit_sys::descriptor;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
+
+use super::protocol::{Ends, Owner, Reply, Request, encode, frame_bytes};
+
+/// Questions of all workers that wait for the line.
+const QUESTIONS_MAX: usize = 1024;
+/// How long whoever asks waits: a helper answers in microseconds, a new one comes in milliseconds.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a helper may take for one answer before its line is given up.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// A line; all copies are the same one.
+#[derive(Clone, Debug)]
+pub struct Line {
+    questions: mpsc::Sender<Question>,
+    lines: mpsc::Sender<OwnedFd>,
+}
+
+type Question = (Request, oneshot::Sender<io::Result<Answer>>);
+type Answer = (Reply, Vec<OwnedFd>);
+
+impl Line {
+    /// Takes a line; its task ends when the last copy is dropped.
+    ///
+    /// # Errors
+    /// The runtime does not take the socket.
+    pub fn open(socket: OwnedFd) -> io::Result<Self> {
+        let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
+        let (lines, brought) = mpsc::channel(1);
+        let stream = adopt(socket)?;
+        tokio::task::spawn_local(serve(Some(stream), asked, brought));
+        Ok(Self { questions, lines })
+    }
+
+    /// Goes on with a new helper's line.
+    pub async fn replace(&self, socket: OwnedFd) {
+        // The task lives as long as this.
+        let _ = self.lines.send(socket).await;
+    }
+
+    /// Gives the namespace address families.
+    ///
+    /// # Errors
+    /// The helper's, or there is none.
+    pub async fn families(&self, v4: bool, v6: bool) -> io::Result<()> {
+        self.ask(Request::Families { v4, v6 }).await.map(|_| ())
+    }
+
+    /// Changes what is captured.
+    ///
+    /// # Errors
+    /// The helper's, or there is none; what is captured is then not known.
+    pub async fn change(&self, remove: Vec<Captured>, add: Vec<Captured>) -> io::Result<()> {
+        self.ask(Request::Change { remove, add }).await.map(|_| ())
+    }
+
+    /// Captures this and nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::change`].
+    pub async fn replace_captured(&self, all: Vec<Captured>) -> io::Result<()> {
+        self.ask(Request::Replace(all)).await.map(|_| ())
+    }
+
+    /// A marked socket inside that may stand in for any address.
+    ///
+    /// # Errors
+    /// The helper's, or there is none.
+    pub async fn socket(&self, protocol: Protocol, ipv6: bool) -> io::Result<OwnedFd> {
+        self.ask_for_one(Request::Socket { protocol, ipv6 }).await
+    }
+
+    /// A further line, for a successor.
+    ///
+    /// # Errors
+    /// The helper's, or there is none.
+    pub async fn another(&self) -> io::Result<OwnedFd> {
+        self.ask_for_one(Request::Line).await
+    }
+
+    /// Who holds sockets of the run, in the order of the question; `None`: nobody is seen to.
+    ///
+    /// # Errors
+    /// The helper's, or there is none.
+    pub async fn owners(&self, ends: Vec<Ends>) -> io::Result<Vec<Option<Owner>>> {
+        match self.ask(Request::Owners(ends)).await? {
+            (Reply::Owners(owners), _) => Ok(owners),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Who holds one socket of the run.
+    ///
+    /// # Errors
+    /// As [`Self::owners`].
+    pub async fn owner(
+        &self,
+        protocol: Protocol,
+        program: SocketAddr,
+        peer: SocketAddr,
+    ) -> io::Result<Option<Owner>> {
+        let owners = self.owners(vec![Ends { protocol, program, peer }]).await?;
+        Ok(owners.into_iter().next().flatten())
+    }
+
+    /// On which addresses programs of the run listen.
+    ///
+    /// # Errors
+    /// The helper's, or there is none.
+    pub async fn listening(&self) -> io::Result<Vec<SocketAddr>> {
+        match self.ask(Request::Listening).await? {
+            (Reply::Listening(addresses), _) => Ok(addresses),
+            _ => Err(strange()),
+        }
+    }
+
+    async fn ask_for_one(&self, request: Request) -> io::Result<OwnedFd> {
+        let (_, mut sockets) = self.ask(request).await?;
+        sockets.pop().ok_or_else(strange)
+    }
+
+    async fn ask(&self, request: Request) -> io::Result<Answer> {
+        let gone = || io::Error::other("the run's helper is gone");
+        let (back, answer) = oneshot::channel();
+        let asked = async {
+            self.questions.send((request, back)).await.map_err(|_| gone())?;
+            answer.await.map_err(|_| gone())?
+        };
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok((Reply::Refused(reason), _))) => Err(io::Error::other(reason)),
+            Ok(answered) => answered,
+            Err(_) => Err(gone()),
+        }
+    }
+}
+
+fn strange() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the run's helper answered something else")
+}
+
+fn adopt(socket: OwnedFd) -> io::Result<UnixStream> {
+    let stream = StdStream::from(socket);
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+/// Asks one question after the other, on the newest line.
+async fn serve(
+    mut line: Option<UnixStream>,
+    mut asked: mpsc::Receiver<Question>,
+    mut brought: mpsc::Receiver<OwnedFd>,
+) {
+    loop {
+        tokio::select! {
+            biased;
+            new = brought.recv() => match new {
+                Some(socket) => line = adopt(socket).ok(),
+                None => return,
+            },
+            question = asked.recv(), if line.is_some() => {
+                let (Some((request, back)), Some(stream)) = (question, &mut line) else { return };
+                if back.is_closed() {
+                    continue;
+                }
+                let talk = tokio::time::timeout(ANSWER_WAIT_MAX, converse(stream, &request));
+                let answer = talk.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+                if answer.is_err() {
+                    line = None;
+                }
+                // Whoever asked may have given up.
+                let _ = back.send(answer);
+            }
+        }
+    }
+}
+
+async fn converse(stream: &mut UnixStream, request: &Request) -> io::Result<Answer> {
+    write_frame(stream, request).await?;
+    read_frame(stream).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Writes one frame without descriptors.
+///
+/// # Errors
+/// Whatever the kernel answers.
+pub async fn write_frame(stream: &mut UnixStream, frame: &impl Serialize) -> io::Result<()> {
+    let (length, text) = encode(frame)?;
+    stream.write_all(&length).await?;
+    stream.write_all(&text).await
+}
+
+/// Reads one frame; `None`: the other side has ended.
+///
+/// # Errors
+/// Whatever the kernel answers, `InvalidData` for what is no frame.
+pub async fn read_frame<T: DeserializeOwned>(
+    stream: &mut UnixStream,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut length = [0; 4];
+    let (count, descriptors) =
+        stream.async_io(Interest::READABLE, || descriptor::receive(&*stream, &mut length)).await?;
+    if count == 0 {
+        return Ok(None);
+    }
+    stream.read_exact(&mut length[count..]).await?;
+    let mut text = vec![0; frame_bytes(length)?];
+    stream.read_exact(&mut text).await?;
+    Ok(Some((serde_json::from_slice(&text)?, descriptors)))
+}

@@ -1,0 +1,218 @@
+//! What launcher, helper and agent say to each other: frames over UNIX sockets.
+//!
+//! ```text
+//!   launcher ── Enrolment + sockets ──> agent      a run begins
+//!            <─────── Terms ─────────              captured from here on; CMD may start
+//!            ── Line + descriptor ────>            a new helper, the old one is dead
+//!            ──────── (closed) ───────>            the run has ended
+//!
+//!   agent    ──────── Request ────────> helper     one at a time on each line
+//!            <── Reply (+ descriptor) ─
+//! ```
+//!
+//! A frame is the length of its JSON text as four bytes, then the text; descriptors ride with the
+//! length. Unknown words are errors: all three are of one version, or newer agents know what older
+//! launchers and helpers say.
+//!
+//! Limit: [`FRAME_BYTES_MAX`].
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tacit_core::flow::Protocol;
+use tacit_core::policy::Captured;
+use tacit_sys::descriptor;
+
+/// A frame at most: 65,536 captured boxes of IPv6 fit.
+pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// What a launcher says to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FromLauncher {
+    /// A run; its sockets ride along.
+    Enrol(Enrolment),
+    /// A new helper serves the line that rides along.
+    Line,
+}
+
+/// What a launcher says of its run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Enrolment {
+    /// What displays call it.
+    pub name: String,
+    /// The launcher's process.
+    pub pid: u32,
+}
+
+/// What an agent answers to an enrolment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ToLauncher {
+    /// The run is taken; CMD may start.
+    Terms {
+        /// Files that are none of CMD's business.
+        hide: Vec<PathBuf>,
+    },
+    /// It is not, and why.
+    Refused(String),
+}
+
+/// What an agent asks of the helper inside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// Give the namespace these address families; further ones may come later.
+    Families {
+        /// IPv4.
+        v4: bool,
+        /// IPv6.
+        v6: bool,
+    },
+    /// Change what is captured.
+    Change {
+        /// No longer.
+        remove: Vec<Captured>,
+        /// From now on.
+        add: Vec<Captured>,
+    },
+    /// Capture this and nothing else.
+    Replace(Vec<Captured>),
+    /// Make a socket that may stand in for any address.
+    Socket {
+        /// Its transport.
+        protocol: Protocol,
+        /// Its family.
+        ipv6: bool,
+    },
+    /// Who holds these sockets?
+    Owners(Vec<Ends>),
+    /// On which addresses do programs listen for TCP?
+    Listening,
+    /// Make a further line, for a successor of the agent.
+    Line,
+}
+
+/// Both ends of a program's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Ends {
+    /// Its transport.
+    pub protocol: Protocol,
+    /// The program's end.
+    pub program: SocketAddr,
+    /// The end it talks to.
+    pub peer: SocketAddr,
+}
+
+/// Who holds a socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Owner {
+    /// The process nearest to the launcher that holds it.
+    pub pid: u32,
+    /// What it runs, where that can be seen.
+    pub program: Option<PathBuf>,
+}
+
+/// What the helper answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// It is done; what was asked for rides along.
+    Done,
+    /// In the order of the question.
+    Owners(Vec<Option<Owner>>),
+    /// In no order.
+    Listening(Vec<SocketAddr>),
+    /// It is not, and why.
+    Refused(String),
+}
+
+/// Writes one frame to a blocking socket.
+///
+/// # Errors
+/// Whatever the kernel answers.
+pub fn write(
+    mut socket: &UnixStream,
+    frame: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let (length, text) = encode(frame)?;
+    // A length of four bytes goes whole: a blocking socket waits for room.
+    descriptor::send(socket, &length, descriptors)?;
+    socket.write_all(&text)
+}
+
+/// Reads one frame from a blocking socket; `None`: the other side has ended.
+///
+/// # Errors
+/// Whatever the kernel answers, `InvalidData` for what is no frame.
+pub fn read<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut length = [0; 4];
+    let (count, descriptors) = descriptor::receive(socket, &mut length)?;
+    if count == 0 {
+        return Ok(None);
+    }
+    socket.read_exact(&mut length[count..])?;
+    let mut text = vec![0; frame_bytes(length)?];
+    socket.read_exact(&mut text)?;
+    Ok(Some((serde_json::from_slice(&text)?, descriptors)))
+}
+
+/// A frame's length and its text.
+///
+/// # Errors
+/// It is too long.
+pub fn encode(frame: &impl Serialize) -> io::Result<([u8; 4], Vec<u8>)> {
+    let text = serde_json::to_vec(frame)?;
+    match u32::try_from(text.len()) {
+        Ok(length) if text.len() <= FRAME_BYTES_MAX => Ok((length.to_be_bytes(), text)),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a frame that is too long")),
+    }
+}
+
+/// The bytes of the text that follow a length.
+///
+/// # Errors
+/// More than there may be.
+pub fn frame_bytes(length: [u8; 4]) -> io::Result<usize> {
+    let bytes = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+    if bytes > FRAME_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame that is too long"));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_frame_arrives_whole_with_its_descriptors() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let sent = Request::Socket { protocol: Protocol::Udp, ipv6: true };
+        write(&near, &sent, &[near.as_fd(), far.as_fd()]).unwrap();
+        write(&near, &Request::Line, &[]).unwrap();
+        let (received, descriptors) = read::<Request>(&far).unwrap().unwrap();
+        assert_eq!((received, descriptors.len()), (sent, 2));
+        assert_eq!(read::<Request>(&far).unwrap().unwrap().0, Request::Line);
+        drop((near, descriptors));
+        assert!(read::<Request>(&far).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_is_no_frame() {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        near.write_all(&[0xff; 8]).unwrap();
+        let error = read::<Request>(&far).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+}
