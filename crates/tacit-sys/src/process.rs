@@ -33,6 +33,29 @@ pub fn keep_secrets() -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a process lives in another network namespace than this one, or in another user
+/// namespace: it then does not control what this one does. A process that cannot be looked at is
+/// taken to, unless it is root's and this one is not.
+#[must_use]
+pub fn lives_elsewhere(pid: i32, uid: u32) -> bool {
+    ["net", "user"].into_iter().any(|kind| {
+        let own = std::fs::read_link(format!("/proc/self/ns/{kind}"));
+        match (own, std::fs::read_link(format!("/proc/{pid}/ns/{kind}"))) {
+            (Ok(own), Ok(other)) => own != other,
+            _ => uid != 0,
+        }
+    })
+}
+
+/// The process that started another, or that took it over from one that ended.
+#[must_use]
+pub fn parent_of(pid: i32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; state and parent follow it.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Names the calling thread, as `top -H` and `ps -L` show it; 15 bytes at most count.
 pub fn name_thread(name: &str) {
     if let Ok(name) = std::ffi::CString::new(name) {

@@ -60,6 +60,17 @@ fn set_tcp_options(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Resul
 /// # Errors
 /// Whatever `socket`, `bind` or `listen` answer; an unknown congestion control is `NotFound`.
 pub fn listen(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<OwnedFd> {
+    let socket = reserve(address, options)?;
+    resume_listening(socket.as_fd())?;
+    Ok(socket)
+}
+
+/// Takes an address without listening there: nobody else can have it, and whoever connects is
+/// refused, until [`resume_listening`].
+///
+/// # Errors
+/// As [`listen`].
+pub fn reserve(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<OwnedFd> {
     let family = address.address_family();
     let socket = new_stream(family, options)?;
     if family != AddressFamily::UNIX {
@@ -70,8 +81,23 @@ pub fn listen(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<Ow
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     rustix::net::bind(&socket, address)?;
-    rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket)
+}
+
+/// Listens at the address that the socket has.
+///
+/// # Errors
+/// Whatever `listen` answers.
+pub fn resume_listening(socket: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::net::listen(socket, LISTEN_BACKLOG)?)
+}
+
+/// Stops listening and keeps the address. Who waits to be accepted is reset.
+///
+/// # Errors
+/// Whatever `shutdown` answers.
+pub fn suspend_listening(socket: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::net::shutdown(socket, Shutdown::Read)?)
 }
 
 /// Opens a listening UNIX socket whose file never has a wider mode than `mode`, not even for a
@@ -93,11 +119,11 @@ pub fn listen_unix(
     Ok(socket)
 }
 
-/// Gives a listening socket made elsewhere the options that accepted sockets inherit.
+/// Gives a socket made elsewhere its options; those of a listener are inherited by what it accepts.
 ///
 /// # Errors
 /// Whatever `setsockopt` or `fcntl` answer.
-pub fn adopt_listener(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Result<()> {
+pub fn adopt(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Result<()> {
     rustix::io::ioctl_fionbio(socket, true)?;
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
     if sockopt::socket_domain(socket)? != AddressFamily::UNIX {

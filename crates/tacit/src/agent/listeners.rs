@@ -17,7 +17,7 @@ use tacit_core::policy::{Action, Policy, Tls, UnixSocket};
 use tacit_sys::socket::{self, StreamOptions};
 
 use crate::address;
-use crate::stream::intercept::Listener;
+use crate::stream::intercept::{Listener, Source};
 
 /// What has to listen where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +122,12 @@ pub struct ListenError {
     reason: String,
 }
 
+impl ListenError {
+    pub(super) fn new(address: &Address, reason: String) -> Self {
+        Self { address: address.clone(), reason }
+    }
+}
+
 impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot listen on {}: {}", self.address, self.reason)
@@ -169,7 +175,7 @@ pub(super) fn adopt(
     congestion_control: Option<&str>,
     inherits_file: bool,
 ) -> Result<Opened, ListenError> {
-    socket::adopt_listener(socket.as_fd(), &options(wanted, congestion_control))
+    socket::adopt(socket.as_fd(), &options(wanted, congestion_control))
         .map_err(|error| ListenError { address: address.clone(), reason: error.to_string() })?;
     let unix = wanted.unix.clone();
     Ok(Opened { listener: listener(address, wanted, socket), unix, file: None, inherits_file })
@@ -184,10 +190,10 @@ fn options(wanted: &Wanted, congestion_control: Option<&str>) -> StreamOptions {
 
 fn listener(address: &Address, wanted: &Wanted, socket: OwnedFd) -> Arc<Listener> {
     let (address, socket) = (address.clone(), Arc::new(socket));
-    Arc::new(Listener { address, socket, clear: wanted.clear, run: None })
+    Arc::new(Listener { address, socket, clear: wanted.clear, source: Source::Fixed })
 }
 
-fn explain(error: &io::Error) -> String {
+pub(super) fn explain(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!("{error}; find who has it with `ss -ltnp`, or name another address")

@@ -32,7 +32,7 @@ use tacit_core::flow::Address;
 use tacit_core::policy::{Limits, Policy, UnixSocket};
 use tacit_sys::{process, socket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::control::server::{self, Asked, Reply};
@@ -174,18 +174,8 @@ impl Agent {
             congestion_control: congestion_control(&installed.policy),
             log: log.clone(),
         };
-        let (mut handover, launcher) = match given {
-            Given::Listening(sockets) => (takeover::Handover::from_activation(sockets), None),
-            Given::Launcher(launcher) => (takeover::Handover::default(), Some(launcher)),
-        };
-        if options.take_over {
-            handover = takeover::request(&options.control).map_err(AgentError::TakeOver)?;
-        }
-        let mut listeners = BTreeMap::new();
-        for (number, (key, (address, wanted))) in (0..).zip(listeners::wanted(&installed.policy)) {
-            let opened = handover.open(&address, &wanted, shared.congestion_control.as_deref());
-            listeners.insert(key, (number, opened.map_err(AgentError::Listen)?));
-        }
+        let (mut handover, launcher) = take_over(&options, given)?;
+        let mut listeners = open_listeners(&mut handover, &installed, &shared)?;
         let (requests, asked) = mpsc::channel(server::REQUESTS_MAX);
         let (run_events, events) = mpsc::channel(runs::EVENTS_MAX);
         let mut control = Control::open(&options.control, &mut handover, requests, &log)?;
@@ -251,6 +241,10 @@ impl Agent {
         loop {
             tokio::select! {
                 Some((request, back)) = requests.recv() => {
+                    if request == (Request::Show { what: Display::Connections }) {
+                        self.show_connections(back);
+                        continue;
+                    }
                     let reply = self.answer(request).await;
                     // Who asked may be gone.
                     let _ = back.send(reply);
@@ -309,10 +303,22 @@ impl Agent {
         }
     }
 
+    /// Answers when the runs have said whose their connections are; other requests go on.
+    fn show_connections(&self, back: oneshot::Sender<Reply>) {
+        let (table, live) = (Arc::clone(&self.table), self.live.load_full());
+        tokio::task::spawn_local(async move {
+            let shown = display::connections(&table, &live).await;
+            // Who asked may be gone.
+            let _ = back.send(Reply::ok(shown));
+        });
+    }
+
     fn show(&self, what: Display) -> Value {
         let live = self.live.load();
         match what {
-            Display::Connections => display::connections(&self.table, &live),
+            // It is answered where requests arrive.
+            Display::Connections => Value::Null,
+            Display::Runs => self.show_runs(),
             Display::Rules => display::rules(&self.table, &live),
             Display::Identities => display::identities(&self.materials, &live),
             Display::Limits => self.limits(live.limits()),
@@ -362,8 +368,8 @@ impl Agent {
         for (_, (id, _closed)) in std::mem::take(&mut self.listeners) {
             self.workers.unlisten(id).await;
         }
-        for (_, enrolled) in std::mem::take(&mut self.runs) {
-            self.unlisten_run(&enrolled).await;
+        for (_, mut enrolled) in std::mem::take(&mut self.runs) {
+            self.unlisten_run(&mut enrolled).await;
         }
         self.log.info(Event::new("draining").field("open", &self.table.len()));
     }
@@ -410,6 +416,36 @@ impl Agent {
             self.log.warn(Event::new("parent-gone").field("error", &error));
         }
     }
+}
+
+/// What others hand to this agent: listening sockets, and the launcher of its run.
+fn take_over(
+    options: &Options,
+    given: Given,
+) -> Result<(takeover::Handover, Option<StdStream>), AgentError> {
+    let (handover, launcher) = match given {
+        Given::Listening(sockets) => (takeover::Handover::from_activation(sockets), None),
+        Given::Launcher(launcher) => (takeover::Handover::default(), Some(launcher)),
+    };
+    if !options.take_over {
+        return Ok((handover, launcher));
+    }
+    let handover = takeover::request(&options.control).map_err(AgentError::TakeOver)?;
+    Ok((handover, launcher))
+}
+
+/// Every listening address of the policy, by its text, with the number that workers know it by.
+fn open_listeners(
+    handover: &mut takeover::Handover,
+    live: &Live,
+    shared: &Shared,
+) -> Result<BTreeMap<String, (u64, Opened)>, AgentError> {
+    let mut listeners = BTreeMap::new();
+    for (number, (key, (address, wanted))) in (0..).zip(listeners::wanted(&live.policy)) {
+        let opened = handover.open(&address, &wanted, shared.congestion_control.as_deref());
+        listeners.insert(key, (number, opened.map_err(AgentError::Listen)?));
+    }
+    Ok(listeners)
 }
 
 impl Control {

@@ -10,6 +10,7 @@ use tacit_core::policy::{Limits, Policy};
 
 use super::install::{self, Checked, check_file, directory_of};
 use super::listeners::{self, Opened};
+use super::runs::reserve_missing;
 use super::{Agent, file_name};
 use crate::live::Live;
 use crate::log::Event;
@@ -31,11 +32,17 @@ impl Agent {
         let opened = self
             .prepare_listeners(&policy)
             .map_err(|error| format!("nothing was installed: {error}"))?;
+        let control = self.congestion_control.as_deref();
+        let reserved = match self.runs.is_empty() {
+            true => Vec::new(),
+            false => reserve_missing(&policy, self.runs.values(), control)
+                .map_err(|error| format!("nothing was installed: {error}"))?,
+        };
         let wanted = listeners::wanted(&policy);
         let live = Live::new(before.generation + 1, policy, rules);
         let diff = difference(&before, &live);
         self.live.store(Arc::new(live));
-        self.follow_policy().await;
+        self.follow_policy(reserved).await;
         self.materials = materials;
         self.material_errors.clear();
         for (key, new) in opened {

@@ -4,24 +4,27 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tacit_core::flow::Address;
 use tacit_sys::{process, socket};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::listeners::{self, Wanted};
-use super::runs::{self, Enrolled, Resolvers, RunEvent, RunSockets, RunState, Surroundings};
+use super::listeners::{self, ListenError, Wanted};
+use super::runs::{
+    self, Enrolled, Reserved, Resolvers, Resumed, RunEvent, RunSockets, RunState, Surroundings,
+};
 use super::{Agent, AgentError, Drain, takeover};
 use crate::address;
 use crate::control::server::Reply;
-use crate::log::Event;
+use crate::log::{Event, Rfc3339};
 use crate::run::Run;
 use crate::run::line::Line;
 use crate::run::protocol::Enrolment;
+use crate::stream::connection::Record;
 
 /// How long connections of a run may go on after its end: what its program sent last is to arrive,
 /// but nobody may stay for ever. As long as a kernel keeps the socket of an ended process.
@@ -60,14 +63,24 @@ impl Agent {
                 self.begin_run(enrolment, sockets, uid, connection, back);
             }
             RunEvent::Begun(enrolled, back) => {
-                let id = self.take_run(*enrolled).await;
+                let taken = match self.lead_in() {
+                    Ok(reserved) => {
+                        let id = self.take_run(*enrolled, reserved).await;
+                        Ok((id, self.secret_files()))
+                    }
+                    Err(error) => {
+                        self.log.error(Event::new("run-refused").field("error", &error));
+                        Err(error.to_string())
+                    }
+                };
                 // A launcher that is gone by now ends its run by that.
-                let _ = back.send(Ok((id, self.secret_files())));
+                let _ = back.send(taken);
             }
+            RunEvent::Listening(id) => self.follow_listening(id).await,
             RunEvent::Line(id, line) => {
                 if let Some(enrolled) = self.runs.get(&id) {
                     enrolled.run.line.replace(line).await;
-                    self.log.warn(Event::new("helper-replaced").field("run", &enrolled.run.name));
+                    self.log.info(Event::new("helper-replaced").field("run", &enrolled.run.name));
                 }
             }
             RunEvent::End(id) => self.end_run(id).await,
@@ -96,6 +109,7 @@ impl Agent {
                 resolvers: &resolvers,
                 congestion_control: control.as_deref(),
                 log: &log,
+                events: &events,
             };
             let begun = async {
                 let line = Line::open(sockets.line.try_clone()?)?;
@@ -114,8 +128,33 @@ impl Agent {
         });
     }
 
+    /// Holds the addresses that lead into runs and are not held yet.
+    fn lead_in(&self) -> Result<Vec<Reserved>, ListenError> {
+        let policy = &self.live.load().policy;
+        runs::reserve_missing(policy, self.runs.values(), self.congestion_control.as_deref())
+    }
+
+    /// Opens and closes the ways into a run as its programs listen.
+    async fn follow_listening(&mut self, id: u64) {
+        let Some(enrolled) = self.runs.get_mut(&id) else { return };
+        let live = self.live.load_full();
+        let listening = enrolled.run.listening();
+        let made = &mut self.listeners_made;
+        let number = || {
+            *made += 1;
+            *made
+        };
+        let followed =
+            enrolled.inbound.follow(&live.policy, &listening, &self.workers, number).await;
+        if let Err(error) = followed {
+            let name = &enrolled.run.name;
+            self.log.error(Event::new("listen-failed").field("run", name).field("error", &error));
+        }
+    }
+
     /// Has the workers accept a run's connections.
-    async fn take_run(&mut self, mut enrolled: Enrolled) -> u64 {
+    async fn take_run(&mut self, mut enrolled: Enrolled, reserved: Vec<Reserved>) -> u64 {
+        enrolled.inbound.take(reserved, &enrolled.run, &self.live.load().policy);
         for (number, listener) in &mut enrolled.listeners {
             self.listeners_made += 1;
             *number = self.listeners_made;
@@ -125,6 +164,7 @@ impl Agent {
         self.log.info(Event::new("run-began").field("run", &run.name).field("pid", &run.pid));
         let id = run.id;
         self.runs.insert(id, enrolled);
+        self.follow_listening(id).await;
         id
     }
 
@@ -133,8 +173,8 @@ impl Agent {
     }
 
     async fn end_run(&mut self, id: u64) {
-        let Some(enrolled) = self.runs.remove(&id) else { return };
-        self.unlisten_run(&enrolled).await;
+        let Some(mut enrolled) = self.runs.remove(&id) else { return };
+        self.unlisten_run(&mut enrolled).await;
         self.log.info(Event::new("run-ended").field("run", &enrolled.run.name));
         if self.options.private {
             return self.drain(Some(LINGER)).await;
@@ -150,14 +190,22 @@ impl Agent {
         });
     }
 
-    pub(super) async fn unlisten_run(&self, enrolled: &Enrolled) {
+    pub(super) async fn unlisten_run(&self, enrolled: &mut Enrolled) {
         for (number, _) in &enrolled.listeners {
             self.workers.unlisten(*number).await;
         }
+        enrolled.inbound.unlisten(&self.workers).await;
     }
 
-    /// Has every run follow the installed policy.
-    pub(super) async fn follow_policy(&self) {
+    /// Has every run follow the installed policy; addresses that lead in from now on go to the
+    /// first run.
+    pub(super) async fn follow_policy(&mut self, reserved: Vec<Reserved>) {
+        if let Some(enrolled) = self.runs.values_mut().next() {
+            enrolled.inbound.take(reserved, &enrolled.run, &self.live.load().policy);
+        }
+        for id in self.runs.keys().copied().collect::<Vec<_>>() {
+            self.follow_listening(id).await;
+        }
         for enrolled in self.runs.values() {
             if let Err(error) = enrolled.follow_policy().await {
                 self.log.error(
@@ -173,7 +221,7 @@ impl Agent {
     pub(super) async fn hand_over_runs(&mut self) -> Reply {
         let (mut states, mut descriptors) = (Vec::new(), Vec::new());
         for (_, mut enrolled) in std::mem::take(&mut self.runs) {
-            self.unlisten_run(&enrolled).await;
+            self.unlisten_run(&mut enrolled).await;
             enrolled.stop();
             match enrolled.hand_over().await {
                 Ok((state, sockets)) => {
@@ -196,21 +244,22 @@ impl Agent {
         let id = state.id;
         let resolvers = Resolvers::new(&self.options.resolvers);
         let resumed = async {
-            let (run, connection, sockets) = state.resume(sockets)?;
+            let Resumed { run, connection, sockets, inbound } = state.resume(sockets)?;
             let stream = adopt(connection.try_clone()?.into())?;
             let around = Surroundings {
                 live: &self.live,
                 resolvers: &resolvers,
                 congestion_control: self.congestion_control.as_deref(),
                 log: &self.log,
+                events: &self.run_events,
             };
             let enrolled = Enrolled::begin(Arc::new(run), sockets, connection, around).await?;
-            Ok::<_, std::io::Error>((enrolled, stream))
+            Ok::<_, std::io::Error>((enrolled, inbound, stream))
         };
         match resumed.await {
-            Ok((enrolled, stream)) => {
+            Ok((enrolled, inbound, stream)) => {
                 self.runs_made = self.runs_made.max(id);
-                self.take_run(enrolled).await;
+                self.take_run(enrolled, inbound).await;
                 let (events, log) = (self.run_events.clone(), self.log.clone());
                 tokio::task::spawn_local(runs::follow(stream, id, events, log));
             }
@@ -218,6 +267,40 @@ impl Agent {
                 self.log.error(Event::new("run-lost").field("id", &id).field("error", &error));
             }
         }
+    }
+
+    /// `tacit show runs`.
+    pub(super) fn show_runs(&self) -> Value {
+        let open = self.table.snapshot();
+        let now = SystemTime::now();
+        let runs = self.runs.values().map(|enrolled| {
+            let run = &enrolled.run;
+            let of_run = |record: &&Arc<Record>| {
+                record.run.as_ref().is_some_and(|of_run| of_run.run.id == run.id)
+            };
+            let names = run.learnt().into_iter().map(|(name, address, left)| {
+                json!({ "name": name, "address": address, "seconds": left.as_secs() })
+            });
+            let listen = enrolled
+                .inbound
+                .shown()
+                .map(|(address, open)| json!({ "address": address, "open": open }));
+            json!({
+                "id": run.id,
+                "name": run.name,
+                "pid": run.pid,
+                "user": run.user,
+                "claimed": run.claimed,
+                "since": Rfc3339(run.since).to_string(),
+                "age-s": now.duration_since(run.since).unwrap_or_default().as_secs(),
+                "open": open.iter().filter(of_run).count(),
+                "captured": enrolled.captured(),
+                "names": names.collect::<Vec<_>>(),
+                "listen": listen.collect::<Vec<_>>(),
+                "listening": *run.listening(),
+            })
+        });
+        runs.collect()
     }
 
     /// After a private agent has handed its run over: its connections end with the run too.

@@ -1,32 +1,100 @@
-//! What displays say, as JSON. Every value is a snapshot; nothing here waits.
+//! What displays say, as JSON. Every value is a snapshot, and no
+//! connection waits for it.
 
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
+use tacit_core::flow::{Address, Protocol};
 use tacit_core::policy::{Action, Tls};
 use tacit_sys::socket;
 
+use crate::address;
 use crate::agent::Materials;
 use crate::live::{Live, LiveRule};
 use crate::log::Rfc3339;
+use crate::run::Run;
+use crate::run::protocol::{Ends, Owner};
 use crate::stream::connection::{Record, Table};
 use crate::tls::verify::identity;
 
-/// `tacit show connections`.
-#[must_use]
-pub fn connections(table: &Table, live: &Live) -> Value {
+/// How long a run may take to say whose connections it has; it is then shown without.
+const OWNERS_WAIT_MAX: Duration = Duration::from_millis(300);
+
+/// `tacit show connections`: asks the runs whose connections they are.
+pub async fn connections(table: &Table, live: &Live) -> Value {
     let now = SystemTime::now();
-    table.snapshot().iter().map(|record| connection(record, live, now)).collect()
+    let records = table.snapshot();
+    let owners = owners(&records).await;
+    records.iter().map(|record| connection(record, live, now, owners.get(&record.id))).collect()
 }
 
-fn connection(record: &Record, live: &Live, now: SystemTime) -> Value {
+/// The programs that hold connections of runs, by connection. A run that does not answer has none.
+async fn owners(records: &[Arc<Record>]) -> HashMap<u64, Owner> {
+    let mut runs: BTreeMap<u64, &Run> = BTreeMap::new();
+    for of_run in records.iter().filter_map(|record| record.run.as_ref()) {
+        runs.insert(of_run.run.id, &of_run.run);
+    }
+    let mut found = HashMap::new();
+    for (id, run) in runs {
+        let is_of_run =
+            |record: &&Arc<Record>| record.run.as_ref().is_some_and(|of_run| of_run.run.id == id);
+        let questions = records.iter().filter(is_of_run);
+        let questions = questions.filter_map(|record| Some((record.id, ends(record)?)));
+        let (ids, ends): (Vec<_>, Vec<_>) = questions.unzip();
+        let answers = tokio::time::timeout(OWNERS_WAIT_MAX, run.line.owners(ends)).await;
+        let answers = answers.ok().and_then(Result::ok).unwrap_or_default();
+        let known = ids.into_iter().zip(answers).filter_map(|(id, owner)| Some((id, owner?)));
+        found.extend(known);
+    }
+    found
+}
+
+/// The program's socket, seen from the program.
+fn ends(record: &Record) -> Option<Ends> {
+    let (program, peer) = if record.run.as_ref()?.is_inbound {
+        let legs = record.legs.get()?;
+        let leg = legs.dialled.upgrade()?;
+        (legs.target.clone(), address::from_socket(&socket::local_address(leg.as_fd()).ok()?))
+    } else {
+        (record.local.clone(), record.remote.clone())
+    };
+    match (program, peer) {
+        (Address::Inet(program), Address::Inet(peer)) => {
+            Some(Ends { protocol: Protocol::Tcp, program, peer })
+        }
+        _ => None,
+    }
+}
+
+fn run(record: &Record, owner: Option<&Owner>) -> Option<Value> {
+    let of_run = record.run.as_ref()?;
+    Some(json!({
+        "id": of_run.run.id,
+        "name": of_run.run.name,
+        "pid": of_run.run.pid,
+        "user": of_run.run.user,
+        "claimed": of_run.run.claimed,
+        "direction": if of_run.is_inbound { "inbound" } else { "outbound" },
+        "names": of_run.names,
+        "program": owner.map(|owner| json!({
+            "pid": owner.pid,
+            "path": owner.program,
+            "name": owner.program.as_ref().and_then(|path| path.file_name())
+                .map(|name| name.to_string_lossy()),
+        })),
+    }))
+}
+
+fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&Owner>) -> Value {
     let legs = record.legs.get();
     let tls = record.tls.get();
     json!({
         "id": record.id,
         "rule": record.rule.name(),
+        "run": run(record, owner),
         "role": role(&record.rule),
         "path": "relay",
         "state": if record.is_open() { "open" } else { "setting-up" },

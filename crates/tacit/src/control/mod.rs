@@ -55,6 +55,8 @@ pub enum Display {
     Connections,
     /// Every rule, with its hits.
     Rules,
+    /// Programs under `tacit run`.
+    Runs,
     /// Certificates, keys and trust.
     Identities,
     /// Every limit, and how near it is.

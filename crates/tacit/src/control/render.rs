@@ -10,6 +10,7 @@ pub fn render(what: Display, value: &Value) -> String {
     match what {
         Display::Connections => connections(value),
         Display::Rules => rules(value),
+        Display::Runs => runs(value),
         Display::Identities => identities(value),
         Display::Limits => limits(value),
     }
@@ -19,7 +20,7 @@ pub fn render(what: Display, value: &Value) -> String {
 type Column = (&'static str, fn(&Value) -> String);
 
 fn connections(value: &Value) -> String {
-    const COLUMNS: [Column; 18] = [
+    const COLUMNS: [Column; 20] = [
         ("ID", |c| text(&c["id"])),
         ("RULE", |c| text(&c["rule"])),
         ("ROLE", |c| text(&c["role"])),
@@ -28,6 +29,8 @@ fn connections(value: &Value) -> String {
         ("LOCAL", |c| text(&c["local"])),
         ("REMOTE", |c| text(if c["client"].is_null() { &c["remote"] } else { &c["client"] })),
         ("CONNECT", |c| text(&c["connect"])),
+        ("RUN", |c| text(&c["run"]["name"])),
+        ("PROGRAM", program),
         ("TLS", |c| text(&c["tls"]["version"])),
         ("SUITE", |c| text(&c["tls"]["suite"])),
         ("GROUP", |c| text(&c["tls"]["group"])),
@@ -58,6 +61,42 @@ fn peer(connection: &Value) -> String {
         (_, Value::String(claim)) => format!("none, claims {claim:?} ({})", text(check)),
         _ => text(check),
     }
+}
+
+/// Whose connection it is; what another user's run says of itself is only its word.
+fn program(connection: &Value) -> String {
+    let owner = &connection["run"]["program"];
+    let name = text(&owner["name"]);
+    let claim = if connection["run"]["claimed"] == true { " (claimed)" } else { "" };
+    match &owner["pid"] {
+        Value::Null => "-".into(),
+        pid => format!("{name}[{pid}]{claim}"),
+    }
+}
+
+fn runs(value: &Value) -> String {
+    const COLUMNS: [Column; 8] = [
+        ("ID", |r| text(&r["id"])),
+        ("RUN", |r| text(&r["name"])),
+        ("PID", |r| text(&r["pid"])),
+        ("USER", |r| text(&r["user"])),
+        ("OPEN", |r| text(&r["open"])),
+        ("NAMES", |r| r["names"].as_array().map_or(0, Vec::len).to_string()),
+        ("LISTEN", open_addresses),
+        ("AGE", |r| format!("{}s", text(&r["age-s"]))),
+    ];
+    table(value, &COLUMNS)
+}
+
+/// Addresses that lead into a run; a closed one in parentheses.
+fn open_addresses(run: &Value) -> String {
+    let listen = run["listen"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let shown = listen.iter().map(|one| match one["open"] == true {
+        true => text(&one["address"]),
+        false => format!("({})", text(&one["address"])),
+    });
+    let shown = shown.collect::<Vec<_>>().join(",");
+    if shown.is_empty() { "-".into() } else { shown }
 }
 
 fn rules(value: &Value) -> String {

@@ -61,14 +61,11 @@ pub async fn serve(listener: UnixListener, requests: mpsc::Sender<Asked>, log: L
     }
 }
 
-async fn converse(stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Result<()> {
-    let peer = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
-    if peer != 0 && peer != process::effective_user() {
-        // The file's mode keeps others out already; this also holds where modes are ignored.
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!("user {peer} may not control this agent"),
-        ));
+async fn converse(mut stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Result<()> {
+    let peer = socket::peer_credentials(stream.as_fd())?;
+    if let Some(refusal) = refusal(peer.pid.as_raw_pid(), peer.uid.as_raw()) {
+        send(&mut stream, Reply::error(&refusal)).await?;
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal));
     }
     let mut stream = BufReader::new(stream);
     loop {
@@ -83,6 +80,20 @@ async fn converse(stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Resu
         };
         send(stream.get_mut(), reply).await?;
     }
+}
+
+/// Why a process may not control this agent.
+fn refusal(pid: i32, uid: u32) -> Option<String> {
+    // The file's mode keeps other users out already; this also holds where modes are ignored.
+    if uid != 0 && uid != process::effective_user() {
+        return Some(format!("user {uid} may not control this agent"));
+    }
+    // A successor hides its memory from the start, and with it where it lives.
+    let is_sibling = process::parent_of(pid) == Some(std::os::unix::process::parent_id());
+    // A program under `tacit run` is of the same user.
+    (!is_sibling && process::lives_elsewhere(pid, uid)).then(|| {
+        format!("process {pid} may not control this agent from another network or user namespace")
+    })
 }
 
 async fn ask(requests: &mpsc::Sender<Asked>, request: Request) -> Reply {

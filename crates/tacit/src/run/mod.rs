@@ -4,10 +4,11 @@
 pub mod line;
 pub mod protocol;
 
-use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
+use arc_swap::ArcSwap;
 use tacit_core::dns::Names;
 
 use line::Line;
@@ -23,19 +24,24 @@ pub struct Run {
     pub pid: u32,
     /// Whose it is.
     pub user: String,
+    /// When it was enrolled.
+    pub since: SystemTime,
     /// Whether it runs as another user than the agent: what it says of its programs is then its
     /// own claim.
     pub claimed: bool,
     /// To the helper inside.
     pub line: Line,
     names: Mutex<Names>,
+    listening: ArcSwap<Vec<SocketAddr>>,
 }
 
 impl Run {
     /// A run that has just been enrolled.
     #[must_use]
     pub fn new(id: u64, name: String, pid: u32, user: String, claimed: bool, line: Line) -> Self {
-        Self { id, name, pid, user, claimed, line, names: Mutex::default() }
+        let (names, listening) = Default::default();
+        let since = SystemTime::now();
+        Self { id, name, pid, user, since, claimed, line, names, listening }
     }
 
     /// The names that the run asked for and that gave this address.
@@ -53,6 +59,17 @@ impl Run {
     #[must_use]
     pub fn learnt(&self) -> Vec<(String, IpAddr, Duration)> {
         self.lock().all(Instant::now())
+    }
+
+    /// Where the run's programs listen, as far as is known.
+    #[must_use]
+    pub fn listening(&self) -> Arc<Vec<SocketAddr>> {
+        self.listening.load_full()
+    }
+
+    /// Takes down where they listen now.
+    pub fn set_listening(&self, addresses: Vec<SocketAddr>) {
+        self.listening.store(Arc::new(addresses));
     }
 
     fn lock(&self) -> MutexGuard<'_, Names> {

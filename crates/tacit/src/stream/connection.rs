@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::SystemTime;
 
-use tacit_core::flow::Address;
+use tacit_core::flow::{Address, Direction};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::live::{Live, LiveRule};
@@ -95,6 +95,8 @@ pub struct Proxied {
 pub struct OfRun {
     /// The run.
     pub run: Arc<Run>,
+    /// Whether it comes in; else a program opened it.
+    pub is_inbound: bool,
     /// The names the program asked for that have the address it connects to.
     pub names: Vec<String>,
 }
@@ -205,7 +207,10 @@ impl Connection {
             local: flow.local,
             remote,
             proxied,
-            run: run.map(|run| Box::new(OfRun { run, names: flow.remote_names })),
+            run: run.map(|run| {
+                let is_inbound = flow.direction == Direction::Inbound;
+                Box::new(OfRun { run, is_inbound, names: flow.remote_names })
+            }),
             legs: OnceLock::new(),
             tls: OnceLock::new(),
             open: AtomicBool::new(false),

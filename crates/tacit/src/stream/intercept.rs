@@ -41,8 +41,28 @@ pub struct Listener {
     pub socket: Arc<OwnedFd>,
     /// Whether what arrives is in clear, and must be reset rather than ended when it is cut.
     pub clear: bool,
-    /// The run whose connections arrive here; `None` for a rule of the fixed form.
-    pub run: Option<Arc<Run>>,
+    /// Whose connections arrive here.
+    pub source: Source,
+}
+
+/// Whose connections arrive at a listener.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Clients of a rule of the fixed form.
+    Fixed,
+    /// A run's programs: what they open is captured.
+    Captured(Arc<Run>),
+    /// Clients of a run's programs.
+    Inbound(Arc<Run>),
+}
+
+impl Source {
+    fn run(&self) -> Option<&Arc<Run>> {
+        match self {
+            Self::Fixed => None,
+            Self::Captured(run) | Self::Inbound(run) => Some(run),
+        }
+    }
 }
 
 /// A connection that has just been accepted.
@@ -170,15 +190,19 @@ fn arrival(
     place: OwnedSemaphorePermit,
 ) -> io::Result<Arrival> {
     let peer = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
-    let flow = match &listener.run {
-        Some(run) => captured(run, &socket, peer)?,
-        None => accepted(listener, &socket, peer)?,
+    let flow = match &listener.source {
+        Source::Fixed => accepted(listener, &socket, peer)?,
+        Source::Captured(run) => captured(run, &socket, peer)?,
+        Source::Inbound(run) => {
+            let user = Some(run.user.clone());
+            Flow { user, ..accepted(listener, &socket, peer)? }
+        }
     };
     let leg = Leg::new(socket, listener.clear)?;
-    Ok(Arrival { leg, flow, run: listener.run.clone(), place, claim: None })
+    Ok(Arrival { leg, flow, run: listener.source.run().cloned(), place, claim: None })
 }
 
-/// Who connected to a rule of the fixed form.
+/// Who connected to a listening address.
 fn accepted(listener: &Listener, socket: &OwnedFd, remote: Address) -> io::Result<Flow> {
     let local = match &listener.address {
         // The address the client really used, where the listener takes any.

@@ -14,6 +14,7 @@ pub mod leg;
 pub mod connection;
 pub mod gate;
 
+mod dial;
 pub mod secure;
 
 pub mod relay;

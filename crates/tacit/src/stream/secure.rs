@@ -10,12 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls_pki_types::UnixTime;
-use tacit_core::flow::Address;
 use tacit_core::policy::{Fixed, TlsCommon};
 use tacit_core::proxy_protocol::{self, Header};
-use tacit_sys::socket::{self, StreamOptions};
+use tacit_sys::socket::StreamOptions;
 
-use crate::address;
 use crate::live::{LiveAction, LiveRule};
 use crate::tls::{
     Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role, Session,
@@ -23,6 +21,7 @@ use crate::tls::{
 };
 
 use super::connection::{Admitted, Connection, Legs, Record, TlsFacts};
+use super::dial;
 use super::gate::{Gates, Place};
 use super::leg::{Leg, Outgoing};
 
@@ -305,8 +304,7 @@ fn tls_common(rule: &LiveRule) -> &TlsCommon {
     }
 }
 
-/// Dials the rule's target, its addresses one after the other, and sends the PROXY header if the
-/// rule says so.
+/// Dials the connection's target, and sends the PROXY header if the rule says so.
 async fn dial(
     around: Surroundings<'_>,
     record: &Record,
@@ -318,39 +316,12 @@ async fn dial(
         reset_on_exit: clear,
     };
     let timeout = record.rule.fixed().map_or(CONNECT_TIMEOUT, |fixed| fixed.connect_timeout);
-    let work = async {
-        let addresses = match (&record.run, &record.rule.target) {
-            (Some(_), _) => vec![record.remote.clone()],
-            (None, Some(target)) => target.addresses().await,
-            (None, None) => Vec::new(),
-        };
-        let mut last = "the rule has no address to connect to".to_owned();
-        // Each address gets an equal share of the time, so that a silent one cannot hide the rest.
-        let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
-        for address in addresses {
-            match tokio::time::timeout(share, dial_one(&address, &options, clear)).await {
-                Ok(Ok(leg)) => return Ok((leg, address)),
-                Ok(Err(error)) => last = format!("cannot connect to {address}: {error}"),
-                Err(_) => last = format!("cannot connect to {address}: no answer"),
-            }
-        }
-        Err(Failure::Dial(last))
-    };
+    let work = async { dial::dial(record, &options, timeout, clear).await.map_err(Failure::Dial) };
     let (leg, address) = within(Instant::now() + timeout, unreached, work).await?;
     let legs = Legs { accepted: accepted.downgrade(), dialled: leg.downgrade(), target: address };
     let _ = record.legs.set(legs);
     if let Some(fixed) = record.rule.fixed() {
         send_proxy(fixed, record, &leg).await?;
-    }
-    Ok(leg)
-}
-
-async fn dial_one(address: &Address, options: &StreamOptions, clear: bool) -> io::Result<Leg> {
-    let (socket, connected) = socket::dial(&address::to_socket(address)?, options)?;
-    let leg = Leg::new(socket, clear)?;
-    if !connected {
-        leg.writable().await?;
-        socket::take_error(leg.fd())?;
     }
     Ok(leg)
 }

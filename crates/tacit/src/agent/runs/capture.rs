@@ -13,6 +13,8 @@ use tokio::sync::Mutex;
 use crate::live::Live;
 use crate::run::Run;
 
+use super::inbound::listens;
+
 /// The kernel's sets of one run.
 pub(super) struct Capture {
     pub(super) run: Arc<Run>,
@@ -55,6 +57,11 @@ impl Capture {
         Ok(())
     }
 
+    /// How many boxes are captured; `None` while that changes.
+    pub(super) fn count(&self) -> Option<usize> {
+        self.mirror.try_lock().ok()?.as_ref().map(BTreeSet::len)
+    }
+
     /// Gives the namespace the address families that this host can route to something the policy
     /// lets through. Others stay absent inside, so that programs do not try them first.
     ///
@@ -71,9 +78,16 @@ fn families(policy: &Policy) -> (bool, bool) {
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     let boxes = captured(policy, []).into_iter().map(|one| one.first);
     let mut found = (false, false);
-    for address in public.into_iter().chain(boxes) {
+    let mut note = |address: IpAddr, is_there| {
         let one = if address.is_ipv4() { &mut found.0 } else { &mut found.1 };
-        *one = *one || is_routable(address);
+        *one = *one || is_there;
+    };
+    for address in public.into_iter().chain(boxes) {
+        note(address, is_routable(address));
+    }
+    // Who comes in from afar is to be answered.
+    for address in listens(policy).filter_map(|address| address.ip()) {
+        note(address, !address.is_loopback());
     }
     found
 }

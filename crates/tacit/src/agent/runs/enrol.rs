@@ -33,6 +33,8 @@ pub(in crate::agent) enum RunEvent {
     Begun(Box<Enrolled>, oneshot::Sender<Result<(u64, Vec<PathBuf>), String>>),
     /// A new helper serves this line.
     Line(u64, OwnedFd),
+    /// Its programs listen elsewhere than before.
+    Listening(u64),
     /// Its connection is closed.
     End(u64),
 }

@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tacit_core::flow::Address;
 
-use super::{Enrolled, RunSockets};
+use super::{Enrolled, Reserved, RunSockets};
 use crate::run::Run;
 
 /// A run in words; its sockets follow.
@@ -24,6 +25,8 @@ pub(in crate::agent) struct RunState {
     claimed: bool,
     /// Names, addresses, and for how many seconds more.
     names: Vec<(String, IpAddr, u64)>,
+    /// Addresses held outside; their sockets come last.
+    inbound: Vec<Address>,
     /// How many sockets follow.
     pub(in crate::agent) sockets: usize,
 }
@@ -41,6 +44,8 @@ impl Enrolled {
                 sockets.push(socket.as_fd().try_clone_to_owned()?);
             }
         }
+        let (inbound, held): (Vec<_>, Vec<_>) = self.inbound.copies()?.into_iter().unzip();
+        sockets.extend(held);
         let Run { id, name, pid, user, claimed, .. } = &*self.run;
         let names = self.run.learnt();
         let state = RunState {
@@ -50,6 +55,7 @@ impl Enrolled {
             user: user.clone(),
             claimed: *claimed,
             names: names.into_iter().map(|(name, ip, left)| (name, ip, left.as_secs())).collect(),
+            inbound,
             sockets: sockets.len(),
         };
         Ok((state, sockets))
@@ -66,13 +72,13 @@ impl RunState {
     ///
     /// # Errors
     /// Sockets are missing.
-    pub(in crate::agent) fn resume(
-        self,
-        mut sockets: Vec<OwnedFd>,
-    ) -> io::Result<(Run, OwnedFd, RunSockets)> {
-        if sockets.is_empty() {
+    pub(in crate::agent) fn resume(self, mut sockets: Vec<OwnedFd>) -> io::Result<Resumed> {
+        if sockets.len() <= self.inbound.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        let held = sockets.split_off(sockets.len() - self.inbound.len());
+        let inbound = self.inbound.into_iter().zip(held);
+        let inbound = inbound.map(|(address, socket)| Reserved::from_predecessor(address, socket));
         let connection = sockets.remove(0);
         let sockets = RunSockets::from_order(sockets)?;
         let line = crate::run::line::Line::open(sockets.line.try_clone()?)?;
@@ -80,6 +86,14 @@ impl RunState {
         for (name, address, seconds) in self.names {
             run.learn(&name, address, Duration::from_secs(seconds));
         }
-        Ok((run, connection, sockets))
+        Ok(Resumed { run, connection, sockets, inbound: inbound.collect() })
     }
+}
+
+/// A run as the agent before this one had it.
+pub(in crate::agent) struct Resumed {
+    pub(in crate::agent) run: Run,
+    pub(in crate::agent) connection: OwnedFd,
+    pub(in crate::agent) sockets: RunSockets,
+    pub(in crate::agent) inbound: Vec<Reserved>,
 }

@@ -4,6 +4,7 @@
 //!   enrol     launchers come and go
 //!   capture   the kernel's sets follow policy and names
 //!   dns       queries are answered, names are learnt
+//!   inbound   addresses outside are open while a program listens inside
 //!   handover  a successor goes on with a run where this agent stopped
 //! ```
 //!
@@ -14,6 +15,7 @@ mod capture;
 mod dns;
 mod enrol;
 mod handover;
+mod inbound;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,19 +25,22 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tacit_core::policy::{Policy, TrustSource};
 use tacit_sys::socket;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::address;
 use crate::live::Live;
 use crate::log::Log;
 use crate::run::Run;
-use crate::stream::intercept::Listener;
+use crate::stream::intercept::{Listener, Source};
 
 use capture::Capture;
+use inbound::Inbound;
 
 pub(super) use dns::Resolvers;
 pub(super) use enrol::{EVENTS_MAX, RunEvent, RunSockets, accept_launchers, follow, welcome};
-pub(super) use handover::RunState;
+pub(super) use handover::{Resumed, RunState};
+pub(super) use inbound::{Reserved, reserve_missing};
 
 /// One run as the agent holds it.
 pub(super) struct Enrolled {
@@ -47,6 +52,7 @@ pub(super) struct Enrolled {
     /// The launcher's connection.
     connection: OwnedFd,
     capture: Arc<Capture>,
+    pub(super) inbound: Inbound,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -62,6 +68,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) resolvers: &'a Resolvers,
     pub(super) congestion_control: Option<&'a str>,
     pub(super) log: &'a Log,
+    pub(super) events: &'a mpsc::Sender<RunEvent>,
 }
 
 impl Enrolled {
@@ -85,10 +92,10 @@ impl Enrolled {
         };
         let mut listeners = Vec::new();
         for socket in tcp {
-            socket::adopt_listener(socket.as_fd(), &options)?;
+            socket::adopt(socket.as_fd(), &options)?;
             let address = address::from_socket(&socket::local_address(socket.as_fd())?);
-            let (socket, run) = (Arc::new(socket), Some(Arc::clone(&run)));
-            listeners.push((0, Arc::new(Listener { address, socket, clear: true, run })));
+            let (socket, source) = (Arc::new(socket), Source::Captured(Arc::clone(&run)));
+            listeners.push((0, Arc::new(Listener { address, socket, clear: true, source })));
         }
         let udp: Vec<_> = udp.into_iter().map(Arc::new).collect();
         let raw: Vec<_> = raw.into_iter().map(Arc::new).collect();
@@ -101,8 +108,11 @@ impl Enrolled {
             };
             tokio::task::spawn_local(dns::answer_all(forwarder, Arc::clone(socket)))
         };
-        let tasks = udp.iter().map(answer).collect();
-        Ok(Self { run, listeners, udp, raw, connection, capture, tasks })
+        let mut tasks: Vec<_> = udp.iter().map(answer).collect();
+        let (live, events) = (Arc::clone(around.live), around.events.clone());
+        tasks.push(tokio::task::spawn_local(inbound::watch(Arc::clone(&run), live, events)));
+        let inbound = Inbound::default();
+        Ok(Self { run, listeners, udp, raw, connection, capture, inbound, tasks })
     }
 
     /// Follows a new policy.
@@ -112,6 +122,11 @@ impl Enrolled {
     pub(super) async fn follow_policy(&self) -> io::Result<()> {
         self.capture.give_families().await?;
         self.capture.follow().await
+    }
+
+    /// How many boxes of addresses and ports are captured.
+    pub(super) fn captured(&self) -> Option<usize> {
+        self.capture.count()
     }
 
     /// Stops answering; what arrives waits in the sockets.

@@ -1,0 +1,186 @@
+//! Dialling: where a connection goes on to.
+//!
+//! ```text
+//!   fixed form          the rule's target, its addresses one after the other
+//!   opened in a run     the address the program wanted
+//!   coming into a run   where the program listens, from the real client's address
+//! ```
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use tacit_core::flow::{Address, Protocol};
+use tacit_sys::socket::{self, StreamOptions};
+use tacit_sys::transparent;
+
+use crate::address;
+use crate::run::Run;
+
+use super::connection::Record;
+use super::leg::Leg;
+
+/// Dials the connection's target within `timeout`; the second is the address that answered.
+/// `clear` is whether the leg carries clear bytes.
+///
+/// # Errors
+/// In words, for the log.
+pub(super) async fn dial(
+    record: &Record,
+    options: &StreamOptions,
+    timeout: Duration,
+    clear: bool,
+) -> Result<(Leg, Address), String> {
+    if let Some(of_run) = record.run.as_ref().filter(|of_run| of_run.is_inbound) {
+        return dial_inside(&of_run.run, record, options, clear).await;
+    }
+    let addresses = match (&record.run, &record.rule.target) {
+        (Some(_), _) => vec![record.remote.clone()],
+        (None, Some(target)) => target.addresses().await,
+        (None, None) => Vec::new(),
+    };
+    let mut last = "the rule has no address to connect to".to_owned();
+    // Each address gets an equal share of the time, so that a silent one cannot hide the rest.
+    let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+    for address in addresses {
+        match tokio::time::timeout(share, dial_one(&address, options, clear)).await {
+            Ok(Ok(leg)) => return Ok((leg, address)),
+            Ok(Err(error)) => last = format!("cannot connect to {address}: {error}"),
+            Err(_) => last = format!("cannot connect to {address}: no answer"),
+        }
+    }
+    Err(last)
+}
+
+async fn dial_one(address: &Address, options: &StreamOptions, clear: bool) -> io::Result<Leg> {
+    let (socket, connected) = socket::dial(&address::to_socket(address)?, options)?;
+    finish(Leg::new(socket, clear)?, connected).await
+}
+
+async fn finish(leg: Leg, connected: bool) -> io::Result<Leg> {
+    if !connected {
+        leg.writable().await?;
+        socket::take_error(leg.fd())?;
+    }
+    Ok(leg)
+}
+
+/// Connects to where the program listens, as the client that connected to us.
+async fn dial_inside(
+    run: &Run,
+    record: &Record,
+    options: &StreamOptions,
+    clear: bool,
+) -> Result<(Leg, Address), String> {
+    let ports = record.rule.rule.inbound.as_ref().map(|inbound| inbound.local_ports.as_slice());
+    let (Address::Inet(client), Address::Inet(dialled)) = (&record.remote, &record.local) else {
+        return Err("a client without IP address cannot be shown inside".into());
+    };
+    let place = place(&run.listening(), ports.unwrap_or_default(), *client, *dialled);
+    let Some((program, source)) = place else {
+        return Err("no program of the run listens on the rule's `local-ports`".into());
+    };
+    let connect = async {
+        let socket = run.line.socket(Protocol::Tcp, program.is_ipv6()).await?;
+        socket::adopt(socket.as_fd(), options)?;
+        let connected = match transparent::stand_in(socket.as_fd(), source, program) {
+            // The program has a socket of its own there: another port of the same client.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let any_port = SocketAddr::new(source.ip(), 0);
+                transparent::stand_in(socket.as_fd(), any_port, program)?
+            }
+            other => other?,
+        };
+        finish(Leg::new(socket, clear)?, connected).await
+    };
+    match connect.await {
+        Ok(leg) => Ok((leg, program.into())),
+        Err(error) => Err(format!("cannot connect to the program at {program}: {error}")),
+    }
+}
+
+/// Where the program listens that a client is to reach, and from which address: the client's own
+/// where the program takes its family.
+///
+/// The rule's ports come first to last. A program that listens on all addresses is reached at the
+/// one that the client used, so that it sees itself as the client does.
+fn place(
+    listening: &[SocketAddr],
+    ports: &[RangeInclusive<u16>],
+    client: SocketAddr,
+    dialled: SocketAddr,
+) -> Option<(SocketAddr, SocketAddr)> {
+    let (client, dialled) = (canonical(client), canonical(dialled));
+    let on_ports = ports.iter().flat_map(|ports| {
+        let within = listening.iter().filter(|at| ports.contains(&at.port()));
+        let mut within: Vec<_> = within.copied().collect();
+        // One that takes the client as it is, then the one that listens on one address only.
+        within.sort_by_key(|at| (!takes(*at, client), at.ip().is_unspecified(), *at));
+        within
+    });
+    let program = on_ports.into_iter().next()?;
+    let ip = match program.ip() {
+        IpAddr::V6(ip) if ip.is_unspecified() && client.is_ipv4() => dialled.ip(),
+        ip if ip.is_unspecified() && ip.is_ipv4() == dialled.is_ipv4() => dialled.ip(),
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let program = SocketAddr::new(ip, program.port());
+    let source = match (client.is_ipv4(), program.is_ipv4()) {
+        (a, b) if a == b => client,
+        (_, true) => (Ipv4Addr::LOCALHOST, 0).into(),
+        (_, false) => (Ipv6Addr::LOCALHOST, 0).into(),
+    };
+    Some((program, source))
+}
+
+/// Whether a listener can show a client's address.
+fn takes(listening: SocketAddr, client: SocketAddr) -> bool {
+    let any_v6 = listening.is_ipv6() && listening.ip().is_unspecified();
+    listening.is_ipv4() == client.is_ipv4() || any_v6
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(listening: &[&str], ports: &[RangeInclusive<u16>], client: &str) -> String {
+        let listening: Vec<SocketAddr> = listening.iter().map(|at| at.parse().unwrap()).collect();
+        let dialled = if client.starts_with('[') { "[2001:db8::1]:80" } else { "192.0.2.1:80" };
+        let found = place(&listening, ports, client.parse().unwrap(), dialled.parse().unwrap());
+        found.map_or_else(|| "-".to_owned(), |(program, source)| format!("{program} {source}"))
+    }
+
+    #[test]
+    fn a_client_is_shown_as_it_is_where_the_program_takes_its_family() {
+        let (v4, v6) = ("203.0.113.9:40000", "[2001:db8::9]:40000");
+        let port = [8000..=8000];
+        for (listening, client, wanted) in [
+            (&["0.0.0.0:8000"][..], v4, "192.0.2.1:8000 203.0.113.9:40000"),
+            (&["127.0.0.1:8000"], v4, "127.0.0.1:8000 203.0.113.9:40000"),
+            (&["[::]:8000"], v4, "192.0.2.1:8000 203.0.113.9:40000"),
+            (&["[::]:8000"], v6, "[2001:db8::1]:8000 [2001:db8::9]:40000"),
+            (&["0.0.0.0:8000", "[::]:8000"], v6, "[2001:db8::1]:8000 [2001:db8::9]:40000"),
+            (&["0.0.0.0:8000"], v6, "127.0.0.1:8000 127.0.0.1:0"),
+            (&["[::1]:8000"], v4, "[::1]:8000 [::1]:0"),
+            (&["0.0.0.0:8001"], v4, "-"),
+        ] {
+            assert_eq!(placed(listening, &port, client), wanted, "{listening:?} {client}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_the_rules_ports_that_is_listened_on_is_the_one() {
+        let listening = ["0.0.0.0:80", "0.0.0.0:8080"];
+        let client = "203.0.113.9:40000";
+        assert!(placed(&listening, &[8080..=8080, 80..=80], client).starts_with("192.0.2.1:8080"));
+        assert!(placed(&listening, &[79..=9000], client).starts_with("192.0.2.1:80 "));
+    }
+}
