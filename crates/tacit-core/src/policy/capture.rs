@@ -5,15 +5,15 @@
 //! rules' boxes along each other's edges and joins what can be joined.
 //!
 //! A rule by name gives no box by itself: the addresses that DNS gives the name come in as
-//! `learnt`. Loopback, link-local, multicast and unspecified addresses are captured only where a
-//! rule names them by address.
+//! `learnt`. Loopback and link-local addresses are captured only where a rule names them, as it
+//! matches them; multicast and unspecified ones only where a rule gives addresses.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-use super::selector::AddressSelector;
+use super::selector::{AddressSelector, Family, Near, Span, family_and_bits};
 use super::{Action, Policy, Rule};
 use crate::flow::{Direction, Protocol};
 
@@ -44,19 +44,19 @@ pub fn captured<'a>(
 ) -> Vec<Captured> {
     let learnt: Vec<_> = learnt.into_iter().collect();
     let rules = policy.rules.iter().filter(|rule| can_pass(rule));
-    let mut planes: BTreeMap<(bool, bool), Vec<Area>> = BTreeMap::new();
+    let mut planes: BTreeMap<(bool, Family), Vec<Area>> = BTreeMap::new();
     for rule in rules {
         let udp = rule.selectors.protocol == Protocol::Udp;
-        for (first, last) in addresses(rule, &learnt) {
-            let plane = planes.entry((udp, first.is_ipv6())).or_default();
-            plane.push(Area { first: bits(first), last: bits(last), ports: ports(rule) });
+        for Span { family, first, last } in spans(rule, &learnt) {
+            let plane = planes.entry((udp, family)).or_default();
+            plane.push(Area { first, last, ports: ports(rule) });
         }
     }
-    let disjoint = planes.into_iter().flat_map(|((udp, v6), areas)| {
+    let disjoint = planes.into_iter().flat_map(|((udp, family), areas)| {
         cut(&areas).into_iter().map(move |(first, last, first_port, last_port)| Captured {
             udp,
-            first: address(first, v6),
-            last: address(last, v6),
+            first: address(first, family),
+            last: address(last, family),
             first_port,
             last_port,
         })
@@ -72,8 +72,12 @@ pub fn can_match_name(policy: &Policy, name: &str) -> bool {
         remote.is_empty()
             || remote.iter().any(|selector| match selector {
                 AddressSelector::Name { .. } => selector.matches(None, &[name.to_owned()]),
-                // Any name may turn out to have an address in there.
-                AddressSelector::Prefix { .. } | AddressSelector::Range { .. } => true,
+                // Any name may turn out to have an address in there; but names are not asked for
+                // only because they might lead to this host or link.
+                AddressSelector::Prefix { .. } | AddressSelector::Range { .. } => {
+                    selector.near().is_none()
+                }
+                AddressSelector::Near(_) => false,
             })
     })
 }
@@ -99,71 +103,69 @@ fn ports(rule: &Rule) -> Vec<(u16, u16)> {
     }
 }
 
-fn addresses(rule: &Rule, learnt: &[(IpAddr, &str)]) -> Vec<(IpAddr, IpAddr)> {
+fn spans(rule: &Rule, learnt: &[(IpAddr, &str)]) -> Vec<Span> {
     if rule.selectors.remote.is_empty() {
         return public();
     }
     let mut all = Vec::new();
     for selector in &rule.selectors.remote {
-        match selector {
-            AddressSelector::Prefix { network, length } => {
-                all.push((*network, last_of(*network, *length)));
-            }
-            AddressSelector::Range { first, last } => all.push((*first, *last)),
-            AddressSelector::Name { .. } => {
-                let named =
-                    learnt.iter().filter(|(_, name)| selector.matches(None, &[(*name).to_owned()]));
-                all.extend(named.map(|(address, _)| (*address, *address)));
-            }
+        if let AddressSelector::Name { .. } = selector {
+            let named =
+                learnt.iter().filter(|(_, name)| selector.matches(None, &[(*name).to_owned()]));
+            let far = named.filter(|(ip, _)| Near::of(*ip).is_none());
+            all.extend(far.map(|(ip, _)| {
+                let (family, bits) = family_and_bits(*ip);
+                Span { family, first: bits, last: bits }
+            }));
+        } else if selector.near().is_some() {
+            all.extend(selector.spans());
+        } else {
+            all.extend(selector.spans().flat_map(without_near));
         }
     }
     all
 }
 
 /// Everything a rule without addresses is about: not this host, not this link, not many at once.
-fn public() -> Vec<(IpAddr, IpAddr)> {
-    let v4 =
-        |first: [u8; 4], last: [u8; 4]| (Ipv4Addr::from(first).into(), Ipv4Addr::from(last).into());
-    let v6 = |first: u16, last: u16| {
-        let first = Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0);
-        let last = Ipv6Addr::new(last, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff);
-        (first.into(), last.into())
+fn public() -> Vec<Span> {
+    let v4 = |first: [u8; 4], last: [u8; 4]| {
+        let [first, last] = [first, last].map(|ip| u32::from_be_bytes(ip).into());
+        Span { family: Family::V4, first, last }
     };
     vec![
         v4([1, 0, 0, 0], [126, 255, 255, 255]),
         v4([128, 0, 0, 0], [169, 253, 255, 255]),
         v4([169, 255, 0, 0], [223, 255, 255, 255]),
         // 0::/16 holds the unspecified, the loopback and the mapped addresses.
-        v6(0x0001, 0xfe7f),
+        Span { family: Family::V6, first: 1 << 112, last: (0xfe80 << 112) - 1 },
     ]
 }
 
-fn last_of(network: IpAddr, length: u8) -> IpAddr {
-    match network {
-        IpAddr::V4(v4) => {
-            let host = u32::MAX.checked_shr(length.into()).unwrap_or(0);
-            Ipv4Addr::from_bits(v4.to_bits() | host).into()
-        }
-        IpAddr::V6(v6) => {
-            let host = u128::MAX.checked_shr(length.into()).unwrap_or(0);
-            Ipv6Addr::from_bits(v6.to_bits() | host).into()
-        }
+/// What is left of addresses when those that must be named are taken out.
+fn without_near(span: Span) -> Vec<Span> {
+    let mut left = vec![span];
+    for near in Near::ALL.into_iter().flat_map(Near::spans) {
+        left = left.into_iter().flat_map(|span| without(span, near)).flatten().collect();
     }
+    left
 }
 
-fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(v4) => v4.to_bits().into(),
-        IpAddr::V6(v6) => v6.to_bits(),
+/// What of the span lies before and after the hole.
+fn without(span: Span, hole: Span) -> [Option<Span>; 2] {
+    if span.family != hole.family || hole.last < span.first || span.last < hole.first {
+        return [Some(span), None];
     }
+    let before = (span.first < hole.first).then(|| Span { last: hole.first - 1, ..span });
+    let after = (hole.last < span.last).then(|| Span { first: hole.last + 1, ..span });
+    [before, after]
 }
 
-fn address(bits: u128, v6: bool) -> IpAddr {
-    if v6 {
-        return Ipv6Addr::from_bits(bits).into();
+fn address(bits: u128, family: Family) -> IpAddr {
+    match family {
+        // Spans of this family were made from IPv4 addresses, so the number fits.
+        Family::V4 => Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX)).into(),
+        Family::V6 => Ipv6Addr::from_bits(bits).into(),
     }
-    // Areas of this plane were made from IPv4 addresses, so the number fits.
-    Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX)).into()
 }
 
 /// Cuts areas into strips of addresses along all their edges, joins the ports within a strip, and
@@ -216,8 +218,12 @@ fn join(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::parse;
+    use std::net::SocketAddr;
+
     use proptest::prelude::*;
+
+    use crate::flow::{Address, Flow};
+    use crate::policy::parse;
 
     fn policy(rules: &str) -> Policy {
         let parsed = parse(&format!("version = 1\n{rules}"));
@@ -299,6 +305,36 @@ mod tests {
     }
 
     #[test]
+    fn this_host_and_this_link_are_captured_only_where_they_are_named() {
+        let to = |remote: &str| {
+            let rule = format!(
+                "[[rule]]\nname = \"r\"\ndirection = \"outbound\"\n\
+                                remote = {remote}\nremote-ports = 80\npermit = true\n"
+            );
+            show(&captured(&policy(&rule), [("127.0.0.1".parse().unwrap(), "evil.example")]))
+        };
+        assert_eq!(
+            to("\"0.0.0.0/0\""),
+            [
+                "tcp 0.0.0.0-126.255.255.255 80-80",
+                "tcp 128.0.0.0-169.253.255.255 80-80",
+                "tcp 169.255.0.0-255.255.255.255 80-80",
+            ]
+        );
+        assert_eq!(to("\"evil.example\""), [""; 0], "whoever answers DNS does not lead here");
+        assert_eq!(to("[\"evil.example\", \"127.0.0.1\"]"), ["tcp 127.0.0.1-127.0.0.1 80-80"]);
+        assert_eq!(
+            to("[\"loopback\", \"link-local\"]"),
+            [
+                "tcp 127.0.0.0-127.255.255.255 80-80",
+                "tcp 169.254.0.0-169.254.255.255 80-80",
+                "tcp ::1-::1 80-80",
+                "tcp fe80::-febf:ffff:ffff:ffff:ffff:ffff:ffff:ffff 80-80",
+            ]
+        );
+    }
+
+    #[test]
     fn names_are_asked_for_only_if_a_rule_can_match_them() {
         let by_name = "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n\
                        remote = \"*.corp.example\"\nremote-ports = 443\npermit = true\n";
@@ -306,10 +342,115 @@ mod tests {
         assert!(can_match_name(&by_name, "db.corp.example"));
         assert!(!can_match_name(&by_name, "example.org"));
         assert!(can_match_name(&policy(DB), "example.org"), "it may have an address in 10.7/16");
+        let here = "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n\
+                    remote = [\"loopback\", \"169.254.169.254\"]\npermit = true\n";
+        assert!(!can_match_name(&policy(here), "example.org"), "that would be known by address");
     }
+
+    /// What rules may say of the far end, and where they meet.
+    const REMOTES: &[&str] = &[
+        "0.0.0.0/0",
+        "126.0.0.0/7",
+        "10.0.0.0/8",
+        "10.0.0.1",
+        "10.0.0.1-10.0.0.3",
+        "127.0.0.0/30",
+        "127.0.0.2-127.0.0.9",
+        "127.255.255.254-128.0.0.1",
+        "loopback",
+        "link-local",
+        "169.254.169.254",
+        "169.254.0.0/15",
+        "::/0",
+        "::/127",
+        "::1",
+        "fe80::/9",
+        "fe80::1",
+        "a.example",
+        "*.example",
+        "b.a.example",
+    ];
+    const LEARNT: &[(&str, &str)] = &[
+        ("10.0.0.1", "a.example"),
+        ("10.0.0.1", "b.a.example"),
+        ("127.0.0.1", "a.example"),
+        ("169.254.169.254", "b.a.example"),
+        ("::1", "x.example"),
+        ("fd00::1", "x.example"),
+        ("192.0.2.1", "elsewhere"),
+    ];
+    const PROBES: &[&str] = &[
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.0.4",
+        "126.0.0.1",
+        "127.0.0.1",
+        "127.0.0.2",
+        "127.0.0.5",
+        "127.255.255.255",
+        "128.0.0.0",
+        "128.0.0.2",
+        "169.254.169.254",
+        "169.255.0.1",
+        "192.0.2.1",
+        "1::",
+        "::1",
+        "fd00::1",
+        "fe80::1",
+    ];
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn what_is_captured_is_what_some_rule_lets_through(
+            rules in prop::collection::vec(
+                (
+                    prop::collection::vec(prop::sample::select(REMOTES), 0..4),
+                    1_u16..4,
+                    0_u16..3,
+                    any::<bool>(),
+                ),
+                1..7,
+            ),
+        ) {
+            let text: String = rules.iter().enumerate().map(|(at, (remote, port, wide, permit))| {
+                let remote = match remote.as_slice() {
+                    [] => String::new(),
+                    remote => format!("remote = {remote:?}\n"),
+                };
+                let action = if *permit { "permit" } else { "deny" };
+                format!("[[rule]]\nname = \"r{at}\"\ndirection = \"outbound\"\n{remote}\
+                         remote-ports = \"{port}-{}\"\n{action} = true\n", port + wide)
+            }).collect();
+            let policy = policy(&text);
+            let learnt = LEARNT.iter().map(|(ip, name)| (ip.parse().unwrap(), *name));
+            let boxes = captured(&policy, learnt);
+            for ip in PROBES.iter().map(|ip| ip.parse::<IpAddr>().unwrap()) {
+                let known = LEARNT.iter().filter(|(of, _)| of.parse() == Ok(ip));
+                let names: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
+                for port in 1..7 {
+                    let flow = Flow {
+                        direction: Direction::Outbound,
+                        protocol: Protocol::Tcp,
+                        listen: None,
+                        local: Address::Unnamed,
+                        remote: SocketAddr::new(ip, port).into(),
+                        remote_names: names.clone(),
+                        program: None,
+                        user: None,
+                    };
+                    let wanted = policy.rules.iter().any(|rule| {
+                        rule.action != Action::Deny && rule.matches(&flow).is_ok()
+                    });
+                    let found = boxes.iter().filter(|b| {
+                        b.first.is_ipv6() == ip.is_ipv6() && (b.first..=b.last).contains(&ip)
+                            && (b.first_port..=b.last_port).contains(&port)
+                    }).count();
+                    prop_assert_eq!(found, usize::from(wanted), "{} {} {}", text, ip, port);
+                }
+            }
+        }
 
         #[test]
         fn boxes_are_disjoint_and_cover_exactly_the_areas(

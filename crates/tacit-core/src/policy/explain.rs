@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use serde::Serialize;
 
+use super::selector::Near;
 use super::{Mismatch, Policy, Rule};
 use crate::flow::{Address, Direction, Flow, Protocol};
 
@@ -102,6 +103,10 @@ fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
                 names => format!(" ({})", list(names)),
             };
             format!("remote {}{names} is not in {}", host(&flow.remote), list(&s.remote))
+        }
+        Mismatch::RemoteNotNamed => {
+            let near = flow.remote.ip().and_then(Near::of).map_or("near", Near::word);
+            format!("remote {} is {near}: only a rule that names it matches", host(&flow.remote))
         }
         Mismatch::RemotePorts => format!(
             "remote {} is not in {}",

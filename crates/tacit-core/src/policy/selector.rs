@@ -1,7 +1,7 @@
 //! Which flows a rule is about.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -20,7 +20,8 @@ pub struct Selectors {
     pub local: Vec<AddressSelector>,
     /// The near port.
     pub local_ports: Vec<RangeInclusive<u16>>,
-    /// The far address.
+    /// The far address. What a program opens to a [`Near`] address is matched only by selectors
+    /// that name it, not by wide ones, by names or by none.
     pub remote: Vec<AddressSelector>,
     /// The far port.
     pub remote_ports: Vec<RangeInclusive<u16>>,
@@ -46,6 +47,7 @@ impl Selectors {
             (any(&self.local, |s| s.matches(local.ip(), &[])), Mismatch::Local),
             (any(&self.local_ports, |p| holds(p, local.port())), Mismatch::LocalPorts),
             (any(&self.remote, |s| s.matches(remote.ip(), &flow.remote_names)), Mismatch::Remote),
+            (self.may_reach(remote.ip()), Mismatch::RemoteNotNamed),
             (any(&self.remote_ports, |p| holds(p, remote.port())), Mismatch::RemotePorts),
             (
                 any(&self.program, |p| flow.program.as_ref().map_or(is_deny, |owner| owner == p)),
@@ -58,6 +60,14 @@ impl Selectors {
         ];
         let failed = conditions.into_iter().find(|(holds, _)| !holds);
         failed.map_or(Ok(()), |(_, mismatch)| Err(mismatch))
+    }
+
+    /// Whether the rule names the address, if it is one that must be named: a name that resolves
+    /// to this host, or a wide network, must not lead a program here.
+    fn may_reach(&self, remote: Option<IpAddr>) -> bool {
+        self.direction != Direction::Outbound
+            || remote.is_none_or(|ip| Near::of(ip).is_none())
+            || self.remote.iter().any(|s| s.near().is_some() && s.matches(remote, &[]))
     }
 }
 
@@ -80,6 +90,7 @@ pub enum Mismatch {
     Local,
     LocalPorts,
     Remote,
+    RemoteNotNamed,
     RemotePorts,
     Program,
     User,
@@ -109,6 +120,65 @@ pub enum AddressSelector {
         /// Whether it was written with `*.`.
         wildcard: bool,
     },
+    /// The addresses of this host alone, or of this link alone, in both families.
+    Near(Near),
+}
+
+/// Addresses that mean another machine, or none, elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Near {
+    /// 127.0.0.0/8 and `::1`.
+    Loopback,
+    /// 169.254.0.0/16 and fe80::/10.
+    LinkLocal,
+}
+
+impl Near {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Loopback, Self::LinkLocal];
+
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Loopback => "loopback",
+            Self::LinkLocal => "link-local",
+        }
+    }
+
+    /// Which of them the address is, if one.
+    #[must_use]
+    pub fn of(ip: IpAddr) -> Option<Self> {
+        let (family, bits) = family_and_bits(ip);
+        Self::within(Span { family, first: bits, last: bits })
+    }
+
+    fn within(span: Span) -> Option<Self> {
+        Self::ALL.into_iter().find(|near| near.spans().iter().any(|whole| whole.covers(&span)))
+    }
+
+    pub(super) fn spans(self) -> [Span; 2] {
+        let v4 = |first: Ipv4Addr, last: Ipv4Addr| Span {
+            family: Family::V4,
+            first: first.to_bits().into(),
+            last: last.to_bits().into(),
+        };
+        let v6 = |first: Ipv6Addr, last: u128| Span {
+            family: Family::V6,
+            first: first.to_bits(),
+            last: first.to_bits() | last,
+        };
+        match self {
+            Self::Loopback => [
+                v4(Ipv4Addr::new(127, 0, 0, 0), Ipv4Addr::new(127, 255, 255, 255)),
+                v6(Ipv6Addr::LOCALHOST, 0),
+            ],
+            Self::LinkLocal => [
+                v4(Ipv4Addr::new(169, 254, 0, 0), Ipv4Addr::new(169, 254, 255, 255)),
+                v6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), u128::MAX >> 10),
+            ],
+        }
+    }
 }
 
 impl AddressSelector {
@@ -122,13 +192,21 @@ impl AddressSelector {
                 let name = name.strip_suffix('.').unwrap_or(name);
                 if *wildcard { below(name, host) } else { name.eq_ignore_ascii_case(host) }
             }),
-            Self::Prefix { .. } | Self::Range { .. } => match (self.span(), ip) {
-                (Some(span), Some(ip)) => {
-                    let (family, bits) = family_and_bits(ip);
-                    span.family == family && (span.first..=span.last).contains(&bits)
-                }
-                _ => false,
-            },
+            Self::Prefix { .. } | Self::Range { .. } | Self::Near(_) => ip.is_some_and(|ip| {
+                let (family, bits) = family_and_bits(ip);
+                let one = Span { family, first: bits, last: bits };
+                self.spans().any(|span| span.covers(&one))
+            }),
+        }
+    }
+
+    /// The addresses that must be named, if all that are meant are of one such kind.
+    #[must_use]
+    pub fn near(&self) -> Option<Near> {
+        match self {
+            Self::Near(near) => Some(*near),
+            Self::Prefix { .. } | Self::Range { .. } => self.spans().next().and_then(Near::within),
+            Self::Name { .. } => None,
         }
     }
 
@@ -142,30 +220,28 @@ impl AddressSelector {
                 (wildcard == other_wildcard && host == other_host)
                     || (*wildcard && below(other_host, host))
             }
-            _ => match (self.span(), other.span()) {
-                (Some(a), Some(b)) => {
-                    a.family == b.family && a.first <= b.first && b.last <= a.last
-                }
-                _ => false,
-            },
+            (Self::Name { .. }, _) | (_, Self::Name { .. }) => false,
+            _ => other.spans().all(|part| self.spans().any(|whole| whole.covers(&part))),
         }
     }
 
-    /// The lowest and highest address, where addresses are meant.
-    pub(super) fn span(&self) -> Option<Span> {
-        match self {
+    /// The lowest and highest addresses, where addresses are meant.
+    pub(super) fn spans(&self) -> impl Iterator<Item = Span> {
+        let spans = match self {
             Self::Prefix { network, length } => {
                 let (family, first) = family_and_bits(*network);
                 let host_bits = family.width() - u32::from(*length).min(family.width());
                 let hosts = 1_u128.checked_shl(host_bits).map_or(u128::MAX, |size| size - 1);
-                Some(Span { family, first, last: first | hosts })
+                [Some(Span { family, first, last: first | hosts }), None]
             }
             Self::Range { first, last } => {
                 let (family, first) = family_and_bits(*first);
-                Some(Span { family, first, last: family_and_bits(*last).1 })
+                [Some(Span { family, first, last: family_and_bits(*last).1 }), None]
             }
-            Self::Name { .. } => None,
-        }
+            Self::Near(near) => near.spans().map(Some),
+            Self::Name { .. } => [None, None],
+        };
+        spans.into_iter().flatten()
     }
 }
 
@@ -179,7 +255,7 @@ fn below(name: &str, host: &str) -> bool {
 }
 
 /// Which kind of address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Family {
     V4,
     V6,
@@ -203,6 +279,12 @@ pub(super) struct Span {
     pub(super) last: u128,
 }
 
+impl Span {
+    fn covers(&self, other: &Self) -> bool {
+        self.family == other.family && self.first <= other.first && other.last <= self.last
+    }
+}
+
 /// An address as a number; IPv4 inside IPv6 as IPv4.
 pub(super) fn family_and_bits(ip: IpAddr) -> (Family, u128) {
     match ip.to_canonical() {
@@ -220,6 +302,7 @@ impl fmt::Display for AddressSelector {
             Self::Range { first, last } => write!(f, "{first}-{last}"),
             Self::Name { host, wildcard: false } => f.write_str(host),
             Self::Name { host, wildcard: true } => write!(f, "*.{host}"),
+            Self::Near(near) => f.write_str(near.word()),
         }
     }
 }
@@ -247,10 +330,29 @@ mod tests {
     #[test]
     fn the_whole_address_space_has_a_span() {
         let all = AddressSelector::Prefix { network: "::".parse().unwrap(), length: 0 };
-        let span = all.span().unwrap();
+        let span = all.spans().next().unwrap();
         assert_eq!((span.first, span.last), (0, u128::MAX));
         assert!(all.matches(Some("ffff::1".parse().unwrap()), &[]));
         assert!(!all.matches(Some("::ffff:10.0.0.1".parse().unwrap()), &[]), "that is IPv4");
         assert!(!all.matches(None, &[]));
+    }
+
+    #[test]
+    fn what_must_be_named_is_what_lies_wholly_in_one_kind() {
+        let near = |network: &str, length| {
+            AddressSelector::Prefix { network: network.parse().unwrap(), length }.near()
+        };
+        assert_eq!(near("127.0.0.0", 8), Some(Near::Loopback));
+        assert_eq!(near("127.0.0.53", 32), Some(Near::Loopback));
+        assert_eq!(near("126.0.0.0", 7), None);
+        assert_eq!(near("::1", 128), Some(Near::Loopback));
+        assert_eq!(near("::", 127), None);
+        assert_eq!(near("169.254.169.254", 32), Some(Near::LinkLocal));
+        assert_eq!(near("fe80::", 64), Some(Near::LinkLocal));
+        assert_eq!(near("fe80::", 9), None);
+        let [first, last] = ["127.255.255.255", "128.0.0.0"].map(|ip| ip.parse().unwrap());
+        assert_eq!(AddressSelector::Range { first, last }.near(), None);
+        assert_eq!(Near::of("::ffff:127.0.0.1".parse().unwrap()), Some(Near::Loopback));
+        assert_eq!(Near::of("10.0.0.1".parse().unwrap()), None);
     }
 }

@@ -201,3 +201,32 @@ fn rules_about_runs_say_what_they_need() {
         assert!(said.contains(words) && said.contains("fix: "), "{text}\n{said}");
     }
 }
+
+#[test]
+fn explain_says_that_this_host_must_be_named() {
+    let lab = Lab::new();
+    let text = "version = 1\n\
+        [[rule]]\nname = \"wide\"\ndirection = \"outbound\"\n\
+        remote = [\"0.0.0.0/0\", \"db.example\"]\npermit = true\n\
+        [[rule]]\nname = \"here\"\ndirection = \"outbound\"\nremote = \"loopback\"\n\
+        permit = true\n";
+    let (code, _, said) = check(&lab, text, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("never reached"), "{said}");
+    let words = ["explain", "--policy", "p.toml", "--direction", "outbound", "--remote"];
+    let explain = |more: &[&str]| lab.tacit(&[&words[..], more].concat());
+    let said = explain(&["127.0.0.1:80", "--name", "db.example"]);
+    let wanted = "rule `wide` does not match: remote 127.0.0.1 is loopback: only a rule that names \
+                  it matches";
+    assert!(said.contains(wanted) && said.ends_with("rule `here` matches: permit\n"), "{said}");
+    let said = explain(&["169.254.169.254:80", "--json"]);
+    let value: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(value["verdict"], "deny", "{said}");
+    assert_eq!(value["earlier"][0]["selector"], "remote-not-named", "{said}");
+    let (code, _, said) = check(&lab, &text.replace("\"loopback\"", "\"localhost\""), &[]);
+    assert_eq!(code, Some(78));
+    assert!(
+        said.contains("p.toml:10:10: error: ") && said.contains("write \"loopback\""),
+        "{said}"
+    );
+}

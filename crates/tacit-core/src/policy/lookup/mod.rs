@@ -325,21 +325,18 @@ impl Builder {
     fn addresses(&mut self, selectors: &[AddressSelector]) -> Vec<Part> {
         let mut parts = Vec::new();
         for selector in selectors {
-            match (selector, selector.span()) {
-                (AddressSelector::Name { host, wildcard }, _) => {
-                    let next = self.hosts.len() as u128;
-                    let bits = *self.hosts.entry(host.clone()).or_insert(next);
-                    let place = if *wildcard { Place::HostsBelow } else { Place::Host };
-                    parts.push(Part { place, bits });
-                }
-                (_, Some(span)) => {
-                    let prefixes = prefixes(span.first, span.last, span.family.width());
-                    parts.extend(prefixes.into_iter().map(|(bits, length)| Part {
-                        place: Place::Network(span.family, length),
-                        bits,
-                    }));
-                }
-                (_, None) => {}
+            if let AddressSelector::Name { host, wildcard } = selector {
+                let next = self.hosts.len() as u128;
+                let bits = *self.hosts.entry(host.clone()).or_insert(next);
+                let place = if *wildcard { Place::HostsBelow } else { Place::Host };
+                parts.push(Part { place, bits });
+            }
+            for span in selector.spans() {
+                let prefixes = prefixes(span.first, span.last, span.family.width());
+                parts.extend(prefixes.into_iter().map(|(bits, length)| Part {
+                    place: Place::Network(span.family, length),
+                    bits,
+                }));
             }
         }
         or_any(parts)

@@ -11,6 +11,7 @@ use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 
 use super::*;
+use crate::policy::selector::Near;
 use crate::policy::{FIXED_FLOW, Fixed, Inbound, Position, UnixSocket};
 
 fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
@@ -70,16 +71,38 @@ fn ip() -> impl Strategy<Value = IpAddr> {
             .prop_map(|(high, low)| Ipv6Addr::from_bits((high << 126) + 0xfffc + low).into()),
         (0..8_u32).prop_map(|low| Ipv4Addr::from_bits(0x0a00_00fc + low).to_ipv6_mapped().into()),
         Just(Ipv6Addr::from_bits(u128::MAX).into()),
+        select(NEAR).prop_map(|text| text.parse().unwrap()),
     ]
 }
 
+/// Addresses that must be named, and their neighbours.
+const NEAR: &[&str] = &[
+    "126.255.255.255",
+    "127.0.0.0",
+    "127.0.0.53",
+    "127.255.255.255",
+    "128.0.0.0",
+    "169.253.255.255",
+    "169.254.169.254",
+    "169.255.0.0",
+    "::ffff:127.0.0.1",
+    "::",
+    "::1",
+    "::2",
+    "fe7f::1",
+    "fe80::1",
+    "febf::1",
+    "fec0::",
+];
+
 fn address_selector() -> impl Strategy<Value = AddressSelector> {
-    let prefix = (ip(), prop_oneof![Just(0), 24..=32_u8, 96..=128_u8]).prop_map(|(ip, length)| {
-        let (family, bits) = family_and_bits(ip);
-        let length = u32::from(length).min(family.width());
-        let network = to_ip(family, high_bits(bits, length, family.width()));
-        AddressSelector::Prefix { network, length: u8::try_from(length).unwrap() }
-    });
+    let prefix =
+        (ip(), prop_oneof![0..=10_u8, 24..=32_u8, 96..=128_u8]).prop_map(|(ip, length)| {
+            let (family, bits) = family_and_bits(ip);
+            let length = u32::from(length).min(family.width());
+            let network = to_ip(family, high_bits(bits, length, family.width()));
+            AddressSelector::Prefix { network, length: u8::try_from(length).unwrap() }
+        });
     let range = (ip(), ip()).prop_map(|(a, b)| {
         let ((family, a), (other, b)) = (family_and_bits(a), family_and_bits(b));
         let b = if family == other { b } else { a };
@@ -87,7 +110,8 @@ fn address_selector() -> impl Strategy<Value = AddressSelector> {
     });
     let name = (select(HOSTS), any::<bool>())
         .prop_map(|(host, wildcard)| AddressSelector::Name { host: host.to_owned(), wildcard });
-    prop_oneof![prefix, range, name]
+    let near = select(&Near::ALL[..]).prop_map(AddressSelector::Near);
+    prop_oneof![4 => prefix, 4 => range, 4 => name, 1 => near]
 }
 
 fn to_ip(family: Family, bits: u128) -> IpAddr {
@@ -215,6 +239,8 @@ fn prefixes_of_the_widest_ranges() {
 /// What the rules of one test differ in, and the flow that only the given rule matches.
 type Kind = (&'static str, fn(u16) -> (Selectors, Flow));
 
+const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
 const KINDS: &[Kind] = &[
     ("address", |i| {
         let ip = Ipv4Addr::from_bits(0x0a00_0000 + u32::from(i));
@@ -235,13 +261,13 @@ const KINDS: &[Kind] = &[
     ("port", |i| {
         let port = i + 1;
         let ports = vec![port..=port];
-        let flow = to((Ipv4Addr::LOCALHOST, port).into(), &[]);
+        let flow = to((HOST, port).into(), &[]);
         (Selectors { remote_ports: ports, ..outbound() }, flow)
     }),
     ("port range", |i| {
         let first = 6 * i + 1;
         let ports = vec![first..=first + 5];
-        let flow = to((Ipv4Addr::LOCALHOST, first + 4).into(), &[]);
+        let flow = to((HOST, first + 4).into(), &[]);
         (Selectors { remote_ports: ports, ..outbound() }, flow)
     }),
     ("address and port range", |i| {
@@ -252,13 +278,13 @@ const KINDS: &[Kind] = &[
     }),
     ("name", |i| {
         let host = format!("h{i}.corp.example");
-        let flow = to((Ipv4Addr::LOCALHOST, 443).into(), std::slice::from_ref(&host));
+        let flow = to((HOST, 443).into(), std::slice::from_ref(&host));
         let selector = AddressSelector::Name { host, wildcard: false };
         (Selectors { remote: vec![selector], ..outbound() }, flow)
     }),
     ("wildcard", |i| {
         let host = format!("h{i}.corp.example");
-        let flow = to((Ipv4Addr::LOCALHOST, 443).into(), &[format!("a.{host}")]);
+        let flow = to((HOST, 443).into(), &[format!("a.{host}")]);
         let selector = AddressSelector::Name { host, wildcard: true };
         (Selectors { remote: vec![selector], ..outbound() }, flow)
     }),

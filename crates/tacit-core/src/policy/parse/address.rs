@@ -4,10 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use super::table::Value;
-use super::words::{self, Scope};
 use crate::flow::Address;
 use crate::policy::Target;
-use crate::policy::selector::AddressSelector;
+use crate::policy::selector::{AddressSelector, Near};
 
 /// Longest path or abstract name of a UNIX socket: `sun_path` is 108 bytes, one of them a NUL.
 pub(super) const UNIX_PATH_BYTES_MAX: usize = 107;
@@ -70,8 +69,8 @@ fn fault<T>(message: impl Into<String>, fix: impl Into<String>) -> Result<T, Fau
 }
 
 fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
-    if let Some(planned) = words::not_built(Scope::Address, text) {
-        return fault(format!("`{text}` is not built yet"), planned.instead);
+    if let Some(near) = Near::ALL.into_iter().find(|near| near.word() == text) {
+        return Ok(AddressSelector::Near(near));
     }
     if let Some((network, length)) = text.split_once('/') {
         return parse_network(text, network, length);
@@ -95,9 +94,14 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
     };
     let Some(host) = host(name) else {
         let fix = "write an address \"10.1.2.3\", a network \"10.1.0.0/16\", a range \
-                   \"10.1.2.3-10.1.2.9\", a name \"db.example.com\" or \"*.example.com\"";
+                   \"10.1.2.3-10.1.2.9\", a name \"db.example.com\" or \"*.example.com\", \
+                   \"loopback\" or \"link-local\"";
         return fault(format!("`{text}` is not an address"), fix);
     };
+    if host == "localhost" || host.ends_with(".localhost") {
+        let message = format!("`{text}` is a name, and no name leads to this host itself");
+        return fault(message, "write \"loopback\", \"127.0.0.1\" or \"::1\"");
+    }
     Ok(AddressSelector::Name { host, wildcard })
 }
 
@@ -308,6 +312,8 @@ mod tests {
             ("DB.Corp.Example.", "db.corp.example"),
             ("*.corp.example", "*.corp.example"),
             ("10-0-0-1.example", "10-0-0-1.example"),
+            ("loopback", "loopback"),
+            ("link-local", "link-local"),
         ] {
             assert_eq!(parse_selector(text).map(|s| s.to_string()), Ok(shown.to_owned()), "{text}");
         }
@@ -336,7 +342,11 @@ mod tests {
                 "`10.0.0.9-::1` begins in one address family and ends in the other",
                 "write two ranges, one for IPv4 and one for IPv6",
             ),
-            ("loopback", "`loopback` is not built yet", "write \"127.0.0.0/8\" and \"::1\""),
+            (
+                "*.localhost",
+                "`*.localhost` is a name, and no name leads to this host itself",
+                "write \"loopback\", \"127.0.0.1\" or \"::1\"",
+            ),
         ] {
             let wanted = Err((message.to_owned(), fix.to_owned()));
             assert_eq!(parse_selector(text).map(|s| s.to_string()), wanted);

@@ -64,14 +64,4 @@ const NOT_BUILT: &[NotBuilt] = &[
         word: "full",
         instead: "use `required`: full needs the map from certificates to users",
     },
-    NotBuilt {
-        scope: Scope::Address,
-        word: "loopback",
-        instead: "write \"127.0.0.0/8\" and \"::1\"",
-    },
-    NotBuilt {
-        scope: Scope::Address,
-        word: "link-local",
-        instead: "write \"169.254.0.0/16\" and \"fe80::/10\"",
-    },
 ];

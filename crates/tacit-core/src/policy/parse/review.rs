@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 
 use super::report::Report;
 use super::table::Value;
-use crate::flow::{Address, Flow};
-use crate::policy::selector::AddressSelector;
+use crate::flow::{Address, Direction, Flow};
+use crate::policy::selector::{AddressSelector, Near};
 use crate::policy::{Action, Fixed, Index, Rule, Selectors};
 
 /// Reports names given twice, also among rules that are wrong in other ways.
@@ -124,6 +124,10 @@ fn typical_end(
         None => (Ipv4Addr::BROADCAST.into(), None),
         Some(AddressSelector::Prefix { network, .. }) => (*network, None),
         Some(AddressSelector::Range { first, .. }) => (*first, None),
+        Some(AddressSelector::Near(Near::Loopback)) => (Ipv4Addr::LOCALHOST.into(), None),
+        Some(AddressSelector::Near(Near::LinkLocal)) => {
+            (Ipv4Addr::new(169, 254, 0, 0).into(), None)
+        }
         Some(AddressSelector::Name { host, wildcard }) => {
             let name = if *wildcard { format!("any.{host}") } else { host.clone() };
             (Ipv4Addr::BROADCAST.into(), Some(name))
@@ -148,10 +152,20 @@ fn covers(a: &Rule, b: &Rule) -> bool {
         && a.protocol == b.protocol
         && all_covered(&a.local, &b.local, AddressSelector::covers)
         && all_covered(&a.local_ports, &b.local_ports, ports)
-        && all_covered(&a.remote, &b.remote, AddressSelector::covers)
+        && remotes_covered(a, b)
         && all_covered(&a.remote_ports, &b.remote_ports, ports)
         && all_covered(&a.program, &b.program, |a, b| unknown_too && a == b)
         && all_covered(&a.user, &b.user, |a, b| unknown_too && a == b)
+}
+
+/// As [`all_covered`]; what a program opens to this host or link is not covered by wide selectors.
+fn remotes_covered(a: &Selectors, b: &Selectors) -> bool {
+    let named = |selector: &AddressSelector| {
+        selector.near().is_none()
+            || a.remote.iter().any(|a| a.near().is_some() && a.covers(selector))
+    };
+    all_covered(&a.remote, &b.remote, AddressSelector::covers)
+        && (a.direction != Direction::Outbound || b.remote.iter().all(named))
 }
 
 /// Whether each condition of `b` is part of one of `a`; no condition is all there is.

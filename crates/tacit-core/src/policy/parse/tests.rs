@@ -10,6 +10,7 @@ use proptest::test_runner::RngSeed;
 
 use super::words::Scope;
 use super::{POLICY_BYTES_MAX, Parsed, parse};
+use crate::policy::selector::Near;
 use crate::policy::{
     Action, ClientCert, Diagnostic, Group, Policy, Rule, Severity, Suite, Target, Tls, TlsVersion,
     TrustSource, Verify,
@@ -362,7 +363,8 @@ fn the_manual_page_has_every_word() {
     let keys = scopes.flat_map(|scope| scope.words().iter().copied());
     let suites = Suite::DEFAULT.into_iter().map(Suite::name);
     let groups = Group::DEFAULT.into_iter().map(Group::name);
-    for word in keys.chain(suites).chain(groups) {
+    let nears = Near::ALL.into_iter().map(Near::word);
+    for word in keys.chain(suites).chain(groups).chain(nears) {
         assert!(words.contains(word), "tacit.toml(5) does not describe `{word}`");
     }
 }

@@ -17,8 +17,6 @@ pub(super) enum Scope {
     Rekey,
     /// Values of `client-cert`.
     ClientCert,
-    /// Values of `local` and `remote`.
-    Address,
 }
 
 impl Scope {
@@ -38,7 +36,7 @@ impl Scope {
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Policy => &["version", "identity", "trust", "agent", "limits", "rule"],
-            Self::Identities | Self::Trusts | Self::Address => &[],
+            Self::Identities | Self::Trusts => &[],
             Self::Identity => &["cert", "key"],
             Self::Trust => &["ca"],
             Self::Agent => &["workers", "congestion-control"],
@@ -73,7 +71,6 @@ impl Scope {
             Self::Tls => "`tls`",
             Self::Rekey => "`rekey`",
             Self::ClientCert => "`client-cert`",
-            Self::Address => "an address",
         }
     }
 }
