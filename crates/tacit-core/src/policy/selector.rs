@@ -62,6 +62,12 @@ impl Selectors {
         failed.map_or(Ok(()), |(_, mismatch)| Err(mismatch))
     }
 
+    /// Whether a program or user is named, and the flow does not tell its own.
+    pub(super) fn lacks_owner(&self, flow: &Flow) -> bool {
+        (!self.program.is_empty() && flow.program.is_none())
+            || (!self.user.is_empty() && flow.user.is_none())
+    }
+
     /// Whether the rule names the address, if it is one that must be named: a name that resolves
     /// to this host, or a wide network, must not lead a program here.
     fn may_reach(&self, remote: Option<IpAddr>) -> bool {

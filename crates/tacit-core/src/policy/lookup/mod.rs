@@ -16,6 +16,8 @@
 //!   `user`). The tables may therefore say yes too often, never too rarely.
 //! * Tables are in the order of their first rule; the search ends when no table left can hold an
 //!   earlier rule than the one found.
+//! * Who owns a flow is dear to find out, so a flow may be looked up before: [`Lookup`] then says
+//!   whether knowing its program and user could lead to another rule.
 //!
 //! Limits: the cost grows with the number of shapes in use, at most 33 + 129 + 2 of addresses times
 //! 18 of ports on either side, whatever the number of rules; and with the number of rules that
@@ -39,6 +41,8 @@ const ENTRIES_PER_RULE_MAX: usize = 2048;
 pub struct Lookup {
     /// Place of the first rule that matches; `None`: no rule does, so the flow is denied.
     pub rule: Option<usize>,
+    /// Whether the flow's program or user, which it does not tell, could make it another rule.
+    pub needs_owner: bool,
     /// Hash probes, tables passed by and rules verified.
     pub comparisons: u32,
 }
@@ -68,26 +72,28 @@ impl Index {
     /// The first rule that matches.
     #[must_use]
     pub fn lookup(&self, flow: &Flow) -> Lookup {
-        let mut comparisons = 0;
-        let rule = self.first_match(flow, &mut comparisons);
-        Lookup { rule, comparisons }
+        let mut found = Found::default();
+        self.search(flow, &mut found);
+        let Found { best, unsure, comparisons } = found;
+        let needs_owner = unsure.is_some_and(|unsure| best.is_none_or(|best| unsure <= best));
+        Lookup { rule: best, needs_owner, comparisons }
     }
 
-    fn first_match(&self, flow: &Flow, comparisons: &mut u32) -> Option<usize> {
+    fn search(&self, flow: &Flow, found: &mut Found) {
         let listen = match &flow.listen {
             None => 0,
             Some(address) => {
-                *comparisons += 1;
-                *self.listens.get(address)?
+                found.comparisons += 1;
+                let Some(number) = self.listens.get(address) else { return };
+                *number
             }
         };
-        let (exact, wildcard) = self.host_numbers(&flow.remote_names, comparisons);
-        let mut best: Option<usize> = None;
+        let (exact, wildcard) = self.host_numbers(&flow.remote_names, &mut found.comparisons);
         for table in &self.tables {
-            if best.is_some_and(|best| best < table.first_rule) {
+            if found.best.is_some_and(|best| best < table.first_rule) {
                 break;
             }
-            *comparisons += 1;
+            found.comparisons += 1;
             let Some(near) = table.shape.near_key(flow, listen) else { continue };
             let remote_ip = table.shape.remote.bits(flow.remote.ip());
             let remotes = match table.shape.remote {
@@ -96,32 +102,35 @@ impl Index {
                 Place::Any | Place::Network(..) => remote_ip.as_slice(),
             };
             for remote in remotes {
-                *comparisons += 1;
-                let Some(found) = table.rules.get(&Key { remote: *remote, ..near }) else {
-                    continue;
-                };
-                best = self.first_verified(found, flow, best, comparisons);
+                found.comparisons += 1;
+                if let Some(rules) = table.rules.get(&Key { remote: *remote, ..near }) {
+                    self.verify(rules, flow, found);
+                }
             }
         }
-        best
     }
 
-    /// The first of the rules found that matches as a whole, or the best so far if that is earlier.
-    fn first_verified(
-        &self,
-        found: &[usize],
-        flow: &Flow,
-        best: Option<usize>,
-        comparisons: &mut u32,
-    ) -> Option<usize> {
-        for rule in found.iter().copied().take_while(|rule| best.is_none_or(|best| *rule < best)) {
-            *comparisons += 1;
+    /// Verifies rules that are earlier than the best so far, up to one that matches as a whole.
+    fn verify(&self, rules: &[usize], flow: &Flow, found: &mut Found) {
+        for rule in rules.iter().copied() {
+            if found.best.is_some_and(|best| best <= rule) {
+                return;
+            }
+            found.comparisons += 1;
             let Verified { selectors, is_deny } = &self.rules[rule];
-            if selectors.matches(flow, *is_deny).is_ok() {
-                return Some(rule);
+            // As a deny would: an owner that is not known may be one that is named.
+            if selectors.matches(flow, true).is_err() {
+                continue;
+            }
+            let is_sure = !selectors.lacks_owner(flow);
+            if !is_sure {
+                found.unsure = Some(found.unsure.map_or(rule, |unsure| unsure.min(rule)));
+            }
+            if is_sure || *is_deny {
+                found.best = Some(rule);
+                return;
             }
         }
-        best
     }
 
     /// Numbers of the hosts that rules name, and of those they name with `*.`, among the flow's.
@@ -142,6 +151,16 @@ impl Index {
         }
         (exact, wildcard)
     }
+}
+
+/// What a search has come to so far.
+#[derive(Default)]
+struct Found {
+    /// The first rule that matches.
+    best: Option<usize>,
+    /// The first rule that names owners, and all else of which holds for a flow of unknown owner.
+    unsure: Option<usize>,
+    comparisons: u32,
 }
 
 /// What a rule is verified with once it is found.

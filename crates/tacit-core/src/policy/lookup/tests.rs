@@ -217,6 +217,26 @@ proptest! {
     }
 
     #[test]
+    fn an_owner_is_needed_exactly_if_some_owner_gets_another_rule(
+        rules in vec(any_rule(), 0..12),
+        flows in vec(any_flow(), 1..24),
+    ) {
+        let index = Index::new(&rules);
+        let programs = ["/bin/a", "/bin/b", "/bin/other"].map(|path| Some(PathBuf::from(path)));
+        let users = ["ann", "bob", "other"].map(|name| Some(name.to_owned()));
+        for flow in flows {
+            let found = index.lookup(&flow);
+            let owners = programs.iter().flat_map(|p| users.iter().map(move |u| (p, u)));
+            let another = owners.map(|(program, user)| Flow {
+                program: flow.program.clone().or_else(|| program.clone()),
+                user: flow.user.clone().or_else(|| user.clone()),
+                ..flow.clone()
+            }).any(|owned| index.lookup(&owned).rule != found.rule);
+            prop_assert_eq!(found.needs_owner, another, "{:?}", flow);
+        }
+    }
+
+    #[test]
     fn prefixes_make_up_the_range_and_nothing_else(range in port_range(), probe in port()) {
         let parts = ports(std::slice::from_ref(&range));
         let inside = parts.iter().any(|part| {
