@@ -1,12 +1,16 @@
 //! Interfaces, addresses and routes: every address of the namespace leads to itself.
 //!
 //! ```text
-//! lo up · 10.0.2.15/32 and fd00:7ac1::15/128 on it · "local" routes for all of IPv4 and IPv6
+//! lo up · own addresses on it · "local" routes for all of IPv4 and IPv6 with own sources
 //! ```
 //!
 //! A local route for everything (AnyIP) makes each packet that leaves a program come back in on
 //! `lo`, where the packet rules see it. Its preferred source is the namespace's own address: else
 //! a program would talk to 10.9.8.7 from 10.9.8.7.
+//!
+//! A program that has addresses of both families for a name prefers those that are of one kind
+//! with the source it would have (RFC 6724, section 5, rule 5): for IPv6 there are two sources, one
+//! for unique local addresses (fc00::/7) and one for the rest.
 //!
 //! A family that was not asked for gets neither address nor route, so that programs with a choice
 //! take the other one: `connect` then answers `ENETUNREACH` at once.
@@ -18,8 +22,11 @@ use super::{Error, Message, NLM_F_ACK, Netlink, attributes, read_u32};
 /// The namespace's own IPv4 address.
 pub const OWN_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 
-/// The namespace's own IPv6 address.
-pub const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x7ac1, 0, 0, 0, 0, 0, 0x15);
+/// The namespace's own IPv6 address, from a block (RFC 6666) where nobody else is.
+pub const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0x15);
+
+/// Its own address towards unique local addresses.
+pub const OWN_UNIQUE_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x7ac1, 0, 0, 0, 0, 0, 0x15);
 
 /// The largest segment `lo` may carry, in bytes; the kernel's default is 64 KiB.
 pub const SEGMENT_BYTES_MAX: u32 = 256 * 1024;
@@ -103,20 +110,41 @@ fn messages(families: Families) -> Vec<Message> {
         all.push(route_message("leading all of IPv4 to lo", INET, RT_SCOPE_HOST, &own));
     }
     if families.v6 {
-        let own = OWN_V6.octets();
-        let mut address = Message::new("giving lo the address fd00:7ac1::15", RTM_NEWADDR, CREATE)
-            .fixed(&address(INET6, 128, RT_SCOPE_UNIVERSE));
-        address.attribute(IFA_ADDRESS, &own);
-        address.attribute(IFA_FLAGS, &IFA_F_NODAD.to_ne_bytes());
-        all.push(address);
-        all.push(route_message("leading all of IPv6 to lo", INET6, RT_SCOPE_UNIVERSE, &own));
+        let (all_v6, unique_local) =
+            ("leading all of IPv6 to lo", "leading unique local IPv6 to lo");
+        all.push(address_v6("giving lo the address 100::15", OWN_V6));
+        all.push(route_message(all_v6, INET6, RT_SCOPE_UNIVERSE, &OWN_V6.octets()));
+        all.push(address_v6("giving lo the address fd00:7ac1::15", OWN_UNIQUE_LOCAL));
+        let own = OWN_UNIQUE_LOCAL.octets();
+        let to = Some((&UNIQUE_LOCAL.octets()[..], 7));
+        all.push(route_to(unique_local, to, INET6, RT_SCOPE_UNIVERSE, &own));
     }
     all
 }
 
+fn address_v6(step: &'static str, own: Ipv6Addr) -> Message {
+    let mut message = Message::new(step, RTM_NEWADDR, CREATE);
+    message = message.fixed(&address(INET6, 128, RT_SCOPE_UNIVERSE));
+    message.attribute(IFA_ADDRESS, &own.octets());
+    message.attribute(IFA_FLAGS, &IFA_F_NODAD.to_ne_bytes());
+    message
+}
+
+/// A route for everything.
 fn route_message(step: &'static str, family: u8, scope: u8, source: &[u8]) -> Message {
+    route_to(step, None, family, scope, source)
+}
+
+fn route_to(
+    step: &'static str,
+    to: Option<(&[u8], u8)>,
+    family: u8,
+    scope: u8,
+    source: &[u8],
+) -> Message {
     // rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
-    let [dst_len, src_len, tos] = [0; 3];
+    let [src_len, tos] = [0; 2];
+    let dst_len = to.map_or(0, |(_, length)| length);
     let mut message = Message::new(step, RTM_NEWROUTE, CREATE).fixed(&[
         family,
         dst_len,
@@ -131,6 +159,9 @@ fn route_message(step: &'static str, family: u8, scope: u8, source: &[u8]) -> Me
         0,
         0,
     ]);
+    if let Some((address, _)) = to {
+        message.attribute(RTA_DST, address);
+    }
     message.attribute(RTA_OIF, &LO.to_ne_bytes());
     message.attribute(RTA_PREFSRC, source);
     message
@@ -174,11 +205,15 @@ const IFINFO_BYTES: usize = 16;
 const INET: u8 = 2;
 const INET6: u8 = 10;
 
+/// The block of unique local addresses is `fc00::/7`.
+const UNIQUE_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0);
+
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
 /// No search for a duplicate address: it would leave the address unusable for a second.
 const IFA_F_NODAD: u32 = 2;
+const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_PREFSRC: u16 = 7;
 const RT_TABLE_LOCAL: u8 = 255;
@@ -202,15 +237,20 @@ mod tests {
     /// The tables of these tests are written for little-endian machines.
     #[test]
     #[cfg(target_endian = "little")]
-    fn four_messages_byte_by_byte() {
+    fn six_messages_byte_by_byte() {
         let wanted = [
             "2800 0000 1400 0505 00000000 00000000 02 20 00 fe 01000000 \
              0800 0200 0a00020f 0800 0100 0a00020f",
             "2c00 0000 1800 0505 00000000 00000000 02 00 00 00 ff 04 fe 02 00000000 \
              0800 0400 01000000 0800 0700 0a00020f",
             "3400 0000 1400 0505 00000000 00000000 0a 80 00 00 01000000 \
-             1400 0100 fd007ac1000000000000000000000015 0800 0800 02000000",
+             1400 0100 01000000000000000000000000000015 0800 0800 02000000",
             "3800 0000 1800 0505 00000000 00000000 0a 00 00 00 ff 04 00 02 00000000 \
+             0800 0400 01000000 1400 0700 01000000000000000000000000000015",
+            "3400 0000 1400 0505 00000000 00000000 0a 80 00 00 01000000 \
+             1400 0100 fd007ac1000000000000000000000015 0800 0800 02000000",
+            "4c00 0000 1800 0505 00000000 00000000 0a 07 00 00 ff 04 00 02 00000000 \
+             1400 0100 fc000000000000000000000000000000 \
              0800 0400 01000000 1400 0700 fd007ac1000000000000000000000015",
         ];
         let both = messages(Families { v4: true, v6: true });
@@ -226,7 +266,7 @@ mod tests {
             |v4, v6| messages(Families { v4, v6 }).iter().map(|m| m.step).collect::<Vec<_>>();
         assert!(steps(false, false).is_empty());
         assert!(steps(true, false).iter().all(|step| !step.contains("IPv6")));
-        assert_eq!(steps(false, true).len(), 2);
+        assert_eq!(steps(false, true).len(), 4);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::expression::{Expression, Family, Redirect};
 use super::{AGENT_MARK, Message};
-use crate::netlink::route::{OWN_V4, OWN_V6};
+use crate::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
 
 use Expression::{
     Accept, Captured, Drop, IcmpType, Mark, OwnSocket, PastSyn, PortUnreachable, Reset, To,
@@ -45,8 +45,13 @@ const V6: Expression = Expression::Family(Family::V6);
 const LOOPBACK_V4: [Expression; 2] = [V4, ToLoopbackV4];
 const LOOPBACK_V6: [Expression; 2] = [V6, To(IpAddr::V6(Ipv6Addr::LOCALHOST))];
 /// Where the program itself may serve.
-const OWN: [[Expression; 2]; 4] =
-    [LOOPBACK_V4, [V4, To(IpAddr::V4(OWN_V4))], LOOPBACK_V6, [V6, To(IpAddr::V6(OWN_V6))]];
+const OWN: [[Expression; 2]; 5] = [
+    LOOPBACK_V4,
+    [V4, To(IpAddr::V4(OWN_V4))],
+    LOOPBACK_V6,
+    [V6, To(IpAddr::V6(OWN_V6))],
+    [V6, To(IpAddr::V6(OWN_UNIQUE_LOCAL))],
+];
 
 /// All rules; `ipv6` says whether this kernel has IPv6 at all.
 pub(super) fn all(ipv6: bool) -> Vec<Message> {
