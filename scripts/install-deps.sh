@@ -61,6 +61,15 @@ if [ "$purpose" = test ]; then
     need postgresql-client psql
     command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||
         missing+=(postgresql)
+    # Programs that are run with and without tacit.
+    need wget wget
+    need openssh-client ssh
+    need redis-tools redis-cli
+    need nodejs node
+    need busybox-static busybox
+    need iputils-ping ping
+    # The server is needed, not its service: this file keeps that from starting.
+    PATH="$PATH:/usr/sbin:/sbin" need openssh-server sshd
 fi
 
 if [ ${#missing[@]} -eq 0 ]; then
@@ -78,6 +87,12 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 
 say "installing ${missing[*]}"
+case " ${missing[*]} " in
+*" openssh-server "*)
+    "${as_root[@]}" mkdir -p /etc/ssh
+    "${as_root[@]}" touch /etc/ssh/sshd_not_to_be_run
+    ;;
+esac
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

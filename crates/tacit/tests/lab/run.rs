@@ -21,7 +21,7 @@ ip link set v0 up
 ip link set v1 up
 ip addr add 192.168.77.1/24 dev v0
 ip route add default via 192.168.77.2
-python3 "$PEER" server.example 10.9.8.7 & resolver=$!
+python3 "$PEER" 5353 server.example 10.9.8.7 & resolver=$!
 openssl s_server -accept 10.9.8.7:8080 -cert server.example.pem -key server.example.key \
     -www -quiet >/dev/null 2>&1 & server=$!
 trap 'kill $resolver $server' EXIT

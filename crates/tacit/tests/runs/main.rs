@@ -1,0 +1,17 @@
+//! Real programs with and without `tacit run`: nothing changes for them but what the manual says.
+//!
+//! Apart from the lab, because each test has a network of its own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test stops at what it did not expect"
+)]
+#![allow(unreachable_pub, reason = "nobody but this binary sees it")]
+
+#[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
+#[path = "../lab/harness.rs"]
+mod harness;
+mod network;
+
+mod languages;
+mod programs;

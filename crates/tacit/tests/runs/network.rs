@@ -1,0 +1,307 @@
+//! A network for one test, and programs in it with and without `tacit run`.
+//!
+//! ```text
+//!   program ────────────────────────────────────────> server       as it is
+//!   program ══ tacit run ═══════════════════════════> server       permit: clear.example
+//!   program ══ tacit run ══════TLS══════> far agent ─> server      tls:    tls.example
+//! ```
+//!
+//! The network is a namespace: servers listen at 10.9.8.7, which is `clear.example`; an agent in
+//! the server's role stands before each of them at 10.9.8.8, which is `tls.example`. Elsewhere a
+//! default route leads to nobody. `dual.clear.example` and `dual.tls.example` are the same two with
+//! an IPv6 address each, to which there is a route only where the test asks for one. Programs run as an ordinary user, wherever the one who tests can
+//! become one.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::harness::{Lab, TACIT, text_of};
+
+/// Whose programs they are: a user that the test's own `/etc/passwd` knows.
+const ORDINARY_ID: &str = "54321";
+
+/// Where the sources of peers are.
+const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers");
+
+/// What every script begins with. `$USER_OF_RUNS` becomes the ordinary user.
+const BEGIN: &str = r#"
+set -u
+mount --bind resolv.conf /etc/resolv.conf
+mount --bind nsswitch.conf /etc/nsswitch.conf
+mount --bind hosts /etc/hosts
+cp /etc/passwd passwd; echo "tester:x:54321:54321::$PWD/scratch:/bin/sh" >>passwd
+mount --bind passwd /etc/passwd
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=$PWD/scratch
+export PEERS LC_ALL=C
+ip link set lo up
+ip addr add 10.9.8.7/32 dev lo
+ip addr add 10.9.8.8/32 dev lo
+ip link add v0 type veth peer name v1
+ip link set v0 up
+ip link set v1 up
+ip addr add 192.168.77.1/24 dev v0
+ip route add default via 192.168.77.2
+
+background=()
+# Starts what runs until the test ends.
+start() { "$@" & background+=($!); }
+# The same as the ordinary user.
+start_ordinary() { ordinary exec "$@" & background+=($!); }
+finish() { for pid in "${background[@]}"; do kill "$pid"; done 2>/dev/null; wait; }
+trap finish EXIT
+ordinary() {
+    local how=(); [ "$1" != exec ] || { how=(exec); shift; }
+    "${how[@]}" $USER_OF_RUNS "$@"
+}
+# Waits until a server listens on a port.
+await() {
+    for try in $(seq 500); do
+        ss -Hltn "src 10.9.8.7:$1 or src 0.0.0.0:$1" | grep -q . && return
+        sleep 0.02
+    done
+    echo "nobody listens on port $1"; exit 99
+}
+# Waits until a command succeeds.
+until_true() {
+    for try in $(seq 500); do "$@" && return; sleep 0.02; done
+    echo "in vain: $*"; cat far.log; exit 98
+}
+# A program as it is, and under tacit.
+direct() { ordinary timeout 60 "$@"; }
+run() { ordinary timeout 60 ./tacit run --policy run.toml -- "$@"; }
+"#;
+
+/// What answers in every network.
+const SERVE: &str = r#"
+start python3 "$PEERS/resolver.py" 53 $NAMES
+[ ! -e far.toml ] || start ./tacit agent --quiet --policy far.toml --control far.sock 2>far.log
+until_true [ -e resolver.ready ]
+[ ! -e far.toml ] || until_true [ -e far.sock ]
+"#;
+
+/// Names of every network, with their addresses.
+const NAMES: &str = "clear.example 10.9.8.7 tls.example 10.9.8.8 \
+     dual.clear.example 10.9.8.7 dual.clear.example 2001:db8::7 \
+     dual.tls.example 10.9.8.8 dual.tls.example 2001:db8::8";
+/// What a network has whose default route is for IPv6 too.
+const IPV6: &str = "
+ip -6 addr add 2001:db8::7/128 dev lo nodad
+ip -6 addr add 2001:db8::8/128 dev lo nodad
+ip -6 addr add 2001:db8:77::1/64 dev v0 nodad
+ip -6 route add default via 2001:db8:77::2
+";
+
+/// What one test needs.
+pub struct Network {
+    ports: Vec<u16>,
+    setup: String,
+    names: String,
+    rules: String,
+    builds: Vec<String>,
+    ipv6: bool,
+    as_root: bool,
+}
+
+impl Network {
+    /// A network whose `clear.example` and `tls.example` serve these ports; `setup` is a script
+    /// that starts the servers at 10.9.8.7.
+    pub fn new(ports: &[u16], setup: &str) -> Self {
+        let [setup, names, rules] = [setup, NAMES, ""].map(str::to_owned);
+        let (ports, builds) = (ports.to_vec(), Vec::new());
+        Self { ports, setup, names, rules, builds, ipv6: false, as_root: false }
+    }
+
+    /// More names with their addresses.
+    pub fn with_names(mut self, names: &str) -> Self {
+        self.names += " ";
+        self.names += names;
+        self
+    }
+
+    /// Rules before those for `clear.example` and `tls.example`.
+    pub fn with_rules(mut self, rules: &str) -> Self {
+        self.rules += rules;
+        self
+    }
+
+    /// A shell command that builds a program beforehand, from sources in `$PEERS`.
+    pub fn with_build(mut self, command: &str) -> Self {
+        self.builds.push(command.to_owned());
+        self
+    }
+
+    /// IPv6 works in the network.
+    pub fn with_ipv6(mut self) -> Self {
+        self.ipv6 = true;
+        self
+    }
+
+    /// Programs run as root, where the one who tests is root.
+    pub fn as_root(mut self) -> Self {
+        self.as_root = true;
+        self
+    }
+
+    /// Runs a script in the network; in it are `run CMD` (under tacit) and `direct CMD`.
+    pub fn script(&self, script: &str) -> Output {
+        self.script_in(&self.prepared(), script)
+    }
+
+    /// Runs a script and expects it to succeed; returns standard output.
+    pub fn ok(&self, script: &str) -> String {
+        let output = self.script(script);
+        assert!(output.status.success(), "{}", text_of(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs a shell script as it is, through `permit` and through `tls`, each with `$HOST` as the
+    /// server's name; expects the same output and status of all, and returns it.
+    pub fn compare(&self, program: &str) -> String {
+        let public = self.prepared();
+        std::fs::write(public.directory.join("program.sh"), program).unwrap();
+        let output = self.script_in(
+            &public,
+            "go() { local way=$1 host=$2; shift 2
+                HOST=$host \"$@\" bash program.sh >$way.out 2>$way.err
+                echo \"status $?\" >>$way.out; }
+             go direct clear.example direct
+             go permit clear.example run
+             go tls tls.example run",
+        );
+        assert!(output.status.success(), "{}", text_of(&output));
+        let read = |name: &str| {
+            let bytes = std::fs::read(public.directory.join(name)).unwrap();
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            text.replace("tls.example", "clear.example")
+                .replace("10.9.8.8", "10.9.8.7")
+                .replace("2001:db8::8", "2001:db8::7")
+        };
+        let direct = read("direct.out");
+        for way in ["permit", "tls"] {
+            let (out, err) = (read(&format!("{way}.out")), read(&format!("{way}.err")));
+            let told = || format!("{}\n{err}\n{}", read("direct.err"), text_of(&output));
+            assert!(out == direct, "{way}:\n{}\n{}", difference(&out, &direct), told());
+        }
+        direct
+    }
+
+    /// The same, and the output must hold this.
+    pub fn compare_to(&self, program: &str, wanted: &str) {
+        let same = self.compare(program);
+        assert!(same.contains(wanted), "{wanted} is missing: {same}");
+    }
+
+    fn prepared(&self) -> Public {
+        let lab = Lab::new();
+        lab.tacit(&["ca", "issue", "tls.example", "--san", "dual.tls.example"]);
+        for build in &self.builds {
+            let output = lab.command("bash").args(["-c", build]).env("PEERS", PEERS).output();
+            let output = output.unwrap();
+            assert!(output.status.success(), "see scripts/install-deps.sh: {}", text_of(&output));
+        }
+        lab.write("run.toml", self.run_policy());
+        if !self.ports.is_empty() {
+            lab.write("far.toml", self.far_policy());
+        }
+        lab.write("resolv.conf", "nameserver 127.0.0.1\n");
+        lab.write("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n");
+        lab.write("hosts", "127.0.0.1 localhost\n::1 localhost\n");
+        Public::of(&lab)
+    }
+
+    fn script_in(&self, public: &Public, script: &str) -> Output {
+        let is_root = rustix::process::geteuid().is_root();
+        let user = match (self.as_root, is_root) {
+            (true, _) => String::new(),
+            (false, true) => {
+                format!("setpriv --reuid={ORDINARY_ID} --regid={ORDINARY_ID} --clear-groups")
+            }
+            (false, false) => {
+                format!("unshare --user --map-user={ORDINARY_ID} --map-group={ORDINARY_ID}")
+            }
+        };
+        let ipv6 = if self.ipv6 { IPV6 } else { "" };
+        let script = format!("{BEGIN}\n{ipv6}\n{SERVE}\n{}\n{script}", self.setup);
+        let mut command = std::process::Command::new("timeout");
+        command.args(["--kill-after=5", "150", "unshare"]);
+        command.args(if is_root { &["-nm"][..] } else { &["-rnm"] });
+        command.args(["bash", "-c", &script]).current_dir(&public.directory);
+        command.env("PEERS", PEERS).env("USER_OF_RUNS", user).env("NAMES", &self.names);
+        command.env_remove("XDG_RUNTIME_DIR").output().unwrap()
+    }
+
+    fn run_policy(&self) -> String {
+        let Self { rules, .. } = self;
+        let mut policy = format!("version = 1\n[trust.ca]\nca = \"ca.pem\"\n{rules}");
+        if self.ports.is_empty() {
+            return policy;
+        }
+        for (name, action) in [("clear", "permit = true"), ("tls", "tls = { trust = \"ca\" }")] {
+            policy += &format!(
+                "[[rule]]\nname = \"{name}\"\ndirection = \"outbound\"\n\
+                 remote = [\"{name}.example\", \"dual.{name}.example\"]\nremote-ports = {:?}\n{action}\n",
+                self.ports
+            );
+        }
+        policy
+    }
+
+    fn far_policy(&self) -> String {
+        let identity = "[identity.far]\ncert = \"tls.example.pem\"\nkey = \"tls.example.key\"\n";
+        let rule = |(number, (port, at)): (usize, (&u16, &&str))| {
+            format!(
+                "[[rule]]\nname = \"far-{number}\"\nlisten = \"{at}:{port}\"\n\
+                 connect = \"10.9.8.7:{port}\"\nclear = true\n\
+                 tls = {{ role = \"server\", identity = \"far\", client-cert = \"none\" }}\n"
+            )
+        };
+        let at: &[_] = if self.ipv6 { &["10.9.8.8", "[2001:db8::8]"] } else { &["10.9.8.8"] };
+        let listens = self.ports.iter().flat_map(|port| at.iter().map(move |at| (port, at)));
+        format!("version = 1\n{identity}{}", listens.enumerate().map(rule).collect::<String>())
+    }
+}
+
+/// A copy of the lab, with the program under test, where every user can read it: the sources may
+/// stand in a directory that only one may enter.
+struct Public {
+    directory: PathBuf,
+}
+
+impl Public {
+    fn of(lab: &Lab) -> Self {
+        let directory = std::env::temp_dir().join(lab.directory.file_name().unwrap());
+        std::fs::create_dir(&directory).unwrap();
+        set_mode(&directory, 0o755);
+        for file in std::fs::read_dir(&lab.directory).unwrap() {
+            let file = file.unwrap();
+            if file.file_type().unwrap().is_file() {
+                std::fs::copy(file.path(), directory.join(file.file_name())).unwrap();
+            }
+        }
+        std::fs::copy(TACIT, directory.join("tacit")).unwrap();
+        let scratch = directory.join("scratch");
+        std::fs::create_dir(&scratch).unwrap();
+        set_mode(&scratch, 0o777);
+        Self { directory }
+    }
+}
+
+/// Two texts from where they begin to differ.
+fn difference(text: &str, wanted: &str) -> String {
+    let same = text.lines().zip(wanted.lines()).take_while(|(one, other)| one == other).count();
+    let rest = |text: &str| text.lines().skip(same).map(|line| format!("{line}\n")).collect();
+    let [text, wanted]: [String; 2] = [text, wanted].map(rest);
+    format!("{text}\ninstead of\n{wanted}")
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+impl Drop for Public {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
