@@ -130,6 +130,12 @@ impl Live {
         self.index.lookup(flow).rule.and_then(|at| self.rules.get(at))
     }
 
+    /// Whether knowing the program of a flow could change its rule.
+    #[must_use]
+    pub fn needs_owner(&self, flow: &Flow) -> bool {
+        self.index.lookup(flow).needs_owner
+    }
+
     /// The rule of that name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<LiveRule>> {

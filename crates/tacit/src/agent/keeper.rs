@@ -170,6 +170,10 @@ async fn keep(arguments: Vec<OsString>, first: Option<(u32, UnixStream)>) -> io:
         Some((pid, line)) => agents.keep(pid, line)?,
         None => agents.start(false)?,
     }
+    // One that ended before its end was watched for is not told of.
+    if let Some(code) = agents.reap()? {
+        return Ok(code);
+    }
     loop {
         tokio::select! {
             _ = ended.recv() => {

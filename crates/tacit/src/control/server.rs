@@ -61,18 +61,19 @@ pub async fn serve(listener: UnixListener, requests: mpsc::Sender<Asked>, log: L
     }
 }
 
-async fn converse(mut stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Result<()> {
+async fn converse(stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Result<()> {
     let peer = socket::peer_credentials(stream.as_fd())?;
-    if let Some(refusal) = refusal(peer.pid.as_raw_pid(), peer.uid.as_raw()) {
-        send(&mut stream, Reply::error(&refusal)).await?;
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal));
-    }
+    let refusal = refusal(peer.pid.as_raw_pid(), peer.uid.as_raw());
     let mut stream = BufReader::new(stream);
     loop {
         let mut line = String::new();
         let mut limited = (&mut stream).take(REQUEST_BYTES_MAX as u64);
         if limited.read_line(&mut line).await? == 0 {
             return Ok(());
+        }
+        if let Some(refusal) = refusal {
+            send(stream.get_mut(), Reply::error(&refusal)).await?;
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal));
         }
         let reply = match serde_json::from_str(&line) {
             Ok(request) => ask(&requests, request).await,

@@ -92,6 +92,20 @@ pub struct Claim {
 }
 
 impl Arrival {
+    /// Asks which program of the run opened this; who is not seen to stays unknown. A program that
+    /// hides its descriptors, or has closed the connection, is not seen.
+    pub async fn attribute(&mut self) {
+        let (Some(run), Address::Inet(program), Address::Inet(peer)) =
+            (&self.run, &self.flow.local, &self.flow.remote)
+        else {
+            return;
+        };
+        if self.flow.direction == Direction::Outbound {
+            let owner = run.line.owner(Protocol::Tcp, *program, *peer).await;
+            self.flow.program = owner.ok().flatten().and_then(|owner| owner.program);
+        }
+    }
+
     /// Reads the PROXY header that the address wants.
     ///
     /// # Errors

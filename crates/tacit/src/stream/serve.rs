@@ -34,16 +34,25 @@ pub struct Worker {
     pub log: Log,
 }
 
-/// Serves a connection from its arrival to its end, reading a PROXY header first where the address
-/// wants one.
+/// Serves a connection from its arrival to its end. First comes what the choice of the rule may
+/// need: the PROXY header where the address wants one, the program where a rule asks for it.
 pub fn start(worker: &Rc<Worker>, arrival: Arrival) {
-    let accepts_proxy = |at| worker.live.load().accepts_proxy(at);
+    let live = worker.live.load();
+    let is_proxied = arrival.flow.listen.as_ref().is_some_and(|at| live.accepts_proxy(at));
+    let needs_owner = arrival.run.is_some() && live.needs_owner(&arrival.flow);
     let worker = Rc::clone(worker);
-    if arrival.flow.listen.as_ref().is_some_and(accepts_proxy) {
+    if is_proxied {
         tokio::task::spawn_local(serve_proxied(worker, arrival));
+    } else if needs_owner {
+        tokio::task::spawn_local(serve_attributed(worker, arrival));
     } else {
         tokio::task::spawn_local(serve(worker, arrival));
     }
+}
+
+async fn serve_attributed(worker: Rc<Worker>, mut arrival: Arrival) {
+    arrival.attribute().await;
+    serve(worker, arrival).await;
 }
 
 async fn serve_proxied(worker: Rc<Worker>, mut arrival: Arrival) {

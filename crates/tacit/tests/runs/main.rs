@@ -13,5 +13,6 @@
 mod harness;
 mod network;
 
+mod agents;
 mod languages;
 mod programs;

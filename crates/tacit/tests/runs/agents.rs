@@ -1,0 +1,172 @@
+//! Who carries a run: an agent of its own or of another user, its successor, a helper started
+//! anew; and what each says of the run.
+
+use crate::network::Network;
+
+/// A server that says whose connection it sees, line by line, for as long as there are lines.
+const ECHO: &str = r#"
+cat >echo.py <<'P'
+import socketserver
+class Echo(socketserver.StreamRequestHandler):
+    def handle(self):
+        for line in self.rfile:
+            self.wfile.write(b"echo " + line)
+            self.wfile.flush()
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address, daemon_threads, request_queue_size = True, True, 1024
+Server(("10.9.8.7", 9000), Echo).serve_forever()
+P
+start python3 echo.py
+await 9000
+"#;
+
+/// A client that keeps one connection: a line each time somebody writes to `go`, until `done`.
+const KEEP: &str = r#"
+cat >keep.py <<'P'
+import os, socket, sys, time
+s = socket.create_connection((sys.argv[1], 9000), 20)
+lines, wanted = s.makefile("rb"), 1
+while True:
+    s.sendall(b"line\n")
+    assert lines.readline() == b"echo line\n", "the connection was cut"
+    open("scratch/said", "w").write(str(wanted))
+    while True:
+        asked = open("scratch/go").read() if os.path.exists("scratch/go") else ""
+        if asked == "done": print("kept"); sys.exit()
+        if asked == str(wanted): break
+        time.sleep(0.01)
+    wanted += 1
+P
+said() { [ "$(cat scratch/said 2>/dev/null)" = "$1" ]; }
+ask() { echo -n "$1" >scratch/next; mv scratch/next scratch/go; }
+# The control socket of the one private agent of this user's runs.
+control() { ls -d $XDG_RUNTIME_DIR/tacit-run-*/agent.sock; }
+"#;
+
+/// A directory for private agents, so that the test's are the only ones there.
+const OWN_DIRECTORY: &str = "export XDG_RUNTIME_DIR=$PWD/scratch\n";
+
+fn network() -> Network {
+    Network::new(&[9000], &format!("{OWN_DIRECTORY}{ECHO}{KEEP}"))
+}
+
+#[test]
+fn a_successor_carries_on_with_the_run_under_its_connections() {
+    let text = network().ok("run python3 keep.py tls.example >kept & client=$!
+         until_true said 1
+         ordinary ./tacit restart --control $(control) >/dev/null
+         serving() { ordinary ./tacit show runs --json --control $(control) 2>/dev/null \
+                     | grep -q '\"names\": \\[$'; }
+         until_true pgrep -f 'take-over' >/dev/null
+         until_true serving
+         ask 1; until_true said 2
+         ordinary ./tacit show runs --control $(control)
+         ask done; wait $client || exit 3
+         cat kept");
+    assert!(text.contains("python3") && text.ends_with("kept\n"), "{text}");
+}
+
+#[test]
+fn a_new_run_connection_goes_to_the_successor_and_knows_the_names_of_before() {
+    let text = network().ok("cat >twice.py <<'P'
+import os, socket, time
+ip = socket.getaddrinfo('tls.example', 9000, type=socket.SOCK_STREAM)[0][4]
+def once():
+    s = socket.create_connection(ip, 20); s.sendall(b'line\\n')
+    return s.makefile('rb').readline() == b'echo line\\n'
+assert once()
+open('scratch/said', 'w').write('1')
+while not os.path.exists('scratch/go'): time.sleep(0.01)
+assert once(), 'after the restart'
+print('both')
+P
+         run python3 twice.py >both & client=$!
+         until_true said 1
+         ordinary ./tacit restart --control $(control) >/dev/null
+         until_true pgrep -f 'take-over' >/dev/null
+         sleep 0.3
+         ask 1; wait $client || exit 3
+         cat both");
+    assert_eq!(text, "both\n");
+}
+
+#[test]
+fn a_helper_that_is_killed_is_started_anew() {
+    let text = network().ok(
+        "run python3 keep.py clear.example >kept & client=$!
+         until_true said 1
+         launcher=$(basename $(dirname $(control))); launcher=${launcher#tacit-run-}
+         for round in 1 2 3; do
+             helper=$(pgrep -x -P $launcher tacit-helper); kill -9 $helper
+             anew() { h=$(pgrep -x -P $launcher tacit-helper) && [ $h != $helper ]; }
+             until_true anew
+         done
+         ordinary ./tacit show connections --json --control $(control) | grep -c '\"path\": \"/.*python'
+         ask done; wait $client || exit 3
+         cat kept",
+    );
+    assert_eq!(text, "1\nkept\n");
+}
+
+#[test]
+fn the_agent_may_be_another_users() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start an agent as a second user");
+        return;
+    }
+    let text =
+        network().ok("other() { setpriv --reuid=54322 --regid=54322 --clear-groups \"$@\"; }
+         mkdir -m 755 other; chown 54322 other
+         start setpriv --reuid=54322 --regid=54322 --clear-groups ./tacit agent \
+             --policy run.toml --control other/agent.sock \
+             --enrol other/enrol.sock --enrol-mode 0666 2>other.log
+         until_true [ -S other/enrol.sock ]
+         enrolled() { ordinary timeout 60 ./tacit run --agent other/enrol.sock \"$@\"; }
+         enrolled --name mine -- python3 keep.py tls.example >kept & client=$!
+         until_true said 1
+         other ./tacit show runs --control other/agent.sock
+         other ./tacit show connections --control other/agent.sock
+         other ./tacit restart --control other/agent.sock >/dev/null
+         until_true pgrep -f 'take-over' >/dev/null
+         sleep 0.3
+         ask 1; until_true said 2
+         ask done; wait $client || { cat other.log; exit 3; }
+         enrolled -- python3 -c 'import socket; socket.create_connection((\"10.9.8.9\", 1))' 2>&1 |
+             grep -o ConnectionRefusedError
+         cat kept");
+    for wanted in ["mine", "tester", "(claimed)", "ConnectionRefusedError", "kept"] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+}
+
+#[test]
+fn a_rule_may_name_the_program() {
+    let rules = r#"
+[[rule]]
+name = "not-for-bash"
+direction = "outbound"
+remote = "clear.example"
+program = "/usr/bin/bash"
+deny = true
+"#;
+    let text = Network::new(&[9000], &format!("{OWN_DIRECTORY}{ECHO}{KEEP}")).with_rules(rules).ok(
+        "ask done
+         run python3 keep.py clear.example
+         run bash -c 'exec 3<>/dev/tcp/clear.example/9000; echo line >&3; read line <&3 || echo cut' \
+             2>&1",
+    );
+    assert!(text.starts_with("kept\n") && text.contains("cut"), "{text}");
+}
+
+#[test]
+fn programs_inside_do_not_control_the_agent() {
+    let text = network().ok("# What is hidden is not there; what is open to the user refuses.
+         run sh -c './tacit show rules --control $(control)' 2>/dev/null; echo status $?
+         start_ordinary ./tacit agent --policy run.toml --control scratch/other.sock 2>/dev/null
+         until_true [ -S scratch/other.sock ]
+         run ./tacit show rules --control scratch/other.sock 2>&1; echo status $?
+         ordinary ./tacit show rules --control scratch/other.sock >/dev/null && echo outside");
+    assert!(text.starts_with("status 64\n"), "{text}");
+    assert!(text.contains("may not control this agent") && text.contains("status 1\n"), "{text}");
+    assert!(text.ends_with("outside\n"), "{text}");
+}
