@@ -141,4 +141,6 @@ pub struct Flow {
     pub program: Option<PathBuf>,
     /// The user the program runs as, where it is known.
     pub user: Option<String>,
+    /// When it began, in seconds since 1970.
+    pub at_unix_s: i64,
 }

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use jiff::Timestamp;
 use serde_json::json;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::policy::{FIXED_FLOW, Severity, explain, parse};
 
 use crate::address::user_word;
-use crate::agent::name_users;
+use crate::agent::localize;
 use crate::cli::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, pretty, print};
+use crate::clock;
 
 /// A flow, in the words of the policy.
 #[derive(Debug, Args)]
@@ -49,6 +51,9 @@ pub struct ExplainArgs {
     /// The user the program runs as
     #[arg(long, value_name = "USER")]
     user: Option<String>,
+    /// When it opens, as 2025-06-01T12:00:00Z or with an offset [default: now]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    at: Option<Timestamp>,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -80,7 +85,9 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
         let lines: Vec<_> = errors.map(|error| error.render(&file.to_string())).collect();
         return fail(lines.join("\n"), EXIT_POLICY);
     };
-    name_users(&mut policy);
+    if let Some(warning) = localize(&mut policy) {
+        eprintln!("{}", warning.render(&file.to_string()));
+    }
     let flow = match flow(args) {
         Ok(flow) => flow,
         Err(next_step) => return fail(next_step, EXIT_USAGE),
@@ -116,5 +123,10 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
         remote_names: args.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
         program: args.program.clone(),
         user: args.user.as_deref().map(user_word),
+        at_unix_s: args.at.map_or_else(clock::now_unix_s, Timestamp::as_second),
     })
+}
+
+fn time(text: &str) -> Result<Timestamp, &'static str> {
+    text.parse().map_err(|_| "write date, time and zone, as in 2025-06-01T12:00:00Z")
 }

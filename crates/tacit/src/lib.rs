@@ -21,5 +21,6 @@ pub mod log;
 
 pub mod address;
 pub mod ca;
+pub mod clock;
 pub mod explain;
 pub mod launch;

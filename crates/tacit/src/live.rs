@@ -25,6 +25,8 @@ pub struct Live {
     pub policy: Policy,
     /// The rules, in order.
     pub rules: Vec<Arc<LiveRule>>,
+    /// Whether some rule holds at certain times only.
+    pub has_windows: bool,
     index: Index,
     proxied: HashSet<Address>,
 }
@@ -121,7 +123,8 @@ impl Live {
         let fixed = policy.rules.iter().filter_map(|rule| rule.fixed.as_ref());
         let proxied = fixed.filter(|fixed| fixed.accept_proxy);
         let proxied = proxied.flat_map(|fixed| fixed.listen.iter().cloned()).collect();
-        Self { generation, policy, rules, index, proxied }
+        let has_windows = policy.rules.iter().any(|rule| rule.selectors.when.is_some());
+        Self { generation, policy, rules, has_windows, index, proxied }
     }
 
     /// The rule that decides a flow; `None` is a deny.

@@ -113,6 +113,9 @@ fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
             port(&flow.remote),
             list(s.remote_ports.iter().map(ports))
         ),
+        Mismatch::When => s.when.as_ref().map_or_else(String::new, |when| {
+            format!("{} is outside {when}", when.shown(flow.at_unix_s))
+        }),
         Mismatch::Program => owner(
             "program",
             flow.program.as_ref().map(|path| path.display()),
@@ -219,6 +222,11 @@ direction = "outbound"
 remote-ports = [443, "8000-8999"]
 permit = true
 [[rule]]
+name = "weekend"
+direction = "outbound"
+when = { days = "sat-sun", zone = "UTC" }
+permit = true
+[[rule]]
 name = "psql"
 direction = "outbound"
 program = "/usr/bin/psql"
@@ -252,6 +260,7 @@ deny = true
             remote_names: vec!["db.example".to_owned()],
             program: None,
             user: Some("bob".to_owned()),
+            at_unix_s: 0,
         }
     }
 
@@ -265,9 +274,10 @@ deny = true
             (12, "datagrams", "protocol tcp is not udp"),
             (17, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
             (22, "other-port", "remote port 5432 is not in 443, 8000-8999"),
-            (27, "psql", "the program is not known, and only a deny matches then"),
-            (32, "ann", "user bob is not in ann, 1000"),
-            (37, "near", "local port 40000 is not in 1-1024"),
+            (27, "weekend", "thu 00:00 is outside sat-sun 00:00-24:00 UTC"),
+            (32, "psql", "the program is not known, and only a deny matches then"),
+            (37, "ann", "user bob is not in ann, 1000"),
+            (42, "near", "local port 40000 is not in 1-1024"),
         ];
         let missed: Vec<(usize, &str, &str)> = explanation
             .earlier
@@ -278,7 +288,7 @@ deny = true
         assert_eq!(explanation.earlier[3].selector, Mismatch::Remote);
         let text = explanation.to_string();
         assert!(text.starts_with("line 2: rule `fixed` does not match: the rule listens"));
-        assert!(text.ends_with("line 43: rule `owned` matches: deny"), "unknown owner: {text}");
+        assert!(text.ends_with("line 48: rule `owned` matches: deny"), "unknown owner: {text}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::flow::{Address, Direction, Flow, Protocol};
@@ -25,6 +26,7 @@ mod explain;
 mod lookup;
 mod parse;
 pub mod selector;
+pub mod when;
 
 pub use capture::{BOXES_MAX, Captured, can_match_name, captured};
 pub use diagnostic::{Diagnostic, Position, Severity};
@@ -32,6 +34,7 @@ pub use explain::{Decision, Explanation, Missed, explain};
 pub use lookup::{Index, Lookup};
 pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration};
 pub use selector::{Mismatch, Selectors};
+pub use when::When;
 
 /// A whole policy, ready to be installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -505,6 +508,20 @@ impl Policy {
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
         self.rules.iter().enumerate().find(|(_, rule)| rule.name == name)
+    }
+
+    /// Says which time zone the word `local` means.
+    pub fn set_local_zone(&mut self, local: &TimeZone) {
+        let whens = self.rules.iter_mut().filter_map(|rule| rule.selectors.when.as_mut());
+        whens.for_each(|when| when.zone.set_local(local));
+    }
+
+    /// Of each rule that has windows, whether one is open at a time, in seconds since 1970: where
+    /// two times differ in it, some rule came or went between them. Empty without windows.
+    #[must_use]
+    pub fn open_windows(&self, unix_s: i64) -> Vec<bool> {
+        let whens = self.rules.iter().filter_map(|rule| rule.selectors.when.as_ref());
+        whens.map(|when| when.is_open(unix_s)).collect()
     }
 }
 

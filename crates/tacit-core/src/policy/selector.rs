@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::When;
 use crate::flow::{Direction, Flow, Protocol};
 
 /// The conditions of a rule; all must hold. An empty list is no condition.
@@ -25,6 +26,8 @@ pub struct Selectors {
     pub remote: Vec<AddressSelector>,
     /// The far port.
     pub remote_ports: Vec<RangeInclusive<u16>>,
+    /// At which times; `None`: at all.
+    pub when: Option<When>,
     /// Executables. A label, not a boundary: an unknown owner matches only if the rule is a deny.
     pub program: Vec<PathBuf>,
     /// User names or numbers; an unknown owner as above.
@@ -49,6 +52,7 @@ impl Selectors {
             (any(&self.remote, |s| s.matches(remote.ip(), &flow.remote_names)), Mismatch::Remote),
             (self.may_reach(remote.ip()), Mismatch::RemoteNotNamed),
             (any(&self.remote_ports, |p| holds(p, remote.port())), Mismatch::RemotePorts),
+            (self.when.as_ref().is_none_or(|when| when.is_open(flow.at_unix_s)), Mismatch::When),
             (
                 any(&self.program, |p| flow.program.as_ref().map_or(is_deny, |owner| owner == p)),
                 Mismatch::Program,
@@ -98,6 +102,7 @@ pub enum Mismatch {
     Remote,
     RemoteNotNamed,
     RemotePorts,
+    When,
     Program,
     User,
 }

@@ -13,6 +13,7 @@ use tacit_core::policy::{
 use tokio::sync::Semaphore;
 
 use crate::address;
+use crate::clock;
 use crate::live::{Live, LiveAction, LiveRule};
 use crate::target::LiveTarget;
 use crate::tls::material::{
@@ -67,7 +68,7 @@ fn check_text(text: &str, base: &Path) -> Result<Checked, Vec<Diagnostic>> {
     let parsed = parse(text);
     let mut findings = parsed.diagnostics;
     let Some(mut policy) = parsed.policy else { return Err(findings) };
-    name_users(&mut policy);
+    findings.extend(localize(&mut policy));
     let materials = load_all(&policy, base, &mut findings);
     findings.sort_by_key(|finding| finding.position);
     if findings.iter().any(|finding| finding.severity == Severity::Error) {
@@ -76,10 +77,26 @@ fn check_text(text: &str, base: &Path) -> Result<Checked, Vec<Diagnostic>> {
     Ok(Checked { policy, materials, warnings: findings })
 }
 
+/// Says what a policy means on this host; what could not be found out comes back as a warning.
+///
 /// Flows carry users by name, so rules that give a number get the name, if the number has one.
-pub fn name_users(policy: &mut Policy) {
+/// Windows in local time get the local zone.
+pub fn localize(policy: &mut Policy) -> Option<Diagnostic> {
     for user in policy.rules.iter_mut().flat_map(|rule| &mut rule.selectors.user) {
         *user = address::user_word(user);
+    }
+    let is_local = |rule: &&Rule| rule.selectors.when.as_ref().is_some_and(|w| w.zone.is_local());
+    let position = policy.rules.iter().find(is_local)?.position;
+    match clock::local_zone() {
+        Ok(zone) => {
+            policy.set_local_zone(&zone);
+            None
+        }
+        Err(error) => {
+            let message = format!("the time zone of this host is not known, UTC is used: {error}");
+            let fix = "say zone = \"Europe/Berlin\" or the like in `when`, or link /etc/localtime";
+            Some(Diagnostic::warning(position, message).with_fix(fix))
+        }
     }
 }
 

@@ -44,7 +44,7 @@ use crate::stream::gate::Gates;
 use crate::worker::{Shared, Workers};
 
 pub use error::AgentError;
-pub use install::{Checked, Materials, check_file, directory_of, name_users, names};
+pub use install::{Checked, Materials, check_file, directory_of, localize, names};
 use keeper::Keeper;
 pub use listeners::ListenError;
 use listeners::{Opened, Wanted};
@@ -52,6 +52,8 @@ use runs::{RunEvent, Runs};
 
 /// How often certificate, key and trust files are looked at.
 const FILES_INTERVAL: Duration = Duration::from_secs(2);
+/// How often windows of rules are looked at, if there are any.
+const WINDOWS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a drain is looked at.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 /// Descriptors that are not connections: logs, listeners, displays, resolvers.
@@ -230,6 +232,9 @@ impl Agent {
         mut run_events: mpsc::Receiver<RunEvent>,
     ) {
         let mut files = tokio::time::interval(FILES_INTERVAL);
+        let mut windows = tokio::time::interval(WINDOWS_INTERVAL);
+        windows.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut open_windows = Vec::new();
         let private = self.options.private;
         let (Some(mut stop), Some(mut quit), Some(mut reload)) = (
             self.watch(SignalKind::terminate()),
@@ -251,6 +256,9 @@ impl Agent {
                 }
                 Some(event) = run_events.recv() => self.take_run_event(event).await,
                 _ = files.tick() => self.refresh_materials(),
+                _ = windows.tick(), if self.live.load().has_windows => {
+                    self.follow_windows(&mut open_windows).await;
+                }
                 Some(()) = reload.recv() => {
                     if let Err(reason) = self.reload().await {
                         self.log.error(Event::new("reload-refused").field("reason", &reason));

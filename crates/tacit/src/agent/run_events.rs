@@ -19,6 +19,7 @@ use super::runs::{
 };
 use super::{Agent, AgentError, Drain, takeover};
 use crate::address;
+use crate::clock;
 use crate::control::server::Reply;
 use crate::log::{Event, Rfc3339};
 use crate::run::Run;
@@ -206,6 +207,10 @@ impl Agent {
         for id in self.runs.keys().copied().collect::<Vec<_>>() {
             self.follow_listening(id).await;
         }
+        self.capture_anew().await;
+    }
+
+    async fn capture_anew(&self) {
         for enrolled in self.runs.values() {
             if let Err(error) = enrolled.follow_policy().await {
                 self.log.error(
@@ -214,6 +219,15 @@ impl Agent {
                         .field("error", &error),
                 );
             }
+        }
+    }
+
+    /// Captures anew when rules have come or gone with the time of day since `open` was filled.
+    pub(super) async fn follow_windows(&self, open: &mut Vec<bool>) {
+        let now = self.live.load().policy.open_windows(clock::now_unix_s());
+        if *open != now {
+            self.capture_anew().await;
+            *open = now;
         }
     }
 

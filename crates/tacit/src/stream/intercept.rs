@@ -22,6 +22,7 @@ use tokio::io::Interest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::address;
+use crate::clock;
 use crate::log::{Event, Log};
 use crate::run::Run;
 
@@ -237,6 +238,7 @@ fn accepted(listener: &Listener, socket: &OwnedFd, remote: Address) -> io::Resul
         remote_names: Vec::new(),
         program,
         user,
+        at_unix_s: clock::now_unix_s(),
     })
 }
 
@@ -253,6 +255,7 @@ fn captured(run: &Run, socket: &OwnedFd, local: Address) -> io::Result<Flow> {
         remote,
         program: None,
         user: Some(run.user.clone()),
+        at_unix_s: clock::now_unix_s(),
     })
 }
 

@@ -230,3 +230,52 @@ fn explain_says_that_this_host_must_be_named() {
         "{said}"
     );
 }
+
+#[test]
+fn windows_are_checked_and_explained_for_any_time() {
+    let lab = Lab::new();
+    let rule = "version = 1\n[[rule]]\nname = \"office\"\ndirection = \"outbound\"\n\
+                permit = true\n";
+    for (when, place, words) in [
+        ("{ days = \"mon-fry\" }", "6:17", "`days` cannot be `mon-fry`"),
+        ("{ hours = \"6-22\" }", "6:18", "`hours` cannot be `6-22`"),
+        ("{ days = \"mon\", zone = \"Europe/Berln\" }", "6:31", "did you mean `Europe/Berlin`?"),
+        ("{ zone = \"UTC\" }", "6:8", "neither `days` nor `hours`"),
+        ("\"mon\"", "6:8", "write a table"),
+    ] {
+        let (code, _, said) = check(&lab, &format!("{rule}when = {when}\n"), &[]);
+        assert_eq!(code, Some(78), "{when}: {said}");
+        assert!(said.contains(&format!("p.toml:{place}: error: ")), "{when}: {said}");
+        assert!(said.contains(words) && said.contains("fix: "), "{when}: {said}");
+    }
+    let when = "{ days = \"fri\", hours = \"22:00-06:00\", zone = \"Europe/Berlin\" }";
+    let (code, stdout, said) = check(&lab, &format!("{rule}when = {when}\n"), &[]);
+    assert_eq!((code, stdout.as_str(), said.as_str()), (Some(0), "policy OK, 1 rule\n", ""));
+    let words = "explain --policy p.toml --direction outbound --remote 192.0.2.1:80 --at";
+    let words: Vec<&str> = words.split(' ').collect();
+    let explain = |at: &str| lab.tacit(&[&words[..], &[at]].concat());
+    // In summer Berlin is two hours ahead of UTC, in winter one.
+    assert!(explain("2025-06-06T20:00:00Z").ends_with("rule `office` matches: permit\n"));
+    assert!(explain("2025-06-07T05:59:59+02:00").ends_with("rule `office` matches: permit\n"));
+    let said = explain("2025-12-05T20:59:59Z");
+    let wanted = "does not match: fri 21:59 is outside fri 22:00-06:00 Europe/Berlin";
+    assert!(said.contains(wanted) && said.ends_with("no rule matches: deny\n"), "{said}");
+    let bad = lab.run(TACIT, &[&words[..], &["yesterday"]].concat());
+    assert_eq!(bad.status.code(), Some(64));
+}
+
+#[test]
+fn the_local_zone_is_that_of_this_host() {
+    let lab = Lab::new();
+    let rule = "version = 1\n[[rule]]\nname = \"office\"\ndirection = \"outbound\"\n\
+                permit = true\nwhen = { hours = \"06:00-22:00\" }\n";
+    lab.write("p.toml", rule);
+    let explain = |zone: &str| {
+        let words = "explain --policy p.toml --direction outbound --remote 192.0.2.1:80 --at \
+                     2025-06-06T05:00:00Z";
+        let output = lab.command(TACIT).args(words.split(' ')).env("TZ", zone).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(explain("UTC").contains("fri 05:00 is outside mon-sun 06:00-22:00 local"));
+    assert!(explain("Europe/Berlin").ends_with("rule `office` matches: permit\n"));
+}

@@ -40,3 +40,4 @@ mod tls;
 mod transparency;
 mod truncation;
 mod unix;
+mod windows;

@@ -12,7 +12,8 @@ use proptest::test_runner::RngSeed;
 
 use super::*;
 use crate::policy::selector::Near;
-use crate::policy::{FIXED_FLOW, Fixed, Inbound, Position, UnixSocket};
+use crate::policy::when::{Days, Hours, Zone};
+use crate::policy::{FIXED_FLOW, Fixed, Inbound, Position, UnixSocket, When};
 
 fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
     let unix = UnixSocket { mode: 0o600, owner: None, replace_stale: false };
@@ -44,6 +45,7 @@ fn outbound() -> Selectors {
         local_ports: Vec::new(),
         remote: Vec::new(),
         remote_ports: Vec::new(),
+        when: None,
         program: Vec::new(),
         user: Vec::new(),
     }
@@ -59,6 +61,7 @@ fn to(remote: SocketAddr, names: &[String]) -> Flow {
         remote_names: names.to_vec(),
         program: None,
         user: None,
+        at_unix_s: 0,
     }
 }
 
@@ -145,6 +148,14 @@ fn listen() -> impl Strategy<Value = Address> {
         .prop_map(|text| text.parse().unwrap())
 }
 
+fn when() -> impl Strategy<Value = When> {
+    select(&["mon-fri", "sat", "wed-thu"][..]).prop_map(|days| When {
+        days: Days::parse(days).unwrap(),
+        hours: vec![Hours::ALL],
+        zone: Zone::named("UTC").unwrap(),
+    })
+}
+
 fn program() -> impl Strategy<Value = PathBuf> {
     select(&["/bin/a", "/bin/b"][..]).prop_map(PathBuf::from)
 }
@@ -163,11 +174,12 @@ prop_compose! {
         program in vec(program(), 0..2),
         user in vec(user(), 0..2),
         listen in vec(listen(), 0..3),
+        when in option::weighted(0.2, when()),
         (deny, is_of_run) in any::<(bool, bool)>(),
     ) -> Rule {
         let (direction, protocol) = if listen.is_empty() { way } else { FIXED_FLOW };
         let selectors = Selectors {
-            direction, protocol, local, local_ports, remote, remote_ports, program, user,
+            direction, protocol, local, local_ports, remote, remote_ports, when, program, user,
         };
         let rule = rule(selectors, listen, if deny { Action::Deny } else { Action::Permit });
         if is_of_run { of_run(rule) } else { rule }
@@ -190,9 +202,11 @@ prop_compose! {
         remote_names in vec(select(NAMES).prop_map(str::to_owned), 0..3),
         program in option::of(program()),
         user in option::of(user()),
+        day in 0..7_i64,
     ) -> Flow {
         let (direction, protocol) = if listen.is_none() { way } else { FIXED_FLOW };
-        Flow { direction, protocol, listen, local, remote, remote_names, program, user }
+        let at_unix_s = day * 86_400;
+        Flow { direction, protocol, listen, local, remote, remote_names, program, user, at_unix_s }
     }
 }
 

@@ -34,6 +34,7 @@ mod run;
 mod table;
 mod tls;
 mod value;
+mod when;
 mod words;
 
 pub use value::parse_duration;

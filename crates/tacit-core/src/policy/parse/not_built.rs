@@ -41,11 +41,6 @@ const NOT_BUILT: &[NotBuilt] = &[
     },
     NotBuilt {
         scope: Scope::Rule,
-        word: "when",
-        instead: "remove it: a rule holds at all times, change it with `tacit reload`",
-    },
-    NotBuilt {
-        scope: Scope::Rule,
         word: "path",
         instead: "remove it: every connection is relayed",
     },

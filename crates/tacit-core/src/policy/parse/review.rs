@@ -8,7 +8,7 @@ use super::report::Report;
 use super::table::Value;
 use crate::flow::{Address, Direction, Flow};
 use crate::policy::selector::{AddressSelector, Near};
-use crate::policy::{Action, Fixed, Index, Rule, Selectors};
+use crate::policy::{Action, Fixed, Index, Rule, Selectors, When};
 
 /// Reports names given twice, also among rules that are wrong in other ways.
 pub(super) fn names(rules: &[Value<'_>]) {
@@ -112,6 +112,7 @@ fn typical_flow(rule: &Rule) -> Flow {
         // Somebody, though not one that another rule could name.
         program: Some(program.first().cloned().unwrap_or_default()),
         user: Some(user.first().cloned().unwrap_or_default()),
+        at_unix_s: rule.selectors.when.as_ref().map_or(0, When::typical_time),
     }
 }
 
@@ -150,6 +151,7 @@ fn covers(a: &Rule, b: &Rule) -> bool {
     listens
         && a.direction == b.direction
         && a.protocol == b.protocol
+        && (a.when.is_none() || a.when == b.when)
         && all_covered(&a.local, &b.local, AddressSelector::covers)
         && all_covered(&a.local_ports, &b.local_ports, ports)
         && remotes_covered(a, b)

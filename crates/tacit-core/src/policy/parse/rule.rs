@@ -8,7 +8,7 @@ use super::run;
 use super::table::{Table, Value};
 use super::tls::{self, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
-use super::{address, value};
+use super::{address, value, when};
 use crate::flow::{Address, Protocol};
 use crate::policy::selector::AddressSelector;
 use crate::policy::{Action, FIXED_FLOW, Fixed, Rule, Selectors, Target};
@@ -154,6 +154,7 @@ fn fixed_selectors(table: &Table<'_>, fixed: Option<&Fixed>) -> Option<Selectors
         remote_ports: remote_ports?,
         program: programs(table)?,
         user: users(table)?,
+        when: when::read(table)?,
     })
 }
 

@@ -3,7 +3,7 @@
 use super::rule::{addresses, ports, programs, users};
 use super::table::{Table, Value};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
-use super::{address, value};
+use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
 use crate::policy::selector::AddressSelector;
 use crate::policy::{Inbound, Selectors};
@@ -48,7 +48,7 @@ fn outbound(table: &Table<'_>) -> Option<RunRule> {
     let local_ports = ports(table, "local-ports");
     let remote = addresses(table, "remote", address::selector);
     let remote_ports = ports(table, "remote-ports");
-    let (program, user) = (programs(table), users(table));
+    let (program, user, when) = (programs(table), users(table), when::read(table));
     let selectors = Selectors {
         direction: Direction::Outbound,
         protocol: protocol?,
@@ -58,6 +58,7 @@ fn outbound(table: &Table<'_>) -> Option<RunRule> {
         remote_ports: remote_ports?,
         program: program?,
         user: user?,
+        when: when?,
     };
     (!table.holds("listen")).then_some(RunRule { selectors, inbound: None })
 }
@@ -83,7 +84,7 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
         read_ip(value, message, "write the client's address or network")
     });
     let remote_ports = ports(table, "remote-ports");
-    let (program, user) = (programs(table), users(table));
+    let (program, user, when) = (programs(table), users(table), when::read(table));
     let selectors = Selectors {
         direction: Direction::Inbound,
         protocol: protocol.filter(|protocol| *protocol == Protocol::Tcp)?,
@@ -93,6 +94,7 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
         remote_ports: remote_ports?,
         program: program?,
         user: user?,
+        when: when?,
     };
     let inbound = Inbound { listen: listen?, local_ports: local_ports? };
     (!table.holds("local")).then_some(RunRule { selectors, inbound: Some(inbound) })

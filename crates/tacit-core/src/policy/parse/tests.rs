@@ -155,6 +155,25 @@ fn an_inbound_rule_about_a_run_is_a_way_in() {
 }
 
 #[test]
+fn windows_are_read_with_their_defaults() {
+    let when = |text: &str| {
+        let rule = format!(
+            "version = 1\n[[rule]]\nname = \"r\"\nlisten = \"[::1]:1\"\nwhen = {text}\n\
+             deny = true\n[[rule]]\nname = \"s\"\nlisten = \"[::1]:1\"\nwhen = {text}\n\
+             deny = true"
+        );
+        let warned = warnings(&rule);
+        assert!(warned.len() == 1 && warned[0].contains("`s` is never reached"), "{warned:?}");
+        sound(&rule).rules[0].selectors.when.as_ref().unwrap().to_string()
+    };
+    assert_eq!(when("{ days = \"mon-fri\" }"), "mon-fri 00:00-24:00 local");
+    assert_eq!(when("{ hours = \"22:00-6:00\", zone = \"UTC\" }"), "mon-sun 22:00-06:00 UTC");
+    let lists = "{ days = [\"sun\", \"tue-wed\"], hours = [\"6:00-7:00\", \"8:00-9:00\"], \
+                 zone = \"Europe/Berlin\" }";
+    assert_eq!(when(lists), "tue-wed,sun 06:00-07:00, 08:00-09:00 Europe/Berlin");
+}
+
+#[test]
 fn rekey_and_versions_are_read() {
     let more = "trust = \"corp\", min-version = \"1.3\", rekey = { bytes = \"1GiB\", after = \
                 \"1h\" }, groups = [\"SECP256R1\"], alpn = \"h2\", resumption = false";
@@ -295,6 +314,8 @@ fn rules_that_leave_something_for_later_ones_are_not_warned_about() {
         ("program = \"/bin/a\"\ndeny = true", "program = [\"/bin/a\", \"/bin/b\"]\ndeny = true"),
         ("user = \"a\"\nconnect = \"[::1]:2\"\npermit = true", "user = \"a\"\ndeny = true"),
         ("remote = \"::/0\"\ndeny = true", "remote = \"10.0.0.1\"\ndeny = true"),
+        ("when = { days = \"mon\" }\ndeny = true", "when = { hours = \"1:00-2:00\" }\ndeny = true"),
+        ("when = { days = \"mon\" }\ndeny = true", "deny = true"),
     ] {
         let text = format!("version = 1\n{}{}", rule("a", first), rule("b", second));
         assert_eq!(warnings(&text), [""; 0], "{text}");

@@ -15,13 +15,14 @@ pub(super) enum Scope {
     Rule,
     Tls,
     Rekey,
+    When,
     /// Values of `client-cert`.
     ClientCert,
 }
 
 impl Scope {
     /// The scopes whose words are keys, from the outside in.
-    pub(super) const TABLES: [Self; 8] = [
+    pub(super) const TABLES: [Self; 9] = [
         Self::Policy,
         Self::Identity,
         Self::Trust,
@@ -30,6 +31,7 @@ impl Scope {
         Self::Rule,
         Self::Tls,
         Self::Rekey,
+        Self::When,
     ];
 
     /// The words known here.
@@ -50,6 +52,7 @@ impl Scope {
             Self::Rule => RULE,
             Self::Tls => TLS,
             Self::Rekey => &["bytes", "after"],
+            Self::When => &["days", "hours", "zone"],
             Self::ClientCert => &["none", "preferred", "required"],
         }
     }
@@ -70,6 +73,7 @@ impl Scope {
             Self::Rule => "[[rule]]",
             Self::Tls => "`tls`",
             Self::Rekey => "`rekey`",
+            Self::When => "`when`",
             Self::ClientCert => "`client-cert`",
         }
     }
@@ -85,6 +89,7 @@ const RULE: &[&str] = &[
     "remote-ports",
     "program",
     "user",
+    "when",
     "permit",
     "deny",
     "tls",

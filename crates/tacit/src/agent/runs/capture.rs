@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use tacit_core::policy::{Captured, Policy, captured};
 use tokio::sync::Mutex;
 
+use crate::clock;
 use crate::live::Live;
 use crate::run::Run;
 
@@ -37,11 +38,12 @@ impl Capture {
         let mut mirror = self.mirror.lock().await;
         let learnt = self.run.learnt();
         let learnt = learnt.iter().map(|(name, address, _)| (*address, name.as_str()));
-        let wanted: BTreeSet<Captured> = captured(&self.live.load().policy, learnt)
-            .into_iter()
-            // Datagrams other than DNS are not carried: they are refused by the kernel.
-            .filter(|one| !one.udp)
-            .collect();
+        let wanted: BTreeSet<Captured> =
+            captured(&self.live.load().policy, learnt, clock::now_unix_s())
+                .into_iter()
+                // Datagrams other than DNS are not carried: they are refused by the kernel.
+                .filter(|one| !one.udp)
+                .collect();
         let line = &self.run.line;
         match mirror.take() {
             None => line.replace_captured(wanted.iter().copied().collect()).await?,
@@ -76,7 +78,7 @@ impl Capture {
 fn families(policy: &Policy) -> (bool, bool) {
     let public: [IpAddr; 2] =
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-    let boxes = captured(policy, []).into_iter().map(|one| one.first);
+    let boxes = captured(policy, [], clock::now_unix_s()).into_iter().map(|one| one.first);
     let mut found = (false, false);
     let mut note = |address: IpAddr, is_there| {
         let one = if address.is_ipv4() { &mut found.0 } else { &mut found.1 };

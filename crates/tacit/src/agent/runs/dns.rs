@@ -19,6 +19,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 
+use crate::clock;
 use crate::live::Live;
 use crate::log::{Event, Log};
 
@@ -103,7 +104,8 @@ impl Forwarder {
     ) -> Result<(), io::Error> {
         let bad = |error: dns::DnsError| io::Error::new(io::ErrorKind::InvalidData, error);
         let question = dns::question(query).map_err(bad)?;
-        let response = if can_match_name(&self.live.load().policy, &question.name) {
+        let now = clock::now_unix_s();
+        let response = if can_match_name(&self.live.load().policy, &question.name, now) {
             match self.ask(query, &question).await {
                 Some(response) => response,
                 None => dns::refuse(query, Refusal::ServerFailure).map_err(bad)?,

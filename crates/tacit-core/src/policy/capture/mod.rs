@@ -36,14 +36,16 @@ pub struct Captured {
     pub last_port: u16,
 }
 
-/// The boxes of a policy, disjoint and in order. `learnt` are addresses with the names they have.
+/// The boxes of a policy at a time, in seconds since 1970; disjoint and in order. `learnt` are
+/// addresses with the names they have.
 #[must_use]
 pub fn captured<'a>(
     policy: &Policy,
     learnt: impl IntoIterator<Item = (IpAddr, &'a str)>,
+    unix_s: i64,
 ) -> Vec<Captured> {
     let learnt: Vec<_> = learnt.into_iter().collect();
-    let rules = policy.rules.iter().filter(|rule| can_pass(rule));
+    let rules = policy.rules.iter().filter(|rule| can_pass(rule, unix_s));
     let mut planes: BTreeMap<(bool, Family), Vec<Area>> = BTreeMap::new();
     for rule in rules {
         let udp = rule.selectors.protocol == Protocol::Udp;
@@ -64,10 +66,11 @@ pub fn captured<'a>(
     disjoint.collect()
 }
 
-/// Whether some rule other than a deny can match a flow to a host of that name.
+/// Whether some rule other than a deny can match a flow to a host of that name at a time, in
+/// seconds since 1970.
 #[must_use]
-pub fn can_match_name(policy: &Policy, name: &str) -> bool {
-    policy.rules.iter().filter(|rule| can_pass(rule)).any(|rule| {
+pub fn can_match_name(policy: &Policy, name: &str, unix_s: i64) -> bool {
+    policy.rules.iter().filter(|rule| can_pass(rule, unix_s)).any(|rule| {
         let remote = &rule.selectors.remote;
         remote.is_empty()
             || remote.iter().any(|selector| match selector {
@@ -82,10 +85,11 @@ pub fn can_match_name(policy: &Policy, name: &str) -> bool {
     })
 }
 
-fn can_pass(rule: &Rule) -> bool {
+fn can_pass(rule: &Rule, unix_s: i64) -> bool {
     rule.fixed.is_none()
         && rule.selectors.direction == Direction::Outbound
         && rule.action != Action::Deny
+        && rule.selectors.when.as_ref().is_none_or(|when| when.is_open(unix_s))
 }
 
 /// One rule's addresses with its ports, as numbers.
@@ -262,7 +266,7 @@ mod tests {
     #[test]
     fn boxes_are_those_of_the_rules_that_pass() {
         assert_eq!(
-            show(&captured(&policy(DB), [])),
+            show(&captured(&policy(DB), [], 0)),
             [
                 "tcp 10.7.0.0-10.7.255.255 5432-5432",
                 "tcp 10.7.0.0-10.7.255.255 6000-6100",
@@ -278,7 +282,7 @@ mod tests {
             ("192.0.2.10".parse().unwrap(), "elsewhere.example"),
             ("2001:db8::9".parse().unwrap(), "a.db.corp.example"),
         ];
-        let boxes = show(&captured(&policy(DB), learnt));
+        let boxes = show(&captured(&policy(DB), learnt, 0));
         assert!(boxes.contains(&"tcp 192.0.2.9-192.0.2.9 5432-5432".to_owned()), "{boxes:?}");
         assert!(boxes.contains(&"tcp 2001:db8::9-2001:db8::9 6000-6100".to_owned()), "{boxes:?}");
         assert!(!boxes.iter().any(|one| one.contains("192.0.2.10")), "{boxes:?}");
@@ -287,7 +291,7 @@ mod tests {
     #[test]
     fn a_rule_without_addresses_is_not_about_this_host_or_this_link() {
         let open = "[[rule]]\nname = \"all\"\ndirection = \"outbound\"\npermit = true\n";
-        let boxes = captured(&policy(open), []);
+        let boxes = captured(&policy(open), [], 0);
         let inside = |text: &str| {
             let address: IpAddr = text.parse().unwrap();
             boxes.iter().any(|b| {
@@ -311,7 +315,7 @@ mod tests {
                 "[[rule]]\nname = \"r\"\ndirection = \"outbound\"\n\
                                 remote = {remote}\nremote-ports = 80\npermit = true\n"
             );
-            show(&captured(&policy(&rule), [("127.0.0.1".parse().unwrap(), "evil.example")]))
+            show(&captured(&policy(&rule), [("127.0.0.1".parse().unwrap(), "evil.example")], 0))
         };
         assert_eq!(
             to("\"0.0.0.0/0\""),
@@ -335,16 +339,32 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_outside_its_window_captures_nothing_and_has_no_name_asked_for() {
+        let weekend = "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n\
+                       remote = [\"a.example\", \"10.0.0.1\"]\n\
+                       when = { days = \"sat-sun\", zone = \"UTC\" }\npermit = true\n";
+        let weekend = policy(weekend);
+        let (thursday, saturday) = (0, 2 * 86_400);
+        assert_eq!(show(&captured(&weekend, [], thursday)), [""; 0]);
+        assert_eq!(show(&captured(&weekend, [], saturday)), ["tcp 10.0.0.1-10.0.0.1 1-65535"]);
+        assert!(!can_match_name(&weekend, "a.example", thursday));
+        assert!(can_match_name(&weekend, "a.example", saturday));
+        assert_eq!(weekend.open_windows(thursday), [false]);
+        assert_eq!(weekend.open_windows(saturday), [true]);
+        assert_eq!(policy(DB).open_windows(thursday), [false; 0]);
+    }
+
+    #[test]
     fn names_are_asked_for_only_if_a_rule_can_match_them() {
         let by_name = "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n\
                        remote = \"*.corp.example\"\nremote-ports = 443\npermit = true\n";
         let by_name = policy(by_name);
-        assert!(can_match_name(&by_name, "db.corp.example"));
-        assert!(!can_match_name(&by_name, "example.org"));
-        assert!(can_match_name(&policy(DB), "example.org"), "it may have an address in 10.7/16");
+        assert!(can_match_name(&by_name, "db.corp.example", 0));
+        assert!(!can_match_name(&by_name, "example.org", 0));
+        assert!(can_match_name(&policy(DB), "example.org", 0), "it may have an address in 10.7/16");
         let here = "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n\
                     remote = [\"loopback\", \"169.254.169.254\"]\npermit = true\n";
-        assert!(!can_match_name(&policy(here), "example.org"), "that would be known by address");
+        assert!(!can_match_name(&policy(here), "example.org", 0), "that would be known by address");
     }
 
     /// What rules may say of the far end, and where they meet.
@@ -425,7 +445,7 @@ mod tests {
             }).collect();
             let policy = policy(&text);
             let learnt = LEARNT.iter().map(|(ip, name)| (ip.parse().unwrap(), *name));
-            let boxes = captured(&policy, learnt);
+            let boxes = captured(&policy, learnt, 0);
             for ip in PROBES.iter().map(|ip| ip.parse::<IpAddr>().unwrap()) {
                 let known = LEARNT.iter().filter(|(of, _)| of.parse() == Ok(ip));
                 let names: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
@@ -439,6 +459,7 @@ mod tests {
                         remote_names: names.clone(),
                         program: None,
                         user: None,
+                        at_unix_s: 0,
                     };
                     let wanted = policy.rules.iter().any(|rule| {
                         rule.action != Action::Deny && rule.matches(&flow).is_ok()
