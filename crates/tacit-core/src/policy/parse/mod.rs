@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use toml::de::DeTable;
 
+use super::capture::{self, BOXES_MAX};
 use super::{Agent, Diagnostic, Limits, Policy, Position, Rule, Severity};
 use names::{Names, Tables};
 use report::Report;
@@ -88,6 +89,13 @@ fn policy(top: &Table<'_>) -> Option<Policy> {
     if rules.is_some() {
         // A rule that is wrong may have meant one that now seems unused.
         names.warn_of_unused();
+    }
+    if rules.as_ref().is_some_and(|rules| capture::takes_too_many(rules)) {
+        let message = format!(
+            "the outbound rules take {BOXES_MAX} boxes of addresses and ports or more, too many \
+             for the kernel to tell apart"
+        );
+        top.report.error(&(0..0), message, "merge rules by networks and ranges of ports");
     }
     let tables = names.finish();
     version?;

@@ -366,6 +366,28 @@ fn texts_and_lists_beyond_their_limits_are_refused() {
 }
 
 #[test]
+fn rules_that_take_too_many_boxes_are_refused() {
+    let wide: Vec<String> = (0..400).map(|i| (2 * i + 1).to_string()).collect();
+    let rule = |name: &str, more: &str| {
+        format!("[[rule]]\nname = \"{name}\"\ndirection = \"outbound\"\n{more}\npermit = true\n")
+    };
+    let hosts = |count: u8| {
+        let host = |i| {
+            let more = format!("remote = \"10.0.0.{}\"\nremote-ports = 2", 2 * i);
+            rule(&format!("h{i}"), &more)
+        };
+        let ports = format!("remote-ports = [{}]", wide.join(", "));
+        format!("version = 1\n{}{}", rule("wide", &ports), (0..count).map(host).collect::<String>())
+    };
+    assert_eq!(errors(&hosts(50)), [""; 0]);
+    assert_eq!(
+        errors(&hosts(100)),
+        ["1:1: the outbound rules take 65536 boxes of addresses and ports or more, too many for \
+          the kernel to tell apart | merge rules by networks and ranges of ports"]
+    );
+}
+
+#[test]
 fn targets_keep_host_and_port() {
     let rule = only_rule(&client("DB.example.:5433", "trust = \"corp\""));
     let target = rule.fixed.unwrap().connect.unwrap();

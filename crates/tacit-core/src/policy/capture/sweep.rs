@@ -1,0 +1,195 @@
+//! Cutting areas of addresses and ports that overlap into boxes that do not.
+//!
+//! A line sweeps over the addresses. At each edge of an area its ports come or go, and where that
+//! changes which ports are covered at all, one strip of addresses ends and the next begins:
+//!
+//! ```text
+//! port   |  +-----+              |  :     :
+//!        |  |  +--+---+          |  +--+--+--+
+//!        |  +--|--+   |    =>    |  |1 |2 |3 |
+//!        |     +------+          |  +--+--+--+
+//!        +------------- address
+//! ```
+//!
+//! The cost is that of sorting the edges and of what comes out, whatever overlaps: the ports keep
+//! count in a tree ([`Ports`]), which tells at once whether anything has changed.
+
+use std::ops::RangeInclusive;
+
+use super::BOXES_MAX;
+
+/// Addresses of one family and protocol with one range of ports, as numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Area {
+    pub(super) first: u128,
+    pub(super) last: u128,
+    pub(super) ports: RangeInclusive<u16>,
+}
+
+/// The same addresses and ports as disjoint boxes in order, at most [`BOXES_MAX`] of them.
+/// Neighbouring addresses with the same ports are one box, and so are neighbouring ports.
+pub(super) fn cut(areas: &[Area]) -> Vec<Area> {
+    let mut edges: Vec<Edge> = areas.iter().flat_map(Edge::of).collect();
+    // Ports come before others go: what goes on under another area is no change.
+    edges.sort_unstable_by_key(|edge| (edge.at, !edge.comes));
+    let mut ports = Ports::new(areas);
+    let mut boxes: Vec<Area> = Vec::new();
+    let mut strip = Strip { first: 0, ports: Vec::new() };
+    for same_place in edges.chunk_by(|a, b| a.at == b.at) {
+        let changes = same_place.iter().filter(|edge| ports.change(edge)).count();
+        if changes > 0 {
+            let at = same_place[0].at;
+            strip.end(at.checked_sub(1), &mut boxes);
+            if boxes.len() >= BOXES_MAX {
+                break;
+            }
+            strip = Strip { first: at, ports: ports.covered() };
+        }
+    }
+    // Areas up to the very last address have no edge there.
+    strip.end(Some(u128::MAX), &mut boxes);
+    boxes.truncate(BOXES_MAX);
+    boxes
+}
+
+/// Where an area begins or has just ended.
+#[derive(Clone, Debug)]
+struct Edge {
+    at: u128,
+    comes: bool,
+    ports: RangeInclusive<u16>,
+}
+
+impl Edge {
+    fn of(area: &Area) -> impl Iterator<Item = Self> {
+        let ports = || area.ports.clone();
+        let begin = Self { at: area.first, comes: true, ports: ports() };
+        let end = area.last.checked_add(1).map(|at| Self { at, comes: false, ports: ports() });
+        [Some(begin), end].into_iter().flatten()
+    }
+}
+
+/// Addresses with the same ports.
+struct Strip {
+    first: u128,
+    ports: Vec<RangeInclusive<u16>>,
+}
+
+impl Strip {
+    fn end(&self, last: Option<u128>, boxes: &mut Vec<Area>) {
+        let Some(last) = last else { return };
+        let first = self.first;
+        boxes.extend(self.ports.iter().map(|ports| Area { first, last, ports: ports.clone() }));
+    }
+}
+
+/// Which ports are covered, and how often: a binary tree over the pieces that the ports fall into
+/// along the edges of all ranges. A range is counted at the few nodes that make it up.
+struct Ports {
+    /// The first port of each piece; the last entry is one beyond the last piece.
+    edges: Vec<u32>,
+    /// The root is 1; below node `n` are `2n` and `2n + 1`.
+    nodes: Vec<Node>,
+    /// Pieces the tree has room for: a power of two.
+    width: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Node {
+    /// Ranges that end here: they cover all below.
+    count: u32,
+    /// All below is covered.
+    whole: bool,
+    /// Something below is.
+    some: bool,
+}
+
+impl Ports {
+    fn new(areas: &[Area]) -> Self {
+        let ends = |area: &Area| [(*area.ports.start()).into(), u32::from(*area.ports.end()) + 1];
+        let mut edges: Vec<u32> = areas.iter().flat_map(ends).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let width = edges.len().next_power_of_two();
+        Self { edges, nodes: vec![Node::default(); 2 * width], width }
+    }
+
+    /// Counts a range in or out; whether that changed which ports are covered.
+    fn change(&mut self, edge: &Edge) -> bool {
+        let place = |port: u32| self.edges.partition_point(|start| *start < port);
+        let first = place((*edge.ports.start()).into());
+        let pieces = first..place(u32::from(*edge.ports.end()) + 1);
+        if edge.comes {
+            let is_news = !self.is_covered(1, 0..self.width, &pieces);
+            self.count(1, 0..self.width, &pieces, true);
+            is_news
+        } else {
+            self.count(1, 0..self.width, &pieces, false);
+            !self.is_covered(1, 0..self.width, &pieces)
+        }
+    }
+
+    fn count(&mut self, node: usize, below: Pieces, pieces: &Pieces, comes: bool) {
+        if below.end <= pieces.start || pieces.end <= below.start {
+            return;
+        }
+        if pieces.start <= below.start && below.end <= pieces.end {
+            let count = &mut self.nodes[node].count;
+            *count = if comes { *count + 1 } else { count.saturating_sub(1) };
+        } else {
+            let (left, right) = halves(below);
+            self.count(2 * node, left, pieces, comes);
+            self.count(2 * node + 1, right, pieces, comes);
+        }
+        let children = self.nodes.get(2 * node..2 * node + 2).unwrap_or_default();
+        let whole = !children.is_empty() && children.iter().all(|child| child.whole);
+        let some = children.iter().any(|child| child.some);
+        let node = &mut self.nodes[node];
+        node.whole = node.count > 0 || whole;
+        node.some = node.count > 0 || some;
+    }
+
+    fn is_covered(&self, node: usize, below: Pieces, pieces: &Pieces) -> bool {
+        if below.end <= pieces.start || pieces.end <= below.start || self.nodes[node].whole {
+            return true;
+        }
+        if !self.nodes[node].some || below.len() == 1 {
+            return false;
+        }
+        let (left, right) = halves(below);
+        self.is_covered(2 * node, left, pieces) && self.is_covered(2 * node + 1, right, pieces)
+    }
+
+    /// All that is covered, in order, neighbours joined.
+    fn covered(&self) -> Vec<RangeInclusive<u16>> {
+        let mut pieces = Vec::new();
+        self.collect(1, 0..self.width, &mut pieces);
+        let port = |piece: usize| self.edges.get(piece).copied().unwrap_or(1 << 16);
+        // Ports were 16 bits wide before one was added to the last.
+        let narrow = |port: u32| u16::try_from(port).unwrap_or(u16::MAX);
+        let range = |pieces: Pieces| narrow(port(pieces.start))..=narrow(port(pieces.end) - 1);
+        pieces.into_iter().map(range).collect()
+    }
+
+    fn collect(&self, node: usize, below: Pieces, found: &mut Vec<Pieces>) {
+        let Node { whole, some, .. } = self.nodes[node];
+        if whole {
+            match found.last_mut() {
+                Some(last) if last.end == below.start => last.end = below.end,
+                _ => found.push(below),
+            }
+        } else if some {
+            let (left, right) = halves(below);
+            self.collect(2 * node, left, found);
+            self.collect(2 * node + 1, right, found);
+        }
+    }
+}
+
+/// Pieces from and to, by number.
+type Pieces = std::ops::Range<usize>;
+
+fn halves(pieces: Pieces) -> (Pieces, Pieces) {
+    let middle = pieces.start.midpoint(pieces.end);
+    (pieces.start..middle, middle..pieces.end)
+}

@@ -1,0 +1,362 @@
+//! Hand-made policies, and random ones against the rules themselves.
+
+use super::*;
+use std::net::SocketAddr;
+
+use proptest::prelude::*;
+
+use crate::flow::{Address, Flow};
+use crate::policy::parse;
+
+fn policy(rules: &str) -> Policy {
+    let parsed = parse(&format!("version = 1\n{rules}"));
+    parsed.policy.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics))
+}
+
+fn show(boxes: &[Captured]) -> Vec<String> {
+    let one = |b: &Captured| {
+        let protocol = if b.udp { "udp" } else { "tcp" };
+        format!("{protocol} {}-{} {}-{}", b.first, b.last, b.first_port, b.last_port)
+    };
+    boxes.iter().map(one).collect()
+}
+
+const DB: &str = r#"
+    [[rule]]
+    name = "no"
+    direction = "outbound"
+    remote = "10.7.3.0/24"
+    deny = true
+    [[rule]]
+    name = "db"
+    direction = "outbound"
+    remote = ["10.7.0.0/16", "*.corp.example"]
+    remote-ports = [5432, "6000-6100"]
+    permit = true
+    [[rule]]
+    name = "dns"
+    direction = "outbound"
+    protocol = "udp"
+    remote = "10.0.0.53"
+    remote-ports = 53
+    permit = true
+"#;
+
+#[test]
+fn boxes_are_those_of_the_rules_that_pass() {
+    assert_eq!(
+        show(&captured(&policy(DB), [], 0)),
+        [
+            "tcp 10.7.0.0-10.7.255.255 5432-5432",
+            "tcp 10.7.0.0-10.7.255.255 6000-6100",
+            "udp 10.0.0.53-10.0.0.53 53-53",
+        ]
+    );
+}
+
+#[test]
+fn a_name_brings_its_addresses_with_the_ports_of_its_rule() {
+    let learnt = [
+        ("192.0.2.9".parse().unwrap(), "db.corp.example"),
+        ("192.0.2.10".parse().unwrap(), "elsewhere.example"),
+        ("2001:db8::9".parse().unwrap(), "a.db.corp.example"),
+    ];
+    let boxes = show(&captured(&policy(DB), learnt, 0));
+    assert!(boxes.contains(&"tcp 192.0.2.9-192.0.2.9 5432-5432".to_owned()), "{boxes:?}");
+    assert!(boxes.contains(&"tcp 2001:db8::9-2001:db8::9 6000-6100".to_owned()), "{boxes:?}");
+    assert!(!boxes.iter().any(|one| one.contains("192.0.2.10")), "{boxes:?}");
+}
+
+#[test]
+fn a_rule_without_addresses_is_not_about_this_host_or_this_link() {
+    let open = "[[rule]]\nname = \"all\"\ndirection = \"outbound\"\npermit = true\n";
+    let boxes = captured(&policy(open), [], 0);
+    let inside = |text: &str| {
+        let address: IpAddr = text.parse().unwrap();
+        boxes.iter().any(|b| {
+            b.first.is_ipv6() == address.is_ipv6() && b.first <= address && address <= b.last
+        })
+    };
+    for yes in ["1.1.1.1", "10.0.0.1", "223.255.255.255", "2001:db8::1", "fd00::1"] {
+        assert!(inside(yes), "{yes}");
+    }
+    for no in ["127.0.0.1", "169.254.169.254", "224.0.0.1", "0.0.0.0", "::1", "fe80::1", "ff02::1"]
+    {
+        assert!(!inside(no), "{no}");
+    }
+}
+
+#[test]
+fn this_host_and_this_link_are_captured_only_where_they_are_named() {
+    let to = |remote: &str| {
+        let rule = format!(
+            "[[rule]]\nname = \"r\"\ndirection = \"outbound\"\n\
+                            remote = {remote}\nremote-ports = 80\npermit = true\n"
+        );
+        show(&captured(&policy(&rule), [("127.0.0.1".parse().unwrap(), "evil.example")], 0))
+    };
+    assert_eq!(
+        to("\"0.0.0.0/0\""),
+        [
+            "tcp 0.0.0.0-126.255.255.255 80-80",
+            "tcp 128.0.0.0-169.253.255.255 80-80",
+            "tcp 169.255.0.0-255.255.255.255 80-80",
+        ]
+    );
+    assert_eq!(to("\"evil.example\""), [""; 0], "whoever answers DNS does not lead here");
+    assert_eq!(to("[\"evil.example\", \"127.0.0.1\"]"), ["tcp 127.0.0.1-127.0.0.1 80-80"]);
+    assert_eq!(
+        to("[\"loopback\", \"link-local\"]"),
+        [
+            "tcp 127.0.0.0-127.255.255.255 80-80",
+            "tcp 169.254.0.0-169.254.255.255 80-80",
+            "tcp ::1-::1 80-80",
+            "tcp fe80::-febf:ffff:ffff:ffff:ffff:ffff:ffff:ffff 80-80",
+        ]
+    );
+}
+
+#[test]
+fn a_rule_outside_its_window_captures_nothing_and_has_no_name_asked_for() {
+    let weekend = "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n\
+                   remote = [\"a.example\", \"10.0.0.1\"]\n\
+                   when = { days = \"sat-sun\", zone = \"UTC\" }\npermit = true\n";
+    let weekend = policy(weekend);
+    let (thursday, saturday) = (0, 2 * 86_400);
+    assert_eq!(show(&captured(&weekend, [], thursday)), [""; 0]);
+    assert_eq!(show(&captured(&weekend, [], saturday)), ["tcp 10.0.0.1-10.0.0.1 1-65535"]);
+    assert!(!can_match_name(&weekend, "a.example", thursday));
+    assert!(can_match_name(&weekend, "a.example", saturday));
+    assert_eq!(weekend.open_windows(thursday), [false]);
+    assert_eq!(weekend.open_windows(saturday), [true]);
+    assert_eq!(policy(DB).open_windows(thursday), [false; 0]);
+}
+
+#[test]
+fn names_are_asked_for_only_if_a_rule_can_match_them() {
+    let by_name = "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n\
+                   remote = \"*.corp.example\"\nremote-ports = 443\npermit = true\n";
+    let by_name = policy(by_name);
+    assert!(can_match_name(&by_name, "db.corp.example", 0));
+    assert!(!can_match_name(&by_name, "example.org", 0));
+    assert!(can_match_name(&policy(DB), "example.org", 0), "it may have an address in 10.7/16");
+    let here = "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n\
+                remote = [\"loopback\", \"169.254.169.254\"]\npermit = true\n";
+    assert!(!can_match_name(&policy(here), "example.org", 0), "that would be known by address");
+}
+
+/// What rules may say of the far end, and where they meet.
+const REMOTES: &[&str] = &[
+    "0.0.0.0/0",
+    "126.0.0.0/7",
+    "10.0.0.0/8",
+    "10.0.0.1",
+    "10.0.0.1-10.0.0.3",
+    "127.0.0.0/30",
+    "127.0.0.2-127.0.0.9",
+    "127.255.255.254-128.0.0.1",
+    "loopback",
+    "link-local",
+    "169.254.169.254",
+    "169.254.0.0/15",
+    "::/0",
+    "::/127",
+    "::1",
+    "fe80::/9",
+    "fe80::1",
+    "a.example",
+    "*.example",
+    "b.a.example",
+];
+const LEARNT: &[(&str, &str)] = &[
+    ("10.0.0.1", "a.example"),
+    ("10.0.0.1", "b.a.example"),
+    ("127.0.0.1", "a.example"),
+    ("169.254.169.254", "b.a.example"),
+    ("::1", "x.example"),
+    ("fd00::1", "x.example"),
+    ("192.0.2.1", "elsewhere"),
+];
+const PROBES: &[&str] = &[
+    "10.0.0.1",
+    "10.0.0.2",
+    "10.0.0.4",
+    "126.0.0.1",
+    "127.0.0.1",
+    "127.0.0.2",
+    "127.0.0.5",
+    "127.255.255.255",
+    "128.0.0.0",
+    "128.0.0.2",
+    "169.254.169.254",
+    "169.255.0.1",
+    "192.0.2.1",
+    "1::",
+    "::1",
+    "fd00::1",
+    "fe80::1",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_captured_is_what_some_rule_lets_through(
+        rules in prop::collection::vec(
+            (
+                prop::collection::vec(prop::sample::select(REMOTES), 0..4),
+                1_u16..4,
+                0_u16..3,
+                any::<bool>(),
+            ),
+            1..7,
+        ),
+    ) {
+        let text: String = rules.iter().enumerate().map(|(at, (remote, port, wide, permit))| {
+            let remote = match remote.as_slice() {
+                [] => String::new(),
+                remote => format!("remote = {remote:?}\n"),
+            };
+            let action = if *permit { "permit" } else { "deny" };
+            format!("[[rule]]\nname = \"r{at}\"\ndirection = \"outbound\"\n{remote}\
+                     remote-ports = \"{port}-{}\"\n{action} = true\n", port + wide)
+        }).collect();
+        let policy = policy(&text);
+        let learnt = LEARNT.iter().map(|(ip, name)| (ip.parse().unwrap(), *name));
+        let boxes = captured(&policy, learnt, 0);
+        for ip in PROBES.iter().map(|ip| ip.parse::<IpAddr>().unwrap()) {
+            let known = LEARNT.iter().filter(|(of, _)| of.parse() == Ok(ip));
+            let names: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
+            for port in 1..7 {
+                let flow = Flow {
+                    direction: Direction::Outbound,
+                    protocol: Protocol::Tcp,
+                    listen: None,
+                    local: Address::Unnamed,
+                    remote: SocketAddr::new(ip, port).into(),
+                    remote_names: names.clone(),
+                    program: None,
+                    user: None,
+                    at_unix_s: 0,
+                };
+                let wanted = policy.rules.iter().any(|rule| {
+                    rule.action != Action::Deny && rule.matches(&flow).is_ok()
+                });
+                let found = boxes.iter().filter(|b| {
+                    b.first.is_ipv6() == ip.is_ipv6() && (b.first..=b.last).contains(&ip)
+                        && (b.first_port..=b.last_port).contains(&port)
+                }).count();
+                prop_assert_eq!(found, usize::from(wanted), "{} {} {}", text, ip, port);
+            }
+        }
+    }
+
+    #[test]
+    fn the_sweep_finds_what_a_naive_cut_finds(
+        areas in prop::collection::vec((0_u128..40, 0_u128..20, 0_u16..30, 0_u16..10), 0..9),
+        far in any::<bool>(),
+    ) {
+        // At either end of all addresses and ports.
+        let (address, port) = if far { (u128::MAX - 59, u16::MAX - 39) } else { (0, 0) };
+        let areas: Vec<Area> = areas
+            .into_iter()
+            .map(|(first, more, low, wide)| Area {
+                first: address + first,
+                last: address + first + more,
+                ports: port + low..=port + low + wide,
+            })
+            .collect();
+        prop_assert_eq!(sweep::cut(&areas), naive_cut(&areas));
+    }
+}
+
+/// Strips along all edges, each with the ports of all areas that cover it, neighbours joined.
+fn naive_cut(areas: &[Area]) -> Vec<Area> {
+    let mut edges: Vec<u128> = areas
+        .iter()
+        .flat_map(|area| [Some(area.first), area.last.checked_add(1)])
+        .flatten()
+        .collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let mut strips: Vec<(u128, u128, Vec<RangeInclusive<u16>>)> = Vec::new();
+    for (at, &first) in edges.iter().enumerate() {
+        let within = areas.iter().filter(|area| area.first <= first && first <= area.last);
+        let ports = join(within.map(|area| area.ports.clone()).collect());
+        let last = edges.get(at + 1).map_or(u128::MAX, |next| next - 1);
+        match strips.last_mut() {
+            Some(strip) if strip.2 == ports => strip.1 = last,
+            _ => strips.push((first, last, ports)),
+        }
+    }
+    let boxes = strips.into_iter().flat_map(|(first, last, ports)| {
+        ports.into_iter().map(move |ports| Area { first, last, ports })
+    });
+    boxes.collect()
+}
+
+fn join(mut ranges: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
+    ranges.sort_unstable_by_key(|range| *range.start());
+    let mut joined: Vec<RangeInclusive<u16>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if *range.start() <= last.end().saturating_add(1) => {
+                *last = *last.start()..=*last.end().max(range.end());
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// Many rules of one kind, with the boxes they come to.
+type Kind = (&'static str, u32, fn(u32) -> String);
+
+const MANY: u32 = 10_000;
+
+const KINDS: &[Kind] = &[
+    ("addresses", MANY, |i| format!("remote = \"{}\"\nremote-ports = 443", spread(i))),
+    ("addresses with a port each", MANY, |i| {
+        format!("remote = \"{}\"\nremote-ports = {}", spread(i), i + 1)
+    }),
+    ("neighbouring addresses", 1, |i| {
+        format!("remote = \"{}\"\nremote-ports = 443", Ipv4Addr::from_bits(0x0a00_0000 + i))
+    }),
+    ("ports of everywhere", 4 * MANY, |i| format!("remote-ports = {}", 2 * i + 1)),
+    ("nested ranges", 4, |i| {
+        let ip = |at| Ipv4Addr::from_bits(0x0a00_0000 + at);
+        format!("remote = \"{}-{}\"\nremote-ports = {}", ip(i), ip(30_000 - i), 2 * (i % 2) + 1)
+    }),
+    ("ports of everywhere over addresses", 4, |i| match i % 2 {
+        0 => format!("remote-ports = {}", i / 2 + 1),
+        _ => format!("remote = \"{}\"\nremote-ports = {}", spread(i), i / 2 + 1),
+    }),
+    ("names", MANY, |i| format!("remote = \"www.h{i}.example\"\nremote-ports = 443")),
+    ("names with wildcards", MANY, |i| format!("remote = \"*.h{i}.example\"\nremote-ports = 443")),
+];
+
+fn spread(i: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0a00_0000 + 16 * i)
+}
+
+fn many(make: fn(u32) -> String) -> Policy {
+    let rule = |i| {
+        let more = make(i);
+        format!("[[rule]]\nname = \"r{i}\"\ndirection = \"outbound\"\n{more}\npermit = true\n")
+    };
+    policy(&(0..MANY).map(rule).collect::<String>())
+}
+
+#[test]
+fn ten_thousand_rules_come_to_the_boxes_they_should() {
+    for (kind, boxes, make) in KINDS {
+        let policy = many(*make);
+        let learnt: Vec<_> =
+            (0..MANY).map(|i| (spread(i).into(), format!("www.h{i}.example"))).collect();
+        let learnt = learnt.iter().map(|(ip, name)| (*ip, name.as_str()));
+        let begun = std::time::Instant::now();
+        let found = captured(&policy, learnt, 0).len();
+        println!("{kind}: {found} boxes in {:?}", begun.elapsed());
+        assert_eq!(found, *boxes as usize, "{kind}");
+    }
+}
