@@ -153,7 +153,6 @@ pub fn rules(table: &Table, live: &Live) -> Value {
 }
 
 fn one_rule(rule: &Arc<LiveRule>, open: &[Arc<Record>]) -> Value {
-    let fixed = rule.fixed();
     let client_cert = match &rule.rule.action {
         Action::Tls(Tls::Server(tls)) => Some(tls.client_cert.word()),
         _ => None,
@@ -162,7 +161,7 @@ fn one_rule(rule: &Arc<LiveRule>, open: &[Arc<Record>]) -> Value {
         "name": rule.name(),
         "action": rule.rule.action.word(),
         "role": role(rule),
-        "listen": fixed.map(|fixed| &fixed.listen),
+        "listen": Some(rule.rule.listens()).filter(|listens| !listens.is_empty()),
         "connect": rule.target.as_ref().map(ToString::to_string),
         "client-cert": client_cert,
         "hits": rule.counters.hits(),
