@@ -48,6 +48,7 @@ pub use install::{Checked, Materials, check_file, directory_of, localize, names}
 use keeper::Keeper;
 pub use listeners::ListenError;
 use listeners::{Opened, Wanted};
+use run_events::Enrol;
 use runs::{RunEvent, Runs};
 
 /// How often certificate, key and trust files are looked at.
@@ -129,6 +130,7 @@ struct Agent {
     listeners: BTreeMap<String, (u64, Opened)>,
     listeners_made: u64,
     control: Control,
+    enrol: Option<Enrol>,
     draining: Option<Drain>,
     keeper: Option<Keeper>,
     runs: Runs,
@@ -181,6 +183,7 @@ impl Agent {
         let (requests, asked) = mpsc::channel(server::REQUESTS_MAX);
         let (run_events, events) = mpsc::channel(runs::EVENTS_MAX);
         let mut control = Control::open(&options.control, &mut handover, requests, &log)?;
+        let mut enrol = Enrol::open(&options, &mut handover)?;
         let workers = Workers::start(worker_count(&installed.policy), &shared)
             .map_err(AgentError::Process)?;
         for (number, opened) in listeners.values() {
@@ -188,7 +191,8 @@ impl Agent {
         }
         let runs = handover.release().map_err(AgentError::TakeOver)?;
         let all = listeners.values_mut().map(|(_, opened)| opened);
-        all.chain([&mut control.opened]).for_each(Opened::take_file);
+        let all = all.chain([&mut control.opened]);
+        all.chain(enrol.as_mut().map(|enrol| &mut enrol.opened)).for_each(Opened::take_file);
         log.info(
             Event::new("serving")
                 .field("rules", &installed.rules.len())
@@ -210,6 +214,7 @@ impl Agent {
             workers,
             listeners,
             control,
+            enrol,
             draining: None,
             keeper,
             runs: Runs::new(),
@@ -376,6 +381,7 @@ impl Agent {
         for (_, (id, _closed)) in std::mem::take(&mut self.listeners) {
             self.workers.unlisten(id).await;
         }
+        self.enrol = None;
         for (_, mut enrolled) in std::mem::take(&mut self.runs) {
             self.unlisten_run(&mut enrolled).await;
         }
@@ -395,7 +401,8 @@ impl Agent {
     /// Copies of all listening sockets, for a successor.
     fn hand_over(&self) -> Reply {
         let all = self.listeners.values().map(|(_, opened)| opened);
-        takeover::offer(&self.control.opened, all)
+        let enrol = self.enrol.as_ref().map(|enrol| &enrol.opened);
+        takeover::offer(&self.control.opened, all.chain(enrol))
     }
 
     /// A successor serves: leave it the sockets, give it the runs, and serve the open connections
@@ -409,7 +416,8 @@ impl Agent {
         std::mem::swap(&mut self.control, &mut control);
         control.task.abort();
         control.opened.leave_file();
-        for (_, opened) in self.listeners.values_mut() {
+        let enrol = self.enrol.as_mut().map(|enrol| &mut enrol.opened);
+        for opened in self.listeners.values_mut().map(|(_, opened)| opened).chain(enrol) {
             opened.leave_file();
         }
         let runs = self.hand_over_runs().await;

@@ -11,13 +11,14 @@ use tacit_core::flow::Address;
 use tacit_sys::{process, socket};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::listeners::{self, ListenError, Wanted};
+use super::listeners::{ListenError, Opened, Wanted};
 use super::runs::{
     self, Enrolled, Reserved, Resolvers, Resumed, RunEvent, RunSockets, RunState, Surroundings,
 };
-use super::{Agent, AgentError, Drain, takeover};
+use super::{Agent, AgentError, Drain, Options, takeover};
 use crate::address;
 use crate::clock;
 use crate::control::server::Reply;
@@ -26,6 +27,34 @@ use crate::run::Run;
 use crate::run::line::Line;
 use crate::run::protocol::Enrolment;
 use crate::stream::connection::Record;
+
+/// The enrolment socket while it is served.
+pub(super) struct Enrol {
+    pub(super) opened: Opened,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Enrol {
+    /// Opens it, or takes it over, if there is to be one.
+    pub(super) fn open(
+        options: &Options,
+        handover: &mut takeover::Handover,
+    ) -> Result<Option<Self>, AgentError> {
+        let Some((path, unix)) = options.enrol.clone() else { return Ok(None) };
+        let wanted = Wanted { clear: true, unix };
+        let opened =
+            handover.open(&Address::Path(path), &wanted, None).map_err(AgentError::Listen)?;
+        Ok(Some(Self { opened, task: None }))
+    }
+}
+
+impl Drop for Enrol {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
 
 /// How long connections of a run may go on after its end: what its program sent last is to arrive,
 /// but nobody may stay for ever. As long as a kernel keeps the socket of an ended process.
@@ -43,18 +72,11 @@ impl Agent {
             let welcome = runs::welcome(stream, self.run_events.clone(), self.log.clone());
             tokio::task::spawn_local(welcome);
         }
-        let Some((path, unix)) = self.options.enrol.clone() else { return Ok(()) };
-        let wanted = Wanted { clear: true, unix };
-        let address = Address::Path(path.clone());
-        let opened = listeners::open(&address, &wanted, None).map_err(AgentError::Listen)?;
-        let listener = takeover::listen_on(&opened.listener.socket)
-            .map_err(|error| AgentError::Control(path, error))?;
+        let Some(enrol) = &mut self.enrol else { return Ok(()) };
+        let listener =
+            takeover::listen_on(&enrol.opened.listener.socket).map_err(AgentError::Process)?;
         let accept = runs::accept_launchers(listener, self.run_events.clone(), self.log.clone());
-        tokio::task::spawn_local(async move {
-            // The socket's file lives as long as it is served.
-            let _opened = opened;
-            accept.await;
-        });
+        enrol.task = Some(tokio::task::spawn_local(accept));
         Ok(())
     }
 

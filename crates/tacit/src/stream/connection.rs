@@ -183,8 +183,15 @@ impl Connection {
     pub fn open(live: &Live, table: &Arc<Table>, arrival: Arrival) -> Result<Admitted, Denied> {
         use crate::live::LiveAction;
         let Arrival { mut leg, flow, run, place, claim } = arrival;
+        let is_of_run = run.is_some();
         let rule = match live.lookup(&flow) {
-            Some(rule) if !matches!(rule.action, LiveAction::Deny) => Arc::clone(rule),
+            // A reload may have made the address one of the fixed form a moment ago.
+            Some(rule)
+                if !matches!(rule.action, LiveAction::Deny)
+                    && is_of_run == rule.fixed().is_none() =>
+            {
+                Arc::clone(rule)
+            }
             denied => {
                 let rule = denied.map(Arc::clone);
                 leg.set_clear(true);

@@ -7,11 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tacit_core::policy::{Captured, Policy, captured};
+use tacit_core::policy::{BOXES_MAX, Captured, Policy, captured};
 use tokio::sync::Mutex;
 
 use crate::clock;
 use crate::live::Live;
+use crate::log::{Event, Log};
 use crate::run::Run;
 
 use super::inbound::listens;
@@ -22,11 +23,12 @@ pub(super) struct Capture {
     live: Arc<ArcSwap<Live>>,
     /// What the sets hold; `None` if that is not known.
     mirror: Mutex<Option<BTreeSet<Captured>>>,
+    log: Log,
 }
 
 impl Capture {
-    pub(super) fn new(run: Arc<Run>, live: Arc<ArcSwap<Live>>) -> Self {
-        Self { run, live, mirror: Mutex::default() }
+    pub(super) fn new(run: Arc<Run>, live: Arc<ArcSwap<Live>>, log: Log) -> Self {
+        Self { run, live, mirror: Mutex::default(), log }
     }
 
     /// Brings the kernel's sets to what policy and names ask for now.
@@ -44,6 +46,13 @@ impl Capture {
                 // Datagrams other than DNS are not carried: they are refused by the kernel.
                 .filter(|one| !one.udp)
                 .collect();
+        if wanted.len() >= BOXES_MAX {
+            let reason = "names and rules make more boxes than are captured at once: the rest is \
+                          refused; write networks instead of many names";
+            self.log.warn(
+                Event::new("capture-full").field("run", &self.run.name).field("next", reason),
+            );
+        }
         let line = &self.run.line;
         match mirror.take() {
             None => line.replace_captured(wanted.iter().copied().collect()).await?,

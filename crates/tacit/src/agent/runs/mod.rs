@@ -83,7 +83,8 @@ impl Enrolled {
         around: Surroundings<'_>,
     ) -> io::Result<Self> {
         let RunSockets { tcp, udp, raw, line: _ } = sockets;
-        let capture = Arc::new(Capture::new(Arc::clone(&run), Arc::clone(around.live)));
+        let capture = Capture::new(Arc::clone(&run), Arc::clone(around.live), around.log.clone());
+        let capture = Arc::new(capture);
         capture.give_families().await?;
         capture.follow().await?;
         let options = socket::StreamOptions {
