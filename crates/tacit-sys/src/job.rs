@@ -7,6 +7,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::process::Child;
 use std::ptr;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
 
@@ -27,6 +28,24 @@ const WATCHED: [libc::c_int; 14] = [
     libc::SIGALRM,
     libc::SIGPIPE,
 ];
+
+/// A child has ended, stopped or continued.
+pub const CHILD: i32 = libc::SIGCHLD;
+
+/// Go on after a stop.
+pub const CONTINUE: i32 = libc::SIGCONT;
+
+/// Whether somebody who sends this signal wants the process to end.
+#[must_use]
+pub fn asks_to_end(number: i32) -> bool {
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT].contains(&number)
+}
+
+/// Whether the terminal that sends this signal wants the process to stop for a while.
+#[must_use]
+pub fn asks_to_stop(number: i32) -> bool {
+    [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&number)
+}
 
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,20 +85,38 @@ pub fn watch_signals() -> io::Result<()> {
 /// # Errors
 /// Whatever `sigwaitinfo` answers, other than an interruption.
 pub fn next_signal() -> io::Result<Arrived> {
-    let watched = watched_set();
+    let ages = Duration::from_secs(i32::MAX.unsigned_abs().into());
     loop {
-        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: both pointers are valid for their types; the second is written on success.
-        let number = unsafe { libc::sigwaitinfo(&raw const watched, info.as_mut_ptr()) };
-        if number > 0 {
-            // SAFETY: siginfo_t is plain data; it was zeroed and then filled by the kernel.
-            let info = unsafe { info.assume_init() };
-            return Ok(Arrived { number, from_process: info.si_code <= 0 });
+        if let Some(arrived) = next_signal_within(ages)? {
+            return Ok(arrived);
         }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
+    }
+}
+
+/// Waits for the next signal, but no longer than that.
+///
+/// # Errors
+/// Whatever `sigtimedwait` answers. An interruption, as by a stop and continuation of this
+/// process, counts as if the time were over.
+pub fn next_signal_within(wait: Duration) -> io::Result<Option<Arrived>> {
+    let watched = watched_set();
+    let wait = libc::timespec {
+        tv_sec: wait.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: wait.subsec_nanos().into(),
+    };
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: all three pointers are valid for their types; the second is written on success.
+    let number =
+        unsafe { libc::sigtimedwait(&raw const watched, info.as_mut_ptr(), &raw const wait) };
+    if number > 0 {
+        // SAFETY: siginfo_t is plain data; it was zeroed and then filled by the kernel.
+        let info = unsafe { info.assume_init() };
+        return Ok(Some(Arrived { number, from_process: info.si_code <= 0 }));
+    }
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+        _ => Err(error),
     }
 }
 
@@ -121,6 +158,14 @@ pub fn child_state(child: &Child) -> io::Result<Option<ChildState>> {
 pub fn forward(child: u32, number: i32) -> io::Result<()> {
     let signal = Signal::from_named_raw(number).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(rustix::process::kill_process(pid_of(child)?, signal)?)
+}
+
+/// Whether the child is still in this process's group, and so gets the terminal's signals itself.
+#[must_use]
+pub fn shares_group(child: u32) -> bool {
+    let group = pid_of(child).and_then(|pid| Ok(rustix::process::getpgid(Some(pid))?));
+    // One that has ended needs no signal.
+    group.map_or(true, |group| group == rustix::process::getpgrp())
 }
 
 /// Stops this process as its child was stopped, until somebody continues it.

@@ -15,6 +15,7 @@ pub mod inside;
 pub mod job;
 pub mod namespace;
 pub mod netlink;
+pub mod orphan;
 pub mod owner;
 pub mod process;
 pub mod socket;

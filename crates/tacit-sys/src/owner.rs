@@ -66,7 +66,9 @@ pub fn holds(pid: u32, inode: u32) -> io::Result<bool> {
     }))
 }
 
-fn children(pid: u32) -> Vec<u32> {
+/// The children of a process that are there, or ended and are not yet collected.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists = tasks.flatten().filter_map(|task| {
         let list = std::fs::read_to_string(task.path().join("children"));

@@ -14,6 +14,7 @@
 mod agent;
 mod enter;
 pub mod helper;
+mod orphans;
 mod wait;
 
 use std::ffi::OsString;
@@ -31,6 +32,7 @@ use crate::cli::complain;
 use crate::run::protocol::Enrolment;
 use agent::Agent;
 use enter::Helper;
+use orphans::Orphans;
 
 /// The launcher's own failure.
 const EXIT_OWN: u8 = 125;
@@ -61,6 +63,9 @@ pub struct RunArgs {
     /// Ask this resolver instead of those in /etc/resolv.conf; may be repeated
     #[arg(long = "resolver", value_name = "ADDRESS")]
     resolvers: Vec<SocketAddr>,
+    /// What becomes of processes that the program leaves behind when it ends
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    orphans: Orphans,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -106,7 +111,7 @@ impl RunError {
 /// Runs the verb.
 #[must_use]
 pub fn run(args: &RunArgs) -> ExitCode {
-    match start(args).and_then(Running::wait) {
+    match start(args).and_then(|running| running.wait(args.orphans)) {
         Ok(code) => code,
         Err(error) => {
             complain(format_args!("tacit: {error}"));
@@ -144,6 +149,7 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     };
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
+    tacit_sys::orphan::collect().map_err(|error| RunError::Own("collect orphans", error))?;
     let started = inside::spawn(command, &inside).map_err(RunError::Start)?;
     for path in &started.not_hidden {
         complain(format_args!("tacit: cannot be hidden from the program: {path}"));

@@ -3,19 +3,16 @@
 use std::process::ExitCode;
 
 use tacit_sys::job::{self, ChildState};
-use tacit_sys::process;
+use tacit_sys::{orphan, process};
 
+use super::orphans::Orphans;
 use super::{RunError, Running};
 use crate::cli::complain;
 
-/// `SIGCHLD`.
-const CHILD: i32 = 17;
-/// `SIGCONT`.
-const CONTINUE: i32 = 18;
-
 impl Running {
-    /// Forwards signals, stops when CMD stops, and returns its status when it ends.
-    pub(super) fn wait(mut self) -> Result<ExitCode, RunError> {
+    /// Forwards signals, stops when CMD stops, and returns its status when it has ended and its
+    /// orphans have been seen off.
+    pub(super) fn wait(mut self, orphans: Orphans) -> Result<ExitCode, RunError> {
         let own = |error| RunError::Own("wait for the program", error);
         let state = loop {
             match job::child_state(&self.child).map_err(own)? {
@@ -23,16 +20,20 @@ impl Running {
                 Some(ended) => break ended,
                 None => {
                     let signal = job::next_signal().map_err(own)?;
-                    if signal.number == CHILD {
+                    if signal.number == job::CHILD {
                         self.look_after_others();
-                    // The terminal's signals have gone to the whole group, CMD included.
-                    } else if signal.from_process || signal.number == CONTINUE {
-                        // CMD may have ended a moment ago.
+                    } else if signal.from_process
+                        || signal.number == job::CONTINUE
+                        || !job::shares_group(self.child.id())
+                    {
+                        // The terminal's signals have gone to the whole group, CMD included. CMD
+                        // may have ended a moment ago.
                         let _ = job::forward(self.child.id(), signal.number);
                     }
                 }
             }
         };
+        self.see_off_orphans(orphans).map_err(own)?;
         match state {
             ChildState::Exited(status) => Ok(u8::try_from(status).unwrap_or(u8::MAX).into()),
             ChildState::Killed(signal) => {
@@ -44,8 +45,15 @@ impl Running {
         }
     }
 
-    /// Starts a helper that died anew, and says so when the agent has ended.
-    fn look_after_others(&mut self) {
+    /// The launcher's children that are not of the program's making, and the program itself.
+    pub(super) fn own_children(&self) -> Vec<u32> {
+        let own = [Some(self.child.id()), Some(self.helper.pid()), self.agent.private_pid()];
+        own.into_iter().flatten().collect()
+    }
+
+    /// Starts a helper that died anew, says so when the agent has ended, and collects orphans that
+    /// have.
+    pub(super) fn look_after_others(&mut self) {
         if process::try_wait(self.helper.pid()).is_ok_and(|ended| ended.is_some()) {
             let anew = self.helper.start_anew().and_then(|line| self.agent.bring(&line));
             if let Err(error) = anew {
@@ -58,5 +66,6 @@ impl Running {
             self.agent.forget();
             complain("tacit: the agent has ended: the program's connections are refused");
         }
+        orphan::reap(&self.own_children());
     }
 }

@@ -31,7 +31,7 @@ for try in $(seq 200); do
 done
 "#;
 
-const POLICY: &str = r#"
+pub const POLICY: &str = r#"
 version = 1
 [trust.ca]
 ca = "ca.pem"
@@ -45,7 +45,7 @@ tls = { trust = "ca" }
 
 /// Runs a script in a network of its own; `run` in it is `tacit run` with the policy. As an
 /// ordinary user too, where the one who tests may choose.
-fn in_network(script: &str) -> Vec<Output> {
+pub fn in_network(script: &str) -> Vec<Output> {
     let is_root = rustix::process::geteuid().is_root();
     let lab = Lab::new();
     lab.tacit(&["ca", "issue", "server.example"]);
@@ -69,12 +69,12 @@ fn in_network(script: &str) -> Vec<Output> {
 
 /// A copy of the lab, with the program under test, where every user can read it: the sources may
 /// stand in a directory that only one may enter.
-struct Public {
-    directory: PathBuf,
+pub struct Public {
+    pub directory: PathBuf,
 }
 
 impl Public {
-    fn of(lab: &Lab) -> Self {
+    pub fn of(lab: &Lab) -> Self {
         let name = lab.directory.file_name().unwrap();
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir(&directory).unwrap();
@@ -95,9 +95,9 @@ impl Drop for Public {
 }
 
 /// Becomes nobody in particular.
-const ORDINARY: &str = "setpriv --reuid=54321 --regid=54321 --clear-groups";
+pub const ORDINARY: &str = "setpriv --reuid=54321 --regid=54321 --clear-groups";
 
-fn expect(script: &str, wanted: &str) {
+pub fn expect(script: &str, wanted: &str) {
     for output in in_network(script) {
         let text = text_of(&output);
         assert!(output.status.success() && text.contains(wanted), "{wanted}: {text}");

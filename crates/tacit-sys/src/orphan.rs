@@ -1,0 +1,70 @@
+//! The processes of a run, seen from the launcher: those below it that are in another network
+//! namespace.
+//!
+//! ```text
+//! launcher ── helper               in the run's namespace, known by its number: not counted
+//!          ── agent                in the launcher's namespace: not counted
+//!          ── CMD ── ...           counted, also below namespaces that they make themselves
+//!          ── orphans ── ...       counted: their parents ended, and the launcher collects them
+//! ```
+//!
+//! A process cannot leave this circle: it cannot enter the launcher's namespace, and when its
+//! parents end it comes to the launcher. One that ended and waits to be collected is not counted.
+//!
+//! Limits: those of [`crate::owner::descendants`]; callers ask again until nobody is left.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+
+use crate::owner;
+
+/// Makes this process the one to which the orphans among its descendants come.
+///
+/// # Errors
+/// Whatever `prctl` answers.
+pub fn collect() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// The processes of the run, without those in `kept`.
+#[must_use]
+pub fn members(kept: &[u32]) -> Vec<u32> {
+    let Ok(outside) = fs::read_link("/proc/self/ns/net") else { return Vec::new() };
+    let mut all = owner::descendants(std::process::id());
+    all.retain(|pid| !kept.contains(pid) && is_inside(*pid, &outside));
+    all
+}
+
+/// Sends a signal to a process of the run; says whether it was there and is one.
+#[must_use]
+pub fn signal(pid: u32, what: Signal) -> bool {
+    let Ok(outside) = fs::read_link("/proc/self/ns/net") else { return false };
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    // The number may be somebody else's by now. What is looked at after this line is either the
+    // process that the descriptor means, or that process is gone and gets no signal.
+    let Ok(process) = rustix::process::pidfd_open(number, PidfdFlags::empty()) else {
+        return false;
+    };
+    is_inside(pid, &outside) && rustix::process::pidfd_send_signal(process, what).is_ok()
+}
+
+/// Collects what is left of children that have ended, other than those in `kept`.
+pub fn reap(kept: &[u32]) {
+    for pid in owner::children(std::process::id()) {
+        if kept.contains(&pid) {
+            continue;
+        }
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            // It runs, or was collected: nothing to do either way.
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
+        }
+    }
+}
+
+/// What may not be looked at is none of the run: the launcher may look at all that is.
+fn is_inside(pid: u32, outside: &Path) -> bool {
+    fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|network| network != outside)
+}

@@ -1,0 +1,124 @@
+//! What becomes of the processes that CMD leaves behind when it ends.
+//!
+//! ```text
+//! terminate   SIGTERM, a grace, SIGKILL until nobody is left; said on standard error
+//! wait        as long as it takes
+//! leave       nothing: they go on, and every connection of theirs is refused
+//! ```
+//!
+//! While the launcher waits, the run's agent and helper go on serving them. A signal to end cuts
+//! the waiting short: `wait` then terminates, and `terminate` kills at once.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use tacit_sys::job::{self, Arrived};
+use tacit_sys::orphan;
+use tacit_sys::process::Signal;
+
+use super::Running;
+use crate::cli::complain;
+
+/// How long a process has to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long killed processes may take to be gone; one may hang in the kernel.
+const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How often it is looked whether somebody is left, should no signal say so.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What to do with processes that outlive CMD
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Orphans {
+    /// Ask them to end, and kill them after 5 seconds
+    #[default]
+    Terminate,
+    /// End when the last of them has
+    Wait,
+    /// Leave them, without a network
+    Leave,
+}
+
+/// Why a wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waited {
+    NobodyLeft,
+    TimeOver,
+    /// Somebody wants the launcher to end.
+    Signal,
+}
+
+impl Running {
+    /// Does with them what the command line says; CMD has ended.
+    pub(super) fn see_off_orphans(&mut self, how: Orphans) -> io::Result<()> {
+        let left = self.orphans().len();
+        if how == Orphans::Leave || left == 0 {
+            return Ok(());
+        }
+        if how == Orphans::Wait && self.wait_for_orphans(None)? == Waited::NobodyLeft {
+            return Ok(());
+        }
+        let left = match how {
+            Orphans::Wait => self.orphans().len(),
+            _ => left,
+        };
+        let grace = GRACE.as_secs();
+        let what = if left == 1 { "process" } else { "processes" };
+        complain(format_args!(
+            "tacit: the program has ended and left {left} {what}: told to end, killed after \
+             {grace} s (--orphans says otherwise)"
+        ));
+        // A stopped process takes no signal before it goes on.
+        self.signal_orphans(&[Signal::TERM, Signal::CONT]);
+        if self.wait_for_orphans(Some(GRACE))? == Waited::NobodyLeft {
+            return Ok(());
+        }
+        let end = Instant::now() + KILL_WAIT_MAX;
+        while Instant::now() < end {
+            // Again and again: one may have started another before it was killed.
+            self.signal_orphans(&[Signal::KILL]);
+            if self.wait_for_orphans(Some(LOOK_EVERY))? == Waited::NobodyLeft {
+                return Ok(());
+            }
+        }
+        let left = self.orphans().len();
+        complain(format_args!("tacit: {left} {what} cannot be killed and stay behind"));
+        Ok(())
+    }
+
+    fn orphans(&self) -> Vec<u32> {
+        orphan::members(&self.own_children())
+    }
+
+    fn signal_orphans(&self, signals: &[Signal]) {
+        for pid in self.orphans() {
+            for signal in signals {
+                // One that is gone needs none.
+                let _ = orphan::signal(pid, *signal);
+            }
+        }
+    }
+
+    fn wait_for_orphans(&mut self, at_most: Option<Duration>) -> io::Result<Waited> {
+        let end = at_most.map(|wait| Instant::now() + wait);
+        loop {
+            if self.orphans().is_empty() {
+                // Nobody else collects what just ended.
+                orphan::reap(&self.own_children());
+                return Ok(Waited::NobodyLeft);
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(Waited::TimeOver);
+            }
+            let wait = left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY));
+            match job::next_signal_within(wait)? {
+                Some(Arrived { number, .. }) if job::asks_to_end(number) => {
+                    return Ok(Waited::Signal);
+                }
+                Some(Arrived { number, .. }) if job::asks_to_stop(number) => job::stop_self()?,
+                _ => self.look_after_others(),
+            }
+        }
+    }
+}
