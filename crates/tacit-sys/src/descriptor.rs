@@ -2,10 +2,11 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
 
@@ -33,6 +34,58 @@ pub fn take_inherited(first: RawFd, count: usize) -> io::Result<Vec<OwnedFd>> {
             Ok(unsafe { OwnedFd::from_raw_fd(raw) })
         })
         .collect()
+}
+
+/// A descriptor that a program started from here would inherit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inheritable {
+    /// Its number.
+    pub number: RawFd,
+    /// What it is, if it is a socket.
+    pub socket: Option<SocketKind>,
+}
+
+/// What a socket is, as far as it matters to whom it may be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketKind {
+    /// Whether the network namespace of a process that uses it says nothing about where it leads:
+    /// it stays in the one it was made in.
+    pub leads_out: bool,
+    /// Its own address, if it has an IP address.
+    pub local: Option<SocketAddr>,
+    /// The other end's, if it is connected.
+    pub peer: Option<SocketAddr>,
+}
+
+/// Every open descriptor that is not closed by exec: before this process has opened any itself,
+/// what it was started with.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn inheritable() -> io::Result<Vec<Inheritable>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        // SAFETY: the number is only looked at by system calls, which fail if it is not open.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        let flags = rustix::io::fcntl_getfd(descriptor);
+        if flags.is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC)) {
+            found.push(Inheritable { number, socket: socket_kind(descriptor) });
+        }
+    }
+    found.sort_unstable_by_key(|one| one.number);
+    Ok(found)
+}
+
+fn socket_kind(descriptor: BorrowedFd<'_>) -> Option<SocketKind> {
+    let family = rustix::net::sockopt::socket_domain(descriptor).ok()?;
+    let ip = |address| SocketAddr::try_from(address).ok();
+    Some(SocketKind {
+        leads_out: ![AddressFamily::UNIX, AddressFamily::NETLINK].contains(&family),
+        local: rustix::net::getsockname(descriptor).ok().and_then(ip),
+        peer: rustix::net::getpeername(descriptor).ok().flatten().and_then(ip),
+    })
 }
 
 /// Sends bytes and descriptors in one message; at least one byte.
@@ -95,6 +148,24 @@ mod tests {
         let mut text = String::new();
         kept.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
+    }
+
+    #[test]
+    fn what_exec_leaves_open_is_found_and_what_it_is() {
+        use std::os::fd::AsRawFd;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let find = |number| inheritable().unwrap().into_iter().find(|one| one.number == number);
+        assert_eq!(find(client.as_raw_fd()), None, "closed by exec");
+        let kept = rustix::io::dup(&client).unwrap();
+        let found = find(kept.as_raw_fd()).unwrap().socket.unwrap();
+        assert!(found.leads_out);
+        assert_eq!(found.local, client.local_addr().ok());
+        assert_eq!(found.peer, listener.local_addr().ok());
+        let unix = rustix::io::dup(&UnixStream::pair().unwrap().0).unwrap();
+        assert!(!find(unix.as_raw_fd()).unwrap().socket.unwrap().leads_out);
+        let file = rustix::io::dup(&std::fs::File::open("/dev/null").unwrap()).unwrap();
+        assert_eq!(find(file.as_raw_fd()).unwrap().socket, None);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 mod agent;
 mod enter;
 pub mod helper;
+mod inherited;
 mod orphans;
 mod wait;
 
@@ -66,6 +67,9 @@ pub struct RunArgs {
     /// What becomes of processes that the program leaves behind when it ends
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     orphans: Orphans,
+    /// Let the program have this open network socket, which goes past the policy; may be repeated
+    #[arg(long = "inherit-fd", value_name = "NUMBER")]
+    inherit: Vec<i32>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -74,6 +78,8 @@ pub struct RunArgs {
 /// Why a run could not start.
 #[derive(Debug)]
 pub enum RunError {
+    /// The program would have a way past the policy.
+    Inherit(inherited::InheritError),
     /// A process, socket or file of the launcher's own.
     Own(&'static str, io::Error),
     /// The namespace cannot be made; says which knob.
@@ -88,6 +94,7 @@ impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Own(what, error) => write!(f, "cannot {what}: {error}"),
+            Self::Inherit(error) => write!(f, "{error}"),
             Self::Namespace(reason) | Self::Agent(reason) => f.write_str(reason),
             Self::Start(error) => write!(f, "{error}"),
         }
@@ -128,6 +135,7 @@ struct Running {
 }
 
 fn start(args: &RunArgs) -> Result<Running, RunError> {
+    inherited::check(&args.inherit).map_err(RunError::Inherit)?;
     let original = Original::capture();
     // Both set up at the same time. They are started before signals are blocked: they would
     // inherit that.
