@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(found.peer, listener.local_addr().ok());
         let unix = rustix::io::dup(&UnixStream::pair().unwrap().0).unwrap();
         assert!(!find(unix.as_raw_fd()).unwrap().socket.unwrap().leads_out);
-        let file = rustix::io::dup(&std::fs::File::open("/dev/null").unwrap()).unwrap();
+        let file = rustix::io::dup(std::fs::File::open("/dev/null").unwrap()).unwrap();
         assert_eq!(find(file.as_raw_fd()).unwrap().socket, None);
     }
 

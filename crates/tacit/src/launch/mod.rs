@@ -14,7 +14,7 @@
 mod agent;
 mod enter;
 pub mod helper;
-mod inherited;
+pub mod inherited;
 mod orphans;
 mod wait;
 

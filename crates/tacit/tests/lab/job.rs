@@ -5,23 +5,32 @@ use std::process::Output;
 use crate::harness::{Lab, text_of};
 use crate::run::{ORDINARY, POLICY, Public};
 
-/// Runs a script as each kind of user there is, in a directory that all can read. In it, `tacit_run`
-/// is `tacit run` with a policy, and `$scratch` a directory of the script's own.
+/// Runs a script as each kind of user there is, in a directory that all can read. In it,
+/// `tacit_run` is `tacit run` with a policy, and `$scratch` a directory of the script's own.
 pub fn as_each_user(script: &str) -> Vec<Output> {
     let is_root = rustix::process::geteuid().is_root();
     let lab = Lab::new();
     lab.write("run.toml", POLICY);
+    lab.write("inherit.py", include_str!("../peers/inherit.py"));
+    lab.write("terminal.py", include_str!("../peers/terminal.py"));
     let public = Public::of(&lab);
     let users = [Some(""), is_root.then_some(ORDINARY)];
     let outputs = users.into_iter().flatten().map(|user| {
         let script = format!(
             "scratch=$(mktemp -d)\ntrap 'rm -rf $scratch' EXIT\n\
-             tacit_run() {{ timeout --foreground 60 ./tacit run --policy run.toml \"$@\"; }}\n\
-             gone() {{ for try in $(seq 50); do kill -0 \"$(cat $scratch/$1)\" 2>/dev/null || \
+             tacit_run() {{ ./tacit run --policy run.toml \"$@\"; }}\n\
+             gone() {{ for try in $(seq 1000); do kill -0 \"$(cat $scratch/$1)\" 2>/dev/null || \
              return 0; sleep 0.02; done; return 1; }}\n\
              {script}"
         );
-        let mut words = user.split_whitespace().chain(["bash", "-c", &script]);
+        let mut words = user.split_whitespace().chain([
+            "timeout",
+            "--foreground",
+            "120",
+            "bash",
+            "-c",
+            &script,
+        ]);
         let mut command = lab.command(words.next().unwrap());
         command.args(words).current_dir(&public.directory);
         command.env_remove("XDG_RUNTIME_DIR").output().unwrap()
@@ -39,33 +48,69 @@ pub fn expect(script: &str, wanted: &str) {
 
 #[test]
 fn an_inherited_network_socket_is_refused_unless_it_is_named() {
-    let python = "import socket, subprocess, sys\n\
-        listener = socket.create_server((\"127.0.0.1\", 0))\n\
-        socket.create_connection(listener.getsockname()).detach()\n\
-        listener.close()\n\
-        kept = socket.create_server((\"127.0.0.1\", 0))\n\
-        port = kept.getsockname()[1]\n\
-        options = [word.replace(\"N\", str(kept.fileno())) for word in sys.argv[2:]]\n\
-        stdin = kept if sys.argv[1] == \"stdin\" else None\n\
-        passed = [kept.fileno()] if sys.argv[1] == \"pass\" else []\n\
-        done = subprocess.run([\"timeout\", \"60\", \"./tacit\", \"run\", \"--policy\", \"run.toml\",\n\
-        \x20   *options, \"--\", \"sh\", \"-c\", \"echo ran\"], stdin=stdin, pass_fds=passed, \n\
-        \x20   capture_output=True, text=True)\n\
-        says = \"network socket at 127.0.0.1:%d\" % port in done.stderr\n\
-        print(done.returncode, done.stdout.strip(), says, \"--inherit-fd\" in done.stderr)\n";
-    let each = |how: &str, wanted: &str| {
-        expect(
-            &format!(
-                "cat >$scratch/start.py <<'END'\n{python}\nEND\n\
-                         python3 $scratch/start.py {how}"
-            ),
-            wanted,
-        );
-    };
+    let each = |how: &str, wanted: &str| expect(&format!("python3 inherit.py {how}"), wanted);
     each("pass", "125  True True");
     each("pass --inherit-fd N", "0 ran False False");
     each("stdin", "125  True True");
     each("stdin --inherit-fd 0", "0 ran False False");
     each("none", "0 ran False False");
     each("none --inherit-fd 9", "125  False True");
+}
+
+#[test]
+fn a_run_is_one_job_of_its_terminal() {
+    expect(
+        "python3 terminal.py $scratch",
+        "interrupted\nstopped and continued\nwent on in the background\nread the terminal\n\
+         gave the terminal to a shell and back\n\
+         served a daemon while the job was stopped",
+    );
+}
+
+#[test]
+fn signals_sent_to_the_launcher_reach_the_program() {
+    let send = |trap: &str| {
+        format!(
+            "./tacit run --policy run.toml -- sh -c '{trap} echo >$scratch/up; \
+             for n in $(seq 600); do sleep 0.1; done' & launcher=$!\n\
+             while [ ! -e $scratch/up ]; do sleep 0.01; done; rm $scratch/up\n\
+             kill -TERM $launcher; wait $launcher 2>/dev/null; echo $?"
+        )
+    };
+    let trapped = send("trap \"exit 9\" TERM;");
+    expect(&format!("export scratch\n{trapped}\n{}", send("")), "9\n143");
+}
+
+#[test]
+fn the_callers_ignored_signals_are_inherited_and_a_broken_pipe_is_not() {
+    expect("(trap '' HUP; tacit_run -- sh -c 'kill -HUP $$; echo alive')", "alive");
+    let inside = "tacit_run -- bash -c 'yes | head -1 >/dev/null; echo ${PIPESTATUS[0]}'";
+    expect(inside, "141");
+    expect(&format!("(trap '' PIPE; {inside})"), "141");
+    expect("tacit_run -- yes | head -1; echo ${PIPESTATUS[0]}", "y\n141");
+}
+
+#[test]
+fn without_its_launcher_a_run_has_no_network_and_leaves_nobody_behind() {
+    let connect = "import socket\n\
+                   for address in (\"10.9.8.7\", \"127.0.0.53\"):\n\
+                   \x20   try: socket.create_connection((address, 53), 5); print(\"reached\")\n\
+                   \x20   except OSError as error: print(error.errno)\n";
+    let script = format!(
+        "cat >$scratch/late.py <<'END'\n{connect}\nEND\nexport scratch\n\
+         ./tacit run --policy run.toml -- sh -c 'echo >$scratch/up; for n in $(seq 600); do \
+         [ -e $scratch/go ] && break; sleep 0.05; done; python3 $scratch/late.py >$scratch/new; \
+         mv $scratch/new $scratch/late' & launcher=$!\n\
+         while [ ! -e $scratch/up ]; do sleep 0.01; done\n\
+         pgrep -f 'tacit run' -P $launcher >$scratch/own; kill -KILL $launcher\n\
+         wait $launcher 2>/dev/null; wc -l <$scratch/own\n\
+         for pid in $(cat $scratch/own); do echo $pid >$scratch/one; gone one && echo gone; done\n\
+         touch $scratch/go; while [ ! -e $scratch/late ]; do sleep 0.02; done; cat $scratch/late"
+    );
+    for output in as_each_user(&script) {
+        let said = String::from_utf8_lossy(&output.stdout);
+        let (own, refused) = said.split_at(said.len().min("2\ngone\ngone\n".len()));
+        assert_eq!(own, "2\ngone\ngone\n", "helper and keeper: {}", text_of(&output));
+        assert!(["111\n111\n", "101\n111\n"].contains(&refused), "{}", text_of(&output));
+    }
 }

@@ -56,7 +56,8 @@ fn a_service_is_waited_for_and_a_signal_ends_that() {
     let script = format!(
         "{DAEMON} timeout 60 ./tacit run --policy run.toml --orphans=wait -- \
          sh -c \"echo \\$\\$ >$scratch/program; $daemon\" sh '' & launcher=$!\n\
-         while [ ! -e $scratch/pid ] || kill -0 $(cat $scratch/program) 2>/dev/null; do sleep 0.01; done\n\
+         while [ ! -e $scratch/pid ] || kill -0 $(cat $scratch/program) 2>/dev/null; do\n\
+         sleep 0.01; done\n\
          kill -TERM $launcher; wait $launcher; echo $?; gone pid && echo gone"
     );
     expect(&script, "0\ngone");
