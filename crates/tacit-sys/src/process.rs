@@ -187,6 +187,42 @@ pub fn lead_process_group() -> io::Result<()> {
     Ok(rustix::process::setpgid(None, None)?)
 }
 
+/// A user to become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Its number.
+    pub uid: u32,
+    /// Its first group.
+    pub gid: u32,
+    /// Its name, by which its further groups are found; without one it has none.
+    pub name: Option<String>,
+}
+
+/// Turns root into that user for good, with the user's groups. The
+/// process is then that user's as any other: others of the user may look at it. It must have one
+/// thread.
+///
+/// # Errors
+/// Whatever the kernel answers; the process may then be half of each and should end.
+pub fn become_user(user: &User) -> io::Result<()> {
+    let name = user.name.as_deref().map(std::ffi::CString::new).transpose()?;
+    let groups = match &name {
+        // SAFETY: the name is a live C string; one thread: nobody else reads the group database.
+        Some(name) => unsafe { libc::initgroups(name.as_ptr(), user.gid as _) },
+        // SAFETY: one group, live for the call.
+        None => unsafe { libc::setgroups(1, &raw const user.gid) },
+    };
+    let done = |result| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    done(groups)?;
+    // SAFETY: takes no pointers.
+    done(unsafe { libc::setgid(user.gid) })?;
+    // SAFETY: takes no pointers.
+    done(unsafe { libc::setuid(user.uid) })?;
+    // A change of user hides the process from its own user. It has no secrets yet.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)?;
+    Ok(())
+}
+
 /// The effective user of this process.
 #[must_use]
 pub fn effective_user() -> u32 {

@@ -16,6 +16,7 @@ mod enter;
 pub mod helper;
 pub mod inherited;
 mod orphans;
+pub mod user;
 mod wait;
 
 use std::ffi::OsString;
@@ -70,6 +71,9 @@ pub struct RunArgs {
     /// Let the program have this open network socket, which goes past the policy; may be repeated
     #[arg(long = "inherit-fd", value_name = "NUMBER")]
     inherit: Vec<i32>,
+    /// Under sudo, stay root instead of becoming the user who called it
+    #[arg(long)]
+    as_root: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -78,6 +82,8 @@ pub struct RunArgs {
 /// Why a run could not start.
 #[derive(Debug)]
 pub enum RunError {
+    /// The user who called sudo.
+    User(user::UserError),
     /// The program would have a way past the policy.
     Inherit(inherited::InheritError),
     /// A process, socket or file of the launcher's own.
@@ -94,6 +100,7 @@ impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Own(what, error) => write!(f, "cannot {what}: {error}"),
+            Self::User(error) => write!(f, "{error}"),
             Self::Inherit(error) => write!(f, "{error}"),
             Self::Namespace(reason) | Self::Agent(reason) => f.write_str(reason),
             Self::Start(error) => write!(f, "{error}"),
@@ -135,6 +142,7 @@ struct Running {
 }
 
 fn start(args: &RunArgs) -> Result<Running, RunError> {
+    user::settle(args.as_root).map_err(RunError::User)?;
     inherited::check(&args.inherit).map_err(RunError::Inherit)?;
     let original = Original::capture();
     // Both set up at the same time. They are started before signals are blocked: they would

@@ -114,3 +114,53 @@ fn without_its_launcher_a_run_has_no_network_and_leaves_nobody_behind() {
         assert!(["111\n111\n", "101\n111\n"].contains(&refused), "{}", text_of(&output));
     }
 }
+
+#[test]
+fn a_run_has_the_rights_of_its_user_and_its_own_low_ports_and_echo_requests() {
+    let ask = "import socket, os\n\
+               socket.create_server((\"127.0.0.1\", 80))\n\
+               socket.create_server((\"::\", 443), family=socket.AF_INET6)\n\
+               echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)\n\
+               echo.settimeout(10)\n\
+               echo.sendto(bytes([8, 0, 0, 0, 0, 0, 0, 1]), (\"127.0.0.1\", 0))\n\
+               print(\"echo\", echo.recv(100)[0])\n\
+               status = dict(line.split(\":\\t\", 1) for line in open(\"/proc/self/status\"))\n\
+               net_admin_or_sys_admin = 1 << 12 | 1 << 21\n\
+               print(\"none\" if os.getuid() and not int(status[\"CapEff\"], 16) else\n\
+               \x20   \"less\" if not int(status[\"CapBnd\"], 16) & net_admin_or_sys_admin else \"all\")\n";
+    let script = format!(
+        "cat >$scratch/ask.py <<'END'\n{ask}\nEND\n\
+                          tacit_run -- python3 $scratch/ask.py"
+    );
+    for (output, rights) in as_each_user(&script).into_iter().zip(rights()) {
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, format!("echo 0\n{rights}\n"), "{}", text_of(&output));
+    }
+}
+
+/// What each user's program may have, in the order of [`as_each_user`].
+fn rights() -> impl Iterator<Item = &'static str> {
+    let is_root = rustix::process::geteuid().is_root();
+    [is_root.then_some("less"), Some("none")].into_iter().flatten()
+}
+
+#[test]
+fn under_sudo_a_run_is_the_callers() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can be under sudo");
+        return;
+    }
+    let script = "[ $(id -u) = 0 ] || { echo not root; exit; }\n\
+        export SUDO_UID=$(id -u nobody) SUDO_GID=$(id -g nobody) SUDO_USER=nobody HOME=/kept\n\
+        tacit_run -- sh -c 'id -un; id -Gn; echo $HOME; grep CapEff /proc/self/status'\n\
+        tacit_run --as-root -- id -un\n\
+        SUDO_UID=x tacit_run -- true 2>&1; echo $?";
+    let outputs = as_each_user(script);
+    let said = String::from_utf8_lossy(&outputs[0].stdout);
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[..3], ["nobody", "nogroup", "/kept"], "{}", text_of(&outputs[0]));
+    assert_eq!(lines[3], "CapEff:\t0000000000000000");
+    assert_eq!(lines[4], "root");
+    assert!(lines[5].contains("SUDO_UID is no number"), "{said}");
+    assert_eq!(lines[6], "125");
+}

@@ -1,0 +1,88 @@
+//! Whose run it is: under `sudo`, that of the user who called it.
+//!
+//! Root inside a run has a network namespace without a user namespace around it, and is less
+//! confined than any other user. Whoever types `sudo tacit run` out of habit wants no such thing.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+
+use tacit_sys::process::{self, User};
+
+/// Why the launcher does not become the user it was called by.
+#[derive(Debug)]
+pub enum UserError {
+    /// `SUDO_UID` or `SUDO_GID` is no number.
+    NotANumber(&'static str),
+    /// The kernel refuses.
+    Refused(u32, io::Error),
+}
+
+impl fmt::Display for UserError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotANumber(name) => {
+                write!(f, "{name} is no number: unset it, or say --as-root to stay root")
+            }
+            Self::Refused(uid, error) => {
+                write!(
+                    f,
+                    "cannot become user {uid}, who called sudo: {error}; --as-root stays root"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for UserError {}
+
+/// Becomes the user who called `sudo`, if somebody did. Call before the launcher opens anything.
+pub(super) fn settle(as_root: bool) -> Result<(), UserError> {
+    if as_root || process::effective_user() != 0 {
+        return Ok(());
+    }
+    match caller(|name| std::env::var_os(name))? {
+        Some(user) => process::become_user(&user).map_err(|why| UserError::Refused(user.uid, why)),
+        None => Ok(()),
+    }
+}
+
+/// What `sudo` says of its caller; `None` if that is root too.
+fn caller(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<User>, UserError> {
+    let number = |name| {
+        let value = variable(name);
+        let parse = |value: OsString| value.to_str()?.parse().ok();
+        value.map(|value| parse(value).ok_or(UserError::NotANumber(name))).transpose()
+    };
+    let (Some(uid), Some(gid)) = (number("SUDO_UID")?, number("SUDO_GID")?) else {
+        return Ok(None);
+    };
+    let name = variable("SUDO_USER").and_then(|name| name.into_string().ok());
+    Ok((uid != 0).then_some(User { uid, gid, name }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<Option<u32>, String> {
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(one, _)| *one == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        let user = caller(variable).map_err(|error| error.to_string())?;
+        Ok(user.map(|user| user.uid))
+    }
+
+    #[test]
+    fn the_caller_is_who_sudo_says_it_is() {
+        assert_eq!(of(&[]), Ok(None));
+        assert_eq!(of(&[("SUDO_UID", "1000")]), Ok(None));
+        assert_eq!(of(&[("SUDO_UID", "1000"), ("SUDO_GID", "100")]), Ok(Some(1000)));
+        assert_eq!(of(&[("SUDO_UID", "0"), ("SUDO_GID", "0")]), Ok(None));
+        for bad in ["", "-1", "alice", "4294967296"] {
+            let refused = of(&[("SUDO_UID", bad), ("SUDO_GID", "100")]).unwrap_err();
+            assert!(refused.contains("SUDO_UID is no number"), "{refused}");
+        }
+    }
+}
