@@ -7,12 +7,16 @@
 //! * [`flow`]: who talks to whom, the thing a rule is matched against;
 //! * [`policy`]: text to rules, and which rule a flow gets;
 //! * [`dns`]: which names programs ask for, and the addresses they are given;
+//! * [`datagram`]: which datagrams belong together, and for how long;
+//! * [`icmp`]: errors about a datagram, told to the one who sent it;
 //! * [`proxy_protocol`]: who the client behind a proxy is;
 //! * [`record`]: the TLS record layer, sealed and opened in place.
 #![forbid(unsafe_code)]
 
+pub mod datagram;
 pub mod dns;
 pub mod flow;
+pub mod icmp;
 pub mod policy;
 pub mod proxy_protocol;
 pub mod record;

@@ -1,0 +1,212 @@
+//! Which datagrams belong together, and for how long: the table of UDP flows.
+//!
+//! A flow is what goes from one socket of a program to one destination, and what comes back. It
+//! begins with its first datagram and is over when it was silent for too long:
+//!
+//! ```text
+//! first datagram ──> unanswered ── reply ──> answered
+//!                    over after 60 s         over after 180 s
+//! ```
+//!
+//! A table that is full makes room: the flow that was silent the longest goes, as it would be the
+//! first to be over.
+//!
+//! It does not know what a flow is carried by: that is the type parameter.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// How long a flow without a reply lives: longer than any resolver or time client waits.
+pub const UNANSWERED: Duration = Duration::from_secs(60);
+/// How long a flow lives in which both have spoken: well beyond the 120 s that RFC 4787 (section
+/// 4.3) demands of those in between.
+pub const ANSWERED: Duration = Duration::from_secs(180);
+
+/// From which socket to which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The program's.
+    pub program: SocketAddr,
+    /// The one it sends to.
+    pub destination: SocketAddr,
+}
+
+/// Flows by their ends.
+#[derive(Debug)]
+pub struct Table<F> {
+    flows: HashMap<Key, Entry<F>>,
+    flows_max: usize,
+}
+
+#[derive(Debug)]
+struct Entry<F> {
+    flow: F,
+    last: Instant,
+    is_answered: bool,
+}
+
+impl<F> Table<F> {
+    /// An empty table with room for so many flows, at least one.
+    #[must_use]
+    pub fn new(flows_max: usize) -> Self {
+        Self { flows: HashMap::new(), flows_max: flows_max.max(1) }
+    }
+
+    /// The flow that a datagram of the program belongs to, which lives on by that.
+    pub fn sent(&mut self, key: &Key, now: Instant) -> Option<&mut F> {
+        let entry = self.flows.get_mut(key)?;
+        entry.last = now;
+        Some(&mut entry.flow)
+    }
+
+    /// Notes a reply.
+    pub fn answered(&mut self, key: &Key, now: Instant) {
+        if let Some(entry) = self.flows.get_mut(key) {
+            entry.last = now;
+            entry.is_answered = true;
+        }
+    }
+
+    /// Begins a flow; returns the one that made room for it, if one had to, or the one that had
+    /// the same ends.
+    pub fn begin(&mut self, key: Key, flow: F, now: Instant) -> Option<F> {
+        let mut gone = None;
+        if self.flows.len() >= self.flows_max && !self.flows.contains_key(&key) {
+            // Linear: a program that fills the table pays for it with its own datagrams.
+            let oldest = self.flows.iter().min_by_key(|(_, entry)| entry.last);
+            let oldest = oldest.map(|(key, _)| *key);
+            gone = oldest.and_then(|key| self.flows.remove(&key));
+        }
+        let before = self.flows.insert(key, Entry { flow, last: now, is_answered: false });
+        gone.or(before).map(|entry| entry.flow)
+    }
+
+    /// Ends a flow.
+    pub fn end(&mut self, key: &Key) -> Option<F> {
+        self.flows.remove(key).map(|entry| entry.flow)
+    }
+
+    /// Takes out the flows that are over.
+    pub fn expire(&mut self, now: Instant) -> Vec<(Key, F)> {
+        let is_over = |entry: &mut Entry<F>| {
+            let patience = if entry.is_answered { ANSWERED } else { UNANSWERED };
+            now.saturating_duration_since(entry.last) >= patience
+        };
+        let over = self.flows.extract_if(|_, entry| is_over(entry));
+        over.map(|(key, entry)| (key, entry.flow)).collect()
+    }
+
+    /// How many flows there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+}
+
+/// Whether datagrams to this address are for one host. Those for many at once, or for whoever is
+/// there, have no flow.
+#[must_use]
+pub fn is_for_one(destination: IpAddr) -> bool {
+    match destination.to_canonical() {
+        IpAddr::V4(v4) => !(v4.is_multicast() || v4.is_broadcast() || v4.is_unspecified()),
+        IpAddr::V6(v6) => !(v6.is_multicast() || v6.is_unspecified()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(port: u16) -> Key {
+        Key {
+            program: SocketAddr::from(([10, 0, 2, 15], port)),
+            destination: SocketAddr::from(([10, 9, 8, 7], 123)),
+        }
+    }
+
+    #[test]
+    fn a_flow_lives_as_long_as_it_is_used_and_longer_once_answered() {
+        let (mut table, start) = (Table::new(9), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(table.begin(key(1), "silent", start), None);
+        assert_eq!(table.begin(key(2), "sending", start), None);
+        assert_eq!(table.begin(key(3), "answered", start), None);
+        assert_eq!(table.sent(&key(2), at(30)), Some(&mut "sending"));
+        table.answered(&key(3), at(30));
+        assert!(table.expire(at(59)).is_empty());
+        assert_eq!(table.expire(at(60)), [(key(1), "silent")]);
+        assert_eq!(table.expire(at(90)), [(key(2), "sending")]);
+        assert!(table.expire(at(209)).is_empty());
+        assert_eq!(table.expire(at(210)), [(key(3), "answered")]);
+        assert!(table.is_empty());
+        assert_eq!(table.sent(&key(3), at(210)), None);
+    }
+
+    #[test]
+    fn a_full_table_gives_up_the_flow_that_was_silent_the_longest() {
+        let (mut table, start) = (Table::new(2), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        table.begin(key(1), 1, start);
+        table.begin(key(2), 2, at(1));
+        table.sent(&key(1), at(2));
+        assert_eq!(table.begin(key(3), 3, at(3)), Some(2));
+        assert_eq!(table.begin(key(3), 4, at(3)), Some(3), "the same ends, another flow");
+        assert_eq!((table.len(), table.end(&key(1))), (2, Some(1)));
+    }
+
+    #[test]
+    fn many_at_once_are_not_one() {
+        for many in ["224.0.0.251", "255.255.255.255", "0.0.0.0", "ff02::fb", "::"] {
+            assert!(!is_for_one(many.parse().unwrap()), "{many}");
+        }
+        for one in ["10.0.0.255", "127.0.0.1", "2001:db8::1", "fe80::1"] {
+            assert!(is_for_one(one.parse().unwrap()), "{one}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_never_holds_more_than_its_limit_nor_a_flow_that_is_over(
+            steps in prop::collection::vec((0_u16..12, 0_u8..4, 0_u64..50), 0..200),
+        ) {
+            let (mut table, mut now) = (Table::new(6), Instant::now());
+            let mut last: HashMap<u16, (Instant, bool)> = HashMap::new();
+            for (port, what, seconds) in steps {
+                now += Duration::from_secs(seconds);
+                for (key, port) in table.expire(now) {
+                    let (at, is_answered) = last.remove(&port).unwrap();
+                    prop_assert_eq!(key.program.port(), port);
+                    let patience = if is_answered { ANSWERED } else { UNANSWERED };
+                    prop_assert!(now - at >= patience);
+                }
+                match what {
+                    0 | 1 => if table.sent(&key(port), now).is_none() {
+                        if let Some(gone) = table.begin(key(port), port, now) {
+                            last.remove(&gone);
+                        }
+                        last.insert(port, (now, false));
+                    } else if let Some(entry) = last.get_mut(&port) {
+                        entry.0 = now;
+                    },
+                    2 => {
+                        table.answered(&key(port), now);
+                        if let Some(entry) = last.get_mut(&port) {
+                            *entry = (now, true);
+                        }
+                    }
+                    _ => prop_assert_eq!(table.end(&key(port)).is_some(), last.remove(&port).is_some()),
+                }
+                prop_assert_eq!(table.len(), last.len());
+                prop_assert!(table.len() <= 6);
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Errors about a datagram, told to the one who sent it: ICMP (RFC 792, RFC 1191) and ICMPv6
+//! (RFC 4443), as whole IP packets for a raw socket.
+//!
+//! ```text
+//! IP header   from whoever reports it, to the sender
+//! ICMP        type, code, checksum, and the MTU where that is what it is about
+//! quoted      the IP and UDP headers of the datagram, and as much of it as fits
+//! ```
+//!
+//! The sender's kernel finds the socket by the quoted headers and gives it the error that it would
+//! have got without us: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH`, `EMSGSIZE`.
+//!
+//! The quoted datagram is put together anew: its identification, checksum and options are not
+//! those of the original. No kernel looks at them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Longest packet that is made: what RFC 1812 allows for ICMP, and what every IPv6 link carries.
+pub const PACKET_BYTES_MAX: usize = 576;
+
+/// Why a datagram did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// Nobody has that port: `ECONNREFUSED`.
+    PortUnreachable,
+    /// The host does not answer on its link, or was not reached in time: `EHOSTUNREACH`.
+    HostUnreachable,
+    /// There is no route: `ENETUNREACH`.
+    NetUnreachable,
+    /// A filter on the way says no: `EHOSTUNREACH`, by IPv6 `EACCES`.
+    Prohibited,
+    /// It must be this long at most, with its IP header, to pass undivided: `EMSGSIZE`.
+    TooBig {
+        /// The longest packet that the way carries.
+        mtu_bytes: u32,
+    },
+}
+
+impl Cause {
+    /// Reads what an ICMP message says; `None` if it is no error about a datagram's way.
+    #[must_use]
+    pub fn from_icmp(kind: u8, code: u8, info: u32) -> Option<Self> {
+        match (kind, code) {
+            (UNREACHABLE_V4, 0 | 6 | 8 | 11) => Some(Self::NetUnreachable),
+            (UNREACHABLE_V4, 1 | 7 | 12) => Some(Self::HostUnreachable),
+            (UNREACHABLE_V4, 2 | 3) => Some(Self::PortUnreachable),
+            (UNREACHABLE_V4, FRAGMENTATION_NEEDED) => Some(Self::TooBig { mtu_bytes: info }),
+            (UNREACHABLE_V4, 9 | 10 | 13..=15) => Some(Self::Prohibited),
+            (TIME_EXCEEDED_V4, _) => Some(Self::HostUnreachable),
+            _ => None,
+        }
+    }
+
+    /// The same for ICMPv6.
+    #[must_use]
+    pub fn from_icmpv6(kind: u8, code: u8, info: u32) -> Option<Self> {
+        match (kind, code) {
+            (UNREACHABLE_V6, 0) => Some(Self::NetUnreachable),
+            (UNREACHABLE_V6, 1 | 5 | 6) => Some(Self::Prohibited),
+            (UNREACHABLE_V6, 2 | 3) => Some(Self::HostUnreachable),
+            (UNREACHABLE_V6, 4) => Some(Self::PortUnreachable),
+            (TOO_BIG_V6, _) => Some(Self::TooBig { mtu_bytes: info }),
+            (TIME_EXCEEDED_V6, _) => Some(Self::HostUnreachable),
+            _ => None,
+        }
+    }
+
+    /// Type, code and the four bytes behind the checksum.
+    fn icmp(self) -> (u8, u8, u32) {
+        match self {
+            Self::PortUnreachable => (UNREACHABLE_V4, 3, 0),
+            Self::HostUnreachable => (UNREACHABLE_V4, 1, 0),
+            Self::NetUnreachable => (UNREACHABLE_V4, 0, 0),
+            Self::Prohibited => (UNREACHABLE_V4, 13, 0),
+            // RFC 1191, section 4: the upper half is unused.
+            Self::TooBig { mtu_bytes } => {
+                (UNREACHABLE_V4, FRAGMENTATION_NEEDED, mtu_bytes.min(u16::MAX.into()))
+            }
+        }
+    }
+
+    fn icmpv6(self) -> (u8, u8, u32) {
+        match self {
+            Self::PortUnreachable => (UNREACHABLE_V6, 4, 0),
+            Self::HostUnreachable => (UNREACHABLE_V6, 3, 0),
+            Self::NetUnreachable => (UNREACHABLE_V6, 0, 0),
+            Self::Prohibited => (UNREACHABLE_V6, 1, 0),
+            Self::TooBig { mtu_bytes } => (TOO_BIG_V6, 0, mtu_bytes),
+        }
+    }
+}
+
+/// A datagram as its sender made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent<'a> {
+    /// The socket it was sent from.
+    pub source: SocketAddr,
+    /// Where it was sent to.
+    pub destination: SocketAddr,
+    /// Its payload, or as much of it as is known.
+    pub payload: &'a [u8],
+}
+
+/// The packet that tells the sender; `None` if the addresses are not of one family.
+///
+/// `reporter` is who says so; one of another family is taken for the destination itself.
+#[must_use]
+pub fn error(cause: Cause, sent: Sent<'_>, reporter: IpAddr) -> Option<Vec<u8>> {
+    match (sent.source.ip(), sent.destination.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let reporter = match reporter {
+                IpAddr::V4(reporter) => reporter,
+                IpAddr::V6(_) => destination,
+            };
+            let quoted = quoted_v4(sent, source, destination);
+            let mut message = message(cause.icmp(), &quoted);
+            fill_checksum(&mut message, CHECKSUM_AT, 0);
+            let mut packet = header_v4(ICMP, message.len(), reporter, source);
+            packet.extend_from_slice(&message);
+            Some(packet)
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let reporter = match reporter {
+                IpAddr::V6(reporter) => reporter,
+                IpAddr::V4(_) => destination,
+            };
+            let quoted = quoted_v6(sent, source, destination);
+            let mut message = message(cause.icmpv6(), &quoted);
+            let pseudo = pseudo_header(reporter, source, message.len());
+            fill_checksum(&mut message, CHECKSUM_AT, pseudo);
+            let mut packet = header_v6(ICMPV6, message.len(), reporter, source);
+            packet.extend_from_slice(&message);
+            Some(packet)
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+    }
+}
+
+fn message((kind, code, info): (u8, u8, u32), quoted: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, code, 0, 0];
+    message.extend_from_slice(&info.to_be_bytes());
+    message.extend_from_slice(quoted);
+    message
+}
+
+fn quoted_v4(sent: Sent<'_>, source: Ipv4Addr, destination: Ipv4Addr) -> Vec<u8> {
+    let length = UDP_HEADER_BYTES + sent.payload.len();
+    let mut quoted = header_v4(UDP, length, source, destination);
+    push_datagram(&mut quoted, sent, PACKET_BYTES_MAX - HEADER_V4_BYTES - ICMP_HEADER_BYTES);
+    quoted
+}
+
+fn quoted_v6(sent: Sent<'_>, source: Ipv6Addr, destination: Ipv6Addr) -> Vec<u8> {
+    let length = UDP_HEADER_BYTES + sent.payload.len();
+    let mut quoted = header_v6(UDP, length, source, destination);
+    push_datagram(&mut quoted, sent, PACKET_BYTES_MAX - HEADER_V6_BYTES - ICMP_HEADER_BYTES);
+    quoted
+}
+
+/// The UDP header and the head of the payload, until there are `bytes_max` in all.
+fn push_datagram(quoted: &mut Vec<u8>, sent: Sent<'_>, bytes_max: usize) {
+    quoted.extend_from_slice(&sent.source.port().to_be_bytes());
+    quoted.extend_from_slice(&sent.destination.port().to_be_bytes());
+    quoted.extend_from_slice(&length_field(UDP_HEADER_BYTES + sent.payload.len()));
+    quoted.extend_from_slice(&[0, 0]);
+    quoted.extend_from_slice(sent.payload);
+    quoted.truncate(bytes_max);
+}
+
+/// RFC 791, section 3.1: no options, not to be divided.
+fn header_v4(protocol: u8, payload_bytes: usize, from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
+    let mut header = vec![0x45, 0];
+    header.extend_from_slice(&length_field(HEADER_V4_BYTES + payload_bytes));
+    header.extend_from_slice(&[0, 0, 0x40, 0, HOPS, protocol, 0, 0]);
+    header.extend_from_slice(&from.octets());
+    header.extend_from_slice(&to.octets());
+    fill_checksum(&mut header, 10, 0);
+    header
+}
+
+/// RFC 8200, section 3.
+fn header_v6(protocol: u8, payload_bytes: usize, from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
+    let mut header = vec![0x60, 0, 0, 0];
+    header.extend_from_slice(&length_field(payload_bytes));
+    header.extend_from_slice(&[protocol, HOPS]);
+    header.extend_from_slice(&from.octets());
+    header.extend_from_slice(&to.octets());
+    header
+}
+
+/// A length on the wire. No datagram is longer than this can say; what is, is quoted as that long.
+fn length_field(bytes: usize) -> [u8; 2] {
+    u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes()
+}
+
+/// The sum over the header that ICMPv6 checksums include (RFC 8200, section 8.1).
+fn pseudo_header(from: Ipv6Addr, to: Ipv6Addr, length: usize) -> u32 {
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    sum(&from.octets()) + sum(&to.octets()) + sum(&length.to_be_bytes()) + u32::from(ICMPV6)
+}
+
+/// The Internet checksum (RFC 1071) of all bytes, put in their midst, where zeros are so far.
+fn fill_checksum(bytes: &mut [u8], at: usize, more: u32) {
+    let checksum = folded(sum(bytes) + more);
+    if let Some(field) = bytes.get_mut(at..at + 2) {
+        field.copy_from_slice(&(!checksum).to_be_bytes());
+    }
+}
+
+/// Packets are shorter than 64 KiB: the sum fits.
+fn sum(bytes: &[u8]) -> u32 {
+    let (pairs, rest) = bytes.as_chunks::<2>();
+    let pairs = pairs.iter().map(|pair| u32::from(u16::from_be_bytes(*pair))).sum::<u32>();
+    pairs + rest.first().map_or(0, |last| u32::from(*last) << 8)
+}
+
+fn folded(mut sum: u32) -> u16 {
+    while let Err(_overflow) = u16::try_from(sum) {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    // The loop has made it fit.
+    u16::try_from(sum).unwrap_or(u16::MAX)
+}
+
+const ICMP: u8 = 1;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+const HOPS: u8 = 64;
+const HEADER_V4_BYTES: usize = 20;
+const HEADER_V6_BYTES: usize = 40;
+const ICMP_HEADER_BYTES: usize = 8;
+const UDP_HEADER_BYTES: usize = 8;
+const CHECKSUM_AT: usize = 2;
+const UNREACHABLE_V4: u8 = 3;
+const FRAGMENTATION_NEEDED: u8 = 4;
+const TIME_EXCEEDED_V4: u8 = 11;
+const UNREACHABLE_V6: u8 = 1;
+const TOO_BIG_V6: u8 = 2;
+const TIME_EXCEEDED_V6: u8 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let hex: String = hex.chars().filter(char::is_ascii_hexdigit).collect();
+        (0..hex.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+            .collect()
+    }
+
+    fn sent<'a>(source: &str, destination: &str, payload: &'a [u8]) -> Sent<'a> {
+        let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
+        Sent { source, destination, payload }
+    }
+
+    #[test]
+    fn port_unreachable_byte_by_byte() {
+        let sent = sent("10.0.2.15:40000", "10.9.8.7:5000", b"ping!");
+        let packet = error(Cause::PortUnreachable, sent, "10.9.8.7".parse().unwrap()).unwrap();
+        // The three checksums were worked out apart.
+        let wanted = "4500 003d 0000 4000 40 01 1ca2 0a090807 0a00020f \
+                      03 03 4d56 00000000 \
+                      4500 0021 0000 4000 40 11 1cae 0a00020f 0a090807 \
+                      9c40 1388 000d 0000 70696e6721";
+        assert_eq!(packet, bytes(wanted), "{packet:02x?}");
+    }
+
+    #[test]
+    fn what_does_not_fit_says_what_does() {
+        let reporter = "192.0.2.1".parse().unwrap();
+        let cause = Cause::TooBig { mtu_bytes: 1280 };
+        let long = [7; 2000];
+        let packet = error(cause, sent("10.0.2.15:1", "10.9.8.7:2", &long), reporter).unwrap();
+        assert_eq!(packet.len(), PACKET_BYTES_MAX);
+        assert_eq!(packet[12..16], [192, 0, 2, 1]);
+        assert_eq!(packet[20..22], [3, 4]);
+        assert_eq!(packet[24..28], [0, 0, 5, 0]);
+        assert_eq!(packet[30..32], 2028_u16.to_be_bytes(), "quoted as long as it was");
+        let six = sent("[fd00:7ac1::15]:1", "[2001:db8::7]:2", &long);
+        let packet = error(cause, six, reporter).unwrap();
+        assert_eq!(packet.len(), PACKET_BYTES_MAX);
+        assert_eq!(packet[8..24], packet[48 + 24..48 + 40], "an IPv4 router reports no IPv6");
+        assert_eq!(packet[40..42], [2, 0]);
+        assert_eq!(packet[44..48], [0, 0, 5, 0]);
+    }
+
+    #[test]
+    fn addresses_of_two_families_make_no_packet() {
+        let mixed = sent("10.0.2.15:1", "[2001:db8::7]:2", b"");
+        assert_eq!(error(Cause::PortUnreachable, mixed, "::1".parse().unwrap()), None);
+    }
+
+    fn cause() -> impl Strategy<Value = Cause> {
+        prop_oneof![
+            Just(Cause::PortUnreachable),
+            Just(Cause::HostUnreachable),
+            Just(Cause::NetUnreachable),
+            Just(Cause::Prohibited),
+            (68_u32..65_536).prop_map(|mtu_bytes| Cause::TooBig { mtu_bytes }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_checksums_are_right_and_the_message_reads_back(
+            cause in cause(),
+            v6 in any::<bool>(),
+            ports in any::<(u16, u16)>(),
+            payload in prop::collection::vec(any::<u8>(), 0..900),
+        ) {
+            let (program, server) = if v6 {
+                ("fd00:7ac1::15", "2001:db8::7")
+            } else {
+                ("10.0.2.15", "10.9.8.7")
+            };
+            let (program, server): (IpAddr, IpAddr) =
+                (program.parse().unwrap(), server.parse().unwrap());
+            let sent = Sent {
+                source: SocketAddr::new(program, ports.0),
+                destination: SocketAddr::new(server, ports.1),
+                payload: &payload,
+            };
+            let packet = error(cause, sent, server).unwrap();
+            prop_assert!(packet.len() <= PACKET_BYTES_MAX);
+            let (header, message) = packet.split_at(if v6 { 40 } else { 20 });
+            let info = u32::from_be_bytes(message[4..8].try_into().unwrap());
+            let (read, more) = match (program, server) {
+                (IpAddr::V6(to), IpAddr::V6(from)) => (
+                    Cause::from_icmpv6(message[0], message[1], info),
+                    pseudo_header(from, to, message.len()),
+                ),
+                _ => (Cause::from_icmp(message[0], message[1], info), 0),
+            };
+            prop_assert_eq!(read, Some(cause));
+            // A right checksum makes the sum of everything all ones.
+            prop_assert_eq!(folded(sum(message) + more), 0xffff);
+            let quoted = &message[8..];
+            if !v6 {
+                prop_assert_eq!(folded(sum(header)), 0xffff);
+                prop_assert_eq!(folded(sum(&quoted[..20])), 0xffff);
+            }
+            let quoted = &quoted[if v6 { 40 } else { 20 }..];
+            prop_assert_eq!(&quoted[..2], &ports.0.to_be_bytes());
+            prop_assert_eq!(&quoted[2..4], &ports.1.to_be_bytes());
+            prop_assert!(payload.starts_with(&quoted[8..]));
+        }
+
+        #[test]
+        fn any_type_and_code_is_read(kind in any::<u8>(), code in any::<u8>(), info in any::<u32>()) {
+            let _ = Cause::from_icmp(kind, code, info);
+            let _ = Cause::from_icmpv6(kind, code, info);
+        }
+    }
+}
