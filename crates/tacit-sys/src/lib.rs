@@ -10,9 +10,11 @@
 //! traffic is captured, and [`transparent`] has the sockets where that arrives.
 
 pub mod cpu;
+pub mod datagram;
 pub mod descriptor;
 pub mod inside;
 pub mod job;
+mod message;
 pub mod namespace;
 pub mod netlink;
 pub mod orphan;

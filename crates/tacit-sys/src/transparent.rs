@@ -10,13 +10,13 @@
 //! [`receiver`], [`make`]) and used by the agent outside. Packets of marked sockets pass the
 //! namespace's rules; without the mark they would be led to the agent again.
 
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
+use crate::message;
 use crate::netlink::Protocol;
 use crate::netlink::nft::{AGENT_MARK, AGENT_PORT};
 use crate::socket::LISTEN_BACKLOG;
@@ -130,30 +130,13 @@ pub struct Datagram {
 /// `WouldBlock` if there is none; whatever else `recvmsg` answers; `InvalidData` if the kernel
 /// did not say where it was sent to.
 pub fn receive(receiver: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Datagram> {
-    let mut source = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let mut control = [0_u64; CONTROL_WORDS];
-    let mut space = [IoSliceMut::new(buffer)];
-    let mut message = MaybeUninit::<libc::msghdr>::zeroed();
-    let header = message.as_mut_ptr();
-    // SAFETY: every bit pattern of zeros is a valid msghdr; the pointers and lengths put into it
-    // are those of live, writable objects that outlive the call. IoSliceMut is an iovec.
-    let header = unsafe { &mut *header };
-    header.msg_name = source.as_mut_ptr().cast();
-    header.msg_namelen = socklen::<libc::sockaddr_storage>();
-    header.msg_iov = space.as_mut_ptr().cast();
-    header.msg_iovlen = 1;
-    header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the header was filled above and describes memory that lives here.
-    let received = unsafe { libc::recvmsg(receiver.as_raw_fd(), header, 0) };
-    let bytes = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    let received = message::receive(receiver, buffer, 0)?;
     let missing = || io::Error::from(io::ErrorKind::InvalidData);
-    // SAFETY: the storage was zeroed and then filled by the kernel: all of it is defined.
-    let source = unsafe { source.assume_init_ref() };
-    let source = ip_address(source).ok_or_else(missing)?;
-    let destination = original(header).ok_or_else(missing)?;
-    let is_cut = header.msg_flags & libc::MSG_TRUNC != 0;
-    Ok(Datagram { bytes, is_cut, source, destination })
+    let source = received.source().ok_or_else(missing)?;
+    let original = received.item(&[original_option(false), original_option(true)]);
+    let destination = original.and_then(message::ip_address).ok_or_else(missing)?;
+    let is_cut = received.flags & libc::MSG_TRUNC != 0;
+    Ok(Datagram { bytes: received.bytes, is_cut, source, destination })
 }
 
 /// Binds a transparent socket to an address that it stands in for, and connects it to the program;
@@ -217,6 +200,19 @@ pub(crate) fn set_option(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Reads an option that is one int.
+pub(crate) fn option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<libc::c_int> {
+    let (mut value, mut length) = (0, socklen::<libc::c_int>());
+    let (to, fd) = (&raw mut value, socket.as_raw_fd());
+    // SAFETY: the value is a live, writable int of that length for the time of the call.
+    let result = unsafe { libc::getsockopt(fd, level, name, to.cast(), &raw mut length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
 fn any(ipv6: bool) -> SocketAddr {
     if ipv6 {
         (Ipv6Addr::UNSPECIFIED, AGENT_PORT).into()
@@ -234,58 +230,7 @@ fn original_option(ipv6: bool) -> (libc::c_int, libc::c_int) {
     }
 }
 
-fn original(header: &libc::msghdr) -> Option<SocketAddr> {
-    // SAFETY: the kernel filled the header's control space and set its length.
-    let mut item = unsafe { libc::CMSG_FIRSTHDR(header) };
-    while !item.is_null() {
-        // SAFETY: not null, so it points to a whole cmsghdr inside the control space, which is
-        // aligned for it.
-        let head = unsafe { *item };
-        if [original_option(false), original_option(true)]
-            .contains(&(head.cmsg_level, head.cmsg_type))
-        {
-            // SAFETY: the item is inside the control space, and so is its data.
-            let data = unsafe { libc::CMSG_DATA(item) };
-            let mut address = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-            let head_bytes = data.addr() - item.addr();
-            #[allow(clippy::useless_conversion, reason = "not a usize in every C library")]
-            let length = usize::try_from(head.cmsg_len).unwrap_or(0).saturating_sub(head_bytes);
-            let length = length.min(size_of::<libc::sockaddr_storage>());
-            // SAFETY: `length` bytes are the item's data, no more than the storage holds; the two
-            // do not overlap.
-            unsafe { data.copy_to_nonoverlapping(address.as_mut_ptr().cast(), length) };
-            // SAFETY: zeroed before: every byte is defined.
-            return ip_address(unsafe { address.assume_init_ref() });
-        }
-        // SAFETY: both pointers belong to the same filled control space.
-        item = unsafe { libc::CMSG_NXTHDR(header, item) };
-    }
-    None
-}
-
-fn ip_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let pointer: *const libc::sockaddr_storage = storage;
-    match libc::c_int::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says that it is one; the storage is larger and aligned for all.
-            let address = unsafe { *pointer.cast::<libc::sockaddr_in>() };
-            let ip = Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr));
-            Some(SocketAddrV4::new(ip, u16::from_be(address.sin_port)).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let address = unsafe { *pointer.cast::<libc::sockaddr_in6>() };
-            let (ip, port) = (address.sin6_addr.s6_addr, u16::from_be(address.sin6_port));
-            Some(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, address.sin6_scope_id).into())
-        }
-        _ => None,
-    }
-}
-
 fn socklen<T>() -> libc::socklen_t {
     // A structure of the socket interface: some bytes.
     libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0)
 }
-
-/// Room for one address of either family with its header.
-const CONTROL_WORDS: usize = 16;

@@ -1,0 +1,95 @@
+//! One message from a socket with all that the kernel says about it: who sent it, and the items
+//! that were asked for (`IP_RECVORIGDSTADDR`, `IP_RECVERR`).
+//!
+//! The layout read here is the kernel's, the same for every C library.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What came beside the bytes.
+pub(crate) struct Received {
+    /// Bytes of it in the buffer.
+    pub(crate) bytes: usize,
+    /// `MSG_TRUNC` and the like.
+    pub(crate) flags: libc::c_int,
+    name: [u8; NAME_BYTES],
+    control: [u8; CONTROL_BYTES],
+    control_bytes: usize,
+}
+
+/// Takes one message; `flags` as `recvmsg` has them.
+pub(crate) fn receive(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: libc::c_int,
+) -> io::Result<Received> {
+    let mut name = [0; NAME_BYTES];
+    let mut control = [0; CONTROL_BYTES];
+    let mut space = [IoSliceMut::new(buffer)];
+    let mut message = MaybeUninit::<libc::msghdr>::zeroed();
+    let header = message.as_mut_ptr();
+    // SAFETY: every bit pattern of zeros is a valid msghdr; the pointers and lengths put into it
+    // are those of live, writable objects that outlive the call. IoSliceMut is an iovec.
+    let header = unsafe { &mut *header };
+    header.msg_name = name.as_mut_ptr().cast();
+    header.msg_namelen = libc::socklen_t::try_from(NAME_BYTES).unwrap_or(0);
+    header.msg_iov = space.as_mut_ptr().cast();
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = CONTROL_BYTES as _;
+    // SAFETY: the header was filled above and describes memory that lives here.
+    let received = unsafe { libc::recvmsg(socket.as_raw_fd(), header, flags) };
+    let bytes = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    #[allow(clippy::useless_conversion, reason = "not a usize in every C library")]
+    let control_bytes = usize::try_from(header.msg_controllen).unwrap_or(0);
+    Ok(Received { bytes, flags: header.msg_flags, name, control, control_bytes })
+}
+
+impl Received {
+    /// Who sent it.
+    pub(crate) fn source(&self) -> Option<SocketAddr> {
+        ip_address(&self.name)
+    }
+
+    /// The first item of one of these levels and types.
+    pub(crate) fn item(&self, wanted: &[(libc::c_int, libc::c_int)]) -> Option<&[u8]> {
+        let mut rest = self.control.get(..self.control_bytes)?;
+        loop {
+            let length = usize::from_ne_bytes(*rest.first_chunk()?);
+            let (level, rest_of_head) = rest.get(size_of::<usize>()..)?.split_first_chunk::<4>()?;
+            let (kind, _) = rest_of_head.split_first_chunk::<4>()?;
+            let kind = (libc::c_int::from_ne_bytes(*level), libc::c_int::from_ne_bytes(*kind));
+            let data = rest.get(size_of::<usize>() + 8..length)?;
+            if wanted.contains(&kind) {
+                return Some(data);
+            }
+            rest = rest.get(length.next_multiple_of(size_of::<usize>())..)?;
+        }
+    }
+}
+
+/// A `sockaddr_in` or `sockaddr_in6`, which may have more behind it.
+pub(crate) fn ip_address(bytes: &[u8]) -> Option<SocketAddr> {
+    let (family, rest) = bytes.split_first_chunk::<2>()?;
+    let (port, rest) = rest.split_first_chunk::<2>()?;
+    let port = u16::from_be_bytes(*port);
+    match libc::c_int::from(u16::from_ne_bytes(*family)) {
+        libc::AF_INET => {
+            Some(SocketAddrV4::new(Ipv4Addr::from(*rest.first_chunk::<4>()?), port).into())
+        }
+        libc::AF_INET6 => {
+            let (_flow_label, rest) = rest.split_first_chunk::<4>()?;
+            let (ip, rest) = rest.split_first_chunk::<16>()?;
+            let scope = u32::from_ne_bytes(*rest.first_chunk::<4>()?);
+            Some(SocketAddrV6::new(Ipv6Addr::from(*ip), port, 0, scope).into())
+        }
+        _ => None,
+    }
+}
+
+/// A `sockaddr_in6`.
+const NAME_BYTES: usize = 28;
+/// Room for an error with the address of who reports it, or for one address, with headers.
+const CONTROL_BYTES: usize = 128;
