@@ -16,3 +16,4 @@ mod network;
 mod agents;
 mod languages;
 mod programs;
+mod sockets;

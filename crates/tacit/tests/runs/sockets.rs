@@ -1,0 +1,29 @@
+//! What a program sees of its sockets, call by call.
+
+use crate::network::Network;
+
+const SERVER: &str = "start python3 $PEERS/sockets_server.py 7000; await 7000\n";
+
+fn same_sockets(network: Network) {
+    let same = network.compare("/usr/bin/python3 $PEERS/sockets.py $HOST 7000");
+    for wanted in [
+        "the_servers_reset: ('reset', '0 e3b0c44298fc ECONNRESET', 'EPIPE', b'')",
+        "the_clients_reset: ConnectionResetError",
+        "names: (('10.9.8.7', 7000), 23456)",
+        "connecting_without_waiting: EINPROGRESS",
+        "a_long_stream_each_way: 67108864 ",
+        "status 0",
+    ] {
+        assert!(same.contains(wanted), "{wanted} is missing: {same}");
+    }
+}
+
+#[test]
+fn every_call_on_a_socket_answers_as_ever() {
+    same_sockets(Network::new(&[7000], SERVER));
+}
+
+#[test]
+fn every_call_on_a_socket_answers_root_as_ever() {
+    same_sockets(Network::new(&[7000], SERVER).as_root());
+}
