@@ -14,6 +14,8 @@ mod harness;
 mod network;
 
 mod agents;
+mod confined;
+mod difference;
 mod languages;
 mod programs;
 mod sockets;

@@ -34,6 +34,7 @@ mount --bind hosts /etc/hosts
 cp /etc/passwd passwd; echo "tester:x:54321:54321::$PWD/scratch:/bin/sh" >>passwd
 mount --bind passwd /etc/passwd
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=$PWD/scratch
+mkdir -m 1777 temporary; export TMPDIR=$PWD/temporary
 export PEERS LC_ALL=C
 ip link set lo up
 ip addr add 10.9.8.7/32 dev lo
@@ -94,10 +95,10 @@ ip -6 route add default via 2001:db8:77::2
 ";
 
 /// What one test needs.
+#[derive(Clone)]
 pub struct Network {
     ports: Vec<u16>,
     setup: String,
-    names: String,
     rules: String,
     builds: Vec<String>,
     ipv6: bool,
@@ -108,16 +109,9 @@ impl Network {
     /// A network whose `clear.example` and `tls.example` serve these ports; `setup` is a script
     /// that starts the servers at 10.9.8.7.
     pub fn new(ports: &[u16], setup: &str) -> Self {
-        let [setup, names, rules] = [setup, NAMES, ""].map(str::to_owned);
+        let [setup, rules] = [setup, ""].map(str::to_owned);
         let (ports, builds) = (ports.to_vec(), Vec::new());
-        Self { ports, setup, names, rules, builds, ipv6: false, as_root: false }
-    }
-
-    /// More names with their addresses.
-    pub fn with_names(mut self, names: &str) -> Self {
-        self.names += " ";
-        self.names += names;
-        self
+        Self { ports, setup, rules, builds, ipv6: false, as_root: false }
     }
 
     /// Rules before those for `clear.example` and `tls.example`.
@@ -228,7 +222,7 @@ impl Network {
         command.args(["--kill-after=5", "150", "unshare"]);
         command.args(if is_root { &["-nm"][..] } else { &["-rnm"] });
         command.args(["bash", "-c", &script]).current_dir(&public.directory);
-        command.env("PEERS", PEERS).env("USER_OF_RUNS", user).env("NAMES", &self.names);
+        command.env("PEERS", PEERS).env("USER_OF_RUNS", user).env("NAMES", NAMES);
         command.env_remove("XDG_RUNTIME_DIR").output().unwrap()
     }
 

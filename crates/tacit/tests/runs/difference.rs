@@ -1,0 +1,100 @@
+//! What is different for a program, exactly: a connection that cannot be made succeeds first and
+//! is reset then, if its address is captured; urgent bytes come in their place.
+
+use crate::network::Network;
+
+/// Nobody listens; a route that is not there; a server that does not answer.
+const TROUBLE: &str = r#"
+ip route add unreachable 10.66.0.1
+ip route add prohibit 10.66.0.2
+(exec python3 -c 'if True:
+    import socket, time
+    full = socket.socket()
+    full.bind(("10.9.8.7", 7003))
+    full.listen(0)
+    fill = [socket.socket() for _ in range(4)]
+    for one in fill: one.setblocking(False); one.connect_ex(("10.9.8.7", 7003))
+    time.sleep(140)') & background+=($!)
+await 7003
+start python3 $PEERS/echo.py 7104; await 7104
+"#;
+
+const RULES: &str = r#"
+[[rule]]
+name = "denied"
+direction = "outbound"
+remote = "10.9.8.7"
+remote-ports = 7009
+deny = true
+[[rule]]
+name = "trouble"
+direction = "outbound"
+remote = ["10.9.8.7", "10.66.0.0/24"]
+remote-ports = "7000-7009"
+permit = true
+[[rule]]
+name = "trouble-tls"
+direction = "outbound"
+remote = ["10.9.8.7", "10.66.0.0/24"]
+remote-ports = "7100-7109"
+tls = { trust = "ca", server-name = "tls.example" }
+"#;
+
+fn seen(way: &str, targets: &str) -> Vec<String> {
+    let network = Network::new(&[], TROUBLE).with_rules(RULES);
+    let said = network.ok(&format!("{way} /usr/bin/python3 $PEERS/refusals.py {targets}"));
+    said.lines().map(str::to_owned).collect()
+}
+
+/// Refused, unreachable, prohibited, silent.
+const OUT_OF_REACH: &str = "10.9.8.7:7001 10.66.0.1:7001 10.66.0.2:7001 10.9.8.7:7003";
+
+#[test]
+fn an_upstream_out_of_reach_is_a_reset_at_the_first_read_or_write() {
+    let direct = seen("direct", "10.9.8.7:7001 10.66.0.1:7001 10.66.0.2:7001");
+    let ends = direct.iter().map(|line| line.rsplit(' ').next().unwrap());
+    assert_eq!(ends.collect::<Vec<_>>(), ["ECONNREFUSED", "EHOSTUNREACH", "EACCES"]);
+    let reset = "connect ok read ECONNRESET write ECONNRESET EPIPE eager EINPROGRESS ECONNRESET";
+    // By `permit`, and by `tls`, where somebody who has no TLS is out of reach as well.
+    let tls = OUT_OF_REACH.replace(":70", ":71") + " 10.9.8.7:7104";
+    let lines = seen("run", &format!("{OUT_OF_REACH} {tls}"));
+    assert_eq!(lines.len(), 9, "{lines:?}");
+    for line in lines {
+        assert!(line.ends_with(reset), "{line}");
+    }
+}
+
+#[test]
+fn what_no_rule_lets_through_is_refused_at_connect() {
+    let targets = "10.9.8.7:6999 10.9.8.6:7001 192.0.2.1:80 127.0.0.1:7001";
+    for line in seen("run", targets) {
+        assert!(line.ends_with("connect ECONNREFUSED"), "{line}");
+    }
+    let absent = seen("run", "[2001:db8::7]:7001 [2001:db8::7]:6999");
+    assert!(absent.iter().all(|line| line.ends_with("connect ENETUNREACH")), "{absent:?}");
+}
+
+/// Urgent data is one byte beside the stream; a relay that hands it on gives it its place in it.
+#[test]
+fn urgent_bytes_arrive_in_the_stream() {
+    let setup = "start python3 $PEERS/sockets_server.py 7000; await 7000";
+    let network = Network::new(&[7000], setup);
+    let talk = "talk() { $1 /usr/bin/python3 -c 'if True:
+        import socket, sys
+        stream = socket.create_connection((sys.argv[1], 7000), 20)
+        stream.sendall(b\"urgent 1\\n\")
+        stream.sendall(b\"before\")
+        stream.send(b\"!\", socket.MSG_OOB)
+        stream.sendall(b\"behind\")
+        stream.shutdown(socket.SHUT_WR)
+        got = b\"\".join(iter(lambda: stream.recv(100), b\"\"))
+        report = socket.create_connection((sys.argv[1], 7000), 20)
+        report.sendall(b\"report 1\\n\")
+        print(got.decode(), b\"\".join(iter(lambda: report.recv(100), b\"\")).decode())' $2; }";
+    let said = network.ok(&format!(
+        "{talk}; talk direct clear.example; talk run clear.example; talk run tls.example"
+    ));
+    let lines: Vec<_> = said.lines().collect();
+    let inline = "before!behind before!behind";
+    assert_eq!(lines, ["beforebehind beforebehind", inline, inline]);
+}
