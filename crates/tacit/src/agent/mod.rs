@@ -357,6 +357,8 @@ impl Agent {
               "beyond": "the kernel drops, the client tries again" },
             { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
               "used": self.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
+            { "name": "runs", "max": run_events::RUNS_MAX, "used": self.runs.len(),
+              "beyond": "refused" },
             { "name": "workers", "max": self.workers.count(), "used": self.workers.count() },
         ])
     }

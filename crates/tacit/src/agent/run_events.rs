@@ -28,6 +28,11 @@ use crate::run::line::Line;
 use crate::run::protocol::Enrolment;
 use crate::stream::connection::Record;
 
+/// Runs that one agent serves: each takes some ten descriptors here.
+pub(super) const RUNS_MAX: usize = 1024;
+/// A run's name at most.
+const NAME_BYTES_MAX: usize = 64;
+
 /// The enrolment socket while it is served.
 pub(super) struct Enrol {
     pub(super) opened: Opened,
@@ -119,6 +124,11 @@ impl Agent {
         connection: OwnedFd,
         back: oneshot::Sender<Result<(u64, Vec<PathBuf>), String>>,
     ) {
+        if let Err(reason) = self.check_enrolment(&enrolment) {
+            self.log.warn(Event::new("run-refused").field("error", &reason));
+            let _ = back.send(Err(reason));
+            return;
+        }
         self.runs_made += 1;
         let Enrolment { name, pid } = enrolment;
         let user = address::user_name(uid);
@@ -173,6 +183,23 @@ impl Agent {
             let name = &enrolled.run.name;
             self.log.error(Event::new("listen-failed").field("run", name).field("error", &error));
         }
+    }
+
+    fn check_enrolment(&self, enrolment: &Enrolment) -> Result<(), String> {
+        let name = &enrolment.name;
+        if self.draining.is_some() {
+            return Err("the agent is ending".into());
+        }
+        if self.runs.len() >= RUNS_MAX {
+            return Err(format!("the agent serves {RUNS_MAX} runs already, as many as it may"));
+        }
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
+            return Err(format!(
+                "a run's name has 1 to {NAME_BYTES_MAX} bytes and no control characters: \
+                 give another one with --name"
+            ));
+        }
+        Ok(())
     }
 
     /// Has the workers accept a run's connections.

@@ -43,6 +43,9 @@ const EXIT_NOT_RUN: u8 = 126;
 /// CMD is not there.
 const EXIT_NOT_FOUND: u8 = 127;
 
+/// How much of a program's name a run takes on; four bytes each are within what an agent takes.
+const NAME_CHARACTERS: usize = 16;
+
 /// Run a program whose connections the policy decides
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -151,8 +154,7 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     let agent = Agent::start(args)?;
     tacit_sys::job::watch_signals().map_err(|error| RunError::Own("watch signals", error))?;
     let (helper, sockets) = starting.ready()?;
-    let program = Path::new(&args.command[0]).file_name().unwrap_or_default();
-    let name = args.name.clone().unwrap_or_else(|| program.to_string_lossy().into_owned());
+    let name = args.name.clone().unwrap_or_else(|| name_of(Path::new(&args.command[0])));
     let secret = agent.enrol(Enrolment { name, pid: std::process::id() }, sockets)?;
     let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
     hidden.extend(secret);
@@ -171,4 +173,11 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
         complain(format_args!("tacit: cannot be hidden from the program: {path}"));
     }
     Ok(Running { child: started.child, agent, helper })
+}
+
+/// What a run is called that nobody named: the program's file name, as far as names may be that.
+fn name_of(program: &Path) -> String {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let name: String = name.chars().filter(|c| !c.is_control()).take(NAME_CHARACTERS).collect();
+    if name.is_empty() { "run".into() } else { name }
 }

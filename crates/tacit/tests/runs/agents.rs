@@ -170,3 +170,37 @@ fn programs_inside_do_not_control_the_agent() {
     assert!(text.contains("may not control this agent") && text.contains("status 1\n"), "{text}");
     assert!(text.ends_with("outside\n"), "{text}");
 }
+
+#[test]
+fn what_a_program_sends_last_arrives_after_its_end() {
+    let sink = r#"
+cat >sink.py <<'P'
+import hashlib, socket
+listener = socket.create_server(("10.9.8.7", 9000))
+while True:
+    connection, _ = listener.accept()
+    sum, bytes = hashlib.sha256(), 0
+    while chunk := connection.recv(65536):
+        sum.update(chunk); bytes += len(chunk)
+    open("said.new", "w").write(f"{bytes} {sum.hexdigest()}")
+    import os; os.rename("said.new", "said")
+P
+start python3 sink.py
+await 9000
+head -c 20000000 /dev/urandom >scratch/sent
+cat >send.py <<'P'
+import os, socket, sys
+s = socket.create_connection((sys.argv[1], 9000))
+s.sendall(open("scratch/sent", "rb").read())
+os._exit(0)
+P
+"#;
+    let text = Network::new(&[9000], sink).ok("for name in clear.example tls.example; do
+             run python3 send.py $name
+             until_true [ -e said ]
+             sum=$(sha256sum <scratch/sent | cut -d' ' -f1)
+             [ \"$(cat said)\" = \"20000000 $sum\" ] && echo all
+             rm said
+         done");
+    assert_eq!(text, "all\nall\n");
+}

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tacit_sys::socket;
 use tokio::net::{UnixListener, UnixStream};
@@ -15,6 +16,9 @@ use crate::run::protocol::{Enrolment, FromLauncher, ToLauncher};
 
 /// Events of runs that may wait for the control thread.
 pub(in crate::agent) const EVENTS_MAX: usize = 64;
+
+/// How long a launcher may be connected before it enrols: it sets up its namespace meanwhile.
+const ENROLMENT_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// What launchers tell the control thread.
 pub(in crate::agent) enum RunEvent {
@@ -93,7 +97,7 @@ pub(in crate::agent) async fn accept_launchers(
             }
             Err(error) => {
                 log.warn(Event::new("enrolment-failed").field("error", &error));
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
@@ -117,7 +121,9 @@ async fn enrol(
     events: &mpsc::Sender<RunEvent>,
 ) -> io::Result<Option<(UnixStream, u64)>> {
     let uid = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
-    let (enrolment, sockets) = match read_frame(&mut stream).await? {
+    let asked = tokio::time::timeout(ENROLMENT_WAIT_MAX, read_frame(&mut stream));
+    let asked = asked.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    let (enrolment, sockets) = match asked {
         Some((FromLauncher::Enrol(enrolment), sockets)) => (enrolment, sockets),
         Some((FromLauncher::Line, _)) => return Err(io::ErrorKind::InvalidData.into()),
         None => return Ok(None),
