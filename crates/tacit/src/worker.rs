@@ -14,11 +14,13 @@ use tokio::runtime::LocalRuntime;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use crate::datagram::{Lane, Receiver};
+use crate::dns;
 use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::stream::connection::Table;
 use crate::stream::gate::Gates;
-use crate::stream::intercept::{self, Listener};
+use crate::stream::intercept::{self, Arrival, Listener, Source};
 use crate::stream::relay::Scratch;
 use crate::stream::{self, Worker};
 
@@ -46,8 +48,11 @@ pub struct Shared {
 #[derive(Debug)]
 enum Command {
     Listen(u64, Arc<Listener>),
-    /// Answered when nothing will be accepted any more.
+    Receive(u64, Arc<Receiver>),
+    /// Answered when nothing will be accepted or received any more.
     Unlisten(u64, oneshot::Sender<()>),
+    /// Answered when what has arrived is sent on; flows are over soon after.
+    Finish(u64, oneshot::Sender<()>),
 }
 
 /// All data workers of the agent. Dropping it ends them, and every connection they carry.
@@ -94,12 +99,30 @@ impl Workers {
         }
     }
 
-    /// Makes every worker stop accepting on it; when this returns, all of them have.
+    /// Has one worker carry a run's datagrams: their order is to be kept.
+    pub async fn receive(&self, id: u64, receiver: &Arc<Receiver>) {
+        let at = usize::try_from(id).unwrap_or(0) % self.handles.len().max(1);
+        if let Some(handle) = self.handles.get(at) {
+            let _ = handle.commands.send(Command::Receive(id, Arc::clone(receiver))).await;
+        }
+    }
+
+    /// Makes every worker stop accepting on it, or receiving; when this returns, all of them have.
+    /// Flows of datagrams go on to their own end.
     pub async fn unlisten(&self, id: u64) {
+        self.tell_all(|done| Command::Unlisten(id, done)).await;
+    }
+
+    /// Ends what a worker receives, and its flows, after what has arrived is sent on.
+    pub async fn finish(&self, id: u64) {
+        self.tell_all(|done| Command::Finish(id, done)).await;
+    }
+
+    async fn tell_all(&self, command: impl Fn(oneshot::Sender<()>) -> Command) {
         let mut answers = Vec::with_capacity(self.handles.len());
         for handle in &self.handles {
             let (done, answer) = oneshot::channel();
-            let _ = handle.commands.send(Command::Unlisten(id, done)).await;
+            let _ = handle.commands.send(command(done)).await;
             answers.push(answer);
         }
         for answer in answers {
@@ -141,23 +164,41 @@ fn work(runtime: &LocalRuntime, shared: Shared, mut commands: mpsc::Receiver<Com
         log: shared.log,
     });
     runtime.block_on(async {
-        let mut accepting: HashMap<u64, AbortHandle> = HashMap::new();
+        let mut tasks: HashMap<u64, AbortHandle> = HashMap::new();
+        let mut lanes: HashMap<u64, Rc<Lane>> = HashMap::new();
         while let Some(command) = commands.recv().await {
             match command {
                 Command::Listen(id, listener) => {
-                    let task = tokio::task::spawn_local(accept(
-                        Rc::clone(&worker),
-                        listener,
-                        Arc::clone(&shared.places),
-                    ));
-                    accepting.insert(id, task.abort_handle());
+                    let places = Arc::clone(&shared.places);
+                    let task = accept(Rc::clone(&worker), listener, places);
+                    tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
+                }
+                Command::Receive(id, receiver) => {
+                    let places = Arc::clone(&shared.places);
+                    match Lane::new(Rc::clone(&worker), places, receiver) {
+                        Ok(lane) => {
+                            let task = Rc::clone(&lane).receive_all();
+                            tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
+                            lanes.insert(id, lane);
+                        }
+                        Err(error) => {
+                            worker.log.error(Event::new("datagrams-failed").field("error", &error));
+                        }
+                    }
                 }
                 Command::Unlisten(id, done) => {
-                    if let Some(task) = accepting.remove(&id) {
-                        // It is not running: it would be on this thread.
-                        task.abort();
-                    }
+                    // It is not running: it would be on this thread.
+                    tasks.remove(&id).as_ref().map(AbortHandle::abort);
+                    lanes.remove(&id);
                     // Who asked may be gone.
+                    let _ = done.send(());
+                }
+                Command::Finish(id, done) => {
+                    tasks.remove(&id).as_ref().map(AbortHandle::abort);
+                    if let Some(lane) = lanes.remove(&id) {
+                        lane.drain();
+                        tokio::task::spawn_local(lane.finish());
+                    }
                     let _ = done.send(());
                 }
             }
@@ -168,8 +209,13 @@ fn work(runtime: &LocalRuntime, shared: Shared, mut commands: mpsc::Receiver<Com
 async fn accept(worker: Rc<Worker>, listener: Arc<Listener>, places: Arc<Semaphore>) {
     let log = worker.log.clone();
     let address = listener.address.clone();
-    let serve = |arrival| {
-        stream::start(&worker, arrival);
+    let source = listener.source.clone();
+    let serve = |arrival: Arrival| match &source {
+        Source::Captured(_, names) if arrival.flow.remote.port() == Some(dns::PORT) => {
+            let names = Arc::clone(names);
+            tokio::task::spawn_local(async move { dns::stream::serve(&names, arrival).await });
+        }
+        _ => stream::start(&worker, arrival),
     };
     if let Err(error) = intercept::accept_all(listener, places, log.clone(), serve).await {
         log.error(Event::new("listener-failed").field("listen", &address).field("error", &error));

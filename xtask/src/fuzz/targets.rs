@@ -5,8 +5,10 @@
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tacit_core::dns;
+use tacit_core::icmp;
 use tacit_core::policy;
 use tacit_core::proxy_protocol::{self, ProxyError};
 use tacit_core::record::{self, ContentType, KeyRefused, Open, Opener, Protection, Seal, Sealer};
@@ -50,6 +52,27 @@ pub(crate) const TARGETS: &[Target] = &[
         seeds: dns_seeds,
         smoke_runs: PARSER_RUNS,
         words: &[b"\x07example", b"\xc0\x0c", b"\0\x01\0\x01", b"\0\x05\0\x01", b"\0\x1c"],
+    },
+    Target {
+        name: "dns-stream",
+        run: dns_stream,
+        seeds: dns_stream_seeds,
+        smoke_runs: PARSER_RUNS,
+        words: &[b"\0\x0c", b"\0\x1d", b"\xff\xff"],
+    },
+    Target {
+        name: "dns-files",
+        run: dns_files,
+        seeds: dns_files_seeds,
+        smoke_runs: PARSER_RUNS,
+        words: &[b"nameserver ", b"search ", b"\n", b"#", b"%", b"::1", b"10.0.0.1 "],
+    },
+    Target {
+        name: "icmp",
+        run: icmp,
+        seeds: icmp_seeds,
+        smoke_runs: PARSER_RUNS,
+        words: &[b"\x03\x04", b"\x02\0\x01", b"\x0b\0", b"\x01\x04\x01"],
     },
     Target {
         name: "policy",
@@ -120,14 +143,86 @@ pub(crate) const CANARY: Target = Target {
     words: &[b"?!"],
 };
 
-/// A message as a query, and as the answer to the question it holds.
+/// A message as a query, and as the answer to the question it holds or to another one.
 fn dns(input: &[u8]) -> u64 {
     let question = dns::question(input).ok();
     let refused = dns::refuse(input, dns::Refusal::Refused);
-    assert!(question.is_none() || refused.is_ok(), "a question that cannot be refused");
-    let asked = dns::Question { name: "db.example".into(), asks_address: true };
+    assert!(question.is_none() || refused.is_some(), "a question that cannot be refused");
+    if let (Some(question), Some(refused)) = (&question, &refused) {
+        assert!(dns::is_answer_to(refused, input) && dns::is_refusal(refused));
+        // Of a type that the reader of answers does not know, it is none.
+        assert!(dns::answers(refused, question).map_or(true, |found| found.is_empty()));
+    }
+    let asked = dns::Question { name: "db.example".into(), kind: 1, class: 1 };
     let answers = dns::answers(input, &asked).map(|answers| answers.len());
-    outcome(&(question.map(|question| question.asks_address), refused.is_ok(), answers.ok()))
+    let kind = question.map(|question| question.kind);
+    outcome(&(kind, refused.is_some(), answers.ok(), dns::is_truncated(input)))
+}
+
+/// What a program sends over TCP: messages, one behind the other.
+fn dns_stream(input: &[u8]) -> u64 {
+    let (mut rest, mut messages) = (input, 0_u32);
+    loop {
+        match dns::next_message(rest) {
+            Ok(Some((message, consumed))) => {
+                assert_eq!(dns::framed(message).as_deref(), rest.get(..consumed));
+                rest = rest.get(consumed..).unwrap_or_default();
+                messages += 1;
+            }
+            other => return outcome(&(messages, other.is_err())),
+        }
+    }
+}
+
+/// The two files that say which names there are and whom to ask.
+fn dns_files(input: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(input);
+    let hosts = dns::hosts(&text);
+    assert!(hosts.len() <= dns::HOSTS_MAX && hosts.iter().all(|(_, name)| !name.contains(' ')));
+    let read = dns::Configuration::read(&text);
+    assert!((1..=dns::NAMESERVERS_MAX).contains(&read.nameservers.len()));
+    outcome(&(hosts.len(), read.nameservers.len(), read.search.len()))
+}
+
+/// The first bytes choose what happened to a datagram, the rest is what a program sent.
+fn icmp(input: &[u8]) -> u64 {
+    let Some((&[kind, code, v6, a, b], payload)) = input.split_first_chunk::<5>() else { return 0 };
+    let (program, server): (IpAddr, IpAddr) = match v6 & 1 {
+        0 => (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::BROADCAST.into()),
+        _ => (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::from([0xff; 16]).into()),
+    };
+    let info = u32::from_be_bytes([0, 0, a, b]);
+    let read = |kind, code| match v6 & 1 {
+        0 => icmp::Cause::from_icmp(kind, code, info),
+        _ => icmp::Cause::from_icmpv6(kind, code, info),
+    };
+    let Some(cause) = read(kind, code) else { return 1 };
+    let sent = icmp::Sent {
+        source: SocketAddr::new(program, u16::from(a)),
+        destination: SocketAddr::new(server, u16::from(b)),
+        payload,
+    };
+    let packet = icmp::error(cause, sent, server).unwrap_or_default();
+    assert!(packet.len() <= icmp::PACKET_BYTES_MAX);
+    let message = packet.get(if v6 & 1 == 0 { 20 } else { 40 }..).unwrap_or_default();
+    let again = message.first_chunk::<2>().and_then(|&[kind, code]| read(kind, code));
+    assert_eq!(again, Some(cause), "what is told reads back");
+    outcome(&(std::mem::discriminant(&cause), v6 & 1))
+}
+
+fn icmp_seeds() -> Vec<Vec<u8>> {
+    vec![b"\x03\x03\0\x05\0ping".to_vec(), b"\x01\x04\x01\x05\0ping".to_vec()]
+}
+
+fn dns_stream_seeds() -> Vec<Vec<u8>> {
+    dns_seeds().iter().filter_map(|message| dns::framed(message)).collect()
+}
+
+fn dns_files_seeds() -> Vec<Vec<u8>> {
+    vec![
+        b"127.0.0.1 localhost\n10.7.0.5 db.example db # it\n".to_vec(),
+        b"search a.example b.example\nnameserver fe80::1%eth0\nnameserver 127.0.0.53\n".to_vec(),
+    ]
 }
 
 fn dns_seeds() -> Vec<Vec<u8>> {

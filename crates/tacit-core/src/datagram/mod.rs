@@ -87,6 +87,22 @@ impl<F> Table<F> {
         self.flows.remove(key).map(|entry| entry.flow)
     }
 
+    /// The flow with these ends, which does not live longer by being looked at.
+    #[must_use]
+    pub fn flow(&self, key: &Key) -> Option<&F> {
+        self.flows.get(key).map(|entry| &entry.flow)
+    }
+
+    /// All of them, in no order.
+    pub fn flows(&self) -> impl Iterator<Item = &F> {
+        self.flows.values().map(|entry| &entry.flow)
+    }
+
+    /// Takes all of them out.
+    pub fn take_all(&mut self) -> Vec<F> {
+        self.flows.drain().map(|(_, entry)| entry.flow).collect()
+    }
+
     /// Takes out the flows that are over.
     pub fn expire(&mut self, now: Instant) -> Vec<(Key, F)> {
         let is_over = |entry: &mut Entry<F>| {
@@ -160,6 +176,8 @@ mod tests {
         assert_eq!(table.begin(key(3), 3, at(3)), Some(2));
         assert_eq!(table.begin(key(3), 4, at(3)), Some(3), "the same ends, another flow");
         assert_eq!((table.len(), table.end(&key(1))), (2, Some(1)));
+        assert_eq!((table.flow(&key(1)), table.flow(&key(3))), (None, Some(&4)));
+        assert_eq!((table.flows().count(), table.take_all(), table.len()), (1, vec![4], 0));
     }
 
     #[test]

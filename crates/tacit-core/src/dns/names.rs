@@ -1,4 +1,5 @@
-//! Which names an address has: what programs asked for, as long as the answers may be believed.
+//! Which names an address has: what programs asked for, as long as the answers may be believed, and
+//! what the host's own file says.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -11,9 +12,28 @@ pub const TTL_MIN: Duration = Duration::from_secs(60);
 /// The longest.
 pub const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
+/// Whether an address can be had by a name at all. Whoever answers DNS could otherwise lead a
+/// program to this host, this link, or to many at once: those are reached by their address alone.
+#[must_use]
+pub fn is_nameable(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => {
+            let [first, ..] = v4.octets();
+            !(first == 0 || v4.is_loopback() || v4.is_link_local() || first >= 224)
+        }
+        IpAddr::V6(v6) => {
+            // 0::/16 holds the unspecified, the loopback and the mapped addresses.
+            let first = v6.segments()[0];
+            !(first == 0 || v6.is_unicast_link_local() || v6.is_multicast())
+        }
+    }
+}
+
 /// A table of names by address.
 #[derive(Debug, Default)]
 pub struct Names {
+    /// From the host's file.
+    lasting: HashMap<IpAddr, Vec<String>>,
     by_address: HashMap<IpAddr, Vec<Entry>>,
     /// In order of arrival; entries that were renewed or forgotten since stay until they come up.
     order: VecDeque<(IpAddr, String)>,
@@ -26,8 +46,27 @@ struct Entry {
 }
 
 impl Names {
-    /// Remembers that `name` was given `address`; tells whether the pair is new.
+    /// Takes what the host's file says in place of what it said before; tells whether that is
+    /// another.
+    pub fn set_lasting(&mut self, pairs: impl IntoIterator<Item = (IpAddr, String)>) -> bool {
+        let mut lasting: HashMap<IpAddr, Vec<String>> = HashMap::new();
+        for (address, name) in pairs.into_iter().filter(|(address, _)| is_nameable(*address)) {
+            let names = lasting.entry(address.to_canonical()).or_default();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let is_news = lasting != self.lasting;
+        self.lasting = lasting;
+        is_news
+    }
+
+    /// Remembers that `name` was given `address`; tells whether the pair is new. An address that
+    /// [cannot be had by a name](is_nameable) is not remembered.
     pub fn record(&mut self, name: &str, address: IpAddr, ttl: Duration, now: Instant) -> bool {
+        if !is_nameable(address) {
+            return false;
+        }
         let until = now + ttl.clamp(TTL_MIN, TTL_MAX);
         let entries = self.by_address.entry(address.to_canonical()).or_default();
         entries.retain(|entry| entry.until > now || entry.name == name);
@@ -43,15 +82,20 @@ impl Names {
         true
     }
 
-    /// The names an address has now, the oldest first.
+    /// The names an address has now: those of the file, then those asked for, the oldest first.
     #[must_use]
     pub fn of(&self, address: IpAddr, now: Instant) -> Vec<String> {
+        let mut names = self.lasting.get(&address.to_canonical()).cloned().unwrap_or_default();
         let entries = self.by_address.get(&address.to_canonical());
-        let live = entries.into_iter().flatten().filter(|entry| entry.until > now);
-        live.map(|entry| entry.name.clone()).collect()
+        for entry in entries.into_iter().flatten().filter(|entry| entry.until > now) {
+            if !names.contains(&entry.name) {
+                names.push(entry.name.clone());
+            }
+        }
+        names
     }
 
-    /// Every name with each address it has now, and for how long more.
+    /// Every name that was asked for with each address it has now, and for how long more.
     #[must_use]
     pub fn all(&self, now: Instant) -> Vec<(String, IpAddr, Duration)> {
         let pairs = self.by_address.iter().flat_map(|(address, entries)| {
@@ -59,6 +103,16 @@ impl Names {
             live.map(|entry| (entry.name.clone(), *address, entry.until - now))
         });
         pairs.collect()
+    }
+
+    /// Every address with each name it has now, from the host's file or because it was asked for.
+    #[must_use]
+    pub fn pairs(&self, now: Instant) -> Vec<(IpAddr, String)> {
+        let asked = self.all(now).into_iter().map(|(name, address, _)| (address, name));
+        let lasting = self.lasting.iter();
+        let lasting =
+            lasting.flat_map(|(address, names)| names.iter().map(|name| (*address, name.clone())));
+        asked.chain(lasting).collect()
     }
 
     fn forget_oldest(&mut self) {
@@ -97,6 +151,47 @@ mod tests {
         let (mut names, now) = (Names::default(), Instant::now());
         names.record("v4.example", "::ffff:10.0.0.9".parse().unwrap(), TTL_MAX, now);
         assert_eq!(names.of(ip(9), now), ["v4.example"]);
+    }
+
+    #[test]
+    fn what_the_hosts_file_says_lasts_until_it_says_something_else() {
+        let (mut names, now) = (Names::default(), Instant::now());
+        let pairs = |last: u32| [(ip(last), "db".to_owned()), (ip(last), "db.example".to_owned())];
+        assert!(names.set_lasting(pairs(1)));
+        assert!(!names.set_lasting(pairs(1)), "no news");
+        names.record("db.example", ip(1), TTL_MIN, now);
+        assert_eq!(names.of(ip(1), now), ["db", "db.example"], "each once");
+        assert_eq!((names.all(now).len(), names.pairs(now).len()), (1, 3));
+        assert_eq!(names.of(ip(1), now + 2 * TTL_MAX), ["db", "db.example"]);
+        assert!(names.set_lasting(pairs(2)));
+        assert_eq!(names.of(ip(1), now), ["db.example"], "it was asked for too");
+        assert!(!names.set_lasting(
+            pairs(2).into_iter().chain([("127.0.0.1".parse().unwrap(), "localhost".to_owned())])
+        ));
+    }
+
+    #[test]
+    fn a_name_does_not_lead_to_this_host_or_this_link() {
+        let (mut names, now) = (Names::default(), Instant::now());
+        for no in [
+            "127.0.0.1",
+            "::1",
+            "169.254.169.254",
+            "fe80::1",
+            "0.0.0.0",
+            "::",
+            "224.0.0.1",
+            "255.255.255.255",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "::127.0.0.1",
+        ] {
+            assert!(!names.record("rebound.example", no.parse().unwrap(), TTL_MAX, now), "{no}");
+        }
+        assert!(names.all(now).is_empty());
+        for yes in ["10.0.0.1", "192.168.0.1", "fd00::1", "2001:db8::1", "::ffff:10.0.0.2"] {
+            assert!(names.record("there.example", yes.parse().unwrap(), TTL_MAX, now), "{yes}");
+        }
     }
 
     #[test]

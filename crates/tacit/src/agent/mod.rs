@@ -37,6 +37,8 @@ use tokio::time::Instant;
 
 use crate::control::server::{self, Asked, Reply};
 use crate::control::{Display, Request, display};
+use crate::dns::Resolvers;
+use crate::dns::hosts::Hosts;
 use crate::live::Live;
 use crate::log::{Event, Format, Log};
 use crate::stream::connection::Table;
@@ -135,6 +137,8 @@ struct Agent {
     keeper: Option<Keeper>,
     runs: Runs,
     runs_made: u64,
+    resolvers: Arc<Resolvers>,
+    hosts: Hosts,
     run_events: mpsc::Sender<RunEvent>,
     /// Connections of launchers whose runs a successor has.
     departed: Vec<OwnedFd>,
@@ -199,6 +203,7 @@ impl Agent {
                 .field("listeners", &listeners.len())
                 .field("workers", &workers.count()),
         );
+        let resolvers = Arc::new(Resolvers::new(&options.resolvers));
         let mut agent = Self {
             listeners_made: listeners.len() as u64,
             options,
@@ -219,6 +224,8 @@ impl Agent {
             keeper,
             runs: Runs::new(),
             runs_made: 0,
+            resolvers,
+            hosts: Hosts::default(),
             run_events,
             departed: Vec::new(),
         };
@@ -260,7 +267,10 @@ impl Agent {
                     let _ = back.send(reply);
                 }
                 Some(event) = run_events.recv() => self.take_run_event(event).await,
-                _ = files.tick() => self.refresh_materials(),
+                _ = files.tick() => {
+                    self.refresh_materials();
+                    self.refresh_hosts().await;
+                }
                 _ = windows.tick(), if self.live.load().has_windows => {
                     self.follow_windows(&mut open_windows).await;
                 }

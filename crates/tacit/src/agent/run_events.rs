@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::listeners::{ListenError, Opened, Wanted};
 use super::runs::{
-    self, Enrolled, Reserved, Resolvers, Resumed, RunEvent, RunSockets, RunState, Surroundings,
+    self, Enrolled, Reserved, Resumed, RunEvent, RunSockets, RunState, Surroundings,
 };
 use super::{Agent, AgentError, Drain, Options, takeover};
 use crate::address;
@@ -134,12 +134,14 @@ impl Agent {
         let user = address::user_name(uid);
         let claimed = uid != process::effective_user();
         let (id, events, log) = (self.runs_made, self.run_events.clone(), self.log.clone());
-        let (live, resolvers) = (Arc::clone(&self.live), Resolvers::new(&self.options.resolvers));
+        let (live, resolvers) = (Arc::clone(&self.live), Arc::clone(&self.resolvers));
+        let hosts = self.hosts.pairs();
         let control = self.congestion_control.clone();
         tokio::task::spawn_local(async move {
             let around = Surroundings {
                 live: &live,
                 resolvers: &resolvers,
+                hosts: &hosts,
                 congestion_control: control.as_deref(),
                 log: &log,
                 events: &events,
@@ -202,13 +204,18 @@ impl Agent {
         Ok(())
     }
 
-    /// Has the workers accept a run's connections.
+    /// Has the workers accept a run's connections and receive its datagrams.
     async fn take_run(&mut self, mut enrolled: Enrolled, reserved: Vec<Reserved>) -> u64 {
         enrolled.inbound.take(reserved, &enrolled.run, &self.live.load().policy);
         for (number, listener) in &mut enrolled.listeners {
             self.listeners_made += 1;
             *number = self.listeners_made;
             self.workers.listen(*number, listener).await;
+        }
+        for (number, receiver) in &mut enrolled.receivers {
+            self.listeners_made += 1;
+            *number = self.listeners_made;
+            self.workers.receive(*number, receiver).await;
         }
         let run = &enrolled.run;
         self.log.info(Event::new("run-began").field("run", &run.name).field("pid", &run.pid));
@@ -224,6 +231,9 @@ impl Agent {
 
     async fn end_run(&mut self, id: u64) {
         let Some(mut enrolled) = self.runs.remove(&id) else { return };
+        for (number, _) in &enrolled.receivers {
+            self.workers.finish(*number).await;
+        }
         self.unlisten_run(&mut enrolled).await;
         self.log.info(Event::new("run-ended").field("run", &enrolled.run.name));
         if self.options.private {
@@ -241,10 +251,18 @@ impl Agent {
     }
 
     pub(super) async fn unlisten_run(&self, enrolled: &mut Enrolled) {
-        for (number, _) in &enrolled.listeners {
-            self.workers.unlisten(*number).await;
+        let listeners = enrolled.listeners.iter().map(|(number, _)| *number);
+        for number in listeners.chain(enrolled.receivers.iter().map(|(number, _)| *number)) {
+            self.workers.unlisten(number).await;
         }
         enrolled.inbound.unlisten(&self.workers).await;
+    }
+
+    /// Has every run follow the host's file of names, if it has changed.
+    pub(super) async fn refresh_hosts(&mut self) {
+        if self.hosts.read_again() {
+            self.capture_anew().await;
+        }
     }
 
     /// Has every run follow the installed policy; addresses that lead in from now on go to the
@@ -260,8 +278,9 @@ impl Agent {
     }
 
     async fn capture_anew(&self) {
+        let hosts = self.hosts.pairs();
         for enrolled in self.runs.values() {
-            if let Err(error) = enrolled.follow_policy().await {
+            if let Err(error) = enrolled.follow(&hosts).await {
                 self.log.error(
                     Event::new("capture-failed")
                         .field("run", &enrolled.run.name)
@@ -305,13 +324,14 @@ impl Agent {
     /// Goes on with a run of the agent before this one.
     pub(super) async fn resume_run(&mut self, state: RunState, sockets: Vec<OwnedFd>) {
         let id = state.id;
-        let resolvers = Resolvers::new(&self.options.resolvers);
+        let hosts = self.hosts.pairs();
         let resumed = async {
             let Resumed { run, connection, sockets, inbound } = state.resume(sockets)?;
             let stream = adopt(connection.try_clone()?.into())?;
             let around = Surroundings {
                 live: &self.live,
-                resolvers: &resolvers,
+                resolvers: &self.resolvers,
+                hosts: &hosts,
                 congestion_control: self.congestion_control.as_deref(),
                 log: &self.log,
                 events: &self.run_events,

@@ -96,6 +96,7 @@ fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&Owne
         "rule": record.rule.name(),
         "run": run(record, owner),
         "role": role(&record.rule),
+        "protocol": record.protocol,
         "path": "relay",
         "state": if record.is_open() { "open" } else { "setting-up" },
         "policy": if live.is_current(&record.rule) { "current" } else { "stale" },

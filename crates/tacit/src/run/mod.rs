@@ -1,6 +1,7 @@
 //! A run as the data path knows it: whose connections these are, what names their addresses have,
 //! and whom to ask for what can only be done inside.
 
+pub mod capture;
 pub mod line;
 pub mod protocol;
 
@@ -55,7 +56,18 @@ impl Run {
         self.lock().record(name, address, ttl, Instant::now())
     }
 
-    /// Every name with each address it has now, and for how long more.
+    /// Takes what the host's own file says of names.
+    pub fn set_lasting(&self, pairs: impl IntoIterator<Item = (IpAddr, String)>) {
+        self.lock().set_lasting(pairs);
+    }
+
+    /// Every address with each name it has now.
+    #[must_use]
+    pub fn named(&self) -> Vec<(IpAddr, String)> {
+        self.lock().pairs(Instant::now())
+    }
+
+    /// Every name that was asked for with each address it has now, and for how long more.
     #[must_use]
     pub fn learnt(&self) -> Vec<(String, IpAddr, Duration)> {
         self.lock().all(Instant::now())

@@ -1,26 +1,34 @@
 //! Stage 5, account: what became of a connection is logged and counted.
 
+use std::fmt::Display;
+
 use crate::live::LiveAction;
 use crate::log::{Event, Log, Outcome};
 use crate::tls::failure::describe_alert_number;
 use crate::tls::verify::identity;
 use crate::tls::{PeerCheck, Role, SessionError};
 
-use super::connection::{Connection, Denied, Record};
+use super::connection::{Connection, Denied, Record, Refused};
 use super::intercept::Arrival;
 use super::relay::{End, Finished};
 use super::secure::Failure;
 
 /// A connection was refused by policy.
 pub fn denied(log: &Log, denied: &Denied) {
-    let rule = denied.rule.as_ref();
+    refused(log, &denied.refused);
+}
+
+/// A connection or a flow of datagrams was refused by policy.
+pub fn refused(log: &Log, refused: &Refused) {
+    let Refused { rule, local, remote } = refused;
+    let rule = rule.as_ref();
     if let Some(rule) = rule {
         rule.counters.count_hit();
     }
     let event = Event::new("denied")
         .field("rule", &rule.map_or("none matches", |rule| rule.name()))
-        .field("local", &denied.local)
-        .field("remote", &denied.remote);
+        .field("local", local)
+        .field("remote", remote);
     if rule.is_none_or(|rule| rule.rule.log) {
         log.info(event.clone());
     }
@@ -79,15 +87,26 @@ pub fn opened(log: &Log, connection: &Connection) {
 pub fn settle(log: &Log, finished: &Finished) {
     let Finished { connection, end } = finished;
     let record = connection.record();
-    let event = about("closed", record)
-        .field("bytes-in", &record.sent_bytes())
-        .field("bytes-out", &record.received_bytes())
-        .field("end", &end_of(end, record));
+    let event = closed(record).field("end", &end_of(end, record));
     match end {
         End::Session(_) => log.warn(event),
         _ if record.rule.rule.log => log.info(event),
         _ => {}
     }
+}
+
+/// A flow of datagrams ended.
+pub fn flow_ended(log: &Log, connection: &Connection, end: &impl Display) {
+    let record = connection.record();
+    if record.rule.rule.log {
+        log.info(closed(record).field("end", end));
+    }
+}
+
+fn closed(record: &Record) -> Event {
+    about("closed", record)
+        .field("bytes-in", &record.sent_bytes())
+        .field("bytes-out", &record.received_bytes())
 }
 
 /// How it ended; an alert of the peer with its next step. A TLS 1.3 server refuses a client's

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::SystemTime;
 
-use tacit_core::flow::{Address, Direction};
+use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::live::{Live, LiveRule};
@@ -60,6 +60,8 @@ pub struct Record {
     pub id: u64,
     /// The rule it opened with.
     pub rule: Arc<LiveRule>,
+    /// Streams or datagrams.
+    pub protocol: Protocol,
     /// When it was accepted.
     pub since: SystemTime,
     /// Where it arrived.
@@ -193,12 +195,11 @@ impl Connection {
                 Arc::clone(rule)
             }
             denied => {
-                let rule = denied.map(Arc::clone);
                 leg.set_clear(true);
-                return Err(Denied { rule, local: flow.local, remote: flow.remote, leg });
+                return Err(Denied { refused: Refused::new(denied, flow), leg });
             }
         };
-        rule.counters.count_hit();
+        let protocol = flow.protocol;
         let (proxied, remote, early) = match claim.map(|claim| *claim) {
             None => (None, flow.remote, None),
             Some(Claim { proxy, target, early }) => {
@@ -207,17 +208,54 @@ impl Connection {
                 (proxied, proxy, Some(early.into_boxed_slice()))
             }
         };
+        let accepted_is_clear = !matches!(rule.action, LiveAction::TlsServer(_));
+        leg.set_clear(accepted_is_clear);
+        let is_inbound = flow.direction == Direction::Inbound;
+        let run = run.map(|run| Box::new(OfRun { run, is_inbound, names: flow.remote_names }));
+        let start = Start { rule, protocol, local: flow.local, remote, proxied, run };
+        let connection = Self::enter(table, start, accepted_is_clear, place);
+        Ok(Admitted { connection, leg, early })
+    }
+
+    /// Gives a flow of datagrams its rule.
+    ///
+    /// # Errors
+    /// No rule matches, or the one that does is no permit.
+    pub fn of_datagrams(
+        live: &Live,
+        table: &Arc<Table>,
+        flow: Flow,
+        run: &Arc<Run>,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Self, Refused> {
+        use crate::live::LiveAction;
+        let rule = match live.lookup(&flow) {
+            Some(rule) if matches!(rule.action, LiveAction::Permit) => Arc::clone(rule),
+            denied => return Err(Refused::new(denied, flow)),
+        };
+        let Flow { protocol, local, remote, remote_names: names, .. } = flow;
+        let run = Some(Box::new(OfRun { run: Arc::clone(run), is_inbound: false, names }));
+        let start = Start { rule, protocol, local, remote, proxied: None, run };
+        Ok(Self::enter(table, start, true, place))
+    }
+
+    fn enter(
+        table: &Arc<Table>,
+        start: Start,
+        accepted_is_clear: bool,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        let Start { rule, protocol, local, remote, proxied, run } = start;
+        rule.counters.count_hit();
         let record = Arc::new(Record {
             id: table.last_id.fetch_add(1, Ordering::Relaxed) + 1,
             rule,
+            protocol,
             since: SystemTime::now(),
-            local: flow.local,
+            local,
             remote,
             proxied,
-            run: run.map(|run| {
-                let is_inbound = flow.direction == Direction::Inbound;
-                Box::new(OfRun { run, is_inbound, names: flow.remote_names })
-            }),
+            run,
             legs: OnceLock::new(),
             tls: OnceLock::new(),
             open: AtomicBool::new(false),
@@ -226,12 +264,8 @@ impl Connection {
             rekeys: AtomicU32::new(0),
             closing: Notify::new(),
         });
-        let accepted_is_clear = !matches!(record.rule.action, LiveAction::TlsServer(_));
-        leg.set_clear(accepted_is_clear);
         table.records.pin().insert(record.id, Arc::clone(&record));
-        let table = Arc::clone(table);
-        let connection = Self { record, table, accepted_is_clear, _place: place };
-        Ok(Admitted { connection, leg, early })
+        Self { record, table: Arc::clone(table), accepted_is_clear, _place: place }
     }
 
     /// What displays see of it.
@@ -288,12 +322,35 @@ pub struct Admitted {
 /// A connection that no rule permits. Dropping the leg resets it.
 #[derive(Debug)]
 pub struct Denied {
+    /// What was refused.
+    pub refused: Refused,
+    /// The socket.
+    pub leg: Leg,
+}
+
+/// What no rule permits.
+#[derive(Debug)]
+pub struct Refused {
     /// The rule that denies; `None`: no rule matched.
     pub rule: Option<Arc<LiveRule>>,
     /// Where it arrived.
     pub local: Address,
-    /// Who connected.
+    /// Who connected, or where it was to go.
     pub remote: Address,
-    /// The socket.
-    pub leg: Leg,
+}
+
+impl Refused {
+    fn new(rule: Option<&Arc<LiveRule>>, flow: Flow) -> Self {
+        Self { rule: rule.map(Arc::clone), local: flow.local, remote: flow.remote }
+    }
+}
+
+/// What a connection begins with.
+struct Start {
+    rule: Arc<LiveRule>,
+    protocol: Protocol,
+    local: Address,
+    remote: Address,
+    proxied: Option<Box<Proxied>>,
+    run: Option<Box<OfRun>>,
 }

@@ -23,6 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::address;
 use crate::clock;
+use crate::dns::Forwarder;
 use crate::log::{Event, Log};
 use crate::run::Run;
 
@@ -51,8 +52,8 @@ pub struct Listener {
 pub enum Source {
     /// Clients of a rule of the fixed form.
     Fixed,
-    /// A run's programs: what they open is captured.
-    Captured(Arc<Run>),
+    /// A run's programs: what they open is captured, and names are answered by the forwarder.
+    Captured(Arc<Run>, Arc<Forwarder>),
     /// Clients of a run's programs.
     Inbound(Arc<Run>),
 }
@@ -61,7 +62,7 @@ impl Source {
     fn run(&self) -> Option<&Arc<Run>> {
         match self {
             Self::Fixed => None,
-            Self::Captured(run) | Self::Inbound(run) => Some(run),
+            Self::Captured(run, _) | Self::Inbound(run) => Some(run),
         }
     }
 }
@@ -207,7 +208,7 @@ fn arrival(
     let peer = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
     let flow = match &listener.source {
         Source::Fixed => accepted(listener, &socket, peer)?,
-        Source::Captured(run) => captured(run, &socket, peer)?,
+        Source::Captured(run, _) => captured(run, &socket, peer)?,
         Source::Inbound(run) => {
             let user = Some(run.user.clone());
             Flow { user, ..accepted(listener, &socket, peer)? }

@@ -39,8 +39,8 @@ impl Enrolled {
     pub(in crate::agent) async fn hand_over(&self) -> io::Result<(RunState, Vec<OwnedFd>)> {
         let line = self.run.line.another().await?;
         let mut sockets = vec![self.connection.try_clone()?, line];
-        for (((_, tcp), udp), raw) in self.listeners.iter().zip(&self.udp).zip(&self.raw) {
-            for socket in [&tcp.socket, udp, raw] {
+        for ((_, tcp), (_, udp)) in self.listeners.iter().zip(&self.receivers) {
+            for socket in [&tcp.socket, &udp.socket, &udp.raw] {
                 sockets.push(socket.as_fd().try_clone_to_owned()?);
             }
         }

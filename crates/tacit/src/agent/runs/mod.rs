@@ -2,8 +2,6 @@
 //!
 //! ```text
 //!   enrol     launchers come and go
-//!   capture   the kernel's sets follow policy and names
-//!   dns       queries are answered, names are learnt
 //!   inbound   addresses outside are open while a program listens inside
 //!   handover  a successor goes on with a run where this agent stopped
 //! ```
@@ -11,14 +9,13 @@
 //! A run lives as long as its launcher's connection. Everything that is learnt about a run stays
 //! with the run.
 
-mod capture;
-mod dns;
 mod enrol;
 mod handover;
 mod inbound;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -29,15 +26,16 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::address;
+use crate::datagram::Receiver;
+use crate::dns::{Forwarder, Resolvers};
 use crate::live::Live;
 use crate::log::Log;
 use crate::run::Run;
+use crate::run::capture::Capture;
 use crate::stream::intercept::{Listener, Source};
 
-use capture::Capture;
 use inbound::Inbound;
 
-pub(super) use dns::Resolvers;
 pub(super) use enrol::{EVENTS_MAX, RunEvent, RunSockets, accept_launchers, follow, welcome};
 pub(super) use handover::{Resumed, RunState};
 pub(super) use inbound::{Reserved, reserve_missing};
@@ -47,13 +45,14 @@ pub(super) struct Enrolled {
     pub(super) run: Arc<Run>,
     /// What workers accept on, by the number they know it by.
     pub(super) listeners: Vec<(u64, Arc<Listener>)>,
-    udp: Vec<Arc<OwnedFd>>,
-    raw: Vec<Arc<OwnedFd>>,
+    /// Where a worker receives datagrams, likewise.
+    pub(super) receivers: Vec<(u64, Arc<Receiver>)>,
     /// The launcher's connection.
     connection: OwnedFd,
     capture: Arc<Capture>,
     pub(super) inbound: Inbound,
-    tasks: Vec<JoinHandle<()>>,
+    /// Follows the ports that programs listen on.
+    watching: JoinHandle<()>,
 }
 
 impl Drop for Enrolled {
@@ -65,14 +64,15 @@ impl Drop for Enrolled {
 /// What of the agent its runs use.
 pub(super) struct Surroundings<'a> {
     pub(super) live: &'a Arc<ArcSwap<Live>>,
-    pub(super) resolvers: &'a Resolvers,
+    pub(super) resolvers: &'a Arc<Resolvers>,
+    pub(super) hosts: &'a [(IpAddr, String)],
     pub(super) congestion_control: Option<&'a str>,
     pub(super) log: &'a Log,
     pub(super) events: &'a mpsc::Sender<RunEvent>,
 }
 
 impl Enrolled {
-    /// Takes a run in: captures what the policy lets through, and answers its DNS.
+    /// Takes a run in: captures what the policy lets through.
     ///
     /// # Errors
     /// The kernel refuses the sets or a socket.
@@ -85,8 +85,15 @@ impl Enrolled {
         let RunSockets { tcp, udp, raw, line: _ } = sockets;
         let capture = Capture::new(Arc::clone(&run), Arc::clone(around.live), around.log.clone());
         let capture = Arc::new(capture);
+        capture.take_hosts(around.hosts);
         capture.give_families().await?;
         capture.follow().await?;
+        let names = Arc::new(Forwarder::new(
+            Arc::clone(around.live),
+            Arc::clone(&capture),
+            Arc::clone(around.resolvers),
+            around.log.clone(),
+        ));
         let options = socket::StreamOptions {
             congestion_control: around.congestion_control.map(str::to_owned),
             reset_on_exit: true,
@@ -95,32 +102,28 @@ impl Enrolled {
         for socket in tcp {
             socket::adopt(socket.as_fd(), &options)?;
             let address = address::from_socket(&socket::local_address(socket.as_fd())?);
-            let (socket, source) = (Arc::new(socket), Source::Captured(Arc::clone(&run)));
-            listeners.push((0, Arc::new(Listener { address, socket, clear: true, source })));
+            let source = Source::Captured(Arc::clone(&run), Arc::clone(&names));
+            let listener = Listener { address, socket: Arc::new(socket), clear: true, source };
+            listeners.push((0, Arc::new(listener)));
         }
-        let udp: Vec<_> = udp.into_iter().map(Arc::new).collect();
-        let raw: Vec<_> = raw.into_iter().map(Arc::new).collect();
-        let answer = |socket: &Arc<OwnedFd>| {
-            let forwarder = dns::Forwarder {
-                live: Arc::clone(around.live),
-                capture: Arc::clone(&capture),
-                resolvers: around.resolvers.clone(),
-                log: around.log.clone(),
-            };
-            tokio::task::spawn_local(dns::answer_all(forwarder, Arc::clone(socket)))
+        let receiver = |(socket, raw): (OwnedFd, OwnedFd)| {
+            let (socket, raw) = (Arc::new(socket), Arc::new(raw));
+            let (run, names) = (Arc::clone(&run), Arc::clone(&names));
+            (0, Arc::new(Receiver { socket, raw, run, names }))
         };
-        let mut tasks: Vec<_> = udp.iter().map(answer).collect();
+        let receivers = udp.into_iter().zip(raw).map(receiver).collect();
         let (live, events) = (Arc::clone(around.live), around.events.clone());
-        tasks.push(tokio::task::spawn_local(inbound::watch(Arc::clone(&run), live, events)));
+        let watching = tokio::task::spawn_local(inbound::watch(Arc::clone(&run), live, events));
         let inbound = Inbound::default();
-        Ok(Self { run, listeners, udp, raw, connection, capture, inbound, tasks })
+        Ok(Self { run, listeners, receivers, connection, capture, inbound, watching })
     }
 
-    /// Follows a new policy.
+    /// Follows a new policy, or what the host's file says of names now.
     ///
     /// # Errors
     /// The kernel refuses the sets.
-    pub(super) async fn follow_policy(&self) -> io::Result<()> {
+    pub(super) async fn follow(&self, hosts: &[(IpAddr, String)]) -> io::Result<()> {
+        self.capture.take_hosts(hosts);
         self.capture.give_families().await?;
         self.capture.follow().await
     }
@@ -130,11 +133,9 @@ impl Enrolled {
         self.capture.count()
     }
 
-    /// Stops answering; what arrives waits in the sockets.
-    pub(super) fn stop(&mut self) {
-        for task in self.tasks.drain(..) {
-            task.abort();
-        }
+    /// Stops following; what arrives waits in the sockets.
+    pub(super) fn stop(&self) {
+        self.watching.abort();
     }
 }
 

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tacit_core::policy::{BOXES_MAX, Captured, Policy, captured};
+use tacit_core::policy::{BOXES_MAX, Captured, Policy, can_match_name, captured};
 use tokio::sync::Mutex;
 
 use crate::clock;
@@ -15,11 +15,11 @@ use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::run::Run;
 
-use super::inbound::listens;
-
 /// The kernel's sets of one run.
-pub(super) struct Capture {
-    pub(super) run: Arc<Run>,
+#[derive(Debug)]
+pub struct Capture {
+    /// Whose.
+    pub run: Arc<Run>,
     live: Arc<ArcSwap<Live>>,
     /// What the sets hold; `None` if that is not known.
     mirror: Mutex<Option<BTreeSet<Captured>>>,
@@ -27,25 +27,41 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    pub(super) fn new(run: Arc<Run>, live: Arc<ArcSwap<Live>>, log: Log) -> Self {
+    /// Sets of which nothing is known yet.
+    #[must_use]
+    pub fn new(run: Arc<Run>, live: Arc<ArcSwap<Live>>, log: Log) -> Self {
         Self { run, live, mirror: Mutex::default(), log }
+    }
+
+    /// Takes those of the host's own names that some rule can match.
+    pub fn take_hosts(&self, pairs: &[(IpAddr, String)]) {
+        let (live, now) = (self.live.load(), clock::now_unix_s());
+        let known = pairs.iter().filter(|(_, name)| can_match_name(&live.policy, name, now));
+        self.run.set_lasting(known.cloned());
+    }
+
+    /// Whether some rule other than a deny can match what goes to that address.
+    #[must_use]
+    pub fn includes(&self, address: IpAddr) -> bool {
+        self.wanted().iter().any(|one| {
+            one.first.is_ipv6() == address.is_ipv6() && (one.first..=one.last).contains(&address)
+        })
+    }
+
+    fn wanted(&self) -> Vec<Captured> {
+        let named = self.run.named();
+        let named = named.iter().map(|(address, name)| (*address, name.as_str()));
+        captured(&self.live.load().policy, named, clock::now_unix_s())
     }
 
     /// Brings the kernel's sets to what policy and names ask for now.
     ///
     /// # Errors
     /// The kernel refuses the sets, or nobody inside can be asked.
-    pub(super) async fn follow(&self) -> io::Result<()> {
+    pub async fn follow(&self) -> io::Result<()> {
         // Held to the end: whoever comes later sees what this has done.
         let mut mirror = self.mirror.lock().await;
-        let learnt = self.run.learnt();
-        let learnt = learnt.iter().map(|(name, address, _)| (*address, name.as_str()));
-        let wanted: BTreeSet<Captured> =
-            captured(&self.live.load().policy, learnt, clock::now_unix_s())
-                .into_iter()
-                // Datagrams other than DNS are not carried: they are refused by the kernel.
-                .filter(|one| !one.udp)
-                .collect();
+        let wanted: BTreeSet<Captured> = self.wanted().into_iter().collect();
         if wanted.len() >= BOXES_MAX {
             let reason = "names and rules make more boxes than are captured at once: the rest is \
                           refused; write networks instead of many names";
@@ -69,7 +85,7 @@ impl Capture {
     }
 
     /// How many boxes are captured; `None` while that changes.
-    pub(super) fn count(&self) -> Option<usize> {
+    pub fn count(&self) -> Option<usize> {
         self.mirror.try_lock().ok()?.as_ref().map(BTreeSet::len)
     }
 
@@ -78,7 +94,7 @@ impl Capture {
     ///
     /// # Errors
     /// The kernel refuses them, or nobody inside can be asked.
-    pub(super) async fn give_families(&self) -> io::Result<()> {
+    pub async fn give_families(&self) -> io::Result<()> {
         let (v4, v6) = families(&self.live.load().policy);
         self.run.line.families(v4, v6).await
     }
@@ -97,7 +113,9 @@ fn families(policy: &Policy) -> (bool, bool) {
         note(address, is_routable(address));
     }
     // Who comes in from afar is to be answered.
-    for address in listens(policy).filter_map(|address| address.ip()) {
+    let inbound = policy.rules.iter().filter(|rule| rule.inbound.is_some());
+    let listens = inbound.flat_map(|rule| rule.listens());
+    for address in listens.filter_map(|address| address.ip()) {
         note(address, !address.is_loopback());
     }
     found

@@ -1,0 +1,191 @@
+//! What a response says: whether it answers the question, and which addresses it gives.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use simple_dns::rdata::RData;
+use simple_dns::{Name, Packet};
+
+use super::question::{Head, Question, push_label};
+use super::{DnsError, Refusal};
+
+/// Addresses taken from one answer.
+pub const ADDRESSES_MAX: usize = 64;
+/// Aliases followed from the question to its addresses.
+const ALIASES_MAX: usize = 16;
+
+/// An address that an answer gives to the name that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The address.
+    pub address: IpAddr,
+    /// How long it may be believed: the least along the chain of aliases.
+    pub ttl: Duration,
+}
+
+/// Whether a message is the response to this query: the same number, the same question.
+#[must_use]
+pub fn is_answer_to(response: &[u8], query: &[u8]) -> bool {
+    let (Ok(response), Ok(query)) = (Head::read(response), Head::read(query)) else {
+        return false;
+    };
+    response.flags & RESPONSE != 0 && response.id == query.id && response.question == query.question
+}
+
+/// Whether more was to be said than fitted (the TC flag).
+#[must_use]
+pub fn is_truncated(response: &[u8]) -> bool {
+    Head::read(response).is_ok_and(|head| head.flags & TRUNCATED != 0)
+}
+
+/// Whether the resolver could or would not answer, so that another one may.
+#[must_use]
+pub fn is_refusal(response: &[u8]) -> bool {
+    const NOT_IMPLEMENTED: u16 = 4;
+    let codes = [Refusal::ServerFailure as u16, NOT_IMPLEMENTED, Refusal::Refused as u16];
+    Head::read(response).is_ok_and(|head| codes.contains(&(head.flags & CODE)))
+}
+
+/// The addresses that a response gives to the name its question asks for, through aliases.
+///
+/// # Errors
+/// It is not a response, or one to another question.
+pub fn answers(response: &[u8], asked: &Question) -> Result<Vec<Answer>, DnsError> {
+    let head = Head::read(response)?;
+    if head.flags & RESPONSE == 0 || head.question != *asked {
+        return Err(DnsError::NotAQuestion);
+    }
+    let packet = Packet::parse(response).map_err(|_| DnsError::Malformed)?;
+    let mut found = Vec::new();
+    let (mut name, mut ttl_s) = (asked.name.clone(), u32::MAX);
+    for _ in 0..ALIASES_MAX {
+        let mut alias = None;
+        for record in packet.answers.iter().filter(|record| text(&record.name) == name) {
+            let ttl = Duration::from_secs(ttl_s.min(record.ttl).into());
+            let address = match &record.rdata {
+                RData::A(a) => IpAddr::from(a.address.to_be_bytes()),
+                RData::AAAA(aaaa) => IpAddr::from(aaaa.address.to_be_bytes()),
+                RData::CNAME(target) => {
+                    alias = Some((text(&target.0), ttl_s.min(record.ttl)));
+                    continue;
+                }
+                _ => continue,
+            };
+            if found.len() < ADDRESSES_MAX {
+                found.push(Answer { address, ttl });
+            }
+        }
+        match alias {
+            Some((next, least_s)) => (name, ttl_s) = (next, least_s),
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+fn text(name: &Name<'_>) -> String {
+    let mut text = String::new();
+    for label in name.as_bytes() {
+        if !text.is_empty() {
+            text.push('.');
+        }
+        push_label(&mut text, label);
+    }
+    text
+}
+
+const RESPONSE: u16 = 0x8000;
+const TRUNCATED: u16 = 0x0200;
+const CODE: u16 = 0x000f;
+
+#[cfg(test)]
+mod tests {
+    use super::super::question::question;
+    use super::super::testing::{query, response};
+    use super::super::{Refusal, refuse};
+    use super::*;
+    use proptest::prelude::*;
+    use simple_dns::TYPE;
+    use simple_dns::rdata::{A, AAAA, CNAME};
+
+    fn asked(name: &str) -> Question {
+        question(&query(name, TYPE::A)).unwrap()
+    }
+
+    #[test]
+    fn an_alias_gives_its_addresses_to_the_name_that_was_asked_for() {
+        let wire = response(
+            "www.example",
+            vec![
+                ("www.example", 300, RData::CNAME(CNAME(Name::new_unchecked("CDN.example")))),
+                ("cdn.example", 60, RData::A(A { address: 0x0a07_0005 })),
+                ("cdn.example", 900, RData::AAAA(AAAA { address: 0x2001_0db8 << 96 | 1 })),
+                ("other.example", 60, RData::A(A { address: 0x0a07_0006 })),
+            ],
+        );
+        let expected = [("10.7.0.5", 60), ("2001:db8::1", 300)].map(|(address, ttl_s)| Answer {
+            address: address.parse().unwrap(),
+            ttl: Duration::from_secs(ttl_s),
+        });
+        assert_eq!(answers(&wire, &asked("www.example")).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_loop_of_aliases_ends() {
+        let alias = |owner, target| (owner, 60, RData::CNAME(CNAME(Name::new_unchecked(target))));
+        let wire = response(
+            "a.example",
+            vec![alias("a.example", "b.example"), alias("b.example", "a.example")],
+        );
+        assert_eq!(answers(&wire, &asked("a.example")), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn only_the_answer_to_the_question_is_one() {
+        let wire = response("a.example", vec![("a.example", 60, RData::A(A { address: 1 }))]);
+        let query_a = query("a.example", TYPE::A);
+        assert!(is_answer_to(&wire, &query_a));
+        assert!(is_answer_to(&wire, &query("A.example", TYPE::A)), "resolvers may fold case");
+        for other in [query("b.example", TYPE::A), query("a.example", TYPE::AAAA)] {
+            assert!(!is_answer_to(&wire, &other));
+            let other = question(&other).unwrap();
+            assert_eq!(answers(&wire, &other), Err(DnsError::NotAQuestion));
+        }
+        let mut other_number = query_a.clone();
+        other_number[1] ^= 1;
+        assert!(!is_answer_to(&wire, &other_number));
+        assert!(!is_answer_to(&query_a, &query_a), "a query is no answer");
+        assert_eq!(answers(&query_a, &asked("a.example")), Err(DnsError::NotAQuestion));
+    }
+
+    #[test]
+    fn the_flags_of_a_response_are_read() {
+        let asked = query("a.example", TYPE::A);
+        let code = |why| is_refusal(&refuse(&asked, why).unwrap());
+        assert!(code(Refusal::Refused) && code(Refusal::ServerFailure));
+        assert!(!code(Refusal::NoSuchName) && !code(Refusal::NoRecords));
+        let mut cut = refuse(&asked, Refusal::NoRecords).unwrap();
+        assert!(!is_truncated(&cut));
+        cut[2] |= 2;
+        assert!(is_truncated(&cut));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = answers(&bytes, &Question { name: "a".into(), kind: 1, class: 1 });
+            let _ = is_answer_to(&bytes, &bytes);
+            let _ = (is_refusal(&bytes), is_truncated(&bytes));
+        }
+
+        #[test]
+        fn records_behind_the_question_never_panic(
+            records in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let mut wire = response("a.example", Vec::new());
+            wire[7] = 3;
+            wire.extend_from_slice(&records);
+            let _ = answers(&wire, &asked("a.example"));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `/etc/resolv.conf`: whom the host asks, and which domains programs try behind short names.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Name servers that are asked, as many as resolvers take.
+pub const NAMESERVERS_MAX: usize = 3;
+/// Search domains that are looked at.
+pub const SEARCH_MAX: usize = 32;
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// In order; the host itself where the file names none.
+    pub nameservers: Vec<Nameserver>,
+    /// Lower case, no final dot.
+    pub search: Vec<String>,
+}
+
+/// One name server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nameserver {
+    /// Its address.
+    pub address: IpAddr,
+    /// The interface behind `%`, by name or number: a link-local address means nothing without.
+    pub interface: Option<String>,
+}
+
+impl Configuration {
+    /// Reads the file's text; what is no known line is passed over, as resolvers do.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        let (mut nameservers, mut search) = (Vec::new(), Vec::new());
+        for line in text.lines() {
+            let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
+            match words.next() {
+                Some("nameserver") => nameservers.extend(words.next().and_then(nameserver)),
+                // The last such line holds.
+                Some("search" | "domain") => {
+                    let domains = words.map(|word| word.trim_end_matches('.').to_ascii_lowercase());
+                    search = domains.filter(|word| !word.is_empty()).take(SEARCH_MAX).collect();
+                }
+                _ => {}
+            }
+        }
+        nameservers.truncate(NAMESERVERS_MAX);
+        if nameservers.is_empty() {
+            let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            nameservers.push(Nameserver { address, interface: None });
+        }
+        Self { nameservers, search }
+    }
+}
+
+fn nameserver(text: &str) -> Option<Nameserver> {
+    let (address, interface) = match text.split_once('%') {
+        None => (text, None),
+        Some((address, interface)) => (address, Some(interface.to_owned())),
+    };
+    Some(Nameserver { address: address.parse().ok()?, interface })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_and_search_domains_are_read() {
+        let text = "# made by hand\n; and so\n\
+                    search old.example\n\
+                    nameserver 127.0.0.53\n\
+                    nameserver\tfe80::1%eth0 \n\
+                    nameserver nonsense\n\
+                    options ndots:5\n\
+                    search Default.svc.cluster.local svc.cluster.local.\n\
+                    nameserver ::1\n\
+                    nameserver 192.0.2.1\n";
+        let read = Configuration::read(text);
+        let server = |address: &str, interface: Option<&str>| Nameserver {
+            address: address.parse().unwrap(),
+            interface: interface.map(str::to_owned),
+        };
+        assert_eq!(
+            read.nameservers,
+            [server("127.0.0.53", None), server("fe80::1", Some("eth0")), server("::1", None)]
+        );
+        assert_eq!(read.search, ["default.svc.cluster.local", "svc.cluster.local"]);
+    }
+
+    #[test]
+    fn without_a_server_the_host_itself_is_asked() {
+        let read = Configuration::read("search example\n");
+        assert_eq!(read.nameservers.len(), 1);
+        assert_eq!(read.nameservers[0].address.to_string(), "127.0.0.1");
+    }
+}

@@ -1,0 +1,46 @@
+//! `/etc/hosts`: names that programs resolve without a question that anybody could hear.
+
+use std::net::IpAddr;
+
+/// Pairs of address and name that are taken from the file.
+pub const HOSTS_MAX: usize = 16_384;
+
+/// The pairs of the file's text, names in lower case without a final dot. Lines that say nothing
+/// of the kind are passed over, as resolvers do.
+#[must_use]
+pub fn hosts(text: &str) -> Vec<(IpAddr, String)> {
+    let lines = text.lines().filter_map(|line| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let address: IpAddr = words.next()?.parse().ok()?;
+        Some(words.map(move |name| (address, name.trim_end_matches('.').to_ascii_lowercase())))
+    });
+    lines.flatten().take(HOSTS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_of_a_line_has_its_address() {
+        let text = "# who is who\n\
+                    10.7.0.5  db.corp.example DB # the database\n\
+                    \t2001:db8::5\tdb.corp.example.\n\
+                    nonsense here\n\
+                    10.7.0.6\n\
+                    fe80::1%eth0 router\n";
+        let expected = [
+            ("10.7.0.5", "db.corp.example"),
+            ("10.7.0.5", "db"),
+            ("2001:db8::5", "db.corp.example"),
+        ]
+        .map(|(address, name)| (address.parse().unwrap(), name.to_owned()));
+        assert_eq!(hosts(text), expected);
+    }
+
+    #[test]
+    fn a_long_file_is_read_up_to_the_limit() {
+        let text = "10.7.0.5 a b c d e f g h\n".repeat(HOSTS_MAX);
+        assert_eq!(hosts(&text).len(), HOSTS_MAX);
+    }
+}

@@ -1,0 +1,26 @@
+//! Messages for tests.
+
+use simple_dns::rdata::RData;
+use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, ResourceRecord, TYPE};
+
+pub(super) fn query(name: &str, kind: TYPE) -> Vec<u8> {
+    let mut packet = Packet::new_query(7);
+    packet.set_flags(PacketFlag::RECURSION_DESIRED);
+    packet.questions.push(simple_dns::Question::new(
+        Name::new_unchecked(name),
+        kind.into(),
+        QCLASS::CLASS(CLASS::IN),
+        false,
+    ));
+    packet.build_bytes_vec().unwrap()
+}
+
+pub(super) fn response(name: &str, records: Vec<(&'static str, u32, RData<'static>)>) -> Vec<u8> {
+    let asked = query(name, TYPE::A);
+    let mut packet = Packet::parse(&asked).unwrap().into_reply();
+    for (owner, ttl, data) in records {
+        let owner = Name::new_unchecked(owner);
+        packet.answers.push(ResourceRecord::new(owner, CLASS::IN, ttl, data));
+    }
+    packet.build_bytes_vec().unwrap()
+}

@@ -1,0 +1,148 @@
+//! Which questions are forwarded, and how the others are answered.
+//!
+//! | question | answer |
+//! |---|---|
+//! | a name that some rule can match | the resolver's |
+//! | any other name, in a search domain | no such name: the program tries its next domain |
+//! | any other name | refused |
+//! | HTTPS, SVCB | no such records: the addresses they hint at would have no name |
+//! | an address, for its name (PTR) | the resolver's, if some rule can match the address |
+//! | whole zones, another class than the Internet's | refused |
+//!
+//! Names learnt backwards open nothing: only answers to A and AAAA questions are remembered.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Question, Refusal};
+
+/// What becomes of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A resolver is asked.
+    Forward,
+    /// Nobody is asked.
+    Refuse(Refusal),
+}
+
+/// Decides a question. `search` are the domains that programs try behind short names.
+pub fn verdict(
+    question: &Question,
+    search: &[String],
+    can_match_name: impl Fn(&str) -> bool,
+    can_match_address: impl Fn(IpAddr) -> bool,
+) -> Verdict {
+    let name = question.name.as_str();
+    if question.class != INTERNET || ZONE_TRANSFERS.contains(&question.kind) {
+        return Verdict::Refuse(Refusal::Refused);
+    }
+    if name.ends_with(REVERSE_V4) || name.ends_with(REVERSE_V6) {
+        return match address(name) {
+            Some(address) if can_match_address(address) => Verdict::Forward,
+            _ => Verdict::Refuse(Refusal::Refused),
+        };
+    }
+    if !can_match_name(name) {
+        let searched = search.iter().any(|domain| {
+            name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.'))
+        });
+        let refusal = if searched { Refusal::NoSuchName } else { Refusal::Refused };
+        return Verdict::Refuse(refusal);
+    }
+    if [HTTPS, SVCB].contains(&question.kind) {
+        return Verdict::Refuse(Refusal::NoRecords);
+    }
+    Verdict::Forward
+}
+
+/// The address that a name of the reverse tree stands for (RFC 1035, section 3.5; RFC 3596,
+/// section 2.5).
+fn address(name: &str) -> Option<IpAddr> {
+    if let Some(labels) = name.strip_suffix(REVERSE_V4) {
+        let mut octets = [0; 4];
+        let mut labels = labels.rsplit('.');
+        for octet in &mut octets {
+            *octet = labels.next()?.parse().ok()?;
+        }
+        return labels.next().is_none().then(|| Ipv4Addr::from(octets).into());
+    }
+    let (mut bits, mut count) = (0_u128, 0);
+    for label in name.strip_suffix(REVERSE_V6)?.rsplit('.') {
+        let digit = u128::from_str_radix(label, 16).ok().filter(|_| label.len() == 1)?;
+        (bits, count) = (bits << 4 | digit, count + 1);
+        if count > 32 {
+            return None;
+        }
+    }
+    (count == 32).then(|| Ipv6Addr::from_bits(bits).into())
+}
+
+const INTERNET: u16 = 1;
+const SVCB: u16 = 64;
+const HTTPS: u16 = 65;
+/// IXFR and AXFR.
+const ZONE_TRANSFERS: [u16; 2] = [251, 252];
+const REVERSE_V4: &str = ".in-addr.arpa";
+const REVERSE_V6: &str = ".ip6.arpa";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decide(name: &str, kind: u16) -> Verdict {
+        let question = Question { name: name.to_owned(), kind, class: 1 };
+        let search = ["svc.cluster.local".to_owned(), "example".to_owned()];
+        verdict(
+            &question,
+            &search,
+            |name| name == "db.example",
+            |address| address == IpAddr::from([10, 7, 0, 5]) || address.is_ipv6(),
+        )
+    }
+
+    const REFUSED: Verdict = Verdict::Refuse(Refusal::Refused);
+    const NO_SUCH_NAME: Verdict = Verdict::Refuse(Refusal::NoSuchName);
+    const NO_RECORDS: Verdict = Verdict::Refuse(Refusal::NoRecords);
+    const PTR: u16 = 12;
+
+    #[test]
+    fn names_that_a_rule_can_match_are_forwarded_whatever_the_type() {
+        for kind in [1, 28, 15, 16, 33, 255, 9999] {
+            assert_eq!(decide("db.example", kind), Verdict::Forward, "{kind}");
+            assert_eq!(decide("no.elsewhere", kind), REFUSED, "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_searches_goes_on_to_its_next_domain() {
+        assert_eq!(decide("db.example.svc.cluster.local", 1), NO_SUCH_NAME);
+        assert_eq!(decide("no.example", 1), NO_SUCH_NAME);
+        assert_eq!(decide("example", 1), REFUSED, "the domain itself was not searched");
+        assert_eq!(decide("noexample", 1), REFUSED);
+    }
+
+    #[test]
+    fn hints_at_addresses_are_left_out() {
+        assert_eq!([decide("db.example", 64), decide("db.example", 65)], [NO_RECORDS; 2]);
+    }
+
+    #[test]
+    fn zones_and_other_classes_are_refused() {
+        assert_eq!([decide("db.example", 251), decide("db.example", 252)], [REFUSED; 2]);
+        let chaos = Question { name: "db.example".into(), kind: 16, class: 3 };
+        assert_eq!(verdict(&chaos, &[], |_| true, |_| true), REFUSED);
+    }
+
+    #[test]
+    fn an_address_is_asked_for_backwards_if_a_rule_can_match_it() {
+        assert_eq!(decide("5.0.7.10.in-addr.arpa", PTR), Verdict::Forward);
+        for no in ["6.0.7.10.in-addr.arpa", "7.10.in-addr.arpa", "1.5.0.7.10.in-addr.arpa"] {
+            assert_eq!(decide(no, PTR), REFUSED, "{no}");
+        }
+        let six = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa";
+        assert_eq!(decide(six, PTR), Verdict::Forward);
+        assert_eq!(address(six), Some("2001:db8::1".parse().unwrap()));
+        assert_eq!(decide(&format!("1.{six}"), PTR), REFUSED);
+        assert_eq!(decide(&six[2..], PTR), REFUSED);
+        assert_eq!(decide(&six.replacen("1.", "+1.", 1), PTR), REFUSED);
+    }
+}

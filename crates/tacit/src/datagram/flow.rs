@@ -1,0 +1,326 @@
+//! One flow: two sockets, and what goes between them.
+
+use std::cell::{Cell, OnceCell};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tacit_core::datagram::Key;
+use tacit_core::flow::{Flow, Protocol};
+use tacit_core::icmp::{Cause, PACKET_BYTES_MAX};
+use tacit_sys::watch::{Watched, watch};
+use tacit_sys::{datagram, transparent};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFdReadyGuard;
+use tokio::sync::Notify;
+
+use super::receiver::Lane;
+use super::tell::{cause_of, cause_of_notice, tell};
+use super::{BATCH_MAX, Receiver};
+use crate::live::LiveAction;
+use crate::stream::account;
+use crate::stream::connection::Connection;
+use crate::stream::secure::Failure;
+
+/// Errors about earlier datagrams that are taken before a later one is given up.
+const NOTICES_MAX: usize = 16;
+/// How often a socket outside without room is tried.
+const ROOM_POLL: Duration = Duration::from_millis(1);
+/// Datagrams, or errors about those that were sent.
+const INCOMING: Interest = Interest::READABLE.add(Interest::ERROR);
+
+/// What carries a flow.
+#[derive(Debug)]
+pub(super) struct Carrier {
+    pub(super) key: Key,
+    /// What rules see of it.
+    flow: Flow,
+    connection: Connection,
+    /// The policy that permitted it last.
+    generation: Cell<u64>,
+    /// Outside.
+    dialled: Watched,
+    /// Inside; not from the beginning.
+    stand_in: OnceCell<Watched>,
+    over: Notify,
+}
+
+/// Why a flow ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// It was silent for too long, made room for another, or its run has ended.
+    Over,
+    /// An operator closed it.
+    Closed,
+    /// The program's socket is gone.
+    ProgramGone,
+    /// A new policy refuses it.
+    Refused,
+    /// Its socket inside could not be made.
+    NoSocket(io::Error),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Over => f.write_str("silent, or its run has ended"),
+            Self::Closed => f.write_str("closed by an operator"),
+            Self::ProgramGone => f.write_str("the program closed its socket"),
+            Self::Refused => f.write_str("the policy refuses it now"),
+            Self::NoSocket(error) => write!(f, "no socket inside: {error}"),
+        }
+    }
+}
+
+/// What is left after a batch.
+#[derive(Debug)]
+pub(super) enum Batch {
+    /// Nothing.
+    Empty,
+    /// Perhaps something.
+    More,
+    /// This datagram, for which there is no room outside, and perhaps more.
+    Full(Vec<u8>),
+}
+
+/// What became of one datagram on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    /// It is on its way, or the program was told why not.
+    Done,
+    /// The socket has no room now.
+    Full,
+}
+
+impl Carrier {
+    /// Dials the destination.
+    ///
+    /// # Errors
+    /// Whatever the system calls answer, with the connection.
+    pub(super) fn new(
+        key: Key,
+        flow: Flow,
+        connection: Connection,
+        generation: u64,
+    ) -> Result<Self, (Connection, io::Error)> {
+        let dialled =
+            datagram::dial(key.destination).and_then(|socket| watch(Arc::new(socket), INCOMING));
+        match dialled {
+            Ok(dialled) => Ok(Self {
+                key,
+                flow,
+                connection,
+                generation: Cell::new(generation),
+                dialled,
+                stand_in: OnceCell::new(),
+                over: Notify::new(),
+            }),
+            Err(error) => Err((connection, error)),
+        }
+    }
+
+    /// Ends the flow.
+    pub(super) fn end(&self) {
+        self.over.notify_one();
+    }
+
+    /// Sends a datagram that came to the receiver.
+    pub(super) fn send_early(&self, lane: &Lane, payload: &[u8]) {
+        if !self.is_permitted(lane) {
+            tell(&lane.receiver, &self.key, Cause::PortUnreachable, payload, None);
+            return self.end();
+        }
+        if self.send(&lane.receiver, payload) == Sending::Full {
+            lane.count_drop();
+        }
+    }
+
+    /// Sends what waits in the socket inside.
+    ///
+    /// # Errors
+    /// Why the flow is at its end.
+    pub(super) fn send_batch(&self, lane: &Lane) -> Result<Batch, End> {
+        let Some(stand_in) = self.stand_in.get() else { return Ok(Batch::Empty) };
+        let is_permitted = self.is_permitted(lane);
+        lane.touch(&self.key);
+        let mut scratch = lane.scratch.borrow_mut();
+        for _ in 0..BATCH_MAX {
+            let payload = match datagram::receive(stand_in.get_ref().as_fd(), &mut scratch) {
+                Ok(bytes) => scratch.get(..bytes).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return if is_permitted { Ok(Batch::Empty) } else { Err(End::Refused) };
+                }
+                Err(_) => return Err(End::ProgramGone),
+            };
+            if !is_permitted {
+                tell(&lane.receiver, &self.key, Cause::PortUnreachable, payload, None);
+            } else if self.send(&lane.receiver, payload) == Sending::Full {
+                return Ok(Batch::Full(payload.to_vec()));
+            }
+        }
+        Ok(Batch::More)
+    }
+
+    /// Gives the program what came for it.
+    fn receive_batch(&self, lane: &Lane, stand_in: &Watched) -> Result<Batch, End> {
+        if !self.is_permitted(lane) {
+            return Err(End::Refused);
+        }
+        lane.note_answer(&self.key);
+        let mut scratch = lane.scratch.borrow_mut();
+        for _ in 0..BATCH_MAX {
+            let payload = match datagram::receive(self.dialled.get_ref().as_fd(), &mut scratch) {
+                Ok(bytes) => scratch.get(..bytes).unwrap_or_default(),
+                Err(error) => {
+                    let told = self.tell_notices(&lane.receiver);
+                    if error.kind() == io::ErrorKind::WouldBlock {
+                        return Ok(Batch::Empty);
+                    }
+                    if told == 0 {
+                        self.tell_error(&lane.receiver, &error, &[]);
+                    }
+                    continue;
+                }
+            };
+            match datagram::send(stand_in.get_ref().as_fd(), payload) {
+                Ok(()) => self.connection.count_received(payload.len()),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    return Err(End::ProgramGone);
+                }
+                Err(_) => lane.count_drop(),
+            }
+        }
+        Ok(Batch::More)
+    }
+
+    /// Sends one datagram out. The socket first reports what became of earlier ones.
+    fn send(&self, receiver: &Receiver, payload: &[u8]) -> Sending {
+        for _ in 0..NOTICES_MAX {
+            match datagram::send(self.dialled.get_ref().as_fd(), payload) {
+                Ok(()) => {
+                    self.connection.count_sent(payload.len());
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sending::Full,
+                Err(error) => {
+                    if self.tell_notices(receiver) == 0 {
+                        self.tell_error(receiver, &error, payload);
+                        break;
+                    }
+                }
+            }
+        }
+        Sending::Done
+    }
+
+    /// Tells the program what the socket outside has heard of earlier datagrams; of how many.
+    fn tell_notices(&self, receiver: &Receiver) -> usize {
+        let mut quoted = [0; PACKET_BYTES_MAX];
+        let dialled = self.dialled.get_ref().as_fd();
+        for told in 0..NOTICES_MAX {
+            let Ok(Some(notice)) = datagram::take_notice(dialled, &mut quoted) else { return told };
+            if let Some(cause) = cause_of_notice(notice.kind) {
+                let quoted = quoted.get(..notice.bytes).unwrap_or_default();
+                tell(receiver, &self.key, cause, quoted, notice.reporter);
+            }
+        }
+        NOTICES_MAX
+    }
+
+    fn tell_error(&self, receiver: &Receiver, error: &io::Error, payload: &[u8]) {
+        let mtu_bytes = datagram::mtu_bytes(self.dialled.get_ref().as_fd()).ok();
+        tell(receiver, &self.key, cause_of(error, mtu_bytes), payload, None);
+    }
+
+    /// Whether the policy, which may be another than when the flow began, lets it go on.
+    fn is_permitted(&self, lane: &Lane) -> bool {
+        let live = lane.worker.live.load();
+        if live.generation == self.generation.get() {
+            return true;
+        }
+        let rule = live.lookup(&self.flow);
+        let is_permitted = rule.is_some_and(|rule| matches!(rule.action, LiveAction::Permit));
+        if is_permitted {
+            self.generation.set(live.generation);
+        }
+        is_permitted
+    }
+
+    /// Makes the socket inside, and carries until something ends the flow.
+    async fn carry(&self, lane: &Rc<Lane>) -> End {
+        let stand_in = match self.make_stand_in(lane).await {
+            Ok(stand_in) => self.stand_in.get_or_init(|| stand_in),
+            Err(error) => return End::NoSocket(error),
+        };
+        // What the program sent before that is older than what the new socket gets.
+        lane.drain();
+        self.connection.mark_open();
+        account::opened(&lane.worker.log, &self.connection);
+        loop {
+            let batch = tokio::select! {
+                ready = stand_in.ready(INCOMING) => self.turn(ready, || self.send_batch(lane)),
+                ready = self.dialled.ready(INCOMING) => {
+                    self.turn(ready, || self.receive_batch(lane, stand_in))
+                }
+            };
+            match batch {
+                Ok(Batch::Full(payload)) => self.send_when_there_is_room(lane, &payload).await,
+                Ok(Batch::Empty | Batch::More) => {}
+                Err(end) => return end,
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// One batch; readiness is dropped when nothing is left.
+    fn turn(
+        &self,
+        ready: io::Result<AsyncFdReadyGuard<'_, Arc<OwnedFd>>>,
+        batch: impl FnOnce() -> Result<Batch, End>,
+    ) -> Result<Batch, End> {
+        let mut ready = ready.map_err(End::NoSocket)?;
+        let batch = batch()?;
+        if matches!(batch, Batch::Empty) {
+            ready.clear_ready();
+        }
+        Ok(batch)
+    }
+
+    async fn make_stand_in(&self, lane: &Lane) -> io::Result<Watched> {
+        let Key { program, destination } = self.key;
+        let line = &lane.receiver.run.line;
+        let socket = line.socket(Protocol::Udp, destination.is_ipv6()).await?;
+        datagram::enlarge_buffers(socket.as_fd())?;
+        transparent::stand_in(socket.as_fd(), destination, program)?;
+        watch(Arc::new(socket), INCOMING)
+    }
+
+    /// Holds the program's further datagrams back in its socket meanwhile. Not by readiness: on a
+    /// socket that had an error once, that of writing stays for ever.
+    async fn send_when_there_is_room(&self, lane: &Lane, payload: &[u8]) {
+        while self.send(&lane.receiver, payload) == Sending::Full {
+            tokio::time::sleep(ROOM_POLL).await;
+        }
+    }
+}
+
+/// Carries a flow to its end.
+pub(super) async fn carry(lane: Rc<Lane>, carrier: Rc<Carrier>) {
+    let record = carrier.connection.record();
+    let end = tokio::select! {
+        biased;
+        () = carrier.over.notified() => End::Over,
+        () = record.closed() => End::Closed,
+        end = carrier.carry(&lane) => end,
+    };
+    lane.forget(&carrier);
+    match end {
+        End::NoSocket(error) => {
+            account::failed(&lane.worker.log, &carrier.connection, &Failure::Broken(error));
+        }
+        end => account::flow_ended(&lane.worker.log, &carrier.connection, &end),
+    }
+}

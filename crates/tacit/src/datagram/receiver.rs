@@ -1,0 +1,364 @@
+//! Where captured datagrams arrive, and which flow each belongs to.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tacit_core::datagram::{Key, Table, is_for_one};
+use tacit_core::flow::{Direction, Flow, Protocol};
+use tacit_core::icmp::Cause;
+use tacit_sys::datagram::PAYLOAD_BYTES_MAX;
+use tacit_sys::transparent;
+use tacit_sys::watch::{Watched, watch};
+use tokio::io::Interest;
+use tokio::sync::Semaphore;
+
+use super::flow::{self, Carrier};
+use super::tell::{cause_of, tell};
+use super::{BATCH_MAX, EARLY_BYTES_MAX, FLOWS_MAX};
+use crate::clock;
+use crate::dns::{self, Forwarder};
+use crate::log::Event;
+use crate::run::Run;
+use crate::stream::connection::Connection;
+use crate::stream::secure::Failure;
+use crate::stream::{Worker, account};
+
+/// How often flows that are over are looked for, and drops are told.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the last datagrams of a run may wait for their verdict.
+const FINISH_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How often that is looked at.
+const FINISH_POLL: Duration = Duration::from_millis(5);
+
+/// Where captured datagrams of a run arrive, of one family.
+#[derive(Debug)]
+pub struct Receiver {
+    /// The socket; a successor may take it over.
+    pub socket: Arc<OwnedFd>,
+    /// Takes whole packets, for errors in the name of others.
+    pub raw: Arc<OwnedFd>,
+    /// Whose datagrams.
+    pub run: Arc<Run>,
+    /// Who answers those to port 53.
+    pub names: Arc<Forwarder>,
+}
+
+/// A receiver on the worker that reads it, with its flows.
+#[derive(Debug)]
+pub struct Lane {
+    pub(super) worker: Rc<Worker>,
+    pub(super) receiver: Arc<Receiver>,
+    places: Arc<Semaphore>,
+    watched: Watched,
+    pub(super) flows: RefCell<Table<State>>,
+    /// Where datagrams are received to; used between two waits only.
+    pub(super) scratch: RefCell<Vec<u8>>,
+    dropped: Cell<u64>,
+    /// Nothing is received any more; flows go on to their end.
+    is_closed: Cell<bool>,
+}
+
+/// What is known of a flow.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Its owner is being looked up; what came so far waits.
+    Deciding(VecDeque<Vec<u8>>),
+    /// It is carried.
+    Open(Rc<Carrier>),
+    /// The policy of that generation says no.
+    Refused(u64),
+}
+
+impl Lane {
+    /// Takes a receiver to the worker of the calling thread.
+    ///
+    /// # Errors
+    /// The socket cannot be watched.
+    pub fn new(
+        worker: Rc<Worker>,
+        places: Arc<Semaphore>,
+        receiver: Arc<Receiver>,
+    ) -> io::Result<Rc<Self>> {
+        tacit_sys::datagram::enlarge_buffers(receiver.socket.as_fd())?;
+        let watched = watch(Arc::clone(&receiver.socket), Interest::READABLE)?;
+        Ok(Rc::new(Self {
+            worker,
+            receiver,
+            places,
+            watched,
+            flows: RefCell::new(Table::new(FLOWS_MAX)),
+            scratch: RefCell::new(vec![0; PAYLOAD_BYTES_MAX]),
+            dropped: Cell::new(0),
+            is_closed: Cell::new(false),
+        }))
+    }
+
+    /// Receives until the task is aborted. Flows go on without it to their own end.
+    pub async fn receive_all(self: Rc<Self>) {
+        tokio::task::spawn_local(sweep(Rc::clone(&self)));
+        let _closed = CloseOnDrop(Rc::clone(&self));
+        loop {
+            let Ok(mut ready) = self.watched.readable().await else { return };
+            match self.receive_some() {
+                Ok(true) => ready.clear_ready(),
+                Ok(false) => {}
+                Err(error) => {
+                    self.log_failure("datagrams-failed", &error);
+                    ready.clear_ready();
+                }
+            }
+            // Others on this worker get their turn between two batches.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Ends all flows when what has come for them is sent on: the run is over.
+    pub async fn finish(self: Rc<Self>) {
+        self.is_closed.set(true);
+        let until = tokio::time::Instant::now() + FINISH_WAIT_MAX;
+        let is_deciding = || {
+            let flows = self.flows.borrow();
+            flows.flows().any(|state| matches!(state, State::Deciding(_)))
+        };
+        while is_deciding() && tokio::time::Instant::now() < until {
+            tokio::time::sleep(FINISH_POLL).await;
+        }
+        let all = self.flows.borrow_mut().take_all();
+        for state in all {
+            if let State::Open(carrier) = state {
+                // What still waits is tried; who would hear of a failure is gone.
+                let _ = carrier.send_batch(&self);
+                carrier.end();
+            }
+        }
+        self.tell_drops();
+    }
+
+    /// Takes all that is there now: what a flow sent before it had a socket of its own.
+    pub fn drain(self: &Rc<Self>) {
+        // Bounded by what the socket's buffer holds of the shortest datagrams.
+        for _ in 0..BATCH_MAX {
+            if !matches!(self.receive_some(), Ok(false)) {
+                return;
+            }
+        }
+    }
+
+    /// Takes a batch; whether nothing is left.
+    fn receive_some(self: &Rc<Self>) -> io::Result<bool> {
+        for _ in 0..BATCH_MAX {
+            let mut scratch = std::mem::take(&mut *self.scratch.borrow_mut());
+            let received = transparent::receive(self.receiver.socket.as_fd(), &mut scratch);
+            if let Ok(datagram) = &received {
+                let key = Key { program: datagram.source, destination: datagram.destination };
+                self.take(key, &scratch[..datagram.bytes]);
+            }
+            *self.scratch.borrow_mut() = scratch;
+            match received {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives one datagram to its flow.
+    fn take(self: &Rc<Self>, key: Key, payload: &[u8]) {
+        if key.destination.port() == dns::PORT {
+            return self.take_query(key, payload);
+        }
+        if !is_for_one(key.destination.ip()) {
+            return self.count_drop();
+        }
+        let mut flows = self.flows.borrow_mut();
+        match flows.sent(&key, Instant::now()) {
+            Some(State::Open(carrier)) => {
+                let carrier = Rc::clone(carrier);
+                drop(flows);
+                carrier.send_early(self, payload);
+            }
+            Some(State::Deciding(early)) => {
+                let bytes = early.iter().map(Vec::len).sum::<usize>() + payload.len();
+                if bytes <= EARLY_BYTES_MAX {
+                    early.push_back(payload.to_vec());
+                } else {
+                    self.count_drop();
+                }
+            }
+            Some(State::Refused(generation)) if *generation == self.generation() => {
+                tell(&self.receiver, &key, Cause::PortUnreachable, payload, None);
+            }
+            Some(State::Refused(_)) | None => {
+                drop(flows);
+                self.begin(key, payload);
+            }
+        }
+    }
+
+    fn take_query(&self, key: Key, query: &[u8]) {
+        let names = Arc::clone(&self.receiver.names);
+        // A program that hears nothing asks again.
+        let Some(place) = names.place() else { return self.count_drop() };
+        let query = query.to_vec();
+        tokio::task::spawn_local(async move {
+            names.answer_datagram(place, &query, key.program, key.destination).await;
+        });
+    }
+
+    /// The first datagram of a flow.
+    fn begin(self: &Rc<Self>, key: Key, payload: &[u8]) {
+        let run = &self.receiver.run;
+        let flow = Flow {
+            direction: Direction::Outbound,
+            protocol: Protocol::Udp,
+            listen: None,
+            local: key.program.into(),
+            remote: key.destination.into(),
+            remote_names: run.names_of(key.destination.ip()),
+            program: None,
+            user: Some(run.user.clone()),
+            at_unix_s: clock::now_unix_s(),
+        };
+        let early = VecDeque::from([payload.to_vec()]);
+        if !self.worker.live.load().needs_owner(&flow) {
+            return self.decide(key, flow, &early);
+        }
+        self.put(key, State::Deciding(early));
+        let lane = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            let mut flow = flow;
+            let run = &lane.receiver.run;
+            match run.line.owner(Protocol::Udp, key.program, key.destination).await {
+                Ok(owner) => flow.program = owner.and_then(|owner| owner.program),
+                Err(error) => lane.log_failure("owner-unknown", &error),
+            }
+            let early = match lane.flows.borrow_mut().end(&key) {
+                Some(State::Deciding(early)) => early,
+                // Others made room for themselves.
+                Some(State::Open(_) | State::Refused(_)) | None => return,
+            };
+            lane.decide(key, flow, &early);
+        });
+    }
+
+    /// Asks the policy, and carries or refuses what came so far.
+    fn decide(self: &Rc<Self>, key: Key, flow: Flow, early: &VecDeque<Vec<u8>>) {
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            self.log_failure("no-place", &"raise connections in [limits], or LimitNOFILE");
+            return early.iter().for_each(|_| self.count_drop());
+        };
+        let live = self.worker.live.load_full();
+        let run = &self.receiver.run;
+        let opened = Connection::of_datagrams(&live, &self.worker.table, flow.clone(), run, place);
+        let cause = match opened {
+            Ok(connection) => match Carrier::new(key, flow, connection, live.generation) {
+                Ok(carrier) => {
+                    let carrier = Rc::new(carrier);
+                    self.put(key, State::Open(Rc::clone(&carrier)));
+                    for payload in early {
+                        carrier.send_early(self, payload);
+                    }
+                    tokio::task::spawn_local(flow::carry(Rc::clone(self), carrier));
+                    return;
+                }
+                Err((connection, error)) => {
+                    let failure = Failure::Dial(format!("{}: {error}", key.destination));
+                    account::failed(&self.worker.log, &connection, &failure);
+                    cause_of(&error, None)
+                }
+            },
+            Err(refused) => {
+                account::refused(&self.worker.log, &refused);
+                self.put(key, State::Refused(live.generation));
+                Cause::PortUnreachable
+            }
+        };
+        for payload in early {
+            tell(&self.receiver, &key, cause, payload, None);
+        }
+    }
+
+    fn put(&self, key: Key, state: State) {
+        let gone = self.flows.borrow_mut().begin(key, state, Instant::now());
+        if let Some(State::Open(carrier)) = gone {
+            carrier.end();
+        }
+    }
+
+    /// Takes a flow out whose carrier is at its end.
+    pub(super) fn forget(&self, carrier: &Rc<Carrier>) {
+        let mut flows = self.flows.borrow_mut();
+        let is_it = flows.flow(&carrier.key).is_some_and(
+            |state| matches!(state, State::Open(present) if Rc::ptr_eq(present, carrier)),
+        );
+        if is_it {
+            flows.end(&carrier.key);
+        }
+    }
+
+    /// A datagram of the program has come to the flow's own socket.
+    pub(super) fn touch(&self, key: &Key) {
+        self.flows.borrow_mut().sent(key, Instant::now());
+    }
+
+    /// The destination has answered.
+    pub(super) fn note_answer(&self, key: &Key) {
+        self.flows.borrow_mut().answered(key, Instant::now());
+    }
+
+    /// Counts the policies that were installed.
+    fn generation(&self) -> u64 {
+        self.worker.live.load().generation
+    }
+
+    /// A datagram that goes nowhere.
+    pub(super) fn count_drop(&self) {
+        self.dropped.set(self.dropped.get() + 1);
+    }
+
+    fn tell_drops(&self) {
+        let count = self.dropped.take();
+        if count > 0 {
+            let reason = "broadcast, multicast, no room, or no place";
+            let event = Event::new("datagrams-dropped").field("run", &self.receiver.run.name);
+            self.worker.log.warn(event.field("count", &count).field("reason", reason));
+        }
+    }
+
+    pub(super) fn log_failure(&self, what: &'static str, error: &impl std::fmt::Display) {
+        let event = Event::new(what).field("run", &self.receiver.run.name);
+        self.worker.log.warn(event.field("error", error));
+    }
+
+    fn end_silent(&self) {
+        for (_, state) in self.flows.borrow_mut().expire(Instant::now()) {
+            if let State::Open(carrier) = state {
+                carrier.end();
+            }
+        }
+    }
+}
+
+/// Ends flows that were silent for too long, as long as there may be any.
+async fn sweep(lane: Rc<Lane>) {
+    while !(lane.is_closed.get() && lane.flows.borrow().is_empty()) {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        lane.end_silent();
+        lane.tell_drops();
+    }
+}
+
+/// Says when the task that receives is aborted.
+struct CloseOnDrop(Rc<Lane>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.is_closed.set(true);
+    }
+}

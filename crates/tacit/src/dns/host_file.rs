@@ -1,0 +1,66 @@
+//! A file of the host that is read again when it has changed.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// A file and what it looked like when it was read last.
+#[derive(Debug)]
+pub struct HostFile {
+    path: PathBuf,
+    seen: Option<Stamp>,
+}
+
+/// Changes whenever the file does: when it is written, and when another takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+impl HostFile {
+    /// A file that was never read.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), seen: None }
+    }
+
+    /// Its text, if it is another than at the last call. A file that cannot be read is taken to
+    /// stay as it was: whoever replaces it may be halfway.
+    pub fn news(&mut self) -> Option<String> {
+        let data = std::fs::metadata(&self.path).ok()?;
+        let stamp = Stamp {
+            device: data.dev(),
+            inode: data.ino(),
+            bytes: data.len(),
+            modified: (data.mtime(), data.mtime_nsec()),
+        };
+        if self.seen == Some(stamp) {
+            return None;
+        }
+        let bytes = std::fs::read(&self.path).ok()?;
+        self.seen = Some(stamp);
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_again_when_it_has_changed() {
+        let directory = std::env::temp_dir();
+        let path = directory.join(format!("tacit-host-file-{}", std::process::id()));
+        let mut file = HostFile::new(&path);
+        assert_eq!(file.news(), None, "it is not there");
+        std::fs::write(&path, "one").unwrap();
+        assert_eq!(file.news().as_deref(), Some("one"));
+        assert_eq!(file.news(), None);
+        std::fs::write(&path, "other").unwrap();
+        assert_eq!(file.news().as_deref(), Some("other"));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(file.news(), None, "what was read holds until there is another");
+    }
+}

@@ -1,0 +1,40 @@
+//! `/etc/hosts`: names that programs resolve without asking anybody.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tacit_core::dns;
+
+use super::host_file::HostFile;
+
+/// What the host's file says now.
+#[derive(Debug)]
+pub struct Hosts {
+    file: HostFile,
+    pairs: Arc<[(IpAddr, String)]>,
+}
+
+impl Default for Hosts {
+    fn default() -> Self {
+        let mut hosts = Self { file: HostFile::new("/etc/hosts"), pairs: Arc::default() };
+        hosts.read_again();
+        hosts
+    }
+}
+
+impl Hosts {
+    /// Addresses with their names.
+    #[must_use]
+    pub fn pairs(&self) -> Arc<[(IpAddr, String)]> {
+        Arc::clone(&self.pairs)
+    }
+
+    /// Follows the file; tells whether it says something else now.
+    pub fn read_again(&mut self) -> bool {
+        let Some(text) = self.file.news() else { return false };
+        let pairs: Arc<[_]> = dns::hosts(&text).into();
+        let is_news = pairs != self.pairs;
+        self.pairs = pairs;
+        is_news
+    }
+}

@@ -1,0 +1,53 @@
+//! DNS over TCP: questions one after the other on a captured connection to port 53.
+//!
+//! Answers come in the order of the questions. Limits: [`IDLE_MAX`] between two questions,
+//! [`QUESTIONS_PER_CONNECTION_MAX`] in all; the connection has a place among those of the agent.
+
+use std::time::Duration;
+
+use tacit_core::dns::{MESSAGE_BYTES_MAX, framed, next_message};
+
+use super::{Forwarder, Transport};
+use crate::stream::intercept::Arrival;
+use crate::stream::leg::{Leg, Outgoing};
+
+/// How long a program may take for its next question, and for reading an answer.
+pub const IDLE_MAX: Duration = Duration::from_secs(10);
+/// Questions of one connection; the program opens another.
+pub const QUESTIONS_PER_CONNECTION_MAX: usize = 1000;
+/// Read at once.
+const CHUNK_BYTES: usize = 2048;
+
+/// Answers until the program has nothing more to ask.
+pub async fn serve(forwarder: &Forwarder, arrival: Arrival) {
+    let leg = &arrival.leg;
+    let mut held = Vec::new();
+    for _ in 0..QUESTIONS_PER_CONNECTION_MAX {
+        let Some(query) = next_query(leg, &mut held).await else { break };
+        let response = forwarder.answer(&query, Transport::Stream).await;
+        let Some(response) = response.as_deref().and_then(framed) else { break };
+        let mut outgoing = Outgoing::new(response);
+        if !matches!(tokio::time::timeout(IDLE_MAX, outgoing.flush(leg)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+    leg.end_in_order();
+}
+
+/// `None` if the program has ended, is silent, or sends what is no query.
+async fn next_query(leg: &Leg, held: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let mut chunk = [0; CHUNK_BYTES];
+    loop {
+        if let Some((query, consumed)) = next_message(held).ok()? {
+            let query = query.to_vec();
+            held.drain(..consumed);
+            return Some(query);
+        }
+        debug_assert!(held.len() < 2 + MESSAGE_BYTES_MAX, "a whole message would be taken");
+        let read = tokio::time::timeout(IDLE_MAX, leg.read(&mut chunk)).await;
+        match read {
+            Ok(Ok(count)) if count > 0 => held.extend_from_slice(&chunk[..count]),
+            _ => return None,
+        }
+    }
+}
