@@ -16,6 +16,7 @@ mod network;
 mod agents;
 mod confined;
 mod difference;
+mod datagrams;
 mod languages;
 mod programs;
 mod sockets;

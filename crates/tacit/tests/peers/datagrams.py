@@ -1,0 +1,165 @@
+"""Datagrams: a server that echoes, and clients that say what they saw.
+
+  datagrams.py serve ADDRESS PORT [LOG]    echoes; `who` is answered with the sender's address;
+                                           what it got is noted in LOG, one line each
+  datagrams.py rounds ADDRESS PORT COUNT SIZE...
+  datagrams.py many PORT ROUNDS ADDRESS...
+  datagrams.py burst ADDRESS PORT COUNT
+  datagrams.py see ADDRESS PORT
+  datagrams.py unconnected ADDRESS PORT ADDRESS PORT
+  datagrams.py error ADDRESS PORT SIZE
+  datagrams.py segments ADDRESS PORT
+  datagrams.py talk ADDRESS PORT           sends each line of its input, says what came of it
+"""
+
+import errno
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+
+PATIENCE = 10
+IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14
+SOL_UDP, UDP_SEGMENT = 17, 103
+
+
+def new(address):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_DGRAM)
+    made.settimeout(PATIENCE)
+    return made
+
+
+def serve(address, port, log=None):
+    server = new(address)
+    server.settimeout(None)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    server.bind((address, int(port)))
+    log = open(log, "a", buffering=1) if log else None
+    while True:
+        payload, client = server.recvfrom(65536)
+        if log:
+            log.write(f"{len(payload)} {payload[:20]!r}\n")
+        server.sendto(client[0].encode() if payload == b"who" else payload, client)
+
+
+def rounds(address, port, count, *sizes):
+    for size in map(int, sizes):
+        client = new(address)
+        client.settimeout(2)
+        client.connect((address, int(port)))
+        lost = 0
+        for number in range(int(count)):
+            question = struct.pack(">I", number) + os.urandom(size - 4)
+            client.send(question)
+            try:
+                while (answer := client.recv(65536))[:4] < question[:4]:
+                    pass
+                assert answer == question
+            except TimeoutError:
+                lost += 1
+        print(f"{size} bytes: {lost} lost")
+
+
+def many(port, count, *addresses):
+    port, count, good = int(port), int(count), []
+
+    def one(address, connected, number):
+        client = new(address)
+        if connected:
+            client.connect((address, port))
+        for at in range(count):
+            question = f"{number} {connected} {at}".encode()
+            client.send(question) if connected else client.sendto(question, (address, port))
+            answer, source = client.recvfrom(100)
+            assert source[:2] == (address, port), source
+            good.append(answer == question)
+
+    threads = [
+        threading.Thread(target=one, args=(address, connected, number))
+        for address in addresses
+        for connected in (True, False)
+        for number in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(f"{sum(good)} of {len(threads) * count}")
+
+
+def burst(address, port, count):
+    client = new(address)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    client.connect((address, int(port)))
+    for number in range(int(count)):
+        client.send(struct.pack(">I", number) * 25)
+    got = [struct.unpack(">I", client.recv(200)[:4])[0] for _ in range(int(count))]
+    print("in order" if got == list(range(int(count))) else f"out of order: {got}")
+
+
+def see(address, port):
+    client = new(address)
+    client.connect((address, int(port)))
+    client.send(b"who")
+    print("seen as", client.recv(100).decode())
+    print("peer", *client.getpeername()[:2])
+    client.send(b"again")
+    print("from", *client.recvfrom(100)[1][:2])
+
+
+def unconnected(*places):
+    client = new(places[0])
+    client.bind(("", 0))
+    for place in zip(places[::2], map(int, places[1::2])):
+        client.sendto(b"time?", place)
+        answer, source = client.recvfrom(100)
+        print(answer.decode(), "from", *source[:2])
+
+
+def error(address, port, size):
+    client = new(address)
+    if ":" not in address:
+        client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+    client.connect((address, int(port)))
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        try:
+            client.send(bytes(int(size)))
+            client.settimeout(0.5)
+            client.recv(65536)
+            print("answered")
+            return
+        except TimeoutError:
+            continue
+        except OSError as failure:
+            print(errno.errorcode[failure.errno])
+            if failure.errno == errno.EMSGSIZE:
+                print("mtu", client.getsockopt(socket.IPPROTO_IP, IP_MTU))
+            return
+    print("nothing")
+
+
+def segments(address, port):
+    client = new(address)
+    client.setsockopt(SOL_UDP, UDP_SEGMENT, 1200)
+    client.connect((address, int(port)))
+    client.send(bytes(6000))
+    print(*(len(client.recv(65536)) for _ in range(5)))
+
+
+def talk(address, port):
+    client = new(address)
+    client.connect((address, int(port)))
+    for line in sys.stdin:
+        try:
+            client.send(line.strip().encode())
+            print("got", client.recv(100).decode(), flush=True)
+        except OSError as failure:
+            print(errno.errorcode.get(failure.errno, failure), flush=True)
+
+
+globals()[sys.argv[1]](*sys.argv[2:])

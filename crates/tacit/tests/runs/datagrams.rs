@@ -1,0 +1,202 @@
+//! Datagrams of runs: carried with true addresses and true errors, and none lost in between.
+
+use crate::network::Network;
+
+/// A further network behind the wire: 203.0.113.7, and a narrow way to 198.51.100.0/24.
+const FAR: &str = r#"
+start unshare -n sleep 600; far=$!
+until_true ip link set v1 netns $far
+in_far() { nsenter -t $far -n "$@"; }
+in_far ip link set lo up
+in_far ip link set v1 up
+in_far ip addr add 192.168.77.2/24 dev v1
+in_far ip addr add 203.0.113.7/32 dev lo
+in_far ip link add narrow type veth peer name end
+in_far ip link set end up
+in_far ip link set narrow mtu 1280
+in_far ip link set narrow up
+in_far ip addr add 198.51.100.1/24 dev narrow
+in_far ip neigh add 198.51.100.7 lladdr 02:00:00:00:00:07 dev narrow
+in_far ip route add unreachable 198.51.101.0/24
+in_far sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
+"#;
+
+const SERVERS: &str = r#"
+start python3 "$PEERS/datagrams.py" serve 10.9.8.7 5000 server.log
+start python3 "$PEERS/datagrams.py" serve 10.9.8.8 5000
+await_udp() { until_true sh -c "ss -Hlun 'sport = $1' | grep -q ."; }
+await_udp 5000
+client() { run python3 "$PEERS/datagrams.py" "$@"; }
+"#;
+
+const RULES: &str = r#"
+[[rule]]
+name = "but"
+direction = "outbound"
+protocol = "udp"
+remote = "10.9.8.7"
+remote-ports = 5002
+deny = true
+[[rule]]
+name = "echo"
+direction = "outbound"
+protocol = "udp"
+remote = ["10.9.8.0/24", "2001:db8::/64", "203.0.113.7", "198.51.100.0/23", "255.255.255.255"]
+remote-ports = ["5000-5009"]
+permit = true
+log = true
+"#;
+
+fn network(setup: &str) -> Network {
+    Network::new(&[], &format!("{SERVERS}\n{setup}")).with_rules(RULES)
+}
+
+fn expect(network: &Network, script: &str, wanted: &str) {
+    let said = network.ok(script);
+    assert_eq!(said.trim_end(), wanted);
+}
+
+#[test]
+fn both_ends_see_true_addresses() {
+    expect(
+        &network(""),
+        "client see 10.9.8.7 5000",
+        "seen as 10.9.8.7\npeer 10.9.8.7 5000\nfrom 10.9.8.7 5000",
+    );
+}
+
+#[test]
+fn a_client_that_is_not_connected_hears_from_each_of_its_servers() {
+    expect(
+        &network(""),
+        "client unconnected 10.9.8.7 5000 10.9.8.8 5000 10.9.8.7 5000",
+        "time? from 10.9.8.7 5000\ntime? from 10.9.8.8 5000\ntime? from 10.9.8.7 5000",
+    );
+}
+
+#[test]
+fn back_to_back_requests_are_all_answered() {
+    let far = format!(
+        "{FAR}\nstart nsenter -t $far -n python3 \"$PEERS/datagrams.py\" serve 203.0.113.7 5000
+         until_true sh -c \"nsenter -t $far -n ss -Hlun 'sport = 5000' | grep -q .\""
+    );
+    let wanted = "1400 bytes: 0 lost\n1600 bytes: 0 lost\n9000 bytes: 0 lost";
+    // Over a wire that carries 1500 bytes, the longer ones in fragments; and over none.
+    for address in ["203.0.113.7", "10.9.8.7"] {
+        let script = format!("client rounds {address} 5000 100 1400 1600 9000");
+        expect(&network(&far), &script, wanted);
+    }
+}
+
+#[test]
+fn many_clients_at_once_are_all_answered() {
+    let six = r#"start python3 "$PEERS/datagrams.py" serve 2001:db8::7 5000; sleep 0.2"#;
+    expect(&network(six).with_ipv6(), "client many 5000 200 10.9.8.7 2001:db8::7", "4000 of 4000");
+}
+
+#[test]
+fn a_burst_arrives_whole_and_in_order() {
+    expect(&network(""), "client burst 10.9.8.7 5000 200", "in order");
+}
+
+#[test]
+fn segments_of_one_send_arrive_as_datagrams() {
+    expect(&network(""), "client segments 10.9.8.7 5000", "1200 1200 1200 1200 1200");
+}
+
+#[test]
+fn errors_of_the_way_are_the_programs_own() {
+    let network = network(FAR);
+    // Nobody has the port; the policy says no at run time, and from the start.
+    for port in [5001, 5002, 4999] {
+        expect(&network, &format!("client error 10.9.8.7 {port} 100"), "ECONNREFUSED");
+    }
+    expect(&network, "client error 198.51.100.7 5000 1400", "EMSGSIZE\nmtu 1280");
+}
+
+#[test]
+fn what_a_program_sends_last_arrives() {
+    let script = "for try in 1 2 3; do
+             run python3 -c 'import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for n in range(10): s.sendto(b\"last\", (\"10.9.8.7\", 5000))'
+         done
+         until_true sh -c '[ $(grep -c last server.log) = 30 ]' && echo all";
+    expect(&network(""), script, "all");
+}
+
+#[test]
+fn what_is_for_many_at_once_goes_nowhere() {
+    let script = "run python3 -c 'import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+s.sendto(b\"all\", (\"255.255.255.255\", 5000))
+s.sendto(b\"one\", (\"10.9.8.7\", 5000))
+print(s.recvfrom(9)[0].decode())' 2>log
+         sleep 0.2; grep -c all server.log; cat log >&2";
+    let said = network("").script(script);
+    let text = crate::harness::text_of(&said);
+    assert!(text.contains("one\n0"), "{text}");
+    assert!(text.contains("datagrams-dropped") && text.contains("count=1"), "{text}");
+}
+
+/// An agent that serves runs, and can be told to reload.
+const AGENT: &str = r#"
+cp run.toml policy.toml; chmod 644 policy.toml
+ordinary exec ./tacit agent --policy policy.toml --control scratch/control --enrol scratch/enrol \
+    2>agent.log & background+=($!)
+until_true [ -e scratch/enrol ]
+enrolled() { ordinary timeout 60 ./tacit run --agent scratch/enrol -- "$@"; }
+show() { ordinary ./tacit show "$@" --json --control scratch/control; }
+"#;
+
+#[test]
+fn flows_are_shown_counted_and_closed() {
+    let script = r#"
+        mkfifo talk
+        enrolled python3 "$PEERS/datagrams.py" talk 10.9.8.7 5000 <talk >said & program=$!
+        exec 7>talk; echo hello >&7
+        until_true grep -q hello said
+        show connections | tr -d ' \n'; echo
+        show rules | tr -d ' \n' | grep -o '"hits":[0-9]*' | tr '\n' ' '
+        ordinary ./tacit close 1 --control scratch/control >/dev/null
+        until_true sh -c '! ./tacit show connections --json --control scratch/control | grep -q rule'
+        echo again >&7; until_true grep -q again said
+        exec 7>&-; wait $program
+        until_true grep -q run-ended agent.log
+        cat agent.log >&2
+    "#;
+    let output = network(AGENT).script(script);
+    let text = crate::harness::text_of(&output);
+    for wanted in [
+        "\"protocol\":\"udp\"",
+        "\"bytes-in\":5,\"bytes-out\":5",
+        "\"rule\":\"echo\"",
+        "\"hits\":0 \"hits\":1",
+        "end=\"closed by an operator\"",
+        "end=\"silent, or its run has ended\"",
+    ] {
+        assert!(text.contains(wanted), "{wanted} is missing: {text}");
+    }
+}
+
+#[test]
+fn a_flow_that_a_new_policy_refuses_ends_and_others_go_on() {
+    let script = r#"
+        mkfifo one two
+        enrolled python3 "$PEERS/datagrams.py" talk 10.9.8.7 5000 <one >said.1 & first=$!
+        enrolled python3 "$PEERS/datagrams.py" talk 10.9.8.8 5000 <two >said.2 & second=$!
+        exec 7>one 8>two; echo hello >&7; echo hello >&8
+        until_true grep -q hello said.1; until_true grep -q hello said.2
+        sed 's/5002/5000/' run.toml >policy.toml
+        ordinary ./tacit reload --control scratch/control >/dev/null
+        echo more >&7; echo more >&8
+        until_true grep -q more said.2; until_true grep -q REFUSED said.1
+        exec 7>&- 8>&-; wait $first $second
+        paste said.1 said.2
+        grep -c more server.log
+    "#;
+    let said = network(AGENT).script(script);
+    let text = crate::harness::text_of(&said);
+    assert!(text.contains("got hello\tgot hello\nECONNREFUSED\tgot more\n0"), "{text}");
+}
