@@ -134,7 +134,8 @@ pub fn wait(pid: u32) -> io::Result<()> {
 /// # Errors
 /// Whatever `open`, `dup2` or `close_range` answer.
 pub fn keep_only(descriptors: &[BorrowedFd<'_>], keep_error: bool) -> io::Result<()> {
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+    let null = null.map_err(|error| io::Error::new(error.kind(), format!("/dev/null: {error}")))?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     if !keep_error {

@@ -16,7 +16,7 @@ use tacit_sys::descriptor;
 use crate::agent::{self, AgentError, check_file, keeper};
 use crate::control::{self, Display, Request, client, render};
 use crate::log::Format;
-use crate::{ca, explain, launch};
+use crate::{ca, doctor, explain, launch};
 
 /// It worked.
 pub const EXIT_OK: u8 = 0;
@@ -56,6 +56,8 @@ enum Verb {
     Check(CheckArgs),
     /// Say which rule a flow gets, and why the earlier ones did not match
     Explain(explain::ExplainArgs),
+    /// Say what this kernel and host offer, and what each missing thing costs
+    Doctor(doctor::DoctorArgs),
     /// Show what a running agent does
     Show(ShowArgs),
     /// Install the policy file as it is now, or change nothing
@@ -213,6 +215,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Run(args) => launch::run(&args),
         Verb::Check(args) => check(&args),
         Verb::Explain(args) => explain::run(&args),
+        Verb::Doctor(args) => doctor::run(&args),
         Verb::Show(args) => tell(&args.control, &Request::Show { what: args.what }, |value| {
             if args.json { pretty(value) } else { render::render(args.what, value) }
         }),

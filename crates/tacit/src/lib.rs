@@ -25,5 +25,6 @@ pub mod log;
 pub mod address;
 pub mod ca;
 pub mod clock;
+pub mod doctor;
 pub mod explain;
 pub mod launch;

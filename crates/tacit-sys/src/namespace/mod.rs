@@ -165,6 +165,9 @@ fn allow_ping() -> Result<(), String> {
 }
 
 fn set(name: &str, value: &str) -> Result<(), String> {
-    fs::write(Path::new("/proc/sys").join(name), value)
-        .map_err(|error| format!("{} = {value}: {error}", name.replace('/', ".")))
+    let path = Path::new("/proc/sys").join(name);
+    if fs::read_to_string(&path).is_ok_and(|now| now.trim_end() == value) {
+        return Ok(());
+    }
+    fs::write(path, value).map_err(|error| format!("{} = {value}: {error}", name.replace('/', ".")))
 }

@@ -203,7 +203,7 @@ fn forbidden(machine: &Machine) -> String {
         "a seccomp filter of the surrounding container forbids it: allow `unshare` and `clone` \
          with CLONE_NEWUSER there (Docker: a seccomp profile of your own)"
     } else {
-        "a security module or a container's filter forbids it"
+        "a chroot, a security module or a container's filter forbids it"
     }
     .to_owned()
 }

@@ -122,7 +122,7 @@ fn families(policy: &Policy) -> (bool, bool) {
 }
 
 /// Connecting a datagram socket sends nothing: the kernel only looks for a route.
-fn is_routable(address: IpAddr) -> bool {
+pub(crate) fn is_routable(address: IpAddr) -> bool {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -20,6 +20,7 @@ mod audit;
 mod check;
 mod cli;
 mod client_cert;
+mod doctor;
 mod drain;
 mod forms;
 mod job;

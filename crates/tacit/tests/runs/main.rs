@@ -15,8 +15,8 @@ mod network;
 
 mod agents;
 mod confined;
-mod difference;
 mod datagrams;
+mod difference;
 mod languages;
 mod programs;
 mod sockets;

@@ -1,0 +1,157 @@
+//! What else of the host matters, read and not tried.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+use tacit_sys::{inside, namespace, process};
+
+use super::Finding;
+use crate::dns::Resolvers;
+use crate::run::capture::is_routable;
+
+/// The oldest kernel whose packet rules do.
+const KERNEL_MIN: (u32, u32) = (5, 9);
+/// Descriptors below which busy programs feel the limit.
+const DESCRIPTORS_WANTED: u64 = 16_384;
+
+/// Everything, in the order in which it is shown.
+pub(super) fn look() -> Vec<Finding> {
+    let mut findings = vec![kernel(), security_module()];
+    findings.extend(families());
+    findings.extend([
+        resolvers(),
+        name_services(),
+        descriptors(),
+        ktls(),
+        device("vsock", "/dev/vsock", "links to virtual machines of this host"),
+        device("TUN", "/dev/net/tun", "IPsec, which this version does not do"),
+        cgroups(),
+    ]);
+    findings
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+fn kernel() -> Finding {
+    let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let (major, minor) = KERNEL_MIN;
+    let is_new = version(&release).is_none_or(|version| version >= KERNEL_MIN);
+    let note = format!("Linux {release}; {major}.{minor} or later is needed");
+    Finding::wanted("kernel", is_new, note)
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn security_module() -> Finding {
+    let name = "AppArmor";
+    match read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() {
+        Some("1") => Finding::wanted(
+            name,
+            false,
+            "withholds the rights of user namespaces from programs without a profile \
+             (kernel.apparmor_restrict_unprivileged_userns=1): load the one that comes with tacit",
+        ),
+        Some(_) => Finding::wanted(name, true, "does not restrict user namespaces"),
+        None => Finding::wanted(name, true, "not there, or of a kind that restricts no namespaces"),
+    }
+}
+
+/// Whether the host has a route to the world; a run has the families that its host has.
+fn families() -> [Finding; 2] {
+    let finding = |name, exists: bool, world: &str| {
+        let routable = world.parse::<IpAddr>().is_ok_and(is_routable);
+        let note = match (exists, routable) {
+            (false, _) => "not in this kernel",
+            (true, false) => {
+                "no route to the world: programs have it only where a rule names \
+                              addresses that can be routed"
+            }
+            (true, true) => "routed: programs have it",
+        };
+        Finding::wanted(name, exists && routable, note)
+    };
+    [
+        finding("IPv4", true, "192.0.2.1"),
+        finding("IPv6", namespace::kernel_has_ipv6(), "2001:db8::1"),
+    ]
+}
+
+fn resolvers() -> Finding {
+    let found = Resolvers::new(&[]).addresses();
+    let found: Vec<_> = found.iter().map(|one| one.ip().to_string()).collect();
+    let note = if found.is_empty() {
+        "/etc/resolv.conf names none: programs resolve no names (--resolver ADDRESS)".to_owned()
+    } else {
+        format!("{} by /etc/resolv.conf", found.join(", "))
+    };
+    Finding::wanted("resolvers", !found.is_empty(), note)
+}
+
+fn name_services() -> Finding {
+    let there = |path: &&&str| Path::new(path).exists();
+    let found: Vec<_> = inside::NAME_SERVICE_SOCKETS.iter().filter(there).copied().collect();
+    let note = if found.is_empty() {
+        "none that goes round tacit".to_owned()
+    } else {
+        format!("{}: hidden from programs", found.join(", "))
+    };
+    Finding::wanted("name services", true, note)
+}
+
+fn descriptors() -> Finding {
+    let limit = process::raise_descriptor_limit().unwrap_or(0);
+    let note = format!("{limit} open files at most: two to four a connection (RLIMIT_NOFILE)");
+    Finding::wanted("open files", limit >= DESCRIPTORS_WANTED, note)
+}
+
+fn ktls() -> Finding {
+    let protocols = read("/proc/sys/net/ipv4/tcp_available_ulp").unwrap_or_default();
+    let has = protocols.split(' ').any(|one| one == "tls");
+    let note = if has {
+        "the kernel's own TLS; this version does not use it"
+    } else {
+        "the kernel's own TLS (module tls) is not loaded; this version does not use it"
+    };
+    Finding::wanted("kTLS", has, note)
+}
+
+fn device(name: &'static str, path: &str, purpose: &str) -> Finding {
+    let opened = fs::OpenOptions::new().read(true).write(true).open(path);
+    let note = match &opened {
+        Ok(_) => purpose.to_owned(),
+        Err(error) => format!("{purpose} ({path}: {error})"),
+    };
+    Finding::wanted(name, opened.is_ok(), note)
+}
+
+fn cgroups() -> Finding {
+    let mounts = read("/proc/self/mounts").unwrap_or_default();
+    let has = mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"));
+    let is_root = process::effective_user() == 0;
+    let purpose = "policy for a whole host, which this version does not do";
+    let note = match (has, is_root) {
+        (true, true) => purpose.to_owned(),
+        (false, _) => format!("{purpose} (no cgroup2 is mounted)"),
+        (true, false) => format!("{purpose} (only root attaches programs)"),
+    };
+    Finding::wanted("cgroup BPF", has && is_root, note)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_releases_are_compared_by_number() {
+        assert_eq!(version("6.18.44-generic"), Some((6, 18)));
+        assert!(version("5.10.0-8-amd64") > Some(KERNEL_MIN));
+        assert!(version("5.4.0") < Some(KERNEL_MIN));
+        assert_eq!(version("strange"), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! `tacit doctor`: what this kernel and host offer, and what each missing thing costs.
+//!
+//! ```text
+//! namespace.rs   makes a run's namespace and starts a program in it, as `tacit run` would
+//! host.rs        reads what else matters from /proc, /dev and the network's own tables
+//! ```
+//!
+//! One line a thing: its name, whether it is there, and what it is for, or what its lack costs and
+//! who can change that. Nothing is changed and no packet leaves.
+
+mod host;
+mod namespace;
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::cli::{EXIT_FAILURE, EXIT_OK, pretty, print};
+
+/// Say what this kernel and host offer, and what each missing thing costs
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit doctor
+  tacit doctor --json | jq '.findings[] | select(.present | not)'
+
+Exit status: 0 if `tacit run` works here, else 1.")]
+pub struct DoctorArgs {
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    name: &'static str,
+    present: bool,
+    /// Whether `tacit run` needs it.
+    needed: bool,
+    /// What it is for, or what its lack costs.
+    note: String,
+}
+
+impl Finding {
+    /// What `tacit run` does not work without.
+    fn needed(name: &'static str, present: bool, note: impl Into<String>) -> Self {
+        Self { name, present, needed: true, note: note.into() }
+    }
+
+    /// What something would be better with.
+    fn wanted(name: &'static str, present: bool, note: impl Into<String>) -> Self {
+        Self { name, present, needed: false, note: note.into() }
+    }
+}
+
+/// Runs the verb.
+#[must_use]
+pub fn run(args: &DoctorArgs) -> ExitCode {
+    // First, while this process has one thread.
+    let mut findings = namespace::look();
+    findings.extend(host::look());
+    let works = findings.iter().all(|finding| finding.present || !finding.needed);
+    let text = if args.json { pretty(&as_json(&findings, works)) } else { text(&findings, works) };
+    print(text, if works { EXIT_OK } else { EXIT_FAILURE })
+}
+
+fn as_json(findings: &[Finding], works: bool) -> Value {
+    let findings: Vec<_> = findings
+        .iter()
+        .map(|finding| {
+            let Finding { name, present, needed, note } = finding;
+            json!({ "name": name, "present": present, "needed": needed, "note": note })
+        })
+        .collect();
+    json!({ "run-works": works, "findings": findings })
+}
+
+fn text(findings: &[Finding], works: bool) -> String {
+    let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Finding { name, present, needed, note } in findings {
+        let answer = match (present, needed) {
+            (true, _) => "yes",
+            (false, true) => "NO",
+            (false, false) => "no",
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:width$}  {answer:3}  {note}");
+    }
+    text.push_str(if works {
+        "`tacit run` works here\n"
+    } else {
+        "`tacit run` does not work here: see what says NO\n"
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_say_the_same_and_what_is_needed_stands_out() {
+        let findings = [
+            Finding::needed("network namespace", false, "user.max_user_namespaces is 0"),
+            Finding::wanted("cubic", false, "a byte costs more"),
+            Finding::wanted("kernel", true, "Linux 6.18"),
+        ];
+        assert_eq!(
+            text(&findings, false),
+            "network namespace  NO   user.max_user_namespaces is 0\n\
+             cubic              no   a byte costs more\n\
+             kernel             yes  Linux 6.18\n\
+             `tacit run` does not work here: see what says NO\n"
+        );
+        let json = as_json(&findings, false);
+        assert_eq!(json["run-works"], false);
+        assert_eq!(json["findings"][0]["needed"], true);
+        assert_eq!(json["findings"][2]["note"], "Linux 6.18");
+    }
+}

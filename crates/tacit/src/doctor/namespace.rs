@@ -1,0 +1,236 @@
+//! Making a run's namespace for the sake of it, and starting a program there.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+use tacit_sys::inside::{self, Inside, Original, StartError};
+use tacit_sys::namespace::{self, Namespace, NamespaceError, Step};
+use tacit_sys::netlink::route::Families;
+use tacit_sys::process;
+
+use super::Finding;
+use crate::run::protocol;
+
+const NAMESPACE: &str = "network namespace";
+const RULES: &str = "packet rules";
+const SOCKETS: &str = "sockets inside";
+const START: &str = "start inside";
+const HIDE: &str = "hidden files";
+
+/// How a try to make a namespace went.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Tried {
+    Made { has_own_user: bool, large_v4: bool, large_v6: bool, missing: Vec<String> },
+    Refused { at: At, reason: String },
+}
+
+/// What was missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum At {
+    Namespace,
+    Rules,
+    Sockets,
+}
+
+/// What a run needs of the kernel, each tried.
+pub(super) fn look() -> Vec<Finding> {
+    let original = Original::capture();
+    match try_to_make() {
+        Ok((Tried::Refused { at, reason }, _, _)) => refused(at, reason),
+        Ok((Tried::Made { has_own_user, large_v4, large_v6, missing }, namespaces, line)) => {
+            let mut findings = made(has_own_user);
+            findings.extend(start(&namespaces, has_own_user, &original));
+            findings.push(large_segments(large_v4, large_v6));
+            findings.extend(settings(&missing));
+            drop(line);
+            findings
+        }
+        Err(error) => refused(At::Namespace, format!("cannot be tried: {error}")),
+    }
+}
+
+type Made = (Tried, Vec<OwnedFd>, UnixStream);
+
+/// Has a copy of this process move into namespaces; it stays there until the line is closed.
+fn try_to_make() -> io::Result<Made> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let parent = std::process::id();
+    let work = || {
+        let kept = process::keep_only(&[theirs.as_fd()], false);
+        let tried = kept.and_then(|()| try_inside(&theirs, parent));
+        u8::from(tried.is_err())
+    };
+    process::fork(work)?;
+    drop(theirs);
+    let (tried, namespaces) = protocol::read::<Tried>(&ours)?
+        .ok_or_else(|| io::Error::other("the process that tried it ended without a word"))?;
+    Ok((tried, namespaces, ours))
+}
+
+fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
+    let both = Families { v4: true, v6: true };
+    let made = namespace::create(parent, both).and_then(|made| Ok((made, namespace::sockets()?)));
+    match made {
+        Ok((Namespace { has_own_user, large_segments, missing }, sockets)) => {
+            let (large_v4, large_v6) = (large_segments.v4, large_segments.v6);
+            let made = Tried::Made { has_own_user, large_v4, large_v6, missing };
+            protocol::write(line, &made, &[sockets.network.as_fd(), sockets.user.as_fd()])?;
+            // Until the other side has seen enough.
+            io::Read::read(&mut &*line, &mut [0]).map(|_| ())
+        }
+        Err(error) => {
+            let refused = Tried::Refused { at: place(&error), reason: error.to_string() };
+            protocol::write(line, &refused, &[])
+        }
+    }
+}
+
+fn place(error: &NamespaceError) -> At {
+    match error.step {
+        Step::PacketRules => At::Rules,
+        Step::Sockets => At::Sockets,
+        Step::Session
+        | Step::ParentDeath
+        | Step::Unshare
+        | Step::Join
+        | Step::Map
+        | Step::Network => At::Namespace,
+    }
+}
+
+fn refused(at: At, reason: String) -> Vec<Finding> {
+    let steps = [(At::Namespace, NAMESPACE), (At::Rules, RULES), (At::Sockets, SOCKETS)];
+    let mut findings = Vec::new();
+    for (step, name) in steps {
+        if step == at {
+            findings.push(Finding::needed(name, false, reason));
+            break;
+        }
+        findings.push(Finding::needed(name, true, "needed by runs"));
+    }
+    findings
+}
+
+fn made(has_own_user: bool) -> Vec<Finding> {
+    let whose = if has_own_user {
+        "with a user namespace: programs hold no rights, and need none"
+    } else {
+        "as root: without a user namespace; programs keep root's rights less those that lead out"
+    };
+    vec![
+        Finding::needed(NAMESPACE, true, whose),
+        Finding::needed(
+            RULES,
+            true,
+            "nftables with sets, tproxy, socket, reject: what is captured",
+        ),
+        Finding::needed(SOCKETS, true, "they take and give any address: true peers both ways"),
+    ]
+}
+
+/// Starts a program there that ends at once, with a file hidden from it.
+fn start(namespaces: &[OwnedFd], has_own_user: bool, original: &Original) -> Vec<Finding> {
+    let [network, user] = namespaces else {
+        return vec![Finding::needed(START, false, "the namespace was not handed over")];
+    };
+    let hide = [PathBuf::from("/etc/passwd")];
+    let inside = Inside {
+        network: network.as_fd(),
+        user: has_own_user.then_some(user.as_fd()),
+        hide: &hide,
+        original,
+        dies_with_parent: true,
+    };
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match inside::spawn(command, &inside) {
+        Ok(mut started) => {
+            let hidden = match started.not_hidden.first() {
+                None => Finding::wanted(HIDE, true, "keys and name services that go round tacit"),
+                Some(why) => Finding::wanted(
+                    HIDE,
+                    false,
+                    format!(
+                        "no mount namespace: programs can read what their user can, keys included, \
+                         and names may be resolved around tacit ({why})"
+                    ),
+                ),
+            };
+            let ended = started.child.wait().is_ok_and(|status| status.success());
+            let note = "joined, with a filter: only UNIX, INET, INET6 and NETLINK sockets";
+            vec![Finding::needed(START, ended, note), hidden]
+        }
+        Err(error @ (StartError::Inside { .. } | StartError::Program(_))) => {
+            vec![Finding::needed(START, false, error.to_string())]
+        }
+    }
+}
+
+fn large_segments(v4: bool, v6: bool) -> Finding {
+    let name = "large segments";
+    match (v4, v6) {
+        (true, true) => Finding::wanted(name, true, "256 KiB a packet between program and agent"),
+        (v4, _) => {
+            let missing = if v4 { "IPv6 (Linux 5.19)" } else { "IPv4 (Linux 6.3)" };
+            let note = format!("not for {missing}: a byte between program and agent costs more");
+            Finding::wanted(name, false, note)
+        }
+    }
+}
+
+/// Settings of the namespace, each with what it is for.
+const SETTINGS: [(&str, &str, &str, &str); 3] = [
+    (
+        "ip_unprivileged_port_start",
+        "low ports",
+        "programs bind ports below 1024",
+        "programs cannot bind ports below 1024",
+    ),
+    ("ping_group_range", "ping", "programs ping themselves", "programs cannot ping themselves"),
+    (
+        "tcp_congestion_control",
+        "cubic",
+        "between program and agent, whatever the host uses",
+        "the host's congestion control acts between program and agent too, and may pace",
+    ),
+];
+
+fn settings(missing: &[String]) -> impl Iterator<Item = Finding> {
+    SETTINGS.into_iter().map(|(setting, name, good, bad)| {
+        match missing.iter().find(|what| what.contains(setting)) {
+            None => Finding::wanted(name, true, good),
+            Some(why) => Finding::wanted(name, false, format!("{bad} ({why})")),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_before_a_refusal_is_there_and_what_comes_after_is_not_known() {
+        let findings = refused(At::Rules, "no tproxy".into());
+        let shown: Vec<_> = findings.iter().map(|one| (one.name, one.present)).collect();
+        assert_eq!(shown, [(NAMESPACE, true), (RULES, false)]);
+        assert_eq!(findings[1].note, "no tproxy");
+    }
+
+    #[test]
+    fn a_setting_that_was_refused_says_what_that_costs_and_why() {
+        let missing = ["net.ipv4.ping_group_range = 1 1: Read-only file system".to_owned()];
+        let findings: Vec<_> = settings(&missing).collect();
+        assert!(findings[0].present && !findings[1].present && findings[2].present);
+        assert_eq!(
+            findings[1].note,
+            "programs cannot ping themselves (net.ipv4.ping_group_range = 1 1: Read-only file \
+             system)"
+        );
+        assert!(!large_segments(true, false).present);
+        assert!(large_segments(false, true).note.contains("IPv4"));
+    }
+}
