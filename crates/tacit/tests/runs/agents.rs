@@ -92,8 +92,7 @@ P
 
 #[test]
 fn a_helper_that_is_killed_is_started_anew() {
-    let text = network().ok(
-        "run python3 keep.py clear.example >kept & client=$!
+    let text = network().ok("run python3 keep.py clear.example >kept & client=$!
          until_true said 1
          launcher=$(basename $(dirname $(control))); launcher=${launcher#tacit-run-}
          for round in 1 2 3; do
@@ -101,10 +100,10 @@ fn a_helper_that_is_killed_is_started_anew() {
              anew() { h=$(pgrep -x -P $launcher tacit-helper) && [ $h != $helper ]; }
              until_true anew
          done
-         ordinary ./tacit show connections --json --control $(control) | grep -c '\"path\": \"/.*python'
+         ordinary ./tacit show connections --json --control $(control) |
+             grep -c '\"path\": \"/.*python'
          ask done; wait $client || exit 3
-         cat kept",
-    );
+         cat kept");
     assert_eq!(text, "1\nkept\n");
 }
 
@@ -152,8 +151,8 @@ deny = true
     let text = Network::new(&[9000], &format!("{OWN_DIRECTORY}{ECHO}{KEEP}")).with_rules(rules).ok(
         "ask done
          run python3 keep.py clear.example
-         run bash -c 'exec 3<>/dev/tcp/clear.example/9000; echo line >&3; read line <&3 || echo cut' \
-             2>&1",
+         run bash -c 'exec 3<>/dev/tcp/clear.example/9000; echo line >&3
+                      read line <&3 || echo cut' 2>&1",
     );
     assert!(text.starts_with("kept\n") && text.contains("cut"), "{text}");
 }

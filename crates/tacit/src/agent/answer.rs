@@ -1,0 +1,175 @@
+//! What the operator asks of a running agent: displays, drains, closing, and the hand-over to a
+//! successor.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tacit_core::policy::Limits;
+use tacit_sys::socket;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::keeper::Keeper;
+use super::{Agent, Control, Drain, run_events, takeover};
+use crate::control::server::Reply;
+use crate::control::{Display, Request, display};
+use crate::log::Event;
+
+impl Agent {
+    /// Answers one request.
+    pub(super) async fn answer(&mut self, request: Request) -> Reply {
+        match request {
+            Request::Show { what } => Reply::ok(self.show(what)),
+            Request::Reload => match self.reload().await {
+                Ok(value) => Reply::ok(value),
+                Err(reason) => Reply::error(reason),
+            },
+            Request::Drain { timeout_ms } => {
+                let asked = timeout_ms.map(Duration::from_millis);
+                self.drain(asked).await;
+                Reply::ok(json!({ "open": self.table.len() }))
+            }
+            Request::Restart => match &mut self.keeper {
+                None => Reply::error("this agent has no parent process that could start another"),
+                Some(keeper) => match keeper.restart() {
+                    Ok(()) => Reply::ok(json!({ "open": self.table.len() })),
+                    Err(error) => Reply::error(format!("the parent process is gone: {error}")),
+                },
+            },
+            Request::Close { ids, stale } => Reply::ok(self.close(&ids, stale)),
+            Request::TakeOver => self.hand_over(),
+            Request::Release => match self.release().await {
+                Ok(reply) => reply,
+                Err(error) => Reply::error(error),
+            },
+        }
+    }
+
+    /// Answers when the runs have said whose their connections are; other requests go on.
+    pub(super) fn show_connections(&self, back: oneshot::Sender<Reply>) {
+        let (table, live) = (Arc::clone(&self.table), self.live.load_full());
+        tokio::task::spawn_local(async move {
+            let shown = display::connections(&table, &live).await;
+            // Who asked may be gone.
+            let _ = back.send(Reply::ok(shown));
+        });
+    }
+
+    fn show(&self, what: Display) -> Value {
+        let live = self.live.load();
+        match what {
+            // It is answered where requests arrive.
+            Display::Connections => Value::Null,
+            Display::Runs => self.show_runs(),
+            Display::Rules => display::rules(&self.table, &live),
+            Display::Identities => display::identities(&self.materials, &live),
+            Display::Limits => self.limits(live.limits()),
+        }
+    }
+
+    fn limits(&self, limits: &Limits) -> Value {
+        use crate::stream::relay;
+        json!([
+            { "name": "connections", "max": self.connections_max, "used": self.table.len(),
+              "beyond": "wait in the kernel's queue" },
+            { "name": "handshakes", "max": limits.handshakes,
+              "used": self.gates.in_flight(limits), "beyond": "wait" },
+            { "name": "handshakes-per-rule", "max": limits.handshakes_per_rule, "beyond": "wait" },
+            { "name": "handshakes-per-source", "max": limits.handshakes_per_source,
+              "beyond": "wait" },
+            { "name": "handshake-bytes", "max": crate::tls::INCOMING_BYTES_MAX,
+              "beyond": "refused" },
+            { "name": "batch-records", "max": relay::BATCH_RECORDS_MAX },
+            { "name": "held-bytes-per-worker", "max": relay::HELD_BYTES_MAX,
+              "beyond": "batches shrink to one record" },
+            { "name": "listen-backlog", "max": socket::LISTEN_BACKLOG,
+              "beyond": "the kernel drops, the client tries again" },
+            { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
+              "used": self.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
+            { "name": "runs", "max": run_events::RUNS_MAX, "used": self.runs.len(),
+              "beyond": "refused" },
+            { "name": "workers", "max": self.workers.count(), "used": self.workers.count() },
+        ])
+    }
+
+    fn close(&self, ids: &[u64], stale: bool) -> Value {
+        let live = self.live.load();
+        let mut closed = Vec::new();
+        for record in self.table.snapshot() {
+            if ids.contains(&record.id) || (stale && !live.is_current(&record.rule)) {
+                record.close();
+                closed.push(record.id);
+            }
+        }
+        let unknown: Vec<_> = ids.iter().filter(|id| !closed.contains(id)).collect();
+        json!({ "closed": closed, "unknown": unknown })
+    }
+
+    /// Accepts no more.
+    pub(super) async fn drain(&mut self, timeout: Option<Duration>) {
+        let timeout = timeout.or_else(|| self.live.load().limits().drain);
+        self.draining = Some(Drain { until: timeout.map(|timeout| Instant::now() + timeout) });
+        for (_, (id, _closed)) in std::mem::take(&mut self.listeners) {
+            self.workers.unlisten(id).await;
+        }
+        self.enrol = None;
+        for (_, mut enrolled) in std::mem::take(&mut self.runs) {
+            self.unlisten_run(&mut enrolled).await;
+        }
+        self.log.info(Event::new("draining").field("open", &self.table.len()));
+    }
+
+    pub(super) fn is_drained(&mut self) -> bool {
+        self.follow_departed();
+        let over = self
+            .draining
+            .and_then(|drain| drain.until)
+            .is_some_and(|until| Instant::now() >= until);
+        // Places count from the moment of accepting; the table begins a little later.
+        over || self.places.available_permits() == self.connections_max
+    }
+
+    /// Copies of all listening sockets, for a successor.
+    fn hand_over(&self) -> Reply {
+        let all = self.listeners.values().map(|(_, opened)| opened);
+        let enrol = self.enrol.as_ref().map(|enrol| &enrol.opened);
+        takeover::offer(&self.control.opened, all.chain(enrol))
+    }
+
+    /// A successor serves: leave it the sockets, give it the runs, and serve the open connections
+    /// to their end.
+    async fn release(&mut self) -> Result<Reply, String> {
+        let own = own_control_path(&self.options.control);
+        let mut handover = takeover::Handover::default();
+        let requests = self.control.requests.clone();
+        let mut control = Control::open(&own, &mut handover, requests, &self.log)
+            .map_err(|error| error.to_string())?;
+        std::mem::swap(&mut self.control, &mut control);
+        control.task.abort();
+        control.opened.leave_file();
+        let enrol = self.enrol.as_mut().map(|enrol| &mut enrol.opened);
+        for opened in self.listeners.values_mut().map(|(_, opened)| opened).chain(enrol) {
+            opened.leave_file();
+        }
+        let runs = self.hand_over_runs().await;
+        self.drain(None).await;
+        Ok(runs)
+    }
+
+    pub(super) fn tell_keeper(&mut self, tell: impl FnOnce(&mut Keeper) -> std::io::Result<()>) {
+        if let Some(keeper) = &mut self.keeper
+            && let Err(error) = tell(keeper)
+        {
+            self.log.warn(Event::new("parent-gone").field("error", &error));
+        }
+    }
+}
+
+/// Where an agent that was replaced still answers.
+fn own_control_path(control: &Path) -> PathBuf {
+    let mut path = control.as_os_str().to_owned();
+    path.push(format!(".{}", std::process::id()));
+    path.into()
+}

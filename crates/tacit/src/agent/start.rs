@@ -1,0 +1,205 @@
+//! From options to an agent that serves: everything that can fail comes first.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tacit_core::flow::Address;
+use tacit_core::policy::{Limits, Policy, UnixSocket};
+use tacit_sys::socket;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::keeper::Keeper;
+use super::listeners::{self, Opened, Wanted};
+use super::run_events::Enrol;
+use super::runs::{self, RunEvent, RunState, Runs};
+use super::{
+    Agent, AgentError, Checked, Control, Given, Options, check_file, file_name, install, takeover,
+};
+use crate::control::server::{self, Asked};
+use crate::dns::Resolvers;
+use crate::dns::hosts::Hosts;
+use crate::live::Live;
+use crate::log::{Event, Log};
+use crate::stream::connection::Table;
+use crate::stream::gate::Gates;
+use crate::worker::{Shared, Workers};
+
+/// Descriptors that are not connections: logs, listeners, displays, resolvers.
+const DESCRIPTORS_RESERVED: u64 = 256;
+
+impl Agent {
+    /// Checks the policy, opens everything, and serves.
+    pub(super) async fn start(
+        options: Options,
+        given: Given,
+        keeper: Option<Keeper>,
+        log: Log,
+        descriptors: u64,
+    ) -> Result<(Self, mpsc::Receiver<Asked>, mpsc::Receiver<RunEvent>), AgentError> {
+        let checked = check_file(&options.policy)
+            .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
+        for warning in checked.warnings.iter().filter(|_| !options.quiet) {
+            log.warn(Event::new("policy").field("text", &warning.render(&file_name(&options))));
+        }
+        let Checked { policy, materials, .. } = checked;
+        let rules = install::build_rules(&policy, &materials, None).map_err(AgentError::Rule)?;
+        let connections_max = connections_max(&policy.limits, descriptors);
+        let live = Arc::new(ArcSwap::from_pointee(Live::new(1, policy, rules)));
+        let installed = live.load_full();
+        let shared = Shared {
+            live: Arc::clone(&live),
+            table: Arc::new(Table::default()),
+            gates: Arc::new(Gates::new(installed.limits())),
+            places: Arc::new(Semaphore::new(connections_max)),
+            congestion_control: congestion_control(&installed.policy),
+            log: log.clone(),
+        };
+        let (mut handover, launcher) = take_over(&options, given)?;
+        let mut listeners = open_listeners(&mut handover, &installed, &shared)?;
+        let (requests, asked) = mpsc::channel(server::REQUESTS_MAX);
+        let (run_events, events) = mpsc::channel(runs::EVENTS_MAX);
+        let mut control = Control::open(&options.control, &mut handover, requests, &log)?;
+        let mut enrol = Enrol::open(&options, &mut handover)?;
+        let workers = Workers::start(worker_count(&installed.policy), &shared)
+            .map_err(AgentError::Process)?;
+        for (number, opened) in listeners.values() {
+            workers.listen(*number, &opened.listener).await;
+        }
+        let runs = handover.release().map_err(AgentError::TakeOver)?;
+        let all = listeners.values_mut().map(|(_, opened)| opened);
+        let all = all.chain([&mut control.opened]);
+        all.chain(enrol.as_mut().map(|enrol| &mut enrol.opened)).for_each(Opened::take_file);
+        log.info(
+            Event::new("serving")
+                .field("rules", &installed.rules.len())
+                .field("listeners", &listeners.len())
+                .field("workers", &workers.count()),
+        );
+        let resolvers = Arc::new(Resolvers::new(&options.resolvers));
+        let mut agent = Self {
+            listeners_made: listeners.len() as u64,
+            options,
+            log,
+            live,
+            materials,
+            material_errors: Vec::new(),
+            table: shared.table,
+            gates: shared.gates,
+            places: shared.places,
+            connections_max,
+            congestion_control: shared.congestion_control,
+            workers,
+            listeners,
+            control,
+            enrol,
+            draining: None,
+            keeper,
+            runs: Runs::new(),
+            runs_made: 0,
+            resolvers,
+            hosts: Hosts::default(),
+            run_events,
+            departed: Vec::new(),
+        };
+        agent.begin(runs, launcher).await?;
+        Ok((agent, asked, events))
+    }
+
+    /// Goes on with the runs of the agent before this one, and takes new ones.
+    async fn begin(
+        &mut self,
+        runs: Vec<(RunState, Vec<OwnedFd>)>,
+        launcher: Option<StdStream>,
+    ) -> Result<(), AgentError> {
+        for (state, sockets) in runs {
+            self.resume_run(state, sockets).await;
+        }
+        self.welcome_launchers(launcher)?;
+        self.tell_keeper(Keeper::ready);
+        Ok(())
+    }
+}
+
+/// What others hand to this agent: listening sockets, and the launcher of its run.
+fn take_over(
+    options: &Options,
+    given: Given,
+) -> Result<(takeover::Handover, Option<StdStream>), AgentError> {
+    let (handover, launcher) = match given {
+        Given::Listening(sockets) => (takeover::Handover::from_activation(sockets), None),
+        Given::Launcher(launcher) => (takeover::Handover::default(), Some(launcher)),
+    };
+    if !options.take_over {
+        return Ok((handover, launcher));
+    }
+    let handover = takeover::request(&options.control).map_err(AgentError::TakeOver)?;
+    Ok((handover, launcher))
+}
+
+/// Every listening address of the policy, by its text, with the number that workers know it by.
+fn open_listeners(
+    handover: &mut takeover::Handover,
+    live: &Live,
+    shared: &Shared,
+) -> Result<BTreeMap<String, (u64, Opened)>, AgentError> {
+    let mut listeners = BTreeMap::new();
+    for (number, (key, (address, wanted))) in (0..).zip(listeners::wanted(&live.policy)) {
+        let opened = handover.open(&address, &wanted, shared.congestion_control.as_deref());
+        listeners.insert(key, (number, opened.map_err(AgentError::Listen)?));
+    }
+    Ok(listeners)
+}
+
+impl Control {
+    /// Opens the control socket, or takes it over, and serves it.
+    pub(super) fn open(
+        path: &Path,
+        handover: &mut takeover::Handover,
+        requests: mpsc::Sender<Asked>,
+        log: &Log,
+    ) -> Result<Self, AgentError> {
+        let wanted = Wanted {
+            clear: true,
+            unix: UnixSocket { mode: 0o600, owner: None, replace_stale: true },
+        };
+        make_private_directory(path).map_err(|error| AgentError::Control(path.into(), error))?;
+        let address = Address::Path(path.to_owned());
+        let opened = handover.open(&address, &wanted, None).map_err(AgentError::Listen)?;
+        let listening = takeover::listen_on(&opened.listener.socket)
+            .map_err(|error| AgentError::Control(path.into(), error))?;
+        let task =
+            tokio::task::spawn_local(server::serve(listening, requests.clone(), log.clone()));
+        Ok(Self { opened, task, requests })
+    }
+}
+
+/// The default directory is ours to make; any other must be there.
+fn make_private_directory(control: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    match control.parent() {
+        Some(directory) if control == crate::control::default_path() && !directory.exists() => {
+            std::fs::DirBuilder::new().mode(0o700).create(directory)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn worker_count(policy: &Policy) -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    policy.agent.workers.unwrap_or_else(|| (cpus / 2).max(1))
+}
+
+/// Cubic where the kernel has it: model-based algorithms cost a relay on one host twice the CPU.
+fn congestion_control(policy: &Policy) -> Option<String> {
+    let name = policy.agent.congestion_control.clone().unwrap_or_else(|| "cubic".to_owned());
+    socket::has_congestion_control(&name).then_some(name)
+}
+
+fn connections_max(limits: &Limits, descriptors: u64) -> usize {
+    let pairs = descriptors.saturating_sub(DESCRIPTORS_RESERVED) / 2;
+    limits.connections.min(usize::try_from(pairs).unwrap_or(usize::MAX)).max(1)
+}
