@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 /// Pairs of name and address that are remembered; the oldest make room.
 pub const NAMES_MAX: usize = 65_536;
-/// The shortest time a pair is remembered: programs connect later than their answer's last second.
-pub const TTL_MIN: Duration = Duration::from_secs(60);
-/// The longest.
+/// How long a pair is remembered after its answer's last second, and after its last use: programs
+/// keep addresses longer than they should.
+pub const GRACE: Duration = Duration::from_secs(3600);
+/// The longest time that an answer is taken to last.
 pub const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Whether an address can be had by a name at all. Whoever answers DNS could otherwise lead a
@@ -61,18 +62,19 @@ impl Names {
         is_news
     }
 
-    /// Remembers that `name` was given `address`; tells whether the pair is new. An address that
+    /// Remembers that `name` was given `address`; tells whether that was not known. An address that
     /// [cannot be had by a name](is_nameable) is not remembered.
     pub fn record(&mut self, name: &str, address: IpAddr, ttl: Duration, now: Instant) -> bool {
         if !is_nameable(address) {
             return false;
         }
-        let until = now + ttl.clamp(TTL_MIN, TTL_MAX);
+        let until = now + ttl.min(TTL_MAX) + GRACE;
         let entries = self.by_address.entry(address.to_canonical()).or_default();
         entries.retain(|entry| entry.until > now || entry.name == name);
         if let Some(entry) = entries.iter_mut().find(|entry| entry.name == name) {
+            let was_forgotten = entry.until <= now;
             entry.until = entry.until.max(until);
-            return false;
+            return was_forgotten;
         }
         entries.push(Entry { name: name.to_owned(), until });
         self.order.push_back((address.to_canonical(), name.to_owned()));
@@ -80,6 +82,15 @@ impl Names {
             self.forget_oldest();
         }
         true
+    }
+
+    /// The same as [`Self::of`] for a connection to the address: its names are remembered longer.
+    pub fn used(&mut self, address: IpAddr, now: Instant) -> Vec<String> {
+        let entries = self.by_address.get_mut(&address.to_canonical());
+        for entry in entries.into_iter().flatten().filter(|entry| entry.until > now) {
+            entry.until = entry.until.max(now + GRACE);
+        }
+        self.of(address, now)
     }
 
     /// The names an address has now: those of the file, then those asked for, the oldest first.
@@ -135,15 +146,24 @@ mod tests {
     }
 
     #[test]
-    fn a_name_lives_as_long_as_its_ttl_within_limits() {
+    fn a_name_lives_as_long_as_its_ttl_and_its_use() {
         let (mut names, now) = (Names::default(), Instant::now());
+        let (ttl, second) = (Duration::from_secs(600), Duration::from_secs(1));
         assert!(names.record("short.example", ip(1), Duration::ZERO, now));
-        assert!(names.record("long.example", ip(1), Duration::from_secs(600), now));
-        assert!(!names.record("long.example", ip(1), Duration::from_secs(300), now));
+        assert!(names.record("long.example", ip(1), ttl, now));
+        assert!(!names.record("long.example", ip(1), Duration::ZERO, now), "it is known");
         assert_eq!(names.of(ip(1), now), ["short.example", "long.example"]);
-        assert_eq!(names.of(ip(1), now + TTL_MIN), ["long.example"]);
-        assert!(names.of(ip(1), now + Duration::from_secs(600)).is_empty());
+        assert_eq!(names.of(ip(1), now + GRACE), ["long.example"]);
+        assert!(names.of(ip(1), now + ttl + GRACE).is_empty());
         assert!(names.of(ip(2), now).is_empty());
+        let late = now + ttl + GRACE - second;
+        assert_eq!(names.used(ip(1), late), ["long.example"]);
+        assert_eq!(names.of(ip(1), late + GRACE - second), ["long.example"]);
+        let forgotten = late + GRACE;
+        assert!(names.of(ip(1), forgotten).is_empty());
+        assert!(names.record("long.example", ip(1), ttl, forgotten), "it is news again");
+        assert!(names.record("ever.example", ip(3), Duration::MAX, now));
+        assert!(names.of(ip(3), now + TTL_MAX + GRACE).is_empty());
     }
 
     #[test]
@@ -159,7 +179,7 @@ mod tests {
         let pairs = |last: u32| [(ip(last), "db".to_owned()), (ip(last), "db.example".to_owned())];
         assert!(names.set_lasting(pairs(1)));
         assert!(!names.set_lasting(pairs(1)), "no news");
-        names.record("db.example", ip(1), TTL_MIN, now);
+        names.record("db.example", ip(1), Duration::ZERO, now);
         assert_eq!(names.of(ip(1), now), ["db", "db.example"], "each once");
         assert_eq!((names.all(now).len(), names.pairs(now).len()), (1, 3));
         assert_eq!(names.of(ip(1), now + 2 * TTL_MAX), ["db", "db.example"]);

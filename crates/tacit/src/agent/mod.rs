@@ -55,6 +55,8 @@ use runs::{RunEvent, Runs};
 
 /// How often certificate, key and trust files are looked at.
 const FILES_INTERVAL: Duration = Duration::from_secs(2);
+/// How often names of runs are looked at for those that are believed no longer.
+const NAMES_INTERVAL: Duration = Duration::from_secs(30);
 /// How often windows of rules are looked at, if there are any.
 const WINDOWS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a drain is looked at.
@@ -162,6 +164,8 @@ impl Agent {
         mut run_events: mpsc::Receiver<RunEvent>,
     ) {
         let mut files = tokio::time::interval(FILES_INTERVAL);
+        let mut names = tokio::time::interval(NAMES_INTERVAL);
+        names.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut windows = tokio::time::interval(WINDOWS_INTERVAL);
         windows.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut open_windows = Vec::new();
@@ -189,6 +193,7 @@ impl Agent {
                     self.refresh_materials();
                     self.refresh_hosts().await;
                 }
+                _ = names.tick() => self.forget_names(),
                 _ = windows.tick(), if self.live.load().has_windows => {
                     self.follow_windows(&mut open_windows).await;
                 }

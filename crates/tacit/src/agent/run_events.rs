@@ -28,6 +28,8 @@ use crate::run::line::Line;
 use crate::run::protocol::Enrolment;
 use crate::stream::connection::Record;
 
+/// How long a reload waits for the kernel's sets of all runs.
+const CAPTURE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Runs that one agent serves: each takes some ten descriptors here.
 pub(super) const RUNS_MAX: usize = 1024;
 /// A run's name at most.
@@ -277,17 +279,36 @@ impl Agent {
         self.capture_anew().await;
     }
 
+    /// Has all runs follow at the same time, and waits for them, but not for a helper that is slow
+    /// or gone: that run follows later, or is refused everything.
     async fn capture_anew(&self) {
-        let hosts = self.hosts.pairs();
-        for enrolled in self.runs.values() {
-            if let Err(error) = enrolled.follow(&hosts).await {
-                self.log.error(
-                    Event::new("capture-failed")
-                        .field("run", &enrolled.run.name)
-                        .field("error", &error),
-                );
+        let following: Vec<_> = self.start_capturing().collect();
+        let all = async {
+            for run in following {
+                // A task that panicked has said so.
+                let _ = run.await;
             }
-        }
+        };
+        let _ = tokio::time::timeout(CAPTURE_WAIT_MAX, all).await;
+    }
+
+    fn start_capturing(&self) -> impl Iterator<Item = JoinHandle<()>> {
+        let hosts = self.hosts.pairs();
+        self.runs.values().map(move |enrolled| {
+            let (hosts, log) = (Arc::clone(&hosts), self.log.clone());
+            let capture = Arc::clone(&enrolled.capture);
+            tokio::task::spawn_local(async move {
+                if let Err(error) = runs::follow_with(&capture, &hosts).await {
+                    let event = Event::new("capture-failed").field("run", &capture.run.name);
+                    log.error(event.field("error", &error));
+                }
+            })
+        })
+    }
+
+    /// Gives up the addresses of names that are believed no longer.
+    pub(super) fn forget_names(&self) {
+        self.start_capturing().for_each(drop);
     }
 
     /// Captures anew when rules have come or gone with the time of day since `open` was filled.

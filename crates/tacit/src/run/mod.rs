@@ -48,7 +48,7 @@ impl Run {
     /// The names that the run asked for and that gave this address.
     #[must_use]
     pub fn names_of(&self, address: IpAddr) -> Vec<String> {
-        self.lock().of(address, Instant::now())
+        self.lock().used(address, Instant::now())
     }
 
     /// Remembers what DNS said; tells whether it was news.

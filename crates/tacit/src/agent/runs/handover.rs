@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tacit_core::dns::GRACE;
 use tacit_core::flow::Address;
 
 use super::{Enrolled, Reserved, RunSockets};
@@ -84,7 +85,9 @@ impl RunState {
         let line = crate::run::line::Line::open(sockets.line.try_clone()?)?;
         let run = Run::new(self.id, self.name, self.pid, self.user, self.claimed, line);
         for (name, address, seconds) in self.names {
-            run.learn(&name, address, Duration::from_secs(seconds));
+            // What is left counts the grace that learning adds again.
+            let left = Duration::from_secs(seconds).saturating_sub(GRACE);
+            run.learn(&name, address, left);
         }
         Ok(Resumed { run, connection, sockets, inbound: inbound.collect() })
     }

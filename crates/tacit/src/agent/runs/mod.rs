@@ -49,7 +49,7 @@ pub(super) struct Enrolled {
     pub(super) receivers: Vec<(u64, Arc<Receiver>)>,
     /// The launcher's connection.
     connection: OwnedFd,
-    capture: Arc<Capture>,
+    pub(super) capture: Arc<Capture>,
     pub(super) inbound: Inbound,
     /// Follows the ports that programs listen on.
     watching: JoinHandle<()>,
@@ -118,16 +118,6 @@ impl Enrolled {
         Ok(Self { run, listeners, receivers, connection, capture, inbound, watching })
     }
 
-    /// Follows a new policy, or what the host's file says of names now.
-    ///
-    /// # Errors
-    /// The kernel refuses the sets.
-    pub(super) async fn follow(&self, hosts: &[(IpAddr, String)]) -> io::Result<()> {
-        self.capture.take_hosts(hosts);
-        self.capture.give_families().await?;
-        self.capture.follow().await
-    }
-
     /// How many boxes of addresses and ports are captured.
     pub(super) fn captured(&self) -> Option<usize> {
         self.capture.count()
@@ -137,6 +127,16 @@ impl Enrolled {
     pub(super) fn stop(&self) {
         self.watching.abort();
     }
+}
+
+/// Has a run's capture follow the policy, and what the host's file says of names, as they are now.
+///
+/// # Errors
+/// The kernel refuses the sets, or nobody inside can be asked.
+pub(super) async fn follow_with(capture: &Capture, hosts: &[(IpAddr, String)]) -> io::Result<()> {
+    capture.take_hosts(hosts);
+    capture.give_families().await?;
+    capture.follow().await
 }
 
 /// Files that are none of a program's business: the policy, the keys and the anchors it names. What
