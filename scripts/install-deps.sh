@@ -58,6 +58,7 @@ if [ "$purpose" = test ]; then
     need golang-go go
     PATH="$PATH:/usr/sbin:/sbin" need nginx nginx
     need default-jdk-headless javac
+    need musl-tools musl-gcc
     need postgresql-client psql
     command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||
         missing+=(postgresql)

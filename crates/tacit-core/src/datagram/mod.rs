@@ -220,7 +220,10 @@ mod tests {
                             *entry = (now, true);
                         }
                     }
-                    _ => prop_assert_eq!(table.end(&key(port)).is_some(), last.remove(&port).is_some()),
+                    _ => {
+                        let was_there = last.remove(&port).is_some();
+                        prop_assert_eq!(table.end(&key(port)).is_some(), was_there);
+                    }
                 }
                 prop_assert_eq!(table.len(), last.len());
                 prop_assert!(table.len() <= 6);

@@ -349,7 +349,11 @@ mod tests {
         }
 
         #[test]
-        fn any_type_and_code_is_read(kind in any::<u8>(), code in any::<u8>(), info in any::<u32>()) {
+        fn any_type_and_code_is_read(
+            kind in any::<u8>(),
+            code in any::<u8>(),
+            info in any::<u32>(),
+        ) {
             let _ = Cause::from_icmp(kind, code, info);
             let _ = Cause::from_icmpv6(kind, code, info);
         }

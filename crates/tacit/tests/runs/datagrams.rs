@@ -160,7 +160,8 @@ fn flows_are_shown_counted_and_closed() {
         show connections | tr -d ' \n'; echo
         show rules | tr -d ' \n' | grep -o '"hits":[0-9]*' | tr '\n' ' '
         ordinary ./tacit close 1 --control scratch/control >/dev/null
-        until_true sh -c '! ./tacit show connections --json --control scratch/control | grep -q rule'
+        gone() { ! show connections | grep -q rule; }
+        until_true gone
         echo again >&7; until_true grep -q again said
         exec 7>&-; wait $program
         until_true grep -q run-ended agent.log
@@ -199,4 +200,39 @@ fn a_flow_that_a_new_policy_refuses_ends_and_others_go_on() {
     let said = network(AGENT).script(script);
     let text = crate::harness::text_of(&said);
     assert!(text.contains("got hello\tgot hello\nECONNREFUSED\tgot more\n0"), "{text}");
+}
+
+#[test]
+fn a_flow_outlives_the_agent_that_began_it_and_new_ones_begin_with_its_successor() {
+    let script = r#"
+        mkfifo one
+        enrolled sh -c 'python3 "$PEERS/datagrams.py" talk 10.9.8.7 5000 <one >said.1
+            python3 "$PEERS/datagrams.py" see 10.9.8.8 5000' >said.2 & program=$!
+        exec 7>one; echo hello >&7
+        until_true grep -q hello said.1
+        ordinary ./tacit restart --control scratch/control >/dev/null
+        until_true sh -c '[ $(grep -c serving agent.log) = 2 ]'
+        echo more >&7; until_true grep -q more said.1
+        exec 7>&-; wait $program
+        cat said.1 said.2
+    "#;
+    let setup = format!("{AGENT}\ntouch said.1 && chmod 666 said.1");
+    let said = network(&setup).script(script);
+    let text = crate::harness::text_of(&said);
+    assert!(text.contains("got hello\ngot more\nseen as 10.9.8.8"), "{text}");
+}
+
+#[test]
+fn a_rule_for_one_program_is_for_its_datagrams_alone() {
+    let python = std::fs::canonicalize("/usr/bin/python3").unwrap();
+    let one = RULES.replacen(
+        "name = \"echo\"\n",
+        &format!("name = \"echo\"\nprogram = \"{}\"\n", python.display()),
+        1,
+    );
+    let network = Network::new(&[], SERVERS).with_rules(&one);
+    let script = "cp $(readlink -f /usr/bin/python3) other
+         client see 10.9.8.7 5000 | head -1
+         run ./other \"$PEERS/datagrams.py\" error 10.9.8.7 5000 9";
+    expect(&network, script, "seen as 10.9.8.7\nECONNREFUSED");
 }

@@ -18,5 +18,6 @@ mod confined;
 mod datagrams;
 mod difference;
 mod languages;
+mod names;
 mod programs;
 mod sockets;
