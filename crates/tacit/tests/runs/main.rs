@@ -17,6 +17,7 @@ mod agents;
 mod confined;
 mod datagrams;
 mod difference;
+mod faults;
 mod languages;
 mod names;
 mod programs;

@@ -219,7 +219,7 @@ impl Network {
         let ipv6 = if self.ipv6 { IPV6 } else { "" };
         let script = format!("{BEGIN}\n{ipv6}\n{SERVE}\n{}\n{script}", self.setup);
         let mut command = std::process::Command::new("timeout");
-        command.args(["--kill-after=5", "150", "unshare"]);
+        command.args(["--kill-after=5", "100", "unshare"]);
         command.args(if is_root { &["-nm"][..] } else { &["-rnm"] });
         command.args(["bash", "-c", &script]).current_dir(&public.directory);
         command.env("PEERS", PEERS).env("USER_OF_RUNS", user).env("NAMES", NAMES);

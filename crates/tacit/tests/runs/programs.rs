@@ -5,7 +5,7 @@ use crate::network::Network;
 /// A web server with a large file.
 pub const WEB: &str = r#"
 mkdir web; head -c 3000000 /dev/urandom >web/large; echo small >web/small
-(cd web; exec python3 -m http.server --bind 10.9.8.7 8080 2>/dev/null) & background+=($!)
+(cd web; exec python3 -m http.server --bind 10.9.8.7 8080 >/dev/null 2>&1) & background+=($!)
 await 8080
 "#;
 
