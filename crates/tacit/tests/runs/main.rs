@@ -18,6 +18,7 @@ mod confined;
 mod datagrams;
 mod difference;
 mod faults;
+mod inbound;
 mod languages;
 mod names;
 mod programs;
