@@ -71,7 +71,7 @@ fn only_four_families_of_sockets_are_there() {
     let network = Network::new(&[], "").with_build(&format!(
         "cat >families.c <<'END'\n{FAMILIES}\nEND\ncc -o families families.c"
     ));
-    for network in [network.clone(), network.clone().as_root()] {
+    for network in network.for_each_user() {
         let said = network.ok("direct ./families; echo; run ./families");
         let (direct, inside) = said.split_once("\n\n").unwrap();
         // AF_PACKET and AF_VSOCK exist on this machine, if only for those who may.
@@ -107,12 +107,12 @@ fn raw_sockets_marks_and_transparency_are_not_permitted() {
         try_to(stream.setsockopt, socket.IPPROTO_IP, 19, 1)
         try_to(stream.setsockopt, socket.SOL_SOCKET, 5, 1)'"#;
     let network = Network::new(&[], "");
-    for network in [network.clone(), network.clone().as_root()] {
+    for network in network.clone().for_each_user() {
         let said = network.ok(&format!("run {attempts}"));
         let wanted = ["EPERM"; 6].into_iter().chain(["ok"]).collect::<Vec<_>>();
         assert_eq!(said.lines().collect::<Vec<_>>(), wanted);
     }
-    let root = network.as_root().ok(&format!("direct {attempts}"));
+    let root = network.with_root().ok(&format!("direct {attempts}"));
     assert!(!root.contains("EPERM"), "{root}");
 }
 
@@ -124,7 +124,7 @@ fn an_echo_request_is_dropped_rather_than_answered_by_nobody() {
         "[[rule]]\nname = \"all\"\ndirection = \"outbound\"\nremote = \"10.9.8.0/24\"\n\
          permit = true\n",
     );
-    for network in [network.clone(), network.clone().as_root()] {
+    for network in network.for_each_user() {
         let said = network.ok("cat $(command -v ping) >plain-ping; chmod 755 plain-ping
              direct ping -q -c 1 -W 2 10.9.8.7 >/dev/null && echo answered
              run ./plain-ping -c 2 -i 0.2 -W 1 10.9.8.7; echo status $?
@@ -141,7 +141,7 @@ fn policy_keys_and_trust_read_as_empty() {
                  [[rule]]\nname = \"with-key\"\ndirection = \"outbound\"\n\
                  remote = \"10.9.8.7\"\ntls = { trust = \"ca\", identity = \"me\" }\n";
     let network = Network::new(&[], "").with_rules(rules);
-    for (network, owner) in [(network.clone(), "54321"), (network.as_root(), "0")] {
+    for (network, owner) in network.for_each_user().into_iter().zip(["54321", "0"]) {
         let said = network.ok(&format!(
             "chown {owner} alice.key
              direct cat run.toml ca.pem alice.key | grep -c .

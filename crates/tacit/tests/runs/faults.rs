@@ -8,7 +8,10 @@ const ECHO: &str = "start python3 $PEERS/echo.py 7000; await 7000\n";
 /// Where the processes of a run are: `launcher` is its launcher's, which `started` has begun in the
 /// background; `process NAME...` finds others.
 const PROCESSES: &str = r#"
-started() { ordinary exec ./tacit run --policy run.toml -- "$@" <&0 & launcher=$!; background+=($!); }
+started() {
+    ordinary exec ./tacit run --policy run.toml -- "$@" <&0 & launcher=$!
+    background+=($launcher)
+}
 process() {
     local pid
     for pid in $(pgrep -P $launcher) $(pgrep -P $(pgrep -d , -P $launcher)); do
@@ -87,7 +90,7 @@ fn a_killed_helper_is_replaced_and_nothing_is_lost() {
     let said = asked(
         "for round in 1 2 3; do
              helper=$(process tacit-helper); kill -9 $helper
-             another() { local now=$(process tacit-helper); [ -n \"$now\" ] && [ $now != $helper ]; }
+             another() { now=$(process tacit-helper); [ -n \"$now\" ] && [ $now != $helper ]; }
              until_true another
              ask tls.example
          done
@@ -125,7 +128,9 @@ fn a_reload_under_load_drops_nothing() {
              cat one.toml >run.toml; ./tacit reload --control $control || echo FAILED
          done >reload.log 2>&1; touch reloaded) &
          asked=0
-         while [ ! -e reloaded ] && kill -0 $launcher; do ask tls.example; ask clear.example; asked=$((asked + 2)); done
+         while [ ! -e reloaded ] && kill -0 $launcher; do
+             ask tls.example; ask clear.example; asked=$((asked + 2))
+         done
          ! grep FAILED reload.log || cat reload.log; echo asked $((asked > 20))",
     );
     let (answers, rest) = said.split_once("asked ").unwrap();

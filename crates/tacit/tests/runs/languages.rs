@@ -23,7 +23,8 @@ fn a_static_go_program_sees_no_difference() {
 
 #[test]
 fn java_channels_see_no_difference() {
-    let script = "java -Xshare:auto -cp . Channels $HOST 7000 >scratch/java; echo $?; sort scratch/java | uniq -c";
+    let script = "java -Xshare:auto -cp . Channels $HOST 7000 >scratch/java; echo $?
+        sort scratch/java | uniq -c";
     let same =
         Network::new(&[7000], ECHO).with_build("javac -d . $PEERS/Channels.java").compare(script);
     assert!(same.contains("20 open clear.example/10.9.8.7:7000"), "{same}");

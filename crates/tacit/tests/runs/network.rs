@@ -9,8 +9,8 @@
 //! The network is a namespace: servers listen at 10.9.8.7, which is `clear.example`; an agent in
 //! the server's role stands before each of them at 10.9.8.8, which is `tls.example`. Elsewhere a
 //! default route leads to nobody. `dual.clear.example` and `dual.tls.example` are the same two with
-//! an IPv6 address each, to which there is a route only where the test asks for one. Programs run as an ordinary user, wherever the one who tests can
-//! become one.
+//! an IPv6 address each, to which there is a route only where the test asks for one. Programs run
+//! as an ordinary user, wherever the one who tests can become one.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -133,9 +133,14 @@ impl Network {
     }
 
     /// Programs run as root, where the one who tests is root.
-    pub fn as_root(mut self) -> Self {
+    pub fn with_root(mut self) -> Self {
         self.as_root = true;
         self
+    }
+
+    /// The network for an ordinary user's programs, and for root's.
+    pub fn for_each_user(self) -> [Self; 2] {
+        [self.clone(), self.with_root()]
     }
 
     /// Runs a script in the network; in it are `run CMD` (under tacit) and `direct CMD`.
@@ -235,7 +240,8 @@ impl Network {
         for (name, action) in [("clear", "permit = true"), ("tls", "tls = { trust = \"ca\" }")] {
             policy += &format!(
                 "[[rule]]\nname = \"{name}\"\ndirection = \"outbound\"\n\
-                 remote = [\"{name}.example\", \"dual.{name}.example\"]\nremote-ports = {:?}\n{action}\n",
+                 remote = [\"{name}.example\", \"dual.{name}.example\"]\n\
+                 remote-ports = {:?}\n{action}\n",
                 self.ports
             );
         }

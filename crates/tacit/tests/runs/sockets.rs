@@ -25,5 +25,5 @@ fn every_call_on_a_socket_answers_as_ever() {
 
 #[test]
 fn every_call_on_a_socket_answers_root_as_ever() {
-    same_sockets(Network::new(&[7000], SERVER).as_root());
+    same_sockets(Network::new(&[7000], SERVER).with_root());
 }
