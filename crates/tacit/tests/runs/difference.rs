@@ -66,7 +66,7 @@ fn an_upstream_out_of_reach_is_a_reset_at_the_first_read_or_write() {
 
 #[test]
 fn what_no_rule_lets_through_is_refused_at_connect() {
-    let targets = "10.9.8.7:6999 10.9.8.6:7001 192.0.2.1:80 127.0.0.1:7001";
+    let targets = "10.9.8.7:7009 10.9.8.7:6999 10.9.8.6:7001 192.0.2.1:80 127.0.0.1:7001";
     for line in seen("run", targets) {
         assert!(line.ends_with("connect ECONNREFUSED"), "{line}");
     }

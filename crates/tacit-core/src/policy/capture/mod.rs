@@ -1,9 +1,11 @@
 //! Which destinations a run's traffic may reach at all: those that some rule other than a deny can
-//! match. The kernel captures them and rejects everything else at once, with an honest error.
+//! match, unless a deny that asks for nothing but addresses and ports comes first. The kernel
+//! captures them and rejects everything else at once, with an honest error.
 //!
 //! The kernel's sets want boxes of addresses and ports that do not overlap; [`captured`] cuts the
 //! rules' boxes along each other's edges and joins what can be joined (`sweep`). The cost grows
-//! with the sum of rules, names and boxes, so all is done anew whenever one of them changes.
+//! with the sum of rules, names and boxes, and with what denies cut out of the rules behind them,
+//! so all is done anew whenever one of them changes.
 //!
 //! A rule by name gives no box by itself: the addresses that DNS gives the name come in as
 //! `learnt`. Loopback and link-local addresses are captured only where a rule names them, as it
@@ -51,13 +53,14 @@ pub fn captured<'a>(
     learnt: impl IntoIterator<Item = (IpAddr, &'a str)>,
     unix_s: i64,
 ) -> Vec<Captured> {
-    let rules = policy.rules.iter().filter(|rule| can_pass(rule) && is_open(rule, unix_s));
+    let rules = policy.rules.iter().filter(|rule| is_open(rule, unix_s));
     boxes(rules, &Learnt::new(learnt))
 }
 
 /// Whether the rules alone, at whatever time, take more boxes than there may be.
 pub(super) fn takes_too_many(rules: &[Rule]) -> bool {
-    let rules = rules.iter().filter(|rule| can_pass(rule));
+    // Outside their windows denies take nothing away.
+    let rules = rules.iter().filter(|rule| can_pass(rule) || rule.selectors.when.is_none());
     boxes(rules, &Learnt::default()).len() >= BOXES_MAX
 }
 
@@ -86,18 +89,52 @@ fn can_pass(rule: &Rule) -> bool {
     rule.selectors.direction == Direction::Outbound && rule.action != Action::Deny
 }
 
+/// Whether a deny holds for all that goes to its addresses and ports.
+fn is_certain_deny(rule: &Rule) -> bool {
+    let selectors = &rule.selectors;
+    rule.action == Action::Deny
+        && selectors.direction == Direction::Outbound
+        && selectors.local.is_empty()
+        && selectors.local_ports.is_empty()
+        && selectors.program.is_empty()
+        && selectors.user.is_empty()
+}
+
+/// What is left of an area when others are taken out.
+fn left_of(area: Area, holes: &[Area]) -> Vec<Area> {
+    let mut left = vec![area];
+    for hole in holes {
+        left = left.into_iter().flat_map(|area| area.without(hole)).collect();
+    }
+    left
+}
+
 fn is_open(rule: &Rule, unix_s: i64) -> bool {
     rule.selectors.when.as_ref().is_none_or(|when| when.is_open(unix_s))
 }
 
 fn boxes<'r>(rules: impl Iterator<Item = &'r Rule>, learnt: &Learnt<'_>) -> Vec<Captured> {
     let mut planes: BTreeMap<(bool, Family), Vec<Area>> = BTreeMap::new();
+    let mut denied: BTreeMap<(bool, Family), Vec<Area>> = BTreeMap::new();
     for rule in rules {
         let udp = rule.selectors.protocol == Protocol::Udp;
         let ports = ports(rule);
-        for Span { family, first, last } in spans(rule, learnt) {
-            let areas = ports.iter().map(|ports| Area { first, last, ports: ports.clone() });
-            planes.entry((udp, family)).or_default().extend(areas);
+        let areas = |span: Span| {
+            let Span { first, last, .. } = span;
+            ports.iter().map(move |ports| Area { first, last, ports: ports.clone() })
+        };
+        if can_pass(rule) {
+            for span in spans(rule, learnt) {
+                let plane = (udp, span.family);
+                let holes = denied.get(&plane).map_or(&[][..], Vec::as_slice);
+                let left = areas(span).flat_map(|area| left_of(area, holes));
+                planes.entry(plane).or_default().extend(left);
+            }
+        } else if is_certain_deny(rule) {
+            // What a name leads to may have other names, and be another rule's.
+            for span in spans(rule, &Learnt::default()) {
+                denied.entry((udp, span.family)).or_default().extend(areas(span));
+            }
         }
     }
     let disjoint = planes.into_iter().flat_map(|((udp, family), areas)| {

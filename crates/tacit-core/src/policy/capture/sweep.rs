@@ -26,6 +26,34 @@ pub(super) struct Area {
     pub(super) ports: RangeInclusive<u16>,
 }
 
+impl Area {
+    /// What of it lies outside the hole.
+    pub(super) fn without(self, hole: &Self) -> Vec<Self> {
+        let (low, high) = (*self.ports.start(), *self.ports.end());
+        let (hole_low, hole_high) = (*hole.ports.start(), *hole.ports.end());
+        let apart = hole.last < self.first || self.last < hole.first;
+        if apart || hole_high < low || high < hole_low {
+            return vec![self];
+        }
+        let first = self.first.max(hole.first);
+        let last = self.last.min(hole.last);
+        let mut left = Vec::new();
+        if self.first < first {
+            left.push(Self { last: first - 1, ..self.clone() });
+        }
+        if last < self.last {
+            left.push(Self { first: last + 1, ..self });
+        }
+        if low < hole_low {
+            left.push(Self { first, last, ports: low..=hole_low - 1 });
+        }
+        if hole_high < high {
+            left.push(Self { first, last, ports: hole_high + 1..=high });
+        }
+        left
+    }
+}
+
 /// The same addresses and ports as disjoint boxes in order, at most [`BOXES_MAX`] of them.
 /// Neighbouring addresses with the same ports are one box, and so are neighbouring ports.
 pub(super) fn cut(areas: &[Area]) -> Vec<Area> {

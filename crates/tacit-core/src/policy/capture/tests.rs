@@ -47,11 +47,32 @@ fn boxes_are_those_of_the_rules_that_pass() {
     assert_eq!(
         show(&captured(&policy(DB), [], 0)),
         [
-            "tcp 10.7.0.0-10.7.255.255 5432-5432",
-            "tcp 10.7.0.0-10.7.255.255 6000-6100",
+            "tcp 10.7.0.0-10.7.2.255 5432-5432",
+            "tcp 10.7.0.0-10.7.2.255 6000-6100",
+            "tcp 10.7.4.0-10.7.255.255 5432-5432",
+            "tcp 10.7.4.0-10.7.255.255 6000-6100",
             "udp 10.0.0.53-10.0.0.53 53-53",
         ]
     );
+}
+
+#[test]
+fn a_deny_takes_away_what_comes_behind_it_unless_it_asks_for_more() {
+    let boxes = |deny: &str| {
+        let rules = format!(
+            "[[rule]]\nname = \"no\"\ndirection = \"outbound\"\nremote-ports = \"20-30\"\n\
+             {deny}deny = true\n[[rule]]\nname = \"yes\"\ndirection = \"outbound\"\n\
+             remote = \"10.0.0.0/30\"\nremote-ports = \"1-100\"\npermit = true\n"
+        );
+        show(&captured(&policy(&rules), [("10.0.0.1".parse().unwrap(), "a.example")], 0))
+    };
+    let left = ["tcp 10.0.0.0-10.0.0.3 1-19", "tcp 10.0.0.0-10.0.0.3 31-100"];
+    assert_eq!(boxes(""), left);
+    assert_eq!(boxes("remote = \"10.0.0.0/8\"\n"), left);
+    let whole = ["tcp 10.0.0.0-10.0.0.3 1-100"];
+    for more in ["user = \"nobody\"", "program = \"/bin/x\"", "remote = \"a.example\""] {
+        assert_eq!(boxes(&format!("{more}\n")), whole, "{more}");
+    }
 }
 
 #[test]
@@ -239,7 +260,12 @@ proptest! {
                     user: None,
                     at_unix_s: 0,
                 };
-                let wanted = policy.rules.iter().any(|rule| {
+                let unnamed = Flow { remote_names: Vec::new(), ..flow.clone() };
+                let certain = policy.rules.iter().position(|rule| {
+                    rule.action == Action::Deny && rule.matches(&unnamed).is_ok()
+                });
+                let before = &policy.rules[..certain.unwrap_or(policy.rules.len())];
+                let wanted = before.iter().any(|rule| {
                     rule.action != Action::Deny && rule.matches(&flow).is_ok()
                 });
                 let found = boxes.iter().filter(|b| {
