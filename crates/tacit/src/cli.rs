@@ -381,7 +381,8 @@ fn mode(text: &str) -> Result<u32, String> {
 
 /// Writes a line to standard error. `eprintln` would panic where that is a full disk.
 pub fn complain(line: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    // At one stroke: several processes of one run write to the same file.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Says why it failed.

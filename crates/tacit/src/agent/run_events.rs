@@ -114,6 +114,9 @@ impl Agent {
                 }
             }
             RunEvent::End(id) => self.end_run(id).await,
+            // A private agent is there for one run, which will not come.
+            RunEvent::NoRun if self.options.private => self.drain(Some(LINGER)).await,
+            RunEvent::NoRun => {}
         }
     }
 

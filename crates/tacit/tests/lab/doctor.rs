@@ -110,3 +110,17 @@ fn a_chroot_is_named_as_the_reason() {
     let text = text_of(&outputs[0]);
     assert!(text.contains("in a chroot") && text.contains("125"), "{text}");
 }
+
+#[test]
+fn a_run_that_could_not_start_leaves_no_agent_behind() {
+    // Many at once, so that some agents are up before their launcher gives up. Whoever lives on
+    // keeps the pipe open, and this waiting.
+    let script = "try() { python3 refuse.py ./tacit run --policy run.toml -- true 2>&1; \
+                  echo $? >>$scratch/codes; }\n\
+                  said=$(for number in $(seq 30); do try & done; wait)\n\
+                  grep -c '^125$' $scratch/codes";
+    for output in as_each_user(script) {
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said.trim_end(), "30", "{}", text_of(&output));
+    }
+}

@@ -41,6 +41,8 @@ pub(in crate::agent) enum RunEvent {
     Listening(u64),
     /// Its connection is closed.
     End(u64),
+    /// A launcher is gone, or was refused, before it had one.
+    NoRun,
 }
 
 /// The sockets of a run, made inside and used by the agent outside.
@@ -110,10 +112,12 @@ pub(in crate::agent) async fn welcome(
     log: Log,
 ) {
     match enrol(stream, &events).await {
-        Ok(Some((stream, id))) => follow(stream, id, events, log).await,
+        Ok(Some((stream, id))) => return follow(stream, id, events, log).await,
         Ok(None) => {}
         Err(error) => log.warn(Event::new("enrolment-failed").field("error", &error)),
     }
+    // The control thread lives as long as the agent.
+    let _ = events.send(RunEvent::NoRun).await;
 }
 
 async fn enrol(
@@ -140,7 +144,9 @@ async fn enrol(
     };
     match begun.await {
         Ok((id, hide)) => {
-            write_frame(&mut stream, &ToLauncher::Terms { hide }).await?;
+            // A launcher that is gone by now is found to be so by whoever follows it, and that
+            // ends its run.
+            let _ = write_frame(&mut stream, &ToLauncher::Terms { hide }).await;
             Ok(Some((stream, id)))
         }
         Err(reason) => {
