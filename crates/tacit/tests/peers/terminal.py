@@ -40,6 +40,18 @@ with open(f"{scratch}/talk.py", "w") as program:
         "for _ in range(1200):\n    connection.send(b'x')\n    time.sleep(0.02)\n"
     )
 
+# It says when it may be stopped, and when it has the terminal again after a stop.
+with open(f"{scratch}/wait.py", "w") as program:
+    program.write(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGCONT, lambda *_: print('going' + ' on', flush=True))\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "print('rea' + 'dy', flush=True)\n"
+        "time.sleep(float(sys.argv[1]))\n"
+        "print('fini' + 'shed', flush=True)\n"
+    )
+WAIT = f"python3 {scratch}/wait.py"
+
 shell, terminal = pty.fork()
 if shell == 0:
     os.environ["PS1"] = "prompt> "
@@ -74,6 +86,7 @@ def status(wanted):
     found = see(r"status (\d+)\.").group(1)
     if found != str(wanted):
         sys.exit(f"status {found}, wanted {wanted}")
+    see(r"(prompt|inner)> ")
 
 
 see("prompt> ")
@@ -84,22 +97,20 @@ see("prompt> ")
 status(130)
 print("interrupted")
 
-run("sh -c 'echo rea''dy; exec sleep 100'")
+run(f"{WAIT} 100")
 see("ready")
 send("\x1a")
 see("Stopped")
 see("prompt> ")
 send("fg\n")
-see("sleep 100")
+see("going on")
 send("\x03")
 see("prompt> ")
 status(130)
 print("stopped and continued")
 
-run("sh -c 'echo rea''dy; sleep 1; echo fini''shed'")
+run(f"{WAIT} 2")
 see("ready")
-# A shell that is just starting another program does not stop: it waits for that first.
-time.sleep(0.3)
 send("\x1a")
 see("Stopped")
 see("prompt> ")
@@ -110,21 +121,19 @@ see(r"status 0\.")
 print("went on in the background")
 
 run("sh -c 'read line; echo got=$line'")
-time.sleep(0.2)
 send("words\n")
 see("got=words")
 print("read the terminal")
 
 run("env PS1='inner> ' bash --norc --noprofile --noediting -i")
 see("inner> ")
-send("sleep 100\n")
-time.sleep(0.3)
+send(f"{WAIT} 100\n")
+see("ready")
 send("\x1a")
 see("Stopped")
 see("inner> ")
 send("fg\n")
-see("sleep 100")
-time.sleep(0.3)
+see("going on")
 send("\x03")
 see("inner> ")
 status(130)
@@ -132,15 +141,14 @@ send("exit 5\n")
 see("prompt> ")
 status(5)
 send("cat\n")
-time.sleep(0.2)
 send("typed\n")
-see("typed\r\ntyped")
+see(r"typed[\s\S]*typed")
 send("\x03")
 see("prompt> ")
 status(130)
 print("gave the terminal to a shell and back")
 
-run(f"sh -c 'setsid -f python3 {scratch}/talk.py; echo rea''dy; exec sleep 100'")
+run(f"sh -c 'setsid -f python3 {scratch}/talk.py; exec {WAIT} 100'")
 see("ready")
 while not received:
     time.sleep(0.02)
@@ -154,7 +162,7 @@ while len(b"".join(received)) < before + 20 and time.monotonic() < end:
 if len(b"".join(received)) < before + 20:
     sys.exit("the agent stopped with the job")
 send("fg\n")
-see("exec sleep 100")
+see("going on")
 send("\x03")
 # The daemon that still runs is told to end.
 see("told to end")
