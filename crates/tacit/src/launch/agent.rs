@@ -14,6 +14,9 @@ use crate::agent::keeper::{self, Private};
 use crate::cli::{EXIT_FAILURE, complain};
 use crate::run::protocol::{self, Enrolment, FromLauncher, ToLauncher};
 
+/// Names of directories that are tried for one run.
+const DIRECTORIES_TRIED_MAX: u32 = 100;
+
 /// The agent of this run. Closing the line tells it that the run is over.
 pub(super) struct Agent {
     line: UnixStream,
@@ -47,11 +50,7 @@ impl Agent {
     }
 
     fn start_private(policy: &Path, args: &RunArgs) -> io::Result<Self> {
-        let directory =
-            std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-        let directory = directory.join(format!("tacit-run-{}", std::process::id()));
-        std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
-        let mut made = PrivateAgent { pid: 0, directory };
+        let mut made = PrivateAgent { pid: 0, directory: make_directory()? };
         let (ours, theirs) = UnixStream::pair()?;
         let private = Private {
             policy: policy.to_owned(),
@@ -62,7 +61,10 @@ impl Agent {
             let kept = process::keep_only(&[theirs.as_fd()], true);
             // Neither the terminal's signals nor anybody's who means CMD are for the agent.
             let kept = kept.and_then(|()| process::lead_process_group());
-            match kept.and_then(|()| keeper::run_private(private, theirs)) {
+            let ended = kept.and_then(|()| keeper::run_private(private, theirs));
+            // A launcher that was killed has not done it.
+            let _ = std::fs::remove_dir_all(&made.directory);
+            match ended {
                 Ok(code) => code,
                 Err(error) => {
                     complain(format_args!("tacit: no agent: {error}"));
@@ -70,7 +72,8 @@ impl Agent {
                 }
             }
         };
-        made.pid = process::fork(work)?;
+        let pid = process::fork(work)?;
+        made.pid = pid;
         Ok(Self { line: ours, private: Some(made) })
     }
 
@@ -114,6 +117,29 @@ impl Agent {
             private.pid = 0;
         }
     }
+}
+
+/// A directory that only this user may enter. One of a launcher that was killed, with the same
+/// process number, may still be there, or one of somebody else's who guessed the name.
+fn make_directory() -> io::Result<PathBuf> {
+    let base = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let mut taken = io::Error::from(io::ErrorKind::AlreadyExists);
+    for attempt in 0..DIRECTORIES_TRIED_MAX {
+        let mut name = format!("tacit-run-{}", std::process::id());
+        if attempt > 0 {
+            name.push_str(&format!("-{attempt}"));
+        }
+        let directory = base.join(name);
+        match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
+            Ok(()) => return Ok(directory),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => taken = error,
+            Err(error) => {
+                let text = format!("{}: {error}", directory.display());
+                return Err(io::Error::new(error.kind(), text));
+            }
+        }
+    }
+    Err(taken)
 }
 
 impl Drop for PrivateAgent {

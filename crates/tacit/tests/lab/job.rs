@@ -107,6 +107,7 @@ fn without_its_launcher_a_run_has_no_network_and_leaves_nobody_behind() {
          pgrep -f 'tacit run' -P $launcher >$scratch/own; kill -KILL $launcher\n\
          wait $launcher 2>/dev/null; wc -l <$scratch/own\n\
          for pid in $(cat $scratch/own); do echo $pid >$scratch/one; gone one && echo gone; done\n\
+         [ -e ${{TMPDIR:-/tmp}}/tacit-run-$launcher ] && echo directory left\n\
          touch $scratch/go; while [ ! -e $scratch/late ]; do sleep 0.02; done; cat $scratch/late"
     );
     for output in as_each_user(&script) {
