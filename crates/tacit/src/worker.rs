@@ -189,7 +189,7 @@ fn work(runtime: &LocalRuntime, shared: Shared, mut commands: mpsc::Receiver<Com
                 Command::Unlisten(id, done) => {
                     // It is not running: it would be on this thread.
                     tasks.remove(&id).as_ref().map(AbortHandle::abort);
-                    lanes.remove(&id);
+                    lanes.remove(&id).inspect(|lane| lane.close());
                     // Who asked may be gone.
                     let _ = done.send(());
                 }

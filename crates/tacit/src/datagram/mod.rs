@@ -19,6 +19,10 @@
 //! A flow follows the policy: under a new one, its next datagram asks again. Over, it is after the
 //! times that `tacit_core::datagram` has; when its run ends; and when the program's socket is gone.
 //!
+//! What is longer than the host's own link carries goes out in fragments, as it would for a program
+//! that lets its kernel do that: whether it did is not seen from here. A narrower link further on
+//! says so, and the program hears it.
+//!
 //! Limits: [`FLOWS_MAX`] a run and family, the one that was silent the longest makes room; each
 //! has a place among the agent's connections. [`EARLY_BYTES_MAX`] wait while the owner of a flow
 //! is looked up. What is dropped is counted and logged.

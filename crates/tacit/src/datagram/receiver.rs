@@ -119,7 +119,7 @@ impl Lane {
 
     /// Ends all flows when what has come for them is sent on: the run is over.
     pub async fn finish(self: Rc<Self>) {
-        self.is_closed.set(true);
+        self.close();
         let until = tokio::time::Instant::now() + FINISH_WAIT_MAX;
         let is_deciding = || {
             let flows = self.flows.borrow();
@@ -139,8 +139,16 @@ impl Lane {
         self.tell_drops();
     }
 
+    /// Receives no more: a successor may. Flows go on to their own end.
+    pub fn close(&self) {
+        self.is_closed.set(true);
+    }
+
     /// Takes all that is there now: what a flow sent before it had a socket of its own.
     pub fn drain(self: &Rc<Self>) {
+        if self.is_closed.get() {
+            return;
+        }
         // Bounded by what the socket's buffer holds of the shortest datagrams.
         for _ in 0..BATCH_MAX {
             if !matches!(self.receive_some(), Ok(false)) {
@@ -359,6 +367,6 @@ struct CloseOnDrop(Rc<Lane>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        self.0.is_closed.set(true);
+        self.0.close();
     }
 }

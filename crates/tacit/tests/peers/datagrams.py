@@ -22,7 +22,7 @@ import threading
 import time
 
 PATIENCE = 10
-IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14
+IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_RECVERR, IP_MTU = 10, 2, 11, 14
 SOL_UDP, UDP_SEGMENT = 17, 103
 
 
@@ -124,6 +124,7 @@ def error(address, port, size):
     client = new(address)
     if ":" not in address:
         client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+        client.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
     client.connect((address, int(port)))
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:

@@ -112,6 +112,11 @@ fn errors_of_the_way_are_the_programs_own() {
         expect(&network, &format!("client error 10.9.8.7 {port} 100"), "ECONNREFUSED");
     }
     expect(&network, "client error 198.51.100.7 5000 1400", "EMSGSIZE\nmtu 1280");
+    expect(&network, "client error 198.51.101.7 5000 100", "EHOSTUNREACH");
+    let six = network.with_ipv6();
+    for port in [5001, 4999] {
+        expect(&six, &format!("client error 2001:db8::7 {port} 100"), "ECONNREFUSED");
+    }
 }
 
 #[test]
