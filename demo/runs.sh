@@ -150,18 +150,22 @@ wait_for client connection_shown
 show tacit show connections --control "$control"
 expect "show connections has rule, run and program" says 'orders.*curl'
 show tacit show runs --control "$control"
-expect "show runs has the run and the name it has learnt" says 'orders\.example'
-agents_pid() { pgrep -P "$client_pid" -f 'tacit' | head -n 3; }
+expect "show runs has the run, its open connection and the name it has learnt" \
+    says "curl +$client_pid .* 1 +1 "
 show tacit restart --control "$control"
-expect "a successor takes over" succeeded
+expect "tacit restart starts a successor" succeeded
+run_shown() { agent show runs | grep -qE "$1"; }
+wait_for client run_shown "curl +$client_pid .* 0 +1 "
+show tacit show runs --control "$control"
+expect "the successor has the run and its name; the connection stays with the agent before it" \
+    succeeded
 status=0
 wait "$client_pid" || status=$?
 expect "... the transfer under it ends well" succeeded
 expect "... and has every byte" cmp -s site/large got
-show cat client.log
 
 kill "$server_pid"
 status=0
 wait "$server_pid" || status=$?
 expect "a run ends as its program: by the signal it was sent" test "$status" -eq 143
-touch ended
+echo "$part" >ended
