@@ -54,7 +54,8 @@ impl Capture {
         captured(&self.live.load().policy, named, clock::now_unix_s())
     }
 
-    /// Brings the kernel's sets to what policy and names ask for now.
+    /// Brings the kernel's sets, and the address families of the namespace, to what policy and
+    /// names ask for now.
     ///
     /// # Errors
     /// The kernel refuses the sets, or nobody inside can be asked.
@@ -70,6 +71,7 @@ impl Capture {
             );
         }
         let line = &self.run.line;
+        self.give_families(&wanted).await?;
         match mirror.take() {
             None => line.replace_captured(wanted.iter().copied().collect()).await?,
             Some(before) => {
@@ -90,33 +92,31 @@ impl Capture {
     }
 
     /// Gives the namespace the address families that this host can route to something the policy
-    /// lets through. Others stay absent inside, so that programs do not try them first.
-    ///
-    /// # Errors
-    /// The kernel refuses them, or nobody inside can be asked.
-    pub async fn give_families(&self) -> io::Result<()> {
-        let (v4, v6) = families(&self.live.load().policy);
+    /// lets through, names that were learnt included. Others stay absent inside, so that programs
+    /// do not try them first.
+    async fn give_families(&self, wanted: &BTreeSet<Captured>) -> io::Result<()> {
+        let (v4, v6) = families(&self.live.load().policy, wanted);
         self.run.line.families(v4, v6).await
     }
 }
 
-fn families(policy: &Policy) -> (bool, bool) {
+fn families(policy: &Policy, wanted: &BTreeSet<Captured>) -> (bool, bool) {
     let public: [IpAddr; 2] =
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-    let boxes = captured(policy, [], clock::now_unix_s()).into_iter().map(|one| one.first);
+    let boxes = wanted.iter().map(|one| one.first);
     let mut found = (false, false);
-    let mut note = |address: IpAddr, is_there| {
+    let mut note = |address: IpAddr, is_there: fn(IpAddr) -> bool| {
         let one = if address.is_ipv4() { &mut found.0 } else { &mut found.1 };
-        *one = *one || is_there;
+        *one = *one || is_there(address);
     };
     for address in public.into_iter().chain(boxes) {
-        note(address, is_routable(address));
+        note(address, is_routable);
     }
     // Who comes in from afar is to be answered.
     let inbound = policy.rules.iter().filter(|rule| rule.inbound.is_some());
     let listens = inbound.flat_map(|rule| rule.listens());
     for address in listens.filter_map(|address| address.ip()) {
-        note(address, !address.is_loopback());
+        note(address, |address| !address.is_loopback());
     }
     found
 }

@@ -89,3 +89,11 @@ fn clients_of_a_dual_name_choose_as_ever_where_both_families_have_a_route() {
     assert!(same.contains("200 2001:db8::7"), "{same}");
     assert!(same.contains("AF_INET6 connected"), "{same}");
 }
+
+#[test]
+fn names_lead_where_the_host_has_a_route_even_if_it_has_no_default_route() {
+    let said = servers().ok("ip route del default
+        run python3 -c 'import socket
+s = socket.create_connection((\"tls.example\", 7000), 20); print(\"connected\")'");
+    assert!(said.contains("connected"), "{said}");
+}

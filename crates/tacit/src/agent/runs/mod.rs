@@ -86,7 +86,6 @@ impl Enrolled {
         let capture = Capture::new(Arc::clone(&run), Arc::clone(around.live), around.log.clone());
         let capture = Arc::new(capture);
         capture.take_hosts(around.hosts);
-        capture.give_families().await?;
         capture.follow().await?;
         let names = Arc::new(Forwarder::new(
             Arc::clone(around.live),
@@ -135,7 +134,6 @@ impl Enrolled {
 /// The kernel refuses the sets, or nobody inside can be asked.
 pub(super) async fn follow_with(capture: &Capture, hosts: &[(IpAddr, String)]) -> io::Result<()> {
     capture.take_hosts(hosts);
-    capture.give_families().await?;
     capture.follow().await
 }
 
