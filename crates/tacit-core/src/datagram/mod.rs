@@ -98,6 +98,11 @@ impl<F> Table<F> {
         self.flows.values().map(|entry| &entry.flow)
     }
 
+    /// The ends of all of them, in no order.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.flows.keys()
+    }
+
     /// Takes all of them out.
     pub fn take_all(&mut self) -> Vec<F> {
         self.flows.drain().map(|(_, entry)| entry.flow).collect()
@@ -177,6 +182,7 @@ mod tests {
         assert_eq!(table.begin(key(3), 4, at(3)), Some(3), "the same ends, another flow");
         assert_eq!((table.len(), table.end(&key(1))), (2, Some(1)));
         assert_eq!((table.flow(&key(1)), table.flow(&key(3))), (None, Some(&4)));
+        assert_eq!(table.keys().collect::<Vec<_>>(), [&key(3)]);
         assert_eq!((table.flows().count(), table.take_all(), table.len()), (1, vec![4], 0));
     }
 

@@ -344,11 +344,16 @@ impl Lane {
         self.worker.log.warn(event.field("error", error));
     }
 
+    /// Ends the flows that are over. The names of the others stay in use: the kernel leads each
+    /// datagram here only as long as its address has a name that a rule can match.
     fn end_silent(&self) {
         for (_, state) in self.flows.borrow_mut().expire(Instant::now()) {
             if let State::Open(carrier) = state {
                 carrier.end();
             }
+        }
+        for key in self.flows.borrow().keys() {
+            let _ = self.receiver.run.names_of(key.destination.ip());
         }
     }
 }

@@ -19,13 +19,16 @@ in_far ip addr add 198.51.100.1/24 dev narrow
 in_far ip neigh add 198.51.100.7 lladdr 02:00:00:00:00:07 dev narrow
 in_far ip route add unreachable 198.51.101.0/24
 in_far sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
+until_true ping -c 1 -W 1 192.168.77.2 >/dev/null
+until_true sh -c 'ping -M dont -s 1400 -c 1 -W 1 198.51.100.1 >/dev/null'
 "#;
 
 const SERVERS: &str = r#"
 start python3 "$PEERS/datagrams.py" serve 10.9.8.7 5000 server.log
 start python3 "$PEERS/datagrams.py" serve 10.9.8.8 5000
-await_udp() { until_true sh -c "ss -Hlun 'sport = $1' | grep -q ."; }
-await_udp 5000
+# Waits until so many servers are there.
+await_udp() { until_true sh -c "[ \$(ss -Hlun 'sport = 5000' | wc -l) = $1 ]"; }
+await_udp 2
 client() { run python3 "$PEERS/datagrams.py" "$@"; }
 "#;
 
@@ -90,7 +93,7 @@ fn back_to_back_requests_are_all_answered() {
 
 #[test]
 fn many_clients_at_once_are_all_answered() {
-    let six = r#"start python3 "$PEERS/datagrams.py" serve 2001:db8::7 5000; sleep 0.2"#;
+    let six = r#"start python3 "$PEERS/datagrams.py" serve 2001:db8::7 5000; await_udp 3"#;
     expect(&network(six).with_ipv6(), "client many 5000 200 10.9.8.7 2001:db8::7", "4000 of 4000");
 }
 
