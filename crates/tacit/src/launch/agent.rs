@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use tacit_sys::process;
+use tacit_sys::{process, socket};
 
 use super::enter::Given;
 use super::{RunArgs, RunError};
@@ -21,6 +21,7 @@ const DIRECTORIES_TRIED_MAX: u32 = 100;
 pub(super) struct Agent {
     line: UnixStream,
     private: Option<PrivateAgent>,
+    serves: bool,
 }
 
 /// A process of this run's own, and where it answers its operator.
@@ -41,7 +42,7 @@ impl Agent {
                      `tacit agent --enrol {path}`"
                 ))
             })?;
-            return Ok(Self { line, private: None });
+            return Ok(Self { line, private: None, serves: true });
         }
         let Some(policy) = &args.policy else {
             return Err(RunError::Agent("say --policy or --agent".into()));
@@ -74,7 +75,7 @@ impl Agent {
         };
         let pid = process::fork(work)?;
         made.pid = pid;
-        Ok(Self { line: ours, private: Some(made) })
+        Ok(Self { line: ours, private: Some(made), serves: true })
     }
 
     /// Gives the agent the run; returns the files that are none of CMD's business.
@@ -111,11 +112,21 @@ impl Agent {
         self.private.as_ref().map(|private| private.pid).filter(|pid| *pid > 0)
     }
 
-    /// It has ended.
-    pub(super) fn forget(&mut self) {
-        if let Some(private) = &mut self.private {
+    /// Whether it has ended since this was last asked.
+    pub(super) fn has_just_ended(&mut self) -> bool {
+        if let Some(private) = &mut self.private
+            && private.pid > 0
+            && process::try_wait(private.pid).is_ok_and(|ended| ended.is_some())
+        {
             private.pid = 0;
         }
+        let served = std::mem::replace(&mut self.serves, !socket::is_hung_up(self.line.as_fd()));
+        served && !self.serves
+    }
+
+    /// Whether it was there when that was last asked.
+    pub(super) fn serves(&self) -> bool {
+        self.serves
     }
 }
 

@@ -14,6 +14,7 @@ use crate::run::protocol;
 
 /// The process inside, and the namespaces it made.
 pub(super) struct Helper {
+    /// 0 once it has ended.
     pid: u32,
     pub(super) network: OwnedFd,
     /// None for root, which shares the launcher's.
@@ -46,9 +47,14 @@ impl Helper {
         Ok(Starting { pid, line: ours })
     }
 
-    /// Its process.
-    pub(super) fn pid(&self) -> u32 {
-        self.pid
+    /// Its process, unless it has ended.
+    pub(super) fn pid(&self) -> Option<u32> {
+        Some(self.pid).filter(|pid| *pid > 0)
+    }
+
+    /// It has ended.
+    pub(super) fn forget(&mut self) {
+        self.pid = 0;
     }
 
     /// Starts another in the same namespaces; returns the line for the agent.
@@ -72,8 +78,10 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        let _ = process::signal(self.pid, process::Signal::KILL);
-        let _ = process::wait(self.pid);
+        if let Some(pid) = self.pid() {
+            let _ = process::signal(pid, process::Signal::KILL);
+            let _ = process::wait(pid);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Standing in for CMD until it ends.
 
+use std::io;
 use std::process::ExitCode;
 
 use tacit_sys::job::{self, ChildState};
@@ -47,25 +48,32 @@ impl Running {
 
     /// The launcher's children that are not of the program's making, and the program itself.
     pub(super) fn own_children(&self) -> Vec<u32> {
-        let own = [Some(self.child.id()), Some(self.helper.pid()), self.agent.private_pid()];
+        let own = [Some(self.child.id()), self.helper.pid(), self.agent.private_pid()];
         own.into_iter().flatten().collect()
     }
 
     /// Starts a helper that died anew, says so when the agent has ended, and collects orphans that
     /// have.
     pub(super) fn look_after_others(&mut self) {
-        if process::try_wait(self.helper.pid()).is_ok_and(|ended| ended.is_some()) {
-            let anew = self.helper.start_anew().and_then(|line| self.agent.bring(&line));
-            if let Err(error) = anew {
+        if self.agent.has_just_ended() {
+            complain("tacit: the agent has ended: the program's connections are refused");
+        }
+        if let Some(helper) = self.helper.pid()
+            && process::try_wait(helper).is_ok_and(|ended| ended.is_some())
+        {
+            self.helper.forget();
+            // Without an agent there is nobody to serve.
+            if self.agent.serves()
+                && let Err(error) = self.replace_helper()
+            {
                 complain(format_args!("tacit: the helper ended, and no other starts: {error}"));
             }
         }
-        if let Some(agent) = self.agent.private_pid()
-            && process::try_wait(agent).is_ok_and(|ended| ended.is_some())
-        {
-            self.agent.forget();
-            complain("tacit: the agent has ended: the program's connections are refused");
-        }
         orphan::reap(&self.own_children());
+    }
+
+    fn replace_helper(&mut self) -> io::Result<()> {
+        let line = self.helper.start_anew()?;
+        self.agent.bring(&line)
     }
 }
