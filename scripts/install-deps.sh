@@ -47,12 +47,12 @@ need curl curl
 need openssl openssl
 need python3 python3
 need procps ps
+need iproute2 ip
+need util-linux setpriv
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 
 if [ "$purpose" = test ]; then
     need git git
-    need iproute2 ip
-    need util-linux setpriv
     # Real peers the tests talk to. The tests start a database and a web server of their own; that
     # the packages start one too is the distribution's custom.
     need golang-go go
