@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -62,12 +62,12 @@ impl Sample {
 #[derive(Debug)]
 pub(crate) struct LoadServer {
     pub(crate) address: SocketAddr,
-    process: Process,
+    pub(super) process: Process,
 }
 
 impl LoadServer {
-    pub(crate) fn start(dir: &Path) -> Result<Self, String> {
-        let mut process = this_program(&["bench-server"], dir)?;
+    pub(crate) fn start(address: IpAddr, dir: &Path) -> Result<Self, String> {
+        let mut process = this_program(&["bench-server", &address.to_string()], dir)?;
         let line = Lines::of(&mut process)?.next()?;
         let address = line["listening"].as_str().and_then(|address| address.parse().ok());
         let address = address.ok_or_else(|| format!("the load server says {line}"))?;
@@ -161,13 +161,14 @@ fn this_program(words: &[&str], dir: &Path) -> Result<Process, String> {
 }
 
 /// The JSON lines that a load program prints.
-struct Lines {
+#[derive(Debug)]
+pub(super) struct Lines {
     stdout: BufReader<std::process::ChildStdout>,
     stderr: std::process::ChildStderr,
 }
 
 impl Lines {
-    fn of(process: &mut Process) -> Result<Self, String> {
+    pub(super) fn of(process: &mut Process) -> Result<Self, String> {
         let child = process.child();
         match (child.stdout.take(), child.stderr.take()) {
             (Some(stdout), Some(stderr)) => Ok(Self { stdout: BufReader::new(stdout), stderr }),
@@ -176,7 +177,7 @@ impl Lines {
     }
 
     /// The load programs limit every wait of theirs, so this one ends too.
-    fn next(&mut self) -> Result<Value, String> {
+    pub(super) fn next(&mut self) -> Result<Value, String> {
         let mut line = String::new();
         let read = self.stdout.read_line(&mut line);
         if let (Ok(1..), Ok(value)) = (read, serde_json::from_str(&line)) {

@@ -6,7 +6,8 @@
 //!               for each round, each workload, each peer: one sample
 //! bench-client, bench-server   the two programs at the ends, processes of their own
 //! ```
-//! The proxies of all peers run from beginning to end, and one at a time is loaded. A sample is
+//! After the proxies come programs under `tacit run`, beside other ways to give a program a network
+//! (`runs`). The proxies of all peers run from beginning to end, and one at a time is loaded. A sample is
 //! the CPU time of the four processes and the rate; `docs/benchmarks.md` says how to read them.
 //!
 //! Not done: latency, memory, pinning to CPUs, traffic between hosts. It reports and passes no
@@ -21,13 +22,17 @@ mod peers;
 mod process;
 mod progress;
 mod report;
+mod runs;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
+
+use serde_json::Value;
 
 use self::measure::{LoadServer, Sample};
 use self::network::Network;
@@ -44,10 +49,13 @@ pub(crate) fn run(verb: &str, words: &[&str]) -> Result<(), String> {
         }
         ("bench", words) => launch(&Options::parse(words)?, words),
         ("bench-driver", words) => drive(&Options::parse(words)?),
-        ("bench-server", []) => load::server::main(),
+        ("bench-server", [address]) => {
+            load::server::main(address.parse().map_err(|error| format!("{address}: {error}"))?)
+        }
         ("bench-client", [address, workload]) => {
             let address = address.parse().map_err(|error| format!("{address}: {error}"))?;
-            let workload = load::workload(workload).ok_or("no such workload")?;
+            let workload = load::workload(workload).or_else(|| load::run_workload(workload));
+            let workload = workload.ok_or("no such workload")?;
             load::client::main(address, workload)
         }
         _ => Err(format!("no such verb: {verb}\n{}", options::USAGE)),
@@ -59,7 +67,7 @@ fn launch(options: &Options, words: &[&str]) -> Result<(), String> {
     let target = target_dir()?;
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.args(["build", "--release", "--bins", "--package", "xtask"]);
-    if options.peers.iter().any(|peer| peer.name == peers::SUBJECT) {
+    if options.runs || options.peers.iter().any(|peer| peer.name == peers::SUBJECT) {
         build.args(["--package", "tacit"]);
     }
     build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")));
@@ -81,13 +89,30 @@ fn drive(options: &Options) -> Result<(), String> {
     let network = Network::set_up(options.private_network, options.congestion.as_deref())?;
     eprintln!("{}", network.describe());
 
+    let proxies = options.proxies.then(|| proxies(options, &network, dir, &target)).transpose()?;
+    let runs = options.runs.then(|| runs::measure(options, &network, &target)).transpose()?;
+    let json = options.json.clone().unwrap_or_else(|| bench.join("result.json"));
+    let all = serde_json::json!({ "proxies": proxies, "runs": runs });
+    fs::write(&json, format!("{all:#}\n"))
+        .map_err(|error| format!("writing {}: {error}", json.display()))?;
+    println!("every sample: {}   ({:.0} s in all)", json.display(), begin.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Measures the proxies, prints the report and returns the same with every sample.
+fn proxies(
+    options: &Options,
+    network: &Network,
+    dir: PathBuf,
+    target: &Path,
+) -> Result<Value, String> {
     let mut progress = Progress::start(options.samples());
     certs::make(&dir)?;
-    let server = LoadServer::start(&dir)?;
+    let server = LoadServer::start(Ipv4Addr::LOCALHOST.into(), &dir)?;
     let setting = Setting {
         application: server.address,
         dir,
-        target,
+        target: target.to_owned(),
         congestion: network.congestion.clone(),
     };
     let mut running = Vec::with_capacity(options.peers.len());
@@ -98,13 +123,9 @@ fn drive(options: &Options) -> Result<(), String> {
     let samples = measure_all(options, &running, &server, &mut progress)?;
     drop(progress);
 
-    let report = report::Report::new(&running, &samples, &network);
+    let report = report::Report::new(&running, &samples, network);
     print!("{report}");
-    let json = options.json.clone().unwrap_or_else(|| bench.join("result.json"));
-    fs::write(&json, format!("{:#}\n", report.json()))
-        .map_err(|error| format!("writing {}: {error}", json.display()))?;
-    println!("every sample: {}   ({:.0} s in all)", json.display(), begin.elapsed().as_secs_f64());
-    Ok(())
+    Ok(report.json())
 }
 
 /// Takes the peers in turn inside each round, another one first each time: what changes on the

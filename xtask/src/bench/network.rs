@@ -25,7 +25,7 @@ pub(crate) struct Network {
 /// Returns the command that runs `driver` in a namespace of its own, as root or without; if both
 /// are refused, in the host's.
 pub(crate) fn private(driver: &Path) -> Command {
-    for flags in [&["--net"][..], &["--net", "--map-root-user"]] {
+    for flags in [&["--net", "--mount"][..], &["--net", "--mount", "--map-root-user"]] {
         let unshare = || {
             let mut command = Command::new("unshare");
             command.args(flags).arg("--");

@@ -9,6 +9,7 @@ pub(crate) const USAGE: &str = "\
 usage: cargo xtask bench [OPTIONS]
   --workloads LIST   of 2k,64k,1m,bulk,connect; all if not given
   --peers LIST       of direct,stunnel,haproxy,envoy,tacit; all if not given
+  --only PART        proxies or runs; both if not given
   --rounds N         samples of each pair of them; 5 if not given
   --json FILE        every sample and the summary; bench/result.json in target/ if not given
   --congestion NAME  of TCP, for all alike: if not given cubic or, where that is not allowed, reno;
@@ -28,6 +29,10 @@ pub(crate) struct Options {
     pub(crate) rounds: usize,
     pub(crate) json: Option<PathBuf>,
     pub(crate) congestion: Option<String>,
+    /// Proxies between two programs.
+    pub(crate) proxies: bool,
+    /// Programs under `tacit run`.
+    pub(crate) runs: bool,
     /// Set by the launcher: the driver is in a network namespace that it may configure.
     pub(crate) private_network: bool,
 }
@@ -40,6 +45,8 @@ impl Options {
             rounds: ROUNDS_DEFAULT,
             json: None,
             congestion: None,
+            proxies: true,
+            runs: true,
             private_network: false,
         };
         let mut rest = words.iter().copied();
@@ -53,6 +60,13 @@ impl Options {
                 "--workloads" => options.workloads = list(word, value?, load::workload)?,
                 "--peers" => options.peers = list(word, value?, peers::peer)?,
                 "--rounds" => options.rounds = rounds(value?)?,
+                "--only" => {
+                    let only = value?;
+                    [options.proxies, options.runs] = [only == "proxies", only == "runs"];
+                    if !options.proxies && !options.runs {
+                        return Err(format!("--only: no part `{only}` here\n{USAGE}"));
+                    }
+                }
                 "--json" => options.json = Some(PathBuf::from(value?)),
                 "--congestion" => options.congestion = Some(value?.to_owned()),
                 _ => return Err(format!("unknown option {word}\n{USAGE}")),
@@ -101,6 +115,7 @@ mod tests {
             (&["--peers", "direct,nginx"][..], "`nginx`"),
             (&["--workloads", ""], "``"),
             (&["--rounds", "0"], "0 is not"),
+            (&["--only", "walks"], "`walks`"),
             (&["--rounds"], "value is missing"),
             (&["--round", "3"], "unknown option --round"),
         ] {

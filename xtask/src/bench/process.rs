@@ -110,7 +110,7 @@ pub(crate) fn guarded(command: &Command) -> Command {
 }
 
 /// The children of `pid`, their children and so on.
-fn descendants(pid: u32) -> io::Result<Vec<u32>> {
+pub(crate) fn descendants(pid: u32) -> io::Result<Vec<u32>> {
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok())

@@ -241,13 +241,13 @@ impl Row {
 }
 
 /// The middle of sorted values, or the mean of the two in the middle.
-fn median(sorted: &[f64]) -> f64 {
+pub(super) fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[half] } else { f64::midpoint(sorted[half - 1], sorted[half]) }
 }
 
 /// Three digits or more, and not more than are known.
-fn figure(value: f64) -> String {
+pub(super) fn figure(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 

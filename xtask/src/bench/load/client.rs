@@ -39,6 +39,7 @@ pub(crate) enum Worker {
     Exchange { stream: TcpStream, request: Vec<u8>, reply: Vec<u8>, number: u64 },
     Stream { stream: TcpStream, bytes: Vec<u8> },
     Connect { address: SocketAddr },
+    Visit { address: SocketAddr, request: Vec<u8>, reply: Vec<u8>, number: u64 },
 }
 
 /// Lets every worker do its share of `amount`, each on a thread; returns what was done in all.
@@ -62,16 +63,16 @@ impl Worker {
     pub(crate) fn open(kind: Kind, address: SocketAddr) -> io::Result<Self> {
         Ok(match kind {
             Kind::Exchange { bytes } => {
-                let mut stream = dial(address)?;
-                let mut header = [EXCHANGE; 9];
-                header[1..].copy_from_slice(&(bytes as u64).to_be_bytes());
-                stream.write_all(&header)?;
+                let stream = dial_exchange(address, bytes)?;
                 Self::Exchange { stream, request: vec![7; bytes], reply: vec![0; bytes], number: 0 }
             }
             Kind::Stream { .. } => {
                 Self::Stream { stream: dial(address)?, bytes: vec![7; IO_BYTES_MAX] }
             }
             Kind::Connect { .. } => Self::Connect { address },
+            Kind::Visit { bytes, .. } => {
+                Self::Visit { address, request: vec![7; bytes], reply: vec![0; bytes], number: 0 }
+            }
         })
     }
 
@@ -101,6 +102,14 @@ impl Worker {
                     done += 1;
                 }
             }
+            (Self::Visit { address, request, reply, number }, _) => {
+                while go_on(done) {
+                    *number += 1;
+                    let mut stream = dial_exchange(*address, request.len())?;
+                    exchange(&mut stream, request, reply, *number)?;
+                    done += 1;
+                }
+            }
         }
         Ok(done)
     }
@@ -113,14 +122,29 @@ pub(crate) fn knock(address: SocketAddr) -> io::Result<()> {
     stream.read_exact(&mut [0])
 }
 
+/// Waits until a byte goes there and back: a network that has just been made may take a while.
+fn reach(address: SocketAddr) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match knock(address) {
+            Err(error) if start.elapsed() > SILENCE_MAX => return Err(error),
+            Err(_) => thread::sleep(Duration::from_millis(20)),
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
 fn sample(address: SocketAddr, workload: &Workload) -> io::Result<()> {
+    reach(address)?;
     // Warm-up opens TCP windows, faults in buffers and lets the scheduler place the processes.
     let (warm_up, amount) = match workload.kind {
         Kind::Exchange { .. } => {
             (Amount::Time(Duration::from_millis(200)), Amount::Time(EXCHANGE_TIME))
         }
         Kind::Stream { bytes } => (Amount::Count(bytes / 20), Amount::Count(bytes)),
-        Kind::Connect { count } => (Amount::Count(count / 20), Amount::Count(count)),
+        Kind::Connect { count } | Kind::Visit { count, .. } => {
+            (Amount::Count(count / 20), Amount::Count(count))
+        }
     };
     let mut workers = (0..workload.connections)
         .map(|_| Worker::open(workload.kind, address))
@@ -138,6 +162,15 @@ fn sample(address: SocketAddr, workload: &Workload) -> io::Result<()> {
     println!("{}", serde_json::json!({ "done": done, "seconds": seconds }));
     steering.read_line(&mut String::new())?;
     Ok(())
+}
+
+/// A connection on which requests of `bytes` are answered.
+fn dial_exchange(address: SocketAddr, bytes: usize) -> io::Result<TcpStream> {
+    let mut stream = dial(address)?;
+    let mut header = [EXCHANGE; 9];
+    header[1..].copy_from_slice(&(bytes as u64).to_be_bytes());
+    stream.write_all(&header)?;
+    Ok(stream)
 }
 
 fn dial(address: SocketAddr) -> io::Result<TcpStream> {

@@ -47,6 +47,8 @@ pub(crate) enum Kind {
     Stream { bytes: u64 },
     /// `count` times: connect, a byte each way, close.
     Connect { count: u64 },
+    /// `count` times: connect, a request and a reply of `bytes` each, close.
+    Visit { count: u64, bytes: usize },
 }
 
 impl Kind {
@@ -55,7 +57,7 @@ impl Kind {
         match self {
             Self::Exchange { .. } => "op",
             Self::Stream { .. } => "MB",
-            Self::Connect { .. } => "connect",
+            Self::Connect { .. } | Self::Visit { .. } => "connect",
         }
     }
 }
@@ -97,9 +99,30 @@ pub(crate) const WORKLOADS: [Workload; 5] = [
     },
 ];
 
+/// What programs inside a run do.
+pub(crate) static RUN_WORKLOADS: [Workload; 2] = [
+    Workload {
+        name: "visit",
+        title: "connect, 100 bytes each way, close; 4 at a time",
+        connections: 4,
+        kind: Kind::Visit { count: 2000, bytes: 100 },
+    },
+    Workload {
+        name: "pour",
+        title: "1 GB one way, 1 connection",
+        connections: 1,
+        kind: Kind::Stream { bytes: 1_000_000_000 },
+    },
+];
+
 /// Finds a row by its name.
 pub(crate) fn workload(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name)
+}
+
+/// Finds what programs inside a run do, by its name.
+pub(crate) fn run_workload(name: &str) -> Option<&'static Workload> {
+    RUN_WORKLOADS.iter().find(|workload| workload.name == name)
 }
 
 #[cfg(test)]
@@ -141,6 +164,11 @@ mod tests {
     #[test]
     fn connects_are_shared_among_the_workers() {
         assert_eq!(run(Kind::Connect { count: 0 }, 4, Amount::Count(40)), 40);
+    }
+
+    #[test]
+    fn visits_are_whole_connections() {
+        assert_eq!(run(Kind::Visit { count: 0, bytes: 100 }, 4, Amount::Count(40)), 40);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! costs no start of a thread.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::thread;
 
 use super::{CONNECT, EXCHANGE, IO_BYTES_MAX, STREAM};
@@ -15,9 +15,9 @@ const CONNECTIONS_MAX: usize = 32;
 /// The longest request: more is not a request of this client.
 const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Listens on a free port of loopback, prints the address as a JSON line and serves for ever.
-pub(crate) fn main() -> Result<(), String> {
-    let started = TcpListener::bind("127.0.0.1:0").and_then(|listener| {
+/// Listens on a free port of `address`, prints the full address as a JSON line and serves for ever.
+pub(crate) fn main(address: IpAddr) -> Result<(), String> {
+    let started = TcpListener::bind((address, 0)).and_then(|listener| {
         println!("{}", serde_json::json!({ "listening": listener.local_addr()?.to_string() }));
         spawn(listener)
     });

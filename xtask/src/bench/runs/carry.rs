@@ -1,0 +1,247 @@
+//! What a connection and a gigabyte cost a program inside, all processes counted.
+
+use std::fmt::{self, Display, Formatter};
+use std::io::{PipeReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{FAR, Place, SERVER, policies};
+use crate::bench::load::{RUN_WORKLOADS, Workload};
+use crate::bench::measure::{Lines, LoadServer};
+use crate::bench::network::Network;
+use crate::bench::options::Options;
+use crate::bench::process::Process;
+use crate::bench::progress::Progress;
+use crate::bench::report::{figure, median};
+
+/// How the program gets its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carrier {
+    Direct,
+    Permit,
+    Tls,
+    Pasta,
+    Slirp,
+}
+
+const CARRIERS: [Carrier; 5] =
+    [Carrier::Direct, Carrier::Permit, Carrier::Tls, Carrier::Pasta, Carrier::Slirp];
+
+impl Carrier {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Permit => "tacit permit",
+            Self::Tls => "tacit tls",
+            Self::Pasta => "pasta",
+            Self::Slirp => "slirp4netns",
+        }
+    }
+}
+
+/// What was seen once.
+#[derive(Debug)]
+struct Sample {
+    carrier: Carrier,
+    workload: &'static Workload,
+    units: f64,
+    seconds: f64,
+    cpu_ns: u64,
+}
+
+impl Sample {
+    fn cpu_us(&self) -> f64 {
+        self.cpu_ns as f64 / 1000.0 / self.units
+    }
+}
+
+/// Everything that was seen.
+#[derive(Debug)]
+pub(super) struct Report(Vec<Sample>);
+
+/// Takes the carriers in turn inside each round, another one first each time.
+pub(super) fn measure(
+    options: &Options,
+    network: &Network,
+    place: &Place,
+) -> Result<Report, String> {
+    let server = LoadServer::start(SERVER.into(), &place.dir)?;
+    for (name, text) in policies(server.address, &network.congestion) {
+        place.write(name, &text)?;
+    }
+    let mut agent = Command::new(place.dir.join("tacit"));
+    agent.args(["agent", "--control", "far.sock", "--policy", "far.toml"]);
+    let mut far = Process::start("runs-far".to_owned(), &agent, &place.dir)?;
+    // Its parent has started it by the time that it can be reached, which every sample waits for.
+    std::thread::sleep(Duration::from_millis(500));
+    far.check_running()?;
+    far.count_descendants()?;
+
+    let mut samples = Vec::new();
+    let mut progress = Progress::start(options.rounds * RUN_WORKLOADS.len() * CARRIERS.len());
+    for round in 0..options.rounds {
+        for workload in &RUN_WORKLOADS {
+            for turn in 0..CARRIERS.len() {
+                let carrier = CARRIERS[(turn + round) % CARRIERS.len()];
+                let [now, all, name] =
+                    [&(round + 1).to_string(), &options.rounds.to_string(), carrier.name()];
+                progress.step(&format!("round {now}/{all} {} {name}", workload.name));
+                let sample = take(place, &server, &far, carrier, workload);
+                let blame = |error| format!("{name}, {}: {error}", workload.name);
+                samples.push(sample.map_err(blame)?);
+            }
+        }
+    }
+    Ok(Report(samples))
+}
+
+fn take(
+    place: &Place,
+    server: &LoadServer,
+    far: &Process,
+    carrier: Carrier,
+    workload: &'static Workload,
+) -> Result<Sample, String> {
+    let entry = if carrier == Carrier::Tls { FAR } else { server.address };
+    let (entry, program) = (entry.to_string(), place.dir.join("xtask"));
+    let program = program.to_string_lossy();
+    let client = [&*program, "bench-client", &entry, workload.name];
+    let mut command = match carrier {
+        Carrier::Direct => place.ordinary(&program, &client[1..]),
+        Carrier::Permit => tacit(place, "permit.toml", &client),
+        Carrier::Tls => tacit(place, "tls.toml", &client),
+        Carrier::Pasta => {
+            place.ordinary("pasta", &[&["-q", "-f", "--config-net", "--"][..], &client].concat())
+        }
+        Carrier::Slirp => place.ordinary("unshare", &[&WAITING[..], &client].concat()),
+    };
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = pipes.spawn().map_err(|error| format!("cannot start: {error}"))?;
+    let mut process = Process::adopt(carrier.name(), child);
+    let mut lines = Lines::of(&mut process)?;
+    let mut steering = process.child().stdin.take().ok_or("no pipe to the program")?;
+    let mut say = |word: &str| {
+        writeln!(steering, "{word}").map_err(|error| format!("the program has ended: {error}"))
+    };
+    let mut slirp = None;
+    if carrier == Carrier::Slirp {
+        lines.next()?;
+        let mut attached = attach(place, process.child().id())?;
+        attached.wait_ready()?;
+        slirp = Some(attached);
+        say("go")?;
+    }
+
+    lines.next()?;
+    process.count_descendants()?;
+    let clocks = || -> Result<u64, String> {
+        let slirp = slirp.as_ref().map_or(Ok(0), |slirp| slirp.process.cpu_ns())?;
+        Ok(process.cpu_ns()? + slirp + server.process.cpu_ns()? + far.cpu_ns()?)
+    };
+    let before = clocks()?;
+    say("go")?;
+    let result = lines.next()?;
+    let cpu_ns = clocks()?.saturating_sub(before);
+    say("end")?;
+    // Ended by the program's end, unless it is not: then by dropping it.
+    let _ = process.child().wait();
+    let number = |key: &str| result[key].as_f64().ok_or_else(|| format!("it says {result}"));
+    let scale = if workload.kind.unit() == "MB" { 1e-6 } else { 1.0 };
+    let units = number("done")? * scale;
+    Ok(Sample { carrier, workload, units, seconds: number("seconds")?, cpu_ns })
+}
+
+fn tacit(place: &Place, policy: &str, client: &[&str]) -> Command {
+    place.ordinary("./tacit", &[&["run", "--policy", policy, "--"][..], client].concat())
+}
+
+/// A program in a namespace of its own that waits until there is a network in it.
+pub(super) const WAITING: [&str; 8] = [
+    "--user",
+    "--map-root-user",
+    "--net",
+    "--",
+    "sh",
+    "-c",
+    "echo '{}'; read go; exec \"$@\"",
+    "sh",
+];
+
+/// slirp4netns, attached to a namespace.
+#[derive(Debug)]
+pub(super) struct Slirp {
+    pub(super) process: Process,
+    ready: PipeReader,
+}
+
+/// Attaches slirp4netns to the namespace of a process.
+pub(super) fn attach(place: &Place, pid: u32) -> Result<Slirp, String> {
+    let start = || {
+        let (ready, told) = std::io::pipe()?;
+        let words = ["--configure", "--mtu=65520", "--ready-fd=0", &pid.to_string(), "tap0"];
+        let mut command = place.ordinary("slirp4netns", &words);
+        let child = command.stdin(told).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        Ok(Slirp { process: Process::adopt("slirp4netns", child), ready })
+    };
+    start().map_err(|error: std::io::Error| format!("slirp4netns: {error}"))
+}
+
+impl Slirp {
+    pub(super) fn wait_ready(&mut self) -> Result<(), String> {
+        let told = self.ready.read_exact(&mut [0]);
+        told.map_err(|_| "slirp4netns ended without a network: see `ls -l /dev/net/tun`".to_owned())
+    }
+}
+
+impl Report {
+    pub(super) fn json(&self) -> Value {
+        let sample = |sample: &Sample| {
+            json!({
+                "carrier": sample.carrier.name(),
+                "workload": sample.workload.name,
+                "units": sample.units,
+                "seconds": sample.seconds,
+                "cpu_ns": sample.cpu_ns,
+            })
+        };
+        self.0.iter().map(sample).collect()
+    }
+
+    fn sorted(&self, carrier: Carrier, workload: &Workload, of: fn(&Sample) -> f64) -> Vec<f64> {
+        let own =
+            |sample: &&Sample| sample.carrier == carrier && sample.workload.name == workload.name;
+        let mut values: Vec<f64> = self.0.iter().filter(own).map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\nPrograms under tacit run: CPU time of all processes in microseconds, median and \
+             minimum;\nx: that row divided by pasta's and by slirp4netns's, medians"
+        )?;
+        for workload in &RUN_WORKLOADS {
+            let unit = workload.kind.unit();
+            writeln!(f, "\n{}: {}", workload.name, workload.title)?;
+            let [cpu, rate] = [format!("us/{unit}"), format!("{unit}/s")];
+            writeln!(f, "{:14} {cpu:>10} {:>8} {rate:>10} {:>8} {:>8}", "", "minimum", "x", "x")?;
+            let cpu = |carrier| median(&self.sorted(carrier, workload, Sample::cpu_us));
+            for carrier in CARRIERS {
+                let least = self.sorted(carrier, workload, Sample::cpu_us)[0];
+                let own = cpu(carrier);
+                let rate = |sample: &Sample| sample.units / sample.seconds;
+                let rate = median(&self.sorted(carrier, workload, rate));
+                write!(f, "{:<14} {:>10}", carrier.name(), figure(own))?;
+                write!(f, " {:>8} {rate:>10.0}", figure(least))?;
+                let [pasta, slirp] = [Carrier::Pasta, Carrier::Slirp].map(|other| own / cpu(other));
+                writeln!(f, " {pasta:>8.2} {slirp:>8.2}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! What it costs to start a program that does nothing, and to end.
+//!
+//! Wall time is from the start of the command to its end. CPU time is that of everything that was
+//! started: what goes on after the command has ended (a private agent, whose run is over) comes to
+//! this process as an orphan, is waited for, and counts.
+
+use std::fmt::{self, Display, Formatter};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tacit_sys::{cpu, orphan, process};
+
+use super::{Place, RULES, carry};
+use crate::bench::options::Options;
+use crate::bench::process::descendants;
+use crate::bench::progress::Progress;
+use crate::bench::report::median;
+
+/// Starts in a row of one way, before it is the next one's turn.
+const STARTS: usize = 20;
+
+/// How `true` is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Alone,
+    Unshare,
+    TacitOne,
+    TacitMany,
+    Pasta,
+    Slirp,
+}
+
+const WAYS: [Way; 6] =
+    [Way::Alone, Way::Unshare, Way::TacitOne, Way::TacitMany, Way::Pasta, Way::Slirp];
+
+impl Way {
+    fn name(self) -> String {
+        match self {
+            Self::Alone => "true".to_owned(),
+            Self::Unshare => "unshare -Un true".to_owned(),
+            Self::TacitOne => "tacit run true, 1 rule".to_owned(),
+            Self::TacitMany => format!("tacit run true, {RULES} rules"),
+            Self::Pasta => "pasta true".to_owned(),
+            Self::Slirp => "slirp4netns, attached, true".to_owned(),
+        }
+    }
+
+    fn command(self, place: &Place) -> Command {
+        let tacit = |policy| place.ordinary("./tacit", &["run", "--policy", policy, "true"]);
+        match self {
+            Self::Alone => place.ordinary("true", &[]),
+            Self::Unshare => place.ordinary("unshare", &["-Un", "true"]),
+            Self::TacitOne => tacit("one.toml"),
+            Self::TacitMany => tacit("many.toml"),
+            Self::Pasta => place.ordinary("pasta", &["-q", "-f", "--config-net", "--", "true"]),
+            Self::Slirp => place.ordinary("unshare", &[&carry::WAITING[..], &["true"]].concat()),
+        }
+    }
+
+    /// Once, to its end.
+    fn go(self, place: &Place) -> Result<(), String> {
+        let mut command = self.command(place);
+        let failed = |error: std::io::Error| format!("{}: {error}", self.name());
+        let quiet = command.stdin(Stdio::null()).stderr(Stdio::null());
+        if self != Self::Slirp {
+            let status = quiet.stdout(Stdio::null()).status().map_err(failed)?;
+            let ended = format!("{}: {status}", self.name());
+            return if status.success() { Ok(()) } else { Err(ended) };
+        }
+        let pipes = quiet.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = pipes.spawn().map_err(failed)?;
+        let (Some(mut steering), Some(said)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("no pipe to the program".to_owned());
+        };
+        BufReader::new(said).read_line(&mut String::new()).map_err(failed)?;
+        let mut slirp = carry::attach(place, child.id())?;
+        slirp.wait_ready()?;
+        writeln!(steering, "go").map_err(failed)?;
+        child.wait().map_err(failed)?;
+        Ok(())
+    }
+}
+
+/// One start.
+#[derive(Debug)]
+struct Sample {
+    way: Way,
+    wall_ms: f64,
+    cpu_ms: f64,
+}
+
+/// Everything that was seen.
+#[derive(Debug)]
+pub(super) struct Report(Vec<Sample>);
+
+/// Takes the ways in turn inside each round, another one first each time.
+pub(super) fn measure(options: &Options, place: &Place) -> Result<Report, String> {
+    orphan::collect().map_err(|error| format!("cannot collect orphans: {error}"))?;
+    let mut samples = Vec::new();
+    let mut progress = Progress::start(options.rounds * WAYS.len());
+    for round in 0..options.rounds {
+        for turn in 0..WAYS.len() {
+            let way = WAYS[(turn + round) % WAYS.len()];
+            let [now, all] = [round + 1, options.rounds];
+            progress.step(&format!("round {now}/{all} {}", way.name()));
+            for _ in 0..STARTS {
+                samples.push(take(way, place)?);
+            }
+        }
+    }
+    Ok(Report(samples))
+}
+
+fn take(way: Way, place: &Place) -> Result<Sample, String> {
+    let clock = || cpu::children_ns().map_err(|error| format!("getrusage: {error}"));
+    let (before, start) = (clock()?, Instant::now());
+    way.go(place)?;
+    let wall_ms = start.elapsed().as_secs_f64() * 1000.0;
+    for pid in descendants(std::process::id()).map_err(|error| format!("/proc: {error}"))? {
+        // Not a child of ours: its parent counts it.
+        let _ = process::wait(pid);
+    }
+    let cpu_ms = (clock()? - before) as f64 / 1e6;
+    Ok(Sample { way, wall_ms, cpu_ms })
+}
+
+impl Report {
+    pub(super) fn json(&self) -> Value {
+        let sample = |sample: &Sample| json!({ "way": sample.way.name(), "wall_ms": sample.wall_ms, "cpu_ms": sample.cpu_ms });
+        self.0.iter().map(sample).collect()
+    }
+
+    fn sorted(&self, way: Way, of: fn(&Sample) -> f64) -> Vec<f64> {
+        let own = self.0.iter().filter(|sample| sample.way == way);
+        let mut values: Vec<f64> = own.map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\nStarting `true` and ending: milliseconds; CPU time of everything that was started\n\
+             (each row has in it the start of setpriv, which makes it an ordinary user's)"
+        )?;
+        writeln!(f, "{:28} {:>8} {:>8} {:>8}", "", "wall", "minimum", "CPU")?;
+        for way in WAYS {
+            let [wall, cpu] =
+                [self.sorted(way, |one| one.wall_ms), self.sorted(way, |one| one.cpu_ms)];
+            let [median_wall, least, cpu] = [median(&wall), wall[0], median(&cpu)];
+            writeln!(f, "{:28} {median_wall:>8.2} {least:>8.2} {cpu:>8.2}", way.name())?;
+        }
+        Ok(())
+    }
+}
