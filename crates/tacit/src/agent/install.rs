@@ -155,6 +155,15 @@ impl Materials {
         }
         (fresh, errors)
     }
+
+    /// Whether nothing was loaded anew between the two.
+    #[must_use]
+    pub fn same(&self, before: &Self) -> bool {
+        let identities = self.identities.values().zip(before.identities.values());
+        let trusts = self.trusts.values().zip(before.trusts.values());
+        identities.into_iter().all(|(now, old)| Arc::ptr_eq(now, old))
+            && trusts.into_iter().all(|(now, old)| Arc::ptr_eq(now, old))
+    }
 }
 
 /// Makes every rule ready to serve; unchanged rules are taken over from `before`.

@@ -163,8 +163,10 @@ impl Agent {
         mut requests: mpsc::Receiver<Asked>,
         mut run_events: mpsc::Receiver<RunEvent>,
     ) {
-        let mut files = tokio::time::interval(FILES_INTERVAL);
-        let mut names = tokio::time::interval(NAMES_INTERVAL);
+        // What was read a moment ago has not changed: nothing is due at once.
+        let now = Instant::now();
+        let mut files = tokio::time::interval_at(now + FILES_INTERVAL, FILES_INTERVAL);
+        let mut names = tokio::time::interval_at(now + NAMES_INTERVAL, NAMES_INTERVAL);
         names.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut windows = tokio::time::interval(WINDOWS_INTERVAL);
         windows.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);

@@ -113,6 +113,9 @@ impl Agent {
             }
             self.material_errors = errors;
         }
+        if fresh.same(&self.materials) {
+            return;
+        }
         let used = Some((before.as_ref(), &self.materials));
         match install::build_rules(&before.policy, &fresh, used) {
             Ok(rules) => {
