@@ -33,7 +33,10 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 8, 7);
 const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 8, 8)), 8443);
 
 /// What stands for the host's network: addresses, and a default route for those who look for one.
+/// Thousands of short connections to one address leave their ports occupied for a minute.
 const NETWORK: &str = "
+echo 10000 65000 >/proc/sys/net/ipv4/ip_local_port_range
+echo 1 >/proc/sys/net/ipv4/tcp_tw_reuse
 ip addr add 10.9.8.7/32 dev lo
 ip addr add 10.9.8.8/32 dev lo
 ip link add bench0 type veth peer name bench1
