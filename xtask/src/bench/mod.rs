@@ -6,9 +6,10 @@
 //!               for each round, each workload, each peer: one sample
 //! bench-client, bench-server   the two programs at the ends, processes of their own
 //! ```
-//! After the proxies come programs under `tacit run`, beside other ways to give a program a network
-//! (`runs`). The proxies of all peers run from beginning to end, and one at a time is loaded. A sample is
+//! The proxies of all peers run from beginning to end, and one at a time is loaded. A sample is
 //! the CPU time of the four processes and the rate; `docs/benchmarks.md` says how to read them.
+//! After the proxies come programs under `tacit run`, beside other ways to give a program a
+//! network (`runs`).
 //!
 //! Not done: latency, memory, pinning to CPUs, traffic between hosts. It reports and passes no
 //! judgement: slower is not a failure, but a peer that does not run or loses bytes is.

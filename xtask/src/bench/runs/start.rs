@@ -128,7 +128,10 @@ fn take(way: Way, place: &Place) -> Result<Sample, String> {
 
 impl Report {
     pub(super) fn json(&self) -> Value {
-        let sample = |sample: &Sample| json!({ "way": sample.way.name(), "wall_ms": sample.wall_ms, "cpu_ms": sample.cpu_ms });
+        let sample = |one: &Sample| {
+            let (wall_ms, cpu_ms) = (one.wall_ms, one.cpu_ms);
+            json!({ "way": one.way.name(), "wall_ms": wall_ms, "cpu_ms": cpu_ms })
+        };
         self.0.iter().map(sample).collect()
     }
 
