@@ -101,6 +101,8 @@ pub enum Given {
 pub fn run(options: Options, given: Given, keeper: Option<Keeper>) -> Result<(), AgentError> {
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
+    // Making it waits for every thread there is, and so comes before all of them.
+    let table = Arc::new(Table::default());
     let log = Log::start(options.log_format, options.quiet, options.audit.as_deref())
         .map_err(AgentError::Log)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -109,7 +111,7 @@ pub fn run(options: Options, given: Given, keeper: Option<Keeper>) -> Result<(),
         .map_err(AgentError::Process)?;
     let result = runtime.block_on(async {
         let (mut agent, requests, events) =
-            Agent::start(options, given, keeper, log.clone(), descriptors).await?;
+            Agent::start(options, given, keeper, log.clone(), descriptors, table).await?;
         agent.work(requests, events).await;
         Ok(())
     });

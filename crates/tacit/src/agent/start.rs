@@ -39,6 +39,7 @@ impl Agent {
         keeper: Option<Keeper>,
         log: Log,
         descriptors: u64,
+        table: Arc<Table>,
     ) -> Result<(Self, mpsc::Receiver<Asked>, mpsc::Receiver<RunEvent>), AgentError> {
         let checked = check_file(&options.policy)
             .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
@@ -52,7 +53,7 @@ impl Agent {
         let installed = live.load_full();
         let shared = Shared {
             live: Arc::clone(&live),
-            table: Arc::new(Table::default()),
+            table,
             gates: Arc::new(Gates::new(installed.limits())),
             places: Arc::new(Semaphore::new(connections_max)),
             congestion_control: congestion_control(&installed.policy),
