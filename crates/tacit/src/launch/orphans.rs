@@ -27,6 +27,9 @@ const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether somebody is left, should no signal say so.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// How long orphans are not spoken of.
+const PATIENCE: Duration = Duration::from_millis(200);
+
 /// What to do with processes that outlive CMD
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Orphans {
@@ -51,17 +54,15 @@ enum Waited {
 impl Running {
     /// Does with them what the command line says; CMD has ended.
     pub(super) fn see_off_orphans(&mut self, how: Orphans) -> io::Result<()> {
+        if how == Orphans::Leave || self.orphans().is_empty() {
+            return Ok(());
+        }
+        // Most that is left for a moment, such as the agent of a run inside this one, ends by itself.
+        let patience = (how == Orphans::Terminate).then_some(PATIENCE);
+        if self.wait_for_orphans(patience)? == Waited::NobodyLeft {
+            return Ok(());
+        }
         let left = self.orphans().len();
-        if how == Orphans::Leave || left == 0 {
-            return Ok(());
-        }
-        if how == Orphans::Wait && self.wait_for_orphans(None)? == Waited::NobodyLeft {
-            return Ok(());
-        }
-        let left = match how {
-            Orphans::Wait => self.orphans().len(),
-            _ => left,
-        };
         let grace = GRACE.as_secs();
         let what = if left == 1 { "process" } else { "processes" };
         complain(format_args!(

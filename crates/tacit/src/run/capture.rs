@@ -72,15 +72,17 @@ impl Capture {
         }
         let line = &self.run.line;
         self.give_families(&wanted).await?;
-        match mirror.take() {
-            None => line.replace_captured(wanted.iter().copied().collect()).await?,
+        let changed = match mirror.take() {
+            None => false,
             Some(before) => {
                 let gone: Vec<_> = before.difference(&wanted).copied().collect();
                 let new: Vec<_> = wanted.difference(&before).copied().collect();
-                if !gone.is_empty() || !new.is_empty() {
-                    line.change(gone, new).await?;
-                }
+                // A change that a helper's death cut off may be there already, and is then refused.
+                (gone.is_empty() && new.is_empty()) || line.change(gone, new).await.is_ok()
             }
+        };
+        if !changed {
+            line.replace_captured(wanted.iter().copied().collect()).await?;
         }
         *mirror = Some(wanted);
         Ok(())

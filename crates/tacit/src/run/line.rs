@@ -139,11 +139,12 @@ impl Line {
     }
 
     async fn ask(&self, request: Request) -> io::Result<Answer> {
-        let gone = || io::Error::other("the run's helper is gone");
-        let (back, answer) = oneshot::channel();
         let asked = async {
-            self.questions.send((request, back)).await.map_err(|_| gone())?;
-            answer.await.map_err(|_| gone())?
+            match self.ask_once(request.clone()).await {
+                // The helper has died: the launcher brings another.
+                Err(error) if is_broken(&error) => self.ask_once(request).await,
+                answered => answered,
+            }
         };
         match tokio::time::timeout(PATIENCE, asked).await {
             Ok(Ok((Reply::Refused(reason), _))) => Err(io::Error::other(reason)),
@@ -151,6 +152,22 @@ impl Line {
             Err(_) => Err(gone()),
         }
     }
+
+    async fn ask_once(&self, request: Request) -> io::Result<Answer> {
+        let (back, answer) = oneshot::channel();
+        self.questions.send((request, back)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the run's helper is gone")
+}
+
+/// Whether the line broke, rather than the helper refused.
+fn is_broken(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 fn strange() -> io::Error {
