@@ -167,13 +167,7 @@ async fn keep(arguments: Vec<OsString>, first: Option<(u32, UnixStream)>) -> io:
     let (messages, mut received) = mpsc::channel(MESSAGES_MAX);
     let mut agents = Agents { program, arguments, running: Vec::new(), ending: false, messages };
     match first {
-        Some((pid, line)) => {
-            agents.keep(pid, line)?;
-            // It may have ended before anybody watched for that.
-            if let Some(code) = agents.reap()? {
-                return Ok(code);
-            }
-        }
+        Some((pid, line)) => agents.keep(pid, line)?,
         None => agents.start(false)?,
     }
     // One that ended before its end was watched for is not told of.
