@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use super::receiver::Lane;
 use super::tell::{cause_of, cause_of_notice, tell};
 use super::{BATCH_MAX, Receiver};
+use crate::clock;
 use crate::live::LiveAction;
 use crate::stream::account;
 use crate::stream::connection::Connection;
@@ -241,7 +242,8 @@ impl Carrier {
         if live.generation == self.generation.get() {
             return true;
         }
-        let rule = live.lookup(&self.flow);
+        let now = Flow { at_unix_s: clock::now_unix_s(), ..self.flow.clone() };
+        let rule = live.lookup(&now);
         let is_permitted = rule.is_some_and(|rule| matches!(rule.action, LiveAction::Permit));
         if is_permitted {
             self.generation.set(live.generation);

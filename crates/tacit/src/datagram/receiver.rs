@@ -15,7 +15,7 @@ use tacit_sys::datagram::PAYLOAD_BYTES_MAX;
 use tacit_sys::transparent;
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::flow::{self, Carrier};
 use super::tell::{cause_of, tell};
@@ -185,6 +185,14 @@ impl Lane {
             return self.count_drop();
         }
         let mut flows = self.flows.borrow_mut();
+        let refused = flows.flow(&key).and_then(|state| match state {
+            State::Refused(generation) => Some(*generation),
+            State::Deciding(_) | State::Open(_) => None,
+        });
+        if refused == Some(self.generation()) {
+            // It lives no longer by that: the time of day or a name may soon say otherwise.
+            return tell(&self.receiver, &key, Cause::PortUnreachable, payload, None);
+        }
         match flows.sent(&key, Instant::now()) {
             Some(State::Open(carrier)) => {
                 let carrier = Rc::clone(carrier);
@@ -198,9 +206,6 @@ impl Lane {
                 } else {
                     self.count_drop();
                 }
-            }
-            Some(State::Refused(generation)) if *generation == self.generation() => {
-                tell(&self.receiver, &key, Cause::PortUnreachable, payload, None);
             }
             Some(State::Refused(_)) | None => {
                 drop(flows);
@@ -221,6 +226,10 @@ impl Lane {
 
     /// The first datagram of a flow.
     fn begin(self: &Rc<Self>, key: Key, payload: &[u8]) {
+        // Before the owner is looked up: so many look-ups may be open at once.
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            return self.count_drop();
+        };
         let run = &self.receiver.run;
         let flow = Flow {
             direction: Direction::Outbound,
@@ -235,7 +244,7 @@ impl Lane {
         };
         let early = VecDeque::from([payload.to_vec()]);
         if !self.worker.live.load().needs_owner(&flow) {
-            return self.decide(key, flow, &early);
+            return self.decide(key, flow, &early, place);
         }
         self.put(key, State::Deciding(early));
         let lane = Rc::clone(self);
@@ -246,21 +255,30 @@ impl Lane {
                 Ok(owner) => flow.program = owner.and_then(|owner| owner.program),
                 Err(error) => lane.log_failure("owner-unknown", &error),
             }
-            let early = match lane.flows.borrow_mut().end(&key) {
-                Some(State::Deciding(early)) => early,
-                // Others made room for themselves.
-                Some(State::Open(_) | State::Refused(_)) | None => return,
-            };
-            lane.decide(key, flow, &early);
+            if let Some(early) = lane.take_early(&key) {
+                lane.decide(key, flow, &early, place);
+            }
         });
     }
 
+    /// Takes out what waits for a flow's verdict; `None` if the flow made room for others, even if
+    /// it has begun again since.
+    fn take_early(&self, key: &Key) -> Option<VecDeque<Vec<u8>>> {
+        let mut flows = self.flows.borrow_mut();
+        let Some(State::Deciding(early)) = flows.sent(key, Instant::now()) else { return None };
+        let early = std::mem::take(early);
+        flows.end(key);
+        Some(early)
+    }
+
     /// Asks the policy, and carries or refuses what came so far.
-    fn decide(self: &Rc<Self>, key: Key, flow: Flow, early: &VecDeque<Vec<u8>>) {
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            self.log_failure("no-place", &"raise connections in [limits], or LimitNOFILE");
-            return early.iter().for_each(|_| self.count_drop());
-        };
+    fn decide(
+        self: &Rc<Self>,
+        key: Key,
+        flow: Flow,
+        early: &VecDeque<Vec<u8>>,
+        place: OwnedSemaphorePermit,
+    ) {
         let live = self.worker.live.load_full();
         let run = &self.receiver.run;
         let opened = Connection::of_datagrams(&live, &self.worker.table, flow.clone(), run, place);
@@ -333,7 +351,8 @@ impl Lane {
     fn tell_drops(&self) {
         let count = self.dropped.take();
         if count > 0 {
-            let reason = "broadcast, multicast, no room, or no place";
+            let reason = "broadcast, multicast, no room, or no place: then raise connections in \
+                          [limits], or LimitNOFILE";
             let event = Event::new("datagrams-dropped").field("run", &self.receiver.run.name);
             self.worker.log.warn(event.field("count", &count).field("reason", reason));
         }
