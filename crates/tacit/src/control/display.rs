@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tacit_core::flow::{Address, Protocol};
+use tacit_core::flow::Address;
 use tacit_core::policy::{Action, Tls};
 use tacit_sys::socket;
 
@@ -63,7 +63,7 @@ fn ends(record: &Record) -> Option<Ends> {
     };
     match (program, peer) {
         (Address::Inet(program), Address::Inet(peer)) => {
-            Some(Ends { protocol: Protocol::Tcp, program, peer })
+            Some(Ends { protocol: record.protocol, program, peer })
         }
         _ => None,
     }
