@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use tacit_sys::namespace::Sockets;
 use tacit_sys::process;
@@ -12,10 +13,14 @@ use super::helper::{self, Ready};
 use crate::cli::complain;
 use crate::run::protocol;
 
+/// Helpers start no sooner one after the other: one that cannot live must not cost a CPU.
+const START_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The process inside, and the namespaces it made.
 pub(super) struct Helper {
     /// 0 once it has ended.
     pid: u32,
+    started: Instant,
     pub(super) network: OwnedFd,
     /// None for root, which shares the launcher's.
     pub(super) user: Option<OwnedFd>,
@@ -62,16 +67,19 @@ impl Helper {
         let (ours, theirs) = UnixStream::pair()?;
         let launcher = std::process::id();
         let user = self.user.as_ref().map(AsFd::as_fd);
+        let pause = START_INTERVAL.saturating_sub(self.started.elapsed());
         let work = || {
             let mut kept = vec![theirs.as_fd(), self.network.as_fd()];
             kept.extend(user);
             let kept = process::keep_only(&kept, false);
             process::name_thread("tacit-helper");
+            std::thread::sleep(pause);
             let line = theirs.try_clone();
             let run = |line| helper::run_anew(line, launcher, self.network.as_fd(), user);
             ending(kept.and(line).and_then(run))
         };
         self.pid = process::fork(work)?;
+        self.started = Instant::now() + pause;
         Ok(ours.into())
     }
 }
@@ -107,7 +115,8 @@ impl Starting {
         let ipv6 = [tcp6, udp6, raw6].into_iter().flatten();
         let sockets = [line, tcp4, udp4, raw4].into_iter().chain(ipv6).collect();
         let user = has_own_user.then_some(user);
-        Ok((Helper { pid: self.pid, network, user }, Given { sockets }))
+        let started = Instant::now();
+        Ok((Helper { pid: self.pid, started, network, user }, Given { sockets }))
     }
 }
 

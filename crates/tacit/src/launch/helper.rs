@@ -5,12 +5,13 @@
 //! launcher. It answers one question after the other, from as many lines as there are agents: one,
 //! and while an agent is replaced by its successor, two.
 //!
-//! Limit: [`LINES_MAX`].
+//! Limits: [`LINES_MAX`], [`OWNERS_TIME_MAX`].
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,9 @@ use crate::run::protocol::{self, Ends, Owner, Reply, Request};
 
 /// Lines that are served at once.
 const LINES_MAX: usize = 8;
+/// How long one question about owners may keep the others waiting: a look at a process costs as
+/// much as it has files open. Who is not found by then is not seen.
+const OWNERS_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// What the helper tells the launcher once it has set up, or why it could not.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -161,7 +165,9 @@ impl Servant {
                 };
             }
             Request::Owners(ends) => {
-                let owners = ends.iter().map(|ends| self.owner(ends)).collect();
+                let until = Instant::now() + OWNERS_TIME_MAX;
+                let in_time = |one| (Instant::now() < until).then_some(one);
+                let owners = ends.iter().map(|one| self.owner(in_time(one)?)).collect();
                 return (Reply::Owners(owners), None);
             }
             Request::Listening => self.listening().map(Reply::Listening),
