@@ -9,14 +9,13 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tacit_core::flow::Address;
 use tacit_sys::{process, socket};
-use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::listeners::{ListenError, Opened, Wanted};
 use super::runs::{
-    self, Enrolled, Reserved, Resumed, RunEvent, RunSockets, RunState, Surroundings,
+    self, Enrolled, Launcher, Reserved, Resumed, RunEvent, RunSockets, RunState, Surroundings,
 };
 use super::{Agent, AgentError, Drain, Options, takeover};
 use crate::address;
@@ -24,7 +23,7 @@ use crate::clock;
 use crate::control::server::Reply;
 use crate::log::{Event, Rfc3339};
 use crate::run::Run;
-use crate::run::line::Line;
+use crate::run::line::{Line, adopt};
 use crate::run::protocol::Enrolment;
 use crate::stream::connection::Record;
 
@@ -89,27 +88,18 @@ impl Agent {
 
     pub(super) async fn take_run_event(&mut self, event: RunEvent) {
         match event {
-            RunEvent::Begin { enrolment, sockets, uid, connection, back } => {
-                self.begin_run(enrolment, sockets, uid, connection, back);
+            RunEvent::Begin { enrolment, sockets, uid, launcher, back } => {
+                self.begin_run(enrolment, sockets, uid, launcher, back);
             }
             RunEvent::Begun(enrolled, back) => {
-                let taken = match self.lead_in() {
-                    Ok(reserved) => {
-                        let id = self.take_run(*enrolled, reserved).await;
-                        Ok((id, self.secret_files()))
-                    }
-                    Err(error) => {
-                        self.log.error(Event::new("run-refused").field("error", &error));
-                        Err(error.to_string())
-                    }
-                };
+                let taken = self.admit(*enrolled).await;
                 // A launcher that is gone by now ends its run by that.
                 let _ = back.send(taken);
             }
             RunEvent::Listening(id) => self.follow_listening(id).await,
             RunEvent::Line(id, line) => {
                 if let Some(enrolled) = self.runs.get(&id) {
-                    enrolled.run.line.replace(line).await;
+                    enrolled.run.line.replace(line);
                     self.log.info(Event::new("helper-replaced").field("run", &enrolled.run.name));
                 }
             }
@@ -126,7 +116,7 @@ impl Agent {
         enrolment: Enrolment,
         sockets: RunSockets,
         uid: u32,
-        connection: OwnedFd,
+        launcher: Launcher,
         back: oneshot::Sender<Result<(u64, Vec<PathBuf>), String>>,
     ) {
         if let Err(reason) = self.check_enrolment(&enrolment) {
@@ -154,7 +144,7 @@ impl Agent {
             let begun = async {
                 let line = Line::open(sockets.line.try_clone()?)?;
                 let run = Arc::new(Run::new(id, name, pid, user, claimed, line));
-                Enrolled::begin(run, sockets, connection, around).await
+                Enrolled::begin(run, sockets, launcher, around).await
             };
             match begun.await {
                 Ok(enrolled) => {
@@ -166,6 +156,22 @@ impl Agent {
                 }
             }
         });
+    }
+
+    /// Takes a run that is set up, unless this agent has begun to end meanwhile; returns its number
+    /// and the files to hide from its program.
+    async fn admit(&mut self, enrolled: Enrolled) -> Result<(u64, Vec<PathBuf>), String> {
+        let reserved =
+            self.check_room().and_then(|()| self.lead_in().map_err(|error| error.to_string()));
+        let reserved = reserved.inspect_err(|reason| {
+            self.log.error(Event::new("run-refused").field("error", reason));
+        })?;
+        if enrolled.generation != self.live.load().generation {
+            // A reload has not seen this run.
+            drop(self.start_capturing([&enrolled]));
+        }
+        let id = self.take_run(enrolled, reserved).await;
+        Ok((id, self.secret_files()))
     }
 
     /// Holds the addresses that lead into runs and are not held yet.
@@ -193,18 +199,23 @@ impl Agent {
     }
 
     fn check_enrolment(&self, enrolment: &Enrolment) -> Result<(), String> {
+        self.check_room()?;
         let name = &enrolment.name;
-        if self.draining.is_some() {
-            return Err("the agent is ending".into());
-        }
-        if self.runs.len() >= RUNS_MAX {
-            return Err(format!("the agent serves {RUNS_MAX} runs already, as many as it may"));
-        }
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
             return Err(format!(
                 "a run's name has 1 to {NAME_BYTES_MAX} bytes and no control characters: \
                  give another one with --name"
             ));
+        }
+        Ok(())
+    }
+
+    fn check_room(&self) -> Result<(), String> {
+        if self.draining.is_some() {
+            return Err("the agent is ending".into());
+        }
+        if self.runs.len() >= RUNS_MAX {
+            return Err(format!("the agent serves {RUNS_MAX} runs already, as many as it may"));
         }
         Ok(())
     }
@@ -285,7 +296,7 @@ impl Agent {
     /// Has all runs follow at the same time, and waits for them, but not for a helper that is slow
     /// or gone: that run follows later, or is refused everything.
     async fn capture_anew(&self) {
-        let following: Vec<_> = self.start_capturing().collect();
+        let following = self.start_capturing(self.runs.values());
         let all = async {
             for run in following {
                 // A task that panicked has said so.
@@ -295,9 +306,12 @@ impl Agent {
         let _ = tokio::time::timeout(CAPTURE_WAIT_MAX, all).await;
     }
 
-    fn start_capturing(&self) -> impl Iterator<Item = JoinHandle<()>> {
+    fn start_capturing<'a>(
+        &self,
+        runs: impl IntoIterator<Item = &'a Enrolled>,
+    ) -> Vec<JoinHandle<()>> {
         let hosts = self.hosts.pairs();
-        self.runs.values().map(move |enrolled| {
+        let start = |enrolled: &Enrolled| {
             let (hosts, log) = (Arc::clone(&hosts), self.log.clone());
             let capture = Arc::clone(&enrolled.capture);
             tokio::task::spawn_local(async move {
@@ -306,12 +320,13 @@ impl Agent {
                     log.error(event.field("error", &error));
                 }
             })
-        })
+        };
+        runs.into_iter().map(start).collect()
     }
 
     /// Gives up the addresses of names that are believed no longer.
     pub(super) fn forget_names(&self) {
-        self.start_capturing().for_each(drop);
+        drop(self.start_capturing(self.runs.values()));
     }
 
     /// Captures anew when rules have come or gone with the time of day since `open` was filled.
@@ -350,8 +365,8 @@ impl Agent {
         let id = state.id;
         let hosts = self.hosts.pairs();
         let resumed = async {
-            let Resumed { run, connection, sockets, inbound } = state.resume(sockets)?;
-            let stream = adopt(connection.try_clone()?.into())?;
+            let Resumed { run, launcher, stream, until, sockets, inbound } =
+                state.resume(sockets)?;
             let around = Surroundings {
                 live: &self.live,
                 resolvers: &self.resolvers,
@@ -360,15 +375,15 @@ impl Agent {
                 log: &self.log,
                 events: &self.run_events,
             };
-            let enrolled = Enrolled::begin(Arc::new(run), sockets, connection, around).await?;
-            Ok::<_, std::io::Error>((enrolled, inbound, stream))
+            let enrolled = Enrolled::begin(Arc::new(run), sockets, launcher, around).await?;
+            Ok::<_, std::io::Error>((enrolled, inbound, stream, until))
         };
         match resumed.await {
-            Ok((enrolled, inbound, stream)) => {
+            Ok((enrolled, inbound, stream, until)) => {
                 self.runs_made = self.runs_made.max(id);
                 self.take_run(enrolled, inbound).await;
                 let (events, log) = (self.run_events.clone(), self.log.clone());
-                tokio::task::spawn_local(runs::follow(stream, id, events, log));
+                tokio::task::spawn_local(runs::follow(stream, until, id, events, log));
             }
             Err(error) => {
                 self.log.error(Event::new("run-lost").field("id", &id).field("error", &error));
@@ -418,9 +433,4 @@ impl Agent {
             self.draining = Some(Drain { until: Some(Instant::now() + LINGER) });
         }
     }
-}
-
-fn adopt(stream: StdStream) -> std::io::Result<UnixStream> {
-    stream.set_nonblocking(true)?;
-    UnixStream::from_std(stream)
 }

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-use super::protocol::{Ends, Owner, Reply, Request, encode, frame_bytes};
+use super::protocol::{ANSWER_BYTES_MAX, Ends, Owner, Reply, Request, encode, frame_bytes};
 
 /// Questions of all workers that wait for the line.
 const QUESTIONS_MAX: usize = 1024;
@@ -52,9 +52,10 @@ impl Line {
     }
 
     /// Goes on with a new helper's line.
-    pub async fn replace(&self, socket: OwnedFd) {
-        // The task lives as long as this.
-        let _ = self.lines.send(socket).await;
+    pub fn replace(&self, socket: OwnedFd) {
+        // While one waits to be taken, a further one is closed: its helper ends by that, and the
+        // launcher brings another.
+        let _ = self.lines.try_send(socket);
     }
 
     /// Gives the namespace address families.
@@ -174,8 +175,12 @@ fn strange() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the run's helper answered something else")
 }
 
-fn adopt(socket: OwnedFd) -> io::Result<UnixStream> {
-    let stream = StdStream::from(socket);
+/// A socket for the runtime of the calling thread.
+///
+/// # Errors
+/// The runtime does not take it.
+pub fn adopt(socket: impl Into<StdStream>) -> io::Result<UnixStream> {
+    let stream = socket.into();
     stream.set_nonblocking(true)?;
     UnixStream::from_std(stream)
 }
@@ -193,6 +198,7 @@ async fn serve(
                 Some(socket) => line = adopt(socket).ok(),
                 None => return,
             },
+            () = ended(&line) => line = None,
             question = asked.recv(), if line.is_some() => {
                 let (Some((request, back)), Some(stream)) = (question, &mut line) else { return };
                 if back.is_closed() {
@@ -210,9 +216,21 @@ async fn serve(
     }
 }
 
+/// Waits until a line says anything without being asked: its helper has ended.
+async fn ended(line: &Option<UnixStream>) {
+    let Some(stream) = line else { return std::future::pending().await };
+    loop {
+        let ready = stream.readable().await;
+        match stream.try_read(&mut [0]) {
+            Err(error) if ready.is_ok() && error.kind() == io::ErrorKind::WouldBlock => {}
+            _ => return,
+        }
+    }
+}
+
 async fn converse(stream: &mut UnixStream, request: &Request) -> io::Result<Answer> {
     write_frame(stream, request).await?;
-    read_frame(stream).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    read_frame(stream, ANSWER_BYTES_MAX).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 /// Writes one frame without descriptors.
@@ -220,17 +238,16 @@ async fn converse(stream: &mut UnixStream, request: &Request) -> io::Result<Answ
 /// # Errors
 /// Whatever the kernel answers.
 pub async fn write_frame(stream: &mut UnixStream, frame: &impl Serialize) -> io::Result<()> {
-    let (length, text) = encode(frame)?;
-    stream.write_all(&length).await?;
-    stream.write_all(&text).await
+    stream.write_all(&encode(frame)?).await
 }
 
-/// Reads one frame; `None`: the other side has ended.
+/// Reads one frame of so many bytes at most; `None`: the other side has ended.
 ///
 /// # Errors
 /// Whatever the kernel answers, `InvalidData` for what is no frame.
 pub async fn read_frame<T: DeserializeOwned>(
     stream: &mut UnixStream,
+    bytes_max: usize,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut length = [0; 4];
     let (count, descriptors) =
@@ -239,7 +256,7 @@ pub async fn read_frame<T: DeserializeOwned>(
         return Ok(None);
     }
     stream.read_exact(&mut length[count..]).await?;
-    let mut text = vec![0; frame_bytes(length)?];
+    let mut text = vec![0; frame_bytes(length, bytes_max)?];
     stream.read_exact(&mut text).await?;
     Ok(Some((serde_json::from_slice(&text)?, descriptors)))
 }

@@ -14,7 +14,8 @@
 //! length. Unknown words are errors: all three are of one version, or newer agents know what older
 //! launchers and helpers say.
 //!
-//! Limit: [`FRAME_BYTES_MAX`].
+//! Limits: [`FRAME_BYTES_MAX`]; an agent takes less from launchers and helpers, which may be another
+//! user's: [`LAUNCHER_BYTES_MAX`], [`ANSWER_BYTES_MAX`].
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -30,6 +31,10 @@ use tacit_sys::descriptor;
 
 /// A frame at most: 65,536 captured boxes of IPv6 fit.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What a launcher says at most: a name that is too long is to be told so.
+pub const LAUNCHER_BYTES_MAX: usize = 256 * 1024;
+/// What a helper answers at most: programs that listen on every port there is.
+pub const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What a launcher says to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,10 +149,10 @@ pub fn write(
     frame: &impl Serialize,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let (length, text) = encode(frame)?;
-    // A length of four bytes goes whole: a blocking socket waits for room.
-    descriptor::send(socket, &length, descriptors)?;
-    socket.write_all(&text)
+    let bytes = encode(frame)?;
+    // At one stroke: whoever finds the beginning of a short frame finds all of it.
+    let sent = descriptor::send(socket, &bytes, descriptors)?;
+    socket.write_all(bytes.get(sent..).unwrap_or_default())
 }
 
 /// Reads one frame from a blocking socket; `None`: the other side has ended.
@@ -155,40 +160,47 @@ pub fn write(
 /// # Errors
 /// Whatever the kernel answers, `InvalidData` for what is no frame.
 pub fn read<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut length = [0; 4];
+    let mut length = [0; LENGTH_BYTES];
     let (count, descriptors) = descriptor::receive(socket, &mut length)?;
     if count == 0 {
         return Ok(None);
     }
     socket.read_exact(&mut length[count..])?;
-    let mut text = vec![0; frame_bytes(length)?];
+    let mut text = vec![0; frame_bytes(length, FRAME_BYTES_MAX)?];
     socket.read_exact(&mut text)?;
     Ok(Some((serde_json::from_slice(&text)?, descriptors)))
 }
 
-/// A frame's length and its text.
+/// A frame as it travels.
 ///
 /// # Errors
 /// It is too long.
-pub fn encode(frame: &impl Serialize) -> io::Result<([u8; 4], Vec<u8>)> {
-    let text = serde_json::to_vec(frame)?;
-    match u32::try_from(text.len()) {
-        Ok(length) if text.len() <= FRAME_BYTES_MAX => Ok((length.to_be_bytes(), text)),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a frame that is too long")),
+pub fn encode(frame: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; LENGTH_BYTES];
+    serde_json::to_writer(&mut bytes, frame)?;
+    let text_bytes = bytes.len() - LENGTH_BYTES;
+    match (u32::try_from(text_bytes), bytes.first_chunk_mut()) {
+        (Ok(length), Some(place)) if text_bytes <= FRAME_BYTES_MAX => *place = length.to_be_bytes(),
+        _ => return Err(too_long()),
     }
+    Ok(bytes)
 }
 
 /// The bytes of the text that follow a length.
 ///
 /// # Errors
 /// More than there may be.
-pub fn frame_bytes(length: [u8; 4]) -> io::Result<usize> {
+pub fn frame_bytes(length: [u8; LENGTH_BYTES], bytes_max: usize) -> io::Result<usize> {
     let bytes = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
-    if bytes > FRAME_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame that is too long"));
-    }
-    Ok(bytes)
+    if bytes > bytes_max { Err(too_long()) } else { Ok(bytes) }
 }
+
+fn too_long() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a frame that is too long")
+}
+
+/// What a frame's text stands behind.
+const LENGTH_BYTES: usize = 4;
 
 #[cfg(test)]
 mod tests {

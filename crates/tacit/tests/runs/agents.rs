@@ -55,10 +55,7 @@ fn a_successor_carries_on_with_the_run_under_its_connections() {
     let text = network().ok("run python3 keep.py tls.example >kept & client=$!
          until_true said 1
          ordinary ./tacit restart --control $(control) >/dev/null
-         serving() { ordinary ./tacit show runs --json --control $(control) 2>/dev/null \
-                     | grep -q '\"names\": \\[$'; }
-         until_true pgrep -f 'take-over' >/dev/null
-         until_true serving
+         until_true succeeded $(control) ordinary
          ask 1; until_true said 2
          ordinary ./tacit show runs --control $(control)
          ask done; wait $client || exit 3
@@ -83,8 +80,7 @@ P
          run python3 twice.py >both & client=$!
          until_true said 1
          ordinary ./tacit restart --control $(control) >/dev/null
-         until_true pgrep -f 'take-over' >/dev/null
-         sleep 0.3
+         until_true succeeded $(control) ordinary
          ask 1; wait $client || exit 3
          cat both");
     assert_eq!(text, "both\n");
@@ -126,8 +122,7 @@ fn the_agent_may_be_another_users() {
          other ./tacit show runs --control other/agent.sock
          other ./tacit show connections --control other/agent.sock
          other ./tacit restart --control other/agent.sock >/dev/null
-         until_true pgrep -f 'take-over' >/dev/null
-         sleep 0.3
+         until_true succeeded other/agent.sock other
          ask 1; until_true said 2
          ask done; wait $client || { cat other.log; exit 3; }
          enrolled -- python3 -c 'import socket; socket.create_connection((\"10.9.8.9\", 1))' 2>&1 |

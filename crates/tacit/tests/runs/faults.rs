@@ -100,6 +100,23 @@ fn a_killed_helper_is_replaced_and_nothing_is_lost() {
     assert_eq!(said.lines().collect::<Vec<_>>(), ["old works new works"; 4], "{said}");
 }
 
+/// The agent before drains as long as the old connection lives, and had the launcher's line too.
+#[test]
+fn a_helper_killed_after_a_restart_is_replaced_for_the_successor() {
+    let said = asked(
+        "control=$TMPDIR/tacit-run-$launcher/agent.sock
+         ./tacit restart --control $control >/dev/null
+         until_true succeeded $control
+         for round in 1 2 3 4 5 6 7 8; do
+             helper=$(process tacit-helper); kill -9 $helper
+             another() { now=$(process tacit-helper); [ -n \"$now\" ] && [ $now != $helper ]; }
+             until_true another
+         done
+         ask tls.example; ask clear.example",
+    );
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["old works new works"; 2], "{said}");
+}
+
 #[test]
 fn an_agent_short_of_descriptors_serves_all_in_turn() {
     let script = r#"

@@ -3,22 +3,28 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_sys::socket;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::Enrolled;
+use crate::agent::run_events::RUNS_MAX;
 use crate::log::{Event, Log};
 use crate::run::line::{read_frame, write_frame};
-use crate::run::protocol::{Enrolment, FromLauncher, ToLauncher};
+use crate::run::protocol::{Enrolment, FromLauncher, LAUNCHER_BYTES_MAX, ToLauncher};
 
 /// Events of runs that may wait for the control thread.
 pub(in crate::agent) const EVENTS_MAX: usize = 64;
 
 /// How long a launcher may be connected before it enrols: it sets up its namespace meanwhile.
 const ENROLMENT_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Launchers at the enrolment socket, those included that are about to be told that there are runs
+/// enough; more wait in the kernel's queue.
+const LAUNCHERS_MAX: usize = RUNS_MAX + 64;
 
 /// What launchers tell the control thread.
 pub(in crate::agent) enum RunEvent {
@@ -28,8 +34,7 @@ pub(in crate::agent) enum RunEvent {
         sockets: RunSockets,
         /// The launcher's user.
         uid: u32,
-        /// A copy of its connection, for a successor.
-        connection: OwnedFd,
+        launcher: Launcher,
         /// The run's number and the files to hide from CMD, or why it is refused.
         back: oneshot::Sender<Result<(u64, Vec<PathBuf>), String>>,
     },
@@ -43,6 +48,14 @@ pub(in crate::agent) enum RunEvent {
     End(u64),
     /// A launcher is gone, or was refused, before it had one.
     NoRun,
+}
+
+/// A launcher as its run knows it.
+pub(in crate::agent) struct Launcher {
+    /// A copy of its connection, for a successor.
+    pub(super) connection: OwnedFd,
+    /// Nothing is read from the connection here any more once this is dropped.
+    pub(super) _reading: oneshot::Sender<()>,
 }
 
 /// The sockets of a run, made inside and used by the agent outside.
@@ -92,10 +105,15 @@ pub(in crate::agent) async fn accept_launchers(
     events: mpsc::Sender<RunEvent>,
     log: Log,
 ) {
-    loop {
+    let places = Arc::new(Semaphore::new(LAUNCHERS_MAX));
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::task::spawn_local(welcome(stream, events.clone(), log.clone()));
+                let welcome = welcome(stream, events.clone(), log.clone());
+                tokio::task::spawn_local(async move {
+                    let _place = place;
+                    welcome.await;
+                });
             }
             Err(error) => {
                 log.warn(Event::new("enrolment-failed").field("error", &error));
@@ -112,7 +130,7 @@ pub(in crate::agent) async fn welcome(
     log: Log,
 ) {
     match enrol(stream, &events).await {
-        Ok(Some((stream, id))) => return follow(stream, id, events, log).await,
+        Ok(Some((stream, until, id))) => return follow(stream, until, id, events, log).await,
         Ok(None) => {}
         Err(error) => log.warn(Event::new("enrolment-failed").field("error", &error)),
     }
@@ -123,9 +141,10 @@ pub(in crate::agent) async fn welcome(
 async fn enrol(
     mut stream: UnixStream,
     events: &mpsc::Sender<RunEvent>,
-) -> io::Result<Option<(UnixStream, u64)>> {
+) -> io::Result<Option<(UnixStream, oneshot::Receiver<()>, u64)>> {
     let uid = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
-    let asked = tokio::time::timeout(ENROLMENT_WAIT_MAX, read_frame(&mut stream));
+    let asked =
+        tokio::time::timeout(ENROLMENT_WAIT_MAX, read_frame(&mut stream, LAUNCHER_BYTES_MAX));
     let asked = asked.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     let (enrolment, sockets) = match asked {
         Some((FromLauncher::Enrol(enrolment), sockets)) => (enrolment, sockets),
@@ -133,11 +152,13 @@ async fn enrol(
         None => return Ok(None),
     };
     let sockets = RunSockets::from_order(sockets);
+    let (reading, until) = oneshot::channel();
     let begun = async {
         let connection = stream.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+        let launcher = Launcher { connection, _reading: reading };
         let sockets = sockets.map_err(|error| error.to_string())?;
         let (back, begun) = oneshot::channel();
-        let begin = RunEvent::Begin { enrolment, sockets, uid, connection, back };
+        let begin = RunEvent::Begin { enrolment, sockets, uid, launcher, back };
         let ending = || "the agent is ending".to_owned();
         events.send(begin).await.map_err(|_| ending())?;
         begun.await.map_err(|_| ending())?
@@ -147,7 +168,7 @@ async fn enrol(
             // A launcher that is gone by now is found to be so by whoever follows it, and that
             // ends its run.
             let _ = write_frame(&mut stream, &ToLauncher::Terms { hide }).await;
-            Ok(Some((stream, id)))
+            Ok(Some((stream, until, id)))
         }
         Err(reason) => {
             write_frame(&mut stream, &ToLauncher::Refused(reason)).await?;
@@ -156,15 +177,23 @@ async fn enrol(
     }
 }
 
-/// Reads what the launcher of a run says until it says no more.
+/// Reads what the launcher of a run says until it says no more, or this agent has given the run
+/// away: a successor reads then, from the same socket.
 pub(in crate::agent) async fn follow(
     mut stream: UnixStream,
+    mut until: oneshot::Receiver<()>,
     id: u64,
     events: mpsc::Sender<RunEvent>,
     log: Log,
 ) {
     loop {
-        let event = match read_frame(&mut stream).await {
+        let said = tokio::select! {
+            biased;
+            // No frame is cut by that: what a launcher says is there whole or not at all.
+            _ = &mut until => return,
+            said = read_frame(&mut stream, LAUNCHER_BYTES_MAX) => said,
+        };
+        let event = match said {
             Ok(Some((FromLauncher::Line, mut line))) => {
                 line.pop().map(|line| RunEvent::Line(id, line))
             }

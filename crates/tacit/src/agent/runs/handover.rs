@@ -11,9 +11,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tacit_core::dns::GRACE;
 use tacit_core::flow::Address;
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
 
-use super::{Enrolled, Reserved, RunSockets};
+use super::{Enrolled, Launcher, Reserved, RunSockets};
 use crate::run::Run;
+use crate::run::line::{Line, adopt};
 
 /// A run in words; its sockets follow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,7 +42,7 @@ impl Enrolled {
     /// No descriptor is left, or the helper makes no line.
     pub(in crate::agent) async fn hand_over(&self) -> io::Result<(RunState, Vec<OwnedFd>)> {
         let line = self.run.line.another().await?;
-        let mut sockets = vec![self.connection.try_clone()?, line];
+        let mut sockets = vec![self.launcher.connection.try_clone()?, line];
         for ((_, tcp), (_, udp)) in self.listeners.iter().zip(&self.receivers) {
             for socket in [&tcp.socket, &udp.socket, &udp.raw] {
                 sockets.push(socket.as_fd().try_clone_to_owned()?);
@@ -64,7 +67,7 @@ impl Enrolled {
 
     /// A copy of the launcher's connection, to see when the run ends.
     pub(in crate::agent) fn connection(&self) -> Option<OwnedFd> {
-        self.connection.try_clone().ok()
+        self.launcher.connection.try_clone().ok()
     }
 }
 
@@ -81,22 +84,28 @@ impl RunState {
         let inbound = self.inbound.into_iter().zip(held);
         let inbound = inbound.map(|(address, socket)| Reserved::from_predecessor(address, socket));
         let connection = sockets.remove(0);
+        let stream = adopt(connection.try_clone()?)?;
+        let (reading, until) = oneshot::channel();
+        let launcher = Launcher { connection, _reading: reading };
         let sockets = RunSockets::from_order(sockets)?;
-        let line = crate::run::line::Line::open(sockets.line.try_clone()?)?;
+        let line = Line::open(sockets.line.try_clone()?)?;
         let run = Run::new(self.id, self.name, self.pid, self.user, self.claimed, line);
         for (name, address, seconds) in self.names {
             // What is left counts the grace that learning adds again.
             let left = Duration::from_secs(seconds).saturating_sub(GRACE);
             run.learn(&name, address, left);
         }
-        Ok(Resumed { run, connection, sockets, inbound: inbound.collect() })
+        Ok(Resumed { run, launcher, stream, until, sockets, inbound: inbound.collect() })
     }
 }
 
 /// A run as the agent before this one had it.
 pub(in crate::agent) struct Resumed {
     pub(in crate::agent) run: Run,
-    pub(in crate::agent) connection: OwnedFd,
+    pub(in crate::agent) launcher: Launcher,
+    /// To be followed until the run goes on to the next.
+    pub(in crate::agent) stream: UnixStream,
+    pub(in crate::agent) until: oneshot::Receiver<()>,
     pub(in crate::agent) sockets: RunSockets,
     pub(in crate::agent) inbound: Vec<Reserved>,
 }

@@ -36,7 +36,9 @@ use crate::stream::intercept::{Listener, Source};
 
 use inbound::Inbound;
 
-pub(super) use enrol::{EVENTS_MAX, RunEvent, RunSockets, accept_launchers, follow, welcome};
+pub(super) use enrol::{
+    EVENTS_MAX, Launcher, RunEvent, RunSockets, accept_launchers, follow, welcome,
+};
 pub(super) use handover::{Resumed, RunState};
 pub(super) use inbound::{Reserved, reserve_missing};
 
@@ -47,8 +49,9 @@ pub(super) struct Enrolled {
     pub(super) listeners: Vec<(u64, Arc<Listener>)>,
     /// Where a worker receives datagrams, likewise.
     pub(super) receivers: Vec<(u64, Arc<Receiver>)>,
-    /// The launcher's connection.
-    connection: OwnedFd,
+    launcher: Launcher,
+    /// The policy that was in force before its capture was made.
+    pub(super) generation: u64,
     pub(super) capture: Arc<Capture>,
     pub(super) inbound: Inbound,
     /// Follows the ports that programs listen on.
@@ -79,12 +82,13 @@ impl Enrolled {
     pub(super) async fn begin(
         run: Arc<Run>,
         sockets: RunSockets,
-        connection: OwnedFd,
+        launcher: Launcher,
         around: Surroundings<'_>,
     ) -> io::Result<Self> {
         let RunSockets { tcp, udp, raw, line: _ } = sockets;
         let capture = Capture::new(Arc::clone(&run), Arc::clone(around.live), around.log.clone());
         let capture = Arc::new(capture);
+        let generation = around.live.load().generation;
         capture.take_hosts(around.hosts);
         capture.follow().await?;
         let names = Arc::new(Forwarder::new(
@@ -114,7 +118,7 @@ impl Enrolled {
         let (live, events) = (Arc::clone(around.live), around.events.clone());
         let watching = tokio::task::spawn_local(inbound::watch(Arc::clone(&run), live, events));
         let inbound = Inbound::default();
-        Ok(Self { run, listeners, receivers, connection, capture, inbound, watching })
+        Ok(Self { run, listeners, receivers, launcher, generation, capture, inbound, watching })
     }
 
     /// How many boxes of addresses and ports are captured.
