@@ -142,7 +142,7 @@ impl Handshake {
     ) -> Result<Self, HandshakeFailure> {
         let names = match &settings.server_name {
             Some(name) => vec![name.clone()],
-            None => asked.iter().filter_map(|name| name.clone().try_into().ok()).collect(),
+            None => to_be_covered(asked),
         };
         let first = names.first().cloned().unwrap_or_else(unnamed);
         let connection = UnbufferedClientConnection::new(Arc::clone(&settings.config), first)
@@ -319,6 +319,13 @@ impl Handshake {
     }
 }
 
+/// The names that a certificate must cover; none if one of them cannot stand in any, and then no
+/// certificate will do.
+fn to_be_covered(asked: &[String]) -> Vec<ServerName<'static>> {
+    let names: Result<_, _> = asked.iter().map(|name| ServerName::try_from(name.clone())).collect();
+    names.unwrap_or_default()
+}
+
 /// Whom a client talks to that has nothing to verify and nothing to send: a key for tickets that
 /// no certificate covers.
 fn unnamed() -> ServerName<'static> {
@@ -455,4 +462,19 @@ fn suite_name(suite: CipherSuite) -> &'static str {
 fn group_name(group: NamedGroup) -> Option<&'static str> {
     let name = group.as_str()?;
     Group::DEFAULT.iter().map(|known| known.name()).find(|known| known.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_certificate_can_hold_is_not_passed_over() {
+        let covered = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            to_be_covered(&names).len()
+        };
+        assert_eq!(covered(&["db.example", "db_2.example"]), 2);
+        assert_eq!(covered(&["db.example", "db\\046two.example"]), 0);
+    }
 }
