@@ -17,10 +17,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use tacit_core::flow;
 use tacit_core::policy::Captured;
-use tacit_sys::namespace::{self, Namespace};
+use tacit_sys::namespace::{self, Namespace, Netlinks};
 use tacit_sys::netlink::nft::{self, AGENT_PORT};
 use tacit_sys::netlink::route::{self, Families};
-use tacit_sys::netlink::{self, Netlink, Protocol, Subsystem, diag};
+use tacit_sys::netlink::{self, Protocol, diag};
 use tacit_sys::{owner, transparent};
 
 use crate::run::protocol::{self, Ends, Owner, Reply, Request};
@@ -67,7 +67,8 @@ pub fn run(launcher: &UnixStream, parent: u32) -> io::Result<()> {
     protocol::write(launcher, &Ready::Made { has_own_user, missing }, &all)?;
     drop((sockets, theirs));
     protocol::write(launcher, &(), &[])?;
-    Servant::open(parent)?.serve(line)
+    let kernel = namespace::netlinks().map_err(io::Error::other)?;
+    Servant { launcher: parent, kernel }.serve(line)
 }
 
 /// Serves a namespace that another helper made, which has died.
@@ -80,31 +81,20 @@ pub fn run_anew(
     network: BorrowedFd<'_>,
     user: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    namespace::join(parent, network, user).map_err(io::Error::other)?;
-    Servant::open(parent)?.serve(line)
+    let kernel = namespace::join(parent, network, user).map_err(io::Error::other)?;
+    Servant { launcher: parent, kernel }.serve(line)
 }
 
 /// The rights over the namespace, and who may hold sockets in it.
 struct Servant {
     /// Whose descendants own the run's sockets.
     launcher: u32,
-    route: Netlink,
-    netfilter: Netlink,
-    diagnosis: Netlink,
+    kernel: Netlinks,
 }
 
 type Answer = (Reply, Option<OwnedFd>);
 
 impl Servant {
-    fn open(launcher: u32) -> io::Result<Self> {
-        Ok(Self {
-            launcher,
-            route: Netlink::open(Subsystem::Route)?,
-            netfilter: Netlink::open(Subsystem::Netfilter)?,
-            diagnosis: Netlink::open(Subsystem::SocketDiagnosis)?,
-        })
-    }
-
     /// Answers until nobody asks any more.
     fn serve(mut self, first: UnixStream) -> io::Result<()> {
         let mut lines = vec![first];
@@ -150,12 +140,12 @@ impl Servant {
     fn answer(&mut self, request: Request) -> Answer {
         let done = match request {
             Request::Families { v4, v6 } => {
-                told(route::allow(&mut self.route, Families { v4, v6 }))
+                told(route::allow(&mut self.kernel.route, Families { v4, v6 }))
             }
             Request::Change { remove, add } => self.change(&remove, &add),
             Request::Replace(all) => {
                 let all: Vec<_> = all.iter().map(element).collect();
-                told(nft::replace_all(&mut self.netfilter, &all))
+                told(nft::replace_all(&mut self.kernel.netfilter, &all))
             }
             Request::Socket { protocol, ipv6 } => {
                 let wanted = transparent::stand_in_wanted(transport(protocol), ipv6);
@@ -180,13 +170,13 @@ impl Servant {
     fn change(&mut self, remove: &[Captured], add: &[Captured]) -> Result<Reply, String> {
         let remove: Vec<_> = remove.iter().map(element).collect();
         let add: Vec<_> = add.iter().map(element).collect();
-        told(nft::change(&mut self.netfilter, &remove, &add))
+        told(nft::change(&mut self.kernel.netfilter, &remove, &add))
     }
 
     /// The process that holds a socket; `None` if none is seen to, whatever the reason.
     fn owner(&mut self, ends: &Ends) -> Option<Owner> {
         let Ends { protocol, program, peer } = *ends;
-        let found = diag::owner(&mut self.diagnosis, transport(protocol), program, peer);
+        let found = diag::owner(&mut self.kernel.diagnosis, transport(protocol), program, peer);
         let socket = found.ok().flatten()?;
         let pid = owner::holder(self.launcher, socket.inode)?;
         Some(Owner { pid, program: std::fs::read_link(format!("/proc/{pid}/exe")).ok() })
@@ -196,7 +186,7 @@ impl Servant {
     fn listening(&mut self) -> Result<Vec<SocketAddr>, String> {
         let mut found = Vec::new();
         for ipv6 in [false, true] {
-            match diag::listeners(&mut self.diagnosis, ipv6) {
+            match diag::listeners(&mut self.kernel.diagnosis, ipv6) {
                 Ok(sockets) => found.extend(sockets.into_iter().map(|socket| socket.local)),
                 Err(_) if ipv6 => {}
                 Err(error) => return Err(error.to_string()),
