@@ -97,7 +97,9 @@ pub fn ping(stream: &mut (impl Read + Write + ?Sized)) -> bool {
 /// Connects over TCP from one of this host's addresses.
 pub fn connect_from(source: &str, address: SocketAddr) -> TcpStream {
     let source: IpAddr = source.parse().unwrap();
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    // Programs that other tests start at this moment are not to inherit it.
+    let (kind, flags) = (SocketType::STREAM, rustix::net::SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(AddressFamily::INET, kind, flags, None).unwrap();
     rustix::net::bind(&socket, &SocketAddr::new(source, 0)).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
     let stream = TcpStream::from(socket);
