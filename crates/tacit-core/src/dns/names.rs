@@ -38,6 +38,8 @@ pub struct Names {
     by_address: HashMap<IpAddr, Vec<Entry>>,
     /// In order of arrival; entries that were renewed or forgotten since stay until they come up.
     order: VecDeque<(IpAddr, String)>,
+    /// Counts pairs that were not known.
+    news: u64,
 }
 
 #[derive(Debug)]
@@ -74,14 +76,22 @@ impl Names {
         if let Some(entry) = entries.iter_mut().find(|entry| entry.name == name) {
             let was_forgotten = entry.until <= now;
             entry.until = entry.until.max(until);
+            self.news += u64::from(was_forgotten);
             return was_forgotten;
         }
         entries.push(Entry { name: name.to_owned(), until });
+        self.news += 1;
         self.order.push_back((address.to_canonical(), name.to_owned()));
         while self.order.len() > NAMES_MAX {
             self.forget_oldest();
         }
         true
+    }
+
+    /// How often [`Self::record`] was told what was not known.
+    #[must_use]
+    pub fn news(&self) -> u64 {
+        self.news
     }
 
     /// The same as [`Self::of`] for a connection to the address: its names are remembered longer.
@@ -161,7 +171,9 @@ mod tests {
         assert_eq!(names.of(ip(1), late + GRACE - second), ["long.example"]);
         let forgotten = late + GRACE;
         assert!(names.of(ip(1), forgotten).is_empty());
+        assert_eq!(names.news(), 2);
         assert!(names.record("long.example", ip(1), ttl, forgotten), "it is news again");
+        assert_eq!(names.news(), 3);
         assert!(names.record("ever.example", ip(3), Duration::MAX, now));
         assert!(names.of(ip(3), now + TTL_MAX + GRACE).is_empty());
     }

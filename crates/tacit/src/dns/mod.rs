@@ -156,10 +156,10 @@ impl Forwarder {
     /// Remembers what the answer gives the name, before anybody can use it.
     async fn learn(&self, response: &[u8], question: &Question) -> io::Result<()> {
         let Ok(answers) = dns::answers(response, question) else { return Ok(()) };
-        let mut news = false;
         for answer in answers {
-            news |= self.capture.run.learn(&question.name, answer.address, answer.ttl);
+            self.capture.run.learn(&question.name, answer.address, answer.ttl);
         }
-        if news { self.capture.follow().await } else { Ok(()) }
+        // Somebody else's question may have brought the news, and is still at it.
+        self.capture.follow_news().await
     }
 }

@@ -21,9 +21,17 @@ pub struct Capture {
     /// Whose.
     pub run: Arc<Run>,
     live: Arc<ArcSwap<Live>>,
-    /// What the sets hold; `None` if that is not known.
-    mirror: Mutex<Option<BTreeSet<Captured>>>,
+    mirror: Mutex<Mirror>,
     log: Log,
+}
+
+/// What is known of the sets.
+#[derive(Debug, Default)]
+struct Mirror {
+    /// What they hold; `None` if that is not known.
+    boxes: Option<BTreeSet<Captured>>,
+    /// Of what the run has learnt, so much is in them.
+    news: u64,
 }
 
 impl Capture {
@@ -61,7 +69,23 @@ impl Capture {
     /// The kernel refuses the sets, or nobody inside can be asked.
     pub async fn follow(&self) -> io::Result<()> {
         // Held to the end: whoever comes later sees what this has done.
+        self.bring_up(&mut *self.mirror.lock().await).await
+    }
+
+    /// The same for what the run has learnt, which may have been captured already.
+    ///
+    /// # Errors
+    /// As [`Self::follow`].
+    pub async fn follow_news(&self) -> io::Result<()> {
         let mut mirror = self.mirror.lock().await;
+        if mirror.boxes.is_some() && mirror.news == self.run.news() {
+            return Ok(());
+        }
+        self.bring_up(&mut mirror).await
+    }
+
+    async fn bring_up(&self, mirror: &mut Mirror) -> io::Result<()> {
+        let news = self.run.news();
         let wanted: BTreeSet<Captured> = self.wanted().into_iter().collect();
         if wanted.len() >= BOXES_MAX {
             let reason = "names and rules make more boxes than are captured at once: the rest is \
@@ -72,7 +96,7 @@ impl Capture {
         }
         let line = &self.run.line;
         self.give_families(&wanted).await?;
-        let changed = match mirror.take() {
+        let changed = match mirror.boxes.take() {
             None => false,
             Some(before) => {
                 let gone: Vec<_> = before.difference(&wanted).copied().collect();
@@ -84,13 +108,13 @@ impl Capture {
         if !changed {
             line.replace_captured(wanted.iter().copied().collect()).await?;
         }
-        *mirror = Some(wanted);
+        *mirror = Mirror { boxes: Some(wanted), news };
         Ok(())
     }
 
     /// How many boxes are captured; `None` while that changes.
     pub fn count(&self) -> Option<usize> {
-        self.mirror.try_lock().ok()?.as_ref().map(BTreeSet::len)
+        self.mirror.try_lock().ok()?.boxes.as_ref().map(BTreeSet::len)
     }
 
     /// Gives the namespace the address families that this host can route to something the policy

@@ -51,9 +51,15 @@ impl Run {
         self.lock().used(address, Instant::now())
     }
 
-    /// Remembers what DNS said; tells whether it was news.
-    pub fn learn(&self, name: &str, address: IpAddr, ttl: Duration) -> bool {
-        self.lock().record(name, address, ttl, Instant::now())
+    /// Remembers what DNS said.
+    pub fn learn(&self, name: &str, address: IpAddr, ttl: Duration) {
+        self.lock().record(name, address, ttl, Instant::now());
+    }
+
+    /// How often something was learnt that was not known.
+    #[must_use]
+    pub fn news(&self) -> u64 {
+        self.lock().news()
     }
 
     /// Takes what the host's own file says of names.

@@ -131,7 +131,9 @@ fn an_address_that_no_rule_matches_is_refused_at_once() {
 fn a_certificate_for_another_name_is_a_reset_and_no_byte_in_clear() {
     let script = "kill $server; wait $server\n\
                   openssl s_server -accept 10.9.8.7:8080 -cert localhost.pem -key localhost.key \
-                  -quiet >got 2>/dev/null & server=$!\nsleep 0.3\n\
+                  -quiet >got 2>/dev/null & server=$!\n\
+                  for try in $(seq 200); do ss -Hltn src 10.9.8.7:8080 | grep -q . && break; \
+                  sleep 0.02; done\n\
                   run curl -sS --max-time 20 http://server.example:8080/ 2>&1; [ $? = 56 ] \
                   && [ ! -s got ] && echo reset";
     expect(script, "reset");

@@ -120,11 +120,11 @@ fn a_helper_killed_after_a_restart_is_replaced_for_the_successor() {
 #[test]
 fn an_agent_short_of_descriptors_serves_all_in_turn() {
     let script = r#"
-        started bash -c 'until [ -e limited ]; do sleep 0.02; done
+        started bash -c 'touch scratch/up; until [ -e limited ]; do sleep 0.02; done
             for count in 60 5; do
                 timeout 60 /usr/bin/python3 $PEERS/clients.py tls.example 7000 $count 2>&1
             done' >out
-        serves() { [ -n "$(process tacit-agent)" ]; }; until_true serves
+        until_true [ -e scratch/up ]
         agent=$(process tacit-agent)
         open=$(ls /proc/$agent/fd | wc -l)
         prlimit --pid $agent --nofile=$((open + 20)):$((open + 20)); touch limited

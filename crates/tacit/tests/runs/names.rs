@@ -261,3 +261,26 @@ for path in ("/run/nscd/socket", "/run/systemd/resolve/io.systemd.Resolve"):
     let script = "direct python3 -c \"$go\"; run python3 -c \"$go\"";
     expect(&network(setup), script, "open\nopen\nConnection refused\nConnection refused");
 }
+
+/// Whoever asks second is told what is known already, and connects at once.
+#[test]
+fn whoever_asks_at_the_same_time_can_connect_too() {
+    let together = r#"cat >together.py <<'P'
+import collections, socket, threading
+start, ends = threading.Barrier(40), collections.Counter()
+def connect():
+    start.wait()
+    try: socket.create_connection(("clear.example", 7000), 20); ends["connected"] += 1
+    except OSError as error: ends[type(error).__name__] += 1
+threads = [threading.Thread(target=connect) for _ in range(40)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(dict(ends))
+P
+"#;
+    let setup = format!("start python3 $PEERS/echo.py 7000; await 7000\n{together}");
+    let script = "for round in $(seq 6); do run /usr/bin/python3 together.py; done";
+    let said = Network::new(&[7000], &setup).ok(script);
+    assert!(said.lines().all(|line| line == "{'connected': 40}"), "{said}");
+    assert_eq!(said.lines().count(), 6, "{said}");
+}
