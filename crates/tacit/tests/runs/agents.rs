@@ -68,8 +68,9 @@ fn a_new_run_connection_goes_to_the_successor_and_knows_the_names_of_before() {
     let text = network().ok("cat >twice.py <<'P'
 import os, socket, time
 ip = socket.getaddrinfo('tls.example', 9000, type=socket.SOCK_STREAM)[0][4]
+kept = []  # The agent before stays as long as it has one.
 def once():
-    s = socket.create_connection(ip, 20); s.sendall(b'line\\n')
+    s = socket.create_connection(ip, 20); s.sendall(b'line\\n'); kept.append(s)
     return s.makefile('rb').readline() == b'echo line\\n'
 assert once()
 open('scratch/said', 'w').write('1')

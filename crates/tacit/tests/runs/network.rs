@@ -69,8 +69,8 @@ until_true() {
     for try in $(seq 500); do "$@" && return; sleep 0.02; done
     echo "in vain: $*"; cat far.log; exit 98
 }
-# Whether the agent at a control socket has a run that the agent before it gave away; the rest is
-# how to become a user who may ask.
+# Whether the agent at a control socket has a run that the agent before it, which still serves open
+# connections, gave away; the rest is how to become a user who may ask.
 succeeded() {
     local at=$1; shift
     ls $at.* >/dev/null 2>&1 && "$@" ./tacit show runs --json --control $at 2>/dev/null |
