@@ -5,7 +5,10 @@ use crate::network::Network;
 /// A further network behind the wire: 203.0.113.7, and a narrow way to 198.51.100.0/24.
 const FAR: &str = r#"
 start unshare -n sleep 600; far=$!
-until_true ip link set v1 netns $far
+# It is in its own network a moment after it has begun.
+apart() { [ "$(readlink /proc/$far/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; }
+until_true apart
+ip link set v1 netns $far
 in_far() { nsenter -t $far -n "$@"; }
 in_far ip link set lo up
 in_far ip link set v1 up
