@@ -3,7 +3,8 @@
 use std::process::Output;
 
 use crate::harness::{Lab, text_of};
-use crate::run::{ORDINARY, POLICY, Public};
+use crate::public::Public;
+use crate::run::{ORDINARY, POLICY};
 
 /// Runs a script as each kind of user there is, in a directory that all can read. In it,
 /// `tacit_run` is `tacit run` with a policy, and `$scratch` a directory of the script's own.

@@ -15,6 +15,7 @@ mod harness;
 mod lane;
 mod peers;
 mod programs;
+mod public;
 
 mod audit;
 mod check;

@@ -4,12 +4,10 @@
 //! in which the servers are; the run makes another inside it. As root the program under test runs
 //! as root and as an ordinary user.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::Output;
 
-use crate::harness::{Lab, TACIT, text_of};
+use crate::harness::{Lab, text_of};
+use crate::public::Public;
 
 /// What stands in the network of every test: a resolver that knows one name, and a TLS server
 /// there that answers HTTP.
@@ -65,33 +63,6 @@ pub fn in_network(script: &str) -> Vec<Output> {
         output
     });
     outputs.collect()
-}
-
-/// A copy of the lab, with the program under test, where every user can read it: the sources may
-/// stand in a directory that only one may enter.
-pub struct Public {
-    pub directory: PathBuf,
-}
-
-impl Public {
-    pub fn of(lab: &Lab) -> Self {
-        let name = lab.directory.file_name().unwrap();
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir(&directory).unwrap();
-        std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
-        for file in std::fs::read_dir(&lab.directory).unwrap() {
-            let file = file.unwrap();
-            std::fs::copy(file.path(), directory.join(file.file_name())).unwrap();
-        }
-        std::fs::copy(TACIT, directory.join("tacit")).unwrap();
-        Self { directory }
-    }
-}
-
-impl Drop for Public {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
 }
 
 /// Becomes nobody in particular.

@@ -105,8 +105,8 @@ fn a_killed_helper_is_replaced_and_nothing_is_lost() {
 fn a_helper_killed_after_a_restart_is_replaced_for_the_successor() {
     let said = asked(
         "control=$TMPDIR/tacit-run-$launcher/agent.sock
-         ./tacit restart --control $control >/dev/null
-         until_true succeeded $control
+         ordinary ./tacit restart --control $control >/dev/null
+         until_true succeeded $control ordinary
          for round in 1 2 3 4 5 6 7 8; do
              helper=$(process tacit-helper); kill -9 $helper
              another() { now=$(process tacit-helper); [ -n \"$now\" ] && [ $now != $helper ]; }
@@ -141,8 +141,8 @@ fn a_reload_under_load_drops_nothing() {
          { cat run.toml; printf '[[rule]]\\nname = \"more\"\\ndirection = \"outbound\"\\n'
            printf 'remote = \"10.66.0.0/16\"\\npermit = true\\n'; } >two.toml
          (for round in $(seq 20); do
-             cat two.toml >run.toml; ./tacit reload --control $control || echo FAILED
-             cat one.toml >run.toml; ./tacit reload --control $control || echo FAILED
+             cat two.toml >run.toml; ordinary ./tacit reload --control $control || echo FAILED
+             cat one.toml >run.toml; ordinary ./tacit reload --control $control || echo FAILED
          done >reload.log 2>&1; touch reloaded) &
          asked=0
          while [ ! -e reloaded ] && kill -0 $launcher; do

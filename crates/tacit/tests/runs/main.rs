@@ -12,6 +12,8 @@
 #[path = "../lab/harness.rs"]
 mod harness;
 mod network;
+#[path = "../lab/public.rs"]
+mod public;
 
 mod agents;
 mod confined;

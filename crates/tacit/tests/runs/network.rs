@@ -12,12 +12,10 @@
 //! an IPv6 address each, to which there is a route only where the test asks for one. Programs run
 //! as an ordinary user, wherever the one who tests can become one.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::harness::{Lab, TACIT, text_of};
+use crate::harness::{Lab, text_of};
+use crate::public::Public;
 
 /// Whose programs they are: a user that the test's own `/etc/passwd` knows.
 const ORDINARY_ID: &str = "54321";
@@ -46,6 +44,13 @@ ip addr add 192.168.77.1/24 dev v0
 ip route add default via 192.168.77.2
 
 background=()
+case $USER_OF_RUNS in
+unshare*)
+    # One namespace for all: an agent answers nobody from another.
+    $USER_OF_RUNS sleep 100 & background+=($!)
+    until [ "$(cat /proc/$!/comm)" = sleep ]; do sleep 0.01; done
+    USER_OF_RUNS="nsenter --user --preserve-credentials --target $!" ;;
+esac
 # Starts what runs until the test ends.
 start() { "$@" & background+=($!); }
 # The same as the ordinary user.
@@ -270,45 +275,10 @@ impl Network {
     }
 }
 
-/// A copy of the lab, with the program under test, where every user can read it: the sources may
-/// stand in a directory that only one may enter.
-struct Public {
-    directory: PathBuf,
-}
-
-impl Public {
-    fn of(lab: &Lab) -> Self {
-        let directory = std::env::temp_dir().join(lab.directory.file_name().unwrap());
-        std::fs::create_dir(&directory).unwrap();
-        set_mode(&directory, 0o755);
-        for file in std::fs::read_dir(&lab.directory).unwrap() {
-            let file = file.unwrap();
-            if file.file_type().unwrap().is_file() {
-                std::fs::copy(file.path(), directory.join(file.file_name())).unwrap();
-            }
-        }
-        std::fs::copy(TACIT, directory.join("tacit")).unwrap();
-        let scratch = directory.join("scratch");
-        std::fs::create_dir(&scratch).unwrap();
-        set_mode(&scratch, 0o777);
-        Self { directory }
-    }
-}
-
 /// Two texts from where they begin to differ.
 fn difference(text: &str, wanted: &str) -> String {
     let same = text.lines().zip(wanted.lines()).take_while(|(one, other)| one == other).count();
     let rest = |text: &str| text.lines().skip(same).map(|line| format!("{line}\n")).collect();
     let [text, wanted]: [String; 2] = [text, wanted].map(rest);
     format!("{text}\ninstead of\n{wanted}")
-}
-
-fn set_mode(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-}
-
-impl Drop for Public {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
 }

@@ -1,0 +1,42 @@
+//! A lab where every user can read it.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::harness::{Lab, TACIT};
+
+/// A copy of the lab's files, with the program under test and a directory `scratch` that everybody
+/// may write to: the sources may stand in a directory that only one may enter.
+pub struct Public {
+    pub directory: PathBuf,
+}
+
+impl Public {
+    pub fn of(lab: &Lab) -> Self {
+        let directory = std::env::temp_dir().join(lab.directory.file_name().unwrap());
+        std::fs::create_dir(&directory).unwrap();
+        set_mode(&directory, 0o755);
+        for file in std::fs::read_dir(&lab.directory).unwrap() {
+            let file = file.unwrap();
+            if file.file_type().unwrap().is_file() {
+                std::fs::copy(file.path(), directory.join(file.file_name())).unwrap();
+            }
+        }
+        std::fs::copy(TACIT, directory.join("tacit")).unwrap();
+        let scratch = directory.join("scratch");
+        std::fs::create_dir(&scratch).unwrap();
+        set_mode(&scratch, 0o777);
+        Self { directory }
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+impl Drop for Public {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
