@@ -6,7 +6,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use tacit_core::dns::GRACE;
@@ -26,6 +26,7 @@ pub(in crate::agent) struct RunState {
     name: String,
     pid: u32,
     user: String,
+    since: SystemTime,
     claimed: bool,
     /// Names, addresses, and for how many seconds more.
     names: Vec<(String, IpAddr, u64)>,
@@ -50,13 +51,14 @@ impl Enrolled {
         }
         let (inbound, held): (Vec<_>, Vec<_>) = self.inbound.copies()?.into_iter().unzip();
         sockets.extend(held);
-        let Run { id, name, pid, user, claimed, .. } = &*self.run;
+        let Run { id, name, pid, user, since, claimed, .. } = &*self.run;
         let names = self.run.learnt();
         let state = RunState {
             id: *id,
             name: name.clone(),
             pid: *pid,
             user: user.clone(),
+            since: *since,
             claimed: *claimed,
             names: names.into_iter().map(|(name, ip, left)| (name, ip, left.as_secs())).collect(),
             inbound,
@@ -89,7 +91,8 @@ impl RunState {
         let launcher = Launcher { connection, _reading: reading };
         let sockets = RunSockets::from_order(sockets)?;
         let line = Line::open(sockets.line.try_clone()?)?;
-        let run = Run::new(self.id, self.name, self.pid, self.user, self.claimed, line);
+        let mut run = Run::new(self.id, self.name, self.pid, self.user, self.claimed, line);
+        run.since = self.since;
         for (name, address, seconds) in self.names {
             // What is left counts the grace that learning adds again.
             let left = Duration::from_secs(seconds).saturating_sub(GRACE);
