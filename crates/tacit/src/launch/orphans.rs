@@ -57,7 +57,7 @@ impl Running {
         if how == Orphans::Leave || self.orphans().is_empty() {
             return Ok(());
         }
-        // Most that is left for a moment, such as the agent of a run inside this one, ends by itself.
+        // What is left for a moment, such as the agent of a run inside this one, ends by itself.
         let patience = (how == Orphans::Terminate).then_some(PATIENCE);
         if self.wait_for_orphans(patience)? == Waited::NobodyLeft {
             return Ok(());

@@ -14,8 +14,8 @@
 //! length. Unknown words are errors: all three are of one version, or newer agents know what older
 //! launchers and helpers say.
 //!
-//! Limits: [`FRAME_BYTES_MAX`]; an agent takes less from launchers and helpers, which may be another
-//! user's: [`LAUNCHER_BYTES_MAX`], [`ANSWER_BYTES_MAX`].
+//! Limits: [`FRAME_BYTES_MAX`]; an agent takes less from launchers and helpers, which may be
+//! another user's: [`LAUNCHER_BYTES_MAX`], [`ANSWER_BYTES_MAX`].
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
