@@ -28,7 +28,10 @@ over = threading.Event()
 ETH_P_ALL = 3
 PACKET_STATISTICS, SOL_PACKET, SO_RCVBUFFORCE = 6, 263, 33
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
-wire.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 256 << 20)
+try:
+    wire.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 256 << 20)
+except PermissionError:  # In a user namespace: as much as the host lets everybody have.
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256 << 20)
 wire.settimeout(0.2)
 
 
