@@ -175,6 +175,8 @@ pub async fn accept_all(
                 tokio::task::yield_now().await;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+            // Nobody listens there any more: it would be said for ever.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
             Err(error) => {
                 if is_shortage(&error) {
                     log.warn(
