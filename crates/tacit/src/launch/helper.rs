@@ -5,7 +5,7 @@
 //! launcher. It answers one question after the other, from as many lines as there are agents: one,
 //! and while an agent is replaced by its successor, two.
 //!
-//! Limits: [`LINES_MAX`], [`OWNERS_TIME_MAX`].
+//! Limits: `LINES_MAX`, `OWNERS_TIME_MAX`.
 
 use std::io;
 use std::net::SocketAddr;
