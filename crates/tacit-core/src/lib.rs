@@ -10,7 +10,8 @@
 //! * [`datagram`]: which datagrams belong together, and for how long;
 //! * [`icmp`]: errors about a datagram, told to the one who sent it;
 //! * [`proxy_protocol`]: who the client behind a proxy is;
-//! * [`record`]: the TLS record layer, sealed and opened in place.
+//! * [`record`]: the TLS record layer, sealed and opened in place;
+//! * [`statistics`]: percentiles and lines through what was measured.
 #![forbid(unsafe_code)]
 
 pub mod datagram;
@@ -20,3 +21,4 @@ pub mod icmp;
 pub mod policy;
 pub mod proxy_protocol;
 pub mod record;
+pub mod statistics;

@@ -4,7 +4,9 @@
 //! that have ended. They do not tick while nothing runs. Network work that the kernel does on a
 //! process's behalf while it sends (all of it, on loopback) is inside that process's clock.
 //!
-//! Not here: wall clocks, and the tick counters of `/proc` whose steps are 10 ms.
+//! What the whole machine did is known in steps of 10 ms only ([`machine_ns`]).
+//!
+//! Not here: wall clocks.
 
 use std::io;
 
@@ -69,6 +71,30 @@ pub fn thread_ns() -> u64 {
     nanoseconds(tv_sec, tv_nsec)
 }
 
+/// The kernel counts the machine's time in hundredths of a second.
+pub const MACHINE_STEP_NS: u64 = 10_000_000;
+
+/// Returns the CPU time that the machine has spent on anything, or that its host has taken away,
+/// since it started, in nanoseconds and in steps of [`MACHINE_STEP_NS`].
+///
+/// # Errors
+/// `/proc/stat` cannot be read, or is not as the kernel writes it.
+pub fn machine_ns() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let ticks = busy_ticks(&text).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(ticks * MACHINE_STEP_NS)
+}
+
+/// user, nice, system, (idle, iowait,) irq, softirq, steal of the line for all CPUs.
+fn busy_ticks(text: &str) -> Option<u64> {
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let fields: Option<Vec<u64>> =
+        line.split_whitespace().map(|field| field.parse().ok()).collect();
+    let fields = fields?;
+    let busy = [0, 1, 2, 5, 6, 7].into_iter().map(|index| fields.get(index).copied());
+    busy.sum()
+}
+
 /// Lets the calling thread run on `cpus` only; threads it starts later inherit that.
 ///
 /// # Errors
@@ -130,6 +156,14 @@ mod tests {
         for pid in [child.id(), 0, 0x7fff_ffff, u32::MAX] {
             assert!(process_ns(pid).is_err(), "{pid}");
         }
+    }
+
+    #[test]
+    fn idle_time_is_not_busy_time() {
+        let text = "cpu  1 2 4 1000 2000 8 16 32 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(busy_ticks(text), Some(63));
+        assert_eq!(busy_ticks("cpu  1 2 4 1000"), None);
+        assert!(machine_ns().unwrap() > 0);
     }
 
     #[test]

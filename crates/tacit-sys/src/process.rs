@@ -56,6 +56,30 @@ pub fn parent_of(pid: i32) -> Option<u32> {
     rest.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// The processes that a process started, those that they started, and so on.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn descendants(pid: u32) -> io::Result<Vec<u32>> {
+    let mut parents = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(child) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        // A process may end between the two looks.
+        if let (Some(parent), Ok(child)) = (parent_of(child), u32::try_from(child)) {
+            parents.push((child, parent));
+        }
+    }
+    let mut family = vec![pid];
+    let mut next = 0;
+    while let Some(&elder) = family.get(next) {
+        family
+            .extend(parents.iter().filter(|(_, parent)| *parent == elder).map(|(child, _)| child));
+        next += 1;
+    }
+    Ok(family.split_off(1))
+}
+
 /// Names the calling thread, as `top -H` and `ps -L` show it; 15 bytes at most count.
 pub fn name_thread(name: &str) {
     if let Ok(name) = std::ffi::CString::new(name) {
@@ -228,4 +252,27 @@ pub fn become_user(user: &User) -> io::Result<()> {
 #[must_use]
 pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descendants_are_found_below_their_parent_only() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 20 & echo $!; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = shell.stdout.take().unwrap();
+        io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut line).unwrap();
+        let sleeper: u32 = line.trim().parse().unwrap();
+        assert_eq!(descendants(shell.id()).unwrap(), [sleeper]);
+        assert!(descendants(std::process::id()).unwrap().contains(&sleeper));
+        assert!(descendants(sleeper).unwrap().is_empty());
+        signal(sleeper, Signal::KILL).unwrap();
+        shell.wait().unwrap();
+    }
 }

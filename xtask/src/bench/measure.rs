@@ -1,6 +1,5 @@
 //! One sample: one load client against one peer, with the clocks read around it.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -9,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
+use tacit_sys::cpu;
 
 use super::load::{Kind, Workload};
 use super::peers::Running;
@@ -54,7 +54,7 @@ impl Sample {
     /// more than three steps of the clock.
     pub(crate) fn disturbed(&self) -> bool {
         let own: u64 = self.cpu_ns.iter().sum();
-        self.machine_ns.saturating_sub(own) > (own / 8).max(3 * TICK_NS)
+        self.machine_ns.saturating_sub(own) > (own / 8).max(3 * cpu::MACHINE_STEP_NS)
     }
 }
 
@@ -190,37 +190,15 @@ impl Lines {
     }
 }
 
-/// The kernel counts the machine's time in hundredths of a second.
-const TICK_NS: u64 = 10_000_000;
-
-/// CPU time that the machine has spent on anything, or that its host has taken away.
+/// What the machine's clock says, or why it says nothing.
 fn machine_ns() -> Result<u64, String> {
-    let text = fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;
-    busy_ticks(&text).map(|ticks| ticks * TICK_NS).ok_or_else(|| "/proc/stat: odd text".to_owned())
-}
-
-/// user, nice, system, (idle, iowait,) irq, softirq, steal of the line for all CPUs.
-fn busy_ticks(text: &str) -> Option<u64> {
-    let line = text.lines().next()?.strip_prefix("cpu ")?;
-    let fields: Option<Vec<u64>> =
-        line.split_whitespace().map(|field| field.parse().ok()).collect();
-    let fields = fields?;
-    let busy = [0, 1, 2, 5, 6, 7].into_iter().map(|index| fields.get(index).copied());
-    busy.sum()
+    cpu::machine_ns().map_err(|error| format!("/proc/stat: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::bench::load::WORKLOADS;
-
-    #[test]
-    fn idle_time_is_not_busy_time() {
-        let text = "cpu  1 2 4 1000 2000 8 16 32 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-        assert_eq!(busy_ticks(text), Some(63));
-        assert_eq!(busy_ticks("cpu  1 2 4 1000"), None);
-        assert!(machine_ns().unwrap() > 0);
-    }
 
     #[test]
     fn a_proxy_that_works_elsewhere_is_noticed() {

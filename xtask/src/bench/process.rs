@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use tacit_sys::process::{Signal, signal};
+use tacit_sys::process::{Signal, descendants, signal};
 
 /// Lines of a log that an error message repeats.
 const LOG_LINES_MAX: usize = 15;
@@ -109,34 +109,6 @@ pub(crate) fn guarded(command: &Command) -> Command {
     guarded
 }
 
-/// The children of `pid`, their children and so on.
-pub(crate) fn descendants(pid: u32) -> io::Result<Vec<u32>> {
-    let mut all = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
-        else {
-            continue;
-        };
-        // A process may end between the two looks.
-        if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-            all.extend(parent(&stat).map(|parent| (pid, parent)));
-        }
-    }
-    let mut family = vec![pid];
-    let mut next = 0;
-    while let Some(&elder) = family.get(next) {
-        family.extend(all.iter().filter(|(_, parent)| *parent == elder).map(|(pid, _)| *pid));
-        next += 1;
-    }
-    Ok(family.split_off(1))
-}
-
-/// The parent named in a line of `/proc/PID/stat`: the second field after the name, which may hold
-/// anything.
-fn parent(stat: &str) -> Option<u32> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
@@ -175,11 +147,5 @@ mod tests {
         };
         assert!(within_seconds(ended));
         fs::remove_dir_all(&dir).unwrap();
-    }
-
-    #[test]
-    fn a_name_cannot_hide_the_parent() {
-        assert_eq!(parent("12 (a) S 7 (b) R 34 12 12 0"), Some(34));
-        assert_eq!(parent("12 nonsense"), None);
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use std::fs;
 
 use serde_json::{Value, json};
+use tacit_core::statistics::median;
 
 use super::load::{WORKLOADS, Workload};
 use super::measure::{PARTS, Sample};
@@ -221,29 +222,21 @@ impl Row {
     /// None without a sample.
     fn new(samples: &[&Sample]) -> Option<Self> {
         let first = samples.first()?;
-        let of = |value: &dyn Fn(&Sample) -> f64| {
-            let mut values: Vec<f64> = samples.iter().map(|sample| value(sample)).collect();
-            values.sort_by(f64::total_cmp);
-            values
+        let of = |value: &dyn Fn(&Sample) -> f64| -> Vec<f64> {
+            samples.iter().map(|sample| value(sample)).collect()
         };
-        let cpu = of(&Sample::cpu_us);
+        let middle = |value: &dyn Fn(&Sample) -> f64| median(&of(value));
         Some(Self {
             peer: first.peer,
             workload: first.workload.name,
             samples: samples.len(),
             disturbed: samples.iter().filter(|sample| sample.disturbed()).count(),
-            cpu_us_median: median(&cpu),
-            cpu_us_min: cpu[0],
-            parts_us: std::array::from_fn(|part| median(&of(&|sample| sample.parts_us()[part]))),
-            rate_median: median(&of(&Sample::rate)),
+            cpu_us_median: middle(&Sample::cpu_us),
+            cpu_us_min: of(&Sample::cpu_us).into_iter().fold(f64::INFINITY, f64::min),
+            parts_us: std::array::from_fn(|part| middle(&|sample| sample.parts_us()[part])),
+            rate_median: middle(&Sample::rate),
         })
     }
-}
-
-/// The middle of sorted values, or the mean of the two in the middle.
-pub(super) fn median(sorted: &[f64]) -> f64 {
-    let half = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[half] } else { f64::midpoint(sorted[half - 1], sorted[half]) }
 }
 
 /// Three digits or more, and not more than are known.

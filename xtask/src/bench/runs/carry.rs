@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tacit_core::statistics::median;
 
 use super::{FAR, Place, SERVER, policies};
 use crate::bench::load::{RUN_WORKLOADS, Workload};
@@ -14,7 +15,7 @@ use crate::bench::network::Network;
 use crate::bench::options::Options;
 use crate::bench::process::Process;
 use crate::bench::progress::Progress;
-use crate::bench::report::{figure, median};
+use crate::bench::report::figure;
 
 /// How the program gets its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

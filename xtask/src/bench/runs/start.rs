@@ -10,13 +10,13 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use tacit_core::statistics::median;
+use tacit_sys::process::descendants;
 use tacit_sys::{cpu, orphan, process};
 
 use super::{Place, RULES, carry};
 use crate::bench::options::Options;
-use crate::bench::process::descendants;
 use crate::bench::progress::Progress;
-use crate::bench::report::median;
 
 /// Starts in a row of one way, before it is the next one's turn.
 const STARTS: usize = 20;

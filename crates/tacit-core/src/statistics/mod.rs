@@ -1,0 +1,35 @@
+//! What measurements say: medians, percentiles, a straight line and how sure it is.
+//!
+//! Functions of their inputs, for `tacit workload` and for the benchmarks alike.
+
+mod histogram;
+mod line;
+
+pub use histogram::Histogram;
+pub use line::{Line, Rise};
+
+/// The middle of the values, or the mean of the two in the middle; not a number of none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+    match sorted.len() % 2 {
+        1 => at(half),
+        _ => f64::midpoint(at(half.saturating_sub(1)), at(half)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn a_median_is_the_middle_of_any_order() {
+        assert!(median(&[]).is_nan());
+        assert_eq!(median(&[5.0]), 5.0);
+        assert_eq!(median(&[9.0, 1.0, 5.0]), 5.0);
+        assert_eq!(median(&[9.0, 1.0, 5.0, 6.0]), 5.5);
+    }
+}
