@@ -16,7 +16,7 @@ use tacit_sys::descriptor;
 use crate::agent::{self, AgentError, check_file, keeper};
 use crate::control::{self, Display, Request, client, render};
 use crate::log::Format;
-use crate::{ca, doctor, explain, launch};
+use crate::{ca, doctor, explain, launch, workload};
 
 /// It worked.
 pub const EXIT_OK: u8 = 0;
@@ -68,6 +68,8 @@ enum Verb {
     Restart(ControlArgs),
     /// Reset connections
     Close(CloseArgs),
+    /// Load a network as programs would, and say what that cost
+    Workload(workload::WorkloadArgs),
     /// Make a private CA and certificates
     Ca(ca::CaArgs),
     /// Print a completion script for a shell
@@ -234,6 +236,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             let request = Request::Close { ids: args.ids, stale: args.stale };
             tell(&args.control, &request, closed)
         }
+        Verb::Workload(args) => workload::run(&args),
         Verb::Ca(args) => match ca::run(args) {
             Ok(()) => EXIT_OK.into(),
             Err(error) => fail(error, EXIT_FAILURE),

@@ -3,7 +3,8 @@
 //! In reading order: [`cli`] picks a verb; [`agent`] assembles [`live`] policy, listeners and
 //! [`worker`]s; [`stream`] is what becomes of a connection, stage by stage; [`datagram`] and
 //! [`dns`] carry and answer what else the programs of runs send; [`tls`] is the only module that
-//! names the TLS library; [`control`] and [`log`] are what an operator sees.
+//! names the TLS library; [`control`] and [`log`] are what an operator sees; [`workload`] drives
+//! all of it from outside, as plain programs would.
 #![forbid(unsafe_code)]
 
 pub mod cli;
@@ -28,3 +29,4 @@ pub mod clock;
 pub mod doctor;
 pub mod explain;
 pub mod launch;
+pub mod workload;

@@ -114,7 +114,7 @@ fn proof_exists(sources: &[Source], proof: &str) -> bool {
 }
 
 const MANUAL: &str = "docs/tacit.1";
-const COMMAND_LINE: &str = "crates/tacit/src/cli";
+const COMMAND_LINES: [&str; 2] = ["crates/tacit/src/cli", "crates/tacit/src/workload/"];
 const POLICY_MANUAL: &str = "docs/tacit.toml.5";
 const POLICY_WORDS: &str = "crates/tacit-core/src/policy/parse/words.rs";
 
@@ -124,7 +124,7 @@ pub(crate) fn check_manual(sources: &[Source], findings: &mut Vec<Finding>) {
     for source in sources {
         let (manual, words) = match source.path.as_str() {
             POLICY_WORDS => (POLICY_MANUAL, policy_words(source)),
-            path if path.starts_with(COMMAND_LINE) => {
+            path if COMMAND_LINES.iter().any(|line| path.starts_with(line)) => {
                 (MANUAL, [verbs(&source.code), flags(source)].concat())
             }
             _ => continue,

@@ -32,7 +32,7 @@ pub use capture::{BOXES_MAX, Captured, can_match_name, captured};
 pub use diagnostic::{Diagnostic, Position, Severity};
 pub use explain::{Decision, Explanation, Missed, explain};
 pub use lookup::{Index, Lookup};
-pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration};
+pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration, parse_size};
 pub use selector::{Mismatch, Selectors};
 pub use when::When;
 

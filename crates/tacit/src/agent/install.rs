@@ -170,7 +170,7 @@ impl Materials {
 ///
 /// # Errors
 /// The rule that the TLS library refuses.
-pub(super) fn build_rules(
+pub fn build_rules(
     policy: &Policy,
     materials: &Materials,
     before: Option<(&Live, &Materials)>,

@@ -46,7 +46,7 @@ use crate::stream::gate::Gates;
 use crate::worker::Workers;
 
 pub use error::AgentError;
-pub use install::{Checked, Materials, check_file, directory_of, localize, names};
+pub use install::{Checked, Materials, build_rules, check_file, directory_of, localize, names};
 use keeper::Keeper;
 pub use listeners::ListenError;
 use listeners::Opened;

@@ -38,7 +38,7 @@ mod value;
 mod when;
 mod words;
 
-pub use value::parse_duration;
+pub use value::{parse_duration, parse_size};
 
 #[cfg(test)]
 mod tests;

@@ -133,7 +133,9 @@ fn show_duration(duration: Duration) -> String {
 
 const SIZES: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-fn parse_size(text: &str) -> Option<u64> {
+/// Reads a size such as `64KiB`; `None` if it is none, or has no unit.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<u64> {
     let (unit, shift) = SIZES.iter().find(|(unit, _)| text.ends_with(unit))?;
     let digits = text.strip_suffix(unit)?.trim_end();
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());

@@ -1,0 +1,184 @@
+//! CPU time of the client and of every process that the caller names.
+//!
+//! A name stands for a process and for all that it had started when the clocks were first read:
+//! an agent works as the child of one that could start its successor. The kernel's clocks count
+//! nanoseconds, user and system time together; what ends meanwhile would be missing, so that is
+//! an error. Network work on loopback is done, and counted, in whoever sends or is interrupted:
+//! compare sums rather than sides.
+
+use std::str::FromStr;
+use std::time::Instant;
+
+use tacit_sys::{cpu, process};
+
+use super::WorkloadError;
+
+/// A process by a name of the caller's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    name: String,
+    pid: u32,
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, pid) = text.rsplit_once('=').unwrap_or((text, text));
+        match pid.parse() {
+            Ok(pid) if pid > 0 && !name.is_empty() => Ok(Self { name: name.to_owned(), pid }),
+            _ => Err("write a process id, or a name and a process id: agent=1234".to_owned()),
+        }
+    }
+}
+
+/// What the client itself is called.
+pub(super) const CLIENT: &str = "client";
+
+/// The clocks of a measurement.
+#[derive(Debug)]
+pub(super) struct Clocks {
+    components: Vec<(String, Vec<u32>)>,
+}
+
+/// What the clocks said at one instant.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    at: Instant,
+    machine_ns: u64,
+    components_ns: Vec<u64>,
+}
+
+/// What was used between two readings, in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Used {
+    pub(super) seconds: f64,
+    /// Everything that ran on the machine, in steps of 10 ms.
+    pub(super) machine_ns: u64,
+    /// In the order of [`Clocks::names`].
+    pub(super) components_ns: Vec<u64>,
+}
+
+impl Clocks {
+    /// Finds the processes.
+    pub(super) fn of(named: &[Named]) -> Result<Self, WorkloadError> {
+        let mut components = vec![(CLIENT.to_owned(), vec![std::process::id()])];
+        for Named { name, pid } in named {
+            let mut family = process::descendants(*pid).map_err(|error| gone(name, *pid, error))?;
+            family.push(*pid);
+            components.push((name.clone(), family));
+        }
+        let clocks = Self { components };
+        clocks.read()?;
+        Ok(clocks)
+    }
+
+    /// What the components are called; the client first.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.components.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Reads them all.
+    pub(super) fn read(&self) -> Result<Reading, WorkloadError> {
+        let of = |(name, family): &(String, Vec<u32>)| {
+            let each = |pid: &u32| cpu::process_ns(*pid).map_err(|error| gone(name, *pid, error));
+            family.iter().map(each).sum()
+        };
+        let components_ns = self.components.iter().map(of).collect::<Result<_, _>>()?;
+        // A machine that does not say how busy it is leaves only the warning out.
+        let machine_ns = cpu::machine_ns().unwrap_or(0);
+        Ok(Reading { at: Instant::now(), machine_ns, components_ns })
+    }
+
+    /// What was used since an earlier reading.
+    pub(super) fn since(&self, earlier: &Reading) -> Result<Used, WorkloadError> {
+        let now = self.read()?;
+        let pairs = now.components_ns.iter().zip(&earlier.components_ns);
+        Ok(Used {
+            seconds: now.at.duration_since(earlier.at).as_secs_f64(),
+            machine_ns: now.machine_ns.saturating_sub(earlier.machine_ns),
+            components_ns: pairs.map(|(now, before)| now.saturating_sub(*before)).collect(),
+        })
+    }
+}
+
+impl Used {
+    /// All components together.
+    pub(super) fn sum_ns(&self) -> u64 {
+        self.components_ns.iter().sum()
+    }
+
+    /// What is looked at where cost is the question: the named processes, or the client where none
+    /// is named.
+    pub(super) fn named_ns(&self) -> u64 {
+        match self.components_ns.as_slice() {
+            [client] => *client,
+            [_, named @ ..] => named.iter().sum(),
+            [] => 0,
+        }
+    }
+
+    /// Adds what was used in another part of the measurement.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.seconds += other.seconds;
+        self.machine_ns += other.machine_ns;
+        self.components_ns.resize(other.components_ns.len(), 0);
+        for (ns, more) in self.components_ns.iter_mut().zip(&other.components_ns) {
+            *ns += more;
+        }
+    }
+
+    /// Whether something else used the machine: more than an eighth of what the components did,
+    /// and more than three steps of the clock.
+    pub(super) fn is_disturbed(&self) -> bool {
+        let own = self.sum_ns();
+        self.machine_ns.saturating_sub(own) > (own / 8).max(3 * cpu::MACHINE_STEP_NS)
+    }
+}
+
+fn gone(name: &str, pid: u32, error: std::io::Error) -> WorkloadError {
+    WorkloadError::Process(name.to_owned(), pid, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_named_or_stand_for_themselves() {
+        let named = |name: &str, pid| Ok(Named { name: name.to_owned(), pid });
+        assert_eq!("agent=12".parse(), named("agent", 12));
+        assert_eq!("12".parse(), named("12", 12));
+        assert_eq!("a=b=12".parse(), named("a=b", 12));
+        for wrong in ["", "agent", "agent=", "=12", "agent=x", "0", "-1"] {
+            assert!(wrong.parse::<Named>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn work_of_this_process_is_the_clients_and_a_lost_process_is_an_error() {
+        let clocks = Clocks::of(&["1".parse().unwrap()]).unwrap();
+        assert_eq!(clocks.names(), [CLIENT, "1"]);
+        let before = clocks.read().unwrap();
+        while cpu::own_process_ns() < before.components_ns[0] + 3_000_000 {
+            std::hint::spin_loop();
+        }
+        let used = clocks.since(&before).unwrap();
+        assert!(used.components_ns[0] >= 3_000_000);
+        assert_eq!(used.named_ns(), used.components_ns[1..].iter().sum::<u64>());
+        let lost = Clocks::of(&["agent=4194304".parse().unwrap()]).unwrap_err();
+        assert!(lost.to_string().contains("agent"), "{lost}");
+    }
+
+    #[test]
+    fn a_busy_neighbour_is_noticed() {
+        let mut used =
+            Used { seconds: 1.0, machine_ns: 1_100_000_000, components_ns: vec![400_000_000; 2] };
+        assert_eq!([used.sum_ns(), used.named_ns()], [800_000_000, 400_000_000]);
+        assert!(used.is_disturbed());
+        used.machine_ns = 890_000_000;
+        assert!(!used.is_disturbed());
+        used.add(&used.clone());
+        assert_eq!(used.sum_ns(), 1_600_000_000);
+    }
+}

@@ -1,0 +1,395 @@
+//! Requests and replies: `interactive` and `request-reply`.
+//!
+//! Each connection has a thread. In a closed loop it sends again when its reply is there; with
+//! `--rate` it sends when the next request is due, and latency counts from that instant. Requests
+//! that were due and never sent count as having waited until the end: nothing is left out.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tacit_core::statistics::Histogram;
+
+use super::clocks::{Clocks, Used};
+use super::protocol::{MESSAGE_BYTES_MAX, Wish, repeated_bytes};
+use super::report::{Chart, Report};
+use super::schedule::Schedule;
+use super::watch::{Done, Unit, Watch};
+use super::{ClientArgs, THREADS_MAX, WorkloadError, at_once, bytes, count, dial, rate, resolve};
+
+/// Short messages to and fro on several connections
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit workload interactive client --connect 127.0.0.1:7000
+  tacit workload interactive client --connect 127.0.0.1:7000 --rate 5000 --cpu-of agent=1234")]
+pub(super) struct InteractiveArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// Connections, each with its own requests
+    #[arg(long, value_name = "N", default_value = "10", value_parser = count(THREADS_MAX))]
+    connections: usize,
+    /// Bytes of each message, in either direction
+    #[arg(long, value_name = "BYTES", default_value = "100",
+          value_parser = bytes(MESSAGE_BYTES_MAX))]
+    bytes: u64,
+    #[command(flatten)]
+    pace: PaceArgs,
+}
+
+/// Requests and replies of chosen sizes
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit workload request-reply client --connect 127.0.0.1:7000 --request 500 --reply 32767
+  tacit workload request-reply client --connect 127.0.0.1:7000 --request 1MiB --reply 1MiB \\
+    --connections 1 --html megabyte.html")]
+pub(super) struct RequestReplyArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// Connections, each with its own requests
+    #[arg(long, value_name = "N", default_value = "10", value_parser = count(THREADS_MAX))]
+    connections: usize,
+    /// Bytes of each request
+    #[arg(long, value_name = "BYTES", default_value = "2KiB",
+          value_parser = bytes(MESSAGE_BYTES_MAX))]
+    request: u64,
+    /// Bytes of each reply
+    #[arg(long, value_name = "BYTES", default_value = "2KiB",
+          value_parser = bytes(MESSAGE_BYTES_MAX))]
+    reply: u64,
+    #[command(flatten)]
+    pace: PaceArgs,
+}
+
+/// How fast, and for how long.
+#[derive(Clone, Debug, Args)]
+struct PaceArgs {
+    /// Requests a second on all connections together [default: a closed loop]
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: Option<f64>,
+    /// How long it is measured
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = super::time)]
+    seconds: Duration,
+    /// How long it runs before it is measured
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = super::time)]
+    warm_up: Duration,
+}
+
+/// What every connection does.
+#[derive(Debug)]
+struct Load {
+    connections: usize,
+    request_bytes: usize,
+    reply_bytes: usize,
+    pace: PaceArgs,
+}
+
+pub(super) fn interactive(args: &InteractiveArgs) -> Result<(), WorkloadError> {
+    let InteractiveArgs { client, connections, bytes, pace } = args;
+    measure("interactive", client, &Load::of(*connections, [*bytes, *bytes], pace))
+}
+
+pub(super) fn request_reply(args: &RequestReplyArgs) -> Result<(), WorkloadError> {
+    let RequestReplyArgs { client, connections, request, reply, pace } = args;
+    measure("request-reply", client, &Load::of(*connections, [*request, *reply], pace))
+}
+
+impl Load {
+    fn of(connections: usize, bytes: [u64; 2], pace: &PaceArgs) -> Self {
+        // The command line bounds them far below.
+        let [request_bytes, reply_bytes] =
+            bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        Self { connections, request_bytes, reply_bytes, pace: pace.clone() }
+    }
+
+    fn wish(&self) -> Wish {
+        let [request_bytes, reply_bytes] =
+            [self.request_bytes, self.reply_bytes].map(|bytes| bytes as u64);
+        Wish::Exchange { request_bytes, reply_bytes }
+    }
+}
+
+fn measure(mode: &'static str, client: &ClientArgs, load: &Load) -> Result<(), WorkloadError> {
+    let addresses = resolve(&client.connect)?;
+    let clocks = Clocks::of(&client.output.cpu_of)?;
+    let (seen, used, charts) = drive(&addresses, load, &clocks, client.output.progress)?;
+    report(mode, load, (&seen, &used, &clocks), charts)?.write(&client.output)
+}
+
+/// What was seen on connections.
+#[derive(Debug, Default)]
+struct Seen {
+    done: u64,
+    /// Requests that were due and never sent.
+    unsent: u64,
+    /// From when they were due, or from when they were sent in a closed loop.
+    latency: Histogram,
+    /// From when they were sent.
+    service: Histogram,
+}
+
+impl Seen {
+    fn add(&mut self, other: &Self) {
+        self.done += other.done;
+        self.unsent += other.unsent;
+        self.latency.add(&other.latency);
+        self.service.add(&other.service);
+    }
+}
+
+fn drive(
+    addresses: &[SocketAddr],
+    load: &Load,
+    clocks: &Clocks,
+    progress: bool,
+) -> Result<(Seen, Used, Vec<Chart>), WorkloadError> {
+    super::allow_descriptors(load.connections)?;
+    let mut lines = (0..load.connections)
+        .map(|_| Line::open(addresses, load))
+        .collect::<Result<Vec<_>, _>>()?;
+    // Warm-up opens windows, faults in buffers and lets the scheduler place the processes.
+    let failed = AtomicBool::new(false);
+    let warm_up = Pace { start: Instant::now(), length: load.pace.warm_up };
+    at_once(&mut lines, &failed, |_, line| line.closed_loop(&warm_up, &failed, || ()))?;
+
+    let done = Done::new(load.connections);
+    let first = lines.first().and_then(|line| line.stream.try_clone().ok());
+    let watch = Watch::start(Unit { plural: "exchanges", of: 1.0 }, &done, first, progress);
+    let before = clocks.read()?;
+    // The threads have to be there when the first requests are due.
+    let start = Instant::now() + THREAD_START_TIME * u32::try_from(load.connections).unwrap_or(0);
+    let seen = at_once(&mut lines, &failed, |number, line| {
+        let schedule = load.pace.rate.map(|rate| Schedule::share(rate, load.connections, number));
+        let pace = Pace { start, length: load.pace.seconds };
+        let count = || done.count(number, 1);
+        match schedule {
+            Some(schedule) => line.scheduled(&pace, schedule, &failed, count),
+            None => line.closed_loop(&pace, &failed, count),
+        }
+    })?;
+    let used = clocks.since(&before)?;
+    let mut all = Seen::default();
+    seen.iter().for_each(|one| all.add(one));
+    Ok((all, used, watch.finish()))
+}
+
+/// How long a thread takes to start, at most.
+const THREAD_START_TIME: Duration = Duration::from_micros(100);
+
+/// When a connection works.
+struct Pace {
+    start: Instant,
+    length: Duration,
+}
+
+/// One connection.
+struct Line {
+    stream: TcpStream,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    sent: u64,
+}
+
+impl Line {
+    fn open(addresses: &[SocketAddr], load: &Load) -> Result<Self, WorkloadError> {
+        let mut stream = dial(addresses)?;
+        stream.write_all(&load.wish().encode()).map_err(broken)?;
+        let [request, reply] = [load.request_bytes, load.reply_bytes].map(|bytes| vec![7; bytes]);
+        Ok(Self { stream, request, reply, sent: 0 })
+    }
+
+    fn exchange(&mut self) -> Result<(), WorkloadError> {
+        self.sent += 1;
+        let number = self.sent.to_le_bytes();
+        let repeated = repeated_bytes(self.request.len(), self.reply.len());
+        self.request[..repeated].copy_from_slice(&number[..repeated]);
+        self.stream.write_all(&self.request).map_err(broken)?;
+        self.stream.read_exact(&mut self.reply).map_err(broken)?;
+        match self.reply[..repeated] == number[..repeated] {
+            true => Ok(()),
+            false => Err(WorkloadError::Mixed("a reply")),
+        }
+    }
+
+    /// Sends when the last reply has come.
+    fn closed_loop(
+        &mut self,
+        pace: &Pace,
+        failed: &AtomicBool,
+        count: impl Fn(),
+    ) -> Result<Seen, WorkloadError> {
+        let mut seen = Seen::default();
+        let end = pace.start + pace.length;
+        let mut sent = Instant::now();
+        while sent < end && !failed.load(Ordering::Relaxed) {
+            self.exchange()?;
+            let now = Instant::now();
+            seen.latency.record(ns(now - sent));
+            seen.done += 1;
+            count();
+            sent = now;
+        }
+        Ok(seen)
+    }
+
+    /// Sends when the next request is due, or at once where that has passed.
+    fn scheduled(
+        &mut self,
+        pace: &Pace,
+        schedule: Schedule,
+        failed: &AtomicBool,
+        count: impl Fn(),
+    ) -> Result<Seen, WorkloadError> {
+        // The kernel lets a sleeper oversleep by 50 us otherwise; one that refuses does so.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let mut seen = Seen::default();
+        let end = ns(pace.length);
+        for due in schedule.due_before(0, end) {
+            let due_at = pace.start + Duration::from_nanos(due);
+            let now = Instant::now();
+            if ns(now.saturating_duration_since(pace.start)) >= end {
+                break;
+            }
+            if failed.load(Ordering::Relaxed) {
+                return Ok(seen);
+            }
+            thread::sleep(due_at.saturating_duration_since(now));
+            let sent = Instant::now();
+            self.exchange()?;
+            let now = Instant::now();
+            seen.latency.record(ns(now.saturating_duration_since(due_at)));
+            seen.service.record(ns(now - sent));
+            seen.done += 1;
+            count();
+        }
+        let stopped = ns(pace.start.elapsed());
+        for due in schedule.due_before(seen.done, end) {
+            seen.latency.record(stopped.saturating_sub(due));
+            seen.unsent += 1;
+        }
+        Ok(seen)
+    }
+}
+
+fn broken(error: std::io::Error) -> WorkloadError {
+    WorkloadError::Broken("a connection", error)
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn report(
+    mode: &'static str,
+    load: &Load,
+    (seen, used, clocks): (&Seen, &Used, &Clocks),
+    charts: Vec<Chart>,
+) -> Result<Report, WorkloadError> {
+    if seen.done == 0 {
+        return Err(WorkloadError::Nothing);
+    }
+    let Load { connections, request_bytes, reply_bytes, pace } = load;
+    let bytes = match request_bytes == reply_bytes {
+        true => format!("{request_bytes} bytes each way"),
+        false => format!("{request_bytes} bytes out, {reply_bytes} back"),
+    };
+    let how = match pace.rate {
+        Some(rate) => format!("{rate} requests/s"),
+        None => "closed loop".to_owned(),
+    };
+    let summary = format!("{connections} connections, {bytes}, {how}, {:.1} s", used.seconds);
+    let mut report = Report::new(mode, summary);
+    report.set("connections", *connections);
+    report.set("request_bytes", *request_bytes);
+    report.set("reply_bytes", *reply_bytes);
+    report.set("rate_per_s", pace.rate);
+    report.set("closed_loop", pace.rate.is_none());
+    report.set("seconds", pace.seconds.as_secs_f64());
+    let done = seen.done as f64;
+    report.figure("exchanges", "exchanges", "", done);
+    report.figure("exchanges_per_s", "rate", "/s", done / used.seconds);
+    let bytes = done * (request_bytes + reply_bytes) as f64;
+    report.figure("mb_per_s", "both directions", "MB/s", bytes / 1e6 / used.seconds);
+    if pace.rate.is_some() {
+        report.latency("latency", "latency since due", &seen.latency);
+        report.latency("service", "latency since sent", &seen.service);
+        report.figure("unsent", "due and never sent", "", seen.unsent as f64);
+        if seen.unsent > 0 {
+            report.note(
+                "the rate was not reached: requests that were due and never sent count as having \
+                 waited until the end",
+            );
+        }
+    } else {
+        report.latency("latency", "latency", &seen.latency);
+        report.note(
+            "closed loop: the next request waits for the last reply, so these latencies are \
+             better than what users who do not wait would see; use --rate for those",
+        );
+    }
+    report.cpu(&clocks.names(), used, "exchange", done);
+    report.charts.extend(charts);
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::server;
+    use super::*;
+
+    fn load(request: u64, reply: u64, rate: Option<f64>) -> Load {
+        let [seconds, warm_up] = [200, 10].map(Duration::from_millis);
+        Load::of(3, [request, reply], &PaceArgs { rate, seconds, warm_up })
+    }
+
+    fn driven(load: &Load) -> Seen {
+        let listener = server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        server::spawn(&listener, 1).unwrap();
+        let clocks = Clocks::of(&[]).unwrap();
+        drive(&[listener.local_addr().unwrap()], load, &clocks, false).unwrap().0
+    }
+
+    #[test]
+    fn a_closed_loop_counts_every_exchange_once() {
+        for (request, reply) in [(1, 1), (500, 32_767), (1_000_000, 9)] {
+            let seen = driven(&load(request, reply, None));
+            assert!(seen.done >= 3, "{request} {reply}: {seen:?}");
+            assert_eq!(seen.latency.count(), seen.done);
+            assert_eq!(seen.unsent, 0);
+        }
+    }
+
+    #[test]
+    fn every_request_that_is_due_is_counted_sent_or_not() {
+        for rate in [500.0, 1e6] {
+            let seen = driven(&load(100, 100, Some(rate)));
+            // Turns are rounded to nanoseconds.
+            let due = rate * 0.2;
+            let counted = seen.latency.count() as f64;
+            assert!((counted - due).abs() <= due * 1e-3 + 3.0, "{counted} of {due}");
+            assert_eq!(seen.done + seen.unsent, seen.latency.count());
+            assert_eq!(seen.service.count(), seen.done);
+        }
+    }
+
+    #[test]
+    fn a_reply_to_another_request_is_an_error() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let liar = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; super::super::protocol::HEADER_BYTES + 16]).unwrap();
+            stream.write_all(&[0xff; 16]).unwrap();
+        });
+        let mut load = load(16, 16, None);
+        load.connections = 1;
+        let error = drive(&[address], &load, &Clocks::of(&[]).unwrap(), false).unwrap_err();
+        assert!(error.to_string().contains("does not belong"), "{error}");
+        liar.join().unwrap();
+    }
+}

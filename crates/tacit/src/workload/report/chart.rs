@@ -1,0 +1,224 @@
+//! A chart as SVG, made by plain code.
+//!
+//! Colours are variables of the page, so that it can be read by day and by night. Axes begin at
+//! zero, and end at a round number.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::html::escaped;
+use super::number;
+
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 300.0;
+const LEFT: f64 = 72.0;
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 34.0;
+const BOTTOM: f64 = 44.0;
+/// Colours that the page defines; more series begin again.
+const COLOURS: usize = 4;
+/// Lines of the grid, about.
+const TICKS: f64 = 5.0;
+
+/// Points in a plane, in one or more series.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in super::super) struct Chart {
+    pub(in super::super) title: String,
+    /// What goes to the right, and up.
+    pub(in super::super) x: String,
+    pub(in super::super) y: String,
+    pub(in super::super) series: Vec<Series>,
+}
+
+/// How a series is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Mark {
+    Line,
+    Dots,
+}
+
+/// Points that belong together.
+#[derive(Clone, Debug, PartialEq)]
+pub(in super::super) struct Series {
+    name: String,
+    mark: Mark,
+    pub(in super::super) points: Vec<(f64, f64)>,
+}
+
+impl Series {
+    pub(in super::super) fn new(name: &str, mark: Mark, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.to_owned(), mark, points }
+    }
+}
+
+impl Chart {
+    /// Whether there is too little to draw.
+    pub(in super::super) fn is_empty(&self) -> bool {
+        self.series.iter().all(|series| series.points.len() < 2)
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let series = self.series.iter().map(|series| {
+            let points =
+                series.points.iter().map(|(x, y)| json!([super::rounded(*x), super::rounded(*y)]));
+            json!({ "name": series.name, "points": points.collect::<Vec<_>>() })
+        });
+        json!({
+            "title": self.title,
+            "x": self.x,
+            "y": self.y,
+            "series": series.collect::<Vec<_>>(),
+        })
+    }
+
+    /// The picture.
+    pub(super) fn svg(&self) -> String {
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let x_step = step(points().map(|point| point.0).fold(0.0, f64::max));
+        let y_step = step(points().map(|point| point.1).fold(0.0, f64::max));
+        let end = |step: f64, largest: f64| (largest / step).ceil().max(1.0) * step;
+        let x_end = end(x_step, points().map(|point| point.0).fold(0.0, f64::max));
+        let y_end = end(y_step, points().map(|point| point.1).fold(0.0, f64::max));
+        let place = Place { x_end, y_end };
+        let title = escaped(&self.title);
+        let mut out = format!(
+            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n\
+             <text class=\"title\" x=\"{LEFT}\" y=\"16\">{title}</text>\n"
+        );
+        grid(&mut out, &place, x_step, y_step);
+        let _ = write!(
+            out,
+            "<text x=\"{}\" y=\"{}\" class=\"end\">{}</text>\n<text x=\"8\" y=\"{}\">{}</text>\n",
+            WIDTH - RIGHT,
+            HEIGHT - 8.0,
+            escaped(&self.x),
+            TOP - 6.0,
+            escaped(&self.y)
+        );
+        let mut legend = WIDTH - RIGHT;
+        for (number, series) in self.series.iter().enumerate() {
+            let colour = number % COLOURS;
+            series.draw(&mut out, &place, colour);
+            let _ = writeln!(
+                out,
+                "<text class=\"end s{colour} name\" x=\"{legend}\" y=\"16\">{}</text>",
+                escaped(&series.name)
+            );
+            // No text can be measured here; its letters are about this wide.
+            legend -= 7.0 * series.name.chars().count() as f64 + 18.0;
+        }
+        out.push_str("</svg>\n");
+        out
+    }
+}
+
+impl Series {
+    fn draw(&self, out: &mut String, place: &Place, colour: usize) {
+        let points = self.points.iter().map(|point| place.of(*point));
+        match self.mark {
+            Mark::Line => {
+                let points: Vec<_> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+                let points = points.join(" ");
+                let _ = writeln!(out, "<polyline class=\"s{colour}\" points=\"{points}\"/>");
+            }
+            Mark::Dots => points.for_each(|(x, y)| {
+                let _ = writeln!(
+                    out,
+                    "<circle class=\"s{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"
+                );
+            }),
+        }
+    }
+}
+
+/// Where a point lies in the picture.
+struct Place {
+    x_end: f64,
+    y_end: f64,
+}
+
+impl Place {
+    fn of(&self, (x, y): (f64, f64)) -> (f64, f64) {
+        let share = |value: f64, end: f64| (value / end).clamp(0.0, 1.0);
+        let right = LEFT + share(x, self.x_end) * (WIDTH - LEFT - RIGHT);
+        let down = HEIGHT - BOTTOM - share(y, self.y_end) * (HEIGHT - TOP - BOTTOM);
+        (right, down)
+    }
+}
+
+fn grid(out: &mut String, place: &Place, x_step: f64, y_step: f64) {
+    let (left, bottom) = place.of((0.0, 0.0));
+    let (right, top) = place.of((place.x_end, place.y_end));
+    for at in multiples(y_step, place.y_end) {
+        let (_, y) = place.of((0.0, at));
+        let _ = write!(
+            out,
+            "<line class=\"grid\" x1=\"{left}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>\n\
+             <text class=\"end\" x=\"{}\" y=\"{:.1}\">{}</text>\n",
+            left - 6.0,
+            y + 4.0,
+            number(at)
+        );
+    }
+    for at in multiples(x_step, place.x_end) {
+        let (x, _) = place.of((at, 0.0));
+        let _ = write!(
+            out,
+            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\n\
+             <text class=\"middle\" x=\"{x:.1}\" y=\"{}\">{}</text>\n",
+            bottom + 16.0,
+            number(at)
+        );
+    }
+}
+
+fn multiples(step: f64, end: f64) -> impl Iterator<Item = f64> {
+    (0..=10).map(move |count| f64::from(count) * step).take_while(move |at| *at <= end * 1.001)
+}
+
+/// The distance of grid lines: 1, 2 or 5 with zeros.
+fn step(end: f64) -> f64 {
+    if end <= 0.0 || !end.is_finite() {
+        return 1.0;
+    }
+    let size = 10_f64.powf((end / TICKS).log10().floor());
+    let fits = |step: &f64| end / (step * size) <= TICKS;
+    [1.0, 2.0, 5.0].into_iter().find(fits).unwrap_or(10.0) * size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grid_lines_are_round_and_few() {
+        for (end, wanted) in [(1.0, 0.2), (9.0, 2.0), (9000.0, 2000.0), (100.0, 20.0), (0.07, 0.02)]
+        {
+            let found = step(end);
+            assert!((found / wanted - 1.0).abs() < 1e-9, "{end}: {found}");
+            assert!(multiples(found, end).count() <= 6);
+        }
+        assert_eq!(step(0.0), 1.0);
+    }
+
+    #[test]
+    fn the_largest_point_is_inside_and_zero_is_the_corner() {
+        let place = Place { x_end: 10.0, y_end: 100.0 };
+        assert_eq!(place.of((0.0, 0.0)), (LEFT, HEIGHT - BOTTOM));
+        assert_eq!(place.of((10.0, 100.0)), (WIDTH - RIGHT, TOP));
+        assert_eq!(place.of((20.0, -5.0)), (WIDTH - RIGHT, HEIGHT - BOTTOM));
+    }
+
+    #[test]
+    fn names_cannot_break_out_of_the_picture() {
+        let chart = Chart {
+            title: "<script>".to_owned(),
+            series: vec![Series::new("a\"&b", Mark::Dots, vec![(0.0, 1.0), (1.0, 2.0)])],
+            ..Chart::default()
+        };
+        let svg = chart.svg();
+        assert!(!svg.contains("<script") && svg.contains("a&quot;&amp;b"), "{svg}");
+        assert_eq!(svg.matches("<circle").count(), 2);
+    }
+}

@@ -1,0 +1,84 @@
+//! When requests are due, whatever became of those before them.
+//!
+//! A client that sends its next request when the last reply has come waits together with a slow
+//! server, and sees few of the waits its users would: coordinated omission. Here a request has an
+//! instant at which it is due, and its latency counts from that.
+
+/// The arrivals of one connection: at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Schedule {
+    first_ns: f64,
+    interval_ns: f64,
+}
+
+impl Schedule {
+    /// The share of one of `connections` in `rate` requests a second; they take turns.
+    pub(super) fn share(rate: f64, connections: usize, number: usize) -> Self {
+        let turn_ns = 1e9 / rate;
+        let interval_ns = turn_ns * connections as f64;
+        Self { first_ns: turn_ns * number as f64, interval_ns }
+    }
+
+    /// When request `number`, from 0, is due, in nanoseconds from the start.
+    pub(super) fn due_ns(self, number: u64) -> u64 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "both are positive, and a float beyond the range becomes its end"
+        )]
+        let due = (self.first_ns + self.interval_ns * number as f64) as u64;
+        due
+    }
+
+    /// The requests from `number` on that are due before `end_ns`, as their instants.
+    pub(super) fn due_before(self, number: u64, end_ns: u64) -> impl Iterator<Item = u64> {
+        (number..).map(move |number| self.due_ns(number)).take_while(move |due| *due < end_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tacit_core::statistics::Histogram;
+
+    use super::*;
+
+    #[test]
+    fn connections_take_turns_and_keep_the_rate() {
+        let mut due: Vec<u64> = (0..4)
+            .flat_map(|number| Schedule::share(1000.0, 4, number).due_before(0, 1_000_000_000))
+            .collect();
+        due.sort_unstable();
+        assert_eq!(due.len(), 1000);
+        assert!(due.windows(2).all(|pair| (999_990..=1_000_010).contains(&(pair[1] - pair[0]))));
+        assert_eq!(due[0], 0);
+    }
+
+    /// A server that takes 10 us for each request and pauses once, for a tenth of the time. The
+    /// pause meets a tenth of the requests that users would send; a closed loop sees one of them.
+    #[test]
+    fn a_pause_is_seen_by_every_request_that_was_due_in_it() {
+        let (second, pause, service) = (1_000_000_000_u64, 100_000_000, 10_000);
+        let serve = |from: u64| match from < second / 2 || from > second / 2 + pause {
+            true => from + service,
+            false => second / 2 + pause + service,
+        };
+        let schedule = Schedule::share(1000.0, 1, 0);
+        let (mut scheduled, mut closed) = (Histogram::default(), Histogram::default());
+        let mut free = 0;
+        for due in schedule.due_before(0, second) {
+            free = serve(free.max(due));
+            scheduled.record(free - due);
+        }
+        let mut now = 0;
+        while now < second {
+            let done = serve(now);
+            closed.record(done - now);
+            now = done;
+        }
+        let near = service..=service * 129 / 128;
+        assert!(near.contains(&closed.per_mille(999)), "the closed loop knows of no pause");
+        assert!(near.contains(&scheduled.per_mille(500)));
+        assert!(scheduled.per_mille(950) > pause / 3, "{}", scheduled.per_mille(950));
+        assert!(scheduled.per_mille(990) > pause * 8 / 10);
+    }
+}

@@ -1,0 +1,245 @@
+//! The server end: one program for every mode, and for as many clients as come.
+//!
+//! A thread for each CPU, each with a runtime of its own that takes connections as they come and
+//! keeps them; thousands that are only held cost it a task each. It believes nobody: sizes are
+//! bounded, and whoever does not speak the protocol is cut off.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+use tacit_sys::{process, socket};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use super::protocol::{self, BLOCK_BYTES, HEADER_BYTES, Wish};
+use super::{CONNECTIONS_MAX, WorkloadError};
+use crate::cli;
+
+/// The far end: answers clients of every mode until it is ended
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit workload interactive server --listen 127.0.0.1:7000
+  tacit run --policy inbound.toml -- tacit workload ramp server --listen 127.0.0.1:7000")]
+pub(super) struct ServerArgs {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Threads, from 1 to 64 [default: one for each CPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: Option<u16>,
+    /// Print the address as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Pause after the kernel could not give us a descriptor or memory.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
+
+/// Serves for ever.
+pub(super) fn run(args: &ServerArgs) -> Result<(), WorkloadError> {
+    process::raise_descriptor_limit().map_err(WorkloadError::Descriptors)?;
+    let listener = listen(args.listen)?;
+    let address =
+        listener.local_addr().map_err(|error| WorkloadError::Listen(args.listen, error))?;
+    let pid = std::process::id();
+    let line = match args.json {
+        true => format!("{}\n", json!({ "listening": address.to_string(), "pid": pid })),
+        false => format!("listening on {address}, process {pid}\n"),
+    };
+    cli::print(line, cli::EXIT_OK);
+    let threads = args.threads.map_or_else(super::cpus, usize::from);
+    for thread in spawn(&listener, threads)? {
+        // A thread ends only by a panic, of which it has told.
+        let _ = thread.join();
+    }
+    Err(WorkloadError::ServerEnded)
+}
+
+/// Opens the listening socket, with small writes not delayed and a long queue.
+pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, WorkloadError> {
+    let listener = socket::listen(&address.into(), &socket::StreamOptions::default());
+    listener.map(TcpListener::from).map_err(|error| WorkloadError::Listen(address, error))
+}
+
+/// Serves from `count` threads that never end.
+pub(super) fn spawn(
+    listener: &TcpListener,
+    count: usize,
+) -> Result<Vec<thread::JoinHandle<()>>, WorkloadError> {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let start = |number| {
+        let (listener, places) = (listener.try_clone()?, Arc::clone(&places));
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        thread::Builder::new().name(format!("server-{number}")).spawn(move || {
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime, accept(listener, places));
+        })
+    };
+    (0..count).map(start).collect::<io::Result<_>>().map_err(WorkloadError::Thread)
+}
+
+async fn accept(listener: TcpListener, places: Arc<Semaphore>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => Rc::new(listener),
+        Err(error) => return cli::complain(format_args!("tacit: the listening socket: {error}")),
+    };
+    loop {
+        // The semaphore is never closed.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::task::spawn_local(async move {
+                    // The client notices and reports what goes wrong on a connection; a reset by
+                    // a proxy after the last byte is its way to close.
+                    let _ = serve(stream).await;
+                    drop(place);
+                });
+            }
+            Err(_) => tokio::time::sleep(SHORTAGE_PAUSE).await,
+        }
+    }
+}
+
+async fn serve(mut stream: TcpStream) -> io::Result<()> {
+    socket::reset_on_close(stream.as_fd(), false)?;
+    let mut header = [0; HEADER_BYTES];
+    while stream.read_exact(&mut header).await.is_ok() {
+        match Wish::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
+            Wish::Exchange { request_bytes, reply_bytes } => {
+                return exchange(&mut stream, request_bytes, reply_bytes).await;
+            }
+            Wish::Out => swallow(&mut stream).await?,
+            Wish::In { bytes } => pour(&mut stream, |sent| bytes - sent).await?,
+            Wish::InFor { ms } => {
+                let end = Instant::now() + Duration::from_millis(ms);
+                let go_on = |_| if Instant::now() < end { u64::MAX } else { 0 };
+                pour(&mut stream, go_on).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn exchange(stream: &mut TcpStream, request: u64, reply: u64) -> io::Result<()> {
+    let size = |bytes| usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData);
+    let (mut request, mut reply) = (vec![0; size(request)?], vec![0; size(reply)?]);
+    let repeated = protocol::repeated_bytes(request.len(), reply.len());
+    loop {
+        stream.read_exact(&mut request).await?;
+        reply[..repeated].copy_from_slice(&request[..repeated]);
+        stream.write_all(&reply).await?;
+    }
+}
+
+async fn swallow(stream: &mut TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; BLOCK_BYTES];
+    let mut total = 0_u64;
+    loop {
+        let mut left = stream.read_u64().await?;
+        if left == 0 {
+            return stream.write_u64(total).await;
+        }
+        total = total.saturating_add(left);
+        while left > 0 {
+            let wanted = usize::try_from(left).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+            match stream.read(&mut buffer[..wanted]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => left -= read as u64,
+            }
+        }
+    }
+}
+
+/// Sends blocks for as long as `left`, given what was sent, is not zero.
+async fn pour(stream: &mut TcpStream, left: impl Fn(u64) -> u64) -> io::Result<()> {
+    let mut block = vec![7; NUMBERED];
+    let mut sent = 0;
+    loop {
+        let part = usize::try_from(left(sent)).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+        block[..LENGTH_BYTES].copy_from_slice(&(part as u64).to_be_bytes());
+        stream.write_all(&block[..LENGTH_BYTES + part]).await?;
+        if part == 0 {
+            return Ok(());
+        }
+        sent += part as u64;
+    }
+}
+
+/// A block with its length in front, so that one write sends both.
+const NUMBERED: usize = LENGTH_BYTES + BLOCK_BYTES;
+const LENGTH_BYTES: usize = size_of::<u64>();
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::Shutdown;
+
+    use super::*;
+
+    fn served() -> std::net::TcpStream {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        spawn(&listener, 1).unwrap();
+        std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap()
+    }
+
+    fn number(stream: &mut std::net::TcpStream) -> u64 {
+        let mut bytes = [0; 8];
+        stream.read_exact(&mut bytes).unwrap();
+        u64::from_be_bytes(bytes)
+    }
+
+    #[test]
+    fn a_stranger_is_cut_off() {
+        let mut stream = served();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        // An end or a reset, as the bytes that were not read happen to be met.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty());
+    }
+
+    #[test]
+    fn replies_repeat_the_number_of_their_requests() {
+        let mut stream = served();
+        let wish = Wish::Exchange { request_bytes: 10, reply_bytes: 20 };
+        stream.write_all(&wish.encode()).unwrap();
+        for request in [[1; 10], [2; 10]] {
+            stream.write_all(&request).unwrap();
+            let mut reply = [9; 20];
+            stream.read_exact(&mut reply).unwrap();
+            assert_eq!(reply[..8], request[..8]);
+            assert_eq!(reply[8..], [0; 12]);
+        }
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn streams_have_the_length_that_was_asked_for_one_after_the_other() {
+        let mut stream = served();
+        let bytes = BLOCK_BYTES as u64 + 3;
+        stream.write_all(&Wish::In { bytes }.encode()).unwrap();
+        for wanted in [BLOCK_BYTES, 3, 0] {
+            assert_eq!(number(&mut stream), wanted as u64);
+            stream.read_exact(&mut vec![0; wanted]).unwrap();
+        }
+        stream.write_all(&Wish::InFor { ms: 0 }.encode()).unwrap();
+        assert_eq!(number(&mut stream), 0);
+        stream.write_all(&Wish::Out.encode()).unwrap();
+        for block in [5_u64, 7, 0] {
+            stream.write_all(&block.to_be_bytes()).unwrap();
+            stream.write_all(&vec![1; usize::try_from(block).unwrap()]).unwrap();
+        }
+        assert_eq!(number(&mut stream), 12);
+    }
+}

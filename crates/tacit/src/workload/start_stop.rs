@@ -1,0 +1,184 @@
+//! `start-stop`: thousands of connections started, held, and stopped, each phase with its cost.
+//!
+//! A client of two ways opens by turns where connections leave a host and where they enter it, as
+//! channels between two queue managers do. A start ends when a byte has come back, a stop when
+//! the far end has ended too.
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+use clap::Args;
+use tacit_core::statistics::Histogram;
+
+use super::clocks::{Clocks, Used};
+use super::open::{CONNECTIONS, close, merged, open, record, share};
+use super::report::{Chart, Report};
+use super::watch::{Done, Watch};
+use super::{CONNECTIONS_MAX, ClientArgs, SETTLE_TIME, THREADS_MAX, WorkloadError, count, resolve};
+
+/// Thousands of connections started, then stopped
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit workload start-stop client --connect 127.0.0.1:7000 --json clear.json
+  tacit workload start-stop client --connect 127.0.0.1:7001 --inbound 127.0.0.1:7002 \\
+    --cpu-of agent=1234 --beside clear.json")]
+pub(super) struct StartStopArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// As many again by this way, in turns with the others: where connections come in
+    #[arg(long, value_name = "HOST:PORT")]
+    inbound: Option<String>,
+    /// Connections of each way
+    #[arg(long, value_name = "N", default_value = "4000", value_parser = count(CONNECTIONS_MAX))]
+    connections: usize,
+    /// How many are started or stopped at a time
+    #[arg(long, value_name = "N", default_value = "4", value_parser = count(THREADS_MAX))]
+    at_once: usize,
+}
+
+/// What was seen.
+#[derive(Debug)]
+struct Seen {
+    starting: Used,
+    start_s: f64,
+    /// By way.
+    latency: Vec<Histogram>,
+    stopping: Used,
+    stop_s: f64,
+}
+
+const WAYS: [&str; 2] = ["outbound", "inbound"];
+/// Connections opened and closed first: caches fill only once.
+const WARM_UP: usize = 100;
+
+pub(super) fn run(args: &StartStopArgs) -> Result<(), WorkloadError> {
+    let clocks = Clocks::of(&args.client.output.cpu_of)?;
+    let ways = [Some(&args.client.connect), args.inbound.as_ref()];
+    let ways: Vec<_> =
+        ways.into_iter().flatten().map(|way| resolve(way)).collect::<Result<_, _>>()?;
+    let total = args.connections * ways.len();
+    if total > CONNECTIONS_MAX {
+        return Err(WorkloadError::Usage(format!(
+            "{total} connections at a time are more than {CONNECTIONS_MAX}: ask for fewer"
+        )));
+    }
+    super::allow_descriptors(total)?;
+    let (seen, charts) = drive(&ways, args, &clocks)?;
+    report(args, total, &seen, &clocks, charts).write(&args.client.output)
+}
+
+fn drive(
+    ways: &[Vec<SocketAddr>],
+    args: &StartStopArgs,
+    clocks: &Clocks,
+) -> Result<(Seen, Vec<Chart>), WorkloadError> {
+    let total = args.connections * ways.len();
+    let way = |number: usize| &ways[number % ways.len()];
+    share(WARM_UP.min(total), args.at_once, |_, number, _: &mut ()| {
+        open(way(number)).and_then(close)
+    })?;
+    std::thread::sleep(SETTLE_TIME);
+
+    let done = Done::new(args.at_once);
+    let watch = Watch::start(CONNECTIONS, &done, None, args.client.output.progress);
+    let before = clocks.read()?;
+    let start = Instant::now();
+    let open_one = |thread, number, (streams, seen): &mut (Vec<TcpStream>, Vec<Histogram>)| {
+        seen.resize_with(ways.len(), Histogram::default);
+        let from = Instant::now();
+        streams.push(open(way(number))?);
+        seen.get_mut(number % ways.len()).into_iter().for_each(|seen| record(seen, from));
+        done.count(thread, 1);
+        Ok(())
+    };
+    let parts = share(total, args.at_once, open_one)?;
+    let start_s = start.elapsed().as_secs_f64();
+    // What others still do for a phase belongs to it.
+    std::thread::sleep(SETTLE_TIME);
+    let starting = clocks.since(&before)?;
+    let charts = watch.finish();
+
+    let by_way = |way| merged(parts.iter().filter_map(|(_, seen): &(_, Vec<_>)| seen.get(way)));
+    let latency = (0..ways.len()).map(by_way).collect();
+    let streams = std::sync::Mutex::new(parts.into_iter().flat_map(|(streams, _)| streams));
+    let before = clocks.read()?;
+    let stop = Instant::now();
+    share(total, args.at_once, |_, _, _: &mut ()| {
+        // A thread that panicked has failed the whole.
+        let stream = streams.lock().map_err(|_| WorkloadError::Panicked)?.next();
+        stream.map_or(Ok(()), close)
+    })?;
+    let stop_s = stop.elapsed().as_secs_f64();
+    std::thread::sleep(SETTLE_TIME);
+    let stopping = clocks.since(&before)?;
+    Ok((Seen { starting, start_s, latency, stopping, stop_s }, charts))
+}
+
+fn report(
+    args: &StartStopArgs,
+    total: usize,
+    seen: &Seen,
+    clocks: &Clocks,
+    charts: Vec<Chart>,
+) -> Report {
+    let ways: Vec<_> = WAYS.iter().take(seen.latency.len()).copied().collect();
+    let StartStopArgs { connections, at_once, .. } = args;
+    let summary = format!(
+        "{connections} connections {}, {at_once} at a time, all held, then all stopped",
+        ways.join(" and as many ")
+    );
+    let mut report = Report::new("start-stop", summary);
+    report.set("connections", *connections);
+    report.set("ways", ways.clone());
+    report.set("at_once", *at_once);
+    let all = total as f64;
+    report.figure("starts_per_s", "starts", "/s", all / seen.start_s);
+    report.figure("stops_per_s", "stops", "/s", all / seen.stop_s);
+    for (way, latency) in ways.iter().zip(&seen.latency) {
+        report.latency(&format!("start_{way}"), &format!("start {way}"), latency);
+    }
+    let names = clocks.names();
+    report.cpu(&names, &seen.starting, "start", all);
+    report.cpu(&names, &seen.stopping, "stop", all);
+    report.note("closed loop: a start waits for one before it");
+    report.charts.extend(charts);
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::open::tests::served;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        args: StartStopArgs,
+    }
+
+    #[test]
+    fn both_ways_are_started_in_turns_and_stopped() {
+        let words = ["", "--connect", "a", "--inbound", "b", "--connections", "30"];
+        let args = Words::try_parse_from(words).unwrap().args;
+        let ways = [vec![served()], vec![served()]];
+        let clocks = Clocks::of(&[]).unwrap();
+        let (seen, charts) = drive(&ways, &args, &clocks).unwrap();
+        let counts: Vec<_> = seen.latency.iter().map(Histogram::count).collect();
+        assert_eq!(counts, [30, 30]);
+        let json = report(&args, 60, &seen, &clocks, charts).json();
+        for key in [
+            "starts_per_s",
+            "stops_per_s",
+            "start_outbound_p50_us",
+            "start_inbound_p999_us",
+            "cpu_us_per_start",
+            "cpu_us_per_stop",
+        ] {
+            assert!(json["figures"][key].as_f64().unwrap() > 0.0, "{key}: {json}");
+        }
+        assert_eq!(json["settings"]["ways"][1], "inbound");
+    }
+}

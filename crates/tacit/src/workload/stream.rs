@@ -1,0 +1,284 @@
+//! `stream`: long transfers in one direction, from the client's point of view out or in.
+//!
+//! Each connection has a thread. A stream out counts when the server has said how much of it
+//! arrived, a stream in when its last block is read.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+
+use super::clocks::{Clocks, Used};
+use super::protocol::{BLOCK_BYTES, STREAM_BYTES_MAX, STREAM_MS_MAX, Wish};
+use super::report::{Chart, Report};
+use super::watch::{Done, Unit, Watch};
+use super::{ClientArgs, THREADS_MAX, WorkloadError, at_once, bytes, count, dial, resolve};
+
+/// Long one-way transfers, in or out
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit workload stream client out --connect 127.0.0.1:7000
+  tacit workload stream client in --connect 127.0.0.1:7000 --connections 1 --bytes 1GiB
+  tacit workload stream client out --connect 127.0.0.1:7000 --seconds 10s --html stream.html")]
+pub(super) struct StreamArgs {
+    /// Where the bytes go, seen from the client
+    direction: Direction,
+    #[command(flatten)]
+    client: ClientArgs,
+    /// Streams at a time
+    #[arg(long, value_name = "N", default_value = "5", value_parser = count(THREADS_MAX))]
+    connections: usize,
+    /// Bytes of each stream
+    #[arg(long, value_name = "BYTES", default_value = "20000000",
+          value_parser = bytes(STREAM_BYTES_MAX))]
+    bytes: u64,
+    /// Stream for so long instead
+    #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = super::time)]
+    seconds: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Direction {
+    /// From the server to the client
+    In,
+    /// From the client to the server
+    Out,
+}
+
+/// How much one stream is.
+#[derive(Clone, Copy, Debug)]
+enum Amount {
+    Bytes(u64),
+    Time(Duration),
+}
+
+/// What the measured streams are preceded by: it opens windows and faults in buffers.
+const WARM_UP: Amount = Amount::Bytes(1_000_000);
+
+pub(super) fn run(args: &StreamArgs) -> Result<(), WorkloadError> {
+    let clocks = Clocks::of(&args.client.output.cpu_of)?;
+    let addresses = resolve(&args.client.connect)?;
+    let (bytes, used, charts) = drive(&addresses, args, &clocks)?;
+    report(args, bytes, &used, &clocks, charts)?.write(&args.client.output)
+}
+
+fn drive(
+    addresses: &[SocketAddr],
+    args: &StreamArgs,
+    clocks: &Clocks,
+) -> Result<(u64, Used, Vec<Chart>), WorkloadError> {
+    super::allow_descriptors(args.connections)?;
+    let mut lines = (0..args.connections)
+        .map(|_| Ok(Line { stream: dial(addresses)?, block: vec![7; LENGTH_BYTES + BLOCK_BYTES] }))
+        .collect::<Result<Vec<_>, WorkloadError>>()?;
+    let failed = AtomicBool::new(false);
+    let direction = args.direction;
+    at_once(&mut lines, &failed, |_, line| line.stream(direction, WARM_UP, &failed, |_| ()))?;
+
+    let done = Done::new(args.connections);
+    let first = lines.first().and_then(|line| line.stream.try_clone().ok());
+    let unit = Unit { plural: "MB", of: MB };
+    let watch = Watch::start(unit, &done, first, args.client.output.progress);
+    let amount = args.seconds.map_or(Amount::Bytes(args.bytes), Amount::Time);
+    let before = clocks.read()?;
+    let moved = at_once(&mut lines, &failed, |number, line| {
+        line.stream(direction, amount, &failed, |bytes| done.count(number, bytes))
+    })?;
+    let used = clocks.since(&before)?;
+    Ok((moved.iter().sum(), used, watch.finish()))
+}
+
+const MB: f64 = 1e6;
+const LENGTH_BYTES: usize = size_of::<u64>();
+
+/// One connection.
+struct Line {
+    stream: TcpStream,
+    /// A block with its length in front, so that one write sends both.
+    block: Vec<u8>,
+}
+
+impl Line {
+    fn stream(
+        &mut self,
+        direction: Direction,
+        amount: Amount,
+        failed: &AtomicBool,
+        count: impl Fn(u64),
+    ) -> Result<u64, WorkloadError> {
+        match direction {
+            Direction::Out => self.pour(amount, failed, count),
+            Direction::In => self.swallow(amount, failed, count),
+        }
+    }
+
+    fn pour(
+        &mut self,
+        amount: Amount,
+        failed: &AtomicBool,
+        count: impl Fn(u64),
+    ) -> Result<u64, WorkloadError> {
+        self.stream.write_all(&Wish::Out.encode()).map_err(broken)?;
+        let (start, mut sent) = (Instant::now(), 0);
+        loop {
+            let left = match amount {
+                _ if failed.load(Ordering::Relaxed) => 0,
+                Amount::Bytes(bytes) => bytes - sent,
+                Amount::Time(time) if start.elapsed() < time => BLOCK_BYTES as u64,
+                Amount::Time(_) => 0,
+            };
+            let part = usize::try_from(left).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+            self.block[..LENGTH_BYTES].copy_from_slice(&(part as u64).to_be_bytes());
+            self.stream.write_all(&self.block[..LENGTH_BYTES + part]).map_err(broken)?;
+            if part == 0 {
+                break;
+            }
+            sent += part as u64;
+            count(part as u64);
+        }
+        match self.number()? {
+            arrived if arrived == sent => Ok(sent),
+            _ => Err(WorkloadError::Mixed("the length of a stream")),
+        }
+    }
+
+    fn swallow(
+        &mut self,
+        amount: Amount,
+        failed: &AtomicBool,
+        count: impl Fn(u64),
+    ) -> Result<u64, WorkloadError> {
+        let wish = match amount {
+            Amount::Bytes(bytes) => Wish::In { bytes },
+            Amount::Time(time) => {
+                let ms = u64::try_from(time.as_millis()).unwrap_or(STREAM_MS_MAX);
+                Wish::InFor { ms: ms.min(STREAM_MS_MAX) }
+            }
+        };
+        self.stream.write_all(&wish.encode()).map_err(broken)?;
+        let mut received = 0;
+        while !failed.load(Ordering::Relaxed) {
+            let length = self.number()?;
+            let part = usize::try_from(length).ok().and_then(|part| self.block.get_mut(..part));
+            let part = part.ok_or(WorkloadError::Mixed("a block"))?;
+            if part.is_empty() {
+                break;
+            }
+            self.stream.read_exact(part).map_err(broken)?;
+            received += length;
+            count(length);
+        }
+        match amount {
+            Amount::Bytes(bytes) if bytes != received && !failed.load(Ordering::Relaxed) => {
+                Err(WorkloadError::Mixed("the length of a stream"))
+            }
+            _ => Ok(received),
+        }
+    }
+
+    fn number(&mut self) -> Result<u64, WorkloadError> {
+        let mut number = [0; LENGTH_BYTES];
+        self.stream.read_exact(&mut number).map_err(broken)?;
+        Ok(u64::from_be_bytes(number))
+    }
+}
+
+fn broken(error: io::Error) -> WorkloadError {
+    WorkloadError::Broken("a stream", error)
+}
+
+fn report(
+    args: &StreamArgs,
+    bytes: u64,
+    used: &Used,
+    clocks: &Clocks,
+    charts: Vec<Chart>,
+) -> Result<Report, WorkloadError> {
+    if bytes == 0 {
+        return Err(WorkloadError::Nothing);
+    }
+    let direction = match args.direction {
+        Direction::In => "in",
+        Direction::Out => "out",
+    };
+    let each = match args.seconds {
+        Some(time) => format!("for {} s", time.as_secs_f64()),
+        None => format!("of {} bytes each", args.bytes),
+    };
+    let summary =
+        format!("{} streams {direction}, {each}, {:.2} s", args.connections, used.seconds);
+    let mut report = Report::new("stream", summary);
+    report.set("direction", direction);
+    report.set("connections", args.connections);
+    report.set("bytes", args.seconds.is_none().then_some(args.bytes));
+    report.set("seconds", args.seconds.map(|time| time.as_secs_f64()));
+    let mb = bytes as f64 / MB;
+    report.figure("mb", "moved", "MB", mb);
+    report.figure("mb_per_s", "rate", "MB/s", mb / used.seconds);
+    report.figure("seconds", "time", "s", used.seconds);
+    report.cpu(&clocks.names(), used, "MB", mb);
+    if args.direction == Direction::In {
+        report.note("the server sends: window and queue of the client's side say little here");
+    }
+    report.charts.extend(charts);
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::server;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: StreamArgs,
+    }
+
+    fn moved(words: &[&str]) -> u64 {
+        let listener = server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        server::spawn(&listener, 2).unwrap();
+        let address = listener.local_addr().unwrap();
+        let words = ["", "--connect", "here", "--connections", "2"].iter().chain(words);
+        let args = Line::try_parse_from(words).unwrap().args;
+        drive(&[address], &args, &Clocks::of(&[]).unwrap()).unwrap().0
+    }
+
+    #[test]
+    fn streams_move_exactly_their_bytes_in_both_directions() {
+        for direction in ["in", "out"] {
+            for bytes in [1, BLOCK_BYTES, 3_000_001] {
+                let given = bytes.to_string();
+                assert_eq!(moved(&[direction, "--bytes", &given]), 2 * bytes as u64, "{direction}");
+            }
+        }
+    }
+
+    #[test]
+    fn streams_end_when_their_time_is_up() {
+        for direction in ["in", "out"] {
+            assert!(moved(&[direction, "--seconds", "50ms"]) > 0, "{direction}");
+        }
+    }
+
+    #[test]
+    fn a_stream_is_as_long_as_was_said_or_an_error() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let liar = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(&[0, 0, 0, 0, 0, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let words = ["", "in", "--connect", "here", "--connections", "1"];
+        let args = Line::try_parse_from(words).unwrap().args;
+        let error = drive(&[address], &args, &Clocks::of(&[]).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("length of a stream"), "{error}");
+        liar.join().unwrap();
+    }
+}
