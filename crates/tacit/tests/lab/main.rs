@@ -45,3 +45,4 @@ mod transparency;
 mod truncation;
 mod unix;
 mod windows;
+mod workload;

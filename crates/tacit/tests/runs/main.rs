@@ -25,3 +25,4 @@ mod languages;
 mod names;
 mod programs;
 mod sockets;
+mod workload;

@@ -1,0 +1,245 @@
+//! `tacit workload` as its users meet it: both ends as programs, bare and with agents between.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::{Agent, Lab, TACIT, free_port, text_of};
+
+/// A server end; ended with the test.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(lab: &Lab) -> Self {
+        let words = ["workload", "interactive", "server", "--threads", "2", "--json"];
+        let mut child = lab.command(TACIT).args(words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let line: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(line["pid"], child.id());
+        Self { child, address: line["listening"].as_str().unwrap().to_owned() }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a client with these words, split at spaces.
+fn client(lab: &Lab, words: &str) -> Output {
+    let words: Vec<_> = ["workload"].into_iter().chain(words.split_whitespace()).collect();
+    lab.run(TACIT, &words)
+}
+
+/// The same, expecting a report in JSON.
+fn report(lab: &Lab, words: &str) -> Value {
+    let output = client(lab, &format!("{words} --json -"));
+    assert!(output.status.success(), "{words}: {}", text_of(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for key in
+        ["schema", "mode", "summary", "kernel", "cpus", "settings", "figures", "tables", "charts"]
+    {
+        assert!(!report[key].is_null(), "{key}: {report}");
+    }
+    assert_eq!(report["schema"], 1);
+    report
+}
+
+/// A client's words, and figures with their exact values, or only above zero where that depends on
+/// the machine.
+type Mode = (&'static str, &'static [(&'static str, Option<f64>)]);
+
+const MODES: [Mode; 7] = [
+    (
+        "interactive client --seconds 200ms --warm-up 10ms --connections 3",
+        &[("exchanges", None), ("latency_p999_us", None), ("cpu_us_per_exchange", None)],
+    ),
+    (
+        "request-reply client --seconds 300ms --warm-up 10ms --rate 200 --request 500 \
+         --reply 1MiB --connections 2",
+        &[("latency_p99_us", None), ("service_p99_us", None), ("cpu_us_per_exchange", None)],
+    ),
+    (
+        "stream client out --bytes 3000000 --connections 2",
+        &[("mb", Some(6.0)), ("mb_per_s", None), ("cpu_us_per_mb", None)],
+    ),
+    (
+        "stream client in --bytes 1MiB --connections 3",
+        &[("mb", Some(3.145_73)), ("mb_per_s", None), ("cpu_us_per_mb", None)],
+    ),
+    (
+        "connect client --connections 60 --at-once 3",
+        &[("connections", Some(60.0)), ("latency_p50_us", None), ("cpu_us_per_connection", None)],
+    ),
+    (
+        "ramp client --connections 60 --step 20 --ramps 2 --pause 20ms",
+        &[("latency_p50_us", None), ("cpu_us_per_connection", None)],
+    ),
+    (
+        "start-stop client --connections 40",
+        &[("starts_per_s", None), ("stops_per_s", None), ("cpu_us_per_stop", None)],
+    ),
+];
+
+fn assert_modes(lab: &Lab, more: &str, component: &str) {
+    for (words, figures) in MODES {
+        let report = report(lab, &format!("{words} {more}"));
+        assert_eq!(report["mode"], words.split(' ').next().unwrap());
+        for (key, wanted) in figures {
+            let found = report["figures"][key].as_f64();
+            let found = found.unwrap_or_else(|| panic!("{words}: no {key}: {report}"));
+            assert!(wanted.map_or(found > 0.0, |wanted| found == wanted), "{words} {key} {found}");
+        }
+        let parts = report["tables"][0]["rows"].as_array().unwrap();
+        let names: Vec<_> = parts.iter().map(|row| row["component"].as_str().unwrap()).collect();
+        assert_eq!(names, ["client", component, "all"], "{words}");
+        let us: Vec<_> = parts.iter().map(|row| row["CPU us"].as_f64().unwrap()).collect();
+        assert!(us.iter().all(|us| *us > 0.0), "{words}: {us:?}");
+        assert!((us[0] + us[1] - us[2]).abs() <= us[2] * 1e-4, "{words}: {us:?}");
+    }
+}
+
+#[test]
+fn every_mode_measures_and_reports() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let more = format!("--connect {} --cpu-of far={}", server.address, server.child.id());
+    assert_modes(&lab, &more, "far");
+}
+
+/// The two ends of mutual TLS in one agent; returns the way in.
+fn between(lab: &Lab, to: &str) -> (Agent, String) {
+    let [entry, tls] = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+    let rules = format!(
+        "[[rule]]\nname = \"near\"\nlisten = \"{entry}\"\nconnect = \"{tls}\"\n\
+         tls = {{ role = \"client\", trust = \"ca\", identity = \"alice\", \
+         server-name = \"localhost\" }}\n\
+         [[rule]]\nname = \"far\"\nlisten = \"{tls}\"\nconnect = \"{to}\"\n\
+         tls = {{ role = \"server\", identity = \"localhost\", trust = \"ca\", \
+         client-cert = \"required\" }}\n"
+    );
+    (lab.agent(&rules), entry)
+}
+
+#[test]
+fn every_mode_works_through_mutual_tls_and_charges_the_agents_children() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let (agent, entry) = between(&lab, &server.address);
+    // The process that was started only keeps the agent: what its child works is counted with it.
+    let more = format!("--connect {entry} --cpu-of agent={}", agent.child.id());
+    assert_modes(&lab, &more, "agent");
+    let before = agent.show("rules")["rules"][0]["hits"].as_u64().unwrap();
+    let words = "start-stop client --connections 30";
+    let report = report(&lab, &format!("{words} --connect {entry} --inbound {}", server.address));
+    assert!(report["figures"]["start_inbound_p50_us"].as_f64().unwrap() > 0.0);
+    let after = agent.show("rules")["rules"][0].clone();
+    // 30 and 30 by turns, after a warm-up of as many.
+    assert_eq!(after["hits"].as_u64().unwrap() - before, 60, "{after}");
+    assert_eq!(after["failures"], 0);
+}
+
+#[test]
+fn reports_are_text_json_and_a_page_and_stand_beside_each_other() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let words = format!(
+        "interactive client --seconds 400ms --warm-up 10ms --label first --json a.json \
+         --connect {}",
+        server.address
+    );
+    let first = client(&lab, &format!("{words} --html a.html --progress"));
+    assert!(first.status.success(), "{}", text_of(&first));
+    let said = String::from_utf8_lossy(&first.stdout);
+    for line in [
+        "interactive: 10 connections, 100 bytes each way, closed loop",
+        "label: first",
+        "note: closed loop",
+    ] {
+        assert!(said.lines().any(|found| found.starts_with(line)), "{line}: {said}");
+    }
+    let check = "import sys, xml.etree.ElementTree as tree\n\
+                 page = open('a.html').read().removeprefix('<!DOCTYPE html>')\n\
+                 root = tree.fromstring(page)\n\
+                 print(len(root.findall('.//svg')), len(root.findall('.//script')), \
+                 len(root.findall('.//polyline')) > 0)";
+    let checked = lab.run("python3", &["-c", check]);
+    assert_eq!(String::from_utf8_lossy(&checked.stdout), "5 0 True\n", "{}", text_of(&checked));
+
+    let second = words.replace("first", "second").replace("a.json", "b.json");
+    let second = client(&lab, &format!("{second} --beside a.json"));
+    let said = String::from_utf8_lossy(&second.stdout);
+    assert!(said.contains("first  ratio"), "{said}");
+    let json: Value = serde_json::from_slice(&std::fs::read(lab.path("b.json")).unwrap()).unwrap();
+    assert_eq!(json["label"], "second");
+    assert_eq!(json["beside"]["label"], "first");
+    assert!(json["beside"]["ratios"]["exchanges_per_s"].as_f64().unwrap() > 0.0, "{json}");
+}
+
+#[test]
+fn progress_is_said_every_second_where_it_is_asked_for() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let words = format!("interactive client --seconds 1500ms --connect {}", server.address);
+    let quiet = client(&lab, &words);
+    assert!(quiet.stderr.is_empty(), "{}", text_of(&quiet));
+    let told = client(&lab, &format!("{words} --progress"));
+    let lines = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(lines.starts_with("   1 s ") && lines.contains("exchanges"), "{lines}");
+}
+
+#[test]
+fn sockets_needs_no_server() {
+    let lab = Lab::new();
+    let report =
+        report(&lab, "sockets --lock rw --displays --seconds 200ms --connections 100 --threads 2");
+    assert!(report["figures"]["transactions_per_s"].as_f64().unwrap() > 0.0);
+    assert!(report["figures"]["display_p99_us"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["settings"]["lock"], "rw");
+}
+
+#[test]
+fn what_cannot_be_measured_is_told_with_its_status() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stranger = deaf.local_addr().unwrap();
+    std::thread::spawn(move || deaf.incoming().for_each(drop));
+    let to = &server.address;
+    for (words, status, told) in [
+        (format!("interactive client --connect {to} --connections 0"), 64, "from 1 to 1000"),
+        (format!("interactive client --connect {to} --bytes 1GiB"), 64, "16777216"),
+        (format!("interactive client --connect {to} --rate 0"), 64, "requests a second"),
+        (format!("interactive client --connect {to} --seconds 2d"), 64, "up to a day"),
+        (format!("interactive client --connect {to} --cpu-of x"), 64, "process id"),
+        (format!("stream client --connect {to}"), 64, "DIRECTION"),
+        (format!("ramp client --connect {to} --connections 10001"), 64, "10000"),
+        (format!("ramp client --connect {to} --connections 10 --step 20"), 64, "--step 20"),
+        (
+            format!("start-stop client --connect {to} --inbound {to} --connections 9000"),
+            64,
+            "18000 connections",
+        ),
+        ("sockets --lock none --send throughout".to_owned(), 64, "leave it out"),
+        ("interactive client --connect 127.0.0.1:1".to_owned(), 1, "workload MODE server"),
+        ("interactive client --connect nonsense".to_owned(), 1, "a name or an address"),
+        (format!("connect client --connect {stranger} --connections 3"), 1, "broke"),
+        (format!("interactive client --connect {to} --cpu-of gone=4194303"), 1, "gone=4194303"),
+        (format!("connect client --connect {to} --connections 3 --json /nowhere/x"), 1, "/nowhere"),
+        (format!("connect client --connect {to} --connections 3 --beside ca.pem"), 1, "ca.pem"),
+        (format!("interactive server --listen {to}"), 1, "cannot listen"),
+    ] {
+        let output = client(&lab, &words);
+        assert_eq!(output.status.code(), Some(status), "{words}: {}", text_of(&output));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(told), "{words}: {said}");
+    }
+}

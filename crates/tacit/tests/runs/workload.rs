@@ -1,0 +1,33 @@
+//! Both ends of `tacit workload` as programs of runs.
+
+use crate::network::Network;
+
+/// What does not depend on the machine of reports on standard input.
+const COUNTS: &str = r#"
+counts() { /usr/bin/python3 -c 'import json, sys
+report = json.load(sys.stdin)
+figures = report["figures"]
+print(report["mode"], figures.get("connections"), figures.get("mb"), sorted(figures))'; }
+client() {
+    mode=$1; shift
+    ./tacit workload $mode client "$@" --connect $HOST:7000 --json - | counts
+}
+client interactive --seconds 100ms --warm-up 10ms --bytes 100
+client request-reply --seconds 100ms --warm-up 10ms --reply 1MiB --rate 50
+client stream out --bytes 3MiB --connections 2
+client stream in --bytes 3MiB --connections 2
+client connect --connections 20
+client ramp --connections 20 --step 5 --ramps 2 --pause 20ms
+client start-stop --connections 20
+"#;
+
+#[test]
+fn a_client_measures_the_same_things_under_a_run() {
+    let serve =
+        "start ./tacit workload ramp server --listen 10.9.8.7:7000 >/dev/null; await 7000\n";
+    let same = Network::new(&[7000], serve).compare(COUNTS);
+    for line in ["connect 20", "stream None 6.29146 ", "start-stop None", "interactive None"] {
+        assert!(same.lines().any(|found| found.starts_with(line)), "{line}: {same}");
+    }
+    assert_eq!(same.lines().count(), 8, "{same}");
+}
