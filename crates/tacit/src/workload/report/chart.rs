@@ -7,14 +7,14 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::grouped;
 use super::html::escaped;
-use super::number;
 
 const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 300.0;
+const HEIGHT: f64 = 316.0;
 const LEFT: f64 = 72.0;
-const RIGHT: f64 = 16.0;
-const TOP: f64 = 34.0;
+const RIGHT: f64 = 24.0;
+const TOP: f64 = 50.0;
 const BOTTOM: f64 = 44.0;
 /// Colours that the page defines; more series begin again.
 const COLOURS: usize = 4;
@@ -93,7 +93,7 @@ impl Chart {
             WIDTH - RIGHT,
             HEIGHT - 8.0,
             escaped(&self.x),
-            TOP - 6.0,
+            TOP - 14.0,
             escaped(&self.y)
         );
         let mut legend = WIDTH - RIGHT;
@@ -158,7 +158,7 @@ fn grid(out: &mut String, place: &Place, x_step: f64, y_step: f64) {
              <text class=\"end\" x=\"{}\" y=\"{:.1}\">{}</text>\n",
             left - 6.0,
             y + 4.0,
-            number(at)
+            tick(at, y_step)
         );
     }
     for at in multiples(x_step, place.x_end) {
@@ -168,7 +168,7 @@ fn grid(out: &mut String, place: &Place, x_step: f64, y_step: f64) {
             "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\n\
              <text class=\"middle\" x=\"{x:.1}\" y=\"{}\">{}</text>\n",
             bottom + 16.0,
-            number(at)
+            tick(at, x_step)
         );
     }
 }
@@ -187,6 +187,15 @@ fn step(end: f64) -> f64 {
     [1.0, 2.0, 5.0].into_iter().find(fits).unwrap_or(10.0) * size
 }
 
+/// A multiple of a step, with the digits that tell it from its neighbours.
+fn tick(at: f64, step: f64) -> String {
+    if step >= 1.0 {
+        return grouped(at);
+    }
+    let digits = (1..9).find(|digits| step * 10_f64.powi(*digits) >= 0.999).unwrap_or(9);
+    format!("{at:.*}", usize::try_from(digits).unwrap_or(9))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,6 +209,15 @@ mod tests {
             assert!(multiples(found, end).count() <= 6);
         }
         assert_eq!(step(0.0), 1.0);
+    }
+
+    #[test]
+    fn grid_lines_have_the_digits_that_tell_them_apart() {
+        for (at, step, wanted) in
+            [(40.0, 20.0, "40"), (1500.0, 500.0, "1,500"), (0.4, 0.2, "0.4"), (0.06, 0.02, "0.06")]
+        {
+            assert_eq!(tick(at, step), wanted);
+        }
     }
 
     #[test]
