@@ -65,12 +65,20 @@ impl Clocks {
         let mut components = vec![(CLIENT.to_owned(), vec![std::process::id()])];
         for Named { name, pid } in named {
             let mut family = process::descendants(*pid).map_err(|error| gone(name, *pid, error))?;
+            // What ended before anything is measured will not be missed.
+            family.retain(|pid| cpu::process_ns(*pid).is_ok());
             family.push(*pid);
             components.push((name.clone(), family));
         }
         let clocks = Self { components };
         clocks.read()?;
         Ok(clocks)
+    }
+
+    /// Clocks of components without a process.
+    #[cfg(test)]
+    pub(super) fn called(names: &[&str]) -> Self {
+        Self { components: names.iter().map(|name| ((*name).to_owned(), Vec::new())).collect() }
     }
 
     /// What the components are called; the client first.
@@ -157,17 +165,21 @@ mod tests {
 
     #[test]
     fn work_of_this_process_is_the_clients_and_a_lost_process_is_an_error() {
-        let clocks = Clocks::of(&["1".parse().unwrap()]).unwrap();
-        assert_eq!(clocks.names(), [CLIENT, "1"]);
+        let mut idle = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+        let name = format!("idle={}", idle.id());
+        let clocks = Clocks::of(&[name.parse().unwrap()]).unwrap();
+        assert_eq!(clocks.names(), [CLIENT, "idle"]);
         let before = clocks.read().unwrap();
         while cpu::own_process_ns() < before.components_ns[0] + 3_000_000 {
             std::hint::spin_loop();
         }
         let used = clocks.since(&before).unwrap();
         assert!(used.components_ns[0] >= 3_000_000);
-        assert_eq!(used.named_ns(), used.components_ns[1..].iter().sum::<u64>());
-        let lost = Clocks::of(&["agent=4194304".parse().unwrap()]).unwrap_err();
-        assert!(lost.to_string().contains("agent"), "{lost}");
+        assert_eq!(used.named_ns(), used.components_ns[1]);
+        idle.kill().unwrap();
+        idle.wait().unwrap();
+        let lost = clocks.since(&before).unwrap_err();
+        assert!(lost.to_string().contains(&name), "{lost}");
     }
 
     #[test]

@@ -6,7 +6,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +18,10 @@ use super::protocol::{MESSAGE_BYTES_MAX, Wish, repeated_bytes};
 use super::report::{Chart, Report};
 use super::schedule::Schedule;
 use super::watch::{Done, Unit, Watch};
-use super::{ClientArgs, THREADS_MAX, WorkloadError, at_once, bytes, count, dial, rate, resolve};
+use super::{
+    BUFFERS_BYTES_MAX, ClientArgs, DUE_MAX, THREADS_MAX, WorkloadError, at_once, bytes, count,
+    dial, rate, resolve,
+};
 
 /// Short messages to and fro on several connections
 #[derive(Debug, Args)]
@@ -107,6 +109,24 @@ impl Load {
         Self { connections, request_bytes, reply_bytes, pace: pace.clone() }
     }
 
+    /// Each option is bounded by itself; some are too much together.
+    fn check(&self) -> Result<(), WorkloadError> {
+        let bytes = self.connections * (self.request_bytes + self.reply_bytes);
+        if bytes > BUFFERS_BYTES_MAX {
+            return Err(WorkloadError::Usage(format!(
+                "{bytes} bytes of requests and replies at a time are more than \
+                 {BUFFERS_BYTES_MAX}: ask for fewer connections or smaller messages"
+            )));
+        }
+        let due = self.pace.rate.unwrap_or(0.0) * self.pace.seconds.as_secs_f64();
+        if due > DUE_MAX {
+            return Err(WorkloadError::Usage(format!(
+                "{due} requests are more than {DUE_MAX}: ask for a lower rate or less time"
+            )));
+        }
+        Ok(())
+    }
+
     fn wish(&self) -> Wish {
         let [request_bytes, reply_bytes] =
             [self.request_bytes, self.reply_bytes].map(|bytes| bytes as u64);
@@ -115,6 +135,7 @@ impl Load {
 }
 
 fn measure(mode: &'static str, client: &ClientArgs, load: &Load) -> Result<(), WorkloadError> {
+    load.check()?;
     let addresses = resolve(&client.connect)?;
     let clocks = Clocks::of(&client.output.cpu_of)?;
     let (seen, used, charts) = drive(&addresses, load, &clocks, client.output.progress)?;
@@ -245,8 +266,6 @@ impl Line {
         failed: &AtomicBool,
         count: impl Fn(),
     ) -> Result<Seen, WorkloadError> {
-        // The kernel lets a sleeper oversleep by 50 us otherwise; one that refuses does so.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut seen = Seen::default();
         let end = ns(pace.length);
         for due in schedule.due_before(0, end) {

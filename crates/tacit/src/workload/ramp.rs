@@ -278,7 +278,7 @@ mod tests {
     fn a_rising_cost_is_found_with_its_end_points() {
         let ramp = || (0..4_usize).map(|at| step(at * 100, 105 + 10 * at as u64)).collect();
         let ramps: Vec<Ramp> = vec![ramp(), ramp()];
-        let clocks = Clocks::of(&["agent=1".parse().unwrap()]).unwrap();
+        let clocks = Clocks::called(&["client", "agent"]);
         let args = args(&["--connections", "400", "--step", "100"]);
         let report = report(&args, &ramps, &Histogram::default(), &clocks, Vec::new());
         let figures = &report.json()["figures"];

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
@@ -20,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use super::protocol::{self, BLOCK_BYTES, HEADER_BYTES, Wish};
-use super::{CONNECTIONS_MAX, WorkloadError};
+use super::{BUFFERS_BYTES_MAX, CONNECTIONS_MAX, WorkloadError};
 use crate::cli;
 
 /// The far end: answers clients of every mode until it is ended
@@ -43,6 +42,22 @@ pub(super) struct ServerArgs {
 
 /// Pause after the kernel could not give us a descriptor or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
+
+/// What all connections share.
+struct Room {
+    places: Arc<Semaphore>,
+    /// For requests and replies.
+    kilobytes: Semaphore,
+}
+
+const KILOBYTE: usize = 1024;
+
+impl Room {
+    fn of(buffers_bytes: usize) -> Arc<Self> {
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        Arc::new(Self { places, kilobytes: Semaphore::new(buffers_bytes / KILOBYTE) })
+    }
+}
 
 /// Serves for ever.
 pub(super) fn run(args: &ServerArgs) -> Result<(), WorkloadError> {
@@ -75,33 +90,41 @@ pub(super) fn spawn(
     listener: &TcpListener,
     count: usize,
 ) -> Result<Vec<thread::JoinHandle<()>>, WorkloadError> {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    spawn_in(&Room::of(BUFFERS_BYTES_MAX), listener, count)
+}
+
+fn spawn_in(
+    room: &Arc<Room>,
+    listener: &TcpListener,
+    count: usize,
+) -> Result<Vec<thread::JoinHandle<()>>, WorkloadError> {
     let start = |number| {
-        let (listener, places) = (listener.try_clone()?, Arc::clone(&places));
+        let (listener, room) = (listener.try_clone()?, Arc::clone(room));
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         thread::Builder::new().name(format!("server-{number}")).spawn(move || {
             let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, accept(listener, places));
+            local.block_on(&runtime, accept(listener, room));
         })
     };
     (0..count).map(start).collect::<io::Result<_>>().map_err(WorkloadError::Thread)
 }
 
-async fn accept(listener: TcpListener, places: Arc<Semaphore>) {
+async fn accept(listener: TcpListener, room: Arc<Room>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => Rc::new(listener),
         Err(error) => return cli::complain(format_args!("tacit: the listening socket: {error}")),
     };
     loop {
         // The semaphore is never closed.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&room.places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
+                let room = Arc::clone(&room);
                 tokio::task::spawn_local(async move {
                     // The client notices and reports what goes wrong on a connection; a reset by
                     // a proxy after the last byte is its way to close.
-                    let _ = serve(stream).await;
+                    let _ = serve(stream, &room).await;
                     drop(place);
                 });
             }
@@ -110,13 +133,12 @@ async fn accept(listener: TcpListener, places: Arc<Semaphore>) {
     }
 }
 
-async fn serve(mut stream: TcpStream) -> io::Result<()> {
-    socket::reset_on_close(stream.as_fd(), false)?;
+async fn serve(mut stream: TcpStream, room: &Room) -> io::Result<()> {
     let mut header = [0; HEADER_BYTES];
     while stream.read_exact(&mut header).await.is_ok() {
         match Wish::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
             Wish::Exchange { request_bytes, reply_bytes } => {
-                return exchange(&mut stream, request_bytes, reply_bytes).await;
+                return exchange(&mut stream, room, request_bytes, reply_bytes).await;
             }
             Wish::Out => swallow(&mut stream).await?,
             Wish::In { bytes } => pour(&mut stream, |sent| bytes - sent).await?,
@@ -130,9 +152,14 @@ async fn serve(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-async fn exchange(stream: &mut TcpStream, request: u64, reply: u64) -> io::Result<()> {
+async fn exchange(stream: &mut TcpStream, room: &Room, request: u64, reply: u64) -> io::Result<()> {
     let size = |bytes| usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData);
-    let (mut request, mut reply) = (vec![0; size(request)?], vec![0; size(reply)?]);
+    let (request, reply) = (size(request)?, size(reply)?);
+    let kilobytes = u32::try_from((request + reply).div_ceil(KILOBYTE)).unwrap_or(u32::MAX);
+    // Who asks for more than there is gets nothing, rather than a wait for others to end.
+    let taken = room.kilobytes.try_acquire_many(kilobytes);
+    let _taken = taken.map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let (mut request, mut reply) = (vec![0; request], vec![0; reply]);
     let repeated = protocol::repeated_bytes(request.len(), reply.len());
     loop {
         stream.read_exact(&mut request).await?;
@@ -222,6 +249,20 @@ mod tests {
         }
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn who_asks_for_more_memory_than_there_is_is_cut_off() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        spawn_in(&Room::of(2 * KILOBYTE), &listener, 1).unwrap();
+        for (bytes, is_served) in [(2048, false), (1024, true), (1025, false)] {
+            let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let wish = Wish::Exchange { request_bytes: bytes, reply_bytes: 1024 };
+            stream.write_all(&wish.encode()).unwrap();
+            // What is cut off may be reset before it is read.
+            let _ = stream.write_all(&vec![1; usize::try_from(bytes).unwrap()]);
+            assert_eq!(matches!(stream.read(&mut [0]), Ok(1)), is_served, "{bytes}");
+        }
     }
 
     #[test]

@@ -220,6 +220,12 @@ fn what_cannot_be_measured_is_told_with_its_status() {
         (format!("interactive client --connect {to} --rate 0"), 64, "requests a second"),
         (format!("interactive client --connect {to} --seconds 2d"), 64, "up to a day"),
         (format!("interactive client --connect {to} --cpu-of x"), 64, "process id"),
+        (format!("interactive client --connect {to} --rate 1e6 --seconds 1h"), 64, "lower rate"),
+        (
+            format!("interactive client --connect {to} --bytes 16MiB --connections 100"),
+            64,
+            "fewer connections",
+        ),
         (format!("stream client --connect {to}"), 64, "DIRECTION"),
         (format!("ramp client --connect {to} --connections 10001"), 64, "10000"),
         (format!("ramp client --connect {to} --connections 10 --step 20"), 64, "--step 20"),

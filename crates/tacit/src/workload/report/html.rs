@@ -71,8 +71,8 @@ fn figures(report: &Report) -> Table {
         let value = format!("{} {}", number(figure.value), figure.unit);
         let mut row = vec![Cell::Text(figure.title.clone()), Cell::Text(value)];
         if let Some(beside) = &report.beside {
-            let value = beside.value(&figure.key).unwrap_or(f64::NAN);
-            row.extend([Cell::Number(value), Cell::Number(figure.value / value)]);
+            let numbers = [beside.value(figure), beside.ratio(figure)];
+            row.extend(numbers.map(|number| Cell::Number(number.unwrap_or(f64::NAN))));
         }
         row
     });

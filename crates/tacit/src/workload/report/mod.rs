@@ -200,9 +200,10 @@ impl Report {
         let figures: Map<String, Value> =
             self.figures.iter().map(|one| (one.key.clone(), rounded(one.value))).collect();
         let beside = self.beside.as_ref().map(|beside| {
-            let ratios = self.figures.iter().filter_map(|figure| {
-                Some((figure.key.clone(), rounded(figure.value / beside.value(&figure.key)?)))
-            });
+            let ratios = self
+                .figures
+                .iter()
+                .filter_map(|figure| Some((figure.key.clone(), rounded(beside.ratio(figure)?))));
             json!({ "label": beside.label, "ratios": ratios.collect::<Map<_, _>>() })
         });
         json!({
@@ -238,9 +239,16 @@ impl Beside {
         Ok(Self { label, figures })
     }
 
-    /// The figure of that key, if it can be divided by.
-    fn value(&self, key: &str) -> Option<f64> {
-        self.figures.get(key)?.as_f64().filter(|value| *value != 0.0)
+    /// The same figure in the earlier report.
+    fn value(&self, figure: &Figure) -> Option<f64> {
+        self.figures.get(&figure.key)?.as_f64()
+    }
+
+    /// The figure divided by the earlier one. Shares and rises are not divided: two of them have
+    /// a difference.
+    fn ratio(&self, figure: &Figure) -> Option<f64> {
+        let value = self.value(figure).filter(|value| *value != 0.0 && figure.unit != "%")?;
+        Some(figure.value / value)
     }
 }
 

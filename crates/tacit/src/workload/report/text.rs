@@ -30,17 +30,16 @@ fn figures(out: &mut String, report: &Report) {
     }
     for figure in &report.figures {
         let _ = write!(out, "{:width$}  {:>12}", figure.title, number(figure.value));
-        let value = report.beside.as_ref().and_then(|beside| beside.value(&figure.key));
-        match value {
-            Some(value) => {
-                let ratio = figure.value / value;
-                let _ = writeln!(out, " {:<4} {:>12}  {ratio:5.2}", figure.unit, number(value));
-            }
-            None if figure.unit.is_empty() => out.push('\n'),
-            None => {
-                let _ = writeln!(out, " {}", figure.unit);
-            }
-        }
+        let beside = report.beside.as_ref();
+        let Some(value) = beside.and_then(|beside| beside.value(figure)) else {
+            let _ = writeln!(out, " {}", figure.unit);
+            out.truncate(out.trim_end().len());
+            out.push('\n');
+            continue;
+        };
+        let ratio = beside.and_then(|beside| beside.ratio(figure));
+        let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let _ = writeln!(out, " {:<4} {:>12}  {ratio:>5}", figure.unit, number(value));
     }
 }
 
