@@ -20,7 +20,7 @@ use super::schedule::Schedule;
 use super::watch::{Done, Unit, Watch};
 use super::{
     BUFFERS_BYTES_MAX, ClientArgs, DUE_MAX, THREADS_MAX, WorkloadError, at_once, bytes, count,
-    dial, rate, resolve,
+    counted, dial, rate, resolve,
 };
 
 /// Short messages to and fro on several connections
@@ -321,7 +321,8 @@ fn report(
         Some(rate) => format!("{rate} requests/s"),
         None => "closed loop".to_owned(),
     };
-    let summary = format!("{connections} connections, {bytes}, {how}, {:.1} s", used.seconds);
+    let lines = counted(*connections, "connection");
+    let summary = format!("{lines}, {bytes}, {how}, {:.1} s", used.seconds);
     let mut report = Report::new(mode, summary);
     report.set("connections", *connections);
     report.set("request_bytes", *request_bytes);

@@ -281,6 +281,11 @@ fn allow_descriptors(connections: usize) -> Result<(), WorkloadError> {
     }
 }
 
+/// A number with its noun.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// CPUs that this process may use.
 fn cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)

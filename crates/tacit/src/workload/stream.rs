@@ -14,7 +14,9 @@ use super::clocks::{Clocks, Used};
 use super::protocol::{BLOCK_BYTES, STREAM_BYTES_MAX, STREAM_MS_MAX, Wish};
 use super::report::{Chart, Report};
 use super::watch::{Done, Unit, Watch};
-use super::{ClientArgs, THREADS_MAX, WorkloadError, at_once, bytes, count, dial, resolve};
+use super::{
+    ClientArgs, THREADS_MAX, WorkloadError, at_once, bytes, count, counted, dial, resolve,
+};
 
 /// Long one-way transfers, in or out
 #[derive(Debug, Args)]
@@ -208,8 +210,8 @@ fn report(
         Some(time) => format!("for {} s", time.as_secs_f64()),
         None => format!("of {} bytes each", args.bytes),
     };
-    let summary =
-        format!("{} streams {direction}, {each}, {:.2} s", args.connections, used.seconds);
+    let streams = counted(args.connections, "stream");
+    let summary = format!("{streams} {direction}, {each}, {:.2} s", used.seconds);
     let mut report = Report::new("stream", summary);
     report.set("direction", direction);
     report.set("connections", args.connections);
