@@ -219,7 +219,14 @@ impl Network {
         lab.write("resolv.conf", "nameserver 127.0.0.1\n");
         lab.write("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n");
         lab.write("hosts", "127.0.0.1 localhost\n::1 localhost\n");
-        Public::of(&lab)
+        let public = Public::of(&lab);
+        let peers = public.directory.join("peers");
+        std::fs::create_dir(&peers).unwrap();
+        for file in std::fs::read_dir(PEERS).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), peers.join(file.file_name())).unwrap();
+        }
+        public
     }
 
     fn script_in(&self, public: &Public, script: &str) -> Output {
@@ -239,7 +246,10 @@ impl Network {
         command.args(["--kill-after=5", "100", "unshare"]);
         command.args(if is_root { &["-nm"][..] } else { &["-rnm"] });
         command.args(["bash", "-c", &script]).current_dir(&public.directory);
-        command.env("PEERS", PEERS).env("USER_OF_RUNS", user).env("NAMES", NAMES);
+        command
+            .env("PEERS", public.directory.join("peers"))
+            .env("USER_OF_RUNS", user)
+            .env("NAMES", NAMES);
         command.env_remove("XDG_RUNTIME_DIR").output().unwrap()
     }
 
