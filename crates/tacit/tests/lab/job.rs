@@ -101,6 +101,7 @@ fn without_its_launcher_a_run_has_no_network_and_leaves_nobody_behind() {
                    \x20   except OSError as error: print(error.errno)\n";
     let script = format!(
         "cat >$scratch/late.py <<'END'\n{connect}\nEND\nexport scratch\n\
+         export XDG_RUNTIME_DIR=$scratch\n\
          ./tacit run --policy run.toml -- sh -c 'echo >$scratch/up; for n in $(seq 600); do \
          [ -e $scratch/go ] && break; sleep 0.05; done; python3 $scratch/late.py >$scratch/new; \
          mv $scratch/new $scratch/late' & launcher=$!\n\
@@ -108,7 +109,7 @@ fn without_its_launcher_a_run_has_no_network_and_leaves_nobody_behind() {
          pgrep -f 'tacit run' -P $launcher >$scratch/own; kill -KILL $launcher\n\
          wait $launcher 2>/dev/null; wc -l <$scratch/own\n\
          for pid in $(cat $scratch/own); do echo $pid >$scratch/one; gone one && echo gone; done\n\
-         [ -e ${{TMPDIR:-/tmp}}/tacit-run-$launcher ] && echo directory left\n\
+         ls -d $scratch/tacit-run-* 2>/dev/null && echo directory left\n\
          touch $scratch/go; while [ ! -e $scratch/late ]; do sleep 0.02; done; cat $scratch/late"
     );
     for output in as_each_user(&script) {
