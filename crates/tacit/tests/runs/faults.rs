@@ -27,7 +27,7 @@ fn an_agent_killed_at_any_moment_leaks_nothing_and_nothing_is_reached_without_it
     assert!(!said.contains("WRONG"), "{said}");
     let mut counts = said.split(' ').map(|word| word.parse::<u32>().unwrap_or(0));
     let (made, loaded) = (counts.next().unwrap(), counts.next().unwrap());
-    assert!(made >= 20 && loaded > made / 3, "hardly any rounds, or hardly any load: {said}");
+    assert!(made >= 10 && loaded > made / 3, "hardly any rounds, or hardly any load: {said}");
 }
 
 /// A program that keeps one connection, and on each line of input says whether that still echoes
