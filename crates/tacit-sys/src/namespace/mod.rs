@@ -30,10 +30,11 @@ use crate::netlink::route::{self, Families, LargeSegments};
 use crate::netlink::{Netlink, Subsystem, nft};
 
 pub use refusal::{NamespaceError, Step};
-pub use sockets::{Netlinks, Sockets, netlinks, sockets};
+use sockets::netlinks;
+pub use sockets::{Netlinks, Sockets, sockets};
 
 /// The namespace that the calling process is in now.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Namespace {
     /// Whether it has a user namespace of its own; false for root.
     pub has_own_user: bool,
@@ -41,6 +42,8 @@ pub struct Namespace {
     pub large_segments: LargeSegments,
     /// What was wished for and not got; none of it is needed. Each says what is missing and why.
     pub missing: Vec<String>,
+    /// The lines to the kernel over which it was set up, and can be changed.
+    pub netlinks: Netlinks,
 }
 
 /// Moves the calling process into a new user and network namespace and sets that up: `lo`,
@@ -75,7 +78,9 @@ pub fn create(parent: u32, families: Families) -> Result<Namespace, NamespaceErr
     missing.extend(allow_ping().err());
     let mut netfilter = Netlink::open(Subsystem::Netfilter).map_err(Step::PacketRules.failed())?;
     nft::install(&mut netfilter, kernel_has_ipv6()).map_err(Step::PacketRules.refused())?;
-    Ok(Namespace { has_own_user, large_segments, missing })
+    let diagnosis = Netlink::open(Subsystem::SocketDiagnosis).map_err(Step::Sockets.failed())?;
+    let netlinks = Netlinks { route, netfilter, diagnosis };
+    Ok(Namespace { has_own_user, large_segments, missing, netlinks })
 }
 
 /// Moves the calling process into namespaces that [`create`] made and set up in a process that has

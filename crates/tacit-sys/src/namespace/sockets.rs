@@ -26,10 +26,6 @@ pub struct Sockets {
     pub raw4: OwnedFd,
     /// The same as ICMPv6.
     pub raw6: Option<OwnedFd>,
-    /// Changes what is captured.
-    pub netfilter: Netlink,
-    /// Answers who owns a connection, and what is listened on.
-    pub diagnosis: Netlink,
     /// The network namespace.
     pub network: OwnedFd,
     /// The user namespace; for root, the one everybody is in.
@@ -43,8 +39,6 @@ impl Sockets {
         let always = [
             self.network.as_fd(),
             self.user.as_fd(),
-            self.netfilter.as_fd(),
-            self.diagnosis.as_fd(),
             self.tcp4.as_fd(),
             self.udp4.as_fd(),
             self.raw4.as_fd(),
@@ -56,15 +50,13 @@ impl Sockets {
     /// Puts together what another process sent; `None` if that is not one of each.
     #[must_use]
     pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Option<Self> {
-        if ![7, 10].contains(&descriptors.len()) {
+        if ![5, 8].contains(&descriptors.len()) {
             return None;
         }
         let mut next = descriptors.into_iter();
         Some(Self {
             network: next.next()?,
             user: next.next()?,
-            netfilter: Netlink::adopt(next.next()?),
-            diagnosis: Netlink::adopt(next.next()?),
             tcp4: next.next()?,
             udp4: next.next()?,
             raw4: next.next()?,
@@ -90,7 +82,7 @@ pub struct Netlinks {
 ///
 /// # Errors
 /// [`Step::Sockets`] with whatever the system calls answered.
-pub fn netlinks() -> Result<Netlinks, NamespaceError> {
+pub(super) fn netlinks() -> Result<Netlinks, NamespaceError> {
     let open = |subsystem| Netlink::open(subsystem).map_err(Step::Sockets.failed());
     Ok(Netlinks {
         route: open(Subsystem::Route)?,
@@ -119,8 +111,6 @@ fn make() -> io::Result<Sockets> {
         udp6: ipv6.then(|| transparent::receiver(true)).transpose()?,
         raw4: raw(false)?,
         raw6: ipv6.then(|| raw(true)).transpose()?,
-        netfilter: Netlink::open(Subsystem::Netfilter)?,
-        diagnosis: Netlink::open(Subsystem::SocketDiagnosis)?,
         network: File::open("/proc/self/ns/net")?.into(),
         user: File::open("/proc/self/ns/user")?.into(),
     })

@@ -172,12 +172,6 @@ impl Netlink {
         Self { socket, sequence: u32::from_be_bytes([a, b, c, d]) }
     }
 
-    /// Gives the descriptor back, for sending it to another process.
-    #[must_use]
-    pub fn into_descriptor(self) -> OwnedFd {
-        self.socket
-    }
-
     /// Sends the messages at once and waits for the answer to each that asks for one; the first
     /// refusal is the result.
     fn run(&mut self, messages: Vec<Message>) -> Result<(), Error> {

@@ -13,7 +13,7 @@ use tacit_sys::inside::{self, Inside, Original};
 use tacit_sys::namespace::{self, Sockets};
 use tacit_sys::netlink::nft::{self, Element};
 use tacit_sys::netlink::route::{self, Families};
-use tacit_sys::netlink::{Protocol, diag};
+use tacit_sys::netlink::{Netlink, Protocol, diag};
 use tacit_sys::{descriptor, transparent};
 
 pub(crate) const BOTH: Families = Families { v4: true, v6: true };
@@ -29,6 +29,8 @@ pub(crate) fn run(scenario: &str) {
 /// A namespace, with the sockets of the agent outside.
 pub(crate) struct Run<'a> {
     pub(crate) sockets: Sockets,
+    pub(crate) netfilter: Netlink,
+    pub(crate) diagnosis: Netlink,
     original: &'a Original,
     helper: Child,
     channel: UnixStream,
@@ -47,15 +49,17 @@ impl<'a> Run<'a> {
         let mut helper = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
         drop(command);
         let mut text = vec![0; 4096];
-        let (length, received) = descriptor::receive(&channel, &mut text).unwrap();
+        let (length, mut received) = descriptor::receive(&channel, &mut text).unwrap();
         if received.is_empty() {
             helper.wait().unwrap();
             return Err(String::from_utf8_lossy(&text[..length]).into_owned());
         }
         // The helper's own copies are closed: from now on these are the only ones.
         channel.read_exact(&mut [0]).unwrap();
+        let diagnosis = Netlink::adopt(received.pop().unwrap());
+        let netfilter = Netlink::adopt(received.pop().unwrap());
         let sockets = Sockets::from_descriptors(received).unwrap();
-        Ok(Self { sockets, original, helper, channel })
+        Ok(Self { sockets, netfilter, diagnosis, original, helper, channel })
     }
 
     pub(crate) fn start(&self, orders: &[&str]) -> Program {
@@ -118,7 +122,7 @@ impl Run<'_> {
     /// Waits until a program listens there. There is no event for that: ask until it does.
     pub(crate) fn wait_for_listener(&mut self, at: SocketAddr) {
         let listens = |run: &mut Self| {
-            let all = diag::listeners(&mut run.sockets.diagnosis, at.is_ipv6()).unwrap();
+            let all = diag::listeners(&mut run.diagnosis, at.is_ipv6()).unwrap();
             all.iter().any(|listener| listener.local == at)
         };
         while !listens(self) {
@@ -196,8 +200,10 @@ pub(crate) fn help(orders: &str) {
     let missing = namespace.missing.iter().find(|what| !what.contains("congestion_control"));
     assert_eq!(missing, None);
     assert!(namespace.large_segments.v4 && namespace.large_segments.v6, "{namespace:?}");
-    descriptor::send(&channel, b"+", &sockets.descriptors()).unwrap();
-    drop(sockets);
+    let mut all = sockets.descriptors();
+    all.extend([namespace.netlinks.netfilter.as_fd(), namespace.netlinks.diagnosis.as_fd()]);
+    descriptor::send(&channel, b"+", &all).unwrap();
+    drop((sockets, namespace));
     channel.write_all(b"+").unwrap();
     make_sockets(channel);
 }

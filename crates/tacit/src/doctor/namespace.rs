@@ -75,7 +75,7 @@ fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
     let both = Families { v4: true, v6: true };
     let made = namespace::create(parent, both).and_then(|made| Ok((made, namespace::sockets()?)));
     match made {
-        Ok((Namespace { has_own_user, large_segments, missing }, sockets)) => {
+        Ok((Namespace { has_own_user, large_segments, missing, .. }, sockets)) => {
             let (large_v4, large_v6) = (large_segments.v4, large_segments.v6);
             let made = Tried::Made { has_own_user, large_v4, large_v6, missing };
             protocol::write(line, &made, &[sockets.network.as_fd(), sockets.user.as_fd()])?;

@@ -48,8 +48,8 @@ pub enum Ready {
 
 /// Makes the namespace and its sockets, hands them to the launcher, and serves to the end.
 ///
-/// What follows [`Ready`] to the launcher: the descriptors of [`namespace::Sockets`] less those
-/// that stay here, then the first line; then one byte, when no listener is held here any more.
+/// What follows [`Ready`] to the launcher: the descriptors of [`namespace::Sockets`], then the
+/// first line; then an empty frame, when no listener is held here any more.
 ///
 /// # Errors
 /// The launcher is gone.
@@ -60,14 +60,13 @@ pub fn run(launcher: &UnixStream, parent: u32) -> io::Result<()> {
         Ok(made) => made,
         Err(error) => return protocol::write(launcher, &Ready::Failed(error.to_string()), &[]),
     };
-    let Namespace { has_own_user, missing, .. } = made;
+    let Namespace { has_own_user, missing, netlinks: kernel, .. } = made;
     let (line, theirs) = UnixStream::pair()?;
     let mut all = sockets.descriptors();
     all.push(theirs.as_fd());
     protocol::write(launcher, &Ready::Made { has_own_user, missing }, &all)?;
     drop((sockets, theirs));
     protocol::write(launcher, &(), &[])?;
-    let kernel = namespace::netlinks().map_err(io::Error::other)?;
     Servant { launcher: parent, kernel }.serve(line)
 }
 

@@ -32,6 +32,8 @@ struct Mirror {
     boxes: Option<BTreeSet<Captured>>,
     /// Of what the run has learnt, so much is in them.
     news: u64,
+    /// The address families that the namespace has been given: IPv4, IPv6.
+    families: (bool, bool),
 }
 
 impl Capture {
@@ -95,7 +97,7 @@ impl Capture {
             );
         }
         let line = &self.run.line;
-        self.give_families(&wanted).await?;
+        self.give_families(&wanted, &mut mirror.families).await?;
         let changed = match mirror.boxes.take() {
             None => false,
             Some(before) => {
@@ -108,7 +110,7 @@ impl Capture {
         if !changed {
             line.replace_captured(wanted.iter().copied().collect()).await?;
         }
-        *mirror = Mirror { boxes: Some(wanted), news };
+        (mirror.boxes, mirror.news) = (Some(wanted), news);
         Ok(())
     }
 
@@ -119,18 +121,26 @@ impl Capture {
 
     /// Gives the namespace the address families that this host can route to something the policy
     /// lets through, names that were learnt included. Others stay absent inside, so that programs
-    /// do not try them first.
-    async fn give_families(&self, wanted: &BTreeSet<Captured>) -> io::Result<()> {
-        let (v4, v6) = families(&self.live.load().policy, wanted);
-        self.run.line.families(v4, v6).await
+    /// do not try them first. One that was given stays.
+    async fn give_families(
+        &self,
+        wanted: &BTreeSet<Captured>,
+        given: &mut (bool, bool),
+    ) -> io::Result<()> {
+        let found = families(&self.live.load().policy, wanted, *given);
+        if found != *given {
+            self.run.line.families(found.0, found.1).await?;
+            *given = found;
+        }
+        Ok(())
     }
 }
 
-fn families(policy: &Policy, wanted: &BTreeSet<Captured>) -> (bool, bool) {
+/// Those that were given, and those found now.
+fn families(policy: &Policy, wanted: &BTreeSet<Captured>, mut found: (bool, bool)) -> (bool, bool) {
     let public: [IpAddr; 2] =
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     let boxes = wanted.iter().map(|one| one.first);
-    let mut found = (false, false);
     let mut note = |address: IpAddr, is_there: fn(IpAddr) -> bool| {
         let one = if address.is_ipv4() { &mut found.0 } else { &mut found.1 };
         *one = *one || is_there(address);
