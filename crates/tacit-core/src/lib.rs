@@ -9,6 +9,7 @@
 //! * [`dns`]: which names programs ask for, and the addresses they are given;
 //! * [`datagram`]: which datagrams belong together, and for how long;
 //! * [`icmp`]: errors about a datagram, told to the one who sent it;
+//! * [`meter`]: what CPU time is spent on, and how stamps become microseconds;
 //! * [`proxy_protocol`]: who the client behind a proxy is;
 //! * [`record`]: the TLS record layer, sealed and opened in place;
 //! * [`statistics`]: percentiles and lines through what was measured.
@@ -18,6 +19,7 @@ pub mod datagram;
 pub mod dns;
 pub mod flow;
 pub mod icmp;
+pub mod meter;
 pub mod policy;
 pub mod proxy_protocol;
 pub mod record;

@@ -14,7 +14,9 @@ use tacit_core::policy::{Diagnostic, UnixSocket, parse_duration};
 use tacit_sys::descriptor;
 
 use crate::agent::{self, AgentError, check_file, keeper};
+use crate::control::render::costs::By;
 use crate::control::{self, Display, Request, client, render};
+use crate::ledger::costs::Costs;
 use crate::log::Format;
 use crate::{ca, doctor, explain, launch, workload};
 
@@ -155,7 +157,8 @@ impl ControlArgs {
 #[command(after_help = "\
 Examples:
   tacit show connections
-  tacit show rules --json | jq '.rules[] | select(.hits == 0).name'")]
+  tacit show rules --json | jq '.rules[] | select(.hits == 0).name'
+  tacit show costs --by component --interval 10s")]
 struct ShowArgs {
     /// What
     #[arg(value_enum)]
@@ -163,6 +166,12 @@ struct ShowArgs {
     /// Print everything that is known, as JSON
     #[arg(long)]
     json: bool,
+    /// Costs: what a row is
+    #[arg(long, value_enum, value_name = "WHAT")]
+    by: Option<By>,
+    /// Costs: of this long from now on [default: since the agent started]
+    #[arg(long, value_name = "DURATION", value_parser = wait)]
+    interval: Option<Duration>,
     #[command(flatten)]
     control: ControlArgs,
 }
@@ -218,9 +227,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Check(args) => check(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
-        Verb::Show(args) => tell(&args.control, &Request::Show { what: args.what }, |value| {
-            if args.json { pretty(value) } else { render::render(args.what, value) }
-        }),
+        Verb::Show(args) => show(&args),
         Verb::Reload(args) => tell(&args, &Request::Reload, reloaded),
         Verb::Drain(args) => {
             let timeout_ms = args.timeout.map(|timeout| timeout.as_millis().try_into());
@@ -314,6 +321,42 @@ fn check(args: &CheckArgs) -> ExitCode {
     }
     let Some(rules) = rules else { return code.into() };
     print(format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" }), code)
+}
+
+fn show(args: &ShowArgs) -> ExitCode {
+    if args.what == Display::Costs {
+        return show_costs(args);
+    }
+    if args.by.is_some() || args.interval.is_some() {
+        return fail("--by and --interval belong to `tacit show costs`", EXIT_USAGE);
+    }
+    tell(&args.control, &Request::Show { what: args.what }, |value| {
+        if args.json { pretty(value) } else { render::render(args.what, value) }
+    })
+}
+
+fn show_costs(args: &ShowArgs) -> ExitCode {
+    let by = args.by.unwrap_or_default();
+    if by == By::Connection && args.interval.is_some() {
+        return fail(
+            "connections show what they cost since they opened: no --interval",
+            EXIT_USAGE,
+        );
+    }
+    if by == By::Connection {
+        return tell(&args.control, &Request::Show { what: Display::Connections }, |value| {
+            if args.json { pretty(value) } else { render::costs::render(value, by) }
+        });
+    }
+    let shown = |costs: &Costs| match serde_json::to_value(costs) {
+        Ok(value) if args.json => pretty(&value),
+        Ok(value) => render::costs::render(&value, by),
+        Err(error) => format!("{error}\n"),
+    };
+    match client::costs(&args.control.path(), args.interval) {
+        Ok(costs) => print(shown(&costs), EXIT_OK),
+        Err(error) => fail(error, EXIT_FAILURE),
+    }
 }
 
 fn tell(args: &ControlArgs, request: &Request, render: impl Fn(&Value) -> String) -> ExitCode {

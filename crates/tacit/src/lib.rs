@@ -10,6 +10,7 @@
 pub mod cli;
 
 pub mod agent;
+pub mod ledger;
 pub mod live;
 pub mod run;
 pub mod target;

@@ -13,6 +13,7 @@ use tacit_core::flow::{Address, Flow};
 use tacit_core::policy::{Fixed, Index, Limits, Policy, Rule};
 use tokio::sync::Semaphore;
 
+use crate::ledger::Account;
 use crate::target::LiveTarget;
 use crate::tls::{ClientSettings, ServerSettings};
 
@@ -60,14 +61,27 @@ pub enum LiveAction {
 }
 
 /// What a rule has done so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RuleCounters {
+    /// What it has cost and carried.
+    pub account: Arc<Account>,
     hits: AtomicU64,
     failures: AtomicU64,
     last_hit_unix_ms: AtomicU64,
 }
 
 impl RuleCounters {
+    /// Those of a rule that is new.
+    #[must_use]
+    pub fn new(rule: &str) -> Self {
+        Self {
+            account: Account::open(rule),
+            hits: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            last_hit_unix_ms: AtomicU64::new(0),
+        }
+    }
+
     /// Counts a connection that the rule decided.
     pub fn count_hit(&self) {
         self.hits.fetch_add(1, Ordering::Relaxed);
@@ -106,6 +120,12 @@ impl LiveRule {
     #[must_use]
     pub fn fixed(&self) -> Option<&Fixed> {
         self.rule.fixed.as_ref()
+    }
+
+    /// Where what it costs is charged to.
+    #[must_use]
+    pub fn account(&self) -> &Arc<Account> {
+        &self.counters.account
     }
 
     /// The rule's name.

@@ -21,6 +21,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
+use crate::ledger::meter;
+
 /// Lines that wait to be written; more are lost, and counted.
 pub const QUEUE_LINES_MAX: usize = 8192;
 /// How long the end of the process may be held up by lines that are not written yet.
@@ -192,7 +194,11 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, messages: &Receiver<Message>) {
-        while let Ok(message) = messages.recv() {
+        meter::start(false);
+        loop {
+            meter::waits();
+            let Ok(message) = messages.recv() else { return };
+            meter::wakes();
             let line = match message {
                 Message::Line(line) => line,
                 Message::Flush(done) => {

@@ -8,14 +8,17 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tacit_core::meter::Component;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use crate::datagram::{Lane, Receiver};
 use crate::dns;
+use crate::ledger::{meter, metered};
 use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::stream::connection::Table;
@@ -53,6 +56,34 @@ enum Command {
     Unlisten(u64, oneshot::Sender<()>),
     /// Answered when what has arrived is sent on; flows are over soon after.
     Finish(u64, oneshot::Sender<()>),
+    /// Answered when everything spent so far stands in the ledger.
+    Publish(oneshot::Sender<()>),
+}
+
+/// How long a worker may take to publish what it has spent; it is then read as it is.
+const PUBLISH_WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// Asks workers to publish what they have spent.
+#[derive(Debug)]
+pub struct Publisher(Vec<mpsc::Sender<Command>>);
+
+impl Publisher {
+    /// Returns when everything spent so far stands in the ledger, as far as workers answer in time.
+    pub async fn publish(&self) {
+        let answers = self.0.iter().filter_map(|commands| {
+            let (done, answer) = oneshot::channel();
+            // A worker whose queue is full is busy, and publishes by itself.
+            commands.try_send(Command::Publish(done)).is_ok().then_some(answer)
+        });
+        let answers: Vec<_> = answers.collect();
+        let all = async {
+            for answer in answers {
+                let _ = answer.await;
+            }
+        };
+        let _ = tokio::time::timeout(PUBLISH_WAIT_MAX, all).await;
+        meter::publish();
+    }
 }
 
 /// All data workers of the agent. Dropping it ends them, and every connection they carry.
@@ -89,6 +120,12 @@ impl Workers {
     #[must_use]
     pub fn count(&self) -> usize {
         self.handles.len()
+    }
+
+    /// For who is about to read the ledger.
+    #[must_use]
+    pub fn publisher(&self) -> Publisher {
+        Publisher(self.handles.iter().map(|handle| handle.commands.clone()).collect())
     }
 
     /// Makes every worker accept on a listener.
@@ -143,10 +180,13 @@ impl Drop for Workers {
 }
 
 fn run(shared: Shared, commands: mpsc::Receiver<Command>) {
+    meter::start(false);
     let log = shared.log.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
+        .on_thread_park(meter::waits)
+        .on_thread_unpark(meter::wakes)
         .build_local(tokio::runtime::LocalOptions::default());
     match runtime {
         Ok(runtime) => work(&runtime, shared, commands),
@@ -171,6 +211,7 @@ fn work(runtime: &LocalRuntime, shared: Shared, mut commands: mpsc::Receiver<Com
                 Command::Listen(id, listener) => {
                     let places = Arc::clone(&shared.places);
                     let task = accept(Rc::clone(&worker), listener, places);
+                    let task = metered(Component::Accept, task);
                     tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
                 }
                 Command::Receive(id, receiver) => {
@@ -178,6 +219,7 @@ fn work(runtime: &LocalRuntime, shared: Shared, mut commands: mpsc::Receiver<Com
                     match Lane::new(Rc::clone(&worker), places, receiver) {
                         Ok(lane) => {
                             let task = Rc::clone(&lane).receive_all();
+                            let task = metered(Component::Receive, task);
                             tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
                             lanes.insert(id, lane);
                         }
@@ -193,11 +235,15 @@ fn work(runtime: &LocalRuntime, shared: Shared, mut commands: mpsc::Receiver<Com
                     // Who asked may be gone.
                     let _ = done.send(());
                 }
+                Command::Publish(done) => {
+                    meter::publish();
+                    let _ = done.send(());
+                }
                 Command::Finish(id, done) => {
                     tasks.remove(&id).as_ref().map(AbortHandle::abort);
                     if let Some(lane) = lanes.remove(&id) {
                         lane.drain();
-                        tokio::task::spawn_local(lane.finish());
+                        tokio::task::spawn_local(metered(Component::Control, lane.finish()));
                     }
                     let _ = done.send(());
                 }
@@ -213,7 +259,8 @@ async fn accept(worker: Rc<Worker>, listener: Arc<Listener>, places: Arc<Semapho
     let serve = |arrival: Arrival| match &source {
         Source::Captured(_, names) if arrival.flow.remote.port() == Some(dns::PORT) => {
             let names = Arc::clone(names);
-            tokio::task::spawn_local(async move { dns::stream::serve(&names, arrival).await });
+            let answer = async move { dns::stream::serve(&names, arrival).await };
+            tokio::task::spawn_local(metered(Component::Control, answer));
         }
         _ => stream::start(&worker, arrival),
     };

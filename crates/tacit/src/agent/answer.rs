@@ -57,11 +57,24 @@ impl Agent {
         });
     }
 
+    /// The same for what they cost.
+    pub(super) fn show_costs(&self, back: oneshot::Sender<Reply>) {
+        let (table, live) = (Arc::clone(&self.table), self.live.load_full());
+        let runs: Vec<_> = self.runs.values().map(|enrolled| Arc::clone(&enrolled.run)).collect();
+        let (since, publisher) = (self.since, self.workers.publisher());
+        tokio::task::spawn_local(async move {
+            publisher.publish().await;
+            let costs = display::costs(&table, &live, &runs, since).await;
+            let reply = serde_json::to_value(costs).map_or_else(Reply::error, Reply::ok);
+            let _ = back.send(reply);
+        });
+    }
+
     fn show(&self, what: Display) -> Value {
         let live = self.live.load();
         match what {
-            // It is answered where requests arrive.
-            Display::Connections => Value::Null,
+            // They are answered where requests arrive.
+            Display::Connections | Display::Costs => Value::Null,
             Display::Runs => self.show_runs(),
             Display::Rules => display::rules(&self.table, &live),
             Display::Identities => display::identities(&self.materials, &live),

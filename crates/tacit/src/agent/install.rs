@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::address;
 use crate::clock;
-use crate::live::{Live, LiveAction, LiveRule};
+use crate::live::{Live, LiveAction, LiveRule, RuleCounters};
 use crate::target::LiveTarget;
 use crate::tls::material::{
     IdentityMaterial, MaterialError, TrustMaterial, load_identity, load_trust,
@@ -263,6 +263,9 @@ fn build_rule(
         action,
         target,
         handshakes: Arc::new(Semaphore::new(policy.limits.handshakes_per_rule)),
-        counters: old.map(|old| Arc::clone(&old.counters)).unwrap_or_default(),
+        counters: old.map_or_else(
+            || Arc::new(RuleCounters::new(&rule.name)),
+            |old| Arc::clone(&old.counters),
+        ),
     }))
 }

@@ -26,7 +26,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use tacit_core::policy::UnixSocket;
@@ -39,6 +39,7 @@ use crate::control::server::Asked;
 use crate::control::{Display, Request};
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
+use crate::ledger::meter;
 use crate::live::Live;
 use crate::log::{Event, Format, Log};
 use crate::stream::connection::Table;
@@ -99,6 +100,7 @@ pub enum Given {
 /// # Errors
 /// It could not start; nothing was changed then.
 pub fn run(options: Options, given: Given, keeper: Option<Keeper>) -> Result<(), AgentError> {
+    meter::start(false);
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
     // Making it waits for every thread there is, and so comes before all of them.
@@ -107,6 +109,8 @@ pub fn run(options: Options, given: Given, keeper: Option<Keeper>) -> Result<(),
         .map_err(AgentError::Log)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_park(meter::waits)
+        .on_thread_unpark(meter::wakes)
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(AgentError::Process)?;
     let result = runtime.block_on(async {
@@ -121,6 +125,7 @@ pub fn run(options: Options, given: Given, keeper: Option<Keeper>) -> Result<(),
 
 struct Agent {
     options: Options,
+    since: SystemTime,
     log: Log,
     live: Arc<ArcSwap<Live>>,
     materials: Materials,
@@ -184,9 +189,16 @@ impl Agent {
         loop {
             tokio::select! {
                 Some((request, back)) = requests.recv() => {
-                    if request == (Request::Show { what: Display::Connections }) {
-                        self.show_connections(back);
-                        continue;
+                    match request {
+                        Request::Show { what: Display::Connections } => {
+                            self.show_connections(back);
+                            continue;
+                        }
+                        Request::Show { what: Display::Costs } => {
+                            self.show_costs(back);
+                            continue;
+                        }
+                        _ => {}
                     }
                     let reply = self.answer(request).await;
                     // Who asked may be gone.

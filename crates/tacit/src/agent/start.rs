@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use tacit_core::flow::Address;
@@ -84,6 +85,7 @@ impl Agent {
         let mut agent = Self {
             listeners_made: listeners.len() as u64,
             options,
+            since: SystemTime::now(),
             log,
             live,
             materials,

@@ -4,10 +4,12 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Answer, Request};
+use super::{Answer, Display, Request};
+use crate::ledger::costs::Costs;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -36,6 +38,21 @@ impl fmt::Display for ClientError {
 }
 
 impl std::error::Error for ClientError {}
+
+/// The ledger: of `interval` from now on, or since the agent started.
+///
+/// # Errors
+/// See [`ClientError`].
+pub fn costs(control: &Path, interval: Option<Duration>) -> Result<Costs, ClientError> {
+    let read = || {
+        let value = ask(control, &Request::Show { what: Display::Costs })?;
+        serde_json::from_value::<Costs>(value).map_err(|error| broken(&error))
+    };
+    let Some(interval) = interval else { return read() };
+    let before = read()?;
+    std::thread::sleep(interval);
+    Ok(read()?.since(&before))
+}
 
 /// Sends one request and waits for its answer.
 ///

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -13,10 +14,11 @@ use tacit_sys::socket;
 
 use crate::address;
 use crate::agent::Materials;
+use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{Live, LiveRule};
 use crate::log::Rfc3339;
-use crate::run::Run;
 use crate::run::protocol::{Ends, Owner};
+use crate::run::{self, Run};
 use crate::stream::connection::{Record, Table};
 use crate::tls::verify::identity;
 
@@ -29,6 +31,42 @@ pub async fn connections(table: &Table, live: &Live) -> Value {
     let records = table.snapshot();
     let owners = owners(&records).await;
     records.iter().map(|record| connection(record, live, now, owners.get(&record.id))).collect()
+}
+
+/// `tacit show costs`: asks the runs what their programs have used.
+pub async fn costs(table: &Table, live: &Live, runs: &[Arc<Run>], since: SystemTime) -> Costs {
+    let records = table.snapshot();
+    let mut of_runs = Vec::with_capacity(runs.len());
+    for run in runs {
+        let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.line.cpu_ns()).await;
+        let program_ns = answer.ok().and_then(Result::ok);
+        of_runs.push(run_costs(run, &records, program_ns));
+    }
+    let failures = |rule: &str| live.find(rule).map(|rule| rule.counters.failures());
+    Costs::read(since, failures, of_runs)
+}
+
+fn run_costs(run: &Run, records: &[Arc<Record>], program_ns: Option<u64>) -> RunCosts {
+    let open = run::Spent::default();
+    let is_of_run =
+        |record: &&Arc<Record>| record.run.as_ref().is_some_and(|of_run| of_run.run.id == run.id);
+    records.iter().filter(is_of_run).for_each(|record| open.add(record));
+    let sum = |of: fn(&run::Spent) -> &AtomicU64| {
+        of(&run.spent).load(Ordering::Relaxed) + of(&open).load(Ordering::Relaxed)
+    };
+    let us = |ns: u64| ns as f64 / 1000.0;
+    RunCosts {
+        id: run.id,
+        name: run.name.clone(),
+        user: run.user.clone(),
+        program_cpu_us: program_ns.map(us),
+        agent_cpu_us: us(sum(|spent| &spent.cpu_ns)),
+        connections: sum(|spent| &spent.connections),
+        messages_sent: sum(|spent| &spent.messages[0]),
+        messages_received: sum(|spent| &spent.messages[1]),
+        bytes_sent: sum(|spent| &spent.bytes[0]),
+        bytes_received: sum(|spent| &spent.bytes[1]),
+    }
 }
 
 /// The programs that hold connections of runs, by connection. A run that does not answer has none.
@@ -69,7 +107,7 @@ fn ends(record: &Record) -> Option<Ends> {
     }
 }
 
-fn run(record: &Record, owner: Option<&Owner>) -> Option<Value> {
+fn run_of(record: &Record, owner: Option<&Owner>) -> Option<Value> {
     let of_run = record.run.as_ref()?;
     Some(json!({
         "id": of_run.run.id,
@@ -94,7 +132,7 @@ fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&Owne
     json!({
         "id": record.id,
         "rule": record.rule.name(),
-        "run": run(record, owner),
+        "run": run_of(record, owner),
         "role": role(&record.rule),
         "protocol": record.protocol,
         "path": "relay",
@@ -106,6 +144,9 @@ fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&Owne
         "connect": legs.map(|legs| &legs.target),
         "bytes-in": record.sent_bytes(),
         "bytes-out": record.received_bytes(),
+        "messages-in": record.sent_messages(),
+        "messages-out": record.received_messages(),
+        "cpu-us": record.cpu_ns() as f64 / 1000.0,
         "since": Rfc3339(record.since).to_string(),
         "age-s": now.duration_since(record.since).unwrap_or_default().as_secs(),
         "tls": tls.map(|tls| json!({

@@ -57,6 +57,8 @@ pub enum Display {
     Rules,
     /// Programs under `tacit run`.
     Runs,
+    /// What connections have cost in CPU time, by rule and component.
+    Costs,
     /// Certificates, keys and trust.
     Identities,
     /// Every limit, and how near it is.

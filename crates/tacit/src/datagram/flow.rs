@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use tacit_core::datagram::Key;
 use tacit_core::flow::{Flow, Protocol};
 use tacit_core::icmp::{Cause, PACKET_BYTES_MAX};
+use tacit_core::meter::Component;
 use tacit_sys::watch::{Watched, watch};
 use tacit_sys::{datagram, transparent};
 use tokio::io::Interest;
@@ -21,6 +23,7 @@ use super::receiver::Lane;
 use super::tell::{cause_of, cause_of_notice, tell};
 use super::{BATCH_MAX, Receiver};
 use crate::clock;
+use crate::ledger::meter;
 use crate::live::LiveAction;
 use crate::stream::account;
 use crate::stream::connection::Connection;
@@ -149,6 +152,7 @@ impl Carrier {
         lane.touch(&self.key);
         let mut scratch = lane.scratch.borrow_mut();
         for _ in 0..BATCH_MAX {
+            meter::switch(Component::Receive);
             let payload = match datagram::receive(stand_in.get_ref().as_fd(), &mut scratch) {
                 Ok(bytes) => scratch.get(..bytes).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -173,6 +177,7 @@ impl Carrier {
         lane.note_answer(&self.key);
         let mut scratch = lane.scratch.borrow_mut();
         for _ in 0..BATCH_MAX {
+            meter::switch(Component::Receive);
             let payload = match datagram::receive(self.dialled.get_ref().as_fd(), &mut scratch) {
                 Ok(bytes) => scratch.get(..bytes).unwrap_or_default(),
                 Err(error) => {
@@ -186,6 +191,7 @@ impl Carrier {
                     continue;
                 }
             };
+            meter::switch(Component::Send);
             match datagram::send(stand_in.get_ref().as_fd(), payload) {
                 Ok(()) => self.connection.count_received(payload.len()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -199,6 +205,7 @@ impl Carrier {
 
     /// Sends one datagram out. The socket first reports what became of earlier ones.
     fn send(&self, receiver: &Receiver, payload: &[u8]) -> Sending {
+        meter::switch(Component::Send);
         for _ in 0..NOTICES_MAX {
             match datagram::send(self.dialled.get_ref().as_fd(), payload) {
                 Ok(()) => {
@@ -261,6 +268,7 @@ impl Carrier {
         lane.drain();
         self.connection.mark_open();
         account::opened(&lane.worker.log, &self.connection);
+        meter::switch(Component::Receive);
         loop {
             let batch = tokio::select! {
                 ready = stand_in.ready(INCOMING) => self.turn(ready, || self.send_batch(lane)),
@@ -312,12 +320,23 @@ impl Carrier {
 /// Carries a flow to its end.
 pub(super) async fn carry(lane: Rc<Lane>, carrier: Rc<Carrier>) {
     let record = carrier.connection.record();
-    let end = tokio::select! {
-        biased;
-        () = carrier.over.notified() => End::Over,
-        () = record.closed() => End::Closed,
-        end = carrier.carry(&lane) => end,
-    };
+    let mut life = pin!(async {
+        tokio::select! {
+            biased;
+            () = carrier.over.notified() => End::Over,
+            () = record.closed() => End::Closed,
+            end = carrier.carry(&lane) => end,
+        }
+    });
+    let mut component = Component::Accept;
+    let end = std::future::poll_fn(|cx| {
+        let account = record.account();
+        let (polled, ns) = meter::turn(account, &mut component, || life.as_mut().poll(cx));
+        record.spend_ns(ns);
+        polled
+    })
+    .await;
+    record.settle();
     lane.forget(&carrier);
     match end {
         End::NoSocket(error) => {

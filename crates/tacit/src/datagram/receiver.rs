@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tacit_core::datagram::{Key, Table, is_for_one};
 use tacit_core::flow::{Direction, Flow, Protocol};
 use tacit_core::icmp::Cause;
+use tacit_core::meter::Component;
 use tacit_sys::datagram::PAYLOAD_BYTES_MAX;
 use tacit_sys::transparent;
 use tacit_sys::watch::{Watched, watch};
@@ -22,6 +23,7 @@ use super::tell::{cause_of, tell};
 use super::{BATCH_MAX, EARLY_BYTES_MAX, FLOWS_MAX};
 use crate::clock;
 use crate::dns::{self, Forwarder};
+use crate::ledger::metered;
 use crate::log::Event;
 use crate::run::Run;
 use crate::stream::connection::Connection;
@@ -100,7 +102,7 @@ impl Lane {
 
     /// Receives until the task is aborted. Flows go on without it to their own end.
     pub async fn receive_all(self: Rc<Self>) {
-        tokio::task::spawn_local(sweep(Rc::clone(&self)));
+        tokio::task::spawn_local(metered(Component::Control, sweep(Rc::clone(&self))));
         let _closed = CloseOnDrop(Rc::clone(&self));
         loop {
             let Ok(mut ready) = self.watched.readable().await else { return };
@@ -219,9 +221,9 @@ impl Lane {
         // A program that hears nothing asks again.
         let Some(place) = names.place() else { return self.count_drop() };
         let query = query.to_vec();
-        tokio::task::spawn_local(async move {
+        tokio::task::spawn_local(metered(Component::Control, async move {
             names.answer_datagram(place, &query, key.program, key.destination).await;
-        });
+        }));
     }
 
     /// The first datagram of a flow.
@@ -248,7 +250,7 @@ impl Lane {
         }
         self.put(key, State::Deciding(early));
         let lane = Rc::clone(self);
-        tokio::task::spawn_local(async move {
+        tokio::task::spawn_local(metered(Component::Policy, async move {
             let mut flow = flow;
             let run = &lane.receiver.run;
             match run.line.owner(Protocol::Udp, key.program, key.destination).await {
@@ -258,7 +260,7 @@ impl Lane {
             if let Some(early) = lane.take_early(&key) {
                 lane.decide(key, flow, &early, place);
             }
-        });
+        }));
     }
 
     /// Takes out what waits for a flow's verdict; `None` if the flow made room for others, even if

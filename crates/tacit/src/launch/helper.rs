@@ -21,7 +21,7 @@ use tacit_sys::namespace::{self, Namespace, Netlinks};
 use tacit_sys::netlink::nft::{self, AGENT_PORT};
 use tacit_sys::netlink::route::{self, Families};
 use tacit_sys::netlink::{self, Protocol, diag};
-use tacit_sys::{owner, transparent};
+use tacit_sys::{cpu, owner, transparent};
 
 use crate::run::protocol::{self, Ends, Owner, Reply, Request};
 
@@ -160,6 +160,7 @@ impl Servant {
                 return (Reply::Owners(owners), None);
             }
             Request::Listening => self.listening().map(Reply::Listening),
+            Request::Cpu => Ok(Reply::Cpu(self.cpu_ns())),
             // It is answered where the lines are.
             Request::Line => Ok(Reply::Done),
         };
@@ -179,6 +180,18 @@ impl Servant {
         let socket = found.ok().flatten()?;
         let pid = owner::holder(self.launcher, socket.inode)?;
         Some(Owner { pid, program: std::fs::read_link(format!("/proc/{pid}/exe")).ok() })
+    }
+
+    /// What the programs have used: all that live in this network but the helper itself. What they
+    /// started elsewhere counts once they have waited for it.
+    fn cpu_ns(&self) -> u64 {
+        let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let here = network("self");
+        let is_program =
+            |pid: &u32| *pid != std::process::id() && network(&pid.to_string()) == here;
+        let programs = owner::descendants(self.launcher).into_iter().filter(is_program);
+        let of = |pid| cpu::process_ns(pid).unwrap_or(0) + cpu::waited_for_ns(pid).unwrap_or(0);
+        programs.map(of).sum()
     }
 
     /// Where programs listen; the agent's own listeners are known by their port.

@@ -134,6 +134,18 @@ impl Line {
         }
     }
 
+    /// CPU time of the run's programs in nanoseconds: those that live, and children of theirs that
+    /// have ended.
+    ///
+    /// # Errors
+    /// The helper's, or there is none.
+    pub async fn cpu_ns(&self) -> io::Result<u64> {
+        match self.ask(Request::Cpu).await? {
+            (Reply::Cpu(ns), _) => Ok(ns),
+            _ => Err(strange()),
+        }
+    }
+
     async fn ask_for_one(&self, request: Request) -> io::Result<OwnedFd> {
         let (_, mut sockets) = self.ask(request).await?;
         sockets.pop().ok_or_else(strange)

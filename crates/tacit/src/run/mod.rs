@@ -6,13 +6,43 @@ pub mod line;
 pub mod protocol;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use tacit_core::dns::Names;
 
+use crate::stream::connection::Record;
 use line::Line;
+
+/// What connections of a run that have ended cost and carried.
+#[derive(Debug, Default)]
+pub struct Spent {
+    /// CPU time of the agent for them.
+    pub cpu_ns: AtomicU64,
+    /// How many.
+    pub connections: AtomicU64,
+    /// Messages of the side that was accepted, and to it.
+    pub messages: [AtomicU64; 2],
+    /// Bytes of the side that was accepted, and to it.
+    pub bytes: [AtomicU64; 2],
+}
+
+impl Spent {
+    /// Adds one connection.
+    pub fn add(&self, record: &Record) {
+        let add = |to: &AtomicU64, what: u64| to.fetch_add(what, Ordering::Relaxed);
+        add(&self.cpu_ns, record.cpu_ns());
+        add(&self.connections, 1);
+        let [sent, received] = &self.messages;
+        add(sent, record.sent_messages().into());
+        add(received, record.received_messages().into());
+        let [sent, received] = &self.bytes;
+        add(sent, record.sent_bytes());
+        add(received, record.received_bytes());
+    }
+}
 
 /// A program and its children under `tacit run`, in a network namespace of their own.
 #[derive(Debug)]
@@ -32,6 +62,8 @@ pub struct Run {
     pub claimed: bool,
     /// To the helper inside.
     pub line: Line,
+    /// What its connections cost that have ended.
+    pub spent: Spent,
     names: Mutex<Names>,
     listening: ArcSwap<Vec<SocketAddr>>,
 }
@@ -40,9 +72,9 @@ impl Run {
     /// A run that has just been enrolled.
     #[must_use]
     pub fn new(id: u64, name: String, pid: u32, user: String, claimed: bool, line: Line) -> Self {
-        let (names, listening) = Default::default();
+        let (spent, names, listening) = Default::default();
         let since = SystemTime::now();
-        Self { id, name, pid, user, since, claimed, line, names, listening }
+        Self { id, name, pid, user, since, claimed, line, spent, names, listening }
     }
 
     /// The names that the run asked for and that gave this address.

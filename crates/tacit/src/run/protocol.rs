@@ -100,6 +100,8 @@ pub enum Request {
     Owners(Vec<Ends>),
     /// On which addresses do programs listen for TCP?
     Listening,
+    /// How much CPU time have the programs used?
+    Cpu,
     /// Make a further line, for a successor of the agent.
     Line,
 }
@@ -136,6 +138,8 @@ pub enum Reply {
     Owners(Vec<Option<Owner>>),
     /// In no order.
     Listening(Vec<SocketAddr>),
+    /// In nanoseconds.
+    Cpu(u64),
     /// It is not, and why.
     Refused(String),
 }

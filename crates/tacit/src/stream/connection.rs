@@ -3,6 +3,7 @@
 //! The table is read by displays while the data path writes it; nobody waits for anybody.
 //! Counters have one writer, the worker that carries the connection.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -11,6 +12,7 @@ use std::time::SystemTime;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
+use crate::ledger::{Account, Count, meter};
 use crate::live::{Live, LiveRule};
 use crate::run::Run;
 use crate::tls::{Agreed, CertificateFacts, PeerCheck};
@@ -79,6 +81,9 @@ pub struct Record {
     open: AtomicBool,
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
+    cpu_ns: AtomicU64,
+    sent_messages: AtomicU32,
+    received_messages: AtomicU32,
     rekeys: AtomicU32,
     closing: Notify,
 }
@@ -144,6 +149,42 @@ impl Record {
         self.received_bytes.load(Ordering::Relaxed)
     }
 
+    /// CPU time of the agent for it so far, in nanoseconds.
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        self.cpu_ns.load(Ordering::Relaxed)
+    }
+
+    /// Adds CPU time. One writer: the worker that carries it.
+    pub fn spend_ns(&self, ns: u64) {
+        self.cpu_ns.store(self.cpu_ns() + ns, Ordering::Relaxed);
+    }
+
+    /// Adds what it cost in the end to its run.
+    pub fn settle(&self) {
+        if let Some(of_run) = &self.run {
+            of_run.run.spent.add(self);
+        }
+    }
+
+    /// Uninterrupted runs of bytes from the side that was accepted.
+    #[must_use]
+    pub fn sent_messages(&self) -> u32 {
+        self.sent_messages.load(Ordering::Relaxed)
+    }
+
+    /// Uninterrupted runs of bytes to the side that was accepted.
+    #[must_use]
+    pub fn received_messages(&self) -> u32 {
+        self.received_messages.load(Ordering::Relaxed)
+    }
+
+    /// Where what it costs is charged to.
+    #[must_use]
+    pub fn account(&self) -> &Arc<Account> {
+        self.rule.account()
+    }
+
     /// KeyUpdates sent.
     #[must_use]
     pub fn rekeys(&self) -> u32 {
@@ -174,6 +215,8 @@ pub struct Connection {
     table: Arc<Table>,
     /// Whether the accepted leg is the clear one, which turns the byte counts round.
     accepted_is_clear: bool,
+    /// Whether the last bytes came from the side that was accepted.
+    direction: Cell<Option<bool>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -184,7 +227,7 @@ impl Connection {
     /// No rule matches, or the one that does denies.
     pub fn open(live: &Live, table: &Arc<Table>, arrival: Arrival) -> Result<Admitted, Denied> {
         use crate::live::LiveAction;
-        let Arrival { mut leg, flow, run, place, claim } = arrival;
+        let Arrival { mut leg, flow, run, place, claim, .. } = arrival;
         let is_of_run = run.is_some();
         let rule = match live.lookup(&flow) {
             // A reload may have made the address one of the fixed form a moment ago.
@@ -261,11 +304,16 @@ impl Connection {
             open: AtomicBool::new(false),
             sent_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
+            cpu_ns: AtomicU64::new(0),
+            sent_messages: AtomicU32::new(0),
+            received_messages: AtomicU32::new(0),
             rekeys: AtomicU32::new(0),
             closing: Notify::new(),
         });
         table.records.pin().insert(record.id, Arc::clone(&record));
-        Self { record, table: Arc::clone(table), accepted_is_clear, _place: place }
+        meter::count(record.account(), [(Count::Connections, 1)]);
+        let (table, direction) = (Arc::clone(table), Cell::new(None));
+        Self { record, table, accepted_is_clear, direction, _place: place }
     }
 
     /// What displays see of it.
@@ -290,10 +338,23 @@ impl Connection {
     }
 
     fn count(&self, bytes: usize, from_accepted: bool) {
-        let counter =
-            if from_accepted { &self.record.sent_bytes } else { &self.record.received_bytes };
-        // One writer: no need for a locked add.
+        let record = &self.record;
+        let (counter, messages, counts) = if from_accepted {
+            let counts = (Count::BytesSent, Count::MessagesSent);
+            (&record.sent_bytes, &record.sent_messages, counts)
+        } else {
+            let counts = (Count::BytesReceived, Count::MessagesReceived);
+            (&record.received_bytes, &record.received_messages, counts)
+        };
+        let begins = self.direction.replace(Some(from_accepted)) != Some(from_accepted);
+        // One writer: no need for locked adds.
         counter.store(counter.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+        if begins {
+            let count = messages.load(Ordering::Relaxed).wrapping_add(1);
+            messages.store(count, Ordering::Relaxed);
+        }
+        let counted = [(counts.0, bytes as u64), (counts.1, u64::from(begins))];
+        meter::count(record.account(), counted);
     }
 
     /// Takes the number of KeyUpdates sent so far.

@@ -24,6 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::address;
 use crate::clock;
 use crate::dns::Forwarder;
+use crate::ledger::meter;
 use crate::log::{Event, Log};
 use crate::run::Run;
 
@@ -80,6 +81,8 @@ pub struct Arrival {
     pub place: OwnedSemaphorePermit,
     /// What a PROXY header said.
     pub claim: Option<Box<Claim>>,
+    /// What it took to accept it.
+    pub spent: meter::Ticks,
 }
 
 /// What a proxy says of a connection. The flow's remote end is then the client it names.
@@ -217,7 +220,8 @@ fn arrival(
         }
     };
     let leg = Leg::new(socket, listener.clear)?;
-    Ok(Arrival { leg, flow, run: listener.source.run().cloned(), place, claim: None })
+    let run = listener.source.run().cloned();
+    Ok(Arrival { leg, flow, run, place, claim: None, spent: meter::take() })
 }
 
 /// Who connected to a listening address.

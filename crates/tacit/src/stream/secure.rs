@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls_pki_types::UnixTime;
+use tacit_core::meter::Component;
 use tacit_core::policy::{Fixed, TlsCommon};
 use tacit_core::proxy_protocol::{self, Header};
 use tacit_sys::socket::StreamOptions;
 
+use crate::ledger::{Count, meter};
 use crate::live::{LiveAction, LiveRule};
 use crate::tls::{
     Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role, Session,
@@ -157,11 +159,14 @@ pub async fn establish(
     let early = early.map(Vec::from).unwrap_or_default();
     let result = match &rule.action {
         LiveAction::TlsServer(settings) => {
+            meter::switch(Component::Handshake);
             let handshake = Handshake::server(settings);
             Box::pin(serve_tls(around, &connection, accepted, early, handshake)).await
         }
         LiveAction::TlsClient(settings) => {
+            meter::switch(Component::Handshake);
             let handshake = Handshake::client(settings, &wanted_names(connection.record()));
+            meter::switch(Component::Accept);
             Box::pin(reach_tls(around, &connection, accepted, early, handshake)).await
         }
         LiveAction::Permit | LiveAction::Deny => {
@@ -171,9 +176,17 @@ pub async fn establish(
     match result {
         Ok(path) => {
             connection.mark_open();
+            count_handshake(connection.record());
             Ok(Secured { connection, path })
         }
         Err(failure) => Err((connection, failure)),
+    }
+}
+
+fn count_handshake(record: &Record) {
+    if let Some(tls) = record.tls.get() {
+        let resumed = u64::from(tls.agreed.resumed);
+        meter::count(record.account(), [(Count::Handshakes, 1), (Count::Resumed, resumed)]);
     }
 }
 
@@ -200,6 +213,7 @@ async fn serve_tls(
     let common = tls_common(&record.rule);
     let deadline = Instant::now() + common.handshake_timeout;
     let work = async {
+        meter::switch(Component::Handshake);
         let _place = place(around.gates, record, deadline).await?;
         let work = shake(handshake?, &accepted, early, common);
         within(deadline, || stalled(Role::Server, common), work).await
@@ -213,6 +227,7 @@ async fn serve_tls(
     };
     let Established { session, agreed, check, peer } = established;
     let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
+    meter::switch(Component::Accept);
     let clear = dial(around, record, &accepted, true).await?;
     Ok(Path::Sealed(Box::new(SealedPath {
         clear,
@@ -236,6 +251,7 @@ async fn reach_tls(
     let tls = dial(around, record, &accepted, false).await?;
     let deadline = Instant::now() + common.handshake_timeout;
     let work = async {
+        meter::switch(Component::Handshake);
         let _place = place(around.gates, record, deadline).await?;
         let work = shake(handshake?, &tls, Vec::new(), common);
         within(deadline, || stalled(Role::Client, common), work).await

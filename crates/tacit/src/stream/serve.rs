@@ -1,12 +1,16 @@
 //! The life of one connection, in order.
 
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 
 use arc_swap::ArcSwap;
+use tacit_core::meter::Component;
 use tacit_sys::socket;
 
+use crate::ledger::{Account, meter, metered};
 use crate::live::Live;
 use crate::log::Log;
 
@@ -51,30 +55,55 @@ pub fn start(worker: &Rc<Worker>, arrival: Arrival) {
 }
 
 async fn serve_attributed(worker: Rc<Worker>, mut arrival: Arrival) {
-    arrival.attribute().await;
+    metered(Component::Accept, arrival.attribute()).await;
     serve(worker, arrival).await;
 }
 
 async fn serve_proxied(worker: Rc<Worker>, mut arrival: Arrival) {
-    match arrival.read_header().await {
+    match metered(Component::Accept, arrival.read_header()).await {
         Ok(()) => serve(worker, arrival).await,
         Err(reason) => account::unclaimed(&worker.log, &arrival, &reason),
     }
 }
 
 async fn serve(worker: Rc<Worker>, arrival: Arrival) {
-    let live = worker.live.load_full();
-    let admitted = match Connection::open(&live, &worker.table, arrival) {
-        Ok(admitted) => admitted,
-        Err(denied) => return account::denied(&worker.log, &denied),
-    };
-    drop(live);
+    let Some(admitted) = admit(&worker, arrival) else { return };
     let record = Arc::clone(admitted.connection.record());
-    tokio::select! {
-        biased;
-        () = reset_when_closed(&record) => account::closed_by_operator(&worker.log, &record),
-        () = carry(&worker, admitted) => {}
-    }
+    let mut closed = pin!(reset_when_closed(&record));
+    let mut life = pin!(carry(&worker, admitted));
+    let mut component = Component::Accept;
+    // What its life costs is charged to its rule, and to itself.
+    std::future::poll_fn(|cx| {
+        let (polled, ns) = meter::turn(record.account(), &mut component, || {
+            if closed.as_mut().poll(cx).is_ready() {
+                account::closed_by_operator(&worker.log, &record);
+                return Poll::Ready(());
+            }
+            life.as_mut().poll(cx)
+        });
+        record.spend_ns(ns);
+        polled
+    })
+    .await;
+    record.settle();
+}
+
+/// Finds the rule of an arrival, and charges it with what that and accepting cost.
+fn admit(worker: &Worker, arrival: Arrival) -> Option<Admitted> {
+    let accepting = arrival.spent;
+    let opened = Connection::open(&worker.live.load(), &worker.table, arrival);
+    let looking = meter::take();
+    let rule = match &opened {
+        Ok(admitted) => Some(&admitted.connection.record().rule),
+        Err(denied) => denied.refused.rule.as_ref(),
+    };
+    let account = match rule {
+        Some(rule) => rule.account(),
+        None => Account::agent(),
+    };
+    meter::charge(account, Component::Accept, accepting);
+    meter::charge(account, Component::Policy, looking);
+    opened.inspect_err(|denied| account::denied(&worker.log, denied)).ok()
 }
 
 /// Waits for an operator to close the connection; its legs are reset then, not ended.
@@ -94,11 +123,18 @@ async fn carry(worker: &Worker, admitted: Admitted) {
     };
     match secure::establish(around, admitted).await {
         Ok(secured) => {
+            meter::switch(Component::Control);
             account::opened(&worker.log, &secured.connection);
+            meter::switch(Component::Receive);
             let finished = relay::run(&worker.scratch, secured).await;
+            meter::switch(Component::Control);
             account::settle(&worker.log, &finished);
+            meter::switch(Component::Accept);
         }
-        Err((connection, failure)) => account::failed(&worker.log, &connection, &failure),
+        Err((connection, failure)) => {
+            meter::switch(Component::Control);
+            account::failed(&worker.log, &connection, &failure);
+        }
     }
 }
 
@@ -108,9 +144,9 @@ mod tests {
     use crate::stream::secure::SealedPath;
 
     /// The task of a connection: all it needs while it waits, but for the boxes below.
-    const TASK_BYTES_MAX: usize = 1408;
+    const TASK_BYTES_MAX: usize = 1472;
     /// What displays know of a connection.
-    const RECORD_BYTES_MAX: usize = 320;
+    const RECORD_BYTES_MAX: usize = 336;
     /// Both legs and the session on their way into the relay.
     const SEALED_BYTES_MAX: usize = 384;
 

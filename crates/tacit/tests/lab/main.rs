@@ -21,6 +21,7 @@ mod audit;
 mod check;
 mod cli;
 mod client_cert;
+mod costs;
 mod doctor;
 mod drain;
 mod forms;

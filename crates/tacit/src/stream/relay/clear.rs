@@ -5,9 +5,11 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use tacit_core::meter::Component;
 use tacit_core::record::PAYLOAD_BYTES_MAX;
 use tacit_sys::socket;
 
+use crate::ledger::meter;
 use crate::stream::connection::Connection;
 use crate::stream::leg::{Leg, Outgoing};
 use crate::stream::secure::ClearPath;
@@ -80,6 +82,7 @@ impl Future for Pump<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         let pump = self.get_mut();
+        meter::resume(Component::Receive);
         let polled = pump.poll_both(cx);
         pump.held.set(pump.onward.waiting.len() + pump.back.waiting.len());
         if polled.is_pending() {
@@ -171,6 +174,9 @@ impl Copy {
             return Poll::Ready(Ok(()));
         }
         loop {
+            if !self.waiting.is_empty() {
+                meter::switch(Component::Send);
+            }
             if let Err(error) = ready!(self.waiting.poll_flush(to, cx)) {
                 return Poll::Ready(Err(Failure::Write(error)));
             }
@@ -183,7 +189,10 @@ impl Copy {
             let mut buffers = scratch.buffers.borrow_mut();
             let asked = PAYLOAD_BYTES_MAX * scratch.batch_records();
             let bytes = &mut buffers.bytes[..asked];
-            let read = ready!(from.poll_read(cx, asked, |fd| socket::read(fd, &mut *bytes)));
+            let read = ready!(from.poll_read(cx, asked, |fd| {
+                meter::switch(Component::Receive);
+                socket::read(fd, &mut *bytes)
+            }));
             let count = read.map_err(Failure::Read)?;
             if count == 0 && self.hides_reset {
                 // Not an end: a cut stream must not look whole.
@@ -194,6 +203,7 @@ impl Copy {
                 continue;
             }
             count_bytes(count);
+            meter::switch(Component::Send);
             let taken = written(socket::write(to.fd(), &bytes[..count])).map_err(Failure::Write)?;
             if taken < count {
                 self.waiting.tail().extend_from_slice(&bytes[taken..count]);

@@ -6,9 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use tacit_core::meter::Component;
 use tacit_core::record::{PAYLOAD_BYTES_MAX, Protection};
 use tacit_sys::socket;
 
+use crate::ledger::meter;
 use crate::stream::connection::Connection;
 use crate::stream::leg::{Leg, Outgoing};
 use crate::stream::secure::SealedPath;
@@ -81,6 +83,7 @@ impl Future for Pump<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         let pump = self.get_mut();
+        meter::resume(Component::Receive);
         let polled = pump.poll_both(cx);
         pump.held.set(pump.held_bytes());
         if polled.is_pending() {
@@ -181,6 +184,9 @@ impl<'a> Pump<'a> {
             return Poll::Ready(Ok(()));
         }
         loop {
+            if !self.to_tls.is_empty() {
+                meter::switch(Component::Send);
+            }
             if let Err(error) = ready!(self.to_tls.poll_flush(&self.tls, cx)) {
                 self.stop_sealing();
                 return Poll::Ready(Err(Stop::Write { clear: false, error }));
@@ -210,6 +216,7 @@ impl<'a> Pump<'a> {
         let mut buffers = self.scratch.buffers.borrow_mut();
         let asked = records * PAYLOAD_BYTES_MAX;
         let read = ready!(self.clear.poll_read(cx, asked, |fd| {
+            meter::switch(Component::Receive);
             let mut slots = slots(&mut buffers.bytes, protection);
             socket::read_vectored(fd, &mut slots[..records])
         }));
@@ -226,9 +233,11 @@ impl<'a> Pump<'a> {
             Ok(count) => count,
             Err(error) => return Poll::Ready(Err(Stop::Now(End::Broken { clear: true, error }))),
         };
+        meter::switch(Component::Seal);
         self.connection.count_sent(count);
         let sealed = self.session.seal_slots(&mut buffers.bytes, count).map_err(Stop::session)?;
         let bytes = &buffers.bytes[..sealed];
+        meter::switch(Component::Send);
         match written(socket::write(self.tls.fd(), bytes)) {
             Ok(taken) if taken < sealed => self.to_tls.tail().extend_from_slice(&bytes[taken..]),
             Ok(_) => {}
@@ -253,6 +262,9 @@ impl<'a> Pump<'a> {
             return Poll::Ready(Ok(()));
         }
         loop {
+            if !self.to_clear.is_empty() {
+                meter::switch(Component::Send);
+            }
             if let Err(error) = ready!(self.to_clear.poll_flush(&self.clear, cx)) {
                 self.stop_opening();
                 return Poll::Ready(Err(Stop::Write { clear: true, error }));
@@ -292,9 +304,10 @@ impl<'a> Pump<'a> {
             // Exactly whole records, if the peer fills them: nothing is left over to be copied.
             let end = (records * (PAYLOAD_BYTES_MAX + overhead)).max(held + PAYLOAD_BYTES_MAX);
             let asked = end - held;
-            let read = ready!(
-                self.tls.poll_read(cx, asked, |fd| socket::read(fd, &mut buffers.bytes[held..end]))
-            );
+            let read = ready!(self.tls.poll_read(cx, asked, |fd| {
+                meter::switch(Component::Receive);
+                socket::read(fd, &mut buffers.bytes[held..end])
+            }));
             match read {
                 Ok(0) => return Poll::Ready(Err(Stop::Now(End::Truncated))),
                 Ok(count) => (held + count, count == asked),
@@ -317,6 +330,7 @@ impl<'a> Pump<'a> {
     fn take_records(&mut self, buffers: &mut Buffers, total: usize) -> Result<(), Stop> {
         let Buffers { bytes, payloads } = buffers;
         payloads.clear();
+        meter::switch(Component::Open);
         let opened = self.session.open_batch(&mut bytes[..total], payloads);
         let parts: [&[u8]; BATCH_RECORDS_MAX] = std::array::from_fn(|at| {
             payloads.get(at).map_or(&[][..], |range| &bytes[range.clone()])
@@ -324,6 +338,7 @@ impl<'a> Pump<'a> {
         let count = payloads.iter().map(std::ops::Range::len).sum();
         if count > 0 {
             self.connection.count_received(count);
+            meter::switch(Component::Send);
             let parts = &parts[..payloads.len().min(BATCH_RECORDS_MAX)];
             let mut taken = match written(write_parts(&self.clear, parts)) {
                 Ok(taken) => taken,

@@ -45,6 +45,7 @@ use super::report::{Chart, OutputArgs, Report};
 use super::watch::{Done, Unit, Watch};
 use super::{CONNECTIONS_MAX, WorkloadError, at_once, bytes, count};
 use crate::agent::{Materials, build_rules};
+use crate::ledger::meter::Ticks;
 use crate::live::Live;
 use crate::stream::connection::{Connection, Record, Table};
 use crate::stream::intercept::Arrival;
@@ -197,7 +198,7 @@ impl<'a> Bench<'a> {
             at_unix_s: 0,
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|error| wrong(&error))?;
-        let arrival = Arrival { leg, flow, run: None, place, claim: None };
+        let arrival = Arrival { leg, flow, run: None, place, claim: None, spent: Ticks::default() };
         let admitted = Connection::open(&self.live, &self.table, arrival);
         let admitted = admitted.map_err(|_| wrong(&"its policy denies"))?;
         let id = admitted.connection.record().id;

@@ -1,5 +1,7 @@
 //! Displays as tables: columns that do not move, one line an entry.
 
+pub mod costs;
+
 use serde_json::Value;
 
 use super::Display;
@@ -13,6 +15,7 @@ pub fn render(what: Display, value: &Value) -> String {
         Display::Runs => runs(value),
         Display::Identities => identities(value),
         Display::Limits => limits(value),
+        Display::Costs => costs::render(value, costs::By::Rule),
     }
 }
 
@@ -156,7 +159,13 @@ fn table(entries: &Value, columns: &[Column]) -> String {
     for entry in entries {
         rows.push(columns.iter().map(|(_, cell)| cell(entry)).collect());
     }
-    let widths: Vec<usize> = (0..columns.len())
+    lay_out(&rows)
+}
+
+/// Rows, the first of them headings, as lines.
+fn lay_out(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let widths: Vec<usize> = (0..columns)
         .map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0))
         .collect();
     let mut out = String::new();

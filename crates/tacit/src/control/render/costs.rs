@@ -1,0 +1,231 @@
+//! The ledger as tables: by rule, component, program or connection.
+
+use serde_json::Value;
+use tacit_core::meter::Component;
+
+use super::{Column, lay_out, table, text};
+use crate::ledger::costs::{Costs, Kind, Places, RuleCosts, RunCosts, percent};
+
+/// What a row of `tacit show costs` is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum By {
+    /// A rule; the agent itself is one row more.
+    #[default]
+    Rule,
+    /// What was done.
+    Component,
+    /// A run: its program beside what the agent did for it.
+    Program,
+    /// An open connection.
+    Connection,
+}
+
+/// The ledger as text. `value` is the display of costs, or of connections where the rows are those.
+#[must_use]
+pub fn render(value: &Value, by: By) -> String {
+    if by == By::Connection {
+        return connections(value);
+    }
+    match serde_json::from_value::<Costs>(value.clone()) {
+        Ok(costs) => render_costs(&costs, by),
+        Err(error) => format!("this agent's costs cannot be read: {error}\n"),
+    }
+}
+
+fn render_costs(costs: &Costs, by: By) -> String {
+    let rows = match by {
+        By::Rule | By::Connection => rules(costs),
+        By::Component => components(costs),
+        By::Program => runs(costs),
+    };
+    format!("{}{}", lay_out(&rows), sums(costs))
+}
+
+fn rules(costs: &Costs) -> Vec<Vec<String>> {
+    let mut rows = vec![headings(&[
+        "RULE",
+        "CONN",
+        "HANDSH",
+        "MSGS",
+        "MB",
+        "CPU-MS",
+        "SHARE%",
+        "US/CONN",
+        "US/MSG",
+        "US/MB",
+        "GENERAL%",
+        "ENGINE%",
+        "ELIGIBLE%",
+    ])];
+    for rule in &costs.rules {
+        let of_one_cpu = |us: f64| figure(percent(us, costs.interval_s * 1e6));
+        let places = rule.places_us();
+        rows.push(vec![
+            name(rule),
+            rule.connections.to_string(),
+            rule.handshakes.to_string(),
+            (rule.messages_sent + rule.messages_received).to_string(),
+            figure((rule.bytes_sent + rule.bytes_received) as f64 / 1e6),
+            figure(rule.total_us() / 1000.0),
+            figure(percent(rule.total_us(), costs.agent_cpu_us)),
+            perhaps(rule.cpu_us_per_connection),
+            perhaps(rule.cpu_us_per_message),
+            perhaps(rule.cpu_us_per_mb),
+            of_one_cpu(places.general),
+            of_one_cpu(places.engine),
+            of_one_cpu(places.eligible),
+        ]);
+    }
+    rows
+}
+
+fn components(costs: &Costs) -> Vec<Vec<String>> {
+    let headings_of = ["COMPONENT", "CPU-MS", "SHARE%", "GENERAL-MS", "ENGINE-MS", "ELIGIBLE-MS"];
+    let mut rows = vec![headings(&headings_of)];
+    for component in Component::ALL {
+        let cells = costs.rules.iter().filter_map(|rule| rule.cpu_us.get(&component));
+        let sum = cells.fold(Places::default(), |sum, cell| sum.zip(cell, |a, b| a + b));
+        rows.push(vec![
+            component.word().to_owned(),
+            figure(sum.sum() / 1000.0),
+            figure(percent(sum.sum(), costs.agent_cpu_us)),
+            figure(sum.general / 1000.0),
+            figure(sum.engine / 1000.0),
+            figure(sum.eligible / 1000.0),
+        ]);
+    }
+    rows.push(vec![
+        "(uncaptured)".into(),
+        figure(costs.uncaptured_cpu_us / 1000.0),
+        figure(costs.uncaptured_percent),
+        "-".into(),
+        "-".into(),
+        "-".into(),
+    ]);
+    rows
+}
+
+fn runs(costs: &Costs) -> Vec<Vec<String>> {
+    let headings_of = [
+        "RUN",
+        "PROGRAM",
+        "USER",
+        "PROGRAM-MS",
+        "AGENT-MS",
+        "AGENT/PROGRAM%",
+        "CONN",
+        "MSGS",
+        "MB",
+    ];
+    let mut rows = vec![headings(&headings_of)];
+    for run in &costs.runs {
+        let RunCosts { id, name, user, program_cpu_us: program, agent_cpu_us: agent, .. } = run;
+        let share = program.filter(|us| *us > 0.0).map(|us| percent(*agent, us));
+        rows.push(vec![
+            id.to_string(),
+            name.clone(),
+            user.clone(),
+            perhaps(program.map(|us| us / 1000.0)),
+            figure(agent / 1000.0),
+            perhaps(share),
+            run.connections.to_string(),
+            (run.messages_sent + run.messages_received).to_string(),
+            figure((run.bytes_sent + run.bytes_received) as f64 / 1e6),
+        ]);
+    }
+    rows
+}
+
+fn connections(value: &Value) -> String {
+    const COLUMNS: [Column; 9] = [
+        ("ID", |c| text(&c["id"])),
+        ("RULE", |c| text(&c["rule"])),
+        ("RUN", |c| text(&c["run"]["name"])),
+        ("PROGRAM", super::program),
+        ("AGE", |c| format!("{}s", text(&c["age-s"]))),
+        ("MSGS", |c| messages(c).to_string()),
+        ("MB", |c| figure(megabytes(c))),
+        ("CPU-MS", |c| figure(cpu_us(c) / 1000.0)),
+        ("US/MSG", |c| perhaps((messages(c) > 0).then(|| cpu_us(c) / messages(c) as f64))),
+    ];
+    table(value, &COLUMNS)
+}
+
+fn cpu_us(connection: &Value) -> f64 {
+    connection["cpu-us"].as_f64().unwrap_or(0.0)
+}
+
+fn messages(connection: &Value) -> u64 {
+    let of = |key: &str| connection[key].as_u64().unwrap_or(0);
+    of("messages-in") + of("messages-out")
+}
+
+fn megabytes(connection: &Value) -> f64 {
+    let of = |key: &str| connection[key].as_u64().unwrap_or(0);
+    (of("bytes-in") + of("bytes-out")) as f64 / 1e6
+}
+
+/// What the rows do not say.
+fn sums(costs: &Costs) -> String {
+    let Costs { interval_s, cpus, agent_cpu_us, accounting, percent_of_one_cpu: of_one, .. } =
+        costs;
+    format!(
+        "agent: {} ms of CPU in {} s on {cpus} CPUs; in percent of one CPU: general {}, engine {}, \
+         eligible for an engine but on a general CPU {}\n\
+         uncaptured: {} ms ({} %); accounting: {} stamps of {} ns and {} clock reads of {} ns, \
+         {} % of the agent's CPU\n",
+        figure(agent_cpu_us / 1000.0),
+        figure(*interval_s),
+        figure(of_one.general),
+        figure(of_one.engine),
+        figure(of_one.eligible),
+        figure(costs.uncaptured_cpu_us / 1000.0),
+        figure(costs.uncaptured_percent),
+        accounting.stamps,
+        figure(accounting.stamp_ns),
+        accounting.clock_reads,
+        figure(accounting.clock_read_ns),
+        figure(accounting.percent),
+    )
+}
+
+fn name(rule: &RuleCosts) -> String {
+    match (&rule.rule, rule.kind) {
+        (Some(name), _) => name.clone(),
+        (None, Kind::Removed) => "(removed rules)".into(),
+        (None, _) => "(agent itself)".into(),
+    }
+}
+
+fn headings(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn perhaps(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), figure)
+}
+
+/// Three digits where there are fewer before the point, and no more.
+fn figure(value: f64) -> String {
+    let size = value.abs();
+    if size == 0.0 {
+        "0".into()
+    } else if size < 9.995 {
+        format!("{value:.2}")
+    } else if size < 99.95 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits() {
+        let shown = [0.0, 0.004, 1.2345, 12.345, 99.96, 1234.5].map(figure);
+        assert_eq!(shown, ["0", "0.00", "1.23", "12.3", "100", "1234"]);
+    }
+}

@@ -1,0 +1,303 @@
+//! Accounts: what each rule has cost and carried, where every thread adds and displays read.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use tacit_core::meter::{Cells, Component, Place};
+
+/// What is counted beside CPU time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Count {
+    /// Connections and flows that were opened.
+    Connections,
+    /// Handshakes that were completed.
+    Handshakes,
+    /// Those of them that resumed a session.
+    Resumed,
+    /// Uninterrupted runs of bytes from the side that was accepted.
+    MessagesSent,
+    /// And to it.
+    MessagesReceived,
+    /// Payload bytes from the side that was accepted.
+    BytesSent,
+    /// And to it.
+    BytesReceived,
+}
+
+impl Count {
+    /// How many there are.
+    pub const COUNT: usize = 7;
+}
+
+/// Counts, by [`Count`].
+pub type Counts = [u64; Count::COUNT];
+
+/// Nanoseconds of CPU time, by component and place.
+pub type Spent = [[u64; Place::ALL.len()]; Component::ALL.len()];
+
+/// Whose account it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The agent itself: what no rule has caused.
+    Agent,
+    /// Rules that nobody holds any more, all together.
+    Removed,
+    /// A rule, by its name.
+    Rule(String),
+}
+
+/// What an account holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// CPU time.
+    pub spent: Spent,
+    /// The rest.
+    pub counts: Counts,
+}
+
+impl Totals {
+    /// Adds another account's.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in
+            self.spent.as_flattened_mut().iter_mut().zip(other.spent.as_flattened())
+        {
+            *mine += theirs;
+        }
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+    }
+}
+
+/// One rule's account. Threads keep what they spend to themselves and add it once a window.
+pub struct Account {
+    owner: Owner,
+    /// Where each thread keeps what it has not added yet.
+    slot: usize,
+    /// The rule's whole relay is for engines.
+    relay_is_eligible: AtomicBool,
+    spent: [[AtomicU64; Place::ALL.len()]; Component::ALL.len()],
+    counts: [AtomicU64; Count::COUNT],
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Account").field("owner", &self.owner).field("slot", &self.slot).finish()
+    }
+}
+
+/// All accounts that somebody holds, by slot; and what those held that nobody does.
+#[derive(Default)]
+struct Registry {
+    accounts: Vec<Weak<Account>>,
+    free: Vec<usize>,
+    removed: Totals,
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    accounts: Vec::new(),
+    free: Vec::new(),
+    removed: Totals {
+        spent: [[0; Place::ALL.len()]; Component::ALL.len()],
+        counts: [0; Count::COUNT],
+    },
+});
+
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Account {
+    /// Opens an account for a rule. Its slot is used again when the last who holds it is gone.
+    #[must_use]
+    pub fn open(rule: &str) -> Arc<Self> {
+        Self::of(Owner::Rule(rule.to_owned()))
+    }
+
+    /// The agent's own.
+    #[must_use]
+    pub fn agent() -> &'static Arc<Self> {
+        static AGENT: OnceLock<Arc<Account>> = OnceLock::new();
+        AGENT.get_or_init(|| Self::of(Owner::Agent))
+    }
+
+    fn of(owner: Owner) -> Arc<Self> {
+        let mut registry = registry();
+        let slot = registry.free.pop().unwrap_or(registry.accounts.len());
+        let account = Arc::new(Self {
+            owner,
+            slot,
+            relay_is_eligible: AtomicBool::new(false),
+            spent: Default::default(),
+            counts: Default::default(),
+        });
+        if slot == registry.accounts.len() {
+            registry.accounts.push(Weak::new());
+        }
+        registry.accounts[slot] = Arc::downgrade(&account);
+        account
+    }
+
+    /// Every account with what it holds now, the agent's first, then rules by name, then what
+    /// rules held that are gone.
+    #[must_use]
+    pub fn all() -> Vec<(Owner, Totals)> {
+        // It is listed even where it has nothing yet.
+        let _agent = Self::agent();
+        let registry = registry();
+        let held = registry.accounts.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        let removed = registry.removed;
+        // Whoever drops the last of one meanwhile needs the registry.
+        drop(registry);
+        let mut all: Vec<_> =
+            held.iter().map(|account| (account.owner.clone(), account.totals())).collect();
+        all.sort_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
+        if removed != Totals::default() {
+            all.push((Owner::Removed, removed));
+        }
+        all
+    }
+
+    /// Says whether the rule's whole relay is for engines.
+    pub fn set_relay_eligible(&self, eligible: bool) {
+        self.relay_is_eligible.store(eligible, Ordering::Relaxed);
+    }
+
+    pub(super) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// What it holds now.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let load = |it: &AtomicU64| it.load(Ordering::Relaxed);
+        Totals {
+            spent: std::array::from_fn(|component| {
+                std::array::from_fn(|place| load(&self.spent[component][place]))
+            }),
+            counts: std::array::from_fn(|at| load(&self.counts[at])),
+        }
+    }
+
+    /// Adds what a thread spent and counted in a window.
+    pub(super) fn add(&self, spent: &Cells, counts: &Counts, on_engine: bool) {
+        for component in Component::ALL {
+            let ns = spent[component as usize];
+            if ns > 0 {
+                let place = self.place(component, on_engine);
+                self.spent[component as usize][place as usize].fetch_add(ns, Ordering::Relaxed);
+            }
+        }
+        for (mine, count) in self.counts.iter().zip(counts) {
+            if *count > 0 {
+                mine.fetch_add(*count, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// An engine takes whole handshakes, and whole relays where a rule says so.
+    fn place(&self, component: Component, on_engine: bool) -> Place {
+        let whole = || self.relay_is_eligible.load(Ordering::Relaxed);
+        if on_engine {
+            Place::Engine
+        } else if component == Component::Handshake || whole() {
+            Place::Eligible
+        } else {
+            Place::General
+        }
+    }
+}
+
+fn order(owner: &Owner) -> (u8, &str) {
+    match owner {
+        Owner::Agent => (0, ""),
+        Owner::Rule(name) => (1, name),
+        Owner::Removed => (2, ""),
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let totals = self.totals();
+        let mut registry = registry();
+        registry.removed.add(&totals);
+        registry.free.push(self.slot);
+    }
+}
+
+/// How often threads stamped and read their CPU clocks: what the accounting itself does.
+#[derive(Debug, Default)]
+pub struct Effort {
+    stamps: AtomicU64,
+    clock_reads: AtomicUsize,
+}
+
+impl Effort {
+    /// That of all threads.
+    #[must_use]
+    pub fn all() -> &'static Self {
+        static EFFORT: Effort =
+            Effort { stamps: AtomicU64::new(0), clock_reads: AtomicUsize::new(0) };
+        &EFFORT
+    }
+
+    pub(super) fn add(&self, stamps: u64) {
+        self.stamps.fetch_add(stamps, Ordering::Relaxed);
+        self.clock_reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Stamps so far.
+    #[must_use]
+    pub fn stamps(&self) -> u64 {
+        self.stamps.load(Ordering::Relaxed)
+    }
+
+    /// Reads of a CPU clock so far.
+    #[must_use]
+    pub fn clock_reads(&self) -> u64 {
+        self.clock_reads.load(Ordering::Relaxed) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(name: &str) -> Option<Totals> {
+        let wanted = Owner::Rule(name.to_owned());
+        Account::all().into_iter().find(|(owner, _)| *owner == wanted).map(|(_, totals)| totals)
+    }
+
+    #[test]
+    fn what_a_removed_rule_cost_is_not_forgotten() {
+        let removed = || {
+            let all = Account::all().into_iter();
+            let removed = all.filter(|(owner, _)| *owner == Owner::Removed);
+            removed.map(|(_, totals)| totals.spent[Component::Open as usize][0]).sum::<u64>()
+        };
+        let before = removed();
+        let account = Account::open("to-be-removed");
+        let mut cells = Cells::default();
+        cells[Component::Open as usize] = 77;
+        account.add(&cells, &Counts::default(), false);
+        assert_eq!(find("to-be-removed").unwrap().spent[Component::Open as usize], [77, 0, 0]);
+        drop(account);
+        assert_eq!(find("to-be-removed"), None);
+        assert!(removed() >= before + 77);
+    }
+
+    #[test]
+    fn handshakes_are_for_engines_and_relays_where_the_rule_says_so() {
+        let account = Account::open("eligible");
+        let ones = [1; Component::ALL.len()];
+        account.add(&ones, &Counts::default(), false);
+        account.set_relay_eligible(true);
+        account.add(&ones, &Counts::default(), false);
+        account.add(&ones, &Counts::default(), true);
+        let spent = account.totals().spent;
+        assert_eq!(spent[Component::Handshake as usize], [0, 1, 2]);
+        assert_eq!(spent[Component::Send as usize], [1, 1, 1]);
+    }
+}

@@ -1,0 +1,399 @@
+//! The ledger as displays, metrics and projections read it: everything since the agent started,
+//! or between two such readings.
+//!
+//! Times are microseconds of CPU, bytes are payload, MB are 10^6 bytes. A message is an
+//! uninterrupted run of bytes in one direction of a connection.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use tacit_core::meter::{Component, Place};
+use tacit_sys::cpu;
+
+use super::account::{Account, Count, Counts, Effort, Owner, Spent, Totals};
+use super::meter;
+use crate::log::Rfc3339;
+
+/// What the agent has cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Costs {
+    /// Since when.
+    pub since: String,
+    /// How long that is.
+    pub interval_s: f64,
+    /// CPUs that the machine has.
+    pub cpus: usize,
+    /// What the kernel's clock of the process counted.
+    pub agent_cpu_us: f64,
+    /// What stands in cells.
+    pub captured_cpu_us: f64,
+    /// What does not: threads of libraries, and windows that are open.
+    pub uncaptured_cpu_us: f64,
+    /// That in percent of all.
+    pub uncaptured_percent: f64,
+    /// What the accounting itself cost.
+    pub accounting: Accounting,
+    /// CPU time in percent of one CPU's.
+    pub percent_of_one_cpu: Places,
+    /// By rule; the agent itself and rules that are gone among them.
+    pub rules: Vec<RuleCosts>,
+    /// By run.
+    #[serde(default)]
+    pub runs: Vec<RunCosts>,
+}
+
+/// What the accounting itself cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Accounting {
+    /// What a stamp costs, as measured now.
+    pub stamp_ns: f64,
+    /// What a read of a thread's CPU clock costs, as measured now.
+    pub clock_read_ns: f64,
+    /// Stamps in the interval.
+    pub stamps: u64,
+    /// Reads in the interval.
+    pub clock_reads: u64,
+    /// Both together.
+    pub cpu_us: f64,
+    /// That in percent of the agent's CPU time.
+    pub percent: f64,
+}
+
+/// A figure by place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Places {
+    /// On general CPUs, what no engine could have done.
+    pub general: f64,
+    /// On engines.
+    pub engine: f64,
+    /// On general CPUs, what an engine could have done.
+    pub eligible: f64,
+}
+
+impl Places {
+    /// All places together.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        self.general + self.engine + self.eligible
+    }
+
+    /// Each made by `with` of the two.
+    #[must_use]
+    pub fn zip(&self, other: &Self, with: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            general: with(self.general, other.general),
+            engine: with(self.engine, other.engine),
+            eligible: with(self.eligible, other.eligible),
+        }
+    }
+}
+
+/// Whose row it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The agent itself: what no rule has caused.
+    Agent,
+    /// A rule.
+    Rule,
+    /// Rules that are gone, all together.
+    Removed,
+}
+
+/// What a rule has cost and carried.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RuleCosts {
+    /// Its name; `None` for rows of another kind.
+    pub rule: Option<String>,
+    /// Whose row it is.
+    pub kind: Kind,
+    /// Connections opened, flows of datagrams included.
+    pub connections: u64,
+    /// Handshakes completed.
+    pub handshakes: u64,
+    /// Those of them that resumed a session.
+    pub resumed: u64,
+    /// Connections that failed before they carried a byte.
+    pub failures: u64,
+    /// Messages from the side that was accepted.
+    pub messages_sent: u64,
+    /// And to it.
+    pub messages_received: u64,
+    /// Bytes from the side that was accepted.
+    pub bytes_sent: u64,
+    /// And to it.
+    pub bytes_received: u64,
+    /// By component and place.
+    pub cpu_us: BTreeMap<Component, Places>,
+    /// All of it for each connection opened.
+    pub cpu_us_per_connection: Option<f64>,
+    /// What carrying bytes cost (receive, seal, open, send) for each message.
+    pub cpu_us_per_message: Option<f64>,
+    /// The same for each MB.
+    pub cpu_us_per_mb: Option<f64>,
+}
+
+/// What a run has cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RunCosts {
+    /// Its number.
+    pub id: u64,
+    /// What its launcher called it.
+    pub name: String,
+    /// Whose it is.
+    pub user: String,
+    /// CPU time of the program and its children; what the kernel did for them is in there.
+    pub program_cpu_us: Option<f64>,
+    /// CPU time of the agent for its connections.
+    pub agent_cpu_us: f64,
+    /// Connections opened.
+    pub connections: u64,
+    /// Messages of the program.
+    pub messages_sent: u64,
+    /// And to it.
+    pub messages_received: u64,
+    /// Bytes from the program.
+    pub bytes_sent: u64,
+    /// And to it.
+    pub bytes_received: u64,
+}
+
+/// What is carrying bytes.
+pub const CARRYING: [Component; 4] =
+    [Component::Receive, Component::Seal, Component::Open, Component::Send];
+
+impl Costs {
+    /// Everything since the agent started; `failures` says how many connections of a rule failed,
+    /// nothing of a rule that is gone.
+    #[must_use]
+    pub fn read(
+        since: SystemTime,
+        failures: impl Fn(&str) -> Option<u64>,
+        runs: Vec<RunCosts>,
+    ) -> Self {
+        let interval = SystemTime::now().duration_since(since).unwrap_or(Duration::ZERO);
+        // Accounts first: what is spent meanwhile must not be missing from the clock.
+        let accounts = Account::all();
+        let agent_cpu_us = us(cpu::own_process_ns());
+        let rules = rows(&accounts, failures);
+        let effort = Effort::all();
+        let (stamp_ns, clock_read_ns) = meter::measure_effort();
+        let accounting = Accounting {
+            stamp_ns,
+            clock_read_ns,
+            stamps: effort.stamps(),
+            clock_reads: effort.clock_reads(),
+            cpu_us: 0.0,
+            percent: 0.0,
+        };
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            since: Rfc3339(since).to_string(),
+            interval_s: interval.as_secs_f64(),
+            cpus,
+            agent_cpu_us,
+            captured_cpu_us: 0.0,
+            uncaptured_cpu_us: 0.0,
+            uncaptured_percent: 0.0,
+            accounting,
+            percent_of_one_cpu: Places::default(),
+            rules,
+            runs,
+        }
+        .with_sums()
+    }
+
+    /// What came between an earlier reading of the same agent and this one.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let is_same = |a: &RuleCosts, b: &RuleCosts| a.kind == b.kind && a.rule == b.rule;
+        let rules = self.rules.iter().map(|mine| {
+            let has_gone = |before: &RuleCosts| {
+                let still_there = self.rules.iter().any(|now| is_same(now, before));
+                mine.kind == Kind::Removed && !still_there
+            };
+            // What a rule had cost that has gone since is in the sum of the removed now.
+            let before = earlier.rules.iter().filter(|it| is_same(it, mine) || has_gone(it));
+            before.fold(mine.clone(), |left, before| left.since(before))
+        });
+        let runs = self.runs.iter().map(|mine| {
+            let before = earlier.runs.iter().find(|it| it.id == mine.id);
+            before.map_or_else(|| mine.clone(), |before| mine.since(before))
+        });
+        let mut accounting = self.accounting;
+        accounting.stamps -= earlier.accounting.stamps.min(accounting.stamps);
+        accounting.clock_reads -= earlier.accounting.clock_reads.min(accounting.clock_reads);
+        Self {
+            interval_s: self.interval_s - earlier.interval_s,
+            agent_cpu_us: self.agent_cpu_us - earlier.agent_cpu_us,
+            accounting,
+            rules: rules.collect(),
+            runs: runs.collect(),
+            ..self.clone()
+        }
+        .with_sums()
+    }
+
+    /// Makes every figure that follows from others.
+    fn with_sums(mut self) -> Self {
+        let mut places = Places::default();
+        for row in &mut self.rules {
+            row.set_rates();
+            for cell in row.cpu_us.values() {
+                places = places.zip(cell, |a, b| a + b);
+            }
+        }
+        self.captured_cpu_us = places.sum();
+        // A window that closed between the two readings may show as less than nothing.
+        self.uncaptured_cpu_us = (self.agent_cpu_us - self.captured_cpu_us).max(0.0);
+        self.uncaptured_percent = percent(self.uncaptured_cpu_us, self.agent_cpu_us);
+        let Accounting { stamp_ns, clock_read_ns, stamps, clock_reads, .. } = self.accounting;
+        self.accounting.cpu_us =
+            (stamps as f64 * stamp_ns + clock_reads as f64 * clock_read_ns) / 1000.0;
+        self.accounting.percent = percent(self.accounting.cpu_us, self.agent_cpu_us);
+        let one_cpu_us = self.interval_s * 1e6;
+        self.percent_of_one_cpu = places.zip(&places, |us, _| percent(us, one_cpu_us));
+        self
+    }
+}
+
+impl RuleCosts {
+    /// CPU time of all cells.
+    #[must_use]
+    pub fn total_us(&self) -> f64 {
+        self.cpu_us.values().map(Places::sum).sum()
+    }
+
+    /// CPU time of one component, all places together.
+    #[must_use]
+    pub fn component_us(&self, component: Component) -> f64 {
+        self.cpu_us.get(&component).map_or(0.0, Places::sum)
+    }
+
+    /// CPU time by place, all components together.
+    #[must_use]
+    pub fn places_us(&self) -> Places {
+        self.cpu_us.values().fold(Places::default(), |sum, cell| sum.zip(cell, |a, b| a + b))
+    }
+
+    /// CPU time of carrying bytes.
+    #[must_use]
+    pub fn carrying_us(&self) -> f64 {
+        CARRYING.iter().map(|component| self.component_us(*component)).sum()
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        let mut cpu_us = self.cpu_us.clone();
+        for (component, cell) in &mut cpu_us {
+            if let Some(before) = before.cpu_us.get(component) {
+                *cell = cell.zip(before, |now, then| now - then);
+            }
+        }
+        Self {
+            connections: self.connections.saturating_sub(before.connections),
+            handshakes: self.handshakes.saturating_sub(before.handshakes),
+            resumed: self.resumed.saturating_sub(before.resumed),
+            failures: self.failures.saturating_sub(before.failures),
+            messages_sent: self.messages_sent.saturating_sub(before.messages_sent),
+            messages_received: self.messages_received.saturating_sub(before.messages_received),
+            bytes_sent: self.bytes_sent.saturating_sub(before.bytes_sent),
+            bytes_received: self.bytes_received.saturating_sub(before.bytes_received),
+            cpu_us,
+            ..self.clone()
+        }
+    }
+
+    fn set_rates(&mut self) {
+        let each = |us: f64, of: f64| (of > 0.0).then(|| us / of);
+        let carrying = self.carrying_us();
+        let messages = self.messages_sent + self.messages_received;
+        let megabytes = (self.bytes_sent + self.bytes_received) as f64 / 1e6;
+        self.cpu_us_per_connection = each(self.total_us(), self.connections as f64);
+        self.cpu_us_per_message = each(carrying, messages as f64);
+        self.cpu_us_per_mb = each(carrying, megabytes);
+    }
+}
+
+impl RunCosts {
+    fn since(&self, before: &Self) -> Self {
+        let program = self.program_cpu_us.zip(before.program_cpu_us);
+        Self {
+            program_cpu_us: program.map(|(now, then)| (now - then).max(0.0)),
+            agent_cpu_us: self.agent_cpu_us - before.agent_cpu_us,
+            connections: self.connections.saturating_sub(before.connections),
+            messages_sent: self.messages_sent.saturating_sub(before.messages_sent),
+            messages_received: self.messages_received.saturating_sub(before.messages_received),
+            bytes_sent: self.bytes_sent.saturating_sub(before.bytes_sent),
+            bytes_received: self.bytes_received.saturating_sub(before.bytes_received),
+            ..self.clone()
+        }
+    }
+}
+
+/// A row for each account, one for all whose rules are gone: their last connections may be open.
+fn rows(accounts: &[(Owner, Totals)], failures: impl Fn(&str) -> Option<u64>) -> Vec<RuleCosts> {
+    let mut rows = Vec::with_capacity(accounts.len());
+    let mut removed = Totals::default();
+    for (owner, totals) in accounts {
+        match owner {
+            Owner::Agent => rows.push(row(Kind::Agent, None, totals, 0)),
+            Owner::Removed => removed.add(totals),
+            Owner::Rule(name) => match failures(name) {
+                Some(failures) => rows.push(row(Kind::Rule, Some(name), totals, failures)),
+                None => removed.add(totals),
+            },
+        }
+    }
+    if removed != Totals::default() {
+        rows.push(row(Kind::Removed, None, &removed, 0));
+    }
+    rows
+}
+
+fn row(kind: Kind, name: Option<&str>, totals: &Totals, failures: u64) -> RuleCosts {
+    let of = |counts: &Counts, which: Count| counts[which as usize];
+    let counts = &totals.counts;
+    RuleCosts {
+        kind,
+        failures,
+        rule: name.map(str::to_owned),
+        connections: of(counts, Count::Connections),
+        handshakes: of(counts, Count::Handshakes),
+        resumed: of(counts, Count::Resumed),
+        messages_sent: of(counts, Count::MessagesSent),
+        messages_received: of(counts, Count::MessagesReceived),
+        bytes_sent: of(counts, Count::BytesSent),
+        bytes_received: of(counts, Count::BytesReceived),
+        cpu_us: cells(&totals.spent),
+        cpu_us_per_connection: None,
+        cpu_us_per_message: None,
+        cpu_us_per_mb: None,
+    }
+}
+
+fn cells(spent: &Spent) -> BTreeMap<Component, Places> {
+    let cell = |component: Component| {
+        let at = |place: Place| us(spent[component as usize][place as usize]);
+        Places {
+            general: at(Place::General),
+            engine: at(Place::Engine),
+            eligible: at(Place::Eligible),
+        }
+    };
+    Component::ALL.into_iter().map(|component| (component, cell(component))).collect()
+}
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
+/// `part` in percent of `whole`; nothing of nothing is nothing.
+#[must_use]
+pub fn percent(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole * 100.0 } else { 0.0 }
+}

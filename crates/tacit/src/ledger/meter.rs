@@ -1,0 +1,378 @@
+//! The meter of a thread: which account and component its time goes to just now.
+//!
+//! ```text
+//!   wakes ─ turn(account) ─ switch(Seal) ─ switch(Send) ─ end of turn ─ ... ─ waits
+//! ```
+//!
+//! A stamp costs about 10 ns, and there are four for each message that a relay passes on: waking,
+//! two between reading, crypto and writing, and the end of the turn. What passes between two turns
+//! is charged to the second: it is the price of getting there. A thread that is not metered
+//! ([`start`] was never called on it, or accounting is off) pays a comparison.
+//!
+//! Everything is the thread's own until a window closes, which is when [`WINDOW_NS`] of work or
+//! [`WINDOW_WALL_NS`] have passed, or somebody asks; then accounts get their share, and others can
+//! see it.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tacit_core::meter::{Cells, Component, Window, whole};
+use tacit_sys::cpu;
+
+use super::account::{Account, Count, Counts, Effort};
+
+/// Work after which a window is closed: a read of the CPU clock, half a microsecond, is then less
+/// than a thousandth of it.
+pub const WINDOW_NS: u64 = 1_000_000;
+/// Time after which it is closed even if there was little work, so that displays are not behind.
+pub const WINDOW_WALL_NS: u64 = 50_000_000;
+
+/// Time that has been stamped and belongs to nobody yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticks(u64);
+
+thread_local! {
+    static METER: Meter = Meter::new();
+}
+
+/// Whether threads that start from now on are metered.
+static OFF: AtomicBool = AtomicBool::new(false);
+
+/// Turns accounting off for threads that start from now on.
+pub fn disable() {
+    OFF.store(true, Ordering::Relaxed);
+}
+
+/// Meters the calling thread from here on; `on_engine` is where its work is done.
+pub fn start(on_engine: bool) {
+    if !OFF.load(Ordering::Relaxed) {
+        METER.with(|meter| meter.start(on_engine));
+    }
+}
+
+/// The thread is about to wait.
+pub fn waits() {
+    METER.with(Meter::waits);
+}
+
+/// It has waited.
+pub fn wakes() {
+    METER.with(Meter::wakes);
+}
+
+/// Closes the window now: somebody is about to read the accounts.
+pub fn publish() {
+    METER.with(|meter| {
+        if meter.is_on.get() {
+            meter.stamp();
+            meter.close();
+            meter.rest();
+        }
+    });
+}
+
+/// Does `work` on an account, beginning with a component; leaves there the one that it ended with,
+/// and says how many nanoseconds it took, as far as the last window tells.
+pub fn turn<T>(
+    account: &Arc<Account>,
+    component: &mut Component,
+    work: impl FnOnce() -> T,
+) -> (T, u64) {
+    METER.with(|meter| meter.begin(account, *component));
+    let done = work();
+    METER.with(|meter| {
+        let (ended, ns) = meter.end(*component);
+        *component = ended;
+        (done, ns)
+    })
+}
+
+/// From here on it is that component, of the same account.
+pub fn switch(component: Component) {
+    METER.with(|meter| meter.switch(component));
+}
+
+/// From here on, and from the last stamp on, it is that component: a turn goes on where it began.
+pub fn resume(component: Component) {
+    METER.with(|meter| meter.component.set(component));
+}
+
+/// What has passed since the last stamp, for an account that is not known yet.
+#[must_use]
+pub fn take() -> Ticks {
+    METER.with(Meter::take)
+}
+
+/// Charges what was taken.
+pub fn charge(account: &Arc<Account>, component: Component, ticks: Ticks) {
+    METER.with(|meter| meter.charge(account, component, ticks.0));
+}
+
+/// Counts something.
+pub fn count<const N: usize>(account: &Arc<Account>, counted: [(Count, u64); N]) {
+    METER.with(|meter| {
+        if meter.is_on.get() {
+            meter.with_slot(account, |slot| {
+                for (what, many) in counted {
+                    slot.counts[what as usize] += many;
+                }
+            });
+        }
+    });
+}
+
+/// What a stamp costs here, and a read of the thread's CPU clock, in nanoseconds.
+#[must_use]
+pub fn measure_effort() -> (f64, f64) {
+    const STAMPS: u32 = 10_000;
+    const READS: u32 = 200;
+    let meter = Meter::new();
+    meter.start(false);
+    let begin = cpu::monotonic_ns();
+    for _ in 0..STAMPS / 2 {
+        meter.switch(Component::Receive);
+        meter.switch(Component::Control);
+    }
+    let stamped = cpu::monotonic_ns();
+    for _ in 0..READS {
+        std::hint::black_box(cpu::thread_ns());
+    }
+    let read = cpu::monotonic_ns();
+    let each = |ns: u64, times: u32| ns as f64 / f64::from(times);
+    (each(stamped - begin, STAMPS), each(read - stamped, READS))
+}
+
+/// What one thread has spent on one account and not added to it yet.
+#[derive(Default)]
+struct Slot {
+    /// There while something is.
+    account: Option<Arc<Account>>,
+    ticks: Cells,
+    counts: Counts,
+}
+
+struct Meter {
+    is_on: Cell<bool>,
+    on_engine: Cell<bool>,
+    /// The last stamp.
+    last: Cell<u64>,
+    /// Where the time since goes.
+    slot: Cell<usize>,
+    component: Cell<Component>,
+    /// Whether there has been a turn since the thread woke.
+    has_turned: Cell<bool>,
+    turn_ticks: Cell<u64>,
+    window_ticks: Cell<u64>,
+    window_stamps: Cell<u64>,
+    slots: RefCell<Vec<Slot>>,
+    /// Those of them that hold something.
+    touched: RefCell<Vec<usize>>,
+    window: Cell<Open>,
+}
+
+/// The window that is open.
+#[derive(Clone, Copy, Default)]
+struct Open {
+    since_ticks: u64,
+    since_cpu_ns: u64,
+    /// Ticks after which it is to be closed: work, and time.
+    work_max: u64,
+    wall_max: u64,
+    /// What a tick was worth in the last one.
+    mean_ns: f64,
+}
+
+/// Where the two clocks stood when the first thread was metered.
+static BASE: OnceLock<(u64, u64)> = OnceLock::new();
+
+/// Nanoseconds of a tick, better known the longer the process lives.
+fn ns_per_tick() -> f64 {
+    let now = (cpu::ticks(), cpu::monotonic_ns());
+    let &(base_ticks, base_ns) = BASE.get_or_init(|| now);
+    let ticks = now.0.saturating_sub(base_ticks);
+    if ticks == 0 {
+        return 1.0;
+    }
+    now.1.saturating_sub(base_ns) as f64 / ticks as f64
+}
+
+impl Meter {
+    fn new() -> Self {
+        Self {
+            is_on: Cell::new(false),
+            on_engine: Cell::new(false),
+            last: Cell::new(0),
+            slot: Cell::new(0),
+            component: Cell::new(Component::Control),
+            has_turned: Cell::new(false),
+            turn_ticks: Cell::new(0),
+            window_ticks: Cell::new(0),
+            window_stamps: Cell::new(0),
+            slots: RefCell::default(),
+            touched: RefCell::default(),
+            window: Cell::new(Open::default()),
+        }
+    }
+
+    /// What the thread has done so far, if anything, falls into its first window.
+    fn start(&self, on_engine: bool) {
+        self.is_on.set(true);
+        self.on_engine.set(on_engine);
+        self.last.set(cpu::ticks());
+        self.open_window(0, ns_per_tick());
+        self.rest();
+    }
+
+    /// Between two turns: what comes is the agent's own, unless a turn begins.
+    fn rest(&self) {
+        let agent = Account::agent();
+        self.with_slot(agent, |_| {});
+        self.slot.set(agent.slot());
+        self.component.set(Component::Control);
+    }
+
+    fn waits(&self) {
+        if !self.is_on.get() {
+            return;
+        }
+        // After a turn there is nothing left to charge but the way to the wait, which is part of
+        // its price.
+        if !self.has_turned.get() {
+            self.stamp();
+        }
+        self.close_if_due();
+    }
+
+    fn wakes(&self) {
+        if self.is_on.get() {
+            self.last.set(cpu::ticks());
+            self.has_turned.set(false);
+            self.rest();
+            self.count_stamp();
+        }
+    }
+
+    fn begin(&self, account: &Arc<Account>, component: Component) {
+        if self.is_on.get() {
+            self.with_slot(account, |_| {});
+            self.slot.set(account.slot());
+            self.component.set(component);
+            self.turn_ticks.set(0);
+            self.has_turned.set(true);
+        }
+    }
+
+    fn end(&self, begun: Component) -> (Component, u64) {
+        if !self.is_on.get() {
+            return (begun, 0);
+        }
+        self.stamp();
+        let component = self.component.get();
+        let ns = whole(self.turn_ticks.get() as f64 * self.window.get().mean_ns);
+        self.close_if_due();
+        self.rest();
+        (component, ns)
+    }
+
+    fn switch(&self, component: Component) {
+        if self.is_on.get() && self.component.get() != component {
+            self.stamp();
+            self.component.set(component);
+        }
+    }
+
+    fn take(&self) -> Ticks {
+        if !self.is_on.get() {
+            return Ticks::default();
+        }
+        let now = cpu::ticks();
+        self.count_stamp();
+        Ticks(now.saturating_sub(self.last.replace(now)))
+    }
+
+    fn charge(&self, account: &Arc<Account>, component: Component, ticks: u64) {
+        if self.is_on.get() {
+            self.with_slot(account, |slot| slot.ticks[component as usize] += ticks);
+            self.window_ticks.set(self.window_ticks.get() + ticks);
+        }
+    }
+
+    /// Charges what has passed since the last stamp.
+    fn stamp(&self) {
+        let now = cpu::ticks();
+        let ticks = now.saturating_sub(self.last.replace(now));
+        let component = self.component.get();
+        if let Some(slot) = self.slots.borrow_mut().get_mut(self.slot.get()) {
+            slot.ticks[component as usize] += ticks;
+        }
+        self.turn_ticks.set(self.turn_ticks.get() + ticks);
+        self.window_ticks.set(self.window_ticks.get() + ticks);
+        self.count_stamp();
+    }
+
+    fn count_stamp(&self) {
+        self.window_stamps.set(self.window_stamps.get() + 1);
+    }
+
+    fn with_slot<T>(&self, account: &Arc<Account>, work: impl FnOnce(&mut Slot) -> T) -> T {
+        let mut slots = self.slots.borrow_mut();
+        let at = account.slot();
+        if slots.len() <= at {
+            slots.resize_with(at + 1, Slot::default);
+        }
+        let slot = &mut slots[at];
+        if slot.account.is_none() {
+            slot.account = Some(Arc::clone(account));
+            self.touched.borrow_mut().push(at);
+        }
+        work(slot)
+    }
+
+    fn close_if_due(&self) {
+        let window = self.window.get();
+        let passed = self.last.get().saturating_sub(window.since_ticks);
+        if self.window_ticks.get() >= window.work_max || passed >= window.wall_max {
+            self.close();
+        }
+    }
+
+    /// Adds the window to the accounts.
+    fn close(&self) {
+        let open = self.window.get();
+        let now_cpu_ns = cpu::thread_ns();
+        let ns_per_tick = ns_per_tick();
+        let mut slots = self.slots.borrow_mut();
+        let mut touched = self.touched.borrow_mut();
+        let received = |at: &usize| slots[*at].ticks[Component::Receive as usize];
+        let window = Window {
+            cpu_ns: now_cpu_ns.saturating_sub(open.since_cpu_ns),
+            ticks: self.window_ticks.take(),
+            receive_ticks: touched.iter().map(received).sum(),
+            ns_per_tick,
+        };
+        // Without ticks there is nobody to charge: the next window takes what was spent.
+        let Some(worth) = window.worth() else { return };
+        for at in touched.drain(..) {
+            let Slot { account, ticks, counts } = std::mem::take(&mut slots[at]);
+            if let Some(account) = account {
+                account.add(&worth.of(&ticks), &counts, self.on_engine.get());
+            }
+        }
+        Effort::all().add(self.window_stamps.take());
+        self.open_window(now_cpu_ns, ns_per_tick);
+        self.window.set(Open { mean_ns: worth.mean_ns, ..self.window.get() });
+    }
+
+    fn open_window(&self, since_cpu_ns: u64, ns_per_tick: f64) {
+        let ticks = |ns: u64| whole(ns as f64 / ns_per_tick);
+        self.window.set(Open {
+            since_ticks: self.last.get(),
+            since_cpu_ns,
+            work_max: ticks(WINDOW_NS),
+            wall_max: ticks(WINDOW_WALL_NS),
+            mean_ns: ns_per_tick,
+        });
+    }
+}

@@ -1,0 +1,31 @@
+//! The ledger: where the agent's CPU time goes, by rule, component and place.
+//!
+//! ```text
+//!   each thread: meter ──(a window)──> account of a rule ──> costs: displays, metrics, projections
+//! ```
+//!
+//! Stages of both lanes say what they do ([`meter::switch`]); the life of a connection says whose
+//! it is ([`meter::turn`]). A microsecond stands in one cell. What no cell has is printed as
+//! uncaptured: name look-ups by the C library's threads, and the windows that are open.
+//!
+//! Limits: an account for each rule that is installed or has open connections; what rules cost
+//! that are gone is kept in one sum.
+
+mod account;
+pub mod costs;
+pub mod meter;
+
+pub use account::{Account, Count, Counts, Effort, Owner, Spent, Totals};
+
+use std::pin::pin;
+
+use tacit_core::meter::Component;
+
+/// Charges a future to the agent itself.
+pub async fn metered<T>(mut component: Component, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    std::future::poll_fn(|cx| {
+        meter::turn(Account::agent(), &mut component, || future.as_mut().poll(cx)).0
+    })
+    .await
+}

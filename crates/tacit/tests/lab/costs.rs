@@ -1,0 +1,184 @@
+//! The ledger: every microsecond of the agent in one cell, and what the displays say of it.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Agent, Lab, connect, echo, free_port, text_of, wait_for};
+use crate::peers::ping;
+
+/// Exchanges of the tests: enough for many windows of the accounting.
+const EXCHANGES: u64 = 3000;
+
+/// An agent whose first rule leads to its second, with a rule that nobody uses.
+fn agent(lab: &Lab) -> (Agent, u16) {
+    let (clear, tls) = (free_port(), free_port());
+    let agent = lab.agent(&format!(
+        r#"
+        [[rule]]
+        name = "in"
+        listen = "127.0.0.1:{tls}"
+        connect = "{}"
+        tls = {{ role = "server", identity = "localhost", client-cert = "required", trust = "ca" }}
+        [[rule]]
+        name = "out"
+        listen = "127.0.0.1:{clear}"
+        connect = "localhost:{tls}"
+        tls = {{ role = "client", identity = "alice", trust = "ca" }}
+        [[rule]]
+        name = "idle"
+        listen = "127.0.0.1:{}"
+        connect = "{}"
+        permit = true
+        "#,
+        echo(),
+        free_port(),
+        echo(),
+    ));
+    (agent, clear)
+}
+
+fn load(port: u16, exchanges: u64) {
+    let mut stream = connect(("127.0.0.1", port));
+    let mut bytes = [7; 500];
+    for _ in 0..exchanges {
+        stream.write_all(&bytes).unwrap();
+        stream.read_exact(&mut bytes).unwrap();
+    }
+}
+
+fn rule<'a>(costs: &'a Value, name: &Value) -> &'a Value {
+    costs["rules"].as_array().unwrap().iter().find(|rule| rule["rule"] == *name).unwrap()
+}
+
+/// The CPU time of a rule by component, all places together.
+fn components(rule: &Value) -> BTreeMap<String, f64> {
+    let cells = rule["cpu-us"].as_object().unwrap();
+    let sum =
+        |cell: &Value| cell.as_object().unwrap().values().map(|us| us.as_f64().unwrap()).sum();
+    cells.iter().map(|(component, cell)| (component.clone(), sum(cell))).collect()
+}
+
+fn us(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("no figure: {value}"))
+}
+
+#[test]
+fn the_ledger_closes() {
+    let lab = Lab::new();
+    let (agent, clear) = agent(&lab);
+    load(clear, EXCHANGES);
+    // Counts are published with the window they fall into.
+    let settled = || rule(&agent.show("costs"), &json!("in"))["messages-sent"] == EXCHANGES;
+    wait_for("all messages in the ledger", settled);
+    let costs = agent.show("costs");
+    let rules = costs["rules"].as_array().unwrap();
+    let in_cells: f64 = rules.iter().flat_map(|rule| components(rule).into_values()).sum();
+    let (all, captured) = (us(&costs["agent-cpu-us"]), us(&costs["captured-cpu-us"]));
+    assert!((in_cells - captured).abs() < 1.0, "{in_cells} us in cells, {captured} us captured");
+    assert!(captured <= all, "{captured} of {all}");
+    assert!(us(&costs["uncaptured-percent"]) <= 3.0, "{costs:#}");
+    assert!(us(&costs["accounting"]["percent"]) > 0.0);
+    for name in ["in", "out"] {
+        let rule = rule(&costs, &json!(name));
+        assert_eq!(rule["bytes-sent"], 500 * EXCHANGES, "{rule:#}");
+        assert_eq!(rule["bytes-received"], 500 * EXCHANGES);
+        assert_eq!(rule["messages-received"], EXCHANGES);
+        assert_eq!((&rule["connections"], &rule["handshakes"]), (&json!(1), &json!(1)));
+        let spent = components(rule);
+        for component in ["accept", "handshake", "seal", "open", "receive", "send", "policy"] {
+            assert!(spent[component] > 0.0, "{name} spent nothing on {component}: {spent:?}");
+        }
+        let handshake = &rule["cpu-us"]["handshake"];
+        assert_eq!((us(&handshake["general"]), us(&handshake["engine"])), (0.0, 0.0));
+        assert!(us(&handshake["eligible"]) > 0.0, "an engine could have done it");
+        let carrying: f64 =
+            ["seal", "open", "receive", "send"].map(|what| spent[what]).iter().sum();
+        let each = us(&rule["cpu-us-per-message"]);
+        assert!((each * 2.0 * EXCHANGES as f64 / carrying - 1.0).abs() < 0.01, "{rule:#}");
+    }
+    let idle = rule(&costs, &json!("idle"));
+    assert!(components(idle).values().all(|us| *us == 0.0), "{idle:#}");
+    assert!(components(rule(&costs, &Value::Null))["control"] > 0.0, "the agent itself");
+}
+
+#[test]
+fn a_connection_shows_what_it_has_cost() {
+    let lab = Lab::new();
+    let (agent, clear) = agent(&lab);
+    let mut stream = connect(("127.0.0.1", clear));
+    for _ in 0..50 {
+        assert!(ping(&mut stream));
+    }
+    let shown = agent.show("connections");
+    let shown = shown.as_array().unwrap();
+    assert_eq!(shown.len(), 2);
+    for connection in shown {
+        assert!(us(&connection["cpu-us"]) > 0.0, "{connection:#}");
+        assert_eq!(
+            (&connection["messages-in"], &connection["messages-out"]),
+            (&json!(50), &json!(50))
+        );
+    }
+    let table = agent.ok(&["show", "costs", "--by", "connection"]);
+    assert!(table.starts_with("ID  RULE"), "{table}");
+    assert_eq!(table.lines().count(), 3, "{table}");
+}
+
+#[test]
+fn an_interval_shows_only_what_falls_into_it() {
+    let lab = Lab::new();
+    let (agent, clear) = agent(&lab);
+    load(clear, EXCHANGES);
+    wait_for("all messages in the ledger", || {
+        rule(&agent.show("costs"), &json!("in"))["messages-sent"] == EXCHANGES
+    });
+    let quiet = agent.ok(&["show", "costs", "--interval", "100ms", "--json"]);
+    let quiet: Value = serde_json::from_str(&quiet).unwrap();
+    assert_eq!(rule(&quiet, &json!("in"))["messages-sent"], 0);
+    assert_eq!(rule(&quiet, &json!("in"))["cpu-us-per-message"], Value::Null);
+    assert!(us(&quiet["interval-s"]) < us(&agent.show("costs")["interval-s"]));
+}
+
+#[test]
+fn tables_have_a_row_for_each_rule_or_component() {
+    let lab = Lab::new();
+    let (agent, clear) = agent(&lab);
+    load(clear, 10);
+    let by_rule = agent.ok(&["show", "costs"]);
+    let first_words = |table: &str| -> Vec<String> {
+        let words = table.lines().map(|line| line.split("  ").next().unwrap_or_default());
+        words.map(str::to_owned).collect()
+    };
+    assert_eq!(first_words(&by_rule)[..5], ["RULE", "(agent itself)", "idle", "in", "out"]);
+    let by_component = agent.ok(&["show", "costs", "--by", "component"]);
+    let rows = first_words(&by_component);
+    assert_eq!((rows[0].as_str(), rows[2].as_str()), ("COMPONENT", "handshake"), "{by_component}");
+    assert_eq!(rows[9], "(uncaptured)");
+    for wrong in [&["show", "rules", "--by", "rule"][..], &["show", "limits", "--interval", "1s"]] {
+        let refused = agent.verb(wrong);
+        assert_eq!(refused.status.code(), Some(64), "{}", text_of(&refused));
+    }
+}
+
+#[test]
+fn what_a_removed_rule_cost_stays_in_the_sum() {
+    let lab = Lab::new();
+    let (agent, clear) = agent(&lab);
+    load(clear, EXCHANGES);
+    wait_for("all messages in the ledger", || {
+        rule(&agent.show("costs"), &json!("in"))["messages-sent"] == EXCHANGES
+    });
+    agent.write_policy("");
+    agent.ok(&["reload"]);
+    let removed = |costs: &Value| {
+        let rules = costs["rules"].as_array().unwrap();
+        rules.iter().find(|rule| rule["kind"] == "removed").cloned()
+    };
+    wait_for("the rules' connections to be gone", || removed(&agent.show("costs")).is_some());
+    wait_for("both rules in the sum", || {
+        removed(&agent.show("costs")).unwrap()["messages-sent"] == 2 * EXCHANGES
+    });
+    assert!(us(&agent.show("costs")["uncaptured-percent"]) <= 3.0);
+}
