@@ -40,6 +40,8 @@ pub struct Namespace {
     pub has_own_user: bool,
     /// For which families `lo` carries large segments.
     pub large_segments: LargeSegments,
+    /// The TCP congestion control of its sockets; empty if the kernel does not say.
+    pub congestion_control: String,
     /// What was wished for and not got; none of it is needed. Each says what is missing and why.
     pub missing: Vec<String>,
     /// The lines to the kernel over which it was set up, and can be changed.
@@ -74,13 +76,15 @@ pub fn create(parent: u32, families: Families) -> Result<Namespace, NamespaceErr
         missing.push(format!("large segments on lo: {error}"));
         LargeSegments::default()
     });
-    missing.extend(SYSCTLS.into_iter().filter_map(|(name, value)| set(name, value).err()));
+    missing.extend(set("net/ipv4/ip_unprivileged_port_start", LOW_PORTS_START).err());
+    missing.extend(choose_congestion_control().err());
     missing.extend(allow_ping().err());
     let mut netfilter = Netlink::open(Subsystem::Netfilter).map_err(Step::PacketRules.failed())?;
     nft::install(&mut netfilter, kernel_has_ipv6()).map_err(Step::PacketRules.refused())?;
     let diagnosis = Netlink::open(Subsystem::SocketDiagnosis).map_err(Step::Sockets.failed())?;
     let netlinks = Netlinks { route, netfilter, diagnosis };
-    Ok(Namespace { has_own_user, large_segments, missing, netlinks })
+    let congestion_control = congestion_control();
+    Ok(Namespace { has_own_user, large_segments, congestion_control, missing, netlinks })
 }
 
 /// Moves the calling process into namespaces that [`create`] made and set up in a process that has
@@ -111,10 +115,13 @@ pub fn kernel_has_ipv6() -> bool {
     Path::new("/proc/sys/net/ipv6").exists()
 }
 
-/// Settings of the new namespace. Ports below 1024 are the program's to bind; within one machine
-/// the default congestion control of the host, which may pace, costs more than it brings.
-const SYSCTLS: [(&str, &str); 2] =
-    [("net/ipv4/ip_unprivileged_port_start", "0"), ("net/ipv4/tcp_congestion_control", "cubic")];
+/// All ports are the program's to bind, those below 1024 too.
+const LOW_PORTS_START: &str = "0";
+
+const CONGESTION_CONTROL: &str = "net/ipv4/tcp_congestion_control";
+/// Congestion controls that do not pace, best first. A host may keep the first to itself; the
+/// second it cannot (`TCP_CONG_NON_RESTRICTED`). Within one machine they cost the same.
+const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
 
 /// The same user and group, in a namespace where this process may set up a network.
 fn own_user() -> Result<(), NamespaceError> {
@@ -167,6 +174,23 @@ pub(crate) fn enter(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<
 fn allow_ping() -> Result<(), String> {
     let gid = rustix::process::getegid().as_raw();
     set("net/ipv4/ping_group_range", &format!("{gid} {gid}"))
+}
+
+/// Within one machine the host's own choice, which may pace, costs up to twice as much a byte.
+fn choose_congestion_control() -> Result<(), String> {
+    let mut chosen = Err(String::new());
+    for name in CONGESTION_CONTROLS {
+        chosen = set(CONGESTION_CONTROL, name);
+        if chosen.is_ok() {
+            break;
+        }
+    }
+    chosen
+}
+
+fn congestion_control() -> String {
+    let name = fs::read_to_string(Path::new("/proc/sys").join(CONGESTION_CONTROL));
+    name.map(|name| name.trim_end().to_owned()).unwrap_or_default()
 }
 
 fn set(name: &str, value: &str) -> Result<(), String> {

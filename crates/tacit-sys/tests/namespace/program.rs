@@ -2,9 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What `pour` sends.
+pub(crate) const POURED_BYTES: usize = 16 << 20;
 
 pub(crate) fn run(orders: &str) {
     // What was opened stays open until the launcher has seen the answers and closes our input.
@@ -14,6 +18,7 @@ pub(crate) fn run(orders: &str) {
         let (verb, what) = order.split_once(' ').unwrap_or((order, ""));
         let answer = match verb {
             "tcp" => connect(what, &mut kept),
+            "pour" => pour(what),
             "udp" => ask(what, &mut kept),
             "send" => send(what, &mut kept).map(|_| "sent".to_owned()),
             "listen" => TcpListener::bind(what).map(|listener| {
@@ -55,6 +60,45 @@ fn connect(to: &str, kept: &mut Vec<Box<dyn Send>>) -> std::io::Result<String> {
     let own = stream.local_addr()?;
     kept.push(Box::new(stream));
     Ok(format!("from {own}"))
+}
+
+/// Sends much in large writes; says how many bytes a packet of the namespace had meanwhile, and
+/// by which congestion control.
+fn pour(to: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(to)?;
+    let version = if to.starts_with('[') { "6" } else { "4" };
+    let [packets_before, bytes_before] = received(version);
+    let piece = vec![0; POURED_BYTES / 64];
+    for _ in 0..64 {
+        stream.write_all(&piece)?;
+    }
+    let [packets, bytes] = received(version);
+    let mean = (bytes - bytes_before) / (packets - packets_before).max(1);
+    Ok(format!("{mean} bytes by {}", tacit_sys::socket::congestion_control(stream.as_fd())?))
+}
+
+/// Packets and bytes that IP of that version has received in this namespace.
+fn received(version: &str) -> [usize; 2] {
+    let of = |file: &str, group: &str, name: &str| -> usize {
+        let text = std::fs::read_to_string(file).unwrap();
+        let lines: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(group)).collect();
+        // IPv4: a line of names and a line of values; IPv6: a name and its value in each line.
+        let found = match lines[..] {
+            [names, values] => {
+                let at = names.split_whitespace().position(|one| one == name);
+                at.and_then(|at| values.split_whitespace().nth(at))
+            }
+            _ => lines.iter().find_map(|line| line.strip_prefix(name)).map(str::trim),
+        };
+        found.unwrap().parse().unwrap()
+    };
+    match version {
+        "6" => ["InReceives", "InOctets"].map(|name| of("/proc/net/snmp6", "Ip6", name)),
+        _ => [
+            of("/proc/net/snmp", "Ip:", "InReceives"),
+            of("/proc/net/netstat", "IpExt:", "InOctets"),
+        ],
+    }
 }
 
 /// Sends one datagram from a connected socket, as resolvers do.

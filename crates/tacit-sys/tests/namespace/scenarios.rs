@@ -1,5 +1,6 @@
 //! What must hold, each as a story between an agent outside and a program inside.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use tacit_sys::netlink::{Protocol, diag, nft};
 use tacit_sys::{owner, socket, transparent};
 
 use super::launcher::{BOTH, Run, accept, element, start_error, wait};
+use super::program::POURED_BYTES;
 
 /// Declares each scenario and the test that runs it as each user.
 macro_rules! scenarios {
@@ -24,6 +26,7 @@ macro_rules! scenarios {
 
 scenarios! {
     #[test] fn a_captured_connection_arrives_with_its_original_destination;
+    #[test] fn large_writes_travel_in_large_packets_by_a_control_that_does_not_pace;
     #[test] fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time;
     #[test] fn a_change_is_one_stroke_also_where_old_and_new_overlap;
     #[test] fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_there;
@@ -65,6 +68,29 @@ fn a_captured_connection_arrives_with_its_original_destination(original: &Origin
     assert_eq!(to, "[2001:db8::77]:8443".parse().unwrap());
     let from = socket::peer_address(stream.as_fd()).unwrap().unwrap();
     assert_eq!(program.answer(), format!("from {}", SocketAddr::try_from(from).unwrap()));
+}
+
+fn large_writes_travel_in_large_packets_by_a_control_that_does_not_pace(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    let captured = [
+        element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
+    ];
+    nft::change(&mut run.netfilter, &[], &captured).unwrap();
+    let mut program = run.start(&["pour 10.9.8.7:8080", "pour [2001:db8::77]:8080"]);
+    for listener in [&run.sockets.tcp4, run.sockets.tcp6.as_ref().unwrap()] {
+        let (stream, _) = accept(listener);
+        let mut stream = std::net::TcpStream::from(stream);
+        stream.set_nonblocking(false).unwrap();
+        let mut poured = vec![0; POURED_BYTES];
+        stream.read_exact(&mut poured).unwrap();
+        let answer = program.answer();
+        let (bytes, control) = answer.split_once(" bytes by ").unwrap();
+        // Acknowledgements, which are empty, are among them.
+        assert!(bytes.parse::<usize>().unwrap() > 1 << 16, "{answer}");
+        let agents = socket::congestion_control(stream.as_fd()).unwrap();
+        assert!(["cubic", "reno"].contains(&control) && agents == control, "{answer}, {agents}");
+    }
 }
 
 fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time(original: &Original) {

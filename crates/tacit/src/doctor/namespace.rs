@@ -24,8 +24,17 @@ const HIDE: &str = "hidden files";
 /// How a try to make a namespace went.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Tried {
-    Made { has_own_user: bool, large_v4: bool, large_v6: bool, missing: Vec<String> },
-    Refused { at: At, reason: String },
+    Made {
+        has_own_user: bool,
+        large_v4: bool,
+        large_v6: bool,
+        congestion_control: String,
+        missing: Vec<String>,
+    },
+    Refused {
+        at: At,
+        reason: String,
+    },
 }
 
 /// What was missing.
@@ -41,11 +50,15 @@ pub(super) fn look() -> Vec<Finding> {
     let original = Original::capture();
     match try_to_make() {
         Ok((Tried::Refused { at, reason }, _, _)) => refused(at, reason),
-        Ok((Tried::Made { has_own_user, large_v4, large_v6, missing }, namespaces, line)) => {
+        Ok((
+            Tried::Made { has_own_user, large_v4, large_v6, congestion_control, missing },
+            namespaces,
+            line,
+        )) => {
             let mut findings = made(has_own_user);
             findings.extend(start(&namespaces, has_own_user, &original));
             findings.push(large_segments(large_v4, large_v6));
-            findings.extend(settings(&missing));
+            findings.extend(settings(&missing, &congestion_control));
             drop(line);
             findings
         }
@@ -75,9 +88,12 @@ fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
     let both = Families { v4: true, v6: true };
     let made = namespace::create(parent, both).and_then(|made| Ok((made, namespace::sockets()?)));
     match made {
-        Ok((Namespace { has_own_user, large_segments, missing, .. }, sockets)) => {
+        Ok((namespace, sockets)) => {
+            let Namespace { has_own_user, large_segments, congestion_control, missing, .. } =
+                namespace;
             let (large_v4, large_v6) = (large_segments.v4, large_segments.v6);
-            let made = Tried::Made { has_own_user, large_v4, large_v6, missing };
+            let made =
+                Tried::Made { has_own_user, large_v4, large_v6, congestion_control, missing };
             protocol::write(line, &made, &[sockets.network.as_fd(), sockets.user.as_fd()])?;
             // Until the other side has seen enough.
             io::Read::read(&mut &*line, &mut [0]).map(|_| ())
@@ -182,30 +198,34 @@ fn large_segments(v4: bool, v6: bool) -> Finding {
     }
 }
 
-/// Settings of the namespace, each with what it is for.
-const SETTINGS: [(&str, &str, &str, &str); 3] = [
-    (
-        "ip_unprivileged_port_start",
-        "low ports",
-        "programs bind ports below 1024",
-        "programs cannot bind ports below 1024",
-    ),
-    ("ping_group_range", "ping", "programs ping themselves", "programs cannot ping themselves"),
-    (
-        "tcp_congestion_control",
-        "cubic",
-        "between program and agent, whatever the host uses",
-        "the host's congestion control acts between program and agent too, and may pace",
-    ),
-];
-
-fn settings(missing: &[String]) -> impl Iterator<Item = Finding> {
-    SETTINGS.into_iter().map(|(setting, name, good, bad)| {
-        match missing.iter().find(|what| what.contains(setting)) {
-            None => Finding::wanted(name, true, good),
-            Some(why) => Finding::wanted(name, false, format!("{bad} ({why})")),
-        }
-    })
+/// Settings of the namespace, each with what it is for. Of the congestion control the one in force
+/// is named: not every host lets a namespace have the same.
+fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
+    let why = |setting| missing.iter().find(|what| what.contains(setting));
+    let finding = |name, setting, good: String, bad: &str| match why(setting) {
+        None => Finding::wanted(name, true, good),
+        Some(why) => Finding::wanted(name, false, format!("{bad} ({why})")),
+    };
+    [
+        finding(
+            "low ports",
+            "ip_unprivileged_port_start",
+            "programs bind ports below 1024".into(),
+            "programs cannot bind ports below 1024",
+        ),
+        finding(
+            "ping",
+            "ping_group_range",
+            "programs ping themselves".into(),
+            "programs cannot ping themselves",
+        ),
+        finding(
+            "congestion control",
+            "tcp_congestion_control",
+            format!("{congestion_control} between program and agent, whatever the host uses"),
+            "the host's acts between program and agent too, and may pace",
+        ),
+    ]
 }
 
 #[cfg(test)]
@@ -223,8 +243,9 @@ mod tests {
     #[test]
     fn a_setting_that_was_refused_says_what_that_costs_and_why() {
         let missing = ["net.ipv4.ping_group_range = 1 1: Read-only file system".to_owned()];
-        let findings: Vec<_> = settings(&missing).collect();
+        let findings = settings(&missing, "reno");
         assert!(findings[0].present && !findings[1].present && findings[2].present);
+        assert!(findings[2].note.starts_with("reno between program and agent"));
         assert_eq!(
             findings[1].note,
             "programs cannot ping themselves (net.ipv4.ping_group_range = 1 1: Read-only file \
