@@ -26,6 +26,8 @@ pub enum Step {
     JoinUser,
     /// Joining the network namespace.
     JoinNetwork,
+    /// Choosing its CPUs.
+    Place,
     /// Hiding files: never ends a start, see [`super::Started::not_hidden`].
     Hide,
     /// The system call filter.
@@ -37,10 +39,11 @@ pub enum Step {
 }
 
 impl Step {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Prepare,
         Self::JoinUser,
         Self::JoinNetwork,
+        Self::Place,
         Self::Hide,
         Self::Filter,
         Self::Rights,
@@ -52,6 +55,7 @@ impl Step {
             Self::Prepare => "get ready to start the program",
             Self::JoinUser => "join the user namespace",
             Self::JoinNetwork => "join the network namespace",
+            Self::Place => "have the program run on the CPUs that the policy leaves to it",
             Self::Hide => "hide files",
             Self::Filter => "install the system call filter (CONFIG_SECCOMP_FILTER is needed)",
             Self::Rights => "give up the rights that lead out of the namespace",

@@ -30,7 +30,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use rustix::process::{Resource, Rlimit};
-use rustix::thread::CapabilitySet;
+use rustix::thread::{CapabilitySet, CpuSet, sched_setaffinity};
+
+use crate::schedule;
 
 pub use failure::{StartError, Step};
 
@@ -60,6 +62,8 @@ pub struct Inside<'a> {
     pub original: &'a Original,
     /// Whether the program is killed when the thread that started it ends.
     pub dies_with_parent: bool,
+    /// The CPUs that the program may run on; empty: those of whoever starts it.
+    pub cpus: &'a [usize],
 }
 
 /// What the launcher was started with.
@@ -136,6 +140,7 @@ struct Plan {
     filter: Vec<libc::sock_filter>,
     original: Original,
     dies_with_parent: bool,
+    cpus: Option<CpuSet>,
     reports: OwnedFd,
 }
 
@@ -163,6 +168,10 @@ impl Plan {
             filter: filter::program(),
             original: *inside.original,
             dies_with_parent: inside.dies_with_parent,
+            cpus: match inside.cpus {
+                [] => None,
+                cpus => Some(schedule::set_of(cpus)?),
+            },
             reports,
         })
     }
@@ -173,6 +182,10 @@ impl Plan {
             self.step(Step::JoinUser, join(user, libc::CLONE_NEWUSER))?;
         }
         self.step(Step::JoinNetwork, join(self.network, libc::CLONE_NEWNET))?;
+        if let Some(cpus) = &self.cpus {
+            let placed = sched_setaffinity(None, cpus);
+            self.step(Step::Place, placed.map_err(io::Error::from))?;
+        }
         self.hide();
         self.step(Step::Filter, install(&self.filter))?;
         if self.user.is_none() {

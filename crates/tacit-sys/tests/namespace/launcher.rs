@@ -76,6 +76,7 @@ impl<'a> Run<'a> {
             hide,
             original: self.original,
             dies_with_parent: true,
+            cpus: &[],
         };
         let started = inside::spawn(command, &inside).unwrap();
         assert!(started.not_hidden.is_empty(), "{:?}", started.not_hidden);
@@ -244,6 +245,7 @@ pub(crate) fn start_error(run: &Run<'_>, program: &str) -> inside::StartError {
         hide: &[],
         original: run.original,
         dies_with_parent: false,
+        cpus: &[],
     };
     inside::spawn(Command::new(program), &inside).unwrap_err()
 }

@@ -160,6 +160,7 @@ fn start(namespaces: &[OwnedFd], has_own_user: bool, original: &Original) -> Vec
         hide: &hide,
         original,
         dies_with_parent: true,
+        cpus: &[],
     };
     let mut command = Command::new("/proc/self/exe");
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

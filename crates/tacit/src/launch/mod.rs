@@ -164,6 +164,7 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
         hide: &hidden,
         original: &original,
         dies_with_parent: false,
+        cpus: &[],
     };
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
