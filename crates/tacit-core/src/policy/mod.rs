@@ -465,12 +465,20 @@ impl Group {
 }
 
 /// `[agent]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
     /// Number of data workers; `None`: one for every two CPUs.
     pub workers: Option<usize>,
     /// Congestion control of every TCP socket; `None`: cubic where the kernel has it.
     pub congestion_control: Option<String>,
+    /// Whether peers' chains that were verified are remembered.
+    pub chain_cache: bool,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        Self { workers: None, congestion_control: None, chain_cache: true }
+    }
 }
 
 /// `[limits]`. Each has a default and a reason in tacit.toml(5).

@@ -16,6 +16,7 @@ use super::{Agent, Control, Drain, run_events, takeover};
 use crate::control::server::Reply;
 use crate::control::{Display, Request, display};
 use crate::log::Event;
+use crate::tls::verify::CHAINS_MAX;
 
 impl Agent {
     /// Answers one request.
@@ -94,6 +95,9 @@ impl Agent {
               "beyond": "wait" },
             { "name": "handshake-bytes", "max": crate::tls::INCOMING_BYTES_MAX,
               "beyond": "refused" },
+            { "name": "verified-chains", "max": self.chains.as_ref().map_or(0, |_| CHAINS_MAX),
+              "used": self.chains.as_ref().map_or(0, |chains| chains.len()),
+              "beyond": "those not used for long are forgotten, and verified anew" },
             { "name": "batch-records", "max": relay::BATCH_RECORDS_MAX },
             { "name": "held-bytes-per-worker", "max": relay::HELD_BYTES_MAX,
               "beyond": "batches shrink to one record" },

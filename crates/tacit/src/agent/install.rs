@@ -19,6 +19,7 @@ use crate::target::LiveTarget;
 use crate::tls::material::{
     IdentityMaterial, MaterialError, TrustMaterial, load_identity, load_trust,
 };
+use crate::tls::verify::Chains;
 use crate::tls::{ClientSettings, ServerSettings, SettingsRefused};
 
 /// Certificates, keys and trust that a policy names, loaded.
@@ -166,7 +167,8 @@ impl Materials {
     }
 }
 
-/// Makes every rule ready to serve; unchanged rules are taken over from `before`.
+/// Makes every rule ready to serve; unchanged rules are taken over from `before`. Chains that peers
+/// send are remembered in `chains`.
 ///
 /// # Errors
 /// The rule that the TLS library refuses.
@@ -174,6 +176,7 @@ pub fn build_rules(
     policy: &Policy,
     materials: &Materials,
     before: Option<(&Live, &Materials)>,
+    chains: Option<&Arc<Chains>>,
 ) -> Result<Vec<Arc<LiveRule>>, (String, SettingsRefused)> {
     policy
         .rules
@@ -186,7 +189,7 @@ pub fn build_rules(
             {
                 return Ok(Arc::clone(old));
             }
-            build_rule(policy, rule, materials, old.map(|(old, _)| old))
+            build_rule(policy, rule, materials, (old.map(|(old, _)| old), chains))
                 .map_err(|error| (rule.name.clone(), error))
         })
         .collect()
@@ -238,7 +241,7 @@ fn build_rule(
     policy: &Policy,
     rule: &Rule,
     materials: &Materials,
-    old: Option<&Arc<LiveRule>>,
+    (old, chains): (Option<&Arc<LiveRule>>, Option<&Arc<Chains>>),
 ) -> Result<Arc<LiveRule>, SettingsRefused> {
     let (identities, trust) = names(rule);
     let identities: Vec<_> = identities
@@ -250,11 +253,11 @@ fn build_rule(
         Action::Permit => LiveAction::Permit,
         Action::Deny => LiveAction::Deny,
         Action::Tls(Tls::Server(tls)) => {
-            LiveAction::TlsServer(Arc::new(ServerSettings::new(tls, &identities, trust)?))
+            LiveAction::TlsServer(Arc::new(ServerSettings::new(tls, &identities, trust, chains)?))
         }
         Action::Tls(Tls::Client(tls)) => {
             let identity = identities.first().map(Arc::as_ref);
-            LiveAction::TlsClient(Arc::new(ClientSettings::new(tls, identity, trust)?))
+            LiveAction::TlsClient(Arc::new(ClientSettings::new(tls, identity, trust, chains)?))
         }
     };
     let target = rule.fixed.as_ref().and_then(|fixed| fixed.connect.as_ref()).map(LiveTarget::new);

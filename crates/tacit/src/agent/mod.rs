@@ -44,6 +44,7 @@ use crate::live::Live;
 use crate::log::{Event, Format, Log};
 use crate::stream::connection::Table;
 use crate::stream::gate::Gates;
+use crate::tls::verify::Chains;
 use crate::worker::Workers;
 
 pub use error::AgentError;
@@ -129,6 +130,8 @@ struct Agent {
     log: Log,
     live: Arc<ArcSwap<Live>>,
     materials: Materials,
+    /// Chains of peers that were verified; `None`: each is verified anew.
+    chains: Option<Arc<Chains>>,
     material_errors: Vec<String>,
     table: Arc<Table>,
     gates: Arc<Gates>,

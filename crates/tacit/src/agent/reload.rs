@@ -27,7 +27,7 @@ impl Agent {
         let Checked { mut policy, materials, warnings } = checked;
         let restart = keep_until_restart(&mut policy, &before.policy);
         let used = Some((before.as_ref(), &self.materials));
-        let rules = install::build_rules(&policy, &materials, used)
+        let rules = install::build_rules(&policy, &materials, used, self.chains.as_ref())
             .map_err(|(rule, error)| format!("nothing was installed: rule {rule}: {error}"))?;
         let opened = self
             .prepare_listeners(&policy)
@@ -117,7 +117,7 @@ impl Agent {
             return;
         }
         let used = Some((before.as_ref(), &self.materials));
-        match install::build_rules(&before.policy, &fresh, used) {
+        match install::build_rules(&before.policy, &fresh, used, self.chains.as_ref()) {
             Ok(rules) => {
                 let live = Live::new(before.generation + 1, before.policy.clone(), rules);
                 let diff = difference(&before, &live);

@@ -18,7 +18,8 @@ use super::listeners::{self, Opened, Wanted};
 use super::run_events::Enrol;
 use super::runs::{self, RunEvent, RunState, Runs};
 use super::{
-    Agent, AgentError, Checked, Control, Given, Options, check_file, file_name, install, takeover,
+    Agent, AgentError, Checked, Control, Given, Materials, Options, check_file, file_name, install,
+    takeover,
 };
 use crate::control::server::{self, Asked};
 use crate::dns::Resolvers;
@@ -27,6 +28,7 @@ use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::stream::connection::Table;
 use crate::stream::gate::Gates;
+use crate::tls::verify::Chains;
 use crate::worker::{Shared, Workers};
 
 /// Descriptors that are not connections: logs, listeners, displays, resolvers.
@@ -48,10 +50,10 @@ impl Agent {
             log.warn(Event::new("policy").field("text", &warning.render(&file_name(&options))));
         }
         let Checked { policy, materials, .. } = checked;
-        let rules = install::build_rules(&policy, &materials, None).map_err(AgentError::Rule)?;
-        let connections_max = connections_max(&policy.limits, descriptors);
-        let live = Arc::new(ArcSwap::from_pointee(Live::new(1, policy, rules)));
-        let installed = live.load_full();
+        let chains = policy.agent.chain_cache.then(Arc::default);
+        let installed = Arc::new(first(policy, &materials, chains.as_ref())?);
+        let live = Arc::new(ArcSwap::new(Arc::clone(&installed)));
+        let connections_max = connections_max(installed.limits(), descriptors);
         let shared = Shared {
             live: Arc::clone(&live),
             table,
@@ -89,6 +91,7 @@ impl Agent {
             log,
             live,
             materials,
+            chains,
             material_errors: Vec::new(),
             table: shared.table,
             gates: shared.gates,
@@ -125,6 +128,16 @@ impl Agent {
         self.tell_keeper(Keeper::ready);
         Ok(())
     }
+}
+
+/// The policy that the agent starts with.
+fn first(
+    policy: Policy,
+    materials: &Materials,
+    chains: Option<&Arc<Chains>>,
+) -> Result<Live, AgentError> {
+    let rules = install::build_rules(&policy, materials, None, chains).map_err(AgentError::Rule)?;
+    Ok(Live::new(1, policy, rules))
 }
 
 /// What others hand to this agent: listening sockets, and the launcher of its run.

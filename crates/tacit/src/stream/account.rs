@@ -66,7 +66,7 @@ pub fn opened(log: &Log, connection: &Connection) {
     let mut event = about("opened", record);
     if let Some(tls) = tls {
         event = event.field("suite", &tls.agreed.suite).field("check", tls.check.word());
-        if let Some(name) = identity(&tls.check, tls.peer.as_ref()).identity {
+        if let Some(name) = identity(&tls.check, tls.peer.as_deref()).identity {
             event = event.field("peer", &name);
         }
         if let (PeerCheck::Invalid { reason }, Some(peer)) = (&tls.check, &tls.peer) {

@@ -127,7 +127,7 @@ pub struct TlsFacts {
     /// What came of the check of the peer's certificate.
     pub check: PeerCheck,
     /// The peer's certificate, if it sent one.
-    pub peer: Option<CertificateFacts>,
+    pub peer: Option<Arc<CertificateFacts>>,
 }
 
 impl Record {

@@ -13,7 +13,7 @@ use tacit_core::policy::{
 };
 
 use super::material::{IdentityMaterial, TrustMaterial};
-use super::verify::{ClientCheck, ServerCheck};
+use super::verify::{Chains, ClientCheck, ServerCheck};
 
 /// Server names a client rule keeps tickets for.
 const TICKETS_SERVERS_MAX: usize = 256;
@@ -52,7 +52,8 @@ fn refused(error: impl ToString) -> SettingsRefused {
 }
 
 impl ServerSettings {
-    /// Builds a server from its rule and the material that the rule names.
+    /// Builds a server from its rule and the material that the rule names; it remembers chains in
+    /// `chains`.
     ///
     /// # Errors
     /// The library refuses.
@@ -60,18 +61,20 @@ impl ServerSettings {
         rule: &ServerTls,
         identities: &[Arc<IdentityMaterial>],
         trust: Option<&TrustMaterial>,
+        chains: Option<&Arc<Chains>>,
     ) -> Result<Self, SettingsRefused> {
         let provider = provider(&rule.common);
         let client_check = match (&rule.client_cert, trust) {
             (ClientCert::None, _) => None,
             (ClientCert::Preferred { .. }, Some(trust)) => {
-                Some(Arc::new(ClientCheck::preferred(trust).map_err(refused)?))
+                Some(ClientCheck::preferred(trust).map_err(refused)?)
             }
             (ClientCert::Required { .. }, Some(trust)) => {
-                Some(Arc::new(ClientCheck::required(trust).map_err(refused)?))
+                Some(ClientCheck::required(trust).map_err(refused)?)
             }
             (_, None) => return Err(refused("client certificates without a trust")),
         };
+        let client_check = client_check.map(|check| Arc::new(check.remembering(chains)));
         let builder = ServerConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(versions(&rule.common))
             .map_err(refused)?;
@@ -96,7 +99,8 @@ impl ServerSettings {
 }
 
 impl ClientSettings {
-    /// Builds a client from its rule and the material that the rule names.
+    /// Builds a client from its rule and the material that the rule names; it remembers chains in
+    /// `chains`.
     ///
     /// # Errors
     /// The library refuses.
@@ -104,6 +108,7 @@ impl ClientSettings {
         rule: &ClientTls,
         identity: Option<&IdentityMaterial>,
         trust: Option<&TrustMaterial>,
+        chains: Option<&Arc<Chains>>,
     ) -> Result<Self, SettingsRefused> {
         let (check, name) = match (&rule.verify, trust) {
             (Verify::Full { server_name, .. }, Some(trust)) => {
@@ -112,7 +117,7 @@ impl ClientSettings {
             (Verify::Full { .. }, None) => return Err(refused("verification without a trust")),
             (Verify::None { server_name }, _) => (ServerCheck::none(), server_name),
         };
-        let check = Arc::new(check);
+        let check = Arc::new(check.remembering(chains));
         let server_name = name.clone().map(ServerName::try_from).transpose().map_err(refused)?;
         let builder = ClientConfig::builder_with_provider(Arc::new(provider(&rule.common)))
             .with_protocol_versions(versions(&rule.common))

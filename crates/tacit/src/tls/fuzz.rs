@@ -22,7 +22,7 @@ use tacit_core::record::{AlertDescription, ContentType};
 use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::handshake::{Handshake, INCOMING_BYTES_MAX, Progress};
-use super::material::{IdentityMaterial, TrustMaterial};
+use super::material::{IdentityMaterial, TrustGeneration, TrustMaterial};
 use super::session::{Batch, Session};
 
 /// Bytes of a session's input that become records, so that one run stays short.
@@ -219,6 +219,7 @@ fn settings(
     roots.add(certificate.der().clone())?;
     let trust = TrustMaterial {
         name: name.clone(),
+        generation: TrustGeneration::next(),
         roots: Arc::new(roots),
         anchors: 1,
         facts: Vec::new(),
@@ -240,7 +241,7 @@ fn settings(
     let client_cert = ClientCert::Preferred { trust: name.clone() };
     let server = ServerTls { identities: vec![name], client_cert, common };
     Ok((
-        Arc::new(ClientSettings::new(&client, None, None)?),
-        Arc::new(ServerSettings::new(&server, &[Arc::new(identity)], Some(&trust))?),
+        Arc::new(ClientSettings::new(&client, None, None, None)?),
+        Arc::new(ServerSettings::new(&server, &[Arc::new(identity)], Some(&trust), None)?),
     ))
 }

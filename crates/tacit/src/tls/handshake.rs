@@ -24,7 +24,7 @@ use super::facts::CertificateFacts;
 use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error};
 use super::keys::DirectionKey;
 use super::session::{Kernel, Session};
-use super::verify::{self, PeerCheck};
+use super::verify::{self, Checked, PeerCheck};
 
 /// Handshake bytes that may wait for more: a flight with long chains fits, a flood does not.
 pub const INCOMING_BYTES_MAX: usize = 128 * 1024;
@@ -37,7 +37,7 @@ pub struct Handshake {
     first_bytes: Vec<u8>,
     /// Whole records that the library has seen and may still refer to, in bytes.
     seen: usize,
-    check: Option<PeerCheck>,
+    checked: Option<Checked>,
 }
 
 enum Side {
@@ -91,7 +91,7 @@ pub struct Established {
     /// What came of the check of the peer's certificate.
     pub check: PeerCheck,
     /// The peer's certificate, if it sent one.
-    pub peer: Option<CertificateFacts>,
+    pub peer: Option<Arc<CertificateFacts>>,
 }
 
 /// What the two kinds of connection have in common.
@@ -161,7 +161,7 @@ impl Handshake {
     }
 
     fn new(side: Side) -> Self {
-        Self { side, first_bytes: Vec::new(), seen: 0, check: None }
+        Self { side, first_bytes: Vec::new(), seen: 0, checked: None }
     }
 
     /// Works on what arrived. `incoming` loses what was understood; what is left when it is done
@@ -178,12 +178,12 @@ impl Handshake {
         let wanted = FIRST_BYTES_MAX.saturating_sub(self.first_bytes.len()).min(incoming.len());
         self.first_bytes.extend_from_slice(&incoming[..wanted]);
         let seen = &mut self.seen;
-        let (progress, check) = verify::observe(|| match &mut self.side {
+        let (progress, checked) = verify::observe(|| match &mut self.side {
             Side::Client(machine, ..) => step(machine.as_mut(), incoming, seen, outgoing),
             Side::Server(machine, _) => step(machine.as_mut(), incoming, seen, outgoing),
         });
-        if check.is_some() {
-            self.check = check;
+        if checked.is_some() {
+            self.checked = checked;
         }
         progress.map_err(|error| self.describe(&error))
     }
@@ -201,7 +201,8 @@ impl Handshake {
     }
 
     fn describe(&self, error: &rustls::Error) -> HandshakeFailure {
-        let (first_bytes, check) = (self.first_bytes.as_slice(), self.check.as_ref());
+        let (first_bytes, check) =
+            (self.first_bytes.as_slice(), self.checked.as_ref().map(|checked| &checked.check));
         describe_error(&Failed { role: self.role(), first_bytes, check }, error)
     }
 
@@ -221,10 +222,11 @@ impl Handshake {
             Side::Client(machine, ..) => machine.common(),
             Side::Server(machine, _) => machine.common(),
         };
-        let chain: Vec<CertificateDer<'static>> =
-            common.peer_certificates().unwrap_or_default().to_vec();
+        let chain = common.peer_certificates().unwrap_or_default();
         let agreed = self.agreed(common);
-        let check = self.check_peer(&chain, agreed.resumed, wall_now);
+        let Checked { check, leaf } = self.check_peer(chain, agreed.resumed, wall_now);
+        let facts = |leaf| CertificateFacts::from_der(leaf).ok().map(Arc::new);
+        let peer = leaf.or_else(|| chain.first().and_then(facts));
         let allowed = match &self.side {
             Side::Client(_, settings, _) => settings.check.allows(&check),
             Side::Server(_, settings) => {
@@ -241,7 +243,6 @@ impl Handshake {
             let _ = session.seal_alert(AlertDescription::BAD_CERTIFICATE, &mut alert);
             return Err((failure, alert));
         }
-        let peer = chain.first().and_then(|leaf| CertificateFacts::from_der(leaf).ok());
         Ok(Established { session, agreed, check, peer })
     }
 
@@ -297,8 +298,8 @@ impl Handshake {
         chain: &[CertificateDer<'static>],
         resumed: bool,
         now: UnixTime,
-    ) -> PeerCheck {
-        let seen = self.check.clone().filter(|_| !resumed);
+    ) -> Checked {
+        let seen = self.checked.clone().filter(|_| !resumed);
         match &self.side {
             Side::Client(_, settings, names) => {
                 let recheck = |name: &ServerName<'_>| settings.check.recheck(chain, name, now);
@@ -307,12 +308,12 @@ impl Handshake {
                     None => (seen.unwrap_or_else(|| recheck(&unnamed())), &[][..]),
                 };
                 // The library checks one name; an address that has several must cover each.
-                let bad = |check: &PeerCheck| matches!(check, PeerCheck::Invalid { .. });
+                let bad = |seen: &Checked| matches!(seen.check, PeerCheck::Invalid { .. });
                 others.iter().map(recheck).find(bad).filter(|_| !bad(&first)).unwrap_or(first)
             }
             Side::Server(_, settings) => match &settings.client_check {
-                None => PeerCheck::NotAsked,
-                Some(_) if chain.is_empty() => PeerCheck::Absent,
+                None => PeerCheck::NotAsked.into(),
+                Some(_) if chain.is_empty() => PeerCheck::Absent.into(),
                 Some(check) => seen.unwrap_or_else(|| check.recheck(chain, now)),
             },
         }

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     NotYetValid,
     /// For neither servers nor clients.
     WrongUsage,
+    /// For servers, not for clients.
+    ServerOnly,
     /// Is for another host.
     WrongName,
     /// No subjectAltName.
@@ -160,6 +162,7 @@ fn params(kind: Kind) -> CertificateParams {
         Kind::Expired => params.not_after = date_time_ymd(2021, 2, 3),
         Kind::NotYetValid => params.not_before = date_time_ymd(2080, 4, 5),
         Kind::WrongUsage => params.extended_key_usages = vec![Usage::CodeSigning],
+        Kind::ServerOnly => params.extended_key_usages = vec![Usage::ServerAuth],
         Kind::WrongName => {
             params.subject_alt_names = vec![SanType::DnsName("other.example".try_into().unwrap())];
         }

@@ -138,7 +138,12 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
         }
         Some(Some(name.to_owned()))
     });
-    Some(Agent { workers: workers?, congestion_control: congestion_control? })
+    let chain_cache = table.boolean("chain-cache", true);
+    Some(Agent {
+        workers: workers?,
+        congestion_control: congestion_control?,
+        chain_cache: chain_cache?,
+    })
 }
 
 /// Largest `connections` and `handshakes`: the kernel's own limit of open files by default.

@@ -28,7 +28,7 @@ mod error;
 mod trust;
 
 pub use error::{MaterialError, MaterialFault};
-pub use trust::{TrustMaterial, load_trust};
+pub use trust::{TrustGeneration, TrustMaterial, load_trust};
 
 /// A certificate that ends sooner than this is warned about.
 pub const EXPIRY_WARNING_DAYS: i64 = 30;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::RootCertStore;
 use tacit_core::policy::{Trust, TrustSource};
@@ -21,11 +22,32 @@ const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
+/// Which loading of a trust it is: what was verified against one says nothing about another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrustGeneration(u64);
+
+impl TrustGeneration {
+    /// One that never was before.
+    #[must_use]
+    pub fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// Trust anchors, ready for handshakes.
 #[derive(Clone, Debug)]
 pub struct TrustMaterial {
     /// Its name in the policy.
     pub name: String,
+    /// Another one each time it is loaded.
+    pub generation: TrustGeneration,
     /// The anchors.
     pub roots: Arc<RootCertStore>,
     /// Number of anchors; never 0.
@@ -78,8 +100,15 @@ fn load_anchors(name: &str, paths: Vec<PathBuf>) -> Result<TrustMaterial, Materi
         }
         sources.push(content.stamp);
     }
-    let (name, anchors) = (name.to_owned(), roots.len());
-    Ok(TrustMaterial { name, roots: Arc::new(roots), anchors, facts, sources, warnings })
+    Ok(TrustMaterial {
+        name: name.to_owned(),
+        generation: TrustGeneration::next(),
+        anchors: roots.len(),
+        roots: Arc::new(roots),
+        facts,
+        sources,
+        warnings,
+    })
 }
 
 /// Takes the first bundle there is. A certificate in it that cannot be read is the distribution's
@@ -103,6 +132,7 @@ fn load_system(name: &str, candidates: &[&Path]) -> Result<TrustMaterial, Materi
     });
     Ok(TrustMaterial {
         name: name.to_owned(),
+        generation: TrustGeneration::next(),
         roots: Arc::new(roots),
         anchors,
         facts: Vec::new(),

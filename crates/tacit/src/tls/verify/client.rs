@@ -1,5 +1,7 @@
 //! Checking clients, as a server.
 
+use std::sync::Arc;
+
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -7,8 +9,8 @@ use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::{Full, PeerCheck, note, proved, provider};
-use crate::tls::diagnose::{Case, Peer, diagnose_chain};
+use super::{Chains, Checked, Full, PeerCheck, Sent, note, proved, provider};
+use crate::tls::diagnose::Peer;
 use crate::tls::material::TrustMaterial;
 
 /// How a server checks its clients: `client-cert = "required"` or `"preferred"`.
@@ -40,15 +42,22 @@ impl ClientCheck {
         let (roots, provider) = (trust.roots.clone(), provider());
         let algorithms = provider.signature_verification_algorithms;
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
-        Ok(Self { full: Full { trust: trust.name.clone(), verifier }, required, algorithms })
+        Ok(Self { full: Full::new(trust, verifier), required, algorithms })
+    }
+
+    /// Has it remember the chains that it believes.
+    #[must_use]
+    pub fn remembering(mut self, chains: Option<&Arc<Chains>>) -> Self {
+        self.full.chains = chains.cloned();
+        self
     }
 
     /// Checks the chain of a resumed session again; an empty one is an absent certificate.
     #[must_use]
-    pub fn recheck(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> PeerCheck {
+    pub fn recheck(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Checked {
         match chain.split_first() {
             Some((leaf, rest)) => self.check(leaf, rest, now).0,
-            None => PeerCheck::Absent,
+            None => PeerCheck::Absent.into(),
         }
     }
 
@@ -67,15 +76,10 @@ impl ClientCheck {
         leaf: &CertificateDer<'_>,
         rest: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> (PeerCheck, Result<(), Error>) {
-        match self.full.verifier.verify_client_cert(leaf, rest, now) {
-            Ok(_) => (PeerCheck::Valid, Ok(())),
-            Err(error) => {
-                let (peer, trust, name) = (Peer::Client, self.full.trust.as_str(), None);
-                let reason = diagnose_chain(&error, &Case { peer, trust, name, leaf, rest, now });
-                (PeerCheck::Invalid { reason }, Err(error))
-            }
-        }
+    ) -> (Checked, Result<(), Error>) {
+        self.full.check(Peer::Client, Sent { leaf, rest }, None, now, |verifier| {
+            verifier.verify_client_cert(leaf, rest, now).map(|_| ())
+        })
     }
 }
 

@@ -16,6 +16,8 @@
 //! A resumed session skips the check. The chain it was opened with may have expired since, or the
 //! trust may have changed: `recheck` looks at the stored chain again, `allows` says what follows.
 //!
+//! A chain that was believed before is not verified again ([`Chains`]).
+//!
 //! Whatever is waived (`preferred`, `none`), the peer must prove that it holds the certificate's
 //! key. That proof cannot be checked with an X.509 v1 certificate or an RSA key below 2048 bits, so
 //! those are refused at every level. Not done here: revocation, mapping certificates to users.
@@ -26,15 +28,19 @@ use std::sync::Arc;
 use rustls::Error;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls_pki_types::CertificateDer;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde::Serialize;
 
-use super::diagnose::{Peer, diagnose_proof};
+use self::chains::Key;
+use super::diagnose::{Case, Peer, diagnose_chain, diagnose_proof};
 use super::facts::CertificateFacts;
+use super::material::{TrustGeneration, TrustMaterial};
 
+mod chains;
 mod client;
 mod server;
 
+pub use chains::{CHAINS_MAX, Chains};
 pub use client::ClientCheck;
 pub use server::ServerCheck;
 
@@ -71,6 +77,21 @@ impl PeerCheck {
     }
 }
 
+/// What came of a check, and what the leaf says where that is known by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// What came of it.
+    pub check: PeerCheck,
+    /// What a leaf that was believed says.
+    pub leaf: Option<Arc<CertificateFacts>>,
+}
+
+impl From<PeerCheck> for Checked {
+    fn from(check: PeerCheck) -> Self {
+        Self { check, leaf: None }
+    }
+}
+
 /// Who the peer is, as far as that was proved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -94,28 +115,72 @@ pub fn identity(check: &PeerCheck, facts: Option<&CertificateFacts>) -> PeerIden
 }
 
 thread_local! {
-    static OUTCOME: RefCell<Option<PeerCheck>> = const { RefCell::new(None) };
+    static OUTCOME: RefCell<Option<Checked>> = const { RefCell::new(None) };
 }
 
 /// Runs one step of a handshake and says what a check found within it; `None`: no check was called
 /// (it is not its turn yet, no certificate was sent, or the session is resumed).
 ///
 /// The step must not wait: an outcome belongs to what ran on this thread since it began.
-pub fn observe<R>(step: impl FnOnce() -> R) -> (R, Option<PeerCheck>) {
+pub fn observe<R>(step: impl FnOnce() -> R) -> (R, Option<Checked>) {
     OUTCOME.set(None);
     let result = step();
     (result, OUTCOME.take())
 }
 
-fn note(outcome: PeerCheck) {
-    OUTCOME.set(Some(outcome));
+fn note(outcome: impl Into<Checked>) {
+    OUTCOME.set(Some(outcome.into()));
 }
 
 /// The whole check against one trust.
 #[derive(Debug)]
 struct Full<V: ?Sized> {
     trust: String,
+    generation: TrustGeneration,
     verifier: Arc<V>,
+    chains: Option<Arc<Chains>>,
+}
+
+/// A chain as it was sent.
+#[derive(Clone, Copy)]
+struct Sent<'a> {
+    leaf: &'a CertificateDer<'a>,
+    rest: &'a [CertificateDer<'a>],
+}
+
+impl<V: ?Sized> Full<V> {
+    fn new(trust: &TrustMaterial, verifier: Arc<V>) -> Self {
+        let (trust, generation) = (trust.name.clone(), trust.generation);
+        Self { trust, generation, verifier, chains: None }
+    }
+
+    /// Has `verify` look at a chain, unless it did before.
+    fn check(
+        &self,
+        peer: Peer,
+        Sent { leaf, rest }: Sent<'_>,
+        name: Option<&ServerName<'_>>,
+        now: UnixTime,
+        verify: impl FnOnce(&V) -> Result<(), Error>,
+    ) -> (Checked, Result<(), Error>) {
+        let chains = self.chains.as_deref();
+        let key = chains.and_then(|_| Key::of(peer, self.generation, name, leaf, rest));
+        let known = chains.zip(key);
+        if let Some(leaf) = known.and_then(|(chains, key)| chains.find(key, now)) {
+            return (Checked { check: PeerCheck::Valid, leaf: Some(leaf) }, Ok(()));
+        }
+        match verify(&self.verifier) {
+            Ok(()) => {
+                let leaf = known.and_then(|(chains, key)| chains.keep(key, leaf, rest, now));
+                (Checked { check: PeerCheck::Valid, leaf }, Ok(()))
+            }
+            Err(error) => {
+                let trust = self.trust.as_str();
+                let reason = diagnose_chain(&error, &Case { peer, trust, name, leaf, rest, now });
+                (PeerCheck::Invalid { reason }.into(), Err(error))
+            }
+        }
+    }
 }
 
 fn provider() -> Arc<CryptoProvider> {

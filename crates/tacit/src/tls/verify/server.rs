@@ -1,5 +1,7 @@
 //! Checking servers, as a client.
 
+use std::sync::Arc;
+
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
@@ -7,8 +9,8 @@ use rustls::server::VerifierBuilderError;
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::{Full, PeerCheck, note, proved, provider};
-use crate::tls::diagnose::{Case, Peer, diagnose_chain};
+use super::{Chains, Checked, Full, PeerCheck, Sent, note, proved, provider};
+use crate::tls::diagnose::Peer;
 use crate::tls::material::TrustMaterial;
 
 /// How a client checks its servers: the `verify` of a rule with role client.
@@ -27,7 +29,16 @@ impl ServerCheck {
         let (roots, provider) = (trust.roots.clone(), provider());
         let algorithms = provider.signature_verification_algorithms;
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build()?;
-        Ok(Self { full: Some(Full { trust: trust.name.clone(), verifier }), algorithms })
+        Ok(Self { full: Some(Full::new(trust, verifier)), algorithms })
+    }
+
+    /// Has it remember the chains that it believes.
+    #[must_use]
+    pub fn remembering(mut self, chains: Option<&Arc<Chains>>) -> Self {
+        if let Some(full) = &mut self.full {
+            full.chains = chains.cloned();
+        }
+        self
     }
 
     /// `verify = "none"`: neither chain nor name, only that the server holds its key.
@@ -43,11 +54,11 @@ impl ServerCheck {
         chain: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         now: UnixTime,
-    ) -> PeerCheck {
+    ) -> Checked {
         match chain.split_first() {
             Some((leaf, rest)) => self.check(leaf, rest, name, &[], now).0,
-            None if self.full.is_none() => PeerCheck::NotChecked,
-            None => PeerCheck::Absent,
+            None if self.full.is_none() => PeerCheck::NotChecked.into(),
+            None => PeerCheck::Absent.into(),
         }
     }
 
@@ -67,16 +78,11 @@ impl ServerCheck {
         name: &ServerName<'_>,
         ocsp: &[u8],
         now: UnixTime,
-    ) -> (PeerCheck, Result<(), Error>) {
-        let Some(full) = &self.full else { return (PeerCheck::NotChecked, Ok(())) };
-        match full.verifier.verify_server_cert(leaf, rest, name, ocsp, now) {
-            Ok(_) => (PeerCheck::Valid, Ok(())),
-            Err(error) => {
-                let (peer, trust, name) = (Peer::Server, full.trust.as_str(), Some(name));
-                let reason = diagnose_chain(&error, &Case { peer, trust, name, leaf, rest, now });
-                (PeerCheck::Invalid { reason }, Err(error))
-            }
-        }
+    ) -> (Checked, Result<(), Error>) {
+        let Some(full) = &self.full else { return (PeerCheck::NotChecked.into(), Ok(())) };
+        full.check(Peer::Server, Sent { leaf, rest }, Some(name), now, |verifier| {
+            verifier.verify_server_cert(leaf, rest, name, ocsp, now).map(|_| ())
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use rustls_pki_types::{PrivateKeyDer, ServerName, UnixTime};
 
 use super::*;
 use crate::tls::failure::{Failed, HandshakeFailure, Role, describe_error};
-use crate::tls::material::TrustMaterial;
+use crate::tls::material::{TrustGeneration, TrustMaterial};
 use crate::tls::test_certificates::{Ca, Kind, Leaf, NAME, openssl_v1, openssl_v3, self_signed};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
@@ -23,6 +23,7 @@ const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS
 fn trust(ca: &Ca) -> TrustMaterial {
     TrustMaterial {
         name: "corp".to_owned(),
+        generation: TrustGeneration::next(),
         roots: ca.roots(),
         anchors: 1,
         facts: Vec::new(),
@@ -89,7 +90,7 @@ fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> 
         while !left.is_empty() && server.read_tls(&mut left).is_ok() {
             let (result, outcome) = observe(|| server.process_new_packets());
             if role == Role::Server {
-                check = outcome.or(check);
+                check = outcome.map(|checked| checked.check).or(check);
                 error = error.or_else(|| result.err());
             }
         }
@@ -99,7 +100,7 @@ fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> 
         while !left.is_empty() && client.read_tls(&mut left).is_ok() {
             let (result, outcome) = observe(|| client.process_new_packets());
             if role == Role::Client {
-                check = outcome.or(check);
+                check = outcome.map(|checked| checked.check).or(check);
                 error = error.or_else(|| result.err());
             }
         }
@@ -187,13 +188,13 @@ fn required_refuses_a_client_without_certificate_and_preferred_allows_it() {
     for version in VERSIONS {
         let client = client_config(version, ServerCheck::none(), None);
         let check = ClientCheck::required(&trust(&ca)).unwrap();
-        assert!(!check.allows(&check.recheck(&[], UnixTime::now())));
+        assert!(!check.allows(&check.recheck(&[], UnixTime::now()).check));
         let server = server_config(version, Some(check), serving.clone());
         let shaken = shake(Role::Server, &client, &server);
         assert_eq!(shaken.failure.unwrap().kind, "client-certificate-absent");
 
         let check = ClientCheck::preferred(&trust(&ca)).unwrap();
-        assert_eq!(check.recheck(&[], UnixTime::now()), PeerCheck::Absent);
+        assert_eq!(check.recheck(&[], UnixTime::now()).check, PeerCheck::Absent);
         assert!(check.allows(&PeerCheck::Absent));
         let server = server_config(version, Some(check), serving.clone());
         let shaken = shake(Role::Server, &client, &server);
@@ -259,16 +260,36 @@ fn a_resumed_session_skips_the_check_and_is_checked_again() {
         assert!(second.resumed && second.check.is_none(), "{version:?}");
     }
     let check = ClientCheck::required(&trust(&ca)).unwrap();
-    assert_eq!(check.recheck(&leaf.chain, now), PeerCheck::Valid);
-    let outcome = check.recheck(&leaf.chain, later);
+    assert_eq!(check.recheck(&leaf.chain, now).check, PeerCheck::Valid);
+    let outcome = check.recheck(&leaf.chain, later).check;
     assert!(reason(Some(&outcome)).contains("expired") && !check.allows(&outcome));
 
     let check = ServerCheck::full(&trust(&ca)).unwrap();
-    assert_eq!(check.recheck(&leaf.chain, &name, now), PeerCheck::Valid);
+    assert_eq!(check.recheck(&leaf.chain, &name, now).check, PeerCheck::Valid);
     let other = ServerName::try_from("other.example").unwrap();
-    let outcome = check.recheck(&leaf.chain, &other, now);
+    let outcome = check.recheck(&leaf.chain, &other, now).check;
     assert!(reason(Some(&outcome)).contains("not for other.example") && !check.allows(&outcome));
-    assert_eq!(ServerCheck::none().recheck(&leaf.chain, &name, later), PeerCheck::NotChecked);
+    let none = ServerCheck::none();
+    assert_eq!(none.recheck(&leaf.chain, &name, later).check, PeerCheck::NotChecked);
+}
+
+#[test]
+fn a_known_chain_does_not_stand_for_its_key() {
+    let ca = Ca::new("corp CA");
+    let (leaf, thief) = (ca.leaf(Kind::Valid), ca.leaf(Kind::Valid));
+    let stolen = keyed(leaf.chain.clone(), &thief.key);
+    let chains = Some(Arc::default());
+    for version in VERSIONS {
+        let known = |key| {
+            let check = ServerCheck::full(&trust(&ca)).unwrap().remembering(chains.as_ref());
+            let server = server_config(version, None, of(&leaf));
+            let client = client_config(version, check, None);
+            assert!(shake(Role::Client, &client, &server).failure.is_none());
+            shake(Role::Client, &client, &server_config(version, None, key)).failure
+        };
+        assert!(known(of(&leaf)).is_none());
+        assert!(known(stolen.clone()).unwrap().message.contains("did not prove"), "{version:?}");
+    }
 }
 
 #[test]
@@ -289,12 +310,12 @@ fn a_small_rsa_key_proves_nothing_at_any_level() {
         observe(|| none.verify_tls12_signature(b"transcript", leaf, &signed)),
     ] {
         assert!(result.is_err());
-        let said = reason(outcome.as_ref());
+        let said = reason(outcome.as_ref().map(|checked| &checked.check));
         assert!(said.contains("has an RSA 1024 key, which is too small"), "{said}");
     }
     let name = ServerName::try_from(NAME).unwrap();
     let full = ServerCheck::full(&trust(&ca)).unwrap();
-    let outcome = full.recheck(&chain, &name, UnixTime::now());
+    let outcome = full.recheck(&chain, &name, UnixTime::now()).check;
     assert!(reason(Some(&outcome)).contains("RSA 1024"), "{outcome:?}");
 }
 
@@ -315,7 +336,7 @@ fn an_outcome_never_reaches_another_connection() {
     let ((), outcome) = observe(|| {});
     assert_eq!(outcome, None, "left over from a step that nobody observed");
     let ((), outcome) = observe(|| note(PeerCheck::NotChecked));
-    assert_eq!(outcome, Some(PeerCheck::NotChecked));
+    assert_eq!(outcome, Some(PeerCheck::NotChecked.into()));
     assert_eq!(observe(|| {}).1, None);
 }
 

@@ -149,7 +149,7 @@ impl<'a> Bench<'a> {
             listen = \"127.0.0.1:1\"\nconnect = \"127.0.0.1:2\"\npermit = true\n";
         let wrong = |text: &dyn std::fmt::Display| WorkloadError::Table(text.to_string());
         let policy = parse(POLICY).policy.ok_or_else(|| wrong(&"its policy is refused"))?;
-        let rules = build_rules(&policy, &Materials::default(), None);
+        let rules = build_rules(&policy, &Materials::default(), None, None);
         let rules = rules.map_err(|(_, error)| wrong(&error))?;
         Ok(Self {
             args,

@@ -15,7 +15,7 @@ use super::*;
 use crate::tls::config::{ClientSettings, ServerSettings};
 use crate::tls::facts::CertificateFacts;
 use crate::tls::handshake::{Agreed, Established, Handshake, Progress};
-use crate::tls::material::{IdentityMaterial, TrustMaterial};
+use crate::tls::material::{IdentityMaterial, TrustGeneration, TrustMaterial};
 use crate::tls::test_certificates::{Ca, Kind, Leaf, NAME};
 
 mod illegal;
@@ -46,6 +46,7 @@ static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(|| {
     };
     let trust = TrustMaterial {
         name: "corp".into(),
+        generation: TrustGeneration::next(),
         roots: ca.roots(),
         anchors: 1,
         facts: Vec::new(),
@@ -80,8 +81,8 @@ fn settings(suite: Suite) -> Settings {
         ServerTls { identities: vec!["web".into()], client_cert: ClientCert::None, common };
     let Certificates { trust, identities } = &*CERTIFICATES;
     Settings {
-        client: Arc::new(ClientSettings::new(&client, None, Some(trust)).unwrap()),
-        server: Arc::new(ServerSettings::new(&server, identities, None).unwrap()),
+        client: Arc::new(ClientSettings::new(&client, None, Some(trust), None).unwrap()),
+        server: Arc::new(ServerSettings::new(&server, identities, None, None).unwrap()),
     }
 }
 

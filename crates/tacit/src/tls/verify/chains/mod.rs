@@ -1,0 +1,158 @@
+//! Chains that were verified before, so that a peer seen again costs no signature of a CA.
+//!
+//! ```text
+//!   role, trust's generation, name, every certificate's bytes --SHA-256--> key
+//!   key --> the time all of the chain is valid in, and what the leaf says
+//! ```
+//!
+//! Only what was believed is kept. It counts again for the very same question within the validity
+//! of every certificate sent: another byte, name, role or a trust that was loaded anew is another
+//! key. What is kept proves nothing about who sends the chain: that a peer holds the leaf's key is
+//! checked in every full handshake, and was in the one that a resumed session began with.
+//!
+//! One table serves all threads, so that a chain is verified once and not once a thread; neither
+//! who asks nor who adds waits for another. Limit: [`CHAINS_MAX`]. What was used last is in one
+//! half, what was used before in the other; a full half pushes out the other one.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use aws_lc_rs::digest::{self, SHA256};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::tls::diagnose::Peer;
+use crate::tls::facts::CertificateFacts;
+use crate::tls::material::TrustGeneration;
+
+/// Verified chains that are remembered: the peers of a large site, in some 8 MB.
+pub const CHAINS_MAX: usize = 4096;
+
+/// The table.
+#[derive(Debug, Default)]
+pub struct Chains {
+    halves: ArcSwap<Halves>,
+}
+
+type Half = papaya::HashMap<Key, Arc<Verified>>;
+
+#[derive(Debug, Default)]
+struct Halves {
+    recent: Arc<Half>,
+    earlier: Arc<Half>,
+}
+
+/// What was asked of a chain, as one number that nobody finds twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key([u8; 32]);
+
+/// A chain that was believed.
+#[derive(Debug)]
+struct Verified {
+    /// Unix seconds between which every certificate of it is valid.
+    not_before: i64,
+    not_after: i64,
+    leaf: Arc<CertificateFacts>,
+}
+
+impl Key {
+    /// `None`: a kind of name that is not known here, whose chain is always verified.
+    pub(super) fn of(
+        peer: Peer,
+        trust: TrustGeneration,
+        name: Option<&ServerName<'_>>,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+    ) -> Option<Self> {
+        let text = name.map(ServerName::to_str).unwrap_or_default();
+        let kind = match (peer, name) {
+            (Peer::Client, _) => 0,
+            (Peer::Server, Some(ServerName::DnsName(_))) => 1,
+            (Peer::Server, Some(ServerName::IpAddress(_))) => 2,
+            (Peer::Server, _) => return None,
+        };
+        let mut hash = digest::Context::new(&SHA256);
+        hash.update(&[kind]);
+        hash.update(&trust.number().to_be_bytes());
+        // Each part after its length: no two questions run into the same bytes.
+        let certificates = std::iter::once(leaf).chain(rest).map(CertificateDer::as_ref);
+        for part in std::iter::once(text.as_bytes()).chain(certificates) {
+            hash.update(&(part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hash.finish().as_ref().try_into().ok().map(Self)
+    }
+}
+
+impl Verified {
+    fn holds_at(&self, now: UnixTime) -> bool {
+        i64::try_from(now.as_secs())
+            .is_ok_and(|now| (self.not_before..=self.not_after).contains(&now))
+    }
+}
+
+impl Chains {
+    /// How many are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let halves = self.halves.load();
+        halves.recent.len() + halves.earlier.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the leaf says, if that chain was believed before and would be now.
+    pub(super) fn find(&self, key: Key, now: UnixTime) -> Option<Arc<CertificateFacts>> {
+        let halves = self.halves.load();
+        let recent = halves.recent.pin();
+        if let Some(verified) = recent.get(&key) {
+            return verified.holds_at(now).then(|| Arc::clone(&verified.leaf));
+        }
+        let verified = Arc::clone(halves.earlier.pin().get(&key)?);
+        if !verified.holds_at(now) {
+            return None;
+        }
+        let leaf = Arc::clone(&verified.leaf);
+        self.put(key, verified);
+        Some(leaf)
+    }
+
+    /// Remembers a chain that was believed at `now`; returns what its leaf says.
+    pub(super) fn keep(
+        &self,
+        key: Key,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Option<Arc<CertificateFacts>> {
+        let leaf = Arc::new(CertificateFacts::from_der(leaf).ok()?);
+        let (mut not_before, mut not_after) = (leaf.not_before, leaf.not_after);
+        for above in rest {
+            // It may be superfluous: the chain is good, but until when is not known.
+            let Ok(above) = CertificateFacts::from_der(above) else { return Some(leaf) };
+            not_before = not_before.max(above.not_before);
+            not_after = not_after.min(above.not_after);
+        }
+        let verified = Verified { not_before, not_after, leaf: Arc::clone(&leaf) };
+        if verified.holds_at(now) {
+            self.put(key, Arc::new(verified));
+        }
+        Some(leaf)
+    }
+
+    fn put(&self, key: Key, verified: Arc<Verified>) {
+        let halves = self.halves.load();
+        halves.recent.pin().insert(key, verified);
+        if halves.recent.len() >= CHAINS_MAX / 2 {
+            let next = Halves { recent: Arc::default(), earlier: Arc::clone(&halves.recent) };
+            // Who comes second leaves it as the first has made it.
+            self.halves.compare_and_swap(&halves, Arc::new(next));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! What a remembered chain stands for, and what it does not.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use rustls::{CertificateError, Error};
+
+use super::super::{ClientCheck, Full, PeerCheck, Sent, ServerCheck};
+use super::*;
+use crate::tls::material::{TrustMaterial, load_trust};
+use crate::tls::test_certificates::{Ca, Directory, Kind, Leaf, NAME};
+
+/// A check that counts how often it verifies.
+struct Counted {
+    full: Full<()>,
+    verified: Cell<u32>,
+}
+
+impl Counted {
+    fn new(chains: &Arc<Chains>, generation: TrustGeneration) -> Self {
+        let (trust, chains) = ("corp".to_owned(), Some(Arc::clone(chains)));
+        let full = Full { trust, generation, verifier: Arc::new(()), chains };
+        Self { full, verified: Cell::new(0) }
+    }
+
+    /// Whether the chain was verified; else it was remembered.
+    fn verifies(
+        &self,
+        peer: Peer,
+        chain: &[CertificateDer<'_>],
+        name: Option<&str>,
+        now: UnixTime,
+    ) -> bool {
+        let before = self.verified.get();
+        let (leaf, rest) = chain.split_first().unwrap();
+        let name = name.map(|name| ServerName::try_from(name).unwrap());
+        let (checked, result) =
+            self.full.check(peer, Sent { leaf, rest }, name.as_ref(), now, |()| {
+                self.verified.set(before + 1);
+                Ok(())
+            });
+        assert!(result.is_ok() && checked.check == PeerCheck::Valid);
+        assert_eq!(checked.leaf.unwrap().subject, "CN=leaf");
+        self.verified.get() > before
+    }
+}
+
+fn at(unix_seconds: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(unix_seconds))
+}
+
+fn trust(ca: &Ca) -> TrustMaterial {
+    let directory = Directory::new();
+    directory.write("ca.pem", ca.pem(), 0o644);
+    loaded(&directory)
+}
+
+fn loaded(directory: &Directory) -> TrustMaterial {
+    let source = tacit_core::policy::TrustSource::Files(vec!["ca.pem".into()]);
+    let position = tacit_core::policy::Position::default();
+    load_trust("corp", &tacit_core::policy::Trust { source, position }, directory.path()).unwrap()
+}
+
+fn is_refused(check: &PeerCheck) -> bool {
+    matches!(check, PeerCheck::Invalid { .. })
+}
+
+#[test]
+fn a_chain_seen_again_is_not_verified_again() {
+    let ca = Ca::new("corp CA");
+    let chain = [ca.leaf(Kind::Valid).chain.remove(0), ca.der()];
+    let chains = Arc::default();
+    let check = Counted::new(&chains, TrustGeneration::next());
+    let now = UnixTime::now();
+    assert!(check.verifies(Peer::Client, &chain, None, now));
+    assert!(!check.verifies(Peer::Client, &chain, None, now));
+    assert_eq!(chains.len(), 1);
+
+    let off = Full { chains: None, ..check.full };
+    let off = Counted { full: off, verified: Cell::new(0) };
+    let sent = Sent { leaf: &chain[0], rest: &chain[1..] };
+    for _ in 0..2 {
+        let verified = off.verified.get();
+        let verify = |(): &()| {
+            off.verified.set(verified + 1);
+            Ok(())
+        };
+        assert!(off.full.check(Peer::Client, sent, None, now, verify).1.is_ok());
+    }
+    assert_eq!(off.verified.get(), 2, "without a table every chain is verified");
+}
+
+#[test]
+fn it_counts_for_the_very_same_question_only() {
+    let ca = Ca::new("corp CA");
+    let Leaf { chain, .. } = ca.leaf(Kind::Valid);
+    let now = UnixTime::now();
+    let chains = Arc::default();
+    let check = Counted::new(&chains, TrustGeneration::next());
+    let server = |chain: &[_], name| check.verifies(Peer::Server, chain, Some(name), now);
+    assert!(server(&chain, NAME) && !server(&chain, NAME));
+
+    assert!(server(&chain, "other.example"), "another name");
+    assert!(server(&chain, "10.7.0.1"), "an address");
+    assert!(check.verifies(Peer::Client, &chain, None, now), "another role");
+    assert!(server(&[chain[0].clone(), ca.der()], NAME), "a certificate more");
+    assert!(server(&ca.leaf(Kind::Valid).chain, NAME), "another leaf of the same names");
+    let reloaded = Counted::new(&chains, TrustGeneration::next());
+    assert!(reloaded.verifies(Peer::Server, &chain, Some(NAME), now), "the trust loaded anew");
+    assert!(!server(&chain, NAME));
+}
+
+#[test]
+fn what_was_refused_is_never_remembered() {
+    let ca = Ca::new("corp CA");
+    let Leaf { chain, .. } = ca.leaf(Kind::Valid);
+    let chains = Arc::default();
+    let Counted { full, .. } = Counted::new(&chains, TrustGeneration::next());
+    let sent = Sent { leaf: &chain[0], rest: &[] };
+    for _ in 0..2 {
+        let refuse = |(): &()| Err(Error::InvalidCertificate(CertificateError::Revoked));
+        let (checked, result) = full.check(Peer::Client, sent, None, UnixTime::now(), refuse);
+        assert!(result.is_err() && is_refused(&checked.check) && chains.is_empty());
+    }
+}
+
+#[test]
+fn it_falls_when_the_first_of_its_certificates_expires() {
+    let ca = Ca::new("corp CA");
+    let Leaf { chain: leaf, .. } = ca.leaf_until(2_000_000_000);
+    let Leaf { chain: above, .. } = ca.leaf_until(1_900_000_000);
+    let chain = [leaf[0].clone(), above[0].clone()];
+    let chains = Arc::default();
+    let check = Counted::new(&chains, TrustGeneration::next());
+    let client = |chain: &[_], seconds| check.verifies(Peer::Client, chain, None, at(seconds));
+    assert!(client(&chain, 1_800_000_000) && !client(&chain, 1_900_000_000));
+    assert!(client(&chain, 1_900_000_001), "the one above the leaf has expired");
+    assert!(client(&chain, 1_900_000_001), "and cannot be remembered any more");
+    assert!(client(&chain, 1_500_000_000), "before its time it was not valid either");
+
+    assert!(client(&leaf, 1_800_000_000) && !client(&leaf, 2_000_000_000));
+    let (trust, chains) = (trust(&ca), Some(Arc::default()));
+    let real = ClientCheck::required(&trust).unwrap().remembering(chains.as_ref());
+    assert_eq!(real.recheck(&leaf, at(2_000_000_000)).check, PeerCheck::Valid);
+    assert_eq!(chains.unwrap().len(), 1);
+    assert!(is_refused(&real.recheck(&leaf, at(2_000_000_001)).check), "expired after it was kept");
+}
+
+#[test]
+fn another_name_or_usage_is_refused_though_the_chain_is_known() {
+    let ca = Ca::new("corp CA");
+    let (trust, chains) = (trust(&ca), Some(Arc::default()));
+    let server = ServerCheck::full(&trust).unwrap().remembering(chains.as_ref());
+    let client = ClientCheck::required(&trust).unwrap().remembering(chains.as_ref());
+    let Leaf { chain, .. } = ca.leaf(Kind::ServerOnly);
+    let now = UnixTime::now();
+    let named = |name| server.recheck(&chain, &ServerName::try_from(name).unwrap(), now).check;
+    assert_eq!(named(NAME), PeerCheck::Valid);
+    assert!(is_refused(&named("other.example")) && is_refused(&named("10.9.9.9")));
+    assert!(is_refused(&client.recheck(&chain, now).check), "it is for servers");
+    assert_eq!(named(NAME), PeerCheck::Valid);
+    assert_eq!(chains.unwrap().len(), 1);
+}
+
+#[test]
+fn a_trust_loaded_anew_believes_nothing_that_the_old_one_did() {
+    let directory = Directory::new();
+    let (old, new) = (Ca::new("corp CA"), Ca::new("corp CA"));
+    let Leaf { chain, .. } = old.leaf(Kind::Valid);
+    let (chains, now) = (Some(Arc::default()), UnixTime::now());
+    let check = || {
+        let check = ClientCheck::required(&loaded(&directory)).unwrap();
+        check.remembering(chains.as_ref()).recheck(&chain, now).check
+    };
+    directory.write("ca.pem", old.pem(), 0o644);
+    assert_eq!(check(), PeerCheck::Valid);
+    directory.write("ca.pem", new.pem(), 0o644);
+    assert!(is_refused(&check()));
+}
+
+#[test]
+fn the_table_stays_within_its_limit_and_keeps_what_is_used() {
+    let chains = Chains::default();
+    let Leaf { chain, .. } = Ca::new("corp CA").leaf(Kind::Valid);
+    let leaf = Arc::new(CertificateFacts::from_der(&chain[0]).unwrap());
+    let add = |number: u64| {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&number.to_be_bytes());
+        let (not_before, not_after) = (leaf.not_before, leaf.not_after);
+        let verified = Verified { not_before, not_after, leaf: Arc::clone(&leaf) };
+        chains.put(Key(key), Arc::new(verified));
+    };
+    let now = UnixTime::now();
+    add(0);
+    for number in 1..3 * CHAINS_MAX as u64 {
+        add(number);
+        assert!(chains.len() <= CHAINS_MAX, "{} after {number}", chains.len());
+        if number % 1000 == 0 {
+            assert!(chains.find(Key([0; 32]), now).is_some(), "in use at {number}");
+        }
+    }
+    let mut second = [0; 32];
+    second[7] = 1;
+    assert!(chains.find(Key(second), now).is_none(), "not used since the beginning");
+}
