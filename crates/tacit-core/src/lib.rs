@@ -12,6 +12,7 @@
 //! * [`meter`]: what CPU time is spent on, and how stamps become microseconds;
 //! * [`proxy_protocol`]: who the client behind a proxy is;
 //! * [`record`]: the TLS record layer, sealed and opened in place;
+//! * [`projection`]: what something would cost, from what was measured;
 //! * [`statistics`]: percentiles and lines through what was measured.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod flow;
 pub mod icmp;
 pub mod meter;
 pub mod policy;
+pub mod projection;
 pub mod proxy_protocol;
 pub mod record;
 pub mod statistics;

@@ -1,0 +1,148 @@
+//! The sums by which CPU time is read and compared, without a model of anything.
+//!
+//! They are those of the resource measurement of mainframes, where work that could run on an
+//! assist processor is counted apart from work that does. The tests hold published measurements
+//! (IPsec of bulk data on two general processors with none and with one assist processor; a
+//! network server's rates before and after its locks were lightened).
+
+/// CPU time of an interval, in per cent of one CPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// On general CPUs, what is eligible for an engine included.
+    pub general: f64,
+    /// The part of it that could have run on an engine.
+    pub eligible: f64,
+    /// On engines.
+    pub engine: f64,
+}
+
+impl Reading {
+    /// What stays on general CPUs however many engines there are.
+    #[must_use]
+    pub fn not_eligible(self) -> f64 {
+        self.general - self.eligible
+    }
+
+    /// The share of general CPU time that enough engines would take, from 0 to 1; nothing of
+    /// nothing.
+    #[must_use]
+    pub fn eligible_share(self) -> f64 {
+        if self.general > 0.0 { self.eligible / self.general } else { 0.0 }
+    }
+
+    /// How busy each of so many general CPUs is with it.
+    #[must_use]
+    pub fn per_cpu(self, cpus: u32) -> f64 {
+        self.general / f64::from(cpus.max(1))
+    }
+}
+
+/// Where eligible work runs, in per cent of one CPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Landed {
+    /// On engines.
+    pub on_engines: f64,
+    /// On general CPUs, because the engines are full.
+    pub spilled: f64,
+}
+
+impl Landed {
+    /// The share of eligible work that engines take, from 0 to 1.
+    #[must_use]
+    pub fn share(self) -> f64 {
+        let all = self.on_engines + self.spilled;
+        if all > 0.0 { self.on_engines / all } else { 0.0 }
+    }
+}
+
+/// Puts eligible work on engines until they are full; the rest spills.
+///
+/// `capacity` is what one engine can give to such work, 100 less what it spends on what no meter
+/// catches. Work is taken to be a fluid: below saturation nothing spills, where in truth a burst
+/// that finds every queue full does.
+#[must_use]
+pub fn land(eligible: f64, engines: u32, capacity: f64) -> Landed {
+    let on_engines = eligible.min(f64::from(engines) * capacity).max(0.0);
+    Landed { on_engines, spilled: eligible - on_engines }
+}
+
+/// What a change of a part is of the whole: both changes are relative (0.61 is +61 %), `share` is
+/// the part's share of the whole before the change.
+#[must_use]
+pub fn of_whole(change: f64, share: f64) -> f64 {
+    change * share
+}
+
+/// A rate and the utilisation at which it was reached, both times in the same units.
+///
+/// Returns how many times as much is done for each unit of utilisation: what a change is worth on
+/// a machine that has other things to do, even where rates were limited by something else.
+#[must_use]
+pub fn rate_per_utilisation(before: (f64, f64), after: (f64, f64)) -> f64 {
+    (after.0 / after.1) / (before.0 / before.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(found: f64, wanted: f64, off: f64) {
+        assert!((found - wanted).abs() <= off, "{found} is not {wanted}");
+    }
+
+    /// Two general CPUs, no engine.
+    const NONE: Reading = Reading { general: 113.76, eligible: 105.17, engine: 0.0 };
+    /// The same work with one engine, what is not eligible left out.
+    const ONE: Reading = Reading { general: 7.78, eligible: 7.78, engine: 95.13 };
+
+    #[test]
+    fn without_engines_nearly_all_is_eligible_and_the_rest_is_the_difference() {
+        near(NONE.not_eligible(), 8.59, 1e-9);
+        near(NONE.eligible_share(), 0.92, 0.005);
+        near(NONE.per_cpu(2), 56.88, 1e-9);
+        let eligible = Reading { general: NONE.eligible, ..NONE };
+        near(eligible.per_cpu(2), 52.59, 0.006);
+    }
+
+    #[test]
+    fn one_engine_is_full_and_what_spills_is_what_was_measured() {
+        let landed = land(ONE.engine + ONE.eligible, 1, 95.13);
+        near(landed.on_engines, 95.13, 1e-9);
+        near(landed.spilled, 7.78, 1e-9);
+        near(ONE.per_cpu(2), 3.89, 1e-9);
+        near(landed.share(), 0.924, 0.001);
+        let before = Reading { general: NONE.eligible, ..NONE }.per_cpu(2);
+        near(before - ONE.per_cpu(2), 48.7, 0.01);
+    }
+
+    #[test]
+    fn what_was_foretold_brackets_what_was_measured() {
+        // All of the engine: at least five per cent spill. What it really had to give: at most ten.
+        let (best, worst) = (land(NONE.eligible, 1, 100.0), land(NONE.eligible, 1, 95.13));
+        near(best.spilled, 5.17, 1e-9);
+        near(worst.spilled, 10.04, 1e-9);
+        assert!(best.spilled < ONE.eligible && ONE.eligible < worst.spilled);
+        near(land(NONE.eligible, 2, 95.13).spilled, 0.0, 1e-9);
+    }
+
+    #[test]
+    fn a_dearer_part_makes_the_whole_dearer_by_its_share() {
+        for (change, share, whole) in [(0.61, 0.08, 5.0), (0.13, 0.30, 4.0), (0.45, 0.30, 14.0)] {
+            assert_eq!((of_whole(change, share) * 100.0).round(), whole, "{change} of {share}");
+        }
+    }
+
+    #[test]
+    fn rates_are_compared_for_each_unit_of_utilisation() {
+        near(rate_per_utilisation((43_579.0, 61.9), (58_247.0, 64.4)), 1.285, 5e-4);
+        near(rate_per_utilisation((39_267.0, 31.2), (50_740.0, 28.8)), 1.400, 5e-4);
+    }
+
+    #[test]
+    fn nothing_lands_where_there_is_nothing() {
+        assert_eq!(land(0.0, 3, 99.0), Landed { on_engines: 0.0, spilled: 0.0 });
+        assert_eq!(land(5.0, 0, 99.0), Landed { on_engines: 0.0, spilled: 5.0 });
+        assert_eq!(land(0.0, 0, 99.0).share(), 0.0);
+        assert_eq!(Reading { general: 0.0, eligible: 0.0, engine: 9.0 }.eligible_share(), 0.0);
+    }
+}
