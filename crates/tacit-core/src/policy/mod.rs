@@ -473,11 +473,13 @@ pub struct Agent {
     pub congestion_control: Option<String>,
     /// Whether peers' chains that were verified are remembered.
     pub chain_cache: bool,
+    /// Whether CPU time is charged to rules and components.
+    pub accounting: bool,
 }
 
 impl Default for Agent {
     fn default() -> Self {
-        Self { workers: None, congestion_control: None, chain_cache: true }
+        Self { workers: None, congestion_control: None, chain_cache: true, accounting: true }
     }
 }
 

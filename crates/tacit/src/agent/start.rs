@@ -24,6 +24,7 @@ use super::{
 use crate::control::server::{self, Asked};
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
+use crate::ledger::meter;
 use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::stream::connection::Table;
@@ -52,16 +53,10 @@ impl Agent {
         let Checked { policy, materials, .. } = checked;
         let chains = policy.agent.chain_cache.then(Arc::default);
         let installed = Arc::new(first(policy, &materials, chains.as_ref())?);
+        meter::allow(installed.policy.agent.accounting);
         let live = Arc::new(ArcSwap::new(Arc::clone(&installed)));
         let connections_max = connections_max(installed.limits(), descriptors);
-        let shared = Shared {
-            live: Arc::clone(&live),
-            table,
-            gates: Arc::new(Gates::new(installed.limits())),
-            places: Arc::new(Semaphore::new(connections_max)),
-            congestion_control: congestion_control(&installed.policy),
-            log: log.clone(),
-        };
+        let shared = shared(&live, table, connections_max, &log);
         let (mut handover, launcher) = take_over(&options, given)?;
         let mut listeners = open_listeners(&mut handover, &installed, &shared)?;
         let (requests, asked) = mpsc::channel(server::REQUESTS_MAX);
@@ -154,6 +149,24 @@ fn take_over(
     }
     let handover = takeover::request(&options.control).map_err(AgentError::TakeOver)?;
     Ok((handover, launcher))
+}
+
+/// What all workers share.
+fn shared(
+    live: &Arc<ArcSwap<Live>>,
+    table: Arc<Table>,
+    connections_max: usize,
+    log: &Log,
+) -> Shared {
+    let installed = live.load();
+    Shared {
+        live: Arc::clone(live),
+        table,
+        gates: Arc::new(Gates::new(installed.limits())),
+        places: Arc::new(Semaphore::new(connections_max)),
+        congestion_control: congestion_control(&installed.policy),
+        log: log.clone(),
+    }
 }
 
 /// Every listening address of the policy, by its text, with the number that workers know it by.

@@ -40,9 +40,10 @@ thread_local! {
 /// Whether threads that start from now on are metered.
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// Turns accounting off for threads that start from now on.
-pub fn disable() {
-    OFF.store(true, Ordering::Relaxed);
+/// Lets the calling thread, and those that start from now on, be metered or not.
+pub fn allow(accounting: bool) {
+    OFF.store(!accounting, Ordering::Relaxed);
+    METER.with(|meter| meter.is_on.set(accounting && meter.is_on.get()));
 }
 
 /// Meters the calling thread from here on; `on_engine` is where its work is done.

@@ -182,3 +182,22 @@ fn what_a_removed_rule_cost_stays_in_the_sum() {
     });
     assert!(us(&agent.show("costs")["uncaptured-percent"]) <= 3.0);
 }
+
+#[test]
+fn accounting_can_be_turned_off() {
+    let lab = Lab::new();
+    let listen = free_port();
+    let rule = format!(
+        "[agent]\naccounting = false\n[[rule]]\nname = \"plain\"\nlisten = \"127.0.0.1:{listen}\"\n\
+         connect = \"{}\"\npermit = true\n",
+        echo()
+    );
+    let agent = lab.agent(&rule);
+    load(listen, 10);
+    let costs = agent.show("costs");
+    assert_eq!(
+        (&costs["captured-cpu-us"], &costs["accounting"]["stamps"]),
+        (&json!(0.0), &json!(0))
+    );
+    assert!(agent.ok(&["show", "costs"]).contains("accounting = false"));
+}

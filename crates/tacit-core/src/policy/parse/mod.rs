@@ -139,10 +139,12 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
         Some(Some(name.to_owned()))
     });
     let chain_cache = table.boolean("chain-cache", true);
+    let accounting = table.boolean("accounting", true);
     Some(Agent {
         workers: workers?,
         congestion_control: congestion_control?,
         chain_cache: chain_cache?,
+        accounting: accounting?,
     })
 }
 

@@ -41,7 +41,7 @@ impl Scope {
             Self::Identities | Self::Trusts => &[],
             Self::Identity => &["cert", "key"],
             Self::Trust => &["ca"],
-            Self::Agent => &["workers", "congestion-control", "chain-cache"],
+            Self::Agent => &["workers", "congestion-control", "chain-cache", "accounting"],
             Self::Limits => &[
                 "connections",
                 "handshakes",

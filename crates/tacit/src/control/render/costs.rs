@@ -38,6 +38,11 @@ fn render_costs(costs: &Costs, by: By) -> String {
         By::Component => components(costs),
         By::Program => runs(costs),
     };
+    if costs.accounting.clock_reads == 0 && costs.accounting.stamps == 0 {
+        return "nothing is charged: the policy says `accounting = false` in [agent], or nothing \
+                was spent in that interval\n"
+            .into();
+    }
     format!("{}{}", lay_out(&rows), sums(costs))
 }
 
