@@ -131,13 +131,11 @@ impl Agent {
         let (id, events, log) = (self.runs_made, self.run_events.clone(), self.log.clone());
         let (live, resolvers) = (Arc::clone(&self.live), Arc::clone(&self.resolvers));
         let hosts = self.hosts.pairs();
-        let control = self.congestion_control.clone();
         tokio::task::spawn_local(async move {
             let around = Surroundings {
                 live: &live,
                 resolvers: &resolvers,
                 hosts: &hosts,
-                congestion_control: control.as_deref(),
                 log: &log,
                 events: &events,
             };
@@ -371,7 +369,6 @@ impl Agent {
                 live: &self.live,
                 resolvers: &self.resolvers,
                 hosts: &hosts,
-                congestion_control: self.congestion_control.as_deref(),
                 log: &self.log,
                 events: &self.run_events,
             };

@@ -164,7 +164,7 @@ fn shared(
         table,
         gates: Arc::new(Gates::new(installed.limits())),
         places: Arc::new(Semaphore::new(connections_max)),
-        congestion_control: congestion_control(&installed.policy),
+        congestion_control: congestion_control(&installed.policy, log),
         log: log.clone(),
     }
 }
@@ -222,10 +222,22 @@ fn worker_count(policy: &Policy) -> usize {
     policy.agent.workers.unwrap_or_else(|| (cpus / 2).max(1))
 }
 
-/// Cubic where the kernel has it: model-based algorithms cost a relay on one host twice the CPU.
-fn congestion_control(policy: &Policy) -> Option<String> {
-    let name = policy.agent.congestion_control.clone().unwrap_or_else(|| "cubic".to_owned());
-    socket::has_congestion_control(&name).then_some(name)
+/// What the policy says; else cubic, if the kernel lets us: model-based algorithms cost a relay on
+/// one host twice the CPU.
+fn congestion_control(policy: &Policy, log: &Log) -> Option<String> {
+    let said = policy.agent.congestion_control.as_deref();
+    let name = said.unwrap_or("cubic");
+    if socket::has_congestion_control(name) {
+        return Some(name.to_owned());
+    }
+    if said.is_some() {
+        log.warn(
+            Event::new("congestion-control-refused")
+                .field("name", &name)
+                .field("needed", &"a name of net.ipv4.tcp_allowed_congestion_control"),
+        );
+    }
+    None
 }
 
 fn connections_max(limits: &Limits, descriptors: u64) -> usize {

@@ -22,6 +22,7 @@ use tacit_core::record::{AlertDescription, ContentType};
 use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::handshake::{Handshake, INCOMING_BYTES_MAX, Progress};
+use super::keys::HotKeys;
 use super::material::{IdentityMaterial, TrustGeneration, TrustMaterial};
 use super::session::{Batch, Session};
 
@@ -104,7 +105,7 @@ pub fn session(input: &[u8]) -> u64 {
         }
     }
     let mut payloads: Vec<Range<usize>> = Vec::new();
-    let opened = ours.open_batch(&mut wire, &mut payloads);
+    let opened = ours.open_batch(&mut HotKeys::default(), &mut wire, &mut payloads);
     let mut end = 0;
     for range in &payloads {
         assert!(range.start >= end && range.end <= wire.len());

@@ -1,8 +1,9 @@
-//! The AEAD keys of one connection, and how they become ciphers for one batch of records.
+//! The AEAD keys of one connection, and how they become ciphers for its records.
 //!
 //! A connection keeps the raw key only, 32 bytes instead of an expanded key schedule and its
-//! tables. The schedule is built for a batch and dropped after it, which costs about 0.2 us and
-//! saves more than a kilobyte for every connection that is idle.
+//! tables, which saves more than a kilobyte for every connection that is idle. A worker keeps the
+//! expanded keys of the [`HOT_CONNECTIONS_MAX`] that carried bytes last, more or less: to expand a
+//! key costs about 0.2 us and memory each time.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, TlsProtocolId,
@@ -11,6 +12,86 @@ use aws_lc_rs::aead::{
 use rustls::ConnectionTrafficSecrets;
 use rustls::crypto::cipher::AeadKey;
 use tacit_core::record::{self, KeyRefused, Open, Protection, Seal, Sealer, TAG_BYTES};
+
+/// Connections of one worker whose keys are kept expanded; about two kilobytes each.
+pub const HOT_CONNECTIONS_MAX: usize = 64;
+
+/// A worker's expanded keys. A connection has one place, which it may lose to another.
+#[derive(Debug)]
+pub struct Keyring {
+    places: Box<[HotKeys]>,
+}
+
+impl Default for Keyring {
+    fn default() -> Self {
+        Self { places: (0..HOT_CONNECTIONS_MAX).map(|_| HotKeys::default()).collect() }
+    }
+}
+
+impl Keyring {
+    /// The place of the connection with that number, which no other has.
+    pub fn of(&mut self, connection: u64) -> &mut HotKeys {
+        let place = self.place(connection);
+        if place.connection != connection {
+            *place = HotKeys { connection, ..HotKeys::default() };
+        }
+        place
+    }
+
+    /// Drops the keys of a connection that has ended.
+    pub fn forget(&mut self, connection: u64) {
+        let place = self.place(connection);
+        if place.connection == connection {
+            *place = HotKeys::default();
+        }
+    }
+
+    fn place(&mut self, connection: u64) -> &mut HotKeys {
+        let places = self.places.len() as u64;
+        // INVARIANT: the remainder is less than the length, which fits.
+        #[expect(clippy::cast_possible_truncation, reason = "less than the number of places")]
+        &mut self.places[(connection % places) as usize]
+    }
+}
+
+/// The expanded keys of one connection, each with how many keys its direction had before it.
+#[derive(Debug, Default)]
+pub struct HotKeys {
+    connection: u64,
+    seal: Option<(u32, SealKey)>,
+    open: Option<(u32, OpenKey)>,
+}
+
+impl HotKeys {
+    /// The cipher for the next records that `sealer` makes; `before` tells `key` from those that
+    /// the direction had before.
+    pub(super) fn seal(
+        &mut self,
+        before: u32,
+        key: &DirectionKey,
+        sealer: &Sealer,
+    ) -> Result<&mut SealKey, KeyRefused> {
+        let expanded = match self.seal.take() {
+            Some((of, expanded)) if of == before => expanded,
+            _ => key.seal(sealer)?,
+        };
+        Ok(&mut self.seal.insert((before, expanded)).1)
+    }
+
+    /// The cipher for the next records that arrive.
+    pub(super) fn open(
+        &mut self,
+        before: u32,
+        key: &DirectionKey,
+        protection: Protection,
+    ) -> Result<&mut OpenKey, KeyRefused> {
+        let expanded = match self.open.take() {
+            Some((of, expanded)) if of == before => expanded,
+            _ => key.open(protection)?,
+        };
+        Ok(&mut self.open.insert((before, expanded)).1)
+    }
+}
 
 /// The raw key of one direction. Zeroed when dropped; never shown.
 pub(super) struct DirectionKey {
@@ -96,7 +177,7 @@ fn record_protocol(protection: Protection) -> Option<TlsProtocolId> {
     }
 }
 
-/// Seals one batch.
+/// Seals records.
 #[derive(Debug)]
 pub(super) enum SealKey {
     Record(TlsRecordSealingKey),
@@ -119,7 +200,7 @@ impl Seal for SealKey {
     }
 }
 
-/// Opens one batch.
+/// Opens records.
 #[derive(Debug)]
 pub(super) enum OpenKey {
     Record(TlsRecordOpeningKey),

@@ -29,5 +29,6 @@ pub use config::{ClientSettings, ServerSettings, SettingsRefused};
 pub use facts::CertificateFacts;
 pub use failure::{HandshakeFailure, Role};
 pub use handshake::{Agreed, Established, Handshake, INCOMING_BYTES_MAX, Progress};
+pub use keys::{HOT_CONNECTIONS_MAX, HotKeys, Keyring};
 pub use session::{Batch, Session, SessionError};
 pub use verify::PeerCheck;

@@ -69,7 +69,6 @@ pub(super) struct Surroundings<'a> {
     pub(super) live: &'a Arc<ArcSwap<Live>>,
     pub(super) resolvers: &'a Arc<Resolvers>,
     pub(super) hosts: &'a [(IpAddr, String)],
-    pub(super) congestion_control: Option<&'a str>,
     pub(super) log: &'a Log,
     pub(super) events: &'a mpsc::Sender<RunEvent>,
 }
@@ -97,10 +96,8 @@ impl Enrolled {
             Arc::clone(around.resolvers),
             around.log.clone(),
         ));
-        let options = socket::StreamOptions {
-            congestion_control: around.congestion_control.map(str::to_owned),
-            reset_on_exit: true,
-        };
+        // Towards the program the namespace's own, which is chosen for one machine.
+        let options = socket::StreamOptions { congestion_control: None, reset_on_exit: true };
         let mut listeners = Vec::new();
         for socket in tcp {
             socket::adopt(socket.as_fd(), &options)?;

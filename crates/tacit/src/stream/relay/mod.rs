@@ -30,7 +30,7 @@ use std::task::{Context, Poll};
 use tacit_core::record::RECORD_BYTES_MAX;
 use tokio::time::{Instant, Sleep};
 
-use crate::tls::SessionError;
+use crate::tls::{Keyring, SessionError};
 
 use super::connection::Connection;
 use super::leg::{DELIVERY_WAIT_MAX, Leg, Outgoing};
@@ -43,6 +43,9 @@ pub const BATCH_RECORDS_MAX: usize = 32;
 /// to one record.
 pub const HELD_BYTES_MAX: usize = 256 << 20;
 
+/// Buffers for incomplete records that a worker keeps for their next use.
+const SPARES_MAX: usize = 16;
+
 /// A worker's buffers, shared by its connections one after the other.
 #[derive(Debug)]
 pub struct Scratch {
@@ -54,6 +57,9 @@ pub struct Scratch {
 struct Buffers {
     bytes: Box<[u8]>,
     payloads: Vec<Range<usize>>,
+    keys: Keyring,
+    /// Empty; for the front of a record that has not arrived whole.
+    spares: Vec<Vec<u8>>,
 }
 
 impl Default for Scratch {
@@ -63,6 +69,8 @@ impl Default for Scratch {
         let buffers = Buffers {
             bytes: vec![0; bytes].into_boxed_slice(),
             payloads: Vec::with_capacity(BATCH_RECORDS_MAX),
+            keys: Keyring::default(),
+            spares: Vec::with_capacity(SPARES_MAX),
         };
         Self { buffers: RefCell::new(buffers), held_bytes: Cell::new(0) }
     }
@@ -77,6 +85,24 @@ impl Scratch {
 
     fn batch_records(&self) -> usize {
         if self.held_bytes.get() > HELD_BYTES_MAX { 1 } else { BATCH_RECORDS_MAX }
+    }
+}
+
+impl Buffers {
+    /// Keeps `tail` in `kept`, which has memory only while there is something to keep.
+    fn keep(spares: &mut Vec<Vec<u8>>, tail: &[u8], kept: &mut Vec<u8>) {
+        kept.clear();
+        if !tail.is_empty() {
+            if kept.capacity() == 0 {
+                *kept = spares.pop().unwrap_or_default();
+            }
+            kept.extend_from_slice(tail);
+        } else if kept.capacity() > 0 {
+            let spare = std::mem::take(kept);
+            if spares.len() < SPARES_MAX {
+                spares.push(spare);
+            }
+        }
     }
 }
 

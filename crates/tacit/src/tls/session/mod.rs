@@ -25,7 +25,7 @@ use tacit_core::record::{
     AlertDescription, ContentType, Opener, PAYLOAD_BYTES_MAX, Protection, RecordError, Sealer,
 };
 
-use super::keys::{DirectionKey, OpenKey};
+use super::keys::{DirectionKey, HotKeys, OpenKey};
 
 /// A handshake message after the handshake at most; a ticket with a chain inside is the longest.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -62,7 +62,10 @@ pub struct Session {
     rekey: Rekey,
     bytes_since_rekey: u64,
     rekeyed_at: Instant,
+    /// Keys that the sending direction had before this one.
     rekeys: u32,
+    /// Keys that the receiving direction had before this one.
+    peer_rekeys: u32,
     close_notify_sent: bool,
     peer_closed: bool,
 }
@@ -159,6 +162,7 @@ impl Session {
             bytes_since_rekey: 0,
             rekeyed_at: now,
             rekeys: 0,
+            peer_rekeys: 0,
             close_notify_sent: false,
             peer_closed: false,
         }
@@ -176,12 +180,14 @@ impl Session {
         self.rekeys
     }
 
-    /// Seals payload that stands in the slots of `buffer`; returns the bytes to be sent.
+    /// Seals payload that stands in the slots of `buffer`; returns the bytes to be sent. `hot` is
+    /// this connection's alone.
     ///
     /// # Errors
     /// The key is used up, which a TLS 1.3 session prevents by [`Self::seal_due`].
     pub fn seal_slots(
         &mut self,
+        hot: &mut HotKeys,
         buffer: &mut [u8],
         payload_bytes: usize,
     ) -> Result<usize, SessionError> {
@@ -189,10 +195,11 @@ impl Session {
         if self.sealer.records_left() < records + RECORDS_RESERVED {
             return Err(RecordError::KeyUsedUp.into());
         }
-        let mut key =
-            self.seal_key.seal(&self.sealer).map_err(|_| SessionError::Library("expand a key"))?;
+        let key = hot
+            .seal(self.rekeys, &self.seal_key, &self.sealer)
+            .map_err(|_| SessionError::Library("expand a key"))?;
         self.bytes_since_rekey += payload_bytes as u64;
-        Ok(self.sealer.seal_slots(&mut key, buffer, payload_bytes)?)
+        Ok(self.sealer.seal_slots(key, buffer, payload_bytes)?)
     }
 
     /// Seals a few bytes that are already in memory.
@@ -275,18 +282,19 @@ impl Session {
 
     /// Opens every whole record at the front of `buffer` in place. The payloads' places are
     /// appended to `payloads`. What the peer asked for waits for [`Self::seal_due`], so that a
-    /// peer that asks and does not read costs no memory.
+    /// peer that asks and does not read costs no memory. `hot` is this connection's alone.
     ///
     /// # Errors
     /// The first record that is not legal, or the peer's fatal alert. Payloads before it are good.
     pub fn open_batch(
         &mut self,
+        hot: &mut HotKeys,
         buffer: &mut [u8],
         payloads: &mut Vec<Range<usize>>,
     ) -> Result<Batch, SessionError> {
         let mut consumed = 0;
-        let mut key = self.fresh_open_key()?;
-        while let Some(record) = self.opener.open_record(&mut key, &mut buffer[consumed..])? {
+        let mut key = self.open_key(hot)?;
+        while let Some(record) = self.opener.open_record(key, &mut buffer[consumed..])? {
             let payload = record.payload.start + consumed..record.payload.end + consumed;
             consumed += record.consumed;
             match record.content {
@@ -294,7 +302,7 @@ impl Session {
                 ContentType::Handshake => {
                     let replaced = self.take_handshake(&buffer[payload])?;
                     if replaced {
-                        key = self.fresh_open_key()?;
+                        key = self.open_key(hot)?;
                     }
                 }
                 ContentType::Alert => {
@@ -338,9 +346,8 @@ impl Session {
         ))
     }
 
-    fn fresh_open_key(&self) -> Result<OpenKey, SessionError> {
-        self.open_key
-            .open(self.opener.protection())
+    fn open_key<'hot>(&self, hot: &'hot mut HotKeys) -> Result<&'hot mut OpenKey, SessionError> {
+        hot.open(self.peer_rekeys, &self.open_key, self.opener.protection())
             .map_err(|_| SessionError::Library("expand a key"))
     }
 
@@ -424,6 +431,7 @@ impl Session {
             .map_err(|_| SessionError::Library("make the next receiving key"))?;
         self.open_key = key;
         self.opener = Opener::new(protection, iv, sequence);
+        self.peer_rekeys += 1;
         if requested {
             self.owed = Some(Owed::KeyUpdate);
         }

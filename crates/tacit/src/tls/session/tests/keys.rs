@@ -93,7 +93,7 @@ fn without_key_updates_a_key_near_its_limit_ends_the_session_aloud() {
     client.write(b"the last record");
     let used_up = SessionError::Record(RecordError::KeyUsedUp);
     let mut buffer = vec![0; client.session().protection().slot_bytes()];
-    assert_eq!(client.session().seal_slots(&mut buffer, 1), Err(used_up));
+    assert_eq!(client.session().seal_slots(&mut HotKeys::default(), &mut buffer, 1), Err(used_up));
     let mut alert = Vec::new();
     client.session().seal_alert(used_up.alert().unwrap(), &mut alert).unwrap();
     client.outgoing.extend(alert);
@@ -111,7 +111,7 @@ fn a_peer_that_asks_for_keys_and_does_not_read_costs_no_memory() {
         client.session().update_sending_key(true, &mut wire).unwrap();
         wire.extend(client.session().seal(b"x").unwrap());
         let mut payloads = Vec::new();
-        server.session().open_batch(&mut wire, &mut payloads).unwrap();
+        server.session().open_batch(&mut HotKeys::default(), &mut wire, &mut payloads).unwrap();
     }
     let mut out = Vec::new();
     assert_eq!(server.session().seal_due(Instant::now, &mut out), Ok(true));

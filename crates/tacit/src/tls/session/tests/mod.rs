@@ -104,6 +104,7 @@ struct Ours {
     handshake: Option<Handshake>,
     session: Option<Session>,
     agreed: Option<Agreed>,
+    hot: HotKeys,
     rekey: Rekey,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
@@ -117,6 +118,7 @@ impl Ours {
             handshake: Some(handshake),
             session: None,
             agreed: None,
+            hot: HotKeys::default(),
             rekey,
             incoming: Vec::new(),
             outgoing: Vec::new(),
@@ -154,7 +156,7 @@ impl Ours {
     fn open(&mut self) -> Result<(), SessionError> {
         let Some(session) = &mut self.session else { return Ok(()) };
         let mut payloads = Vec::new();
-        let opened = session.open_batch(&mut self.incoming, &mut payloads);
+        let opened = session.open_batch(&mut self.hot, &mut self.incoming, &mut payloads);
         for range in payloads {
             self.received.extend_from_slice(&self.incoming[range]);
         }
@@ -190,7 +192,7 @@ impl Side for Ours {
         for (slot, part) in buffer.chunks_exact_mut(protection.slot_bytes()).zip(parts) {
             slot[protection.prefix_bytes()..][..part.len()].copy_from_slice(part);
         }
-        let sealed = session.seal_slots(&mut buffer, payload.len()).unwrap();
+        let sealed = session.seal_slots(&mut self.hot, &mut buffer, payload.len()).unwrap();
         self.outgoing.extend_from_slice(&buffer[..sealed]);
     }
 

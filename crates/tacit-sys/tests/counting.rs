@@ -1,0 +1,217 @@
+//! Counts what a thread asks of the kernel and of the heap, for tests that promise a number.
+//!
+//! ```text
+//! thread of the work --every system call--> kernel --asks--> the counter's thread: counts, lets it
+//! thread of the work --every allocation--> the counter of that thread
+//! ```
+//!
+//! Both see all there is, whoever calls: a seccomp filter that asks another thread about each call
+//! (Linux 5.5; any user), the Rust allocator and, with the GNU C library, `malloc` for what is
+//! written in C. Tests of other crates take this file in by its path.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test stops at what it did not expect"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// System calls by thread and number.
+#[derive(Debug, Default)]
+pub struct SystemCalls {
+    counts: Mutex<BTreeMap<(u32, i64), u64>>,
+}
+
+impl SystemCalls {
+    /// Runs `work` on a thread of its own, and counts its calls and those of all threads that it
+    /// starts.
+    pub fn of(work: impl FnOnce() + Send + 'static) -> Arc<Self> {
+        let calls = Arc::new(Self::default());
+        // No call can carry the descriptor over: after the filter each waits for who has it.
+        let listener = Arc::new(AtomicI32::new(-1));
+        let (counted, handed) = (Arc::clone(&calls), Arc::clone(&listener));
+        std::thread::spawn(move || {
+            let listener = loop {
+                match handed.load(Ordering::Acquire) {
+                    -1 => std::thread::sleep(Duration::from_millis(1)),
+                    listener => break listener,
+                }
+            };
+            counted.serve(listener);
+        });
+        std::thread::spawn(move || {
+            listener.store(kernel::ask_about_every_call(), Ordering::Release);
+            work();
+        });
+        calls
+    }
+
+    /// So far, of one thread, by number.
+    pub fn of_thread(&self, thread: u32) -> BTreeMap<i64, u64> {
+        let counts = self.counts.lock().unwrap();
+        counts.iter().filter(|((of, _), _)| *of == thread).map(|((_, nr), n)| (*nr, *n)).collect()
+    }
+
+    /// The thread of that name.
+    pub fn thread_named(&self, name: &str) -> Option<u32> {
+        let counts = self.counts.lock().unwrap();
+        counts.keys().map(|(thread, _)| *thread).find(|thread| {
+            let comm = std::fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
+            comm.is_ok_and(|comm| comm.trim_end() == name)
+        })
+    }
+
+    fn serve(&self, listener: i32) {
+        while let Some(call) = kernel::next_call(listener) {
+            *self.counts.lock().unwrap().entry((call.pid, call.data.nr.into())).or_default() += 1;
+            kernel::let_through(listener, call.id);
+        }
+    }
+}
+
+/// How often a thread has asked for memory so far.
+pub fn allocations(thread: u32) -> u64 {
+    ALLOCATIONS[place(thread)].load(Ordering::Relaxed)
+}
+
+/// Threads of one process whose numbers are farther apart are told apart.
+const THREADS: usize = 4096;
+static ALLOCATIONS: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
+
+fn place(thread: u32) -> usize {
+    usize::try_from(thread).unwrap() % THREADS
+}
+
+fn count_allocation() {
+    thread_local! {
+        static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    let at = PLACE.get().unwrap_or_else(|| {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        place(thread.unsigned_abs())
+    });
+    PLACE.set(Some(at));
+    ALLOCATIONS[at].fetch_add(1, Ordering::Relaxed);
+}
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: everything is left to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count_allocation();
+        // SAFETY: the caller's promise is the one asked for here.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the one asked for here.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// What is written in C asks here; Rust's allocator does so too and is counted twice.
+#[cfg(target_env = "gnu")]
+// SAFETY: it does what the C library's does, by calling that.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc(bytes: usize) -> *mut libc::c_void {
+    unsafe extern "C" {
+        fn __libc_malloc(bytes: usize) -> *mut libc::c_void;
+    }
+    count_allocation();
+    // SAFETY: takes any size.
+    unsafe { __libc_malloc(bytes) }
+}
+
+mod kernel {
+    use std::io;
+    use std::mem::MaybeUninit;
+
+    /// Has the kernel ask about every call of this thread and of those it starts; returns the
+    /// descriptor over which it asks.
+    pub(super) fn ask_about_every_call() -> i32 {
+        const RETURN: u16 = 0x06;
+        let mut filter =
+            [libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_USER_NOTIF }];
+        let program = libc::sock_fprog { len: 1, filter: filter.as_mut_ptr() };
+        // SAFETY: takes no pointers.
+        unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        // SAFETY: the program is one valid instruction, which the kernel copies.
+        let listener = unsafe {
+            libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                &raw const program,
+            )
+        };
+        i32::try_from(listener).ok().filter(|fd| *fd >= 0).unwrap_or_else(|| {
+            panic!("seccomp, which counts system calls here: {}", io::Error::last_os_error())
+        })
+    }
+
+    /// Waits for the next call; `None` when there is nobody left to make one.
+    pub(super) fn next_call(listener: i32) -> Option<libc::seccomp_notif> {
+        loop {
+            let mut call = MaybeUninit::<libc::seccomp_notif>::zeroed();
+            // SAFETY: the kernel writes one such structure, which was zeroed as it demands.
+            let result =
+                unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_RECV, call.as_mut_ptr()) };
+            if result == 0 {
+                // SAFETY: integers only, all zeroed or written.
+                return Some(unsafe { call.assume_init() });
+            }
+            match io::Error::last_os_error().raw_os_error() {
+                // A thread that was killed meanwhile, unless it was the last.
+                Some(libc::ENOENT) if !is_done(listener) => {}
+                Some(libc::EINTR) => {}
+                _ => return None,
+            }
+        }
+    }
+
+    fn is_done(listener: i32) -> bool {
+        let mut polled = libc::pollfd { fd: listener, events: 0, revents: 0 };
+        // SAFETY: one structure, which lives here.
+        let ready = unsafe { libc::poll(&raw mut polled, 1, 0) };
+        ready == 1 && polled.revents & libc::POLLHUP != 0
+    }
+
+    pub(super) fn let_through(listener: i32, id: u64) {
+        const CONTINUE: u32 = 1;
+        let mut answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags: CONTINUE };
+        // SAFETY: the kernel reads one such structure. Who asked may be gone.
+        unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+    }
+}
+
+#[test]
+fn what_a_thread_does_is_counted_to_the_call() {
+    use std::io::Read;
+    let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let calls = SystemCalls::of(move || {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let before = allocations(thread);
+        let memory = std::hint::black_box(Box::new(7_u64));
+        let count = allocations(thread) - before;
+        drop(memory);
+        for byte in [u8::try_from(count).unwrap(), 0, 0] {
+            rustix::net::send(&theirs, &[byte], rustix::net::SendFlags::empty()).unwrap();
+        }
+    });
+    let mut said = Vec::new();
+    ours.read_to_end(&mut said).unwrap();
+    // Once for Rust, once for the C library below it, where that is counted.
+    assert_eq!(said, [if cfg!(target_env = "gnu") { 2 } else { 1 }, 0, 0]);
+    let counts = calls.counts.lock().unwrap();
+    let sends = counts.iter().filter(|((_, number), _)| *number == libc::SYS_sendto);
+    assert_eq!(sends.map(|(_, count)| *count).sum::<u64>(), 3, "{counts:?}");
+}
