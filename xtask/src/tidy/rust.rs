@@ -64,7 +64,7 @@ const OWNED: [Owned; 3] = [
         places: &[
             "crates/tacit/src/ca.rs",
             "crates/tacit/src/ca/",
-            "crates/tacit/src/tls/fuzz.rs",
+            "crates/tacit/src/tls/pair.rs",
             "crates/tacit/src/tls/test_certificates.rs",
             "crates/tacit/tests/",
         ],

@@ -7,23 +7,16 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rcgen::{CertificateParams, KeyPair};
-use rustls::RootCertStore;
-use rustls::crypto::aws_lc_rs::sign::any_supported_type;
-use rustls::sign::CertifiedKey;
-use rustls_pki_types::{PrivateKeyDer, UnixTime};
-use tacit_core::policy::{
-    ClientCert, ClientTls, Group, Rekey, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
-};
+use rustls_pki_types::UnixTime;
+use tacit_core::policy::{Group, Rekey, Suite};
 use tacit_core::record::{AlertDescription, ContentType};
 
 use super::config::{ClientSettings, ServerSettings};
-use super::facts::CertificateFacts;
 use super::handshake::{Handshake, INCOMING_BYTES_MAX, Progress};
 use super::keys::HotKeys;
-use super::material::{IdentityMaterial, TrustGeneration, TrustMaterial};
+use super::pair;
 use super::session::{Batch, Session};
 
 /// Bytes of a session's input that become records, so that one run stays short.
@@ -171,8 +164,10 @@ fn outcome(value: &impl Hash) -> u64 {
 fn sides(tls13: bool) -> (Handshake, Handshake) {
     static BOTH: LazyLock<[(Arc<ClientSettings>, Arc<ServerSettings>); 2]> = LazyLock::new(|| {
         [Suite::TLS_AES_128_GCM_SHA256, Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256].map(
+            // Asked for and not required: a certificate of the peer's is input too.
             |suite| {
-                settings(suite).unwrap_or_else(|error| panic!("the fuzzer's own set-up: {error}"))
+                pair::settings(suite, &[Group::X25519], true)
+                    .unwrap_or_else(|error| panic!("the fuzzer's own set-up: {error}"))
             },
         )
     });
@@ -199,50 +194,4 @@ fn establish(mut client: Handshake, mut server: Handshake) -> (Session, Session)
         (Ok(client), Ok(server)) => (client, server),
         _ => panic!("the fuzzer's own set-up: a handshake gives no session"),
     }
-}
-
-fn settings(
-    suite: Suite,
-) -> Result<(Arc<ClientSettings>, Arc<ServerSettings>), Box<dyn std::error::Error>> {
-    let name = "fuzz.example".to_owned();
-    let key = KeyPair::generate()?;
-    let certificate = CertificateParams::new(vec![name.clone()])?.self_signed(&key)?;
-    let private = PrivateKeyDer::try_from(key.serialize_der())?;
-    let chain = vec![certificate.der().clone()];
-    let identity = IdentityMaterial {
-        name: name.clone(),
-        facts: CertificateFacts::from_der(certificate.der()).map_err(|_| "no certificate")?,
-        certified_key: Arc::new(CertifiedKey::new(chain, any_supported_type(&private)?)),
-        sources: Vec::new(),
-        warnings: Vec::new(),
-    };
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate.der().clone())?;
-    let trust = TrustMaterial {
-        name: name.clone(),
-        generation: TrustGeneration::next(),
-        roots: Arc::new(roots),
-        anchors: 1,
-        facts: Vec::new(),
-        sources: Vec::new(),
-        warnings: Vec::new(),
-    };
-    let common = TlsCommon {
-        min_version: TlsVersion::V1_2,
-        suites: vec![suite],
-        groups: vec![Group::X25519],
-        alpn: vec!["fuzz".into()],
-        resumption: false,
-        handshake_timeout: Duration::from_secs(10),
-        rekey: Rekey::default(),
-    };
-    let verify = Verify::None { server_name: Some(name.clone()) };
-    let client = ClientTls { identity: None, verify, sni: true, common: common.clone() };
-    // Asked for and not required: a certificate of the peer's is input too.
-    let client_cert = ClientCert::Preferred { trust: name.clone() };
-    let server = ServerTls { identities: vec![name], client_cert, common };
-    Ok((
-        Arc::new(ClientSettings::new(&client, None, None, None)?),
-        Arc::new(ServerSettings::new(&server, &[Arc::new(identity)], Some(&trust), None)?),
-    ))
 }

@@ -19,6 +19,8 @@ pub mod fuzz;
 mod handshake;
 mod keys;
 pub mod material;
+pub mod measure;
+mod pair;
 mod session;
 pub mod verify;
 

@@ -1,0 +1,222 @@
+//! What TLS costs on this machine, tried out in memory: sealing and opening by suite and length
+//! of message, and a server's handshake.
+//!
+//! The same code as in the agent, with the CPU clock of the calling thread around it; so neither
+//! the system calls around it nor what else the machine does counts, but neither does the state
+//! of the caches in which a busy agent finds its data.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rustls::ConnectionTrafficSecrets as Secrets;
+use rustls::crypto::cipher::{AeadKey, Iv};
+use tacit_core::policy::{Group, Suite, TlsVersion};
+use tacit_core::record::{Opener, PAYLOAD_BYTES_MAX, Sealer};
+use tacit_core::statistics::median;
+use tacit_sys::cpu;
+
+use super::keys::DirectionKey;
+use super::pair;
+use super::{Handshake, Progress};
+
+/// Bytes that are sealed, then opened, between two looks at the clock: a look costs as much as a
+/// small record, and this much fits the caches as an agent's buffers do.
+const ROUND_BYTES: usize = 256 * 1024;
+/// Messages of a round at most, however small.
+const ROUND_MESSAGES_MAX: usize = 1024;
+/// A message at most: more is carried as several.
+const MESSAGE_BYTES_MAX: usize = ROUND_BYTES;
+/// What is agreed by default; TLS 1.2 does not have the first.
+const GROUPS: [Group; 2] = [Group::X25519MLKEM768, Group::X25519];
+/// A measurement at least, however short its time.
+const ROUNDS_MIN: usize = 5;
+
+/// What a megabyte (10^6 bytes) costs, in microseconds of CPU time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RecordCosts {
+    /// Sealing it.
+    pub seal_us_per_mb: f64,
+    /// Opening it.
+    pub open_us_per_mb: f64,
+}
+
+/// The TLS library does not do what it does in every connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CannotMeasure;
+
+impl fmt::Display for CannotMeasure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("tacit could not try out TLS with itself; please report this")
+    }
+}
+
+impl std::error::Error for CannotMeasure {}
+
+/// Seals and opens messages of that length for about that long.
+///
+/// # Errors
+/// The library refuses.
+pub fn records(
+    suite: Suite,
+    message_bytes: usize,
+    time: Duration,
+) -> Result<RecordCosts, CannotMeasure> {
+    let message_bytes = message_bytes.clamp(1, MESSAGE_BYTES_MAX);
+    let mut bench = Bench::new(suite, message_bytes)?;
+    let until = Instant::now() + time;
+    let (mut seal_ns, mut open_ns) = (Vec::new(), Vec::new());
+    while seal_ns.len() < ROUNDS_MIN || Instant::now() < until {
+        let start = cpu::thread_ns();
+        bench.seal()?;
+        let sealed = cpu::thread_ns();
+        bench.open()?;
+        let opened = cpu::thread_ns();
+        seal_ns.push((sealed - start) as f64);
+        open_ns.push((opened - sealed) as f64);
+    }
+    // A nanosecond a byte is a millisecond a megabyte.
+    let us_per_mb = |ns: &[f64]| median(ns) / bench.payload_bytes() as f64 * 1000.0;
+    Ok(RecordCosts { seal_us_per_mb: us_per_mb(&seal_ns), open_us_per_mb: us_per_mb(&open_ns) })
+}
+
+/// A server's part of a full handshake, in microseconds of CPU time: the first of the groups that
+/// the version has, a P-256 certificate, none of the client's.
+///
+/// # Errors
+/// The library refuses.
+pub fn server_handshake_us(suite: Suite, time: Duration) -> Result<f64, CannotMeasure> {
+    let (client, server) = pair::settings(suite, &GROUPS, false).map_err(|_| CannotMeasure)?;
+    let until = Instant::now() + time;
+    let mut handshakes_ns = Vec::new();
+    while handshakes_ns.len() < ROUNDS_MIN || Instant::now() < until {
+        let mut client = Handshake::client(&client, &[]).map_err(|_| CannotMeasure)?;
+        let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+        let mut spent_ns = 0;
+        let start = cpu::thread_ns();
+        let mut server = Handshake::server(&server).map_err(|_| CannotMeasure)?;
+        spent_ns += cpu::thread_ns() - start;
+        loop {
+            client.advance(&mut to_client, &mut to_server).map_err(|_| CannotMeasure)?;
+            let start = cpu::thread_ns();
+            let progress = server.advance(&mut to_server, &mut to_client);
+            spent_ns += cpu::thread_ns() - start;
+            if progress.map_err(|_| CannotMeasure)? == Progress::Done {
+                break;
+            }
+            if to_client.is_empty() {
+                return Err(CannotMeasure);
+            }
+        }
+        handshakes_ns.push(spent_ns as f64);
+    }
+    Ok(median(&handshakes_ns) / 1000.0)
+}
+
+/// Both ends of a direction, and the buffers of a round.
+struct Bench {
+    seal_key: DirectionKey,
+    sealer: Sealer,
+    open_key: DirectionKey,
+    opener: Opener,
+    message_bytes: usize,
+    messages: Vec<Vec<u8>>,
+    sealed_bytes: usize,
+}
+
+impl Bench {
+    fn new(suite: Suite, message_bytes: usize) -> Result<Self, CannotMeasure> {
+        let split = || {
+            DirectionKey::split(secrets(suite), suite.version() == TlsVersion::V1_3)
+                .map_err(|_| CannotMeasure)
+        };
+        let (seal_key, protection, iv) = split()?;
+        let (open_key, _, _) = split()?;
+        let slots = message_bytes.div_ceil(PAYLOAD_BYTES_MAX);
+        let message = vec![0x5a; slots * protection.slot_bytes()];
+        Ok(Self {
+            seal_key,
+            sealer: Sealer::new(protection, iv, 0),
+            open_key,
+            opener: Opener::new(protection, iv, 0),
+            message_bytes,
+            messages: vec![message; (ROUND_BYTES / message_bytes).clamp(1, ROUND_MESSAGES_MAX)],
+            sealed_bytes: 0,
+        })
+    }
+
+    fn payload_bytes(&self) -> usize {
+        self.messages.len() * self.message_bytes
+    }
+
+    /// Each message as the relay seals one: a key for the batch, then its records.
+    fn seal(&mut self) -> Result<(), CannotMeasure> {
+        for message in &mut self.messages {
+            let mut key = self.seal_key.seal(&self.sealer).map_err(|_| CannotMeasure)?;
+            let sealed = self.sealer.seal_slots(&mut key, message, self.message_bytes);
+            self.sealed_bytes = sealed.map_err(|_| CannotMeasure)?;
+        }
+        Ok(())
+    }
+
+    fn open(&mut self) -> Result<(), CannotMeasure> {
+        for message in &mut self.messages {
+            let protection = self.opener.protection();
+            let mut key = self.open_key.open(protection).map_err(|_| CannotMeasure)?;
+            let mut rest = &mut message[..self.sealed_bytes];
+            while !rest.is_empty() {
+                let record = self.opener.open_record(&mut key, rest).ok().flatten();
+                let consumed = record.ok_or(CannotMeasure)?.consumed;
+                rest = &mut rest[consumed..];
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Keys that protect nothing.
+fn secrets(suite: Suite) -> Secrets {
+    let (key, iv) = (AeadKey::from([7; 32]), Iv::new([9; 12]));
+    let name = suite.name();
+    if name.contains("CHACHA20") {
+        Secrets::Chacha20Poly1305 { key, iv }
+    } else if name.contains("AES_256") {
+        Secrets::Aes256Gcm { key, iv }
+    } else {
+        Secrets::Aes128Gcm { key, iv }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIME: Duration = Duration::from_millis(5);
+
+    #[test]
+    fn every_suite_can_be_measured_at_any_length() {
+        for suite in Suite::DEFAULT {
+            for message_bytes in [0, 1, 500, 16_384, 16_385, 65_536, 1 << 30] {
+                let costs = records(suite, message_bytes, Duration::ZERO).unwrap();
+                let name = suite.name();
+                assert!(costs.seal_us_per_mb > 0.0, "{name} {message_bytes}");
+                assert!(costs.open_us_per_mb > 0.0, "{name} {message_bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn small_messages_cost_more_a_megabyte() {
+        let of = |bytes| records(Suite::TLS_AES_128_GCM_SHA256, bytes, TIME).unwrap();
+        let (small, large) = (of(100), of(65_536));
+        assert!(small.seal_us_per_mb > 2.0 * large.seal_us_per_mb, "{small:?} {large:?}");
+        assert!(small.open_us_per_mb > 2.0 * large.open_us_per_mb, "{small:?} {large:?}");
+    }
+
+    #[test]
+    fn a_handshake_can_be_measured_in_both_versions() {
+        for suite in [Suite::TLS_AES_128_GCM_SHA256, Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]
+        {
+            assert!(server_handshake_us(suite, TIME).unwrap() > 1.0);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Two sides of ours that know each other, to be measured or fuzzed: no files, no network.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::sign::CertifiedKey;
+use tacit_core::policy::{
+    ClientCert, ClientTls, Group, Rekey, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
+};
+
+use super::config::{ClientSettings, ServerSettings};
+use super::facts::CertificateFacts;
+use super::material::{IdentityMaterial, TrustGeneration, TrustMaterial};
+
+/// A client and a server with a certificate (P-256) that signed itself, no resumption, one
+/// suite and these groups; the server may ask for a certificate that the client does not have.
+pub(super) fn settings(
+    suite: Suite,
+    groups: &[Group],
+    asks_client: bool,
+) -> Result<(Arc<ClientSettings>, Arc<ServerSettings>), Box<dyn Error>> {
+    let name = "pair.example".to_owned();
+    let key = KeyPair::generate()?;
+    let certificate = CertificateParams::new(vec![name.clone()])?.self_signed(&key)?;
+    let private = PrivateKeyDer::try_from(key.serialize_der())?;
+    let chain = vec![certificate.der().clone()];
+    let identity = IdentityMaterial {
+        name: name.clone(),
+        facts: CertificateFacts::from_der(certificate.der()).map_err(|_| "no certificate")?,
+        certified_key: Arc::new(CertifiedKey::new(chain, any_supported_type(&private)?)),
+        sources: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.der().clone())?;
+    let trust = TrustMaterial {
+        name: name.clone(),
+        generation: TrustGeneration::next(),
+        roots: Arc::new(roots),
+        anchors: 1,
+        facts: Vec::new(),
+        sources: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let common = TlsCommon {
+        min_version: TlsVersion::V1_2,
+        suites: vec![suite],
+        groups: groups.to_vec(),
+        alpn: vec!["pair".into()],
+        resumption: false,
+        handshake_timeout: Duration::from_secs(10),
+        rekey: Rekey::default(),
+    };
+    let verify = Verify::None { server_name: Some(name.clone()) };
+    let client = ClientTls { identity: None, verify, sni: true, common: common.clone() };
+    let client_cert = match asks_client {
+        true => ClientCert::Preferred { trust: name.clone() },
+        false => ClientCert::None,
+    };
+    let server = ServerTls { identities: vec![name], client_cert, common };
+    Ok((
+        Arc::new(ClientSettings::new(&client, None, None, None)?),
+        Arc::new(ServerSettings::new(&server, &[Arc::new(identity)], Some(&trust), None)?),
+    ))
+}
