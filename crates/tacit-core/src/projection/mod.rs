@@ -1,9 +1,8 @@
 //! What something would cost: arithmetic on CPU time that was measured.
 //!
 //! ```text
-//!   snapshots ──> Costs ──> project(costs, question) ──> before and after,
-//!   of a ledger   of an     engines, traffic, rules      by component and place
-//!                 interval
+//!   ledger of    ──> Costs ──> project(costs, question) ──> before and after,
+//!   an interval                engines, traffic, rules      by component and place
 //! ```
 //!
 //! Everything is linear: half the traffic costs half. That holds for CPU time per connection, per
@@ -17,5 +16,9 @@
 //! Not here: latencies, which queues make; and caches that several CPUs take from each other.
 
 mod arithmetic;
+mod costs;
+mod model;
 
 pub use arithmetic::{Landed, Reading, land, of_whole, rate_per_utilisation};
+pub use costs::{Cell, Components, Costs, RuleCosts};
+pub use model::{Change, Load, Projected, Question, Refused, UnitCosts, project};

@@ -1,0 +1,400 @@
+//! The model: the cells of an interval, changed as a question says.
+//!
+//! 1. Each rule's cells become what the rule would cost: a suite scales sealing and opening, a
+//!    `permit` has no handshake and no records, a `tls` adds both at unit costs, a rule whose relay
+//!    goes to an engine makes its relay eligible.
+//! 2. Traffic scales what belongs to rules; what belongs to none is the agent's own and stays.
+//! 3. With a number of engines, all eligible work, wherever it was measured, lands on them anew
+//!    ([`land`]), every cell in the same proportion.
+//! 4. What no cell caught grows and shrinks with what they did.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::arithmetic::{Landed, land};
+use super::costs::{Cell, Components, Costs, RuleCosts};
+use crate::meter::Component;
+
+/// What components an engine can take over when a rule's relay goes there.
+const RELAY: [Component; 5] =
+    [Component::Handshake, Component::Seal, Component::Open, Component::Receive, Component::Send];
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// CPUs set aside as engines; `None` leaves eligible work where it was measured.
+    pub engines: Option<u32>,
+    /// So many times the traffic.
+    pub scale: f64,
+    /// Changes by rule, in order.
+    pub changes: BTreeMap<String, Vec<Change>>,
+}
+
+/// What becomes of a rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    /// Another suite: records cost so many times as much.
+    Suite {
+        /// Sealing.
+        seal: f64,
+        /// Opening.
+        open: f64,
+    },
+    /// Its traffic goes in clear.
+    Permit,
+    /// Its traffic goes as TLS.
+    Tls(UnitCosts),
+    /// Its relay goes to an engine, handshakes included.
+    Engine,
+}
+
+/// What TLS costs, each time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UnitCosts {
+    /// A handshake, in microseconds.
+    pub handshake_us: f64,
+    /// Sealing a megabyte, in microseconds.
+    pub seal_us_per_mb: f64,
+    /// Opening a megabyte, in microseconds.
+    pub open_us_per_mb: f64,
+}
+
+/// CPU time of an interval, in per cent of one CPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// By component.
+    pub components: Components,
+    /// By rule, in the order of the ledger.
+    pub rules: Vec<Cell>,
+    /// In no cell.
+    pub uncaptured: f64,
+}
+
+/// Before and after.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Projected {
+    /// What was measured.
+    pub before: Load,
+    /// What it would be.
+    pub after: Load,
+    /// Where eligible work lands, if engines were asked about; in per cent of one CPU.
+    pub landed: Option<Landed>,
+    /// What one engine can give to metered work, in per cent of one CPU.
+    pub engine_capacity: f64,
+    /// The programs of runs, which do not change; in per cent of one CPU.
+    pub programs: f64,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Nothing was measured in the interval.
+    Nothing,
+    /// No such rule was measured.
+    NoSuchRule(String, Vec<String>),
+    /// The rule had no TLS that could be changed or left out.
+    NoTls(String),
+    /// The rule is TLS already.
+    IsTls(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str(
+                "the agent spent nothing in the interval: measure while there is traffic",
+            ),
+            Self::NoSuchRule(name, known) => {
+                write!(f, "no rule `{name}` was measured; there are {}", known.join(", "))
+            }
+            Self::NoTls(name) => {
+                write!(f, "rule `{name}` spoke no TLS in the interval: there is none to change")
+            }
+            Self::IsTls(name) => {
+                write!(f, "rule `{name}` spoke TLS already; to change its suite, name the suite")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl UnitCosts {
+    /// What a handshake cost in the interval, over all rules; `None` without any.
+    #[must_use]
+    pub fn measured_handshake_us(costs: &Costs) -> Option<f64> {
+        let handshakes: u64 = costs.rules.iter().map(|rule| rule.handshakes).sum();
+        let spent = costs.rules.iter().map(|rule| rule.cpu_us.of(Component::Handshake).total());
+        (handshakes > 0).then(|| spent.sum::<f64>() / handshakes as f64)
+    }
+}
+
+impl Load {
+    /// All rules and components, and what no cell caught on general CPUs.
+    #[must_use]
+    pub fn total(&self) -> Cell {
+        let mut total = self.components.total();
+        total.general += self.uncaptured;
+        total
+    }
+}
+
+/// Answers a question about an interval.
+///
+/// # Errors
+/// The question does not fit what was measured.
+pub fn project(costs: &Costs, question: &Question) -> Result<Projected, Refused> {
+    if costs.agent_us <= 0.0 || costs.interval_s <= 0.0 {
+        return Err(Refused::Nothing);
+    }
+    for name in question.changes.keys() {
+        if costs.rule(name).is_none() {
+            let known = costs.rules.iter().filter(|rule| rule.is_rule);
+            let known = known.map(|rule| rule.name.clone()).collect();
+            return Err(Refused::NoSuchRule(name.clone(), known));
+        }
+    }
+    let before: Vec<_> = costs.rules.iter().map(|rule| rule.cpu_us.clone()).collect();
+    let mut after = Vec::new();
+    for rule in &costs.rules {
+        after.push(changed(rule, question)?);
+    }
+    let uncaptured_share = costs.uncaptured_us / costs.agent_us;
+    let engine_capacity = 100.0 * (1.0 - uncaptured_share);
+    let eligible = after.iter().map(Components::total).map(|cell| cell.engine + cell.eligible);
+    let eligible = costs.percent(eligible.sum());
+    let landed = question.engines.map(|engines| land(eligible, engines, engine_capacity));
+    if let Some(landed) = landed {
+        for cells in &mut after {
+            *cells = cells.map(|_, cell| landing(cell, landed.share()));
+        }
+    }
+    let captured = |of: &[Components]| of.iter().map(|cells| cells.total().total()).sum::<f64>();
+    let growth = captured(&after) / captured(&before).max(f64::MIN_POSITIVE);
+    let uncaptured_after = costs.uncaptured_us * growth;
+    Ok(Projected {
+        before: load(costs, &before, costs.uncaptured_us),
+        after: load(costs, &after, uncaptured_after),
+        landed,
+        engine_capacity,
+        programs: costs.percent(costs.programs_us),
+    })
+}
+
+/// One rule's cells as the question wants them, in microseconds of the same interval.
+fn changed(rule: &RuleCosts, question: &Question) -> Result<Components, Refused> {
+    let mut cells = rule.cpu_us.clone();
+    if !rule.is_rule {
+        return Ok(cells);
+    }
+    let name = &rule.name;
+    for change in question.changes.get(name).into_iter().flatten() {
+        cells = match change {
+            Change::Suite { .. } | Change::Permit if !rule.has_tls() => {
+                return Err(Refused::NoTls(name.clone()));
+            }
+            Change::Tls(_) if rule.has_tls() => return Err(Refused::IsTls(name.clone())),
+            Change::Suite { seal, open } => cells.map(|component, cell| match component {
+                Component::Seal => cell.times(*seal),
+                Component::Open => cell.times(*open),
+                _ => cell,
+            }),
+            Change::Permit => cells.map(|component, cell| match component {
+                Component::Handshake | Component::Seal | Component::Open => Cell::default(),
+                _ => cell,
+            }),
+            Change::Tls(unit) => with_tls(&cells, rule, unit),
+            Change::Engine => cells.map(|component, cell| match component {
+                _ if !RELAY.contains(&component) => cell,
+                _ => Cell { general: 0.0, eligible: cell.eligible + cell.general, ..cell },
+            }),
+        };
+    }
+    Ok(cells.map(|_, cell| cell.times(question.scale)))
+}
+
+/// Adds what TLS would have cost. A handshake is work that engines may take, records are not.
+fn with_tls(cells: &Components, rule: &RuleCosts, unit: &UnitCosts) -> Components {
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    cells.map(|component, cell| match component {
+        Component::Handshake => {
+            let us = unit.handshake_us * rule.connections as f64;
+            cell.plus(Cell { eligible: us, ..Cell::default() })
+        }
+        Component::Seal => {
+            let us = unit.seal_us_per_mb * mb(rule.sent_bytes);
+            cell.plus(Cell { general: us, ..Cell::default() })
+        }
+        Component::Open => {
+            let us = unit.open_us_per_mb * mb(rule.received_bytes);
+            cell.plus(Cell { general: us, ..Cell::default() })
+        }
+        _ => cell,
+    })
+}
+
+fn landing(cell: Cell, share: f64) -> Cell {
+    let eligible = cell.engine + cell.eligible;
+    let engine = eligible * share;
+    Cell { general: cell.general, engine, eligible: eligible - engine }
+}
+
+fn load(costs: &Costs, rules: &[Components], uncaptured_us: f64) -> Load {
+    let percent = |cell: Cell| cell.times(costs.percent(1.0));
+    let mut components = Components::default();
+    for component in Component::ALL {
+        let cells = rules.iter().map(|cells| cells.of(component));
+        components.set(component, percent(cells.fold(Cell::default(), Cell::plus)));
+    }
+    let totals = rules.iter().map(|cells| percent(cells.total()));
+    Load { components, rules: totals.collect(), uncaptured: costs.percent(uncaptured_us) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(found: f64, wanted: f64) {
+        assert!((found - wanted).abs() < 1e-9, "{found} is not {wanted}");
+    }
+
+    fn rule(name: &str, cells: &[(Component, Cell)]) -> RuleCosts {
+        let mut cpu_us = Components::default();
+        for (component, cell) in cells {
+            cpu_us.set(*component, *cell);
+        }
+        RuleCosts {
+            name: name.into(),
+            is_rule: name != "agent",
+            connections: 10,
+            handshakes: 10,
+            messages: 200,
+            sent_bytes: 5_000_000,
+            received_bytes: 1_000_000,
+            cpu_us,
+        }
+    }
+
+    fn general(us: f64) -> Cell {
+        Cell { general: us, ..Cell::default() }
+    }
+
+    fn eligible(us: f64) -> Cell {
+        Cell { eligible: us, ..Cell::default() }
+    }
+
+    /// A second in which `web` (TLS), `plain` (clear) and the agent itself cost 100 % of one CPU
+    /// together, a twentieth of it uncaptured.
+    fn second() -> Costs {
+        use Component::{Control, Handshake, Open, Receive, Seal, Send};
+        let web = [
+            (Handshake, eligible(400_000.0)),
+            (Seal, general(100_000.0)),
+            (Open, general(50_000.0)),
+            (Receive, general(150_000.0)),
+            (Send, general(100_000.0)),
+        ];
+        let mut plain = rule("plain", &[(Receive, general(50_000.0)), (Send, general(50_000.0))]);
+        plain.handshakes = 0;
+        Costs {
+            interval_s: 1.0,
+            cpus: 4,
+            agent_us: 1e6,
+            uncaptured_us: 50_000.0,
+            rules: vec![rule("agent", &[(Control, general(50_000.0))]), rule("web", &web), plain],
+            programs_us: 3e6,
+        }
+    }
+
+    fn ask(change: &[(&str, Change)]) -> Question {
+        let mut changes: BTreeMap<String, Vec<Change>> = BTreeMap::new();
+        for (name, change) in change {
+            changes.entry((*name).into()).or_default().push(*change);
+        }
+        Question { engines: None, scale: 1.0, changes }
+    }
+
+    #[test]
+    fn a_question_that_changes_nothing_answers_what_was_measured() {
+        let projected = project(&second(), &ask(&[])).unwrap();
+        assert_eq!(projected.before, projected.after);
+        near(projected.before.total().total(), 100.0);
+        near(projected.before.uncaptured, 5.0);
+        near(projected.programs, 300.0);
+        assert_eq!(projected.landed, None);
+    }
+
+    #[test]
+    fn engines_take_eligible_work_and_what_does_not_fit_spills() {
+        let mut question = Question { engines: Some(1), ..ask(&[]) };
+        let projected = project(&second(), &question).unwrap();
+        near(projected.after.total().engine, 40.0);
+        near(projected.after.total().eligible, 0.0);
+        near(projected.after.total().total(), 100.0);
+        // Ten times the traffic: 400 % of handshakes for one engine that gives 95 %.
+        question.scale = 10.0;
+        let projected = project(&second(), &question).unwrap();
+        near(projected.engine_capacity, 95.0);
+        near(projected.after.total().engine, 95.0);
+        near(projected.after.components.of(Component::Handshake).eligible, 305.0);
+        assert_eq!(projected.landed, Some(Landed { on_engines: 95.0, spilled: 305.0 }));
+        question.engines = Some(0);
+        near(project(&second(), &question).unwrap().after.total().engine, 0.0);
+    }
+
+    #[test]
+    fn traffic_scales_rules_and_not_the_agent_itself() {
+        let projected = project(&second(), &Question { scale: 2.0, ..ask(&[]) }).unwrap();
+        for (rule, percent) in projected.after.rules.iter().zip([5.0, 160.0, 20.0]) {
+            near(rule.total(), percent);
+        }
+        near(projected.after.uncaptured, 5.0 * 185.0 / 95.0);
+    }
+
+    #[test]
+    fn a_suite_scales_records_only() {
+        let change = Change::Suite { seal: 2.0, open: 3.0 };
+        let after = project(&second(), &ask(&[("web", change)])).unwrap().after;
+        near(after.components.of(Component::Seal).total(), 20.0);
+        near(after.components.of(Component::Open).total(), 15.0);
+        near(after.components.of(Component::Handshake).total(), 40.0);
+    }
+
+    #[test]
+    fn a_permit_has_neither_handshake_nor_records() {
+        let after = project(&second(), &ask(&[("web", Change::Permit)])).unwrap().after;
+        near(after.rules[1].total(), 25.0);
+        near(after.components.of(Component::Handshake).total(), 0.0);
+    }
+
+    #[test]
+    fn tls_costs_what_its_units_cost() {
+        let unit = UnitCosts { handshake_us: 900.0, seal_us_per_mb: 200.0, open_us_per_mb: 100.0 };
+        let after = project(&second(), &ask(&[("plain", Change::Tls(unit))])).unwrap().after;
+        // 10 handshakes, 5 MB sealed, 1 MB opened: 9,000 + 1,000 + 100 us of a second.
+        near(after.rules[2].total(), 10.0 + 1.01);
+        assert_eq!(UnitCosts::measured_handshake_us(&second()), Some(20_000.0));
+    }
+
+    #[test]
+    fn a_relay_on_an_engine_takes_its_handshakes_along() {
+        let question = Question { engines: Some(1), ..ask(&[("web", Change::Engine)]) };
+        let projected = project(&second(), &question).unwrap();
+        near(projected.after.rules[1].engine, 80.0);
+        near(projected.after.rules[2].general, 10.0);
+        assert_eq!(second().rule("web").unwrap().message_bytes(), Some(30_000.0));
+        assert_eq!(second().rule("agent"), None);
+    }
+
+    #[test]
+    fn questions_that_do_not_fit_are_refused_by_name() {
+        let refused = |name, change| project(&second(), &ask(&[(name, change)])).unwrap_err();
+        let unit = UnitCosts { handshake_us: 1.0, seal_us_per_mb: 1.0, open_us_per_mb: 1.0 };
+        assert_eq!(refused("plain", Change::Permit), Refused::NoTls("plain".into()));
+        assert_eq!(refused("web", Change::Tls(unit)), Refused::IsTls("web".into()));
+        let known = vec!["web".into(), "plain".into()];
+        assert_eq!(refused("mail", Change::Permit), Refused::NoSuchRule("mail".into(), known));
+        let idle = Costs { agent_us: 0.0, ..second() };
+        assert_eq!(project(&idle, &ask(&[])), Err(Refused::Nothing));
+    }
+}
