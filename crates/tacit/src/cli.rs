@@ -18,7 +18,7 @@ use crate::control::render::costs::By;
 use crate::control::{self, Display, Request, client, render};
 use crate::ledger::costs::Costs;
 use crate::log::Format;
-use crate::{ca, doctor, explain, launch, workload};
+use crate::{ca, doctor, explain, launch, project, workload};
 
 /// It worked.
 pub const EXIT_OK: u8 = 0;
@@ -70,6 +70,8 @@ enum Verb {
     Restart(ControlArgs),
     /// Reset connections
     Close(CloseArgs),
+    /// Say what measured traffic would cost with engines, another suite or another rule
+    Project(project::ProjectArgs),
     /// Load a network as programs would, and say what that cost
     Workload(workload::WorkloadArgs),
     /// Make a private CA and certificates
@@ -243,6 +245,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             let request = Request::Close { ids: args.ids, stale: args.stale };
             tell(&args.control, &request, closed)
         }
+        Verb::Project(args) => project::run(&args),
         Verb::Workload(args) => workload::run(&args),
         Verb::Ca(args) => match ca::run(args) {
             Ok(()) => EXIT_OK.into(),

@@ -30,4 +30,5 @@ pub mod clock;
 pub mod doctor;
 pub mod explain;
 pub mod launch;
+pub mod project;
 pub mod workload;

@@ -33,6 +33,7 @@ mod peers_http;
 mod peers_libraries;
 mod peers_openssl;
 mod peers_postgres;
+mod project;
 mod proxy;
 mod relay;
 mod reload;

@@ -194,7 +194,8 @@ fn sums(costs: &Costs) -> String {
     )
 }
 
-fn name(rule: &RuleCosts) -> String {
+/// What a row of the ledger is called.
+pub(crate) fn name(rule: &RuleCosts) -> String {
     match (&rule.rule, rule.kind) {
         (Some(name), _) => name.clone(),
         (None, Kind::Removed) => "(removed rules)".into(),
@@ -206,12 +207,13 @@ fn headings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn perhaps(value: Option<f64>) -> String {
+/// The same of what may not be known.
+pub(crate) fn perhaps(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), figure)
 }
 
 /// Three digits where there are fewer before the point, and no more.
-fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 {
         "0".into()

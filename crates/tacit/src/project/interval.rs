@@ -1,0 +1,143 @@
+//! What was measured, as the model takes it.
+
+use std::fmt;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tacit_core::policy::Suite;
+use tacit_core::projection::{Cell, Components, Costs, RuleCosts};
+
+use super::{ProjectArgs, SuiteArg};
+use crate::control::client::{self, ClientError};
+use crate::control::render::costs::name;
+use crate::control::{self, Display, Request};
+use crate::ledger::costs::{self, Kind, Places};
+
+/// A file of costs at most.
+const COSTS_BYTES_MAX: u64 = 64 << 20;
+
+/// An interval, and what is known of the rules' suites.
+pub(super) struct Interval {
+    pub(super) costs: Costs,
+    pub(super) suites: Vec<(String, Suite)>,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub(super) enum NoInterval {
+    /// A file of costs cannot be read.
+    File(PathBuf, io::Error),
+    /// It holds something else.
+    NotCosts(PathBuf, serde_json::Error),
+    /// More than two.
+    TooManyFiles(usize),
+    /// The agent does not answer, or not as it should.
+    Agent(ClientError),
+    /// The two ends are of two agents.
+    OtherAgent,
+    /// The second is not later.
+    NotLater,
+}
+
+impl fmt::Display for NoInterval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::NotCosts(path, error) => write!(
+                f,
+                "{} holds no costs: {error}\n    \
+                 fix: write it with `tacit show costs --json` of the same version",
+                path.display()
+            ),
+            Self::TooManyFiles(count) => {
+                write!(f, "--costs was given {count} times: name one interval, or its two ends")
+            }
+            Self::Agent(error) => write!(f, "{error}"),
+            Self::OtherAgent => f.write_str(
+                "the two ends are of two agents: it was restarted in between; measure again",
+            ),
+            Self::NotLater => f.write_str("the second file is not later than the first; swap them"),
+        }
+    }
+}
+
+impl Interval {
+    /// Reads the files, or asks the agent at both ends.
+    pub(super) fn measured(args: &ProjectArgs) -> Result<Self, NoInterval> {
+        let costs = match args.costs.as_slice() {
+            [] => return ask(args),
+            [only] => read(only)?,
+            [earlier, later] => between(&read(earlier)?, &read(later)?)?,
+            more => return Err(NoInterval::TooManyFiles(more.len())),
+        };
+        Ok(Self { costs: model(&costs), suites: Vec::new() })
+    }
+}
+
+fn ask(args: &ProjectArgs) -> Result<Interval, NoInterval> {
+    let control = args.control.clone().unwrap_or_else(control::default_path);
+    let costs = client::costs(&control, Some(args.interval)).map_err(NoInterval::Agent)?;
+    let request = Request::Show { what: Display::Connections };
+    let connections = client::ask(&control, &request).map_err(NoInterval::Agent)?;
+    Ok(Interval { costs: model(&costs), suites: suites(&connections) })
+}
+
+fn read(path: &Path) -> Result<costs::Costs, NoInterval> {
+    let refused = |error| NoInterval::File(path.to_owned(), error);
+    let file = std::fs::File::open(path).map_err(refused)?;
+    let mut text = String::new();
+    file.take(COSTS_BYTES_MAX).read_to_string(&mut text).map_err(refused)?;
+    serde_json::from_str(&text).map_err(|error| NoInterval::NotCosts(path.to_owned(), error))
+}
+
+fn between(earlier: &costs::Costs, later: &costs::Costs) -> Result<costs::Costs, NoInterval> {
+    if earlier.since != later.since {
+        return Err(NoInterval::OtherAgent);
+    }
+    if later.interval_s <= earlier.interval_s {
+        return Err(NoInterval::NotLater);
+    }
+    Ok(later.since(earlier))
+}
+
+/// The ledger as the model takes it.
+fn model(ledger: &costs::Costs) -> Costs {
+    let programs = ledger.runs.iter().filter_map(|run| run.program_cpu_us);
+    Costs {
+        interval_s: ledger.interval_s,
+        cpus: u32::try_from(ledger.cpus).unwrap_or(u32::MAX),
+        agent_us: ledger.agent_cpu_us,
+        uncaptured_us: ledger.uncaptured_cpu_us,
+        programs_us: programs.sum(),
+        rules: ledger.rules.iter().map(rule).collect(),
+    }
+}
+
+fn rule(ledger: &costs::RuleCosts) -> RuleCosts {
+    let mut cpu_us = Components::default();
+    for (component, Places { general, engine, eligible }) in &ledger.cpu_us {
+        let cell = Cell { general: *general, engine: *engine, eligible: *eligible };
+        cpu_us.set(*component, cell);
+    }
+    RuleCosts {
+        name: name(ledger),
+        is_rule: ledger.kind == Kind::Rule,
+        connections: ledger.connections,
+        handshakes: ledger.handshakes,
+        messages: ledger.messages_sent + ledger.messages_received,
+        sent_bytes: ledger.bytes_sent,
+        received_bytes: ledger.bytes_received,
+        cpu_us,
+    }
+}
+
+/// The suite of an open connection of each rule.
+fn suites(connections: &Value) -> Vec<(String, Suite)> {
+    let connections = connections.as_array().into_iter().flatten();
+    let suite = |connection: &Value| {
+        let suite = SuiteArg::of_name(connection["tls"]["suite"].as_str()?)?;
+        Some((connection["rule"].as_str()?.to_owned(), suite))
+    };
+    connections.filter_map(suite).collect()
+}

@@ -1,0 +1,316 @@
+//! The answer as text and as JSON.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use tacit_core::meter::Component;
+use tacit_core::projection::{
+    Cell, Costs, Landed, Load, Projected, Question, Reading, of_whole, rate_per_utilisation,
+};
+
+/// A projection and what it is worth.
+#[derive(Debug)]
+pub(super) struct Answer {
+    interval_s: f64,
+    cpus: u32,
+    scale: f64,
+    engines: Option<u32>,
+    rules: Vec<String>,
+    projected: Projected,
+    assumptions: Vec<String>,
+}
+
+/// The general CPUs of one side.
+struct General {
+    cpus: u32,
+    /// What the agent spends on them, in per cent of one CPU.
+    percent: f64,
+}
+
+impl General {
+    fn percent_each(&self) -> f64 {
+        let reading = Reading { general: self.percent, eligible: 0.0, engine: 0.0 };
+        reading.per_cpu(self.cpus)
+    }
+}
+
+impl Answer {
+    pub(super) fn new(
+        costs: &Costs,
+        question: &Question,
+        projected: Projected,
+        mut assumptions: Vec<String>,
+    ) -> Self {
+        let mut assume = |text: &str| assumptions.push(text.to_owned());
+        assume("sizes of messages, and what the kernel charges to whom, stay as measured");
+        assume("what no rule is charged with stays; what is uncaptured grows with all else");
+        if question.engines.is_some() {
+            assume(
+                "engines take eligible work until they are full, and the rest spills; bursts that \
+                 find a queue full below that are left out; with spill = false they wait instead",
+            );
+        }
+        Self {
+            interval_s: costs.interval_s,
+            cpus: costs.cpus,
+            scale: question.scale,
+            engines: question.engines,
+            rules: costs.rules.iter().map(|rule| rule.name.clone()).collect(),
+            projected,
+            assumptions,
+        }
+    }
+
+    fn general(&self) -> [General; 2] {
+        let before = &self.projected.before;
+        // Engines that were there before are as many as what ran on them needs.
+        let in_use = (1..self.cpus)
+            .find(|&count| f64::from(count) * 100.0 >= before.total().engine)
+            .unwrap_or(1);
+        let engines_before = if before.total().engine > 0.0 { in_use } else { 0 };
+        let side = |load: &Load, engines: u32| {
+            let total = load.total();
+            let cpus = self.cpus.saturating_sub(engines).max(1);
+            General { cpus, percent: total.general + total.eligible }
+        };
+        [
+            side(before, engines_before),
+            side(&self.projected.after, self.engines.unwrap_or(engines_before)),
+        ]
+    }
+
+    /// How many times as much traffic each second of the agent's CPU time carries.
+    fn work_per_cpu(&self) -> f64 {
+        let Projected { before, after, .. } = &self.projected;
+        rate_per_utilisation((1.0, before.total().total()), (self.scale, after.total().total()))
+    }
+
+    /// What the change is of programs and agent together, for the same traffic, in per cent;
+    /// `None` where no program's CPU time is known.
+    fn of_whole_percent(&self) -> Option<f64> {
+        let Projected { before, after, programs, .. } = &self.projected;
+        let agent = before.total().total();
+        let change = after.total().total() / self.scale / agent - 1.0;
+        (*programs > 0.0).then(|| of_whole(change, agent / (agent + programs)) * 100.0)
+    }
+
+    /// Columns that do not move.
+    pub(super) fn text(&self) -> String {
+        let Projected { before, after, .. } = &self.projected;
+        let mut out = format!(
+            "Measured for {:.1} s on {} CPUs; all in per cent of one CPU.\n\n",
+            self.interval_s, self.cpus
+        );
+        heading(&mut out, "COMPONENT");
+        for component in Component::ALL {
+            let cells = [before, after].map(|load| load.components.of(component));
+            row(&mut out, component.word(), cells);
+        }
+        let uncaptured =
+            [before, after].map(|load| Cell { general: load.uncaptured, ..Cell::default() });
+        row(&mut out, "uncaptured", uncaptured);
+        row(&mut out, "all", [before, after].map(Load::total));
+        out.push('\n');
+        heading(&mut out, "RULE");
+        for (name, (before, after)) in self.rules.iter().zip(before.rules.iter().zip(&after.rules))
+        {
+            row(&mut out, name, [*before, *after]);
+        }
+        out.push('\n');
+        self.sums(&mut out);
+        out.push_str("\nAssumed:\n");
+        for assumption in &self.assumptions {
+            let _ = writeln!(out, "  {assumption}");
+        }
+        out
+    }
+
+    fn sums(&self, out: &mut String) {
+        let Projected { landed, engine_capacity, .. } = &self.projected;
+        if let (Some(engines), Some(Landed { on_engines, spilled })) = (self.engines, landed) {
+            let all = on_engines + spilled;
+            let _ = writeln!(
+                out,
+                "engines: {engines}, which can give {engine_capacity:.1} each; eligible {all:.1}, \
+                 on engines {on_engines:.1}, spilled {spilled:.1}"
+            );
+            if *spilled > 0.0 && engines > 0 {
+                let carried = on_engines / all;
+                let _ = writeln!(
+                    out,
+                    "         with spill = false they would carry {:.0} % of it",
+                    carried * 100.0
+                );
+            }
+        }
+        let [before, after] = self.general();
+        for (what, side) in [("now", &before), ("then", &after)] {
+            let _ = writeln!(
+                out,
+                "general CPUs {what}: {}, each {:.2} % busy with the agent",
+                side.cpus,
+                side.percent_each()
+            );
+        }
+        if after.percent_each() > 100.0 {
+            let _ = writeln!(
+                out,
+                "         that is more than there is: the agent would carry less, or needs {:.0} \
+                 general CPUs",
+                (after.percent / 100.0).ceil()
+            );
+        }
+        let _ = writeln!(out, "work for a second of CPU time: x{:.3}", self.work_per_cpu());
+        if let Some(percent) = self.of_whole_percent() {
+            let _ = writeln!(out, "programs and agent together, same traffic: {percent:+.1} %");
+        }
+    }
+
+    /// Everything, with keys that stay.
+    pub(super) fn json(&self) -> Value {
+        let Projected { before, after, landed, engine_capacity, programs } = &self.projected;
+        let [general_before, general_after] = self.general();
+        json!({
+            "interval-s": self.interval_s,
+            "cpus": self.cpus,
+            "scale": self.scale,
+            "before": self.side(before, &general_before),
+            "after": self.side(after, &general_after),
+            "engines": landed.map(|Landed { on_engines, spilled }| json!({
+                "count": self.engines,
+                "capacity-percent": engine_capacity,
+                "on-engines-percent": on_engines,
+                "spilled-percent": spilled,
+            })),
+            "programs-percent": programs,
+            "work-per-cpu": self.work_per_cpu(),
+            "of-whole-percent": self.of_whole_percent(),
+            "assumptions": self.assumptions,
+        })
+    }
+
+    fn side(&self, load: &Load, general: &General) -> Value {
+        let rules = self.rules.iter().zip(&load.rules);
+        let rules = rules.map(|(name, cell)| json!({ "rule": name, "percent": cell }));
+        json!({
+            "total": load.total(),
+            "components": load.components,
+            "uncaptured": load.uncaptured,
+            "rules": rules.collect::<Vec<_>>(),
+            "general-cpus": general.cpus,
+            "percent-of-each-general-cpu": general.percent_each(),
+        })
+    }
+}
+
+/// The name's column, then three for what was measured and three for what is projected.
+fn heading(out: &mut String, name: &str) {
+    let places = format!("{:>9} {:>9} {:>9}", "general", "engine", "eligible");
+    let _ = writeln!(out, "{:24} {:>29}   {:>29}", "", "measured", "projected");
+    let _ = writeln!(out, "{name:24} {places}   {places}");
+}
+
+fn row(out: &mut String, name: &str, cells: [Cell; 2]) {
+    let [before, after] = cells.map(|Cell { general, engine, eligible }| {
+        format!("{general:9.2} {engine:9.2} {eligible:9.2}")
+    });
+    let _ = writeln!(out, "{name:24} {before}   {after}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use tacit_core::projection::{Components, RuleCosts, project};
+
+    /// Bulk data: 105.17 % eligible, 8.59 % not, and programs beside.
+    fn costs() -> Costs {
+        let rule = |name: &str, component, cell| {
+            let mut cpu_us = Components::default();
+            cpu_us.set(component, cell);
+            RuleCosts {
+                name: name.into(),
+                is_rule: name == "bulk",
+                connections: 1,
+                handshakes: 1,
+                messages: 2,
+                sent_bytes: 1000,
+                received_bytes: 1000,
+                cpu_us,
+            }
+        };
+        let own = Cell { general: 85_900.0, ..Cell::default() };
+        let bulk = Cell { eligible: 1_051_700.0, ..Cell::default() };
+        Costs {
+            interval_s: 1.0,
+            cpus: 3,
+            agent_us: 1_137_600.0,
+            uncaptured_us: 0.0,
+            programs_us: 1_137_600.0,
+            rules: vec![
+                rule("(agent itself)", Component::Control, own),
+                rule("bulk", Component::Seal, bulk),
+            ],
+        }
+    }
+
+    fn answer(engines: Option<u32>, scale: f64) -> Answer {
+        let question = Question { engines, scale, changes: BTreeMap::new() };
+        let projected = project(&costs(), &question).unwrap();
+        Answer::new(&costs(), &question, projected, vec!["a thing".into()])
+    }
+
+    #[test]
+    fn text_has_both_sides_their_sums_and_what_was_assumed() {
+        let text = answer(Some(1), 1.0).text();
+        for cells in [
+            ["seal", "0.00", "0.00", "105.17", "0.00", "100.00", "5.17"],
+            ["all", "8.59", "0.00", "105.17", "8.59", "100.00", "5.17"],
+            ["(agent itself)", "8.59", "0.00", "0.00", "8.59", "0.00", "0.00"],
+        ] {
+            let cells = cells.join(" ");
+            let row = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.lines().any(|line| row(line) == cells), "no {cells:?} in\n{text}");
+        }
+        for line in [
+            "engines: 1, which can give 100.0 each; eligible 105.2, on engines 100.0, spilled 5.2",
+            "         with spill = false they would carry 95 % of it",
+            "general CPUs now: 3, each 37.92 % busy with the agent",
+            "general CPUs then: 2, each 6.88 % busy with the agent",
+            "work for a second of CPU time: x1.000",
+            "programs and agent together, same traffic: +0.0 %",
+            "  a thing",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn json_has_the_same_figures() {
+        let value = answer(Some(2), 1.0).json();
+        let near = |value: &Value, wanted: f64| {
+            let found = value.as_f64().unwrap();
+            assert!((found - wanted).abs() < 1e-9, "{found} is not {wanted}");
+        };
+        near(&value["engines"]["on-engines-percent"], 105.17);
+        near(&value["engines"]["spilled-percent"], 0.0);
+        near(&value["after"]["total"]["engine"], 105.17);
+        near(&value["after"]["components"]["seal"]["engine"], 105.17);
+        near(&value["after"]["rules"][1]["percent"]["engine"], 105.17);
+        near(&value["after"]["percent-of-each-general-cpu"], 8.59);
+        near(&value["before"]["percent-of-each-general-cpu"], 113.76 / 3.0);
+        near(&value["programs-percent"], 113.76);
+        assert_eq!(value["assumptions"][0], "a thing");
+    }
+
+    #[test]
+    fn more_than_there_is_is_said() {
+        let text = answer(None, 4.0).text();
+        assert!(text.contains("more than there is"), "{text}");
+        assert!(text.contains("needs 5 general CPUs"), "{text}");
+        // The agent's own part does not grow with traffic: a little more for each second.
+        assert!(text.contains("work for a second of CPU time: x1.060"), "{text}");
+        assert!(text.contains("same traffic: -2.8 %"), "{text}");
+        assert!(!answer(None, 1.0).text().contains("more than there is"));
+    }
+}

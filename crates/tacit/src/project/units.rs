@@ -1,0 +1,214 @@
+//! What TLS costs, for a projection: measured on this machine by the way, at the length of message
+//! each rule has.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tacit_core::policy::Suite;
+use tacit_core::projection::{Change, Costs, RuleCosts, UnitCosts};
+
+use super::{Becomes, ProjectArgs};
+use crate::tls::measure::{self, CannotMeasure, RecordCosts};
+
+/// A message where none was counted: one full record.
+const MESSAGE_BYTES: usize = 16 * 1024;
+
+/// What has been tried out so far.
+pub(super) struct Units<'a> {
+    costs: &'a Costs,
+    time: Duration,
+    records: BTreeMap<(&'static str, usize), RecordCosts>,
+    handshake_us: Option<f64>,
+}
+
+impl<'a> Units<'a> {
+    pub(super) fn new(costs: &'a Costs, time: Duration) -> Self {
+        Self { costs, time, records: BTreeMap::new(), handshake_us: None }
+    }
+
+    /// What the command line asks for, rule by rule, with what was taken for granted.
+    pub(super) fn changes(
+        &mut self,
+        args: &ProjectArgs,
+        suites: &[(String, Suite)],
+        assumptions: &mut Vec<String>,
+    ) -> Result<BTreeMap<String, Vec<Change>>, CannotMeasure> {
+        let wanted = args.suite.map(super::SuiteArg::suite);
+        let mut changes: BTreeMap<String, Vec<Change>> = BTreeMap::new();
+        for rule in &args.rules {
+            let what = match rule.what {
+                Becomes::Permit => Change::Permit,
+                Becomes::Engine => Change::Engine,
+                Becomes::Tls => {
+                    let suite = wanted.unwrap_or(Suite::DEFAULT[0]);
+                    // A rule that is not there is refused by the model.
+                    let measured = self.costs.rule(&rule.name);
+                    Change::Tls(self.tls(measured, suite, assumptions)?)
+                }
+            };
+            if what == Change::Permit {
+                assumptions.push(format!(
+                    "rule {}: in clear, a byte costs as much to receive and send as in records",
+                    rule.name
+                ));
+            }
+            changes.entry(rule.name.clone()).or_default().push(what);
+        }
+        let Some(wanted) = wanted else { return Ok(changes) };
+        for rule in self.costs.rules.iter().filter(|rule| rule.is_rule && rule.has_tls()) {
+            let name = &rule.name;
+            if changes.get(name).is_some_and(|changes| changes.contains(&Change::Permit)) {
+                continue;
+            }
+            let known = suites.iter().find(|(of, _)| of == name).map(|(_, suite)| *suite);
+            let now = known.unwrap_or(Suite::DEFAULT[0]);
+            if known.is_none() {
+                assumptions.push(format!(
+                    "rule {name} spoke {}: no open connection says which suite",
+                    now.name()
+                ));
+            }
+            let change = self.suite(rule, now, wanted, assumptions)?;
+            changes.entry(name.clone()).or_default().push(change);
+        }
+        Ok(changes)
+    }
+
+    /// How many times as much another suite costs.
+    fn suite(
+        &mut self,
+        rule: &RuleCosts,
+        now: Suite,
+        wanted: Suite,
+        assumptions: &mut Vec<String>,
+    ) -> Result<Change, CannotMeasure> {
+        let message_bytes = message_bytes(rule);
+        let before = self.records(now, message_bytes)?;
+        let after = self.records(wanted, message_bytes)?;
+        assumptions.push(format!(
+            "rule {}: tried out on this machine just now, a MB in messages of {message_bytes} \
+             bytes costs {} to seal and {} to open in {}, {} and {} in {}",
+            rule.name,
+            us(before.seal_us_per_mb),
+            us(before.open_us_per_mb),
+            now.name(),
+            us(after.seal_us_per_mb),
+            us(after.open_us_per_mb),
+            wanted.name(),
+        ));
+        Ok(Change::Suite {
+            seal: after.seal_us_per_mb / before.seal_us_per_mb,
+            open: after.open_us_per_mb / before.open_us_per_mb,
+        })
+    }
+
+    /// What TLS would add to a rule that has none.
+    fn tls(
+        &mut self,
+        rule: Option<&RuleCosts>,
+        suite: Suite,
+        assumptions: &mut Vec<String>,
+    ) -> Result<UnitCosts, CannotMeasure> {
+        let message_bytes = rule.map_or(MESSAGE_BYTES, message_bytes);
+        let records = self.records(suite, message_bytes)?;
+        let name = rule.map_or("", |rule| &rule.name);
+        assumptions.push(format!(
+            "rule {name}: tried out on this machine just now, a MB in messages of \
+             {message_bytes} bytes costs {} to seal and {} to open in {}; receiving and sending \
+             cost as much as in clear",
+            us(records.seal_us_per_mb),
+            us(records.open_us_per_mb),
+            suite.name(),
+        ));
+        let handshake_us = match UnitCosts::measured_handshake_us(self.costs) {
+            Some(handshake_us) => {
+                assumptions.push(format!(
+                    "rule {name}: a handshake for every connection, which costs {}, as the mean \
+                     of all rules in this interval",
+                    us(handshake_us)
+                ));
+                handshake_us
+            }
+            None => self.try_handshake(name, suite, assumptions)?,
+        };
+        let RecordCosts { seal_us_per_mb, open_us_per_mb } = records;
+        Ok(UnitCosts { handshake_us, seal_us_per_mb, open_us_per_mb })
+    }
+
+    fn try_handshake(
+        &mut self,
+        name: &str,
+        suite: Suite,
+        assumptions: &mut Vec<String>,
+    ) -> Result<f64, CannotMeasure> {
+        let handshake_us = match self.handshake_us {
+            Some(known) => known,
+            None => measure::server_handshake_us(suite, self.time)?,
+        };
+        self.handshake_us = Some(handshake_us);
+        assumptions.push(format!(
+            "rule {name}: a full handshake as server for every connection, which costs {}, tried \
+             out on this machine just now with a P-256 certificate and without what it sends and \
+             receives; no rule had a handshake in this interval",
+            us(handshake_us)
+        ));
+        Ok(handshake_us)
+    }
+
+    fn records(
+        &mut self,
+        suite: Suite,
+        message_bytes: usize,
+    ) -> Result<RecordCosts, CannotMeasure> {
+        if let Some(known) = self.records.get(&(suite.name(), message_bytes)) {
+            return Ok(*known);
+        }
+        let costs = measure::records(suite, message_bytes, self.time)?;
+        self.records.insert((suite.name(), message_bytes), costs);
+        Ok(costs)
+    }
+}
+
+fn us(us: f64) -> String {
+    format!("{us:.0} us")
+}
+
+/// The mean length of a rule's messages, to two digits, so that rules alike are tried out once.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "neither negative nor beyond what was counted in bytes"
+)]
+fn message_bytes(rule: &RuleCosts) -> usize {
+    let Some(mean) = rule.message_bytes().filter(|mean| *mean >= 1.0) else {
+        return MESSAGE_BYTES;
+    };
+    let step = 10_f64.powf(mean.log10().floor() - 1.0).max(1.0);
+    ((mean / step).round() * step) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tacit_core::projection::Components;
+
+    #[test]
+    fn a_messages_length_keeps_two_digits() {
+        let of = |sent_bytes| {
+            message_bytes(&RuleCosts {
+                name: "web".into(),
+                is_rule: true,
+                connections: 1,
+                handshakes: 0,
+                messages: 1,
+                sent_bytes,
+                received_bytes: 0,
+                cpu_us: Components::default(),
+            })
+        };
+        assert_eq!(
+            [0, 1, 7, 99, 512, 16_384, 1_048_576].map(of),
+            [MESSAGE_BYTES, 1, 7, 99, 510, 16_000, 1_000_000]
+        );
+    }
+}
