@@ -14,7 +14,7 @@ use crate::stream::connection::Connection;
 use crate::stream::leg::{Leg, Outgoing};
 use crate::stream::secure::ClearPath;
 
-use super::{Broken, End, Held, Scratch, deliver, written};
+use super::{BATCH_RECORDS_MAX, Broken, End, Held, Scratch, deliver, written};
 
 /// Runs both directions to the end, then ends both legs accordingly.
 pub(super) async fn run(scratch: &Scratch, path: Box<ClearPath>, connection: &Connection) -> End {
@@ -187,7 +187,7 @@ impl Copy {
                 return Poll::Ready(Ok(()));
             }
             let mut buffers = scratch.buffers.borrow_mut();
-            let asked = PAYLOAD_BYTES_MAX * scratch.batch_records();
+            let asked = PAYLOAD_BYTES_MAX * scratch.batch_records(BATCH_RECORDS_MAX);
             let bytes = &mut buffers.bytes[..asked];
             let read = ready!(from.poll_read(cx, asked, |fd| {
                 meter::switch(Component::Receive);

@@ -17,7 +17,10 @@ use crate::stream::leg::{Leg, Outgoing};
 use crate::stream::secure::SealedPath;
 use crate::tls::{Batch, Session, SessionError};
 
-use super::{BATCH_RECORDS_MAX, Broken, Buffers, End, Held, Scratch, deliver, written};
+use super::{
+    BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, End, Held, Scratch, deliver,
+    written,
+};
 
 /// Runs the pump to the end, then ends both legs accordingly.
 pub(super) async fn run(scratch: &Scratch, path: Box<SealedPath>, connection: &Connection) -> End {
@@ -130,6 +133,13 @@ impl<'a> Pump<'a> {
         }
     }
 
+    fn batch_records(&self) -> usize {
+        self.scratch.batch_records(match self.session.protection() {
+            Protection::Tls13Gcm | Protection::Tls12Gcm => BATCH_RECORDS_MAX,
+            Protection::Tls13ChaCha | Protection::Tls12ChaCha => CHACHA_BATCH_RECORDS_MAX,
+        })
+    }
+
     fn held_bytes(&self) -> usize {
         self.to_tls.len() + self.to_clear.len() + self.incomplete.len()
     }
@@ -224,7 +234,7 @@ impl<'a> Pump<'a> {
     fn poll_seal_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
         let protection = self.session.protection();
         let probes = !self.reads_much;
-        let records = if probes { 1 } else { self.scratch.batch_records() };
+        let records = if probes { 1 } else { self.batch_records() };
         let mut buffers = self.scratch.buffers.borrow_mut();
         let asked = records * PAYLOAD_BYTES_MAX;
         let read = ready!(self.clear.poll_read(cx, asked, |fd| {
@@ -319,7 +329,7 @@ impl<'a> Pump<'a> {
         } else {
             let protection = self.session.protection();
             let overhead = protection.slot_bytes() - PAYLOAD_BYTES_MAX;
-            let records = self.scratch.batch_records();
+            let records = self.batch_records();
             // Exactly whole records, if the peer fills them: nothing is left over to be copied.
             let end = (records * (PAYLOAD_BYTES_MAX + overhead)).max(held + PAYLOAD_BYTES_MAX);
             let asked = end - held;
