@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::num::NonZeroU64;
 
 use super::*;
+use crate::tls::keys::{HOT_CONNECTIONS_MAX, Keyring};
 
 thread_local! {
     static START: Instant = Instant::now();
@@ -159,5 +160,45 @@ fn nothing_is_answered_after_our_close() {
         client.give(&wire).unwrap();
         assert!(client.take().is_empty());
         assert_eq!(client.received(), b"data");
+    }
+}
+
+/// Seals with the ring's keys what the other end opens with them; each end has a number.
+fn carry(ring: &mut Keyring, from: (u64, &mut Ours), to: (u64, &mut Ours), payload: &[u8]) {
+    let (from_id, from) = (from.0, from.1.session());
+    let mut wire = Vec::new();
+    from.seal_due(Instant::now, &mut wire).unwrap();
+    let protection = from.protection();
+    let mut slot = vec![0; protection.slot_bytes()];
+    slot[protection.prefix_bytes()..][..payload.len()].copy_from_slice(payload);
+    let sealed = from.seal_slots(ring.of(from_id), &mut slot, payload.len()).unwrap();
+    wire.extend_from_slice(&slot[..sealed]);
+    let mut payloads = Vec::new();
+    to.1.session().open_batch(ring.of(to.0), &mut wire, &mut payloads).unwrap();
+    let opened: Vec<u8> = payloads.into_iter().flat_map(|range| wire[range].to_vec()).collect();
+    assert_eq!(opened, payload);
+}
+
+#[test]
+fn connections_that_share_a_place_of_the_keyring_keep_their_own_keys() {
+    for suite in Suite::DEFAULT {
+        let bytes = if suite.version() == TlsVersion::V1_3 { 30 } else { u64::MAX };
+        let mut pairs = [pair(suite, by_bytes(bytes)), pair(suite, by_bytes(bytes))];
+        let mut ring = Keyring::default();
+        for round in 0..20 {
+            // One is left alone every other time, so that its keys are found as they were left.
+            for (at, (client, server)) in pairs.iter_mut().enumerate().skip(round % 2) {
+                let (one, other) =
+                    ((at * HOT_CONNECTIONS_MAX) as u64, (at * HOT_CONNECTIONS_MAX + 1) as u64);
+                carry(&mut ring, (one, client), (other, server), b"there");
+                carry(&mut ring, (other, server), (one, client), b"and back");
+            }
+            if round == 10 {
+                ring.forget(1);
+            }
+        }
+        if suite.version() == TlsVersion::V1_3 {
+            assert!(pairs[0].0.session().rekeys() > 1);
+        }
     }
 }

@@ -218,13 +218,26 @@ struct Plain {
 
 impl Plain {
     fn client(settings: &Settings) -> Self {
+        Self::client_with(settings, None)
+    }
+
+    /// It makes records of at most so many bytes, header included.
+    fn client_with(settings: &Settings, record_bytes: Option<usize>) -> Self {
         let name = settings.client.server_name.clone().unwrap();
-        let connection = ClientConnection::new(Arc::clone(&settings.client.config), name).unwrap();
+        let mut config = (*settings.client.config).clone();
+        config.max_fragment_size = record_bytes;
+        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
         Self { connection: connection.into(), received: Vec::new(), closed: false }
     }
 
     fn server(settings: &Settings) -> Self {
-        let connection = ServerConnection::new(Arc::clone(&settings.server.config)).unwrap();
+        Self::server_with(settings, None)
+    }
+
+    fn server_with(settings: &Settings, record_bytes: Option<usize>) -> Self {
+        let mut config = (*settings.server.config).clone();
+        config.max_fragment_size = record_bytes;
+        let connection = ServerConnection::new(Arc::new(config)).unwrap();
         Self { connection: connection.into(), received: Vec::new(), closed: false }
     }
 

@@ -163,6 +163,7 @@ proptest! {
         suite in prop::sample::select(Suite::DEFAULT.to_vec()),
         we_are_client: bool,
         rekey_bytes in prop::option::of(1..50_000_u64),
+        record_bytes in prop::option::of(64..PAYLOAD_BYTES_MAX),
         steps in prop::collection::vec(step(), 1..40),
     ) {
         let settings = settings(suite);
@@ -170,9 +171,9 @@ proptest! {
         let bytes = rekey_bytes.filter(|_| tls13).and_then(std::num::NonZeroU64::new);
         let rekey = Rekey { bytes, after: None };
         let (mut ours, mut plain) = if we_are_client {
-            (Ours::client(&settings, rekey), Plain::server(&settings))
+            (Ours::client(&settings, rekey), Plain::server_with(&settings, record_bytes))
         } else {
-            (Ours::server(&settings, rekey), Plain::client(&settings))
+            (Ours::server(&settings, rekey), Plain::client_with(&settings, record_bytes))
         };
         settle(&mut ours, &mut plain);
         let (mut to_ours, mut to_plain, mut number) = (Vec::new(), Vec::new(), 0_u8);
