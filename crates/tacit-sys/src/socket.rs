@@ -38,6 +38,9 @@ fn new_stream(family: AddressFamily, options: &StreamOptions) -> io::Result<Owne
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     if family != AddressFamily::UNIX {
         set_tcp_options(socket.as_fd(), options)?;
+        if options.reset_on_exit {
+            reset_on_close(socket.as_fd(), true)?;
+        }
     }
     Ok(socket)
 }
@@ -52,7 +55,7 @@ fn set_tcp_options(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Resul
     if let Some(name) = &options.congestion_control {
         sockopt::set_tcp_congestion(socket, name)?;
     }
-    reset_on_close(socket, options.reset_on_exit)
+    Ok(())
 }
 
 /// Opens a listening socket.
@@ -128,6 +131,7 @@ pub fn adopt(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Result<()> 
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
     if sockopt::socket_domain(socket)? != AddressFamily::UNIX {
         set_tcp_options(socket, options)?;
+        reset_on_close(socket, options.reset_on_exit)?;
     }
     Ok(())
 }
@@ -153,6 +157,18 @@ pub fn dial(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<(Own
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<SocketAddrAny>)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::acceptfrom_with(listener, flags)?)
+}
+
+/// Whether a socket that was dialled is connected by now.
+///
+/// # Errors
+/// Whatever `getpeername` answers.
+pub fn is_connected(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    match rustix::net::getpeername(socket) {
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::NOTCONN) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// The error a socket holds, if any; reading it clears it.
@@ -222,6 +238,15 @@ pub fn read_vectored(
 /// `WouldBlock` if there is nothing; whatever else `recv` answers.
 pub fn read(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(socket, buffer, RecvFlags::empty())?.0)
+}
+
+/// Reads onto the end of a buffer, as much as it has room for.
+///
+/// # Errors
+/// `WouldBlock` if there is nothing; whatever else `recv` answers.
+pub fn read_onto(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    let room = rustix::buffer::spare_capacity(buffer);
+    Ok(rustix::net::recv(socket, room, RecvFlags::empty())?.0)
 }
 
 /// Looks at what could be read, and leaves it there.

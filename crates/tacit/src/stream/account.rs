@@ -87,10 +87,10 @@ pub fn opened(log: &Log, connection: &Connection) {
 pub fn settle(log: &Log, finished: &Finished) {
     let Finished { connection, end } = finished;
     let record = connection.record();
-    let event = closed(record).field("end", &end_of(end, record));
+    let event = || closed(record).field("end", &end_of(end, record));
     match end {
-        End::Session(_) => log.warn(event),
-        _ if record.rule.rule.log => log.info(event),
+        End::Session(_) => log.warn(event()),
+        _ if record.rule.rule.log => log.info(event()),
         _ => {}
     }
 }

@@ -228,8 +228,10 @@ fn arrival(
 fn accepted(listener: &Listener, socket: &OwnedFd, remote: Address) -> io::Result<Flow> {
     let local = match &listener.address {
         // The address the client really used, where the listener takes any.
-        Address::Inet(_) => address::from_socket(&socket::local_address(socket.as_fd())?),
-        unix => unix.clone(),
+        Address::Inet(at) if at.ip().is_unspecified() => {
+            address::from_socket(&socket::local_address(socket.as_fd())?)
+        }
+        only => only.clone(),
     };
     let (user, program) = match &remote {
         Address::Inet(_) => (None, None),

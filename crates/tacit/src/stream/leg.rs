@@ -121,6 +121,44 @@ impl Leg {
             .await
     }
 
+    /// Reads onto the end of a buffer what is there, as much as the buffer has room for.
+    ///
+    /// # Errors
+    /// Whatever the read answers.
+    pub async fn read_onto(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_read_onto(cx, buffer)).await
+    }
+
+    fn poll_read_onto(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        let asked = buffer.capacity() - buffer.len();
+        self.poll_read(cx, asked, |fd| socket::read_onto(fd, buffer))
+    }
+
+    /// As [`Leg::read_onto`] with what has arrived by now: nothing is waited for. The stream's end
+    /// and a reset are left to who reads next.
+    ///
+    /// # Errors
+    /// Whatever the read answers.
+    pub async fn read_arrived(&self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        std::future::poll_fn(|cx| {
+            let Poll::Ready(ready) = self.socket.poll_read_ready(cx) else {
+                return Poll::Ready(Ok(()));
+            };
+            if ready?.ready().is_read_closed() {
+                return Poll::Ready(Ok(()));
+            }
+            match self.poll_read_onto(cx, buffer) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Ready(Ok(_)) | Poll::Pending => Poll::Ready(Ok(())),
+            }
+        })
+        .await
+    }
+
     /// Waits until the socket takes bytes.
     ///
     /// # Errors

@@ -1,5 +1,8 @@
 //! Stage 3, secure: dials the target and puts TLS on the leg that the rule says.
 //!
+//! What a program has said by the time that our Finished is ready leaves together with it, in one
+//! send; what came together with a client's Finished goes on in the relay's first step.
+//!
 //! In the server role the client proves itself before anything is dialled. Handshakes need a
 //! place: of their source, of their rule and of all; who finds none waits for one, and the
 //! handshake timeout counts from the arrival, so nobody waits for ever.
@@ -13,6 +16,7 @@ use rustls_pki_types::UnixTime;
 use tacit_core::meter::Component;
 use tacit_core::policy::{Fixed, TlsCommon};
 use tacit_core::proxy_protocol::{self, Header};
+use tacit_core::record::PAYLOAD_BYTES_MAX;
 use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::{Count, meter};
@@ -31,6 +35,8 @@ use super::leg::{Leg, Outgoing};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes read at once during a handshake.
 const READ_BYTES: usize = 16 * 1024;
+/// Bytes of a program that may leave together with our Finished: one record.
+const FIRST_BYTES_MAX: usize = PAYLOAD_BYTES_MAX;
 /// How long a peer may take to read the alert that tells it why it was refused.
 const FAREWELL_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -215,10 +221,16 @@ async fn serve_tls(
     let work = async {
         meter::switch(Component::Handshake);
         let _place = place(around.gates, record, deadline).await?;
-        let work = shake(handshake?, &accepted, early, common);
+        let work = async {
+            let mut shaken = shake(handshake?, &accepted, early, common).await?;
+            // The client waits for it, and must not wait for what is dialled.
+            let last_flight = std::mem::take(&mut shaken.last_flight);
+            Outgoing::new(last_flight).flush(&accepted).await?;
+            Ok(shaken)
+        };
         within(deadline, || stalled(Role::Server, common), work).await
     };
-    let (established, incomplete) = match work.await {
+    let Shaken { established, incomplete, .. } = match work.await {
         Ok(shaken) => shaken,
         Err(failure) => {
             farewell(accepted).await;
@@ -256,7 +268,7 @@ async fn reach_tls(
         let work = shake(handshake?, &tls, Vec::new(), common);
         within(deadline, || stalled(Role::Client, common), work).await
     };
-    let (established, incomplete) = match work.await {
+    let Shaken { established, incomplete, last_flight } = match work.await {
         Ok(shaken) => shaken,
         Err(failure) => {
             farewell(tls).await;
@@ -265,8 +277,12 @@ async fn reach_tls(
     };
     let Established { mut session, agreed, check, peer } = established;
     let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
-    connection.count_sent(from_header.len());
-    let initial = session.seal(&from_header).map_err(Failure::Session)?;
+    let mut first = from_header;
+    first.reserve_exact(FIRST_BYTES_MAX);
+    accepted.read_arrived(&mut first).await?;
+    connection.count_sent(first.len());
+    let mut initial = last_flight;
+    initial.append(&mut session.seal(&first).map_err(Failure::Session)?);
     Ok(Path::Sealed(Box::new(SealedPath { clear: accepted, tls, session, incomplete, initial })))
 }
 
@@ -356,38 +372,47 @@ async fn send_proxy(fixed: &Fixed, record: &Record, leg: &Leg) -> Result<(), Fai
     Ok(Outgoing::new(bytes).flush(leg).await?)
 }
 
-/// Runs a handshake over a leg. Returns what came after it, unopened.
+/// A handshake that is complete.
+struct Shaken {
+    established: Established,
+    /// What came after it, unopened.
+    incomplete: Vec<u8>,
+    /// What the peer must still get.
+    last_flight: Vec<u8>,
+}
+
+/// Runs a handshake over a leg.
 async fn shake(
     mut handshake: Handshake,
     leg: &Leg,
     mut incoming: Vec<u8>,
     common: &TlsCommon,
-) -> Result<(Established, Vec<u8>), Failure> {
-    let mut chunk = vec![0; READ_BYTES];
+) -> Result<Shaken, Failure> {
+    let mut last_flight = Vec::new();
     loop {
-        let mut outgoing = Vec::new();
-        let progress = handshake.advance(&mut incoming, &mut outgoing);
-        let mut outgoing = Outgoing::new(outgoing);
-        let flushed = outgoing.flush(leg).await;
-        if progress? == Progress::Done {
-            flushed?;
+        let progress = handshake.advance(&mut incoming, &mut last_flight);
+        if matches!(progress, Ok(Progress::Done)) {
             break;
         }
+        let flushed = Outgoing::new(std::mem::take(&mut last_flight)).flush(leg).await;
+        progress?;
         flushed?;
-        let count = leg.read(&mut chunk).await?;
-        if count == 0 {
+        incoming.reserve(READ_BYTES);
+        if leg.read_onto(&mut incoming).await? == 0 {
             return Err(handshake.cut_off().into());
         }
-        if incoming.len() + count > INCOMING_BYTES_MAX {
+        if incoming.len() > INCOMING_BYTES_MAX {
             return Err(handshake.too_long().into());
         }
-        incoming.extend_from_slice(&chunk[..count]);
     }
+    // It lives as long as the connection, empty in nearly every one.
+    incoming.shrink_to_fit();
     let finished = handshake.finish(common.rekey, Instant::now(), wall_now());
     match finished {
-        Ok(established) => Ok((established, incoming)),
-        Err((failure, alert)) => {
-            Outgoing::new(alert).flush(leg).await?;
+        Ok(established) => Ok(Shaken { established, incomplete: incoming, last_flight }),
+        Err((failure, mut alert)) => {
+            last_flight.append(&mut alert);
+            Outgoing::new(last_flight).flush(leg).await?;
             Err(failure.into())
         }
     }

@@ -93,11 +93,20 @@ impl Lane {
 
     /// A client's socket, and the server's that belongs to it.
     pub fn open(&self) -> (TcpStream, TcpStream) {
-        let client = connect(self.entry);
+        (self.dial(), self.accept())
+    }
+
+    /// A client's socket; its server's is still to be accepted.
+    pub fn dial(&self) -> TcpStream {
+        connect(self.entry)
+    }
+
+    /// The server's socket of the client that dialled.
+    pub fn accept(&self) -> TcpStream {
         let server = self.accepted.recv_timeout(PATIENCE).expect("the server is dialled");
         server.set_read_timeout(Some(PATIENCE)).unwrap();
         server.set_write_timeout(Some(PATIENCE)).unwrap();
-        (client, server)
+        server
     }
 }
 
