@@ -1,7 +1,7 @@
 //! tacit puts TLS by policy under programs that cannot be changed: the agent and its command line.
 //!
 //! In reading order: [`cli`] picks a verb; [`agent`] assembles [`live`] policy, listeners and
-//! [`worker`]s; [`stream`] is what becomes of a connection, stage by stage; [`datagram`] and
+//! [`worker`]s, some of them [`engine`]s; [`stream`] is what becomes of a connection, stage by stage; [`datagram`] and
 //! [`dns`] carry and answer what else the programs of runs send; [`tls`] is the only module that
 //! names the TLS library; [`control`] and [`log`] are what an operator sees; [`workload`] drives
 //! all of it from outside, as plain programs would.
@@ -10,8 +10,10 @@
 pub mod cli;
 
 pub mod agent;
+pub mod engine;
 pub mod ledger;
 pub mod live;
+pub mod placement;
 pub mod run;
 pub mod target;
 pub mod worker;

@@ -1,34 +1,56 @@
-//! Data workers: threads that carry connections from beginning to end.
+//! Data workers: threads that carry connections from beginning to end, and engines, which do the
+//! first half of it (see [`crate::engine`]).
 //!
 //! Each has a single-threaded runtime of its own; a connection never leaves its worker. `control`
-//! tells workers what to listen on through a bounded queue.
+//! tells threads what to listen on through a bounded queue: engines if there are any, else workers.
+//!
+//! There is one worker at first. Another starts when all have been busy and there are more
+//! connections than workers; it accepts beside the others from then on. None is taken away.
+//!
+//! Limits: [`COMMANDS_MAX`]; as many workers as [`Plan`] says.
 
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc as blocking};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use serde_json::{Value, json};
 use tacit_core::meter::Component;
+use tacit_core::policy::{self, Class, Policy};
+use tacit_sys::schedule;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use crate::datagram::{Lane, Receiver};
 use crate::dns;
-use crate::ledger::{meter, metered};
+use crate::engine::{Engine, HANDED_MAX, Handed, Load, Queue, Taker, Takers, Turn};
+use crate::ledger::{Account, meter, metered};
 use crate::live::Live;
 use crate::log::{Event, Log};
+use crate::placement::{self, Choice, Plan, Share};
 use crate::stream::connection::Table;
 use crate::stream::gate::Gates;
 use crate::stream::intercept::{self, Arrival, Listener, Source};
+use crate::stream::leg::Parked;
 use crate::stream::relay::Scratch;
-use crate::stream::{self, Worker};
+use crate::stream::{self, Place, Worker};
 
 /// Commands that may wait for one worker.
 const COMMANDS_MAX: usize = 1024;
+/// A worker that used more of a CPU than this, from one look to the next, was busy.
+const BUSY_SHARE: f64 = 0.8;
+/// How often that is looked at while there are more connections than workers.
+pub const GROWTH_INTERVAL: Duration = Duration::from_millis(100);
+/// Two looks that are further apart say nothing of now.
+const GROWTH_INTERVAL_MAX: Duration = Duration::from_millis(500);
+/// The least time that a display calls recent.
+const RECENT_MIN: Duration = Duration::from_millis(500);
 
 /// What all workers share.
 #[derive(Clone, Debug)]
@@ -63,7 +85,7 @@ enum Command {
 /// How long a worker may take to publish what it has spent; it is then read as it is.
 const PUBLISH_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Asks workers to publish what they have spent.
+/// Asks workers and engines to publish what they have spent.
 #[derive(Debug)]
 pub struct Publisher(Vec<mpsc::Sender<Command>>);
 
@@ -86,67 +108,283 @@ impl Publisher {
     }
 }
 
-/// All data workers of the agent. Dropping it ends them, and every connection they carry.
+/// All data workers and engines of the agent. Dropping it ends them, and every connection they
+/// carry.
 #[derive(Debug)]
 pub struct Workers {
-    handles: Vec<Handle>,
+    shared: Shared,
+    plan: Plan,
+    spill: bool,
+    engines: Vec<Handle>,
+    workers: RefCell<Vec<Handle>>,
+    takers: Arc<Takers>,
+    /// What is listened on, for workers to come.
+    listening: RefCell<BTreeMap<u64, Arc<Listener>>>,
+    grown_at: Cell<Option<Instant>>,
+    recent: Cell<Option<Instant>>,
 }
 
 #[derive(Debug)]
 struct Handle {
     commands: mpsc::Sender<Command>,
     thread: Option<JoinHandle<()>>,
+    load: Arc<Load>,
+    /// Its clock when the growth was looked at last.
+    grown_ns: Cell<u64>,
+    /// Its clock at the last looks for displays, the newest last.
+    recent: Cell<[(Instant, u64); 2]>,
+    /// Runs on its CPU.
+    runs: Arc<AtomicUsize>,
+    _choice: Option<Choice>,
+}
+
+impl Handle {
+    fn look(&self) {
+        let [_, newest] = self.recent.get();
+        self.recent.set([newest, (Instant::now(), self.load.cpu_ns())]);
+    }
+
+    /// The newest look that is old enough.
+    fn recent(&self) -> (Instant, u64) {
+        let [older, newest] = self.recent.get();
+        if newest.0.elapsed() >= RECENT_MIN { newest } else { older }
+    }
+}
+
+/// What a thread is before it works.
+struct Post {
+    load: Arc<Load>,
+    /// A class of its own, and a nice value.
+    class: Option<(Class, i32)>,
+    engine: Option<Engine>,
+    handed: Option<mpsc::Receiver<Handed>>,
+}
+
+impl Post {
+    /// Whether the thread has anything to become that it may not be able to.
+    fn is_special(&self) -> bool {
+        self.class.is_some() || self.load.cpu().is_some()
+    }
+
+    /// The calling thread takes it.
+    fn take(&self) -> io::Result<()> {
+        if let Some(cpu) = self.load.cpu() {
+            schedule::pin_thread(&[cpu])?;
+        }
+        if let Some((class, nice)) = self.class {
+            let class = match class {
+                Class::Normal => schedule::Class::Normal,
+                Class::Batch => schedule::Class::Batch,
+            };
+            schedule::set_own_class(class, nice).map_err(|error| {
+                let text = format!(
+                    "[engine] cannot have nice = {nice}: {error}; choose a higher one, or give the \
+                     agent CAP_SYS_NICE or a higher RLIMIT_NICE (LimitNICE=)"
+                );
+                io::Error::new(error.kind(), text)
+            })?;
+        }
+        self.load.begin();
+        Ok(())
+    }
 }
 
 impl Workers {
-    /// Starts `count` workers.
+    /// Starts all engines, and the first worker.
     ///
     /// # Errors
-    /// A thread or its runtime cannot be made.
-    pub fn start(count: usize, shared: &Shared) -> io::Result<Self> {
-        let mut handles = Vec::with_capacity(count);
-        for number in 0..count {
-            let (commands, received) = mpsc::channel(COMMANDS_MAX);
-            let shared = shared.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("data-{number}"))
-                .spawn(move || run(shared, received))?;
-            handles.push(Handle { commands, thread: Some(thread) });
+    /// A thread or its runtime cannot be made, or may not be where the plan wants it.
+    pub async fn start(policy: &Policy, shared: &Shared) -> io::Result<Self> {
+        let (plan, engine) = (Plan::new(policy), policy.engine.as_ref());
+        plan.settle()?;
+        let mut workers = Self {
+            shared: shared.clone(),
+            plan,
+            spill: engine.is_some_and(|engine| engine.spill),
+            engines: Vec::new(),
+            workers: RefCell::default(),
+            takers: Arc::default(),
+            listening: RefCell::default(),
+            grown_at: Cell::default(),
+            recent: Cell::default(),
+        };
+        workers.add(None).await?;
+        if let Some(engine) = engine {
+            workers.start_engines(engine)?;
         }
-        Ok(Self { handles })
+        Ok(workers)
     }
 
-    /// How many there are.
+    fn start_engines(&mut self, engine: &policy::Engine) -> io::Result<()> {
+        let queues: Arc<[Queue]> = engine.cpus.iter().map(|_| Queue::new(engine.queue)).collect();
+        for (number, (cpu, queue)) in engine.cpus.iter().zip(queues.iter()).enumerate() {
+            let load = Load::new(format!("engine-{number}"), Some(*cpu), Some(queue.clone()));
+            let load = Arc::new(load);
+            let takers = Arc::clone(&self.takers);
+            let (queues, of_load) = (Arc::clone(&queues), Arc::clone(&load));
+            let post = Post {
+                class: Some((engine.class, engine.nice)),
+                engine: Some(Engine::new(number, queues, engine.spill, takers, of_load)),
+                handed: None,
+                load,
+            };
+            self.engines.push(start_thread(post, &self.shared, None)?);
+        }
+        Ok(())
+    }
+
+    /// Starts a worker, on the CPU that is asked for or chosen, if they have CPUs.
+    async fn add(&self, cpu: Option<usize>) -> io::Result<()> {
+        let number = self.count();
+        let choice = placement::choose(cpu.as_slice()).or_else(|| {
+            let taken: Vec<_> = self.workers.borrow().iter().map(|w| w.load.cpu()).collect();
+            let free = self.plan.split.iter().filter(|cpu| !taken.contains(&Some(**cpu)));
+            let free: Vec<_> = free.copied().collect();
+            placement::choose(if free.is_empty() { &self.plan.split } else { &free })
+        });
+        let cpu = choice.as_ref().map(|choice| choice.cpu);
+        let (sender, handed) = mpsc::channel(HANDED_MAX);
+        let load = Arc::new(Load::new(format!("data-{number}"), cpu, None));
+        let taker = Taker { load: Arc::clone(&load), handed: sender };
+        let post = Post { load, class: None, engine: None, handed: Some(handed) };
+        let handle = start_thread(post, &self.shared, choice)?;
+        let commands = handle.commands.clone();
+        self.workers.borrow_mut().push(handle);
+        self.takers.add(&taker);
+        if self.engines.is_empty() {
+            let listening = self.listening.borrow().clone();
+            for (id, listener) in listening.iter().filter(|(_, one)| one.source.cpu().is_none()) {
+                let _ = commands.send(Command::Listen(*id, Arc::clone(listener))).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many workers there are.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.handles.len()
+        self.workers.borrow().len()
     }
 
-    /// For who is about to read the ledger.
+    /// How many there may be.
     #[must_use]
-    pub fn publisher(&self) -> Publisher {
-        Publisher(self.handles.iter().map(|handle| handle.commands.clone()).collect())
+    pub fn count_max(&self) -> usize {
+        self.plan.workers_max
     }
 
-    /// Makes every worker accept on a listener.
-    pub async fn listen(&self, id: u64, listener: &Arc<Listener>) {
-        for handle in &self.handles {
-            // A worker ends only with the agent.
-            let _ = handle.commands.send(Command::Listen(id, Arc::clone(listener))).await;
+    /// Whether there may be more workers, and something for them to do.
+    #[must_use]
+    pub fn may_grow(&self) -> bool {
+        let count = self.count();
+        count < self.count_max() && self.shared.table.len() > count
+    }
+
+    /// Starts a worker if all there are have been busy since the last call.
+    pub async fn grow(&self) {
+        let now = Instant::now();
+        let since = self.grown_at.replace(Some(now));
+        let wall = since.map(|since| now.duration_since(since));
+        let wall = wall.filter(|wall| (GROWTH_INTERVAL / 2..GROWTH_INTERVAL_MAX).contains(wall));
+        let all_busy = self.workers.borrow().iter().fold(true, |busy, worker| {
+            let ns = worker.load.cpu_ns();
+            let used = Duration::from_nanos(ns.saturating_sub(worker.grown_ns.replace(ns)));
+            busy && wall.is_some_and(|wall| used.as_secs_f64() > wall.as_secs_f64() * BUSY_SHARE)
+        });
+        if all_busy && let Err(error) = self.add(None).await {
+            self.shared.log.error(Event::new("worker-failed").field("error", &error));
         }
+    }
+
+    /// Where a run that begins shares a CPU with a worker; `None`: nowhere.
+    ///
+    /// It is the CPU with the fewest runs; a worker is started where there is none yet.
+    pub async fn place_run(&self) -> Option<Share> {
+        if self.plan.split.is_empty() {
+            return None;
+        }
+        let fewest = self.fewest_runs();
+        let all_taken = fewest.as_ref().is_none_or(|share| share.1 > 0);
+        if all_taken && self.count() < self.count_max() {
+            match self.add(None).await {
+                Ok(()) => return self.fewest_runs().map(|(share, _)| share),
+                Err(error) => {
+                    self.shared.log.error(Event::new("worker-failed").field("error", &error));
+                }
+            }
+        }
+        fewest.map(|(share, _)| share)
+    }
+
+    /// The worker's CPU with the fewest runs, and how many it had.
+    fn fewest_runs(&self) -> Option<(Share, usize)> {
+        let workers = self.workers.borrow();
+        let placed = workers.iter().filter_map(|worker| Some((worker.load.cpu()?, &worker.runs)));
+        let (cpu, runs) = placed.min_by_key(|(_, runs)| runs.load(Ordering::Relaxed))?;
+        let before = runs.load(Ordering::Relaxed);
+        Some((Share::new(cpu, runs), before))
+    }
+
+    /// Where a run goes on that was on a CPU under an agent before this one.
+    pub async fn place_run_on(&self, cpu: Option<usize>) -> Option<Share> {
+        let cpu = cpu.filter(|cpu| self.plan.split.contains(cpu))?;
+        if self.share_of(cpu).is_none()
+            && self.count() < self.count_max()
+            && let Err(error) = self.add(Some(cpu)).await
+        {
+            self.shared.log.error(Event::new("worker-failed").field("error", &error));
+        }
+        self.share_of(cpu)
+    }
+
+    fn share_of(&self, cpu: usize) -> Option<Share> {
+        let workers = self.workers.borrow();
+        let there = workers.iter().find(|worker| worker.load.cpu() == Some(cpu))?;
+        Some(Share::new(cpu, &there.runs))
+    }
+
+    /// The CPUs that programs of runs are to keep off, and the one they are all to be on.
+    #[must_use]
+    pub fn cpus_of_runs(&self) -> (&[usize], Option<usize>) {
+        (&self.plan.engines, self.plan.one_cpu())
+    }
+
+    /// Makes every engine accept on a listener, or every worker, or the one of its run.
+    pub async fn listen(&self, id: u64, listener: &Arc<Listener>) {
+        self.listening.borrow_mut().insert(id, Arc::clone(listener));
+        for commands in self.acceptors(listener.source.cpu()) {
+            // A worker ends only with the agent.
+            let _ = commands.send(Command::Listen(id, Arc::clone(listener))).await;
+        }
+    }
+
+    fn acceptors(&self, cpu: Option<usize>) -> Vec<mpsc::Sender<Command>> {
+        if !self.engines.is_empty() {
+            return self.engines.iter().map(|engine| engine.commands.clone()).collect();
+        }
+        self.workers_on(cpu)
+    }
+
+    /// The worker that has the CPU; without one, all.
+    fn workers_on(&self, cpu: Option<usize>) -> Vec<mpsc::Sender<Command>> {
+        let workers = self.workers.borrow();
+        let there = workers.iter().find(|worker| cpu.is_some() && worker.load.cpu() == cpu);
+        let all = workers.iter().filter(|_| there.is_none());
+        there.into_iter().chain(all).map(|worker| worker.commands.clone()).collect()
     }
 
     /// Has one worker carry a run's datagrams: their order is to be kept.
     pub async fn receive(&self, id: u64, receiver: &Arc<Receiver>) {
-        let at = usize::try_from(id).unwrap_or(0) % self.handles.len().max(1);
-        if let Some(handle) = self.handles.get(at) {
-            let _ = handle.commands.send(Command::Receive(id, Arc::clone(receiver))).await;
+        let workers = self.workers_on(receiver.run.cpu());
+        let at = usize::try_from(id).unwrap_or(0) % workers.len().max(1);
+        if let Some(commands) = workers.get(at) {
+            let _ = commands.send(Command::Receive(id, Arc::clone(receiver))).await;
         }
     }
 
-    /// Makes every worker stop accepting on it, or receiving; when this returns, all of them have.
+    /// Makes every thread stop accepting on it, or receiving; when this returns, all of them have.
     /// Flows of datagrams go on to their own end.
     pub async fn unlisten(&self, id: u64) {
+        self.listening.borrow_mut().remove(&id);
         self.tell_all(|done| Command::Unlisten(id, done)).await;
     }
 
@@ -155,23 +393,61 @@ impl Workers {
         self.tell_all(|done| Command::Finish(id, done)).await;
     }
 
+    /// For who is about to read the ledger.
+    #[must_use]
+    pub fn publisher(&self) -> Publisher {
+        Publisher(self.all())
+    }
+
+    /// Every engine and every worker.
+    fn all(&self) -> Vec<mpsc::Sender<Command>> {
+        let workers = self.workers.borrow();
+        self.engines.iter().chain(workers.iter()).map(|handle| handle.commands.clone()).collect()
+    }
+
     async fn tell_all(&self, command: impl Fn(oneshot::Sender<()>) -> Command) {
-        let mut answers = Vec::with_capacity(self.handles.len());
-        for handle in &self.handles {
+        let mut answers = Vec::new();
+        for commands in self.all() {
             let (done, answer) = oneshot::channel();
-            let _ = handle.commands.send(command(done)).await;
+            let _ = commands.send(command(done)).await;
             answers.push(answer);
         }
         for answer in answers {
             let _ = answer.await;
         }
     }
+
+    /// Looks at all clocks, so that displays can say what was used lately.
+    pub fn look(&self) {
+        if self.recent.get().is_none_or(|at| at.elapsed() >= RECENT_MIN) {
+            self.recent.set(Some(Instant::now()));
+            self.engines.iter().chain(self.workers.borrow().iter()).for_each(Handle::look);
+        }
+    }
+
+    /// `tacit show engines`.
+    #[must_use]
+    pub fn show(&self) -> Value {
+        let workers = self.workers.borrow();
+        let all = self.engines.iter().chain(workers.iter());
+        let threads: Vec<_> = all.map(|handle| handle.load.show(handle.recent())).collect();
+        json!({
+            "threads": threads,
+            "engines": self.engines.len(),
+            "spill": (!self.engines.is_empty()).then_some(self.spill),
+            "workers": workers.len(),
+            "workers-max": self.count_max(),
+        })
+    }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        let threads: Vec<_> =
-            self.handles.drain(..).filter_map(|mut handle| handle.thread.take()).collect();
+        let engines = self.engines.drain(..);
+        let threads: Vec<_> = engines
+            .chain(self.workers.get_mut().drain(..))
+            .filter_map(|mut handle| handle.thread.take())
+            .collect();
         for thread in threads {
             // A worker that panicked has said so on standard error.
             let _ = thread.join();
@@ -179,8 +455,44 @@ impl Drop for Workers {
     }
 }
 
-fn run(shared: Shared, commands: mpsc::Receiver<Command>) {
-    meter::start(false);
+/// Starts a thread; where it has something to become, waits until it is that.
+fn start_thread(post: Post, shared: &Shared, choice: Option<Choice>) -> io::Result<Handle> {
+    let (commands, received) = mpsc::channel(COMMANDS_MAX);
+    let (shared, load, is_special) = (shared.clone(), Arc::clone(&post.load), post.is_special());
+    let (tell, told) = blocking::sync_channel(1);
+    let thread = std::thread::Builder::new()
+        .name(load.name().to_owned())
+        .spawn(move || run(shared, post, received, &tell))?;
+    if is_special {
+        told.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+    }
+    let now = Instant::now();
+    Ok(Handle {
+        commands,
+        thread: Some(thread),
+        load,
+        grown_ns: Cell::new(0),
+        recent: Cell::new([(now, 0); 2]),
+        runs: Arc::default(),
+        _choice: choice,
+    })
+}
+
+/// A thread from its beginning to its end.
+fn run(
+    shared: Shared,
+    post: Post,
+    commands: mpsc::Receiver<Command>,
+    tell: &blocking::SyncSender<io::Result<()>>,
+) {
+    let taken = post.take();
+    let is_taken = taken.is_ok();
+    // Who started a thread that is nothing special does not listen.
+    let _ = tell.try_send(taken);
+    if !is_taken {
+        return;
+    }
+    meter::start(post.engine.is_some());
     let log = shared.log.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -189,12 +501,13 @@ fn run(shared: Shared, commands: mpsc::Receiver<Command>) {
         .on_thread_unpark(meter::wakes)
         .build_local(tokio::runtime::LocalOptions::default());
     match runtime {
-        Ok(runtime) => work(&runtime, shared, commands),
+        Ok(runtime) => work(&runtime, shared, post, commands),
         Err(error) => log.error(Event::new("worker-failed").field("error", &error)),
     }
 }
 
-fn work(runtime: &LocalRuntime, shared: Shared, mut commands: mpsc::Receiver<Command>) {
+fn work(runtime: &LocalRuntime, shared: Shared, post: Post, mut commands: mpsc::Receiver<Command>) {
+    let Post { load, engine, handed, .. } = post;
     let worker = Rc::new(Worker {
         live: shared.live,
         table: shared.table,
@@ -202,8 +515,14 @@ fn work(runtime: &LocalRuntime, shared: Shared, mut commands: mpsc::Receiver<Com
         scratch: Scratch::default(),
         congestion_control: shared.congestion_control,
         log: shared.log,
+        load,
+        engine,
     });
     runtime.block_on(async {
+        if let Some(handed) = handed {
+            let taking = take_over(Rc::clone(&worker), handed);
+            tokio::task::spawn_local(metered(Component::Accept, taking));
+        }
         let mut tasks: HashMap<u64, AbortHandle> = HashMap::new();
         let mut lanes: HashMap<u64, Rc<Lane>> = HashMap::new();
         while let Some(command) = commands.recv().await {
@@ -256,15 +575,60 @@ async fn accept(worker: Rc<Worker>, listener: Arc<Listener>, places: Arc<Semapho
     let log = worker.log.clone();
     let address = listener.address.clone();
     let source = listener.source.clone();
-    let serve = |arrival: Arrival| match &source {
-        Source::Captured(_, names) if arrival.flow.remote.port() == Some(dns::PORT) => {
+    let is_question = |arrival: &Arrival<Parked>| {
+        matches!(source, Source::Captured(..)) && arrival.flow.remote.port() == Some(dns::PORT)
+    };
+    let arrived = |mut arrival: Arrival<Parked>| {
+        // It was spent here, whoever finds the rule.
+        meter::charge(Account::agent(), Component::Accept, std::mem::take(&mut arrival.spent));
+        Handed::Arrived(Box::new(arrival), source.clone())
+    };
+    let accepted = match &worker.engine {
+        None => {
+            let serve = async |arrival, ()| begin(&worker, &source, arrival, None);
+            intercept::accept_all(listener, places, log.clone(), async || (), serve).await
+        }
+        Some(engine) => {
+            let serve = async |arrival: Arrival<Parked>, turn| match turn {
+                Turn::Own(place) if !is_question(&arrival) => {
+                    begin(&worker, &source, arrival, Some(place));
+                }
+                // What is no connection of a rule's is none of an engine's.
+                Turn::Own(_) => engine.hand_over(arrived(arrival)).await,
+                Turn::Spill => engine.spill(arrived(arrival)).await,
+            };
+            intercept::accept_all(listener, places, log.clone(), || engine.turn(), serve).await
+        }
+    };
+    if let Err(error) = accepted {
+        log.error(Event::new("listener-failed").field("listen", &address).field("error", &error));
+    }
+}
+
+/// Goes on with what engines hand over, for as long as there are any.
+async fn take_over(worker: Rc<Worker>, mut handed: mpsc::Receiver<Handed>) {
+    while let Some(handed) = handed.recv().await {
+        worker.load.count_handed();
+        match handed {
+            Handed::Arrived(arrival, source) => begin(&worker, &source, *arrival, None),
+            Handed::Begun(begun) => stream::go_on(&worker, begun),
+        }
+    }
+}
+
+/// Serves what has arrived: a connection, or a question to a run's resolver.
+fn begin(worker: &Rc<Worker>, source: &Source, arrival: Arrival<Parked>, place: Place) {
+    match (arrival.watch(), source) {
+        (Ok(arrival), Source::Captured(_, names))
+            if arrival.flow.remote.port() == Some(dns::PORT) =>
+        {
             let names = Arc::clone(names);
             let answer = async move { dns::stream::serve(&names, arrival).await };
             tokio::task::spawn_local(metered(Component::Control, answer));
         }
-        _ => stream::start(&worker, arrival),
-    };
-    if let Err(error) = intercept::accept_all(listener, places, log.clone(), serve).await {
-        log.error(Event::new("listener-failed").field("listen", &address).field("error", &error));
+        (Ok(arrival), _) => stream::start(worker, arrival, place),
+        (Err(error), _) => {
+            worker.log.warn(Event::new("accept-failed").field("error", &error));
+        }
     }
 }

@@ -22,6 +22,7 @@ use crate::flow::{Address, Direction, Flow, Protocol};
 
 mod capture;
 mod diagnostic;
+pub mod engine;
 mod explain;
 mod lookup;
 mod parse;
@@ -30,6 +31,7 @@ pub mod when;
 
 pub use capture::{BOXES_MAX, Captured, can_match_name, captured};
 pub use diagnostic::{Diagnostic, Position, Severity};
+pub use engine::{Class, Engine, Placement, RelayOn};
 pub use explain::{Decision, Explanation, Missed, explain};
 pub use lookup::{Index, Lookup};
 pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration, parse_size};
@@ -47,6 +49,8 @@ pub struct Policy {
     pub rules: Vec<Rule>,
     /// `[agent]`.
     pub agent: Agent,
+    /// `[engine]`; `None`: no CPU is set aside.
+    pub engine: Option<Engine>,
     /// `[limits]`.
     pub limits: Limits,
 }
@@ -350,6 +354,8 @@ pub struct TlsCommon {
     pub handshake_timeout: Duration,
     /// When to send a KeyUpdate (RFC 8446 section 4.6.3); needs `min_version` 1.3.
     pub rekey: Rekey,
+    /// Which threads carry its bytes.
+    pub relay: RelayOn,
 }
 
 /// When new keys are made. Both unset: only at the suite's own limit.
@@ -467,7 +473,7 @@ impl Group {
 /// `[agent]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
-    /// Number of data workers; `None`: one for every two CPUs.
+    /// Most data workers; `None`: one for every two CPUs, with `placement` one for each.
     pub workers: Option<usize>,
     /// Congestion control of every TCP socket; `None`: cubic where the kernel has it.
     pub congestion_control: Option<String>,
@@ -475,11 +481,22 @@ pub struct Agent {
     pub chain_cache: bool,
     /// Whether CPU time is charged to rules and components.
     pub accounting: bool,
+    /// Where workers and programs of runs are put.
+    pub placement: Placement,
+    /// The CPUs that placement chooses from; empty: all that are not set aside for engines.
+    pub placement_cpus: Vec<usize>,
 }
 
 impl Default for Agent {
     fn default() -> Self {
-        Self { workers: None, congestion_control: None, chain_cache: true, accounting: true }
+        Self {
+            workers: None,
+            congestion_control: None,
+            chain_cache: true,
+            accounting: true,
+            placement: Placement::None,
+            placement_cpus: Vec::new(),
+        }
     }
 }
 

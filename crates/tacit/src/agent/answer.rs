@@ -79,6 +79,7 @@ impl Agent {
             Display::Runs => self.show_runs(),
             Display::Rules => display::rules(&self.table, &live),
             Display::Identities => display::identities(&self.materials, &live),
+            Display::Engines => self.workers.show(),
             Display::Limits => self.limits(live.limits()),
         }
     }
@@ -111,7 +112,10 @@ impl Agent {
               "used": self.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
             { "name": "runs", "max": run_events::RUNS_MAX, "used": self.runs.len(),
               "beyond": "refused" },
-            { "name": "workers", "max": self.workers.count(), "used": self.workers.count() },
+            { "name": "workers", "max": self.workers.count_max(), "used": self.workers.count(),
+              "beyond": "those there are carry all" },
+            { "name": "handed-per-worker", "max": crate::engine::HANDED_MAX,
+              "beyond": "engines wait" },
         ])
     }
 

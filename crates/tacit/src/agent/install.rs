@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use crate::address;
 use crate::clock;
 use crate::live::{Live, LiveAction, LiveRule, RuleCounters};
+use crate::placement;
 use crate::target::LiveTarget;
 use crate::tls::material::{
     IdentityMaterial, MaterialError, TrustMaterial, load_identity, load_trust,
@@ -69,6 +70,7 @@ fn check_text(text: &str, base: &Path) -> Result<Checked, Vec<Diagnostic>> {
     let parsed = parse(text);
     let mut findings = parsed.diagnostics;
     let Some(mut policy) = parsed.policy else { return Err(findings) };
+    findings.extend(placement::check(&policy));
     findings.extend(localize(&mut policy));
     let materials = load_all(&policy, base, &mut findings);
     findings.sort_by_key(|finding| finding.position);

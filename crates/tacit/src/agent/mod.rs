@@ -45,7 +45,7 @@ use crate::log::{Event, Format, Log};
 use crate::stream::connection::Table;
 use crate::stream::gate::Gates;
 use crate::tls::verify::Chains;
-use crate::worker::Workers;
+use crate::worker::{GROWTH_INTERVAL, Workers};
 
 pub use error::AgentError;
 pub use install::{Checked, Materials, build_rules, check_file, directory_of, localize, names};
@@ -181,6 +181,8 @@ impl Agent {
         let mut windows = tokio::time::interval(WINDOWS_INTERVAL);
         windows.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut open_windows = Vec::new();
+        let mut growth = tokio::time::interval(GROWTH_INTERVAL);
+        growth.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let private = self.options.private;
         let (Some(mut stop), Some(mut quit), Some(mut reload)) = (
             self.watch(SignalKind::terminate()),
@@ -208,7 +210,9 @@ impl Agent {
                     let _ = back.send(reply);
                 }
                 Some(event) = run_events.recv() => self.take_run_event(event).await,
+                _ = growth.tick(), if self.workers.may_grow() => self.workers.grow().await,
                 _ = files.tick() => {
+                    self.workers.look();
                     self.refresh_materials();
                     self.refresh_hosts().await;
                 }

@@ -1,7 +1,7 @@
 //! Changes under a running agent: a policy is taken whole or not at all, a file only if it is good.
 //!
-//! Everything that can fail comes first. What a reload cannot change (`[agent]`, most of
-//! `[limits]`) stays as it is, in the displays too, until a successor starts.
+//! Everything that can fail comes first. What a reload cannot change (`[agent]`,
+//! `[engine]`, most of `[limits]`) stays as it is, in the displays too, until a successor starts.
 
 use std::sync::Arc;
 
@@ -141,10 +141,18 @@ fn keep_until_restart(policy: &mut Policy, before: &Policy) -> Vec<&'static str>
     if policy.agent != before.agent {
         parts.push("[agent]");
     }
+    let same_engine = match (&policy.engine, &before.engine) {
+        (Some(new), Some(old)) => new.same(old),
+        (new, old) => new.is_none() && old.is_none(),
+    };
+    if !same_engine {
+        parts.push("[engine]");
+    }
     if policy.limits != limits {
         parts.push("[limits]");
     }
     policy.agent = before.agent.clone();
+    policy.engine.clone_from(&before.engine);
     policy.limits = limits;
     parts
 }

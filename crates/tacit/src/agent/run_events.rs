@@ -24,7 +24,7 @@ use crate::control::server::Reply;
 use crate::log::{Event, Rfc3339};
 use crate::run::Run;
 use crate::run::line::{Line, adopt};
-use crate::run::protocol::Enrolment;
+use crate::run::protocol::{Enrolment, Terms};
 use crate::stream::connection::Record;
 
 /// How long a reload waits for the kernel's sets of all runs.
@@ -89,7 +89,7 @@ impl Agent {
     pub(super) async fn take_run_event(&mut self, event: RunEvent) {
         match event {
             RunEvent::Begin { enrolment, sockets, uid, launcher, back } => {
-                self.begin_run(enrolment, sockets, uid, launcher, back);
+                self.begin_run(enrolment, sockets, uid, launcher, back).await;
             }
             RunEvent::Begun(enrolled, back) => {
                 let taken = self.admit(*enrolled).await;
@@ -111,13 +111,13 @@ impl Agent {
     }
 
     /// Sets a run up beside the control thread's other work: its helper may be slow.
-    fn begin_run(
+    async fn begin_run(
         &mut self,
         enrolment: Enrolment,
         sockets: RunSockets,
         uid: u32,
         launcher: Launcher,
-        back: oneshot::Sender<Result<(u64, Vec<PathBuf>), String>>,
+        back: oneshot::Sender<Result<(u64, Terms), String>>,
     ) {
         if let Err(reason) = self.check_enrolment(&enrolment) {
             self.log.warn(Event::new("run-refused").field("error", &reason));
@@ -131,6 +131,7 @@ impl Agent {
         let (id, events, log) = (self.runs_made, self.run_events.clone(), self.log.clone());
         let (live, resolvers) = (Arc::clone(&self.live), Arc::clone(&self.resolvers));
         let hosts = self.hosts.pairs();
+        let place = self.workers.place_run().await;
         tokio::task::spawn_local(async move {
             let around = Surroundings {
                 live: &live,
@@ -141,8 +142,9 @@ impl Agent {
             };
             let begun = async {
                 let line = Line::open(sockets.line.try_clone()?)?;
-                let run = Arc::new(Run::new(id, name, pid, user, claimed, line));
-                Enrolled::begin(run, sockets, launcher, around).await
+                let mut run = Run::new(id, name, pid, user, claimed, line);
+                run.place = place;
+                Enrolled::begin(Arc::new(run), sockets, launcher, around).await
             };
             match begun.await {
                 Ok(enrolled) => {
@@ -157,8 +159,8 @@ impl Agent {
     }
 
     /// Takes a run that is set up, unless this agent has begun to end meanwhile; returns its number
-    /// and the files to hide from its program.
-    async fn admit(&mut self, enrolled: Enrolled) -> Result<(u64, Vec<PathBuf>), String> {
+    /// and the terms for its program.
+    async fn admit(&mut self, enrolled: Enrolled) -> Result<(u64, Terms), String> {
         let reserved =
             self.check_room().and_then(|()| self.lead_in().map_err(|error| error.to_string()));
         let reserved = reserved.inspect_err(|reason| {
@@ -168,8 +170,11 @@ impl Agent {
             // A reload has not seen this run.
             drop(self.start_capturing([&enrolled]));
         }
+        let of_run = enrolled.run.cpu();
         let id = self.take_run(enrolled, reserved).await;
-        Ok((id, self.secret_files()))
+        let (engines, all) = self.workers.cpus_of_runs();
+        let (keep_off, cpu) = (engines.to_vec(), of_run.or(all));
+        Ok((id, Terms { hide: self.secret_files(), keep_off, cpu }))
     }
 
     /// Holds the addresses that lead into runs and are not held yet.
@@ -363,8 +368,10 @@ impl Agent {
         let id = state.id;
         let hosts = self.hosts.pairs();
         let resumed = async {
-            let Resumed { run, launcher, stream, until, sockets, inbound } =
+            let place = self.workers.place_run_on(state.cpu).await;
+            let Resumed { mut run, launcher, stream, until, sockets, inbound } =
                 state.resume(sockets)?;
+            run.place = place;
             let around = Surroundings {
                 live: &self.live,
                 resolvers: &self.resolvers,

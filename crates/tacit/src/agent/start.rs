@@ -63,8 +63,8 @@ impl Agent {
         let (run_events, events) = mpsc::channel(runs::EVENTS_MAX);
         let mut control = Control::open(&options.control, &mut handover, requests, &log)?;
         let mut enrol = Enrol::open(&options, &mut handover)?;
-        let workers = Workers::start(worker_count(&installed.policy), &shared)
-            .map_err(AgentError::Process)?;
+        let workers = Workers::start(&installed.policy, &shared).await;
+        let workers = workers.map_err(AgentError::Process)?;
         for (number, opened) in listeners.values() {
             workers.listen(*number, &opened.listener).await;
         }
@@ -76,7 +76,7 @@ impl Agent {
             Event::new("serving")
                 .field("rules", &installed.rules.len())
                 .field("listeners", &listeners.len())
-                .field("workers", &workers.count()),
+                .field("workers", &workers.count_max()),
         );
         let resolvers = Arc::new(Resolvers::new(&options.resolvers));
         let mut agent = Self {
@@ -215,11 +215,6 @@ fn make_private_directory(control: &Path) -> std::io::Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-fn worker_count(policy: &Policy) -> usize {
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    policy.agent.workers.unwrap_or_else(|| (cpus / 2).max(1))
 }
 
 /// What the policy says; else cubic, if the kernel lets us: model-based algorithms cost a relay on

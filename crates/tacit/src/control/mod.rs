@@ -59,6 +59,8 @@ pub enum Display {
     Runs,
     /// What connections have cost in CPU time, by rule and component.
     Costs,
+    /// Engines and data workers: where they run, and what they have done.
+    Engines,
     /// Certificates, keys and trust.
     Identities,
     /// Every limit, and how near it is.

@@ -12,7 +12,7 @@ use super::enter::Given;
 use super::{RunArgs, RunError};
 use crate::agent::keeper::{self, Private};
 use crate::cli::{EXIT_FAILURE, complain};
-use crate::run::protocol::{self, Enrolment, FromLauncher, ToLauncher};
+use crate::run::protocol::{self, Enrolment, FromLauncher, Terms, ToLauncher};
 
 /// Names of directories that are tried for one run.
 const DIRECTORIES_TRIED_MAX: u32 = 100;
@@ -78,21 +78,18 @@ impl Agent {
         Ok(Self { line: ours, private: Some(made), serves: true })
     }
 
-    /// Gives the agent the run; returns the files that are none of CMD's business.
-    pub(super) fn enrol(
-        &self,
-        enrolment: Enrolment,
-        given: Given,
-    ) -> Result<Vec<PathBuf>, RunError> {
+    /// Gives the agent the run; returns the terms for CMD.
+    pub(super) fn enrol(&self, enrolment: Enrolment, given: Given) -> Result<Terms, RunError> {
         let own = |error| RunError::Own("enrol with the agent", error);
         let sockets: Vec<_> = given.sockets.iter().map(AsFd::as_fd).collect();
         let sent = protocol::write(&self.line, &FromLauncher::Enrol(enrolment), &sockets);
         drop(given);
         // An agent that could not start has said why before it closed the line.
         match (protocol::read::<ToLauncher>(&self.line), sent) {
-            (Ok(Some((ToLauncher::Terms { mut hide }, _))), _) => {
-                hide.extend(self.private.as_ref().map(|private| private.directory.clone()));
-                Ok(hide)
+            (Ok(Some((ToLauncher::Terms(mut terms), _))), _) => {
+                let directory = self.private.as_ref().map(|private| private.directory.clone());
+                terms.hide.extend(directory);
+                Ok(terms)
             }
             (Ok(Some((ToLauncher::Refused(reason), _))), _) => Err(RunError::Agent(reason)),
             (Ok(None), _) => {

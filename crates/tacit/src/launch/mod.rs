@@ -29,9 +29,10 @@ use std::process::{Child, Command, ExitCode};
 
 use clap::Args;
 use tacit_sys::inside::{self, Inside, Original, StartError};
+use tacit_sys::schedule;
 
 use crate::cli::complain;
-use crate::run::protocol::Enrolment;
+use crate::run::protocol::{Enrolment, Terms};
 use agent::Agent;
 use enter::Helper;
 use orphans::Orphans;
@@ -155,16 +156,17 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     tacit_sys::job::watch_signals().map_err(|error| RunError::Own("watch signals", error))?;
     let (helper, sockets) = starting.ready()?;
     let name = args.name.clone().unwrap_or_else(|| name_of(Path::new(&args.command[0])));
-    let secret = agent.enrol(Enrolment { name, pid: std::process::id() }, sockets)?;
+    let terms = agent.enrol(Enrolment { name, pid: std::process::id() }, sockets)?;
     let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
-    hidden.extend(secret);
+    let cpus = cpus(&terms);
+    hidden.extend(terms.hide);
     let inside = Inside {
         network: helper.network.as_fd(),
         user: helper.user.as_ref().map(AsFd::as_fd),
         hide: &hidden,
         original: &original,
         dies_with_parent: false,
-        cpus: &[],
+        cpus: &cpus,
     };
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
@@ -174,6 +176,27 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
         complain(format_args!("tacit: cannot be hidden from the program: {path}"));
     }
     Ok(Running { child: started.child, agent, helper })
+}
+
+/// The CPUs that CMD is to be on, where the policy says anything of them; else none. An agent of
+/// others may name CPUs that this process may not use.
+fn cpus(terms: &Terms) -> Vec<usize> {
+    if terms.keep_off.is_empty() && terms.cpu.is_none() {
+        return Vec::new();
+    }
+    let allowed = schedule::allowed_cpus().unwrap_or_default();
+    let left = |cpu: &usize| match terms.cpu {
+        Some(only) => *cpu == only,
+        None => !terms.keep_off.contains(cpu),
+    };
+    let cpus: Vec<_> = allowed.into_iter().filter(left).collect();
+    if cpus.is_empty() {
+        complain(
+            "tacit: the program runs on whatever CPU it may: none is left of those that the \
+             agent's policy wants",
+        );
+    }
+    cpus
 }
 
 /// What a run is called that nobody named: the program's file name, as far as names may be that.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::ArcSwap;
 use tacit_core::dns::Names;
 
+use crate::placement::Share;
 use crate::stream::connection::Record;
 use line::Line;
 
@@ -64,6 +65,8 @@ pub struct Run {
     pub line: Line,
     /// What its connections cost that have ended.
     pub spent: Spent,
+    /// The CPU that its programs and the worker of its connections share, if they do.
+    pub place: Option<Share>,
     names: Mutex<Names>,
     listening: ArcSwap<Vec<SocketAddr>>,
 }
@@ -74,7 +77,13 @@ impl Run {
     pub fn new(id: u64, name: String, pid: u32, user: String, claimed: bool, line: Line) -> Self {
         let (spent, names, listening) = Default::default();
         let since = SystemTime::now();
-        Self { id, name, pid, user, since, claimed, line, spent, names, listening }
+        Self { id, name, pid, user, since, claimed, line, place: None, spent, names, listening }
+    }
+
+    /// The CPU that it shares with a worker.
+    #[must_use]
+    pub fn cpu(&self) -> Option<usize> {
+        self.place.as_ref().map(Share::cpu)
     }
 
     /// The names that the run asked for and that gave this address.

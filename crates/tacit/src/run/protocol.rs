@@ -61,12 +61,23 @@ pub struct Enrolment {
 #[serde(rename_all = "kebab-case")]
 pub enum ToLauncher {
     /// The run is taken; CMD may start.
-    Terms {
-        /// Files that are none of CMD's business.
-        hide: Vec<PathBuf>,
-    },
+    Terms(Terms),
     /// It is not, and why.
     Refused(String),
+}
+
+/// On what terms CMD may start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Terms {
+    /// Files that are none of CMD's business.
+    pub hide: Vec<PathBuf>,
+    /// CPUs that are set aside.
+    #[serde(default)]
+    pub keep_off: Vec<usize>,
+    /// The one CPU to be on.
+    #[serde(default)]
+    pub cpu: Option<usize>,
 }
 
 /// What an agent asks of the helper inside.

@@ -4,6 +4,7 @@
 //! Counters have one writer, the worker that carries the connection.
 
 use std::cell::Cell;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,7 +19,7 @@ use crate::run::Run;
 use crate::tls::{Agreed, CertificateFacts, PeerCheck};
 
 use super::intercept::{Arrival, Claim};
-use super::leg::Leg;
+use super::leg::{Leg, Parked};
 
 /// All open connections of the agent.
 #[derive(Debug, Default)]
@@ -371,13 +372,36 @@ impl Drop for Connection {
 
 /// A connection that has its rule.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct Admitted<L = Leg> {
     /// The connection.
     pub connection: Connection,
     /// The socket.
-    pub leg: Leg,
+    pub leg: L,
     /// What came with a PROXY header.
     pub early: Option<Box<[u8]>>,
+}
+
+impl Admitted {
+    /// Takes it from this thread, for another one.
+    #[must_use]
+    pub fn park(self) -> Admitted<Parked> {
+        let Self { connection, leg, early } = self;
+        Admitted { connection, leg: leg.park(), early }
+    }
+}
+
+impl Admitted<Parked> {
+    /// Goes on with it on the calling thread.
+    ///
+    /// # Errors
+    /// See [`Parked::watch`]; the connection is there to be told of.
+    pub fn watch(self) -> Result<Admitted, (Connection, io::Error)> {
+        let Self { connection, leg, early } = self;
+        match leg.watch() {
+            Ok(leg) => Ok(Admitted { connection, leg, early }),
+            Err(error) => Err((connection, error)),
+        }
+    }
 }
 
 /// A connection that no rule permits. Dropping the leg resets it.

@@ -28,7 +28,7 @@ use crate::ledger::meter;
 use crate::log::{Event, Log};
 use crate::run::Run;
 
-use super::leg::Leg;
+use super::leg::{Leg, Parked};
 
 /// Pause after the kernel could not give us a descriptor or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -60,6 +60,12 @@ pub enum Source {
 }
 
 impl Source {
+    /// The CPU of the worker that is to carry what arrives, if there is one.
+    #[must_use]
+    pub fn cpu(&self) -> Option<usize> {
+        self.run().and_then(|run| run.cpu())
+    }
+
     fn run(&self) -> Option<&Arc<Run>> {
         match self {
             Self::Fixed => None,
@@ -70,9 +76,9 @@ impl Source {
 
 /// A connection that has just been accepted.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct Arrival<L = Leg> {
     /// Its socket.
-    pub leg: Leg,
+    pub leg: L,
     /// What rules see of it.
     pub flow: Flow,
     /// The run it belongs to.
@@ -94,6 +100,17 @@ pub struct Claim {
     pub target: Option<Address>,
     /// Bytes that came after the header.
     pub early: Vec<u8>,
+}
+
+impl Arrival<Parked> {
+    /// Goes on with it on the calling thread.
+    ///
+    /// # Errors
+    /// See [`Parked::watch`].
+    pub fn watch(self) -> io::Result<Arrival> {
+        let Self { leg, flow, run, place, claim, spent } = self;
+        Ok(Arrival { leg: leg.watch()?, flow, run, place, claim, spent })
+    }
 }
 
 impl Arrival {
@@ -150,24 +167,26 @@ async fn read_header(leg: &Leg) -> Result<(Header, Vec<u8>), String> {
     }
 }
 
-/// Accepts on one listener for ever, and gives each arrival to `serve`.
+/// Accepts on one listener for ever, each time it is our turn, and gives each arrival to `serve`.
 ///
 /// # Errors
 /// The socket cannot be watched.
-pub async fn accept_all(
+pub async fn accept_all<T>(
     listener: Arc<Listener>,
     places: Arc<Semaphore>,
     log: Log,
-    serve: impl Fn(Arrival),
+    turn: impl AsyncFn() -> T,
+    serve: impl AsyncFn(Arrival<Parked>, T),
 ) -> io::Result<()> {
     let watched = watch(Arc::clone(&listener.socket), Interest::READABLE)?;
     loop {
         let mut ready = watched.readable().await?;
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+        let turn = turn().await;
         match socket::accept(listener.socket.as_fd()) {
             Ok((socket, peer)) => {
                 match arrival(&listener, socket, peer, place) {
-                    Ok(arrival) => serve(arrival),
+                    Ok(arrival) => serve(arrival, turn).await,
                     Err(error) => log.warn(
                         Event::new("accept-failed")
                             .field("listen", &listener.address)
@@ -209,7 +228,7 @@ fn arrival(
     socket: OwnedFd,
     peer: Option<socket::SocketAddress>,
     place: OwnedSemaphorePermit,
-) -> io::Result<Arrival> {
+) -> io::Result<Arrival<Parked>> {
     let peer = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
     let flow = match &listener.source {
         Source::Fixed => accepted(listener, &socket, peer)?,
@@ -219,7 +238,7 @@ fn arrival(
             Flow { user, ..accepted(listener, &socket, peer)? }
         }
     };
-    let leg = Leg::new(socket, listener.clear)?;
+    let leg = Parked::new(socket, listener.clear);
     let run = listener.source.run().cloned();
     Ok(Arrival { leg, flow, run, place, claim: None, spent: meter::take() })
 }

@@ -28,6 +28,30 @@ pub struct Leg {
     clear: bool,
 }
 
+/// A leg that no runtime watches: it has just been accepted, or is on its way to another thread.
+#[derive(Debug)]
+pub struct Parked {
+    socket: Arc<OwnedFd>,
+    clear: bool,
+}
+
+impl Parked {
+    /// Takes a socket as [`Leg::new`] does.
+    #[must_use]
+    pub fn new(socket: OwnedFd, clear: bool) -> Self {
+        Self { socket: Arc::new(socket), clear }
+    }
+
+    /// Has the runtime of the calling thread watch it. What has come meanwhile is told as if it
+    /// came now.
+    ///
+    /// # Errors
+    /// It cannot be watched: too many are.
+    pub fn watch(self) -> io::Result<Leg> {
+        Ok(Leg { socket: watch(self.socket, WATCHED)?, clear: self.clear })
+    }
+}
+
 impl Leg {
     /// Takes a connected, non-blocking socket. The caller says whether it carries clear text; such
     /// sockets come with reset-on-close set (from their listener, or before they were dialled).
@@ -35,7 +59,13 @@ impl Leg {
     /// # Errors
     /// It cannot be watched: too many are.
     pub fn new(socket: OwnedFd, clear: bool) -> io::Result<Self> {
-        Ok(Self { socket: watch(Arc::new(socket), WATCHED)?, clear })
+        Parked::new(socket, clear).watch()
+    }
+
+    /// Takes it from its runtime, for another one. The socket stays as it is, for displays too.
+    #[must_use]
+    pub fn park(self) -> Parked {
+        Parked { socket: self.socket.into_inner(), clear: self.clear }
     }
 
     /// Says anew whether the leg carries clear text: its listener serves rules of both kinds, or

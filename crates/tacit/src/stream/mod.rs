@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Each stage consumes what the one before made and knows none after it. [`start`] begins the
-//! whole life of a connection, which runs on one data worker from beginning to end.
+//! whole life of a connection, which runs on one data worker from beginning to end, or on an engine
+//! up to its relay.
 
 pub mod intercept;
 pub mod leg;
@@ -22,4 +23,4 @@ pub mod relay;
 pub mod account;
 
 mod serve;
-pub use serve::{Worker, start};
+pub use serve::{Begun, Place, Worker, go_on, start};

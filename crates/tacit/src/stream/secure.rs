@@ -7,6 +7,7 @@
 //! place: of their source, of their rule and of all; who finds none waits for one, and the
 //! handshake timeout counts from the arrival, so nobody waits for ever.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::tls::{
 use super::connection::{Admitted, Connection, Legs, Record, TlsFacts};
 use super::dial;
 use super::gate::{Gates, Place};
-use super::leg::{Leg, Outgoing};
+use super::leg::{Leg, Outgoing, Parked};
 
 /// How long dialling may take where no rule says it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,29 +43,29 @@ const FAREWELL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A connection whose legs are ready to carry bytes.
 #[derive(Debug)]
-pub struct Secured {
+pub struct Secured<L = Leg> {
     /// The connection.
     pub connection: Connection,
     /// How its bytes are carried.
-    pub path: Path,
+    pub path: Path<L>,
 }
 
 /// The two kinds of relay; boxed, because a connection spends its life inside one.
 #[derive(Debug)]
-pub enum Path {
+pub enum Path<L = Leg> {
     /// One leg in clear, the other TLS.
-    Sealed(Box<SealedPath>),
+    Sealed(Box<SealedPath<L>>),
     /// Both legs in clear.
-    Clear(Box<ClearPath>),
+    Clear(Box<ClearPath<L>>),
 }
 
 /// Legs and session of a TLS relay, with what came early.
 #[derive(Debug)]
-pub struct SealedPath {
+pub struct SealedPath<L = Leg> {
     /// The leg in clear.
-    pub clear: Leg,
+    pub clear: L,
     /// The TLS leg.
-    pub tls: Leg,
+    pub tls: L,
     /// Its session.
     pub session: Session,
     /// Records that came with the handshake and were not opened.
@@ -75,13 +76,55 @@ pub struct SealedPath {
 
 /// Legs of a relay in clear, with what came early.
 #[derive(Debug)]
-pub struct ClearPath {
+pub struct ClearPath<L = Leg> {
     /// The leg that was accepted.
-    pub accepted: Leg,
+    pub accepted: L,
     /// The leg that was dialled.
-    pub dialled: Leg,
+    pub dialled: L,
     /// Bytes that came with a PROXY header, for the dialled leg.
     pub initial: Vec<u8>,
+}
+
+impl Secured {
+    /// Takes it from this thread, for another one.
+    #[must_use]
+    pub fn park(self) -> Secured<Parked> {
+        let Self { connection, path } = self;
+        let Ok(path) = path.with_legs(|leg| Ok::<_, Infallible>(leg.park()));
+        Secured { connection, path }
+    }
+}
+
+impl Secured<Parked> {
+    /// Goes on with it on the calling thread.
+    ///
+    /// # Errors
+    /// See [`Parked::watch`]; the connection is there to be told of.
+    pub fn watch(self) -> Result<Secured, (Connection, io::Error)> {
+        let Self { connection, path } = self;
+        match path.with_legs(Parked::watch) {
+            Ok(path) => Ok(Secured { connection, path }),
+            Err(error) => Err((connection, error)),
+        }
+    }
+}
+
+impl<L> Path<L> {
+    /// The same with both legs changed alike.
+    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<Path<M>, E> {
+        Ok(match self {
+            Self::Sealed(path) => {
+                let SealedPath { clear, tls, session, incomplete, initial } = *path;
+                let (clear, tls) = (change(clear)?, change(tls)?);
+                Path::Sealed(Box::new(SealedPath { clear, tls, session, incomplete, initial }))
+            }
+            Self::Clear(path) => {
+                let ClearPath { accepted, dialled, initial } = *path;
+                let (accepted, dialled) = (change(accepted)?, change(dialled)?);
+                Path::Clear(Box::new(ClearPath { accepted, dialled, initial }))
+            }
+        })
+    }
 }
 
 /// Why a connection never carried a byte.

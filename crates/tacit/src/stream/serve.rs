@@ -1,24 +1,39 @@
 //! The life of one connection, in order.
+//!
+//! ```text
+//!   start ─> admit ─> establish ──────────────────────> carry
+//!                        └─ on an engine: Begun ─> go_on, on a data worker
+//! ```
+//!
+//! Without engines all of it is on the data worker that accepted. An engine does the first half
+//! and hands over once; it hands a connection in clear over before it is dialled, and keeps one
+//! whose rule wants its relay there.
 
+use std::cell::Cell;
 use std::os::fd::AsFd;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
 use arc_swap::ArcSwap;
 use tacit_core::meter::Component;
+use tacit_core::policy::{Action, RelayOn};
 use tacit_sys::socket;
+use tokio::sync::OwnedSemaphorePermit;
 
+use crate::engine::{Engine, Handed, Load};
 use crate::ledger::{Account, meter, metered};
 use crate::live::Live;
 use crate::log::Log;
+use crate::run::Run;
 
 use super::connection::{Admitted, Connection, Record, Table};
 use super::gate::Gates;
 use super::intercept::Arrival;
+use super::leg::Parked;
 use super::relay::Scratch;
-use super::secure::Surroundings;
+use super::secure::{Failure, Secured, Surroundings};
 use super::{account, relay, secure};
 
 /// What the connections of one worker share.
@@ -36,56 +51,134 @@ pub struct Worker {
     pub congestion_control: Option<String>,
     /// Where events go.
     pub log: Log,
+    /// What displays see of this thread.
+    pub load: Arc<Load>,
+    /// What an engine knows of the others; `None` on a data worker.
+    pub engine: Option<Engine>,
+}
+
+impl Worker {
+    fn around(&self) -> Surroundings<'_> {
+        Surroundings { gates: &self.gates, congestion_control: self.congestion_control.as_deref() }
+    }
+}
+
+/// A place among the connections that an engine sets up; none on a data worker.
+pub type Place = Option<OwnedSemaphorePermit>;
+
+/// A connection on its way from an engine to a data worker, with how far it is.
+#[derive(Debug)]
+pub enum Begun {
+    /// It has its rule.
+    Admitted(Box<Admitted<Parked>>),
+    /// It is dialled and its handshake complete.
+    Secured(Box<Secured<Parked>>),
+}
+
+impl Begun {
+    /// The run it belongs to.
+    #[must_use]
+    pub fn run(&self) -> Option<&Run> {
+        let record = match self {
+            Self::Admitted(admitted) => admitted.connection.record(),
+            Self::Secured(secured) => secured.connection.record(),
+        };
+        record.run.as_ref().map(|of_run| &*of_run.run)
+    }
 }
 
 /// Serves a connection from its arrival to its end. First comes what the choice of the rule may
 /// need: the PROXY header where the address wants one, the program where a rule asks for it.
-pub fn start(worker: &Rc<Worker>, arrival: Arrival) {
+pub fn start(worker: &Rc<Worker>, arrival: Arrival, place: Place) {
     let live = worker.live.load();
     let is_proxied = arrival.flow.listen.as_ref().is_some_and(|at| live.accepts_proxy(at));
     let needs_owner = arrival.run.is_some() && live.needs_owner(&arrival.flow);
-    let worker = Rc::clone(worker);
     if is_proxied {
-        tokio::task::spawn_local(serve_proxied(worker, arrival));
+        tokio::task::spawn_local(serve_proxied(Rc::clone(worker), arrival, place));
     } else if needs_owner {
-        tokio::task::spawn_local(serve_attributed(worker, arrival));
+        tokio::task::spawn_local(serve_attributed(Rc::clone(worker), arrival, place));
     } else {
-        tokio::task::spawn_local(serve(worker, arrival));
+        serve(worker, arrival, place);
     }
 }
 
-async fn serve_attributed(worker: Rc<Worker>, mut arrival: Arrival) {
-    metered(Component::Accept, arrival.attribute()).await;
-    serve(worker, arrival).await;
+/// Goes on with what an engine has begun.
+pub fn go_on(worker: &Rc<Worker>, begun: Begun) {
+    let started = match begun {
+        Begun::Admitted(admitted) => admitted.watch().map(|admitted| {
+            tokio::task::spawn_local(serve_whole(Rc::clone(worker), admitted));
+        }),
+        Begun::Secured(secured) => secured.watch().map(|secured| {
+            tokio::task::spawn_local(serve_rest(Rc::clone(worker), secured));
+        }),
+    };
+    if let Err((connection, error)) = started {
+        account::failed(&worker.log, &connection, &Failure::Broken(error));
+    }
 }
 
-async fn serve_proxied(worker: Rc<Worker>, mut arrival: Arrival) {
+async fn serve_attributed(worker: Rc<Worker>, mut arrival: Arrival, place: Place) {
+    metered(Component::Accept, arrival.attribute()).await;
+    serve(&worker, arrival, place);
+}
+
+async fn serve_proxied(worker: Rc<Worker>, mut arrival: Arrival, place: Place) {
     match metered(Component::Accept, arrival.read_header()).await {
-        Ok(()) => serve(worker, arrival).await,
+        Ok(()) => serve(&worker, arrival, place),
         Err(reason) => account::unclaimed(&worker.log, &arrival, &reason),
     }
 }
 
-async fn serve(worker: Rc<Worker>, arrival: Arrival) {
-    let Some(admitted) = admit(&worker, arrival) else { return };
+/// The rest is a task of its own: what only the choice of the rule needed is gone by then.
+fn serve(worker: &Rc<Worker>, arrival: Arrival, place: Place) {
+    let Some(admitted) = admit(worker, arrival) else { return };
+    let worker = Rc::clone(worker);
+    match worker.engine {
+        None => tokio::task::spawn_local(serve_whole(worker, admitted)),
+        Some(_) => tokio::task::spawn_local(serve_half(worker, admitted, place)),
+    };
+}
+
+/// Both halves, on a data worker.
+async fn serve_whole(worker: Rc<Worker>, admitted: Admitted) {
     let record = Arc::clone(admitted.connection.record());
-    let mut closed = pin!(reset_when_closed(&record));
-    let mut life = pin!(carry(&worker, admitted));
-    let mut component = Component::Accept;
-    // What its life costs is charged to its rule, and to itself.
-    std::future::poll_fn(|cx| {
-        let (polled, ns) = meter::turn(record.account(), &mut component, || {
-            if closed.as_mut().poll(cx).is_ready() {
-                account::closed_by_operator(&worker.log, &record);
-                return Poll::Ready(());
+    let life = pin!(async {
+        let established = secure::establish(worker.around(), admitted).await;
+        carry(&worker, set_up(&worker, established)?).await
+    });
+    attend(&worker, &record, life).await;
+}
+
+/// The second half of what an engine has begun.
+async fn serve_rest(worker: Rc<Worker>, secured: Secured) {
+    let record = Arc::clone(secured.connection.record());
+    attend(&worker, &record, pin!(carry(&worker, secured))).await;
+}
+
+/// The engine's half, or both where the rule's relay stays there. What it gives away is given when
+/// it is done with it: two threads never count for one connection at the same time.
+async fn serve_half(worker: Rc<Worker>, admitted: Admitted, place: Place) {
+    // Given back when what is handed over is taken, or the relay begins here.
+    let place = Cell::new(place);
+    let record = Arc::clone(admitted.connection.record());
+    let half = pin!(async {
+        let Action::Tls(tls) = &record.rule.rule.action else {
+            return Some(Begun::Admitted(Box::new(admitted.park())));
+        };
+        let established = secure::establish(worker.around(), admitted).await;
+        let secured = set_up(&worker, established)?;
+        match tls.common().relay {
+            RelayOn::Worker => Some(Begun::Secured(Box::new(secured.park()))),
+            RelayOn::Engine => {
+                drop(place.take());
+                carry(&worker, secured).await
             }
-            life.as_mut().poll(cx)
-        });
-        record.spend_ns(ns);
-        polled
-    })
-    .await;
-    record.settle();
+        }
+    });
+    let begun = attend(&worker, &record, half).await;
+    if let (Some(begun), Some(engine)) = (begun, &worker.engine) {
+        metered(Component::Accept, engine.hand_over(Handed::Begun(begun))).await;
+    }
 }
 
 /// Finds the rule of an arrival, and charges it with what that and accepting cost.
@@ -106,6 +199,35 @@ fn admit(worker: &Worker, arrival: Arrival) -> Option<Admitted> {
     opened.inspect_err(|denied| account::denied(&worker.log, denied)).ok()
 }
 
+/// Lives a connection's life on this thread, or what of it is lived here, unless an operator ends
+/// it. What its life costs is charged to its rule, and to itself. Returns what goes on elsewhere;
+/// a wish to close that comes in between waits in the record.
+async fn attend(
+    worker: &Worker,
+    record: &Record,
+    mut life: Pin<&mut impl Future<Output = Option<Begun>>>,
+) -> Option<Begun> {
+    let _held = worker.load.hold();
+    let mut closed = pin!(reset_when_closed(record));
+    let mut component = Component::Accept;
+    let begun = std::future::poll_fn(|cx| {
+        let (polled, ns) = meter::turn(record.account(), &mut component, || {
+            if closed.as_mut().poll(cx).is_ready() {
+                account::closed_by_operator(&worker.log, record);
+                return Poll::Ready(None);
+            }
+            life.as_mut().poll(cx)
+        });
+        record.spend_ns(ns);
+        polled
+    })
+    .await;
+    if begun.is_none() {
+        record.settle();
+    }
+    begun
+}
+
 /// Waits for an operator to close the connection; its legs are reset then, not ended.
 async fn reset_when_closed(record: &Record) {
     record.closed().await;
@@ -116,26 +238,33 @@ async fn reset_when_closed(record: &Record) {
     }
 }
 
-async fn carry(worker: &Worker, admitted: Admitted) {
-    let around = Surroundings {
-        gates: &worker.gates,
-        congestion_control: worker.congestion_control.as_deref(),
-    };
-    match secure::establish(around, admitted).await {
+/// What came of the first half, everything before the first byte is carried. `None`: it failed.
+fn set_up(worker: &Worker, established: Result<Secured, (Connection, Failure)>) -> Option<Secured> {
+    meter::switch(Component::Control);
+    match established {
         Ok(secured) => {
-            meter::switch(Component::Control);
+            if secured.connection.record().tls.get().is_some() {
+                worker.load.count_handshake();
+            }
             account::opened(&worker.log, &secured.connection);
-            meter::switch(Component::Receive);
-            let finished = relay::run(&worker.scratch, secured).await;
-            meter::switch(Component::Control);
-            account::settle(&worker.log, &finished);
-            meter::switch(Component::Accept);
+            Some(secured)
         }
         Err((connection, failure)) => {
-            meter::switch(Component::Control);
             account::failed(&worker.log, &connection, &failure);
+            None
         }
     }
+}
+
+/// Second half: the bytes, and the account of them. Nothing goes on after it.
+async fn carry(worker: &Worker, secured: Secured) -> Option<Begun> {
+    let _held = worker.load.hold_relay();
+    meter::switch(Component::Receive);
+    let finished = relay::run(&worker.scratch, secured).await;
+    meter::switch(Component::Control);
+    account::settle(&worker.log, &finished);
+    meter::switch(Component::Accept);
+    None
 }
 
 #[cfg(test)]
@@ -144,7 +273,7 @@ mod tests {
     use crate::stream::secure::SealedPath;
 
     /// The task of a connection: all it needs while it waits, but for the boxes below.
-    const TASK_BYTES_MAX: usize = 1472;
+    const TASK_BYTES_MAX: usize = 1312;
     /// What displays know of a connection.
     const RECORD_BYTES_MAX: usize = 336;
     /// Both legs and the session on their way into the relay.
@@ -156,7 +285,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_small() {
-        let (task, record) = (future_bytes(serve), size_of::<Record>());
+        let (task, record) = (future_bytes(serve_whole), size_of::<Record>());
         assert!(task <= TASK_BYTES_MAX, "task: {task}");
         assert!(record <= RECORD_BYTES_MAX, "record: {record}");
         assert!(size_of::<SealedPath>() <= SEALED_BYTES_MAX, "{}", size_of::<SealedPath>());

@@ -10,7 +10,7 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::sign::CertifiedKey;
 use tacit_core::policy::{
-    ClientCert, ClientTls, Group, Rekey, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
+    ClientCert, ClientTls, Group, Rekey, RelayOn, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
 };
 
 use super::config::{ClientSettings, ServerSettings};
@@ -55,6 +55,7 @@ pub(super) fn settings(
         resumption: false,
         handshake_timeout: Duration::from_secs(10),
         rekey: Rekey::default(),
+        relay: RelayOn::Worker,
     };
     let verify = Verify::None { server_name: Some(name.clone()) };
     let client = ClientTls { identity: None, verify, sni: true, common: common.clone() };

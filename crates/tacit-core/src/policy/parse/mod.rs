@@ -17,7 +17,7 @@ use std::time::Duration;
 use toml::de::DeTable;
 
 use super::capture::{self, BOXES_MAX};
-use super::{Agent, Diagnostic, Limits, Policy, Position, Rule, Severity};
+use super::{Agent, Diagnostic, Engine, Limits, Policy, Position, Rule, Severity};
 use names::{Names, Tables};
 use report::Report;
 use table::Table;
@@ -25,6 +25,7 @@ use words::Scope;
 
 mod address;
 mod ciphers;
+mod engine;
 mod fixed;
 mod names;
 mod not_built;
@@ -84,6 +85,7 @@ fn policy(top: &Table<'_>) -> Option<Policy> {
     let version = version(top);
     let names = Names::read(top);
     let agent = agent(top);
+    let engine = engine::read(top);
     let limits = limits(top);
     let rules = rules(top, &names);
     if rules.is_some() {
@@ -99,8 +101,13 @@ fn policy(top: &Table<'_>) -> Option<Policy> {
     }
     let tables = names.finish();
     version?;
+    let (agent, engine) = (agent?, engine?);
+    let apart = |engine: &Engine| engine::check_apart(top, engine, &agent.placement_cpus);
+    if !engine.as_ref().is_none_or(apart) {
+        return None;
+    }
     let Tables { identities, trusts } = tables?;
-    Some(Policy { identities, trusts, rules: rules?, agent: agent?, limits: limits? })
+    Some(Policy { identities, trusts, rules: rules?, agent, engine, limits: limits? })
 }
 
 /// The version of the language; there is one.
@@ -140,11 +147,15 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
     });
     let chain_cache = table.boolean("chain-cache", true);
     let accounting = table.boolean("accounting", true);
+    let placement = engine::placement(&table);
+    let (placement, placement_cpus) = placement?;
     Some(Agent {
         workers: workers?,
         congestion_control: congestion_control?,
         chain_cache: chain_cache?,
         accounting: accounting?,
+        placement,
+        placement_cpus,
     })
 }
 

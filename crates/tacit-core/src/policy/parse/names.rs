@@ -21,6 +21,8 @@ pub(super) struct Names<'a> {
     used_identities: RefCell<BTreeSet<String>>,
     used_trusts: RefCell<BTreeSet<String>>,
     system_first_named: RefCell<Option<Position>>,
+    /// Whether there is an `[engine]`, be it right or wrong.
+    pub(super) has_engine: bool,
 }
 
 /// What was read.
@@ -39,6 +41,7 @@ impl<'a> Names<'a> {
             used_identities: RefCell::default(),
             used_trusts: RefCell::default(),
             system_first_named: RefCell::default(),
+            has_engine: top.holds("engine"),
         }
     }
 

@@ -21,11 +21,6 @@ pub(super) fn not_built(scope: Scope, word: &str) -> Option<&'static NotBuilt> {
 const NOT_BUILT: &[NotBuilt] = &[
     NotBuilt {
         scope: Scope::Policy,
-        word: "engine",
-        instead: "remove it: crypto runs on the data workers, see `workers` in [agent]",
-    },
-    NotBuilt {
-        scope: Scope::Policy,
         word: "ike",
         instead: "remove it: packets cannot be protected yet, use `tls` or `deny`",
     },

@@ -12,8 +12,8 @@ use super::words::Scope;
 use super::{POLICY_BYTES_MAX, Parsed, parse};
 use crate::policy::selector::Near;
 use crate::policy::{
-    Action, ClientCert, Diagnostic, Group, Policy, Rule, Severity, Suite, Target, Tls, TlsVersion,
-    TrustSource, Verify,
+    Action, Class, ClientCert, Diagnostic, Engine, Group, Placement, Policy, RelayOn, Rule,
+    Severity, Suite, Target, Tls, TlsVersion, TrustSource, Verify,
 };
 
 /// What most tests need to stand before their rule; ends in line 6.
@@ -200,6 +200,33 @@ fn limits_keep_their_proportions() {
     assert!(!sound("version = 1\n[agent]\nchain-cache = false").agent.chain_cache);
     let one = sound("version = 1\n[limits]\nhandshakes = 1").limits;
     assert_eq!((one.handshakes_per_rule, one.handshakes_per_source), (1, 1));
+}
+
+#[test]
+fn cpus_are_set_aside_and_programs_placed() {
+    let engine = sound("version = 1\n[engine]\ncpus = \"0, 4-6\"").engine.unwrap();
+    assert_eq!(engine.cpus, [0, 4, 5, 6]);
+    assert!(engine.spill && engine.queue == Engine::QUEUE_DEFAULT);
+    assert_eq!((engine.class, engine.nice), (Class::Normal, 0));
+    let policy = sound(
+        "version = 1\n[agent]\nplacement = \"split\"\nplacement-cpus = \"1\"\n\
+         [engine]\ncpus = \"0\"\nspill = false\nqueue = 7\nclass = \"batch\"\nnice = -5",
+    );
+    assert_eq!(
+        (policy.agent.placement, &policy.agent.placement_cpus),
+        (Placement::Split, &vec![1])
+    );
+    let engine = policy.engine.unwrap();
+    assert!(!engine.spill && engine.queue == 7 && engine.class == Class::Batch);
+    assert_eq!(engine.nice, -5);
+    let policy = sound(&format!(
+        "{TABLES}[engine]\ncpus = \"0\"\n[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:1\"\n\
+         connect = \"unix:/a\"\ntls = {{ role = \"server\", identity = \"web\", \
+         client-cert = \"none\", relay = \"engine\" }}"
+    ));
+    let Action::Tls(tls) = &policy.rules[0].action else { panic!() };
+    assert_eq!(tls.common().relay, RelayOn::Engine);
+    assert!(sound("version = 1").engine.is_none());
 }
 
 /// The table of errors: cases of text and what is said about it, described in the file.

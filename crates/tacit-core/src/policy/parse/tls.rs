@@ -9,7 +9,8 @@ use super::table::{Table, Value};
 use super::words::{self, Scope};
 use super::{address, value};
 use crate::policy::{
-    ClientCert, ClientTls, Group, Rekey, ServerTls, Suite, Tls, TlsCommon, TlsVersion, Verify,
+    ClientCert, ClientTls, Group, Rekey, RelayOn, ServerTls, Suite, Tls, TlsCommon, TlsVersion,
+    Verify,
 };
 
 /// Default of `handshake-timeout`: a peer on a slow line is done by then.
@@ -67,7 +68,7 @@ pub(super) enum Role {
 /// Reads the table; `None` after an error was reported.
 pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> Option<Tls> {
     let table = value.table(Scope::Tls, "`tls`")?;
-    let common = common(&table);
+    let common = common(&table, names);
     let role = match (table.value("role"), setting.role) {
         (Some(role), default) => said_role(&role, default)?,
         (None, RoleDefault::Only(role, _)) => role,
@@ -203,7 +204,7 @@ fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Ver
     }
 }
 
-fn common(table: &Table<'_>) -> Option<TlsCommon> {
+fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {
     let version = table.value("min-version");
     let min_version = version.map_or(Some(TlsVersion::V1_2), |value| ciphers::version(&value));
     let suites = suites(table, min_version);
@@ -223,6 +224,7 @@ fn common(table: &Table<'_>) -> Option<TlsCommon> {
         let fix = "add min-version = \"1.3\" or remove `rekey`";
         table.report.error(&rekey.name_at, message, fix);
     }
+    let relay = table.value("relay").map_or(Some(RelayOn::Worker), |value| relay(&value, names));
     Some(TlsCommon {
         min_version: min_version?,
         suites: suites?,
@@ -231,6 +233,7 @@ fn common(table: &Table<'_>) -> Option<TlsCommon> {
         resumption: resumption?,
         handshake_timeout: handshake_timeout?,
         rekey: rekey?,
+        relay: relay?,
     })
 }
 
@@ -265,6 +268,17 @@ fn groups(table: &Table<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>> {
         return None;
     }
     Some(groups)
+}
+
+/// Where the rule's bytes are carried.
+fn relay(value: &Value<'_>, names: &Names<'_>) -> Option<RelayOn> {
+    let relay = value.choice(&[("worker", RelayOn::Worker), ("engine", RelayOn::Engine)])?;
+    if relay == RelayOn::Engine && !names.has_engine {
+        let fix = "set CPUs aside: [engine] with cpus = \"2-3\", or remove it";
+        value.error("`relay` cannot be `engine`: the policy has no engines", fix);
+        return None;
+    }
+    Some(relay)
 }
 
 fn protocol(value: &Value<'_>) -> Option<String> {

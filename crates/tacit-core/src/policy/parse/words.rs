@@ -11,6 +11,7 @@ pub(super) enum Scope {
     Trusts,
     Trust,
     Agent,
+    Engine,
     Limits,
     Rule,
     Tls,
@@ -22,11 +23,12 @@ pub(super) enum Scope {
 
 impl Scope {
     /// The scopes whose words are keys, from the outside in.
-    pub(super) const TABLES: [Self; 9] = [
+    pub(super) const TABLES: [Self; 10] = [
         Self::Policy,
         Self::Identity,
         Self::Trust,
         Self::Agent,
+        Self::Engine,
         Self::Limits,
         Self::Rule,
         Self::Tls,
@@ -37,11 +39,12 @@ impl Scope {
     /// The words known here.
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
-            Self::Policy => &["version", "identity", "trust", "agent", "limits", "rule"],
+            Self::Policy => &["version", "identity", "trust", "agent", "engine", "limits", "rule"],
             Self::Identities | Self::Trusts => &[],
             Self::Identity => &["cert", "key"],
             Self::Trust => &["ca"],
-            Self::Agent => &["workers", "congestion-control", "chain-cache", "accounting"],
+            Self::Agent => AGENT,
+            Self::Engine => &["cpus", "spill", "queue", "class", "nice"],
             Self::Limits => &[
                 "connections",
                 "handshakes",
@@ -69,6 +72,7 @@ impl Scope {
             Self::Identities | Self::Identity => "[identity.NAME]",
             Self::Trusts | Self::Trust => "[trust.NAME]",
             Self::Agent => "[agent]",
+            Self::Engine => "[engine]",
             Self::Limits => "[limits]",
             Self::Rule => "[[rule]]",
             Self::Tls => "`tls`",
@@ -78,6 +82,9 @@ impl Scope {
         }
     }
 }
+
+const AGENT: &[&str] =
+    &["workers", "congestion-control", "chain-cache", "accounting", "placement", "placement-cpus"];
 
 const RULE: &[&str] = &[
     "name",
@@ -120,6 +127,7 @@ const TLS: &[&str] = &[
     "resumption",
     "handshake-timeout",
     "rekey",
+    "relay",
 ];
 
 /// The table that a key belongs in; `tls` before the top of the file for `trust` and `identity`.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::Enrolled;
 use crate::agent::run_events::RUNS_MAX;
 use crate::log::{Event, Log};
 use crate::run::line::{read_frame, write_frame};
-use crate::run::protocol::{Enrolment, FromLauncher, LAUNCHER_BYTES_MAX, ToLauncher};
+use crate::run::protocol::{Enrolment, FromLauncher, LAUNCHER_BYTES_MAX, Terms, ToLauncher};
 
 /// Events of runs that may wait for the control thread.
 pub(in crate::agent) const EVENTS_MAX: usize = 64;
@@ -35,11 +34,11 @@ pub(in crate::agent) enum RunEvent {
         /// The launcher's user.
         uid: u32,
         launcher: Launcher,
-        /// The run's number and the files to hide from CMD, or why it is refused.
-        back: oneshot::Sender<Result<(u64, Vec<PathBuf>), String>>,
+        /// The run's number and the terms for CMD, or why it is refused.
+        back: oneshot::Sender<Result<(u64, Terms), String>>,
     },
     /// It is set up.
-    Begun(Box<Enrolled>, oneshot::Sender<Result<(u64, Vec<PathBuf>), String>>),
+    Begun(Box<Enrolled>, oneshot::Sender<Result<(u64, Terms), String>>),
     /// A new helper serves this line.
     Line(u64, OwnedFd),
     /// Its programs listen elsewhere than before.
@@ -164,10 +163,10 @@ async fn enrol(
         begun.await.map_err(|_| ending())?
     };
     match begun.await {
-        Ok((id, hide)) => {
+        Ok((id, terms)) => {
             // A launcher that is gone by now is found to be so by whoever follows it, and that
             // ends its run.
-            let _ = write_frame(&mut stream, &ToLauncher::Terms { hide }).await;
+            let _ = write_frame(&mut stream, &ToLauncher::Terms(terms)).await;
             Ok(Some((stream, until, id)))
         }
         Err(reason) => {

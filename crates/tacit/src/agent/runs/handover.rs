@@ -28,6 +28,9 @@ pub(in crate::agent) struct RunState {
     user: String,
     since: SystemTime,
     claimed: bool,
+    /// The CPU that it shares with a worker.
+    #[serde(default)]
+    pub(in crate::agent) cpu: Option<usize>,
     /// Names, addresses, and for how many seconds more.
     names: Vec<(String, IpAddr, u64)>,
     /// Addresses held outside; their sockets come last.
@@ -60,6 +63,7 @@ impl Enrolled {
             user: user.clone(),
             since: *since,
             claimed: *claimed,
+            cpu: self.run.cpu(),
             names: names.into_iter().map(|(name, ip, left)| (name, ip, left.as_secs())).collect(),
             inbound,
             sockets: sockets.len(),

@@ -13,6 +13,7 @@ pub fn render(what: Display, value: &Value) -> String {
         Display::Connections => connections(value),
         Display::Rules => rules(value),
         Display::Runs => runs(value),
+        Display::Engines => engines(value),
         Display::Identities => identities(value),
         Display::Limits => limits(value),
         Display::Costs => costs::render(value, costs::By::Rule),
@@ -139,6 +140,31 @@ fn identities(value: &Value) -> String {
     ];
     let identities = table(&value["identities"], &IDENTITIES);
     format!("{identities}\n{}", table(&value["trusts"], &TRUSTS))
+}
+
+fn engines(value: &Value) -> String {
+    const COLUMNS: [Column; 13] = [
+        ("THREAD", |t| text(&t["thread"])),
+        ("CPU", |t| if t["cpu"].is_null() { "any".into() } else { text(&t["cpu"]) }),
+        ("CLASS", |t| text(&t["class"])),
+        ("NICE", |t| text(&t["nice"])),
+        ("STATE", |t| text(&t["state"])),
+        ("IN-FLIGHT", |t| text(&t["in-flight"])),
+        ("OPEN", |t| text(&t["connections"])),
+        ("RELAYS", |t| text(&t["relays"])),
+        ("HANDSHAKES", |t| text(&t["handshakes"])),
+        ("HANDED", |t| text(&t["handed"])),
+        ("SPILLED", |t| text(&t["spilled"])),
+        ("CPU-MS", |t| format!("{:.0}", t["cpu-us"].as_f64().unwrap_or(0.0) / 1e3)),
+        ("PERCENT", |t| format!("{} ({})", text(&t["percent"]), text(&t["percent-recent"]))),
+    ];
+    let end = match value["spill"].as_bool() {
+        None => "no engines: workers do all".to_owned(),
+        Some(true) => "what engines have no place for spills to workers".to_owned(),
+        Some(false) => "what engines have no place for waits".to_owned(),
+    };
+    let (count, max) = (text(&value["workers"]), text(&value["workers-max"]));
+    format!("{}({end}; {count} of at most {max} workers)\n", table(&value["threads"], &COLUMNS))
 }
 
 fn limits(value: &Value) -> String {

@@ -8,7 +8,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use rustls_pki_types::UnixTime;
 use tacit_core::policy::{
-    ClientCert, ClientTls, Group, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
+    ClientCert, ClientTls, Group, RelayOn, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
 };
 
 use super::*;
@@ -74,6 +74,7 @@ fn settings(suite: Suite) -> Settings {
         resumption: true,
         handshake_timeout: Duration::from_secs(10),
         rekey: NO_REKEY,
+        relay: RelayOn::Worker,
     };
     let verify = Verify::Full { trust: "corp".into(), server_name: Some(NAME.into()) };
     let client = ClientTls { identity: None, verify, sni: true, common: common.clone() };

@@ -1,0 +1,124 @@
+//! `[engine]`, and the words of `[agent]` that are about CPUs.
+
+use super::count;
+use super::table::{Table, Value};
+use super::words::Scope;
+use crate::policy::engine::{CPU_MAX, Class, Engine, Placement};
+
+/// Largest `queue`: no machine does more handshakes within their time.
+const QUEUE_MAX: u64 = 65_536;
+/// The kernel's own range of nice values.
+const NICE: std::ops::RangeInclusive<i32> = -20..=19;
+
+/// Reads `[engine]`; `Some(None)` if there is none.
+pub(super) fn read(top: &Table<'_>) -> Option<Option<Engine>> {
+    let Some(value) = top.value("engine") else { return Some(None) };
+    let table = value.table(Scope::Engine, "[engine]")?;
+    let cpus = table
+        .required("cpus", "name the CPUs to set aside: cpus = \"2-3\"")
+        .and_then(|value| cpus(&value));
+    let spill = table.boolean("spill", true);
+    let queue = count(&table, "queue", QUEUE_MAX);
+    let class = table.value("class").map_or(Some(Class::Normal), |value| class(&value));
+    let nice = table.value("nice").map_or(Some(0), |value| nice(&value));
+    Some(Some(Engine {
+        cpus: cpus?,
+        spill: spill?,
+        queue: queue?.unwrap_or(Engine::QUEUE_DEFAULT),
+        class: class?,
+        nice: nice?,
+        position: table.report.position(table.at.start),
+    }))
+}
+
+/// Reads `placement` and `placement-cpus` of `[agent]`.
+pub(super) fn placement(table: &Table<'_>) -> Option<(Placement, Vec<usize>)> {
+    let words =
+        [("none", Placement::None), ("split", Placement::Split), ("one-cpu", Placement::OneCpu)];
+    let placement =
+        table.value("placement").map_or(Some(Placement::None), |value| value.choice(&words))?;
+    let Some(value) = table.value("placement-cpus") else { return Some((placement, Vec::new())) };
+    let cpus = cpus(&value)?;
+    if placement == Placement::None {
+        let fix = "say placement = \"split\" or \"one-cpu\", or remove it";
+        value.error("`placement-cpus` means nothing without `placement`", fix);
+        return None;
+    }
+    Some((placement, cpus))
+}
+
+/// Reports CPUs that are to be engines' alone and somebody else's too.
+pub(super) fn check_apart(top: &Table<'_>, engine: &Engine, placed: &[usize]) -> bool {
+    let both: Vec<_> = placed.iter().filter(|cpu| engine.cpus.contains(cpu)).collect();
+    let [first, ..] = both.as_slice() else { return true };
+    let Some(agent) = top.value("agent") else { return true };
+    let message = format!("CPU {first} is in `placement-cpus` and set aside by [engine] too");
+    agent.error(message, "name it in one of the two");
+    false
+}
+
+/// CPUs as the kernel lists them: `"2"`, `"2-3"`, `"0,4-7"`.
+fn cpus(value: &Value<'_>) -> Option<Vec<usize>> {
+    let text = value.string()?;
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            let text = text.trim();
+            let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<usize>().ok().filter(|_| plain)
+        };
+        let (Some(first), Some(last)) = (number(first), number(last)) else {
+            let message = format!("`{}` cannot be `{text}`: no list of CPUs", value.name);
+            value.error(message, "write numbers and ranges, as in \"2\", \"2-3\" or \"0,4-7\"");
+            return None;
+        };
+        if last > CPU_MAX {
+            let message = format!("`{}` names CPU {last}", value.name);
+            value.error(message, format!("the highest number of a CPU is {CPU_MAX}"));
+            return None;
+        }
+        if first > last {
+            let message = format!("`{}`: {first}-{last} runs backwards", value.name);
+            value.error(message, format!("write \"{last}-{first}\""));
+            return None;
+        }
+        cpus.extend(first..=last);
+        if cpus.len() > CPU_MAX + 1 {
+            break;
+        }
+    }
+    cpus.sort_unstable();
+    if let Some(twice) = cpus.windows(2).find(|pair| pair[0] == pair[1]) {
+        let message = format!("`{}` names CPU {} twice", value.name, twice[0]);
+        value.error(message, "name each once");
+        return None;
+    }
+    Some(cpus)
+}
+
+fn class(value: &Value<'_>) -> Option<Class> {
+    if value.value.as_str() == Some("idle") {
+        let fix = "write \"normal\" or \"batch\"; `nice` makes a share smaller";
+        value.error("`class` cannot be `idle`: connections would wait for ever for a CPU", fix);
+        return None;
+    }
+    value.choice(&[("normal", Class::Normal), ("batch", Class::Batch)])
+}
+
+fn nice(value: &Value<'_>) -> Option<i32> {
+    let Some(number) = value.value.as_integer() else {
+        value.wrong_type("a whole number, without quotes");
+        return None;
+    };
+    let nice = i32::from_str_radix(number.as_str(), number.radix()).ok();
+    let nice = nice.filter(|nice| NICE.contains(nice));
+    if nice.is_none() {
+        let (min, max) = (NICE.start(), NICE.end());
+        value.error(
+            format!("`nice` is {number}, outside {min} to {max}"),
+            format!("write a number from {min} (first) to {max} (last)"),
+        );
+    }
+    nice
+}

@@ -1,0 +1,194 @@
+//! What a thread has done and does, for displays and for the choice among workers.
+//!
+//! The thread itself is the only writer; all others read.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tacit_sys::schedule::Class;
+use tacit_sys::{cpu, schedule};
+
+use super::Queue;
+
+/// One thread, an engine or a data worker.
+#[derive(Debug)]
+pub struct Load {
+    name: String,
+    cpu: Option<usize>,
+    /// An engine's.
+    queue: Option<Queue>,
+    started: OnceLock<Started>,
+    connections: AtomicUsize,
+    relays: AtomicUsize,
+    handshakes: AtomicU64,
+    handed: AtomicU64,
+    spilled: AtomicU64,
+}
+
+/// What is known once the thread runs.
+#[derive(Debug)]
+struct Started {
+    thread: u32,
+    at: Instant,
+    class: Class,
+    nice: i32,
+}
+
+impl Load {
+    /// A thread that is about to start, on one CPU if it has one.
+    #[must_use]
+    pub fn new(name: String, cpu: Option<usize>, queue: Option<Queue>) -> Self {
+        Self {
+            name,
+            cpu,
+            queue,
+            started: OnceLock::new(),
+            connections: AtomicUsize::new(0),
+            relays: AtomicUsize::new(0),
+            handshakes: AtomicU64::new(0),
+            handed: AtomicU64::new(0),
+            spilled: AtomicU64::new(0),
+        }
+    }
+
+    /// The calling thread is the one.
+    pub fn begin(&self) {
+        let (class, nice) = schedule::own_class().unwrap_or((Class::Other, 0));
+        let started = Started { thread: cpu::thread_id(), at: Instant::now(), class, nice };
+        // It starts once.
+        let _ = self.started.set(started);
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The CPU it is bound to.
+    #[must_use]
+    pub fn cpu(&self) -> Option<usize> {
+        self.cpu
+    }
+
+    /// Connections that it sets up or carries.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Counts a connection for as long as it is here.
+    #[must_use]
+    pub fn hold(&self) -> Held<'_> {
+        Held::new(&self.connections)
+    }
+
+    /// Counts a connection whose bytes are carried here, for as long as they are.
+    #[must_use]
+    pub fn hold_relay(&self) -> Held<'_> {
+        Held::new(&self.relays)
+    }
+
+    /// Counts a handshake.
+    pub fn count_handshake(&self) {
+        raise(&self.handshakes);
+    }
+
+    /// Counts a connection that was handed over, of an engine: to others, of a worker: to it.
+    pub fn count_handed(&self) {
+        raise(&self.handed);
+    }
+
+    /// Counts a connection that no engine had a place for.
+    pub fn count_spilled(&self) {
+        raise(&self.spilled);
+    }
+
+    /// The CPU time of the thread so far, in nanoseconds.
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        let thread = self.started.get().map(|started| started.thread);
+        thread.and_then(|thread| cpu::thread_ns_of(thread).ok()).unwrap_or(0)
+    }
+
+    /// A row of `tacit show engines`; `before` is an earlier look at its clock.
+    #[must_use]
+    pub fn show(&self, before: (Instant, u64)) -> Value {
+        let (now, cpu_ns) = (Instant::now(), self.cpu_ns());
+        let percent = |since: Instant, ns: u64| {
+            let wall = now.duration_since(since).as_secs_f64();
+            (wall > 0.0).then(|| round(as_us(cpu_ns.saturating_sub(ns)) / wall / 1e4))
+        };
+        let started = self.started.get();
+        let counter = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        json!({
+            "thread": self.name,
+            "kind": if self.queue.is_some() { "engine" } else { "worker" },
+            "cpu": self.cpu,
+            "class": started.map(|started| class_word(started.class)),
+            "nice": started.map(|started| started.nice),
+            "state": self.state(),
+            "in-flight": self.queue.as_ref().map(Queue::in_flight),
+            "queue": self.queue.as_ref().map(Queue::max),
+            "connections": self.connections(),
+            "relays": self.relays.load(Ordering::Relaxed),
+            "handshakes": counter(&self.handshakes),
+            "handed": counter(&self.handed),
+            "spilled": self.queue.as_ref().map(|_| counter(&self.spilled)),
+            "cpu-us": as_us(cpu_ns),
+            "percent": started.and_then(|started| percent(started.at, 0)),
+            "percent-recent": percent(before.0, before.1),
+        })
+    }
+
+    fn state(&self) -> &'static str {
+        match &self.queue {
+            Some(queue) if queue.is_full() => "saturated",
+            _ if self.connections() > 0 => "busy",
+            _ => "idle",
+        }
+    }
+}
+
+/// A connection's part of a count; given back when dropped.
+#[derive(Debug)]
+pub struct Held<'a>(&'a AtomicUsize);
+
+impl<'a> Held<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        // One writer: no need for locked adds.
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+}
+
+fn raise(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+fn class_word(class: Class) -> &'static str {
+    match class {
+        Class::Normal => "normal",
+        Class::Batch => "batch",
+        Class::Idle => "idle",
+        Class::Other => "other",
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a display of microseconds")]
+fn as_us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+/// A tenth of a percent is more than the clocks are good for.
+fn round(percent: f64) -> f64 {
+    (percent * 10.0).round() / 10.0
+}

@@ -1,0 +1,243 @@
+//! Which CPUs the agent's threads and the programs of its runs may be on.
+//!
+//! ```text
+//!   CPUs this process was started with
+//!     ├─ [engine] cpus            engines alone, one thread on each
+//!     └─ all others: general      control, log, data workers, programs of runs
+//!          └─ placement-cpus      what `split` and `one-cpu` choose from; else all general ones
+//! ```
+//!
+//! With `split` each data worker has a CPU of its own choice, the one that has been chosen the
+//! least on this machine. Agents know of each other's choices by names that they hold: an abstract
+//! UNIX socket for each, which goes with its process whatever becomes of it. That is a hint and no
+//! lock: whoever takes such names away makes choices worse, and nothing else.
+//!
+//! Not here: taking a CPU away from other processes of the machine.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tacit_core::policy::{Diagnostic, Placement, Policy, Position};
+use tacit_sys::schedule;
+
+/// Choices of one CPU that are told apart; further ones are made blindly.
+const CHOICES_MAX: usize = 64;
+
+/// Where threads go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The CPUs of engines; empty: there are none.
+    pub engines: Vec<usize>,
+    /// Where all else is to be; `None`: as it is.
+    pub general: Option<Vec<usize>>,
+    /// The CPUs that data workers are bound to, one each; empty: they are not.
+    pub split: Vec<usize>,
+    /// Data workers at most.
+    pub workers_max: usize,
+}
+
+impl Plan {
+    /// What a policy that [`check`] has nothing against means here.
+    #[must_use]
+    pub fn new(policy: &Policy) -> Self {
+        let asks = policy.engine.is_some() || policy.agent.placement != Placement::None;
+        Self::on(policy, if asks { started_with() } else { &[] })
+    }
+
+    fn on(policy: &Policy, allowed: &[usize]) -> Self {
+        let engines = policy.engine.as_ref().map(|engine| engine.cpus.clone()).unwrap_or_default();
+        let agent = &policy.agent;
+        let others = || allowed.iter().copied().filter(|cpu| !engines.contains(cpu));
+        let choice = || match agent.placement_cpus.as_slice() {
+            [] => others().collect(),
+            cpus => cpus.to_vec(),
+        };
+        let (general, split) = match agent.placement {
+            Placement::OneCpu => (choice().first().map(|first| vec![*first]), Vec::new()),
+            Placement::Split => (None, choice()),
+            Placement::None => (None, Vec::new()),
+        };
+        let general = general.or_else(|| (!engines.is_empty()).then(|| others().collect()));
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let one_for_two = (cpus.saturating_sub(engines.len()) / 2).max(1);
+        let workers_max = if split.is_empty() { one_for_two } else { split.len() };
+        Self { engines, general, split, workers_max: agent.workers.unwrap_or(workers_max) }
+    }
+
+    /// The one CPU for everything.
+    #[must_use]
+    pub fn one_cpu(&self) -> Option<usize> {
+        match self.general.as_deref() {
+            Some([cpu]) => Some(*cpu),
+            _ => None,
+        }
+    }
+
+    /// Has the threads that this process has so far keep to their CPUs.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn settle(&self) -> io::Result<()> {
+        self.general.as_deref().map_or(Ok(()), schedule::pin_process)
+    }
+}
+
+/// What a policy asks for that this machine does not have.
+#[must_use]
+pub fn check(policy: &Policy) -> Vec<Diagnostic> {
+    if policy.engine.is_none() && policy.agent.placement_cpus.is_empty() {
+        return Vec::new();
+    }
+    check_on(policy, started_with())
+}
+
+fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let mut missing = |word: &str, cpus: &[usize], position| {
+        let missing: Vec<_> = cpus.iter().copied().filter(|cpu| !allowed.contains(cpu)).collect();
+        if !missing.is_empty() {
+            let message = format!(
+                "`{word}` names CPU {}, which is not there or which this process may not use",
+                list(&missing)
+            );
+            let fix = format!("CPUs that it may use: {}", list(allowed));
+            found.push(Diagnostic::error(position, message).with_fix(fix));
+        }
+    };
+    missing("placement-cpus", &policy.agent.placement_cpus, Position { line: 1, column: 1 });
+    if let Some(engine) = &policy.engine {
+        missing("cpus", &engine.cpus, engine.position);
+        if allowed.iter().all(|cpu| engine.cpus.contains(cpu)) {
+            let message = format!("[engine] takes every CPU there is: {}", list(allowed));
+            let fix = "leave one at least, for all that engines do not do";
+            found.push(Diagnostic::error(engine.position, message).with_fix(fix));
+        }
+    }
+    found
+}
+
+/// The CPUs that this process may use, before it gave any of them up.
+#[must_use]
+pub fn started_with() -> &'static [usize] {
+    static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+    ALLOWED.get_or_init(|| schedule::allowed_cpus().unwrap_or_default())
+}
+
+/// CPUs as the kernel lists them: `0-2,5`.
+#[must_use]
+pub fn list(cpus: &[usize]) -> String {
+    let runs = cpus.chunk_by(|a, b| a + 1 == *b).filter_map(|run| match run {
+        [] => None,
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+    });
+    runs.collect::<Vec<_>>().join(",")
+}
+
+/// A CPU that was chosen, for as long as others are to know of it.
+#[derive(Debug)]
+pub struct Choice {
+    /// Which.
+    pub cpu: usize,
+    _name: Option<UnixDatagram>,
+}
+
+/// A run's share of a worker's CPU, counted for as long as the run lives.
+#[derive(Debug)]
+pub struct Share {
+    cpu: usize,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Share {
+    /// One run more there.
+    #[must_use]
+    pub fn new(cpu: usize, runs: &Arc<AtomicUsize>) -> Self {
+        runs.fetch_add(1, Ordering::Relaxed);
+        Self { cpu, runs: Arc::clone(runs) }
+    }
+
+    /// Which CPU.
+    #[must_use]
+    pub fn cpu(&self) -> usize {
+        self.cpu
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.runs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Chooses the CPU that has been chosen the least.
+#[must_use]
+pub fn choose(cpus: &[usize]) -> Option<Choice> {
+    let places = (0..CHOICES_MAX).flat_map(|round| cpus.iter().map(move |cpu| (*cpu, round)));
+    for (cpu, round) in places {
+        let name = SocketAddr::from_abstract_name(format!("tacit-cpu-{cpu}-{round}"));
+        match name.and_then(|name| UnixDatagram::bind_addr(&name)) {
+            Ok(name) => return Some(Choice { cpu, _name: Some(name) }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(_) => break,
+        }
+    }
+    cpus.first().map(|cpu| Choice { cpu: *cpu, _name: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tacit_core::policy::parse;
+
+    fn policy(text: &str) -> Policy {
+        parse(&format!("version = 1\n{text}")).policy.unwrap()
+    }
+
+    #[test]
+    fn engines_placed_threads_and_all_else_share_the_cpus() {
+        let all = [0, 1, 2, 3];
+        let plan = |text| Plan::on(&policy(text), &all);
+        let none = plan("");
+        assert_eq!((none.engines, none.general, none.split), (vec![], None, vec![]));
+        let with_engine = plan("[engine]\ncpus = \"2-3\"");
+        assert_eq!((with_engine.engines, with_engine.general), (vec![2, 3], Some(vec![0, 1])));
+        let split = plan("[agent]\nplacement = \"split\"\n[engine]\ncpus = \"3\"");
+        assert_eq!((split.split, split.general), (vec![0, 1, 2], Some(vec![0, 1, 2])));
+        let split = plan("[agent]\nplacement = \"split\"\nplacement-cpus = \"1\"");
+        assert_eq!((split.workers_max, split.general), (1, None));
+        let one = plan("[agent]\nplacement = \"one-cpu\"\n[engine]\ncpus = \"0\"");
+        assert_eq!((one.one_cpu(), one.split), (Some(1), vec![]));
+    }
+
+    #[test]
+    fn cpus_that_are_not_there_are_named_with_those_that_are() {
+        let said = |text| {
+            let found = check_on(&policy(text), &[0, 1, 2, 5]);
+            found.iter().map(|finding| finding.render("p")).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(said("[engine]\ncpus = \"1\""), "");
+        let missing = said("[engine]\ncpus = \"2-4\"");
+        assert!(missing.contains("`cpus` names CPU 3-4, which is not there"), "{missing}");
+        assert!(missing.contains("CPUs that it may use: 0-2,5"), "{missing}");
+        assert!(said("[engine]\ncpus = \"0-2,5\"").contains("takes every CPU there is: 0-2,5"));
+        let placed = said("[agent]\nplacement = \"split\"\nplacement-cpus = \"3\"");
+        assert!(placed.contains("`placement-cpus` names CPU 3"), "{placed}");
+    }
+
+    #[test]
+    fn choices_spread_and_are_given_back() {
+        // Numbers that no machine has: other agents of this one choose too.
+        let cpus = [901, 902];
+        let first = choose(&cpus).unwrap();
+        let second = choose(&cpus).unwrap();
+        let third = choose(&cpus).unwrap();
+        assert_eq!([first.cpu, second.cpu, third.cpu], [901, 902, 901]);
+        drop(second);
+        assert_eq!(choose(&cpus).unwrap().cpu, 902);
+        assert!(choose(&[]).is_none());
+    }
+}
