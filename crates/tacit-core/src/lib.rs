@@ -13,7 +13,8 @@
 //! * [`proxy_protocol`]: who the client behind a proxy is;
 //! * [`record`]: the TLS record layer, sealed and opened in place;
 //! * [`projection`]: what something would cost, from what was measured;
-//! * [`statistics`]: percentiles and lines through what was measured.
+//! * [`statistics`]: percentiles and lines through what was measured;
+//! * [`page`]: tables, charts and pages that show it.
 #![forbid(unsafe_code)]
 
 pub mod datagram;
@@ -21,6 +22,7 @@ pub mod dns;
 pub mod flow;
 pub mod icmp;
 pub mod meter;
+pub mod page;
 pub mod policy;
 pub mod projection;
 pub mod proxy_protocol;

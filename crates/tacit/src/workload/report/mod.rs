@@ -4,12 +4,10 @@
 //! mod.rs     the report, its JSON, and how it stands beside an earlier one
 //! text.rs    what is printed
 //! html.rs    one self-contained page
-//! chart.rs   a chart as SVG
 //! ```
 //! A figure has a key that does not change and appears under `figures` in the JSON; whatever is
 //! set beside an earlier report is found by it.
 
-mod chart;
 mod html;
 mod text;
 
@@ -17,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
+pub(super) use tacit_core::page::{Cell, Chart, Mark, Series, Table};
 use tacit_core::statistics::Histogram;
 
-pub(super) use self::chart::{Chart, Mark, Series};
 use super::WorkloadError;
 use super::clocks::Used;
 use crate::cli;
@@ -59,21 +57,6 @@ pub(super) struct Figure {
     pub(super) title: String,
     pub(super) unit: &'static str,
     pub(super) value: f64,
-}
-
-/// Rows of numbers, each with a name for its columns.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Table {
-    pub(super) title: String,
-    pub(super) columns: Vec<String>,
-    pub(super) rows: Vec<Vec<Cell>>,
-}
-
-/// What stands in a table.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Cell {
-    Text(String),
-    Number(f64),
 }
 
 /// What came of a workload.
@@ -215,8 +198,8 @@ impl Report {
             "cpus": super::cpus(),
             "settings": self.settings,
             "figures": figures,
-            "tables": self.tables.iter().map(Table::json).collect::<Vec<_>>(),
-            "charts": self.charts.iter().map(Chart::json).collect::<Vec<_>>(),
+            "tables": self.tables.iter().map(table).collect::<Vec<_>>(),
+            "charts": self.charts.iter().map(chart).collect::<Vec<_>>(),
             "notes": self.notes,
             "beside": beside,
         })
@@ -252,17 +235,28 @@ impl Beside {
     }
 }
 
-impl Table {
-    fn json(&self) -> Value {
-        let rows = self.rows.iter().map(|row| {
-            let cells = self.columns.iter().cloned().zip(row.iter().map(|cell| match cell {
-                Cell::Text(text) => json!(text),
-                Cell::Number(value) => rounded(*value),
-            }));
-            cells.collect::<Map<_, _>>()
-        });
-        json!({ "title": self.title, "rows": rows.collect::<Vec<_>>() })
-    }
+fn table(table: &Table) -> Value {
+    let rows = table.rows.iter().map(|row| {
+        let cells = table.columns.iter().cloned().zip(row.iter().map(|cell| match cell {
+            Cell::Text(text) => json!(text),
+            Cell::Number(value) => rounded(*value),
+        }));
+        cells.collect::<Map<_, _>>()
+    });
+    json!({ "title": table.title, "rows": rows.collect::<Vec<_>>() })
+}
+
+fn chart(chart: &Chart) -> Value {
+    let series = chart.series.iter().map(|series| {
+        let points = series.points.iter().map(|(x, y)| json!([rounded(*x), rounded(*y)]));
+        json!({ "name": series.name, "points": points.collect::<Vec<_>>() })
+    });
+    json!({
+        "title": chart.title,
+        "x": chart.x,
+        "y": chart.y,
+        "series": series.collect::<Vec<_>>(),
+    })
 }
 
 const LATENCY_AXIS: &str = "percentile";
@@ -270,32 +264,6 @@ const LATENCY_AXIS: &str = "percentile";
 /// Six digits are more than is known.
 fn rounded(value: f64) -> Value {
     json!(format!("{value:.5e}").parse::<f64>().ok().filter(|value| value.is_finite()))
-}
-
-/// Three digits or more, and not more than are known.
-fn number(value: f64) -> String {
-    match value.abs() {
-        size if !size.is_finite() => "-".to_owned(),
-        0.0 => "0".to_owned(),
-        size if size < 0.1 => format!("{value:.3}"),
-        size if size < 10.0 => format!("{value:.2}"),
-        size if size < 100.0 => format!("{value:.1}"),
-        _ => grouped(value),
-    }
-}
-
-/// A whole number with a comma at every thousand.
-fn grouped(value: f64) -> String {
-    let plain = format!("{value:.0}");
-    let (sign, digits) = plain.strip_prefix('-').map_or(("", plain.as_str()), |rest| ("-", rest));
-    let mut out = sign.to_owned();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 fn kernel() -> String {
@@ -374,19 +342,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn numbers_have_the_digits_that_are_known() {
-        for (value, wanted) in [
-            (0.0, "0"),
-            (0.012_34, "0.012"),
-            (1.234, "1.23"),
-            (99.94, "99.9"),
-            (123.4, "123"),
-            (1_234_567.0, "1,234,567"),
-            (-1234.0, "-1,234"),
-            (f64::NAN, "-"),
-        ] {
-            assert_eq!(number(value), wanted);
-        }
+    fn what_is_no_number_is_null() {
         assert_eq!(rounded(f64::INFINITY), Value::Null);
         assert_eq!(rounded(1.234_567_89), json!(1.234_57));
     }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::{Cell, Report, Table, number};
+use tacit_core::page::number;
+
+use super::Report;
 
 /// The report in columns.
 pub(super) fn text(report: &Report) -> String {
@@ -12,7 +14,7 @@ pub(super) fn text(report: &Report) -> String {
     }
     figures(&mut out, report);
     for table in &report.tables {
-        let _ = write!(out, "\n{}", columns(table));
+        let _ = write!(out, "\n{}", table.text());
     }
     if !report.notes.is_empty() {
         out.push('\n');
@@ -40,36 +42,6 @@ fn figures(out: &mut String, report: &Report) {
         let ratio = beside.and_then(|beside| beside.ratio(figure));
         let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
         let _ = writeln!(out, " {:<4} {:>12}  {ratio:>5}", figure.unit, number(value));
-    }
-}
-
-/// A table whose first column is text to the left, and whose others are to the right.
-fn columns(table: &Table) -> String {
-    let shown: Vec<Vec<String>> =
-        table.rows.iter().map(|row| row.iter().map(shown).collect()).collect();
-    let width = |at: usize| {
-        let cells = shown.iter().filter_map(|row| row.get(at).map(String::len));
-        cells.chain(table.columns.get(at).map(String::len)).max().unwrap_or(0)
-    };
-    let mut out = format!("{}\n", table.title);
-    for row in [&table.columns].into_iter().chain(&shown) {
-        for (at, cell) in row.iter().enumerate() {
-            let width = width(at);
-            let _ = match at {
-                0 => write!(out, "{cell:width$}"),
-                _ => write!(out, "  {cell:>width$}"),
-            };
-        }
-        out.truncate(out.trim_end().len());
-        out.push('\n');
-    }
-    out
-}
-
-pub(super) fn shown(cell: &Cell) -> String {
-    match cell {
-        Cell::Text(text) => text.clone(),
-        Cell::Number(value) => number(*value),
     }
 }
 

@@ -5,10 +5,8 @@
 
 use std::fmt::Write;
 
-use serde_json::{Value, json};
-
-use super::grouped;
 use super::html::escaped;
+use super::{grouped, number};
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 316.0;
@@ -18,62 +16,87 @@ const TOP: f64 = 50.0;
 const BOTTOM: f64 = 44.0;
 /// Colours that the page defines; more series begin again.
 const COLOURS: usize = 4;
+/// Room for the names of bars, for their values, and from one bar to the next.
+const BARS_LEFT: f64 = 150.0;
+const BARS_RIGHT: f64 = 70.0;
+const BARS_TOP: f64 = 28.0;
+const BAR_STEP: f64 = 21.0;
 /// Lines of the grid, about.
 const TICKS: f64 = 5.0;
 
 /// Points in a plane, in one or more series.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in super::super) struct Chart {
-    pub(in super::super) title: String,
-    /// What goes to the right, and up.
-    pub(in super::super) x: String,
-    pub(in super::super) y: String,
-    pub(in super::super) series: Vec<Series>,
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// What goes to the right.
+    pub x: String,
+    /// What goes up.
+    pub y: String,
+    /// The points.
+    pub series: Vec<Series>,
 }
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Mark {
+pub enum Mark {
+    /// One point joined to the next.
     Line,
+    /// Each by itself.
     Dots,
 }
 
 /// Points that belong together.
 #[derive(Clone, Debug, PartialEq)]
-pub(in super::super) struct Series {
-    name: String,
-    mark: Mark,
-    pub(in super::super) points: Vec<(f64, f64)>,
+pub struct Series {
+    /// What the legend calls it.
+    pub name: String,
+    /// How it is drawn.
+    pub mark: Mark,
+    /// To the right, and up.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Named values side by side, the shortest bar the least.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bars {
+    /// What it shows.
+    pub title: String,
+    /// Of what the values are.
+    pub unit: String,
+    /// The bars from the top.
+    pub bars: Vec<Bar>,
+}
+
+/// One named value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bar {
+    /// Whose it is.
+    pub name: String,
+    /// How long it is.
+    pub value: f64,
+    /// Its colour, by number.
+    pub colour: usize,
 }
 
 impl Series {
-    pub(in super::super) fn new(name: &str, mark: Mark, points: Vec<(f64, f64)>) -> Self {
+    /// A series by its name.
+    #[must_use]
+    pub fn new(name: &str, mark: Mark, points: Vec<(f64, f64)>) -> Self {
         Self { name: name.to_owned(), mark, points }
     }
 }
 
 impl Chart {
     /// Whether there is too little to draw.
-    pub(in super::super) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.series.iter().all(|series| series.points.len() < 2)
     }
 
-    pub(super) fn json(&self) -> Value {
-        let series = self.series.iter().map(|series| {
-            let points =
-                series.points.iter().map(|(x, y)| json!([super::rounded(*x), super::rounded(*y)]));
-            json!({ "name": series.name, "points": points.collect::<Vec<_>>() })
-        });
-        json!({
-            "title": self.title,
-            "x": self.x,
-            "y": self.y,
-            "series": series.collect::<Vec<_>>(),
-        })
-    }
-
     /// The picture.
-    pub(super) fn svg(&self) -> String {
+    #[must_use]
+    pub fn svg(&self) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x_step = step(points().map(|point| point.0).fold(0.0, f64::max));
         let y_step = step(points().map(|point| point.1).fold(0.0, f64::max));
@@ -129,6 +152,43 @@ impl Series {
                 );
             }),
         }
+    }
+}
+
+impl Bars {
+    /// The picture.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let largest = self.bars.iter().map(|bar| bar.value).filter(|value| value.is_finite());
+        let largest = largest.fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+        let height = BARS_TOP + BAR_STEP * self.bars.len() as f64 + 6.0;
+        let (title, unit) = (escaped(&self.title), escaped(&self.unit));
+        let mut out = format!(
+            "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n\
+             <text class=\"title\" x=\"0\" y=\"16\">{title}</text>\n\
+             <text class=\"end\" x=\"{}\" y=\"16\">{unit}</text>\n",
+            WIDTH - RIGHT
+        );
+        for (place, bar) in self.bars.iter().enumerate() {
+            let y = BARS_TOP + BAR_STEP * place as f64;
+            let width = (bar.value / largest).clamp(0.0, 1.0) * (WIDTH - BARS_LEFT - BARS_RIGHT);
+            let _ = writeln!(
+                out,
+                "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\n\
+                 <rect class=\"s{}\" x=\"{BARS_LEFT}\" y=\"{y:.1}\" width=\"{width:.1}\" \
+                 height=\"{}\"/>\n<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                BARS_LEFT - 8.0,
+                y + 12.0,
+                escaped(&bar.name),
+                bar.colour % COLOURS,
+                BAR_STEP - 5.0,
+                BARS_LEFT + width + 6.0,
+                y + 12.0,
+                number(bar.value)
+            );
+        }
+        out.push_str("</svg>\n");
+        out
     }
 }
 
@@ -238,5 +298,14 @@ mod tests {
         let svg = chart.svg();
         assert!(!svg.contains("<script") && svg.contains("a&quot;&amp;b"), "{svg}");
         assert_eq!(svg.matches("<circle").count(), 2);
+    }
+
+    #[test]
+    fn the_longest_bar_fills_the_picture_and_the_others_are_to_scale() {
+        let bar = |name: &str, value| Bar { name: name.to_owned(), value, colour: 0 };
+        let bars = vec![bar("a<b", 50.0), bar("c", 100.0), bar("none", f64::NAN)];
+        let svg = Bars { title: "t".to_owned(), unit: "us".to_owned(), bars }.svg();
+        assert!(svg.contains("width=\"250.0\"") && svg.contains("width=\"500.0\""), "{svg}");
+        assert!(svg.contains("a&lt;b") && !svg.contains("a<b"), "{svg}");
     }
 }
