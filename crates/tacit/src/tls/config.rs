@@ -13,6 +13,7 @@ use tacit_core::policy::{
 };
 
 use super::material::{IdentityMaterial, TrustMaterial};
+use super::secrets;
 use super::verify::{Chains, ClientCheck, ServerCheck};
 
 /// Server names a client rule keeps tickets for.
@@ -33,6 +34,8 @@ pub struct ClientSettings {
     /// The name the rule gives; a rule about runs takes it from each flow.
     pub(super) server_name: Option<ServerName<'static>>,
     pub(super) sends_server_name: bool,
+    /// Whether tickets are wanted.
+    pub(super) resumes: bool,
 }
 
 /// The library refused a combination that policy allowed.
@@ -87,6 +90,7 @@ impl ServerSettings {
         config.ignore_client_order = true;
         config.alpn_protocols = alpn(&rule.common);
         config.enable_secret_extraction = true;
+        config.key_log = secrets::to_observer();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         if rule.common.resumption {
             // Tickets are sealed, not stored: no table that all workers would share.
@@ -135,12 +139,14 @@ impl ClientSettings {
         config.enable_sni = sends_server_name;
         config.alpn_protocols = alpn(&rule.common);
         config.enable_secret_extraction = true;
+        config.key_log = secrets::to_observer();
         config.resumption = if rule.common.resumption {
             Resumption::in_memory_sessions(TICKETS_SERVERS_MAX)
         } else {
             Resumption::disabled()
         };
-        Ok(Self { config: Arc::new(config), check, server_name, sends_server_name })
+        let resumes = rule.common.resumption;
+        Ok(Self { config: Arc::new(config), check, server_name, sends_server_name, resumes })
     }
 }
 

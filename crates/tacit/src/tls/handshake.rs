@@ -1,7 +1,7 @@
 //! One handshake without I/O: bytes in, bytes out, and at the end a [`Session`].
 //!
 //! The library runs the handshake only; as soon as it is complete its secrets are taken out and
-//! it is dropped (all but the part that makes later keys). It sees one record at a time, and so
+//! it is dropped (all but the part that takes tickets, in the client role). It sees one record at a time, and so
 //! none that follow the handshake: what it would owe the peer for those could not be taken out.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,7 +23,8 @@ use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error};
 use super::keys::DirectionKey;
-use super::session::{Kernel, Session};
+use super::secrets::{self, Shown};
+use super::session::{Keys, Later, Session};
 use super::verify::{self, Checked, PeerCheck};
 
 /// Handshake bytes that may wait for more: a flight with long chains fits, a flood does not.
@@ -38,6 +39,7 @@ pub struct Handshake {
     /// Whole records that the library has seen and may still refer to, in bytes.
     seen: usize,
     checked: Option<Checked>,
+    shown: Shown,
 }
 
 enum Side {
@@ -161,7 +163,7 @@ impl Handshake {
     }
 
     fn new(side: Side) -> Self {
-        Self { side, first_bytes: Vec::new(), seen: 0, checked: None }
+        Self { side, first_bytes: Vec::new(), seen: 0, checked: None, shown: Shown::default() }
     }
 
     /// Works on what arrived. `incoming` loses what was understood; what is left when it is done
@@ -178,10 +180,11 @@ impl Handshake {
         let wanted = FIRST_BYTES_MAX.saturating_sub(self.first_bytes.len()).min(incoming.len());
         self.first_bytes.extend_from_slice(&incoming[..wanted]);
         let seen = &mut self.seen;
-        let (progress, checked) = verify::observe(|| match &mut self.side {
+        let work = || match &mut self.side {
             Side::Client(machine, ..) => step(machine.as_mut(), incoming, seen, outgoing),
             Side::Server(machine, _) => step(machine.as_mut(), incoming, seen, outgoing),
-        });
+        };
+        let (progress, checked) = secrets::observe(&mut self.shown, || verify::observe(work));
         if checked.is_some() {
             self.checked = checked;
         }
@@ -234,9 +237,9 @@ impl Handshake {
             }
         };
         let failure = (!allowed).then(|| self.describe_refused(&check));
-        let Self { side, .. } = self;
+        let Self { side, shown, .. } = self;
         let mut session =
-            into_session(side, role, rekey, now).map_err(|failure| (failure, Vec::new()))?;
+            into_session(side, shown, role, rekey, now).map_err(|failure| (failure, Vec::new()))?;
         if let Some(failure) = failure {
             let mut alert = Vec::new();
             // The connection ends either way.
@@ -426,21 +429,21 @@ fn describe(role: Role, error: &rustls::Error) -> HandshakeFailure {
 
 fn into_session(
     side: Side,
+    shown: Shown,
     role: Role,
     rekey: Rekey,
     now: Instant,
 ) -> Result<Session, HandshakeFailure> {
     let fail = |error: rustls::Error| describe(role, &error);
-    let (secrets, kernel, version) = match side {
-        Side::Client(machine, ..) => {
+    let (secrets, tickets, version) = match side {
+        Side::Client(machine, settings, _) => {
             let (secrets, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
             let version = kernel.protocol_version();
-            (secrets, Kernel::Client(kernel), version)
+            (secrets, settings.resumes.then(|| Box::new(kernel)), version)
         }
         Side::Server(machine, _) => {
             let (secrets, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
-            let version = kernel.protocol_version();
-            (secrets, Kernel::Server(kernel), version)
+            (secrets, None, kernel.protocol_version())
         }
     };
     let ExtractedSecrets { tx: (tx_sequence, tx), rx: (rx_sequence, rx) } = secrets;
@@ -450,8 +453,16 @@ fn into_session(
     let sealer = Sealer::new(protection, iv, tx_sequence);
     let (open_key, protection, iv) = DirectionKey::split(rx, tls13).map_err(refused)?;
     let opener = Opener::new(protection, iv, rx_sequence);
-    let kernel = tls13.then_some(kernel);
-    Ok(Session::new((seal_key, sealer), (open_key, opener), kernel, rekey, now))
+    let keys = Keys { seal_key, sealer, open_key, opener };
+    let later = match tls13 {
+        false => None,
+        true => {
+            let missing = || fail(rustls::Error::General("no traffic secrets were shown".into()));
+            let secrets = Box::new(shown.into_secrets(role).ok_or_else(missing)?);
+            Some(Later { secrets, role, tickets })
+        }
+    };
+    Ok(Session::new(keys, later, rekey, now))
 }
 
 /// IANA's name, whose TLS 1.3 suites the library writes with a prefix of its own.

@@ -106,6 +106,16 @@ impl std::fmt::Debug for DirectionKey {
 }
 
 impl DirectionKey {
+    /// A key that stands at the front of `key`.
+    pub(super) fn new(algorithm: &'static Algorithm, key: [u8; 32]) -> Self {
+        Self { algorithm, key: key.into() }
+    }
+
+    /// What it is for.
+    pub(super) fn algorithm(&self) -> &'static Algorithm {
+        self.algorithm
+    }
+
     /// Takes a direction's secrets apart: its key, its protection and its IV.
     ///
     /// # Errors

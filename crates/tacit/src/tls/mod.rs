@@ -21,6 +21,7 @@ mod keys;
 pub mod material;
 pub mod measure;
 mod pair;
+mod secrets;
 mod session;
 pub mod verify;
 

@@ -19,13 +19,15 @@ use std::time::Instant;
 
 use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
-use rustls::server::ServerConnectionData;
 use tacit_core::policy::Rekey;
 use tacit_core::record::{
-    AlertDescription, ContentType, Opener, PAYLOAD_BYTES_MAX, Protection, RecordError, Sealer,
+    AlertDescription, ContentType, Nonce, Opener, PAYLOAD_BYTES_MAX, Protection, RecordError,
+    Sealer,
 };
 
+use super::failure::Role;
 use super::keys::{DirectionKey, HotKeys, OpenKey};
+use super::secrets::{Secret, Secrets};
 
 /// A handshake message after the handshake at most; a ticket with a chain inside is the longest.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -41,11 +43,25 @@ const CLIENT_HELLO: u8 = 1;
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
-/// What the TLS library keeps for a connection whose records we carry: it makes the next keys and
-/// stores tickets. TLS 1.2 needs neither after the handshake.
-pub(super) enum Kernel {
-    Client(KernelConnection<ClientConnectionData>),
-    Server(KernelConnection<ServerConnectionData>),
+/// What the TLS library keeps to store tickets.
+pub(super) type Tickets = KernelConnection<ClientConnectionData>;
+
+/// What a session begins with.
+pub(super) struct Keys {
+    pub(super) seal_key: DirectionKey,
+    pub(super) sealer: Sealer,
+    pub(super) open_key: DirectionKey,
+    pub(super) opener: Opener,
+}
+
+/// What TLS 1.3 needs after the handshake; TLS 1.2 needs nothing.
+pub(super) struct Later {
+    /// Where the next keys come from.
+    pub(super) secrets: Box<Secrets>,
+    /// Clients are sent tickets.
+    pub(super) role: Role,
+    /// Whoever wants tickets keeps this until they have come.
+    pub(super) tickets: Option<Box<Tickets>>,
 }
 
 /// Both directions of an established TLS connection.
@@ -54,7 +70,8 @@ pub struct Session {
     sealer: Sealer,
     open_key: DirectionKey,
     opener: Opener,
-    kernel: Option<Box<Kernel>>,
+    later: Option<Later>,
+    has_ticket: bool,
     /// A handshake message that has not arrived whole.
     message: Vec<u8>,
     idle_messages: u32,
@@ -142,19 +159,15 @@ impl fmt::Display for SessionError {
 impl std::error::Error for SessionError {}
 
 impl Session {
-    pub(super) fn new(
-        (seal_key, sealer): (DirectionKey, Sealer),
-        (open_key, opener): (DirectionKey, Opener),
-        kernel: Option<Kernel>,
-        rekey: Rekey,
-        now: Instant,
-    ) -> Self {
+    pub(super) fn new(keys: Keys, later: Option<Later>, rekey: Rekey, now: Instant) -> Self {
+        let Keys { seal_key, sealer, open_key, opener } = keys;
         Self {
             seal_key,
             sealer,
             open_key,
             opener,
-            kernel: kernel.map(Box::new),
+            later,
+            has_ticket: false,
             message: Vec::new(),
             idle_messages: 0,
             owed: None,
@@ -259,7 +272,7 @@ impl Session {
             }
             None => {}
         }
-        if self.kernel.is_none() || !self.rekey_due(clock) {
+        if self.later.is_none() || !self.rekey_due(clock) {
             return Ok(owed.is_some());
         }
         // RFC 8446 section 4.6.3: `update_requested`, so that the other direction follows. A peer
@@ -330,9 +343,19 @@ impl Session {
         if !payload.is_empty() {
             self.idle_messages = 0;
             self.bytes_since_rekey += payload.len() as u64;
+            self.take_no_more_tickets();
             payloads.push(payload);
         }
         Ok(())
+    }
+
+    /// Servers send their tickets before all else; more of them are not worth the memory.
+    fn take_no_more_tickets(&mut self) {
+        if std::mem::take(&mut self.has_ticket)
+            && let Some(later) = &mut self.later
+        {
+            later.tickets = None;
+        }
     }
 
     /// RFC 8446 section 5.1: nothing comes between the records of one handshake message.
@@ -387,17 +410,20 @@ impl Session {
     }
 
     fn take_message(&mut self, kind: u8, end: usize) -> Result<bool, SessionError> {
-        match (kind, self.kernel.as_deref_mut()) {
+        match (kind, &mut self.later) {
             (KEY_UPDATE, Some(_)) => self.take_key_update(end).map(|()| true),
-            (NEW_SESSION_TICKET, Some(Kernel::Client(kernel))) => kernel
-                .handle_new_session_ticket(&self.message[4..end])
-                .map(|()| false)
-                .map_err(|_| {
-                    SessionError::PeerMisbehaved(
-                        "sent a session ticket that cannot be read",
-                        AlertDescription::DECODE_ERROR,
-                    )
-                }),
+            (NEW_SESSION_TICKET, Some(Later { role: Role::Client, tickets, .. })) => {
+                self.has_ticket = true;
+                let Some(tickets) = tickets else { return Ok(false) };
+                tickets.handle_new_session_ticket(&self.message[4..end]).map(|()| false).map_err(
+                    |_| {
+                        SessionError::PeerMisbehaved(
+                            "sent a session ticket that cannot be read",
+                            AlertDescription::DECODE_ERROR,
+                        )
+                    },
+                )
+            }
             (HELLO_REQUEST | CLIENT_HELLO, None) => {
                 self.owed = Some(Owed::NoRenegotiation);
                 self.count_idle_message().map(|()| false)
@@ -421,16 +447,9 @@ impl Session {
             }
         };
         self.count_idle_message()?;
-        let (sequence, secrets) = match self.kernel.as_deref_mut() {
-            Some(Kernel::Client(kernel)) => kernel.update_rx_secret(),
-            Some(Kernel::Server(kernel)) => kernel.update_rx_secret(),
-            None => return Err(SessionError::Library("update a TLS 1.2 key")),
-        }
-        .map_err(|_| SessionError::Library("make the next receiving key"))?;
-        let (key, protection, iv) = DirectionKey::split(secrets, true)
-            .map_err(|_| SessionError::Library("make the next receiving key"))?;
+        let (key, iv) = self.next_key(|secrets| &mut secrets.receiving)?;
         self.open_key = key;
-        self.opener = Opener::new(protection, iv, sequence);
+        self.opener = Opener::new(self.opener.protection(), iv, 0);
         self.peer_rekeys += 1;
         if requested {
             self.owed = Some(Owed::KeyUpdate);
@@ -451,18 +470,24 @@ impl Session {
 
     fn update_sending_key(&mut self, request: bool, out: &mut Vec<u8>) -> Result<(), SessionError> {
         self.seal_message(ContentType::Handshake, &[KEY_UPDATE, 0, 0, 1, request.into()], out)?;
-        let (sequence, secrets) = match self.kernel.as_deref_mut() {
-            Some(Kernel::Client(kernel)) => kernel.update_tx_secret(),
-            Some(Kernel::Server(kernel)) => kernel.update_tx_secret(),
-            None => return Err(SessionError::Library("update a TLS 1.2 key")),
-        }
-        .map_err(|_| SessionError::Library("make the next sending key"))?;
-        let (key, protection, iv) = DirectionKey::split(secrets, true)
-            .map_err(|_| SessionError::Library("make the next sending key"))?;
+        let (key, iv) = self.next_key(|secrets| &mut secrets.sending)?;
         self.seal_key = key;
-        self.sealer = Sealer::new(protection, iv, sequence);
+        self.sealer = Sealer::new(self.sealer.protection(), iv, 0);
         self.rekeys += 1;
         Ok(())
+    }
+
+    fn next_key(
+        &mut self,
+        of: impl FnOnce(&mut Secrets) -> &mut Secret,
+    ) -> Result<(DirectionKey, Nonce), SessionError> {
+        let algorithm = self.seal_key.algorithm();
+        let Some(later) = &mut self.later else {
+            return Err(SessionError::Library("update a TLS 1.2 key"));
+        };
+        of(&mut later.secrets)
+            .next(algorithm)
+            .map_err(|_| SessionError::Library("make the next key"))
     }
 
     /// Any record at all, as a peer of bad will sends it.
