@@ -378,6 +378,17 @@ pub enum TlsVersion {
     V1_3,
 }
 
+impl TlsVersion {
+    /// As policies write it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::V1_2 => "1.2",
+            Self::V1_3 => "1.3",
+        }
+    }
+}
+
 /// A cipher suite tacit speaks; names are IANA's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types, missing_docs)]
@@ -485,6 +496,8 @@ pub struct Agent {
     pub placement: Placement,
     /// The CPUs that placement chooses from; empty: all that are not set aside for engines.
     pub placement_cpus: Vec<usize>,
+    /// Where metrics are served over HTTP; `None`: nowhere.
+    pub metrics: Option<Address>,
 }
 
 impl Default for Agent {
@@ -496,6 +509,7 @@ impl Default for Agent {
             accounting: true,
             placement: Placement::None,
             placement_cpus: Vec::new(),
+            metrics: None,
         }
     }
 }

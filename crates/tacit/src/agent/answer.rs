@@ -75,7 +75,7 @@ impl Agent {
         let live = self.live.load();
         match what {
             // They are answered where requests arrive.
-            Display::Connections | Display::Costs => Value::Null,
+            Display::Connections | Display::Costs | Display::Metrics => Value::Null,
             Display::Runs => self.show_runs(),
             Display::Rules => display::rules(&self.table, &live),
             Display::Identities => display::identities(&self.materials, &live),
@@ -160,7 +160,8 @@ impl Agent {
     fn hand_over(&self) -> Reply {
         let all = self.listeners.values().map(|(_, opened)| opened);
         let enrol = self.enrol.as_ref().map(|enrol| &enrol.opened);
-        takeover::offer(&self.control.opened, all.chain(enrol))
+        let metrics = self.metrics.as_ref().map(|metrics| &metrics.opened);
+        takeover::offer(&self.control.opened, all.chain(enrol).chain(metrics))
     }
 
     /// A successor serves: leave it the sockets, give it the runs, and serve the open connections
@@ -177,6 +178,9 @@ impl Agent {
         let enrol = self.enrol.as_mut().map(|enrol| &mut enrol.opened);
         for opened in self.listeners.values_mut().map(|(_, opened)| opened).chain(enrol) {
             opened.leave_file();
+        }
+        if let Some(mut metrics) = self.metrics.take() {
+            metrics.opened.leave_file();
         }
         let runs = self.hand_over_runs().await;
         self.drain(None).await;

@@ -14,6 +14,7 @@ mod error;
 mod install;
 pub mod keeper;
 mod listeners;
+mod metrics;
 mod reload;
 mod run_events;
 mod runs;
@@ -52,6 +53,7 @@ pub use install::{Checked, Materials, build_rules, check_file, directory_of, loc
 use keeper::Keeper;
 pub use listeners::ListenError;
 use listeners::Opened;
+use metrics::Metrics;
 use run_events::Enrol;
 use runs::{RunEvent, Runs};
 
@@ -143,6 +145,7 @@ struct Agent {
     listeners_made: u64,
     control: Control,
     enrol: Option<Enrol>,
+    metrics: Option<Metrics>,
     draining: Option<Drain>,
     keeper: Option<Keeper>,
     runs: Runs,
@@ -201,6 +204,10 @@ impl Agent {
                         }
                         Request::Show { what: Display::Costs } => {
                             self.show_costs(back);
+                            continue;
+                        }
+                        Request::Show { what: Display::Metrics } => {
+                            self.show_metrics(back);
                             continue;
                         }
                         _ => {}

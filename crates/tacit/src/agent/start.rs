@@ -18,8 +18,8 @@ use super::listeners::{self, Opened, Wanted};
 use super::run_events::Enrol;
 use super::runs::{self, RunEvent, RunState, Runs};
 use super::{
-    Agent, AgentError, Checked, Control, Given, Materials, Options, check_file, file_name, install,
-    takeover,
+    Agent, AgentError, Checked, Control, Given, Materials, Metrics, Options, check_file, file_name,
+    install, takeover,
 };
 use crate::control::server::{self, Asked};
 use crate::dns::Resolvers;
@@ -63,6 +63,7 @@ impl Agent {
         let (run_events, events) = mpsc::channel(runs::EVENTS_MAX);
         let mut control = Control::open(&options.control, &mut handover, requests, &log)?;
         let mut enrol = Enrol::open(&options, &mut handover)?;
+        let mut metrics = Metrics::open(&installed.policy, &mut handover, &control.requests, &log)?;
         let workers = Workers::start(&installed.policy, &shared).await;
         let workers = workers.map_err(AgentError::Process)?;
         for (number, opened) in listeners.values() {
@@ -71,13 +72,9 @@ impl Agent {
         let runs = handover.release().map_err(AgentError::TakeOver)?;
         let all = listeners.values_mut().map(|(_, opened)| opened);
         let all = all.chain([&mut control.opened]);
-        all.chain(enrol.as_mut().map(|enrol| &mut enrol.opened)).for_each(Opened::take_file);
-        log.info(
-            Event::new("serving")
-                .field("rules", &installed.rules.len())
-                .field("listeners", &listeners.len())
-                .field("workers", &workers.count_max()),
-        );
+        let all = all.chain(enrol.as_mut().map(|enrol| &mut enrol.opened));
+        all.chain(metrics.as_mut().map(|metrics| &mut metrics.opened)).for_each(Opened::take_file);
+        log.info(serving(&installed, listeners.len(), workers.count_max()));
         let resolvers = Arc::new(Resolvers::new(&options.resolvers));
         let mut agent = Self {
             listeners_made: listeners.len() as u64,
@@ -97,6 +94,7 @@ impl Agent {
             listeners,
             control,
             enrol,
+            metrics,
             draining: None,
             keeper,
             runs: Runs::new(),
@@ -123,6 +121,13 @@ impl Agent {
         self.tell_keeper(Keeper::ready);
         Ok(())
     }
+}
+
+fn serving(live: &Live, listeners: usize, workers: usize) -> Event {
+    Event::new("serving")
+        .field("rules", &live.rules.len())
+        .field("listeners", &listeners)
+        .field("workers", &workers)
 }
 
 /// The policy that the agent starts with.

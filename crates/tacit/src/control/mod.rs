@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod display;
+pub mod metrics;
 pub mod render;
 pub mod server;
 
@@ -61,6 +62,8 @@ pub enum Display {
     Costs,
     /// Engines and data workers: where they run, and what they have done.
     Engines,
+    /// What a scraper gets, in Prometheus' text format.
+    Metrics,
     /// Certificates, keys and trust.
     Identities,
     /// Every limit, and how near it is.

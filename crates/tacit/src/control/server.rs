@@ -97,7 +97,8 @@ fn refusal(pid: i32, uid: u32) -> Option<String> {
     })
 }
 
-async fn ask(requests: &mpsc::Sender<Asked>, request: Request) -> Reply {
+/// Puts a request to the agent and waits for its answer.
+pub(super) async fn ask(requests: &mpsc::Sender<Asked>, request: Request) -> Reply {
     let (back, reply) = oneshot::channel();
     if requests.send((request, back)).await.is_err() {
         return Reply::error("the agent is ending");

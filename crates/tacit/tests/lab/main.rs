@@ -29,6 +29,7 @@ mod forms;
 mod job;
 mod kill;
 mod limits;
+mod metrics;
 mod orphans;
 mod peers_http;
 mod peers_libraries;

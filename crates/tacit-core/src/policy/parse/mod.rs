@@ -27,6 +27,7 @@ mod address;
 mod ciphers;
 mod engine;
 mod fixed;
+mod metrics;
 mod names;
 mod not_built;
 mod report;
@@ -149,6 +150,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
     let accounting = table.boolean("accounting", true);
     let placement = engine::placement(&table);
     let (placement, placement_cpus) = placement?;
+    let metrics = metrics::read(&table);
     Some(Agent {
         workers: workers?,
         congestion_control: congestion_control?,
@@ -156,6 +158,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
         accounting: accounting?,
         placement,
         placement_cpus,
+        metrics: metrics?,
     })
 }
 

@@ -229,6 +229,23 @@ fn cpus_are_set_aside_and_programs_placed() {
     assert!(sound("version = 1").engine.is_none());
 }
 
+#[test]
+fn metrics_stay_on_this_host_unless_the_policy_says_otherwise() {
+    let served = |at: &str| format!("version = 1\n[agent]\nmetrics = \"{at}\"\n");
+    for at in ["127.0.0.1:9464", "[::1]:9464", "unix:/run/tacit/metrics.sock", "unix:@metrics"] {
+        let metrics = sound(&served(at)).agent.metrics;
+        assert_eq!(metrics.map(|address| address.to_string()).as_deref(), Some(at));
+        let needless = parse(&format!("{}metrics-clear = true", served(at)));
+        let warned = rendered(&needless, Severity::Warning);
+        assert!(warned.iter().any(|w| w.contains("changes nothing")), "{at}: {warned:?}");
+    }
+    assert_eq!(sound("version = 1").agent.metrics, None);
+    let everywhere = format!("{}metrics-clear = true", served("0.0.0.0:9464"));
+    assert!(sound(&everywhere).agent.metrics.is_some());
+    let warned = rendered(&parse(&everywhere), Severity::Warning);
+    assert!(!warned.iter().any(|warning| warning.contains("metrics")), "{warned:?}");
+}
+
 /// The table of errors: cases of text and what is said about it, described in the file.
 const ERRORS: &str = include_str!("errors.txt");
 

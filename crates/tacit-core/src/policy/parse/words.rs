@@ -83,8 +83,16 @@ impl Scope {
     }
 }
 
-const AGENT: &[&str] =
-    &["workers", "congestion-control", "chain-cache", "accounting", "placement", "placement-cpus"];
+const AGENT: &[&str] = &[
+    "workers",
+    "congestion-control",
+    "chain-cache",
+    "accounting",
+    "placement",
+    "placement-cpus",
+    "metrics",
+    "metrics-clear",
+];
 
 const RULE: &[&str] = &[
     "name",

@@ -16,6 +16,7 @@ pub fn render(what: Display, value: &Value) -> String {
         Display::Engines => engines(value),
         Display::Identities => identities(value),
         Display::Limits => limits(value),
+        Display::Metrics => value.as_str().unwrap_or_default().to_owned(),
         Display::Costs => costs::render(value, costs::By::Rule),
     }
 }

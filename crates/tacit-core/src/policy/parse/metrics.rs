@@ -1,0 +1,33 @@
+//! Where metrics are served: `metrics` and `metrics-clear` of `[agent]`.
+
+use super::address;
+use super::table::Table;
+use crate::flow::Address;
+
+/// Reads both: `Some(None)` if nothing is served, `None` after an error.
+///
+/// They are no secret, but they tell who talks how much, and HTTP in clear tells it to everybody
+/// on the way: off this host only where the policy says that this is meant.
+pub(super) fn read(table: &Table<'_>) -> Option<Option<Address>> {
+    let clear = table.value("metrics-clear");
+    let allowed = table.boolean("metrics-clear", false);
+    let Some(value) = table.value("metrics") else {
+        table.refuse(&["metrics-clear"], "no metrics are served", "remove it, or add `metrics`");
+        return (!table.holds("metrics-clear")).then_some(None);
+    };
+    let metrics = address::listen(&value)?;
+    let allowed = allowed?;
+    if !metrics.stays_on_host() && !allowed {
+        let message = format!("metrics would be served to other hosts in clear at {metrics}");
+        let fix = "use loopback or a UNIX socket; if that network is trusted, say so: \
+                   metrics-clear = true";
+        value.error(message, fix);
+        return None;
+    }
+    if let Some(clear) = clear.filter(|_| metrics.stays_on_host() && allowed) {
+        let position = table.report.position(clear.name_at.start);
+        let message = "`metrics-clear = true` changes nothing: metrics do not leave this host";
+        table.report.warning(position, message, "remove it");
+    }
+    Some(Some(metrics))
+}

@@ -1,0 +1,90 @@
+//! The socket that serves metrics: opened, handed on, closed.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tacit_core::flow::Address;
+use tacit_core::policy::{Policy, UnixSocket};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::listeners::{ListenError, Opened, Wanted};
+use super::takeover::Handover;
+use super::{Agent, AgentError};
+use crate::control::metrics::server::{self, Listening};
+use crate::control::metrics::{self, Sources};
+use crate::control::server::{Asked, Reply};
+use crate::ledger::costs::Costs;
+use crate::log::Log;
+
+/// Metrics while they are served.
+pub(super) struct Metrics {
+    pub(super) opened: Opened,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Metrics {
+    /// Opens the socket, or takes it over, if the policy wants one, and serves it.
+    pub(super) fn open(
+        policy: &Policy,
+        handover: &mut Handover,
+        requests: &mpsc::Sender<Asked>,
+        log: &Log,
+    ) -> Result<Option<Self>, AgentError> {
+        let Some(address) = &policy.agent.metrics else { return Ok(None) };
+        // Its answers are orderly to the end: nothing is reset with the agent.
+        let unix = UnixSocket { mode: 0o600, owner: None, replace_stale: true };
+        let opened = handover.open(address, &Wanted { clear: false, unix }, None);
+        let opened = opened.map_err(AgentError::Listen)?;
+        let listening = listen_on(address, &opened)
+            .map_err(|error| AgentError::Listen(ListenError::new(address, error.to_string())))?;
+        let serve = server::serve(listening, requests.clone(), log.clone());
+        Ok(Some(Self { opened, task: tokio::task::spawn_local(serve) }))
+    }
+}
+
+fn listen_on(address: &Address, opened: &Opened) -> std::io::Result<Listening> {
+    let socket = opened.listener.socket.try_clone()?;
+    Ok(match address {
+        Address::Inet(_) => Listening::Tcp(TcpListener::from_std(socket.into())?),
+        _ => Listening::Unix(UnixListener::from_std(socket.into())?),
+    })
+}
+
+impl Agent {
+    /// Answers a scraper, or `tacit show metrics`, when the workers have published what they have
+    /// spent; other requests go on.
+    pub(super) fn show_metrics(&self, back: oneshot::Sender<Reply>) {
+        let (table, live) = (Arc::clone(&self.table), self.live.load_full());
+        let (materials, log) = (self.materials.clone(), self.log.clone());
+        let (since, publisher) = (self.since, self.workers.publisher());
+        let handshakes = self.gates.in_flight(live.limits());
+        let (connections_max, runs) = (self.connections_max, self.runs.len());
+        tokio::task::spawn_local(async move {
+            publisher.publish().await;
+            let failures = |rule: &str| live.find(rule).map(|rule| rule.counters.failures());
+            // Programs of runs are not asked what they used: their names are no labels.
+            let costs = Costs::read(since, failures, Vec::new());
+            let page = metrics::text(&Sources {
+                costs: &costs,
+                live: &live,
+                table: &table,
+                materials: &materials,
+                since,
+                handshakes,
+                connections_max,
+                runs,
+                log_lines_lost: log.lost(),
+            });
+            // Who asked may be gone.
+            let _ = back.send(Reply::ok(Value::String(page)));
+        });
+    }
+}

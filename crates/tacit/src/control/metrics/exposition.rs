@@ -1,0 +1,85 @@
+//! The text format of Prometheus, version 0.0.4: a family's help and type, then its samples.
+
+use std::fmt::Write as _;
+
+/// What a reader of the format is told it is.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What a family's values do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// They only rise, until the agent is started anew; the name ends in `_total`.
+    Counter,
+    /// They go up and down.
+    Gauge,
+}
+
+/// A page of families.
+#[derive(Debug, Default)]
+pub(super) struct Page(String);
+
+/// One family while its samples are written.
+#[derive(Debug)]
+pub(super) struct Family<'a> {
+    page: &'a mut Page,
+    name: &'static str,
+}
+
+impl Page {
+    /// Begins a family; all its samples come before the next.
+    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
+        debug_assert!(!help.contains(['\n', '\\']), "help would need escapes");
+        debug_assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
+        let word = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {word}");
+        Family { page: self, name }
+    }
+
+    pub(super) fn finish(self) -> String {
+        self.0
+    }
+}
+
+impl Family<'_> {
+    /// Writes one sample.
+    pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Self {
+        let out = &mut self.page.0;
+        out.push_str(self.name);
+        for (number, (label, text)) in labels.iter().enumerate() {
+            out.push(if number == 0 { '{' } else { ',' });
+            let _ = write!(out, "{label}=\"{}\"", escaped(text));
+        }
+        if !labels.is_empty() {
+            out.push('}');
+        }
+        let _ = writeln!(out, " {value}");
+        self
+    }
+}
+
+/// A label's value: these three are all that the format escapes.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_have_help_type_and_samples() {
+        let mut page = Page::default();
+        page.family("a_total", Kind::Counter, "How many.")
+            .sample(&[("rule", "web"), ("place", "engine")], 1.5)
+            .sample(&[("rule", "a\"b\\c\nd")], 1e9);
+        page.family("b", Kind::Gauge, "Now.").sample(&[], -2.0);
+        let expected = "# HELP a_total How many.\n# TYPE a_total counter\n\
+                        a_total{rule=\"web\",place=\"engine\"} 1.5\n\
+                        a_total{rule=\"a\\\"b\\\\c\\nd\"} 1000000000\n\
+                        # HELP b Now.\n# TYPE b gauge\nb -2\n";
+        assert_eq!(page.finish(), expected);
+    }
+}

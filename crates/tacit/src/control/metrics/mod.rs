@@ -1,0 +1,221 @@
+//! Metrics of an agent for Prometheus and whatever reads its text format.
+//!
+//! ```text
+//!   ledger, counters, table ──(a snapshot)──> text ──> server.rs: GET /metrics
+//!                                                 └──> `tacit show metrics`
+//! ```
+//!
+//! The control thread reads what data workers publish anyway; none of them waits for it. Labels
+//! are names that the policy's author chose and words of this program, so that there are as many
+//! series as the policy is long: no addresses, no programs, no peers. What a rule has cost
+//! outlives its change by a reload; of rules that are gone there is one sum.
+
+mod exposition;
+pub mod server;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tacit_core::meter::{Component, Place};
+
+pub use self::exposition::CONTENT_TYPE;
+use self::exposition::{Kind, Page};
+use super::render::costs::name;
+use crate::agent::Materials;
+use crate::ledger::costs::{Costs, Places, RuleCosts};
+use crate::live::{Live, LiveAction, LiveRule};
+use crate::stream::connection::Table;
+
+/// What is read for a page.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources<'a> {
+    /// The ledger.
+    pub costs: &'a Costs,
+    /// The policy in force.
+    pub live: &'a Live,
+    /// Open connections.
+    pub table: &'a Table,
+    /// Certificates.
+    pub materials: &'a Materials,
+    /// When the agent started.
+    pub since: SystemTime,
+    /// Handshakes under way.
+    pub handshakes: usize,
+    /// Connections there may be.
+    pub connections_max: usize,
+    /// Programs under `tacit run`.
+    pub runs: usize,
+    /// Lines of the log that were lost.
+    pub log_lines_lost: u64,
+}
+
+/// The page.
+#[must_use]
+pub fn text(sources: &Sources<'_>) -> String {
+    let mut page = Page::default();
+    agent(&mut page, sources);
+    connections(&mut page, sources);
+    let live = |value: fn(&LiveRule) -> u64| {
+        move |rule: &Arc<LiveRule>| (rule.name().to_owned(), value(rule))
+    };
+    let rules = &sources.live.rules;
+    let mut hits = page.family(
+        "tacit_rule_hits_total",
+        Kind::Counter,
+        "Connections and flows that the rule decided, denials included.",
+    );
+    for (rule, value) in rules.iter().map(live(|rule| rule.counters.hits())) {
+        hits.sample(&[("rule", &rule)], value as f64);
+    }
+    let mut failures = page.family(
+        "tacit_connections_failed_total",
+        Kind::Counter,
+        "Connections that failed before they carried a byte.",
+    );
+    for (rule, value) in rules.iter().map(live(|rule| rule.counters.failures())) {
+        failures.sample(&[("rule", &rule)], value as f64);
+    }
+    carried(&mut page, &sources.costs.rules);
+    spent(&mut page, sources.costs);
+    certificates(&mut page, sources.materials);
+    page.finish()
+}
+
+fn agent(page: &mut Page, sources: &Sources<'_>) {
+    page.family("tacit_build_info", Kind::Gauge, "The version that runs; always 1.")
+        .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    let since = sources.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+    page.family("process_start_time_seconds", Kind::Gauge, "When the agent started, in Unix time.")
+        .sample(&[], since.as_secs_f64());
+    page.family(
+        "tacit_policy_revision",
+        Kind::Gauge,
+        "Policies installed since the agent started.",
+    )
+    .sample(&[], sources.live.generation as f64);
+    let mut rules = page.family("tacit_rule_info", Kind::Gauge, "A rule's action; always 1.");
+    for rule in &sources.live.rules {
+        rules.sample(&[("rule", rule.name()), ("action", rule.rule.action.word())], 1.0);
+    }
+    page.family("tacit_runs_active", Kind::Gauge, "Programs under tacit run.")
+        .sample(&[], sources.runs as f64);
+    page.family("tacit_log_lines_lost_total", Kind::Counter, "Lines of the log that were lost.")
+        .sample(&[], sources.log_lines_lost as f64);
+}
+
+fn connections(page: &mut Page, sources: &Sources<'_>) {
+    let mut open: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
+    for rule in &sources.live.rules {
+        let versions: &[_] = match rule.action {
+            LiveAction::TlsServer(_) | LiveAction::TlsClient(_) => &["none", "1.2", "1.3"],
+            LiveAction::Permit => &["none"],
+            LiveAction::Deny => &[],
+        };
+        // A series that is there at zero can be watched; one that comes and goes cannot.
+        open.extend(versions.iter().map(|version| ((rule.name().to_owned(), *version), 0)));
+    }
+    for record in sources.table.snapshot() {
+        let version = record.tls.get().map_or("none", |tls| tls.agreed.version.word());
+        *open.entry((record.rule.name().to_owned(), version)).or_default() += 1;
+    }
+    let mut active = page.family(
+        "tacit_connections_active",
+        Kind::Gauge,
+        "Open connections and flows, by the version of TLS that they have agreed on.",
+    );
+    for ((rule, version), count) in &open {
+        active.sample(&[("rule", rule), ("version", version)], *count as f64);
+    }
+    page.family("tacit_connections_limit", Kind::Gauge, "Connections there may be at a time.")
+        .sample(&[], sources.connections_max as f64);
+    page.family("tacit_handshakes_active", Kind::Gauge, "Handshakes under way.")
+        .sample(&[], sources.handshakes as f64);
+}
+
+/// A family of the ledger: its name, what it says, and its value for a rule.
+type OfRule = (&'static str, &'static str, fn(&RuleCosts) -> u64);
+
+fn carried(page: &mut Page, rules: &[RuleCosts]) {
+    const FAMILIES: [OfRule; 5] = [
+        ("tacit_connections_opened_total", "Connections and flows opened.", |r| r.connections),
+        ("tacit_sent_bytes_total", "Payload bytes from the side that was accepted.", |r| {
+            r.bytes_sent
+        }),
+        ("tacit_received_bytes_total", "Payload bytes to it.", |r| r.bytes_received),
+        (
+            "tacit_sent_messages_total",
+            "Uninterrupted runs of bytes from the side that was accepted.",
+            |r| r.messages_sent,
+        ),
+        ("tacit_received_messages_total", "The same to it.", |r| r.messages_received),
+    ];
+    for (family, help, value) in FAMILIES {
+        let mut family = page.family(family, Kind::Counter, help);
+        for rule in rules {
+            family.sample(&[("rule", &name(rule))], value(rule) as f64);
+        }
+    }
+    let mut handshakes =
+        page.family("tacit_handshakes_total", Kind::Counter, "Handshakes that were completed.");
+    for rule in rules {
+        let full = rule.handshakes.saturating_sub(rule.resumed);
+        for (result, count) in [("full", full), ("resumed", rule.resumed)] {
+            handshakes.sample(&[("rule", &name(rule)), ("result", result)], count as f64);
+        }
+    }
+}
+
+fn spent(page: &mut Page, costs: &Costs) {
+    let seconds = |us: f64| us / 1e6;
+    let mut cells = page.family(
+        "tacit_cpu_seconds_total",
+        Kind::Counter,
+        "CPU time; eligible is what an engine could have done and a general CPU did.",
+    );
+    for rule in &costs.rules {
+        let name = name(rule);
+        for component in Component::ALL {
+            let cell = rule.cpu_us.get(&component).copied().unwrap_or_default();
+            let Places { general, engine, eligible } = cell;
+            for (place, us) in
+                [(Place::General, general), (Place::Engine, engine), (Place::Eligible, eligible)]
+            {
+                let labels =
+                    [("rule", &*name), ("component", component.word()), ("place", place.word())];
+                cells.sample(&labels, seconds(us));
+            }
+        }
+    }
+    page.family("process_cpu_seconds_total", Kind::Counter, "CPU time of the agent.")
+        .sample(&[], seconds(costs.agent_cpu_us));
+    page.family(
+        "tacit_cpu_uncaptured_seconds",
+        Kind::Gauge,
+        "CPU time of the agent that stands in no cell; what is under way counts until it is over.",
+    )
+    .sample(&[], seconds(costs.uncaptured_cpu_us));
+    page.family(
+        "tacit_accounting_cpu_seconds",
+        Kind::Gauge,
+        "CPU time that the accounting itself has cost, as stamps are measured now.",
+    )
+    .sample(&[], seconds(costs.accounting.cpu_us));
+}
+
+fn certificates(page: &mut Page, materials: &Materials) {
+    let mut not_after = page.family(
+        "tacit_cert_not_after_seconds",
+        Kind::Gauge,
+        "When a certificate expires, in Unix time; of a trust the first that does.",
+    );
+    for (name, identity) in &materials.identities {
+        let labels = [("kind", "identity"), ("name", name.as_str())];
+        not_after.sample(&labels, identity.facts.not_after as f64);
+    }
+    for (name, trust) in &materials.trusts {
+        if let Some(first) = trust.facts.iter().map(|facts| facts.not_after).min() {
+            not_after.sample(&[("kind", "trust"), ("name", name.as_str())], first as f64);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! `GET /metrics` over HTTP/1.1, and nothing else: one request and one answer a connection.
+//!
+//! Limits: [`HEAD_BYTES_MAX`] of request, [`SCRAPES_MAX`] at a time, [`SCRAPE_TIME_MAX`] for all
+//! of it. A body of a request is not read. Neither TLS nor compression: put a rule of tacit in
+//! front of it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::CONTENT_TYPE;
+use crate::control::server::{Asked, ask};
+use crate::control::{Answer, Display, Request};
+use crate::log::{Event, Log};
+
+/// Request line and headers at most: what a scraper or a browser sends fits many times.
+pub const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// Scrapes at a time; more wait in the kernel's queue.
+pub const SCRAPES_MAX: usize = 4;
+/// From the first byte of a request to the last of its answer.
+pub const SCRAPE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Where scrapers connect.
+#[derive(Debug)]
+pub enum Listening {
+    /// An address.
+    Tcp(TcpListener),
+    /// A path or an abstract name.
+    Unix(UnixListener),
+}
+
+/// A stream of either kind.
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
+impl Listening {
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+/// Answers scrapers for ever.
+pub async fn serve(listening: Listening, requests: mpsc::Sender<Asked>, log: Log) {
+    let places = Arc::new(Semaphore::new(SCRAPES_MAX));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listening.accept().await {
+            Ok(stream) => {
+                let requests = requests.clone();
+                tokio::task::spawn_local(async move {
+                    // Who is too slow, or gone, comes again with the next scrape.
+                    let _ = tokio::time::timeout(SCRAPE_TIME_MAX, answer(stream, requests)).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                log.warn(Event::new("metrics-failed").field("error", &error));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn answer(mut stream: impl Stream, requests: mpsc::Sender<Asked>) -> io::Result<()> {
+    let verdict = verdict(&mut stream).await?;
+    let (verdict, body) = match verdict {
+        Verdict::Metrics => page(&requests).await,
+        refusal => (refusal, format!("{}\n", refusal.reason())),
+    };
+    let allow = if verdict == Verdict::OtherMethod { "Allow: GET\r\n" } else { "" };
+    let kind = if verdict == Verdict::Metrics { CONTENT_TYPE } else { "text/plain; charset=utf-8" };
+    let head = format!(
+        "HTTP/1.1 {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}\
+         X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
+        verdict.status(),
+        body.len(),
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    stream.shutdown().await?;
+    // What is still unread would turn the end into a reset that takes the answer with it.
+    let mut rest = stream.take(HEAD_BYTES_MAX as u64);
+    tokio::io::copy(&mut rest, &mut tokio::io::sink()).await.map(|_| ())
+}
+
+async fn page(requests: &mpsc::Sender<Asked>) -> (Verdict, String) {
+    let request = Request::Show { what: Display::Metrics };
+    match ask(requests, request).await.answer {
+        Answer::Ok(serde_json::Value::String(text)) => (Verdict::Metrics, text),
+        Answer::Ok(_) => (Verdict::Unavailable, "the agent has no metrics\n".to_owned()),
+        Answer::Error(reason) => (Verdict::Unavailable, format!("{reason}\n")),
+    }
+}
+
+/// What a request gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Metrics,
+    Malformed,
+    OtherPath,
+    OtherMethod,
+    TooLong,
+    Unavailable,
+}
+
+impl Verdict {
+    fn status(self) -> &'static str {
+        match self {
+            Self::Metrics => "200 OK",
+            Self::Malformed => "400 Bad Request",
+            Self::OtherPath => "404 Not Found",
+            Self::OtherMethod => "405 Method Not Allowed",
+            Self::TooLong => "431 Request Header Fields Too Large",
+            Self::Unavailable => "503 Service Unavailable",
+        }
+    }
+
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Metrics => "here they are",
+            Self::Malformed => "this is not an HTTP/1 request",
+            Self::OtherPath => "there is /metrics and nothing else",
+            Self::OtherMethod => "metrics can be got, and nothing else be done with them",
+            Self::TooLong => "the request is too long",
+            Self::Unavailable => "the agent is ending",
+        }
+    }
+}
+
+/// Reads a request's head to its end and judges its first line.
+async fn verdict(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Verdict> {
+    let mut head = Vec::with_capacity(1024);
+    let mut limited = stream.take(HEAD_BYTES_MAX as u64);
+    loop {
+        if head.windows(4).any(|end| end == b"\r\n\r\n") {
+            return Ok(judge(&head));
+        }
+        if head.len() == HEAD_BYTES_MAX {
+            return Ok(Verdict::TooLong);
+        }
+        if limited.read_buf(&mut head).await? == 0 {
+            return match head.len() {
+                HEAD_BYTES_MAX => Ok(Verdict::TooLong),
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => Ok(Verdict::Malformed),
+            };
+        }
+    }
+}
+
+/// RFC 9112 section 3: method, target and version, one space apart.
+fn judge(head: &[u8]) -> Verdict {
+    let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
+    let mut words = std::str::from_utf8(line).unwrap_or_default().split(' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Verdict::Malformed;
+    };
+    let is_token = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphabetic());
+    if !is_token(method) || !matches!(version, "HTTP/1.1" | "HTTP/1.0") {
+        return Verdict::Malformed;
+    }
+    if target.split('?').next() != Some("/metrics") {
+        return Verdict::OtherPath;
+    }
+    if method == "GET" { Verdict::Metrics } else { Verdict::OtherMethod }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_get_of_metrics_is_answered() {
+        for (line, verdict) in [
+            ("GET /metrics HTTP/1.1", Verdict::Metrics),
+            ("GET /metrics?name[]=x HTTP/1.0", Verdict::Metrics),
+            ("HEAD /metrics HTTP/1.1", Verdict::OtherMethod),
+            ("POST /metrics HTTP/1.1", Verdict::OtherMethod),
+            ("GET / HTTP/1.1", Verdict::OtherPath),
+            ("GET /metrics/../secret HTTP/1.1", Verdict::OtherPath),
+            ("GET /metrics HTTP/2", Verdict::Malformed),
+            ("GET  /metrics HTTP/1.1", Verdict::Malformed),
+            ("GET /metrics", Verdict::Malformed),
+            ("", Verdict::Malformed),
+            ("\u{16}\u{3}\u{1}", Verdict::Malformed),
+        ] {
+            assert_eq!(judge(format!("{line}\r\nHost: x\r\n\r\n").as_bytes()), verdict, "{line:?}");
+        }
+        assert_eq!(judge(b"\xff\xfe /metrics HTTP/1.1\r\n\r\n"), Verdict::Malformed);
+    }
+
+    fn read(parts: &[&[u8]]) -> io::Result<Verdict> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (mut near, mut far) = tokio::io::duplex(HEAD_BYTES_MAX * 2);
+            for part in parts {
+                near.write_all(part).await.unwrap();
+            }
+            drop(near);
+            verdict(&mut far).await
+        })
+    }
+
+    #[test]
+    fn a_head_is_read_to_its_end_and_no_further_than_its_limit() {
+        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+        for at in 1..request.len() {
+            let (front, rest) = request.split_at(at);
+            assert_eq!(read(&[front, rest]).unwrap(), Verdict::Metrics);
+            assert_eq!(read(&[front]).unwrap(), Verdict::Malformed, "cut at {at}");
+        }
+        assert!(read(&[]).is_err(), "nobody asked");
+        let long = vec![b'a'; HEAD_BYTES_MAX - request.len()];
+        let (line, end) = request.split_at(request.len() - 4);
+        assert_eq!(read(&[line, &long, end]).unwrap(), Verdict::Metrics, "just short enough");
+        assert_eq!(read(&[line, &long, b"a", end]).unwrap(), Verdict::TooLong);
+    }
+}

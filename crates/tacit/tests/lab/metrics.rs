@@ -1,0 +1,190 @@
+//! Metrics as scrapers meet them: over TCP, at a UNIX socket, and by `tacit show metrics`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use serde_json::json;
+
+use crate::harness::{Agent, Lab, TACIT, connect, echo, exchange, free_port, text_of, wait_for};
+use crate::peers::TlsClient;
+
+/// An agent with a TLS server before an echo, and metrics at an address.
+fn agent(lab: &Lab, metrics: &str) -> (Agent, u16) {
+    let tls = free_port();
+    let agent = lab.agent(&format!(
+        r#"
+        [agent]
+        metrics = "{metrics}"
+        [[rule]]
+        name = "in"
+        listen = "127.0.0.1:{tls}"
+        connect = "{}"
+        tls = {{ role = "server", identity = "localhost", client-cert = "none" }}
+        [[rule]]
+        name = "never"
+        listen = "127.0.0.1:{}"
+        deny = true
+        "#,
+        echo(),
+        free_port(),
+    ));
+    (agent, tls)
+}
+
+/// Status line, headers and body of an answer.
+fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+    let length = format!("Content-Length: {}", body.len());
+    assert!(head.contains(&length), "{head}");
+    (head.to_owned(), body.to_owned())
+}
+
+fn scrape(stream: impl Read + Write) -> Metrics {
+    let (head, body) = ask(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
+    Metrics::parse(&body)
+}
+
+/// A page, by series.
+struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    /// Reads a page as strictly as its format is meant: each family once, with help, type and
+    /// samples in one piece; each series once; counters by their names.
+    fn parse(page: &str) -> Self {
+        let (mut series, mut families) = (BTreeMap::new(), BTreeSet::new());
+        let mut family = String::new();
+        let mut lines = page.lines();
+        while let Some(line) = lines.next() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                family = help.split(' ').next().unwrap().to_owned();
+                assert!(help.len() > family.len() + 10, "no help: {line}");
+                assert!(families.insert(family.clone()), "twice: {line}");
+                let kind = lines.next().and_then(|line| line.strip_prefix("# TYPE ")).unwrap();
+                let wanted = if family.ends_with("_total") { "counter" } else { "gauge" };
+                assert_eq!(kind, format!("{family} {wanted}"));
+                continue;
+            }
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            let value: f64 = value.parse().unwrap();
+            assert!(value.is_finite() && value >= 0.0, "{line}");
+            let labels = name.strip_prefix(&family).unwrap_or_else(|| panic!("astray: {line}"));
+            let quoted = labels.starts_with('{') && labels.ends_with("\"}");
+            assert!(labels.is_empty() || quoted, "{line}");
+            assert!(series.insert(name.to_owned(), value).is_none(), "twice: {line}");
+        }
+        Self(series)
+    }
+
+    fn of(&self, series: &str) -> f64 {
+        *self.0.get(series).unwrap_or_else(|| panic!("no {series} in {:#?}", self.0))
+    }
+}
+
+#[test]
+fn a_scraper_sees_what_rules_carry_and_cost() {
+    let lab = Lab::new();
+    let port = free_port();
+    let (agent, tls) = agent(&lab, &format!("127.0.0.1:{port}"));
+    let before = scrape(connect(("127.0.0.1", port)));
+    assert_eq!(before.of("tacit_connections_opened_total{rule=\"in\"}"), 0.0);
+    let client = TlsClient::open(&lab, tls, &json!({}));
+    assert_eq!(client.result["reply"], "ping");
+    wait_for("the connection in the ledger", || {
+        let seen = scrape(connect(("127.0.0.1", port)));
+        seen.of("tacit_received_bytes_total{rule=\"in\"}") == 4.0
+    });
+    let after = scrape(connect(("127.0.0.1", port)));
+    for (series, value) in [
+        ("tacit_connections_opened_total{rule=\"in\"}", 1.0),
+        ("tacit_connections_active{rule=\"in\",version=\"1.3\"}", 1.0),
+        ("tacit_connections_failed_total{rule=\"in\"}", 0.0),
+        ("tacit_rule_hits_total{rule=\"in\"}", 1.0),
+        ("tacit_handshakes_total{rule=\"in\",result=\"full\"}", 1.0),
+        ("tacit_handshakes_total{rule=\"in\",result=\"resumed\"}", 0.0),
+        ("tacit_sent_bytes_total{rule=\"in\"}", 4.0),
+        ("tacit_rule_info{rule=\"never\",action=\"deny\"}", 1.0),
+        ("tacit_policy_revision", 1.0),
+        ("tacit_handshakes_active", 0.0),
+    ] {
+        assert_eq!(after.of(series), value, "{series}");
+    }
+    let handshake =
+        "tacit_cpu_seconds_total{rule=\"in\",component=\"handshake\",place=\"general\"}";
+    let eligible =
+        "tacit_cpu_seconds_total{rule=\"in\",component=\"handshake\",place=\"eligible\"}";
+    assert!(after.of(handshake) + after.of(eligible) > 0.0);
+    assert!(after.of("process_cpu_seconds_total") > before.of("process_cpu_seconds_total"));
+    assert!(after.of("tacit_cert_not_after_seconds{kind=\"identity\",name=\"localhost\"}") > 1e9);
+    let shown = Metrics::parse(&agent.ok(&["show", "metrics"]));
+    let names = |metrics: &Metrics| metrics.0.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&shown), names(&after));
+}
+
+#[test]
+fn what_is_no_scrape_is_refused_by_its_status() {
+    let lab = Lab::new();
+    let port = free_port();
+    let (_agent, _) = agent(&lab, &format!("127.0.0.1:{port}"));
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n\r\n", "404"),
+        ("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "405"),
+        ("rubbish\r\n\r\n", "400"),
+        (&long, "431"),
+    ] {
+        let (head, _) = ask(connect(("127.0.0.1", port)), request);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.40}: {head}");
+    }
+    // Who says nothing holds up nobody: there are places for several.
+    let _silent = [connect(("127.0.0.1", port)), connect(("127.0.0.1", port))];
+    scrape(connect(("127.0.0.1", port)));
+}
+
+#[test]
+fn metrics_are_served_at_a_unix_socket_that_is_gone_with_the_agent() {
+    let lab = Lab::new();
+    let path = lab.path("metrics.sock");
+    let (agent, _) = agent(&lab, &format!("unix:{}", path.display()));
+    scrape(UnixStream::connect(&path).unwrap());
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    drop(agent);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_successor_serves_metrics_where_its_predecessor_did() {
+    let lab = Lab::new();
+    let port = free_port();
+    let (agent, tls) = agent(&lab, &format!("127.0.0.1:{port}"));
+    let _client = TlsClient::open(&lab, tls, &json!({}));
+    let opened = |metrics: &Metrics| metrics.of("tacit_connections_opened_total{rule=\"in\"}");
+    wait_for("the connection", || opened(&scrape(connect(("127.0.0.1", port)))) == 1.0);
+    agent.ok(&["restart"]);
+    // The successor counts anew; nobody is refused meanwhile.
+    wait_for("the successor", || opened(&scrape(connect(("127.0.0.1", port)))) == 0.0);
+}
+
+#[test]
+fn an_address_in_use_is_told_at_the_start() {
+    let lab = Lab::new();
+    let taken = echo();
+    let policy = format!("[agent]\nmetrics = \"{taken}\"\n");
+    let agent = lab.try_agent(&policy, &[]);
+    wait_for("its end", || agent.is_dead());
+    assert!(agent.log().contains(&format!("cannot listen on {taken}")), "{}", agent.log());
+    let said = exchange(TcpStream::connect(taken).unwrap(), b"still there");
+    assert_eq!(said, b"still there");
+    let off_host = lab.write("p.toml", "version = 1\n[agent]\nmetrics = \"0.0.0.0:9464\"\n");
+    let output = lab.run(TACIT, &["check", off_host.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(78), "{}", text_of(&output));
+    assert!(text_of(&output).contains("metrics-clear = true"), "{}", text_of(&output));
+}
