@@ -1,10 +1,11 @@
 //! tacit puts TLS by policy under programs that cannot be changed: the agent and its command line.
 //!
 //! In reading order: [`cli`] picks a verb; [`agent`] assembles [`live`] policy, listeners and
-//! [`worker`]s, some of them [`engine`]s; [`stream`] is what becomes of a connection, stage by stage; [`datagram`] and
-//! [`dns`] carry and answer what else the programs of runs send; [`tls`] is the only module that
-//! names the TLS library; [`control`] and [`log`] are what an operator sees; [`workload`] drives
-//! all of it from outside, as plain programs would.
+//! [`worker`]s, some of them [`engine`]s; [`stream`] is what becomes of a connection, stage by
+//! stage; [`datagram`] and [`dns`] carry and answer what else the programs of runs send; [`tls`] is
+//! the only module that names the TLS library; [`ledger`] says what all of it costs; [`control`]
+//! and [`log`] are what an operator sees; [`workload`] drives it from outside, as plain programs
+//! would.
 #![forbid(unsafe_code)]
 
 pub mod cli;

@@ -1,8 +1,9 @@
 //! One handshake without I/O: bytes in, bytes out, and at the end a [`Session`].
 //!
 //! The library runs the handshake only; as soon as it is complete its secrets are taken out and
-//! it is dropped (all but the part that takes tickets, in the client role). It sees one record at a time, and so
-//! none that follow the handshake: what it would owe the peer for those could not be taken out.
+//! it is dropped (all but the part that takes tickets, in the client role). It sees one record at a
+//! time, and so none that follow the handshake: what it would owe the peer for those could not be
+//! taken out.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
