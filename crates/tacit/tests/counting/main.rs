@@ -5,7 +5,8 @@
 //!                 one worker each                    worker is counted call by call
 //! ```
 //!
-//! One read and one write for each direction and batch, nothing else but waits, and no memory.
+//! One read and one write for each direction and batch, nothing else but waits and the clock of the
+//! accounts, and no memory.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -55,9 +56,7 @@ impl Drop for Counted {
 struct Done {
     reads: u64,
     writes: u64,
-    /// Of the ledger: one for a millisecond of work, or a twentieth of a second.
-    clock_reads: u64,
-    /// By number, waits left out.
+    /// By number, waits and clocks left out.
     others: BTreeMap<i64, u64>,
     allocations: u64,
 }
@@ -100,9 +99,10 @@ impl Counted {
             let count = count - before.get(&number).copied().unwrap_or(0);
             match number {
                 _ if count == 0 || WAITS.contains(&number) => {}
+                // The accounts ask once a window, which is many batches.
+                libc::SYS_clock_gettime if count < BATCHES_MIN => {}
                 _ if READS.contains(&number) => done.reads += count,
                 _ if WRITES.contains(&number) => done.writes += count,
-                libc::SYS_clock_gettime => done.clock_reads += count,
                 _ => _ = done.others.insert(number, count),
             }
         }
@@ -170,14 +170,18 @@ impl Pair {
 
     /// Sends `bytes` there and back, `rounds` times.
     fn exchange(&mut self, bytes: usize, rounds: usize) {
-        let (sent, mut received) = (vec![5; bytes], vec![0; bytes]);
-        for _ in 0..rounds {
+        let mut received = vec![0; bytes];
+        for round in 0..rounds {
+            let number = u8::try_from(round % 251).unwrap();
+            let sent: Vec<u8> =
+                (0..=255).cycle().map(|byte: u8| byte ^ number).take(bytes).collect();
             for (from, to) in [(&self.client, &self.server), (&self.server, &self.client)] {
                 // More than the sockets hold would wait for its reader.
                 std::thread::scope(|scope| {
                     scope.spawn(|| (&mut &*from).write_all(&sent).unwrap());
                     (&mut &*to).read_exact(&mut received).unwrap();
                 });
+                assert!(sent == received, "round {round}");
             }
         }
     }
@@ -191,6 +195,8 @@ impl Pair {
 }
 
 const ROUNDS: usize = 200;
+/// What a worker has to do for them: a batch each way.
+const BATCHES_MIN: u64 = 2 * ROUNDS as u64;
 /// Session tickets, first growth of whatever grows once.
 const WARM_UP_ROUNDS: usize = 50;
 
@@ -206,12 +212,10 @@ fn a_small_message_costs_one_read_and_one_write_a_direction_and_no_memory() {
     for suite in SUITES {
         let mut pair = Pair::new(suite, |far| far);
         pair.exchange(2048, WARM_UP_ROUNDS);
-        let both_ways = 2 * ROUNDS as u64;
-        let wanted = Done { reads: both_ways, writes: both_ways, ..Done::default() };
+        let wanted = Done { reads: BATCHES_MIN, writes: BATCHES_MIN, ..Done::default() };
         let done = pair.count(2048, ROUNDS);
-        for (agent, done) in pair.agents.iter().zip(done) {
-            assert!(done.clock_reads < both_ways / 2, "{} {suite}: {done:?}", agent.name);
-            assert_eq!(Done { clock_reads: 0, ..done }, wanted, "{} {suite}", agent.name);
+        for (agent, done) in pair.agents.iter().zip(&done) {
+            assert_eq!(done, &wanted, "{} {suite}", agent.name);
         }
     }
 }
@@ -223,9 +227,10 @@ fn a_large_message_costs_a_read_for_each_write_and_no_memory() {
         pair.exchange(48 << 10, WARM_UP_ROUNDS);
         let done = pair.count(48 << 10, ROUNDS);
         for (agent, done) in pair.agents.iter().zip(&done) {
-            // A read that brings no whole record has nothing to write.
-            assert!(done.writes <= done.reads, "{} {suite}: {done:?}", agent.name);
-            assert!(done.writes >= 2 * ROUNDS as u64, "{} {suite}: {done:?}", agent.name);
+            assert!(done.writes >= BATCHES_MIN, "{} {suite}: {done:?}", agent.name);
+            // A read that brings no whole record has nothing to write; the kernel may cut so.
+            let readings = done.writes..done.writes + BATCHES_MIN / 10;
+            assert!(readings.contains(&done.reads), "{} {suite}: {done:?}", agent.name);
             let rest = (&done.others, done.allocations);
             assert_eq!(rest, (&BTreeMap::new(), 0), "{} {suite}", agent.name);
         }
