@@ -18,19 +18,7 @@ use super::{BATCH_RECORDS_MAX, Broken, End, Held, Scratch, deliver, written};
 
 /// Runs both directions to the end, then ends both legs accordingly.
 pub(super) async fn run(scratch: &Scratch, path: Box<ClearPath>, connection: &Connection) -> End {
-    let ClearPath { accepted, dialled, initial } = *path;
-    connection.count_sent(initial.len());
-    let mut pump = Pump {
-        scratch,
-        connection,
-        accepted,
-        dialled,
-        onward: Copy { waiting: Outgoing::new(initial), ..Copy::default() },
-        back: Copy::default(),
-        broken: None,
-        gave_up: false,
-        held: Held::new(scratch),
-    };
+    let mut pump = Pump::new(scratch, path, connection);
     let end = (&mut pump).await;
     if matches!(end, End::Orderly) {
         pump.accepted.end_in_order();
@@ -97,7 +85,24 @@ impl Future for Pump<'_> {
     }
 }
 
-impl Pump<'_> {
+impl<'a> Pump<'a> {
+    /// The box is emptied here, not in the future: there it would live as long as that.
+    fn new(scratch: &'a Scratch, path: Box<ClearPath>, connection: &'a Connection) -> Self {
+        let ClearPath { accepted, dialled, initial } = *path;
+        connection.count_sent(initial.len());
+        Self {
+            scratch,
+            connection,
+            accepted,
+            dialled,
+            onward: Copy { waiting: Outgoing::new(initial), ..Copy::default() },
+            back: Copy::default(),
+            broken: None,
+            gave_up: false,
+            held: Held::new(scratch),
+        }
+    }
+
     fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let (scratch, connection) = (self.scratch, self.connection);
         let onward = self.onward.poll(scratch, &self.accepted, &self.dialled, cx, |count| {

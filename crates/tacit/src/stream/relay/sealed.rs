@@ -24,7 +24,7 @@ use super::{
 
 /// Runs the pump to the end, then ends both legs accordingly.
 pub(super) async fn run(scratch: &Scratch, path: Box<SealedPath>, connection: &Connection) -> End {
-    let mut pump = Pump::new(scratch, *path, connection);
+    let mut pump = Pump::new(scratch, path, connection);
     let end = (&mut pump).await;
     if matches!(end, End::Orderly) {
         pump.clear.end_in_order();
@@ -112,8 +112,9 @@ impl Future for Pump<'_> {
 }
 
 impl<'a> Pump<'a> {
-    fn new(scratch: &'a Scratch, path: SealedPath, connection: &'a Connection) -> Self {
-        let SealedPath { clear, tls, session, incomplete, initial } = path;
+    /// The box is emptied here, not in the future: there it would live as long as that.
+    fn new(scratch: &'a Scratch, path: Box<SealedPath>, connection: &'a Connection) -> Self {
+        let SealedPath { clear, tls, session, incomplete, initial } = *path;
         Self {
             scratch,
             connection,
