@@ -210,16 +210,16 @@ pub async fn establish(
         LiveAction::TlsServer(settings) => {
             meter::switch(Component::Handshake);
             let handshake = Handshake::server(settings);
-            Box::pin(serve_tls(around, &connection, accepted, early, handshake)).await
+            serve_tls(around, &connection, accepted, early, handshake).await
         }
         LiveAction::TlsClient(settings) => {
             meter::switch(Component::Handshake);
             let handshake = Handshake::client(settings, &wanted_names(connection.record()));
             meter::switch(Component::Accept);
-            Box::pin(reach_tls(around, &connection, accepted, early, handshake)).await
+            reach_tls(around, &connection, accepted, early, handshake).await
         }
         LiveAction::Permit | LiveAction::Deny => {
-            Box::pin(carry_clear(around, &connection, accepted, early)).await
+            carry_clear(around, &connection, accepted, early).await
         }
     };
     match result {

@@ -106,7 +106,7 @@ pub fn start(worker: &Rc<Worker>, arrival: Arrival, place: Place) {
 pub fn go_on(worker: &Rc<Worker>, begun: Begun) {
     let started = match begun {
         Begun::Admitted(admitted) => admitted.watch().map(|admitted| {
-            tokio::task::spawn_local(serve_whole(Rc::clone(worker), admitted));
+            tokio::task::spawn_local(serve_whole(Rc::clone(worker), Box::new(admitted)));
         }),
         Begun::Secured(secured) => secured.watch().map(|secured| {
             tokio::task::spawn_local(serve_rest(Rc::clone(worker), secured));
@@ -134,16 +134,17 @@ fn serve(worker: &Rc<Worker>, arrival: Arrival, place: Place) {
     let Some(admitted) = admit(worker, arrival) else { return };
     let worker = Rc::clone(worker);
     match worker.engine {
-        None => tokio::task::spawn_local(serve_whole(worker, admitted)),
+        None => tokio::task::spawn_local(serve_whole(worker, Box::new(admitted))),
         Some(_) => tokio::task::spawn_local(serve_half(worker, admitted, place)),
     };
 }
 
-/// Both halves, on a data worker.
-async fn serve_whole(worker: Rc<Worker>, admitted: Admitted) {
+/// Both halves, on a data worker. What only the first needs is boxed, and gone by the second, in
+/// which a connection spends its life.
+async fn serve_whole(worker: Rc<Worker>, admitted: Box<Admitted>) {
     let record = Arc::clone(admitted.connection.record());
     let life = pin!(async {
-        let established = secure::establish(worker.around(), admitted).await;
+        let established = Box::pin(secure::establish(worker.around(), *admitted)).await;
         carry(&worker, set_up(&worker, established)?).await
     });
     attend(&worker, &record, life).await;
@@ -165,7 +166,7 @@ async fn serve_half(worker: Rc<Worker>, admitted: Admitted, place: Place) {
         let Action::Tls(tls) = &record.rule.rule.action else {
             return Some(Begun::Admitted(Box::new(admitted.park())));
         };
-        let established = secure::establish(worker.around(), admitted).await;
+        let established = Box::pin(secure::establish(worker.around(), admitted)).await;
         let secured = set_up(&worker, established)?;
         match tls.common().relay {
             RelayOn::Worker => Some(Begun::Secured(Box::new(secured.park()))),
