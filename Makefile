@@ -20,9 +20,9 @@ test: ## Everything that has to pass before a change is merged.
 	./scripts/install-deps.sh
 	cargo xtask ci
 
-bench: ## CPU and rate beside stunnel, HAProxy and Envoy in the same topology.
+bench: ## CPU and rate beside other proxies and TLS in the program; QUICK=1 for five minutes.
 	./scripts/install-bench.sh
-	cargo xtask bench
+	cargo xtask bench $(if $(QUICK),--quick)
 
 lint: ## Format and clippy only: the quick look before a commit.
 	cargo fmt --all -- --check

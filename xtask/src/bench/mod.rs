@@ -5,29 +5,34 @@
 //! bench-driver  load client -> client proxy == mutual TLS 1.3 ==> server proxy -> load server
 //!               for each round, each workload, each peer: one sample
 //! bench-client, bench-server   the two programs at the ends, processes of their own
+//! bench-hold, bench-knock, bench-room   idle connections, a trial, a network for some peers
 //! ```
-//! The proxies of all peers run from beginning to end, and one at a time is loaded. A sample is
-//! the CPU time of the four processes and the rate; `docs/benchmarks.md` says how to read them.
-//! After the proxies come programs under `tacit run`, beside other ways to give a program a
-//! network (`runs`).
+//! Everybody runs from beginning to end, and one at a time is loaded. A sample is the CPU time of
+//! the four processes, the rate and the latency; `docs/benchmarks.md` says how to read them. There
+//! are proxies, programs with TLS in them (`xtask/inprocess`), and programs under two `tacit run`s
+//! (`peers`); afterwards programs under `tacit run`, beside other ways to give a program a network
+//! (`runs`).
 //!
-//! Not done: latency, memory, pinning to CPUs, traffic between hosts. It reports and passes no
-//! judgement: slower is not a failure, but a peer that does not run or loses bytes is.
+//! Not done: traffic between hosts. It reports and passes no judgement: slower is not a failure,
+//! but a peer that loses bytes is. One that cannot be started is left out, and told.
 
 mod certs;
 mod load;
 mod measure;
+mod memory;
 mod network;
 mod options;
 mod peers;
+mod place;
 mod process;
 mod progress;
 mod report;
+mod room;
 mod runs;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,11 +40,15 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use self::load::terms::Terms;
 use self::measure::{LoadServer, Sample};
 use self::network::Network;
 use self::options::Options;
 use self::peers::{Running, Setting};
+use self::place::Place;
 use self::progress::Progress;
+use self::report::{Report, Seen};
+use self::room::Room;
 
 /// Runs `verb`, which begins with `bench`.
 pub(crate) fn run(verb: &str, words: &[&str]) -> Result<(), String> {
@@ -50,35 +59,49 @@ pub(crate) fn run(verb: &str, words: &[&str]) -> Result<(), String> {
         }
         ("bench", words) => launch(&Options::parse(words)?, words),
         ("bench-driver", words) => drive(&Options::parse(words)?),
-        ("bench-server", [address]) => {
-            load::server::main(address.parse().map_err(|error| format!("{address}: {error}"))?)
-        }
-        ("bench-client", [address, workload]) => {
-            let address = address.parse().map_err(|error| format!("{address}: {error}"))?;
+        ("bench-server", [at]) => load::server::main(address(at)?, load::server::plain()),
+        ("bench-client", [at, workload, rest @ ..]) => {
             let workload = load::workload(workload).or_else(|| load::run_workload(workload));
             let workload = workload.ok_or("no such workload")?;
-            load::client::main(address, workload)
+            load::client::main(address(at)?, workload, rest == ["quick"], &load::client::plain())
         }
+        ("bench-knock", [at, count]) => {
+            let count = count.parse().map_err(|error| format!("{count}: {error}"))?;
+            load::client::knocks(address(at)?, count, &load::client::plain())
+        }
+        ("bench-hold", [at, counts @ ..]) => {
+            let counts: Result<Vec<_>, _> = counts.iter().map(|count| count.parse()).collect();
+            let counts = counts.map_err(|error| format!("{error}"))?;
+            load::client::hold_all(address(at)?, &counts, &load::client::plain())
+        }
+        ("bench-room", [congestion]) => room::hold(congestion),
         _ => Err(format!("no such verb: {verb}\n{}", options::USAGE)),
     }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|error| format!("{text}: {error}"))
 }
 
 /// Builds what is measured, then becomes the driver: that one is optimised, and in a namespace.
 fn launch(options: &Options, words: &[&str]) -> Result<(), String> {
     let target = target_dir()?;
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--release", "--bins", "--package", "xtask"]);
-    if options.runs || options.peers.iter().any(|peer| peer.name == peers::SUBJECT) {
-        build.args(["--package", "tacit"]);
-    }
-    build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")));
-    let status = build.status().map_err(|error| format!("cargo build: {error}"))?;
-    if !status.success() {
-        return Err(format!("cargo build --release: {status}"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    build(root, &["--package", "xtask", "--package", "tacit"], &target)?;
+    if options.peers.iter().any(|peer| peer.name.starts_with("inproc")) {
+        build(&root.join("inprocess"), &[], &target)?;
     }
     let driver = target.join("release/xtask");
     let mut command = network::private(&driver);
     Err(format!("{}: {}", driver.display(), command.args(words).exec()))
+}
+
+fn build(dir: &Path, words: &[&str], target: &Path) -> Result<(), String> {
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.args(["build", "--locked", "--release", "--bins"]).args(words);
+    build.arg("--target-dir").arg(target).current_dir(dir);
+    let status = build.status().map_err(|error| format!("cargo build: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("cargo build --release: {status}")) }
 }
 
 fn drive(options: &Options) -> Result<(), String> {
@@ -89,44 +112,100 @@ fn drive(options: &Options) -> Result<(), String> {
     let dir = fresh_dir(&bench)?;
     let network = Network::set_up(options.private_network, options.congestion.as_deref())?;
     eprintln!("{}", network.describe());
+    // Thousands of connections are held at a time.
+    tacit_sys::process::raise_descriptor_limit().map_err(|error| format!("setrlimit: {error}"))?;
+    let place = network.private.then(|| Place::make(&target)).transpose()?;
 
-    let proxies = options.proxies.then(|| proxies(options, &network, dir, &target)).transpose()?;
-    let runs = options.runs.then(|| runs::measure(options, &network, &target)).transpose()?;
+    let mut report = Report::new(options, &network);
+    let peers = match options.proxies {
+        true => Some(peers_in_turn(options, &network, dir, &target, place.as_ref(), &mut report)?),
+        false => None,
+    };
+    let runs = match (&place, options.runs) {
+        (Some(place), true) => {
+            let (text, json) = runs::measure(options, &network, place)?;
+            report.add_columns("Programs under tacit run", text);
+            Some(json)
+        }
+        (None, true) => {
+            let why = "not measured: nobody may make a network namespace here\n";
+            report.add_columns("Programs under tacit run", why.to_owned());
+            None
+        }
+        (_, false) => None,
+    };
+    print!("{}", report.text());
+    let all = serde_json::json!({ "peers": peers, "runs": runs });
     let json = options.json.clone().unwrap_or_else(|| bench.join("result.json"));
-    let all = serde_json::json!({ "proxies": proxies, "runs": runs });
-    fs::write(&json, format!("{all:#}\n"))
-        .map_err(|error| format!("writing {}: {error}", json.display()))?;
-    println!("every sample: {}   ({:.0} s in all)", json.display(), begin.elapsed().as_secs_f64());
+    let page = bench.join("report.html");
+    write(&json, &format!("{all:#}\n"))?;
+    write(&page, &report.html())?;
+    write(&bench.join("BENCHMARKS.md"), &report.markdown())?;
+    if options.write {
+        write(&crate::root().join("BENCHMARKS.md"), &report.markdown())?;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("\nevery sample: {}", json.display());
+    println!("with charts:  {}   ({seconds:.0} s in all)", page.display());
     Ok(())
 }
 
-/// Measures the proxies, prints the report and returns the same with every sample.
-fn proxies(
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("writing {}: {error}", path.display()))
+}
+
+/// Measures the peers, and adds them to the report; returns the same with every sample.
+fn peers_in_turn(
     options: &Options,
     network: &Network,
     dir: PathBuf,
     target: &Path,
+    place: Option<&Place>,
+    report: &mut Report,
 ) -> Result<Value, String> {
     let mut progress = Progress::start(options.samples());
     certs::make(&dir)?;
-    let server = LoadServer::start(Ipv4Addr::LOCALHOST.into(), &dir)?;
+    let server = LoadServer::start(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), &dir)?;
+    let room = network.private.then(|| Room::open(network)).transpose();
+    let room = room.inspect_err(|error| progress.say(&format!("no room: {error}")));
+    let room = room.ok().flatten();
     let setting = Setting {
         application: server.address,
         dir,
         target: target.to_owned(),
         congestion: network.congestion.clone(),
+        place,
+        room: room.as_ref(),
     };
-    let mut running = Vec::with_capacity(options.peers.len());
-    for peer in &options.peers {
-        progress.say(&format!("starting {}", peer.name));
-        running.push(peer.start(&setting)?);
-    }
-    let samples = measure_all(options, &running, &server, &mut progress)?;
+    let (running, absent) = start_all(options, &setting, &progress);
+    let samples = measure_all(options, &running, &server, &setting, &mut progress)?;
+    let idle = memory::measure(&running, &setting, &progress)?;
     drop(progress);
+    let seen = Seen { running: &running, absent: &absent, samples: &samples, idle: &idle };
+    Ok(report.add_peers(options, &seen))
+}
 
-    let report = report::Report::new(&running, &samples, network);
-    print!("{report}");
-    Ok(report.json())
+/// Starts everybody on all terms that are asked for. Who cannot be started is left out, and the
+/// reason told.
+fn start_all(
+    options: &Options,
+    setting: &Setting<'_>,
+    progress: &Progress,
+) -> (Vec<Running>, Vec<String>) {
+    let (mut running, mut absent) = (Vec::new(), Vec::new());
+    for terms in Terms::ALL {
+        if options.workloads.iter().all(|workload| workload.terms != terms) {
+            continue;
+        }
+        for peer in options.peers.iter().filter(|peer| peer.takes(terms)) {
+            progress.say(&format!("starting {}, {}", peer.name, terms.name()));
+            match peer.start(terms, setting) {
+                Ok(started) => running.push(started),
+                Err(error) => absent.push(format!("{} ({error})", terms.name())),
+            }
+        }
+    }
+    (running, absent)
 }
 
 /// Takes the peers in turn inside each round, another one first each time: what changes on the
@@ -135,16 +214,20 @@ fn measure_all(
     options: &Options,
     running: &[Running],
     server: &LoadServer,
+    setting: &Setting<'_>,
     progress: &mut Progress,
 ) -> Result<Vec<Sample>, String> {
     let mut samples = Vec::with_capacity(options.samples());
     for round in 0..options.rounds {
         for workload in &options.workloads {
-            for turn in 0..running.len() {
-                let peer = &running[(turn + round) % running.len()];
+            let takers: Vec<_> =
+                running.iter().filter(|peer| peer.terms == workload.terms).collect();
+            for turn in 0..takers.len() {
+                let peer = takers[(turn + round) % takers.len()];
                 let [now, all] = [round + 1, options.rounds];
                 progress.step(&format!("round {now}/{all} {} {}", workload.name, peer.peer.name));
-                samples.push(measure::sample(peer, server, workload)?);
+                let quick = options.quick;
+                samples.push(measure::sample(peer, server, workload, setting, quick)?);
             }
         }
     }

@@ -7,16 +7,30 @@ use super::peers::{self, PEERS, Peer};
 
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask bench [OPTIONS]
-  --workloads LIST   of 2k,64k,1m,bulk,connect; all if not given
-  --peers LIST       of direct,stunnel,haproxy,envoy,tacit; all if not given
+  --workloads LIST   of 2k,64k,1m,bulk,connect (these have goals), 500,2k-1,16k,32k,5x20m,
+                     resumed,
+                     2k-aes256,1m-aes256,bulk-aes256,connect-aes256,
+                     2k-tls12,1m-tls12,bulk-tls12,connect-tls12,
+                     2k-chacha20,16k-chacha20,32k-chacha20,64k-chacha20,1m-chacha20,bulk-chacha20;
+                     all if not given
+  --peers LIST       of direct,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,envoy,
+                     nginx-given,envoy-given,tacit-fixed,tacit-run,tacit-split,tacit-one-cpu;
+                     all if not given
+  --quick            under five minutes: short samples of what has a goal, beside the peers that
+                     have been the best; what stands before it on the line is chosen from
   --only PART        proxies or runs; both if not given
   --rounds N         samples of each pair of them; 5 if not given
+  --write            also write BENCHMARKS.md at the root anew; it is always in target/bench/
   --json FILE        every sample and the summary; bench/result.json in target/ if not given
   --congestion NAME  of TCP, for all alike: if not given cubic or, where that is not allowed, reno;
                      `host` for what the host has set";
 
 /// Rounds below which a median says little.
 pub(crate) const ROUNDS_DEFAULT: usize = 5;
+
+/// Peers of a quick run: those that have been the best, and tacit.
+const QUICK: [&str; 7] =
+    ["inproc-openssl", "nginx", "envoy", "envoy-given", "tacit-fixed", "tacit-run", peers::SUBJECT];
 
 /// A run of more than a day is a slip of the finger.
 const ROUNDS_MAX: usize = 1000;
@@ -27,6 +41,10 @@ pub(crate) struct Options {
     pub(crate) workloads: Vec<&'static Workload>,
     pub(crate) peers: Vec<&'static Peer>,
     pub(crate) rounds: usize,
+    /// Shorter samples.
+    pub(crate) quick: bool,
+    /// Write `BENCHMARKS.md` anew.
+    pub(crate) write: bool,
     pub(crate) json: Option<PathBuf>,
     pub(crate) congestion: Option<String>,
     /// Proxies between two programs.
@@ -43,6 +61,8 @@ impl Options {
             workloads: WORKLOADS.iter().collect(),
             peers: PEERS.iter().collect(),
             rounds: ROUNDS_DEFAULT,
+            quick: false,
+            write: false,
             json: None,
             congestion: None,
             proxies: true,
@@ -51,9 +71,20 @@ impl Options {
         };
         let mut rest = words.iter().copied();
         while let Some(word) = rest.next() {
-            if word == "--private-network" {
-                options.private_network = true;
-                continue;
+            match word {
+                "--private-network" => {
+                    options.private_network = true;
+                    continue;
+                }
+                "--quick" => {
+                    options.hurry();
+                    continue;
+                }
+                "--write" => {
+                    options.write = true;
+                    continue;
+                }
+                _ => {}
             }
             let value = rest.next().ok_or_else(|| format!("{word}: a value is missing\n{USAGE}"));
             match word {
@@ -75,9 +106,20 @@ impl Options {
         Ok(options)
     }
 
+    /// What has a goal, beside who matters most.
+    fn hurry(&mut self) {
+        self.quick = true;
+        self.runs = false;
+        self.workloads.retain(|workload| workload.goal.is_some());
+        self.peers.retain(|peer| QUICK.contains(&peer.name));
+    }
+
     /// Samples in all.
     pub(crate) fn samples(&self) -> usize {
-        self.rounds * self.workloads.len() * self.peers.len()
+        let of = |workload: &&Workload| {
+            self.peers.iter().filter(|peer| peer.takes(workload.terms)).count()
+        };
+        self.rounds * self.workloads.iter().map(of).sum::<usize>()
     }
 }
 
@@ -101,18 +143,27 @@ mod tests {
 
     #[test]
     fn everything_is_measured_five_times_unless_said_otherwise() {
-        assert_eq!(Options::parse(&[]).unwrap().samples(), 5 * 5 * 5);
-        let words = ["--peers", "direct,tacit", "--workloads", "1m", "--rounds", "3"];
+        let all = Options::parse(&[]).unwrap();
+        assert_eq!((all.rounds, all.workloads.len()), (5, WORKLOADS.len()));
+        assert!(all.samples() > 5 * 10 * PEERS.len());
+        let words = ["--peers", "direct,tacit-run", "--workloads", "1m,1m-tls12", "--rounds", "3"];
         let options = Options::parse(&words).unwrap();
-        assert_eq!(options.samples(), 6);
-        assert_eq!(options.peers[1].name, "tacit");
+        assert_eq!(options.samples(), 3 * (2 + 1), "direct has no TLS");
+        assert_eq!(options.peers[1].name, "tacit-run");
         assert_eq!(options.workloads[0].name, "1m");
+    }
+
+    #[test]
+    fn a_quick_run_takes_what_has_a_goal_as_often_as_a_whole_one() {
+        let quick = Options::parse(&["--quick"]).unwrap();
+        assert_eq!(quick.samples(), 5 * 5 * QUICK.len());
+        assert!(quick.quick && !quick.runs);
     }
 
     #[test]
     fn mistakes_are_named() {
         for (words, named) in [
-            (&["--peers", "direct,nginx"][..], "`nginx`"),
+            (&["--peers", "direct,apache"][..], "`apache`"),
             (&["--workloads", ""], "``"),
             (&["--rounds", "0"], "0 is not"),
             (&["--only", "walks"], "`walks`"),
@@ -126,9 +177,11 @@ mod tests {
 
     #[test]
     fn the_usage_names_every_workload_and_peer() {
-        let workloads: Vec<_> = WORKLOADS.iter().map(|workload| workload.name).collect();
-        let peers: Vec<_> = PEERS.iter().map(|peer| peer.name).collect();
-        assert!(USAGE.contains(&workloads.join(",")));
-        assert!(USAGE.contains(&peers.join(",")));
+        let named = |name: &str| {
+            let mut words = USAGE.split(|c: char| !(c.is_alphanumeric() || c == '-'));
+            words.any(|word| word == name)
+        };
+        assert!(WORKLOADS.iter().all(|workload| named(workload.name)));
+        assert!(PEERS.iter().all(|peer| named(peer.name)));
     }
 }

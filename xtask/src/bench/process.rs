@@ -50,6 +50,11 @@ impl Process {
         Self { name, child, descendants: Vec::new(), log: PathBuf::new() }
     }
 
+    /// The process id of the program.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.child
     }
@@ -66,6 +71,14 @@ impl Process {
     pub(crate) fn cpu_ns(&self) -> Result<u64, String> {
         let all = self.descendants.iter().copied().chain([self.child.id()]);
         let sum: io::Result<u64> = all.map(tacit_sys::cpu::process_ns).sum();
+        sum.map_err(|error| format!("{} has ended: {error}\n{}", self.name, self.log_tail()))
+    }
+
+    /// Resident memory of all processes of the program but `without`, in bytes.
+    pub(crate) fn resident_bytes(&self, without: Option<u32>) -> Result<u64, String> {
+        let all = self.descendants.iter().copied().chain([self.child.id()]);
+        let others = all.filter(|pid| Some(*pid) != without);
+        let sum: io::Result<u64> = others.map(resident_bytes).sum();
         sum.map_err(|error| format!("{} has ended: {error}\n{}", self.name, self.log_tail()))
     }
 
@@ -99,6 +112,14 @@ impl Drop for Process {
             let _ = signal(pid, Signal::KILL);
         }
     }
+}
+
+/// What a process has in memory. Pages shared with others count in each.
+fn resident_bytes(pid: u32) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    Ok(kilobytes.unwrap_or(0) * 1024)
 }
 
 /// The same command, told to terminate by the kernel as soon as the caller's thread is gone.

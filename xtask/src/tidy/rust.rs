@@ -55,7 +55,8 @@ const OWNED: [Owned; 3] = [
     },
     Owned {
         names: &["rustls", "aws_lc_rs"],
-        places: &["crates/tacit/src/tls/"],
+        // The benchmark's own program is a user of the library, not a part of tacit.
+        places: &["crates/tacit/src/tls/", "xtask/inprocess/"],
         free_in_tests: false,
         why: "crates/tacit/src/tls owns the library: use what that module exports",
     },

@@ -14,7 +14,7 @@ body { background: var(--ground); color: var(--text); font: 15px/1.5 system-ui, 
   max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }\n\
 h1 { font-size: 1.4rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin-top: 2rem; }\n\
 p.faint { color: var(--faint); margin-top: .2rem; }\n\
-.wide { overflow-x: auto; }\n\
+.wide, pre { overflow-x: auto; }\n\
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }\n\
 th, td { padding: .2rem .8rem .2rem 0; text-align: right; border-bottom: 1px solid var(--line); }\n\
 th:first-child, td:first-child { text-align: left; }\n\
@@ -54,6 +54,8 @@ pub enum Part {
     Bars(Bars),
     /// A list of remarks.
     Notes(Vec<String>),
+    /// Text in columns, as it is.
+    Columns(String),
 }
 
 impl Page {
@@ -85,6 +87,7 @@ impl Part {
             }
             Self::Chart(chart) => out.write_str(&chart.svg()),
             Self::Bars(bars) => out.write_str(&bars.svg()),
+            Self::Columns(text) => writeln!(out, "<pre>{}</pre>", escaped(text)),
             Self::Notes(notes) => {
                 let notes = notes.iter().map(|note| format!("<li>{}</li>\n", escaped(note)));
                 writeln!(out, "<ul>\n{}</ul>", notes.collect::<String>())
@@ -178,6 +181,7 @@ mod tests {
             Part::Chart(chart),
             Part::Bars(Bars { title: "\"".to_owned(), unit: "us".to_owned(), bars: vec![bar] }),
             Part::Notes(vec!["closed <loop>".to_owned()]),
+            Part::Columns("a  <b>".to_owned()),
         ];
         Page { title: "100 bytes & more".to_owned(), subtitle: "<agent>".to_owned(), parts }
     }

@@ -43,17 +43,19 @@ impl Tap {
     }
 
     /// What the server said in those connections, which must have been made: version, suite and
-    /// group.
-    pub(super) fn negotiated(self) -> Result<String, String> {
+    /// group. The second must be a full handshake, or must not be if `resumes`.
+    pub(super) fn negotiated(self, resumes: bool) -> Result<String, String> {
         let seen = self.connections.join().map_err(|_| "the tap panicked")?;
         let seen = seen.map_err(|error| format!("the tap: {error}"))?;
         let [Some(hello), Some(second)] = seen.map(|bytes| ServerHello::parse(&bytes)) else {
-            return Err("the server side did not speak TLS 1.3".to_owned());
+            return Err("the server side spoke neither TLS 1.3 nor 1.2".to_owned());
         };
-        if second.resumed {
-            return Err("the second connection was not a full handshake".to_owned());
+        match (second.resumed, resumes) {
+            (true, false) => Err("the second connection was not a full handshake".to_owned()),
+            (false, true) => Err("the second connection resumed no session".to_owned()),
+            _ if hello.resumed => Err("the first connection was not a full handshake".to_owned()),
+            _ => Ok(second.to_string()),
         }
-        Ok(hello.to_string())
     }
 }
 
@@ -126,6 +128,6 @@ mod tests {
             assert_eq!((&asked, answer.len()), (b"ask", 2 * HELLO_BYTES_MAX));
             drop(client);
         }
-        assert!(tap.negotiated().unwrap_err().contains("did not speak TLS 1.3"));
+        assert!(tap.negotiated(false).unwrap_err().contains("neither TLS 1.3"));
     }
 }

@@ -84,18 +84,19 @@ fn tls(plan: &Plan<'_>) -> Value {
         }],
         "validation_context": validation,
     });
+    let resumes = plan.terms.resumes();
     let context = match plan.side {
         Side::Client => json!({
             "@type": type_url("transport_sockets.tls.v3.UpstreamTlsContext"),
             "sni": SERVER_NAME,
-            "max_session_keys": 0,
+            "max_session_keys": u32::from(resumes),
             "common_tls_context": common,
         }),
         Side::Server => json!({
             "@type": type_url("transport_sockets.tls.v3.DownstreamTlsContext"),
             "require_client_certificate": true,
-            "disable_stateless_session_resumption": true,
-            "disable_stateful_session_resumption": true,
+            "disable_stateless_session_resumption": !resumes,
+            "disable_stateful_session_resumption": !resumes,
             "common_tls_context": common,
         }),
     };

@@ -15,7 +15,7 @@ pub(super) const PROXY: Proxy = Proxy {
 };
 
 fn config(plan: &Plan<'_>) -> String {
-    let Plan { side, listen, connect, .. } = plan;
+    let Plan { side, listen, connect, terms, .. } = plan;
     let tls = format!("ssl crt {}.both.pem ca-file ca.pem verify required", side.name());
     // The group is set where it can be, on the accepting side; the connecting side offers X25519
     // first by default.
@@ -25,23 +25,27 @@ fn config(plan: &Plan<'_>) -> String {
         }
         Side::Server => (format!("{tls} curves X25519"), String::new()),
     };
+    let [cache, tickets, reuse] = match terms.resumes() {
+        true => ["20000", "", ""],
+        false => ["0", " no-tls-tickets", "default-server no-ssl-reuse"],
+    };
     format!(
         "\
 global
     nbthread 1
-    maxconn 1000
-    tune.ssl.cachesize 0
+    maxconn 4000
+    tune.ssl.cachesize {cache}
     ssl-default-bind-ciphersuites TLS_AES_128_GCM_SHA256
-    ssl-default-bind-options ssl-min-ver TLSv1.3 no-tls-tickets
+    ssl-default-bind-options ssl-min-ver TLSv1.3{tickets}
     ssl-default-server-ciphersuites TLS_AES_128_GCM_SHA256
-    ssl-default-server-options ssl-min-ver TLSv1.3 no-tls-tickets
+    ssl-default-server-options ssl-min-ver TLSv1.3{tickets}
 
 defaults
     mode tcp
     timeout connect 10s
     timeout client 60s
     timeout server 60s
-    default-server no-ssl-reuse
+    {reuse}
 
 listen bench
     bind {listen} {bind}

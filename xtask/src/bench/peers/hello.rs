@@ -1,12 +1,16 @@
-//! The ServerHello of TLS 1.3, as far as it says what was negotiated (RFC 8446, section 4.1.3).
+//! The first flight of a server, as far as it says what was negotiated (RFC 8446, section 4.1.3;
+//! RFC 5246, section 7.4).
 
 use std::fmt::{self, Display, Formatter};
 
 const RECORD_HANDSHAKE: u8 = 22;
 const SERVER_HELLO: u8 = 2;
+const CERTIFICATE: u8 = 11;
+const SERVER_KEY_EXCHANGE: u8 = 12;
 const EXTENSION_PRE_SHARED_KEY: u16 = 41;
 const EXTENSION_SUPPORTED_VERSIONS: u16 = 43;
 const EXTENSION_KEY_SHARE: u16 = 51;
+const TLS12: u16 = 0x0303;
 const TLS13: u16 = 0x0304;
 /// How the random of a hello begins that asks the client to try again with another group.
 const RETRY_RANDOM: [u8; 8] = [0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11];
@@ -14,8 +18,10 @@ const RETRY_RANDOM: [u8; 8] = [0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11];
 /// What the server chose.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServerHello {
+    version: u16,
     suite: u16,
-    group: u16,
+    /// TLS 1.2 has none in a session that is taken up again.
+    group: Option<u16>,
     /// It asked for a second hello, which costs a round trip.
     retried: bool,
     /// It took up an earlier session instead of proving itself anew.
@@ -23,23 +29,37 @@ pub(super) struct ServerHello {
 }
 
 impl ServerHello {
-    /// Reads the first record of a stream; none unless it is the hello of TLS 1.3.
+    /// Reads the first flight of a server; none unless it begins with a whole hello of TLS 1.3 or
+    /// 1.2.
     pub(super) fn parse(stream: &[u8]) -> Option<Self> {
-        let mut rest = stream;
-        if take(&mut rest, 1)? != [RECORD_HANDSHAKE] {
-            return None;
+        let flight = handshake(stream);
+        let mut rest = &flight[..];
+        let mut hello =
+            Self::hello(message(&mut rest).filter(|(kind, _)| *kind == SERVER_HELLO)?.1)?;
+        if hello.version == TLS12 {
+            hello.resumed = true;
+            while let Some((kind, mut body)) = message(&mut rest) {
+                match kind {
+                    CERTIFICATE => hello.resumed = false,
+                    // A named curve, and which.
+                    SERVER_KEY_EXCHANGE if take(&mut body, 1)? == [3] => {
+                        hello.group = number(&mut body);
+                    }
+                    _ => {}
+                }
+            }
         }
-        take(&mut rest, 4)?;
-        if take(&mut rest, 1)? != [SERVER_HELLO] {
-            return None;
-        }
-        take(&mut rest, 3 + 2)?;
+        Some(hello)
+    }
+
+    fn hello(mut rest: &[u8]) -> Option<Self> {
+        let legacy = number(&mut rest)?;
         let retried = take(&mut rest, 32)?.starts_with(&RETRY_RANDOM);
         let session = take(&mut rest, 1)?[0];
         take(&mut rest, usize::from(session))?;
         let suite = number(&mut rest)?;
         take(&mut rest, 1)?;
-        let length = number(&mut rest)?;
+        let length = number(&mut rest).unwrap_or(0);
         let mut extensions = take(&mut rest, usize::from(length))?;
         let [mut version, mut group] = [None, None];
         let mut resumed = false;
@@ -54,27 +74,58 @@ impl ServerHello {
                 _ => {}
             }
         }
-        (version == Some(TLS13)).then_some(Self { suite, group: group?, retried, resumed })
+        match version {
+            Some(TLS13) => group.is_some().then_some(TLS13),
+            None => Some(legacy).filter(|legacy| *legacy == TLS12),
+            Some(_) => None,
+        }
+        .map(|version| Self { version, suite, group, retried, resumed })
     }
 }
 
 impl Display for ServerHello {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("TLS 1.3, ")?;
+        f.write_str(if self.version == TLS13 { "TLS 1.3, " } else { "TLS 1.2, " })?;
         match self.suite {
-            0x1301 => f.write_str("AES-128-GCM")?,
-            0x1302 => f.write_str("AES-256-GCM")?,
-            0x1303 => f.write_str("ChaCha20-Poly1305")?,
+            0x1301 | 0xc02b => f.write_str("AES-128-GCM")?,
+            0x1302 | 0xc02c => f.write_str("AES-256-GCM")?,
+            0x1303 | 0xcca9 => f.write_str("ChaCha20-Poly1305")?,
             other => write!(f, "suite {other:#06x}")?,
         }
         match self.group {
-            0x001d => f.write_str(", X25519")?,
-            0x0017 => f.write_str(", P-256")?,
-            0x11ec => f.write_str(", X25519MLKEM768")?,
-            other => write!(f, ", group {other:#06x}")?,
+            Some(0x001d) => f.write_str(", X25519")?,
+            Some(0x0017) => f.write_str(", P-256")?,
+            Some(0x11ec) => f.write_str(", X25519MLKEM768")?,
+            Some(other) => write!(f, ", group {other:#06x}")?,
+            None => {}
         }
+        f.write_str(if self.resumed { ", resumed" } else { "" })?;
         f.write_str(if self.retried { " after a retry" } else { "" })
     }
+}
+
+/// What the records at the beginning of a stream say of the handshake, in one piece.
+fn handshake(mut stream: &[u8]) -> Vec<u8> {
+    let mut flight = Vec::new();
+    while let Some(&[RECORD_HANDSHAKE, _, _, high, low]) = take(&mut stream, 5) {
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let there = length.min(stream.len());
+        let body = take(&mut stream, there).unwrap_or_default();
+        flight.extend_from_slice(body);
+    }
+    flight
+}
+
+/// The next message of a handshake. One that was cut off at the end counts with what is there,
+/// unless it is the first: a hello must be whole.
+fn message<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
+    let &[kind, high, middle, low] = take(rest, 4)? else { return None };
+    let length = usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()?;
+    if length > rest.len() && kind == SERVER_HELLO {
+        return None;
+    }
+    let there = length.min(rest.len());
+    Some((kind, take(rest, there)?))
 }
 
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
@@ -95,7 +146,7 @@ mod tests {
     const EXTENSIONS_LENGTH: usize = 50;
 
     fn hello(version: u16, suite: u16, group: u16) -> Vec<u8> {
-        let mut body = vec![2, 0, 0, 0, 3, 3];
+        let mut body = vec![2, 0, 0, 58, 3, 3];
         body.extend([9; 32]);
         body.extend([2, 0xaa, 0xbb]);
         body.extend(suite.to_be_bytes());
@@ -105,36 +156,57 @@ mod tests {
         body.extend([0, 51, 0, 6]);
         body.extend(group.to_be_bytes());
         body.extend([0, 2, 7, 7]);
-        let mut record = vec![22, 3, 3, 0, 0];
-        record.extend(body);
-        record
+        record(&body)
+    }
+
+    fn record(body: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(body.len()).unwrap().to_be_bytes();
+        [&[22, 3, 3][..], &length, body].concat()
+    }
+
+    fn said(bytes: &[u8]) -> Option<String> {
+        ServerHello::parse(bytes).map(|hello| hello.to_string())
     }
 
     #[test]
     fn suite_and_group_are_read() {
-        let said = |bytes: &[u8]| ServerHello::parse(bytes).map(|hello| hello.to_string());
         let usual = hello(TLS13, 0x1301, 0x1d);
         assert_eq!(said(&usual).unwrap(), "TLS 1.3, AES-128-GCM, X25519");
         let mut retry = hello(TLS13, 0x1302, 0x17);
         retry[11..19].copy_from_slice(&RETRY_RANDOM);
         assert_eq!(said(&retry).unwrap(), "TLS 1.3, AES-256-GCM, P-256 after a retry");
-        assert!(!ServerHello::parse(&usual).unwrap().resumed);
         let strange = said(&hello(TLS13, 0x1399, 0x9999)).unwrap();
         assert_eq!(strange, "TLS 1.3, suite 0x1399, group 0x9999");
     }
 
     #[test]
     fn a_session_taken_up_again_is_noticed() {
-        let mut resumed = hello(TLS13, 0x1301, 0x1d);
-        resumed[EXTENSIONS_LENGTH] += 6;
-        resumed.extend([0, 41, 0, 2, 0, 0]);
-        assert!(ServerHello::parse(&resumed).unwrap().resumed);
+        let usual = hello(TLS13, 0x1301, 0x1d);
+        assert!(!ServerHello::parse(&usual).unwrap().resumed);
+        let mut body = usual[5..].to_vec();
+        // The lengths of the message and of its extensions.
+        body[3] += 6;
+        body[EXTENSIONS_LENGTH - 5] += 6;
+        body.extend([0, 41, 0, 2, 0, 0]);
+        assert_eq!(said(&record(&body)).unwrap(), "TLS 1.3, AES-128-GCM, X25519, resumed");
+    }
+
+    #[test]
+    fn tls_1_2_says_its_group_later_and_without_a_certificate_is_resumed() {
+        let mut body = vec![2, 0, 0, 38, 3, 3];
+        body.extend([9; 32]);
+        body.extend([0, 0xc0, 0x2b, 0]);
+        let full =
+            [record(&body), record(&[11, 0, 0, 2, 1, 1]), record(&[12, 0, 0, 4, 3, 0, 0x1d, 0])];
+        assert_eq!(said(&full.concat()).unwrap(), "TLS 1.2, AES-128-GCM, X25519");
+        let short = [record(&body), vec![20, 3, 3, 0, 1, 1]];
+        assert_eq!(said(&short.concat()).unwrap(), "TLS 1.2, AES-128-GCM, resumed");
     }
 
     #[test]
     fn anything_else_is_not_a_hello() {
         let usual = hello(TLS13, 0x1301, 0x1d);
-        assert_eq!(ServerHello::parse(&hello(0x0303, 0x1301, 0x1d)), None);
+        assert_eq!(ServerHello::parse(&hello(0x0302, 0x1301, 0x1d)), None);
         assert_eq!(ServerHello::parse(b"HTTP/1.1 400 Bad Request\r\n\r\n"), None);
         for length in 0..usual.len() {
             assert_eq!(ServerHello::parse(&usual[..length]), None, "{length}");

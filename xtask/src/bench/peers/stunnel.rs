@@ -14,11 +14,15 @@ pub(super) const PROXY: Proxy = Proxy {
 };
 
 fn config(plan: &Plan<'_>) -> String {
-    let Plan { side, listen, connect, .. } = plan;
+    let Plan { side, listen, connect, terms, .. } = plan;
     let name = side.name();
     let role = match side {
         Side::Client => format!("client = yes\nsni = {SERVER_NAME}\ncheckHost = {SERVER_NAME}"),
         Side::Server => "requireCert = yes".to_owned(),
+    };
+    let sessions = match terms.resumes() {
+        true => "",
+        false => "options = NO_TICKET\nsessionResume = no",
     };
     format!(
         "\
@@ -38,8 +42,7 @@ verifyChain = yes
 sslVersionMin = TLSv1.3
 curves = X25519
 ciphersuites = TLS_AES_128_GCM_SHA256
-options = NO_TICKET
-sessionResume = no
+{sessions}
 socket = l:TCP_NODELAY=1
 socket = r:TCP_NODELAY=1
 "

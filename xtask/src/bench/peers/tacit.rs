@@ -4,6 +4,7 @@
 
 use super::{Plan, Proxy, Side};
 use crate::bench::certs::SERVER_NAME;
+use crate::bench::load::terms::Terms;
 
 pub(super) const PROXY: Proxy = Proxy {
     program: |target| target.join("release/tacit"),
@@ -18,7 +19,7 @@ pub(super) const PROXY: Proxy = Proxy {
 };
 
 fn config(plan: &Plan<'_>) -> String {
-    let Plan { side, listen, connect, setting } = plan;
+    let Plan { side, listen, connect, terms, setting, .. } = plan;
     let [name, congestion] = [side.name(), &setting.congestion];
     let role = match side {
         Side::Client => format!(r#"server-name = "{SERVER_NAME}""#),
@@ -48,33 +49,41 @@ role        = "{name}"
 identity    = "{name}"
 trust       = "bench"
 {role}
-min-version = "1.3"
-groups      = ["x25519"]
-resumption  = false
-"#
+{tls}"#,
+        tls = tls(*terms)
+    )
+}
+
+/// What a rule says about the TLS itself.
+pub(super) fn tls(terms: Terms) -> String {
+    let version = if terms == Terms::Tls12 { "1.2" } else { "1.3" };
+    format!(
+        "\
+min-version = \"{version}\"
+suites      = [\"{}\"]
+groups      = [\"x25519\"]
+resumption  = {}
+",
+        terms.suite(),
+        terms.resumes()
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
-    use crate::bench::peers::Setting;
+    use crate::bench::peers::tests::setting;
 
     #[test]
-    fn tacit_takes_both_policies() {
+    fn tacit_takes_both_policies_on_all_terms() {
         let [listen, connect] = ["127.0.0.1:1", "127.0.0.1:2"].map(|text| text.parse().unwrap());
-        let setting = Setting {
-            application: connect,
-            dir: PathBuf::new(),
-            target: PathBuf::new(),
-            congestion: "cubic".to_owned(),
-        };
-        for side in [Side::Client, Side::Server] {
-            let text = config(&Plan { side, listen, connect, setting: &setting });
-            let parsed = tacit_core::policy::parse(&text);
-            assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
+        let setting = setting();
+        for terms in Terms::ALL {
+            for side in [Side::Client, Side::Server] {
+                let text = config(&Plan { side, listen, connect, terms, setting: &setting });
+                let parsed = tacit_core::policy::parse(&text);
+                assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
+            }
         }
     }
 }

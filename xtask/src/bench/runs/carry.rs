@@ -2,17 +2,19 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{PipeReader, Read, Write};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tacit_core::statistics::median;
 
-use super::{FAR, Place, SERVER, policies};
+use super::{FAR, SERVER, policies};
 use crate::bench::load::{RUN_WORKLOADS, Workload};
 use crate::bench::measure::{Lines, LoadServer};
 use crate::bench::network::Network;
 use crate::bench::options::Options;
+use crate::bench::place::Place;
 use crate::bench::process::Process;
 use crate::bench::progress::Progress;
 use crate::bench::report::figure;
@@ -68,7 +70,7 @@ pub(super) fn measure(
     network: &Network,
     place: &Place,
 ) -> Result<Report, String> {
-    let server = LoadServer::start(SERVER.into(), &place.dir)?;
+    let server = LoadServer::start(SocketAddr::new(SERVER.into(), 0), &place.dir)?;
     for (name, text) in policies(server.address, &network.congestion) {
         place.write(name, &text)?;
     }
@@ -149,8 +151,7 @@ fn take(
     // Ended by the program's end, unless it is not: then by dropping it.
     let _ = process.child().wait();
     let number = |key: &str| result[key].as_f64().ok_or_else(|| format!("it says {result}"));
-    let scale = if workload.kind.unit() == "MB" { 1e-6 } else { 1.0 };
-    let units = number("done")? * scale;
+    let units = workload.kind.units(number("done")?);
     Ok(Sample { carrier, workload, units, seconds: number("seconds")?, cpu_ns })
 }
 

@@ -15,17 +15,14 @@
 mod carry;
 mod start;
 
-use std::fs::{self, Permissions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::certs::{self, SERVER_NAME};
+use super::certs::SERVER_NAME;
 use super::network::Network;
 use super::options::Options;
+use super::place::Place;
 
 /// Where the load server listens; not loopback, which runs have of their own.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 8, 7);
@@ -49,96 +46,25 @@ ip route add default via 192.168.77.2
 /// Lets everybody open the tun device, as most hosts do; in this namespace only.
 const TUN: &str = "mknod tun c 10 200 && chmod 666 tun && mount --bind tun /dev/net/tun";
 
-/// The user that root runs the programs as: nobody in particular.
-const ORDINARY: &str = "54321";
-
 /// Rules of the larger policy.
 const RULES: u32 = 1000;
 
-/// A place that every user can read, with everything that is run.
-#[derive(Debug)]
-struct Place {
-    dir: PathBuf,
-    /// Whether there is an ordinary user to become.
-    is_root: bool,
-}
-
-/// Measures, prints the report and returns the same with every sample.
+/// Measures; returns the report and the same with every sample.
 pub(crate) fn measure(
     options: &Options,
     network: &Network,
-    target: &Path,
-) -> Result<Value, String> {
-    if !network.private {
-        println!("\nruns: not measured: this machine lets nobody make a network namespace here");
-        return Ok(Value::Null);
-    }
-    let place = Place::make(target)?;
+    place: &Place,
+) -> Result<(String, Value), String> {
+    place.write("one.toml", &many_rules(1))?;
+    place.write("many.toml", &many_rules(RULES))?;
     place.shell(NETWORK)?;
     if place.is_root {
         place.shell(TUN)?;
     }
-    let carried = carry::measure(options, network, &place)?;
-    print!("{carried}");
-    let started = start::measure(options, &place)?;
-    print!("{started}");
-    Ok(json!({ "carry": carried.json(), "start": started.json() }))
-}
-
-impl Place {
-    fn make(target: &Path) -> Result<Self, String> {
-        let dir = std::env::temp_dir().join(format!("tacit-bench-{}", std::process::id()));
-        let make = || {
-            fs::create_dir(&dir)?;
-            fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
-            for program in ["tacit", "xtask"] {
-                fs::copy(target.join("release").join(program), dir.join(program))?;
-            }
-            fs::write(dir.join("one.toml"), many_rules(1))?;
-            fs::write(dir.join("many.toml"), many_rules(RULES))?;
-            fs::read_to_string("/proc/self/uid_map")
-        };
-        let map = make().map_err(|error| format!("{}: {error}", dir.display()))?;
-        let everybody = map.split_whitespace().nth(2) == Some("4294967295");
-        let place = Self { dir, is_root: everybody && tacit_sys::process::effective_user() == 0 };
-        certs::make(&place.dir)?;
-        Ok(place)
-    }
-
-    /// The command, as an ordinary user, told to terminate when the benchmark ends.
-    fn ordinary(&self, program: &str, words: &[&str]) -> Command {
-        let mut command = Command::new("setpriv");
-        if self.is_root {
-            command.args(["--reuid", ORDINARY, "--regid", ORDINARY, "--clear-groups"]);
-            // Becoming another user forgets whom to end with.
-            command.args(["--", "setpriv"]);
-        }
-        command.args(["--pdeathsig", "TERM", "--", program]).args(words);
-        command.current_dir(&self.dir).env_remove("XDG_RUNTIME_DIR");
-        command
-    }
-
-    fn shell(&self, script: &str) -> Result<(), String> {
-        let mut command = Command::new("sh");
-        let output = command.args(["-ec", script]).current_dir(&self.dir).output();
-        let output = output.map_err(|error| format!("sh: {error}"))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(format!("the network of the runs cannot be made: {said}"))
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<(), String> {
-        fs::write(self.dir.join(name), text).map_err(|error| format!("writing {name}: {error}"))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // What is left over is in the directory for temporary files.
-        let _ = fs::remove_dir_all(&self.dir);
-    }
+    let carried = carry::measure(options, network, place)?;
+    let started = start::measure(options, place)?;
+    let json = json!({ "carry": carried.json(), "start": started.json() });
+    Ok((format!("{carried}{started}"), json))
 }
 
 /// A policy of so many rules that nothing can be left out of.

@@ -14,8 +14,9 @@ use tacit_core::statistics::median;
 use tacit_sys::process::descendants;
 use tacit_sys::{cpu, orphan, process};
 
-use super::{Place, RULES, carry};
+use super::{RULES, carry};
 use crate::bench::options::Options;
+use crate::bench::place::Place;
 use crate::bench::progress::Progress;
 
 /// Starts in a row of one way, before it is the next one's turn.

@@ -1,0 +1,100 @@
+//! Both ends by OpenSSL, the library of the distribution, with its defaults.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use openssl::error::ErrorStack;
+use openssl::ssl::{
+    Ssl, SslContext, SslContextBuilder, SslFiletype, SslMethod, SslOptions, SslSessionCacheMode,
+    SslStream, SslVerifyMode, SslVersion,
+};
+
+use crate::SERVER_NAME;
+use crate::load::Wire;
+use crate::load::client::{self, Dial};
+use crate::load::server::Answer;
+use crate::load::terms::Terms;
+
+/// A connection through the library; its end is announced before it closes.
+struct Sealed(SslStream<TcpStream>);
+
+impl Wire for Sealed {}
+
+impl Read for Sealed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Sealed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        // The other side may be gone already.
+        let _ = self.0.shutdown();
+    }
+}
+
+/// The client end.
+pub(crate) fn dial(terms: Terms, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
+    let mut context = context(terms, dir, "client")?;
+    context.set_verify(SslVerifyMode::PEER);
+    let context = context.build();
+    Ok(Arc::new(move |address| {
+        let stream = client::tcp(address)?;
+        let ssl = new(&context, |ssl| {
+            ssl.param_mut().set_host(SERVER_NAME)?;
+            ssl.set_hostname(SERVER_NAME)
+        })?;
+        Ok(Box::new(Sealed(ssl.connect(stream).map_err(io::Error::other)?)))
+    }))
+}
+
+/// The server end.
+pub(crate) fn answer(terms: Terms, dir: &Path) -> Result<Arc<Answer>, ErrorStack> {
+    let mut context = context(terms, dir, "server")?;
+    context.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
+    let context = context.build();
+    Ok(Arc::new(move |stream| {
+        let ssl = new(&context, |_| Ok(()))?;
+        Ok(Box::new(Sealed(ssl.accept(stream).map_err(io::Error::other)?)))
+    }))
+}
+
+fn new(
+    context: &SslContext,
+    prepare: impl FnOnce(&mut Ssl) -> Result<(), ErrorStack>,
+) -> io::Result<Ssl> {
+    let mut ssl = Ssl::new(context)?;
+    prepare(&mut ssl)?;
+    Ok(ssl)
+}
+
+fn context(terms: Terms, dir: &Path, name: &str) -> Result<SslContextBuilder, ErrorStack> {
+    let mut context = SslContext::builder(SslMethod::tls())?;
+    let version = if terms == Terms::Tls12 { SslVersion::TLS1_2 } else { SslVersion::TLS1_3 };
+    context.set_min_proto_version(Some(version))?;
+    context.set_max_proto_version(Some(version))?;
+    match terms {
+        Terms::Tls12 => context.set_cipher_list("ECDHE-ECDSA-AES128-GCM-SHA256")?,
+        _ => context.set_ciphersuites(terms.suite())?,
+    }
+    context.set_groups_list("X25519")?;
+    context.set_ca_file(dir.join("ca.pem"))?;
+    context.set_certificate_chain_file(dir.join(format!("{name}.pem")))?;
+    context.set_private_key_file(dir.join(format!("{name}.key")), SslFiletype::PEM)?;
+    context.set_options(SslOptions::NO_TICKET);
+    context.set_num_tickets(0)?;
+    context.set_session_cache_mode(SslSessionCacheMode::OFF);
+    Ok(context)
+}

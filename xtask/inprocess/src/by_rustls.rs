@@ -1,0 +1,132 @@
+//! Both ends by rustls with aws-lc-rs, with its defaults.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
+    SupportedProtocolVersion,
+};
+
+use crate::SERVER_NAME;
+use crate::load::Wire;
+use crate::load::client::{self, Dial};
+use crate::load::server::Answer;
+use crate::load::terms::Terms;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// A connection through the library; its end is announced before it closes.
+struct Near(StreamOwned<ClientConnection, TcpStream>);
+struct Far(StreamOwned<ServerConnection, TcpStream>);
+
+macro_rules! wire {
+    ($end:ty) => {
+        impl Wire for $end {}
+
+        impl Read for $end {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.0.read(buffer)
+            }
+        }
+
+        impl Write for $end {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.write(bytes)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                self.0.flush()
+            }
+        }
+
+        impl Drop for $end {
+            fn drop(&mut self) {
+                self.0.conn.send_close_notify();
+                // The other side may be gone already.
+                let _ = self.0.conn.write_tls(&mut self.0.sock);
+            }
+        }
+    };
+}
+
+wire!(Near);
+wire!(Far);
+
+/// The client end.
+pub(crate) fn dial(terms: Terms, dir: &Path) -> Result<Arc<Dial>, Failure> {
+    let (certificates, key) = identity(dir, "client")?;
+    let mut config = ClientConfig::builder_with_provider(provider(terms))
+        .with_protocol_versions(&[version(terms)])?
+        .with_root_certificates(trust(dir)?)
+        .with_client_auth_cert(certificates, key)?;
+    if !terms.resumes() {
+        config.resumption = Resumption::disabled();
+    }
+    let config = Arc::new(config);
+    let name = ServerName::try_from(SERVER_NAME)?;
+    Ok(Arc::new(move |address| {
+        let stream = client::tcp(address)?;
+        let connection = ClientConnection::new(config.clone(), name.clone());
+        Ok(Box::new(Near(StreamOwned::new(connection.map_err(io::Error::other)?, stream))))
+    }))
+}
+
+/// The server end.
+pub(crate) fn answer(terms: Terms, dir: &Path) -> Result<Arc<Answer>, Failure> {
+    let (certificates, key) = identity(dir, "server")?;
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(trust(dir)?.into(), provider(terms)).build()?;
+    let mut config = ServerConfig::builder_with_provider(provider(terms))
+        .with_protocol_versions(&[version(terms)])?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(certificates, key)?;
+    if terms.resumes() {
+        config.ticketer = aws_lc_rs::Ticketer::new()?;
+    } else {
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    let config = Arc::new(config);
+    Ok(Arc::new(move |stream| {
+        let connection = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
+        Ok(Box::new(Far(StreamOwned::new(connection, stream))))
+    }))
+}
+
+/// One suite and one group.
+fn provider(terms: Terms) -> Arc<CryptoProvider> {
+    let mut provider = aws_lc_rs::default_provider();
+    let name = |suite: rustls::CipherSuite| format!("{suite:?}").replace("TLS13_", "TLS_");
+    provider.cipher_suites.retain(|suite| name(suite.suite()) == terms.suite());
+    provider.kx_groups = vec![aws_lc_rs::kx_group::X25519];
+    Arc::new(provider)
+}
+
+fn version(terms: Terms) -> &'static SupportedProtocolVersion {
+    if terms == Terms::Tls12 { &TLS12 } else { &TLS13 }
+}
+
+fn trust(dir: &Path) -> Result<RootCertStore, Failure> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(dir.join("ca.pem"))? {
+        roots.add(certificate?)?;
+    }
+    Ok(roots)
+}
+
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn identity(dir: &Path, name: &str) -> Result<Identity, Failure> {
+    let file = dir.join(format!("{name}.pem"));
+    let certificates = CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>()?;
+    Ok((certificates, PrivateKeyDer::from_pem_file(dir.join(format!("{name}.key")))?))
+}

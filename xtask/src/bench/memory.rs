@@ -1,0 +1,124 @@
+//! What a connection costs that nobody uses: how much the proxies grow by it.
+//!
+//! ```text
+//! some connections are held (buffers, tables and pools are then there), memory is read,
+//! many more are held, memory is read again: the difference by their number
+//! ```
+//! That is resident memory of the processes. The kernel's own for the sockets is the larger part
+//! and alike for all who have a socket on each side; it is stated beside.
+//!
+//! Not looked at: pages that processes share, which no connection adds to; programs with TLS in
+//! them, whose memory is the library's and the program's.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::load::terms::Terms;
+use super::measure::LoadClient;
+use super::peers::{Far, Running, Setting};
+use super::progress::Progress;
+
+/// Connections held before memory is read, and those that are counted.
+const BEFORE: usize = 100;
+pub(crate) const COUNTED: usize = 1000;
+
+/// A proxy has one socket on each side, a pair four.
+const SOCKETS_OF_A_PAIR: u64 = 4;
+
+/// What the kernel keeps for a socket in an epoll set, and the sizes on x86-64 of a recent kernel.
+const OBJECTS: [(&str, u64); 5] = [
+    ("TCP", 2368),
+    ("sock_inode_cache", 832),
+    ("filp", 192),
+    ("dentry", 192),
+    ("eventpoll_epi", 128),
+];
+
+/// What one idle connection adds.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    pub(crate) peer: &'static str,
+    /// To the client proxy and to the server proxy.
+    pub(crate) bytes: [f64; 2],
+}
+
+/// Measures all who have proxies.
+pub(crate) fn measure(
+    running: &[Running],
+    setting: &Setting<'_>,
+    progress: &Progress,
+) -> Result<Vec<Idle>, String> {
+    let has_proxies = |peer: &&Running| peer.proxies.is_some() || peer.client_is_run();
+    let mut all = Vec::new();
+    for peer in running.iter().filter(|peer| peer.terms == Terms::Usual).filter(has_proxies) {
+        progress.say(&format!("memory {}", peer.peer.name));
+        let idle = one(peer, setting);
+        all.push(idle.map_err(|error| format!("{}, idle: {error}", peer.peer.name))?);
+    }
+    Ok(all)
+}
+
+fn one(peer: &Running, setting: &Setting<'_>) -> Result<Idle, String> {
+    let counts = [BEFORE, COUNTED].map(|count| count.to_string());
+    let counts = counts.each_ref().map(String::as_str);
+    let mut client = LoadClient::start(peer, setting, "hold", &counts)?;
+    let before = resident(peer, &client)?;
+    client.go()?;
+    let after = resident(peer, &client)?;
+    client.end()?;
+    let bytes =
+        std::array::from_fn(|side| (after[side] as f64 - before[side] as f64) / COUNTED as f64);
+    Ok(Idle { peer: peer.peer.name, bytes })
+}
+
+fn resident(peer: &Running, client: &LoadClient) -> Result<[u64; 2], String> {
+    match (&peer.proxies, &peer.far) {
+        (Some([client, server]), _) => {
+            Ok([client.resident_bytes(None)?, server.resident_bytes(None)?])
+        }
+        (None, Far::Run(server)) => Ok([client.resident_bytes()?, server.resident_bytes()?]),
+        (None, _) => Err("it has no proxies".to_owned()),
+    }
+}
+
+/// What the kernel keeps for the sockets of a pair, and how that is known.
+pub(crate) fn kernel_bytes() -> (u64, &'static str) {
+    let slabs = fs::read_to_string("/proc/slabinfo").unwrap_or_default();
+    let sizes = OBJECTS.map(|(name, _)| object_bytes(&slabs, name));
+    let known = sizes.iter().all(Option::is_some);
+    let sum: u64 = sizes.iter().zip(OBJECTS).map(|(size, (_, usual))| size.unwrap_or(usual)).sum();
+    let source = match known {
+        true => "sizes of /proc/slabinfo",
+        false => "computed: not all sizes could be read from /proc/slabinfo",
+    };
+    (sum * SOCKETS_OF_A_PAIR, source)
+}
+
+/// Name, objects in use, objects, bytes of an object.
+fn object_bytes(slabs: &str, name: &str) -> Option<u64> {
+    let line = slabs.lines().find(|line| line.split_whitespace().next() == Some(name))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+impl Idle {
+    pub(crate) fn json(&self) -> Value {
+        let [client, server] = self.bytes;
+        json!({ "peer": self.peer, "client_bytes": client, "server_bytes": server })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_by_their_whole_name() {
+        let slabs = "slabinfo - version: 2.1\n# name <active_objs> <num_objs> <objsize> \n\
+                     TCPv6 1 2 2496 3\nTCP                   36     52   2368   13    8 : tunables\n";
+        assert_eq!(object_bytes(slabs, "TCP"), Some(2368));
+        assert_eq!(object_bytes(slabs, "filp"), None);
+        let (bytes, _) = kernel_bytes();
+        assert!((8_000..40_000).contains(&bytes), "{bytes}");
+    }
+}

@@ -1,0 +1,91 @@
+//! nginx with its stream module, one worker.
+
+use std::path::PathBuf;
+
+use super::{Plan, Proxy, Side};
+use crate::bench::certs::SERVER_NAME;
+use crate::bench::load::terms::Terms;
+
+pub(super) const PROXY: Proxy = Proxy {
+    program: |_| PathBuf::from("/usr/sbin/nginx"),
+    version: "-v",
+    extension: "conf",
+    config,
+    // What it says before it has read its configuration would go to a log of the distribution.
+    arguments: |_| ["-e", "stderr", "-c"].map(str::to_owned).to_vec(),
+};
+
+/// Where distributions put the module; nginx looks from its own prefix.
+const MODULE: &str = "modules/ngx_stream_module.so";
+
+fn config(plan: &Plan<'_>) -> String {
+    let Plan { side, listen, connect, terms, setting, .. } = plan;
+    let name = side.name();
+    let file = |name: &str| setting.dir.join(name).display().to_string();
+    let [cert, key, ca] =
+        [file(&format!("{name}.pem")), file(&format!("{name}.key")), file("ca.pem")];
+    let (tls, accepts) = match side {
+        Side::Client => (
+            format!(
+                "\
+        proxy_ssl on;
+        proxy_ssl_name {SERVER_NAME};
+        proxy_ssl_server_name on;
+        proxy_ssl_verify on;
+        proxy_ssl_trusted_certificate {ca};
+        proxy_ssl_certificate {cert};
+        proxy_ssl_certificate_key {key};
+        proxy_ssl_protocols TLSv1.3;
+        proxy_ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;
+        proxy_ssl_conf_command Groups X25519;
+        proxy_ssl_session_reuse {};",
+                if terms.resumes() { "on" } else { "off" }
+            ),
+            "",
+        ),
+        Side::Server => (
+            format!(
+                "\
+        ssl_certificate {cert};
+        ssl_certificate_key {key};
+        ssl_client_certificate {ca};
+        ssl_verify_client on;
+        ssl_protocols TLSv1.3;
+        ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;
+        ssl_ecdh_curve X25519;
+        {}",
+                sessions(*terms)
+            ),
+            " ssl",
+        ),
+    };
+    let run = file(&format!("nginx-{}-{name}-{}", terms.name(), listen.port()));
+    format!(
+        "\
+daemon off;
+worker_processes 1;
+pid {run}.pid;
+error_log stderr error;
+load_module {MODULE};
+events {{ worker_connections 16384; }}
+stream {{
+    access_log off;
+    proxy_buffer_size 16k;
+    server {{
+        listen {listen}{accepts} backlog=1024;
+        tcp_nodelay on;
+        proxy_pass {connect};
+{tls}
+    }}
+}}
+"
+    )
+}
+
+/// How the server side remembers who was there.
+fn sessions(terms: Terms) -> &'static str {
+    match terms.resumes() {
+        true => "ssl_session_cache shared:bench:1m;",
+        false => "ssl_session_cache off;\n        ssl_session_tickets off;",
+    }
+}

@@ -1,0 +1,123 @@
+//! tacit as most use it: two programs that know nothing of TLS, each under a `tacit run` of its
+//! own, as an ordinary user.
+//!
+//! ```text
+//! tacit run -- load client == mutual TLS on the loopback of the host ==> tacit run -- load server
+//! ```
+//! The client's run lasts for one sample, as the load client does. The server's goes on.
+
+use std::net::{SocketAddr, TcpListener};
+
+use super::inprocess::knock_twice;
+use super::tacit::tls;
+use super::{Client, Far, Peer, Running, Setting, check};
+use crate::bench::certs::SERVER_NAME;
+use crate::bench::load::terms::Terms;
+use crate::bench::measure::LoadServer;
+use crate::bench::process::guarded;
+
+/// Where the program listens inside its run.
+const LOCAL_PORT: u16 = 9000;
+
+/// Starts the server's run and looks at what the two negotiate.
+pub(super) fn start(
+    peer: &'static Peer,
+    placement: Option<&str>,
+    terms: Terms,
+    setting: &Setting<'_>,
+) -> Result<Running, String> {
+    let place = setting.place.ok_or("no network namespace was granted to run programs in")?;
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let listen = free.map_err(|error| format!("no free port on loopback: {error}"))?;
+    let tap = check::Tap::new(listen).map_err(|error| format!("the tap: {error}"))?;
+    let ports = [listen.port(), tap.address.port()];
+    let policies = policies(&setting.congestion, placement, terms, listen, ports);
+    let [client, server] =
+        ["client", "server"].map(|side| format!("{}-{}-{side}.toml", peer.name, terms.name()));
+    for (name, text) in [&client, &server].into_iter().zip(&policies) {
+        let parsed = tacit_core::policy::parse(text);
+        if parsed.policy.is_none() {
+            let said = parsed.diagnostics.iter().map(|one| one.message.clone()).collect::<Vec<_>>();
+            return Err(format!("this tacit refuses the policy: {}", said.join("; ")));
+        }
+        place.write(name, text)?;
+    }
+    let program = place.dir.join("xtask");
+    let program = program.to_string_lossy();
+    let inside = format!("0.0.0.0:{LOCAL_PORT}");
+    let words = ["run", "--policy", &server, "--", &program, "bench-server", &inside];
+    let mut server = LoadServer::adopt(&place.ordinary("./tacit", &words), &place.dir)?;
+    server.process.count_descendants()?;
+    let version = guarded(&std::process::Command::new(place.dir.join("tacit")))
+        .arg("--version")
+        .output()
+        .map_err(|error| format!("tacit: {error}"))?;
+    check::refuses_without_certificate(listen, &setting.dir)?;
+    let mut running = Running {
+        peer,
+        terms,
+        version: String::from_utf8_lossy(&version.stdout).trim().to_owned(),
+        negotiated: String::new(),
+        entry: listen,
+        client: Client::Run { policy: client },
+        proxies: None,
+        far: Far::Run(server),
+    };
+    knock_twice(&running, tap.address, setting)?;
+    running.negotiated = tap.negotiated(terms.resumes())?;
+    Ok(running)
+}
+
+/// The policies of the client's run and of the server's.
+fn policies(
+    congestion: &str,
+    placement: Option<&str>,
+    terms: Terms,
+    listen: SocketAddr,
+    remote_ports: [u16; 2],
+) -> [String; 2] {
+    // An agent keeps away from the CPUs of others; here there are agents that do nothing.
+    let placed = |cpu: u32| match placement {
+        Some("split") => format!("placement = \"split\"\nplacement-cpus = \"{cpu}\"\n"),
+        Some(word) => format!("placement = \"{word}\"\n"),
+        None => String::new(),
+    };
+    let head = |name: &str, placement: String| {
+        format!(
+            "version = 1\n\n[agent]\nworkers = 1\ncongestion-control = \"{congestion}\"\n\
+             {placement}\n[identity.{name}]\ncert = \"{name}.pem\"\nkey = \"{name}.own.key\"\n\n\
+             [trust.bench]\nca = \"ca.pem\"\n\n[[rule]]\nname = \"bench\"\n"
+        )
+    };
+    let tls = tls(terms);
+    [
+        format!(
+            "{}direction = \"outbound\"\nremote = \"{}\"\nremote-ports = {remote_ports:?}\n\n\
+             [rule.tls]\nidentity = \"client\"\ntrust = \"bench\"\n\
+             server-name = \"{SERVER_NAME}\"\n{tls}",
+            head("client", placed(0)),
+            listen.ip(),
+        ),
+        format!(
+            "{}direction = \"inbound\"\nlisten = \"{listen}\"\nlocal-ports = {LOCAL_PORT}\n\n\
+             [rule.tls]\nidentity = \"server\"\ntrust = \"bench\"\nclient-cert = \"required\"\n{tls}",
+            head("server", placed(1)),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tacit_takes_both_policies_on_all_terms() {
+        let listen = "127.0.0.1:7002".parse().unwrap();
+        for terms in Terms::ALL {
+            for text in policies("cubic", None, terms, listen, [7002, 7003]) {
+                let parsed = tacit_core::policy::parse(&text);
+                assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
+            }
+        }
+    }
+}

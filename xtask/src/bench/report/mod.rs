@@ -1,0 +1,324 @@
+//! What the samples say, for people and for programs.
+//!
+//! ```text
+//! mod.rs       sections, and the ways they are written: text, Markdown, a page, JSON
+//! summary.rs   medians and minima of the samples that were not dropped
+//! tables.rs    the tables
+//! ```
+//! No path and no name of the machine is in what is written: it can be kept beside the sources.
+
+mod summary;
+mod tables;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tacit_core::page::{Bars, Page, Part, Table};
+
+use self::summary::Summary;
+use super::load::Workload;
+use super::load::terms::Terms;
+use super::measure::{PARTS, Sample};
+use super::memory::{self, Idle};
+use super::network::Network;
+use super::options::Options;
+use super::peers::{Peer, Running, SUBJECT};
+
+/// The command that writes the committed report anew.
+const COMMAND: &str = "cargo xtask bench --write";
+
+/// The report of a whole run.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// What was measured where, a line each.
+    head: Vec<String>,
+    sections: Vec<Section>,
+}
+
+/// Something the report says.
+#[derive(Debug, Default)]
+struct Section {
+    title: String,
+    prose: String,
+    tables: Vec<Table>,
+    bars: Vec<Bars>,
+    notes: Vec<String>,
+    /// Text in columns of its own.
+    columns: String,
+}
+
+/// What the peers were seen to do.
+#[derive(Debug)]
+pub(crate) struct Seen<'a> {
+    pub(crate) running: &'a [Running],
+    /// Who could not be started, and why.
+    pub(crate) absent: &'a [String],
+    pub(crate) samples: &'a [Sample],
+    pub(crate) idle: &'a [Idle],
+}
+
+impl Report {
+    /// A report about this machine.
+    pub(crate) fn new(options: &Options, network: &Network) -> Self {
+        let quick = if options.quick { ", short samples" } else { "" };
+        let head = vec![
+            format!("{}; Linux {}", machine(), kernel()),
+            network.describe(),
+            format!("{} rounds{quick}, peers in turn", options.rounds),
+        ];
+        Self { head, sections: Vec::new() }
+    }
+
+    /// Adds what was seen of the peers; returns the same for programs.
+    pub(crate) fn add_peers(&mut self, options: &Options, seen: &Seen<'_>) -> Value {
+        let peers: Vec<&'static Peer> = options.peers.clone();
+        let summary = Summary::new(&peers, &options.workloads, seen.samples);
+        self.sections.push(who(seen));
+        self.sections.push(Section {
+            title: "Goals".to_owned(),
+            prose: format!(
+                "CPU time of all processes for one operation: {SUBJECT} (two tacit runs, \
+                 placement = \"split\") divided by the best peer as installed. The goals are \
+                 about medians; minima are the steadier figure on a machine that is not quiet."
+            ),
+            tables: vec![
+                tables::headline(&summary, &options.workloads),
+                tables::beside(&summary, &options.workloads),
+            ],
+            ..Section::default()
+        });
+        let inside = [tables::inside(&summary), tables::paper(&summary)];
+        self.sections.push(Section {
+            title: "Beside TLS in the programs".to_owned(),
+            tables: inside.into_iter().flatten().collect(),
+            ..Section::default()
+        });
+        self.sections.extend(workloads(&summary, &options.workloads));
+        self.sections.extend(idle(seen.idle));
+        json!({
+            "peers": seen.running.iter().map(peer_json).collect::<Vec<_>>(),
+            "absent": seen.absent,
+            "summary": summary.json(),
+            "idle": seen.idle.iter().map(Idle::json).collect::<Vec<_>>(),
+            "samples": seen.samples.iter().map(sample_json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Adds text that is in columns already.
+    pub(crate) fn add_columns(&mut self, title: &str, columns: String) {
+        let title = title.to_owned();
+        self.sections.push(Section { title, columns, ..Section::default() });
+    }
+
+    /// As it is printed.
+    pub(crate) fn text(&self) -> String {
+        let mut out = format!("{}\n", self.head.join("\n"));
+        for section in self.filled() {
+            out.push_str(&format!("\n== {}\n", section.title));
+            if !section.prose.is_empty() {
+                out.push_str(&format!("{}\n", section.prose));
+            }
+            section.notes.iter().for_each(|note| out.push_str(&format!("{note}\n")));
+            section.tables.iter().for_each(|table| out.push_str(&format!("\n{}", table.text())));
+            out.push_str(&section.columns);
+        }
+        out
+    }
+
+    /// As it is kept beside the sources.
+    pub(crate) fn markdown(&self) -> String {
+        let mut out = format!(
+            "# Benchmarks\n\nWritten by `{COMMAND}`, which measures it anew; \
+             [docs/benchmarks.md](docs/benchmarks.md) says what is measured and how to read it.\n\n"
+        );
+        self.head.iter().for_each(|line| out.push_str(&format!("* {line}\n")));
+        for section in self.filled() {
+            out.push_str(&format!("\n## {}\n", section.title));
+            if !section.prose.is_empty() {
+                out.push_str(&format!("\n{}\n", section.prose));
+            }
+            if !section.notes.is_empty() {
+                out.push('\n');
+            }
+            section.notes.iter().for_each(|note| out.push_str(&format!("* {note}\n")));
+            for table in &section.tables {
+                out.push_str(&format!("\n**{}**\n\n{}", table.title, table.markdown()));
+            }
+            if !section.columns.is_empty() {
+                out.push_str(&format!("\n```text\n{}```\n", section.columns));
+            }
+        }
+        out
+    }
+
+    /// As a page.
+    pub(crate) fn html(&self) -> String {
+        let mut parts = Vec::new();
+        for section in self.filled() {
+            parts.push(Part::Heading(section.title.clone()));
+            if !section.prose.is_empty() {
+                parts.push(Part::Prose(section.prose.clone()));
+            }
+            if !section.notes.is_empty() {
+                parts.push(Part::Notes(section.notes.clone()));
+            }
+            parts.extend(section.bars.iter().cloned().map(Part::Bars));
+            parts.extend(section.tables.iter().cloned().map(Part::Table));
+            if !section.columns.is_empty() {
+                parts.push(Part::Columns(section.columns.clone()));
+            }
+        }
+        let subtitle = self.head.join("; ");
+        Page { title: "tacit beside its peers".to_owned(), subtitle, parts }.html()
+    }
+
+    fn filled(&self) -> impl Iterator<Item = &Section> {
+        self.sections.iter().filter(|section| {
+            !(section.tables.is_empty() && section.notes.is_empty() && section.columns.is_empty())
+        })
+    }
+}
+
+/// Who took part, and what was seen of each.
+fn who(seen: &Seen<'_>) -> Section {
+    let mut notes: Vec<_> = seen
+        .running
+        .iter()
+        .filter(|running| running.terms == Terms::Usual)
+        .map(|Running { peer, version, negotiated, .. }| {
+            format!("{} ({}): {negotiated}; {version}", peer.name, peer.title)
+        })
+        .collect();
+    let others = seen.running.iter().filter(|running| running.terms != Terms::Usual);
+    notes.extend(others.map(|Running { peer, terms, negotiated, .. }| {
+        format!("{}, {}: {negotiated}", peer.name, terms.name())
+    }));
+    notes.extend(seen.absent.iter().map(|absent| format!("not measured: {absent}")));
+    Section { title: "Who takes part".to_owned(), notes, ..Section::default() }
+}
+
+fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section> {
+    let on = |is: fn(&Workload) -> bool, title: &str, prose: &str| Section {
+        title: title.to_owned(),
+        prose: prose.to_owned(),
+        tables: workloads.iter().filter(|w| is(w)).map(|w| tables::workload(summary, w)).collect(),
+        bars: workloads.iter().filter(|w| is(w)).map(|w| tables::bars(summary, w)).collect(),
+        ..Section::default()
+    };
+    vec![
+        on(
+            |workload| workload.goal.is_some(),
+            "Workloads with a goal",
+            "CPU time in microseconds, median and minimum, then the median of each process; x is \
+             the row divided by the best peer as installed. Dropped: something else used the \
+             machine for more than 12 percent of what the processes did. A cell with over a third \
+             dropped is not measured; its minimum is then that of all samples.",
+        ),
+        on(
+            |workload| workload.goal.is_none() && workload.terms <= Terms::Resumed,
+            "Other workloads",
+            "",
+        ),
+        on(
+            |workload| workload.terms > Terms::Resumed,
+            "Other suites and TLS 1.2",
+            "tacit and OpenSSL in both programs alone.",
+        ),
+    ]
+}
+
+fn idle(idle: &[Idle]) -> Option<Section> {
+    let (kernel_bytes, source) = memory::kernel_bytes();
+    Some(Section {
+        title: "Memory".to_owned(),
+        prose: format!(
+            "Growth of resident memory over {} idle connections, for one of them. The kernel's \
+             part is that of four TCP sockets in epoll sets, the same for every pair of proxies \
+             ({source}); the goal is about the processes.",
+            memory::COUNTED
+        ),
+        tables: vec![tables::memory(idle, kernel_bytes)?],
+        ..Section::default()
+    })
+}
+
+fn peer_json(running: &Running) -> Value {
+    json!({
+        "peer": running.peer.name,
+        "title": running.peer.title,
+        "terms": running.terms.name(),
+        "version": running.version,
+        "negotiated": running.negotiated,
+    })
+}
+
+fn sample_json(sample: &Sample) -> Value {
+    let parts = PARTS.iter().zip(sample.cpu_ns);
+    let cpu_ns: serde_json::Map<_, _> =
+        parts.map(|(name, ns)| ((*name).to_owned(), ns.into())).collect();
+    json!({
+        "peer": sample.peer,
+        "workload": sample.workload.name,
+        "units": sample.units,
+        "seconds": sample.seconds,
+        "p50_us": sample.latency_us[0],
+        "p99_us": sample.latency_us[1],
+        "cpu_ns": cpu_ns,
+        "machine_ns": sample.machine_ns,
+        "dropped": sample.is_disturbed(),
+    })
+}
+
+/// What kind of machine this is.
+fn machine() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let value = |key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let model = value("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let flags = value("flags").unwrap_or_default();
+    let kind = if flags.split(' ').any(|flag| flag == "hypervisor") { "virtual" } else { "real" };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("a {kind} machine with {cpus} CPUs, {model}")
+}
+
+fn kernel() -> String {
+    let version = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    // What follows the number is the name of somebody's build.
+    version.trim().split('-').next().unwrap_or_default().to_owned()
+}
+
+/// Three digits or more, and not more than are known.
+pub(super) fn figure(value: f64) -> String {
+    if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::summary::tests::sample;
+    use super::*;
+
+    #[test]
+    fn every_form_of_the_report_has_the_goals_and_who_is_missing() {
+        let options = Options::parse(&["--workloads", "2k"]).unwrap();
+        let network = Network { private: true, congestion: "cubic".to_owned() };
+        let mut report = Report::new(&options, &network);
+        let samples = [sample("envoy", 50), sample("tacit-split", 39), sample("tacit-run", 45)];
+        let absent = ["usual (nginx: not there)".to_owned()];
+        let idle = [Idle { peer: "tacit-run", bytes: [1024.0, 512.0] }];
+        let seen = Seen { running: &[], absent: &absent, samples: &samples, idle: &idle };
+        let json = report.add_peers(&options, &seen);
+        report.add_columns("Starts", "a  b\n".to_owned());
+        assert_eq!(json["samples"].as_array().unwrap().len(), 3);
+        assert_eq!(json["summary"][0]["figures"]["cpu_us_median"], 50.0);
+        for (form, text) in
+            [("text", report.text()), ("markdown", report.markdown()), ("html", report.html())]
+        {
+            for part in ["0.78", "0.90", "not measured: usual (nginx", "cubic", "Starts", "1.50"] {
+                assert!(text.contains(part), "{form}: {part}\n{text}");
+            }
+        }
+        assert!(report.markdown().contains(COMMAND));
+    }
+}

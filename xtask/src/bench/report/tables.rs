@@ -1,0 +1,276 @@
+//! The tables of the report.
+
+use tacit_core::page::{Bar, Bars, Cell, Table};
+
+use super::summary::{Row, Summary, ratio, ratio_of_minima};
+use crate::bench::load::{Goal, Workload};
+use crate::bench::memory::Idle;
+use crate::bench::peers::SUBJECT;
+
+/// tacit beside OpenSSL in the programs: workload, and what was aimed at.
+const INSIDE: [(&str, f64); 3] = [("connect", 0.5), ("1m", 1.0), ("2k", 2.2)];
+
+/// Round trips with ChaCha20: workload, and how much longer they took in the measurement of TLS
+/// by the stack beside TLS in the program on z/OS, in percent.
+const PAPER: [(&str, f64); 5] = [
+    ("2k-chacha20", 1.24),
+    ("16k-chacha20", 7.48),
+    ("32k-chacha20", 11.64),
+    ("64k-chacha20", 16.32),
+    ("1m-chacha20", 37.87),
+];
+
+/// What the 1 MB round trip may take more, in percent.
+const PAPER_GOAL: f64 = 5.0;
+
+/// The forms of tacit whose ratios stand beside that of the goals.
+const FORMS: [&str; 3] = ["tacit-run", "tacit-fixed", "tacit-one-cpu"];
+
+/// What has a goal: whether it is reached.
+pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Table {
+    let columns = [
+        "workload",
+        "best peer",
+        "its us",
+        "tacit us",
+        "ratio",
+        "of minima",
+        "target",
+        "stretch",
+        "reached",
+    ];
+    let rows = with_goals(workloads).map(|(workload, goal)| {
+        let best = summary.best(workload.name);
+        let tacit = summary.row(workload.name, SUBJECT);
+        let found = ratio(tacit, best);
+        vec![
+            text(workload.name),
+            text(best.map_or("-", |best| best.peer.name)),
+            number(best.and_then(Row::cpu_us)),
+            number(tacit.and_then(Row::cpu_us)),
+            share(found),
+            share(ratio_of_minima(tacit, best)),
+            share(Some(goal.target)),
+            share(Some(goal.stretch)),
+            text(reached(found, goal)),
+        ]
+    });
+    table("CPU time beside the best peer as installed", &columns, rows.collect())
+}
+
+fn reached(found: Option<f64>, goal: Goal) -> &'static str {
+    match found {
+        None => "not measured",
+        Some(found) if found <= goal.stretch => "yes, and the stretch",
+        Some(found) if found <= goal.target => "yes",
+        Some(_) => "no",
+    }
+}
+
+/// The other forms of tacit beside the same peer, and that peer with what `tacit run` has.
+pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Table {
+    let mut columns = vec!["workload"];
+    columns.extend(FORMS);
+    columns.extend(["best given", "its ratio", "tacit-split / best given"]);
+    let rows = with_goals(workloads).map(|(workload, _)| {
+        let best = summary.best(workload.name);
+        let given = summary.best_given(workload.name);
+        let both = |row: Option<&Row>, to: Option<&Row>| {
+            let minima =
+                ratio_of_minima(row, to).map_or_else(String::new, |m| format!(" ({m:.2})"));
+            let found =
+                ratio(row, to).map_or_else(|| "-".to_owned(), |found| format!("{found:.2}"));
+            Cell::Text(found + &minima)
+        };
+        let mut row = vec![text(workload.name)];
+        row.extend(FORMS.map(|form| both(summary.row(workload.name, form), best)));
+        row.push(text(given.map_or("-", |given| given.peer.name)));
+        row.push(both(given, best));
+        row.push(both(summary.row(workload.name, SUBJECT), given));
+        row
+    });
+    let title =
+        "Other forms beside the same peer, and the peer with what tacit run has (of minima)";
+    table(title, &columns, rows.collect())
+}
+
+fn with_goals<'a>(
+    workloads: &'a [&'static Workload],
+) -> impl Iterator<Item = (&'static Workload, Goal)> + 'a {
+    workloads.iter().filter_map(|workload| Some((*workload, workload.goal?)))
+}
+
+/// Everybody under one workload; `x` is each row divided by the best peer as installed.
+pub(super) fn workload(summary: &Summary, workload: &Workload) -> Table {
+    let unit = workload.kind.unit();
+    let [cpu, rate] = [format!("us/{unit}"), format!("{unit}/s")];
+    let columns = [
+        "", &cpu, "minimum", "client", "proxy", "proxy", "server", &rate, "p50 us", "p99 us",
+        "x CPU", "x min", "x rate", "dropped",
+    ];
+    let best = summary.best(workload.name);
+    let rows = summary.of(workload.name).map(|row| {
+        let figures = row.figures;
+        let cpu = figures.map_or_else(|| text("not measured"), |f| number(Some(f.cpu_us)));
+        let mut cells = vec![text(row.peer.name), cpu, number(Some(row.least_us()))];
+        for part in 0..4 {
+            let shown = figures.map(|figures| figures.parts_us[part]);
+            cells.push(number(shown.filter(|us| *us > 0.0)));
+        }
+        cells.push(number(figures.map(|figures| figures.rate)));
+        let has_latency = workload.kind.unit() == "op";
+        for at in 0..2 {
+            let shown = figures.map(|figures| figures.latency_us[at]);
+            cells.push(number(shown.filter(|_| has_latency)));
+        }
+        let rate = figures.zip(best.and_then(|best| best.figures)).map(|(a, b)| a.rate / b.rate);
+        cells.push(share(ratio(Some(row), best)));
+        cells.push(share(ratio_of_minima(Some(row), best)));
+        cells.push(share(rate));
+        cells.push(Cell::Text(format!("{} of {}", row.dropped, row.samples)));
+        cells
+    });
+    let title = format!("{}: {}", workload.name, workload.title);
+    table(&title, &columns, rows.collect())
+}
+
+/// The same as a picture.
+pub(super) fn bars(summary: &Summary, workload: &Workload) -> Bars {
+    let bars = summary.of(workload.name).map(|row| Bar {
+        name: row.peer.name.to_owned(),
+        value: row.cpu_us().unwrap_or_else(|| row.least_us()),
+        colour: usize::from(row.peer.is_tacit()),
+    });
+    let unit = format!("CPU us/{}", workload.kind.unit());
+    let title = format!("{}: {}", workload.name, workload.title);
+    Bars { title, unit, bars: bars.collect() }
+}
+
+/// tacit beside the same programs with OpenSSL in them.
+pub(super) fn inside(summary: &Summary) -> Option<Table> {
+    let columns = ["workload", "OpenSSL us", "tacit us", "ratio", "of minima", "aim", "reached"];
+    let rows = INSIDE.into_iter().filter_map(|(workload, aim)| {
+        let openssl = summary.row(workload, "inproc-openssl")?;
+        let tacit = summary.row(workload, SUBJECT);
+        let found = ratio(tacit, Some(openssl));
+        Some(vec![
+            text(workload),
+            number(openssl.cpu_us()),
+            number(tacit.and_then(Row::cpu_us)),
+            share(found),
+            share(ratio_of_minima(tacit, Some(openssl))),
+            share(Some(aim)),
+            text(found.map_or("not measured", |found| if found <= aim { "yes" } else { "no" })),
+        ])
+    });
+    filled(table("CPU time beside OpenSSL in both programs", &columns, rows.collect()))
+}
+
+/// Round trips with ChaCha20 beside OpenSSL in the programs, and the same on another system.
+pub(super) fn paper(summary: &Summary) -> Option<Table> {
+    let columns = [
+        "round trip",
+        "OpenSSL us",
+        "tacit us",
+        "longer %",
+        "CPU more %",
+        "on z/OS longer %",
+        "aim %",
+    ];
+    let rows = PAPER.into_iter().filter_map(|(workload, before)| {
+        let openssl = summary.row(workload, "inproc-openssl")?;
+        let tacit = [SUBJECT, "tacit-run", "tacit-fixed"];
+        let tacit = tacit.into_iter().find_map(|form| summary.row(workload, form));
+        let took = |row: Option<&Row>| Some(1e6 / row?.figures?.rate);
+        let [before_us, after_us] = [took(Some(openssl)), took(tacit)];
+        let more = |ratio: f64| (ratio - 1.0) * 100.0;
+        let aim = (workload == "1m-chacha20").then_some(PAPER_GOAL);
+        Some(vec![
+            text(workload),
+            number(before_us),
+            number(after_us),
+            number(after_us.zip(before_us).map(|(after, before)| more(after / before))),
+            number(ratio(tacit, Some(openssl)).map(more)),
+            number(Some(before)),
+            number(aim),
+        ])
+    });
+    let title =
+        "Round trips with ChaCha20-Poly1305, one connection, beside OpenSSL in the programs";
+    filled(table(title, &columns, rows.collect()))
+}
+
+/// What an idle connection adds.
+pub(super) fn memory(idle: &[Idle], kernel_bytes: u64) -> Option<Table> {
+    let columns = ["", "client proxy KB", "server proxy KB", "both KB", "kernel KB", "goal KB"];
+    let kb = |bytes: f64| Cell::Number(bytes / 1024.0);
+    let rows = idle.iter().map(|idle| {
+        let [client, server] = idle.bytes;
+        let goal = idle.peer.starts_with("tacit").then_some(4.0);
+        let kernel = kb(kernel_bytes as f64);
+        vec![text(idle.peer), kb(client), kb(server), kb(client + server), kernel, number(goal)]
+    });
+    filled(table("Memory of an idle connection, both proxies", &columns, rows.collect()))
+}
+
+fn filled(table: Table) -> Option<Table> {
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<Cell>>) -> Table {
+    let columns = columns.iter().map(|column| (*column).to_owned()).collect();
+    Table { title: title.to_owned(), columns, rows }
+}
+
+fn text(text: &str) -> Cell {
+    Cell::Text(text.to_owned())
+}
+
+fn number(value: Option<f64>) -> Cell {
+    value.map_or_else(|| text("-"), Cell::Number)
+}
+
+/// A ratio, with two digits after the point.
+fn share(value: Option<f64>) -> Cell {
+    Cell::Text(value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::summary::tests::{sample, summary};
+    use super::*;
+    use crate::bench::load::WORKLOADS;
+
+    #[test]
+    fn a_goal_is_reached_by_the_median_and_only_where_it_is_measured() {
+        let goal = Goal { target: 0.8, stretch: 0.75 };
+        for (found, said) in [
+            (Some(0.75), "yes, and the stretch"),
+            (Some(0.8), "yes"),
+            (Some(0.81), "no"),
+            (None, "not measured"),
+        ] {
+            assert_eq!(reached(found, goal), said);
+        }
+        let measured = summary(&[sample("envoy", 50), sample("tacit-split", 40)]);
+        let text = headline(&measured, &[&WORKLOADS[0]]).text();
+        assert!(text.contains("envoy") && text.contains("0.80") && text.contains("yes"), "{text}");
+        let disturbed = summary(&[sample("envoy", 50), sample("tacit-split", 90)]);
+        let text = headline(&disturbed, &[&WORKLOADS[0]]).text();
+        assert!(text.contains("not measured") && text.contains("1.80"), "{text}");
+    }
+
+    #[test]
+    fn every_cell_says_how_many_samples_were_dropped() {
+        let found = summary(&[sample("envoy", 50), sample("envoy", 60), sample("envoy", 90)]);
+        let text = workload(&found, &WORKLOADS[0]).text();
+        assert!(text.contains("1 of 3"), "{text}");
+    }
+
+    #[test]
+    fn what_stands_beside_other_systems_names_workloads_that_exist() {
+        let known = |name: &str| WORKLOADS.iter().any(|workload| workload.name == name);
+        assert!(INSIDE.iter().all(|(name, _)| known(name)));
+        assert!(PAPER.iter().all(|(name, _)| known(name)));
+    }
+}
