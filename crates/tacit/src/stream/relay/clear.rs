@@ -87,6 +87,7 @@ impl Future for Pump<'_> {
 
 impl<'a> Pump<'a> {
     /// The box is emptied here, not in the future: there it would live as long as that.
+    #[expect(clippy::boxed_local, reason = "it is freed here")]
     fn new(scratch: &'a Scratch, path: Box<ClearPath>, connection: &'a Connection) -> Self {
         let ClearPath { accepted, dialled, initial } = *path;
         connection.count_sent(initial.len());
