@@ -16,6 +16,8 @@ use crate::run::protocol::{self, Enrolment, FromLauncher, Terms, ToLauncher};
 
 /// Names of directories that are tried for one run.
 const DIRECTORIES_TRIED_MAX: u32 = 100;
+/// The control socket in them.
+const CONTROL: &str = "agent.sock";
 
 /// The agent of this run. Closing the line tells it that the run is over.
 pub(super) struct Agent {
@@ -55,7 +57,7 @@ impl Agent {
         let (ours, theirs) = UnixStream::pair()?;
         let private = Private {
             policy: policy.to_owned(),
-            control: made.directory.join("agent.sock"),
+            control: made.directory.join(CONTROL),
             resolvers: args.resolvers.clone(),
         };
         let work = || {
@@ -130,14 +132,8 @@ impl Agent {
 /// A directory that only this user may enter. One of a launcher that was killed, with the same
 /// process number, may still be there, or one of somebody else's who guessed the name.
 fn make_directory() -> io::Result<PathBuf> {
-    let base = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let mut taken = io::Error::from(io::ErrorKind::AlreadyExists);
-    for attempt in 0..DIRECTORIES_TRIED_MAX {
-        let mut name = format!("tacit-run-{}", std::process::id());
-        if attempt > 0 {
-            name.push_str(&format!("-{attempt}"));
-        }
-        let directory = base.join(name);
+    for directory in directories(std::process::id()) {
         match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
             Ok(()) => return Ok(directory),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => taken = error,
@@ -148,6 +144,28 @@ fn make_directory() -> io::Result<PathBuf> {
         }
     }
     Err(taken)
+}
+
+/// The names of them that a launcher tries.
+fn directories(launcher: u32) -> impl Iterator<Item = PathBuf> {
+    let base = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    (0..DIRECTORIES_TRIED_MAX).map(move |attempt| {
+        let mut name = format!("tacit-run-{launcher}");
+        if attempt > 0 {
+            name.push_str(&format!("-{attempt}"));
+        }
+        base.join(name)
+    })
+}
+
+/// Where the private agent of the run answers its operator that a launcher has started. What one
+/// of the same number has left comes before, if it was killed.
+#[must_use]
+pub fn control_of(launcher: u32) -> Option<PathBuf> {
+    directories(launcher)
+        .take_while(|directory| directory.exists())
+        .last()
+        .map(|directory| directory.join(CONTROL))
 }
 
 impl Drop for PrivateAgent {

@@ -34,6 +34,7 @@ use tacit_sys::schedule;
 use crate::cli::complain;
 use crate::run::protocol::{Enrolment, Terms};
 use agent::Agent;
+pub use agent::control_of;
 use enter::Helper;
 use orphans::Orphans;
 

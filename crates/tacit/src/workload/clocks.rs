@@ -5,13 +5,31 @@
 //! nanoseconds, user and system time together; what ends meanwhile would be missing, so that is
 //! an error. Network work on loopback is done, and counted, in whoever sends or is interrupted:
 //! compare sums rather than sides.
+//!
+//! An agent that is named by its control socket counts in the same way, and its ledger is read
+//! with the clocks: before they start and after they have stopped, so that they do not count it.
 
 use std::str::FromStr;
 use std::time::Instant;
 
+use clap::Args;
 use tacit_sys::{cpu, process};
 
 use super::WorkloadError;
+use super::ledgers::{Agent, Spent};
+use crate::ledger::costs::Costs;
+
+/// Whose clocks and ledgers are read.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct ClocksArgs {
+    /// Also count the CPU time of this process, and of those it has started; may be repeated
+    #[arg(long, value_name = "PID|NAME=PID")]
+    pub(super) cpu_of: Vec<Named>,
+    /// Also count this agent's, by the components of its ledger: its control socket, or the process
+    /// of the `tacit run` whose private agent it is; may be repeated
+    #[arg(long, value_name = "NAME=SOCKET|NAME=PID")]
+    pub(super) ledger_of: Vec<Agent>,
+}
 
 /// A process by a name of the caller's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +57,7 @@ pub(super) const CLIENT: &str = "client";
 #[derive(Debug)]
 pub(super) struct Clocks {
     components: Vec<(String, Vec<u32>)>,
+    agents: Vec<Agent>,
 }
 
 /// What the clocks said at one instant.
@@ -47,6 +66,8 @@ pub(super) struct Reading {
     at: Instant,
     machine_ns: u64,
     components_ns: Vec<u64>,
+    /// By agent.
+    costs: Vec<Costs>,
 }
 
 /// What was used between two readings, in nanoseconds.
@@ -57,20 +78,30 @@ pub(super) struct Used {
     pub(super) machine_ns: u64,
     /// In the order of [`Clocks::names`].
     pub(super) components_ns: Vec<u64>,
+    /// By agent.
+    pub(super) ledgers: Vec<Spent>,
 }
 
 impl Clocks {
-    /// Finds the processes.
-    pub(super) fn of(named: &[Named]) -> Result<Self, WorkloadError> {
+    /// Finds the processes, and the agents among them. An agent whose process has a name already
+    /// counts once.
+    pub(super) fn of(args: &ClocksArgs) -> Result<Self, WorkloadError> {
+        let mut named = args.cpu_of.clone();
+        for agent in &args.ledger_of {
+            let pid = agent.pid()?;
+            if named.iter().all(|named| named.name != agent.name) {
+                named.push(Named { name: agent.name.clone(), pid });
+            }
+        }
         let mut components = vec![(CLIENT.to_owned(), vec![std::process::id()])];
-        for Named { name, pid } in named {
+        for Named { name, pid } in &named {
             let mut family = process::descendants(*pid).map_err(|error| gone(name, *pid, error))?;
             // What ended before anything is measured will not be missed.
             family.retain(|pid| cpu::process_ns(*pid).is_ok());
             family.push(*pid);
             components.push((name.clone(), family));
         }
-        let clocks = Self { components };
+        let clocks = Self { components, agents: args.ledger_of.clone() };
         clocks.read()?;
         Ok(clocks)
     }
@@ -78,7 +109,8 @@ impl Clocks {
     /// Clocks of components without a process.
     #[cfg(test)]
     pub(super) fn called(names: &[&str]) -> Self {
-        Self { components: names.iter().map(|name| ((*name).to_owned(), Vec::new())).collect() }
+        let components = names.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
+        Self { components, agents: Vec::new() }
     }
 
     /// What the components are called; the client first.
@@ -86,8 +118,33 @@ impl Clocks {
         self.components.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Reads them all.
+    /// Begins an interval: asks the agents, then reads the clocks.
     pub(super) fn read(&self) -> Result<Reading, WorkloadError> {
+        let costs = self.ask()?;
+        Ok(Reading { costs, ..self.read_clocks()? })
+    }
+
+    /// What was used since an earlier reading: reads the clocks, then asks the agents.
+    pub(super) fn since(&self, earlier: &Reading) -> Result<Used, WorkloadError> {
+        let now = self.read_clocks()?;
+        let costs = self.ask()?;
+        let pairs = now.components_ns.iter().zip(&earlier.components_ns);
+        let ledgers = self.agents.iter().zip(earlier.costs.iter().zip(&costs));
+        Ok(Used {
+            seconds: now.at.duration_since(earlier.at).as_secs_f64(),
+            machine_ns: now.machine_ns.saturating_sub(earlier.machine_ns),
+            components_ns: pairs.map(|(now, before)| now.saturating_sub(*before)).collect(),
+            ledgers: ledgers
+                .map(|(agent, (before, now))| Spent::between(&agent.name, before, now))
+                .collect(),
+        })
+    }
+
+    fn ask(&self) -> Result<Vec<Costs>, WorkloadError> {
+        self.agents.iter().map(Agent::costs).collect()
+    }
+
+    fn read_clocks(&self) -> Result<Reading, WorkloadError> {
         let of = |(name, family): &(String, Vec<u32>)| {
             let each = |pid: &u32| cpu::process_ns(*pid).map_err(|error| gone(name, *pid, error));
             family.iter().map(each).sum()
@@ -95,18 +152,7 @@ impl Clocks {
         let components_ns = self.components.iter().map(of).collect::<Result<_, _>>()?;
         // A machine that does not say how busy it is leaves only the warning out.
         let machine_ns = cpu::machine_ns().unwrap_or(0);
-        Ok(Reading { at: Instant::now(), machine_ns, components_ns })
-    }
-
-    /// What was used since an earlier reading.
-    pub(super) fn since(&self, earlier: &Reading) -> Result<Used, WorkloadError> {
-        let now = self.read()?;
-        let pairs = now.components_ns.iter().zip(&earlier.components_ns);
-        Ok(Used {
-            seconds: now.at.duration_since(earlier.at).as_secs_f64(),
-            machine_ns: now.machine_ns.saturating_sub(earlier.machine_ns),
-            components_ns: pairs.map(|(now, before)| now.saturating_sub(*before)).collect(),
-        })
+        Ok(Reading { at: Instant::now(), machine_ns, components_ns, costs: Vec::new() })
     }
 }
 
@@ -133,6 +179,13 @@ impl Used {
         self.components_ns.resize(other.components_ns.len(), 0);
         for (ns, more) in self.components_ns.iter_mut().zip(&other.components_ns) {
             *ns += more;
+        }
+        match self.ledgers.is_empty() {
+            true => self.ledgers.clone_from(&other.ledgers),
+            false => {
+                let pairs = self.ledgers.iter_mut().zip(&other.ledgers);
+                pairs.for_each(|(spent, more)| spent.add(more));
+            }
         }
     }
 
@@ -167,7 +220,8 @@ mod tests {
     fn work_of_this_process_is_the_clients_and_a_lost_process_is_an_error() {
         let mut idle = std::process::Command::new("sleep").arg("20").spawn().unwrap();
         let name = format!("idle={}", idle.id());
-        let clocks = Clocks::of(&[name.parse().unwrap()]).unwrap();
+        let args = ClocksArgs { cpu_of: vec![name.parse().unwrap()], ..ClocksArgs::default() };
+        let clocks = Clocks::of(&args).unwrap();
         assert_eq!(clocks.names(), [CLIENT, "idle"]);
         let before = clocks.read().unwrap();
         while cpu::own_process_ns() < before.components_ns[0] + 3_000_000 {
@@ -184,8 +238,12 @@ mod tests {
 
     #[test]
     fn a_busy_neighbour_is_noticed() {
-        let mut used =
-            Used { seconds: 1.0, machine_ns: 1_100_000_000, components_ns: vec![400_000_000; 2] };
+        let mut used = Used {
+            seconds: 1.0,
+            machine_ns: 1_100_000_000,
+            components_ns: vec![400_000_000; 2],
+            ..Used::default()
+        };
         assert_eq!([used.sum_ns(), used.named_ns()], [800_000_000, 400_000_000]);
         assert!(used.is_disturbed());
         used.machine_ns = 890_000_000;

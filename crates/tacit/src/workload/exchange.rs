@@ -137,7 +137,7 @@ impl Load {
 fn measure(mode: &'static str, client: &ClientArgs, load: &Load) -> Result<(), WorkloadError> {
     load.check()?;
     let addresses = resolve(&client.connect)?;
-    let clocks = Clocks::of(&client.output.cpu_of)?;
+    let clocks = Clocks::of(&client.output.clocks)?;
     let (seen, used, charts) = drive(&addresses, load, &clocks, client.output.progress)?;
     report(mode, load, (&seen, &used, &clocks), charts)?.write(&client.output)
 }
@@ -359,6 +359,7 @@ fn report(
 
 #[cfg(test)]
 mod tests {
+    use super::super::clocks::ClocksArgs;
     use super::super::server;
     use super::*;
 
@@ -370,7 +371,7 @@ mod tests {
     fn driven(load: &Load) -> Seen {
         let listener = server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
         server::spawn(&listener, 1).unwrap();
-        let clocks = Clocks::of(&[]).unwrap();
+        let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
         drive(&[listener.local_addr().unwrap()], load, &clocks, false).unwrap().0
     }
 
@@ -408,7 +409,8 @@ mod tests {
         });
         let mut load = load(16, 16, None);
         load.connections = 1;
-        let error = drive(&[address], &load, &Clocks::of(&[]).unwrap(), false).unwrap_err();
+        let error = drive(&[address], &load, &Clocks::of(&ClocksArgs::default()).unwrap(), false)
+            .unwrap_err();
         assert!(error.to_string().contains("does not belong"), "{error}");
         liar.join().unwrap();
     }

@@ -4,6 +4,7 @@
 //! client ── plain TCP ──> (nothing | an agent | `tacit run` | any other proxy) ──> server
 //!    │
 //!    ├ clocks.rs      CPU time of the client and of every process named with --cpu-of
+//!    ├ ledgers.rs     what agents named with --ledger-of spent theirs on
 //!    ├ watch.rs       progress, and what the kernel says of a connection while it runs
 //!    └ report/        figures, tables and charts: text, JSON, HTML
 //!
@@ -23,6 +24,7 @@
 
 mod clocks;
 mod exchange;
+mod ledgers;
 mod open;
 mod protocol;
 mod ramp;
@@ -48,6 +50,7 @@ use tacit_core::policy::{parse_duration, parse_size};
 
 use self::report::OutputArgs;
 use crate::cli::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail};
+use crate::control::client::ClientError;
 
 /// Connections held at a time, by either end.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -145,6 +148,10 @@ enum WorkloadError {
     ServerEnded,
     /// A process that was named with `--cpu-of`.
     Process(String, u32, io::Error),
+    /// An agent that was named with `--ledger-of`.
+    Ledger(String, ClientError),
+    /// A run that was named there, and is not.
+    NoRun(String),
     /// The kernel gave no more descriptors.
     Descriptors(io::Error),
     /// There are too few.
@@ -190,6 +197,12 @@ impl std::fmt::Display for WorkloadError {
             Self::Process(name, pid, error) => {
                 write!(f, "--cpu-of {name}={pid}: {error}: is it running?")
             }
+            Self::Ledger(agent, error) => write!(f, "--ledger-of {agent}: {error}"),
+            Self::NoRun(agent) => write!(
+                f,
+                "--ledger-of {agent}: no such process has launched a `tacit run --policy` here: \
+                 name its agent's control socket"
+            ),
             Self::Descriptors(error) => write!(f, "the limit of open files: {error}"),
             Self::TooFewDescriptors { wanted, limit } => write!(
                 f,

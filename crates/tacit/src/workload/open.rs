@@ -3,7 +3,7 @@
 //!
 //! A connection counts as open when a byte has gone to the server and come back: whatever stands
 //! between has then done its handshake. The ends speak no TLS: whether a handshake is full or
-//! resumed is decided by what stands between, and this only counts connections.
+//! resumed is decided by what stands between, and told by its ledger.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -28,10 +28,10 @@ use super::{
 #[command(after_help = "\
 Examples:
   tacit workload connect client --connect 127.0.0.1:7000
-  tacit workload connect client --connect 127.0.0.1:7000 --rate 200 --cpu-of agent=1234
+  tacit workload connect client --connect 127.0.0.1:7000 --rate 200 --ledger-of near=agent.sock
 
 Whether handshakes are full or resumed is decided by the policy of the agent between the ends
-(`resumption` of its rules); `tacit show connections --json` says it of each.")]
+(`resumption` of its rules); --ledger-of counts both.")]
 pub(super) struct ConnectArgs {
     #[command(flatten)]
     client: ClientArgs,
@@ -50,7 +50,7 @@ pub(super) struct ConnectArgs {
 pub(super) const CONNECTIONS: Unit = Unit { plural: "connections", of: 1.0 };
 
 pub(super) fn run(args: &ConnectArgs) -> Result<(), WorkloadError> {
-    let clocks = Clocks::of(&args.client.output.cpu_of)?;
+    let clocks = Clocks::of(&args.client.output.clocks)?;
     let addresses = resolve(&args.client.connect)?;
     super::allow_descriptors(args.at_once)?;
     let (latency, used, charts) = drive(&addresses, args, &clocks)?;
@@ -180,10 +180,12 @@ fn report(
     if rate.is_none() {
         report.note("closed loop: the next connection waits for one before it; see --rate");
     }
-    report.note(
-        "these ends speak no TLS: whether handshakes were full or resumed is decided by what \
-         stands between",
-    );
+    if used.ledgers.is_empty() {
+        report.note(
+            "these ends speak no TLS: whether handshakes were full or resumed is decided by what \
+             stands between; --ledger-of counts both",
+        );
+    }
     report.charts.extend(charts);
     report
 }

@@ -80,7 +80,7 @@ pub(super) fn run(args: &RampArgs) -> Result<(), WorkloadError> {
             args.step, args.connections
         )));
     }
-    let clocks = Clocks::of(&args.client.output.cpu_of)?;
+    let clocks = Clocks::of(&args.client.output.clocks)?;
     let addresses = resolve(&args.client.connect)?;
     super::allow_descriptors(args.connections)?;
     let (ramps, latency, charts) = drive(&addresses, args, &clocks)?;
@@ -240,6 +240,7 @@ fn steps(ramps: &[Ramp], names: &[String]) -> Table {
 mod tests {
     use clap::Parser;
 
+    use super::super::clocks::ClocksArgs;
     use super::super::open::tests::served;
     use super::*;
 
@@ -255,15 +256,15 @@ mod tests {
     }
 
     fn step(held: usize, us: u64) -> Step {
-        let used =
-            Used { seconds: 1.0, machine_ns: 0, components_ns: vec![1_000_000, us * 1000 * 100] };
+        let components_ns = vec![1_000_000, us * 1000 * 100];
+        let used = Used { seconds: 1.0, components_ns, ..Used::default() };
         Step { held, opened: 100, used }
     }
 
     #[test]
     fn steps_hold_what_was_opened_before_them() {
         let args = args(&["--connections", "50", "--step", "20", "--ramps", "2"]);
-        let clocks = Clocks::of(&[]).unwrap();
+        let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
         let (ramps, latency, _) = drive(&[served()], &args, &clocks).unwrap();
         assert_eq!(latency.count(), 100);
         for ramp in &ramps {

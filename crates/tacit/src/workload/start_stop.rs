@@ -53,7 +53,7 @@ const WAYS: [&str; 2] = ["outbound", "inbound"];
 const WARM_UP: usize = 100;
 
 pub(super) fn run(args: &StartStopArgs) -> Result<(), WorkloadError> {
-    let clocks = Clocks::of(&args.client.output.cpu_of)?;
+    let clocks = Clocks::of(&args.client.output.clocks)?;
     let ways = [Some(&args.client.connect), args.inbound.as_ref()];
     let ways: Vec<_> =
         ways.into_iter().flatten().map(|way| resolve(way)).collect::<Result<_, _>>()?;
@@ -150,6 +150,7 @@ fn report(
 mod tests {
     use clap::Parser;
 
+    use super::super::clocks::ClocksArgs;
     use super::super::open::tests::served;
     use super::*;
 
@@ -164,7 +165,7 @@ mod tests {
         let words = ["", "--connect", "a", "--inbound", "b", "--connections", "30"];
         let args = Words::try_parse_from(words).unwrap().args;
         let ways = [vec![served()], vec![served()]];
-        let clocks = Clocks::of(&[]).unwrap();
+        let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
         let (seen, charts) = drive(&ways, &args, &clocks).unwrap();
         let counts: Vec<_> = seen.latency.iter().map(Histogram::count).collect();
         assert_eq!(counts, [30, 30]);

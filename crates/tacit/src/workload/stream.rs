@@ -61,7 +61,7 @@ enum Amount {
 const WARM_UP: Amount = Amount::Bytes(1_000_000);
 
 pub(super) fn run(args: &StreamArgs) -> Result<(), WorkloadError> {
-    let clocks = Clocks::of(&args.client.output.cpu_of)?;
+    let clocks = Clocks::of(&args.client.output.clocks)?;
     let addresses = resolve(&args.client.connect)?;
     let (bytes, used, charts) = drive(&addresses, args, &clocks)?;
     report(args, bytes, &used, &clocks, charts)?.write(&args.client.output)
@@ -233,6 +233,7 @@ fn report(
 mod tests {
     use clap::Parser;
 
+    use super::super::clocks::ClocksArgs;
     use super::super::server;
     use super::*;
 
@@ -248,7 +249,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let words = ["", "--connect", "here", "--connections", "2"].iter().chain(words);
         let args = Line::try_parse_from(words).unwrap().args;
-        drive(&[address], &args, &Clocks::of(&[]).unwrap()).unwrap().0
+        drive(&[address], &args, &Clocks::of(&ClocksArgs::default()).unwrap()).unwrap().0
     }
 
     #[test]
@@ -279,7 +280,8 @@ mod tests {
         });
         let words = ["", "in", "--connect", "here", "--connections", "1"];
         let args = Line::try_parse_from(words).unwrap().args;
-        let error = drive(&[address], &args, &Clocks::of(&[]).unwrap()).unwrap_err();
+        let error =
+            drive(&[address], &args, &Clocks::of(&ClocksArgs::default()).unwrap()).unwrap_err();
         assert!(error.to_string().contains("length of a stream"), "{error}");
         liar.join().unwrap();
     }

@@ -1,16 +1,27 @@
 //! `tacit workload` as its users meet it: both ends as programs, bare and with agents between.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{Agent, Lab, TACIT, free_port, text_of};
+use crate::harness::{Agent, Lab, TACIT, free_port, signal_process, text_of, wait_for};
 
-/// A server end; ended with the test.
+/// A program that is ended with the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        signal_process(self.0.id(), "TERM");
+        let _ = self.0.wait();
+    }
+}
+
+/// A server end.
 struct Server {
-    child: Child,
+    child: Ended,
     address: String,
 }
 
@@ -22,14 +33,7 @@ impl Server {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let line: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(line["pid"], child.id());
-        Self { child, address: line["listening"].as_str().unwrap().to_owned() }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Self { child: Ended(child), address: line["listening"].as_str().unwrap().to_owned() }
     }
 }
 
@@ -111,7 +115,7 @@ fn assert_modes(lab: &Lab, more: &str, component: &str) {
 fn every_mode_measures_and_reports() {
     let lab = Lab::new();
     let server = Server::start(&lab);
-    let more = format!("--connect {} --cpu-of far={}", server.address, server.child.id());
+    let more = format!("--connect {} --cpu-of far={}", server.address, server.child.0.id());
     assert_modes(&lab, &more, "far");
 }
 
@@ -145,6 +149,95 @@ fn every_mode_works_through_mutual_tls_and_charges_the_agents_children() {
     // 30 and 30 by turns, after a warm-up of as many.
     assert_eq!(after["hits"].as_u64().unwrap() - before, 60, "{after}");
     assert_eq!(after["failures"], 0);
+}
+
+/// Rows of the table whose title begins so, by the word in their first column.
+fn rows(report: &Value, title: &str) -> BTreeMap<String, Value> {
+    let tables = report["tables"].as_array().unwrap();
+    let table = tables.iter().find(|table| table["title"].as_str().unwrap().starts_with(title));
+    let rows = table.unwrap_or_else(|| panic!("no {title}: {report}"))["rows"].as_array().unwrap();
+    let word = |row: &Value| {
+        ["component", "count"].iter().find_map(|key| row[key].as_str().map(str::to_owned))
+    };
+    rows.iter().map(|row| (word(row).unwrap(), row.clone())).collect()
+}
+
+const COSTS: &str = "Agents' ledgers: CPU by component, for each ";
+const COUNTS: &str = "Agents' ledgers: what they counted";
+
+#[test]
+fn an_agents_ledger_says_what_each_unit_was_spent_on() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let (agent, entry) = between(&lab, &server.address);
+    let more = format!("--connect {entry} --ledger-of agent={}", agent.control.display());
+    let report = report(&lab, &format!("interactive client --seconds 300ms {more}"));
+    let costs = rows(&report, COSTS);
+    let us = |row: &str| costs[row]["agent us/exchange"].as_f64().unwrap();
+    for component in ["seal", "open", "receive", "send", "control", "all"] {
+        assert!(us(component) > 0.0, "{component}: {costs:?}");
+    }
+    assert_eq!(us("handshake"), 0.0, "they were done before: {costs:?}");
+    let components =
+        ["accept", "handshake", "seal", "open", "receive", "send", "policy", "control"];
+    let sum: f64 = components.iter().map(|component| us(component)).sum();
+    assert!((sum + us("uncaptured") - us("all")).abs() <= us("all") * 0.01, "{costs:?}");
+    // Two rules carry each request and each reply.
+    let exchanges = report["figures"]["exchanges"].as_f64().unwrap();
+    let counts = rows(&report, COUNTS);
+    for row in ["messages in", "messages out"] {
+        assert_eq!(counts[row]["agent"].as_f64().unwrap(), 2.0 * exchanges, "{counts:?}");
+    }
+    // The agent's process counts without another word.
+    let cpu = rows(&report, "CPU by component, for each exchange");
+    assert!(cpu["agent"]["CPU us"].as_f64().unwrap() > 0.0, "{cpu:?}");
+}
+
+#[test]
+fn the_private_agent_of_a_run_is_found_by_its_launcher() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let rule = "version = 1\n[[rule]]\nname = \"out\"\ndirection = \"outbound\"\n\
+                remote = [\"192.0.2.1\"]\npermit = true\n";
+    lab.write("run.toml", rule);
+    std::fs::create_dir(lab.path("runtime")).unwrap();
+    let words = ["run", "--policy", "run.toml", "--", "sleep", "60"];
+    let mut run = lab.command(TACIT);
+    run.args(words).env("XDG_RUNTIME_DIR", lab.path("runtime"));
+    let run = Ended(run.spawn().unwrap());
+    let control = lab.path(&format!("runtime/tacit-run-{}/agent.sock", run.0.id()));
+    wait_for("the private agent", || control.exists());
+    let words = format!(
+        "workload connect client --connections 3 --connect {} --ledger-of run={} --json -",
+        server.address,
+        run.0.id()
+    );
+    let mut client = lab.command(TACIT);
+    client.args(words.split(' ')).env("XDG_RUNTIME_DIR", lab.path("runtime"));
+    let output = client.output().unwrap();
+    assert!(output.status.success(), "{}", text_of(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(rows(&report, COUNTS)["connections"]["run"], 0.0, "{report}");
+    assert!(rows(&report, COSTS)["control"]["run us/connection"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn full_and_resumed_handshakes_are_told_apart() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let (agent, entry) = between(&lab, &server.address);
+    let words = format!(
+        "connect client --connections 40 --at-once 1 --connect {entry} --ledger-of agent={}",
+        agent.control.display()
+    );
+    let counts = rows(&report(&lab, &words), COUNTS);
+    let count = |row: &str| counts[row]["agent"].as_f64().unwrap();
+    assert_eq!(count("connections"), 80.0, "each is one of both rules: {counts:?}");
+    assert_eq!(count("handshakes, resumed"), 80.0, "{counts:?}");
+    assert_eq!(count("handshakes, full"), 0.0, "{counts:?}");
+    let words = words.replace(&entry, &server.address);
+    let counts = rows(&report(&lab, &words), COUNTS);
+    assert!(counts.values().all(|row| row["agent"] == 0.0), "{counts:?}");
 }
 
 #[test]
@@ -239,6 +332,9 @@ fn what_cannot_be_measured_is_told_with_its_status() {
         ("interactive client --connect nonsense".to_owned(), 1, "a name or an address"),
         (format!("connect client --connect {stranger} --connections 3"), 1, "broke"),
         (format!("interactive client --connect {to} --cpu-of gone=4194303"), 1, "gone=4194303"),
+        (format!("connect client --connect {to} --ledger-of agent.sock"), 64, "near=agent.sock"),
+        (format!("connect client --connect {to} --ledger-of x=gone.sock"), 1, "no agent answers"),
+        (format!("connect client --connect {to} --ledger-of x=4194303"), 1, "tacit run"),
         (format!("connect client --connect {to} --connections 3 --json /nowhere/x"), 1, "/nowhere"),
         (format!("connect client --connect {to} --connections 3 --beside ca.pem"), 1, "ca.pem"),
         (format!("interactive server --listen {to}"), 1, "cannot listen"),

@@ -19,7 +19,8 @@ pub(super) use tacit_core::page::{Cell, Chart, Mark, Series, Table};
 use tacit_core::statistics::Histogram;
 
 use super::WorkloadError;
-use super::clocks::Used;
+use super::clocks::{ClocksArgs, Used};
+use super::ledgers;
 use crate::cli;
 
 /// The longest earlier report that is read.
@@ -28,9 +29,8 @@ const BESIDE_BYTES_MAX: u64 = 16 << 20;
 /// Where a report goes.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct OutputArgs {
-    /// Also count the CPU time of this process, and of those it has started; may be repeated
-    #[arg(long, value_name = "PID|NAME=PID")]
-    pub(super) cpu_of: Vec<super::clocks::Named>,
+    #[command(flatten)]
+    pub(super) clocks: ClocksArgs,
     /// What this measurement is called in its report
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
@@ -152,6 +152,7 @@ impl Report {
             columns: columns.map(str::to_owned).to_vec(),
             rows: rows.collect(),
         });
+        self.tables.extend(ledgers::tables(&used.ledgers, unit, units));
         if used.is_disturbed() {
             self.note(format!(
                 "{unit}: the machine was busy for {:.0} ms, the components for {:.0}: something \
@@ -297,8 +298,11 @@ pub(super) mod tests {
         let mut latency = Histogram::default();
         (1..=1000).for_each(|us| latency.record(us * 1000));
         report.latency("latency", "latency", &latency);
-        let used =
-            Used { seconds: 2.0, machine_ns: 0, components_ns: vec![1_000_000_000, 500_000_000] };
+        let used = Used {
+            seconds: 2.0,
+            components_ns: vec![1_000_000_000, 500_000_000],
+            ..Used::default()
+        };
         report.cpu(&["client".to_owned(), "<agent>".to_owned()], &used, "exchange", 1000.0);
         report.note("closed loop");
         report

@@ -109,7 +109,7 @@ pub(super) fn run(args: &SocketsArgs) -> Result<(), WorkloadError> {
         let text = "--send says how long the lock is held, and --lock none has none: leave it out";
         return Err(WorkloadError::Usage(text.to_owned()));
     }
-    let clocks = Clocks::of(&args.output.cpu_of)?;
+    let clocks = Clocks::of(&args.output.clocks)?;
     let bench = Bench::new(args)?;
     let (seen, used, charts) = bench.measure(&clocks)?;
     bench.report(&seen, &used, &clocks, charts).write(&args.output)
@@ -407,6 +407,7 @@ fn build(packet: &mut [u8], message: &[u8]) {
 mod tests {
     use clap::Parser;
 
+    use super::super::clocks::ClocksArgs;
     use super::*;
 
     #[derive(Parser)]
@@ -420,7 +421,7 @@ mod tests {
             ["", "--connections", "20", "--threads", "3", "--seconds", "100ms"].iter().chain(words);
         let args = Words::try_parse_from(words).unwrap().args;
         let bench = Bench::new(&args).unwrap();
-        let clocks = Clocks::of(&[]).unwrap();
+        let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
         let (seen, used, charts) = bench.measure(&clocks).unwrap();
         assert!(bench.table.is_empty(), "connections leave with their threads");
         let json = bench.report(&seen, &used, &clocks, charts).json();

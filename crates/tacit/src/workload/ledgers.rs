@@ -1,0 +1,273 @@
+//! Ledgers of agents: what their CPU time went to, by component, and what they counted.
+//!
+//! An agent is asked at its control socket, as `tacit show costs` does it. It is asked before the
+//! clocks of an interval start and after they have stopped; what the asking costs stands under
+//! `control` in its ledger, but not in the clocks.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use tacit_core::meter::Component;
+use tacit_sys::socket;
+
+use super::WorkloadError;
+use super::report::{Cell, Table};
+use crate::control::client::{self, ClientError};
+use crate::launch;
+use crate::ledger::costs::{Costs, Places};
+
+/// An agent by a name of the caller's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Agent {
+    pub(super) name: String,
+    place: Place,
+}
+
+/// Where it is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Control(PathBuf),
+    /// It is the private one of the run that this process has launched.
+    RunOf(u32),
+}
+
+impl FromStr for Agent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            "write a name and a control socket, or the process of a `tacit run`: near=agent.sock, \
+             near=1234"
+                .to_owned()
+        };
+        let (name, place) = text.split_once('=').ok_or_else(wrong)?;
+        if name.is_empty() || place.is_empty() {
+            return Err(wrong());
+        }
+        let place = match place.parse() {
+            Ok(launcher) => Place::RunOf(launcher),
+            Err(_) => Place::Control(place.into()),
+        };
+        Ok(Self { name: name.to_owned(), place })
+    }
+}
+
+impl std::fmt::Display for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.place {
+            Place::Control(path) => write!(f, "{}={}", self.name, path.display()),
+            Place::RunOf(launcher) => write!(f, "{}={launcher}", self.name),
+        }
+    }
+}
+
+impl Agent {
+    /// Its control socket.
+    pub(super) fn control(&self) -> Result<PathBuf, WorkloadError> {
+        match &self.place {
+            Place::Control(path) => Ok(path.clone()),
+            Place::RunOf(launcher) => {
+                let found = launch::control_of(*launcher);
+                found.ok_or_else(|| WorkloadError::NoRun(self.to_string()))
+            }
+        }
+    }
+
+    /// Its process, as the kernel knows who listens at the socket.
+    pub(super) fn pid(&self) -> Result<u32, WorkloadError> {
+        let control = self.control()?;
+        let credentials = UnixStream::connect(&control)
+            .and_then(|stream| socket::peer_credentials(stream.as_fd()))
+            .map_err(|error| self.failed(ClientError::NoAgent(control, error)))?;
+        Ok(credentials.pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// Its ledger since it started.
+    pub(super) fn costs(&self) -> Result<Costs, WorkloadError> {
+        client::costs(&self.control()?, None).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: ClientError) -> WorkloadError {
+        WorkloadError::Ledger(self.to_string(), error)
+    }
+}
+
+/// What an agent's ledger says of an interval, or of several.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Spent {
+    pub(super) agent: String,
+    components_us: [f64; Component::ALL.len()],
+    places_us: Places,
+    /// The kernel's clock of the process.
+    all_us: f64,
+    accounting_us: f64,
+    counts: [f64; COUNTS.len()],
+}
+
+/// What is counted, in the order of [`Spent`].
+const COUNTS: [&str; 7] = [
+    "connections",
+    "handshakes, full",
+    "handshakes, resumed",
+    "failures",
+    "messages in",
+    "messages out",
+    "MB in both directions",
+];
+
+impl Spent {
+    /// What came between two readings of an agent.
+    pub(super) fn between(agent: &str, earlier: &Costs, later: &Costs) -> Self {
+        let costs = later.since(earlier);
+        let mut spent = Self {
+            agent: agent.to_owned(),
+            all_us: costs.agent_cpu_us,
+            accounting_us: costs.accounting.cpu_us,
+            ..Self::default()
+        };
+        for rule in &costs.rules {
+            for (sum, component) in spent.components_us.iter_mut().zip(Component::ALL) {
+                *sum += rule.component_us(component);
+            }
+            spent.places_us = spent.places_us.zip(&rule.places_us(), |sum, us| sum + us);
+            let counts = [
+                rule.connections,
+                rule.handshakes.saturating_sub(rule.resumed),
+                rule.resumed,
+                rule.failures,
+                rule.messages_sent,
+                rule.messages_received,
+            ];
+            let bytes = rule.bytes_sent + rule.bytes_received;
+            let counts = counts.map(|count| count as f64).into_iter().chain([bytes as f64 / 1e6]);
+            spent.counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        spent
+    }
+
+    /// Adds another interval of the same agent.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.components_us.iter_mut().zip(other.components_us).for_each(|(sum, us)| *sum += us);
+        self.places_us = self.places_us.zip(&other.places_us, |sum, us| sum + us);
+        self.all_us += other.all_us;
+        self.accounting_us += other.accounting_us;
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, count)| *sum += count);
+    }
+
+    /// The rows of its column: each a microsecond's only place, then their sum, then parts of it.
+    fn rows(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let captured: f64 = self.components_us.iter().sum();
+        let components = Component::ALL.iter().map(|component| component.word());
+        components.zip(self.components_us).chain([
+            // A window that closed between two readings shows as less than nothing.
+            ("uncaptured", (self.all_us - captured).max(0.0)),
+            ("all", self.all_us),
+            ("of it on engines", self.places_us.engine),
+            ("of it an engine could do", self.places_us.eligible),
+            ("of it accounting", self.accounting_us),
+        ])
+    }
+}
+
+/// What the agents spent for each of `units`, and what they counted.
+pub(super) fn tables(spent: &[Spent], unit: &str, units: f64) -> Vec<Table> {
+    let Some(first) = spent.first() else { return Vec::new() };
+    let columns = |first: &str, tail: &str| {
+        let agents = spent.iter().map(|one| format!("{}{tail}", one.agent));
+        [first.to_owned()].into_iter().chain(agents).collect()
+    };
+    let row = |name: &str, values: &mut dyn Iterator<Item = f64>| {
+        [Cell::Text(name.to_owned())].into_iter().chain(values.map(Cell::Number)).collect()
+    };
+    let costs = first.rows().enumerate().map(|(at, (name, _))| {
+        let of = |one: &Spent| one.rows().nth(at).map_or(f64::NAN, |(_, us)| us / units);
+        row(name, &mut spent.iter().map(of))
+    });
+    let counts = COUNTS
+        .iter()
+        .enumerate()
+        .map(|(at, name)| row(name, &mut spent.iter().map(|one| one.counts[at])));
+    vec![
+        Table {
+            title: format!("Agents' ledgers: CPU by component, for each {unit}"),
+            columns: columns("component", &format!(" us/{unit}")),
+            rows: costs.collect(),
+        },
+        Table {
+            title: format!("Agents' ledgers: what they counted in all, {unit}s"),
+            columns: columns("count", ""),
+            rows: counts.collect(),
+        },
+    ]
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeMap;
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use super::*;
+
+    #[test]
+    fn agents_are_named_by_their_socket_or_their_run() {
+        let agent = |text: &str| text.parse::<Agent>().map(|agent| agent.place);
+        assert_eq!(agent("near=run/a=b.sock"), Ok(Place::Control("run/a=b.sock".into())));
+        assert_eq!(agent("near=1234"), Ok(Place::RunOf(1234)));
+        for wrong in ["", "near", "near=", "=agent.sock"] {
+            assert!(agent(wrong).is_err(), "{wrong}");
+        }
+        let nobody: Agent = "gone=4194303".parse().unwrap();
+        let error = nobody.costs().unwrap_err().to_string();
+        assert!(error.contains("gone=4194303") && error.contains("tacit run"), "{error}");
+    }
+
+    /// A ledger with one rule, all of whose figures are multiples of `times`.
+    fn costs(times: u32) -> Costs {
+        let mut costs = Costs::read(UNIX_EPOCH, |_| None, Vec::new());
+        costs.agent_cpu_us = 1000.0 * f64::from(times);
+        costs.accounting.stamps = 0;
+        costs.accounting.clock_reads = 0;
+        costs.rules.truncate(1);
+        let cell =
+            Places { general: f64::from(times), engine: 2.0 * f64::from(times), eligible: 0.0 };
+        let rule = &mut costs.rules[0];
+        rule.cpu_us = BTreeMap::from(Component::ALL.map(|component| (component, cell)));
+        let times = u64::from(times);
+        (rule.handshakes, rule.resumed, rule.connections) = (10 * times, 4 * times, 10 * times);
+        (rule.messages_sent, rule.messages_received) = (20 * times, 21 * times);
+        (rule.bytes_sent, rule.bytes_received) = (1_000_000 * times, 500_000 * times);
+        rule.failures = times;
+        assert!(SystemTime::now() > UNIX_EPOCH);
+        costs
+    }
+
+    pub(crate) fn spent() -> Spent {
+        Spent::between("near", &costs(1), &costs(3))
+    }
+
+    #[test]
+    fn an_interval_is_a_difference_and_intervals_add_up() {
+        let mut spent = spent();
+        assert_eq!(spent.components_us, [6.0; 8]);
+        assert_eq!(spent.counts, [20.0, 12.0, 8.0, 2.0, 40.0, 42.0, 3.0]);
+        let other = spent.clone();
+        spent.add(&other);
+        let [costs, counts] = &tables(&[spent], "start", 10.0)[..] else { panic!() };
+        assert_eq!(costs.columns, ["component", "near us/start"]);
+        let rows: Vec<_> = costs.rows.iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+        for (at, name, us) in [
+            (2, "seal", 1.2),
+            (8, "uncaptured", 400.0 - 8.0 * 1.2),
+            (9, "all", 400.0),
+            (10, "of it on engines", 8.0 * 0.8),
+        ] {
+            assert_eq!(rows[at].0, Cell::Text(name.to_owned()));
+            let Cell::Number(found) = rows[at].1 else { panic!("{rows:?}") };
+            assert!((found - us).abs() < 1e-9, "{name}: {found}");
+        }
+        assert_eq!(counts.rows[1], [Cell::Text("handshakes, full".into()), Cell::Number(24.0)]);
+        assert_eq!(tables(&[], "start", 10.0), []);
+    }
+}
