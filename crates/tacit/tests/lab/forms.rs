@@ -1,6 +1,6 @@
 //! Rules of the fixed form: every kind of address, every action, every selector.
 
-use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use crate::harness::{Lab, connect, echo, free_port, serve, wait_for};
 use crate::peers::{connect_from, dial, echo_at, exchange, is_reset, ping};
@@ -11,14 +11,10 @@ fn addresses(lab: &Lab, purpose: &str) -> [String; 4] {
     let unique = lab.directory.file_name().unwrap().display();
     [
         format!("127.0.0.1:{}", free_port()),
-        format!("[::1]:{}", free_port_v6()),
+        format!("[::1]:{}", free_port()),
         format!("unix:{}", path.display()),
         format!("unix:@tacit-{unique}-{purpose}"),
     ]
-}
-
-fn free_port_v6() -> u16 {
-    TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 fn rule(name: &str, listen: &str, connect: &str, action: &str) -> String {
