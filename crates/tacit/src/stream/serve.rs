@@ -274,9 +274,9 @@ mod tests {
     use crate::stream::secure::SealedPath;
 
     /// The task of a connection: all it needs while it waits, but for the boxes below.
-    const TASK_BYTES_MAX: usize = 1344;
+    const TASK_BYTES_MAX: usize = 1088;
     /// What displays know of a connection.
-    const RECORD_BYTES_MAX: usize = 336;
+    const RECORD_BYTES_MAX: usize = 272;
     /// Both legs and the session on their way into the relay.
     const SEALED_BYTES_MAX: usize = 384;
 
