@@ -274,6 +274,15 @@ pub fn write(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, buffer, SendFlags::NOSIGNAL)?)
 }
 
+/// Writes what the end follows at once: the bytes wait in the kernel, not longer than 0.2 s, for
+/// [`shutdown_write`] or the close, and leave in one segment with the end. As [`write`] otherwise.
+///
+/// # Errors
+/// `WouldBlock` if the socket is full; whatever else `send` answers.
+pub fn write_last(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(socket, buffer, SendFlags::NOSIGNAL | SendFlags::MORE)?)
+}
+
 /// Ends our direction; the peer reads an end of file after what is queued.
 ///
 /// # Errors
@@ -412,6 +421,21 @@ mod tests {
         let mut buffer = [0; 16];
         assert_eq!(read_blocking(server.as_fd(), &mut buffer).unwrap(), 5);
         assert_eq!(read_blocking(server.as_fd(), &mut buffer).unwrap(), 0);
+    }
+
+    #[test]
+    fn last_bytes_arrive_with_the_end_that_follows_them() {
+        for closes in [false, true] {
+            let (client, server) = pair();
+            assert_eq!(write_last(client.as_fd(), b"bye").unwrap(), 3);
+            match closes {
+                true => drop(client),
+                false => shutdown_write(client.as_fd()).unwrap(),
+            }
+            let mut buffer = [0; 16];
+            assert_eq!(read_blocking(server.as_fd(), &mut buffer).unwrap(), 3);
+            assert_eq!(read_blocking(server.as_fd(), &mut buffer).unwrap(), 0);
+        }
     }
 
     #[test]

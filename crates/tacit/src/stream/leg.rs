@@ -265,8 +265,26 @@ impl Outgoing {
     /// # Errors
     /// Whatever the write answers.
     pub fn poll_flush(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush_by(leg, cx, socket::write)
+    }
+
+    /// As [`Outgoing::poll_flush`] where the caller ends the stream at once when nothing waits: the
+    /// end leaves with the bytes.
+    ///
+    /// # Errors
+    /// Whatever the write answers.
+    pub fn poll_flush_last(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush_by(leg, cx, socket::write_last)
+    }
+
+    fn poll_flush_by(
+        &mut self,
+        leg: &Leg,
+        cx: &mut Context<'_>,
+        write: impl Fn(BorrowedFd<'_>, &[u8]) -> io::Result<usize>,
+    ) -> Poll<io::Result<()>> {
         while self.written < self.bytes.len() {
-            match socket::write(leg.fd(), &self.bytes[self.written..]) {
+            match write(leg.fd(), &self.bytes[self.written..]) {
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready!(leg.socket.poll_write_ready(cx))?.clear_ready();

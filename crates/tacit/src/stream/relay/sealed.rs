@@ -209,7 +209,13 @@ impl<'a> Pump<'a> {
             if !self.to_tls.is_empty() {
                 meter::switch(Component::Send);
             }
-            if let Err(error) = ready!(self.to_tls.poll_flush(&self.tls, cx)) {
+            // `close_notify` and the end that follows it are one segment.
+            let is_last = self.sealing == Direction::Ending && self.broken.is_none();
+            let flushed = match is_last {
+                true => self.to_tls.poll_flush_last(&self.tls, cx),
+                false => self.to_tls.poll_flush(&self.tls, cx),
+            };
+            if let Err(error) = ready!(flushed) {
                 self.stop_sealing();
                 return Poll::Ready(Err(Stop::Write { clear: false, error }));
             }
