@@ -11,9 +11,9 @@ const STREAM_BYTES: usize = 128 << 20;
 /// What an agent may grow by while a reader stands still: the bytes that wait, and slack.
 const STALLED_BYTES_MAX: usize = 24 << 20;
 /// What an idle TLS connection may cost its agent, all told.
-const IDLE_TLS_BYTES_MAX: usize = 9 << 10;
+const IDLE_TLS_BYTES_MAX: usize = 4 << 10;
 /// What an idle connection in clear may cost.
-const IDLE_CLEAR_BYTES_MAX: usize = 6 << 10;
+const IDLE_CLEAR_BYTES_MAX: usize = 4 << 10;
 const IDLE_CONNECTIONS: usize = 2000;
 /// What a connection has carried each way before it is idle: more than a record.
 const IDLE_EXCHANGE_BYTES: usize = 20_000;
