@@ -90,6 +90,17 @@ pub fn own_process_ns() -> u64 {
     nanoseconds(tv_sec, tv_nsec)
 }
 
+/// Returns the time that a thread of this process has been ready to run but had no CPU, in
+/// nanoseconds.
+///
+/// # Errors
+/// It has ended, or the kernel does not keep count (`CONFIG_SCHED_INFO`).
+pub fn thread_waited_ns_of(id: u32) -> io::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{id}/schedstat"))?;
+    let waited = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok());
+    waited.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// Returns the CPU time that children which have ended and been waited for have used, with theirs,
 /// in nanoseconds; the kernel counts it in microseconds.
 ///
@@ -207,6 +218,7 @@ mod tests {
         let ended = std::thread::spawn(thread_id).join().unwrap();
         assert!(thread_ns_of(ended).is_err());
         assert!(thread_ns_of(0).is_err());
+        assert!(thread_waited_ns_of(id).is_ok() && thread_waited_ns_of(ended).is_err());
     }
 
     #[test]

@@ -4,10 +4,11 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use tacit_sys::{inside, namespace, process};
+use tacit_sys::{inside, namespace, process, schedule};
 
 use super::Finding;
 use crate::dns::Resolvers;
+use crate::placement;
 use crate::run::capture::is_routable;
 
 /// The oldest kernel whose packet rules do.
@@ -23,6 +24,7 @@ pub(super) fn look() -> Vec<Finding> {
         resolvers(),
         name_services(),
         descriptors(),
+        cpus(),
         ktls(),
         device("vsock", "/dev/vsock", "links to virtual machines of this host"),
         device("TUN", "/dev/net/tun", "IPsec, which this version does not do"),
@@ -108,6 +110,19 @@ fn descriptors() -> Finding {
     let limit = process::raise_descriptor_limit().unwrap_or(0);
     let note = format!("{limit} open files at most: two to four a connection (RLIMIT_NOFILE)");
     Finding::wanted("open files", limit >= DESCRIPTORS_WANTED, note)
+}
+
+/// CPUs for engines and placement; whether threads may be bound to them is tried on this one.
+fn cpus() -> Finding {
+    let allowed = schedule::allowed_cpus().unwrap_or_default();
+    let bound = schedule::pin_thread(&allowed).is_ok();
+    let note = match (allowed.len(), bound) {
+        (_, false) => "threads cannot be bound to CPUs here: neither [engine] nor `placement`",
+        (0 | 1, true) => "one: none can be set aside for engines, nor programs and workers placed",
+        (_, true) => "may be set aside for engines, and programs and workers be placed",
+    };
+    let note = format!("{}: {note}", placement::list(&allowed));
+    Finding::wanted("CPUs", bound && allowed.len() > 1, note)
 }
 
 fn ktls() -> Finding {

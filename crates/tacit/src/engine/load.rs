@@ -113,6 +113,15 @@ impl Load {
         thread.and_then(|thread| cpu::thread_ns_of(thread).ok()).unwrap_or(0)
     }
 
+    /// That time, and the time that the thread was ready and had no CPU, where the kernel keeps
+    /// count.
+    #[must_use]
+    pub fn busy_ns(&self) -> u64 {
+        let thread = self.started.get().map(|started| started.thread);
+        let waited = thread.and_then(|thread| cpu::thread_waited_ns_of(thread).ok());
+        self.cpu_ns() + waited.unwrap_or(0)
+    }
+
     /// A row of `tacit show engines`; `before` is an earlier look at its clock.
     #[must_use]
     pub fn show(&self, before: (Instant, u64)) -> Value {

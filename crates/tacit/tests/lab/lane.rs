@@ -22,6 +22,11 @@ pub struct Lane {
 impl Lane {
     /// One agent, in clear.
     pub fn permit() -> Self {
+        Self::permit_with("")
+    }
+
+    /// The same with more tables in the policy.
+    pub fn permit_with(tables: &str) -> Self {
         let (lab, entry) = (Lab::new(), free_port());
         let (app, accepted) = app();
         let agent = lab.agent(&format!(
@@ -32,6 +37,7 @@ impl Lane {
             connect = "{app}"
             permit = true
             log = true
+            {tables}
             "#
         ));
         let entry = (Ipv4Addr::LOCALHOST, entry).into();
@@ -43,6 +49,12 @@ impl Lane {
         Self::tls_with("", |far| far)
     }
 
+    /// The same with engines that set connections up; none where the machine has no CPU for them.
+    pub fn engines() -> Option<Self> {
+        let tables = engine_table("")?;
+        Some(Self { name: "engines", ..Self::tls_on(&tables, "", |far| far) })
+    }
+
     /// The same; `between` gets the server agent's address and returns the one to dial.
     pub fn tls_through(between: impl FnOnce(SocketAddr) -> SocketAddr) -> Self {
         Self::tls_with("", between)
@@ -50,6 +62,10 @@ impl Lane {
 
     /// The same with more keys in the client's `tls` table.
     pub fn tls_with(more: &str, between: impl FnOnce(SocketAddr) -> SocketAddr) -> Self {
+        Self::tls_on("", more, between)
+    }
+
+    fn tls_on(tables: &str, more: &str, between: impl FnOnce(SocketAddr) -> SocketAddr) -> Self {
         let (lab, entry, far) = (Lab::new(), free_port(), free_port());
         let (app, accepted) = app();
         let server = lab.agent(&format!(
@@ -60,6 +76,7 @@ impl Lane {
             connect = "{app}"
             tls = {{ role = "server", identity = "localhost", client-cert = "none" }}
             log = true
+            {tables}
             "#
         ));
         let far = between((Ipv4Addr::LOCALHOST, far).into());
@@ -71,6 +88,7 @@ impl Lane {
             connect = "{far}"
             tls = {{ role = "client", trust = "ca", server-name = "localhost"{more} }}
             log = true
+            {tables}
             "#
         ));
         let entry = (Ipv4Addr::LOCALHOST, entry).into();
@@ -81,10 +99,10 @@ impl Lane {
         [Self::permit(), Self::tls()]
     }
 
-    /// Runs a test on each at the same time.
+    /// Runs a test on each, and on the one with engines, at the same time.
     pub fn each(test: impl Fn(&Self) + Sync) {
         std::thread::scope(|scope| {
-            for lane in Self::both() {
+            for lane in Self::both().into_iter().chain(Self::engines()) {
                 let test = &test;
                 scope.spawn(move || test(&lane));
             }
@@ -108,6 +126,16 @@ impl Lane {
         server.set_write_timeout(Some(PATIENCE)).unwrap();
         server
     }
+}
+
+/// `[engine]` on the last CPU there is, with more keys; none where it is the only one.
+pub fn engine_table(more: &str) -> Option<String> {
+    let cpus = tacit_sys::schedule::allowed_cpus().unwrap();
+    let [_, .., last] = cpus.as_slice() else {
+        println!("skipped: engines, which need a second CPU");
+        return None;
+    };
+    Some(format!("[engine]\ncpus = \"{last}\"\n{more}\n"))
 }
 
 /// A server that hands its connections to the test.

@@ -24,6 +24,7 @@ mod client_cert;
 mod costs;
 mod doctor;
 mod drain;
+mod engine;
 mod first_bytes;
 mod forms;
 mod job;

@@ -23,6 +23,7 @@ mod faults;
 mod inbound;
 mod languages;
 mod names;
+mod placement;
 mod programs;
 mod sockets;
 mod workload;

@@ -9,10 +9,11 @@
 //!
 //! Limits: [`COMMANDS_MAX`]; as many workers as [`Plan`] says.
 
+mod thread;
+
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc as blocking};
 use std::thread::JoinHandle;
@@ -20,30 +21,23 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use serde_json::{Value, json};
-use tacit_core::meter::Component;
-use tacit_core::policy::{self, Class, Policy};
-use tacit_sys::schedule;
-use tokio::runtime::LocalRuntime;
+use tacit_core::policy::{self, Policy};
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::AbortHandle;
 
-use crate::datagram::{Lane, Receiver};
-use crate::dns;
-use crate::engine::{Engine, HANDED_MAX, Handed, Load, Queue, Taker, Takers, Turn};
-use crate::ledger::{Account, meter, metered};
+use crate::datagram::Receiver;
+use crate::engine::{Engine, HANDED_MAX, Load, Queue, Taker, Takers};
+use crate::ledger::meter;
 use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::placement::{self, Choice, Plan, Share};
 use crate::stream::connection::Table;
 use crate::stream::gate::Gates;
-use crate::stream::intercept::{self, Arrival, Listener, Source};
-use crate::stream::leg::Parked;
-use crate::stream::relay::Scratch;
-use crate::stream::{self, Place, Worker};
+use crate::stream::intercept::Listener;
+use thread::{Command, Post};
 
 /// Commands that may wait for one worker.
 const COMMANDS_MAX: usize = 1024;
-/// A worker that used more of a CPU than this, from one look to the next, was busy.
+/// A worker that ran, or was ready to, for more of the time than this was busy.
 const BUSY_SHARE: f64 = 0.8;
 /// How often that is looked at while there are more connections than workers.
 pub const GROWTH_INTERVAL: Duration = Duration::from_millis(100);
@@ -67,19 +61,6 @@ pub struct Shared {
     pub congestion_control: Option<String>,
     /// Where events go.
     pub log: Log,
-}
-
-/// What `control` tells a worker.
-#[derive(Debug)]
-enum Command {
-    Listen(u64, Arc<Listener>),
-    Receive(u64, Arc<Receiver>),
-    /// Answered when nothing will be accepted or received any more.
-    Unlisten(u64, oneshot::Sender<()>),
-    /// Answered when what has arrived is sent on; flows are over soon after.
-    Finish(u64, oneshot::Sender<()>),
-    /// Answered when everything spent so far stands in the ledger.
-    Publish(oneshot::Sender<()>),
 }
 
 /// How long a worker may take to publish what it has spent; it is then read as it is.
@@ -129,7 +110,7 @@ struct Handle {
     commands: mpsc::Sender<Command>,
     thread: Option<JoinHandle<()>>,
     load: Arc<Load>,
-    /// Its clock when the growth was looked at last.
+    /// How long it had been busy when the growth was looked at last.
     grown_ns: Cell<u64>,
     /// Its clock at the last looks for displays, the newest last.
     recent: Cell<[(Instant, u64); 2]>,
@@ -148,44 +129,6 @@ impl Handle {
     fn recent(&self) -> (Instant, u64) {
         let [older, newest] = self.recent.get();
         if newest.0.elapsed() >= RECENT_MIN { newest } else { older }
-    }
-}
-
-/// What a thread is before it works.
-struct Post {
-    load: Arc<Load>,
-    /// A class of its own, and a nice value.
-    class: Option<(Class, i32)>,
-    engine: Option<Engine>,
-    handed: Option<mpsc::Receiver<Handed>>,
-}
-
-impl Post {
-    /// Whether the thread has anything to become that it may not be able to.
-    fn is_special(&self) -> bool {
-        self.class.is_some() || self.load.cpu().is_some()
-    }
-
-    /// The calling thread takes it.
-    fn take(&self) -> io::Result<()> {
-        if let Some(cpu) = self.load.cpu() {
-            schedule::pin_thread(&[cpu])?;
-        }
-        if let Some((class, nice)) = self.class {
-            let class = match class {
-                Class::Normal => schedule::Class::Normal,
-                Class::Batch => schedule::Class::Batch,
-            };
-            schedule::set_own_class(class, nice).map_err(|error| {
-                let text = format!(
-                    "[engine] cannot have nice = {nice}: {error}; choose a higher one, or give the \
-                     agent CAP_SYS_NICE or a higher RLIMIT_NICE (LimitNICE=)"
-                );
-                io::Error::new(error.kind(), text)
-            })?;
-        }
-        self.load.begin();
-        Ok(())
     }
 }
 
@@ -286,7 +229,7 @@ impl Workers {
         let wall = since.map(|since| now.duration_since(since));
         let wall = wall.filter(|wall| (GROWTH_INTERVAL / 2..GROWTH_INTERVAL_MAX).contains(wall));
         let all_busy = self.workers.borrow().iter().fold(true, |busy, worker| {
-            let ns = worker.load.cpu_ns();
+            let ns = worker.load.busy_ns();
             let used = Duration::from_nanos(ns.saturating_sub(worker.grown_ns.replace(ns)));
             busy && wall.is_some_and(|wall| used.as_secs_f64() > wall.as_secs_f64() * BUSY_SHARE)
         });
@@ -462,7 +405,7 @@ fn start_thread(post: Post, shared: &Shared, choice: Option<Choice>) -> io::Resu
     let (tell, told) = blocking::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(load.name().to_owned())
-        .spawn(move || run(shared, post, received, &tell))?;
+        .spawn(move || thread::run(shared, post, received, &tell))?;
     if is_special {
         told.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
     }
@@ -476,159 +419,4 @@ fn start_thread(post: Post, shared: &Shared, choice: Option<Choice>) -> io::Resu
         runs: Arc::default(),
         _choice: choice,
     })
-}
-
-/// A thread from its beginning to its end.
-fn run(
-    shared: Shared,
-    post: Post,
-    commands: mpsc::Receiver<Command>,
-    tell: &blocking::SyncSender<io::Result<()>>,
-) {
-    let taken = post.take();
-    let is_taken = taken.is_ok();
-    // Who started a thread that is nothing special does not listen.
-    let _ = tell.try_send(taken);
-    if !is_taken {
-        return;
-    }
-    meter::start(post.engine.is_some());
-    let log = shared.log.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .on_thread_park(meter::waits)
-        .on_thread_unpark(meter::wakes)
-        .build_local(tokio::runtime::LocalOptions::default());
-    match runtime {
-        Ok(runtime) => work(&runtime, shared, post, commands),
-        Err(error) => log.error(Event::new("worker-failed").field("error", &error)),
-    }
-}
-
-fn work(runtime: &LocalRuntime, shared: Shared, post: Post, mut commands: mpsc::Receiver<Command>) {
-    let Post { load, engine, handed, .. } = post;
-    let worker = Rc::new(Worker {
-        live: shared.live,
-        table: shared.table,
-        gates: shared.gates,
-        scratch: Scratch::default(),
-        congestion_control: shared.congestion_control,
-        log: shared.log,
-        load,
-        engine,
-    });
-    runtime.block_on(async {
-        if let Some(handed) = handed {
-            let taking = take_over(Rc::clone(&worker), handed);
-            tokio::task::spawn_local(metered(Component::Accept, taking));
-        }
-        let mut tasks: HashMap<u64, AbortHandle> = HashMap::new();
-        let mut lanes: HashMap<u64, Rc<Lane>> = HashMap::new();
-        while let Some(command) = commands.recv().await {
-            match command {
-                Command::Listen(id, listener) => {
-                    let places = Arc::clone(&shared.places);
-                    let task = accept(Rc::clone(&worker), listener, places);
-                    let task = metered(Component::Accept, task);
-                    tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
-                }
-                Command::Receive(id, receiver) => {
-                    let places = Arc::clone(&shared.places);
-                    match Lane::new(Rc::clone(&worker), places, receiver) {
-                        Ok(lane) => {
-                            let task = Rc::clone(&lane).receive_all();
-                            let task = metered(Component::Receive, task);
-                            tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
-                            lanes.insert(id, lane);
-                        }
-                        Err(error) => {
-                            worker.log.error(Event::new("datagrams-failed").field("error", &error));
-                        }
-                    }
-                }
-                Command::Unlisten(id, done) => {
-                    // It is not running: it would be on this thread.
-                    tasks.remove(&id).as_ref().map(AbortHandle::abort);
-                    lanes.remove(&id).inspect(|lane| lane.close());
-                    // Who asked may be gone.
-                    let _ = done.send(());
-                }
-                Command::Publish(done) => {
-                    meter::publish();
-                    let _ = done.send(());
-                }
-                Command::Finish(id, done) => {
-                    tasks.remove(&id).as_ref().map(AbortHandle::abort);
-                    if let Some(lane) = lanes.remove(&id) {
-                        lane.drain();
-                        tokio::task::spawn_local(metered(Component::Control, lane.finish()));
-                    }
-                    let _ = done.send(());
-                }
-            }
-        }
-    });
-}
-
-async fn accept(worker: Rc<Worker>, listener: Arc<Listener>, places: Arc<Semaphore>) {
-    let log = worker.log.clone();
-    let address = listener.address.clone();
-    let source = listener.source.clone();
-    let is_question = |arrival: &Arrival<Parked>| {
-        matches!(source, Source::Captured(..)) && arrival.flow.remote.port() == Some(dns::PORT)
-    };
-    let arrived = |mut arrival: Arrival<Parked>| {
-        // It was spent here, whoever finds the rule.
-        meter::charge(Account::agent(), Component::Accept, std::mem::take(&mut arrival.spent));
-        Handed::Arrived(Box::new(arrival), source.clone())
-    };
-    let accepted = match &worker.engine {
-        None => {
-            let serve = async |arrival, ()| begin(&worker, &source, arrival, None);
-            intercept::accept_all(listener, places, log.clone(), async || (), serve).await
-        }
-        Some(engine) => {
-            let serve = async |arrival: Arrival<Parked>, turn| match turn {
-                Turn::Own(place) if !is_question(&arrival) => {
-                    begin(&worker, &source, arrival, Some(place));
-                }
-                // What is no connection of a rule's is none of an engine's.
-                Turn::Own(_) => engine.hand_over(arrived(arrival)).await,
-                Turn::Spill => engine.spill(arrived(arrival)).await,
-            };
-            intercept::accept_all(listener, places, log.clone(), || engine.turn(), serve).await
-        }
-    };
-    if let Err(error) = accepted {
-        log.error(Event::new("listener-failed").field("listen", &address).field("error", &error));
-    }
-}
-
-/// Goes on with what engines hand over, for as long as there are any.
-async fn take_over(worker: Rc<Worker>, mut handed: mpsc::Receiver<Handed>) {
-    while let Some(handed) = handed.recv().await {
-        worker.load.count_handed();
-        match handed {
-            Handed::Arrived(arrival, source) => begin(&worker, &source, *arrival, None),
-            Handed::Begun(begun) => stream::go_on(&worker, begun),
-        }
-    }
-}
-
-/// Serves what has arrived: a connection, or a question to a run's resolver.
-fn begin(worker: &Rc<Worker>, source: &Source, arrival: Arrival<Parked>, place: Place) {
-    match (arrival.watch(), source) {
-        (Ok(arrival), Source::Captured(_, names))
-            if arrival.flow.remote.port() == Some(dns::PORT) =>
-        {
-            let names = Arc::clone(names);
-            let answer = async move { dns::stream::serve(&names, arrival).await };
-            tokio::task::spawn_local(metered(Component::Control, answer));
-        }
-        (Ok(arrival), _) => stream::start(worker, arrival, place),
-        (Err(error), _) => {
-            worker.log.warn(Event::new("accept-failed").field("error", &error));
-        }
-    }
 }

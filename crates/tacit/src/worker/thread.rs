@@ -1,0 +1,229 @@
+//! What runs on the thread of a data worker or an engine.
+
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc as blocking};
+
+use tacit_core::meter::Component;
+use tacit_core::policy::Class;
+use tacit_sys::schedule;
+use tokio::runtime::LocalRuntime;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::AbortHandle;
+
+use super::Shared;
+use crate::datagram::{Lane, Receiver};
+use crate::dns;
+use crate::engine::{Engine, Handed, Load, Turn};
+use crate::ledger::{Account, meter, metered};
+use crate::log::Event;
+use crate::stream::intercept::{self, Arrival, Listener, Source};
+use crate::stream::leg::Parked;
+use crate::stream::relay::Scratch;
+use crate::stream::{self, Place, Worker};
+
+/// What `control` tells a worker.
+#[derive(Debug)]
+pub(super) enum Command {
+    Listen(u64, Arc<Listener>),
+    Receive(u64, Arc<Receiver>),
+    /// Answered when nothing will be accepted or received any more.
+    Unlisten(u64, oneshot::Sender<()>),
+    /// Answered when what has arrived is sent on; flows are over soon after.
+    Finish(u64, oneshot::Sender<()>),
+    /// Answered when everything spent so far stands in the ledger.
+    Publish(oneshot::Sender<()>),
+}
+/// What a thread is before it works.
+pub(super) struct Post {
+    pub(super) load: Arc<Load>,
+    /// A class of its own, and a nice value.
+    pub(super) class: Option<(Class, i32)>,
+    pub(super) engine: Option<Engine>,
+    pub(super) handed: Option<mpsc::Receiver<Handed>>,
+}
+
+impl Post {
+    /// Whether the thread has anything to become that it may not be able to.
+    pub(super) fn is_special(&self) -> bool {
+        self.class.is_some() || self.load.cpu().is_some()
+    }
+
+    /// The calling thread takes it.
+    fn take(&self) -> io::Result<()> {
+        if let Some(cpu) = self.load.cpu() {
+            schedule::pin_thread(&[cpu])?;
+        }
+        if let Some((class, nice)) = self.class {
+            let class = match class {
+                Class::Normal => schedule::Class::Normal,
+                Class::Batch => schedule::Class::Batch,
+            };
+            schedule::set_own_class(class, nice).map_err(|error| {
+                let text = format!(
+                    "[engine] cannot have nice = {nice}: {error}; choose a higher one, or give the \
+                     agent CAP_SYS_NICE or a higher RLIMIT_NICE (LimitNICE=)"
+                );
+                io::Error::new(error.kind(), text)
+            })?;
+        }
+        self.load.begin();
+        Ok(())
+    }
+}
+
+/// A thread from its beginning to its end.
+pub(super) fn run(
+    shared: Shared,
+    post: Post,
+    commands: mpsc::Receiver<Command>,
+    tell: &blocking::SyncSender<io::Result<()>>,
+) {
+    let taken = post.take();
+    let is_taken = taken.is_ok();
+    // Who started a thread that is nothing special does not listen.
+    let _ = tell.try_send(taken);
+    if !is_taken {
+        return;
+    }
+    meter::start(post.engine.is_some());
+    let log = shared.log.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .on_thread_park(meter::waits)
+        .on_thread_unpark(meter::wakes)
+        .build_local(tokio::runtime::LocalOptions::default());
+    match runtime {
+        Ok(runtime) => work(&runtime, shared, post, commands),
+        Err(error) => log.error(Event::new("worker-failed").field("error", &error)),
+    }
+}
+
+fn work(runtime: &LocalRuntime, shared: Shared, post: Post, mut commands: mpsc::Receiver<Command>) {
+    let Post { load, engine, handed, .. } = post;
+    let worker = Rc::new(Worker {
+        live: shared.live,
+        table: shared.table,
+        gates: shared.gates,
+        scratch: Scratch::default(),
+        congestion_control: shared.congestion_control,
+        log: shared.log,
+        load,
+        engine,
+    });
+    runtime.block_on(async {
+        if let Some(handed) = handed {
+            let taking = take_over(Rc::clone(&worker), handed);
+            tokio::task::spawn_local(metered(Component::Accept, taking));
+        }
+        let mut tasks: HashMap<u64, AbortHandle> = HashMap::new();
+        let mut lanes: HashMap<u64, Rc<Lane>> = HashMap::new();
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Listen(id, listener) => {
+                    let places = Arc::clone(&shared.places);
+                    let task = accept(Rc::clone(&worker), listener, places);
+                    let task = metered(Component::Accept, task);
+                    tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
+                }
+                Command::Receive(id, receiver) => {
+                    let places = Arc::clone(&shared.places);
+                    match Lane::new(Rc::clone(&worker), places, receiver) {
+                        Ok(lane) => {
+                            let task = Rc::clone(&lane).receive_all();
+                            let task = metered(Component::Receive, task);
+                            tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
+                            lanes.insert(id, lane);
+                        }
+                        Err(error) => {
+                            worker.log.error(Event::new("datagrams-failed").field("error", &error));
+                        }
+                    }
+                }
+                Command::Unlisten(id, done) => {
+                    // It is not running: it would be on this thread.
+                    tasks.remove(&id).as_ref().map(AbortHandle::abort);
+                    lanes.remove(&id).inspect(|lane| lane.close());
+                    // Who asked may be gone.
+                    let _ = done.send(());
+                }
+                Command::Publish(done) => {
+                    meter::publish();
+                    let _ = done.send(());
+                }
+                Command::Finish(id, done) => {
+                    tasks.remove(&id).as_ref().map(AbortHandle::abort);
+                    if let Some(lane) = lanes.remove(&id) {
+                        lane.drain();
+                        tokio::task::spawn_local(metered(Component::Control, lane.finish()));
+                    }
+                    let _ = done.send(());
+                }
+            }
+        }
+    });
+}
+
+async fn accept(worker: Rc<Worker>, listener: Arc<Listener>, places: Arc<Semaphore>) {
+    let log = worker.log.clone();
+    let address = listener.address.clone();
+    let source = listener.source.clone();
+    let is_question = |arrival: &Arrival<Parked>| {
+        matches!(source, Source::Captured(..)) && arrival.flow.remote.port() == Some(dns::PORT)
+    };
+    let arrived = |mut arrival: Arrival<Parked>| {
+        // It was spent here, whoever finds the rule.
+        meter::charge(Account::agent(), Component::Accept, std::mem::take(&mut arrival.spent));
+        Handed::Arrived(Box::new(arrival), source.clone())
+    };
+    let accepted = match &worker.engine {
+        None => {
+            let serve = async |arrival, ()| begin(&worker, &source, arrival, None);
+            intercept::accept_all(listener, places, log.clone(), async || (), serve).await
+        }
+        Some(engine) => {
+            let serve = async |arrival: Arrival<Parked>, turn| match turn {
+                Turn::Own(place) if !is_question(&arrival) => {
+                    begin(&worker, &source, arrival, Some(place));
+                }
+                // What is no connection of a rule's is none of an engine's.
+                Turn::Own(_) => engine.hand_over(arrived(arrival)).await,
+                Turn::Spill => engine.spill(arrived(arrival)).await,
+            };
+            intercept::accept_all(listener, places, log.clone(), || engine.turn(), serve).await
+        }
+    };
+    if let Err(error) = accepted {
+        log.error(Event::new("listener-failed").field("listen", &address).field("error", &error));
+    }
+}
+
+/// Goes on with what engines hand over, for as long as there are any.
+async fn take_over(worker: Rc<Worker>, mut handed: mpsc::Receiver<Handed>) {
+    while let Some(handed) = handed.recv().await {
+        worker.load.count_handed();
+        match handed {
+            Handed::Arrived(arrival, source) => begin(&worker, &source, *arrival, None),
+            Handed::Begun(begun) => stream::go_on(&worker, begun),
+        }
+    }
+}
+
+/// Serves what has arrived: a connection, or a question to a run's resolver.
+fn begin(worker: &Rc<Worker>, source: &Source, arrival: Arrival<Parked>, place: Place) {
+    match (arrival.watch(), source) {
+        (Ok(arrival), Source::Captured(_, names))
+            if arrival.flow.remote.port() == Some(dns::PORT) =>
+        {
+            let names = Arc::clone(names);
+            let answer = async move { dns::stream::serve(&names, arrival).await };
+            tokio::task::spawn_local(metered(Component::Control, answer));
+        }
+        (Ok(arrival), _) => stream::start(worker, arrival, place),
+        (Err(error), _) => {
+            worker.log.warn(Event::new("accept-failed").field("error", &error));
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! CPUs set aside: who sets connections up, what becomes of them then, and what is left to others.
+//!
+//! That bytes, ends, resets and urgent data pass through engines as without them is tested with
+//! all else of that kind, in `transparency`, `relay` and `kill`.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Agent, Lab, connect, echo, free_port, text_of, wait_for, wait_for_or};
+use crate::lane::{Lane, engine_table};
+use crate::peers::{TlsClient, is_reset, ping};
+use crate::programs::pattern;
+
+/// An agent with engines that talks TLS to itself: clear at the first port, TLS at the second.
+fn agent(lab: &Lab, engine: &str, relay: &str) -> (Agent, u16, u16) {
+    let (clear, tls) = (free_port(), free_port());
+    let agent = lab.agent(&format!(
+        r#"
+        {engine}
+        [[rule]]
+        name = "in"
+        listen = "127.0.0.1:{tls}"
+        connect = "{}"
+        tls = {{ role = "server", identity = "localhost", client-cert = "none", relay = "{relay}" }}
+        [[rule]]
+        name = "out"
+        listen = "127.0.0.1:{clear}"
+        connect = "localhost:{tls}"
+        tls = {{ role = "client", trust = "ca", relay = "{relay}" }}
+        "#,
+        echo()
+    ));
+    (agent, clear, tls)
+}
+
+/// What `show engines` says of a thread.
+fn thread(agent: &Agent, name: &str) -> Value {
+    let shown = agent.show("engines");
+    let found = shown["threads"].as_array().unwrap().iter().find(|one| one["thread"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {shown}")).clone()
+}
+
+fn counts<const N: usize>(thread: &Value, keys: [&str; N]) -> [u64; N] {
+    keys.map(|key| thread[key].as_u64().unwrap_or_else(|| panic!("{key}: {thread}")))
+}
+
+/// The CPUs that each thread of the agent may run on, by the thread's name.
+fn affinities(agent: &Agent) -> BTreeMap<String, String> {
+    let pid = *agent.serving_pids().last().unwrap();
+    let mut all = BTreeMap::new();
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let path = task.unwrap().path();
+        let Ok(status) = std::fs::read_to_string(path.join("status")) else { continue };
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap().trim().to_owned()
+        };
+        all.insert(field("Name:"), field("Cpus_allowed_list:"));
+    }
+    all
+}
+
+#[test]
+fn engines_set_all_up_on_their_cpu_and_hand_each_over_once() {
+    let Some(engine) = engine_table("spill = false") else { return };
+    let lab = Lab::new();
+    let (agent, clear, _) = agent(&lab, &engine, "worker");
+    let mut open: Vec<_> = (0..20).map(|_| connect(("127.0.0.1", clear))).collect();
+    assert!(open.iter_mut().all(ping));
+    let (engine, worker) = (thread(&agent, "engine-0"), thread(&agent, "data-0"));
+    let keys = ["handshakes", "handed", "spilled", "relays", "in-flight"];
+    assert_eq!(counts(&engine, keys), [40, 40, 0, 0, 0], "{engine}");
+    let keys = ["handshakes", "handed", "connections", "relays"];
+    assert_eq!(counts(&worker, keys), [0, 40, 40, 40], "{worker}");
+    assert!(engine["cpu-us"].as_f64().unwrap() > 40.0 * 50.0, "a handshake's CPU time: {engine}");
+
+    let cpu = engine["cpu"].to_string();
+    let affinities = affinities(&agent);
+    assert_eq!(affinities["engine-0"], cpu);
+    for (name, cpus) in affinities.iter().filter(|(name, _)| *name != "engine-0") {
+        let mut numbers = cpus.split([',', '-']);
+        assert!(numbers.all(|number| number != cpu), "{name} may run on {cpus}");
+    }
+    assert!(affinities.contains_key("data-0") && affinities.contains_key("engine-0"));
+
+    drop(open);
+    wait_for("the connections' end", || {
+        counts(&thread(&agent, "data-0"), ["connections", "relays"]) == [0, 0]
+    });
+    let table = agent.ok(&["show", "engines"]);
+    assert!(table.contains("what engines have no place for waits; 1 of at most"), "{table}");
+    assert!(table.lines().any(|line| line.starts_with("engine-0  ")), "{table}");
+}
+
+#[test]
+fn a_relay_stays_on_the_engine_where_the_rule_says_so() {
+    let Some(engine) = engine_table("spill = false") else { return };
+    let lab = Lab::new();
+    let (agent, clear, _) = agent(&lab, &engine, "engine");
+    let mut stream = connect(("127.0.0.1", clear));
+    assert!(ping(&mut stream));
+    let engine = thread(&agent, "engine-0");
+    let keys = ["handshakes", "handed", "relays", "in-flight", "connections"];
+    assert_eq!(counts(&engine, keys), [2, 0, 2, 0, 2], "{engine}");
+    let worker = thread(&agent, "data-0");
+    assert_eq!(counts(&worker, ["connections", "handed"]), [0, 0], "{worker}");
+    let bytes = pattern(4 << 20);
+    assert!(crate::harness::exchange(stream, &bytes) == bytes);
+}
+
+#[test]
+fn a_saturated_engine_spills_to_workers_and_counts_it() {
+    let Some(engine) = engine_table("queue = 1") else { return };
+    let lab = Lab::new();
+    let (agent, _, tls) = agent(&lab, &engine, "worker");
+    // Whoever says nothing keeps the engine's only place until its time is over.
+    let mut silent = connect(("127.0.0.1", tls));
+    wait_for("the silent client", || thread(&agent, "engine-0")["state"] == "saturated");
+    let client = TlsClient::open(&lab, tls, &json!({ "ca": "ca.pem" }));
+    assert_eq!(client.result["reply"], "ping", "{}", client.result);
+    let (engine, worker) = (thread(&agent, "engine-0"), thread(&agent, "data-0"));
+    assert_eq!(counts(&engine, ["spilled", "handshakes", "in-flight"]), [1, 0, 1], "{engine}");
+    assert_eq!(counts(&worker, ["handshakes", "connections"]), [1, 1], "{worker}");
+    let _ = silent.shutdown(Shutdown::Both);
+    let _ = silent.read(&mut [0; 16]);
+    wait_for("the engine's place", || thread(&agent, "engine-0")["state"] == "idle");
+    drop(TlsClient::open(&lab, tls, &json!({ "ca": "ca.pem" })));
+    assert_eq!(counts(&thread(&agent, "engine-0"), ["spilled", "handshakes"]), [1, 1]);
+}
+
+#[test]
+fn without_spill_what_has_no_place_waits_in_the_kernel() {
+    let Some(engine) = engine_table("queue = 1\nspill = false") else { return };
+    let lab = Lab::new();
+    let (agent, _, tls) = agent(&lab, &engine, "worker");
+    let silent = connect(("127.0.0.1", tls));
+    wait_for("the silent client", || thread(&agent, "engine-0")["state"] == "saturated");
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| TlsClient::open(&lab, tls, &json!({ "ca": "ca.pem" })));
+        wait_for("the client in the queue of the kernel", || queued(tls) == 1);
+        let shown = agent.show("connections");
+        assert_eq!(shown.as_array().unwrap().len(), 1, "nobody has accepted it: {shown}");
+        drop(silent);
+        assert_eq!(client.join().unwrap().result["reply"], "ping");
+    });
+    let worker = thread(&agent, "data-0");
+    assert_eq!(counts(&worker, ["handshakes", "handed"]), [0, 1], "{worker}");
+    assert_eq!(thread(&agent, "engine-0")["spilled"], 0);
+}
+
+/// Connections that wait to be accepted at a port of 127.0.0.1.
+fn queued(port: u16) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let listening = format!("0100007F:{port:04X} 00000000:0000 0A ");
+    let line = table.lines().find_map(|line| line.split_once(&listening)).unwrap().1;
+    u64::from_str_radix(line.split([':', ' ']).nth(1).unwrap(), 16).unwrap()
+}
+
+/// Both ends say all they have at once, and end.
+fn talk_at_once(lane: &Lane, connections: usize, bytes: &[u8]) {
+    std::thread::scope(|scope| {
+        for _ in 0..connections {
+            let mut client = lane.dial();
+            scope.spawn(move || {
+                client.write_all(bytes).unwrap();
+                client.shutdown(Shutdown::Write).unwrap();
+                let mut back = Vec::new();
+                client.read_to_end(&mut back).unwrap();
+                assert!(back == bytes, "{} of {} bytes", back.len(), bytes.len());
+            });
+        }
+        for _ in 0..connections {
+            let mut server = lane.accept();
+            scope.spawn(move || {
+                let mut writer = server.try_clone().unwrap();
+                let sent = bytes.to_vec();
+                let writing = std::thread::spawn(move || {
+                    writer.write_all(&sent).unwrap();
+                    writer.shutdown(Shutdown::Write).unwrap();
+                });
+                let mut got = Vec::new();
+                server.read_to_end(&mut got).unwrap();
+                writing.join().unwrap();
+                assert!(got == bytes, "{} of {} bytes", got.len(), bytes.len());
+            });
+        }
+    });
+}
+
+#[test]
+fn what_is_said_and_ended_before_the_hand_over_arrives_whole() {
+    let Some(engine) = engine_table("") else { return };
+    for lane in [Lane::engines().unwrap(), Lane::permit_with(&engine)] {
+        // Short ones are over before they are handed over; long ones are in the middle of it.
+        talk_at_once(&lane, 30, b"hello");
+        talk_at_once(&lane, 4, &pattern(3_000_000));
+        for agent in &lane.agents {
+            wait_for("all connections' end", || agent.show("connections") == json!([]));
+            let engine = thread(agent, "engine-0");
+            assert_eq!(counts(&engine, ["handed", "spilled"]), [34, 0], "{}: {engine}", lane.name);
+        }
+    }
+}
+
+#[test]
+fn an_operators_close_finds_the_connection_on_whichever_thread_it_is() {
+    let Some(engine) = engine_table("") else { return };
+    let lab = Lab::new();
+    let (agent, clear, _) = agent(&lab, &engine, "worker");
+    for round in 0..25 {
+        let mut stream = connect(("127.0.0.1", clear));
+        let near = stream.local_addr().unwrap().to_string();
+        let id = || {
+            let shown = agent.show("connections");
+            let found = shown.as_array().unwrap().iter().find(|one| one["remote"] == near);
+            found.map(|one| one["id"].to_string())
+        };
+        let mut found = None;
+        wait_for("the connection", || {
+            found = id();
+            found.is_some()
+        });
+        // From before its handshake to well after the hand-over.
+        std::thread::sleep(std::time::Duration::from_micros(300 * round));
+        agent.ok(&["close", &found.unwrap()]);
+        assert!(is_reset(&mut stream), "round {round}");
+    }
+    let none = || agent.show("connections") == json!([]);
+    wait_for_or("all connections' end", none, || agent.log());
+    let threads = agent.show("engines");
+    for thread in threads["threads"].as_array().unwrap() {
+        assert_eq!(counts(thread, ["connections", "relays"]), [0, 0], "{thread}");
+    }
+    assert_eq!(agent.log().matches("closed by an operator").count(), 25);
+}
+
+#[test]
+fn a_restart_and_a_drain_serve_to_the_end_what_engines_handed_over() {
+    let Some(engine) = engine_table("") else { return };
+    let lab = Lab::new();
+    let (mut agent, clear, _) = agent(&lab, &engine, "worker");
+    let mut first = connect(("127.0.0.1", clear));
+    assert!(ping(&mut first));
+    let before = agent.serving_pids();
+    agent.ok(&["restart"]);
+    wait_for("a successor", || agent.log().matches(" serving ").count() == 2);
+    // The agent in place needs its second connection to come through itself as well.
+    let mut second = connect(("127.0.0.1", clear));
+    assert!(ping(&mut second) && ping(&mut first));
+    assert_eq!(counts(&thread(&agent, "engine-0"), ["handed"]), [2]);
+    drop(first);
+    wait_for("the first agent's end", || !agent.serving_pids().contains(&before[0]));
+    agent.ok(&["drain"]);
+    wait_for("refusal", || TcpStream::connect(("127.0.0.1", clear)).is_err());
+    assert!(ping(&mut second));
+    drop(second);
+    assert!(agent.child.wait().unwrap().success());
+}
+
+#[test]
+fn engines_have_a_class_of_their_own() {
+    let Some(engine) = engine_table("class = \"batch\"\nnice = 5") else { return };
+    let lab = Lab::new();
+    let (agent, ..) = agent(&lab, &engine, "worker");
+    let (engine, worker) = (thread(&agent, "engine-0"), thread(&agent, "data-0"));
+    assert_eq!((&engine["class"], &engine["nice"]), (&json!("batch"), &json!(5)));
+    assert_eq!(worker["class"], "normal");
+    assert_ne!(worker["nice"], 5);
+    let pid = *agent.serving_pids().last().unwrap();
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut batch = 0;
+    for task in tasks {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        // Fields 19 and 41 of proc_pid_stat(5), the first after the name being the third.
+        let (nice, policy) = (fields[16], fields[38]);
+        if policy == "3" {
+            batch += 1;
+            assert_eq!((nice, stat.contains("(engine-0)")), ("5", true), "{stat}");
+        }
+    }
+    assert_eq!(batch, 1);
+}
+
+#[test]
+fn cpus_that_cannot_be_set_aside_are_refused_by_name() {
+    let lab = Lab::new();
+    let cpus = tacit_sys::schedule::allowed_cpus().unwrap();
+    let all: Vec<_> = cpus.iter().map(usize::to_string).collect();
+    let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@tacit-lab-r\"\ndeny = true\n";
+    for (engine, wanted) in [
+        ("1023".to_owned(), "`cpus` names CPU 1023, which is not there"),
+        (all.join(","), "takes every CPU there is"),
+    ] {
+        let text = format!("version = 1\n[engine]\ncpus = \"{engine}\"\n{rule}");
+        lab.write("bad.toml", text);
+        let output = lab.run(crate::harness::TACIT, &["check", "bad.toml"]);
+        assert_eq!(output.status.code(), Some(78), "{}", text_of(&output));
+        let said = text_of(&output);
+        assert!(said.contains("bad.toml:2:1: ") && said.contains(wanted), "{said}");
+        assert!(said.contains("fix: "), "{said}");
+    }
+}
+
+#[test]
+fn a_reload_says_that_engines_change_with_a_restart() {
+    let Some(engine) = engine_table("") else { return };
+    let lab = Lab::new();
+    let rule = format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{}\"\nconnect = \"{}\"\npermit = true\n",
+        free_port(),
+        echo()
+    );
+    let agent = lab.agent(&format!("{rule}{engine}"));
+    assert!(!agent.ok(&["reload"]).contains("restart"));
+    // Where it stands does not matter.
+    agent.write_policy(&format!("{engine}{rule}"));
+    assert!(!agent.ok(&["reload"]).contains("restart"));
+    agent.write_policy(&format!("{engine}queue = 5\n{rule}"));
+    let said = agent.ok(&["reload"]);
+    assert!(said.contains("[engine] changed: takes effect with `tacit restart`"), "{said}");
+    assert_eq!(thread(&agent, "engine-0")["queue"], 1024);
+    agent.ok(&["restart"]);
+    wait_for("a successor", || agent.log().matches(" serving ").count() == 2);
+    wait_for("its engine", || thread(&agent, "engine-0")["queue"] == 5);
+}
+
+#[test]
+fn workers_are_added_while_all_are_busy_and_as_many_as_there_may_be() {
+    let lab = Lab::new();
+    let (port, app) = (free_port(), echo());
+    let agent = lab.agent(&format!(
+        "[agent]\nworkers = 2\n[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\n\
+         connect = \"{app}\"\npermit = true\n"
+    ));
+    let workers = || agent.show("engines")["workers"].as_u64().unwrap();
+    assert_eq!(workers(), 1);
+    let mut idle: Vec<_> = (0..3).map(|_| connect(("127.0.0.1", port))).collect();
+    assert!(idle.iter_mut().all(ping));
+    assert_eq!(workers(), 1, "connections alone are no load");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let mut stream = connect(("127.0.0.1", port));
+                let mut reader = stream.try_clone().unwrap();
+                scope.spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+                let chunk = [1; 64 * 1024];
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    stream.write_all(&chunk).unwrap();
+                }
+                let _ = stream.shutdown(Shutdown::Both);
+            });
+        }
+        let end = std::time::Instant::now() + 3 * crate::harness::PATIENCE;
+        while workers() == 1 && std::time::Instant::now() < end {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(workers(), 2, "{}", agent.show("engines"));
+    assert!(idle.iter_mut().all(ping), "connections stay where they are");
+    let mut later: Vec<_> = (0..20).map(|_| connect(("127.0.0.1", port))).collect();
+    assert!(later.iter_mut().all(ping));
+}
