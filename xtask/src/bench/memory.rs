@@ -43,20 +43,23 @@ pub(crate) struct Idle {
     pub(crate) bytes: [f64; 2],
 }
 
-/// Measures all who have proxies.
+/// Measures all who have proxies. Who cannot hold so many is left out, and the reason told.
 pub(crate) fn measure(
     running: &[Running],
     setting: &Setting<'_>,
     progress: &Progress,
-) -> Result<Vec<Idle>, String> {
+    absent: &mut Vec<String>,
+) -> Vec<Idle> {
     let has_proxies = |peer: &&Running| peer.proxies.is_some() || peer.client_is_run();
     let mut all = Vec::new();
     for peer in running.iter().filter(|peer| peer.terms == Terms::Usual).filter(has_proxies) {
         progress.say(&format!("memory {}", peer.peer.name));
-        let idle = one(peer, setting);
-        all.push(idle.map_err(|error| format!("{}, idle: {error}", peer.peer.name))?);
+        match one(peer, setting) {
+            Ok(idle) => all.push(idle),
+            Err(error) => absent.push(format!("{}, memory: {error}", peer.peer.name)),
+        }
     }
-    Ok(all)
+    all
 }
 
 fn one(peer: &Running, setting: &Setting<'_>) -> Result<Idle, String> {

@@ -177,9 +177,9 @@ fn peers_in_turn(
         place,
         room: room.as_ref(),
     };
-    let (running, absent) = start_all(options, &setting, &progress);
+    let (running, mut absent) = start_all(options, &setting, &progress);
     let samples = measure_all(options, &running, &server, &setting, &mut progress)?;
-    let idle = memory::measure(&running, &setting, &progress)?;
+    let idle = memory::measure(&running, &setting, &progress, &mut absent);
     drop(progress);
     let seen = Seen { running: &running, absent: &absent, samples: &samples, idle: &idle };
     Ok(report.add_peers(options, &seen))

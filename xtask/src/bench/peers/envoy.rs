@@ -23,6 +23,9 @@ pub(super) const PROXY: Proxy = Proxy {
 /// How much Envoy may hold for a connection, each way; its default.
 const BUFFER_BYTES_MAX: u32 = 1024 * 1024;
 
+/// More than are ever held; its default is 1024.
+const CONNECTIONS_MAX: u32 = 16_384;
+
 fn config(plan: &Plan<'_>) -> String {
     let (bind, dial) = match plan.side {
         Side::Client => (None, Some(tls(plan))),
@@ -47,6 +50,7 @@ fn config(plan: &Plan<'_>) -> String {
             "name": "bench",
             "type": "STATIC",
             "per_connection_buffer_limit_bytes": BUFFER_BYTES_MAX,
+            "circuit_breakers": { "thresholds": [{ "max_connections": CONNECTIONS_MAX }] },
             "load_assignment": {
                 "cluster_name": "bench",
                 "endpoints": [{ "lb_endpoints": [endpoint] }],
