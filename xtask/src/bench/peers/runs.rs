@@ -114,9 +114,11 @@ mod tests {
     fn tacit_takes_both_policies_on_all_terms() {
         let listen = "127.0.0.1:7002".parse().unwrap();
         for terms in Terms::ALL {
-            for text in policies("cubic", None, terms, listen, [7002, 7003]) {
-                let parsed = tacit_core::policy::parse(&text);
-                assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
+            for placement in [None, Some("split"), Some("one-cpu")] {
+                for text in policies("cubic", placement, terms, listen, [7002, 7003]) {
+                    let parsed = tacit_core::policy::parse(&text);
+                    assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
+                }
             }
         }
     }
