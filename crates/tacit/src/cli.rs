@@ -18,7 +18,7 @@ use crate::control::render::costs::By;
 use crate::control::{self, Display, Request, client, render};
 use crate::ledger::costs::Costs;
 use crate::log::Format;
-use crate::{ca, doctor, explain, launch, project, workload};
+use crate::{ca, doctor, explain, launch, project, top, workload};
 
 /// It worked.
 pub const EXIT_OK: u8 = 0;
@@ -62,6 +62,8 @@ enum Verb {
     Doctor(doctor::DoctorArgs),
     /// Show what a running agent does
     Show(ShowArgs),
+    /// Show what a running agent does and costs, live
+    Top(top::TopArgs),
     /// Install the policy file as it is now, or change nothing
     Reload(ControlArgs),
     /// Accept no more connections; end when the last one has ended
@@ -230,6 +232,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Explain(args) => explain::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Show(args) => show(&args),
+        Verb::Top(args) => top::run(&args),
         Verb::Reload(args) => tell(&args, &Request::Reload, reloaded),
         Verb::Drain(args) => {
             let timeout_ms = args.timeout.map(|timeout| timeout.as_millis().try_into());

@@ -34,4 +34,5 @@ pub mod doctor;
 pub mod explain;
 pub mod launch;
 pub mod project;
+pub mod top;
 pub mod workload;

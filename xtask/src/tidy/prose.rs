@@ -114,8 +114,12 @@ fn proof_exists(sources: &[Source], proof: &str) -> bool {
 }
 
 const MANUAL: &str = "docs/tacit.1";
-const COMMAND_LINES: [&str; 3] =
-    ["crates/tacit/src/cli", "crates/tacit/src/project/", "crates/tacit/src/workload/"];
+const COMMAND_LINES: [&str; 4] = [
+    "crates/tacit/src/cli",
+    "crates/tacit/src/project/",
+    "crates/tacit/src/top/",
+    "crates/tacit/src/workload/",
+];
 const POLICY_MANUAL: &str = "docs/tacit.toml.5";
 const POLICY_WORDS: &str = "crates/tacit-core/src/policy/parse/words.rs";
 

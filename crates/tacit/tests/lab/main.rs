@@ -46,6 +46,7 @@ mod server_cert;
 mod show;
 mod smoke;
 mod tls;
+mod top;
 mod transparency;
 mod truncation;
 mod unix;

@@ -1,0 +1,238 @@
+//! `tacit top`: what a running agent does and costs, drawn anew every second.
+//!
+//! ```text
+//!   control socket ──> sample.rs ──> view.rs ──> draw.rs ──> terminal
+//!   costs, connections  an interval   order,      a frame
+//!                                     choice  <── keys
+//! ```
+//!
+//! The agent is asked as any display asks it: data workers publish what they have, and nothing
+//! waits for this. With many connections they are asked for less often ([`sample`]). The terminal
+//! is given back as it was, however this ends; only a kill leaves it (then: `reset`).
+//!
+//! Limits: [`INTERVAL_MIN`] to [`INTERVAL_MAX`] between frames; keys are answered within
+//! [`KEYS_TIME`]. Not here: history; that is what metrics are for.
+
+mod draw;
+mod sample;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tacit_core::policy::parse_duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::sample::Sampler;
+use self::view::View;
+use crate::cli::{EXIT_FAILURE, EXIT_OK, fail, print};
+use crate::control;
+use crate::control::client::ClientError;
+
+/// Frames are at least so far apart: the ledger is read whole for each.
+const INTERVAL_MIN: Duration = Duration::from_millis(200);
+/// And at most.
+const INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// How long a key, or a signal to end, waits at most.
+const KEYS_TIME: Duration = Duration::from_millis(100);
+/// A frame without a terminal: what every terminal shows.
+const ONCE_SIZE: (u16, u16) = (80, 24);
+
+/// Show what a running agent does and costs, live
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit top
+  tacit top --once --interval 5s
+
+Keys: q quit, s sort, up and down choose a rule, left and right turn the pages of its
+connections, ? help.")]
+pub struct TopArgs {
+    /// How long each frame is about
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    /// Print one frame as text and end
+    #[arg(long)]
+    once: bool,
+    /// The control socket of the agent
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+/// Why there is nothing to see.
+#[derive(Debug)]
+enum TopError {
+    /// The agent.
+    Agent(ClientError),
+    /// There is no terminal to draw on.
+    NoTerminal,
+    /// The terminal fails.
+    Terminal(io::Error),
+}
+
+impl std::fmt::Display for TopError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Agent(error) => write!(f, "{error}"),
+            Self::NoTerminal => f.write_str(
+                "there is no terminal to draw on\n    \
+                 fix: `tacit top --once` prints one frame, `tacit show costs` tables",
+            ),
+            Self::Terminal(error) => write!(f, "the terminal: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for TopError {}
+
+/// Runs the verb.
+#[must_use]
+pub fn run(args: &TopArgs) -> ExitCode {
+    let control = args.control.clone().unwrap_or_else(control::default_path);
+    let sampler = Sampler::new(control);
+    let shown = match args.once {
+        true => once(sampler, args.interval).map(Some),
+        false => live(sampler, args.interval).map(|()| None),
+    };
+    match shown {
+        Ok(Some(text)) => print(text, EXIT_OK),
+        Ok(None) => EXIT_OK.into(),
+        Err(error) => fail(error, EXIT_FAILURE),
+    }
+}
+
+/// One frame as text.
+fn once(mut sampler: Sampler, interval: Duration) -> Result<String, TopError> {
+    sampler.sample().map_err(TopError::Agent)?;
+    thread::sleep(interval);
+    let sample = sampler.sample().map_err(TopError::Agent)?;
+    let mut view = View::default();
+    view.take(sample);
+    let (width, height) = ONCE_SIZE;
+    let Ok(mut terminal) = Terminal::new(TestBackend::new(width, height));
+    let Ok(_) = terminal.draw(|frame| draw::frame(frame, &mut view));
+    let buffer = terminal.backend().buffer();
+    let cells: Vec<&str> = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
+    let lines = cells.chunks(usize::from(width)).map(|line| line.concat());
+    let text: String = lines.map(|line| format!("{}\n", line.trim_end())).collect();
+    Ok(format!("{}\n", text.trim_end()))
+}
+
+/// Frames until somebody says enough.
+fn live(mut sampler: Sampler, interval: Duration) -> Result<(), TopError> {
+    if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+        return Err(TopError::NoTerminal);
+    }
+    // Without an agent the terminal stays as it is.
+    let first = sampler.sample().map_err(TopError::Agent)?;
+    let ended = Arc::new(AtomicBool::new(false));
+    watch_signals(&ended).map_err(TopError::Terminal)?;
+    let mut view = View::default();
+    view.take(first);
+    let restore = Restore;
+    let mut terminal = ratatui::try_init().map_err(TopError::Terminal)?;
+    let done = frames(&mut terminal, &mut sampler, &mut view, interval, &ended);
+    drop(restore);
+    done.map_err(TopError::Terminal)
+}
+
+/// Gives the terminal back, at the end and after an error alike; the library sees to panics.
+struct Restore;
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing.
+        let _ = ratatui::try_restore();
+    }
+}
+
+fn frames(
+    terminal: &mut DefaultTerminal,
+    sampler: &mut Sampler,
+    view: &mut View,
+    interval: Duration,
+    ended: &AtomicBool,
+) -> io::Result<()> {
+    let mut due = Instant::now() + interval;
+    loop {
+        terminal.draw(|frame| draw::frame(frame, view))?;
+        let wait = due.saturating_duration_since(Instant::now()).min(KEYS_TIME);
+        if event::poll(wait)?
+            && let Event::Key(key) = event::read()?
+            && !pressed(key, view)
+        {
+            return Ok(());
+        }
+        if ended.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if Instant::now() >= due {
+            due = Instant::now() + interval;
+            match sampler.sample() {
+                Ok(sample) => view.take(sample),
+                // It may be replaced just now: what was seen last stays, with the reason.
+                Err(error) => view.lose(&error),
+            }
+        }
+    }
+}
+
+/// Does what a key asks for; tells whether to go on.
+fn pressed(key: KeyEvent, view: &mut View) -> bool {
+    if key.kind == KeyEventKind::Release {
+        return true;
+    }
+    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+    match key.code {
+        KeyCode::Char('c' | 'd') if is_control => return false,
+        KeyCode::Char('q') => return false,
+        KeyCode::Char('s') => view.sort_by_next(),
+        KeyCode::Char('?' | 'h') => view.toggle_help(),
+        KeyCode::Esc => view.leave_help(),
+        KeyCode::Up | KeyCode::Char('k') => view.choose(-1),
+        KeyCode::Down | KeyCode::Char('j') => view.choose(1),
+        KeyCode::Left | KeyCode::PageUp => view.turn_page(-1),
+        KeyCode::Right | KeyCode::PageDown => view.turn_page(1),
+        _ => {}
+    }
+    true
+}
+
+/// Notes signals that ask for an end, so that the terminal is given back first.
+fn watch_signals(ended: &Arc<AtomicBool>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let inside = runtime.enter();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    drop(inside);
+    let ended = Arc::clone(ended);
+    let wait = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+        ended.store(true, Ordering::Relaxed);
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(wait))?;
+    Ok(())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let duration = parse_duration(text).ok_or("write a duration such as 1s or 500ms")?;
+    if duration < INTERVAL_MIN || duration > INTERVAL_MAX {
+        return Err(format!("from {INTERVAL_MIN:?} to {INTERVAL_MAX:?}"));
+    }
+    Ok(duration)
+}

@@ -1,0 +1,276 @@
+//! What of a sample is shown, and in which order: the state that keys change.
+
+use super::sample::{Connection, Sample};
+use crate::control::client::ClientError;
+use crate::control::render::costs::name;
+use crate::ledger::costs::{Costs, Kind, RuleCosts};
+
+/// What rules are sorted by, the greatest first; by name the first first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Order {
+    #[default]
+    Cpu,
+    Connections,
+    Bytes,
+    PerConnection,
+    PerMessage,
+    PerMb,
+    Name,
+}
+
+impl Order {
+    const ALL: [Self; 7] = [
+        Self::Cpu,
+        Self::Connections,
+        Self::Bytes,
+        Self::PerConnection,
+        Self::PerMessage,
+        Self::PerMb,
+        Self::Name,
+    ];
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU",
+            Self::Connections => "connections",
+            Self::Bytes => "MB",
+            Self::PerConnection => "us a connection",
+            Self::PerMessage => "us a message",
+            Self::PerMb => "us a MB",
+            Self::Name => "name",
+        }
+    }
+
+    fn next(self) -> Self {
+        let at = Self::ALL.iter().position(|order| *order == self).unwrap_or(0);
+        Self::ALL[(at + 1) % Self::ALL.len()]
+    }
+
+    /// Greater is shown first.
+    fn key(self, rule: &RuleCosts) -> f64 {
+        match self {
+            Self::Cpu => rule.total_us(),
+            Self::Connections => rule.connections as f64,
+            Self::Bytes => (rule.bytes_sent + rule.bytes_received) as f64,
+            Self::PerConnection => rule.cpu_us_per_connection.unwrap_or(0.0),
+            Self::PerMessage => rule.cpu_us_per_message.unwrap_or(0.0),
+            Self::PerMb => rule.cpu_us_per_mb.unwrap_or(0.0),
+            Self::Name => 0.0,
+        }
+    }
+}
+
+/// What is on the screen.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    sample: Option<Sample>,
+    /// Why there is no newer one.
+    lost: Option<String>,
+    order: Order,
+    /// The rule that is chosen, by its name: it stays when the order changes.
+    chosen: Option<String>,
+    page: usize,
+    help: bool,
+}
+
+impl View {
+    pub(super) fn take(&mut self, sample: Sample) {
+        self.sample = Some(sample);
+        self.lost = None;
+    }
+
+    pub(super) fn lose(&mut self, error: &ClientError) {
+        let reason = error.to_string();
+        self.lost = reason.lines().next().map(str::to_owned);
+    }
+
+    pub(super) fn sort_by_next(&mut self) {
+        self.order = self.order.next();
+    }
+
+    pub(super) fn toggle_help(&mut self) {
+        self.help = !self.help;
+    }
+
+    pub(super) fn leave_help(&mut self) {
+        self.help = false;
+    }
+
+    /// Chooses the next rule up or down; above the first is none, which is all.
+    pub(super) fn choose(&mut self, step: isize) {
+        let names: Vec<String> = self.rules().into_iter().map(name).collect();
+        let at = names.iter().position(|name| Some(name) == self.chosen.as_ref());
+        // None is -1: one before the first.
+        let at = at.and_then(|at| isize::try_from(at).ok()).unwrap_or(-1);
+        let to = usize::try_from(at.saturating_add(step)).ok();
+        self.chosen = to.and_then(|to| names.get(to.min(names.len().saturating_sub(1))).cloned());
+        self.page = 0;
+    }
+
+    pub(super) fn turn_page(&mut self, step: isize) {
+        self.page = self.page.saturating_add_signed(step);
+    }
+
+    pub(super) fn costs(&self) -> Option<&Costs> {
+        self.sample.as_ref().map(|sample| &sample.costs)
+    }
+
+    pub(super) fn age_s(&self) -> f64 {
+        self.sample.as_ref().map_or(0.0, |sample| sample.age_s)
+    }
+
+    pub(super) fn lost(&self) -> Option<&str> {
+        self.lost.as_deref()
+    }
+
+    pub(super) fn order(&self) -> Order {
+        self.order
+    }
+
+    pub(super) fn has_help(&self) -> bool {
+        self.help
+    }
+
+    pub(super) fn chosen(&self) -> Option<&str> {
+        self.chosen.as_deref()
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.sample.as_ref().map_or(0, |sample| sample.connections.len())
+    }
+
+    /// Rules in their order; the agent itself and rules that are gone come last.
+    pub(super) fn rules(&self) -> Vec<&RuleCosts> {
+        let mut rules: Vec<_> =
+            self.costs().map(|costs| &costs.rules).into_iter().flatten().collect();
+        let order = self.order;
+        rules.sort_by(|a, b| {
+            let other = |rule: &RuleCosts| rule.kind != Kind::Rule;
+            (other(a).cmp(&other(b)))
+                .then_with(|| order.key(b).total_cmp(&order.key(a)))
+                .then_with(|| a.rule.cmp(&b.rule))
+        });
+        rules
+    }
+
+    /// A page of the connections of the chosen rule, or of all, those that work the most first;
+    /// with the page's number and how many there are. A page beyond the last is the last.
+    pub(super) fn connections(&mut self, lines: usize) -> (Vec<&Connection>, usize, usize) {
+        let lines = lines.max(1);
+        let Some(sample) = &self.sample else { return (Vec::new(), 0, 0) };
+        let chosen = self.chosen.as_deref();
+        let of_rule = |one: &&Connection| chosen.is_none_or(|rule| one.rule == rule);
+        let mut shown: Vec<_> = sample.connections.iter().filter(of_rule).collect();
+        shown.sort_by(|a, b| b.cpu_us_lately.total_cmp(&a.cpu_us_lately).then(a.id.cmp(&b.id)));
+        let pages = shown.len().div_ceil(lines).max(1);
+        self.page = self.page.min(pages - 1);
+        let page = shown.into_iter().skip(self.page * lines).take(lines).collect();
+        (page, self.page, pages)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Two rules in a second: `web` costs 30 % of a CPU, `plain` 10 % and carries more.
+    pub(in crate::top) fn sample() -> Sample {
+        let rule = |name: Option<&str>, us: f64, connections: u64, bytes: u64| {
+            let cell = |us: f64| json!({ "general": us, "engine": 0.0, "eligible": us / 2.0 });
+            json!({
+                "rule": name, "kind": if name.is_some() { "rule" } else { "agent" },
+                "connections": connections, "handshakes": 1, "resumed": 0, "failures": 0,
+                "messages-sent": 10, "messages-received": 10,
+                "bytes-sent": bytes, "bytes-received": bytes,
+                "cpu-us": { "seal": cell(us), "send": cell(us) },
+                "cpu-us-per-connection": us, "cpu-us-per-message": us / 20.0,
+                "cpu-us-per-mb": us / 1000.0,
+            })
+        };
+        let costs = json!({
+            "since": "2025-06-01T12:00:00Z", "interval-s": 1.0, "cpus": 2,
+            "agent-cpu-us": 410_000.0, "captured-cpu-us": 405_000.0,
+            "uncaptured-cpu-us": 5_000.0, "uncaptured-percent": 1.2,
+            "accounting": { "stamp-ns": 10.0, "clock-read-ns": 400.0, "stamps": 1,
+                            "clock-reads": 1, "cpu-us": 1.0, "percent": 0.4 },
+            "percent-of-one-cpu": { "general": 27.0, "engine": 0.0, "eligible": 13.5 },
+            "rules": [
+                rule(None, 1_000.0, 0, 0),
+                rule(Some("plain"), 33_333.0, 5, 9_000_000),
+                rule(Some("web"), 100_000.0, 2, 1_000_000),
+            ],
+        });
+        let connection = |id: u64, rule: &str, lately: f64| Connection {
+            id,
+            rule: rule.into(),
+            remote: format!("10.0.0.{id}:40000"),
+            tls: "1.3".into(),
+            cpu_us_lately: lately,
+            ..Connection::default()
+        };
+        let connections =
+            vec![connection(1, "web", 5.0), connection(2, "plain", 9.0), connection(3, "web", 7.0)];
+        Sample { costs: serde_json::from_value(costs).unwrap(), age_s: 61.0, connections }
+    }
+
+    fn view() -> View {
+        let mut view = View::default();
+        view.take(sample());
+        view
+    }
+
+    fn names(view: &View) -> Vec<String> {
+        view.rules().into_iter().map(name).collect()
+    }
+
+    #[test]
+    fn rules_are_sorted_and_the_agent_itself_comes_last() {
+        let mut view = view();
+        assert_eq!(names(&view), ["web", "plain", "(agent itself)"]);
+        view.sort_by_next();
+        assert_eq!(view.order(), Order::Connections);
+        assert_eq!(names(&view), ["plain", "web", "(agent itself)"]);
+        for _ in 1..Order::ALL.len() {
+            view.sort_by_next();
+        }
+        assert_eq!(view.order(), Order::Cpu);
+    }
+
+    #[test]
+    fn a_choice_moves_within_the_rules_and_stays_when_they_are_sorted_anew() {
+        let mut view = view();
+        assert_eq!(view.chosen(), None);
+        view.choose(-1);
+        assert_eq!(view.chosen(), None);
+        view.choose(1);
+        assert_eq!(view.chosen(), Some("web"));
+        view.sort_by_next();
+        assert_eq!(view.chosen(), Some("web"));
+        view.choose(1);
+        view.choose(1);
+        assert_eq!(view.chosen(), Some("(agent itself)"));
+        for _ in 0..3 {
+            view.choose(-1);
+        }
+        assert_eq!(view.chosen(), None);
+    }
+
+    #[test]
+    fn connections_are_those_of_the_choice_by_pages() {
+        let mut view = view();
+        let ids = |view: &mut View, lines| {
+            let (page, at, pages) = view.connections(lines);
+            (page.iter().map(|one| one.id).collect::<Vec<_>>(), at, pages)
+        };
+        assert_eq!(ids(&mut view, 9), (vec![2, 3, 1], 0, 1));
+        view.turn_page(1);
+        assert_eq!(ids(&mut view, 2), (vec![1], 1, 2));
+        view.turn_page(5);
+        assert_eq!(ids(&mut view, 2), (vec![1], 1, 2), "the last page");
+        view.choose(1);
+        assert_eq!(ids(&mut view, 2), (vec![3, 1], 0, 1));
+        view.turn_page(-1);
+        assert_eq!(ids(&mut view, 0).0, [3], "a pane without room has one line");
+    }
+}
