@@ -77,7 +77,7 @@ impl Line {
 }
 
 /// Student's t for a two-sided interval of 95 %.
-fn student(freedom: usize) -> f64 {
+pub(super) fn student(freedom: usize) -> f64 {
     const FIRST: [f64; 10] =
         [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     if let Some(t) = freedom.checked_sub(1).and_then(|at| FIRST.get(at)) {

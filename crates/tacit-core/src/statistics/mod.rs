@@ -1,12 +1,14 @@
-//! What measurements say: medians, percentiles, a straight line and how sure it is.
+//! What measurements say: medians, means, percentiles, a straight line and how sure it is.
 //!
 //! Functions of their inputs, for `tacit workload` and for the benchmarks alike.
 
 mod histogram;
 mod line;
+mod mean;
 
 pub use histogram::Histogram;
 pub use line::{Line, Rise};
+pub use mean::Mean;
 
 /// The middle of the values, or the mean of the two in the middle; not a number of none.
 #[must_use]

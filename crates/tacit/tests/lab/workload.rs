@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Output, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Agent, Lab, TACIT, free_port, signal_process, text_of, wait_for};
 
@@ -222,6 +222,30 @@ fn the_private_agent_of_a_run_is_found_by_its_launcher() {
 }
 
 #[test]
+fn ramps_by_several_ways_take_turns() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let (agent, entry) = between(&lab, &server.address);
+    let words = format!(
+        "ramp client --connections 40 --step 20 --ramps 3 --pause 10ms --label clear \
+         --connect {} --also tls={entry} --ledger-of agent={}",
+        server.address,
+        agent.control.display()
+    );
+    let report = report(&lab, &words);
+    assert_eq!(report["settings"]["ways"], json!(["clear", "tls"]));
+    assert_eq!(report["settings"]["line_of"], "agent");
+    let tables = report["tables"].as_array().unwrap();
+    let beside = tables.iter().find(|table| table["rows"][0].get("way").is_some()).unwrap();
+    let more = beside["rows"][1]["more than clear"].as_f64().unwrap();
+    assert!(beside["rows"][1]["way"] == "tls" && more > 0.0, "{beside}");
+    let counts = tables.iter().filter(|table| table["rows"][0]["count"] == "connections");
+    let opened: Vec<_> = counts.map(|table| &table["rows"][0]["agent"]).collect();
+    // Two rules, three ramps of forty.
+    assert_eq!(opened, [&json!(0.0), &json!(240.0)], "{report}");
+}
+
+#[test]
 fn full_and_resumed_handshakes_are_told_apart() {
     let lab = Lab::new();
     let server = Server::start(&lab);
@@ -322,6 +346,7 @@ fn what_cannot_be_measured_is_told_with_its_status() {
         (format!("stream client --connect {to}"), 64, "DIRECTION"),
         (format!("ramp client --connect {to} --connections 10001"), 64, "10000"),
         (format!("ramp client --connect {to} --connections 10 --step 20"), 64, "--step 20"),
+        (format!("ramp client --connect {to} --also {to}"), 64, "preferred=127.0.0.1:7102"),
         (
             format!("start-stop client --connect {to} --inbound {to} --connections 9000"),
             64,

@@ -33,7 +33,7 @@ pub(super) struct OutputArgs {
     pub(super) clocks: ClocksArgs,
     /// What this measurement is called in its report
     #[arg(long, value_name = "TEXT")]
-    label: Option<String>,
+    pub(super) label: Option<String>,
     /// Print every figure beside that of an earlier report, and their ratio
     #[arg(long, value_name = "FILE")]
     beside: Option<PathBuf>,

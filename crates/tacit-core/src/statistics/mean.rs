@@ -1,0 +1,41 @@
+//! A mean, and how sure it is.
+
+use super::line::student;
+
+/// The mean of values that are taken to be independent and alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mean {
+    /// The best guess.
+    pub value: f64,
+    /// How far off it may be, up or down: the interval holds 95 %.
+    pub margin: f64,
+}
+
+impl Mean {
+    /// The mean of two values or more; `None` of fewer, which say nothing of their spread.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let freedom = values.len().checked_sub(1).filter(|freedom| *freedom > 0)?;
+        let count = values.len() as f64;
+        let value = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|one| (one - value).powi(2)).sum();
+        let deviation = (squares / freedom as f64).sqrt();
+        Some(Self { value, margin: student(freedom) * deviation / count.sqrt() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worked_example_has_its_known_interval() {
+        let mean = Mean::of(&[10.0, 12.0, 14.0, 12.0]).unwrap();
+        assert!((mean.value - 12.0).abs() < 1e-9);
+        // The squares sum to 8: variance 8 / 3 over three.
+        let margin = 3.182 * (8.0_f64 / 3.0).sqrt() / 2.0;
+        assert!((mean.margin - margin).abs() < 1e-9, "{mean:?}");
+        assert_eq!(Mean::of(&[5.0, 5.0]), Some(Mean { value: 5.0, margin: 0.0 }));
+        assert_eq!(Mean::of(&[5.0]), None);
+    }
+}

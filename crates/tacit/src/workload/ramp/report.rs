@@ -1,0 +1,306 @@
+//! What came of ramps: a line with its interval, and what each way costs more than the first.
+
+use tacit_core::statistics::{Line, Mean, median};
+
+use super::super::clocks::{Clocks, Used};
+use super::super::ledgers;
+use super::super::report::{Cell, Chart, Mark, Report, Series, Table};
+use super::{RAMPS_WANTED, Ramp, RampArgs, Seen, Step};
+
+/// What is looked at: a component, or the sum of several.
+type Of<'a> = (String, Box<dyn Fn(&Used) -> u64 + 'a>);
+
+pub(super) fn report(
+    args: &RampArgs,
+    seen: &[Seen],
+    clocks: &Clocks,
+    charts: Vec<Chart>,
+) -> Report {
+    let RampArgs { connections, step, at_once, ramps, .. } = args;
+    let each = if seen.len() > 1 { " by each way, in turns" } else { "" };
+    let summary = format!(
+        "{ramps} ramps to {connections} connections in steps of {step}, {at_once} at a time{each}"
+    );
+    let mut report = Report::new("ramp", summary);
+    report.set("connections", *connections);
+    report.set("step", *step);
+    report.set("ramps", *ramps);
+    report.set("at_once", *at_once);
+    report.set("ways", seen.iter().map(|seen| seen.way.clone()).collect::<Vec<_>>());
+    let names = clocks.names();
+    let looked_at = match names.get(1..) {
+        Some(named) if !named.is_empty() => named.join(" + "),
+        _ => "client".to_owned(),
+    };
+    report.set("line_of", looked_at.clone());
+    if let Some(first) = seen.first() {
+        one_way(&mut report, first, &names, *connections, &looked_at);
+    }
+    if let [first, others @ ..] = seen
+        && !others.is_empty()
+    {
+        for other in others {
+            report.tables.push(lines(other, &names, *connections));
+            let count = other.latency.count() as f64;
+            let spent = ledgers::tables(&used(&other.ramps).ledgers, "connection", count);
+            report.tables.extend(spent.into_iter().map(|table| titled(table, &other.way)));
+        }
+        beside(&mut report, first, others, &ofs(&names, &looked_at));
+        report.tables.push(by_way(seen));
+        report.charts.push(chart_by_way(seen));
+    }
+    if *ramps < RAMPS_WANTED {
+        report.note(format!("fewer than {RAMPS_WANTED} ramps: the intervals say little"));
+    }
+    if names.len() == 1 {
+        report.note("no process was named with --cpu-of: this is the cost of the client alone");
+    }
+    report.charts.extend(charts);
+    report
+}
+
+fn one_way(report: &mut Report, seen: &Seen, names: &[String], end: usize, looked_at: &str) {
+    line(report, &seen.ramps, end, looked_at);
+    report.latency("latency", "open", &seen.latency);
+    let used = used(&seen.ramps);
+    report.cpu(names, &used, "connection", seen.latency.count() as f64);
+    report.tables.push(lines(seen, names, end));
+    report.tables.push(steps(&seen.ramps, names));
+}
+
+fn titled(mut table: Table, way: &str) -> Table {
+    table.title = format!("{}: {way}", table.title);
+    table
+}
+
+fn used(ramps: &[Ramp]) -> Used {
+    let mut used = Used::default();
+    ramps.iter().flatten().for_each(|step| used.add(&step.used));
+    used
+}
+
+fn component(at: usize) -> impl Fn(&Used) -> u64 {
+    move |used| used.components_ns.get(at).copied().unwrap_or(0)
+}
+
+/// The sum that is looked at, and what it is the sum of.
+fn ofs<'a>(names: &[String], looked_at: &str) -> Vec<Of<'a>> {
+    let mut ofs: Vec<Of<'a>> = vec![(looked_at.to_owned(), Box::new(Used::named_ns))];
+    if names.len() > 2 {
+        let each = names.iter().enumerate().skip(1);
+        ofs.extend(each.map(|(at, name)| (name.clone(), Box::new(component(at)) as _)));
+    }
+    ofs
+}
+
+/// The points of all ramps.
+fn points(ramps: &[Ramp], of: impl Fn(&Used) -> u64) -> Vec<(f64, f64)> {
+    ramps.iter().flatten().map(|step| (step.middle(), step.us(&of))).collect()
+}
+
+fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
+    let end = end as f64;
+    let all = points(ramps, Used::named_ns);
+    let mut series = vec![Series::new(looked_at, Mark::Dots, all.clone())];
+    if let Some(line) = Line::through(&all) {
+        let last = line.intercept + line.slope * end;
+        report.figure("line_at_0_us", "CPU of a connection with none held", "us", line.intercept);
+        report.figure("line_at_end_us", "CPU of a connection at the end", "us", last);
+        series.push(Series::new("line", Mark::Line, vec![(0.0, line.intercept), (end, last)]));
+        if let Some(rise) = line.rise(end) {
+            report.figure("rise_percent", "rise from none held to the end", "%", rise.percent);
+            report.figure("rise_low_percent", "  95 % interval from", "%", rise.low);
+            report.figure("rise_high_percent", "  to", "%", rise.high);
+        }
+    } else {
+        report.note("too few steps to lay a line through: take more ramps or smaller steps");
+    }
+    report.charts.push(Chart {
+        title: "CPU of a new connection by connections held".to_owned(),
+        x: "connections held".to_owned(),
+        y: "us".to_owned(),
+        series,
+    });
+}
+
+/// A line for each component.
+fn lines(seen: &Seen, names: &[String], end: usize) -> Table {
+    let rows = names.iter().enumerate().filter_map(|(at, name)| {
+        let line = Line::through(&points(&seen.ramps, component(at)))?;
+        let rise = line.rise(end as f64);
+        let rise = rise.map_or([f64::NAN; 3], |rise| [rise.percent, rise.low, rise.high]);
+        let last = line.intercept + line.slope * end as f64;
+        let numbers = [line.intercept, last].into_iter().chain(rise).map(Cell::Number);
+        Some([Cell::Text(name.clone())].into_iter().chain(numbers).collect())
+    });
+    let columns = ["component", "us at none", "us at the end", "rise %", "from", "to"];
+    Table {
+        title: format!("A line for each component: {}", seen.way),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: rows.collect(),
+    }
+}
+
+/// Medians of the ramps, step by step.
+fn steps(ramps: &[Ramp], names: &[String]) -> Table {
+    let mut columns = vec!["connections held".to_owned()];
+    columns.extend(names.iter().map(|name| format!("{name} us")));
+    let row = |at: usize| {
+        let of = |name: usize| Cell::Number(step_us(ramps, at, component(name)));
+        Some([held(ramps, at)?].into_iter().chain((0..names.len()).map(of)).collect())
+    };
+    Table {
+        title: "CPU of a new connection, medians of the ramps".to_owned(),
+        columns,
+        rows: (0..step_count(ramps)).filter_map(row).collect(),
+    }
+}
+
+fn step_count(ramps: &[Ramp]) -> usize {
+    ramps.first().map_or(0, Vec::len)
+}
+
+/// Between which numbers held a step is.
+fn held(ramps: &[Ramp], at: usize) -> Option<Cell> {
+    let step = ramps.first()?.get(at)?;
+    Some(Cell::Text(format!("{}-{}", step.held, step.held + step.opened)))
+}
+
+/// The median of the ramps of one step.
+fn step_us(ramps: &[Ramp], at: usize, of: impl Fn(&Used) -> u64) -> f64 {
+    let steps = ramps.iter().filter_map(|ramp| ramp.get(at));
+    median(&steps.map(|step| step.us(&of)).collect::<Vec<_>>())
+}
+
+/// What each way costs more than the first: pairs of ramps that followed each other.
+fn beside(report: &mut Report, first: &Seen, others: &[Seen], ofs: &[Of<'_>]) {
+    let mut rows = Vec::new();
+    for (name, of) in ofs {
+        let each =
+            |seen: &Seen| -> Vec<f64> { seen.ramps.iter().map(|ramp| ramp_us(ramp, of)).collect() };
+        let own = each(first);
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let row = |way: &str, us: f64, more: [f64; 3]| {
+            let texts = [way, name].map(|text| Cell::Text(text.to_owned()));
+            texts.into_iter().chain([us].into_iter().chain(more).map(Cell::Number)).collect()
+        };
+        rows.push(row(&first.way, mean(&own), [0.0; 3]));
+        for other in others {
+            let theirs = each(other);
+            let more: Vec<_> = theirs.iter().zip(&own).map(|(one, other)| one - other).collect();
+            let more = match Mean::of(&more) {
+                Some(Mean { value, margin }) => [value, value - margin, value + margin],
+                None => [mean(&more), f64::NAN, f64::NAN],
+            };
+            rows.push(row(&other.way, mean(&theirs), more));
+        }
+    }
+    let columns = ["way", "component", "us", &format!("more than {}", first.way), "from", "to"];
+    report.tables.push(Table {
+        title: "What a connection costs by each way, and more than by the first (95 %)".to_owned(),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows,
+    });
+}
+
+/// CPU time of a connection of a whole ramp.
+fn ramp_us(ramp: &Ramp, of: impl Fn(&Used) -> u64) -> f64 {
+    let opened: usize = ramp.iter().map(|step| step.opened).sum();
+    let ns: u64 = ramp.iter().map(|step| of(&step.used)).sum();
+    ns as f64 / 1000.0 / opened as f64
+}
+
+/// The first way in the first column, medians of the ramps step by step.
+fn by_way(seen: &[Seen]) -> Table {
+    let count = seen.first().map_or(0, |first| step_count(&first.ramps));
+    let row = |at: usize| {
+        let first = held(&seen.first()?.ramps, at)?;
+        let of = |seen: &Seen| Cell::Number(step_us(&seen.ramps, at, Used::named_ns));
+        Some([first].into_iter().chain(seen.iter().map(of)).collect())
+    };
+    let mut columns = vec!["connections held".to_owned()];
+    columns.extend(seen.iter().map(|seen| format!("{} us", seen.way)));
+    Table {
+        title: "CPU of a new connection by each way, medians of the ramps".to_owned(),
+        columns,
+        rows: (0..count).filter_map(row).collect(),
+    }
+}
+
+fn chart_by_way(seen: &[Seen]) -> Chart {
+    let series = seen.iter().map(|seen| {
+        let middle = |at: usize| seen.ramps.first()?.get(at).map(Step::middle);
+        let point = |at| Some((middle(at)?, step_us(&seen.ramps, at, Used::named_ns)));
+        let points = (0..step_count(&seen.ramps)).filter_map(point);
+        Series::new(&seen.way, Mark::Line, points.collect())
+    });
+    Chart {
+        title: "CPU of a new connection by each way".to_owned(),
+        x: "connections held".to_owned(),
+        y: "us".to_owned(),
+        series: series.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tacit_core::statistics::Histogram;
+
+    use super::super::tests::args;
+    use super::*;
+
+    fn step(held: usize, us: u64) -> Step {
+        let components_ns = vec![1_000_000, us * 1000 * 100];
+        let used = Used { seconds: 1.0, components_ns, ..Used::default() };
+        Step { held, opened: 100, used }
+    }
+
+    /// 100 us for the first, 10 us more for every 100 held: in the middle of the steps 105, 115...
+    fn seen(way: &str, more: [u64; 2]) -> Seen {
+        let ramp = |more| (0..4_usize).map(move |at| step(at * 100, more + 105 + 10 * at as u64));
+        let ramps = more.into_iter().map(|more| ramp(more).collect()).collect();
+        Seen { way: way.to_owned(), ramps, latency: Histogram::default() }
+    }
+
+    fn reported(seen: &[Seen]) -> serde_json::Value {
+        let args = args(&["--connections", "400", "--step", "100", "--ramps", "2"]);
+        report(&args, seen, &Clocks::called(&["client", "agent"]), Vec::new()).json()
+    }
+
+    fn table<'a>(report: &'a serde_json::Value, title: &str) -> &'a serde_json::Value {
+        let tables = report["tables"].as_array().unwrap().iter();
+        let mut found = tables.filter(|table| table["title"].as_str().unwrap().starts_with(title));
+        &found.next().unwrap()["rows"]
+    }
+
+    #[test]
+    fn a_rising_cost_is_found_with_its_end_points() {
+        let report = reported(&[seen("none", [0, 0])]);
+        let figures = &report["figures"];
+        assert_eq!(figures["line_at_0_us"], 100.0);
+        assert_eq!(figures["line_at_end_us"], 140.0);
+        for key in ["rise_percent", "rise_low_percent", "rise_high_percent"] {
+            assert_eq!(figures[key], 40.0, "{key}");
+        }
+        let table = table(&report, "CPU of a new connection, medians");
+        assert_eq!(table[3]["connections held"], "300-400");
+        assert_eq!(table[3]["agent us"], 135.0);
+        assert_eq!(table[3]["client us"], 10.0);
+    }
+
+    #[test]
+    fn what_a_way_costs_more_is_the_mean_of_pairs_with_its_interval() {
+        let report = reported(&[seen("none", [0, 4]), seen("preferred", [20, 28])]);
+        let rows = table(&report, "What a connection costs by each way");
+        assert_eq!((&rows[0]["way"], &rows[0]["us"]), (&"none".into(), &122.0.into()));
+        let other = &rows[1];
+        assert_eq!((&other["way"], &other["component"]), (&"preferred".into(), &"agent".into()));
+        assert_eq!((&other["us"], &other["more than none"]), (&144.0.into(), &22.0.into()));
+        // 20 and 24: two pairs that differ by 4 deviate by 2 from their mean.
+        assert_eq!((&other["from"], &other["to"]), (&(-3.412).into(), &47.412.into()));
+        let steps = table(&report, "CPU of a new connection by each way");
+        assert_eq!(steps[0]["none us"], 107.0);
+        assert_eq!(steps[3]["preferred us"], 159.0);
+        assert_eq!(table(&report, "A line for each component: preferred")[1]["us at none"], 124.0);
+    }
+}
