@@ -109,7 +109,7 @@ pub fn go_on(worker: &Rc<Worker>, begun: Begun) {
             tokio::task::spawn_local(serve_whole(Rc::clone(worker), Box::new(admitted)));
         }),
         Begun::Secured(secured) => secured.watch().map(|secured| {
-            tokio::task::spawn_local(serve_rest(Rc::clone(worker), secured));
+            tokio::task::spawn_local(serve_rest(Rc::clone(worker), Box::new(secured)));
         }),
     };
     if let Err((connection, error)) = started {
@@ -151,7 +151,7 @@ async fn serve_whole(worker: Rc<Worker>, admitted: Box<Admitted>) {
 }
 
 /// The second half of what an engine has begun.
-async fn serve_rest(worker: Rc<Worker>, secured: Secured) {
+async fn serve_rest(worker: Rc<Worker>, secured: Box<Secured>) {
     let record = Arc::clone(secured.connection.record());
     attend(&worker, &record, pin!(carry(&worker, secured))).await;
 }
@@ -240,7 +240,10 @@ async fn reset_when_closed(record: &Record) {
 }
 
 /// What came of the first half, everything before the first byte is carried. `None`: it failed.
-fn set_up(worker: &Worker, established: Result<Secured, (Connection, Failure)>) -> Option<Secured> {
+fn set_up(
+    worker: &Worker,
+    established: Result<Secured, (Connection, Failure)>,
+) -> Option<Box<Secured>> {
     meter::switch(Component::Control);
     match established {
         Ok(secured) => {
@@ -248,7 +251,7 @@ fn set_up(worker: &Worker, established: Result<Secured, (Connection, Failure)>) 
                 worker.load.count_handshake();
             }
             account::opened(&worker.log, &secured.connection);
-            Some(secured)
+            Some(Box::new(secured))
         }
         Err((connection, failure)) => {
             account::failed(&worker.log, &connection, &failure);
@@ -258,7 +261,7 @@ fn set_up(worker: &Worker, established: Result<Secured, (Connection, Failure)>) 
 }
 
 /// Second half: the bytes, and the account of them. Nothing goes on after it.
-async fn carry(worker: &Worker, secured: Secured) -> Option<Begun> {
+async fn carry(worker: &Worker, secured: Box<Secured>) -> Option<Begun> {
     let _held = worker.load.hold_relay();
     meter::switch(Component::Receive);
     let finished = relay::run(&worker.scratch, secured).await;
@@ -274,7 +277,7 @@ mod tests {
     use crate::stream::secure::SealedPath;
 
     /// The task of a connection: all it needs while it waits, but for the boxes below.
-    const TASK_BYTES_MAX: usize = 1088;
+    const TASK_BYTES_MAX: usize = 912;
     /// What displays know of a connection.
     const RECORD_BYTES_MAX: usize = 272;
     /// Both legs and the session on their way into the relay.

@@ -230,11 +230,15 @@ pub struct Finished {
 }
 
 /// Carries the bytes until the connection ends.
-pub async fn run(scratch: &Scratch, secured: Secured) -> Finished {
-    let Secured { connection, path } = secured;
-    let end = match path {
-        Path::Sealed(sealed) => sealed::run(scratch, sealed, &connection).await,
-        Path::Clear(clear) => clear::run(scratch, clear, &connection).await,
-    };
-    Finished { connection, end }
+#[expect(clippy::boxed_local, reason = "what calls holds a box and no more")]
+pub fn run(scratch: &Scratch, secured: Box<Secured>) -> impl Future<Output = Finished> {
+    // Taken apart here, not in the future: there the box would live as long as that.
+    let Secured { connection, path } = *secured;
+    async move {
+        let end = match path {
+            Path::Sealed(sealed) => sealed::run(scratch, sealed, &connection).await,
+            Path::Clear(clear) => clear::run(scratch, clear, &connection).await,
+        };
+        Finished { connection, end }
+    }
 }
