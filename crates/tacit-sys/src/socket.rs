@@ -316,7 +316,8 @@ pub fn congestion_control(socket: BorrowedFd<'_>) -> io::Result<String> {
     Ok(sockopt::tcp_congestion(socket)?)
 }
 
-/// Bytes written to the socket that the peer's kernel has not acknowledged (`SIOCOUTQ`).
+/// Bytes written to the socket that the peer's kernel has not acknowledged and still might
+/// (`SIOCOUTQ`).
 ///
 /// # Errors
 /// Whatever `ioctl` answers.
@@ -327,12 +328,21 @@ pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
+    // The count of a connection that was reset stays what it was for ever.
+    if bytes > 0 && tcp_info(socket).is_ok_and(|info| info.state == TCP_CLOSE) {
+        return Ok(0);
+    }
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
+
+/// What a connection's state is once it is over.
+const TCP_CLOSE: u8 = 7;
 
 /// What the kernel knows of one TCP connection (`TCP_INFO`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
+    /// Number of the state it is in.
+    pub state: u8,
     /// Smoothed round-trip time in microseconds.
     pub rtt_us: u32,
     /// Its mean deviation in microseconds.
@@ -371,6 +381,7 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     // even where an older kernel wrote less.
     let info = unsafe { info.assume_init() };
     Ok(TcpInfo {
+        state: info.tcpi_state,
         rtt_us: info.tcpi_rtt,
         rtt_deviation_us: info.tcpi_rttvar,
         congestion_window_segments: info.tcpi_snd_cwnd,
@@ -461,6 +472,16 @@ mod tests {
         drop(server);
         let error = read_blocking(client.as_fd(), &mut [0; 16]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_reset_leaves_nothing_to_wait_for() {
+        let (client, server) = pair();
+        while write(client.as_fd(), &[1; 65536]).is_ok() {}
+        assert!(unacknowledged_bytes(client.as_fd()).unwrap() > 0);
+        drop(server);
+        while take_error(client.as_fd()).is_ok() {}
+        assert_eq!(unacknowledged_bytes(client.as_fd()).unwrap(), 0);
     }
 
     #[test]
