@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use serde_json::{Value, json};
 use tacit_core::policy::{self, Policy};
+use tacit_sys::schedule;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::datagram::Receiver;
@@ -140,6 +141,10 @@ impl Workers {
     pub async fn start(policy: &Policy, shared: &Shared) -> io::Result<Self> {
         let (plan, engine) = (Plan::new(policy), policy.engine.as_ref());
         plan.settle()?;
+        if matches!(schedule::own_class(), Ok((schedule::Class::Idle, _))) {
+            let next = "start the agent in another class, or give its engines one";
+            shared.log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
+        }
         let mut workers = Self {
             shared: shared.clone(),
             plan,
@@ -186,15 +191,17 @@ impl Workers {
             placement::choose(if free.is_empty() { &self.plan.split } else { &free })
         });
         let cpu = choice.as_ref().map(|choice| choice.cpu);
-        let (sender, handed) = mpsc::channel(HANDED_MAX);
         let load = Arc::new(Load::new(format!("data-{number}"), cpu, None));
-        let taker = Taker { load: Arc::clone(&load), handed: sender };
-        let post = Post { load, class: None, engine: None, handed: Some(handed) };
+        let has_engines = !self.plan.engines.is_empty();
+        let (taker, handed) = has_engines.then(|| mpsc::channel(HANDED_MAX)).unzip();
+        let taker = taker.map(|handed| Taker { load: Arc::clone(&load), handed });
+        let post = Post { load, class: None, engine: None, handed };
         let handle = start_thread(post, &self.shared, choice)?;
         let commands = handle.commands.clone();
         self.workers.borrow_mut().push(handle);
-        self.takers.add(&taker);
-        if self.engines.is_empty() {
+        if let Some(taker) = &taker {
+            self.takers.add(taker);
+        } else {
             let listening = self.listening.borrow().clone();
             for (id, listener) in listening.iter().filter(|(_, one)| one.source.cpu().is_none()) {
                 let _ = commands.send(Command::Listen(*id, Arc::clone(listener))).await;
@@ -219,7 +226,9 @@ impl Workers {
     #[must_use]
     pub fn may_grow(&self) -> bool {
         let count = self.count();
-        count < self.count_max() && self.shared.table.len() > count
+        // What arrives in a run that has a worker's CPU goes to that one.
+        let for_all = || self.listening.borrow().values().any(|one| one.source.cpu().is_none());
+        count < self.count_max() && self.shared.table.len() > count && for_all()
     }
 
     /// Starts a worker if all there are have been busy since the last call.

@@ -62,8 +62,8 @@ impl Post {
             };
             schedule::set_own_class(class, nice).map_err(|error| {
                 let text = format!(
-                    "[engine] cannot have nice = {nice}: {error}; choose a higher one, or give the \
-                     agent CAP_SYS_NICE or a higher RLIMIT_NICE (LimitNICE=)"
+                    "[engine] cannot have its class with nice = {nice}: {error}; choose a higher \
+                     one, or give the agent CAP_SYS_NICE or a higher RLIMIT_NICE (LimitNICE=)"
                 );
                 io::Error::new(error.kind(), text)
             })?;

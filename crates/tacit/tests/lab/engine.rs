@@ -9,7 +9,7 @@ use std::net::{Shutdown, TcpStream};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Lab, connect, echo, free_port, text_of, wait_for, wait_for_or};
+use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, text_of, wait_for, wait_for_or};
 use crate::lane::{Lane, engine_table};
 use crate::peers::{TlsClient, is_reset, ping};
 use crate::programs::pattern;
@@ -286,6 +286,34 @@ fn engines_have_a_class_of_their_own() {
 }
 
 #[test]
+fn an_agent_in_the_lowest_class_says_so_and_its_engines_are_in_their_own() {
+    let Some(engine) = engine_table("") else { return };
+    let lab = Lab::new();
+    let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@tacit-lab-idle\"\ndeny = true\n";
+    lab.write("idle.toml", format!("version = 1\n{rule}{engine}"));
+    let mut agent = lab
+        .command("chrt")
+        .args(["--idle", "0", TACIT, "agent", "--policy", "idle.toml", "--control", "idle.sock"])
+        .stderr(std::fs::File::create(lab.path("idle.log")).unwrap())
+        .spawn()
+        .unwrap();
+    let log = || std::fs::read_to_string(lab.path("idle.log")).unwrap();
+    let ended = |agent: &mut std::process::Child| agent.try_wait().unwrap().is_some();
+    wait_for_or("an agent", || log().contains(" serving ") || ended(&mut agent), log);
+    if rustix::process::geteuid().is_root() {
+        assert!(log().contains(" warn lowest-class class=idle "), "{}", log());
+        let shown = lab.tacit(&["show", "engines", "--json", "--control", "idle.sock"]);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let classes = shown["threads"].as_array().unwrap().iter().map(|thread| &thread["class"]);
+        assert_eq!(classes.collect::<Vec<_>>(), ["normal", "idle"], "{shown}");
+    } else {
+        assert!(log().contains("[engine] cannot have its class"), "{}", log());
+    }
+    crate::harness::signal_process(agent.id(), "TERM");
+    agent.wait().unwrap();
+}
+
+#[test]
 fn cpus_that_cannot_be_set_aside_are_refused_by_name() {
     let lab = Lab::new();
     let cpus = tacit_sys::schedule::allowed_cpus().unwrap();
@@ -297,7 +325,7 @@ fn cpus_that_cannot_be_set_aside_are_refused_by_name() {
     ] {
         let text = format!("version = 1\n[engine]\ncpus = \"{engine}\"\n{rule}");
         lab.write("bad.toml", text);
-        let output = lab.run(crate::harness::TACIT, &["check", "bad.toml"]);
+        let output = lab.run(TACIT, &["check", "bad.toml"]);
         assert_eq!(output.status.code(), Some(78), "{}", text_of(&output));
         let said = text_of(&output);
         assert!(said.contains("bad.toml:2:1: ") && said.contains(wanted), "{said}");
