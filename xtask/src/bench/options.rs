@@ -51,6 +51,8 @@ pub(crate) struct Options {
     pub(crate) proxies: bool,
     /// Programs under `tacit run`.
     pub(crate) runs: bool,
+    /// The options as they were given, without what means this machine alone.
+    pub(crate) line: String,
     /// Set by the launcher: the driver is in a network namespace that it may configure.
     pub(crate) private_network: bool,
 }
@@ -67,6 +69,7 @@ impl Options {
             congestion: None,
             proxies: true,
             runs: true,
+            line: String::new(),
             private_network: false,
         };
         let mut rest = words.iter().copied();
@@ -77,6 +80,7 @@ impl Options {
                     continue;
                 }
                 "--quick" => {
+                    options.line.push_str(" --quick");
                     options.hurry();
                     continue;
                 }
@@ -87,6 +91,10 @@ impl Options {
                 _ => {}
             }
             let value = rest.next().ok_or_else(|| format!("{word}: a value is missing\n{USAGE}"));
+            if word != "--json" {
+                let value = value.as_deref().unwrap_or_default();
+                options.line.push_str(&format!(" {word} {value}"));
+            }
             match word {
                 "--workloads" => options.workloads = list(word, value?, load::workload)?,
                 "--peers" => options.peers = list(word, value?, peers::peer)?,

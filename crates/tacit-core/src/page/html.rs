@@ -16,7 +16,8 @@ h1 { font-size: 1.4rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin-top: 
 p.faint { color: var(--faint); margin-top: .2rem; }\n\
 .wide, pre { overflow-x: auto; }\n\
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }\n\
-th, td { padding: .2rem .8rem .2rem 0; text-align: right; border-bottom: 1px solid var(--line); }\n\
+th, td { padding: .2rem .8rem .2rem 0; text-align: right; white-space: nowrap;\n\
+  border-bottom: 1px solid var(--line); }\n\
 th:first-child, td:first-child { text-align: left; }\n\
 svg { width: 100%; height: auto; margin: .5rem 0; font: 12px system-ui, sans-serif; }\n\
 svg text { fill: var(--faint); } svg text.title { fill: var(--text); font-weight: 600; }\n\

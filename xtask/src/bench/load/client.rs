@@ -27,7 +27,7 @@ use super::{
 };
 
 /// How long one sample of requests and replies lasts, and that of a quick run.
-const EXCHANGE_TIME: Duration = Duration::from_millis(1500);
+const EXCHANGE_TIME: Duration = Duration::from_secs(1);
 const EXCHANGE_TIME_QUICK: Duration = Duration::from_millis(400);
 
 /// A stream's warm-up is this part of it.

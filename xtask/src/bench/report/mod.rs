@@ -24,12 +24,11 @@ use super::network::Network;
 use super::options::Options;
 use super::peers::{Peer, Running, SUBJECT};
 
-/// The command that writes the committed report anew.
-const COMMAND: &str = "cargo xtask bench --write";
-
 /// The report of a whole run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
+    /// The command that writes the report anew.
+    command: String,
     /// What was measured where, a line each.
     head: Vec<String>,
     sections: Vec<Section>,
@@ -66,7 +65,8 @@ impl Report {
             network.describe(),
             format!("{} rounds{quick}, peers in turn", options.rounds),
         ];
-        Self { head, sections: Vec::new() }
+        let command = format!("cargo xtask bench{} --write", options.line);
+        Self { command, head, sections: Vec::new() }
     }
 
     /// Adds what was seen of the peers; returns the same for programs.
@@ -128,8 +128,10 @@ impl Report {
     /// As it is kept beside the sources.
     pub(crate) fn markdown(&self) -> String {
         let mut out = format!(
-            "# Benchmarks\n\nWritten by `{COMMAND}`, which measures it anew; \
-             [docs/benchmarks.md](docs/benchmarks.md) says what is measured and how to read it.\n\n"
+            "# Benchmarks\n\nWritten by `{}`, which measures it anew; \
+             [docs/benchmarks.md](docs/benchmarks.md) says what is measured and how to read \
+             it.\n\n",
+            self.command
         );
         self.head.iter().for_each(|line| out.push_str(&format!("* {line}\n")));
         for section in self.filled() {
@@ -319,6 +321,7 @@ mod tests {
                 assert!(text.contains(part), "{form}: {part}\n{text}");
             }
         }
-        assert!(report.markdown().contains(COMMAND));
+        let command = "`cargo xtask bench --workloads 2k --write`";
+        assert!(report.markdown().contains(command));
     }
 }
