@@ -89,7 +89,8 @@ fn context(terms: Terms, dir: &Path, name: &str) -> Result<SslContextBuilder, Er
         Terms::Tls12 => context.set_cipher_list("ECDHE-ECDSA-AES128-GCM-SHA256")?,
         _ => context.set_ciphersuites(terms.suite())?,
     }
-    context.set_groups_list("X25519")?;
+    // In TLS 1.2 the list is also about the curves of certificates.
+    context.set_groups_list(if terms == Terms::Tls12 { "X25519:P-256" } else { "X25519" })?;
     context.set_ca_file(dir.join("ca.pem"))?;
     context.set_certificate_chain_file(dir.join(format!("{name}.pem")))?;
     context.set_private_key_file(dir.join(format!("{name}.key")), SslFiletype::PEM)?;

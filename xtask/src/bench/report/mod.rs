@@ -74,6 +74,10 @@ impl Report {
         let peers: Vec<&'static Peer> = options.peers.clone();
         let summary = Summary::new(&peers, &options.workloads, seen.samples);
         self.sections.push(who(seen));
+        let goals = [
+            tables::headline(&summary, &options.workloads),
+            tables::beside(&summary, &options.workloads),
+        ];
         self.sections.push(Section {
             title: "Goals".to_owned(),
             prose: format!(
@@ -81,10 +85,7 @@ impl Report {
                  placement = \"split\") divided by the best peer as installed. The goals are \
                  about medians; minima are the steadier figure on a machine that is not quiet."
             ),
-            tables: vec![
-                tables::headline(&summary, &options.workloads),
-                tables::beside(&summary, &options.workloads),
-            ],
+            tables: goals.into_iter().flatten().collect(),
             ..Section::default()
         });
         let inside = [tables::inside(&summary), tables::paper(&summary)];

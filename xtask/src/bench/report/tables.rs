@@ -27,7 +27,7 @@ const PAPER_GOAL: f64 = 5.0;
 const FORMS: [&str; 3] = ["tacit-run", "tacit-fixed", "tacit-one-cpu"];
 
 /// What has a goal: whether it is reached.
-pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Table {
+pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Option<Table> {
     let columns = [
         "workload",
         "best peer",
@@ -55,7 +55,7 @@ pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Ta
             text(reached(found, goal)),
         ]
     });
-    table("CPU time beside the best peer as installed", &columns, rows.collect())
+    filled(table("CPU time beside the best peer as installed", &columns, rows.collect()))
 }
 
 fn reached(found: Option<f64>, goal: Goal) -> &'static str {
@@ -68,7 +68,7 @@ fn reached(found: Option<f64>, goal: Goal) -> &'static str {
 }
 
 /// The other forms of tacit beside the same peer, and that peer with what `tacit run` has.
-pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Table {
+pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Option<Table> {
     let mut columns = vec!["workload"];
     columns.extend(FORMS);
     columns.extend(["best given", "its ratio", "tacit-split / best given"]);
@@ -91,7 +91,7 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Tabl
     });
     let title =
         "Other forms beside the same peer, and the peer with what tacit run has (of minima)";
-    table(title, &columns, rows.collect())
+    filled(table(title, &columns, rows.collect()))
 }
 
 fn with_goals<'a>(
@@ -174,6 +174,7 @@ pub(super) fn paper(summary: &Summary) -> Option<Table> {
         "tacit us",
         "longer %",
         "CPU more %",
+        "of minima %",
         "on z/OS longer %",
         "aim %",
     ];
@@ -191,6 +192,7 @@ pub(super) fn paper(summary: &Summary) -> Option<Table> {
             number(after_us),
             number(after_us.zip(before_us).map(|(after, before)| more(after / before))),
             number(ratio(tacit, Some(openssl)).map(more)),
+            number(ratio_of_minima(tacit, Some(openssl)).map(more)),
             number(Some(before)),
             number(aim),
         ])
@@ -253,10 +255,10 @@ mod tests {
             assert_eq!(reached(found, goal), said);
         }
         let measured = summary(&[sample("envoy", 50), sample("tacit-split", 40)]);
-        let text = headline(&measured, &[&WORKLOADS[0]]).text();
+        let text = headline(&measured, &[&WORKLOADS[0]]).unwrap().text();
         assert!(text.contains("envoy") && text.contains("0.80") && text.contains("yes"), "{text}");
         let disturbed = summary(&[sample("envoy", 50), sample("tacit-split", 90)]);
-        let text = headline(&disturbed, &[&WORKLOADS[0]]).text();
+        let text = headline(&disturbed, &[&WORKLOADS[0]]).unwrap().text();
         assert!(text.contains("not measured") && text.contains("1.80"), "{text}");
     }
 
