@@ -7,6 +7,7 @@ mod bench;
 mod ci;
 mod dependencies;
 mod fuzz;
+mod projection;
 mod tidy;
 
 const USAGE: &str = "\
@@ -14,6 +15,8 @@ usage: cargo xtask VERB
   ci                      everything that must pass before a merge, in order
   tidy                    the style rules that no lint knows
   bench                   cost beside the peers; `bench --help`
+  projection              what `tacit project` foretells, held against a later run:
+                          [--rounds N] [--program FILE]
   dependencies            licences, bans and sources of what is linked (deny.toml)
   fuzz NAME|smoke|canary  throw mutated input at a parser:
                           [--seed N] [--runs N | --seconds N] [--input FILE]";
@@ -25,6 +28,7 @@ fn main() -> ExitCode {
         [verb, rest @ ..] if verb.starts_with("bench") => bench::run(verb, rest),
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
+        ["projection", rest @ ..] => projection::run(rest),
         ["dependencies"] => dependencies::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         _ => {

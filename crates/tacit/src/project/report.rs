@@ -44,6 +44,12 @@ impl Answer {
         let mut assume = |text: &str| assumptions.push(text.to_owned());
         assume("sizes of messages, and what the kernel charges to whom, stay as measured");
         assume("what no rule is charged with stays; what is uncaptured grows with all else");
+        if question.scale != 1.0 {
+            assume(
+                "a message costs the same however many there are: busier ends are woken less \
+                 often, so that more traffic costs at most this, and less at least",
+            );
+        }
         if question.engines.is_some() {
             assume(
                 "engines take eligible work until they are full, and the rest spills; bursts that \
