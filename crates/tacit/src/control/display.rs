@@ -171,8 +171,10 @@ fn tcp(leg: &Weak<OwnedFd>) -> Option<Value> {
     let info = socket::tcp_info(leg.as_fd()).ok()?;
     Some(json!({
         "rtt-us": info.rtt_us,
+        "rtt-deviation-us": info.rtt_deviation_us,
         "cwnd-segments": info.congestion_window_segments,
         "mss-bytes": info.segment_bytes_max,
+        "unacknowledged-bytes": socket::unacknowledged_bytes(leg.as_fd()).ok(),
         "unsent-bytes": info.unsent_bytes,
         "retransmits": info.retransmits,
         "congestion-control": socket::congestion_control(leg.as_fd()).ok(),

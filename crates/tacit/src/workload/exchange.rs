@@ -5,22 +5,22 @@
 //! that were due and never sent count as having waited until the end: nothing is left out.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use tacit_core::flow::Address;
 use tacit_core::statistics::Histogram;
 
 use super::clocks::{Clocks, Used};
 use super::protocol::{MESSAGE_BYTES_MAX, Wish, repeated_bytes};
-use super::report::{Chart, Report};
+use super::report::{Chart, OutputArgs, Report};
 use super::schedule::Schedule;
-use super::watch::{Done, Unit, Watch};
+use super::watch::{Done, Ends, Unit, Watch};
 use super::{
-    BUFFERS_BYTES_MAX, ClientArgs, DUE_MAX, THREADS_MAX, WorkloadError, at_once, bytes, count,
-    counted, dial, rate, resolve,
+    BUFFERS_BYTES_MAX, ClientArgs, DUE_MAX, Stream, THREADS_MAX, WorkloadError, at_once, bytes,
+    count, counted, dial, rate, resolve,
 };
 
 /// Short messages to and fro on several connections
@@ -138,7 +138,7 @@ fn measure(mode: &'static str, client: &ClientArgs, load: &Load) -> Result<(), W
     load.check()?;
     let addresses = resolve(&client.connect)?;
     let clocks = Clocks::of(&client.output.clocks)?;
-    let (seen, used, charts) = drive(&addresses, load, &clocks, client.output.progress)?;
+    let (seen, used, charts) = drive(&addresses, load, &clocks, &client.output)?;
     report(mode, load, (&seen, &used, &clocks), charts)?.write(&client.output)
 }
 
@@ -164,10 +164,10 @@ impl Seen {
 }
 
 fn drive(
-    addresses: &[SocketAddr],
+    addresses: &[Address],
     load: &Load,
     clocks: &Clocks,
-    progress: bool,
+    output: &OutputArgs,
 ) -> Result<(Seen, Used, Vec<Chart>), WorkloadError> {
     super::allow_descriptors(load.connections)?;
     let mut lines = (0..load.connections)
@@ -179,8 +179,9 @@ fn drive(
     at_once(&mut lines, &failed, |_, line| line.closed_loop(&warm_up, &failed, || ()))?;
 
     let done = Done::new(load.connections);
-    let first = lines.first().and_then(|line| line.stream.try_clone().ok());
-    let watch = Watch::start(Unit { plural: "exchanges", of: 1.0 }, &done, first, progress);
+    let own = lines.first().and_then(|line| line.stream.try_clone().ok());
+    let ends = Ends { own, agents: output.watched() };
+    let watch = Watch::start(Unit { plural: "exchanges", of: 1.0 }, &done, ends, output.progress);
     let before = clocks.read()?;
     // The threads have to be there when the first requests are due.
     let start = Instant::now() + THREAD_START_TIME * u32::try_from(load.connections).unwrap_or(0);
@@ -196,7 +197,7 @@ fn drive(
     let used = clocks.since(&before)?;
     let mut all = Seen::default();
     seen.iter().for_each(|one| all.add(one));
-    Ok((all, used, watch.finish()))
+    Ok((all, used, watch.finish(None)))
 }
 
 /// How long a thread takes to start, at most.
@@ -210,14 +211,14 @@ struct Pace {
 
 /// One connection.
 struct Line {
-    stream: TcpStream,
+    stream: Stream,
     request: Vec<u8>,
     reply: Vec<u8>,
     sent: u64,
 }
 
 impl Line {
-    fn open(addresses: &[SocketAddr], load: &Load) -> Result<Self, WorkloadError> {
+    fn open(addresses: &[Address], load: &Load) -> Result<Self, WorkloadError> {
         let mut stream = dial(addresses)?;
         stream.write_all(&load.wish().encode()).map_err(broken)?;
         let [request, reply] = [load.request_bytes, load.reply_bytes].map(|bytes| vec![7; bytes]);
@@ -369,10 +370,10 @@ mod tests {
     }
 
     fn driven(load: &Load) -> Seen {
-        let listener = server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        server::spawn(&listener, 1).unwrap();
+        let listening = server::listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        server::spawn(&listening, 1).unwrap();
         let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
-        drive(&[listener.local_addr().unwrap()], load, &clocks, false).unwrap().0
+        drive(&[listening.address], load, &clocks, &OutputArgs::default()).unwrap().0
     }
 
     #[test]
@@ -401,7 +402,7 @@ mod tests {
     #[test]
     fn a_reply_to_another_request_is_an_error() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        let address = listener.local_addr().unwrap().into();
         let liar = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.read_exact(&mut [0; super::super::protocol::HEADER_BYTES + 16]).unwrap();
@@ -409,8 +410,13 @@ mod tests {
         });
         let mut load = load(16, 16, None);
         load.connections = 1;
-        let error = drive(&[address], &load, &Clocks::of(&ClocksArgs::default()).unwrap(), false)
-            .unwrap_err();
+        let error = drive(
+            &[address],
+            &load,
+            &Clocks::of(&ClocksArgs::default()).unwrap(),
+            &OutputArgs::default(),
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("does not belong"), "{error}");
         liar.join().unwrap();
     }

@@ -1,13 +1,15 @@
 //! `tacit workload`: the papers' drivers as one tool.
 //!
 //! ```text
-//! client ── plain TCP ──> (nothing | an agent | `tacit run` | any other proxy) ──> server
+//! client ── plain stream ──> (nothing | an agent | `tacit run` | any other proxy) ──> server
 //!    │
 //!    ├ clocks.rs      CPU time of the client and of every process named with --cpu-of
 //!    ├ ledgers.rs     what agents named with --ledger-of spent theirs on
-//!    ├ watch.rs       progress, and what the kernel says of a connection while it runs
+//!    ├ watch.rs       progress, and what kernels say of connections while they run: tcp.rs, and
+//!    │                legs.rs for those of agents
 //!    └ report/        figures, tables and charts: text, JSON, HTML
 //!
+//! socket.rs                streams of TCP and UNIX
 //! protocol.rs, server.rs   what the ends say to each other; one server serves every mode
 //! exchange.rs              interactive, request-reply       schedule.rs: when requests are due
 //! stream.rs                stream
@@ -25,19 +27,22 @@
 mod clocks;
 mod exchange;
 mod ledgers;
+mod legs;
 mod open;
 mod protocol;
 mod ramp;
 mod report;
+mod samples;
 mod schedule;
 mod server;
+mod socket;
 mod sockets;
 mod start_stop;
 mod stream;
+mod tcp;
 mod watch;
 
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,9 +51,11 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use tacit_core::flow::Address;
 use tacit_core::policy::{parse_duration, parse_size};
 
 use self::report::OutputArgs;
+use self::socket::{Stream, dial, resolve};
 use crate::cli::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail};
 use crate::control::client::ClientError;
 
@@ -123,7 +130,7 @@ enum End<C: Args> {
 #[derive(Clone, Debug, Args)]
 struct ClientArgs {
     /// The far end, or what stands before it
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT|unix:PATH")]
     connect: String,
     #[command(flatten)]
     output: OutputArgs,
@@ -137,13 +144,13 @@ enum WorkloadError {
     /// A name or address that leads nowhere.
     Resolve(String, io::Error),
     /// Nobody answered.
-    Connect(SocketAddr, io::Error),
+    Connect(Address, io::Error),
     /// A connection that was open broke.
     Broken(&'static str, io::Error),
     /// Bytes came back that do not belong.
     Mixed(&'static str),
     /// The server's address.
-    Listen(SocketAddr, io::Error),
+    Listen(Address, io::Error),
     /// The server's threads are gone.
     ServerEnded,
     /// A process that was named with `--cpu-of`.
@@ -175,7 +182,7 @@ impl std::fmt::Display for WorkloadError {
         match self {
             Self::Usage(text) => f.write_str(text),
             Self::Resolve(name, error) => {
-                write!(f, "{name}: {error}: give a name or an address, and a port")
+                write!(f, "{name}: {error}: give a name or an address and a port, or unix:PATH")
             }
             Self::Connect(address, error) => write!(
                 f,
@@ -252,35 +259,6 @@ impl<C: Args> Ends<C> {
             End::Server(args) => server::run(args),
         }
     }
-}
-
-/// Where `--connect` leads. It is resolved once: under `tacit run` that is when the name is learnt.
-fn resolve(connect: &str) -> Result<Vec<SocketAddr>, WorkloadError> {
-    let resolved = connect.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-    let wrong = |error| WorkloadError::Resolve(connect.to_owned(), error);
-    resolved.map_err(wrong).and_then(|addresses| match addresses.is_empty() {
-        true => Err(wrong(io::ErrorKind::NotFound.into())),
-        false => Ok(addresses),
-    })
-}
-
-/// Connects to the first address that answers. Small writes are not delayed, and no wait is
-/// without end.
-fn dial(addresses: &[SocketAddr]) -> Result<TcpStream, WorkloadError> {
-    let mut refused = WorkloadError::Nothing;
-    for address in addresses {
-        let connected = TcpStream::connect_timeout(address, SILENCE_MAX).and_then(|stream| {
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(SILENCE_MAX))?;
-            stream.set_write_timeout(Some(SILENCE_MAX))?;
-            Ok(stream)
-        });
-        match connected {
-            Ok(stream) => return Ok(stream),
-            Err(error) => refused = WorkloadError::Connect(*address, error),
-        }
-    }
-    Err(refused)
 }
 
 /// Makes room for so many connections.

@@ -6,21 +6,22 @@
 //! resumed is decided by what stands between, and told by its ledger.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use tacit_core::flow::Address;
 use tacit_core::statistics::Histogram;
 
 use super::clocks::{Clocks, Used};
 use super::protocol::Wish;
 use super::report::{Chart, Report};
 use super::schedule::Schedule;
-use super::watch::{Done, Unit, Watch};
+use super::watch::{Done, Ends, Unit, Watch};
 use super::{
-    ClientArgs, OPENED_MAX, SETTLE_TIME, THREADS_MAX, WorkloadError, at_once, count, dial, rate,
-    resolve,
+    ClientArgs, OPENED_MAX, SETTLE_TIME, Stream, THREADS_MAX, WorkloadError, at_once, count, dial,
+    rate, resolve,
 };
 
 /// Connections that are opened, used once and closed
@@ -58,7 +59,7 @@ pub(super) fn run(args: &ConnectArgs) -> Result<(), WorkloadError> {
 }
 
 /// Opens one connection, and says a byte each way on it.
-pub(super) fn open(addresses: &[SocketAddr]) -> Result<TcpStream, WorkloadError> {
+pub(super) fn open(addresses: &[Address]) -> Result<Stream, WorkloadError> {
     const KNOCK: u8 = 0x55;
     let broken = |error| WorkloadError::Broken("a new connection", error);
     let mut stream = dial(addresses)?;
@@ -74,7 +75,7 @@ pub(super) fn open(addresses: &[SocketAddr]) -> Result<TcpStream, WorkloadError>
 }
 
 /// Ends a connection and waits until the far end has done so too.
-pub(super) fn close(mut stream: TcpStream) -> Result<(), WorkloadError> {
+pub(super) fn close(mut stream: Stream) -> Result<(), WorkloadError> {
     let ended = stream.shutdown(Shutdown::Write).and_then(|()| stream.read(&mut [0]));
     match ended {
         // A reset ends it as well: nothing was on its way.
@@ -108,7 +109,7 @@ pub(super) fn share<T: Send + Default>(
 }
 
 fn drive(
-    addresses: &[SocketAddr],
+    addresses: &[Address],
     args: &ConnectArgs,
     clocks: &Clocks,
 ) -> Result<(Histogram, Used, Vec<Chart>), WorkloadError> {
@@ -118,7 +119,7 @@ fn drive(
     })?;
     std::thread::sleep(SETTLE_TIME);
     let done = Done::new(args.at_once);
-    let watch = Watch::start(CONNECTIONS, &done, None, args.client.output.progress);
+    let watch = Watch::start(CONNECTIONS, &done, Ends::default(), args.client.output.progress);
     let before = clocks.read()?;
     let start = Instant::now();
     let schedule = args.rate.map(|rate| Schedule::share(rate, 1, 0));
@@ -135,7 +136,7 @@ fn drive(
         Ok(())
     })?;
     let used = clocks.since(&before)?;
-    Ok((merged(&parts), used, watch.finish()))
+    Ok((merged(&parts), used, watch.finish(None)))
 }
 
 /// Counts the time since an instant.
@@ -197,10 +198,10 @@ pub(super) mod tests {
     use super::super::server;
     use super::*;
 
-    pub(crate) fn served() -> SocketAddr {
-        let listener = server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        server::spawn(&listener, 1).unwrap();
-        listener.local_addr().unwrap()
+    pub(crate) fn served() -> Address {
+        let listening = server::listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        server::spawn(&listening, 1).unwrap();
+        listening.address
     }
 
     #[test]
@@ -232,13 +233,13 @@ pub(super) mod tests {
     fn an_open_connection_is_closed_from_both_ends() {
         let address = served();
         for _ in 0..3 {
-            close(open(&[address]).unwrap()).unwrap();
+            close(open(std::slice::from_ref(&address)).unwrap()).unwrap();
         }
     }
 
     #[test]
     fn nobody_there_is_told_with_the_address() {
-        let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let address: Address = "127.0.0.1:1".parse().unwrap();
         let error = open(&[address]).unwrap_err().to_string();
         assert!(error.contains("127.0.0.1:1") && error.contains("workload MODE server"), "{error}");
     }

@@ -4,9 +4,10 @@
 //! client: "TW", version, kind, two numbers of 8 bytes; then by kind:
 //!   exchange  REQUEST REPLY   requests and replies of these sizes in turn, until the client ends
 //!   out       0 0             the client sends a stream; the server answers with its length
-//!   in        BYTES 0         the server sends a stream of that length
-//!   in-for    MILLISECONDS 0  the server sends a stream for that long
-//! a stream: blocks of LENGTH (8 bytes) and as many bytes; a block of none ends it
+//!   in        BYTES WATCHED   the server sends a stream of that length
+//!   in-for    MS WATCHED      the server sends a stream for so many milliseconds
+//! a stream: blocks of LENGTH (8 bytes) and as many bytes; a block of none ends it; where WATCHED
+//!           is 1, COUNT (8 bytes) and as many samples of the sender's socket follow
 //! ```
 //! After a stream the client may ask for something else. A reply repeats the first bytes of its
 //! request, at most eight, which count: whoever mixes up or loses bytes on the way is found out.
@@ -35,9 +36,9 @@ pub(super) enum Wish {
     /// A stream to the server.
     Out,
     /// A stream of so many bytes from the server.
-    In { bytes: u64 },
+    In { bytes: u64, watched: bool },
     /// A stream from the server for so long.
-    InFor { ms: u64 },
+    InFor { ms: u64, watched: bool },
 }
 
 impl Wish {
@@ -46,8 +47,8 @@ impl Wish {
         let (kind, first, second) = match self {
             Self::Exchange { request_bytes, reply_bytes } => (1, request_bytes, reply_bytes),
             Self::Out => (2, 0, 0),
-            Self::In { bytes } => (3, bytes, 0),
-            Self::InFor { ms } => (4, ms, 0),
+            Self::In { bytes, watched } => (3, bytes, watched.into()),
+            Self::InFor { ms, watched } => (4, ms, watched.into()),
         };
         let mut header = [0; HEADER_BYTES];
         header[..3].copy_from_slice(&MAGIC);
@@ -68,8 +69,12 @@ impl Wish {
                 Some(Self::Exchange { request_bytes: first, reply_bytes: second })
             }
             2 if (first, second) == (0, 0) => Some(Self::Out),
-            3 if first <= STREAM_BYTES_MAX && second == 0 => Some(Self::In { bytes: first }),
-            4 if first <= STREAM_MS_MAX && second == 0 => Some(Self::InFor { ms: first }),
+            3 if first <= STREAM_BYTES_MAX && second <= 1 => {
+                Some(Self::In { bytes: first, watched: second == 1 })
+            }
+            4 if first <= STREAM_MS_MAX && second <= 1 => {
+                Some(Self::InFor { ms: first, watched: second == 1 })
+            }
             _ => None,
         }
     }
@@ -89,8 +94,8 @@ mod tests {
         for wish in [
             Wish::Exchange { request_bytes: 100, reply_bytes: MESSAGE_BYTES_MAX },
             Wish::Out,
-            Wish::In { bytes: 20_000_000 },
-            Wish::InFor { ms: 10_000 },
+            Wish::In { bytes: 20_000_000, watched: false },
+            Wish::InFor { ms: 10_000, watched: true },
         ] {
             assert_eq!(Wish::decode(&wish.encode()), Some(wish));
         }
@@ -110,8 +115,11 @@ mod tests {
         }
         let zero = Wish::Exchange { request_bytes: 0, reply_bytes: 1 };
         assert_eq!(Wish::decode(&zero.encode()), None);
-        let long = Wish::InFor { ms: STREAM_MS_MAX + 1 };
+        let long = Wish::InFor { ms: STREAM_MS_MAX + 1, watched: false };
         assert_eq!(Wish::decode(&long.encode()), None);
+        let mut twice = Wish::In { bytes: 1, watched: true }.encode();
+        twice[HEADER_BYTES - 1] = 2;
+        assert_eq!(Wish::decode(&twice), None);
     }
 
     #[test]

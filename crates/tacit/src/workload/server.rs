@@ -5,22 +5,24 @@
 //! bounded, and whoever does not speak the protocol is cut off.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::rc::Rc;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use tacit_sys::{process, socket};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tacit_core::flow::Address;
+use tacit_sys::process;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::protocol::{self, BLOCK_BYTES, HEADER_BYTES, Wish};
+use super::samples::Samples;
+use super::tcp::Sample;
 use super::{BUFFERS_BYTES_MAX, CONNECTIONS_MAX, WorkloadError};
-use crate::cli;
+use crate::{address, cli};
 
 /// The far end: answers clients of every mode until it is ended
 #[derive(Debug, Args)]
@@ -30,8 +32,8 @@ Examples:
   tacit run --policy inbound.toml -- tacit workload ramp server --listen 127.0.0.1:7000")]
 pub(super) struct ServerArgs {
     /// Where to listen; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
-    listen: SocketAddr,
+    #[arg(long, value_name = "ADDRESS|unix:PATH", default_value = "127.0.0.1:0")]
+    listen: Address,
     /// Threads, from 1 to 64 [default: one for each CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Option<u16>,
@@ -62,9 +64,8 @@ impl Room {
 /// Serves for ever.
 pub(super) fn run(args: &ServerArgs) -> Result<(), WorkloadError> {
     process::raise_descriptor_limit().map_err(WorkloadError::Descriptors)?;
-    let listener = listen(args.listen)?;
-    let address =
-        listener.local_addr().map_err(|error| WorkloadError::Listen(args.listen, error))?;
+    let listening = listen(&args.listen)?;
+    let address = &listening.address;
     let pid = std::process::id();
     let line = match args.json {
         true => format!("{}\n", json!({ "listening": address.to_string(), "pid": pid })),
@@ -72,68 +73,106 @@ pub(super) fn run(args: &ServerArgs) -> Result<(), WorkloadError> {
     };
     cli::print(line, cli::EXIT_OK);
     let threads = args.threads.map_or_else(super::cpus, usize::from);
-    for thread in spawn(&listener, threads)? {
+    for thread in spawn(&listening, threads)? {
         // A thread ends only by a panic, of which it has told.
         let _ = thread.join();
     }
     Err(WorkloadError::ServerEnded)
 }
 
-/// Opens the listening socket, with small writes not delayed and a long queue.
-pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, WorkloadError> {
-    let listener = socket::listen(&address.into(), &socket::StreamOptions::default());
-    listener.map(TcpListener::from).map_err(|error| WorkloadError::Listen(address, error))
+/// A socket that listens, and where.
+#[derive(Debug)]
+pub(super) struct Listening {
+    socket: OwnedFd,
+    pub(super) address: Address,
+}
+
+/// Opens it; port 0 becomes the one that the kernel has chosen.
+pub(super) fn listen(wanted: &Address) -> Result<Listening, WorkloadError> {
+    let failed = |error| WorkloadError::Listen(wanted.clone(), error);
+    let socket = super::socket::listen(wanted).map_err(failed)?;
+    let address = tacit_sys::socket::local_address(socket.as_fd()).map_err(failed)?;
+    Ok(Listening { socket, address: address::from_socket(&address) })
 }
 
 /// Serves from `count` threads that never end.
 pub(super) fn spawn(
-    listener: &TcpListener,
+    listening: &Listening,
     count: usize,
 ) -> Result<Vec<thread::JoinHandle<()>>, WorkloadError> {
-    spawn_in(&Room::of(BUFFERS_BYTES_MAX), listener, count)
+    spawn_in(&Room::of(BUFFERS_BYTES_MAX), listening, count)
 }
 
 fn spawn_in(
     room: &Arc<Room>,
-    listener: &TcpListener,
+    listening: &Listening,
     count: usize,
 ) -> Result<Vec<thread::JoinHandle<()>>, WorkloadError> {
+    let is_inet = matches!(listening.address, Address::Inet(_));
     let start = |number| {
-        let (listener, room) = (listener.try_clone()?, Arc::clone(room));
+        let (socket, room) = (listening.socket.try_clone()?, Arc::clone(room));
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         thread::Builder::new().name(format!("server-{number}")).spawn(move || {
             let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, accept(listener, room));
+            local.block_on(&runtime, accept(socket, is_inet, room));
         })
     };
     (0..count).map(start).collect::<io::Result<_>>().map_err(WorkloadError::Thread)
 }
 
-async fn accept(listener: TcpListener, room: Arc<Room>) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => Rc::new(listener),
+async fn accept(socket: OwnedFd, is_inet: bool, room: Arc<Room>) {
+    let listener = match is_inet {
+        true => TcpListener::from_std(socket.into()).map(Listener::Tcp),
+        false => UnixListener::from_std(socket.into()).map(Listener::Unix),
+    };
+    let listener = match listener {
+        Ok(listener) => listener,
         Err(error) => return cli::complain(format_args!("tacit: the listening socket: {error}")),
     };
     loop {
         // The semaphore is never closed.
         let Ok(place) = Arc::clone(&room.places).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let room = Arc::clone(&room);
-                tokio::task::spawn_local(async move {
-                    // The client notices and reports what goes wrong on a connection; a reset by
-                    // a proxy after the last byte is its way to close.
-                    let _ = serve(stream, &room).await;
-                    drop(place);
-                });
-            }
-            Err(_) => tokio::time::sleep(SHORTAGE_PAUSE).await,
+        if listener.take(&room, place).await.is_err() {
+            tokio::time::sleep(SHORTAGE_PAUSE).await;
         }
     }
 }
 
-async fn serve(mut stream: TcpStream, room: &Room) -> io::Result<()> {
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Waits for a connection, and has it served.
+    async fn take(&self, room: &Arc<Room>, place: OwnedSemaphorePermit) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => begin(listener.accept().await?.0, room, place),
+            Self::Unix(listener) => begin(listener.accept().await?.0, room, place),
+        }
+        Ok(())
+    }
+}
+
+fn begin(
+    stream: impl AsyncRead + AsyncWrite + AsFd + Unpin + 'static,
+    room: &Arc<Room>,
+    place: OwnedSemaphorePermit,
+) {
+    let room = Arc::clone(room);
+    tokio::task::spawn_local(async move {
+        // The client notices and reports what goes wrong on a connection; a reset by a proxy after
+        // the last byte is its way to close.
+        let _ = serve(stream, &room).await;
+        drop(place);
+    });
+}
+
+async fn serve(
+    mut stream: impl AsyncRead + AsyncWrite + AsFd + Unpin,
+    room: &Room,
+) -> io::Result<()> {
     let mut header = [0; HEADER_BYTES];
     while stream.read_exact(&mut header).await.is_ok() {
         match Wish::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
@@ -141,18 +180,25 @@ async fn serve(mut stream: TcpStream, room: &Room) -> io::Result<()> {
                 return exchange(&mut stream, room, request_bytes, reply_bytes).await;
             }
             Wish::Out => swallow(&mut stream).await?,
-            Wish::In { bytes } => pour(&mut stream, |sent| bytes - sent).await?,
-            Wish::InFor { ms } => {
+            Wish::In { bytes, watched } => {
+                pour(&mut stream, watched, |sent| bytes - sent).await?;
+            }
+            Wish::InFor { ms, watched } => {
                 let end = Instant::now() + Duration::from_millis(ms);
                 let go_on = |_| if Instant::now() < end { u64::MAX } else { 0 };
-                pour(&mut stream, go_on).await?;
+                pour(&mut stream, watched, go_on).await?;
             }
         }
     }
     Ok(())
 }
 
-async fn exchange(stream: &mut TcpStream, room: &Room, request: u64, reply: u64) -> io::Result<()> {
+async fn exchange(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    room: &Room,
+    request: u64,
+    reply: u64,
+) -> io::Result<()> {
     let size = |bytes| usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData);
     let (request, reply) = (size(request)?, size(reply)?);
     let kilobytes = u32::try_from((request + reply).div_ceil(KILOBYTE)).unwrap_or(u32::MAX);
@@ -168,7 +214,7 @@ async fn exchange(stream: &mut TcpStream, room: &Room, request: u64, reply: u64)
     }
 }
 
-async fn swallow(stream: &mut TcpStream) -> io::Result<()> {
+async fn swallow(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     let mut buffer = vec![0; BLOCK_BYTES];
     let mut total = 0_u64;
     loop {
@@ -187,19 +233,37 @@ async fn swallow(stream: &mut TcpStream) -> io::Result<()> {
     }
 }
 
-/// Sends blocks for as long as `left`, given what was sent, is not zero.
-async fn pour(stream: &mut TcpStream, left: impl Fn(u64) -> u64) -> io::Result<()> {
+/// Sends blocks for as long as `left`, given what was sent, is not zero; then what its socket was
+/// like meanwhile, if that was asked for.
+async fn pour(
+    stream: &mut (impl AsyncWrite + AsFd + Unpin),
+    watched: bool,
+    left: impl Fn(u64) -> u64,
+) -> io::Result<()> {
     let mut block = vec![7; NUMBERED];
     let mut sent = 0;
+    let mut samples = Samples::starting(Instant::now());
     loop {
         let part = usize::try_from(left(sent)).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
         block[..LENGTH_BYTES].copy_from_slice(&(part as u64).to_be_bytes());
         stream.write_all(&block[..LENGTH_BYTES + part]).await?;
         if part == 0 {
-            return Ok(());
+            break;
         }
         sent += part as u64;
+        if watched
+            && samples.wait().is_zero()
+            && let Some(sample) = Sample::of(stream.as_fd(), samples.start())
+        {
+            samples.keep(sample);
+        }
     }
+    if watched {
+        let samples = samples.into_kept();
+        stream.write_u64(samples.len() as u64).await?;
+        stream.write_all(&samples.iter().flat_map(Sample::encode).collect::<Vec<_>>()).await?;
+    }
+    Ok(())
 }
 
 /// A block with its length in front, so that one write sends both.
@@ -214,9 +278,14 @@ mod tests {
     use super::*;
 
     fn served() -> std::net::TcpStream {
-        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        spawn(&listener, 1).unwrap();
-        std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap()
+        let listening = listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        spawn(&listening, 1).unwrap();
+        connect(&listening)
+    }
+
+    fn connect(listening: &Listening) -> std::net::TcpStream {
+        let Address::Inet(address) = listening.address else { panic!() };
+        std::net::TcpStream::connect(address).unwrap()
     }
 
     fn number(stream: &mut std::net::TcpStream) -> u64 {
@@ -253,10 +322,10 @@ mod tests {
 
     #[test]
     fn who_asks_for_more_memory_than_there_is_is_cut_off() {
-        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        spawn_in(&Room::of(2 * KILOBYTE), &listener, 1).unwrap();
+        let listening = listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        spawn_in(&Room::of(2 * KILOBYTE), &listening, 1).unwrap();
         for (bytes, is_served) in [(2048, false), (1024, true), (1025, false)] {
-            let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut stream = connect(&listening);
             let wish = Wish::Exchange { request_bytes: bytes, reply_bytes: 1024 };
             stream.write_all(&wish.encode()).unwrap();
             // What is cut off may be reset before it is read.
@@ -269,13 +338,13 @@ mod tests {
     fn streams_have_the_length_that_was_asked_for_one_after_the_other() {
         let mut stream = served();
         let bytes = BLOCK_BYTES as u64 + 3;
-        stream.write_all(&Wish::In { bytes }.encode()).unwrap();
+        stream.write_all(&Wish::In { bytes, watched: false }.encode()).unwrap();
         for wanted in [BLOCK_BYTES, 3, 0] {
             assert_eq!(number(&mut stream), wanted as u64);
             stream.read_exact(&mut vec![0; wanted]).unwrap();
         }
-        stream.write_all(&Wish::InFor { ms: 0 }.encode()).unwrap();
-        assert_eq!(number(&mut stream), 0);
+        stream.write_all(&Wish::InFor { ms: 0, watched: true }.encode()).unwrap();
+        assert_eq!([number(&mut stream), number(&mut stream)], [0, 0], "no block, no sample");
         stream.write_all(&Wish::Out.encode()).unwrap();
         for block in [5_u64, 7, 0] {
             stream.write_all(&block.to_be_bytes()).unwrap();

@@ -4,17 +4,19 @@
 //! channels between two queue managers do. A start ends when a byte has come back, a stop when
 //! the far end has ended too.
 
-use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
 use clap::Args;
+use tacit_core::flow::Address;
 use tacit_core::statistics::Histogram;
 
 use super::clocks::{Clocks, Used};
 use super::open::{CONNECTIONS, close, merged, open, record, share};
 use super::report::{Chart, Report};
-use super::watch::{Done, Watch};
-use super::{CONNECTIONS_MAX, ClientArgs, SETTLE_TIME, THREADS_MAX, WorkloadError, count, resolve};
+use super::watch::{Done, Ends, Watch};
+use super::{
+    CONNECTIONS_MAX, ClientArgs, SETTLE_TIME, Stream, THREADS_MAX, WorkloadError, count, resolve,
+};
 
 /// Thousands of connections started, then stopped
 #[derive(Debug, Args)]
@@ -69,7 +71,7 @@ pub(super) fn run(args: &StartStopArgs) -> Result<(), WorkloadError> {
 }
 
 fn drive(
-    ways: &[Vec<SocketAddr>],
+    ways: &[Vec<Address>],
     args: &StartStopArgs,
     clocks: &Clocks,
 ) -> Result<(Seen, Vec<Chart>), WorkloadError> {
@@ -81,10 +83,10 @@ fn drive(
     std::thread::sleep(SETTLE_TIME);
 
     let done = Done::new(args.at_once);
-    let watch = Watch::start(CONNECTIONS, &done, None, args.client.output.progress);
+    let watch = Watch::start(CONNECTIONS, &done, Ends::default(), args.client.output.progress);
     let before = clocks.read()?;
     let start = Instant::now();
-    let open_one = |thread, number, (streams, seen): &mut (Vec<TcpStream>, Vec<Histogram>)| {
+    let open_one = |thread, number, (streams, seen): &mut (Vec<Stream>, Vec<Histogram>)| {
         seen.resize_with(ways.len(), Histogram::default);
         let from = Instant::now();
         streams.push(open(way(number))?);
@@ -97,7 +99,7 @@ fn drive(
     // What others still do for a phase belongs to it.
     std::thread::sleep(SETTLE_TIME);
     let starting = clocks.since(&before)?;
-    let charts = watch.finish();
+    let charts = watch.finish(None);
 
     let by_way = |way| merged(parts.iter().filter_map(|(_, seen): &(_, Vec<_>)| seen.get(way)));
     let latency = (0..ways.len()).map(by_way).collect();

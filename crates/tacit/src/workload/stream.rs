@@ -4,18 +4,20 @@
 //! arrived, a stream in when its last block is read.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use tacit_core::flow::Address;
 
 use super::clocks::{Clocks, Used};
 use super::protocol::{BLOCK_BYTES, STREAM_BYTES_MAX, STREAM_MS_MAX, Wish};
 use super::report::{Chart, Report};
-use super::watch::{Done, Unit, Watch};
+use super::samples::SAMPLES_MAX;
+use super::tcp::{SAMPLE_BYTES, Sample, Trace};
+use super::watch::{Done, Ends, Unit, Watch};
 use super::{
-    ClientArgs, THREADS_MAX, WorkloadError, at_once, bytes, count, counted, dial, resolve,
+    ClientArgs, Stream, THREADS_MAX, WorkloadError, at_once, bytes, count, counted, dial, resolve,
 };
 
 /// Long one-way transfers, in or out
@@ -68,29 +70,37 @@ pub(super) fn run(args: &StreamArgs) -> Result<(), WorkloadError> {
 }
 
 fn drive(
-    addresses: &[SocketAddr],
+    addresses: &[Address],
     args: &StreamArgs,
     clocks: &Clocks,
 ) -> Result<(u64, Used, Vec<Chart>), WorkloadError> {
     super::allow_descriptors(args.connections)?;
     let mut lines = (0..args.connections)
-        .map(|_| Ok(Line { stream: dial(addresses)?, block: vec![7; LENGTH_BYTES + BLOCK_BYTES] }))
+        .map(|_| Line::open(addresses))
         .collect::<Result<Vec<_>, WorkloadError>>()?;
     let failed = AtomicBool::new(false);
     let direction = args.direction;
     at_once(&mut lines, &failed, |_, line| line.stream(direction, WARM_UP, &failed, |_| ()))?;
+    if let Some(line) = lines.first_mut() {
+        line.samples = Some(Vec::new());
+    }
 
     let done = Done::new(args.connections);
-    let first = lines.first().and_then(|line| line.stream.try_clone().ok());
+    // The end that sends is looked at: of a stream in, the server tells of it.
+    let sends = |_: &&Line| direction == Direction::Out;
+    let own = lines.first().filter(sends).and_then(|line| line.stream.try_clone().ok());
+    let ends = Ends { own, agents: args.client.output.watched() };
     let unit = Unit { plural: "MB", of: MB };
-    let watch = Watch::start(unit, &done, first, args.client.output.progress);
+    let watch = Watch::start(unit, &done, ends, args.client.output.progress);
     let amount = args.seconds.map_or(Amount::Bytes(args.bytes), Amount::Time);
     let before = clocks.read()?;
     let moved = at_once(&mut lines, &failed, |number, line| {
         line.stream(direction, amount, &failed, |bytes| done.count(number, bytes))
     })?;
     let used = clocks.since(&before)?;
-    Ok((moved.iter().sum(), used, watch.finish()))
+    let samples = lines.first_mut().and_then(|line| line.samples.take()).unwrap_or_default();
+    let charts = watch.finish(Trace { of: "server".to_owned(), samples });
+    Ok((moved.iter().sum(), used, charts))
 }
 
 const MB: f64 = 1e6;
@@ -98,12 +108,19 @@ const LENGTH_BYTES: usize = size_of::<u64>();
 
 /// One connection.
 struct Line {
-    stream: TcpStream,
+    stream: Stream,
     /// A block with its length in front, so that one write sends both.
     block: Vec<u8>,
+    /// What the server's socket was like, if it is to say.
+    samples: Option<Vec<Sample>>,
 }
 
 impl Line {
+    fn open(addresses: &[Address]) -> Result<Self, WorkloadError> {
+        let block = vec![7; LENGTH_BYTES + BLOCK_BYTES];
+        Ok(Self { stream: dial(addresses)?, block, samples: None })
+    }
+
     fn stream(
         &mut self,
         direction: Direction,
@@ -153,11 +170,12 @@ impl Line {
         failed: &AtomicBool,
         count: impl Fn(u64),
     ) -> Result<u64, WorkloadError> {
+        let watched = self.samples.is_some();
         let wish = match amount {
-            Amount::Bytes(bytes) => Wish::In { bytes },
+            Amount::Bytes(bytes) => Wish::In { bytes, watched },
             Amount::Time(time) => {
                 let ms = u64::try_from(time.as_millis()).unwrap_or(STREAM_MS_MAX);
-                Wish::InFor { ms: ms.min(STREAM_MS_MAX) }
+                Wish::InFor { ms: ms.min(STREAM_MS_MAX), watched }
             }
         };
         self.stream.write_all(&wish.encode()).map_err(broken)?;
@@ -173,12 +191,34 @@ impl Line {
             received += length;
             count(length);
         }
+        if !failed.load(Ordering::Relaxed) {
+            self.take_samples()?;
+        }
         match amount {
             Amount::Bytes(bytes) if bytes != received && !failed.load(Ordering::Relaxed) => {
                 Err(WorkloadError::Mixed("the length of a stream"))
             }
             _ => Ok(received),
         }
+    }
+
+    /// What the server says of its socket after a stream.
+    fn take_samples(&mut self) -> Result<(), WorkloadError> {
+        if self.samples.is_none() {
+            return Ok(());
+        }
+        let count = self.number()?;
+        if count > SAMPLES_MAX as u64 {
+            return Err(WorkloadError::Mixed("a number of samples"));
+        }
+        let mut samples = Vec::new();
+        for _ in 0..count {
+            let mut sample = [0; SAMPLE_BYTES];
+            self.stream.read_exact(&mut sample).map_err(broken)?;
+            samples.push(Sample::decode(&sample));
+        }
+        self.samples = Some(samples);
+        Ok(())
     }
 
     fn number(&mut self) -> Result<u64, WorkloadError> {
@@ -222,9 +262,6 @@ fn report(
     report.figure("mb_per_s", "rate", "MB/s", mb / used.seconds);
     report.figure("seconds", "time", "s", used.seconds);
     report.cpu(&clocks.names(), used, "MB", mb);
-    if args.direction == Direction::In {
-        report.note("the server sends: window and queue of the client's side say little here");
-    }
     report.charts.extend(charts);
     Ok(report)
 }
@@ -244,12 +281,11 @@ mod tests {
     }
 
     fn moved(words: &[&str]) -> u64 {
-        let listener = server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        server::spawn(&listener, 2).unwrap();
-        let address = listener.local_addr().unwrap();
+        let listening = server::listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        server::spawn(&listening, 2).unwrap();
         let words = ["", "--connect", "here", "--connections", "2"].iter().chain(words);
         let args = Line::try_parse_from(words).unwrap().args;
-        drive(&[address], &args, &Clocks::of(&ClocksArgs::default()).unwrap()).unwrap().0
+        drive(&[listening.address], &args, &Clocks::of(&ClocksArgs::default()).unwrap()).unwrap().0
     }
 
     #[test]
@@ -272,7 +308,7 @@ mod tests {
     #[test]
     fn a_stream_is_as_long_as_was_said_or_an_error() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        let address = listener.local_addr().unwrap().into();
         let liar = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(&[0, 0, 0, 0, 0, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();

@@ -1,25 +1,22 @@
-//! What is looked at while a workload runs: how far it is, and what the kernel says of the first
-//! connection.
+//! What is looked at while a workload runs: how far it is, and what kernels say of a connection.
 //!
-//! A thread of its own looks ten times a second, less often the longer it takes: the number of
-//! samples is bounded, and every other one is dropped when there are too many. Workers count in
-//! cells of their own, so that nobody waits for anybody.
+//! A thread of its own looks ten times a second, less often the longer it takes, and one for each
+//! agent that is asked. Workers count in cells of their own, so that nobody waits for anybody.
 
 use std::io::{IsTerminal, Write};
-use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tacit_sys::socket::{self, TcpInfo};
-
+use super::Stream;
+use super::ledgers::Agent;
+use super::legs;
 use super::report::{Chart, Mark, Series};
+use super::samples::Samples;
+use super::tcp::{self, Trace};
 
-/// Samples kept.
-const SAMPLES_MAX: usize = 600;
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the workers have done so far; each writes its own cell.
@@ -54,62 +51,70 @@ pub(super) struct Unit {
     pub(super) of: f64,
 }
 
-/// What was seen at one instant.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    at_s: f64,
-    done: u64,
-    tcp: Option<Tcp>,
+/// The connections that are looked at.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    /// The client's own, where the client sends.
+    pub(super) own: Option<Stream>,
+    /// Those of agents.
+    pub(super) agents: Vec<Agent>,
 }
 
+/// How far it was at one instant.
 #[derive(Clone, Copy, Debug)]
-struct Tcp {
-    info: TcpInfo,
-    queued_bytes: usize,
+struct Progress {
+    at_s: f64,
+    done: u64,
 }
 
 /// A watch that runs.
 #[derive(Debug)]
 pub(super) struct Watch {
     ended: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Vec<Sample>>>,
+    look: Option<JoinHandle<(Vec<Progress>, Trace)>>,
+    legs: Vec<JoinHandle<Trace>>,
     unit: Unit,
 }
 
 impl Watch {
-    /// Starts to look at `done`, and at `stream` if there is one. A thread that cannot be had
-    /// leaves progress and charts out.
-    pub(super) fn start(
-        unit: Unit,
-        done: &Done,
-        stream: Option<TcpStream>,
-        progress: bool,
-    ) -> Self {
+    /// Starts to look at `done`, and at connections. A thread that cannot be had leaves progress
+    /// and charts out.
+    pub(super) fn start(unit: Unit, done: &Done, ends: Ends, progress: bool) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
+        let start = Instant::now();
+        let thread = || std::thread::Builder::new().name("watch".to_owned());
+        let follow = |agent: Agent| {
+            let ended = Arc::clone(&ended);
+            thread().spawn(move || legs::follow(&agent, start, &ended)).ok()
+        };
+        let legs = ends.agents.into_iter().filter_map(follow).collect();
         let progress = progress || std::io::stderr().is_terminal();
-        let look = Look { ended: Arc::clone(&ended), unit, done: done.clone(), stream, progress };
-        let thread = std::thread::Builder::new().name("watch".to_owned());
-        Self { ended, thread: thread.spawn(move || look.run()).ok(), unit }
+        let (done, own) = (done.clone(), ends.own);
+        let look = Look { ended: Arc::clone(&ended), unit, done, own, progress };
+        Self { ended, look: thread().spawn(move || look.run(start)).ok(), legs, unit }
     }
 
-    /// Ends it, and draws what was seen.
-    pub(super) fn finish(mut self) -> Vec<Chart> {
-        let samples = self.end();
-        let mut charts = vec![rate(&samples, self.unit)];
-        charts.extend(tcp(&samples));
+    /// Ends it, and draws what was seen; the far end may have seen something as well.
+    pub(super) fn finish(mut self, far: impl Into<Option<Trace>>) -> Vec<Chart> {
+        let (progress, mut traces) = self.end();
+        traces.extend(far.into());
+        traces.retain(|trace| !trace.samples.is_empty());
+        let mut charts = vec![rate(&progress, self.unit)];
+        charts.extend(tcp::charts(&traces));
         charts.retain(|chart| !chart.is_empty());
         charts
     }
 
-    fn end(&mut self) -> Vec<Sample> {
+    fn end(&mut self) -> (Vec<Progress>, Vec<Trace>) {
         self.ended.store(true, Ordering::Relaxed);
-        let thread = self.thread.take();
-        thread
-            .and_then(|thread| {
-                thread.thread().unpark();
-                thread.join().ok()
-            })
-            .unwrap_or_default()
+        let threads = self.look.iter().map(JoinHandle::thread);
+        threads
+            .chain(self.legs.iter().map(JoinHandle::thread))
+            .for_each(std::thread::Thread::unpark);
+        let looked = self.look.take().and_then(|look| look.join().ok());
+        let (progress, own) = looked.unzip();
+        let legs = self.legs.drain(..).filter_map(|leg| leg.join().ok());
+        (progress.unwrap_or_default(), own.into_iter().chain(legs).collect())
     }
 }
 
@@ -123,44 +128,33 @@ struct Look {
     ended: Arc<AtomicBool>,
     unit: Unit,
     done: Done,
-    stream: Option<TcpStream>,
+    own: Option<Stream>,
     progress: bool,
 }
 
 impl Look {
-    fn run(self) -> Vec<Sample> {
-        let start = Instant::now();
-        let (mut samples, mut interval) = (Vec::new(), SAMPLE_INTERVAL);
-        let (mut next, mut line) = (start + interval, start + PROGRESS_INTERVAL);
-        let mut before = 0;
+    fn run(self, start: Instant) -> (Vec<Progress>, Trace) {
+        let (mut progress, mut samples) = (Samples::starting(start), Samples::starting(start));
+        let (mut line, mut before) = (start + PROGRESS_INTERVAL, 0);
         while !self.ended.load(Ordering::Relaxed) {
-            std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
-            if Instant::now() < next {
+            std::thread::park_timeout(progress.wait());
+            if !progress.wait().is_zero() {
                 continue;
             }
-            next += interval;
-            samples.push(self.sample(start));
-            if samples.len() == SAMPLES_MAX {
-                thin(&mut samples);
-                interval *= 2;
+            let done = self.done.total();
+            progress.keep(Progress { at_s: start.elapsed().as_secs_f64(), done });
+            let own = self.own.as_ref();
+            if let Some(sample) = own.and_then(|own| tcp::Sample::of(own.as_fd(), start)) {
+                samples.keep(sample);
             }
             if self.progress && Instant::now() >= line {
                 line += PROGRESS_INTERVAL;
-                let total = self.done.total();
-                say(&self.line(start.elapsed(), total, before));
-                before = total;
+                say(&self.line(start.elapsed(), done, before));
+                before = done;
             }
         }
-        samples
-    }
-
-    fn sample(&self, start: Instant) -> Sample {
-        let tcp = self.stream.as_ref().and_then(|stream| {
-            let info = socket::tcp_info(stream.as_fd()).ok()?;
-            let queued_bytes = socket::unacknowledged_bytes(stream.as_fd()).ok()?;
-            Some(Tcp { info, queued_bytes })
-        });
-        Sample { at_s: start.elapsed().as_secs_f64(), done: self.done.total(), tcp }
+        let own = Trace { of: "client".to_owned(), samples: samples.into_kept() };
+        (progress.into_kept(), own)
     }
 
     fn line(&self, elapsed: Duration, total: u64, before: u64) -> String {
@@ -175,16 +169,7 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// Drops every other sample.
-fn thin(samples: &mut Vec<Sample>) {
-    let mut keep = false;
-    samples.retain(|_| {
-        keep = !keep;
-        keep
-    });
-}
-
-fn rate(samples: &[Sample], unit: Unit) -> Chart {
+fn rate(samples: &[Progress], unit: Unit) -> Chart {
     let pairs = samples.windows(2).filter_map(|pair| {
         let [before, now] = pair else { return None };
         let seconds = now.at_s - before.at_s;
@@ -199,78 +184,21 @@ fn rate(samples: &[Sample], unit: Unit) -> Chart {
     }
 }
 
-/// What the AT-TLS measurements plot of a connection.
-fn tcp(samples: &[Sample]) -> [Chart; 3] {
-    let of = |value: &dyn Fn(&Tcp) -> f64| -> Vec<(f64, f64)> {
-        samples.iter().filter_map(|one| Some((one.at_s, value(one.tcp.as_ref()?)))).collect()
-    };
-    let chart = |title: &str, y: &str, series| Chart {
-        title: title.to_owned(),
-        x: "seconds".to_owned(),
-        y: y.to_owned(),
-        series,
-    };
-    let window = |tcp: &Tcp| {
-        let TcpInfo { congestion_window_segments, segment_bytes_max, .. } = tcp.info;
-        f64::from(congestion_window_segments) * f64::from(segment_bytes_max) / 1000.0
-    };
-    let kilo = |bytes: f64| bytes / 1000.0;
-    [
-        chart(
-            "congestion window of the client's first connection",
-            "KB",
-            vec![Series::new("congestion window", Mark::Line, of(&window))],
-        ),
-        chart(
-            "smoothed round trip of the client's first connection",
-            "us",
-            vec![
-                Series::new("round trip", Mark::Line, of(&|tcp| f64::from(tcp.info.rtt_us))),
-                Series::new(
-                    "its deviation",
-                    Mark::Line,
-                    of(&|tcp| f64::from(tcp.info.rtt_deviation_us)),
-                ),
-            ],
-        ),
-        chart(
-            "send data queued on the client's first connection",
-            "KB",
-            vec![
-                Series::new(
-                    "not acknowledged",
-                    Mark::Line,
-                    of(&|tcp| kilo(tcp.queued_bytes as f64)),
-                ),
-                Series::new(
-                    "not sent yet",
-                    Mark::Line,
-                    of(&|tcp| kilo(f64::from(tcp.info.unsent_bytes))),
-                ),
-            ],
-        ),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+
     use super::*;
 
     const MB: Unit = Unit { plural: "MB", of: 1e6 };
 
     #[test]
-    fn rates_are_between_samples_and_samples_are_bounded() {
-        let sample = |second: u32| Sample {
-            at_s: f64::from(second),
-            done: u64::from(second) * 5_000_000,
-            tcp: None,
-        };
-        let mut samples: Vec<_> = (0..5).map(sample).collect();
+    fn rates_are_between_samples() {
+        let sample =
+            |second: u32| Progress { at_s: f64::from(second), done: u64::from(second) * 5_000_000 };
+        let samples: Vec<_> = (0..5).map(sample).collect();
         let points = rate(&samples, MB).series.remove(0).points;
         assert_eq!(points, [(1.0, 5.0), (2.0, 5.0), (3.0, 5.0), (4.0, 5.0)]);
-        thin(&mut samples);
-        assert_eq!(samples.iter().map(|one| one.at_s).collect::<Vec<_>>(), [0.0, 2.0, 4.0]);
-        assert!(tcp(&samples).iter().all(Chart::is_empty));
     }
 
     #[test]
@@ -285,13 +213,8 @@ mod tests {
 
     #[test]
     fn a_progress_line_tells_all_and_the_last_second() {
-        let look = Look {
-            ended: Arc::default(),
-            unit: MB,
-            done: Done::new(1),
-            stream: None,
-            progress: true,
-        };
+        let look =
+            Look { ended: Arc::default(), unit: MB, done: Done::new(1), own: None, progress: true };
         let line = look.line(Duration::from_secs(3), 30_000_000, 20_000_000);
         assert_eq!(line, "   3 s            30 MB          10 in the last second");
     }
@@ -301,9 +224,12 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let done = Done::new(1);
-        let watch = Watch::start(MB, &done, Some(stream), false);
-        std::thread::sleep(SAMPLE_INTERVAL * 4);
-        let charts = watch.finish();
-        assert_eq!(charts.len(), 4, "rate, window, round trip, queue: {charts:?}");
+        let ends = Ends { own: Some(Stream::Tcp(stream)), ..Ends::default() };
+        let watch = Watch::start(MB, &done, ends, false);
+        std::thread::sleep(Duration::from_millis(450));
+        let samples = vec![tcp::Sample::default(); 3];
+        let charts = watch.finish(Trace { of: "server".to_owned(), samples });
+        assert_eq!(charts.len(), 6, "rate, window, round trip, deviation, two queues: {charts:?}");
+        assert_eq!(charts[1].series.len(), 2, "both ends: {charts:?}");
     }
 }

@@ -27,8 +27,13 @@ struct Server {
 
 impl Server {
     fn start(lab: &Lab) -> Self {
+        Self::listening(lab, &[])
+    }
+
+    fn listening(lab: &Lab, more: &[&str]) -> Self {
         let words = ["workload", "interactive", "server", "--threads", "2", "--json"];
-        let mut child = lab.command(TACIT).args(words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = lab.command(TACIT);
+        let mut child = command.args(words).args(more).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let line: Value = serde_json::from_str(&line).unwrap();
@@ -221,6 +226,66 @@ fn the_private_agent_of_a_run_is_found_by_its_launcher() {
     assert!(rows(&report, COSTS)["control"]["run us/connection"].as_f64().unwrap() > 0.0);
 }
 
+/// A chart by its title, as the number of points of each of its series.
+fn chart(report: &Value, title: &str) -> BTreeMap<String, usize> {
+    let charts = report["charts"].as_array().unwrap();
+    let chart = charts.iter().find(|chart| chart["title"] == title);
+    let series = chart.unwrap_or_else(|| panic!("no {title}: {report}"))["series"].as_array();
+    let points = |one: &Value| one["points"].as_array().unwrap().len();
+    let named = |one: &Value| (one["name"].as_str().unwrap().to_owned(), points(one));
+    series.unwrap().iter().map(named).collect()
+}
+
+#[test]
+fn the_end_that_sends_is_looked_at_and_so_are_the_legs_of_agents() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let (agent, entry) = between(&lab, &server.address);
+    let more = format!(
+        "--seconds 2s --connections 1 --connect {entry} --html page.html --ledger-of near={}",
+        agent.control.display()
+    );
+    for (direction, sender) in [("in", "server"), ("out", "client")] {
+        let report = report(&lab, &format!("stream client {direction} {more}"));
+        for title in ["congestion window", "smoothed round trip", "deviation of the round trip"] {
+            let series = chart(&report, title);
+            assert_eq!(series.len(), 2, "{direction}: {series:?}");
+            for end in [sender, "near, TLS"] {
+                assert!(series.get(end).is_some_and(|points| *points > 1), "{end}: {series:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ends_meet_at_unix_sockets() {
+    let lab = Lab::new();
+    let server = Server::listening(&lab, &["--listen", "unix:server.sock"]);
+    assert_eq!(server.address, "unix:server.sock");
+    let tls = free_port();
+    let rules = format!(
+        "[[rule]]\nname = \"near\"\nlisten = \"unix:{entry}\"\nconnect = \"localhost:{tls}\"\n\
+         tls = {{ role = \"client\", trust = \"ca\" }}\n\
+         [[rule]]\nname = \"far\"\nlisten = \"127.0.0.1:{tls}\"\nconnect = \"unix:{server}\"\n\
+         tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"none\" }}\n",
+        entry = lab.path("near.sock").display(),
+        server = lab.path("server.sock").display(),
+    );
+    let agent = lab.agent(&rules);
+    for connect in ["unix:server.sock", "unix:near.sock"] {
+        let more = format!("--connect {connect} --cpu-of far={}", server.child.0.id());
+        assert_modes(&lab, &more, "far");
+    }
+    assert!(agent.show("rules")["rules"][1]["hits"].as_u64().unwrap() > 0);
+    drop(server);
+    let words = "interactive client --connect unix:server.sock";
+    let output = client(&lab, words);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("unix:server.sock: Connection refused"), "{said}");
+    // What a server that was killed has left is replaced.
+    Server::listening(&lab, &["--listen", "unix:server.sock"]);
+}
+
 #[test]
 fn ramps_by_several_ways_take_turns() {
     let lab = Lab::new();
@@ -289,7 +354,7 @@ fn reports_are_text_json_and_a_page_and_stand_beside_each_other() {
                  print(len(root.findall('.//svg')), len(root.findall('.//script')), \
                  len(root.findall('.//polyline')) > 0)";
     let checked = lab.run("python3", &["-c", check]);
-    assert_eq!(String::from_utf8_lossy(&checked.stdout), "5 0 True\n", "{}", text_of(&checked));
+    assert_eq!(String::from_utf8_lossy(&checked.stdout), "7 0 True\n", "{}", text_of(&checked));
 
     let second = words.replace("first", "second").replace("a.json", "b.json");
     let second = client(&lab, &format!("{second} --beside a.json"));

@@ -11,18 +11,20 @@
 
 mod report;
 
-use std::net::{SocketAddr, TcpStream};
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use tacit_core::flow::Address;
 use tacit_core::statistics::Histogram;
 
 use super::clocks::{Clocks, Used};
 use super::open::{CONNECTIONS, merged, open, record, share};
 use super::report::Chart;
-use super::watch::{Done, Watch};
-use super::{CONNECTIONS_MAX, ClientArgs, SETTLE_TIME, THREADS_MAX, WorkloadError, count, resolve};
+use super::watch::{Done, Ends, Watch};
+use super::{
+    CONNECTIONS_MAX, ClientArgs, SETTLE_TIME, Stream, THREADS_MAX, WorkloadError, count, resolve,
+};
 
 /// Connections that are opened and held: what the next one costs
 #[derive(Debug, Args)]
@@ -132,7 +134,7 @@ pub(super) fn run(args: &RampArgs) -> Result<(), WorkloadError> {
 }
 
 fn drive(
-    ways: &[(String, Vec<SocketAddr>)],
+    ways: &[(String, Vec<Address>)],
     args: &RampArgs,
     clocks: &Clocks,
 ) -> Result<(Vec<Seen>, Vec<Chart>), WorkloadError> {
@@ -141,7 +143,7 @@ fn drive(
         share(warm_up, args.at_once, |_, _, _: &mut ()| open(addresses).map(drop))?;
     }
     let done = Done::new(args.at_once);
-    let watch = Watch::start(CONNECTIONS, &done, None, args.client.output.progress);
+    let watch = Watch::start(CONNECTIONS, &done, Ends::default(), args.client.output.progress);
     let empty = |(way, _): &(String, _)| Seen {
         way: way.clone(),
         ramps: Vec::new(),
@@ -154,12 +156,12 @@ fn drive(
             seen.ramps.push(climb(addresses, args, clocks, &done, &mut seen.latency)?);
         }
     }
-    Ok((seen, watch.finish()))
+    Ok((seen, watch.finish(None)))
 }
 
 /// One ramp.
 fn climb(
-    addresses: &[SocketAddr],
+    addresses: &[Address],
     args: &RampArgs,
     clocks: &Clocks,
     done: &Done,
@@ -169,7 +171,7 @@ fn climb(
     while held.len() < args.connections {
         let opened = args.step.min(args.connections - held.len());
         let before = clocks.read()?;
-        let open_one = |thread, _, (streams, seen): &mut (Vec<TcpStream>, Histogram)| {
+        let open_one = |thread, _, (streams, seen): &mut (Vec<Stream>, Histogram)| {
             let from = std::time::Instant::now();
             streams.push(open(addresses)?);
             record(seen, from);

@@ -20,7 +20,7 @@ use tacit_core::statistics::Histogram;
 
 use super::WorkloadError;
 use super::clocks::{ClocksArgs, Used};
-use super::ledgers;
+use super::ledgers::{self, Agent};
 use crate::cli;
 
 /// The longest earlier report that is read.
@@ -46,6 +46,13 @@ pub(super) struct OutputArgs {
     /// Say every second how far it is, also where standard error is no terminal
     #[arg(long)]
     pub(super) progress: bool,
+}
+
+impl OutputArgs {
+    /// Agents whose legs are looked at while it runs: for charts only, since asking is not free.
+    pub(super) fn watched(&self) -> Vec<Agent> {
+        if self.html.is_some() { self.clocks.ledger_of.clone() } else { Vec::new() }
+    }
 }
 
 /// One number of a report.

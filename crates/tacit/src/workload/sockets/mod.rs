@@ -42,7 +42,7 @@ use tokio::sync::Semaphore;
 use self::lock::{Lock, LockKind, Waits, locked};
 use super::clocks::{Clocks, Used};
 use super::report::{Chart, OutputArgs, Report};
-use super::watch::{Done, Unit, Watch};
+use super::watch::{Done, Ends, Unit, Watch};
 use super::{CONNECTIONS_MAX, WorkloadError, at_once, bytes, count};
 use crate::agent::{Materials, build_rules};
 use crate::ledger::meter::Ticks;
@@ -216,7 +216,7 @@ impl<'a> Bench<'a> {
         }
         let done = Done::new(threads);
         let unit = Unit { plural: "transactions", of: 1.0 };
-        let watch = Watch::start(unit, &done, None, self.args.output.progress);
+        let watch = Watch::start(unit, &done, Ends::default(), self.args.output.progress);
         let (failed, ended) = (AtomicBool::new(false), AtomicBool::new(false));
         let before = clocks.read()?;
         let end = Instant::now() + self.args.seconds;
@@ -240,7 +240,7 @@ impl<'a> Bench<'a> {
         if all.transactions == 0 {
             return Err(WorkloadError::Nothing);
         }
-        Ok((all, used, watch.finish()))
+        Ok((all, used, watch.finish(None)))
     }
 
     /// Transactions of one thread, connection after connection.

@@ -1,0 +1,158 @@
+//! What kernels say of TCP connections while they run, as the AT-TLS measurements plot it:
+//! congestion window, smoothed round trip and its deviation, and what is queued to be sent.
+//!
+//! The end that sends is the one to look at: the client, the server for a stream in, and what
+//! agents have on the other side of theirs, the leg that carries TLS.
+
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use serde_json::Value;
+use tacit_sys::socket;
+
+use super::report::{Chart, Mark, Series};
+
+/// Bytes of a sample on the wire.
+pub(super) const SAMPLE_BYTES: usize = 6 * NUMBER_BYTES;
+const NUMBER_BYTES: usize = size_of::<u64>();
+
+/// What one connection was like at one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sample {
+    at_us: u64,
+    window_bytes: u64,
+    rtt_us: u64,
+    rtt_deviation_us: u64,
+    unacknowledged_bytes: u64,
+    unsent_bytes: u64,
+}
+
+/// One connection over time.
+#[derive(Debug)]
+pub(super) struct Trace {
+    /// Whose it is.
+    pub(super) of: String,
+    pub(super) samples: Vec<Sample>,
+}
+
+impl Sample {
+    /// Of a socket of this process; `None` if it is none of TCP.
+    pub(super) fn of(socket: BorrowedFd<'_>, start: Instant) -> Option<Self> {
+        let info = socket::tcp_info(socket).ok()?;
+        let segments = u64::from(info.congestion_window_segments);
+        Some(Self {
+            at_us: micros(start),
+            window_bytes: segments * u64::from(info.segment_bytes_max),
+            rtt_us: info.rtt_us.into(),
+            rtt_deviation_us: info.rtt_deviation_us.into(),
+            unacknowledged_bytes: socket::unacknowledged_bytes(socket).ok()? as u64,
+            unsent_bytes: info.unsent_bytes.into(),
+        })
+    }
+
+    /// Of an agent's leg, as `tacit show connections` has it.
+    pub(super) fn of_leg(leg: &Value, start: Instant) -> Option<Self> {
+        let number = |key: &str| leg[key].as_u64();
+        Some(Self {
+            at_us: micros(start),
+            window_bytes: number("cwnd-segments")? * number("mss-bytes")?,
+            rtt_us: number("rtt-us")?,
+            rtt_deviation_us: number("rtt-deviation-us")?,
+            unacknowledged_bytes: number("unacknowledged-bytes")?,
+            unsent_bytes: number("unsent-bytes")?,
+        })
+    }
+
+    /// What a server sends of it.
+    pub(super) fn encode(&self) -> [u8; SAMPLE_BYTES] {
+        let Self { at_us, window_bytes, rtt_us, .. } = *self;
+        let Self { rtt_deviation_us, unacknowledged_bytes, unsent_bytes, .. } = *self;
+        let numbers =
+            [at_us, window_bytes, rtt_us, rtt_deviation_us, unacknowledged_bytes, unsent_bytes];
+        let mut bytes = [0; SAMPLE_BYTES];
+        for (place, number) in bytes.chunks_exact_mut(NUMBER_BYTES).zip(numbers) {
+            place.copy_from_slice(&number.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// What a client understands.
+    pub(super) fn decode(bytes: &[u8; SAMPLE_BYTES]) -> Self {
+        let mut numbers = bytes
+            .chunks_exact(NUMBER_BYTES)
+            .map(|number| number.try_into().map_or(0, u64::from_be_bytes));
+        let mut next = || numbers.next().unwrap_or(0);
+        Self {
+            at_us: next(),
+            window_bytes: next(),
+            rtt_us: next(),
+            rtt_deviation_us: next(),
+            unacknowledged_bytes: next(),
+            unsent_bytes: next(),
+        }
+    }
+}
+
+fn micros(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// What the AT-TLS measurements plot, and the part of the queue that has not left yet.
+pub(super) fn charts(traces: &[Trace]) -> Vec<Chart> {
+    let chart = |title: &str, y: &str, value: fn(&Sample) -> f64| Chart {
+        title: title.to_owned(),
+        x: "seconds".to_owned(),
+        y: y.to_owned(),
+        series: traces.iter().map(|trace| trace.series(value)).collect(),
+    };
+    vec![
+        chart("congestion window", "KB", |one| one.window_bytes as f64 / 1000.0),
+        chart("smoothed round trip", "us", |one| one.rtt_us as f64),
+        chart("deviation of the round trip", "us", |one| one.rtt_deviation_us as f64),
+        chart("send data queued, not acknowledged", "KB", |one| {
+            one.unacknowledged_bytes as f64 / 1000.0
+        }),
+        chart("send data queued, not sent yet", "KB", |one| one.unsent_bytes as f64 / 1000.0),
+    ]
+}
+
+impl Trace {
+    fn series(&self, value: fn(&Sample) -> f64) -> Series {
+        let points = self.samples.iter().map(|one| (one.at_us as f64 / 1e6, value(one)));
+        Series::new(&self.of, Mark::Line, points.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn samples_survive_the_wire() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let sample = Sample::of(stream.as_fd(), Instant::now()).unwrap();
+        assert!(sample.window_bytes > 0);
+        assert_eq!(Sample::decode(&sample.encode()), sample);
+        let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(Sample::of(unix.as_fd(), Instant::now()), None);
+    }
+
+    #[test]
+    fn each_connection_is_a_series_of_every_chart() {
+        let leg = json!({ "cwnd-segments": 10, "mss-bytes": 1000, "rtt-us": 30,
+            "rtt-deviation-us": 4, "unacknowledged-bytes": 5000, "unsent-bytes": 2000 });
+        let sample = Sample::of_leg(&leg, Instant::now()).unwrap();
+        let traces =
+            ["near", "far"].map(|of| Trace { of: of.to_owned(), samples: vec![sample, sample] });
+        let charts = charts(&traces);
+        let values: Vec<_> = charts.iter().map(|chart| chart.series[1].points[1].1).collect();
+        assert_eq!(values, [10.0, 30.0, 4.0, 5.0, 2.0]);
+        assert_eq!(Sample::of_leg(&json!({ "rtt-us": 3 }), Instant::now()), None);
+    }
+}
