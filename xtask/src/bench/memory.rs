@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn sizes_are_read_by_their_whole_name() {
         let slabs = "slabinfo - version: 2.1\n# name <active_objs> <num_objs> <objsize> \n\
-                     TCPv6 1 2 2496 3\nTCP                   36     52   2368   13    8 : tunables\n";
+                     TCPv6 1 2 2496 3\nTCP              36     52   2368   13    8 : tunables\n";
         assert_eq!(object_bytes(slabs, "TCP"), Some(2368));
         assert_eq!(object_bytes(slabs, "filp"), None);
         let (bytes, _) = kernel_bytes();

@@ -28,7 +28,8 @@ const PLACES: [(&str, &str); 8] = [
 const PLACES_ALLOWED: [&str; 2] = ["Cargo.lock", "LICENSE"];
 
 fn check_places(source: &Source, findings: &mut Vec<Finding>) {
-    if PLACES_ALLOWED.contains(&source.path.as_str()) {
+    let name = source.path.rsplit_once('/').map_or(source.path.as_str(), |(_, name)| name);
+    if PLACES_ALLOWED.contains(&name) {
         return;
     }
     for (head, tail) in PLACES {

@@ -100,7 +100,8 @@ fn policies(
         ),
         format!(
             "{}direction = \"inbound\"\nlisten = \"{listen}\"\nlocal-ports = {LOCAL_PORT}\n\n\
-             [rule.tls]\nidentity = \"server\"\ntrust = \"bench\"\nclient-cert = \"required\"\n{tls}",
+             [rule.tls]\nidentity = \"server\"\ntrust = \"bench\"\n\
+             client-cert = \"required\"\n{tls}",
             head("server", placed(1)),
         ),
     ]
