@@ -5,7 +5,8 @@
 //!    goes to an engine makes its relay eligible.
 //! 2. Traffic scales what belongs to rules; what belongs to none is the agent's own and stays.
 //! 3. With a number of engines, all eligible work, wherever it was measured, lands on them anew
-//!    ([`land`]), every cell in the same proportion.
+//!    ([`land`]), every cell in the same proportion. With a handshake goes what leads to it:
+//!    accepting, looking up and dialling.
 //! 4. What no cell caught grows and shrinks with what they did.
 
 use std::collections::BTreeMap;
@@ -15,9 +16,9 @@ use super::arithmetic::{Landed, land};
 use super::costs::{Cell, Components, Costs, RuleCosts};
 use crate::meter::Component;
 
-/// What components an engine can take over when a rule's relay goes there.
-const RELAY: [Component; 5] =
-    [Component::Handshake, Component::Seal, Component::Open, Component::Receive, Component::Send];
+/// What an engine does for a connection before its handshake, when there is one: accepting,
+/// looking up and dialling. The ledger calls only the handshake eligible, as it is the reason.
+const ON_THE_WAY: [Component; 2] = [Component::Accept, Component::Policy];
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,13 +158,19 @@ pub fn project(costs: &Costs, question: &Question) -> Result<Projected, Refused>
     let before: Vec<_> = costs.rules.iter().map(|rule| rule.cpu_us.clone()).collect();
     let mut after = Vec::new();
     for rule in &costs.rules {
-        after.push(changed(rule, question)?);
+        let cells = changed(rule, question)?;
+        let sets_up = question.engines.is_some_and(|engines| engines > 0)
+            && cells.of(Component::Handshake).total() > 0.0;
+        after.push(cells.map(|component, cell| match sets_up {
+            true if ON_THE_WAY.contains(&component) => eligible(cell),
+            _ => cell,
+        }));
     }
     let uncaptured_share = costs.uncaptured_us / costs.agent_us;
     let engine_capacity = 100.0 * (1.0 - uncaptured_share);
-    let eligible = after.iter().map(Components::total).map(|cell| cell.engine + cell.eligible);
-    let eligible = costs.percent(eligible.sum());
-    let landed = question.engines.map(|engines| land(eligible, engines, engine_capacity));
+    let work = after.iter().map(Components::total).map(|cell| cell.engine + cell.eligible);
+    let work = costs.percent(work.sum());
+    let landed = question.engines.map(|engines| land(work, engines, engine_capacity));
     if let Some(landed) = landed {
         for cells in &mut after {
             *cells = cells.map(|_, cell| landing(cell, landed.share()));
@@ -204,10 +211,7 @@ fn changed(rule: &RuleCosts, question: &Question) -> Result<Components, Refused>
                 _ => cell,
             }),
             Change::Tls(unit) => with_tls(&cells, rule, unit),
-            Change::Engine => cells.map(|component, cell| match component {
-                _ if !RELAY.contains(&component) => cell,
-                _ => Cell { general: 0.0, eligible: cell.eligible + cell.general, ..cell },
-            }),
+            Change::Engine => cells.map(|_, cell| eligible(cell)),
         };
     }
     Ok(cells.map(|_, cell| cell.times(question.scale)))
@@ -231,6 +235,11 @@ fn with_tls(cells: &Components, rule: &RuleCosts, unit: &UnitCosts) -> Component
         }
         _ => cell,
     })
+}
+
+/// All that is left to general CPUs becomes eligible.
+fn eligible(cell: Cell) -> Cell {
+    Cell { general: 0.0, eligible: cell.eligible + cell.general, ..cell }
 }
 
 fn landing(cell: Cell, share: f64) -> Cell {
@@ -279,7 +288,7 @@ mod tests {
         Cell { general: us, ..Cell::default() }
     }
 
-    fn eligible(us: f64) -> Cell {
+    fn could(us: f64) -> Cell {
         Cell { eligible: us, ..Cell::default() }
     }
 
@@ -288,7 +297,7 @@ mod tests {
     fn second() -> Costs {
         use Component::{Control, Handshake, Open, Receive, Seal, Send};
         let web = [
-            (Handshake, eligible(400_000.0)),
+            (Handshake, could(400_000.0)),
             (Seal, general(100_000.0)),
             (Open, general(50_000.0)),
             (Receive, general(150_000.0)),
@@ -340,6 +349,19 @@ mod tests {
         assert_eq!(projected.landed, Some(Landed { on_engines: 95.0, spilled: 305.0 }));
         question.engines = Some(0);
         near(project(&second(), &question).unwrap().after.total().engine, 0.0);
+    }
+
+    #[test]
+    fn what_leads_to_a_handshake_goes_to_the_engine_with_it() {
+        let mut costs = second();
+        for rule in &mut costs.rules {
+            rule.cpu_us.set(Component::Accept, general(10_000.0));
+        }
+        let question = Question { engines: Some(1), ..ask(&[]) };
+        let after = project(&costs, &question).unwrap().after;
+        near(after.rules[1].engine, 41.0);
+        near(after.rules[2].engine, 0.0);
+        near(project(&costs, &ask(&[])).unwrap().after.rules[1].eligible, 40.0);
     }
 
     #[test]

@@ -52,8 +52,9 @@ impl Answer {
         }
         if question.engines.is_some() {
             assume(
-                "engines take eligible work until they are full, and the rest spills; bursts that \
-                 find a queue full below that are left out; with spill = false they wait instead",
+                "engines take handshakes with what leads to them, and whole relays of rules that \
+                 say so, until they are full, and the rest spills; bursts that find a queue full \
+                 below that are left out; with spill = false they wait instead",
             );
         }
         Self {
