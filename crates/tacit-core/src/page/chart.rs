@@ -119,20 +119,27 @@ impl Chart {
             TOP - 14.0,
             escaped(&self.y)
         );
-        let mut legend = WIDTH - RIGHT;
         for (number, series) in self.series.iter().enumerate() {
-            let colour = number % COLOURS;
-            series.draw(&mut out, &place, colour);
+            series.draw(&mut out, &place, number % COLOURS);
+        }
+        self.legend(&mut out);
+        out.push_str("</svg>\n");
+        out
+    }
+
+    /// The names of the series, the first to the left.
+    fn legend(&self, out: &mut String) {
+        let mut right = WIDTH - RIGHT;
+        for (number, series) in self.series.iter().enumerate().rev() {
             let _ = writeln!(
                 out,
-                "<text class=\"end s{colour} name\" x=\"{legend}\" y=\"16\">{}</text>",
+                "<text class=\"end s{} name\" x=\"{right}\" y=\"16\">{}</text>",
+                number % COLOURS,
                 escaped(&series.name)
             );
             // No text can be measured here; its letters are about this wide.
-            legend -= 7.0 * series.name.chars().count() as f64 + 18.0;
+            right -= 7.0 * series.name.chars().count() as f64 + 18.0;
         }
-        out.push_str("</svg>\n");
-        out
     }
 }
 
@@ -298,6 +305,18 @@ mod tests {
         let svg = chart.svg();
         assert!(!svg.contains("<script") && svg.contains("a&quot;&amp;b"), "{svg}");
         assert_eq!(svg.matches("<circle").count(), 2);
+    }
+
+    #[test]
+    fn names_stand_in_the_order_of_their_series() {
+        let series = ["first", "second"].map(|name| Series::new(name, Mark::Line, Vec::new()));
+        let svg = Chart { series: series.to_vec(), ..Chart::default() }.svg();
+        let at = |name: &str| {
+            let before = svg.split_once(&format!(">{name}<")).unwrap().0;
+            let x = before.rsplit_once(" x=\"").unwrap().1.split_once('"').unwrap().0;
+            x.parse::<f64>().unwrap()
+        };
+        assert!(at("first") < at("second"), "{svg}");
     }
 
     #[test]

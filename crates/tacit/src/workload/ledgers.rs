@@ -196,7 +196,7 @@ pub(super) fn tables(spent: &[Spent], unit: &str, units: f64) -> Vec<Table> {
             rows: costs.collect(),
         },
         Table {
-            title: format!("Agents' ledgers: what they counted in all, {unit}s"),
+            title: format!("Agents' ledgers: counts ({unit})"),
             columns: columns("count", ""),
             rows: counts.collect(),
         },

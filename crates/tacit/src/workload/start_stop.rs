@@ -144,6 +144,11 @@ fn report(
     report.cpu(&names, &seen.starting, "start", all);
     report.cpu(&names, &seen.stopping, "stop", all);
     report.note("closed loop: a start waits for one before it");
+    report.note(
+        "MQ with AT-TLS: the stack's 30 us for a start in clear become 210 to 690, its 45 us for a \
+         stop 100 to 150, and starts keep 75 to 80 % of the rate in clear, where MQ itself spends \
+         much more on a start than the stack; here a start in clear is a connection and two bytes",
+    );
     report.charts.extend(charts);
     report
 }

@@ -168,7 +168,7 @@ fn rows(report: &Value, title: &str) -> BTreeMap<String, Value> {
 }
 
 const COSTS: &str = "Agents' ledgers: CPU by component, for each ";
-const COUNTS: &str = "Agents' ledgers: what they counted";
+const COUNTS: &str = "Agents' ledgers: counts";
 
 #[test]
 fn an_agents_ledger_says_what_each_unit_was_spent_on() {

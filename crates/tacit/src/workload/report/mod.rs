@@ -112,7 +112,8 @@ impl Report {
         self.notes.push(note.into());
     }
 
-    /// Percentiles of nanoseconds. Keys begin with `key`, and the chart shows all of them.
+    /// Percentiles of nanoseconds. Keys begin with `key`, and the chart shows them up to the
+    /// 99th: beyond, the few that are far off would make the rest a line on the ground.
     pub(super) fn latency(&mut self, key: &str, title: &str, values: &Histogram) {
         let us = |ns: u64| ns as f64 / 1000.0;
         for (name, word, value) in [
@@ -123,7 +124,7 @@ impl Report {
         ] {
             self.figure(format!("{key}_{name}_us"), format!("{title} {word}"), "us", value);
         }
-        let points = (1..1000).map(|at| (at as f64 / 10.0, us(values.per_mille(at)))).collect();
+        let points = (1..=990).map(|at| (at as f64 / 10.0, us(values.per_mille(at)))).collect();
         let series = Series::new(title, Mark::Line, points);
         let is_latency = |chart: &&mut Chart| chart.x == LATENCY_AXIS;
         match self.charts.iter_mut().find(is_latency) {

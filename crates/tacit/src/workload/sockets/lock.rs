@@ -1,4 +1,4 @@
-//! The lock around the table: one, a reader-writer lock, or none. It spins.
+//! The lock around the table: one, a reader-writer lock, one for writers only, or none. It spins.
 
 use std::hint::spin_loop;
 use std::sync::{
@@ -19,6 +19,8 @@ pub(super) enum LockKind {
     Global,
     /// A reader-writer lock; calls that only read share it
     Rw,
+    /// One lock, held by calls that change something: z/TPF's phase 1
+    Writers,
     /// None: the table as the agent has it
     None,
 }
@@ -34,13 +36,14 @@ pub(super) struct Waits {
 pub(super) enum Lock {
     Global(Mutex<()>),
     Rw(RwLock<()>),
+    Writers(Mutex<()>),
     None,
 }
 
 /// Whoever has one may use the table.
 #[expect(dead_code, reason = "held for its end")]
 pub(super) enum Held<'a> {
-    Global(MutexGuard<'a, ()>),
+    Mutex(MutexGuard<'a, ()>),
     Read(RwLockReadGuard<'a, ()>),
     Write(RwLockWriteGuard<'a, ()>),
     Free,
@@ -51,13 +54,16 @@ impl Lock {
         match kind {
             LockKind::Global => Self::Global(Mutex::new(())),
             LockKind::Rw => Self::Rw(RwLock::new(())),
+            LockKind::Writers => Self::Writers(Mutex::new(())),
             LockKind::None => Self::None,
         }
     }
 
     pub(super) fn exclusive(&self, waits: &mut Waits) -> Held<'_> {
         match self {
-            Self::Global(lock) => spin(waits, || tried(lock.try_lock()).map(Held::Global)),
+            Self::Global(lock) | Self::Writers(lock) => {
+                spin(waits, || tried(lock.try_lock()).map(Held::Mutex))
+            }
             Self::Rw(lock) => spin(waits, || tried(lock.try_write()).map(Held::Write)),
             Self::None => Held::Free,
         }
@@ -66,7 +72,9 @@ impl Lock {
     pub(super) fn shared(&self, waits: &mut Waits) -> Held<'_> {
         match self {
             Self::Rw(lock) => spin(waits, || tried(lock.try_read()).map(Held::Read)),
-            _ => self.exclusive(waits),
+            // The table can be read while it is written, as the agent does it.
+            Self::Writers(_) | Self::None => Held::Free,
+            Self::Global(_) => self.exclusive(waits),
         }
     }
 }
@@ -111,6 +119,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn readers_pass_a_lock_of_writers_and_wait_for_a_global_one() {
+        for kind in [LockKind::Writers, LockKind::None] {
+            let (lock, mut waits) = (Lock::of(kind), Waits::default());
+            let held = lock.exclusive(&mut waits);
+            assert!(matches!(lock.shared(&mut waits), Held::Free), "{kind:?}");
+            drop(held);
+            assert_eq!(waits.count, 0);
+        }
+        let (lock, mut waits) = (Lock::of(LockKind::Global), Waits::default());
+        assert!(matches!(lock.shared(&mut waits), Held::Mutex(_)));
+    }
 
     #[test]
     fn a_lock_that_is_held_is_waited_for_and_the_wait_is_counted() {

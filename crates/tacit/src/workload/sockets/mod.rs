@@ -17,6 +17,7 @@
 //!  9 message count, out      its bytes                                lock     write
 //! 10 aor                     found                                    lock     write
 //! ```
+//! `writers` is z/TPF's phase 1: the global lock, taken from calls 3, 4 and 5 and from displays.
 //! The lock spins, as z/TPF's does, and gives its CPU away now and then: on a machine with fewer
 //! CPUs than threads the holder may not be running. Displays read the whole table, under the lock.
 //! One transaction in a thousand closes its connection and opens another. The messages come over
@@ -430,7 +431,7 @@ mod tests {
 
     #[test]
     fn every_lock_and_every_send_does_the_same_work() {
-        for lock in ["global", "rw"] {
+        for lock in ["global", "rw", "writers"] {
             for send in ["throughout", "queueing", "unlocked"] {
                 let (seen, json) = measured(&["--lock", lock, "--send", send]);
                 assert!(seen.transactions > REPLACED_EVERY / 100, "{lock} {send}: {seen:?}");
