@@ -10,7 +10,7 @@
 //! with the clocks: before they start and after they have stopped, so that they do not count it.
 
 use std::str::FromStr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use tacit_sys::{cpu, process};
@@ -49,6 +49,9 @@ impl FromStr for Named {
         }
     }
 }
+
+/// How long processes are looked at to see whether they are idle.
+const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What the client itself is called.
 pub(super) const CLIENT: &str = "client";
@@ -138,6 +141,24 @@ impl Clocks {
                 .map(|(agent, (before, now))| Spent::between(&agent.name, before, now))
                 .collect(),
         })
+    }
+
+    /// Waits until whatever is named has little left to do, at most so long.
+    pub(super) fn wait_until_idle(&self, at_most: Duration) -> Result<(), WorkloadError> {
+        /// Of a CPU, in which it may still tick.
+        const LITTLE: f64 = 0.03;
+        let end = Instant::now() + at_most;
+        while Instant::now() < end {
+            let before = self.read_clocks()?;
+            std::thread::sleep(IDLE_INTERVAL);
+            let now = self.read_clocks()?;
+            let pairs = now.components_ns.iter().zip(&before.components_ns);
+            let spent: u64 = pairs.map(|(now, before)| now.saturating_sub(*before)).sum();
+            if spent as f64 <= LITTLE * IDLE_INTERVAL.as_nanos() as f64 {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn ask(&self) -> Result<Vec<Costs>, WorkloadError> {
@@ -234,6 +255,32 @@ mod tests {
         idle.wait().unwrap();
         let lost = clocks.since(&before).unwrap_err();
         assert!(lost.to_string().contains(&name), "{lost}");
+    }
+
+    #[test]
+    fn what_is_busy_is_waited_for_until_it_is_not_or_time_is_up() {
+        let spin =
+            |word: &str| std::process::Command::new("sh").args(["-c", word]).spawn().unwrap();
+        let wait = |pid: u32, at_most| {
+            let args = ClocksArgs {
+                cpu_of: vec![pid.to_string().parse().unwrap()],
+                ..ClocksArgs::default()
+            };
+            let clocks = Clocks::of(&args).unwrap();
+            let before = clocks.read().unwrap();
+            clocks.wait_until_idle(at_most).unwrap();
+            clocks.since(&before).unwrap()
+        };
+        let mut brief = spin("for i in $(seq 100000); do :; done; exec sleep 30");
+        let used = wait(brief.id(), Duration::from_secs(60));
+        let mut endless = spin("while :; do :; done");
+        assert!(used.seconds < 60.0, "it became idle: {used:?}");
+        let used = wait(endless.id(), IDLE_INTERVAL * 2);
+        assert!(used.seconds >= (IDLE_INTERVAL * 2).as_secs_f64(), "it never did: {used:?}");
+        for child in [&mut brief, &mut endless] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

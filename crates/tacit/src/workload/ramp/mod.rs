@@ -52,7 +52,7 @@ pub(super) struct RampArgs {
     /// How many are opened at a time
     #[arg(long, value_name = "N", default_value = "1", value_parser = count(THREADS_MAX))]
     at_once: usize,
-    /// How long others may tidy up between two ramps
+    /// How long others may tidy up between two ramps, and until they are idle
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::time)]
     pause: Duration,
 }
@@ -62,6 +62,9 @@ const RAMPS_MAX: usize = 100;
 const RAMPS_WANTED: usize = 5;
 /// Connections opened and closed before the first ramp: caches fill only once.
 const WARM_UP_MAX: usize = 200;
+
+/// How long the ends of a ramp's connections are waited for, after the pause.
+const IDLE_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// A way by a name of the caller's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +156,8 @@ fn drive(
     for _ in 0..args.ramps {
         for ((_, addresses), seen) in ways.iter().zip(&mut seen) {
             std::thread::sleep(args.pause);
+            // What the last ramp has left to be taken apart would count as this one's.
+            clocks.wait_until_idle(IDLE_WAIT_MAX)?;
             seen.ramps.push(climb(addresses, args, clocks, &done, &mut seen.latency)?);
         }
     }
