@@ -23,7 +23,7 @@ use tacit_sys::netlink::route::{self, Families};
 use tacit_sys::netlink::{self, Protocol, diag};
 use tacit_sys::{cpu, owner, transparent};
 
-use crate::run::protocol::{self, Ends, Owner, Reply, Request};
+use crate::run::protocol::{self, Ends, Owner, Reply, Request, SOCKETS_AT_ONCE_MAX};
 
 /// Lines that are served at once.
 const LINES_MAX: usize = 8;
@@ -91,7 +91,7 @@ struct Servant {
     kernel: Netlinks,
 }
 
-type Answer = (Reply, Option<OwnedFd>);
+type Answer = (Reply, Vec<OwnedFd>);
 
 impl Servant {
     /// Answers until nobody asks any more.
@@ -112,9 +112,9 @@ impl Servant {
             let kept = match protocol::read::<Request>(&lines[at]) {
                 Ok(Some((Request::Line, _))) => self.add_line(&mut lines, at).is_ok(),
                 Ok(Some((request, _))) => {
-                    let (reply, socket) = self.answer(request);
-                    let socket: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                    protocol::write(&lines[at], &reply, &socket).is_ok()
+                    let (reply, sockets) = self.answer(request);
+                    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                    protocol::write(&lines[at], &reply, &sockets).is_ok()
                 }
                 Ok(None) | Err(_) => false,
             };
@@ -146,25 +146,25 @@ impl Servant {
                 let all: Vec<_> = all.iter().map(element).collect();
                 told(nft::replace_all(&mut self.kernel.netfilter, &all))
             }
-            Request::Socket { protocol, ipv6 } => {
+            Request::Socket { protocol, ipv6, count } => {
                 let wanted = transparent::stand_in_wanted(transport(protocol), ipv6);
-                return match transparent::make(wanted) {
-                    Ok(socket) => (Reply::Done, Some(socket)),
-                    Err(error) => (Reply::Refused(error.to_string()), None),
+                return match stand_ins(wanted, count.min(SOCKETS_AT_ONCE_MAX)) {
+                    Ok(sockets) => (Reply::Done, sockets),
+                    Err(error) => (Reply::Refused(error.to_string()), Vec::new()),
                 };
             }
             Request::Owners(ends) => {
                 let until = Instant::now() + OWNERS_TIME_MAX;
                 let in_time = |one| (Instant::now() < until).then_some(one);
                 let owners = ends.iter().map(|one| self.owner(in_time(one)?)).collect();
-                return (Reply::Owners(owners), None);
+                return (Reply::Owners(owners), Vec::new());
             }
             Request::Listening => self.listening().map(Reply::Listening),
             Request::Cpu => Ok(Reply::Cpu(self.cpu_ns())),
             // It is answered where the lines are.
             Request::Line => Ok(Reply::Done),
         };
-        (done.unwrap_or_else(Reply::Refused), None)
+        (done.unwrap_or_else(Reply::Refused), Vec::new())
     }
 
     fn change(&mut self, remove: &[Captured], add: &[Captured]) -> Result<Reply, String> {
@@ -211,6 +211,17 @@ impl Servant {
 
 fn told(result: Result<(), netlink::Error>) -> Result<Reply, String> {
     result.map(|()| Reply::Done).map_err(|error| error.to_string())
+}
+
+/// So many sockets, or as many as there are; one at least.
+fn stand_ins(wanted: transparent::Wanted, count: usize) -> io::Result<Vec<OwnedFd>> {
+    let mut sockets = vec![transparent::make(wanted)?];
+    while sockets.len() < count
+        && let Ok(socket) = transparent::make(wanted)
+    {
+        sockets.push(socket);
+    }
+    Ok(sockets)
 }
 
 fn transport(protocol: flow::Protocol) -> Protocol {

@@ -36,6 +36,9 @@ pub const LAUNCHER_BYTES_MAX: usize = 256 * 1024;
 /// What a helper answers at most: programs that listen on every port there is.
 pub const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// Sockets that one answer brings at most.
+pub const SOCKETS_AT_ONCE_MAX: usize = 16;
+
 /// What a launcher says to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -100,12 +103,15 @@ pub enum Request {
     },
     /// Capture this and nothing else.
     Replace(Vec<Captured>),
-    /// Make a socket that may stand in for any address.
+    /// Make sockets that may stand in for any address.
     Socket {
-        /// Its transport.
+        /// Their transport.
         protocol: Protocol,
-        /// Its family.
+        /// Their family.
         ipv6: bool,
+        /// How many, at most [`SOCKETS_AT_ONCE_MAX`]; fewer may come.
+        #[serde(default = "one")]
+        count: usize,
     },
     /// Who holds these sockets?
     Owners(Vec<Ends>),
@@ -115,6 +121,11 @@ pub enum Request {
     Cpu,
     /// Make a further line, for a successor of the agent.
     Line,
+}
+
+/// What an agent asks for that does not know of several.
+fn one() -> usize {
+    1
 }
 
 /// Both ends of a program's socket.
@@ -225,7 +236,7 @@ mod tests {
     #[test]
     fn a_frame_arrives_whole_with_its_descriptors() {
         let (near, far) = UnixStream::pair().unwrap();
-        let sent = Request::Socket { protocol: Protocol::Udp, ipv6: true };
+        let sent = Request::Socket { protocol: Protocol::Udp, ipv6: true, count: 3 };
         write(&near, &sent, &[near.as_fd(), far.as_fd()]).unwrap();
         write(&near, &Request::Line, &[]).unwrap();
         let (received, descriptors) = read::<Request>(&far).unwrap().unwrap();

@@ -85,7 +85,9 @@ async fn dial_inside(
     };
     let connect = async {
         let socket = run.line.socket(Protocol::Tcp, program.is_ipv6()).await?;
-        socket::adopt(socket.as_fd(), options)?;
+        // The namespace has its own congestion control.
+        let options = StreamOptions { congestion_control: None, ..options.clone() };
+        socket::adopt(socket.as_fd(), &options)?;
         let connected = match transparent::stand_in(socket.as_fd(), source, program) {
             // The program has a socket of its own there: another port of the same client.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
