@@ -1,7 +1,7 @@
 //! A chart as SVG, made by plain code.
 //!
 //! Colours are variables of the page, so that it can be read by day and by night. Axes begin at
-//! zero, and end at a round number.
+//! zero; the one that goes up ends at a round number.
 
 use std::fmt::Write;
 
@@ -98,11 +98,12 @@ impl Chart {
     #[must_use]
     pub fn svg(&self) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
-        let x_step = step(points().map(|point| point.0).fold(0.0, f64::max));
-        let y_step = step(points().map(|point| point.1).fold(0.0, f64::max));
-        let end = |step: f64, largest: f64| (largest / step).ceil().max(1.0) * step;
-        let x_end = end(x_step, points().map(|point| point.0).fold(0.0, f64::max));
-        let y_end = end(y_step, points().map(|point| point.1).fold(0.0, f64::max));
+        let right = points().map(|point| point.0).fold(0.0, f64::max);
+        let up = points().map(|point| point.1).fold(0.0, f64::max);
+        let (x_step, y_step) = (step(right), step(up));
+        // Up there is room to the next line of the grid; to the right it ends with the last point.
+        let x_end = if right > 0.0 { right } else { x_step };
+        let y_end = (up / y_step).ceil().max(1.0) * y_step;
         let place = Place { x_end, y_end };
         let title = escaped(&self.title);
         let mut out = format!(
