@@ -339,6 +339,10 @@ impl Connection {
     }
 
     fn count(&self, bytes: usize, from_accepted: bool) {
+        if bytes == 0 {
+            // No message either.
+            return;
+        }
         let record = &self.record;
         let (counter, messages, counts) = if from_accepted {
             let counts = (Count::BytesSent, Count::MessagesSent);

@@ -127,6 +127,29 @@ fn a_connection_shows_what_it_has_cost() {
 }
 
 #[test]
+fn a_connection_that_has_said_nothing_has_sent_no_message() {
+    let lab = Lab::new();
+    let (listen, port) = (free_port(), free_port());
+    let greeter = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let agent = lab.agent(&format!(
+        "[[rule]]\nname = \"plain\"\nlisten = \"127.0.0.1:{listen}\"\n\
+         connect = \"127.0.0.1:{port}\"\npermit = true\n"
+    ));
+    let mut client = connect(("127.0.0.1", listen));
+    let (mut server, _) = greeter.accept().unwrap();
+    server.write_all(b"220 ready").unwrap();
+    client.read_exact(&mut [0; 9]).unwrap();
+    let messages = || {
+        let shown = agent.show("connections");
+        (shown[0]["messages-in"].clone(), shown[0]["messages-out"].clone())
+    };
+    assert_eq!(messages(), (json!(0), json!(1)));
+    client.write_all(b"EHLO").unwrap();
+    server.read_exact(&mut [0; 4]).unwrap();
+    assert_eq!(messages(), (json!(1), json!(1)));
+}
+
+#[test]
 fn an_interval_shows_only_what_falls_into_it() {
     let lab = Lab::new();
     let (agent, clear) = agent(&lab);
