@@ -165,6 +165,14 @@ impl Live {
         self.rules.iter().find(|rule| rule.name() == name)
     }
 
+    /// How many connections failed of the rule whose account it is; `None`: it is not installed,
+    /// though another of its name may be.
+    #[must_use]
+    pub fn failures(&self, account: &Account) -> Option<u64> {
+        let rule = self.rules.iter().find(|rule| std::ptr::eq(&**rule.account(), account))?;
+        Some(rule.counters.failures())
+    }
+
     /// Whether a connection's rule is the installed one.
     #[must_use]
     pub fn is_current(&self, rule: &Arc<LiveRule>) -> bool {

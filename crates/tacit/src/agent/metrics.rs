@@ -69,7 +69,7 @@ impl Agent {
         let (connections_max, runs) = (self.connections_max, self.runs.len());
         tokio::task::spawn_local(async move {
             publisher.publish().await;
-            let failures = |rule: &str| live.find(rule).map(|rule| rule.counters.failures());
+            let failures = |account: &_| live.failures(account);
             // Programs of runs are not asked what they used: their names are no labels.
             let costs = Costs::read(since, failures, Vec::new());
             let page = metrics::text(&Sources {

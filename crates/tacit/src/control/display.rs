@@ -35,15 +35,16 @@ pub async fn connections(table: &Table, live: &Live) -> Value {
 
 /// `tacit show costs`: asks the runs what their programs have used.
 pub async fn costs(table: &Table, live: &Live, runs: &[Arc<Run>], since: SystemTime) -> Costs {
-    let records = table.snapshot();
-    let mut of_runs = Vec::with_capacity(runs.len());
+    let mut programs_ns = Vec::with_capacity(runs.len());
     for run in runs {
         let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.line.cpu_ns()).await;
-        let program_ns = answer.ok().and_then(Result::ok);
-        of_runs.push(run_costs(run, &records, program_ns));
+        programs_ns.push(answer.ok().and_then(Result::ok));
     }
-    let failures = |rule: &str| live.find(rule).map(|rule| rule.counters.failures());
-    Costs::read(since, failures, of_runs)
+    // Only now: what ended while runs were asked stands in their sums, and must not in here too.
+    let records = table.snapshot();
+    let of_runs = runs.iter().zip(programs_ns);
+    let of_runs = of_runs.map(|(run, program_ns)| run_costs(run, &records, program_ns)).collect();
+    Costs::read(since, |account| live.failures(account), of_runs)
 }
 
 fn run_costs(run: &Run, records: &[Arc<Record>], program_ns: Option<u64>) -> RunCosts {

@@ -42,8 +42,6 @@ pub type Spent = [[u64; Place::ALL.len()]; Component::ALL.len()];
 pub enum Owner {
     /// The agent itself: what no rule has caused.
     Agent,
-    /// Rules that nobody holds any more, all together.
-    Removed,
     /// A rule, by its name.
     Rule(String),
 }
@@ -140,24 +138,26 @@ impl Account {
         account
     }
 
-    /// Every account with what it holds now, the agent's first, then rules by name, then what
-    /// rules held that are gone.
+    /// Every account that somebody holds, the agent's first, then rules by name; and what those
+    /// held that nobody does. A rule that was removed and came back has two while connections of
+    /// the first are open.
     #[must_use]
-    pub fn all() -> Vec<(Owner, Totals)> {
+    pub fn all() -> (Vec<Arc<Self>>, Totals) {
         // It is listed even where it has nothing yet.
         let _agent = Self::agent();
         let registry = registry();
-        let held = registry.accounts.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        let mut held = registry.accounts.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
         let removed = registry.removed;
         // Whoever drops the last of one meanwhile needs the registry.
         drop(registry);
-        let mut all: Vec<_> =
-            held.iter().map(|account| (account.owner.clone(), account.totals())).collect();
-        all.sort_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
-        if removed != Totals::default() {
-            all.push((Owner::Removed, removed));
-        }
-        all
+        held.sort_by(|a, b| order(&a.owner).cmp(&order(&b.owner)));
+        (held, removed)
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     /// Says whether the rule's whole relay is for engines.
@@ -214,7 +214,6 @@ fn order(owner: &Owner) -> (u8, &str) {
     match owner {
         Owner::Agent => (0, ""),
         Owner::Rule(name) => (1, name),
-        Owner::Removed => (2, ""),
     }
 }
 
@@ -267,16 +266,13 @@ mod tests {
 
     fn find(name: &str) -> Option<Totals> {
         let wanted = Owner::Rule(name.to_owned());
-        Account::all().into_iter().find(|(owner, _)| *owner == wanted).map(|(_, totals)| totals)
+        let (held, _) = Account::all();
+        held.iter().find(|account| account.owner == wanted).map(|account| account.totals())
     }
 
     #[test]
     fn what_a_removed_rule_cost_is_not_forgotten() {
-        let removed = || {
-            let all = Account::all().into_iter();
-            let removed = all.filter(|(owner, _)| *owner == Owner::Removed);
-            removed.map(|(_, totals)| totals.spent[Component::Open as usize][0]).sum::<u64>()
-        };
+        let removed = || Account::all().1.spent[Component::Open as usize][0];
         let before = removed();
         let account = Account::open("to-be-removed");
         let mut cells = Cells::default();

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tacit_core::meter::{Component, Place};
@@ -168,19 +169,18 @@ pub const CARRYING: [Component; 4] =
     [Component::Receive, Component::Seal, Component::Open, Component::Send];
 
 impl Costs {
-    /// Everything since the agent started; `failures` says how many connections of a rule failed,
-    /// nothing of a rule that is gone.
+    /// Everything since the agent started; `failures` says how many connections failed of the rule
+    /// whose account it is, nothing of a rule that is gone.
     #[must_use]
     pub fn read(
         since: SystemTime,
-        failures: impl Fn(&str) -> Option<u64>,
+        failures: impl Fn(&Account) -> Option<u64>,
         runs: Vec<RunCosts>,
     ) -> Self {
         let interval = SystemTime::now().duration_since(since).unwrap_or(Duration::ZERO);
         // Accounts first: what is spent meanwhile must not be missing from the clock.
-        let accounts = Account::all();
+        let rules = rows(Account::all(), failures);
         let agent_cpu_us = us(cpu::own_process_ns());
-        let rules = rows(&accounts, failures);
         let effort = Effort::all();
         let (stamp_ns, clock_read_ns) = meter::measure_effort();
         let accounting = Accounting {
@@ -291,7 +291,8 @@ impl RuleCosts {
         let mut cpu_us = self.cpu_us.clone();
         for (component, cell) in &mut cpu_us {
             if let Some(before) = before.cpu_us.get(component) {
-                *cell = cell.zip(before, |now, then| now - then);
+                // A rule that was removed and came back has begun anew.
+                *cell = cell.zip(before, |now, then| (now - then).max(0.0));
             }
         }
         Self {
@@ -336,16 +337,18 @@ impl RunCosts {
 }
 
 /// A row for each account, one for all whose rules are gone: their last connections may be open.
-fn rows(accounts: &[(Owner, Totals)], failures: impl Fn(&str) -> Option<u64>) -> Vec<RuleCosts> {
-    let mut rows = Vec::with_capacity(accounts.len());
-    let mut removed = Totals::default();
-    for (owner, totals) in accounts {
-        match owner {
-            Owner::Agent => rows.push(row(Kind::Agent, None, totals, 0)),
-            Owner::Removed => removed.add(totals),
-            Owner::Rule(name) => match failures(name) {
-                Some(failures) => rows.push(row(Kind::Rule, Some(name), totals, failures)),
-                None => removed.add(totals),
+fn rows(
+    (held, mut removed): (Vec<Arc<Account>>, Totals),
+    failures: impl Fn(&Account) -> Option<u64>,
+) -> Vec<RuleCosts> {
+    let mut rows = Vec::with_capacity(held.len());
+    for account in held {
+        let totals = account.totals();
+        match account.owner() {
+            Owner::Agent => rows.push(row(Kind::Agent, None, &totals, 0)),
+            Owner::Rule(name) => match failures(&account) {
+                Some(failures) => rows.push(row(Kind::Rule, Some(name), &totals, failures)),
+                None => removed.add(&totals),
             },
         }
     }

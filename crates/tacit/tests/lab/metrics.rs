@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use serde_json::json;
 
 use crate::harness::{Agent, Lab, TACIT, connect, echo, exchange, free_port, text_of, wait_for};
-use crate::peers::TlsClient;
+use crate::peers::{TlsClient, ping};
 
 /// An agent with a TLS server before an echo, and metrics at an address.
 fn agent(lab: &Lab, metrics: &str) -> (Agent, u16) {
@@ -125,6 +125,33 @@ fn a_scraper_sees_what_rules_carry_and_cost() {
     let shown = Metrics::parse(&agent.ok(&["show", "metrics"]));
     let names = |metrics: &Metrics| metrics.0.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&shown), names(&after));
+}
+
+#[test]
+fn a_rule_that_comes_back_has_one_series_and_begins_anew() {
+    let lab = Lab::new();
+    let (port, listen) = (free_port(), free_port());
+    let head = format!("[agent]\nmetrics = \"127.0.0.1:{port}\"\n");
+    let rule = format!(
+        "[[rule]]\nname = \"plain\"\nlisten = \"127.0.0.1:{listen}\"\n\
+         connect = \"{}\"\npermit = true\n",
+        echo()
+    );
+    let agent = lab.agent(&format!("{head}{rule}"));
+    let mut old = connect(("127.0.0.1", listen));
+    assert!(ping(&mut old));
+    for policy in [head.clone(), format!("{head}{rule}")] {
+        agent.write_policy(&policy);
+        agent.ok(&["reload"]);
+    }
+    // Its page would be refused whole if a series stood in it twice.
+    let seen = scrape(connect(("127.0.0.1", port)));
+    let opened = |rule: &str| format!("tacit_connections_opened_total{{rule=\"{rule}\"}}");
+    assert_eq!(seen.of(&opened("plain")), 0.0);
+    assert_eq!(seen.of(&opened("(removed rules)")), 1.0);
+    assert!(ping(&mut old), "what was open goes on");
+    assert!(ping(&mut connect(("127.0.0.1", listen))));
+    wait_for("the new one", || scrape(connect(("127.0.0.1", port))).of(&opened("plain")) == 1.0);
 }
 
 #[test]
