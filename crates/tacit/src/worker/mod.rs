@@ -407,17 +407,15 @@ impl Drop for Workers {
     }
 }
 
-/// Starts a thread; where it has something to become, waits until it is that.
+/// Starts a thread, and waits until it is what it is to be: nothing must be given to one that failed.
 fn start_thread(post: Post, shared: &Shared, choice: Option<Choice>) -> io::Result<Handle> {
     let (commands, received) = mpsc::channel(COMMANDS_MAX);
-    let (shared, load, is_special) = (shared.clone(), Arc::clone(&post.load), post.is_special());
+    let (shared, load) = (shared.clone(), Arc::clone(&post.load));
     let (tell, told) = blocking::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(load.name().to_owned())
         .spawn(move || thread::run(shared, post, received, &tell))?;
-    if is_special {
-        told.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
-    }
+    told.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
     let now = Instant::now();
     Ok(Handle {
         commands,

@@ -45,11 +45,6 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// Whether the thread has anything to become that it may not be able to.
-    pub(super) fn is_special(&self) -> bool {
-        self.class.is_some() || self.load.cpu().is_some()
-    }
-
     /// The calling thread takes it.
     fn take(&self) -> io::Result<()> {
         if let Some(cpu) = self.load.cpu() {
@@ -80,24 +75,22 @@ pub(super) fn run(
     commands: mpsc::Receiver<Command>,
     tell: &blocking::SyncSender<io::Result<()>>,
 ) {
-    let taken = post.take();
-    let is_taken = taken.is_ok();
-    // Who started a thread that is nothing special does not listen.
-    let _ = tell.try_send(taken);
-    if !is_taken {
-        return;
-    }
-    meter::start(post.engine.is_some());
-    let log = shared.log.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .on_thread_park(meter::waits)
-        .on_thread_unpark(meter::wakes)
-        .build_local(tokio::runtime::LocalOptions::default());
-    match runtime {
-        Ok(runtime) => work(&runtime, shared, post, commands),
-        Err(error) => log.error(Event::new("worker-failed").field("error", &error)),
+    let taken = post.take().and_then(|()| {
+        meter::start(post.engine.is_some());
+        tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .on_thread_park(meter::waits)
+            .on_thread_unpark(meter::wakes)
+            .build_local(tokio::runtime::LocalOptions::default())
+    });
+    match taken {
+        Ok(runtime) => {
+            // Who started the thread waits for this.
+            let _ = tell.try_send(Ok(()));
+            work(&runtime, shared, post, commands);
+        }
+        Err(error) => drop(tell.try_send(Err(error))),
     }
 }
 
