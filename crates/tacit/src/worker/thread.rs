@@ -182,8 +182,8 @@ async fn accept(worker: Rc<Worker>, listener: Arc<Listener>, places: Arc<Semapho
                     begin(&worker, &source, arrival, Some(place));
                 }
                 // What is no connection of a rule's is none of an engine's.
-                Turn::Own(_) => engine.hand_over(arrived(arrival)).await,
-                Turn::Spill => engine.spill(arrived(arrival)).await,
+                Turn::Own(_) => give(&worker, arrived(arrival), Engine::hand_over).await,
+                Turn::Spill => give(&worker, arrived(arrival), Engine::spill).await,
             };
             intercept::accept_all(listener, places, log.clone(), || engine.turn(), serve).await
         }
@@ -191,6 +191,19 @@ async fn accept(worker: Rc<Worker>, listener: Arc<Listener>, places: Arc<Semapho
     if let Err(error) = accepted {
         log.error(Event::new("listener-failed").field("listen", &address).field("error", &error));
     }
+}
+
+/// Gives what has arrived to a worker, and waits for its room in a task apart: should nobody listen
+/// here any more meanwhile, it is given all the same.
+async fn give(worker: &Rc<Worker>, handed: Handed, by: impl AsyncFn(&Engine, Handed) + 'static) {
+    let worker = Rc::clone(worker);
+    let given = metered(Component::Accept, async move {
+        if let Some(engine) = &worker.engine {
+            by(engine, handed).await;
+        }
+    });
+    // It ends early only with the thread.
+    let _ = tokio::task::spawn_local(given).await;
 }
 
 /// Goes on with what engines hand over, for as long as there are any.
