@@ -91,6 +91,8 @@ pub struct Projected {
 pub enum Refused {
     /// Nothing was measured in the interval.
     Nothing,
+    /// What was spent stands in no cell.
+    NoCells,
     /// No such rule was measured.
     NoSuchRule(String, Vec<String>),
     /// The rule had no TLS that could be changed or left out.
@@ -104,6 +106,10 @@ impl fmt::Display for Refused {
         match self {
             Self::Nothing => f.write_str(
                 "the agent spent nothing in the interval: measure while there is traffic",
+            ),
+            Self::NoCells => f.write_str(
+                "nothing that the agent spent in the interval stands in its ledger: remove \
+                 `accounting = false` from its policy, restart it, and measure again",
             ),
             Self::NoSuchRule(name, known) => {
                 write!(f, "no rule `{name}` was measured; there are {}", known.join(", "))
@@ -148,6 +154,12 @@ pub fn project(costs: &Costs, question: &Question) -> Result<Projected, Refused>
     if costs.agent_us <= 0.0 || costs.interval_s <= 0.0 {
         return Err(Refused::Nothing);
     }
+    let captured = |of: &[Components]| of.iter().map(|cells| cells.total().total()).sum::<f64>();
+    let before: Vec<_> = costs.rules.iter().map(|rule| rule.cpu_us.clone()).collect();
+    let captured_before = captured(&before);
+    if captured_before <= 0.0 {
+        return Err(Refused::NoCells);
+    }
     for name in question.changes.keys() {
         if costs.rule(name).is_none() {
             let known = costs.rules.iter().filter(|rule| rule.is_rule);
@@ -155,7 +167,6 @@ pub fn project(costs: &Costs, question: &Question) -> Result<Projected, Refused>
             return Err(Refused::NoSuchRule(name.clone(), known));
         }
     }
-    let before: Vec<_> = costs.rules.iter().map(|rule| rule.cpu_us.clone()).collect();
     let mut after = Vec::new();
     for rule in &costs.rules {
         let cells = changed(rule, question)?;
@@ -176,9 +187,7 @@ pub fn project(costs: &Costs, question: &Question) -> Result<Projected, Refused>
             *cells = cells.map(|_, cell| landing(cell, landed.share()));
         }
     }
-    let captured = |of: &[Components]| of.iter().map(|cells| cells.total().total()).sum::<f64>();
-    let growth = captured(&after) / captured(&before).max(f64::MIN_POSITIVE);
-    let uncaptured_after = costs.uncaptured_us * growth;
+    let uncaptured_after = costs.uncaptured_us * captured(&after) / captured_before;
     Ok(Projected {
         before: load(costs, &before, costs.uncaptured_us),
         after: load(costs, &after, uncaptured_after),
@@ -418,5 +427,10 @@ mod tests {
         assert_eq!(refused("mail", Change::Permit), Refused::NoSuchRule("mail".into(), known));
         let idle = Costs { agent_us: 0.0, ..second() };
         assert_eq!(project(&idle, &ask(&[])), Err(Refused::Nothing));
+        // As an agent answers whose accounting is off.
+        let mut unaccounted = second();
+        unaccounted.rules.iter_mut().for_each(|rule| rule.cpu_us = Components::default());
+        unaccounted.uncaptured_us = unaccounted.agent_us;
+        assert_eq!(project(&unaccounted, &ask(&[])), Err(Refused::NoCells));
     }
 }

@@ -325,7 +325,8 @@ impl RunCosts {
         let program = self.program_cpu_us.zip(before.program_cpu_us);
         Self {
             program_cpu_us: program.map(|(now, then)| (now - then).max(0.0)),
-            agent_cpu_us: self.agent_cpu_us - before.agent_cpu_us,
+            // A connection that is just ending may stand in neither of its two places.
+            agent_cpu_us: (self.agent_cpu_us - before.agent_cpu_us).max(0.0),
             connections: self.connections.saturating_sub(before.connections),
             messages_sent: self.messages_sent.saturating_sub(before.messages_sent),
             messages_received: self.messages_received.saturating_sub(before.messages_received),

@@ -177,7 +177,8 @@ impl ProjectError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Interval(NoInterval::TooManyFiles(_)) | Self::Engines { .. } => EXIT_USAGE,
-            Self::Refused(error) if *error != Refused::Nothing => EXIT_USAGE,
+            Self::Refused(Refused::Nothing | Refused::NoCells) => EXIT_FAILURE,
+            Self::Refused(_) => EXIT_USAGE,
             _ => EXIT_FAILURE,
         }
     }
