@@ -20,6 +20,8 @@ pub enum ClientError {
     Refused(String),
     /// The agent did not answer in its own language.
     Broken(io::Error),
+    /// Another agent answered than before.
+    Restarted,
 }
 
 impl fmt::Display for ClientError {
@@ -33,6 +35,9 @@ impl fmt::Display for ClientError {
             ),
             Self::Refused(reason) => f.write_str(reason),
             Self::Broken(error) => write!(f, "the agent's answer cannot be read: {error}"),
+            Self::Restarted => f.write_str(
+                "the agent was restarted in between, and its successor counts anew: measure again",
+            ),
         }
     }
 }
@@ -51,8 +56,16 @@ pub fn costs(control: &Path, interval: Option<Duration>) -> Result<Costs, Client
     let Some(interval) = interval else { return read() };
     let before = read()?;
     std::thread::sleep(interval);
-    Ok(read()?.since(&before))
+    let after = read()?;
+    // Another agent's figures have nothing to be compared with.
+    if after.since != before.since {
+        return Err(ClientError::Restarted);
+    }
+    Ok(after.since(&before))
 }
+
+/// What is read of an answer at once, where nothing comes after it.
+const READ_BYTES: usize = 64 * 1024;
 
 /// Sends one request and waits for its answer.
 ///
@@ -61,19 +74,29 @@ pub fn costs(control: &Path, interval: Option<Duration>) -> Result<Costs, Client
 pub fn ask(control: &Path, request: &Request) -> Result<Value, ClientError> {
     let stream = UnixStream::connect(control)
         .map_err(|error| ClientError::NoAgent(control.to_owned(), error))?;
-    ask_on(&stream, request)
+    ask_by(&stream, request, READ_BYTES)
 }
 
-/// The same on a connection that is open already.
+/// The same on a connection that is open already. What comes after the answer stays there.
 ///
 /// # Errors
 /// See [`ClientError`].
-pub fn ask_on(mut stream: &UnixStream, request: &Request) -> Result<Value, ClientError> {
+pub fn ask_on(stream: &UnixStream, request: &Request) -> Result<Value, ClientError> {
+    ask_by(stream, request, 1)
+}
+
+fn ask_by(
+    mut stream: &UnixStream,
+    request: &Request,
+    read_bytes: usize,
+) -> Result<Value, ClientError> {
     let mut line = serde_json::to_vec(request).map_err(|error| broken(&error))?;
     line.push(b'\n');
     stream.write_all(&line).map_err(ClientError::Broken)?;
     let mut answer = String::new();
-    BufReader::with_capacity(1, stream).read_line(&mut answer).map_err(ClientError::Broken)?;
+    BufReader::with_capacity(read_bytes, stream)
+        .read_line(&mut answer)
+        .map_err(ClientError::Broken)?;
     match serde_json::from_str(&answer).map_err(|error| broken(&error))? {
         Answer::Ok(value) => Ok(value),
         Answer::Error(reason) => Err(ClientError::Refused(reason)),
@@ -82,4 +105,34 @@ pub fn ask_on(mut stream: &UnixStream, request: &Request) -> Result<Value, Clien
 
 fn broken(error: &serde_json::Error) -> ClientError {
     ClientError::Broken(io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::time::SystemTime;
+
+    #[test]
+    fn an_interval_in_which_the_agent_was_restarted_has_no_costs() {
+        let name = format!("tacit-client-{}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let started = [0, 1, 1, 1].map(|s| SystemTime::UNIX_EPOCH + Duration::from_secs(s));
+        let agents = std::thread::spawn(move || {
+            for started in started {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = String::new();
+                BufReader::new(&stream).read_line(&mut request).unwrap();
+                let costs = Costs::read(started, |_| None, Vec::new());
+                let answer = Answer::Ok(serde_json::to_value(costs).unwrap());
+                stream.write_all(&serde_json::to_vec(&answer).unwrap()).unwrap();
+            }
+        });
+        let measure = || costs(&path, Some(Duration::from_millis(1)));
+        assert!(matches!(measure(), Err(ClientError::Restarted)));
+        assert!(measure().unwrap().interval_s > 0.0);
+        agents.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
 }
