@@ -1,10 +1,14 @@
 //! What a program says at once is not held up, and costs no send of its own.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+
+use tacit_sys::socket;
 
 use crate::harness::connect;
-use crate::lane::{Lane, read_some};
+use crate::lane::{Lane, engine_table, read_some};
+use crate::programs::pattern;
 
 const FIRST_BYTES: usize = 1000;
 /// RFC 8446 section 5.2: a header, the type of what is inside, and the tag.
@@ -12,9 +16,14 @@ const RECORD_BYTES: usize = 5 + FIRST_BYTES + 1 + 16;
 
 /// A lane whose TLS legs the test holds: the client agent's and the server agent's.
 fn held() -> (Lane, TcpListener, impl Fn() -> TcpStream) {
+    held_on("")
+}
+
+/// The same with more tables in the policies.
+fn held_on(tables: &str) -> (Lane, TcpListener, impl Fn() -> TcpStream + use<>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (near, mut far) = (listener.local_addr().unwrap(), None);
-    let lane = Lane::tls_through(|address| {
+    let lane = Lane::tls_on(tables, "", |address| {
         far = Some(address);
         near
     });
@@ -80,4 +89,72 @@ fn a_program_that_says_nothing_holds_nothing_up() {
     assert_eq!(read_some(&mut program, 16), b"who speaks first");
     program.write_all(&[6; FIRST_BYTES]).unwrap();
     assert_eq!(records(&read_once(&mut near)), [RECORD_BYTES]);
+}
+
+/// Runs a test on a held lane without engines, and on one with them.
+fn each_held(test: impl Fn(&Lane, &TcpListener, &dyn Fn() -> TcpStream)) {
+    for tables in [Some(String::new()), engine_table("")].into_iter().flatten() {
+        let (lane, listener, dial_far) = held_on(&tables);
+        test(&lane, &listener, &dial_far);
+    }
+}
+
+/// Passes the handshake on from both sides, and then everything.
+fn let_go(mut near: TcpStream, mut far: TcpStream) {
+    far.write_all(&read_once(&mut near)).unwrap();
+    near.write_all(&read_once(&mut far)).unwrap();
+    let (mut there, mut back) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut back, &mut there);
+        let _ = there.shutdown(Shutdown::Write);
+    });
+    std::thread::spawn(move || {
+        // A reset of one side is one of the other.
+        if std::io::copy(&mut near, &mut far).is_err() {
+            socket::reset_on_close(far.as_fd(), true).unwrap();
+        }
+        let _ = far.shutdown(Shutdown::Write);
+    });
+}
+
+#[test]
+fn all_that_is_said_and_ended_before_finished_arrives_once_and_in_order() {
+    let bytes = pattern(300_000);
+    each_held(|lane, listener, dial_far| {
+        let mut program = lane.dial();
+        let (near, _) = listener.accept().unwrap();
+        let mut writer = program.try_clone().unwrap();
+        let sent = bytes.clone();
+        let writing = std::thread::spawn(move || {
+            writer.write_all(&sent).unwrap();
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        writing.join().unwrap();
+        let_go(near, dial_far());
+        let mut server = lane.accept();
+        let mut got = Vec::new();
+        server.read_to_end(&mut got).unwrap();
+        assert!(got == bytes, "{} of {} bytes", got.len(), bytes.len());
+        server.write_all(b"bye").unwrap();
+        drop(server);
+        let mut answer = Vec::new();
+        program.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer, b"bye");
+    });
+}
+
+#[test]
+fn a_program_that_resets_before_finished_does_not_look_ended() {
+    each_held(|lane, listener, dial_far| {
+        let mut program = lane.dial();
+        let (near, _) = listener.accept().unwrap();
+        program.write_all(&[5; FIRST_BYTES]).unwrap();
+        socket::reset_on_close(program.as_fd(), true).unwrap();
+        drop(program);
+        let_go(near, dial_far());
+        let mut server = lane.accept();
+        let mut got = Vec::new();
+        let end = server.read_to_end(&mut got);
+        assert!(end.is_err(), "{} bytes and an end in order", got.len());
+    });
 }

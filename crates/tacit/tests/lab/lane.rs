@@ -65,7 +65,12 @@ impl Lane {
         Self::tls_on("", more, between)
     }
 
-    fn tls_on(tables: &str, more: &str, between: impl FnOnce(SocketAddr) -> SocketAddr) -> Self {
+    /// The same with more tables in both policies.
+    pub fn tls_on(
+        tables: &str,
+        more: &str,
+        between: impl FnOnce(SocketAddr) -> SocketAddr,
+    ) -> Self {
         let (lab, entry, far) = (Lab::new(), free_port(), free_port());
         let (app, accepted) = app();
         let server = lab.agent(&format!(
