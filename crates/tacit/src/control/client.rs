@@ -20,6 +20,8 @@ pub enum ClientError {
     Refused(String),
     /// The agent did not answer in its own language.
     Broken(io::Error),
+    /// The agent did not answer in time.
+    Silent(Duration),
     /// Another agent answered than before.
     Restarted,
 }
@@ -35,6 +37,12 @@ impl fmt::Display for ClientError {
             ),
             Self::Refused(reason) => f.write_str(reason),
             Self::Broken(error) => write!(f, "the agent's answer cannot be read: {error}"),
+            Self::Silent(patience) => {
+                write!(
+                    f,
+                    "the agent has not answered for {patience:?}: it is stopped, or very busy"
+                )
+            }
             Self::Restarted => f.write_str(
                 "the agent was restarted in between, and its successor counts anew: measure again",
             ),
@@ -49,10 +57,7 @@ impl std::error::Error for ClientError {}
 /// # Errors
 /// See [`ClientError`].
 pub fn costs(control: &Path, interval: Option<Duration>) -> Result<Costs, ClientError> {
-    let read = || {
-        let value = ask(control, &Request::Show { what: Display::Costs })?;
-        serde_json::from_value::<Costs>(value).map_err(|error| broken(&error))
-    };
+    let read = || to_costs(ask(control, &Request::Show { what: Display::Costs })?);
     let Some(interval) = interval else { return read() };
     let before = read()?;
     std::thread::sleep(interval);
@@ -62,6 +67,14 @@ pub fn costs(control: &Path, interval: Option<Duration>) -> Result<Costs, Client
         return Err(ClientError::Restarted);
     }
     Ok(after.since(&before))
+}
+
+/// Takes the answer for the ledger.
+///
+/// # Errors
+/// It is something else.
+pub fn to_costs(answer: Value) -> Result<Costs, ClientError> {
+    serde_json::from_value(answer).map_err(|error| broken(&error))
 }
 
 /// What is read of an answer at once, where nothing comes after it.
@@ -75,6 +88,27 @@ pub fn ask(control: &Path, request: &Request) -> Result<Value, ClientError> {
     let stream = UnixStream::connect(control)
         .map_err(|error| ClientError::NoAgent(control.to_owned(), error))?;
     ask_by(&stream, request, READ_BYTES)
+}
+
+/// The same, with so much patience for each part of the answer.
+///
+/// # Errors
+/// See [`ClientError`].
+pub fn ask_within(
+    control: &Path,
+    request: &Request,
+    patience: Duration,
+) -> Result<Value, ClientError> {
+    let stream = UnixStream::connect(control)
+        .map_err(|error| ClientError::NoAgent(control.to_owned(), error))?;
+    stream.set_read_timeout(Some(patience)).map_err(ClientError::Broken)?;
+    stream.set_write_timeout(Some(patience)).map_err(ClientError::Broken)?;
+    ask_by(&stream, request, READ_BYTES).map_err(|error| match error {
+        ClientError::Broken(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            ClientError::Silent(patience)
+        }
+        other => other,
+    })
 }
 
 /// The same on a connection that is open already. What comes after the answer stays there.
@@ -113,11 +147,26 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::time::SystemTime;
 
-    #[test]
-    fn an_interval_in_which_the_agent_was_restarted_has_no_costs() {
-        let name = format!("tacit-client-{}.sock", std::process::id());
+    fn listen(name: &str) -> (PathBuf, UnixListener) {
+        let name = format!("tacit-client-{name}-{}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
         let listener = UnixListener::bind(&path).unwrap();
+        (path, listener)
+    }
+
+    #[test]
+    fn an_agent_that_does_not_answer_is_not_waited_for_for_ever() {
+        let (path, _listener) = listen("silent");
+        let request = Request::Show { what: Display::Costs };
+        let patience = Duration::from_millis(10);
+        let silent = ask_within(&path, &request, patience).unwrap_err();
+        assert!(matches!(silent, ClientError::Silent(_)), "{silent}");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn an_interval_in_which_the_agent_was_restarted_has_no_costs() {
+        let (path, listener) = listen("restarted");
         let started = [0, 1, 1, 1].map(|s| SystemTime::UNIX_EPOCH + Duration::from_secs(s));
         let agents = std::thread::spawn(move || {
             for started in started {

@@ -14,6 +14,9 @@ use crate::ledger::costs::Costs;
 /// many, an answer costs the agent more than it costs us.
 const CONNECTIONS_SHARE: u32 = 20;
 
+/// How long an agent may be silent: keys and signals wait meanwhile.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+
 /// Asks an agent, again and again.
 #[derive(Debug)]
 pub(super) struct Sampler {
@@ -59,7 +62,7 @@ impl Sampler {
 
     /// What has happened since the last call; since the agent started, at the first.
     pub(super) fn sample(&mut self) -> Result<Sample, ClientError> {
-        let now = client::costs(&self.control, None)?;
+        let now = client::to_costs(self.ask(Display::Costs)?)?;
         // Another agent's figures have nothing to be compared with.
         let earlier = self.earlier.as_ref().filter(|earlier| earlier.since == now.since);
         let costs = earlier.map_or_else(|| now.clone(), |earlier| now.since(earlier));
@@ -67,13 +70,16 @@ impl Sampler {
         self.earlier = Some(now);
         if self.connections_due.is_none_or(|due| Instant::now() >= due) {
             let asked = Instant::now();
-            let request = Request::Show { what: Display::Connections };
-            let answer = client::ask(&self.control, &request)?;
+            let answer = self.ask(Display::Connections)?;
             self.connections = connections(&answer, &self.connections);
             let took: Duration = asked.elapsed();
             self.connections_due = Some(Instant::now() + took * (CONNECTIONS_SHARE - 1));
         }
         Ok(Sample { costs, age_s, connections: self.connections.clone() })
+    }
+
+    fn ask(&self, what: Display) -> Result<Value, ClientError> {
+        client::ask_within(&self.control, &Request::Show { what }, ANSWER_TIME_MAX)
     }
 }
 
