@@ -114,6 +114,7 @@ pub fn go_on(worker: &Rc<Worker>, begun: Begun) {
     };
     if let Err((connection, error)) = started {
         account::failed(&worker.log, &connection, &Failure::Broken(error));
+        connection.record().settle();
     }
 }
 
