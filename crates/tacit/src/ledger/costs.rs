@@ -15,6 +15,7 @@ use tacit_sys::cpu;
 use super::account::{Account, Count, Counts, Effort, Owner, Spent, Totals};
 use super::meter;
 use crate::log::Rfc3339;
+use crate::placement;
 
 /// What the agent has cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,7 +25,7 @@ pub struct Costs {
     pub since: String,
     /// How long that is.
     pub interval_s: f64,
-    /// CPUs that the machine has.
+    /// CPUs that the agent was started with, those of its engines among them.
     pub cpus: usize,
     /// What the kernel's clock of the process counted.
     pub agent_cpu_us: f64,
@@ -191,7 +192,8 @@ impl Costs {
             cpu_us: 0.0,
             percent: 0.0,
         };
-        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        // This thread may have given some up for engines.
+        let cpus = placement::started_with().len().max(1);
         Self {
             since: Rfc3339(since).to_string(),
             interval_s: interval.as_secs_f64(),

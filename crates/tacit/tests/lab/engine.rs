@@ -85,6 +85,8 @@ fn engines_set_all_up_on_their_cpu_and_hand_each_over_once() {
         assert!(numbers.all(|number| number != cpu), "{name} may run on {cpus}");
     }
     assert!(affinities.contains_key("data-0") && affinities.contains_key("engine-0"));
+    let all = tacit_sys::schedule::allowed_cpus().unwrap().len();
+    assert_eq!(agent.show("costs")["cpus"], all, "the engine's counts too");
 
     drop(open);
     wait_for("the connections' end", || {
