@@ -11,7 +11,8 @@
 //! is given back as it was, however this ends; only a kill leaves it (then: `reset`).
 //!
 //! Limits: [`INTERVAL_MIN`] to [`INTERVAL_MAX`] between frames; keys are answered within
-//! [`KEYS_TIME`], later only while an agent is waited for that does not answer. Not here: history; that is what metrics are for.
+//! [`KEYS_TIME`], later only while an agent is waited for that does not answer. Not here: history;
+//! that is what metrics are for.
 
 mod draw;
 mod sample;

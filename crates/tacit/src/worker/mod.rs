@@ -407,7 +407,8 @@ impl Drop for Workers {
     }
 }
 
-/// Starts a thread, and waits until it is what it is to be: nothing must be given to one that failed.
+/// Starts a thread, and waits until it is what it is to be: nothing must be given to one that
+/// failed.
 fn start_thread(post: Post, shared: &Shared, choice: Option<Choice>) -> io::Result<Handle> {
     let (commands, received) = mpsc::channel(COMMANDS_MAX);
     let (shared, load) = (shared.clone(), Arc::clone(&post.load));
