@@ -275,7 +275,7 @@ pub fn write(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
 }
 
 /// Writes what the end follows at once: the bytes wait in the kernel, not longer than 0.2 s, for
-/// [`shutdown_write`] or the close, and leave in one segment with the end. As [`write`] otherwise.
+/// [`shutdown_write`] or the close, and leave in one segment with the end. As `write` otherwise.
 ///
 /// # Errors
 /// `WouldBlock` if the socket is full; whatever else `send` answers.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The arithmetic is [`tacit_core::projection`]'s. Everything that was taken for granted is
-//! printed with the answer. Limits: [`INTERVAL_MAX`]; [`TRIAL_TIME`] for each suite and length
+//! printed with the answer. Limits: `INTERVAL_MAX`; `TRIAL_TIME` for each suite and length
 //! that is tried out.
 
 mod interval;

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! The agent is asked as any display asks it: data workers publish what they have, and nothing
-//! waits for this. With many connections they are asked for less often ([`sample`]). The terminal
+//! waits for this. With many connections they are asked for less often (`sample`). The terminal
 //! is given back as it was, however this ends; only a kill leaves it (then: `reset`).
 //!
-//! Limits: [`INTERVAL_MIN`] to [`INTERVAL_MAX`] between frames; keys are answered within
-//! [`KEYS_TIME`], later only while an agent is waited for that does not answer. Not here: history;
+//! Limits: `INTERVAL_MIN` to `INTERVAL_MAX` between frames; keys are answered within
+//! `KEYS_TIME`, later only while an agent is waited for that does not answer. Not here: history;
 //! that is what metrics are for.
 
 mod draw;

@@ -7,7 +7,7 @@
 //! There is one worker at first. Another starts when all have been busy and there are more
 //! connections than workers; it accepts beside the others from then on. None is taken away.
 //!
-//! Limits: [`COMMANDS_MAX`]; as many workers as [`Plan`] says.
+//! Limits: `COMMANDS_MAX`; as many workers as [`Plan`] says.
 
 mod thread;
 
