@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Agent, Lab, connect, echo, free_port, text_of, wait_for};
 use crate::peers::ping;
+use crate::programs::{client_rule, server_rule};
 
 /// Exchanges of the tests: enough for many windows of the accounting.
 const EXCHANGES: u64 = 3000;
@@ -14,28 +15,13 @@ const EXCHANGES: u64 = 3000;
 /// An agent whose first rule leads to its second, with a rule that nobody uses.
 fn agent(lab: &Lab) -> (Agent, u16) {
     let (clear, tls) = (free_port(), free_port());
-    let agent = lab.agent(&format!(
-        r#"
-        [[rule]]
-        name = "in"
-        listen = "127.0.0.1:{tls}"
-        connect = "{}"
-        tls = {{ role = "server", identity = "localhost", client-cert = "required", trust = "ca" }}
-        [[rule]]
-        name = "out"
-        listen = "127.0.0.1:{clear}"
-        connect = "localhost:{tls}"
-        tls = {{ role = "client", identity = "alice", trust = "ca" }}
-        [[rule]]
-        name = "idle"
-        listen = "127.0.0.1:{}"
-        connect = "{}"
-        permit = true
-        "#,
-        echo(),
+    let idle = format!(
+        "[[rule]]\nname = \"idle\"\nlisten = \"127.0.0.1:{}\"\nconnect = \"{}\"\npermit = true\n",
         free_port(),
-        echo(),
-    ));
+        echo()
+    );
+    let inward = server_rule("in", tls, &echo().to_string(), "");
+    let agent = lab.agent(&[inward, client_rule("out", clear, tls, ""), idle].concat());
     (agent, clear)
 }
 
@@ -46,6 +32,14 @@ fn load(port: u16, exchanges: u64) {
         stream.write_all(&bytes).unwrap();
         stream.read_exact(&mut bytes).unwrap();
     }
+}
+
+/// All exchanges, until they stand in the ledger: counts are published with the window they fall
+/// into.
+fn load_and_settle(agent: &Agent, port: u16) {
+    load(port, EXCHANGES);
+    let settled = || rule(&agent.show("costs"), &json!("in"))["messages-sent"] == EXCHANGES;
+    wait_for("all messages in the ledger", settled);
 }
 
 fn rule<'a>(costs: &'a Value, name: &Value) -> &'a Value {
@@ -68,10 +62,7 @@ fn us(value: &Value) -> f64 {
 fn the_ledger_closes() {
     let lab = Lab::new();
     let (agent, clear) = agent(&lab);
-    load(clear, EXCHANGES);
-    // Counts are published with the window they fall into.
-    let settled = || rule(&agent.show("costs"), &json!("in"))["messages-sent"] == EXCHANGES;
-    wait_for("all messages in the ledger", settled);
+    load_and_settle(&agent, clear);
     let costs = agent.show("costs");
     let rules = costs["rules"].as_array().unwrap();
     let in_cells: f64 = rules.iter().flat_map(|rule| components(rule).into_values()).sum();
@@ -153,10 +144,7 @@ fn a_connection_that_has_said_nothing_has_sent_no_message() {
 fn an_interval_shows_only_what_falls_into_it() {
     let lab = Lab::new();
     let (agent, clear) = agent(&lab);
-    load(clear, EXCHANGES);
-    wait_for("all messages in the ledger", || {
-        rule(&agent.show("costs"), &json!("in"))["messages-sent"] == EXCHANGES
-    });
+    load_and_settle(&agent, clear);
     let quiet = agent.ok(&["show", "costs", "--interval", "100ms", "--json"]);
     let quiet: Value = serde_json::from_str(&quiet).unwrap();
     assert_eq!(rule(&quiet, &json!("in"))["messages-sent"], 0);
@@ -189,10 +177,7 @@ fn tables_have_a_row_for_each_rule_or_component() {
 fn what_a_removed_rule_cost_stays_in_the_sum() {
     let lab = Lab::new();
     let (agent, clear) = agent(&lab);
-    load(clear, EXCHANGES);
-    wait_for("all messages in the ledger", || {
-        rule(&agent.show("costs"), &json!("in"))["messages-sent"] == EXCHANGES
-    });
+    load_and_settle(&agent, clear);
     agent.write_policy("");
     agent.ok(&["reload"]);
     let removed = |costs: &Value| {

@@ -6,25 +6,13 @@ use serde_json::json;
 
 use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, text_of};
 use crate::peers::{TlsClient, ping};
+use crate::programs::{client_rule, server_rule};
 
 /// An agent with a rule of each role, one of which leads to the other.
 fn agent(lab: &Lab) -> (Agent, u16, u16) {
     let (clear, tls) = (free_port(), free_port());
-    let agent = lab.agent(&format!(
-        r#"
-        [[rule]]
-        name = "in"
-        listen = "127.0.0.1:{tls}"
-        connect = "{}"
-        tls = {{ role = "server", identity = "localhost", client-cert = "required", trust = "ca" }}
-        [[rule]]
-        name = "out"
-        listen = "127.0.0.1:{clear}"
-        connect = "localhost:{tls}"
-        tls = {{ role = "client", identity = "alice", trust = "ca" }}
-        "#,
-        echo()
-    ));
+    let inward = server_rule("in", tls, &echo().to_string(), "");
+    let agent = lab.agent(&(inward + &client_rule("out", clear, tls, "")));
     (agent, clear, tls)
 }
 
