@@ -37,10 +37,11 @@ thread_local! {
     static METER: Meter = Meter::new();
 }
 
-/// Whether threads that start from now on are metered.
+/// Whether no thread is metered; those that are find out when they close their windows.
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// Lets the calling thread, and those that start from now on, be metered or not.
+/// Lets the calling thread, and those that start from now on, be metered or not; others stop with
+/// the windows they have open.
 pub fn allow(accounting: bool) {
     OFF.store(!accounting, Ordering::Relaxed);
     METER.with(|meter| meter.is_on.set(accounting && meter.is_on.get()));
@@ -341,6 +342,13 @@ impl Meter {
 
     /// Adds the window to the accounts.
     fn close(&self) {
+        if OFF.load(Ordering::Relaxed) {
+            // The thread is older than the policy that says so.
+            self.is_on.set(false);
+            self.slots.take();
+            self.touched.take();
+            return;
+        }
         let open = self.window.get();
         let now_cpu_ns = cpu::thread_ns();
         let ns_per_tick = ns_per_tick();
