@@ -67,8 +67,13 @@ enum Form {
 /// The form that the goals are about.
 pub(crate) const SUBJECT: &str = "tacit-split";
 
+/// The two whose difference is the price of the ledger.
+pub(crate) const METERED: &str = "tacit-given";
+/// See [`METERED`].
+pub(crate) const UNMETERED: &str = "tacit-unmetered";
+
 /// Everybody, in the order of the report.
-pub(crate) static PEERS: [Peer; 13] = [
+pub(crate) static PEERS: [Peer; 15] = [
     Peer { name: "direct", title: "no TLS at all", form: Form::Direct },
     Peer {
         name: "inproc-openssl",
@@ -95,6 +100,16 @@ pub(crate) static PEERS: [Peer; 13] = [
         form: Form::Given(envoy::PROXY),
     },
     Peer { name: "tacit-fixed", title: "fixed ports", form: Form::Proxies(tacit::PROXY) },
+    Peer {
+        name: METERED,
+        title: "fixed ports, given large segments and a CPU for each side",
+        form: Form::Given(tacit::PROXY),
+    },
+    Peer {
+        name: UNMETERED,
+        title: "the same with accounting = false",
+        form: Form::Given(tacit::UNMETERED),
+    },
     Peer { name: "tacit-run", title: "two tacit runs, default settings", form: Form::Runs(None) },
     Peer {
         name: SUBJECT,
@@ -242,7 +257,7 @@ impl Peer {
 
     /// Whether it is such a product with what `tacit run` has.
     pub(crate) fn is_given(&self) -> bool {
-        matches!(self.form, Form::Given(_))
+        matches!(self.form, Form::Given(_)) && !self.is_tacit()
     }
 
     /// Whether it is tacit, in whatever form.

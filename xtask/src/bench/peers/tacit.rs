@@ -6,17 +6,25 @@ use super::{Plan, Proxy, Side};
 use crate::bench::certs::SERVER_NAME;
 use crate::bench::load::terms::Terms;
 
-pub(super) const PROXY: Proxy = Proxy {
-    program: |target| target.join("release/tacit"),
-    version: "--version",
-    extension: "toml",
-    config,
-    // The proxy's working directory keeps the path of the control socket short.
-    arguments: |name| {
-        let control = format!("{name}.sock");
-        ["agent", "--control", &control, "--policy"].map(str::to_owned).to_vec()
-    },
-};
+pub(super) const PROXY: Proxy = proxy(config);
+
+/// The same without its ledger.
+pub(super) const UNMETERED: Proxy =
+    proxy(|plan| config(plan).replacen("[agent]", "[agent]\naccounting         = false", 1));
+
+const fn proxy(config: fn(&Plan<'_>) -> String) -> Proxy {
+    Proxy {
+        program: |target| target.join("release/tacit"),
+        version: "--version",
+        extension: "toml",
+        config,
+        // The proxy's working directory keeps the path of the control socket short.
+        arguments: |name| {
+            let control = format!("{name}.sock");
+            ["agent", "--control", &control, "--policy"].map(str::to_owned).to_vec()
+        },
+    }
+}
 
 fn config(plan: &Plan<'_>) -> String {
     let Plan { side, listen, connect, terms, setting, .. } = plan;
@@ -80,9 +88,12 @@ mod tests {
         let setting = setting();
         for terms in Terms::ALL {
             for side in [Side::Client, Side::Server] {
-                let text = config(&Plan { side, listen, connect, terms, setting: &setting });
-                let parsed = tacit_core::policy::parse(&text);
-                assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
+                for proxy in [PROXY, UNMETERED] {
+                    let plan = Plan { side, listen, connect, terms, setting: &setting };
+                    let text = (proxy.config)(&plan);
+                    let parsed = tacit_core::policy::parse(&text);
+                    assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
+                }
             }
         }
     }

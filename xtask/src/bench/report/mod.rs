@@ -22,7 +22,7 @@ use super::measure::{PARTS, Sample};
 use super::memory::{self, Idle};
 use super::network::Network;
 use super::options::Options;
-use super::peers::{Peer, Running, SUBJECT};
+use super::peers::{METERED, Peer, Running, SUBJECT, UNMETERED};
 
 /// The report of a whole run.
 #[derive(Debug, Default)]
@@ -88,6 +88,17 @@ impl Report {
             tables: goals.into_iter().flatten().collect(),
             ..Section::default()
         });
+        if let Some(table) = tables::accounting(seen.samples, &options.workloads) {
+            self.sections.push(Section {
+                title: "The price of the ledger".to_owned(),
+                prose: format!(
+                    "{METERED} divided by {UNMETERED}, sample by sample as they followed each \
+                     other: means of the pairs, with the interval that holds 95 %."
+                ),
+                tables: vec![table],
+                ..Section::default()
+            });
+        }
         let inside = [tables::inside(&summary), tables::paper(&summary)];
         self.sections.push(Section {
             title: "Beside TLS in the programs".to_owned(),

@@ -1,11 +1,13 @@
 //! The tables of the report.
 
 use tacit_core::page::{Bar, Bars, Cell, Table};
+use tacit_core::statistics::{Mean, median};
 
 use super::summary::{Row, Summary, ratio, ratio_of_minima};
 use crate::bench::load::{Goal, Workload};
+use crate::bench::measure::Sample;
 use crate::bench::memory::Idle;
-use crate::bench::peers::SUBJECT;
+use crate::bench::peers::{METERED, SUBJECT, UNMETERED};
 
 /// tacit beside OpenSSL in the programs: workload, and what was aimed at.
 const INSIDE: [(&str, f64); 3] = [("connect", 0.5), ("1m", 1.0), ("2k", 2.2)];
@@ -144,6 +146,30 @@ pub(super) fn bars(summary: &Summary, workload: &Workload) -> Bars {
     let unit = format!("CPU us/{}", workload.kind.unit());
     let title = format!("{}: {}", workload.name, workload.title);
     Bars { title, unit, bars: bars.collect() }
+}
+
+/// What the accounting costs: pairs of samples, with and without it.
+pub(super) fn accounting(samples: &[Sample], workloads: &[&'static Workload]) -> Option<Table> {
+    let columns = ["workload", "pairs", "without us", "more %", "from %", "to %"];
+    let rows = workloads.iter().filter_map(|workload| {
+        let of = |peer: &str| -> Vec<f64> {
+            let of_both = |it: &&Sample| it.peer == peer && it.workload.name == workload.name;
+            samples.iter().filter(of_both).map(Sample::cpu_us).collect()
+        };
+        let (with, without) = (of(METERED), of(UNMETERED));
+        let more = |(with, without): (&f64, &f64)| (with / without - 1.0) * 100.0;
+        let more: Vec<f64> = with.iter().zip(&without).map(more).collect();
+        let mean = Mean::of(&more)?;
+        Some(vec![
+            text(workload.name),
+            text(&more.len().to_string()),
+            number(Some(median(&without))),
+            number(Some(mean.value)),
+            number(Some(mean.value - mean.margin)),
+            number(Some(mean.value + mean.margin)),
+        ])
+    });
+    filled(table("CPU time with accounting beside that without", &columns, rows.collect()))
 }
 
 /// tacit beside the same programs with OpenSSL in them.
