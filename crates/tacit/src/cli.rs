@@ -351,13 +351,12 @@ fn show_costs(args: &ShowArgs) -> ExitCode {
     }
     if by == By::Connection {
         return tell(&args.control, &Request::Show { what: Display::Connections }, |value| {
-            if args.json { pretty(value) } else { render::costs::render(value, by) }
+            if args.json { pretty(value) } else { render::costs::connections(value) }
         });
     }
-    let shown = |costs: &Costs| match serde_json::to_value(costs) {
-        Ok(value) if args.json => pretty(&value),
-        Ok(value) => render::costs::render(&value, by),
-        Err(error) => format!("{error}\n"),
+    let shown = |costs: &Costs| match args.json {
+        true => pretty(&json!(costs)),
+        false => render::costs::render(costs, by),
     };
     match client::costs(&args.control.path(), args.interval) {
         Ok(costs) => print(shown(&costs), EXIT_OK),

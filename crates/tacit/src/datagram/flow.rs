@@ -23,7 +23,7 @@ use super::receiver::Lane;
 use super::tell::{cause_of, cause_of_notice, tell};
 use super::{BATCH_MAX, Receiver};
 use crate::clock;
-use crate::ledger::meter;
+use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
 use crate::stream::account;
 use crate::stream::connection::Connection;
@@ -320,7 +320,7 @@ impl Carrier {
 /// Carries a flow to its end.
 pub(super) async fn carry(lane: Rc<Lane>, carrier: Rc<Carrier>) {
     let record = carrier.connection.record();
-    let mut life = pin!(async {
+    let life = pin!(async {
         tokio::select! {
             biased;
             () = carrier.over.notified() => End::Over,
@@ -328,14 +328,8 @@ pub(super) async fn carry(lane: Rc<Lane>, carrier: Rc<Carrier>) {
             end = carrier.carry(&lane) => end,
         }
     });
-    let mut component = Component::Accept;
-    let end = std::future::poll_fn(|cx| {
-        let account = record.account();
-        let (polled, ns) = meter::turn(account, &mut component, || life.as_mut().poll(cx));
-        record.spend_ns(ns);
-        polled
-    })
-    .await;
+    let spend = |ns| record.spend_ns(ns);
+    let end = charged(record.account(), Component::Accept, life, spend).await;
     record.settle();
     lane.forget(&carrier);
     match end {

@@ -1,7 +1,7 @@
 //! Accounts: what each rule has cost and carried, where every thread adds and displays read.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tacit_core::meter::{Cells, Component, Place};
@@ -230,7 +230,7 @@ impl Drop for Account {
 #[derive(Debug, Default)]
 pub struct Effort {
     stamps: AtomicU64,
-    clock_reads: AtomicUsize,
+    clock_reads: AtomicU64,
 }
 
 impl Effort {
@@ -238,7 +238,7 @@ impl Effort {
     #[must_use]
     pub fn all() -> &'static Self {
         static EFFORT: Effort =
-            Effort { stamps: AtomicU64::new(0), clock_reads: AtomicUsize::new(0) };
+            Effort { stamps: AtomicU64::new(0), clock_reads: AtomicU64::new(0) };
         &EFFORT
     }
 
@@ -256,7 +256,7 @@ impl Effort {
     /// Reads of a CPU clock so far.
     #[must_use]
     pub fn clock_reads(&self) -> u64 {
-        self.clock_reads.load(Ordering::Relaxed) as u64
+        self.clock_reads.load(Ordering::Relaxed)
     }
 }
 

@@ -17,15 +17,27 @@ pub mod meter;
 
 pub use account::{Account, Count, Counts, Effort, Owner, Spent, Totals};
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 
 use tacit_core::meter::Component;
 
 /// Charges a future to the agent itself.
-pub async fn metered<T>(mut component: Component, future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
+pub async fn metered<T>(component: Component, future: impl Future<Output = T>) -> T {
+    charged(Account::agent(), component, pin!(future), |_| ()).await
+}
+
+/// Charges a future to an account; `spent_ns` hears of each of its turns how long it took.
+pub async fn charged<T>(
+    account: &Arc<Account>,
+    mut component: Component,
+    mut future: Pin<&mut impl Future<Output = T>>,
+    spent_ns: impl Fn(u64),
+) -> T {
     std::future::poll_fn(|cx| {
-        meter::turn(Account::agent(), &mut component, || future.as_mut().poll(cx)).0
+        let (polled, ns) = meter::turn(account, &mut component, || future.as_mut().poll(cx));
+        spent_ns(ns);
+        polled
     })
     .await
 }

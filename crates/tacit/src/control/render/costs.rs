@@ -20,29 +20,19 @@ pub enum By {
     Connection,
 }
 
-/// The ledger as text. `value` is the display of costs, or of connections where the rows are those.
+/// The ledger as text; its connections are a display of their own.
 #[must_use]
-pub fn render(value: &Value, by: By) -> String {
-    if by == By::Connection {
-        return connections(value);
-    }
-    match serde_json::from_value::<Costs>(value.clone()) {
-        Ok(costs) => render_costs(&costs, by),
-        Err(error) => format!("this agent's costs cannot be read: {error}\n"),
-    }
-}
-
-fn render_costs(costs: &Costs, by: By) -> String {
-    let rows = match by {
-        By::Rule | By::Connection => rules(costs),
-        By::Component => components(costs),
-        By::Program => runs(costs),
-    };
+pub fn render(costs: &Costs, by: By) -> String {
     if costs.accounting.clock_reads == 0 && costs.accounting.stamps == 0 {
         return "nothing is charged: the policy says `accounting = false` in [agent], or nothing \
                 was spent in that interval\n"
             .into();
     }
+    let rows = match by {
+        By::Rule | By::Connection => rules(costs),
+        By::Component => components(costs),
+        By::Program => runs(costs),
+    };
     format!("{}{}", lay_out(&rows), sums(costs))
 }
 
@@ -141,7 +131,9 @@ fn runs(costs: &Costs) -> Vec<Vec<String>> {
     rows
 }
 
-fn connections(value: &Value) -> String {
+/// The display of connections with what each has cost.
+#[must_use]
+pub fn connections(value: &Value) -> String {
     const COLUMNS: [Column; 9] = [
         ("ID", |c| text(&c["id"])),
         ("RULE", |c| text(&c["rule"])),

@@ -4,7 +4,7 @@ pub mod costs;
 
 use serde_json::Value;
 
-use super::Display;
+use super::{Display, client};
 
 /// A display as text; ends with a newline.
 #[must_use]
@@ -17,7 +17,10 @@ pub fn render(what: Display, value: &Value) -> String {
         Display::Identities => identities(value),
         Display::Limits => limits(value),
         Display::Metrics => value.as_str().unwrap_or_default().to_owned(),
-        Display::Costs => costs::render(value, costs::By::Rule),
+        Display::Costs => match client::to_costs(value.clone()) {
+            Ok(costs) => costs::render(&costs, costs::By::Rule),
+            Err(error) => format!("{error}\n"),
+        },
     }
 }
 
