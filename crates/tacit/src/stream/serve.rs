@@ -211,8 +211,8 @@ async fn attend(
 ) -> Option<Begun> {
     let _held = worker.load.hold();
     let mut closed = pin!(reset_when_closed(record));
-    // What `ledger::charged` does, written out: a future around this one would cost every connection
-    // 72 bytes for its life.
+    // What `ledger::charged` does, written out: a future around this one would cost every
+    // connection 72 bytes for its life.
     let mut component = Component::Accept;
     let begun = std::future::poll_fn(|cx| {
         let (polled, ns) = meter::turn(record.account(), &mut component, || {

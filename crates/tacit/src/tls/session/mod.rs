@@ -32,7 +32,10 @@ use super::secrets::{Secret, Secrets};
 /// A handshake message after the handshake at most; a ticket with a chain inside is the longest.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Key updates, renegotiations and warnings the peer may send without data between them.
-const IDLE_MESSAGES_MAX: u32 = 32;
+const IDLE_MESSAGES_MAX: u8 = 32;
+/// KeyUpdates by the rule without data of ours between them, which peers take for an attack: Go
+/// ends the connection at 17, other libraries at 33, answers to theirs included.
+const UPDATES_WITHOUT_DATA_MAX: u8 = 8;
 /// Records a key must still be good for before a batch: more than one batch ever needs.
 const RECORDS_LEFT_MIN: u64 = 1024;
 /// Records of a key that data may not use, so that an alert can still say what happened.
@@ -74,10 +77,12 @@ pub struct Session {
     has_ticket: bool,
     /// A handshake message that has not arrived whole.
     message: Vec<u8>,
-    idle_messages: u32,
+    idle_messages: u8,
     owed: Option<Owed>,
     rekey: Rekey,
     bytes_since_rekey: u64,
+    /// KeyUpdates of our own since our last data.
+    updates_without_data: u8,
     rekeyed_at: Instant,
     /// Keys that the sending direction had before this one.
     rekeys: u32,
@@ -173,6 +178,7 @@ impl Session {
             owed: None,
             rekey,
             bytes_since_rekey: 0,
+            updates_without_data: 0,
             rekeyed_at: now,
             rekeys: 0,
             peer_rekeys: 0,
@@ -212,6 +218,7 @@ impl Session {
             .seal(self.rekeys, &self.seal_key, &self.sealer)
             .map_err(|_| SessionError::Library("expand a key"))?;
         self.bytes_since_rekey += payload_bytes as u64;
+        self.updates_without_data = 0;
         Ok(self.sealer.seal_slots(key, buffer, payload_bytes)?)
     }
 
@@ -279,6 +286,7 @@ impl Session {
         // that has closed it cannot answer; Go's crypto/tls loses its reading key when asked to.
         self.update_sending_key(!self.peer_closed, out)?;
         self.bytes_since_rekey = 0;
+        self.updates_without_data = self.updates_without_data.saturating_add(1);
         self.rekeyed_at = clock();
         // The KeyUpdate that answers ours is not the peer's doing.
         self.idle_messages = 0;
@@ -287,10 +295,13 @@ impl Session {
 
     /// The clock is read only where the rule asks for new keys by time.
     fn rekey_due(&self, clock: fn() -> Instant) -> bool {
+        if self.sealer.records_left() < RECORDS_LEFT_MIN {
+            return true;
+        }
         let passed = |after| clock().duration_since(self.rekeyed_at) >= after;
-        self.rekey.bytes.is_some_and(|bytes| self.bytes_since_rekey >= bytes.get())
-            || self.rekey.after.is_some_and(passed)
-            || self.sealer.records_left() < RECORDS_LEFT_MIN
+        self.updates_without_data < UPDATES_WITHOUT_DATA_MAX
+            && (self.rekey.bytes.is_some_and(|bytes| self.bytes_since_rekey >= bytes.get())
+                || self.rekey.after.is_some_and(passed))
     }
 
     /// Opens every whole record at the front of `buffer` in place. The payloads' places are

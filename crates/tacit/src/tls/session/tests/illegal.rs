@@ -184,7 +184,7 @@ fn key_updates_of_every_illegal_shape_are_refused() {
     );
     refused(&[24, 0, 0, 1, 0, 24, 0], "changed its key inside a handshake message", UNEXPECTED);
     let flood = |session: &mut Session| {
-        many(IDLE_MESSAGES_MAX + 1, || {
+        many(u32::from(IDLE_MESSAGES_MAX) + 1, || {
             let mut wire = Vec::new();
             session.update_sending_key(true, &mut wire).unwrap();
             wire
