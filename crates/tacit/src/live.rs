@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tacit_core::flow::{Address, Flow};
-use tacit_core::policy::{Fixed, Index, Limits, Policy, Rule};
+use tacit_core::policy::{Action, Fixed, Index, Limits, Policy, RelayOn, Rule};
 use tokio::sync::Semaphore;
 
 use crate::ledger::Account;
@@ -128,6 +128,11 @@ impl LiveRule {
         &self.counters.account
     }
 
+    /// Whether the rule keeps its relay on the engine.
+    fn relays_on_engine(&self) -> bool {
+        matches!(&self.rule.action, Action::Tls(tls) if tls.common().relay == RelayOn::Engine)
+    }
+
     /// The rule's name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -144,6 +149,9 @@ impl Live {
         let proxied = fixed.filter(|fixed| fixed.accept_proxy);
         let proxied = proxied.flat_map(|fixed| fixed.listen.iter().cloned()).collect();
         let has_windows = policy.rules.iter().any(|rule| rule.selectors.when.is_some());
+        for rule in &rules {
+            rule.account().set_relay_eligible(rule.relays_on_engine());
+        }
         Self { generation, policy, rules, has_windows, index, proxied }
     }
 

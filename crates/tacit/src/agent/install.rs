@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tacit_core::policy::{
-    Action, ClientCert, Diagnostic, Policy, Position, RelayOn, Rule, Severity, Tls, Verify, parse,
+    Action, ClientCert, Diagnostic, Policy, Position, Rule, Severity, Tls, Verify, parse,
 };
 use tokio::sync::Semaphore;
 
@@ -264,11 +264,6 @@ fn build_rule(
     };
     let counters = old
         .map_or_else(|| Arc::new(RuleCounters::new(&rule.name)), |old| Arc::clone(&old.counters));
-    let relay = match &rule.action {
-        Action::Tls(tls) => tls.common().relay,
-        Action::Permit | Action::Deny => RelayOn::Worker,
-    };
-    counters.account.set_relay_eligible(relay == RelayOn::Engine);
     let target = rule.fixed.as_ref().and_then(|fixed| fixed.connect.as_ref()).map(LiveTarget::new);
     Ok(Arc::new(LiveRule {
         rule: rule.clone(),

@@ -44,6 +44,8 @@ const BUSY_SHARE: f64 = 0.8;
 pub const GROWTH_INTERVAL: Duration = Duration::from_millis(100);
 /// Two looks that are further apart say nothing of now.
 const GROWTH_INTERVAL_MAX: Duration = Duration::from_millis(500);
+/// After a thread could not be started, the next attempt; each is logged.
+const GROWTH_RETRY: Duration = Duration::from_secs(60);
 /// The least time that a display calls recent.
 const RECENT_MIN: Duration = Duration::from_millis(500);
 
@@ -103,6 +105,8 @@ pub struct Workers {
     /// What is listened on, for workers to come.
     listening: RefCell<BTreeMap<u64, Arc<Listener>>>,
     grown_at: Cell<Option<Instant>>,
+    /// Until when no worker is started by load: the last could not be.
+    stays_until: Cell<Option<Instant>>,
     recent: Cell<Option<Instant>>,
 }
 
@@ -154,6 +158,7 @@ impl Workers {
             takers: Arc::default(),
             listening: RefCell::default(),
             grown_at: Cell::default(),
+            stays_until: Cell::default(),
             recent: Cell::default(),
         };
         workers.add(None).await?;
@@ -242,7 +247,12 @@ impl Workers {
             let used = Duration::from_nanos(ns.saturating_sub(worker.grown_ns.replace(ns)));
             busy && wall.is_some_and(|wall| used.as_secs_f64() > wall.as_secs_f64() * BUSY_SHARE)
         });
-        if all_busy && let Err(error) = self.add(None).await {
+        let stays = self.stays_until.get().is_some_and(|until| now < until);
+        if all_busy
+            && !stays
+            && let Err(error) = self.add(None).await
+        {
+            self.stays_until.set(Some(now + GROWTH_RETRY));
             self.shared.log.error(Event::new("worker-failed").field("error", &error));
         }
     }
