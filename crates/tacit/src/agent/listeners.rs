@@ -136,6 +136,14 @@ impl fmt::Display for ListenError {
 
 impl std::error::Error for ListenError {}
 
+/// Removes the socket file of an agent that is done with it and that nobody listens on any more.
+pub(super) fn remove_file(address: &Address) {
+    if let Address::Path(path) = address {
+        // One that is gone already is as good.
+        drop(SocketFile::of(path));
+    }
+}
+
 /// Opens a listening socket.
 ///
 /// # Errors

@@ -79,7 +79,8 @@ impl Handover {
         }
     }
 
-    /// Tells the agent in place that this one serves, and takes its runs.
+    /// Tells the agent in place that this one serves, and takes its runs. Socket files that it had
+    /// and this one has no use for are removed.
     ///
     /// # Errors
     /// It refuses, or is gone.
@@ -93,7 +94,11 @@ impl Handover {
             let sockets = (0..state.sockets).map(|_| receive_one(&predecessor));
             sockets.collect::<Result<_, _>>().map(|sockets| (state, sockets))
         });
-        runs.collect()
+        let runs = runs.collect::<Result<_, _>>()?;
+        for unused in self.sockets.iter().filter(|given| given.with_file) {
+            listeners::remove_file(&unused.address);
+        }
+        Ok(runs)
     }
 }
 

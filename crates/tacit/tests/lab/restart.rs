@@ -170,6 +170,22 @@ fn socket_files_are_left_to_the_successor_and_removed_by_the_last() {
 }
 
 #[test]
+fn a_socket_file_that_the_new_policy_does_not_want_goes_with_the_old_agent() {
+    let lab = Lab::new();
+    let (port, app) = (free_port(), echo());
+    let path = lab.path("app.sock");
+    let tcp = permit("tcp", &format!("127.0.0.1:{port}"), app);
+    let unix = permit("unix", &format!("unix:{}", path.display()), app);
+    let agent = lab.agent(&format!("{tcp}{unix}"));
+    let before = agent.serving_pids();
+    agent.write_policy(&tcp);
+    agent.ok(&["restart"]);
+    wait_for_successor(&agent, &before);
+    wait_for("the file's end", || !path.exists());
+    assert!(ping(&mut connect(("127.0.0.1", port))));
+}
+
+#[test]
 fn an_agent_that_was_replaced_still_answers_at_a_socket_of_its_own() {
     let lab = Lab::new();
     let port = free_port();
