@@ -88,7 +88,7 @@ impl Diagnostic {
 
 /// Findings quote the text they are about; what it holds must neither break the line nor speak to
 /// the terminal.
-fn one_line(text: impl Into<String>) -> String {
+pub(crate) fn one_line(text: impl Into<String>) -> String {
     let text = text.into();
     if !text.contains(char::is_control) {
         return text;

@@ -30,6 +30,7 @@ pub mod selector;
 pub mod when;
 
 pub use capture::{BOXES_MAX, Captured, can_match_name, captured};
+pub(crate) use diagnostic::one_line;
 pub use diagnostic::{Diagnostic, Position, Severity};
 pub use engine::{Class, Engine, Placement, RelayOn};
 pub use explain::{Decision, Explanation, Missed, explain};

@@ -1,0 +1,4 @@
+//! Policies of AT-TLS, the TLS of z/OS.
+
+pub mod lex;
+pub mod text;

@@ -1,0 +1,164 @@
+//! From the bytes of a policy file to its text.
+//!
+//! Originals are EBCDIC (IBM-1047); what was taken off the system is mostly ASCII, with now and
+//! then a byte of Latin-1 in a comment. UTF-8 is tried first, since nothing else looks like it.
+
+use std::fmt;
+
+/// Largest file: those that exist have some kilobytes.
+pub const FILE_BYTES_MAX: usize = 4 << 20;
+
+/// How the bytes of a file mean characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// UTF-8, ASCII among it.
+    Utf8,
+    /// ISO 8859-1.
+    Latin1,
+    /// EBCDIC, code page IBM-1047.
+    Ibm1047,
+}
+
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Utf8 => "UTF-8",
+            Self::Latin1 => "ISO 8859-1",
+            Self::Ibm1047 => "EBCDIC (IBM-1047)",
+        })
+    }
+}
+
+/// The text of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// Lines end in `\n`.
+    pub text: String,
+    /// What it was.
+    pub encoding: Encoding,
+}
+
+/// Why a file cannot be text: what is wrong, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotText {
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub fix: &'static str,
+}
+
+/// Reads the bytes as text.
+///
+/// # Errors
+/// The file is too large, or is no text at all.
+pub fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
+    if bytes.len() > FILE_BYTES_MAX {
+        let message = format!("the file has {} bytes, more than {FILE_BYTES_MAX}", bytes.len());
+        return Err(NotText { message, fix: "split it: several files are one policy" });
+    }
+    let (text, encoding) = match std::str::from_utf8(bytes) {
+        Ok(text) => (text.strip_prefix('\u{feff}').unwrap_or(text).to_owned(), Encoding::Utf8),
+        Err(_) if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") => {
+            let fix = "convert it: iconv -f UTF-16 -t UTF-8";
+            return Err(NotText { message: "the file is UTF-16".to_owned(), fix });
+        }
+        Err(_) if is_ebcdic(bytes) => {
+            (bytes.iter().map(|b| ibm_1047(*b)).collect(), Encoding::Ibm1047)
+        }
+        Err(_) => (bytes.iter().map(|b| char::from(*b)).collect(), Encoding::Latin1),
+    };
+    let stray = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+    if let Some((line, c)) = find_stray(&text, stray) {
+        let message = format!("line {line} holds the character {}: is this a text file?", show(c));
+        let fix = "transfer it as text, or remove the character";
+        return Err(NotText { message, fix });
+    }
+    Ok(Decoded { text, encoding })
+}
+
+fn find_stray(text: &str, stray: impl Fn(char) -> bool) -> Option<(usize, char)> {
+    let lines = text.split('\n').zip(1..);
+    lines.flat_map(|(line, number)| line.chars().map(move |c| (number, c))).find(|(_, c)| stray(*c))
+}
+
+fn show(c: char) -> String {
+    format!("{:#04x}", u32::from(c))
+}
+
+/// Letters and digits of EBCDIC lie where other code pages have accents, which are rare.
+fn is_ebcdic(bytes: &[u8]) -> bool {
+    bytes.iter().filter(|b| **b >= 0x80).count() * 3 > bytes.len()
+}
+
+/// A character of IBM-1047; both of its line ends are ours.
+fn ibm_1047(byte: u8) -> char {
+    match IBM_1047[usize::from(byte)] {
+        0x85 => '\n',
+        latin1 => char::from(latin1),
+    }
+}
+
+/// The bytes of IBM-1047 as those of ISO 8859-1.
+#[rustfmt::skip]
+const IBM_1047: [u8; 256] = [
+    0x00, 0x01, 0x02, 0x03, 0x9C, 0x09, 0x86, 0x7F, 0x97, 0x8D, 0x8E, 0x0B, 0x0C, 0x0D, 0x0E, 0x0F,
+    0x10, 0x11, 0x12, 0x13, 0x9D, 0x85, 0x08, 0x87, 0x18, 0x19, 0x92, 0x8F, 0x1C, 0x1D, 0x1E, 0x1F,
+    0x80, 0x81, 0x82, 0x83, 0x84, 0x0A, 0x17, 0x1B, 0x88, 0x89, 0x8A, 0x8B, 0x8C, 0x05, 0x06, 0x07,
+    0x90, 0x91, 0x16, 0x93, 0x94, 0x95, 0x96, 0x04, 0x98, 0x99, 0x9A, 0x9B, 0x14, 0x15, 0x9E, 0x1A,
+    0x20, 0xA0, 0xE2, 0xE4, 0xE0, 0xE1, 0xE3, 0xE5, 0xE7, 0xF1, 0xA2, 0x2E, 0x3C, 0x28, 0x2B, 0x7C,
+    0x26, 0xE9, 0xEA, 0xEB, 0xE8, 0xED, 0xEE, 0xEF, 0xEC, 0xDF, 0x21, 0x24, 0x2A, 0x29, 0x3B, 0x5E,
+    0x2D, 0x2F, 0xC2, 0xC4, 0xC0, 0xC1, 0xC3, 0xC5, 0xC7, 0xD1, 0xA6, 0x2C, 0x25, 0x5F, 0x3E, 0x3F,
+    0xF8, 0xC9, 0xCA, 0xCB, 0xC8, 0xCD, 0xCE, 0xCF, 0xCC, 0x60, 0x3A, 0x23, 0x40, 0x27, 0x3D, 0x22,
+    0xD8, 0x61, 0x62, 0x63, 0x64, 0x65, 0x66, 0x67, 0x68, 0x69, 0xAB, 0xBB, 0xF0, 0xFD, 0xFE, 0xB1,
+    0xB0, 0x6A, 0x6B, 0x6C, 0x6D, 0x6E, 0x6F, 0x70, 0x71, 0x72, 0xAA, 0xBA, 0xE6, 0xB8, 0xC6, 0xA4,
+    0xB5, 0x7E, 0x73, 0x74, 0x75, 0x76, 0x77, 0x78, 0x79, 0x7A, 0xA1, 0xBF, 0xD0, 0x5B, 0xDE, 0xAE,
+    0xAC, 0xA3, 0xA5, 0xB7, 0xA9, 0xA7, 0xB6, 0xBC, 0xBD, 0xBE, 0xDD, 0xA8, 0xAF, 0x5D, 0xB4, 0xD7,
+    0x7B, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48, 0x49, 0xAD, 0xF4, 0xF6, 0xF2, 0xF3, 0xF5,
+    0x7D, 0x4A, 0x4B, 0x4C, 0x4D, 0x4E, 0x4F, 0x50, 0x51, 0x52, 0xB9, 0xFB, 0xFC, 0xF9, 0xFA, 0xFF,
+    0x5C, 0xF7, 0x53, 0x54, 0x55, 0x56, 0x57, 0x58, 0x59, 0x5A, 0xB2, 0xD4, 0xD6, 0xD2, 0xD3, 0xD5,
+    0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38, 0x39, 0xB3, 0xDB, 0xDC, 0xD9, 0xDA, 0x9F,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_encoding_is_told_by_the_bytes() {
+        let text = "# a rule\nTTLSRule a~1.b-c_d\n{\n  Keyring U/R#[1]\n}\n";
+        let utf8 = decode(text.as_bytes()).unwrap();
+        assert_eq!((utf8.text.as_str(), utf8.encoding), (text, Encoding::Utf8));
+        let position = |c| IBM_1047.iter().position(|b| *b == c).unwrap();
+        for newline in [0x15, 0x25] {
+            let ebcdic: Vec<u8> = text
+                .bytes()
+                .map(|b| if b == b'\n' { newline } else { u8::try_from(position(b)).unwrap() })
+                .collect();
+            let read = decode(&ebcdic).unwrap();
+            assert_eq!((read.text.as_str(), read.encoding), (text, Encoding::Ibm1047));
+        }
+        let latin1 = decode(b"# \xa9 somebody\n").unwrap();
+        assert_eq!((latin1.text.as_str(), latin1.encoding), ("# © somebody\n", Encoding::Latin1));
+        assert_eq!(decode("\u{feff}# x".as_bytes()).unwrap().text, "# x");
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused() {
+        for (bytes, words) in [
+            (&b"\xff\xfeT\0"[..], "UTF-16"),
+            (b"TTLSRule\0", "0x00"),
+            (b"a\nb\x1b[31m", "line 2 holds the character 0x1b"),
+            (&vec![b' '; FILE_BYTES_MAX + 1], "more than"),
+        ] {
+            let refused = decode(bytes).unwrap_err();
+            assert!(refused.message.contains(words), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn the_code_page_is_a_permutation() {
+        let mut seen = IBM_1047;
+        seen.sort_unstable();
+        assert!(seen.iter().zip(0..=u8::MAX).all(|(a, b)| *a == b));
+    }
+}

@@ -1,0 +1,142 @@
+//! What an import found, and where.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::policy::one_line;
+
+/// A line of a file that is imported; lines count from 1.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Origin {
+    /// The file, as it was named.
+    pub file: Arc<str>,
+    /// The line.
+    pub line: usize,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// What a finding means for the import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Nothing is imported.
+    Error,
+    /// It is imported, and is not what it was.
+    Changed,
+    /// It is imported as it was meant; somebody may want to know.
+    Info,
+}
+
+impl Severity {
+    /// The word shown before the message.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Changed => "changed",
+            Self::Info => "info",
+        }
+    }
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it means.
+    pub severity: Severity,
+    /// The file, as it was named.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// What was found, in one line.
+    pub message: String,
+    /// What to do, if anything; lines to add to a file stand on lines of their own.
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    /// `file:line: error: message`, the fix indented on lines of its own.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let Self { severity, file, line, message, fix } = self;
+        let mut text = format!("{file}:{line}: {}: {message}", severity.word());
+        if let Some(fix) = fix {
+            text.push_str("\n    fix: ");
+            text.push_str(&fix.replace('\n', "\n         "));
+        }
+        text
+    }
+}
+
+/// Most findings of one import: beyond, they would only repeat each other.
+pub const FINDINGS_MAX: usize = 10_000;
+
+/// Everything found so far.
+#[derive(Debug, Default)]
+pub struct Findings {
+    found: Vec<Finding>,
+    /// Counted even where there is no more room.
+    errors: usize,
+}
+
+impl Findings {
+    /// Records what stops the import.
+    pub fn error(&mut self, at: &Origin, message: impl Into<String>, fix: impl Into<String>) {
+        self.push(Severity::Error, at, message.into(), Some(fix.into()));
+    }
+
+    /// Records what is not as it was, and how to have it otherwise.
+    pub fn changed(&mut self, at: &Origin, message: impl Into<String>, fix: impl Into<String>) {
+        self.push(Severity::Changed, at, message.into(), Some(fix.into()));
+    }
+
+    /// Records what somebody may want to know.
+    pub fn info(&mut self, at: &Origin, message: impl Into<String>) {
+        self.push(Severity::Info, at, message.into(), None);
+    }
+
+    fn push(&mut self, severity: Severity, at: &Origin, message: String, fix: Option<String>) {
+        self.errors += usize::from(severity == Severity::Error);
+        let finding = Finding {
+            severity,
+            file: at.file.to_string(),
+            line: at.line,
+            message: one_line(message),
+            // A fix may hold lines to copy; each is made harmless by itself.
+            fix: fix.map(|fix| fix.lines().map(one_line).collect::<Vec<_>>().join("\n")),
+        };
+        if self.found.len() < FINDINGS_MAX && !self.found.contains(&finding) {
+            self.found.push(finding);
+        }
+    }
+
+    /// Whether something stops the import.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+
+    /// All of them, in the order of files and lines; errors first where they share one.
+    #[must_use]
+    pub fn finish(self) -> Vec<Finding> {
+        let mut found = self.found;
+        let mut files: Vec<String> = Vec::new();
+        for finding in &found {
+            if !files.contains(&finding.file) {
+                files.push(finding.file.clone());
+            }
+        }
+        found.sort_by_cached_key(|finding| {
+            let file = files.iter().position(|file| *file == finding.file);
+            (file, finding.line, finding.severity)
+        });
+        found
+    }
+}
