@@ -11,6 +11,7 @@
 //! Nothing here reads or writes files; that is the command line's.
 
 pub mod attls;
+pub mod draft;
 mod finding;
 
 pub use finding::{FINDINGS_MAX, Finding, Findings, Origin, Severity};
