@@ -12,6 +12,7 @@
 //! * [`icmp`]: errors about a datagram, told to the one who sent it;
 //! * [`meter`]: what CPU time is spent on, and how stamps become microseconds;
 //! * [`proxy_protocol`]: who the client behind a proxy is;
+//! * [`query`]: what programs ask about their connections;
 //! * [`record`]: the TLS record layer, sealed and opened in place;
 //! * [`projection`]: what something would cost, from what was measured;
 //! * [`statistics`]: percentiles and lines through what was measured;
@@ -28,5 +29,6 @@ pub mod page;
 pub mod policy;
 pub mod projection;
 pub mod proxy_protocol;
+pub mod query;
 pub mod record;
 pub mod statistics;

@@ -20,6 +20,7 @@ pub mod netlink;
 pub mod orphan;
 pub mod owner;
 pub mod process;
+pub mod query;
 pub mod schedule;
 pub mod socket;
 pub mod transparent;

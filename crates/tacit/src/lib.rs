@@ -2,7 +2,8 @@
 //!
 //! In reading order: [`cli`] picks a verb; [`agent`] assembles [`live`] policy, listeners and
 //! [`worker`]s, some of them [`engine`]s; [`stream`] is what becomes of a connection, stage by
-//! stage; [`datagram`] and [`dns`] carry and answer what else the programs of runs send; [`tls`] is
+//! stage; [`datagram`] and [`dns`] carry and answer what else the programs of runs send,
+//! [`query`] what they ask about their connections; [`tls`] is
 //! the only module that names the TLS library; [`ledger`] says what all of it costs; [`control`]
 //! and [`log`] are what an operator sees; [`workload`] drives it from outside, as plain programs
 //! would.
@@ -21,6 +22,7 @@ pub mod worker;
 
 pub mod datagram;
 pub mod dns;
+pub mod query;
 pub mod stream;
 pub mod tls;
 

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::{NamespaceError, Step, kernel_has_ipv6};
 use crate::netlink::{Netlink, Subsystem};
+use crate::query;
 use crate::transparent::{self, Kind, Wanted};
 
 /// What the helper makes once and hands over. The IPv6 ones are absent on a kernel without IPv6.
@@ -14,6 +15,8 @@ use crate::transparent::{self, Kind, Wanted};
 /// taking connections when the agent is gone.
 #[derive(Debug)]
 pub struct Sockets {
+    /// Programs ask here about their connections; see [`query`].
+    pub query: OwnedFd,
     /// Captured TCP connections over IPv4 arrive here.
     pub tcp4: OwnedFd,
     /// Captured TCP connections over IPv6.
@@ -39,6 +42,7 @@ impl Sockets {
         let always = [
             self.network.as_fd(),
             self.user.as_fd(),
+            self.query.as_fd(),
             self.tcp4.as_fd(),
             self.udp4.as_fd(),
             self.raw4.as_fd(),
@@ -50,13 +54,14 @@ impl Sockets {
     /// Puts together what another process sent; `None` if that is not one of each.
     #[must_use]
     pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Option<Self> {
-        if ![5, 8].contains(&descriptors.len()) {
+        if ![6, 9].contains(&descriptors.len()) {
             return None;
         }
         let mut next = descriptors.into_iter();
         Some(Self {
             network: next.next()?,
             user: next.next()?,
+            query: next.next()?,
             tcp4: next.next()?,
             udp4: next.next()?,
             raw4: next.next()?,
@@ -105,6 +110,7 @@ fn make() -> io::Result<Sockets> {
         transparent::make(Wanted { kind: Kind::Raw, ipv6, transparent: false, marked: true })
     };
     Ok(Sockets {
+        query: query::listener()?,
         tcp4: transparent::listener(false)?,
         tcp6: ipv6.then(|| transparent::listener(true)).transpose()?,
         udp4: transparent::receiver(false)?,

@@ -130,11 +130,13 @@ impl Agent {
         let claimed = uid != process::effective_user();
         let (id, events, log) = (self.runs_made, self.run_events.clone(), self.log.clone());
         let (live, resolvers) = (Arc::clone(&self.live), Arc::clone(&self.resolvers));
+        let table = Arc::clone(&self.table);
         let hosts = self.hosts.pairs();
         let place = self.workers.place_run().await;
         tokio::task::spawn_local(async move {
             let around = Surroundings {
                 live: &live,
+                table: &table,
                 resolvers: &resolvers,
                 hosts: &hosts,
                 log: &log,
@@ -144,7 +146,7 @@ impl Agent {
                 let line = Line::open(sockets.line.try_clone()?)?;
                 let mut run = Run::new(id, name, pid, user, claimed, line);
                 run.place = place;
-                Enrolled::begin(Arc::new(run), sockets, launcher, around).await
+                Enrolled::begin(Arc::new(run), sockets, launcher, None, around).await
             };
             match begun.await {
                 Ok(enrolled) => {
@@ -369,17 +371,19 @@ impl Agent {
         let hosts = self.hosts.pairs();
         let resumed = async {
             let place = self.workers.place_run_on(state.cpu).await;
-            let Resumed { mut run, launcher, stream, until, sockets, inbound } =
+            let Resumed { mut run, launcher, stream, until, sockets, inbound, before } =
                 state.resume(sockets)?;
             run.place = place;
             let around = Surroundings {
                 live: &self.live,
+                table: &self.table,
                 resolvers: &self.resolvers,
                 hosts: &hosts,
                 log: &self.log,
                 events: &self.run_events,
             };
-            let enrolled = Enrolled::begin(Arc::new(run), sockets, launcher, around).await?;
+            let enrolled =
+                Enrolled::begin(Arc::new(run), sockets, launcher, before, around).await?;
             Ok::<_, std::io::Error>((enrolled, inbound, stream, until))
         };
         match resumed.await {

@@ -8,16 +8,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tacit_core::flow::Address;
 use tacit_core::policy::{Action, Tls};
 use tacit_sys::socket;
 
-use crate::address;
 use crate::agent::Materials;
 use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{Live, LiveRule};
 use crate::log::Rfc3339;
-use crate::run::protocol::{Ends, Owner};
+use crate::run::protocol::Owner;
 use crate::run::{self, Run};
 use crate::stream::connection::{Record, Table};
 use crate::tls::verify::identity;
@@ -81,7 +79,7 @@ async fn owners(records: &[Arc<Record>]) -> HashMap<u64, Owner> {
         let is_of_run =
             |record: &&Arc<Record>| record.run.as_ref().is_some_and(|of_run| of_run.run.id == id);
         let questions = records.iter().filter(is_of_run);
-        let questions = questions.filter_map(|record| Some((record.id, ends(record)?)));
+        let questions = questions.filter_map(|record| Some((record.id, record.ends()?)));
         let (ids, ends): (Vec<_>, Vec<_>) = questions.unzip();
         let answers = tokio::time::timeout(OWNERS_WAIT_MAX, run.line.owners(ends)).await;
         let answers = answers.ok().and_then(Result::ok).unwrap_or_default();
@@ -89,23 +87,6 @@ async fn owners(records: &[Arc<Record>]) -> HashMap<u64, Owner> {
         found.extend(known);
     }
     found
-}
-
-/// The program's socket, seen from the program.
-fn ends(record: &Record) -> Option<Ends> {
-    let (program, peer) = if record.run.as_ref()?.is_inbound {
-        let legs = record.legs.get()?;
-        let leg = legs.dialled.upgrade()?;
-        (legs.target.clone(), address::from_socket(&socket::local_address(leg.as_fd()).ok()?))
-    } else {
-        (record.local.clone(), record.remote.clone())
-    };
-    match (program, peer) {
-        (Address::Inet(program), Address::Inet(peer)) => {
-            Some(Ends { protocol: record.protocol, program, peer })
-        }
-        _ => None,
-    }
 }
 
 fn run_of(record: &Record, owner: Option<&Owner>) -> Option<Value> {

@@ -111,9 +111,9 @@ impl Starting {
         protocol::read::<()>(&self.line).map_err(own)?.ok_or_else(died)?;
         let line = descriptors.pop().ok_or_else(died)?;
         let made = Sockets::from_descriptors(descriptors).ok_or_else(died)?;
-        let Sockets { tcp4, tcp6, udp4, udp6, raw4, raw6, network, user, .. } = made;
+        let Sockets { query, tcp4, tcp6, udp4, udp6, raw4, raw6, network, user, .. } = made;
         let ipv6 = [tcp6, udp6, raw6].into_iter().flatten();
-        let sockets = [line, tcp4, udp4, raw4].into_iter().chain(ipv6).collect();
+        let sockets = [line, query, tcp4, udp4, raw4].into_iter().chain(ipv6).collect();
         let user = has_own_user.then_some(user);
         let started = Instant::now();
         Ok((Helper { pid: self.pid, started, network, user }, Given { sockets }))

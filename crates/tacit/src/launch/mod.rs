@@ -45,6 +45,9 @@ const EXIT_NOT_RUN: u8 = 126;
 /// CMD is not there.
 const EXIT_NOT_FOUND: u8 = 127;
 
+/// Where CMD finds the address at which it may ask about its connections.
+const QUERY_VARIABLE: &str = "TACIT_QUERY";
+
 /// How much of a program's name a run takes on; four bytes each are within what an agent takes.
 const NAME_CHARACTERS: usize = 16;
 
@@ -170,7 +173,7 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
         cpus: &cpus,
     };
     let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]);
+    command.args(&args.command[1..]).env(QUERY_VARIABLE, tacit_sys::query::ADDRESS);
     tacit_sys::orphan::collect().map_err(|error| RunError::Own("collect orphans", error))?;
     let started = inside::spawn(command, &inside).map_err(RunError::Start)?;
     for path in &started.not_hidden {

@@ -5,17 +5,20 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::SystemTime;
 
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
+use tacit_sys::socket;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
+use crate::address;
 use crate::ledger::{Account, Count, meter};
 use crate::live::{Live, LiveRule};
 use crate::run::Run;
+use crate::run::protocol::Ends;
 use crate::tls::{Agreed, CertificateFacts, PeerCheck};
 
 use super::intercept::{Arrival, Claim};
@@ -53,6 +56,12 @@ impl Table {
     #[must_use]
     pub fn find(&self, id: u64) -> Option<Arc<Record>> {
         self.records.pin().get(&id).cloned()
+    }
+
+    /// One of which something holds.
+    #[must_use]
+    pub fn find_where(&self, holds: impl Fn(&Record) -> bool) -> Option<Arc<Record>> {
+        self.records.pin().values().find(|record| holds(record)).cloned()
     }
 }
 
@@ -136,6 +145,25 @@ impl Record {
     #[must_use]
     pub fn client(&self) -> &Address {
         self.proxied.as_ref().map_or(&self.remote, |proxied| &proxied.client)
+    }
+
+    /// Both ends of the program's socket, seen from the program; `None` before it is dialled, and
+    /// for what belongs to no run.
+    #[must_use]
+    pub fn ends(&self) -> Option<Ends> {
+        let (program, peer) = if self.run.as_ref()?.is_inbound {
+            let legs = self.legs.get()?;
+            let leg = legs.dialled.upgrade()?;
+            (legs.target.clone(), address::from_socket(&socket::local_address(leg.as_fd()).ok()?))
+        } else {
+            (self.local.clone(), self.remote.clone())
+        };
+        match (program, peer) {
+            (Address::Inet(program), Address::Inet(peer)) => {
+                Some(Ends { protocol: self.protocol, program, peer })
+            }
+            _ => None,
+        }
     }
 
     /// Payload bytes from the side that was accepted.

@@ -25,5 +25,6 @@ mod languages;
 mod names;
 mod placement;
 mod programs;
+mod query;
 mod sockets;
 mod workload;

@@ -62,6 +62,8 @@ pub(in crate::agent) struct Launcher {
 pub(in crate::agent) struct RunSockets {
     /// To the helper.
     pub(in crate::agent) line: OwnedFd,
+    /// Programs ask here about their connections; an older launcher has none.
+    pub(super) query: Option<OwnedFd>,
     /// Captured TCP connections, by family.
     pub(super) tcp: Vec<OwnedFd>,
     /// Captured datagrams, by family.
@@ -77,16 +79,17 @@ impl RunSockets {
     /// Not one of each.
     pub(super) fn from_order(sockets: Vec<OwnedFd>) -> io::Result<Self> {
         let count = sockets.len();
-        if ![4, 7].contains(&count) {
+        if ![4, 5, 7, 8].contains(&count) {
             let text = format!(
-                "a run has 4 sockets, or 7 with IPv6; {count} came: is the limit \
-                                on open files reached?"
+                "a run has 5 sockets, or 8 with IPv6; {count} came: is the limit on open files \
+                 reached?"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let mut all = sockets.into_iter();
         let line = all.next().ok_or(io::ErrorKind::InvalidData)?;
-        let mut made = Self { line, tcp: Vec::new(), udp: Vec::new(), raw: Vec::new() };
+        let query = [5, 8].contains(&count).then(|| all.next()).flatten();
+        let mut made = Self { line, query, tcp: Vec::new(), udp: Vec::new(), raw: Vec::new() };
         for (at, socket) in all.enumerate() {
             match at % 3 {
                 0 => made.tcp.push(socket),

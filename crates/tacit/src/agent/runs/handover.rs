@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
 use super::{Enrolled, Launcher, Reserved, RunSockets};
+use crate::query::Service;
 use crate::run::Run;
 use crate::run::line::{Line, adopt};
 
@@ -33,8 +34,11 @@ pub(in crate::agent) struct RunState {
     pub(in crate::agent) cpu: Option<usize>,
     /// Names, addresses, and for how many seconds more.
     names: Vec<(String, IpAddr, u64)>,
-    /// Addresses held outside; their sockets come last.
+    /// Addresses held outside; their sockets come after all others but one.
     inbound: Vec<Address>,
+    /// Whether the last socket leads to the agent before, to ask about what stays with it.
+    #[serde(default)]
+    asks_before: bool,
     /// How many sockets follow.
     pub(in crate::agent) sockets: usize,
 }
@@ -47,6 +51,9 @@ impl Enrolled {
     pub(in crate::agent) async fn hand_over(&self) -> io::Result<(RunState, Vec<OwnedFd>)> {
         let line = self.run.line.another().await?;
         let mut sockets = vec![self.launcher.connection.try_clone()?, line];
+        let asked = self.query.as_ref().map(Service::hand_over).transpose()?;
+        let (query, before) = asked.unzip();
+        sockets.extend(query);
         for ((_, tcp), (_, udp)) in self.listeners.iter().zip(&self.receivers) {
             for socket in [&tcp.socket, &udp.socket, &udp.raw] {
                 sockets.push(socket.as_fd().try_clone_to_owned()?);
@@ -54,6 +61,8 @@ impl Enrolled {
         }
         let (inbound, held): (Vec<_>, Vec<_>) = self.inbound.copies()?.into_iter().unzip();
         sockets.extend(held);
+        let asks_before = before.is_some();
+        sockets.extend(before);
         let Run { id, name, pid, user, since, claimed, .. } = &*self.run;
         let names = self.run.learnt();
         let state = RunState {
@@ -66,6 +75,7 @@ impl Enrolled {
             cpu: self.run.cpu(),
             names: names.into_iter().map(|(name, ip, left)| (name, ip, left.as_secs())).collect(),
             inbound,
+            asks_before,
             sockets: sockets.len(),
         };
         Ok((state, sockets))
@@ -83,6 +93,7 @@ impl RunState {
     /// # Errors
     /// Sockets are missing.
     pub(in crate::agent) fn resume(self, mut sockets: Vec<OwnedFd>) -> io::Result<Resumed> {
+        let before = if self.asks_before { sockets.pop() } else { None };
         if sockets.len() <= self.inbound.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -102,7 +113,7 @@ impl RunState {
             let left = Duration::from_secs(seconds).saturating_sub(GRACE);
             run.learn(&name, address, left);
         }
-        Ok(Resumed { run, launcher, stream, until, sockets, inbound: inbound.collect() })
+        Ok(Resumed { run, launcher, stream, until, sockets, inbound: inbound.collect(), before })
     }
 }
 
@@ -115,4 +126,6 @@ pub(in crate::agent) struct Resumed {
     pub(in crate::agent) until: oneshot::Receiver<()>,
     pub(in crate::agent) sockets: RunSockets,
     pub(in crate::agent) inbound: Vec<Reserved>,
+    /// To the agent before, which still has connections.
+    pub(in crate::agent) before: Option<OwnedFd>,
 }

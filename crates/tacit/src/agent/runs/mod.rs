@@ -30,8 +30,10 @@ use crate::datagram::Receiver;
 use crate::dns::{Forwarder, Resolvers};
 use crate::live::Live;
 use crate::log::Log;
+use crate::query::Service;
 use crate::run::Run;
 use crate::run::capture::Capture;
+use crate::stream::connection::Table;
 use crate::stream::intercept::{Listener, Source};
 
 use inbound::Inbound;
@@ -54,6 +56,8 @@ pub(super) struct Enrolled {
     pub(super) generation: u64,
     pub(super) capture: Arc<Capture>,
     pub(super) inbound: Inbound,
+    /// Its programs ask here about their connections.
+    query: Option<Service>,
     /// Follows the ports that programs listen on.
     watching: JoinHandle<()>,
 }
@@ -67,6 +71,7 @@ impl Drop for Enrolled {
 /// What of the agent its runs use.
 pub(super) struct Surroundings<'a> {
     pub(super) live: &'a Arc<ArcSwap<Live>>,
+    pub(super) table: &'a Arc<Table>,
     pub(super) resolvers: &'a Arc<Resolvers>,
     pub(super) hosts: &'a [(IpAddr, String)],
     pub(super) log: &'a Log,
@@ -74,7 +79,8 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl Enrolled {
-    /// Takes a run in: captures what the policy lets through.
+    /// Takes a run in: captures what the policy lets through. `before` leads to the agent that had
+    /// it before, to ask about connections that stayed there.
     ///
     /// # Errors
     /// The kernel refuses the sets or a socket.
@@ -82,9 +88,15 @@ impl Enrolled {
         run: Arc<Run>,
         sockets: RunSockets,
         launcher: Launcher,
+        before: Option<OwnedFd>,
         around: Surroundings<'_>,
     ) -> io::Result<Self> {
-        let RunSockets { tcp, udp, raw, line: _ } = sockets;
+        let RunSockets { tcp, udp, raw, query, line: _ } = sockets;
+        let (table, log) = (around.table, around.log);
+        let query = query
+            .zip(tcp.first())
+            .map(|(query, network)| Service::start(query, network, before, &run, table, log));
+        let query = query.transpose()?;
         let capture = Capture::new(Arc::clone(&run), Arc::clone(around.live), around.log.clone());
         let capture = Arc::new(capture);
         let generation = around.live.load().generation;
@@ -115,7 +127,17 @@ impl Enrolled {
         let (live, events) = (Arc::clone(around.live), around.events.clone());
         let watching = tokio::task::spawn_local(inbound::watch(Arc::clone(&run), live, events));
         let inbound = Inbound::default();
-        Ok(Self { run, listeners, receivers, launcher, generation, capture, inbound, watching })
+        Ok(Self {
+            run,
+            listeners,
+            receivers,
+            launcher,
+            generation,
+            capture,
+            inbound,
+            query,
+            watching,
+        })
     }
 
     /// How many boxes of addresses and ports are captured.

@@ -1,0 +1,177 @@
+//! The socket inside a run at which programs ask about their connections, and what a descriptor
+//! is that somebody passed there.
+//!
+//! The socket has an abstract name. Those belong to a network namespace: only processes of the run
+//! can connect, whatever directories they see and whoever's agent serves it, and no file is left
+//! behind. It keeps the borders of messages (`SOCK_SEQPACKET`): one question, one message, and a
+//! descriptor cannot come to belong to another question.
+//!
+//! Whoever passes a descriptor may pass any. Nothing here reads or writes one before it is known
+//! to be a TCP socket. Closing one may take as long as its owner likes (a socket that lingers, a
+//! file of FUSE), so whoever receives descriptors closes them where nobody waits.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SocketAddrUnix, SocketFlags, SocketType, ipproto, sockopt,
+};
+
+/// What programs find in their environment; `@` stands for the byte 0, as is customary.
+pub const ADDRESS: &str = "@tacit-query";
+
+/// Descriptors that one message can bring: `SCM_MAX_FD`. With room for all, none is closed by the
+/// kernel on the way.
+const DESCRIPTORS_MAX: usize = 253;
+
+/// Askers whose connection waits to be accepted.
+const BACKLOG: i32 = 64;
+
+/// Opens the socket in the network namespace of the calling thread.
+///
+/// # Errors
+/// Whatever `socket`, `bind` or `listen` answer.
+pub fn listener() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = rustix::net::socket_with(family, kind, flags, None)?;
+    let name = ADDRESS.trim_start_matches('@').as_bytes();
+    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Two connected sockets of the same kind.
+///
+/// # Errors
+/// Whatever `socketpair` answers.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// One message.
+#[derive(Debug)]
+pub struct Message {
+    /// Bytes of it in the buffer; 0: the other side has ended, or sent nothing.
+    pub bytes: usize,
+    /// It was longer than the buffer.
+    pub is_cut: bool,
+    /// What came with it.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Takes one message with all that came with it.
+///
+/// # Errors
+/// `WouldBlock` if there is none; whatever else `recvmsg` answers.
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Message> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [io::IoSliceMut::new(buffer)];
+    let received = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = Vec::new();
+    for item in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = item {
+            descriptors.extend(received);
+        }
+    }
+    let is_cut = received.flags.contains(ReturnFlags::TRUNC);
+    Ok(Message { bytes: received.bytes, is_cut, descriptors })
+}
+
+/// Whether a descriptor is a TCP socket, connected or not.
+#[must_use]
+pub fn is_tcp(descriptor: BorrowedFd<'_>) -> bool {
+    let is_inet = |family| [AddressFamily::INET, AddressFamily::INET6].contains(&family);
+    sockopt::socket_domain(descriptor).is_ok_and(is_inet)
+        && sockopt::socket_type(descriptor).is_ok_and(|kind| kind == SocketType::STREAM)
+        && sockopt::socket_protocol(descriptor).is_ok_and(|protocol| protocol == Some(ipproto::TCP))
+}
+
+/// The number of the network namespace that a socket was made in; no two since the machine
+/// started have the same (`SO_NETNS_COOKIE`, Linux 5.14).
+///
+/// # Errors
+/// Whatever `getsockopt` answers; an older kernel does not know it.
+pub fn network_of(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = 0_u64;
+    let size = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
+    let (mut length, to) = (size, &raw mut cookie);
+    let fd = socket.as_raw_fd();
+    // SAFETY: the cookie is a live, writable u64 of that length for the time of the call.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, to.cast(), &raw mut length)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
+}
+
+/// The number of the network namespace of the calling thread.
+///
+/// # Errors
+/// As [`network_of`].
+pub fn own_network() -> io::Result<u64> {
+    let flags = SocketFlags::CLOEXEC;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    network_of(rustix::net::socket_with(family, kind, flags, None)?.as_fd())
+}
+
+/// Takes what has come to a program's socket and the program has not read, as far as the buffer
+/// has room for; nothing is waited for, whatever the program has set.
+///
+/// # Errors
+/// `WouldBlock` if there is nothing; whatever else `recv` answers.
+pub fn take_unread(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT)?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    #[test]
+    fn a_message_arrives_with_all_its_descriptors_or_is_told_to_be_cut() {
+        let (near, far) = pair().unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        crate::descriptor::send(&near, b"query", &[file.as_fd(), near.as_fd()]).unwrap();
+        crate::descriptor::send(&near, b"start", &[]).unwrap();
+        let mut buffer = [0; 5];
+        let message = receive(far.as_fd(), &mut buffer).unwrap();
+        assert_eq!((message.bytes, message.is_cut, message.descriptors.len()), (5, false, 2));
+        let message = receive(far.as_fd(), &mut buffer[..4]).unwrap();
+        assert_eq!((message.is_cut, message.descriptors.len()), (true, 0));
+        let error = receive(far.as_fd(), &mut buffer).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(near);
+        assert_eq!(receive(far.as_fd(), &mut buffer).unwrap().bytes, 0);
+    }
+
+    #[test]
+    fn only_tcp_sockets_are_tcp() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(is_tcp(listener.as_fd()));
+        assert!(!is_tcp(UdpSocket::bind("127.0.0.1:0").unwrap().as_fd()));
+        assert!(!is_tcp(pair().unwrap().0.as_fd()));
+        assert!(!is_tcp(std::fs::File::open("/dev/null").unwrap().as_fd()));
+        assert_eq!(network_of(listener.as_fd()).unwrap(), own_network().unwrap());
+    }
+
+    #[test]
+    fn what_a_program_has_not_read_can_be_taken_without_waiting() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (program, _) = listener.accept().unwrap();
+        let mut buffer = [0; 16];
+        let nothing = take_unread(program.as_fd(), &mut buffer).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        io::Write::write_all(&mut client, b"unread").unwrap();
+        let mut taken = take_unread(program.as_fd(), &mut buffer);
+        while taken.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            taken = take_unread(program.as_fd(), &mut buffer);
+        }
+        assert_eq!(taken.unwrap(), 6);
+    }
+}

@@ -1,0 +1,126 @@
+//! What is answered about a connection.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+use tacit_core::policy::TlsVersion;
+use tacit_core::query::{ConnectionState, Fault, PolicyState, Question};
+
+use crate::live::LiveAction;
+use crate::stream::connection::Record;
+use crate::tls::PeerCheck;
+use crate::tls::verify::identity;
+
+/// An answer. Every name is there in every answer, `null` where there is nothing to say.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct Answer<'a> {
+    policy: PolicyState,
+    connection: ConnectionState,
+    rule: Option<&'a str>,
+    role: Option<&'static str>,
+    version: Option<TlsVersion>,
+    suite: Option<&'a str>,
+    group: Option<&'a str>,
+    alpn: Option<&'a str>,
+    server_name: Option<&'a str>,
+    resumed: Option<bool>,
+    rekeys: Option<u32>,
+    check: Option<&'static str>,
+    reason: Option<&'a str>,
+    peer: Option<&'a str>,
+    claimed_subject: Option<&'a str>,
+}
+
+impl Answer<'_> {
+    /// Two words, and nothing else to say.
+    pub(super) fn plain(policy: PolicyState, connection: ConnectionState) -> Self {
+        Self {
+            policy,
+            connection,
+            rule: None,
+            role: None,
+            version: None,
+            suite: None,
+            group: None,
+            alpn: None,
+            server_name: None,
+            resumed: None,
+            rekeys: None,
+            check: None,
+            reason: None,
+            peer: None,
+            claimed_subject: None,
+        }
+    }
+
+    /// As it is sent.
+    pub(super) fn value(&self) -> Value {
+        // Plain data with names for keys: nothing that could fail.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+/// Answers a question about a connection of the run.
+///
+/// # Errors
+/// What was asked for is not done.
+pub(super) async fn about(
+    record: &Record,
+    question: Question,
+    _descriptor: &Arc<OwnedFd>,
+) -> Result<Value, Fault> {
+    match question {
+        Question::Query => Ok(state(record)),
+        Question::Start | Question::Stop | Question::Rekey => Err(Fault::Denied),
+    }
+}
+
+fn state(record: &Record) -> Value {
+    let (policy, role) = match &record.rule.action {
+        LiveAction::Permit | LiveAction::Deny => (PolicyState::NotEnabled, None),
+        LiveAction::TlsServer(_) => (PolicyState::Enabled, Some("server")),
+        LiveAction::TlsClient(_) => (PolicyState::Enabled, Some("client")),
+    };
+    let tls = record.tls.get();
+    let connection = match (policy, record.is_open(), tls) {
+        (PolicyState::Enabled, false, _) => ConnectionState::Handshaking,
+        (_, true, Some(_)) => ConnectionState::Secure,
+        _ => ConnectionState::Clear,
+    };
+    let mut answer = Answer::plain(policy, connection);
+    answer.rule = Some(record.rule.name());
+    answer.role = role;
+    let Some(tls) = tls.filter(|_| connection == ConnectionState::Secure) else {
+        return answer.value();
+    };
+    let agreed = &tls.agreed;
+    let who = identity(&tls.check, tls.peer.as_deref());
+    let (check, reason) = result(&tls.check);
+    Answer {
+        version: Some(agreed.version),
+        suite: Some(agreed.suite),
+        group: agreed.group,
+        alpn: agreed.alpn.as_deref(),
+        server_name: agreed.server_name.as_deref(),
+        resumed: Some(agreed.resumed),
+        rekeys: Some(record.rekeys()),
+        check: Some(check),
+        reason,
+        peer: who.identity.as_deref(),
+        claimed_subject: who.claimed_subject.as_deref(),
+        ..answer
+    }
+    .value()
+}
+
+/// The word for what came of the check of the peer's certificate, and why it was waived.
+fn result(check: &PeerCheck) -> (&'static str, Option<&str>) {
+    match check {
+        PeerCheck::Valid => ("ok", None),
+        PeerCheck::Invalid { reason } => ("waived", Some(reason)),
+        other => (other.word(), None),
+    }
+}

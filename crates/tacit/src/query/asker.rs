@@ -1,0 +1,104 @@
+//! One asker: a question, an answer, and so on until it has no more.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tacit_core::query::{Fault, QUESTION_BYTES_MAX, Question};
+use tacit_sys::query::Message;
+use tacit_sys::watch::Watched;
+use tokio::sync::{Semaphore, watch as signal};
+
+use super::find::Desk;
+use super::{CLOSING_MAX, IDLE_MAX, receive, send};
+
+/// Places for closing; see [`close`].
+static CLOSING: Semaphore = Semaphore::const_new(CLOSING_MAX);
+
+/// Serves an asker until it ends, is idle for too long, or `closed` says that nobody serves here
+/// any more. A question that has been taken is answered.
+pub(super) async fn serve(asker: Watched, desk: Rc<Desk>, mut closed: signal::Receiver<()>) {
+    loop {
+        let question = async {
+            tokio::select! {
+                biased;
+                _ = closed.changed() => None,
+                message = next(&asker) => message,
+            }
+        };
+        let Ok(Some(message)) = tokio::time::timeout(IDLE_MAX, question).await else { break };
+        if answer(&asker, &desk, message, true).await.is_err() {
+            break;
+        }
+    }
+    // What it sent and nobody took is closed with it.
+    close(asker.into_inner()).await;
+}
+
+/// Serves the agent after this one, about connections that stayed here.
+pub(super) async fn serve_successor(successor: Watched, desk: Rc<Desk>) {
+    while let Some(message) = next(&successor).await {
+        if answer(&successor, &desk, message, false).await.is_err() {
+            break;
+        }
+    }
+    close(successor.into_inner()).await;
+}
+
+/// The next message; `None`: there is none any more.
+async fn next(asker: &Watched) -> Option<Taken> {
+    let mut buffer = [0; QUESTION_BYTES_MAX];
+    let Message { bytes, is_cut, descriptors } = receive(asker, &mut buffer).await.ok()?;
+    if bytes == 0 && descriptors.is_empty() {
+        return None;
+    }
+    let question = match is_cut {
+        true => Err(Fault::UnknownQuestion),
+        false => Question::parse(buffer.get(..bytes).unwrap_or_default()),
+    };
+    Some(Taken { question, descriptors })
+}
+
+/// A message that was taken.
+struct Taken {
+    question: Result<Question, Fault>,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// Answers; `may_wait`: a connection that is not known yet may come.
+async fn answer(asker: &Watched, desk: &Desk, taken: Taken, may_wait: bool) -> io::Result<()> {
+    let Taken { question, mut descriptors } = taken;
+    let single = match descriptors.len() {
+        1 => descriptors.pop().map(Arc::new),
+        _ => None,
+    };
+    let answer = match (question, &single) {
+        (Err(fault), _) => Err(fault),
+        (Ok(_), None) => Err(Fault::NoDescriptor),
+        (Ok(question), Some(descriptor)) => desk.answer(question, descriptor, may_wait).await,
+    };
+    // Before the answer: what the program then closes is closed.
+    close((descriptors, single)).await;
+    let answer = answer.unwrap_or_else(refusal);
+    let mut line = answer.to_string();
+    line.push('\n');
+    send(asker, line.as_bytes(), None).await
+}
+
+fn refusal(fault: Fault) -> Value {
+    json!({ "error": fault, "message": fault.to_string() })
+}
+
+/// Closes what somebody passed, on a thread where it may take as long as it likes.
+async fn close(passed: impl Send + 'static) {
+    // It is never closed: `acquire` succeeds.
+    let place = CLOSING.acquire().await;
+    let closed = tokio::task::spawn_blocking(move || {
+        drop(passed);
+        drop(place);
+    });
+    // A thread that panicked has said so.
+    let _ = closed.await;
+}

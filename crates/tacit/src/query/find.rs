@@ -1,0 +1,163 @@
+//! Which connection a descriptor is, and what there is to say of it.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tacit_core::flow::Protocol;
+use tacit_core::query::{ANSWER_BYTES_MAX, ConnectionState, Fault, PolicyState, Question};
+use tacit_sys::watch::Watched;
+use tacit_sys::{query, socket};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::answer::{self, Answer};
+use super::{receive, send};
+use crate::run::Run;
+use crate::run::protocol::Ends;
+use crate::stream::connection::{Record, Table};
+
+/// How long a connection may take to be known: the program's end is open a moment before ours.
+const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(1);
+/// How often that is looked at, at first and later.
+const ARRIVAL_POLLS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// What answers the questions of one run.
+#[derive(Debug)]
+pub(super) struct Desk {
+    run: Arc<Run>,
+    table: Arc<Table>,
+    /// The run's network.
+    network: u64,
+    /// The agent's own.
+    outside: u64,
+    /// To the agent before this one, one question at a time; `None` once it is gone.
+    before: Mutex<Option<Watched>>,
+}
+
+/// What a descriptor is.
+enum Found {
+    /// A connection of the run.
+    Ends(Ends),
+    /// One that was made outside the run and given to its program.
+    Outside,
+}
+
+impl Desk {
+    pub(super) fn new(
+        run: Arc<Run>,
+        table: Arc<Table>,
+        network: u64,
+        before: Option<Watched>,
+    ) -> std::io::Result<Self> {
+        let outside = query::own_network()?;
+        Ok(Self { run, table, network, outside, before: Mutex::new(before) })
+    }
+
+    /// Answers one question about the connection that a descriptor is.
+    ///
+    /// # Errors
+    /// It is none, or none of this run's; or what was asked for is not done.
+    pub(super) async fn answer(
+        &self,
+        question: Question,
+        descriptor: &Arc<OwnedFd>,
+        may_wait: bool,
+    ) -> Result<Value, Fault> {
+        let ends = match self.look_at(descriptor.as_fd())? {
+            Found::Ends(ends) => ends,
+            Found::Outside => return unprotected(question, PolicyState::Off),
+        };
+        if let Some(record) = self.find(&ends) {
+            return answer::about(&record, question, descriptor).await;
+        }
+        if !may_wait {
+            return Err(Fault::Unknown);
+        }
+        if let Some(answer) = self.ask_before(question, descriptor).await {
+            return Ok(answer);
+        }
+        let (until, (mut pause, longest)) = (Instant::now() + ARRIVAL_WAIT_MAX, ARRIVAL_POLLS);
+        loop {
+            if self.is_within(&ends).await {
+                return unprotected(question, PolicyState::None);
+            }
+            tokio::time::sleep(pause).await;
+            if let Some(record) = self.find(&ends) {
+                return answer::about(&record, question, descriptor).await;
+            }
+            if Instant::now() > until {
+                return Err(Fault::Unknown);
+            }
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    fn look_at(&self, descriptor: BorrowedFd<'_>) -> Result<Found, Fault> {
+        if !query::is_tcp(descriptor) {
+            return Err(Fault::NotTcp);
+        }
+        match query::network_of(descriptor) {
+            Ok(network) if network == self.network => {}
+            Ok(network) if network == self.outside => return Ok(Found::Outside),
+            _ => return Err(Fault::NotThisRun),
+        }
+        let inet = |address: socket::SocketAddress| SocketAddr::try_from(address).ok();
+        let program = socket::local_address(descriptor).ok().and_then(inet);
+        let peer = socket::peer_address(descriptor).ok().flatten().and_then(inet);
+        let (Some(program), Some(peer)) = (program, peer) else { return Err(Fault::NotConnected) };
+        let (program, peer) = (canonical(program), canonical(peer));
+        Ok(Found::Ends(Ends { protocol: Protocol::Tcp, program, peer }))
+    }
+
+    /// The run's connection with these ends.
+    fn find(&self, ends: &Ends) -> Option<Arc<Record>> {
+        self.table.find_where(|record| {
+            record.run.as_ref().is_some_and(|of_run| of_run.run.id == self.run.id)
+                && record.ends().is_some_and(|of_record| {
+                    of_record.protocol == ends.protocol
+                        && canonical(of_record.program) == ends.program
+                        && canonical(of_record.peer) == ends.peer
+                })
+        })
+    }
+
+    /// Whether the other end is a program of the run too.
+    async fn is_within(&self, ends: &Ends) -> bool {
+        let Ends { protocol, program, peer } = *ends;
+        self.run.line.owner(protocol, peer, program).await.is_ok_and(|owner| owner.is_some())
+    }
+
+    /// What the agent before this one says of a connection that it still carries.
+    async fn ask_before(&self, question: Question, descriptor: &OwnedFd) -> Option<Value> {
+        let mut before = self.before.lock().await;
+        let line = before.as_ref()?;
+        let conversation = async {
+            send(line, question.word().as_bytes(), Some(descriptor)).await.ok()?;
+            let mut buffer = vec![0; ANSWER_BYTES_MAX];
+            let message = receive(line, &mut buffer).await.ok()?;
+            serde_json::from_slice::<Value>(buffer.get(..message.bytes)?).ok()
+        };
+        let Some(answer) = conversation.await else {
+            *before = None;
+            return None;
+        };
+        let is_unknown = answer["error"] == serde_json::json!(Fault::Unknown);
+        (!is_unknown).then_some(answer)
+    }
+}
+
+/// The answer for a connection that no rule has to do with.
+fn unprotected(question: Question, policy: PolicyState) -> Result<Value, Fault> {
+    match question {
+        Question::Query => Ok(Answer::plain(policy, ConnectionState::Clear).value()),
+        Question::Start | Question::Stop | Question::Rekey => Err(Fault::Denied),
+    }
+}
+
+/// Without what only one of two ends knows: scopes, and IPv4 in the clothes of IPv6.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
