@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::policy::one_line;
+use crate::policy::{self, Diagnostic, one_line};
 
 /// A line of a file that is imported; lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +55,9 @@ pub struct Finding {
     pub file: String,
     /// The line, from 1.
     pub line: usize,
+    /// The column, from 1, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
     /// What was found, in one line.
     pub message: String,
     /// What to do, if anything; lines to add to a file stand on lines of their own.
@@ -65,8 +68,9 @@ impl Finding {
     /// `file:line: error: message`, the fix indented on lines of its own.
     #[must_use]
     pub fn render(&self) -> String {
-        let Self { severity, file, line, message, fix } = self;
-        let mut text = format!("{file}:{line}: {}: {message}", severity.word());
+        let Self { severity, file, line, column, message, fix } = self;
+        let column = column.map(|column| format!(":{column}")).unwrap_or_default();
+        let mut text = format!("{file}:{line}{column}: {}: {message}", severity.word());
         if let Some(fix) = fix {
             text.push_str("\n    fix: ");
             text.push_str(&fix.replace('\n', "\n         "));
@@ -103,17 +107,34 @@ impl Findings {
     }
 
     fn push(&mut self, severity: Severity, at: &Origin, message: String, fix: Option<String>) {
-        self.errors += usize::from(severity == Severity::Error);
         let finding = Finding {
             severity,
             file: at.file.to_string(),
             line: at.line,
+            column: None,
             message: one_line(message),
             // A fix may hold lines to copy; each is made harmless by itself.
             fix: fix.map(|fix| fix.lines().map(one_line).collect::<Vec<_>>().join("\n")),
         };
+        self.add(finding);
+    }
+
+    fn add(&mut self, finding: Finding) {
+        self.errors += usize::from(finding.severity == Severity::Error);
         if self.found.len() < FINDINGS_MAX && !self.found.contains(&finding) {
             self.found.push(finding);
+        }
+    }
+
+    /// Takes what was found in a file of ours; warnings stop nothing.
+    pub fn extend(&mut self, file: &str, diagnostics: Vec<Diagnostic>) {
+        for Diagnostic { severity, position, message, fix } in diagnostics {
+            let severity = match severity {
+                policy::Severity::Error => Severity::Error,
+                policy::Severity::Warning => Severity::Info,
+            };
+            let (line, column) = (position.line, Some(position.column));
+            self.add(Finding { severity, file: file.to_owned(), line, column, message, fix });
         }
     }
 

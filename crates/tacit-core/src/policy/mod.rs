@@ -36,6 +36,10 @@ pub use engine::{Class, Engine, Placement, RelayOn};
 pub use explain::{Decision, Explanation, Missed, explain};
 pub use lookup::{Index, Lookup};
 pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration, parse_size};
+pub(crate) use parse::{
+    Report as TextReport, Scope as TextScope, Table as TextTable, Value as TextValue,
+    list as list_words, mask as address_mask, nearest as nearest_word, refusal as suite_refusal,
+};
 pub use selector::{Mismatch, Selectors};
 pub use when::When;
 

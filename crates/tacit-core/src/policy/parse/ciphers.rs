@@ -93,8 +93,9 @@ const OPENSSL_SUITES: [(&str, Suite); 6] = [
     ("ECDHE_RSA_CHACHA20_POLY1305", Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
 ];
 
-/// Why a suite is refused, by a word in its name; the gravest reason first.
-fn refusal(plain: &str) -> Option<&'static str> {
+/// Why a suite is refused, by a word in its name (upper case, `_` between words); the gravest
+/// reason first.
+pub(crate) fn refusal(plain: &str) -> Option<&'static str> {
     const WEAK: [(&[&str], &str); 11] = [
         (&["NULL"], "NULL does not encrypt"),
         (&["EXPORT", "EXP", "EXPORT40", "EXPORT1024"], "EXPORT keys were made to be broken"),

@@ -19,9 +19,6 @@ use toml::de::DeTable;
 use super::capture::{self, BOXES_MAX};
 use super::{Agent, Diagnostic, Engine, Limits, Policy, Position, Rule, Severity};
 use names::{Names, Tables};
-use report::Report;
-use table::Table;
-use words::Scope;
 
 mod address;
 mod ciphers;
@@ -40,7 +37,12 @@ mod value;
 mod when;
 mod words;
 
+pub(crate) use address::mask;
+pub(crate) use ciphers::refusal;
+pub(crate) use report::Report;
+pub(crate) use table::{Table, Value};
 pub use value::{parse_duration, parse_size};
+pub(crate) use words::{Scope, list, nearest};
 
 #[cfg(test)]
 mod tests;
@@ -221,7 +223,7 @@ fn rules(top: &Table<'_>, names: &Names<'_>) -> Option<Vec<Rule>> {
     }
     let rules: Vec<Option<Rule>> = items.iter().map(|item| rule::read(item, names)).collect();
     review::names(&items);
-    let sound: Vec<(&table::Value<'_>, &Rule)> =
+    let sound: Vec<(&Value<'_>, &Rule)> =
         items.iter().zip(&rules).filter_map(|(item, rule)| Some((item, rule.as_ref()?))).collect();
     review::rules(top.report, &sound);
     rules.into_iter().collect()

@@ -6,13 +6,13 @@ use std::ops::Range;
 use crate::policy::{Diagnostic, Position};
 
 /// Bytes of the policy text, from and to.
-pub(super) type Span = Range<usize>;
+pub(crate) type Span = Range<usize>;
 
 /// The text being read and what was found in it so far.
 ///
 /// Shared by reference: every value of the text points back here, so that a reader can report
 /// without being handed a collector at each call.
-pub(super) struct Report<'t> {
+pub(crate) struct Report<'t> {
     text: &'t str,
     line_starts: Vec<usize>,
     syntax: Vec<Diagnostic>,
@@ -21,7 +21,7 @@ pub(super) struct Report<'t> {
 
 impl<'t> Report<'t> {
     /// Begins with what is wrong with the text as TOML.
-    pub(super) fn new(text: &'t str, errors: &[toml::de::Error]) -> Self {
+    pub(crate) fn new(text: &'t str, errors: &[toml::de::Error]) -> Self {
         let starts = text.match_indices('\n').map(|(at, _)| at + 1);
         let mut report = Self {
             text,
@@ -34,7 +34,7 @@ impl<'t> Report<'t> {
     }
 
     /// Line and column of a byte.
-    pub(super) fn position(&self, offset: usize) -> Position {
+    pub(crate) fn position(&self, offset: usize) -> Position {
         let offset = self.text.floor_char_boundary(offset);
         let line = self.line_starts.partition_point(|start| *start <= offset);
         let start = self.line_starts[line - 1];
@@ -42,13 +42,13 @@ impl<'t> Report<'t> {
     }
 
     /// Records what stops the policy.
-    pub(super) fn error(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
+    pub(crate) fn error(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
         let error = Diagnostic::error(self.position(at.start), message);
         self.found.borrow_mut().push(error.with_fix(fix));
     }
 
     /// Records what does not stop it.
-    pub(super) fn warning(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
+    pub(crate) fn warning(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
         if !self.is_toml() {
             return;
         }
@@ -58,19 +58,19 @@ impl<'t> Report<'t> {
 
     /// Whether the text is TOML. If not, something that seems missing may stand in the part that
     /// could not be read, and a key may seem to be in the table before its own.
-    pub(super) fn is_toml(&self) -> bool {
+    pub(crate) fn is_toml(&self) -> bool {
         self.syntax.is_empty()
     }
 
     /// Records that something is not there, if that can be known.
-    pub(super) fn missing(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
+    pub(crate) fn missing(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
         if self.is_toml() {
             self.error(at, message, fix);
         }
     }
 
     /// Everything found, in the order of the text.
-    pub(super) fn finish(self) -> Vec<Diagnostic> {
+    pub(crate) fn finish(self) -> Vec<Diagnostic> {
         let Self { mut syntax, found, .. } = self;
         // What was guessed from a line that is not TOML would only distract from what is wrong.
         let found = found

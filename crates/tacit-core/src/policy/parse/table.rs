@@ -9,22 +9,22 @@ use super::report::{Report, Span};
 use super::words::{self, Scope};
 
 /// Most entries of a list within a rule or table.
-pub(super) const LIST_ITEMS_MAX: usize = 4096;
+pub(crate) const LIST_ITEMS_MAX: usize = 4096;
 
 /// One table of the text.
-pub(super) struct Table<'a> {
-    pub(super) report: &'a Report<'a>,
+pub(crate) struct Table<'a> {
+    pub(crate) report: &'a Report<'a>,
     /// Where it begins.
-    pub(super) at: Span,
+    pub(crate) at: Span,
     /// How messages call it.
-    pub(super) title: String,
+    pub(crate) title: String,
     scope: Scope,
     entries: &'a DeTable<'a>,
 }
 
 impl<'a> Table<'a> {
     /// Reports keys that are unknown, not built yet, or belong elsewhere.
-    pub(super) fn open(
+    pub(crate) fn open(
         report: &'a Report<'a>,
         entries: &'a DeTable<'a>,
         at: Span,
@@ -39,7 +39,7 @@ impl<'a> Table<'a> {
     }
 
     /// The value of a key, if it was given.
-    pub(super) fn value(&self, key: &'static str) -> Option<Value<'a>> {
+    pub(crate) fn value(&self, key: &'static str) -> Option<Value<'a>> {
         debug_assert!(self.scope.words().contains(&key), "`{key}` is not in {:?}", self.scope);
         let (name, value) = self.entries.get_key_value(key)?;
         Some(Value {
@@ -52,7 +52,7 @@ impl<'a> Table<'a> {
     }
 
     /// The value of a key that must be given; `fix` shows one.
-    pub(super) fn required(&self, key: &'static str, fix: &str) -> Option<Value<'a>> {
+    pub(crate) fn required(&self, key: &'static str, fix: &str) -> Option<Value<'a>> {
         let value = self.value(key);
         if value.is_none() {
             self.missing(key, fix);
@@ -61,12 +61,12 @@ impl<'a> Table<'a> {
     }
 
     /// Reports that a key is not there.
-    pub(super) fn missing(&self, key: &str, fix: &str) {
+    pub(crate) fn missing(&self, key: &str, fix: &str) {
         self.report.missing(&self.at, format!("{} has no `{key}`", self.title), fix);
     }
 
     /// Reports the keys that were given although they mean nothing here.
-    pub(super) fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) {
+    pub(crate) fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) {
         for value in keys.iter().filter_map(|key| self.value(key)) {
             let message = format!("`{}` does not belong here: {why}", value.name);
             self.report.error(&value.name_at, message, fix);
@@ -74,17 +74,17 @@ impl<'a> Table<'a> {
     }
 
     /// A truth value, `default` if it was not given.
-    pub(super) fn boolean(&self, key: &'static str, default: bool) -> Option<bool> {
+    pub(crate) fn boolean(&self, key: &'static str, default: bool) -> Option<bool> {
         self.value(key).map_or(Some(default), |value| value.boolean())
     }
 
     /// Whether the key stands in the text, known or not.
-    pub(super) fn holds(&self, key: &str) -> bool {
+    pub(crate) fn holds(&self, key: &str) -> bool {
         self.entries.contains_key(key)
     }
 
     /// Every key with its table, for `[identity.NAME]` and `[trust.NAME]`.
-    pub(super) fn named_tables(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> {
+    pub(crate) fn named_tables(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> {
         self.entries.iter().map(|(name, value)| {
             let (at, name_at) = (value.span(), name.span());
             let value = value.get_ref();
@@ -115,25 +115,25 @@ impl<'a> Table<'a> {
 
 /// One value of the text.
 #[derive(Clone)]
-pub(super) struct Value<'a> {
-    pub(super) report: &'a Report<'a>,
+pub(crate) struct Value<'a> {
+    pub(crate) report: &'a Report<'a>,
     /// The key it was given for.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Where the key stands.
-    pub(super) name_at: Span,
+    pub(crate) name_at: Span,
     /// Where the value stands.
-    pub(super) at: Span,
-    pub(super) value: &'a DeValue<'a>,
+    pub(crate) at: Span,
+    pub(crate) value: &'a DeValue<'a>,
 }
 
 impl<'a> Value<'a> {
     /// Reports what is wrong with this value.
-    pub(super) fn error(&self, message: impl Into<String>, fix: impl Into<String>) {
+    pub(crate) fn error(&self, message: impl Into<String>, fix: impl Into<String>) {
         self.report.error(&self.at, message, fix);
     }
 
     /// Text: not empty, one line, nothing a terminal would act on.
-    pub(super) fn string(&self) -> Option<&'a str> {
+    pub(crate) fn string(&self) -> Option<&'a str> {
         let Some(text) = self.value.as_str() else {
             self.wrong_type("text in double quotes");
             return None;
@@ -151,7 +151,7 @@ impl<'a> Value<'a> {
     }
 
     /// `true` or `false`.
-    pub(super) fn boolean(&self) -> Option<bool> {
+    pub(crate) fn boolean(&self) -> Option<bool> {
         let boolean = self.value.as_bool();
         if boolean.is_none() {
             self.wrong_type("`true` or `false`, without quotes");
@@ -160,7 +160,7 @@ impl<'a> Value<'a> {
     }
 
     /// A whole number from `min` to `max`.
-    pub(super) fn integer(&self, min: u64, max: u64) -> Option<u64> {
+    pub(crate) fn integer(&self, min: u64, max: u64) -> Option<u64> {
         let Some(number) = self.value.as_integer() else {
             self.wrong_type("a whole number, without quotes");
             return None;
@@ -176,7 +176,7 @@ impl<'a> Value<'a> {
     }
 
     /// The table, opened for reading.
-    pub(super) fn table(&self, scope: Scope, title: impl Into<String>) -> Option<Table<'a>> {
+    pub(crate) fn table(&self, scope: Scope, title: impl Into<String>) -> Option<Table<'a>> {
         let Some(entries) = self.value.as_table() else {
             self.wrong_type("a table");
             return None;
@@ -186,7 +186,7 @@ impl<'a> Value<'a> {
 
     /// The values of a list, or the one value that stands for a list of one. Never empty, and at
     /// most [`LIST_ITEMS_MAX`].
-    pub(super) fn items(&self) -> Option<Vec<Self>> {
+    pub(crate) fn items(&self) -> Option<Vec<Self>> {
         if !self.value.is_array() {
             return Some(vec![self.clone()]);
         }
@@ -200,7 +200,7 @@ impl<'a> Value<'a> {
     }
 
     /// The values of a list of at most `max`.
-    pub(super) fn list(&self, max: usize) -> Option<Vec<Self>> {
+    pub(crate) fn list(&self, max: usize) -> Option<Vec<Self>> {
         let Some(list) = self.value.as_array() else {
             self.wrong_type("a list");
             return None;
@@ -219,13 +219,13 @@ impl<'a> Value<'a> {
     }
 
     /// Reads every item, reporting all that is wrong; `None` if anything was.
-    pub(super) fn each<T>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
+    pub(crate) fn each<T>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
         let read: Vec<Option<T>> = self.items()?.iter().map(read).collect();
         read.into_iter().collect()
     }
 
     /// As [`Self::each`], and no two alike.
-    pub(super) fn each_once<T: PartialEq>(
+    pub(crate) fn each_once<T: PartialEq>(
         &self,
         read: impl Fn(&Self) -> Option<T>,
     ) -> Option<Vec<T>> {
@@ -245,7 +245,7 @@ impl<'a> Value<'a> {
     }
 
     /// One word of a few.
-    pub(super) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
+    pub(crate) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
         let text = self.string()?;
         if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text) {
             return Some(*value);
@@ -256,7 +256,7 @@ impl<'a> Value<'a> {
     }
 
     /// Reports a word that is not one of those known.
-    pub(super) fn unknown_word(&self, text: &str, known: &[&'static str]) {
+    pub(crate) fn unknown_word(&self, text: &str, known: &[&'static str]) {
         let fix = match words::nearest(text, known) {
             Some(word) => format!("did you mean `{word}`?"),
             None => format!("one of {}", words::list(known)),
@@ -265,7 +265,7 @@ impl<'a> Value<'a> {
     }
 
     /// Reports a value of the wrong kind.
-    pub(super) fn wrong_type(&self, wanted: &str) {
+    pub(crate) fn wrong_type(&self, wanted: &str) {
         let found = match self.value {
             DeValue::String(_) => "text",
             DeValue::Integer(_) => "a whole number",

@@ -4,7 +4,7 @@ pub(super) use super::not_built::not_built;
 
 /// Where a word stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(crate) enum Scope {
     Policy,
     Identities,
     Identity,
@@ -19,6 +19,13 @@ pub(super) enum Scope {
     When,
     /// Values of `client-cert`.
     ClientCert,
+    /// The map file of an import, and what stands in it.
+    ImportMap,
+    ImportNames,
+    ImportJob,
+    ImportKeyring,
+    ImportLabel,
+    ImportRule,
 }
 
 impl Scope {
@@ -37,7 +44,7 @@ impl Scope {
     ];
 
     /// The words known here.
-    pub(super) fn words(self) -> &'static [&'static str] {
+    pub(crate) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Policy => &["version", "identity", "trust", "agent", "engine", "limits", "rule"],
             Self::Identities | Self::Trusts => &[],
@@ -57,16 +64,22 @@ impl Scope {
             Self::Rekey => &["bytes", "after"],
             Self::When => &["days", "hours", "zone"],
             Self::ClientCert => &["none", "preferred", "required"],
+            Self::ImportMap => &["job", "user", "keyring", "rule", "map"],
+            Self::ImportNames => &[],
+            Self::ImportJob => &["program", "user", "any"],
+            Self::ImportKeyring => &["cert", "key", "ca", "crl", "label"],
+            Self::ImportLabel => &["cert", "key"],
+            Self::ImportRule => IMPORT_RULE,
         }
     }
 
     /// Whether the keys are names that the policy's author chose.
     pub(super) fn is_open(self) -> bool {
-        matches!(self, Self::Identities | Self::Trusts)
+        matches!(self, Self::Identities | Self::Trusts | Self::ImportNames)
     }
 
     /// How messages call the table.
-    pub(super) fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Policy => "the top of the file",
             Self::Identities | Self::Identity => "[identity.NAME]",
@@ -79,6 +92,11 @@ impl Scope {
             Self::Rekey => "`rekey`",
             Self::When => "`when`",
             Self::ClientCert => "`client-cert`",
+            Self::ImportMap | Self::ImportNames => "the top of the map file",
+            Self::ImportJob => "[job]",
+            Self::ImportKeyring => "[keyring.NAME]",
+            Self::ImportLabel => "[keyring.NAME.label.LABEL]",
+            Self::ImportRule => "[rule.NAME]",
         }
     }
 }
@@ -138,6 +156,19 @@ const TLS: &[&str] = &[
     "relay",
 ];
 
+const IMPORT_RULE: &[&str] = &[
+    "listen",
+    "local-ports",
+    "remote",
+    "program",
+    "user",
+    "starttls",
+    "start",
+    "server-name",
+    "certificate",
+    "map",
+];
+
 /// The table that a key belongs in; `tls` before the top of the file for `trust` and `identity`.
 pub(super) fn home(key: &str) -> Option<&'static str> {
     let knows = |scope: &Scope| scope.words().contains(&key);
@@ -145,7 +176,7 @@ pub(super) fn home(key: &str) -> Option<&'static str> {
 }
 
 /// The known word most like this one, if any is like it at all.
-pub(super) fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
     let word: Vec<char> = word.chars().take(WORD_CHARS_MAX).flat_map(char::to_lowercase).collect();
     let distances = known.iter().map(|known| (edits(&word, known), *known));
     let (distance, nearest) = distances.min_by_key(|(distance, _)| *distance)?;
@@ -155,7 +186,7 @@ pub(super) fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
 }
 
 /// Words as a list in a message.
-pub(super) fn list(words: &[&str]) -> String {
+pub(crate) fn list(words: &[&str]) -> String {
     words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
