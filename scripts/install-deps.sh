@@ -69,6 +69,8 @@ if [ "$purpose" = test ]; then
     need nodejs node
     need busybox-static busybox
     need iputils-ping ping
+    # What configurations are imported of.
+    need stunnel4 stunnel
     # The server is needed, not its service: this file keeps that from starting.
     PATH="$PATH:/usr/sbin:/sbin" need openssh-server sshd
 fi

@@ -18,7 +18,7 @@ use crate::control::render::costs::By;
 use crate::control::{self, Display, Request, client, render};
 use crate::ledger::costs::Costs;
 use crate::log::Format;
-use crate::{ca, doctor, explain, launch, project, top, workload};
+use crate::{ca, doctor, explain, import, launch, project, top, workload};
 
 /// It worked.
 pub const EXIT_OK: u8 = 0;
@@ -76,6 +76,8 @@ enum Verb {
     Project(project::ProjectArgs),
     /// Load a network as programs would, and say what that cost
     Workload(workload::WorkloadArgs),
+    /// Make a policy of the configuration of another product
+    Import(import::ImportArgs),
     /// Make a private CA and certificates
     Ca(ca::CaArgs),
     /// Print a completion script for a shell
@@ -250,6 +252,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         }
         Verb::Project(args) => project::run(&args),
         Verb::Workload(args) => workload::run(&args),
+        Verb::Import(args) => import::run(&args),
         Verb::Ca(args) => match ca::run(args) {
             Ok(()) => EXIT_OK.into(),
             Err(error) => fail(error, EXIT_FAILURE),

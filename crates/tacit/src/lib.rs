@@ -34,6 +34,7 @@ pub mod ca;
 pub mod clock;
 pub mod doctor;
 pub mod explain;
+pub mod import;
 pub mod launch;
 pub mod project;
 pub mod top;

@@ -12,6 +12,9 @@
 
 pub mod attls;
 pub mod draft;
+mod files;
 mod finding;
+pub mod stunnel;
 
+pub use files::{FILE_BYTES_MAX, Files};
 pub use finding::{FINDINGS_MAX, Finding, Findings, Origin, Severity};

@@ -27,6 +27,7 @@ mod drain;
 mod engine;
 mod first_bytes;
 mod forms;
+mod import_stunnel;
 mod job;
 mod kill;
 mod limits;

@@ -1,0 +1,172 @@
+//! Configurations of stunnel.
+//!
+//! ```text
+//!   lines       sections of options, defaults before them, files that are included
+//!   words       every option there is, and what becomes of those that need no thought
+//!   service     a section to a rule of the fixed form
+//!     endpoint    where it listens and connects
+//!     tls         versions, suites, groups        ciphers: OpenSSL's names for them
+//!     peer        who is believed
+//!   tables      identities and trusts that the rules name
+//! ```
+//!
+//! A service is a rule of the fixed form. What differs from before is told as changed; what a rule
+//! cannot say stops the import: programs started for each connection, several targets, routing by
+//! server name, single certificates that are believed, OCSP, engines, pre-shared keys.
+
+use std::collections::BTreeSet;
+
+use super::draft::{Draft, Item, Toml};
+use super::{Files, Findings, Origin};
+use lines::Section;
+use service::{Rule, Service};
+use tables::Tables;
+use words::Place;
+
+mod ciphers;
+mod endpoint;
+mod lines;
+mod peer;
+mod service;
+mod tables;
+mod tls;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+/// What is kept although it is unsafe.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Clients that check nothing go on so.
+    pub keep_no_verification: bool,
+    /// Clients that accept any certificate of their CAs go on so.
+    pub keep_no_name_check: bool,
+}
+
+/// Reads configurations, each with all that it includes, and writes one policy that does the same;
+/// `None` if an error was found.
+#[must_use]
+pub fn import(
+    paths: &[String],
+    files: &dyn Files,
+    options: &Options,
+    findings: &mut Findings,
+) -> Option<String> {
+    let mut tables = Tables::new(files);
+    let mut rules = Vec::new();
+    for path in paths {
+        let read = lines::read(path, files, findings);
+        let first = Origin { file: path.as_str().into(), line: 1 };
+        service::check_words(&read.global, Place::Global, findings);
+        if read.sections.is_empty() {
+            let message = "no [service] stands in it";
+            let fix = "a service that inetd starts must listen itself: begin it with [name], and \
+                       say accept = ADDRESS:PORT";
+            findings.error(&first, message, fix);
+        }
+        rules.extend(of_file(&read.global, &read.sections, options, &mut tables, findings));
+    }
+    if findings.has_errors() {
+        return None;
+    }
+    let mut draft = Draft::default();
+    tables.write(&mut draft);
+    let mut taken = BTreeSet::new();
+    for rule in rules {
+        let taken_by = taken.iter().map(String::as_str).collect();
+        let name = tables::unique(&rule.name, &taken_by);
+        draft.rules.push(item(rule, &name));
+        taken.insert(name);
+    }
+    draft.finish(findings)
+}
+
+/// The rules of one file.
+fn of_file(
+    defaults: &[lines::Entry],
+    sections: &[Section],
+    options: &Options,
+    tables: &mut Tables<'_>,
+    findings: &mut Findings,
+) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = Vec::new();
+    let mut by_name = Vec::new();
+    for section in sections {
+        service::check_words(&section.entries, Place::Service, findings);
+        let service = Service { section, defaults };
+        let is_client = service.is("client", false, findings).unwrap_or(true);
+        if !is_client && service.last("sni").is_some() {
+            by_name.push(service);
+        } else {
+            rules.extend(service::read(&service, options, tables, findings));
+        }
+    }
+    for service in by_name {
+        fold(&service, &mut rules, tables, findings);
+    }
+    rules
+}
+
+/// A service for some names of another one: its certificate is one more to choose from there.
+fn fold(
+    service: &Service<'_>,
+    rules: &mut [Rule],
+    tables: &mut Tables<'_>,
+    findings: &mut Findings,
+) {
+    for sni in service.all("sni") {
+        let (primary, pattern) = sni.value.split_once(':').unwrap_or((&sni.value, ""));
+        let Some(rule) = rules.iter_mut().find(|rule| rule.name == primary && !rule.is_client)
+        else {
+            let message = format!("`sni = {}`: no server is called `{primary}`", sni.value);
+            findings.error(&sni.at, message, "name a [service] before this one");
+            continue;
+        };
+        let own = |names: &[&str]| {
+            let named = |entry: &&lines::Entry| {
+                names.iter().any(|name| entry.name.eq_ignore_ascii_case(name))
+            };
+            service.section.entries.iter().find(named)
+        };
+        let elsewhere = service.all("connect").iter().any(|entry| {
+            let endpoint = endpoint::Endpoint::read(entry, findings);
+            endpoint.is_none_or(|endpoint| endpoint.connect() != rule.connect)
+        });
+        let other = own(&["verify", "verifyChain", "requireCert", "CAfile", "CApath", "exec"]);
+        if elsewhere || other.is_some() {
+            let message = format!("connections for `{pattern}` go their own way");
+            let fix = "the name chooses the certificate alone: give it an address of its own \
+                       (accept), and clients that";
+            findings.error(&sni.at, message, fix);
+            continue;
+        }
+        let (Some(cert), key) = (own(&["cert"]), own(&["key"])) else {
+            let message = format!("`{pattern}` has no certificate of its own");
+            findings.error(&sni.at, message, "remove the service, or say cert = FILE");
+            continue;
+        };
+        let name = tables.identity(cert, key);
+        if !rule.identities.contains(&name) {
+            rule.identities.push(name);
+        }
+        let message = format!(
+            "the certificate is chosen by the names in it, where `{pattern}` chose it before"
+        );
+        findings.changed(&sni.at, message, "see that it is for all of these names");
+    }
+}
+
+/// The rule as it is written.
+fn item(rule: Rule, name: &str) -> Item {
+    let mut item = Item::new("[[rule]]", &rule.at);
+    item.set("name", name);
+    rule.keys.into_iter().for_each(|(key, value)| item.set(key, value));
+    let mut tls: Vec<(String, Toml)> =
+        rule.tls.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    if !rule.identities.is_empty() {
+        tls.insert(1, ("identity".to_owned(), rule.identities.into()));
+    }
+    item.set("tls", Toml::Table(tls));
+    item
+}

@@ -1,0 +1,120 @@
+//! `tacit import`: the policy of another product as a policy of ours.
+//!
+//! What was found goes to standard error, the policy to `-o` or standard output: all of it, or,
+//! after an error, nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tacit_core::import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
+
+use crate::cli::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
+
+mod stunnel;
+
+/// Which product the policy is of.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    #[command(subcommand)]
+    from: From,
+}
+
+#[derive(Debug, Subcommand)]
+enum From {
+    /// Configurations of stunnel
+    Stunnel(stunnel::StunnelArgs),
+}
+
+/// Where what comes of an import goes.
+#[derive(Debug, Args)]
+struct OutputArgs {
+    /// Write the policy to this file [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print policy and findings as JSON
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+}
+
+/// Runs the verb: 0 if there is a policy, changed or not, 78 if there is none.
+#[must_use]
+pub fn run(args: &ImportArgs) -> ExitCode {
+    match &args.from {
+        From::Stunnel(args) => stunnel::run(args),
+    }
+}
+
+/// Tells what was found and hands the policy over.
+fn finish(output: &OutputArgs, policy: Option<&str>, findings: Findings) -> ExitCode {
+    let findings = findings.finish();
+    let code = if policy.is_some() { EXIT_OK } else { EXIT_POLICY };
+    if output.json {
+        let value = json!({ "ok": policy.is_some(), "policy": policy, "findings": findings });
+        return print(pretty(&value), code);
+    }
+    for finding in &findings {
+        complain(finding.render());
+    }
+    let Some(policy) = policy else {
+        let count = count(&findings, Severity::Error);
+        return fail(format_args!("nothing is imported: {}", of("error", count)), code);
+    };
+    let Some(path) = &output.output else { return print(policy, code) };
+    if let Err(error) = replace(path, policy) {
+        return fail(format_args!("{}: {error}", path.display()), EXIT_FAILURE);
+    }
+    let path = path.display();
+    let (changed, info) = (count(&findings, Severity::Changed), count(&findings, Severity::Info));
+    print(
+        format!(
+            "{path}: {}, {changed} changed, {info} info\nnext: tacit check {path}\n",
+            of("rule", policy.matches("[[rule]]").count())
+        ),
+        code,
+    )
+}
+
+fn count(findings: &[Finding], severity: Severity) -> usize {
+    findings.iter().filter(|finding| finding.severity == severity).count()
+}
+
+fn of(what: &str, count: usize) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Puts the text there at one stroke: an agent that reloads sees the old or the new.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    std::fs::write(&beside, text)?;
+    std::fs::rename(&beside, path).inspect_err(|_| {
+        let _ = std::fs::remove_file(&beside);
+    })
+}
+
+/// The files of this host.
+struct OnDisk;
+
+impl Files for OnDisk {
+    fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
+        if !metadata.is_file() {
+            return Err("it is no regular file".to_owned());
+        }
+        if metadata.len() > FILE_BYTES_MAX {
+            return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
+        }
+        std::fs::read(path).map_err(|error| error.to_string())
+    }
+
+    fn names(&self, directory: &str) -> Result<Vec<String>, String> {
+        let entries = std::fs::read_dir(directory).map_err(|error| error.to_string())?;
+        let name = |entry: std::io::Result<std::fs::DirEntry>| {
+            let name = entry.map_err(|error| error.to_string())?.file_name();
+            name.into_string().map_err(|_| "a name in it is not UTF-8".to_owned())
+        };
+        entries.map(name).collect()
+    }
+}

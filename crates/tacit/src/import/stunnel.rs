@@ -1,0 +1,43 @@
+//! `tacit import stunnel`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use tacit_core::import::Findings;
+use tacit_core::import::stunnel::{Options, import};
+
+use super::{OnDisk, OutputArgs, finish};
+
+/// Which files, and what is kept of them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit import stunnel /etc/stunnel/stunnel.conf -o policy.toml
+  tacit import stunnel /etc/stunnel/*.conf | less
+
+Each service becomes a rule. What is not as it was is told as changed; an error
+imports nothing.")]
+pub(super) struct StunnelArgs {
+    /// The configurations, one for each stunnel
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<String>,
+    /// Let clients that check nothing go on so
+    #[arg(long)]
+    keep_no_verification: bool,
+    /// Let clients that accept any certificate of their CAs go on so
+    #[arg(long)]
+    keep_no_name_check: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Runs it.
+pub(super) fn run(args: &StunnelArgs) -> ExitCode {
+    let options = Options {
+        keep_no_verification: args.keep_no_verification,
+        keep_no_name_check: args.keep_no_name_check,
+    };
+    let mut findings = Findings::default();
+    let policy = import(&args.files, &OnDisk, &options, &mut findings);
+    finish(&args.output, policy.as_deref(), findings)
+}

@@ -1,0 +1,149 @@
+//! `tacit import stunnel`, held against stunnel itself: the same file, the same clients, the same
+//! answers.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::Value;
+
+use crate::harness::{Agent, Lab, TACIT, free_port, serve, text_of};
+use crate::programs::Peer;
+
+/// Where a configuration's services listen.
+struct Ports {
+    front: u16,
+    out: u16,
+    wrong: u16,
+}
+
+fn configuration(lab: &Lab, ports: &Ports, app: u16) -> String {
+    let Ports { front, out, wrong } = ports;
+    let socket = lab.path("out.sock").display().to_string();
+    let client = format!(
+        "client = yes\nconnect = localhost:{front}\ncert = alice.pem\nkey = alice.key\n\
+         CAfile = ca.pem\nverifyChain = yes\n"
+    );
+    format!(
+        "foreground = yes\npid =\nsyslog = no\ndebug = info\nsslVersionMin = TLSv1.2\n\
+         [front]\naccept = 127.0.0.1:{front}\nconnect = 127.0.0.1:{app}\ncert = localhost.pem\n\
+         key = localhost.key\nCAfile = ca.pem\nverifyChain = yes\n\
+         ciphers = ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384\n\
+         ciphersuites = TLS_AES_256_GCM_SHA384\n\
+         [out]\naccept = 127.0.0.1:{out}\n{client}checkHost = localhost\n\
+         [unix out]\naccept = {socket}\n{client}checkHost = localhost\n\
+         [wrong]\naccept = 127.0.0.1:{wrong}\n{client}sni = elsewhere.example\n\
+         checkHost = elsewhere.example\n"
+    )
+}
+
+/// A web server that knows one page.
+fn app() -> u16 {
+    let page = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhello\n";
+    let answer = move |mut stream: TcpStream| {
+        let mut request = Vec::new();
+        let mut byte = [0];
+        while !request.ends_with(b"\r\n\r\n") && stream.read_exact(&mut byte).is_ok() {
+            request.push(byte[0]);
+        }
+        if request.ends_with(b"\r\n\r\n") {
+            let _ = stream.write_all(page);
+        }
+    };
+    serve(answer).port()
+}
+
+/// What clients are told, one line each.
+fn answers(lab: &Lab, ports: &Ports) -> Vec<String> {
+    let Ports { front, out, wrong } = ports;
+    let alice = "--cert alice.pem --key alice.key";
+    let curls = [
+        format!("--cacert ca.pem {alice} https://localhost:{front}/"),
+        format!("--cacert ca.pem {alice} --tls-max 1.2 https://localhost:{front}/"),
+        format!("--cacert ca.pem https://localhost:{front}/"),
+        format!("--cacert ca.pem {alice} --tls-max 1.1 https://localhost:{front}/"),
+        format!("http://127.0.0.1:{out}/"),
+        "--unix-socket out.sock http://localhost/".to_owned(),
+        format!("http://127.0.0.1:{wrong}/"),
+    ];
+    let curl = |words: &String| {
+        let words: Vec<&str> = ["-sS", "-m", "10"].into_iter().chain(words.split(' ')).collect();
+        let output = lab.run("curl", &words);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        format!("{} {said:?}", if output.status.success() { "200" } else { "none" })
+    };
+    let mut answers: Vec<String> = curls.iter().map(curl).collect();
+    for words in [
+        "-tls1_3 -ciphersuites TLS_AES_128_GCM_SHA256",
+        "-tls1_2 -cipher ECDHE-ECDSA-AES128-GCM-SHA256",
+        "-tls1_2",
+        "-tls1_3",
+    ] {
+        let words = format!(
+            "s_client -connect 127.0.0.1:{front} -CAfile ca.pem -cert alice.pem -key alice.key \
+             {words}"
+        );
+        let words: Vec<&str> = words.split(' ').collect();
+        let output = lab.run("openssl", &words);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let cipher = said.lines().find(|line| line.contains("Cipher is")).unwrap_or("none");
+        answers.push(cipher.to_owned());
+    }
+    answers
+}
+
+/// The same text below what every lab's policy begins with.
+fn start(lab: &Lab, policy: &str) -> Agent {
+    let agent = lab.try_agent(policy.strip_prefix("version = 1\n").unwrap(), &[]);
+    agent.wait_until_serving();
+    agent
+}
+
+#[test]
+fn clients_get_the_answers_from_the_imported_policy_that_stunnel_gave_them() {
+    let lab = Lab::new();
+    let ports = Ports { front: free_port(), out: free_port(), wrong: free_port() };
+    lab.write("stunnel.conf", configuration(&lab, &ports, app()));
+    let mut stunnel = Peer::start(lab.command("stunnel").arg("stunnel.conf"));
+    stunnel.wait_for("Accepting new connections");
+    let by_stunnel = answers(&lab, &ports);
+    drop(stunnel);
+    let _ = std::fs::remove_file(lab.path("out.sock"));
+
+    let policy = lab.tacit(&["import", "stunnel", "stunnel.conf"]);
+    let agent = start(&lab, &policy);
+    assert_eq!(answers(&lab, &ports), by_stunnel, "{policy}\n{}", agent.log());
+    let page = "200 \"hello\\n\"";
+    let (none, cipher) = ("none \"\"", "Cipher is TLS_AES_256_GCM_SHA384");
+    let wanted = [page, page, none, none, page, page, none];
+    assert_eq!(by_stunnel[..7], wanted);
+    assert!(by_stunnel[10].contains(cipher), "{by_stunnel:?}");
+}
+
+#[test]
+fn an_import_is_all_or_nothing() {
+    let lab = Lab::new();
+    let good = "[s]\naccept = 127.0.0.1:1\nconnect = 127.0.0.1:2\ncert = /c.pem\nkey = /c.key\n";
+    lab.write("good.conf", good);
+    lab.write("bad.conf", format!("{good}exec = /bin/cat\nTIMEOUTidle = 9\n"));
+    let output = lab.run(TACIT, &["import", "stunnel", "good.conf", "-o", "policy.toml"]);
+    assert!(output.status.success(), "{}", text_of(&output));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(said, "policy.toml: 1 rule, 0 changed, 0 info\nnext: tacit check policy.toml\n");
+    let written = std::fs::read_to_string(lab.path("policy.toml")).unwrap();
+
+    let arguments = ["import", "stunnel", "good.conf", "bad.conf", "-o", "policy.toml"];
+    let output = lab.run(TACIT, &arguments);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(78), 0));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.starts_with("bad.conf:6: error: `exec = /bin/cat`"), "{said}");
+    assert!(said.contains("bad.conf:7: changed: `TIMEOUTidle`"), "{said}");
+    assert!(said.ends_with("tacit: nothing is imported: 1 error\n"), "{said}");
+    assert_eq!(std::fs::read_to_string(lab.path("policy.toml")).unwrap(), written);
+
+    let output = lab.run(TACIT, &["import", "stunnel", "--json", "bad.conf"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["ok"], &json["policy"]), (&Value::Bool(false), &Value::Null));
+    let first = &json["findings"][0];
+    assert_eq!((&first["severity"], &first["line"]), (&"error".into(), &6.into()));
+    assert_eq!(output.status.code(), Some(78));
+}
