@@ -14,6 +14,7 @@
 //! * [`proxy_protocol`]: who the client behind a proxy is;
 //! * [`query`]: what programs ask about their connections;
 //! * [`record`]: the TLS record layer, sealed and opened in place;
+//! * [`starttls`]: dialogues in clear that end in TLS, for programs that know nothing of it;
 //! * [`projection`]: what something would cost, from what was measured;
 //! * [`statistics`]: percentiles and lines through what was measured;
 //! * [`page`]: tables, charts and pages that show it.
@@ -31,4 +32,5 @@ pub mod projection;
 pub mod proxy_protocol;
 pub mod query;
 pub mod record;
+pub mod starttls;
 pub mod statistics;

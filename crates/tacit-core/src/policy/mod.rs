@@ -27,6 +27,7 @@ mod explain;
 mod lookup;
 mod parse;
 pub mod selector;
+mod starttls;
 pub mod when;
 
 pub use capture::{BOXES_MAX, Captured, can_match_name, captured};
@@ -41,6 +42,7 @@ pub(crate) use parse::{
     list as list_words, mask as address_mask, nearest as nearest_word, refusal as suite_refusal,
 };
 pub use selector::{Mismatch, Selectors};
+pub use starttls::{Start, Starttls, StarttlsMode, StarttlsProtocol};
 pub use when::When;
 
 /// A whole policy, ready to be installed.
@@ -150,6 +152,7 @@ impl Rule {
 
 /// What happens to a flow. Each action owns its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one to a rule, and most rules hold the large one")]
 pub enum Action {
     /// Carry the bytes as they are.
     Permit,
@@ -345,6 +348,8 @@ pub enum Verify {
 /// What both TLS roles have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsCommon {
+    /// When TLS begins.
+    pub start: Start,
     /// Oldest version accepted.
     pub min_version: TlsVersion,
     /// Suites, in order of preference; never empty.

@@ -10,7 +10,8 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::sign::CertifiedKey;
 use tacit_core::policy::{
-    ClientCert, ClientTls, Group, Rekey, RelayOn, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
+    ClientCert, ClientTls, Group, Rekey, RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion,
+    Verify,
 };
 
 use super::config::{ClientSettings, ServerSettings};
@@ -48,6 +49,7 @@ pub(super) fn settings(
         warnings: Vec::new(),
     };
     let common = TlsCommon {
+        start: Start::Immediate,
         min_version: TlsVersion::V1_2,
         suites: vec![suite],
         groups: groups.to_vec(),

@@ -31,6 +31,7 @@ mod report;
 mod review;
 mod rule;
 mod run;
+mod starttls;
 mod table;
 mod tls;
 mod value;

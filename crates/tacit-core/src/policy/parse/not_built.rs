@@ -40,9 +40,9 @@ const NOT_BUILT: &[NotBuilt] = &[
         instead: "remove it: every connection is relayed",
     },
     NotBuilt {
-        scope: Scope::Tls,
-        word: "starttls",
-        instead: "use a port where TLS begins at the first byte",
+        scope: Scope::StarttlsProtocol,
+        word: "ftp",
+        instead: "use SFTP, or leave TLS to the FTP server",
     },
     NotBuilt {
         scope: Scope::Tls,

@@ -13,7 +13,8 @@ use super::{POLICY_BYTES_MAX, Parsed, parse};
 use crate::policy::selector::Near;
 use crate::policy::{
     Action, Class, ClientCert, Diagnostic, Engine, Group, Placement, Policy, RelayOn, Rule,
-    Severity, Suite, Target, Tls, TlsVersion, TrustSource, Verify,
+    Severity, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite, Target, Tls, TlsVersion,
+    TrustSource, Verify,
 };
 
 /// What most tests need to stand before their rule; ends in line 6.
@@ -112,6 +113,25 @@ fn a_server_rule_with_defaults() {
     let fixed = policy.rules[0].fixed.as_ref().unwrap();
     assert_eq!(fixed.connect_timeout, Duration::from_secs(10));
     assert_eq!(fixed.unix.mode, 0o600);
+}
+
+#[test]
+fn starttls_is_a_protocol_or_a_table_with_a_mode() {
+    let start = |text: &str| match only_rule(&server(text)).action {
+        Action::Tls(tls) => (tls.common().start.clone(), tls.common().handshake_timeout),
+        action => panic!("{action:?}"),
+    };
+    let begins = |protocol, mode| Start::Starttls(Box::new(Starttls { protocol, mode }));
+    let (required, optional) = (StarttlsMode::Required, StarttlsMode::Optional);
+    let said = |starttls: &str| start(&format!("client-cert = \"none\", starttls = {starttls}"));
+    assert_eq!(start("client-cert = \"none\"").0, Start::Immediate);
+    let smtp = begins(StarttlsProtocol::Smtp, required);
+    assert_eq!(said("\"smtp\""), (smtp, Duration::from_secs(60)));
+    let telnet = begins(StarttlsProtocol::Telnet, optional);
+    let table = "{ protocol = \"telnet\", mode = \"optional\" }";
+    assert_eq!(said(table), (telnet, Duration::from_secs(10)));
+    let postgres = begins(StarttlsProtocol::Postgres, required);
+    assert_eq!(said("{ protocol = \"postgres\" }").0, postgres);
 }
 
 #[test]
@@ -448,7 +468,8 @@ fn the_manual_page_has_every_word() {
         .split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.'))
         .map(|word| word.trim_matches('.'))
         .collect();
-    let scopes = Scope::TABLES.into_iter().chain([Scope::ClientCert]);
+    let values = [Scope::ClientCert, Scope::StarttlsProtocol];
+    let scopes = Scope::TABLES.into_iter().chain(values);
     let keys = scopes.flat_map(|scope| scope.words().iter().copied());
     let suites = Suite::DEFAULT.into_iter().map(Suite::name);
     let groups = Group::DEFAULT.into_iter().map(Group::name);

@@ -5,16 +5,19 @@ use std::time::Duration;
 
 use super::ciphers;
 use super::names::Names;
+use super::starttls;
 use super::table::{Table, Value};
 use super::words::{self, Scope};
 use super::{address, value};
 use crate::policy::{
-    ClientCert, ClientTls, Group, Rekey, RelayOn, ServerTls, Suite, Tls, TlsCommon, TlsVersion,
-    Verify,
+    ClientCert, ClientTls, Group, Rekey, RelayOn, ServerTls, Start, StarttlsProtocol, Suite, Tls,
+    TlsCommon, TlsVersion, Verify,
 };
 
 /// Default of `handshake-timeout`: a peer on a slow line is done by then.
 const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+/// The same where a dialogue comes first in which servers hold their greeting back on purpose.
+const DIALOGUE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 const HANDSHAKE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 const HANDSHAKE_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 
@@ -164,6 +167,7 @@ fn client(
     let sni = table.boolean("sni", true);
     // An identity that was named but could not be read is an error, one not named is none.
     let identity = identity.map_or(Some(None), |read| read.map(Some));
+    let common = common.filter(|common| starttls::refuse_optional(table, &common.start).is_some());
     Some(ClientTls { identity: identity?, verify: verify?, sni: sni?, common: common? })
 }
 
@@ -205,16 +209,20 @@ fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Ver
 }
 
 fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {
+    let start = starttls::read(table);
     let version = table.value("min-version");
     let min_version = version.map_or(Some(TlsVersion::V1_2), |value| ciphers::version(&value));
     let suites = suites(table, min_version);
     let groups = groups(table, suites.as_deref());
     let alpn = table.value("alpn").map_or(Some(Vec::new()), |value| value.each_once(protocol));
     let resumption = table.boolean("resumption", true);
-    let handshake_timeout =
-        table.value("handshake-timeout").map_or(Some(HANDSHAKE_TIMEOUT_DEFAULT), |value| {
-            value::duration(&value, HANDSHAKE_TIMEOUT_MIN, HANDSHAKE_TIMEOUT_MAX)
-        });
+    let default = match start.as_ref().and_then(Start::starttls) {
+        Some(starttls) if starttls.protocol == StarttlsProtocol::Smtp => DIALOGUE_TIMEOUT_DEFAULT,
+        _ => HANDSHAKE_TIMEOUT_DEFAULT,
+    };
+    let handshake_timeout = table.value("handshake-timeout").map_or(Some(default), |value| {
+        value::duration(&value, HANDSHAKE_TIMEOUT_MIN, HANDSHAKE_TIMEOUT_MAX)
+    });
     let rekey = match table.value("rekey") {
         Some(value) => rekey(&value),
         None => Some(Rekey::default()),
@@ -226,6 +234,7 @@ fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {
     }
     let relay = table.value("relay").map_or(Some(RelayOn::Worker), |value| relay(&value, names));
     Some(TlsCommon {
+        start: start?,
         min_version: min_version?,
         suites: suites?,
         groups: groups?,

@@ -15,6 +15,7 @@ pub(crate) enum Scope {
     Limits,
     Rule,
     Tls,
+    Starttls,
     Rekey,
     When,
     /// Values of `client-cert`.
@@ -26,11 +27,13 @@ pub(crate) enum Scope {
     ImportKeyring,
     ImportLabel,
     ImportRule,
+    /// Values of `starttls`.
+    StarttlsProtocol,
 }
 
 impl Scope {
     /// The scopes whose words are keys, from the outside in.
-    pub(super) const TABLES: [Self; 10] = [
+    pub(super) const TABLES: [Self; 11] = [
         Self::Policy,
         Self::Identity,
         Self::Trust,
@@ -39,6 +42,7 @@ impl Scope {
         Self::Limits,
         Self::Rule,
         Self::Tls,
+        Self::Starttls,
         Self::Rekey,
         Self::When,
     ];
@@ -61,6 +65,7 @@ impl Scope {
             ],
             Self::Rule => RULE,
             Self::Tls => TLS,
+            Self::Starttls => &["protocol", "mode"],
             Self::Rekey => &["bytes", "after"],
             Self::When => &["days", "hours", "zone"],
             Self::ClientCert => &["none", "preferred", "required"],
@@ -70,6 +75,7 @@ impl Scope {
             Self::ImportKeyring => &["cert", "key", "ca", "crl", "label"],
             Self::ImportLabel => &["cert", "key"],
             Self::ImportRule => IMPORT_RULE,
+            Self::StarttlsProtocol => &["telnet", "smtp", "postgres"],
         }
     }
 
@@ -89,6 +95,7 @@ impl Scope {
             Self::Limits => "[limits]",
             Self::Rule => "[[rule]]",
             Self::Tls => "`tls`",
+            Self::Starttls | Self::StarttlsProtocol => "`starttls`",
             Self::Rekey => "`rekey`",
             Self::When => "`when`",
             Self::ClientCert => "`client-cert`",
@@ -154,6 +161,7 @@ const TLS: &[&str] = &[
     "handshake-timeout",
     "rekey",
     "relay",
+    "starttls",
 ];
 
 const IMPORT_RULE: &[&str] = &[

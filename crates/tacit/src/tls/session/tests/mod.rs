@@ -8,7 +8,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use rustls_pki_types::UnixTime;
 use tacit_core::policy::{
-    ClientCert, ClientTls, Group, RelayOn, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
+    ClientCert, ClientTls, Group, RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion, Verify,
 };
 
 use super::*;
@@ -67,6 +67,7 @@ struct Settings {
 
 fn settings(suite: Suite) -> Settings {
     let common = TlsCommon {
+        start: Start::Immediate,
         min_version: TlsVersion::V1_2,
         suites: vec![suite],
         groups: vec![Group::X25519],

@@ -1,0 +1,74 @@
+//! When TLS begins: at the first byte, or after a dialogue in clear that asks for it.
+
+/// When a rule's TLS begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// At the first byte.
+    #[default]
+    Immediate,
+    /// After a dialogue in clear, which tacit holds for a program that knows nothing of it.
+    Starttls(Box<Starttls>),
+}
+
+impl Start {
+    /// The dialogue, if there is one.
+    #[must_use]
+    pub fn starttls(&self) -> Option<&Starttls> {
+        match self {
+            Self::Immediate => None,
+            Self::Starttls(starttls) => Some(starttls),
+        }
+    }
+}
+
+/// `starttls = …`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Starttls {
+    /// What the two ends speak.
+    pub protocol: StarttlsProtocol,
+    /// Whether they may go on in clear.
+    pub mode: StarttlsMode,
+}
+
+/// A protocol whose connections begin in clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StarttlsProtocol {
+    /// The START_TLS option, 46; TN3270 too.
+    Telnet,
+    /// RFC 3207.
+    Smtp,
+    /// SSLRequest.
+    Postgres,
+}
+
+impl StarttlsProtocol {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Telnet => "telnet",
+            Self::Smtp => "smtp",
+            Self::Postgres => "postgres",
+        }
+    }
+}
+
+/// Whether a connection may go on without TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StarttlsMode {
+    /// It may not.
+    Required,
+    /// A client that does not ask for TLS is served in clear. Server role only.
+    Optional,
+}
+
+impl StarttlsMode {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Required => "required",
+            Self::Optional => "optional",
+        }
+    }
+}

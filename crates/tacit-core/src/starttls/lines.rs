@@ -1,0 +1,160 @@
+//! Lines of text and replies with a number, as SMTP and FTP have them.
+//!
+//! A line ends with LF, CR LF as a rule; what is passed on ends with CR LF. A CR or NUL elsewhere
+//! is refused: two programs that end a line at different bytes do not see the same commands.
+
+use super::{Refusal, Side};
+
+/// Longest line: an AUTH command with its answer in it (RFC 4954 section 4).
+pub(super) const LINE_BYTES_MAX: usize = 12 * 1024;
+/// Longest reply, all lines together.
+pub(super) const REPLY_BYTES_MAX: usize = 16 * 1024;
+
+/// Takes the first line off, without its end; `None`: it is not whole yet.
+pub(super) fn take_line(input: &mut Vec<u8>, from: Side) -> Result<Option<Vec<u8>>, Refusal> {
+    let end = input.iter().position(|byte| *byte == b'\n');
+    if end.unwrap_or(input.len()) > LINE_BYTES_MAX {
+        return Err(Refusal::TooLong(from, "a line"));
+    }
+    let Some(end) = end else { return Ok(None) };
+    let mut line: Vec<u8> = input.drain(..=end).collect();
+    line.pop();
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    if line.iter().any(|byte| matches!(byte, b'\r' | 0)) {
+        return Err(Refusal::Garbled(from, "a line with CR or NUL inside"));
+    }
+    Ok(Some(line))
+}
+
+/// The command of a line, in capitals.
+pub(super) fn verb(line: &[u8]) -> String {
+    let word = line.split(|byte| matches!(byte, b' ' | b'\t')).next().unwrap_or_default();
+    String::from_utf8_lossy(word).to_ascii_uppercase()
+}
+
+/// What follows the command; empty if nothing does.
+pub(super) fn argument(line: &[u8]) -> &[u8] {
+    let at = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
+    line.get(at..).unwrap_or_default().trim_ascii()
+}
+
+/// A whole reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reply {
+    /// Its number.
+    pub(super) code: u16,
+    /// Its lines as they came, without their ends; at least one.
+    pub(super) lines: Vec<Vec<u8>>,
+}
+
+impl Reply {
+    /// Appends it as it came.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        for line in &self.lines {
+            out.extend_from_slice(line);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// The texts of its lines, behind the number where there is one.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        self.lines.iter().map(|line| match number(line) {
+            Some(_) => line.get(4..).unwrap_or_default(),
+            None => line.as_slice(),
+        })
+    }
+}
+
+/// Collects the lines of a reply (RFC 5321 section 4.2.1, RFC 959 section 4.2).
+#[derive(Debug, Default)]
+pub(super) struct ReplyReader {
+    lines: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl ReplyReader {
+    /// Takes lines off until a reply is whole; `None`: it is not yet.
+    pub(super) fn take(
+        &mut self,
+        input: &mut Vec<u8>,
+        from: Side,
+    ) -> Result<Option<Reply>, Refusal> {
+        while let Some(line) = take_line(input, from)? {
+            self.bytes += line.len() + 2;
+            if self.bytes > REPLY_BYTES_MAX {
+                return Err(Refusal::TooLong(from, "a reply"));
+            }
+            let first = self.lines.first().unwrap_or(&line);
+            let Some(code) = number(first) else {
+                return Err(Refusal::Garbled(from, "a reply without a number"));
+            };
+            let is_last = number(&line) == Some(code) && line.get(3) != Some(&b'-');
+            self.lines.push(line);
+            if is_last {
+                let Self { lines, .. } = std::mem::take(self);
+                return Ok(Some(Reply { code, lines }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a reply has begun that is not whole.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+/// The number that a line begins with: three digits, and a space, a hyphen or nothing behind them.
+fn number(line: &[u8]) -> Option<u16> {
+    let (digits, rest) = line.split_first_chunk::<3>()?;
+    if !digits.iter().all(u8::is_ascii_digit) || !matches!(rest.first(), None | Some(b' ' | b'-')) {
+        return None;
+    }
+    Some(digits.iter().fold(0, |number, digit| number * 10 + u16::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(text: &str) -> Result<Option<Reply>, Refusal> {
+        ReplyReader::default().take(&mut text.as_bytes().to_vec(), Side::Program)
+    }
+
+    #[test]
+    fn a_reply_ends_with_its_own_number_and_a_space() {
+        let whole = "250-one\r\n250-two\r\n250 three\r\n";
+        let read = reply(whole).unwrap().unwrap();
+        assert_eq!((read.code, read.lines.len()), (250, 3));
+        let mut again = Vec::new();
+        read.write(&mut again);
+        assert_eq!(again, whole.as_bytes());
+        assert_eq!(read.texts().collect::<Vec<_>>(), [&b"one"[..], b"two", b"three"]);
+        assert_eq!(reply("220\r\n").unwrap().unwrap().code, 220);
+        // RFC 959 section 4.2: lines between may be anything, other numbers too.
+        let ftp = reply("211-features\r\n AUTH TLS\r\n212 no\r\n211 end\r\n").unwrap().unwrap();
+        assert_eq!(ftp.lines.len(), 4);
+        assert_eq!(ftp.texts().nth(1), Some(&b" AUTH TLS"[..]));
+        assert_eq!(reply("250-one\r\n250").unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_no_reply_is_refused() {
+        let garbled = |text| matches!(reply(text), Err(Refusal::Garbled(Side::Program, _)));
+        assert!(garbled("hello\r\n") && garbled("22 x\r\n") && garbled("2200 x\r\n"));
+        assert!(garbled("220 a\rb\r\n") && garbled("220 a\0\r\n"));
+        let long = "250-x\r\n".repeat(REPLY_BYTES_MAX / 7 + 1);
+        assert!(matches!(reply(&long), Err(Refusal::TooLong(..))));
+        let long = "x".repeat(LINE_BYTES_MAX + 1);
+        assert!(matches!(reply(&long), Err(Refusal::TooLong(..))));
+    }
+
+    #[test]
+    fn a_line_is_a_command_and_an_argument() {
+        assert_eq!(verb(b"ehlo mail.example"), "EHLO");
+        assert_eq!(argument(b"ehlo \t mail.example "), b"mail.example");
+        assert_eq!((verb(b"QUIT").as_str(), argument(b"QUIT")), ("QUIT", &b""[..]));
+    }
+}

@@ -1,0 +1,331 @@
+//! Dialogues in clear that end in TLS, held for programs that know nothing of it.
+//!
+//! ```text
+//!   peer <──TLS, sooner or later──> Dialogue <──in clear──> program
+//!            receive, take_output             receive, take_output
+//! ```
+//!
+//! A [`Dialogue`] reads what both ends say and speaks to both. Whoever drives it hands it what
+//! arrives, sends what it has to say, and then asks [`Dialogue::step`] what to do:
+//!
+//! ```text
+//!   Wait ──> more from one of the ends
+//!   Secure ──> a handshake with the peer ──> secured(), and Wait or Relay again, under TLS
+//!        └──> it failed: unsecured(), which may tell the program why, and the end
+//!   Relay ──> nothing more to look at: the relay carries the rest, in clear or under TLS
+//!   Refuse ──> the end
+//! ```
+//!
+//! What a peer says in clear behind its last word before TLS is never taken for something said
+//! under TLS: it is thrown away where the protocol's own servers do so, and refused elsewhere. The
+//! bytes that are the handshake's already are left for it ([`Dialogue::take_input`]).
+//!
+//! Limits: [`INPUT_BYTES_MAX`] that one end said and nobody understood yet, [`OUTPUT_BYTES_MAX`]
+//! that wait for one end before nothing more is read for it ([`Dialogue::room`]), and
+//! [`CLEAR_BYTES_MAX`] from one end before TLS, all together. Time is the driver's to bound.
+
+use std::fmt;
+
+use crate::policy::{Starttls, StarttlsProtocol};
+
+mod lines;
+mod postgres;
+mod smtp;
+mod telnet;
+#[cfg(test)]
+mod testing;
+
+/// Bytes of one end that may wait to be understood: a reply of many lines fits.
+pub const INPUT_BYTES_MAX: usize = 16 * 1024;
+/// Bytes that may wait for one end before nothing is read that could make more.
+pub const OUTPUT_BYTES_MAX: usize = 32 * 1024;
+/// Bytes that one end may send before TLS: who says more talks for ever.
+pub const CLEAR_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a reply shown in a refusal.
+const SHOWN_BYTES_MAX: usize = 80;
+
+/// One end of a dialogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Away from the program: the end that gets TLS.
+    Peer,
+    /// The program on this host, which stays in clear.
+    Program,
+}
+
+impl Side {
+    /// The end across.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Peer => Self::Program,
+            Self::Program => Self::Peer,
+        }
+    }
+}
+
+/// Which side of the handshake tacit takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The peer is a client, the program a server.
+    Server,
+    /// The peer is a server, the program a client.
+    Client,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Send what there is, and wait for more.
+    Wait,
+    /// Send what there is, then shake hands with the peer. What it has sent already and is not
+    /// taken by [`Dialogue::take_input`] is not part of it.
+    Secure,
+    /// Send what there is; the rest is nobody's business.
+    Relay,
+    /// Send what there is, then end both.
+    Refuse(Refusal),
+}
+
+/// Why a dialogue did not end in TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// One end closed its connection first.
+    Ended(Side),
+    /// The client goes on in clear, which the rule does not allow.
+    InClear,
+    /// The server offers no TLS, or refuses it; what it said instead.
+    NotOffered(String),
+    /// One end sent more in clear behind its last word before TLS.
+    Stuffed(Side),
+    /// One end sent something of which no more than the limit is read.
+    TooLong(Side, &'static str),
+    /// One end does not speak the protocol; what is wrong.
+    Garbled(Side, &'static str),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = |side: &Side| match side {
+            Side::Peer => "the peer",
+            Side::Program => "the program",
+        };
+        match self {
+            Self::Ended(side) => write!(f, "{} ended the connection before TLS", who(side)),
+            Self::InClear => f.write_str(
+                "the client goes on in clear, and the rule requires TLS: have it use STARTTLS, or \
+                 say mode = \"optional\"",
+            ),
+            Self::NotOffered(said) => write!(
+                f,
+                "the server offers no TLS here, and nothing is sent to it in clear ({said}): turn \
+                 TLS on there"
+            ),
+            Self::Stuffed(side) => write!(
+                f,
+                "{} sent more in clear behind its last word before TLS, as an attacker would to \
+                 have it believed under TLS",
+                who(side)
+            ),
+            Self::TooLong(side, what) => {
+                write!(f, "{} sent {what} before TLS that is longer than the limit", who(side))
+            }
+            Self::Garbled(side, what) => {
+                write!(f, "{} does not speak the rule's `starttls` protocol: {what}", who(side))
+            }
+        }
+    }
+}
+
+/// One dialogue, of whatever protocol.
+#[derive(Debug)]
+pub struct Dialogue {
+    wires: Wires,
+    machine: Box<dyn Machine>,
+    /// What the machine said that does not change any more, until it is told.
+    settled: Option<Step>,
+}
+
+impl Dialogue {
+    /// Begins the dialogue that a rule wants.
+    #[must_use]
+    pub fn new(starttls: &Starttls, role: Role) -> Self {
+        let mode = starttls.mode;
+        let machine: Box<dyn Machine> = match (starttls.protocol, role) {
+            (StarttlsProtocol::Postgres, Role::Server) => Box::new(postgres::Server::new(mode)),
+            (StarttlsProtocol::Postgres, Role::Client) => Box::new(postgres::Client::new()),
+            (StarttlsProtocol::Smtp, Role::Server) => Box::new(smtp::Server::new(mode)),
+            (StarttlsProtocol::Smtp, Role::Client) => Box::new(smtp::Client::default()),
+            (StarttlsProtocol::Telnet, Role::Server) => Box::new(telnet::Server::new(mode)),
+            (StarttlsProtocol::Telnet, Role::Client) => Box::new(telnet::Client::default()),
+        };
+        Self { wires: Wires::default(), machine, settled: None }
+    }
+
+    /// Whether it needs the program before TLS; if not, a server's program is dialled after the
+    /// client has proved itself.
+    #[must_use]
+    pub fn needs_program(&self) -> bool {
+        self.machine.needs_program()
+    }
+
+    /// How many bytes of that end may be handed over now.
+    #[must_use]
+    pub fn room(&self, from: Side) -> usize {
+        let wires = &self.wires;
+        let stuck = [Side::Peer, Side::Program]
+            .into_iter()
+            .any(|side| wires.end(side).output.len() >= OUTPUT_BYTES_MAX);
+        if stuck || !matches!(self.settled, None | Some(Step::Relay)) {
+            return 0;
+        }
+        INPUT_BYTES_MAX.saturating_sub(wires.end(from).input.len())
+    }
+
+    /// Takes what one end sent, at most [`Self::room`].
+    pub fn receive(&mut self, from: Side, bytes: &[u8]) {
+        let end = self.wires.end_mut(from);
+        end.input.extend_from_slice(bytes);
+        if !self.wires.is_secure {
+            let end = self.wires.end_mut(from);
+            end.clear_bytes = end.clear_bytes.saturating_add(bytes.len());
+        }
+    }
+
+    /// Takes the end of what one end sends.
+    pub fn end(&mut self, from: Side) {
+        self.wires.end_mut(from).ended = true;
+    }
+
+    /// Says what to do next. What it answers other than [`Step::Wait`] it answers again until it
+    /// is told what came of it.
+    pub fn step(&mut self) -> Step {
+        if let Some(settled) = &self.settled {
+            let settled = settled.clone();
+            if settled == Step::Relay {
+                self.wires.pass_all();
+            }
+            return settled;
+        }
+        let step = self.machine.step(&mut self.wires);
+        let step = match step {
+            Step::Wait => self.wires.outlast(),
+            step => step,
+        };
+        match &step {
+            Step::Wait => {}
+            Step::Relay => self.wires.pass_all(),
+            Step::Secure | Step::Refuse(_) => {}
+        }
+        if step != Step::Wait {
+            self.settled = Some(step.clone());
+        }
+        step
+    }
+
+    /// Takes what must be sent to one end.
+    #[must_use]
+    pub fn take_output(&mut self, to: Side) -> Vec<u8> {
+        std::mem::take(&mut self.wires.end_mut(to).output)
+    }
+
+    /// Takes what the peer sent that the handshake begins with; after [`Step::Secure`].
+    #[must_use]
+    pub fn take_input(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.wires.peer.input)
+    }
+
+    /// The peer's leg has TLS from here on.
+    pub fn secured(&mut self) {
+        self.settled = None;
+        self.wires.is_secure = true;
+        self.machine.secured(&mut self.wires);
+    }
+
+    /// There will be no TLS with the peer. There may be something to tell the program.
+    pub fn unsecured(&mut self) {
+        self.machine.unsecured(&mut self.wires);
+    }
+}
+
+/// One protocol in one role.
+trait Machine: fmt::Debug + Send + Sync {
+    /// See [`Dialogue::needs_program`].
+    fn needs_program(&self) -> bool;
+    /// Goes on as far as the input allows.
+    fn step(&mut self, wires: &mut Wires) -> Step;
+    /// See [`Dialogue::secured`].
+    fn secured(&mut self, wires: &mut Wires);
+    /// See [`Dialogue::unsecured`].
+    fn unsecured(&mut self, wires: &mut Wires);
+}
+
+/// What both ends have said and are to be told.
+#[derive(Debug, Default)]
+struct Wires {
+    peer: End,
+    program: End,
+    is_secure: bool,
+}
+
+/// What one end has said and is to be told.
+#[derive(Debug, Default)]
+struct End {
+    /// Not understood yet.
+    input: Vec<u8>,
+    /// Not sent yet.
+    output: Vec<u8>,
+    /// It sends no more.
+    ended: bool,
+    /// How much it said before TLS.
+    clear_bytes: usize,
+}
+
+impl End {
+    fn say(&mut self, bytes: impl AsRef<[u8]>) {
+        self.output.extend_from_slice(bytes.as_ref());
+    }
+}
+
+impl Wires {
+    fn end(&self, side: Side) -> &End {
+        match side {
+            Side::Peer => &self.peer,
+            Side::Program => &self.program,
+        }
+    }
+
+    fn end_mut(&mut self, side: Side) -> &mut End {
+        match side {
+            Side::Peer => &mut self.peer,
+            Side::Program => &mut self.program,
+        }
+    }
+
+    /// Passes everything that was said.
+    fn pass_all(&mut self) {
+        let Self { peer, program, .. } = self;
+        program.output.append(&mut peer.input);
+        peer.output.append(&mut program.input);
+    }
+
+    /// What a machine that waits cannot wait for.
+    fn outlast(&self) -> Step {
+        for side in [Side::Peer, Side::Program] {
+            let end = self.end(side);
+            if !self.is_secure && end.clear_bytes > CLEAR_BYTES_MAX {
+                return Step::Refuse(Refusal::TooLong(side, "a dialogue"));
+            }
+            if !self.is_secure && end.ended {
+                return Step::Refuse(Refusal::Ended(side));
+            }
+        }
+        Step::Wait
+    }
+}
+
+/// Text of a peer for a log line: one line, not too long.
+fn shown(text: &[u8]) -> String {
+    let cut = text.get(..SHOWN_BYTES_MAX).unwrap_or(text);
+    String::from_utf8_lossy(cut).trim_end().escape_debug().to_string()
+}

@@ -1,0 +1,173 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::StarttlsProtocol;
+use crate::starttls::testing::{Stage, refusal};
+use crate::starttls::{INPUT_BYTES_MAX, Role};
+
+const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
+const CANCEL: &[u8] = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x01\0\0\0\x02";
+
+fn server(mode: StarttlsMode) -> Stage {
+    Stage::new(StarttlsProtocol::Postgres, mode, Role::Server)
+}
+
+fn client() -> Stage {
+    Stage::new(StarttlsProtocol::Postgres, StarttlsMode::Required, Role::Client)
+}
+
+#[test]
+fn a_client_that_asks_gets_tls_at_every_split() {
+    for cut in 0..=16 {
+        let mut stage = server(StarttlsMode::Required);
+        stage.say_cut(Side::Peer, &GSS_REQUEST, &[cut.min(8)]);
+        assert_eq!(stage.to_peer, b"N");
+        let step = stage.say_cut(Side::Peer, &SSL_REQUEST, &[cut.saturating_sub(8)]);
+        assert_eq!(step, Step::Secure);
+        assert_eq!(stage.to_peer, b"NS");
+        assert_eq!(stage.dialogue.take_input(), b"");
+        assert_eq!(stage.secure(), Step::Relay);
+        assert_eq!(stage.to_program, b"");
+    }
+}
+
+#[test]
+fn what_stands_behind_the_request_is_refused() {
+    for request in [SSL_REQUEST, GSS_REQUEST] {
+        let mut stage = server(StarttlsMode::Required);
+        let step = stage.say(Side::Peer, [&request, STARTUP].concat());
+        assert_eq!(refusal(&step), &Refusal::Stuffed(Side::Peer));
+        assert_eq!(stage.to_peer, b"");
+    }
+}
+
+#[test]
+fn direct_tls_is_left_to_the_handshake() {
+    let mut stage = server(StarttlsMode::Required);
+    assert_eq!(stage.say(Side::Peer, b"\x16\x03\x01\x02\x00\x01"), Step::Secure);
+    assert_eq!(stage.dialogue.take_input(), b"\x16\x03\x01\x02\x00\x01");
+    assert_eq!(stage.to_peer, b"");
+}
+
+#[test]
+fn a_client_in_clear_hears_why_and_no_byte_of_it_passes() {
+    let mut stage = server(StarttlsMode::Required);
+    assert_eq!(refusal(&stage.say(Side::Peer, STARTUP)), &Refusal::InClear);
+    assert!(stage.to_peer.starts_with(b"E\0\0\0"), "{:?}", stage.to_peer);
+    let length = usize::from(stage.to_peer[4]);
+    assert_eq!(stage.to_peer.len(), length + 1);
+    assert!(stage.to_program.is_empty());
+    let mut stage = server(StarttlsMode::Required);
+    assert_eq!(refusal(&stage.say(Side::Peer, CANCEL)), &Refusal::InClear);
+    assert!(stage.to_peer.is_empty() && stage.to_program.is_empty());
+}
+
+#[test]
+fn optional_lets_it_go_on_in_clear() {
+    for message in [STARTUP, CANCEL] {
+        let mut stage = server(StarttlsMode::Optional);
+        assert_eq!(stage.say(Side::Peer, message), Step::Relay);
+        assert_eq!(stage.to_program, message);
+    }
+}
+
+#[test]
+fn something_else_is_refused_by_its_first_bytes() {
+    let mut stage = server(StarttlsMode::Optional);
+    let step = stage.say(Side::Peer, b"GET ");
+    assert!(matches!(refusal(&step), Refusal::Garbled(Side::Peer, _)));
+}
+
+#[test]
+fn the_program_starts_up_under_tls_whatever_it_asks_for_first() {
+    for asks in [&[][..], &[GSS_REQUEST], &[SSL_REQUEST], &[GSS_REQUEST, SSL_REQUEST]] {
+        for answer_first in [true, false] {
+            let mut stage = client();
+            assert_eq!(stage.to_peer, SSL_REQUEST);
+            if answer_first {
+                assert_eq!(stage.say(Side::Peer, b"S"), Step::Wait);
+            }
+            for ask in asks {
+                assert_eq!(stage.say(Side::Program, ask), Step::Wait);
+            }
+            assert_eq!(stage.to_program, vec![b'N'; asks.len()]);
+            stage.say(Side::Program, STARTUP);
+            if !answer_first {
+                assert_eq!(stage.say(Side::Peer, b"S"), Step::Secure);
+            }
+            stage.to_peer.clear();
+            assert_eq!(stage.secure(), Step::Relay);
+            assert_eq!(stage.to_peer, STARTUP);
+        }
+    }
+}
+
+#[test]
+fn a_server_without_tls_gets_no_startup_message() {
+    for answer in [&b"N"[..], b"EFATAL: what is that", b"N and more"] {
+        let mut stage = client();
+        assert_eq!(stage.say(Side::Peer, answer), Step::Wait);
+        let step = stage.say(Side::Program, STARTUP);
+        assert!(matches!(refusal(&step), Refusal::NotOffered(_)), "{step:?}");
+        assert_eq!(stage.to_peer, SSL_REQUEST);
+        assert!(stage.to_program.starts_with(b"E\0\0\0"));
+    }
+}
+
+#[test]
+fn what_a_server_sends_behind_its_answer_is_refused() {
+    let mut stage = client();
+    let step = stage.say(Side::Peer, b"SR\0\0\0\x08\0\0\0\0");
+    assert_eq!(refusal(&step), &Refusal::Stuffed(Side::Peer));
+    let mut stage = client();
+    stage.say(Side::Peer, b"S");
+    assert_eq!(refusal(&stage.say(Side::Peer, b"R")), &Refusal::Stuffed(Side::Peer));
+}
+
+#[test]
+fn a_failed_handshake_is_told_in_the_protocol() {
+    let mut stage = client();
+    stage.say(Side::Peer, b"S");
+    assert_eq!(stage.say(Side::Program, STARTUP), Step::Secure);
+    stage.dialogue.unsecured();
+    assert!(stage.dialogue.take_output(Side::Program).starts_with(b"E"));
+}
+
+#[test]
+fn an_end_before_tls_is_an_end() {
+    for (mut stage, side) in [(server(StarttlsMode::Optional), Side::Peer), (client(), Side::Peer)]
+    {
+        stage.dialogue.end(side);
+        assert_eq!(refusal(&stage.step()), &Refusal::Ended(side));
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_startup_message_passes_before_tls(
+        said in proptest::collection::vec((any::<bool>(), piece()), 0..8),
+        is_server: bool,
+    ) {
+        let mut stage = if is_server { server(StarttlsMode::Required) } else { client() };
+        for (from_peer, bytes) in said {
+            let from = if from_peer { Side::Peer } else { Side::Program };
+            let bytes = &bytes[..bytes.len().min(INPUT_BYTES_MAX)];
+            stage.say(from, bytes);
+            let clear_target = if is_server { &stage.to_program } else { &stage.to_peer };
+            let legal: &[u8] = if is_server { b"" } else { &SSL_REQUEST };
+            prop_assert_eq!(&clear_target[..], legal);
+        }
+    }
+}
+
+fn piece() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        Just(SSL_REQUEST.to_vec()),
+        Just(GSS_REQUEST.to_vec()),
+        Just(STARTUP.to_vec()),
+        Just(CANCEL.to_vec()),
+        Just(b"S".to_vec()),
+        Just(b"N".to_vec()),
+        proptest::collection::vec(any::<u8>(), 0..40),
+    ]
+}

@@ -1,0 +1,146 @@
+//! tacit answers clients for a server in clear.
+
+use super::{AUTH, STARTTLS, write_capabilities, write_command};
+use crate::policy::StarttlsMode;
+use crate::starttls::lines::{ReplyReader, argument, take_line, verb};
+use crate::starttls::{Machine, Refusal, Side, Step, Wires};
+
+/// The server role.
+#[derive(Debug)]
+pub(crate) struct Server {
+    mode: StarttlsMode,
+    waits_for: WaitsFor,
+    replies: ReplyReader,
+    /// The client said who it is, under TLS.
+    is_greeted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitsFor {
+    /// The server's first word.
+    Greeting,
+    /// The client's next command.
+    Command,
+    /// The server's answer to the last one.
+    Reply,
+    /// The same, which lists what the server can do.
+    Capabilities,
+}
+
+impl Server {
+    pub(crate) fn new(mode: StarttlsMode) -> Self {
+        let waits_for = WaitsFor::Greeting;
+        Self { mode, waits_for, replies: ReplyReader::default(), is_greeted: false }
+    }
+
+    fn go_on(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+        loop {
+            // A server may say good-bye (421) whenever it likes.
+            if let Some(reply) = self.replies.take(&mut wires.program.input, Side::Program)? {
+                if self.waits_for == WaitsFor::Capabilities && reply.code == 250 {
+                    self.pass_capabilities(wires, &reply);
+                } else {
+                    reply.write(&mut wires.peer.output);
+                }
+                self.waits_for = WaitsFor::Command;
+                continue;
+            }
+            if self.waits_for != WaitsFor::Command || !self.replies.is_empty() {
+                return Ok(Step::Wait);
+            }
+            let Some(line) = take_line(&mut wires.peer.input, Side::Peer)? else {
+                return Ok(Step::Wait);
+            };
+            let step = match wires.is_secure {
+                false => self.command_in_clear(wires, &line),
+                true => self.command_under_tls(wires, &line),
+            };
+            if step != Step::Wait {
+                return Ok(step);
+            }
+        }
+    }
+
+    fn pass_capabilities(&self, wires: &mut Wires, reply: &crate::starttls::lines::Reply) {
+        let out = &mut wires.peer.output;
+        match wires.is_secure {
+            // RFC 3207 section 4.2: not offered again. Passwords only where nobody listens.
+            true => write_capabilities(reply, |word| word != STARTTLS, "", out),
+            false => {
+                let keep = |word: &str| word != STARTTLS && word != AUTH;
+                write_capabilities(reply, keep, STARTTLS, out);
+            }
+        }
+    }
+
+    /// RFC 3207 section 4: 530 to all but a few commands where TLS is required.
+    fn command_in_clear(&mut self, wires: &mut Wires, line: &[u8]) -> Step {
+        let verb = verb(line);
+        let peer = &mut wires.peer;
+        match verb.as_str() {
+            "EHLO" | "LHLO" => self.pass(wires, &verb, line, WaitsFor::Capabilities),
+            "HELO" | "NOOP" | "RSET" | "QUIT" | "HELP" => {
+                self.pass(wires, &verb, line, WaitsFor::Reply);
+            }
+            STARTTLS if !argument(line).is_empty() => {
+                peer.say("501 5.5.4 STARTTLS takes no argument\r\n");
+            }
+            STARTTLS => {
+                // Commands behind it came in clear and are not executed under TLS.
+                peer.input.clear();
+                peer.say("220 2.0.0 Go ahead with TLS\r\n");
+                return Step::Secure;
+            }
+            AUTH => peer.say("538 5.7.11 Encryption required: send STARTTLS first\r\n"),
+            _ if self.mode == StarttlsMode::Optional => {
+                wires.program.say(line);
+                wires.program.say("\r\n");
+                return Step::Relay;
+            }
+            _ => peer.say("530 5.7.0 Must issue a STARTTLS command first\r\n"),
+        }
+        Step::Wait
+    }
+
+    fn command_under_tls(&mut self, wires: &mut Wires, line: &[u8]) -> Step {
+        let verb = verb(line);
+        match verb.as_str() {
+            "EHLO" | "LHLO" => {
+                self.is_greeted = true;
+                self.pass(wires, &verb, line, WaitsFor::Capabilities);
+            }
+            "HELO" | "NOOP" | "RSET" | "QUIT" | "HELP" | "VRFY" => {
+                self.is_greeted |= verb == "HELO";
+                self.pass(wires, &verb, line, WaitsFor::Reply);
+            }
+            STARTTLS => wires.peer.say("503 5.5.1 TLS is there already\r\n"),
+            // RFC 3207 section 4.2: what the client said in clear is forgotten, its name too.
+            _ if !self.is_greeted => wires.peer.say("503 5.5.1 Send EHLO first\r\n"),
+            _ => {
+                wires.program.say(line);
+                wires.program.say("\r\n");
+                return Step::Relay;
+            }
+        }
+        Step::Wait
+    }
+
+    fn pass(&mut self, wires: &mut Wires, verb: &str, line: &[u8], waits_for: WaitsFor) {
+        write_command(verb, line, &mut wires.program.output);
+        self.waits_for = waits_for;
+    }
+}
+
+impl Machine for Server {
+    fn needs_program(&self) -> bool {
+        true
+    }
+
+    fn step(&mut self, wires: &mut Wires) -> Step {
+        self.go_on(wires).unwrap_or_else(Step::Refuse)
+    }
+
+    fn secured(&mut self, _: &mut Wires) {}
+
+    fn unsecured(&mut self, _: &mut Wires) {}
+}

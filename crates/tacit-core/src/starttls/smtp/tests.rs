@@ -1,0 +1,292 @@
+use proptest::prelude::*;
+
+use crate::policy::{StarttlsMode, StarttlsProtocol};
+use crate::starttls::testing::{Stage, refusal};
+use crate::starttls::{Refusal, Role, Side, Step};
+
+const GREETING: &str = "220-mail.example\r\n220 ready\r\n";
+const CAPABILITIES: &str = "250-mail.example hello\r\n250-PIPELINING\r\n250-AUTH PLAIN LOGIN\r\n250-AUTH=LOGIN\r\n250-\
+     STARTTLS\r\n250 8BITMIME\r\n";
+const IN_CLEAR: &str = "250-mail.example hello\r\n250-PIPELINING\r\n250-8BITMIME\r\n250 STARTTLS\
+                        \r\n";
+const UNDER_TLS: &str = "250-mail.example hello\r\n250-PIPELINING\r\n250-AUTH PLAIN LOGIN\r\n250-AUTH=LOGIN\r\n250 \
+     8BITMIME\r\n";
+
+fn server(mode: StarttlsMode) -> Stage {
+    Stage::new(StarttlsProtocol::Smtp, mode, Role::Server)
+}
+
+fn client() -> Stage {
+    Stage::new(StarttlsProtocol::Smtp, StarttlsMode::Required, Role::Client)
+}
+
+/// A server behind tacit whose client has just been greeted.
+fn greeted(mode: StarttlsMode) -> Stage {
+    let mut stage = server(mode);
+    stage.say(Side::Program, GREETING);
+    assert_eq!(stage.peer_hears(), GREETING);
+    stage
+}
+
+/// One under TLS.
+fn secured() -> Stage {
+    let mut stage = greeted(StarttlsMode::Required);
+    assert_eq!(stage.say(Side::Peer, "STARTTLS\r\n"), Step::Secure);
+    stage.peer_hears();
+    assert_eq!(stage.secure(), Step::Wait);
+    stage
+}
+
+#[test]
+fn capabilities_are_edited_at_every_split() {
+    for cut in 0..=CAPABILITIES.len() {
+        let mut stage = greeted(StarttlsMode::Required);
+        stage.say_cut(Side::Peer, b"ehlo client.example\r\n", &[cut.min(21)]);
+        assert_eq!(stage.program_hears(), "EHLO client.example\r\n");
+        stage.say_cut(Side::Program, CAPABILITIES.as_bytes(), &[cut]);
+        assert_eq!(stage.peer_hears(), IN_CLEAR);
+        let step = stage.say_cut(Side::Peer, b"STARTTLS\r\n", &[cut.min(10)]);
+        assert_eq!(step, Step::Secure);
+        assert!(stage.peer_hears().starts_with("220 "));
+        assert_eq!(stage.secure(), Step::Wait);
+        stage.say(Side::Peer, "EHLO client.example\r\n");
+        stage.say_cut(Side::Program, CAPABILITIES.as_bytes(), &[cut]);
+        assert_eq!(stage.peer_hears(), UNDER_TLS);
+        stage.program_hears();
+        let step = stage.say_cut(Side::Peer, b"MAIL FROM:<a@b>\r\nRCPT", &[cut.min(21)]);
+        assert_eq!(step, Step::Relay);
+        assert_eq!(stage.program_hears(), "MAIL FROM:<a@b>\r\nRCPT");
+    }
+}
+
+#[test]
+fn a_reply_of_one_line_and_byte_by_byte_is_edited_too() {
+    let mut stage = greeted(StarttlsMode::Required);
+    stage.say(Side::Peer, "LHLO x\r\n");
+    assert_eq!(stage.program_hears(), "LHLO x\r\n");
+    let cuts: Vec<usize> = (0..18).collect();
+    stage.say_cut(Side::Program, b"250 mail.example\r\n", &cuts);
+    assert_eq!(stage.peer_hears(), "250-mail.example\r\n250 STARTTLS\r\n");
+}
+
+#[test]
+fn what_a_client_sends_behind_starttls_never_happens() {
+    let mut stage = greeted(StarttlsMode::Required);
+    let step = stage.say(Side::Peer, "STARTTLS\r\nMAIL FROM:<evil@x>\r\nRCPT TO:<b@y>\r\n");
+    assert_eq!(step, Step::Secure);
+    assert_eq!(stage.dialogue.take_input(), b"");
+    stage.peer_hears();
+    stage.secure();
+    stage.say(Side::Peer, "EHLO x\r\n");
+    assert_eq!(stage.program_hears(), "EHLO x\r\n");
+}
+
+#[test]
+fn required_keeps_mail_and_passwords_from_the_server() {
+    let mut stage = greeted(StarttlsMode::Required);
+    for (command, reply) in [
+        ("MAIL FROM:<a@b>", "530 5.7.0"),
+        ("AUTH PLAIN AGEAYg==", "538 5.7.11"),
+        ("VRFY root", "530 5.7.0"),
+        ("BDAT 1 LAST", "530 5.7.0"),
+        ("STARTTLS now", "501 5.5.4"),
+        ("", "530 5.7.0"),
+    ] {
+        assert_eq!(stage.say(Side::Peer, format!("{command}\r\n")), Step::Wait, "{command}");
+        assert!(stage.peer_hears().starts_with(reply), "{command}");
+        assert_eq!(stage.program_hears(), "", "{command}");
+    }
+}
+
+#[test]
+fn lines_that_two_programs_could_read_differently_do_not_pass() {
+    let mut stage = greeted(StarttlsMode::Required);
+    stage.say(Side::Peer, "NOOP\nMAIL FROM:<a@b>\r\n");
+    assert_eq!(stage.program_hears(), "NOOP\r\n");
+    stage.say(Side::Program, "250 ok\r\n");
+    assert!(stage.peer_hears().contains("530 5.7.0"));
+    let step = stage.say(Side::Peer, "NOOP\rMAIL FROM:<a@b>\r\n");
+    assert!(matches!(refusal(&step), Refusal::Garbled(Side::Peer, _)));
+}
+
+#[test]
+fn commands_wait_for_the_reply_to_the_one_before() {
+    let mut stage = greeted(StarttlsMode::Required);
+    stage.say(Side::Peer, "NOOP\r\nMAIL\r\nRSET\r\n");
+    assert_eq!((stage.program_hears().as_str(), stage.peer_hears().as_str()), ("NOOP\r\n", ""));
+    stage.say(Side::Program, "250 ok\r\n");
+    assert_eq!(stage.program_hears(), "RSET\r\n");
+    let heard = stage.peer_hears();
+    assert!(heard.starts_with("250 ok\r\n530 "), "{heard}");
+}
+
+#[test]
+fn optional_passes_mail_in_clear_but_no_password() {
+    let mut stage = greeted(StarttlsMode::Optional);
+    stage.say(Side::Peer, "EHLO x\r\n");
+    stage.say(Side::Program, CAPABILITIES);
+    assert_eq!(stage.peer_hears(), IN_CLEAR);
+    stage.program_hears();
+    assert_eq!(stage.say(Side::Peer, "AUTH LOGIN\r\n"), Step::Wait);
+    assert!(stage.peer_hears().starts_with("538 "));
+    assert_eq!(stage.say(Side::Peer, "MAIL FROM:<a@b>\r\nRCPT"), Step::Relay);
+    assert_eq!(stage.program_hears(), "MAIL FROM:<a@b>\r\nRCPT");
+}
+
+#[test]
+fn under_tls_the_client_begins_anew() {
+    let mut stage = secured();
+    assert_eq!(stage.say(Side::Peer, "MAIL FROM:<a@b>\r\n"), Step::Wait);
+    assert!(stage.peer_hears().starts_with("503 5.5.1"));
+    assert_eq!(stage.say(Side::Peer, "STARTTLS\r\n"), Step::Wait);
+    assert!(stage.peer_hears().starts_with("503 5.5.1"));
+    assert_eq!(stage.program_hears(), "");
+    stage.say(Side::Peer, "HELO x\r\n");
+    stage.say(Side::Program, "250 mail.example\r\n");
+    assert_eq!(stage.say(Side::Peer, "MAIL FROM:<a@b>\r\n"), Step::Relay);
+    assert_eq!(stage.program_hears(), "HELO x\r\nMAIL FROM:<a@b>\r\n");
+}
+
+#[test]
+fn a_server_that_says_good_bye_is_heard() {
+    let mut stage = greeted(StarttlsMode::Required);
+    assert_eq!(stage.say(Side::Program, "421 4.4.2 timeout\r\n"), Step::Wait);
+    assert_eq!(stage.peer_hears(), "421 4.4.2 timeout\r\n");
+    stage.dialogue.end(Side::Program);
+    assert_eq!(refusal(&stage.step()), &Refusal::Ended(Side::Program));
+}
+
+/// A program before tacit that was greeted, and greets.
+fn asked(hello: &str) -> Stage {
+    let mut stage = client();
+    stage.say(Side::Peer, GREETING);
+    assert_eq!(stage.program_hears(), GREETING);
+    stage.say(Side::Program, hello);
+    stage
+}
+
+#[test]
+fn a_program_that_knows_nothing_is_taken_to_tls_at_every_split() {
+    for (hello, first, then, welcome, heard) in [
+        ("EHLO me\r\n", "EHLO me\r\n", "EHLO me\r\n", CAPABILITIES, UNDER_TLS),
+        (
+            "helo me\r\n",
+            "EHLO me\r\n",
+            "HELO me\r\n",
+            "250 mail.example\r\n",
+            "250 mail.example\r\n",
+        ),
+        ("LHLO me\r\n", "LHLO me\r\n", "LHLO me\r\n", CAPABILITIES, UNDER_TLS),
+    ] {
+        for cut in 0..=CAPABILITIES.len() {
+            let mut stage = asked(hello);
+            assert_eq!(stage.peer_hears(), first);
+            stage.say_cut(Side::Peer, CAPABILITIES.as_bytes(), &[cut]);
+            assert_eq!(stage.peer_hears(), "STARTTLS\r\n");
+            let step = stage.say_cut(Side::Peer, b"220 2.0.0 go\r\n", &[cut.min(14)]);
+            assert_eq!(step, Step::Secure);
+            assert_eq!(stage.secure(), Step::Wait);
+            assert_eq!(stage.peer_hears(), then);
+            assert_eq!(stage.program_hears(), "", "nothing that came in clear is passed");
+            let step = stage.say_cut(Side::Peer, welcome.as_bytes(), &[cut]);
+            assert_eq!(step, Step::Relay);
+            assert_eq!(stage.program_hears(), heard);
+        }
+    }
+}
+
+#[test]
+fn a_server_without_starttls_gets_neither_mail_nor_password() {
+    for reply in ["250 mail.example\r\n", "250-mail\r\n250 AUTH PLAIN\r\n", "502 what\r\n"] {
+        let mut stage = asked("EHLO me\r\nAUTH PLAIN AGEAYg==\r\n");
+        stage.peer_hears();
+        let step = stage.say(Side::Peer, reply);
+        assert!(matches!(refusal(&step), Refusal::NotOffered(_)), "{step:?}");
+        assert!(stage.program_hears().starts_with("421 4.7.0 tacit: the server offers no TLS"));
+        assert_eq!(stage.peer_hears(), "QUIT\r\n");
+    }
+    let mut stage = asked("EHLO me\r\n");
+    stage.say(Side::Peer, CAPABILITIES);
+    let step = stage.say(Side::Peer, "454 4.7.0 not now\r\n");
+    assert!(matches!(refusal(&step), Refusal::NotOffered(said) if said.contains("454 4.7.0")));
+}
+
+#[test]
+fn what_a_server_sends_out_of_turn_in_clear_is_refused() {
+    let mut stage = asked("EHLO me\r\n");
+    stage.say(Side::Peer, CAPABILITIES);
+    let step = stage.say(Side::Peer, "220 go\r\n250 AUTH PLAIN\r\n");
+    assert_eq!(refusal(&step), &Refusal::Stuffed(Side::Peer));
+    let mut stage = client();
+    let step = stage.say(Side::Peer, "220 ready\r\n250 AUTH PLAIN\r\n");
+    assert!(matches!(refusal(&step), Refusal::Garbled(Side::Peer, _)));
+    let mut stage = client();
+    let step = stage.say(Side::Peer, "554 5.7.1 go away\r\n");
+    assert!(matches!(refusal(&step), Refusal::NotOffered(_)));
+    assert_eq!(stage.program_hears(), "554 5.7.1 go away\r\n");
+}
+
+#[test]
+fn before_its_greeting_a_program_is_answered_here() {
+    let mut stage = asked("NOOP\r\nMAIL FROM:<a@b>\r\nQUIT\r\n");
+    let heard = stage.program_hears();
+    assert!(heard.starts_with("250 ") && heard.contains("503 ") && heard.contains("221 "));
+    assert_eq!(stage.peer_hears(), "QUIT\r\n");
+    let mut stage = asked("EHLO me\r\n");
+    stage.dialogue.unsecured();
+    stage.step();
+    assert!(stage.program_hears().starts_with("421 4.7.0 tacit"));
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "(EHLO x|HELO x|MAIL FROM:<a@b>|AUTH PLAIN AGEAYg==|NOOP|STARTTLS|DATA|QUIT)\r\n",
+        "(220|250|454|502|421)[ -](STARTTLS|AUTH PLAIN|x)\r\n",
+        "250-x\r\n250-STARTTLS\r\n250 AUTH PLAIN\r\n",
+        "[ -~]{0,20}\r?\n",
+        "[ -~\r\n]{0,20}",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_mail_and_no_password_passes_before_tls(
+        said in proptest::collection::vec((any::<bool>(), text()), 0..12),
+        is_server: bool,
+    ) {
+        let mut stage = if is_server { server(StarttlsMode::Required) } else { client() };
+        let mut heard = String::new();
+        for (from_peer, text) in said {
+            stage.say(if from_peer { Side::Peer } else { Side::Program }, text);
+            heard += &if is_server { stage.program_hears() } else { stage.peer_hears() };
+        }
+        for line in heard.lines() {
+            let verb = crate::starttls::lines::verb(line.as_bytes());
+            let harmless = ["EHLO", "HELO", "LHLO", "NOOP", "RSET", "QUIT", "HELP", "STARTTLS"];
+            prop_assert!(harmless.contains(&verb.as_str()), "{}", line);
+        }
+    }
+
+    #[test]
+    fn what_is_edited_does_not_depend_on_how_it_arrives(
+        cuts in proptest::collection::btree_set(0..CAPABILITIES.len(), 0..20),
+        words in proptest::collection::vec("(STARTTLS|starttls|AUTH X|AUTH=X|SIZE 1|X-Y|)", 0..6),
+    ) {
+        let mut reply = String::from("250-me\r\n");
+        for word in &words {
+            reply += &format!("250-{word}\r\n");
+        }
+        reply += "250 HELP\r\n";
+        let run = |cuts: &[usize]| {
+            let mut stage = greeted(StarttlsMode::Required);
+            stage.say(Side::Peer, "EHLO x\r\n");
+            stage.say_cut(Side::Program, reply.as_bytes(), cuts);
+            stage.peer_hears()
+        };
+        let whole = run(&[]);
+        prop_assert_eq!(&run(&cuts.into_iter().collect::<Vec<_>>()), &whole);
+        prop_assert_eq!(whole.matches("STARTTLS").count(), 1);
+        prop_assert!(!whole.contains("AUTH"));
+        prop_assert!(whole.ends_with("250 STARTTLS\r\n"));
+    }
+}

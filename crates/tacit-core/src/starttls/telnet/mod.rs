@@ -1,0 +1,244 @@
+//! Telnet (RFC 854, RFC 855) with the START_TLS option, number 46 (draft-altman-telnet-starttls).
+//!
+//! ```text
+//!   server ── IAC DO START_TLS ──────────────────> client
+//!   server <─ IAC WILL START_TLS ───────────────── client      WONT: it stays in clear
+//!   server ── IAC SB START_TLS FOLLOWS IAC SE ───> client
+//!   server <─ IAC SB START_TLS FOLLOWS IAC SE ──── client
+//!   server ══ the next byte is the handshake's ═══ client
+//! ```
+//!
+//! Under TLS all options begin anew, so nothing is looked at any more: the program's own
+//! negotiation, which tacit has not read until then, is the first thing that passes. TN3270 and
+//! TN3270E (RFC 2355) begin in the same way.
+//!
+//! In the server role what the client says before TLS is kept for a program that goes on in clear,
+//! and thrown away under TLS. In the client role other options of the server are refused; text of
+//! it is not waited through.
+
+use super::{Machine, Refusal, Side, Step, Wires, shown};
+use crate::policy::StarttlsMode;
+
+#[cfg(test)]
+mod tests;
+
+const IAC: u8 = 255;
+const DONT: u8 = 254;
+const DO: u8 = 253;
+const WONT: u8 = 252;
+const WILL: u8 = 251;
+const SB: u8 = 250;
+const SE: u8 = 240;
+const START_TLS: u8 = 46;
+const FOLLOWS: u8 = 1;
+
+const TLS_FOLLOWS: [u8; 6] = [IAC, SB, START_TLS, FOLLOWS, IAC, SE];
+
+/// Bytes of a client that are kept until it has answered.
+const HELD_BYTES_MAX: usize = 4 * 1024;
+/// Bytes of one subnegotiation.
+const SUBNEGOTIATION_BYTES_MAX: usize = 512;
+/// Options of a server that are refused before its own START_TLS is expected.
+const OPTIONS_MAX: usize = 256;
+
+/// What stands at the front of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    /// A byte of text, or a command without meaning here.
+    Other,
+    /// DO, DONT, WILL or WONT, and the option.
+    Option(u8, u8),
+    /// What stands between SB and SE.
+    Subnegotiation(Vec<u8>),
+}
+
+/// The first token and how many bytes it takes; `None`: it is not whole.
+fn first_token(input: &[u8], from: Side) -> Result<Option<(Token, usize)>, Refusal> {
+    Ok(match input {
+        [] | [IAC] | [IAC, WILL | WONT | DO | DONT] => None,
+        [IAC, verb @ (WILL | WONT | DO | DONT), option, ..] => {
+            Some((Token::Option(*verb, *option), 3))
+        }
+        [IAC, SB, rest @ ..] => {
+            let found = subnegotiation(rest);
+            if found.is_none() && rest.len() > SUBNEGOTIATION_BYTES_MAX {
+                return Err(Refusal::TooLong(from, "a subnegotiation"));
+            }
+            found.map(|(body, bytes)| (Token::Subnegotiation(body), bytes + 2))
+        }
+        [IAC, _, ..] => Some((Token::Other, 2)),
+        [_, ..] => Some((Token::Other, 1)),
+    })
+}
+
+/// What stands before IAC SE, with IAC IAC read as one, and how many bytes that takes.
+fn subnegotiation(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let mut body = Vec::new();
+    let mut at = 0;
+    loop {
+        match bytes.get(at..)? {
+            [IAC, SE, ..] => return Some((body, at + 2)),
+            [IAC, byte, ..] => {
+                body.push(*byte);
+                at += 2;
+            }
+            [IAC] | [] => return None,
+            [byte, ..] => {
+                body.push(*byte);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// tacit asks clients for TLS in place of a server in clear.
+#[derive(Debug)]
+pub(super) struct Server {
+    mode: StarttlsMode,
+    asked: bool,
+    /// The client said WILL.
+    agreed: bool,
+    held: Vec<u8>,
+}
+
+impl Server {
+    pub(super) fn new(mode: StarttlsMode) -> Self {
+        Self { mode, asked: false, agreed: false, held: Vec::new() }
+    }
+
+    fn go_on(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+        let peer = &mut wires.peer;
+        if !std::mem::replace(&mut self.asked, true) {
+            peer.say([IAC, DO, START_TLS]);
+        }
+        while let Some((token, bytes)) = first_token(&peer.input, Side::Peer)? {
+            let token_bytes: Vec<u8> = peer.input.drain(..bytes).collect();
+            match token {
+                Token::Option(WILL, START_TLS) if !self.agreed => {
+                    self.agreed = true;
+                    peer.say(TLS_FOLLOWS);
+                }
+                Token::Option(WONT, START_TLS) if self.agreed => {
+                    return Err(Refusal::Garbled(Side::Peer, "START_TLS agreed to and declined"));
+                }
+                Token::Option(WONT, START_TLS) if self.mode == StarttlsMode::Optional => {
+                    self.held.append(&mut peer.input);
+                    peer.input = std::mem::take(&mut self.held);
+                    return Ok(Step::Relay);
+                }
+                Token::Option(WONT, START_TLS) => {
+                    peer.say("This server takes connections with TLS only (START_TLS).\r\n");
+                    return Err(Refusal::InClear);
+                }
+                Token::Option(WILL, START_TLS) => {}
+                // What stands behind it is the handshake's.
+                Token::Subnegotiation(body) if body == [START_TLS, FOLLOWS] && self.agreed => {
+                    return Ok(Step::Secure);
+                }
+                Token::Subnegotiation(body) if body.first() == Some(&START_TLS) => {
+                    return Err(Refusal::Garbled(Side::Peer, "START_TLS out of turn"));
+                }
+                Token::Other | Token::Option(..) | Token::Subnegotiation(_) => {
+                    self.held.extend_from_slice(&token_bytes);
+                    if self.held.len() > HELD_BYTES_MAX {
+                        return Err(Refusal::TooLong(Side::Peer, "text"));
+                    }
+                }
+            }
+        }
+        Ok(Step::Wait)
+    }
+}
+
+impl Machine for Server {
+    fn needs_program(&self) -> bool {
+        false
+    }
+
+    fn step(&mut self, wires: &mut Wires) -> Step {
+        if wires.is_secure {
+            return Step::Relay;
+        }
+        self.go_on(wires).unwrap_or_else(Step::Refuse)
+    }
+
+    fn secured(&mut self, _: &mut Wires) {
+        self.held = Vec::new();
+    }
+
+    fn unsecured(&mut self, _: &mut Wires) {}
+}
+
+/// tacit answers a server that asks for TLS, for a client in clear.
+#[derive(Debug, Default)]
+pub(super) struct Client {
+    /// WILL and FOLLOWS were sent.
+    agreed: bool,
+    options: usize,
+}
+
+impl Client {
+    fn go_on(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+        let peer = &mut wires.peer;
+        while let Some((token, bytes)) = first_token(&peer.input, Side::Peer)? {
+            match token {
+                Token::Option(DO, START_TLS) if !self.agreed => {
+                    self.agreed = true;
+                    peer.say([IAC, WILL, START_TLS]);
+                    peer.say(TLS_FOLLOWS);
+                }
+                Token::Subnegotiation(body) if body == [START_TLS, FOLLOWS] && self.agreed => {
+                    if peer.input.len() > bytes {
+                        return Err(Refusal::Stuffed(Side::Peer));
+                    }
+                    peer.input.clear();
+                    return Ok(Step::Secure);
+                }
+                Token::Other if peer.input.first() != Some(&IAC) => {
+                    let text = shown(&peer.input);
+                    return Err(refuse(wires, format!("it sends text, `{text}`")));
+                }
+                Token::Option(DONT | WONT, START_TLS) => {
+                    return Err(refuse(wires, "it declines START_TLS".to_owned()));
+                }
+                // Behind our FOLLOWS the next byte is the handshake's: nothing is answered.
+                Token::Option(verb, option) if !self.agreed => match verb {
+                    DO => peer.say([IAC, WONT, option]),
+                    WILL => peer.say([IAC, DONT, option]),
+                    _ => {}
+                },
+                Token::Other | Token::Option(..) | Token::Subnegotiation(_) => {}
+            }
+            peer.input.drain(..bytes);
+            self.options += 1;
+            if self.options > OPTIONS_MAX {
+                return Err(Refusal::TooLong(Side::Peer, "a negotiation"));
+            }
+        }
+        Ok(Step::Wait)
+    }
+}
+
+fn refuse(wires: &mut Wires, said: String) -> Refusal {
+    wires.program.say("tacit: the server offers no TLS, which the policy requires.\r\n");
+    Refusal::NotOffered(said)
+}
+
+impl Machine for Client {
+    fn needs_program(&self) -> bool {
+        true
+    }
+
+    fn step(&mut self, wires: &mut Wires) -> Step {
+        if wires.is_secure {
+            return Step::Relay;
+        }
+        self.go_on(wires).unwrap_or_else(Step::Refuse)
+    }
+
+    fn secured(&mut self, _: &mut Wires) {}
+
+    fn unsecured(&mut self, wires: &mut Wires) {
+        wires.program.say("tacit: no TLS with the server, which the policy requires.\r\n");
+    }
+}
