@@ -21,21 +21,25 @@ use serde::Serialize;
 use crate::flow::{Address, Direction, Flow, Protocol};
 
 mod capture;
+mod client_cert;
 mod diagnostic;
 pub mod engine;
 mod explain;
 mod lookup;
+pub mod map;
 mod parse;
 pub mod selector;
 mod starttls;
 pub mod when;
 
 pub use capture::{BOXES_MAX, Captured, can_match_name, captured};
+pub use client_cert::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
 pub(crate) use diagnostic::one_line;
 pub use diagnostic::{Diagnostic, Position, Severity};
 pub use engine::{Class, Engine, Placement, RelayOn};
 pub use explain::{Decision, Explanation, Missed, explain};
 pub use lookup::{Index, Lookup};
+pub use map::Map;
 pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration, parse_size};
 pub(crate) use parse::{
     Report as TextReport, Scope as TextScope, Table as TextTable, Value as TextValue,
@@ -52,6 +56,8 @@ pub struct Policy {
     pub identities: BTreeMap<String, Identity>,
     /// `[trust.NAME]`: whom we believe. Holds `system` too, if a rule names it.
     pub trusts: BTreeMap<String, Trust>,
+    /// `[[map.NAME]]`: names for those who show certificates.
+    pub maps: BTreeMap<String, Map>,
     /// `[[rule]]`, in order.
     pub rules: Vec<Rule>,
     /// `[agent]`.
@@ -78,6 +84,10 @@ pub struct Identity {
 pub struct Trust {
     /// The source of the anchors.
     pub source: TrustSource,
+    /// PEM or DER files of certificate revocation lists.
+    pub crls: Vec<PathBuf>,
+    /// Whether they are looked at.
+    pub revocation: Revocation,
     /// Where the table stands in the policy text; for `system`, where it was first named.
     pub position: Position,
 }
@@ -89,6 +99,30 @@ pub enum TrustSource {
     Files(Vec<PathBuf>),
     /// The distribution's own bundle.
     System,
+}
+
+/// What is asked about revocation; anything but off only where there are lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Revocation {
+    /// Nothing.
+    #[default]
+    Off,
+    /// What a list names is refused; what no current list tells of is believed, and that is logged.
+    Soft,
+    /// What no current list tells of is refused too.
+    Hard,
+}
+
+impl Revocation {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Soft => "soft",
+            Self::Hard => "hard",
+        }
+    }
 }
 
 /// One rule: which flows, and what happens to them.
@@ -152,7 +186,7 @@ impl Rule {
 
 /// What happens to a flow. Each action owns its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "one to a rule, and most rules hold the large one")]
+#[expect(clippy::large_enum_variant, reason = "nearly every rule is a TLS rule")]
 pub enum Action {
     /// Carry the bytes as they are.
     Permit,
@@ -285,35 +319,6 @@ pub struct ServerTls {
     pub common: TlsCommon,
 }
 
-/// What a server asks of its clients. The anchors are a trust's name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClientCert {
-    /// No certificate is asked for.
-    None,
-    /// Asked; absent is allowed; invalid is logged and allowed, with identity none.
-    Preferred {
-        /// Name of the trust.
-        trust: String,
-    },
-    /// Asked; absent or invalid is refused.
-    Required {
-        /// Name of the trust.
-        trust: String,
-    },
-}
-
-impl ClientCert {
-    /// The word the policy uses for it.
-    #[must_use]
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Preferred { .. } => "preferred",
-            Self::Required { .. } => "required",
-        }
-    }
-}
-
 /// `tls = { role = "client", … }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTls {
@@ -336,6 +341,13 @@ pub enum Verify {
         trust: String,
         /// The name (or IP address) the certificate must cover; `None` in a rule about runs:
         /// the name the program asked for.
+        server_name: Option<String>,
+    },
+    /// The chain, and no name; warned about.
+    Chain {
+        /// Name of the trust.
+        trust: String,
+        /// The name for SNI and for resumption, if there is one.
         server_name: Option<String>,
     },
     /// Nothing is checked; warned about.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tacit_core::policy::{
-    Action, ClientCert, Diagnostic, Policy, Position, Rule, Severity, Tls, Verify, parse,
+    Action, Diagnostic, Policy, Position, Rule, Severity, Tls, Verify, parse,
 };
 use tokio::sync::Semaphore;
 
@@ -220,17 +220,12 @@ fn uses_same(rule: &Rule, before: &Materials, now: &Materials) -> bool {
 pub fn names(rule: &Rule) -> (Vec<&str>, Option<&str>) {
     match &rule.action {
         Action::Tls(Tls::Server(tls)) => {
-            let trust = match &tls.client_cert {
-                ClientCert::None => None,
-                ClientCert::Preferred { trust } | ClientCert::Required { trust } => {
-                    Some(trust.as_str())
-                }
-            };
+            let trust = tls.client_cert.trust();
             (tls.identities.iter().map(String::as_str).collect(), trust)
         }
         Action::Tls(Tls::Client(tls)) => {
             let trust = match &tls.verify {
-                Verify::Full { trust, .. } => Some(trust.as_str()),
+                Verify::Full { trust, .. } | Verify::Chain { trust, .. } => Some(trust.as_str()),
                 Verify::None { .. } => None,
             };
             (tls.identity.iter().map(String::as_str).collect(), trust)

@@ -180,7 +180,7 @@ pub fn rules(table: &Table, live: &Live) -> Value {
 
 fn one_rule(rule: &Arc<LiveRule>, open: &[Arc<Record>]) -> Value {
     let client_cert = match &rule.rule.action {
-        Action::Tls(Tls::Server(tls)) => Some(tls.client_cert.word()),
+        Action::Tls(Tls::Server(tls)) => Some(tls.client_cert.to_string()),
         _ => None,
     };
     json!({

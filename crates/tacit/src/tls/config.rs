@@ -9,7 +9,7 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ParsedCertificate, Res
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tacit_core::policy::{
-    ClientCert, ClientTls, Group, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
+    ClientCert, ClientTls, Group, Preset, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
 };
 
 use super::material::{IdentityMaterial, TrustMaterial};
@@ -69,12 +69,11 @@ impl ServerSettings {
         let provider = provider(&rule.common);
         let client_check = match (&rule.client_cert, trust) {
             (ClientCert::None, _) => None,
-            (ClientCert::Preferred { .. }, Some(trust)) => {
-                Some(ClientCheck::preferred(trust).map_err(refused)?)
-            }
-            (ClientCert::Required { .. }, Some(trust)) => {
-                Some(ClientCheck::required(trust).map_err(refused)?)
-            }
+            (ClientCert::Asked(asked), Some(trust)) => match asked.preset {
+                Some(Preset::Preferred) => Some(ClientCheck::preferred(trust).map_err(refused)?),
+                Some(Preset::Required) => Some(ClientCheck::required(trust).map_err(refused)?),
+                _ => return Err(refused("this level of client-cert is not built yet")),
+            },
             (_, None) => return Err(refused("client certificates without a trust")),
         };
         let client_check = client_check.map(|check| Arc::new(check.remembering(chains)));
@@ -119,6 +118,7 @@ impl ClientSettings {
                 (ServerCheck::full(trust).map_err(refused)?, server_name)
             }
             (Verify::Full { .. }, None) => return Err(refused("verification without a trust")),
+            (Verify::Chain { .. }, _) => return Err(refused("verify = chain is not built yet")),
             (Verify::None { server_name }, _) => (ServerCheck::none(), server_name),
         };
         let check = Arc::new(check.remembering(chains));

@@ -10,8 +10,8 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::sign::CertifiedKey;
 use tacit_core::policy::{
-    ClientCert, ClientTls, Group, Rekey, RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion,
-    Verify,
+    Absent, Asked, ChainCheck, ClientCert, ClientTls, Group, Invalid, PeerName, Preset, Rekey,
+    RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion, Verify,
 };
 
 use super::config::{ClientSettings, ServerSettings};
@@ -62,7 +62,15 @@ pub(super) fn settings(
     let verify = Verify::None { server_name: Some(name.clone()) };
     let client = ClientTls { identity: None, verify, sni: true, common: common.clone() };
     let client_cert = match asks_client {
-        true => ClientCert::Preferred { trust: name.clone() },
+        true => ClientCert::Asked(Asked {
+            preset: Some(Preset::Preferred),
+            absent: Absent::Allow,
+            chain: ChainCheck::Made {
+                trust: name.clone(),
+                invalid: Invalid::Log,
+                name: PeerName::Certificate,
+            },
+        }),
         false => ClientCert::None,
     };
     let server = ServerTls { identities: vec![name], client_cert, common };

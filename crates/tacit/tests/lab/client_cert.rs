@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::certificates::{self, NAME};
-use crate::harness::{Agent, Lab, echo, free_port, policy};
+use crate::harness::{Agent, Lab, echo, free_port};
 use crate::peers::{TlsClient, audit_of};
 
 const LEVELS: [&str; 3] = ["none", "preferred", "required"];
@@ -104,24 +104,4 @@ fn a_certificate_whose_key_proves_nothing_is_refused_wherever_one_is_asked_for()
             assert!(audit["reason"].as_str().unwrap().contains(words), "{name}, {level}: {audit}");
         }
     }
-}
-
-#[test]
-fn full_is_refused_by_name() {
-    let lab = Lab::new();
-    let text = policy(
-        r#"
-[[rule]]
-name = "r"
-listen = "127.0.0.1:8443"
-connect = "127.0.0.1:8080"
-tls = { role = "server", identity = "localhost", client-cert = "full", trust = "ca" }
-"#,
-    );
-    let file = lab.write("p.toml", text);
-    let output = lab.run(crate::harness::TACIT, &["check", file.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(78));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("client-cert = \"full\" is not built yet"), "{said}");
-    assert!(said.contains("p.toml:"), "{said}");
 }

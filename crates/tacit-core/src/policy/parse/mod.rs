@@ -22,8 +22,10 @@ use names::{Names, Tables};
 
 mod address;
 mod ciphers;
+mod client_cert;
 mod engine;
 mod fixed;
+mod map;
 mod metrics;
 mod names;
 mod not_built;
@@ -110,8 +112,8 @@ fn policy(top: &Table<'_>) -> Option<Policy> {
     if !engine.as_ref().is_none_or(apart) {
         return None;
     }
-    let Tables { identities, trusts } = tables?;
-    Some(Policy { identities, trusts, rules: rules?, agent, engine, limits: limits? })
+    let Tables { identities, trusts, maps } = tables?;
+    Some(Policy { identities, trusts, maps, rules: rules?, agent, engine, limits: limits? })
 }
 
 /// The version of the language; there is one.

@@ -1,25 +1,29 @@
-//! `[identity.NAME]` and `[trust.NAME]`, and who refers to them.
+//! `[identity.NAME]`, `[trust.NAME]` and `[[map.NAME]]`, and who refers to them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
+use super::map;
 use super::report::{Report, Span};
 use super::table::{Table, Value};
 use super::value;
 use super::words::{self, Scope};
-use crate::policy::{Identity, Position, Trust, TrustSource};
+use crate::policy::{Identity, Map, Position, Revocation, Trust, TrustSource};
 
 /// The trust that every policy has: the distribution's own bundle.
 const SYSTEM: &str = "system";
 
-/// Every identity and trust of the policy, and which of them some rule names.
+/// Every identity, trust and map of the policy, and which of them some rule names.
 pub(super) struct Names<'a> {
     report: &'a Report<'a>,
     /// A table that could not be read is known by name, so that its users are not blamed.
     identities: BTreeMap<&'a str, Option<Identity>>,
     trusts: BTreeMap<&'a str, Option<Trust>>,
+    maps: BTreeMap<&'a str, Option<Map>>,
     used_identities: RefCell<BTreeSet<String>>,
     used_trusts: RefCell<BTreeSet<String>>,
+    used_maps: RefCell<BTreeSet<String>>,
     system_first_named: RefCell<Option<Position>>,
     /// Whether there is an `[engine]`, be it right or wrong.
     pub(super) has_engine: bool,
@@ -29,17 +33,20 @@ pub(super) struct Names<'a> {
 pub(super) struct Tables {
     pub(super) identities: BTreeMap<String, Identity>,
     pub(super) trusts: BTreeMap<String, Trust>,
+    pub(super) maps: BTreeMap<String, Map>,
 }
 
 impl<'a> Names<'a> {
-    /// Reads both kinds of tables.
+    /// Reads all kinds of tables.
     pub(super) fn read(top: &Table<'a>) -> Self {
         Self {
             report: top.report,
             identities: tables(top, "identity", Scope::Identities, identity),
             trusts: tables(top, "trust", Scope::Trusts, trust),
+            maps: tables(top, "map", Scope::Maps, map::read),
             used_identities: RefCell::default(),
             used_trusts: RefCell::default(),
+            used_maps: RefCell::default(),
             system_first_named: RefCell::default(),
             has_engine: top.holds("engine"),
         }
@@ -66,6 +73,14 @@ impl<'a> Names<'a> {
         check_known(value, name, &known, "trust", "ca")
     }
 
+    /// The value as the name of a map.
+    pub(super) fn map(&self, value: &Value<'_>) -> Option<String> {
+        let name = value.string()?;
+        self.used_maps.borrow_mut().insert(name.to_owned());
+        let known: Vec<&str> = self.maps.keys().copied().collect();
+        check_known(value, name, &known, "map", "entries")
+    }
+
     /// Warns about tables that no rule names.
     pub(super) fn warn_of_unused(&self) {
         let warn = |kind: &str, name: &str, position: Position| {
@@ -86,6 +101,13 @@ impl<'a> Names<'a> {
                 warn("trust", name, trust.position);
             }
         }
+        for (name, map) in &self.maps {
+            if let Some(first) = map.as_ref().and_then(|map| map.entries().first())
+                && !self.used_maps.borrow().contains(*name)
+            {
+                warn("map", name, first.position);
+            }
+        }
     }
 
     /// Hands over what was read.
@@ -93,9 +115,11 @@ impl<'a> Names<'a> {
         let identities = owned(self.identities)?;
         let mut trusts = owned(self.trusts)?;
         if let Some(position) = self.system_first_named.take() {
-            trusts.insert(SYSTEM.to_owned(), Trust { source: TrustSource::System, position });
+            let (crls, revocation) = (Vec::new(), Revocation::Off);
+            let system = Trust { source: TrustSource::System, crls, revocation, position };
+            trusts.insert(SYSTEM.to_owned(), system);
         }
-        Some(Tables { identities, trusts })
+        Some(Tables { identities, trusts, maps: owned(self.maps)? })
     }
 }
 
@@ -139,9 +163,34 @@ fn trust(name: &str, value: &Value<'_>) -> Option<Trust> {
     let table = value.table(Scope::Trust, format!("[trust.{name}]"))?;
     let files = table
         .required("ca", "name a PEM file: ca = \"corp-ca.pem\"")
-        .and_then(|value| value.each_once(value::file))?;
-    let source = TrustSource::Files(files);
-    Some(Trust { source, position: position(&table.at, value.report) })
+        .and_then(|value| value.each_once(value::file));
+    let revocation = revocation(&table);
+    let source = TrustSource::Files(files?);
+    let (crls, revocation) = revocation?;
+    Some(Trust { source, crls, revocation, position: position(&table.at, value.report) })
+}
+
+/// The lists of a trust, and what they are for: hard where it is not said.
+fn revocation(table: &Table<'_>) -> Option<(Vec<PathBuf>, Revocation)> {
+    let given = table.value("revocation");
+    let words = [Revocation::Off, Revocation::Soft, Revocation::Hard].map(|it| (it.word(), it));
+    let revocation = given.as_ref().map(|value| value.choice(&words));
+    let Some(crl) = table.value("crl") else {
+        if let Some(Some(Revocation::Soft | Revocation::Hard)) = revocation {
+            let fix = "name the lists: crl = \"corp.crl\", or say revocation = \"off\"";
+            table.missing("crl", fix);
+            return None;
+        }
+        return Some((Vec::new(), revocation.unwrap_or(Some(Revocation::Off))?));
+    };
+    let crls = crl.each_once(value::file);
+    let revocation = revocation.unwrap_or(Some(Revocation::Hard))?;
+    if revocation == Revocation::Off {
+        let fix = "say revocation = \"hard\" or \"soft\", or remove `crl`";
+        let position = table.report.position(crl.name_at.start);
+        table.report.warning(position, "`crl` is not looked at: revocation is off", fix);
+    }
+    Some((crls?, revocation))
 }
 
 fn position(at: &Span, report: &Report<'_>) -> Position {

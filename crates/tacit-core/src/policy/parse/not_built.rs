@@ -25,11 +25,6 @@ const NOT_BUILT: &[NotBuilt] = &[
         instead: "remove it: packets cannot be protected yet, use `tls` or `deny`",
     },
     NotBuilt {
-        scope: Scope::Trust,
-        word: "crl",
-        instead: "remove it: revocation is not checked yet, issue short-lived certificates",
-    },
-    NotBuilt {
         scope: Scope::Rule,
         word: "ipsec",
         instead: "use `tls` or `deny`: packets cannot be protected yet",
@@ -48,10 +43,5 @@ const NOT_BUILT: &[NotBuilt] = &[
         scope: Scope::Tls,
         word: "start",
         instead: "use a port where TLS begins at the first byte",
-    },
-    NotBuilt {
-        scope: Scope::ClientCert,
-        word: "full",
-        instead: "use `required`: full needs the map from certificates to users",
     },
 ];

@@ -43,8 +43,17 @@ impl<'t> Report<'t> {
 
     /// Records what stops the policy.
     pub(crate) fn error(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
-        let error = Diagnostic::error(self.position(at.start), message);
-        self.found.borrow_mut().push(error.with_fix(fix));
+        self.error_at(self.position(at.start), message, fix);
+    }
+
+    /// The same where only the position is known by now.
+    pub(super) fn error_at(
+        &self,
+        at: Position,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        self.found.borrow_mut().push(Diagnostic::error(at, message).with_fix(fix));
     }
 
     /// Records what does not stop it.

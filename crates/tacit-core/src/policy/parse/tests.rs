@@ -12,9 +12,8 @@ use super::words::Scope;
 use super::{POLICY_BYTES_MAX, Parsed, parse};
 use crate::policy::selector::Near;
 use crate::policy::{
-    Action, Class, ClientCert, Diagnostic, Engine, Group, Placement, Policy, RelayOn, Rule,
-    Severity, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite, Target, Tls, TlsVersion,
-    TrustSource, Verify,
+    Action, Class, Diagnostic, Engine, Group, Placement, Policy, RelayOn, Rule, Severity, Start,
+    Starttls, StarttlsMode, StarttlsProtocol, Suite, Target, Tls, TlsVersion, TrustSource, Verify,
 };
 
 /// What most tests need to stand before their rule; ends in line 6.
@@ -104,7 +103,8 @@ fn a_server_rule_with_defaults() {
     assert_eq!(policy.trusts["corp"].source, TrustSource::Files(vec!["corp.pem".into()]));
     let Action::Tls(Tls::Server(tls)) = &policy.rules[0].action else { panic!("not a server") };
     assert_eq!(tls.identities, ["web"]);
-    assert_eq!(tls.client_cert, ClientCert::Required { trust: "corp".to_owned() });
+    assert_eq!((tls.client_cert.to_string().as_str(), tls.client_cert.map()), ("required", None));
+    assert_eq!(tls.client_cert.trust(), Some("corp"));
     assert_eq!(tls.common.min_version, TlsVersion::V1_2);
     assert_eq!(tls.common.suites, Suite::DEFAULT);
     assert_eq!(tls.common.groups, Group::DEFAULT);
@@ -139,6 +139,7 @@ fn a_client_rule_checks_the_host_it_connects_to() {
     let name_of = |text: &str| match only_rule(text).action {
         Action::Tls(Tls::Client(tls)) => match tls.verify {
             Verify::Full { server_name, .. } => server_name,
+            Verify::Chain { .. } => Some("chain".to_owned()),
             Verify::None { .. } => Some("none".to_owned()),
         },
         action => panic!("{action:?}"),

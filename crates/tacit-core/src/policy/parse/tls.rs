@@ -4,14 +4,15 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::ciphers;
+use super::client_cert;
 use super::names::Names;
 use super::starttls;
 use super::table::{Table, Value};
-use super::words::{self, Scope};
+use super::words::Scope;
 use super::{address, value};
 use crate::policy::{
-    ClientCert, ClientTls, Group, Rekey, RelayOn, ServerTls, Start, StarttlsProtocol, Suite, Tls,
-    TlsCommon, TlsVersion, Verify,
+    ClientTls, Group, Rekey, RelayOn, ServerTls, Start, StarttlsProtocol, Suite, Tls, TlsCommon,
+    TlsVersion, Verify,
 };
 
 /// Default of `handshake-timeout`: a peer on a slow line is done by then.
@@ -115,36 +116,8 @@ fn server(table: &Table<'_>, common: Option<TlsCommon>, names: &Names<'_>) -> Op
     let identities = table
         .required("identity", "name a table: identity = \"web\" for [identity.web]")
         .and_then(|value| value.each_once(|item| names.identity(item)));
-    let client_cert = client_cert(table, names);
+    let client_cert = client_cert::read(table, names);
     Some(ServerTls { identities: identities?, client_cert: client_cert?, common: common? })
-}
-
-fn client_cert(table: &Table<'_>, names: &Names<'_>) -> Option<ClientCert> {
-    let fix = "it has no default: say client-cert = \"none\", \"preferred\" or \"required\"";
-    let value = table.required("client-cert", fix)?;
-    let text = value.string()?;
-    if let Some(planned) = words::not_built(Scope::ClientCert, text) {
-        value.error(format!("client-cert = \"{text}\" is not built yet"), planned.instead);
-        return None;
-    }
-    let trust = table.value("trust");
-    let asked = match text {
-        "none" => {
-            let why = "it says whose client certificates are believed, and none are asked for";
-            table.refuse(&["trust"], why, "remove it, or say client-cert = \"required\"");
-            return trust.is_none().then_some(ClientCert::None);
-        }
-        "preferred" => |trust| ClientCert::Preferred { trust },
-        "required" => |trust| ClientCert::Required { trust },
-        _ => {
-            value.unknown_word(text, Scope::ClientCert.words());
-            return None;
-        }
-    };
-    if trust.is_none() {
-        table.missing("trust", "say whose client certificates are believed: trust = \"corp\"");
-    }
-    names.trust(&trust?).map(asked)
 }
 
 fn client(
@@ -154,7 +127,7 @@ fn client(
     names: &Names<'_>,
 ) -> Option<ClientTls> {
     let why = "it is what a server asks of its clients, and this rule is a client";
-    table.refuse(&["client-cert"], why, "remove it, or say role = \"server\"");
+    table.refuse(&["client-cert", "map"], why, "remove it, or say role = \"server\"");
     let identity = table.value("identity").map(|value| {
         if value.value.is_array() {
             let fix = "write one name, as in identity = \"web\"";
@@ -171,19 +144,19 @@ fn client(
     Some(ClientTls { identity: identity?, verify: verify?, sni: sni?, common: common? })
 }
 
+/// The three kinds of [`Verify`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Full,
+    Chain,
+    None,
+}
+
 fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Verify> {
-    let full = table.value("verify").map_or(Some(true), |value| {
-        let full = value.choice(&[("full", true), ("none", false)]);
-        if full == Some(false) {
-            let position = table.report.position(value.at.start);
-            let fix = "give `trust`, with the CA or the self-signed certificate of the server";
-            table.report.warning(position, "the server is not checked: anybody can be it", fix);
-        }
-        full
-    });
+    let kind = table.value("verify").map_or(Some(Kind::Full), |value| verify_kind(&value));
     let given = table.value("server-name").map(|value| address::server_name(&value));
     let trust = table.value("trust");
-    if full == Some(false) {
+    if kind == Some(Kind::None) {
         let why = "verify = \"none\" believes everybody";
         table.refuse(&["trust"], why, "remove it, or say verify = \"full\"");
     } else if trust.is_none() {
@@ -194,18 +167,37 @@ fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Ver
     let server_name = match (given, &setting.server) {
         (Some(given), _) => Some(given?),
         (None, Some(ServerNameDefault::Host(host))) => Some(host.clone()),
-        (None, Some(ServerNameDefault::Nothing)) if full == Some(true) => {
+        (None, Some(ServerNameDefault::Nothing)) if kind == Some(Kind::Full) => {
             let fix = "say what the certificate must cover: server-name = \"db.example.com\"";
             table.missing("server-name", fix);
             return None;
         }
         (None, _) => None,
     };
-    match (full?, trust) {
-        (true, trust) => Some(Verify::Full { trust: trust??, server_name }),
-        (false, None) => Some(Verify::None { server_name }),
-        (false, Some(_)) => None,
+    match (kind?, trust) {
+        (Kind::Full, trust) => Some(Verify::Full { trust: trust??, server_name }),
+        (Kind::Chain, trust) => Some(Verify::Chain { trust: trust??, server_name }),
+        (Kind::None, None) => Some(Verify::None { server_name }),
+        (Kind::None, Some(_)) => None,
     }
+}
+
+fn verify_kind(value: &Value<'_>) -> Option<Kind> {
+    let kinds = [("full", Kind::Full), ("chain", Kind::Chain), ("none", Kind::None)];
+    let kind = value.choice(&kinds)?;
+    let (message, fix) = match kind {
+        Kind::Full => return Some(kind),
+        Kind::Chain => (
+            "the server's name is not checked: anybody whom the trust vouches for can be it",
+            "say verify = \"full\", with `server-name` if the certificate has another name",
+        ),
+        Kind::None => (
+            "the server is not checked: anybody can be it",
+            "give `trust`, with the CA or the self-signed certificate of the server",
+        ),
+    };
+    value.report.warning(value.report.position(value.at.start), message, fix);
+    Some(kind)
 }
 
 fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {

@@ -10,16 +10,14 @@ pub(crate) enum Scope {
     Identity,
     Trusts,
     Trust,
+    Maps,
+    MapEntry,
     Agent,
     Engine,
     Limits,
     Rule,
     Tls,
     Starttls,
-    Rekey,
-    When,
-    /// Values of `client-cert`.
-    ClientCert,
     /// The map file of an import, and what stands in it.
     ImportMap,
     ImportNames,
@@ -29,12 +27,20 @@ pub(crate) enum Scope {
     ImportRule,
     /// Values of `starttls`.
     StarttlsProtocol,
+    /// Values of `client-cert`.
+    ClientCert,
+    /// Keys of `client-cert`.
+    ClientCertTable,
+    Rekey,
+    When,
 }
 
 impl Scope {
     /// The scopes whose words are keys, from the outside in.
-    pub(super) const TABLES: [Self; 11] = [
+    pub(super) const TABLES: [Self; 13] = [
+        Self::ClientCertTable,
         Self::Policy,
+        Self::MapEntry,
         Self::Identity,
         Self::Trust,
         Self::Agent,
@@ -50,10 +56,11 @@ impl Scope {
     /// The words known here.
     pub(crate) fn words(self) -> &'static [&'static str] {
         match self {
-            Self::Policy => &["version", "identity", "trust", "agent", "engine", "limits", "rule"],
-            Self::Identities | Self::Trusts => &[],
+            Self::Policy => POLICY,
+            Self::Identities | Self::Trusts | Self::Maps => &[],
             Self::Identity => &["cert", "key"],
-            Self::Trust => &["ca"],
+            Self::Trust => &["ca", "crl", "revocation"],
+            Self::MapEntry => MAP_ENTRY,
             Self::Agent => AGENT,
             Self::Engine => &["cpus", "spill", "queue", "class", "nice"],
             Self::Limits => &[
@@ -68,7 +75,6 @@ impl Scope {
             Self::Starttls => &["protocol", "mode"],
             Self::Rekey => &["bytes", "after"],
             Self::When => &["days", "hours", "zone"],
-            Self::ClientCert => &["none", "preferred", "required"],
             Self::ImportMap => &["job", "user", "keyring", "rule", "map"],
             Self::ImportNames => &[],
             Self::ImportJob => &["program", "user", "any"],
@@ -76,12 +82,14 @@ impl Scope {
             Self::ImportLabel => &["cert", "key"],
             Self::ImportRule => IMPORT_RULE,
             Self::StarttlsProtocol => &["telnet", "smtp", "postgres"],
+            Self::ClientCert => CLIENT_CERT,
+            Self::ClientCertTable => &["absent", "invalid", "identity"],
         }
     }
 
     /// Whether the keys are names that the policy's author chose.
     pub(super) fn is_open(self) -> bool {
-        matches!(self, Self::Identities | Self::Trusts | Self::ImportNames)
+        matches!(self, Self::Identities | Self::Trusts | Self::Maps | Self::ImportNames)
     }
 
     /// How messages call the table.
@@ -90,6 +98,7 @@ impl Scope {
             Self::Policy => "the top of the file",
             Self::Identities | Self::Identity => "[identity.NAME]",
             Self::Trusts | Self::Trust => "[trust.NAME]",
+            Self::Maps | Self::MapEntry => "[[map.NAME]]",
             Self::Agent => "[agent]",
             Self::Engine => "[engine]",
             Self::Limits => "[limits]",
@@ -98,15 +107,24 @@ impl Scope {
             Self::Starttls | Self::StarttlsProtocol => "`starttls`",
             Self::Rekey => "`rekey`",
             Self::When => "`when`",
-            Self::ClientCert => "`client-cert`",
             Self::ImportMap | Self::ImportNames => "the top of the map file",
             Self::ImportJob => "[job]",
             Self::ImportKeyring => "[keyring.NAME]",
             Self::ImportLabel => "[keyring.NAME.label.LABEL]",
             Self::ImportRule => "[rule.NAME]",
+            Self::ClientCert | Self::ClientCertTable => "`client-cert`",
         }
     }
 }
+
+const POLICY: &[&str] =
+    &["version", "identity", "trust", "map", "agent", "engine", "limits", "rule"];
+
+const MAP_ENTRY: &[&str] =
+    &["uri", "dns", "email", "ip", "subject", "issuer", "address", "name", "deny", "warn"];
+
+const CLIENT_CERT: &[&str] =
+    &["none", "preferred", "required", "full", "passthru", "at-full", "safcheck"];
 
 const AGENT: &[&str] = &[
     "workers",
@@ -150,6 +168,7 @@ const TLS: &[&str] = &[
     "identity",
     "trust",
     "client-cert",
+    "map",
     "server-name",
     "verify",
     "sni",

@@ -171,7 +171,8 @@ pub(super) fn secret_files(policy: &Policy, file: &std::path::Path) -> Vec<std::
         TrustSource::Files(files) => files.iter().map(|file| base.join(file)).collect(),
         TrustSource::System => Vec::new(),
     });
-    let all = keys.chain(anchors).filter_map(|file| file.canonicalize().ok());
+    let lists = policy.trusts.values().flat_map(|trust| &trust.crls).map(|file| base.join(file));
+    let all = keys.chain(anchors).chain(lists).filter_map(|file| file.canonicalize().ok());
     let all = all.filter(|file| !EVERYBODYS.iter().any(|directory| file.starts_with(directory)));
     file.canonicalize().into_iter().chain(all).collect()
 }

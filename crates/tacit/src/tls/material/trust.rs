@@ -169,6 +169,8 @@ mod tests {
     fn load(directory: &Directory, files: &[&str]) -> Result<TrustMaterial, MaterialError> {
         let trust = Trust {
             source: TrustSource::Files(files.iter().map(PathBuf::from).collect()),
+            crls: Vec::new(),
+            revocation: tacit_core::policy::Revocation::Off,
             position: tacit_core::policy::Position::default(),
         };
         load_trust("corp", &trust, directory.path())

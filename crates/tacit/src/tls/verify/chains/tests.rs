@@ -58,7 +58,9 @@ fn trust(ca: &Ca) -> TrustMaterial {
 fn loaded(directory: &Directory) -> TrustMaterial {
     let source = tacit_core::policy::TrustSource::Files(vec!["ca.pem".into()]);
     let position = tacit_core::policy::Position::default();
-    load_trust("corp", &tacit_core::policy::Trust { source, position }, directory.path()).unwrap()
+    let (crls, revocation) = (Vec::new(), tacit_core::policy::Revocation::Off);
+    let trust = tacit_core::policy::Trust { source, crls, revocation, position };
+    load_trust("corp", &trust, directory.path()).unwrap()
 }
 
 fn is_refused(check: &PeerCheck) -> bool {

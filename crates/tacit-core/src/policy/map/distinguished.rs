@@ -1,0 +1,224 @@
+//! Patterns of distinguished names, such as `CN=*.corp, O=Corp`.
+//!
+//! Attributes are compared one by one, never as one text: whatever a value holds, it cannot pass
+//! for another attribute. What the pattern does not name may be anything. What it names must stand
+//! in the name as often as in the pattern and in its order: a second `CN` does not go unseen.
+
+use super::pattern::{Pattern, Weight};
+
+/// Most attributes of one pattern.
+pub const ATTRIBUTES_MAX: usize = 16;
+
+/// One attribute of a distinguished name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attribute {
+    /// Its type as a dotted object identifier.
+    pub oid: String,
+    /// Its value as text.
+    pub value: String,
+}
+
+/// A pattern of a distinguished name; without attributes it stands for any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnPattern {
+    attributes: Vec<(String, Pattern)>,
+}
+
+/// What is wrong with a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DnFault {
+    /// A part without `=`.
+    NoEquals(String),
+    /// A type that is neither known nor an object identifier.
+    UnknownType(String),
+    /// It ends within an escape.
+    OpenEscape,
+    /// A part with nothing after `=`.
+    NoValue(String),
+    /// More than [`ATTRIBUTES_MAX`].
+    TooMany,
+}
+
+/// Types by the names in use, the one that displays have first.
+pub const TYPES: [(&str, &[&str]); 14] = [
+    ("2.5.4.3", &["CN", "commonName"]),
+    ("2.5.4.4", &["SN", "surname"]),
+    ("2.5.4.5", &["serialNumber"]),
+    ("2.5.4.6", &["C", "countryName"]),
+    ("2.5.4.7", &["L", "localityName"]),
+    ("2.5.4.8", &["ST", "S", "SP", "stateOrProvinceName"]),
+    ("2.5.4.9", &["street", "streetAddress"]),
+    ("2.5.4.10", &["O", "organizationName"]),
+    ("2.5.4.11", &["OU", "organizationalUnitName"]),
+    ("2.5.4.12", &["T", "title"]),
+    ("2.5.4.42", &["GN", "givenName"]),
+    ("0.9.2342.19200300.100.1.1", &["UID", "userId"]),
+    ("0.9.2342.19200300.100.1.25", &["DC", "domainComponent"]),
+    ("1.2.840.113549.1.9.1", &["Email", "E", "mail", "emailAddress"]),
+];
+
+impl DnPattern {
+    /// Reads `TYPE=VALUE, TYPE=VALUE`, or `*` for any name. Values are compared without regard to
+    /// ASCII case; `\` takes the next character as it is.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, DnFault> {
+        if text.trim() == "*" {
+            return Ok(Self { attributes: Vec::new() });
+        }
+        let parts = parts(text);
+        if parts.len() > ATTRIBUTES_MAX {
+            return Err(DnFault::TooMany);
+        }
+        let attributes = parts.into_iter().map(attribute).collect::<Result<_, _>>()?;
+        Ok(Self { attributes })
+    }
+
+    /// Whether the name is one that the pattern stands for. Its values are folded already.
+    pub(super) fn matches(&self, name: &[Attribute]) -> bool {
+        self.types().all(|oid| {
+            let wanted = self.values(oid);
+            let held = name.iter().filter(|attribute| attribute.oid == oid);
+            wanted.clone().count() == held.clone().count()
+                && wanted.zip(held).all(|(pattern, held)| pattern.matches(&held.value))
+        })
+    }
+
+    /// Whether some name is one that both stand for.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.types().all(|oid| {
+            let (ours, theirs) = (self.values(oid), other.values(oid));
+            let (our_count, their_count) = (ours.clone().count(), theirs.clone().count());
+            their_count == 0
+                || (our_count == their_count
+                    && ours.zip(theirs).all(|(one, another)| one.overlaps(another)))
+        })
+    }
+
+    pub(super) fn weight(&self) -> Weight {
+        let weights = self.attributes.iter().map(|(_, pattern)| pattern.weight());
+        weights.fold(Weight::default(), |sum, weight| sum + weight)
+    }
+
+    fn types(&self) -> impl Iterator<Item = &str> {
+        self.attributes.iter().map(|(oid, _)| oid.as_str())
+    }
+
+    fn values<'a>(&'a self, oid: &'a str) -> impl Iterator<Item = &'a Pattern> + Clone {
+        self.attributes.iter().filter(move |(held, _)| held == oid).map(|(_, pattern)| pattern)
+    }
+}
+
+/// What stands between commas that no `\` precedes.
+fn parts(text: &str) -> Vec<&str> {
+    let (mut parts, mut start, mut is_escaped) = (Vec::new(), 0, false);
+    for (at, character) in text.char_indices() {
+        match character {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            ',' => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn attribute(part: &str) -> Result<(String, Pattern), DnFault> {
+    let part = part.trim();
+    let Some((kind, value)) = part.split_once('=') else {
+        return Err(DnFault::NoEquals(part.to_owned()));
+    };
+    let (kind, value) = (kind.trim(), value.trim());
+    if value.is_empty() {
+        return Err(DnFault::NoValue(kind.to_owned()));
+    }
+    let oid = oid(kind).ok_or_else(|| DnFault::UnknownType(kind.to_owned()))?;
+    let pattern = Pattern::parse(&value.to_ascii_lowercase()).ok_or(DnFault::OpenEscape)?;
+    Ok((oid, pattern))
+}
+
+fn oid(kind: &str) -> Option<String> {
+    let is_called = |names: &[&str]| names.iter().any(|name| name.eq_ignore_ascii_case(kind));
+    if let Some((oid, _)) = TYPES.iter().find(|(_, names)| is_called(names)) {
+        return Some((*oid).to_owned());
+    }
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    (kind.contains('.') && kind.split('.').all(number)).then(|| kind.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(attributes: &[(&str, &str)]) -> Vec<Attribute> {
+        let one = |(kind, value): &(&str, &str)| Attribute {
+            oid: oid(kind).unwrap(),
+            value: value.to_ascii_lowercase(),
+        };
+        attributes.iter().map(one).collect()
+    }
+
+    #[test]
+    fn attributes_are_compared_one_by_one() {
+        let alice = name(&[("C", "DE"), ("O", "Corp"), ("CN", "alice")]);
+        for (pattern, wanted) in [
+            ("CN=alice", true),
+            ("cn=ALICE, o=corp", true),
+            ("O=Corp,CN=al*", true),
+            ("2.5.4.3=alice", true),
+            ("commonName = alice", true),
+            ("*", true),
+            ("CN=*", true),
+            ("OU=*", false),
+            ("CN=alice, CN=alice", false),
+            ("CN=alice, O=Other", false),
+        ] {
+            assert_eq!(DnPattern::parse(pattern).unwrap().matches(&alice), wanted, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_value_cannot_pass_for_another_attribute_nor_a_second_one_go_unseen() {
+        let pattern = DnPattern::parse("CN=alice, O=Corp").unwrap();
+        assert!(!pattern.matches(&name(&[("CN", "alice, O=Corp")])));
+        assert!(!pattern.matches(&name(&[("CN", "alice"), ("CN", "mallory"), ("O", "Corp")])));
+        assert!(
+            DnPattern::parse("CN=alice\\, O=Corp")
+                .unwrap()
+                .matches(&name(&[("CN", "alice, o=corp")]))
+        );
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_told() {
+        for (text, wanted) in [
+            ("alice", DnFault::NoEquals("alice".into())),
+            ("CN=a,", DnFault::NoEquals(String::new())),
+            ("XN=alice", DnFault::UnknownType("XN".into())),
+            ("CN=", DnFault::NoValue("CN".into())),
+            ("CN=a\\", DnFault::OpenEscape),
+            (&["CN=a"; 17].join(","), DnFault::TooMany),
+        ] {
+            assert_eq!(DnPattern::parse(text), Err(wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn patterns_overlap_unless_an_attribute_tells_them_apart() {
+        let overlap = |one: &str, another: &str| {
+            let [one, another] = [one, another].map(|text| DnPattern::parse(text).unwrap());
+            assert_eq!(one.overlaps(&another), another.overlaps(&one));
+            one.overlaps(&another)
+        };
+        assert!(overlap("CN=alice", "OU=alice"));
+        assert!(!overlap("CN=alice", "CN=carol"));
+        assert!(overlap("CN=ab*", "CN=*cd"));
+        assert!(!overlap("CN=ab*", "CN=cd*"));
+        assert!(!overlap("CN=a, CN=b", "CN=a, OU=b"));
+    }
+}

@@ -1,0 +1,319 @@
+//! Identity maps: from a certificate that was believed, and the address it came from, to a name.
+//!
+//! ```text
+//!   [[map.people]]  ─┐
+//!   [[map.people]]  ─┼─ sorted by how specific they are ──> the first that matches decides
+//!   [[map.people]]  ─┘                                      name | deny | warn; none: no name
+//! ```
+//!
+//! The order of the file means nothing. Of two entries that match, the one that is more specific in
+//! the first of `uri`, `dns`, `email`, `ip`, `subject`, `issuer`, `address` in which they differ
+//! decides. There, a condition that names more values is the more specific one (only
+//! distinguished names have several), then one that gives more of them whole, then one that gives
+//! more characters, or a longer prefix; any condition is more specific than none. Where two are
+//! equally specific and say different things, nobody decides: such a map is refused as far as that
+//! can be seen, and a certificate that meets both all the same (it may have several names) gets
+//! no name.
+//!
+//! A look-up tries each entry once: at most [`ENTRIES_MAX`]. Not done here: reading certificates,
+//! and deciding whether one is believed.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use super::Position;
+use super::selector::AddressSelector;
+use distinguished::{Attribute, DnPattern};
+use pattern::{Pattern, Weight};
+
+pub mod distinguished;
+pub mod pattern;
+
+/// Most entries of one map.
+pub const ENTRIES_MAX: usize = 1024;
+
+/// The conditions of an entry, the one that weighs most first.
+pub const CONDITIONS: [&str; 7] = ["uri", "dns", "email", "ip", "subject", "issuer", "address"];
+
+/// `[[map.NAME]]`: entries, the most specific first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    entries: Vec<Entry>,
+}
+
+/// One `[[map.NAME]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What must hold; all that are given.
+    pub conditions: Conditions,
+    /// What the entry says of whom it matches.
+    pub outcome: Outcome,
+    /// Where it stands in the policy text.
+    pub position: Position,
+}
+
+/// What an entry says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The holder is known by this name.
+    Name(String),
+    /// The holder is refused.
+    Deny,
+    /// The holder would be refused: that is logged, and it gets no name.
+    Warn,
+}
+
+/// What must hold of a holder; at least one is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// One of its URIs.
+    pub uri: Option<Pattern>,
+    /// One of its DNS names, in lower case.
+    pub dns: Option<Pattern>,
+    /// One of its e-mail addresses, the domain in lower case.
+    pub email: Option<Pattern>,
+    /// One of the IP addresses it is for.
+    pub ip: Option<AddressSelector>,
+    /// Its subject.
+    pub subject: Option<DnPattern>,
+    /// Who issued it.
+    pub issuer: Option<DnPattern>,
+    /// Where it came from.
+    pub address: Option<AddressSelector>,
+}
+
+/// Who shows a certificate: what it says, and where it came from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    uris: Vec<String>,
+    dns: Vec<String>,
+    emails: Vec<String>,
+    ips: Vec<IpAddr>,
+    subject: Vec<Attribute>,
+    issuer: Vec<Attribute>,
+    address: Option<IpAddr>,
+}
+
+/// One name that a certificate says its holder has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// A URI of the subjectAltName.
+    Uri(String),
+    /// A DNS name of the subjectAltName.
+    Dns(String),
+    /// An e-mail address of the subjectAltName.
+    Email(String),
+    /// An IP address of the subjectAltName.
+    Ip(IpAddr),
+    /// An attribute of the subject; they come in its order.
+    Subject(Attribute),
+    /// An attribute of the issuer; likewise.
+    Issuer(Attribute),
+}
+
+/// What a map says of a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapped<'m> {
+    /// The entry that decides.
+    Entry(&'m Entry),
+    /// Two are equally specific and say different things.
+    Ambiguous(&'m Entry, &'m Entry),
+    /// None matches.
+    Nobody,
+}
+
+/// An entry that does not decide, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Passed {
+    /// Its line in the policy.
+    pub line: usize,
+    /// Why.
+    pub why: String,
+}
+
+impl Map {
+    /// A map of entries in any order.
+    #[must_use]
+    pub fn new(mut entries: Vec<Entry>) -> Self {
+        // Stable, and the order of equals is never asked for.
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.conditions.weights()));
+        Self { entries }
+    }
+
+    /// Its entries, the most specific first.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Whether it says the same of everybody, wherever in the text it stands.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        self.entries.len() == other.entries.len()
+            && self.entries.iter().zip(&other.entries).all(|(one, another)| {
+                one.conditions == another.conditions && one.outcome == another.outcome
+            })
+    }
+
+    /// What it says of a holder.
+    #[must_use]
+    pub fn find(&self, holder: &Holder) -> Mapped<'_> {
+        let mut matching = self.entries.iter().filter(|entry| entry.matches(holder).is_ok());
+        let Some(first) = matching.next() else { return Mapped::Nobody };
+        let weights = first.conditions.weights();
+        let rival = matching
+            .take_while(|entry| entry.conditions.weights() == weights)
+            .find(|entry| entry.outcome != first.outcome);
+        rival.map_or(Mapped::Entry(first), |rival| Mapped::Ambiguous(first, rival))
+    }
+
+    /// Why the entries that do not decide do not, in the order of the text.
+    #[must_use]
+    pub fn passed(&self, holder: &Holder) -> Vec<Passed> {
+        let decides = |entry: &Entry| match self.find(holder) {
+            Mapped::Entry(decides) => std::ptr::eq(entry, decides),
+            Mapped::Ambiguous(one, another) => {
+                std::ptr::eq(entry, one) || std::ptr::eq(entry, another)
+            }
+            Mapped::Nobody => false,
+        };
+        let why = |entry: &Entry| match entry.matches(holder) {
+            Err(condition) => format!("`{condition}` does not match"),
+            Ok(()) => "matches too, but is not the most specific, or says the same".to_owned(),
+        };
+        let others = self.entries.iter().filter(|entry| !decides(entry));
+        let mut passed: Vec<_> =
+            others.map(|entry| Passed { line: entry.position.line, why: why(entry) }).collect();
+        passed.sort_by_key(|passed| passed.line);
+        passed
+    }
+
+    /// Pairs of entries that are equally specific, say different things, and can match the same
+    /// name; each entry with the first such other.
+    #[must_use]
+    pub fn conflicts(&self) -> Vec<(&Entry, &Entry)> {
+        let equals = self.entries.chunk_by(|a, b| a.conditions.weights() == b.conditions.weights());
+        let mut conflicts = Vec::new();
+        for equals in equals {
+            for (at, entry) in equals.iter().enumerate() {
+                let before = equals.iter().take(at);
+                let rival = before.into_iter().find(|rival| {
+                    rival.outcome != entry.outcome && rival.conditions.overlaps(&entry.conditions)
+                });
+                conflicts.extend(rival.map(|rival| (rival, entry)));
+            }
+        }
+        conflicts
+    }
+}
+
+impl Entry {
+    /// Whether it is about the holder; if not, the first condition that does not hold.
+    ///
+    /// # Errors
+    /// That condition, one of [`CONDITIONS`].
+    pub fn matches(&self, holder: &Holder) -> Result<(), &'static str> {
+        let Conditions { uri, dns, email, ip, subject, issuer, address } = &self.conditions;
+        let any = |pattern: &Option<Pattern>, names: &[String]| {
+            pattern.as_ref().is_none_or(|it| names.iter().any(|name| it.matches(name)))
+        };
+        let holds = [
+            any(uri, &holder.uris),
+            any(dns, &holder.dns),
+            any(email, &holder.emails),
+            ip.as_ref().is_none_or(|it| holder.ips.iter().any(|ip| it.matches(Some(*ip), &[]))),
+            subject.as_ref().is_none_or(|it| it.matches(&holder.subject)),
+            issuer.as_ref().is_none_or(|it| it.matches(&holder.issuer)),
+            address.as_ref().is_none_or(|it| it.matches(holder.address, &[])),
+        ];
+        let failed = CONDITIONS.into_iter().zip(holds).find(|(_, holds)| !holds);
+        failed.map_or(Ok(()), |(condition, _)| Err(condition))
+    }
+}
+
+impl Conditions {
+    /// How specific each is, in the order of [`CONDITIONS`]; `None`: not given.
+    fn weights(&self) -> [Option<Weight>; 7] {
+        let text = |pattern: &Option<Pattern>| pattern.as_ref().map(Pattern::weight);
+        let name = |pattern: &Option<DnPattern>| pattern.as_ref().map(DnPattern::weight);
+        let address = |it: &Option<AddressSelector>| it.as_ref().map(address_weight);
+        [
+            text(&self.uri),
+            text(&self.dns),
+            text(&self.email),
+            address(&self.ip),
+            name(&self.subject),
+            name(&self.issuer),
+            address(&self.address),
+        ]
+    }
+
+    /// Whether one holder, with one name of each kind, can meet both; they are equally specific.
+    fn overlaps(&self, other: &Self) -> bool {
+        fn both<T>(a: &Option<T>, b: &Option<T>, overlap: impl Fn(&T, &T) -> bool) -> bool {
+            a.as_ref().zip(b.as_ref()).is_none_or(|(a, b)| overlap(a, b))
+        }
+        both(&self.uri, &other.uri, Pattern::overlaps)
+            && both(&self.dns, &other.dns, Pattern::overlaps)
+            && both(&self.email, &other.email, Pattern::overlaps)
+            // Prefixes of one length are the same network or have nothing in common.
+            && both(&self.ip, &other.ip, PartialEq::eq)
+            && both(&self.subject, &other.subject, DnPattern::overlaps)
+            && both(&self.issuer, &other.issuer, DnPattern::overlaps)
+            && both(&self.address, &other.address, PartialEq::eq)
+    }
+}
+
+fn address_weight(address: &AddressSelector) -> Weight {
+    let letters = match address {
+        AddressSelector::Prefix { length, .. } => usize::from(*length),
+        _ => 0,
+    };
+    Weight { values: 1, whole: 0, letters }
+}
+
+impl Holder {
+    /// Who says that of itself, and comes from that address; `None`: a client without one.
+    #[must_use]
+    pub fn new(said: impl IntoIterator<Item = Said>, address: Option<IpAddr>) -> Self {
+        let address = address.map(|ip| ip.to_canonical());
+        let mut holder = Self { address, ..Self::default() };
+        let folded = |it: Attribute| Attribute { value: it.value.to_ascii_lowercase(), ..it };
+        for name in said {
+            match name {
+                Said::Uri(uri) => holder.uris.push(uri),
+                Said::Dns(name) => holder.dns.push(name.to_ascii_lowercase()),
+                Said::Email(email) => holder.emails.push(fold_email(&email)),
+                Said::Ip(ip) => holder.ips.push(ip.to_canonical()),
+                Said::Subject(attribute) => holder.subject.push(folded(attribute)),
+                Said::Issuer(attribute) => holder.issuer.push(folded(attribute)),
+            }
+        }
+        holder
+    }
+}
+
+/// The domain in lower case; whether case counts before the `@` is the domain's affair (RFC 5280
+/// section 7.5).
+pub(super) fn fold_email(email: &str) -> String {
+    match email.rsplit_once('@') {
+        Some((local, domain)) => format!("{local}@{}", domain.to_ascii_lowercase()),
+        None => email.to_owned(),
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "name {name}"),
+            Self::Deny => f.write_str("deny"),
+            Self::Warn => f.write_str("deny, warned about only"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! `client-cert` of a server rule, with the `trust` and `map` that go with it.
+
+use super::names::Names;
+use super::table::{Table, Value};
+use super::words::Scope;
+use crate::policy::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
+
+/// The settings before the trust and the map that they ask for are known.
+struct Settings {
+    preset: Option<Preset>,
+    absent: Absent,
+    /// `None`: `invalid = "allow"`.
+    invalid: Option<Invalid>,
+    source: Source,
+}
+
+/// Where names come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Nowhere,
+    Certificate,
+    Map,
+}
+
+/// Reads the level of a server rule; `None` after an error was reported.
+pub(super) fn read(table: &Table<'_>, names: &Names<'_>) -> Option<ClientCert> {
+    let fix = "it has no default: say client-cert = \"none\", \"preferred\", \"required\" or \
+               another level";
+    let value = table.required("client-cert", fix)?;
+    if value.value.is_table() {
+        return asked(table, names, custom(&value)?);
+    }
+    let word = value.string()?;
+    if word == "none" {
+        let why = "it is about client certificates, and none are asked for";
+        table.refuse(&["trust", "map"], why, "remove it, or say client-cert = \"required\"");
+        let given = table.value("trust").or_else(|| table.value("map"));
+        return given.is_none().then_some(ClientCert::None);
+    }
+    let Some(preset) = Preset::ALL.into_iter().find(|preset| preset.word() == word) else {
+        value.unknown_word(word, Scope::ClientCert.words());
+        return None;
+    };
+    asked(table, names, preset_settings(preset))
+}
+
+fn preset_settings(preset: Preset) -> Settings {
+    let (invalid, source) = match preset {
+        Preset::Preferred => (Some(Invalid::Log), Source::Certificate),
+        Preset::Required | Preset::AtFull => (Some(Invalid::Deny), Source::Certificate),
+        Preset::Full | Preset::SafCheck => (Some(Invalid::Deny), Source::Map),
+        Preset::PassThru => (None, Source::Nowhere),
+    };
+    Settings { preset: Some(preset), absent: preset.absent(), invalid, source }
+}
+
+/// `{ absent = …, invalid = …, identity = … }`.
+fn custom(value: &Value<'_>) -> Option<Settings> {
+    let table = value.table(Scope::ClientCertTable, "`client-cert`")?;
+    let fix = "say what follows where no certificate comes: absent = \"allow\" or \"deny\"";
+    let absent = table
+        .required("absent", fix)
+        .and_then(|value| value.choice(&[("allow", Absent::Allow), ("deny", Absent::Deny)]));
+    let fix = "say what follows from one that is not believed: invalid = \"deny\", \"log\", or \
+               \"allow\", which does not look at it";
+    let choices = [("allow", None), ("log", Some(Invalid::Log)), ("deny", Some(Invalid::Deny))];
+    let invalid = table.required("invalid", fix).and_then(|value| value.choice(&choices));
+    let choices = [("none", Source::Nowhere), ("name", Source::Certificate), ("map", Source::Map)];
+    let identity = table.value("identity");
+    let source = match &identity {
+        Some(value) => value.choice(&choices),
+        None if invalid == Some(None) => Some(Source::Nowhere),
+        None => Some(Source::Certificate),
+    };
+    if let (Some(None), Some(Source::Certificate | Source::Map), Some(identity)) =
+        (invalid, source, identity)
+    {
+        let fix = "say identity = \"none\", or invalid = \"log\" or \"deny\"";
+        identity.error("a certificate that is not looked at gives nobody a name", fix);
+        return None;
+    }
+    Some(Settings { preset: None, absent: absent?, invalid: invalid?, source: source? })
+}
+
+fn asked(table: &Table<'_>, names: &Names<'_>, settings: Settings) -> Option<ClientCert> {
+    let Settings { preset, absent, invalid, source } = settings;
+    let Some(invalid) = invalid else {
+        let why = "the certificate is not looked at, so nobody's word counts";
+        table.refuse(&["trust", "map"], why, "remove it, or choose a level that looks at it");
+        let given = table.value("trust").or_else(|| table.value("map"));
+        let asked = Asked { preset, absent, chain: ChainCheck::Waived };
+        return given.is_none().then_some(ClientCert::Asked(asked));
+    };
+    let trust = table.value("trust");
+    if trust.is_none() {
+        table.missing("trust", "say whose client certificates are believed: trust = \"corp\"");
+    }
+    let trust = trust.and_then(|value| names.trust(&value));
+    let map = table.value("map");
+    let name = match (source, map) {
+        (Source::Map, None) => {
+            table.missing("map", "say which map gives names: map = \"people\" for [[map.people]]");
+            None
+        }
+        (Source::Map, Some(map)) => names.map(&map).map(PeerName::Map),
+        (Source::Nowhere | Source::Certificate, Some(_)) => {
+            let fix = "remove it, or say client-cert = \"full\", which refuses who has no name \
+                       there";
+            table.refuse(&["map"], "this level takes no name from a map", fix);
+            None
+        }
+        (Source::Nowhere, None) => Some(PeerName::None),
+        (Source::Certificate, None) => Some(PeerName::Certificate),
+    };
+    let chain = ChainCheck::Made { trust: trust?, invalid, name: name? };
+    Some(ClientCert::Asked(Asked { preset, absent, chain }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Action, Policy, Revocation, Tls, Verify, parse};
+
+    const TABLES: &str = "version = 1\n[identity.web]\ncert = \"a\"\nkey = \"b\"\n\
+        [trust.corp]\nca = \"c\"\n[[map.people]]\nsubject = \"CN=a\"\nname = \"a\"\n";
+
+    fn sound(text: &str) -> Policy {
+        let parsed = parse(text);
+        parsed.policy.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics))
+    }
+
+    fn level(more: &str) -> ClientCert {
+        let policy = sound(&format!(
+            "{TABLES}[[rule]]\nname = \"r\"\nlisten = \"[::1]:1\"\nconnect = \"unix:/a\"\n\
+             tls = {{ role = \"server\", identity = \"web\", {more} }}"
+        ));
+        let Action::Tls(Tls::Server(tls)) = &policy.rules[0].action else { panic!() };
+        tls.client_cert.clone()
+    }
+
+    fn made(absent: Absent, invalid: Invalid, name: PeerName) -> (Absent, ChainCheck) {
+        (absent, ChainCheck::Made { trust: "corp".into(), invalid, name })
+    }
+
+    #[test]
+    fn presets_are_names_for_settings() {
+        let map = || PeerName::Map("people".into());
+        let corp = "trust = \"corp\"";
+        let mapped = format!("{corp}, map = \"people\"");
+        for (word, more, wanted) in [
+            ("preferred", corp, made(Absent::Allow, Invalid::Log, PeerName::Certificate)),
+            ("required", corp, made(Absent::Deny, Invalid::Deny, PeerName::Certificate)),
+            ("full", &mapped, made(Absent::Deny, Invalid::Deny, map())),
+            ("passthru", "", (Absent::Allow, ChainCheck::Waived)),
+            ("at-full", corp, made(Absent::Allow, Invalid::Deny, PeerName::Certificate)),
+            ("safcheck", &mapped, made(Absent::Deny, Invalid::Deny, map())),
+        ] {
+            let level = level(&format!("client-cert = \"{word}\", {more}"));
+            assert_eq!(level.to_string(), word);
+            let ClientCert::Asked(asked) = level else { panic!() };
+            assert_eq!((asked.absent, asked.chain), wanted, "{word}");
+        }
+        assert_eq!(level("client-cert = \"none\""), ClientCert::None);
+    }
+
+    #[test]
+    fn settings_are_shown_as_they_are_written() {
+        let shown = |settings: &str, more: &str| {
+            level(&format!("client-cert = {{ {settings} }}{more}")).to_string()
+        };
+        let corp = ", trust = \"corp\"";
+        assert_eq!(
+            shown("absent = \"deny\", invalid = \"log\"", corp),
+            "absent=deny,invalid=log,identity=name"
+        );
+        assert_eq!(
+            shown("absent = \"deny\", invalid = \"deny\", identity = \"none\"", corp),
+            "absent=deny,invalid=deny,identity=none"
+        );
+        assert_eq!(
+            shown("absent = \"deny\", invalid = \"allow\"", ""),
+            "absent=deny,invalid=allow,identity=none"
+        );
+        let mapped = format!("{corp}, map = \"people\"");
+        assert_eq!(
+            shown("absent = \"allow\", invalid = \"deny\", identity = \"map\"", &mapped),
+            "absent=allow,invalid=deny,identity=map"
+        );
+    }
+
+    #[test]
+    fn lists_make_revocation_hard_unless_it_is_said() {
+        let revocation = |more: &str| {
+            let text = format!("version = 1\n[trust.corp]\nca = \"a\"\n{more}");
+            let trust = sound(&text).trusts["corp"].clone();
+            (trust.crls.len(), trust.revocation)
+        };
+        assert_eq!(revocation(""), (0, Revocation::Off));
+        assert_eq!(revocation("crl = [\"a\", \"b\"]"), (2, Revocation::Hard));
+        assert_eq!(revocation("crl = \"a\"\nrevocation = \"soft\""), (1, Revocation::Soft));
+        assert_eq!(revocation("crl = \"a\"\nrevocation = \"off\""), (1, Revocation::Off));
+    }
+
+    #[test]
+    fn a_chain_without_a_name_is_warned_about() {
+        let parsed = parse(
+            "version = 1\n[trust.corp]\nca = \"c\"\n[[rule]]\nname = \"r\"\n\
+             direction = \"outbound\"\ntls = { trust = \"corp\", verify = \"chain\" }",
+        );
+        let warning = &parsed.diagnostics[0];
+        assert!(warning.message.contains("anybody whom the trust vouches for"), "{warning:?}");
+        let Action::Tls(Tls::Client(tls)) = &parsed.policy.unwrap().rules[0].action else {
+            panic!()
+        };
+        assert_eq!(tls.verify, Verify::Chain { trust: "corp".into(), server_name: None });
+    }
+}

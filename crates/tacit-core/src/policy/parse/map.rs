@@ -1,0 +1,175 @@
+//! `[[map.NAME]]`: the entries of one identity map.
+
+use super::address;
+use super::table::{Table, Value};
+use super::value;
+use super::words::{self, Scope};
+use crate::policy::Map;
+use crate::policy::map::distinguished::{ATTRIBUTES_MAX, DnFault, DnPattern, TYPES};
+use crate::policy::map::pattern::Pattern;
+use crate::policy::map::{CONDITIONS, Conditions, ENTRIES_MAX, Entry, Outcome, fold_email};
+use crate::policy::selector::AddressSelector;
+
+/// Reads all entries of a map; `None` after an error was reported.
+pub(super) fn read(name: &str, value: &Value<'_>) -> Option<Map> {
+    if !value.value.is_array() {
+        value.report.error(
+            &value.at,
+            format!("[map.{name}] is not a list of entries"),
+            format!("begin each entry with [[map.{name}]]"),
+        );
+        return None;
+    }
+    let items = value.list(ENTRIES_MAX)?;
+    let entries: Vec<_> = items.iter().map(|item| entry(name, item)).collect();
+    let map = Map::new(entries.into_iter().collect::<Option<_>>()?);
+    let conflicts = map.conflicts();
+    for (one, another) in &conflicts {
+        let message = format!(
+            "this entry and the one in line {} are equally specific, can be about the same \
+             certificate, and say different things",
+            one.position.line
+        );
+        let fix = "give one of them a condition that the other does not have";
+        value.report.error_at(another.position, message, fix);
+    }
+    let sound = conflicts.is_empty();
+    sound.then_some(map)
+}
+
+fn entry(name: &str, value: &Value<'_>) -> Option<Entry> {
+    let table = value.table(Scope::MapEntry, format!("[[map.{name}]]"))?;
+    let outcome = outcome(&table);
+    let conditions = conditions(&table);
+    if !CONDITIONS.iter().any(|condition| table.holds(condition)) {
+        let fix = "say whom it is about; subject = \"*\" is everybody";
+        table.report.missing(&table.at, format!("{} has no condition", table.title), fix);
+        return None;
+    }
+    let position = table.report.position(table.at.start);
+    Some(Entry { conditions: conditions?, outcome: outcome?, position })
+}
+
+fn outcome(table: &Table<'_>) -> Option<Outcome> {
+    let (name, deny) = (table.value("name"), table.value("deny"));
+    let warn = table.boolean("warn", false);
+    let outcome = match (name, deny) {
+        (Some(name), None) => value::name(&name).map(|name| Outcome::Name(name.to_owned())),
+        (None, Some(deny)) => match deny.boolean()? {
+            true => Some(if warn? { Outcome::Warn } else { Outcome::Deny }),
+            false => {
+                deny.error("`deny = false` says nothing", "say name = \"alice\", or deny = true");
+                None
+            }
+        },
+        (Some(_), Some(deny)) => {
+            let message = format!("{} has both `name` and `deny`", table.title);
+            table.report.error(&deny.name_at, message, "keep one; write two entries for two cases");
+            None
+        }
+        (None, None) => {
+            let fix = "say name = \"alice\", or deny = true";
+            let message = format!("{} says neither `name` nor `deny`", table.title);
+            table.report.missing(&table.at, message, fix);
+            None
+        }
+    };
+    if let (Some(Outcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
+        let fix = "remove it: it belongs to `deny = true`, and logs what would be refused";
+        table.report.error(&warn.name_at, "`warn` means nothing for an entry with a name", fix);
+        return None;
+    }
+    if outcome == Some(Outcome::Warn) {
+        let position = table.report.position(table.at.start);
+        let fix = "remove `warn` when the log has shown whom it is about";
+        table.report.warning(position, "this entry refuses nobody yet: it only logs", fix);
+    }
+    outcome
+}
+
+fn conditions(table: &Table<'_>) -> Option<Conditions> {
+    let same: fn(&str) -> String = str::to_owned;
+    let lower: fn(&str) -> String = str::to_ascii_lowercase;
+    let uri = optional(table, "uri", |value| pattern(value, same));
+    let dns = optional(table, "dns", |value| pattern(value, lower));
+    let email = optional(table, "email", |value| pattern(value, fold_email));
+    let ip = optional(table, "ip", network);
+    let subject = optional(table, "subject", distinguished);
+    let issuer = optional(table, "issuer", distinguished);
+    let address = optional(table, "address", network);
+    Some(Conditions {
+        uri: uri?,
+        dns: dns?,
+        email: email?,
+        ip: ip?,
+        subject: subject?,
+        issuer: issuer?,
+        address: address?,
+    })
+}
+
+/// The value of a key that may be absent; `None` only after an error was reported.
+fn optional<'a, T>(
+    table: &Table<'a>,
+    key: &'static str,
+    read: impl Fn(&Value<'a>) -> Option<T>,
+) -> Option<Option<T>> {
+    table.value(key).map_or(Some(None), |value| read(&value).map(Some))
+}
+
+fn pattern(value: &Value<'_>, fold: fn(&str) -> String) -> Option<Pattern> {
+    let text = value.string()?;
+    let pattern = Pattern::parse(&fold(text));
+    if pattern.is_none() {
+        open_escape(value);
+    }
+    pattern
+}
+
+fn open_escape(value: &Value<'_>) {
+    let message = format!("`{}` ends within an escape", value.name);
+    value.error(message, "write a backslash twice: \"\\\\\\\\\" in double quotes");
+}
+
+/// One address or network.
+fn network(value: &Value<'_>) -> Option<AddressSelector> {
+    let selector = address::selector(value)?;
+    if !matches!(selector, AddressSelector::Prefix { .. }) {
+        let fix = "write an address \"10.1.2.3\" or a network \"10.1.0.0/16\"";
+        value.error(format!("`{}` is neither an address nor a network", value.name), fix);
+        return None;
+    }
+    Some(selector)
+}
+
+fn distinguished(value: &Value<'_>) -> Option<DnPattern> {
+    let fault = match DnPattern::parse(value.string()?) {
+        Ok(pattern) => return Some(pattern),
+        Err(fault) => fault,
+    };
+    let form = "write attributes with commas between them: \"CN=alice, O=Corp\"";
+    match fault {
+        DnFault::NoEquals(part) => {
+            value.error(format!("`{part}` in `{}` is no attribute", value.name), form);
+        }
+        DnFault::NoValue(kind) => {
+            let fix = format!("write {kind}=*, if it may be anything");
+            value.error(format!("`{kind}` in `{}` has no value", value.name), fix);
+        }
+        DnFault::UnknownType(kind) => {
+            let names = TYPES.iter().filter_map(|(_, names)| names.first().copied());
+            let known: Vec<&str> = names.collect();
+            let fix = match words::nearest(&kind, &known) {
+                Some(nearest) => format!("did you mean `{nearest}`?"),
+                None => format!("one of {}, or a dotted identifier", words::list(&known)),
+            };
+            value.error(format!("`{kind}` in `{}` is no attribute", value.name), fix);
+        }
+        DnFault::OpenEscape => open_escape(value),
+        DnFault::TooMany => {
+            let message = format!("`{}` has more than {ATTRIBUTES_MAX} attributes", value.name);
+            value.error(message, "leave those out that do not matter");
+        }
+    }
+    None
+}
