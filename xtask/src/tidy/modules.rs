@@ -7,8 +7,18 @@ use super::source::{Source, identifier, words};
 
 /// The stream lane: what its stages share, the stages in the order a connection passes through
 /// them, and last the function that is this order and knows them all.
-const STAGES: [&str; 9] =
-    ["leg", "gate", "intercept", "connection", "dial", "secure", "relay", "account", "serve"];
+const STAGES: [&str; 10] = [
+    "leg",
+    "gate",
+    "intercept",
+    "connection",
+    "dial",
+    "talk",
+    "secure",
+    "relay",
+    "account",
+    "serve",
+];
 const STAGES_FOLDER: &str = "crates/tacit/src/stream/";
 const STAGES_PATH: &str = "crate::stream::";
 

@@ -21,8 +21,9 @@
 //! bytes that are the handshake's already are left for it ([`Dialogue::take_input`]).
 //!
 //! Limits: [`INPUT_BYTES_MAX`] that one end said and nobody understood yet, [`OUTPUT_BYTES_MAX`]
-//! that wait for one end before nothing more is read for it ([`Dialogue::room`]), and
-//! [`CLEAR_BYTES_MAX`] from one end before TLS, all together. Time is the driver's to bound.
+//! that wait for one end, before nothing more is read ([`Dialogue::has_room`]), each with what one
+//! read may add; and [`CLEAR_BYTES_MAX`] from one end before TLS, all together. Time is the
+//! driver's to bound.
 
 use std::fmt;
 
@@ -169,25 +170,25 @@ impl Dialogue {
         self.machine.needs_program()
     }
 
-    /// How many bytes of that end may be handed over now.
+    /// Whether that end may be read now; what is read at once is handed over whole.
     #[must_use]
-    pub fn room(&self, from: Side) -> usize {
-        let wires = &self.wires;
-        let stuck = [Side::Peer, Side::Program]
-            .into_iter()
-            .any(|side| wires.end(side).output.len() >= OUTPUT_BYTES_MAX);
-        if stuck || !matches!(self.settled, None | Some(Step::Relay)) {
-            return 0;
-        }
-        INPUT_BYTES_MAX.saturating_sub(wires.end(from).input.len())
+    pub fn has_room(&self, from: Side) -> bool {
+        let is_full = |side| self.wires.end(side).output.len() >= OUTPUT_BYTES_MAX;
+        // Where all passes, one that does not read must still be heard: it may wait for us.
+        let is_stuck = match &self.settled {
+            None => is_full(from) || is_full(from.other()),
+            Some(Step::Relay) => is_full(from.other()),
+            Some(_) => true,
+        };
+        !is_stuck && self.wires.end(from).input.len() < INPUT_BYTES_MAX
     }
 
-    /// Takes what one end sent, at most [`Self::room`].
+    /// Takes what one end sent.
     pub fn receive(&mut self, from: Side, bytes: &[u8]) {
+        let is_secure = self.wires.is_secure;
         let end = self.wires.end_mut(from);
         end.input.extend_from_slice(bytes);
-        if !self.wires.is_secure {
-            let end = self.wires.end_mut(from);
+        if !is_secure {
             end.clear_bytes = end.clear_bytes.saturating_add(bytes.len());
         }
     }
@@ -200,27 +201,30 @@ impl Dialogue {
     /// Says what to do next. What it answers other than [`Step::Wait`] it answers again until it
     /// is told what came of it.
     pub fn step(&mut self) -> Step {
-        if let Some(settled) = &self.settled {
-            let settled = settled.clone();
-            if settled == Step::Relay {
-                self.wires.pass_all();
+        if self.settled.is_none() {
+            let step = match self.machine.step(&mut self.wires) {
+                Step::Wait => self.wires.outlast(),
+                step => step,
+            };
+            if step == Step::Wait {
+                return step;
             }
-            return settled;
+            self.settled = Some(step);
         }
-        let step = self.machine.step(&mut self.wires);
-        let step = match step {
-            Step::Wait => self.wires.outlast(),
-            step => step,
-        };
-        match &step {
-            Step::Wait => {}
-            Step::Relay => self.wires.pass_all(),
-            Step::Secure | Step::Refuse(_) => {}
+        if self.settled == Some(Step::Relay) {
+            self.wires.pass_all();
         }
-        if step != Step::Wait {
-            self.settled = Some(step.clone());
-        }
-        step
+        self.settled.clone().unwrap_or(Step::Wait)
+    }
+
+    /// Whether all that one end ever says has been passed on, where all passes.
+    #[must_use]
+    pub fn has_passed(&self, from: Side) -> bool {
+        let (one, other) = (self.wires.end(from), self.wires.end(from.other()));
+        self.settled == Some(Step::Relay)
+            && one.ended
+            && one.input.is_empty()
+            && other.output.is_empty()
     }
 
     /// Takes what must be sent to one end.
@@ -313,11 +317,14 @@ impl Wires {
     fn outlast(&self) -> Step {
         for side in [Side::Peer, Side::Program] {
             let end = self.end(side);
-            if !self.is_secure && end.clear_bytes > CLEAR_BYTES_MAX {
-                return Step::Refuse(Refusal::TooLong(side, "a dialogue"));
-            }
-            if !self.is_secure && end.ended {
-                return Step::Refuse(Refusal::Ended(side));
+            match self.is_secure {
+                false if end.clear_bytes > CLEAR_BYTES_MAX => {
+                    return Step::Refuse(Refusal::TooLong(side, "a dialogue"));
+                }
+                false if end.ended => return Step::Refuse(Refusal::Ended(side)),
+                // Under TLS nothing is left to be kept from anybody: what remains, passes.
+                true if end.ended => return Step::Relay,
+                _ => {}
             }
         }
         Step::Wait

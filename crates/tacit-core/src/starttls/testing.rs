@@ -40,15 +40,9 @@ impl Stage {
         }
         pieces.push(rest);
         let mut step = self.step();
-        for mut piece in pieces {
-            while !piece.is_empty() {
-                let room = self.dialogue.room(from).min(piece.len());
-                if room == 0 {
-                    return step;
-                }
-                let (now, later) = piece.split_at(room);
-                self.dialogue.receive(from, now);
-                piece = later;
+        for piece in pieces {
+            if !piece.is_empty() && self.dialogue.has_room(from) {
+                self.dialogue.receive(from, piece);
                 step = self.step();
             }
         }

@@ -89,7 +89,7 @@ pub fn settle(log: &Log, finished: &Finished) {
     let record = connection.record();
     let event = || closed(record).field("end", &end_of(end, record));
     match end {
-        End::Session(_) => log.warn(event()),
+        End::Session(_) | End::Refused(_) => log.warn(event()),
         _ if record.rule.rule.log => log.info(event()),
         _ => {}
     }

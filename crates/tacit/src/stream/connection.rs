@@ -243,7 +243,7 @@ pub struct Connection {
     record: Arc<Record>,
     table: Arc<Table>,
     /// Whether the accepted leg is the clear one, which turns the byte counts round.
-    accepted_is_clear: bool,
+    accepted_is_clear: Cell<bool>,
     /// Whether the last bytes came from the side that was accepted.
     direction: Cell<Option<bool>>,
     _place: OwnedSemaphorePermit,
@@ -342,6 +342,7 @@ impl Connection {
         table.records.pin().insert(record.id, Arc::clone(&record));
         meter::count(record.account(), [(Count::Connections, 1)]);
         let (table, direction) = (Arc::clone(table), Cell::new(None));
+        let accepted_is_clear = Cell::new(accepted_is_clear);
         Self { record, table, accepted_is_clear, direction, _place: place }
     }
 
@@ -356,14 +357,19 @@ impl Connection {
         self.record.open.store(true, Ordering::Relaxed);
     }
 
+    /// The rule allows it to go on without TLS, and so it does.
+    pub fn go_on_in_clear(&self) {
+        self.accepted_is_clear.set(true);
+    }
+
     /// Counts payload that went into TLS, or onward from the accepted leg of two clear ones.
     pub fn count_sent(&self, bytes: usize) {
-        self.count(bytes, self.accepted_is_clear);
+        self.count(bytes, self.accepted_is_clear.get());
     }
 
     /// Counts payload that came out of TLS, or back to the accepted leg of two clear ones.
     pub fn count_received(&self, bytes: usize) {
-        self.count(bytes, !self.accepted_is_clear);
+        self.count(bytes, !self.accepted_is_clear.get());
     }
 
     fn count(&self, bytes: usize, from_accepted: bool) {

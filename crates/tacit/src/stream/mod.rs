@@ -17,6 +17,7 @@ pub mod gate;
 
 mod dial;
 pub mod secure;
+mod talk;
 
 pub mod relay;
 

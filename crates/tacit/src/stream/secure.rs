@@ -3,9 +3,10 @@
 //! What a program has said by the time that our Finished is ready leaves together with it, in one
 //! send; what came together with a client's Finished goes on in the relay's first step.
 //!
-//! In the server role the client proves itself before anything is dialled. Handshakes need a
-//! place: of their source, of their rule and of all; who finds none waits for one, and the
-//! handshake timeout counts from the arrival, so nobody waits for ever.
+//! In the server role the client proves itself before anything is dialled, but for a program whose
+//! greeting the dialogue before TLS needs. Handshakes need a place: of their source, of their rule
+//! and of all; who finds none waits for one, and the handshake timeout counts from the arrival, so
+//! nobody waits for ever. A dialogue needs none.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -18,19 +19,21 @@ use tacit_core::meter::Component;
 use tacit_core::policy::{Fixed, TlsCommon};
 use tacit_core::proxy_protocol::{self, Header};
 use tacit_core::record::PAYLOAD_BYTES_MAX;
+use tacit_core::starttls::{self, Dialogue, Refusal, Side, Step};
 use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::{Count, meter};
 use crate::live::{LiveAction, LiveRule};
 use crate::tls::{
-    Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role, Session,
-    SessionError,
+    ClientSettings, Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role,
+    ServerSettings, Session, SessionError,
 };
 
 use super::connection::{Admitted, Connection, Legs, Record, TlsFacts};
 use super::dial;
 use super::gate::{Gates, Place};
 use super::leg::{Leg, Outgoing, Parked};
+use super::talk::{Cut, InClear, Outcome, Talk};
 
 /// How long dialling may take where no rule says it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,11 +53,13 @@ pub struct Secured<L = Leg> {
     pub path: Path<L>,
 }
 
-/// The two kinds of relay; boxed, because a connection spends its life inside one.
+/// The kinds of relay; boxed, because a connection spends its life inside one.
 #[derive(Debug)]
 pub enum Path<L = Leg> {
     /// One leg in clear, the other TLS.
     Sealed(Box<SealedPath<L>>),
+    /// The same, with a dialogue that goes on under TLS first.
+    Talking(Box<TalkingPath<L>>),
     /// Both legs in clear.
     Clear(Box<ClearPath<L>>),
 }
@@ -72,6 +77,15 @@ pub struct SealedPath<L = Leg> {
     pub incomplete: Vec<u8>,
     /// Records that must go to the TLS peer before all others.
     pub initial: Vec<u8>,
+}
+
+/// A TLS relay that is not one yet.
+#[derive(Debug)]
+pub struct TalkingPath<L = Leg> {
+    /// What will be relayed.
+    pub sealed: SealedPath<L>,
+    /// What is said before.
+    pub dialogue: Dialogue,
 }
 
 /// Legs of a relay in clear, with what came early.
@@ -113,10 +127,11 @@ impl<L> Path<L> {
     /// The same with both legs changed alike.
     fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<Path<M>, E> {
         Ok(match self {
-            Self::Sealed(path) => {
-                let SealedPath { clear, tls, session, incomplete, initial } = *path;
-                let (clear, tls) = (change(clear)?, change(tls)?);
-                Path::Sealed(Box::new(SealedPath { clear, tls, session, incomplete, initial }))
+            Self::Sealed(path) => Path::Sealed(Box::new(path.with_legs(change)?)),
+            Self::Talking(path) => {
+                let TalkingPath { sealed, dialogue } = *path;
+                let sealed = sealed.with_legs(change)?;
+                Path::Talking(Box::new(TalkingPath { sealed, dialogue }))
             }
             Self::Clear(path) => {
                 let ClearPath { accepted, dialled, initial } = *path;
@@ -127,6 +142,14 @@ impl<L> Path<L> {
     }
 }
 
+impl<L> SealedPath<L> {
+    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<SealedPath<M>, E> {
+        let Self { clear, tls, session, incomplete, initial } = self;
+        let (clear, tls) = (change(clear)?, change(tls)?);
+        Ok(SealedPath { clear, tls, session, incomplete, initial })
+    }
+}
+
 /// Why a connection never carried a byte.
 #[derive(Debug)]
 pub enum Failure {
@@ -134,6 +157,10 @@ pub enum Failure {
     Proxy(String),
     /// The target could not be reached.
     Dial(String),
+    /// The dialogue before TLS did not lead there.
+    Starttls(Refusal),
+    /// It took too long.
+    Silence(Duration),
     /// The handshake failed.
     Handshake(HandshakeFailure),
     /// The session refused its first bytes.
@@ -148,6 +175,12 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Proxy(what) | Self::Dial(what) => f.write_str(what),
+            Self::Starttls(refusal) => write!(f, "{refusal}"),
+            Self::Silence(after) => write!(
+                f,
+                "neither end said what the other waits for before TLS within {after:?}: see that \
+                 both speak the rule's `starttls` protocol, or raise handshake-timeout"
+            ),
             Self::Handshake(failure) => write!(f, "{failure}"),
             Self::Session(error) => write!(f, "{error}"),
             Self::NoPlace => f.write_str(
@@ -165,6 +198,16 @@ impl From<io::Error> for Failure {
     }
 }
 
+impl From<Cut> for Failure {
+    fn from(cut: Cut) -> Self {
+        match cut {
+            Cut::Broken(_, error) => Self::Broken(error),
+            Cut::Truncated => Self::Broken(io::ErrorKind::UnexpectedEof.into()),
+            Cut::Session(error) => Self::Session(error),
+        }
+    }
+}
+
 impl From<HandshakeFailure> for Failure {
     fn from(failure: HandshakeFailure) -> Self {
         Self::Handshake(failure)
@@ -178,6 +221,8 @@ impl Failure {
         match self {
             Self::Proxy(_) => "proxy-header",
             Self::Dial(_) => "dial",
+            Self::Starttls(_) => "starttls",
+            Self::Silence(_) => "starttls-timeout",
             Self::Handshake(failure) => failure.kind,
             Self::Session(_) => "session",
             Self::Broken(_) => "broken",
@@ -208,15 +253,10 @@ pub async fn establish(
     let early = early.map(Vec::from).unwrap_or_default();
     let result = match &rule.action {
         LiveAction::TlsServer(settings) => {
-            meter::switch(Component::Handshake);
-            let handshake = Handshake::server(settings);
-            serve_tls(around, &connection, accepted, early, handshake).await
+            serve_tls(around, &connection, accepted, early, settings).await
         }
         LiveAction::TlsClient(settings) => {
-            meter::switch(Component::Handshake);
-            let handshake = Handshake::client(settings, &wanted_names(connection.record()));
-            meter::switch(Component::Accept);
-            reach_tls(around, &connection, accepted, early, handshake).await
+            reach_tls(around, &connection, accepted, early, settings).await
         }
         LiveAction::Permit | LiveAction::Deny => {
             carry_clear(around, &connection, accepted, early).await
@@ -255,42 +295,73 @@ async fn serve_tls(
     around: Surroundings<'_>,
     connection: &Connection,
     accepted: Leg,
-    early: Vec<u8>,
-    handshake: Result<Handshake, HandshakeFailure>,
+    mut early: Vec<u8>,
+    settings: &Arc<ServerSettings>,
 ) -> Result<Path, Failure> {
     let record = connection.record();
     let common = tls_common(&record.rule);
     let deadline = Instant::now() + common.handshake_timeout;
-    let work = async {
-        meter::switch(Component::Handshake);
-        let _place = place(around.gates, record, deadline).await?;
-        let work = async {
-            let mut shaken = shake(handshake?, &accepted, early, common).await?;
-            // The client waits for it, and must not wait for what is dialled.
-            let last_flight = std::mem::take(&mut shaken.last_flight);
-            Outgoing::new(last_flight).flush(&accepted).await?;
-            Ok(shaken)
-        };
-        within(deadline, || stalled(Role::Server, common), work).await
-    };
-    let Shaken { established, incomplete, .. } = match work.await {
+    let mut talk = None;
+    let mut program = None;
+    if let Some(starttls) = common.start.starttls() {
+        let mut dialogue = Dialogue::new(starttls, starttls::Role::Server);
+        dialogue.receive(Side::Peer, &std::mem::take(&mut early));
+        if dialogue.needs_program() {
+            program = Some(dial(around, record, &accepted, true).await?);
+        }
+        let mut held = Talk::new(dialogue);
+        match converse(&mut held, &accepted, program.as_ref(), common, deadline).await {
+            Ok(Ended::Secure) => early = held.dialogue.take_input(),
+            Ok(Ended::Clear) => {
+                return go_on_in_clear(around, connection, accepted, program, held).await;
+            }
+            Err(failure) => {
+                part(accepted, program).await;
+                return Err(failure);
+            }
+        }
+        talk = Some(held);
+    }
+    let shaken = answer(around, record, &accepted, early, settings, deadline).await;
+    let Shaken { established, incomplete, .. } = match shaken {
         Ok(shaken) => shaken,
         Err(failure) => {
-            farewell(accepted).await;
+            part(accepted, program).await;
             return Err(failure);
         }
     };
     let Established { session, agreed, check, peer } = established;
     let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
     meter::switch(Component::Accept);
-    let clear = dial(around, record, &accepted, true).await?;
-    Ok(Path::Sealed(Box::new(SealedPath {
-        clear,
-        tls: accepted,
-        session,
-        incomplete,
-        initial: Vec::new(),
-    })))
+    let clear = match program {
+        Some(program) => program,
+        None => dial(around, record, &accepted, true).await?,
+    };
+    let initial = Vec::new();
+    let path = SealedPath { clear, tls: accepted, session, incomplete, initial };
+    talked(path, talk)
+}
+
+/// Answers the handshake of who connected.
+async fn answer(
+    around: Surroundings<'_>,
+    record: &Record,
+    accepted: &Leg,
+    early: Vec<u8>,
+    settings: &Arc<ServerSettings>,
+    deadline: Instant,
+) -> Result<Shaken, Failure> {
+    let common = tls_common(&record.rule);
+    meter::switch(Component::Handshake);
+    let _place = place(around.gates, record, deadline).await?;
+    let work = async {
+        let mut shaken = shake(Handshake::server(settings)?, accepted, early, common).await?;
+        // The client waits for it, and must not wait for what is dialled.
+        let last_flight = std::mem::take(&mut shaken.last_flight);
+        Outgoing::new(last_flight).flush(accepted).await?;
+        Ok(shaken)
+    };
+    within(deadline, || stalled(Role::Server, common), work).await
 }
 
 /// Client role: dial, then handshake with who answered.
@@ -298,35 +369,127 @@ async fn reach_tls(
     around: Surroundings<'_>,
     connection: &Connection,
     accepted: Leg,
-    from_header: Vec<u8>,
-    handshake: Result<Handshake, HandshakeFailure>,
+    mut from_header: Vec<u8>,
+    settings: &Arc<ClientSettings>,
 ) -> Result<Path, Failure> {
     let record = connection.record();
     let common = tls_common(&record.rule);
     let tls = dial(around, record, &accepted, false).await?;
     let deadline = Instant::now() + common.handshake_timeout;
+    let mut talk = None;
+    if let Some(starttls) = common.start.starttls() {
+        let mut dialogue = Dialogue::new(starttls, starttls::Role::Client);
+        dialogue.receive(Side::Program, &std::mem::take(&mut from_header));
+        let held = talk.insert(Talk::new(dialogue));
+        let said = converse(held, &tls, Some(&accepted), common, deadline).await;
+        if let Err(failure) = said {
+            excuse(held, &tls, &accepted).await;
+            part(tls, Some(accepted)).await;
+            return Err(failure);
+        }
+    }
     let work = async {
         meter::switch(Component::Handshake);
         let _place = place(around.gates, record, deadline).await?;
-        let work = shake(handshake?, &tls, Vec::new(), common);
+        let handshake = Handshake::client(settings, &wanted_names(record))?;
+        let work = shake(handshake, &tls, Vec::new(), common);
         within(deadline, || stalled(Role::Client, common), work).await
     };
     let Shaken { established, incomplete, last_flight } = match work.await {
         Ok(shaken) => shaken,
         Err(failure) => {
-            farewell(tls).await;
+            match &mut talk {
+                None => farewell(tls).await,
+                Some(held) => {
+                    excuse(held, &tls, &accepted).await;
+                    part(tls, Some(accepted)).await;
+                }
+            }
             return Err(failure);
         }
     };
     let Established { mut session, agreed, check, peer } = established;
     let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
-    let mut first = from_header;
-    first.reserve_exact(FIRST_BYTES_MAX);
-    accepted.read_arrived(&mut first).await?;
-    connection.count_sent(first.len());
     let mut initial = last_flight;
-    initial.append(&mut session.seal(&first).map_err(Failure::Session)?);
-    Ok(Path::Sealed(Box::new(SealedPath { clear: accepted, tls, session, incomplete, initial })))
+    if talk.is_none() {
+        let mut first = from_header;
+        first.reserve_exact(FIRST_BYTES_MAX);
+        accepted.read_arrived(&mut first).await?;
+        connection.count_sent(first.len());
+        initial.append(&mut session.seal(&first).map_err(Failure::Session)?);
+    }
+    talked(SealedPath { clear: accepted, tls, session, incomplete, initial }, talk)
+}
+
+/// How a dialogue before TLS ended well.
+enum Ended {
+    /// The handshake is next.
+    Secure,
+    /// There will be none, and the rule allows that.
+    Clear,
+}
+
+/// Holds the dialogue before TLS.
+async fn converse(
+    talk: &mut Talk,
+    peer: &Leg,
+    program: Option<&Leg>,
+    common: &TlsCommon,
+    deadline: Instant,
+) -> Result<Ended, Failure> {
+    meter::switch(Component::Handshake);
+    let mut wire = InClear(peer);
+    let work = async { Ok(talk.hold(&mut wire, program).await?) };
+    match within(deadline, || Failure::Silence(common.handshake_timeout), work).await? {
+        Outcome::Step(Step::Secure) => Ok(Ended::Secure),
+        Outcome::Step(Step::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
+        Outcome::Step(Step::Relay | Step::Wait) | Outcome::Over => Ok(Ended::Clear),
+    }
+}
+
+/// Tells the program, in its own protocol, that there will be no TLS.
+async fn excuse(talk: &mut Talk, peer: &Leg, program: &Leg) {
+    talk.dialogue.unsecured();
+    let mut wire = InClear(peer);
+    let told = talk.flush(&mut wire, Some(program));
+    let _ = tokio::time::timeout(FAREWELL_WAIT_MAX, told).await;
+}
+
+/// Ends both legs in order: what they were told last explains the end.
+async fn part(peer: Leg, program: Option<Leg>) {
+    let program = async {
+        if let Some(program) = program {
+            program.end_in_order();
+            farewell(program).await;
+        }
+    };
+    tokio::join!(farewell(peer), program);
+}
+
+/// Server role, where the rule allows it: the client did not ask for TLS.
+async fn go_on_in_clear(
+    around: Surroundings<'_>,
+    connection: &Connection,
+    mut accepted: Leg,
+    program: Option<Leg>,
+    mut talk: Talk,
+) -> Result<Path, Failure> {
+    meter::switch(Component::Accept);
+    connection.go_on_in_clear();
+    accepted.set_clear(true);
+    let dialled = match program {
+        Some(program) => program,
+        None => dial(around, connection.record(), &accepted, true).await?,
+    };
+    let initial = talk.dialogue.take_output(Side::Program);
+    Ok(Path::Clear(Box::new(ClearPath { accepted, dialled, initial })))
+}
+
+/// The relay of a connection under TLS, after what there is still to be said.
+fn talked(path: SealedPath, talk: Option<Talk>) -> Result<Path, Failure> {
+    let Some(Talk { mut dialogue, .. }) = talk else { return Ok(Path::Sealed(Box::new(path))) };
+    dialogue.secured();
+    Ok(Path::Talking(Box::new(TalkingPath { sealed: path, dialogue })))
 }
 
 /// Permit: dial, nothing more.

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::StarttlsProtocol;
+use crate::starttls::Role;
 use crate::starttls::testing::{Stage, refusal};
-use crate::starttls::{INPUT_BYTES_MAX, Role};
 
 const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
 const CANCEL: &[u8] = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x01\0\0\0\x02";
@@ -151,7 +151,6 @@ proptest! {
         let mut stage = if is_server { server(StarttlsMode::Required) } else { client() };
         for (from_peer, bytes) in said {
             let from = if from_peer { Side::Peer } else { Side::Program };
-            let bytes = &bytes[..bytes.len().min(INPUT_BYTES_MAX)];
             stage.say(from, bytes);
             let clear_target = if is_server { &stage.to_program } else { &stage.to_peer };
             let legal: &[u8] = if is_server { b"" } else { &SSL_REQUEST };

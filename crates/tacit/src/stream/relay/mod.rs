@@ -19,6 +19,7 @@
 
 mod clear;
 mod sealed;
+mod talking;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -28,6 +29,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tacit_core::record::RECORD_BYTES_MAX;
+use tacit_core::starttls::Refusal;
 use tokio::time::{Instant, Sleep};
 
 use crate::tls::{Keyring, SessionError};
@@ -206,6 +208,8 @@ pub enum End {
     },
     /// The TLS session could not go on.
     Session(SessionError),
+    /// What was said under TLS was not the protocol's.
+    Refused(Refusal),
 }
 
 impl fmt::Display for End {
@@ -216,6 +220,7 @@ impl fmt::Display for End {
             Self::Broken { clear: true, error } => write!(f, "the clear leg broke: {error}"),
             Self::Broken { clear: false, error } => write!(f, "the far leg broke: {error}"),
             Self::Session(error) => write!(f, "{error}"),
+            Self::Refused(refusal) => write!(f, "{refusal}"),
         }
     }
 }
@@ -237,6 +242,7 @@ pub fn run(scratch: &Scratch, secured: Box<Secured>) -> impl Future<Output = Fin
     async move {
         let end = match path {
             Path::Sealed(sealed) => sealed::run(scratch, sealed, &connection).await,
+            Path::Talking(path) => talking::run(scratch, path, &connection).await,
             Path::Clear(clear) => clear::run(scratch, clear, &connection).await,
         };
         Finished { connection, end }

@@ -1,0 +1,377 @@
+//! The dialogue before TLS, and what of it goes on under TLS: sockets for a [`Dialogue`].
+//!
+//! ```text
+//!   peer <──Wire──> to_peer   ┐
+//!                             ├ Dialogue
+//!   program <─Leg─> to_program┘
+//! ```
+//!
+//! One loop serves both phases: it asks the dialogue for its next step, sends what it has to say,
+//! and reads both ends for it. What a [`Wire`] is, makes the difference: the peer's leg in clear,
+//! or with its session. None of this is fast, and none of it lasts: the relay carries the rest.
+//!
+//! Limits are the dialogue's; its time is bounded by who calls. Bytes in clear before TLS are
+//! tacit's own affair and are not counted as carried.
+
+use std::io;
+use std::ops::Range;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tacit_core::starttls::{Dialogue, OUTPUT_BYTES_MAX, Side, Step};
+use tacit_sys::socket;
+
+use crate::tls::{HotKeys, Session, SessionError};
+
+use super::connection::Connection;
+use super::leg::{Leg, Outgoing};
+
+/// Bytes read at once.
+const READ_BYTES: usize = 4 * 1024;
+
+/// A dialogue with what waits to be sent.
+#[derive(Debug)]
+pub(super) struct Talk {
+    /// Who knows what to say.
+    pub(super) dialogue: Dialogue,
+    to_peer: Outgoing,
+    to_program: Outgoing,
+    peer: Hearing,
+    program: Hearing,
+}
+
+/// How far one end is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hearing {
+    /// It sends no more.
+    ended: bool,
+    /// It was told that the other end sends no more.
+    told: bool,
+}
+
+/// What came of a dialogue, as far as it was held here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It wants to go on otherwise; never [`Step::Wait`].
+    Step(Step),
+    /// Both ends have ended in order.
+    Over,
+}
+
+/// Why a dialogue broke off.
+#[derive(Debug)]
+pub(super) enum Cut {
+    /// A leg was reset, or failed otherwise.
+    Broken(Side, io::Error),
+    /// The TLS peer's stream ended without `close_notify`.
+    Truncated,
+    /// The TLS session could not go on.
+    Session(SessionError),
+}
+
+/// The peer's leg, in clear or not.
+pub(super) trait Wire {
+    /// Whether it has TLS.
+    const IS_SECURE: bool;
+    /// The leg itself.
+    fn leg(&self) -> &Leg;
+    /// Reads what is there and hands it on; `false`: the peer sends no more.
+    fn poll_hear(
+        &mut self,
+        cx: &mut Context<'_>,
+        dialogue: &mut Dialogue,
+    ) -> Poll<Result<bool, Cut>>;
+    /// Appends what carries these bytes to the peer, and what is due besides.
+    fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Cut>;
+    /// Appends what tells the peer that no more comes.
+    fn say_end(&mut self, out: &mut Vec<u8>) -> Result<(), Cut>;
+}
+
+impl Talk {
+    /// Goes on with a dialogue.
+    pub(super) fn new(dialogue: Dialogue) -> Self {
+        let (to_peer, to_program) = (Outgoing::default(), Outgoing::default());
+        let (peer, program) = (Hearing::default(), Hearing::default());
+        Self { dialogue, to_peer, to_program, peer, program }
+    }
+
+    /// As [`Self::new`] with bytes that go to the peer before all others, as they are.
+    pub(super) fn with_initial(dialogue: Dialogue, initial: Vec<u8>) -> Self {
+        Self { to_peer: Outgoing::new(initial), ..Self::new(dialogue) }
+    }
+
+    /// Holds the dialogue until it wants to go on otherwise, and what it said has been sent. What
+    /// it says to a program that is not there yet is kept.
+    pub(super) async fn hold<W: Wire>(
+        &mut self,
+        wire: &mut W,
+        program: Option<&Leg>,
+    ) -> Result<Outcome, Cut> {
+        std::future::poll_fn(|cx| self.poll_hold(wire, program, cx)).await
+    }
+
+    /// Sends what the dialogue still has to say, whatever it wants next.
+    pub(super) async fn flush<W: Wire>(
+        &mut self,
+        wire: &mut W,
+        program: Option<&Leg>,
+    ) -> Result<(), Cut> {
+        std::future::poll_fn(|cx| match self.poll_flush(wire, program, cx) {
+            Ok(true) => Poll::Ready(Ok(())),
+            Ok(false) => Poll::Pending,
+            Err(cut) => Poll::Ready(Err(cut)),
+        })
+        .await
+    }
+
+    /// What waits to be sent to the peer and to the program.
+    pub(super) fn into_waiting(self) -> (Outgoing, Outgoing) {
+        (self.to_peer, self.to_program)
+    }
+
+    fn poll_hold<W: Wire>(
+        &mut self,
+        wire: &mut W,
+        program: Option<&Leg>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Outcome, Cut>> {
+        loop {
+            let step = self.dialogue.step();
+            let is_flushed = self.poll_flush(wire, program, cx)?;
+            match step {
+                Step::Wait => {}
+                // The relay would read a socket's end again, but not a `close_notify`.
+                Step::Relay if W::IS_SECURE && self.peer.ended => {
+                    if self.program.ended && is_flushed {
+                        return Poll::Ready(Ok(Outcome::Over));
+                    }
+                }
+                step if is_flushed => return Poll::Ready(Ok(Outcome::Step(step))),
+                Step::Relay => {}
+                Step::Secure | Step::Refuse(_) => return Poll::Pending,
+            }
+            let heard_peer = self.poll_peer(wire, cx)?;
+            let heard_program = match program {
+                Some(program) => self.poll_program(program, cx)?,
+                None => false,
+            };
+            if !heard_peer && !heard_program {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Sends what there is to be sent; `true`: nothing waits.
+    fn poll_flush<W: Wire>(
+        &mut self,
+        wire: &mut W,
+        program: Option<&Leg>,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, Cut> {
+        loop {
+            if self.to_peer.len() < OUTPUT_BYTES_MAX {
+                let said = self.dialogue.take_output(Side::Peer);
+                wire.say(&said, self.to_peer.tail())?;
+            }
+            let is_last = self.peer.ended && self.dialogue.has_passed(Side::Program);
+            if is_last && W::IS_SECURE && !std::mem::replace(&mut self.peer.told, true) {
+                wire.say_end(self.to_peer.tail())?;
+            }
+            if self.to_peer.is_empty() {
+                break;
+            }
+            match self.to_peer.poll_flush(wire.leg(), cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Err(Cut::Broken(Side::Peer, error)),
+                Poll::Pending => break,
+            }
+            if self.peer.told {
+                // A failure shows when the leg is read.
+                let _ = wire.leg().shutdown_write();
+            }
+        }
+        let is_flushed = match program {
+            Some(program) => self.poll_flush_program(program, cx)?,
+            None => true,
+        };
+        Ok(is_flushed && self.to_peer.is_empty())
+    }
+
+    fn poll_flush_program(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Result<bool, Cut> {
+        loop {
+            if self.to_program.is_empty() {
+                *self.to_program.tail() = self.dialogue.take_output(Side::Program);
+            }
+            if self.to_program.is_empty() {
+                let is_last = self.peer.ended && self.dialogue.has_passed(Side::Peer);
+                if is_last && !std::mem::replace(&mut self.program.told, true) {
+                    let _ = leg.shutdown_write();
+                }
+                return Ok(true);
+            }
+            match self.to_program.poll_flush(leg, cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Err(Cut::Broken(Side::Program, error)),
+                Poll::Pending => return Ok(false),
+            }
+        }
+    }
+
+    /// Hears the peer if there is room; `true`: there was something.
+    fn poll_peer<W: Wire>(&mut self, wire: &mut W, cx: &mut Context<'_>) -> Result<bool, Cut> {
+        if self.peer.ended || !self.dialogue.has_room(Side::Peer) {
+            return Ok(false);
+        }
+        let Poll::Ready(heard) = wire.poll_hear(cx, &mut self.dialogue) else { return Ok(false) };
+        if !heard? {
+            self.peer.ended = true;
+            self.dialogue.end(Side::Peer);
+        }
+        Ok(true)
+    }
+
+    /// Hears the program if there is room; `true`: there was something.
+    fn poll_program(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Result<bool, Cut> {
+        if self.program.ended || !self.dialogue.has_room(Side::Program) {
+            return Ok(false);
+        }
+        let Poll::Ready(heard) = poll_hear_clear(leg, Side::Program, cx, &mut self.dialogue) else {
+            return Ok(false);
+        };
+        if !heard? {
+            self.program.ended = true;
+            self.dialogue.end(Side::Program);
+        }
+        Ok(true)
+    }
+}
+
+fn poll_hear_clear(
+    leg: &Leg,
+    from: Side,
+    cx: &mut Context<'_>,
+    dialogue: &mut Dialogue,
+) -> Poll<Result<bool, Cut>> {
+    let mut bytes = [0; READ_BYTES];
+    leg.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes)).map(|read| {
+        let count = read.map_err(|error| Cut::Broken(from, error))?;
+        dialogue.receive(from, &bytes[..count]);
+        Ok(count > 0)
+    })
+}
+
+/// The peer's leg before TLS.
+#[derive(Debug)]
+pub(super) struct InClear<'a>(pub(super) &'a Leg);
+
+impl Wire for InClear<'_> {
+    const IS_SECURE: bool = false;
+
+    fn leg(&self) -> &Leg {
+        self.0
+    }
+
+    fn poll_hear(
+        &mut self,
+        cx: &mut Context<'_>,
+        dialogue: &mut Dialogue,
+    ) -> Poll<Result<bool, Cut>> {
+        poll_hear_clear(self.0, Side::Peer, cx, dialogue)
+    }
+
+    fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Cut> {
+        out.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn say_end(&mut self, _: &mut Vec<u8>) -> Result<(), Cut> {
+        Ok(())
+    }
+}
+
+/// The peer's leg under TLS.
+pub(super) struct UnderTls<'a> {
+    /// The leg.
+    pub(super) leg: &'a Leg,
+    /// Its session.
+    pub(super) session: &'a mut Session,
+    /// Records that have not been opened, or not arrived whole.
+    pub(super) incomplete: &'a mut Vec<u8>,
+    /// Whose bytes are counted.
+    pub(super) connection: &'a Connection,
+    keys: HotKeys,
+    /// `incomplete` may hold whole records: it came from the handshake and was never looked at.
+    unexamined: bool,
+}
+
+impl<'a> UnderTls<'a> {
+    /// Takes over where the handshake ended.
+    pub(super) fn new(
+        leg: &'a Leg,
+        session: &'a mut Session,
+        incomplete: &'a mut Vec<u8>,
+        connection: &'a Connection,
+    ) -> Self {
+        let unexamined = !incomplete.is_empty();
+        Self { leg, session, incomplete, connection, keys: HotKeys::default(), unexamined }
+    }
+
+    /// Opens what has arrived whole; `false`: the peer sends no more.
+    fn open(&mut self, dialogue: &mut Dialogue) -> Result<bool, Cut> {
+        let mut payloads: Vec<Range<usize>> = Vec::new();
+        let opened = self.session.open_batch(&mut self.keys, self.incomplete, &mut payloads);
+        for payload in payloads {
+            self.connection.count_received(payload.len());
+            dialogue.receive(Side::Peer, &self.incomplete[payload]);
+        }
+        let batch = opened.map_err(Cut::Session)?;
+        self.incomplete.drain(..batch.consumed);
+        if self.incomplete.is_empty() {
+            *self.incomplete = Vec::new();
+        }
+        Ok(!batch.closed)
+    }
+}
+
+impl Wire for UnderTls<'_> {
+    const IS_SECURE: bool = true;
+
+    fn leg(&self) -> &Leg {
+        self.leg
+    }
+
+    fn poll_hear(
+        &mut self,
+        cx: &mut Context<'_>,
+        dialogue: &mut Dialogue,
+    ) -> Poll<Result<bool, Cut>> {
+        if std::mem::take(&mut self.unexamined) {
+            return Poll::Ready(self.open(dialogue));
+        }
+        let mut bytes = [0; READ_BYTES];
+        let read = self.leg.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes));
+        read.map(|read| match read {
+            Ok(0) => Err(Cut::Truncated),
+            Ok(count) => {
+                self.incomplete.extend_from_slice(&bytes[..count]);
+                self.open(dialogue)
+            }
+            Err(error) => Err(Cut::Broken(Side::Peer, error)),
+        })
+    }
+
+    fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Cut> {
+        if self.session.seal_due(Instant::now, out).map_err(Cut::Session)? {
+            self.connection.count_rekeys(self.session.rekeys());
+        }
+        if !bytes.is_empty() {
+            self.connection.count_sent(bytes.len());
+            out.append(&mut self.session.seal(bytes).map_err(Cut::Session)?);
+        }
+        Ok(())
+    }
+
+    fn say_end(&mut self, out: &mut Vec<u8>) -> Result<(), Cut> {
+        self.session.seal_close(out).map_err(Cut::Session)
+    }
+}
