@@ -31,9 +31,7 @@ fn rules(text: &str) -> Policy {
     parse(&policy).policy.unwrap()
 }
 
-#[test]
-fn services_become_rules() {
-    let text = "\
+const SERVICES: &str = "\
 ; mail
 setuid = nobody
 debug = 5
@@ -59,7 +57,10 @@ curves = P-256
 sessionResume = no
 TIMEOUTconnect = 3
 ";
-    let (policy, found) = imported(text);
+
+#[test]
+fn services_become_rules() {
+    let (policy, found) = imported(SERVICES);
     assert_eq!(
         policy.as_deref(),
         Some(

@@ -40,7 +40,7 @@ fn versions(service: &Service<'_>, findings: &mut Findings) -> Option<(bool, boo
     for entry in service.in_order(&["sslVersion", "sslVersionMin", "sslVersionMax"]) {
         let position = VERSIONS.iter().position(|word| word.eq_ignore_ascii_case(&entry.value));
         let all = entry.value.eq_ignore_ascii_case("all");
-        let Some(version) = position.or(all.then_some(0)) else {
+        let Some(version) = position.or_else(|| all.then_some(0)) else {
             let message = format!("`{} = {}` is no version", entry.name, entry.value);
             findings.error(&entry.at, message, "write TLSv1.2 or TLSv1.3");
             return None;
