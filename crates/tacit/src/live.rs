@@ -54,9 +54,9 @@ pub enum LiveAction {
     Permit,
     /// Connections are reset.
     Deny,
-    /// tacit answers the handshake on the accepted leg.
+    /// tacit answers the handshake on the leg away from the program.
     TlsServer(Arc<ServerSettings>),
-    /// tacit opens a handshake on the dialled leg.
+    /// tacit opens the handshake on the leg away from the program.
     TlsClient(Arc<ClientSettings>),
 }
 

@@ -166,6 +166,20 @@ impl Rule {
         fixed.or(inbound).unwrap_or_default()
     }
 
+    /// Whether TLS is on the leg that is accepted; without TLS, or where it is on the dialled one,
+    /// that leg is in clear.
+    ///
+    /// TLS is on the leg away from the program, whichever role tacit takes there. The fixed form
+    /// knows no program, so that the role says the leg: a server's was accepted, a client's dialled.
+    #[must_use]
+    pub fn tls_arrives(&self) -> bool {
+        let Action::Tls(tls) = &self.action else { return false };
+        match &self.fixed {
+            Some(_) => matches!(tls, Tls::Server(_)),
+            None => self.inbound.is_some(),
+        }
+    }
+
     /// Whether the rule is about the flow; if not, what speaks against it first.
     ///
     /// This is the meaning of a rule. [`Index`] finds the same answer among many rules faster.

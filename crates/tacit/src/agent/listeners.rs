@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tacit_core::flow::Address;
-use tacit_core::policy::{Action, Policy, Tls, UnixSocket};
+use tacit_core::policy::{Policy, UnixSocket};
 use tacit_sys::socket::{self, StreamOptions};
 
 use crate::address;
@@ -34,7 +34,7 @@ pub(super) fn wanted(policy: &Policy) -> BTreeMap<String, (Address, Wanted)> {
     let mut all = BTreeMap::new();
     for rule in &policy.rules {
         let Some(fixed) = &rule.fixed else { continue };
-        let clear = !matches!(rule.action, Action::Tls(Tls::Server(_)));
+        let clear = !rule.tls_arrives();
         for address in &fixed.listen {
             let wanted = Wanted { clear, unix: fixed.unix.clone() };
             all.entry(address.to_string())

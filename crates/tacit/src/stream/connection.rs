@@ -280,7 +280,7 @@ impl Connection {
                 (proxied, proxy, Some(early.into_boxed_slice()))
             }
         };
-        let accepted_is_clear = !matches!(rule.action, LiveAction::TlsServer(_));
+        let accepted_is_clear = !rule.rule.tls_arrives();
         leg.set_clear(accepted_is_clear);
         let is_inbound = flow.direction == Direction::Inbound;
         let run = run.map(|run| Box::new(OfRun { run, is_inbound, names: flow.remote_names }));

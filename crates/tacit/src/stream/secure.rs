@@ -252,11 +252,11 @@ pub async fn establish(
     let rule = Arc::clone(&connection.record().rule);
     let early = early.map(Vec::from).unwrap_or_default();
     let result = match &rule.action {
-        LiveAction::TlsServer(settings) => {
-            serve_tls(around, &connection, accepted, early, settings).await
+        LiveAction::TlsServer(_) | LiveAction::TlsClient(_) if rule.rule.tls_arrives() => {
+            serve_tls(around, &connection, accepted, early).await
         }
-        LiveAction::TlsClient(settings) => {
-            reach_tls(around, &connection, accepted, early, settings).await
+        LiveAction::TlsServer(_) | LiveAction::TlsClient(_) => {
+            reach_tls(around, &connection, accepted, early).await
         }
         LiveAction::Permit | LiveAction::Deny => {
             carry_clear(around, &connection, accepted, early).await
@@ -290,13 +290,12 @@ fn wanted_names(record: &Record) -> Vec<String> {
     }
 }
 
-/// Server role: handshake with who connected, then dial.
+/// TLS arrives: handshake with who connected, then dial.
 async fn serve_tls(
     around: Surroundings<'_>,
     connection: &Connection,
     accepted: Leg,
     mut early: Vec<u8>,
-    settings: &Arc<ServerSettings>,
 ) -> Result<Path, Failure> {
     let record = connection.record();
     let common = tls_common(&record.rule);
@@ -322,7 +321,7 @@ async fn serve_tls(
         }
         talk = Some(held);
     }
-    let shaken = answer(around, record, &accepted, early, settings, deadline).await;
+    let shaken = answer(around, record, &accepted, early, deadline).await;
     let Shaken { established, incomplete, .. } = match shaken {
         Ok(shaken) => shaken,
         Err(failure) => {
@@ -342,35 +341,46 @@ async fn serve_tls(
     talked(path, talk)
 }
 
-/// Answers the handshake of who connected.
+/// The handshake that the rule asks for, at its beginning.
+fn handshake(record: &Record) -> (Role, Result<Handshake, HandshakeFailure>) {
+    match &record.rule.action {
+        LiveAction::TlsServer(settings) => (Role::Server, Handshake::server(settings)),
+        LiveAction::TlsClient(settings) => {
+            (Role::Client, Handshake::client(settings, &wanted_names(record)))
+        }
+        // INVARIANT: TLS is done for rules with TLS only.
+        LiveAction::Permit | LiveAction::Deny => unreachable!("TLS without a TLS rule"),
+    }
+}
+
+/// Shakes hands with who connected.
 async fn answer(
     around: Surroundings<'_>,
     record: &Record,
     accepted: &Leg,
     early: Vec<u8>,
-    settings: &Arc<ServerSettings>,
     deadline: Instant,
 ) -> Result<Shaken, Failure> {
     let common = tls_common(&record.rule);
     meter::switch(Component::Handshake);
     let _place = place(around.gates, record, deadline).await?;
+    let (role, handshake) = handshake(record);
     let work = async {
-        let mut shaken = shake(Handshake::server(settings)?, accepted, early, common).await?;
+        let mut shaken = shake(handshake?, accepted, early, common).await?;
         // The client waits for it, and must not wait for what is dialled.
         let last_flight = std::mem::take(&mut shaken.last_flight);
         Outgoing::new(last_flight).flush(accepted).await?;
         Ok(shaken)
     };
-    within(deadline, || stalled(Role::Server, common), work).await
+    within(deadline, || stalled(role, common), work).await
 }
 
-/// Client role: dial, then handshake with who answered.
+/// TLS is dialled: dial, then handshake with who answered.
 async fn reach_tls(
     around: Surroundings<'_>,
     connection: &Connection,
     accepted: Leg,
     mut from_header: Vec<u8>,
-    settings: &Arc<ClientSettings>,
 ) -> Result<Path, Failure> {
     let record = connection.record();
     let common = tls_common(&record.rule);
@@ -391,9 +401,9 @@ async fn reach_tls(
     let work = async {
         meter::switch(Component::Handshake);
         let _place = place(around.gates, record, deadline).await?;
-        let handshake = Handshake::client(settings, &wanted_names(record))?;
-        let work = shake(handshake, &tls, Vec::new(), common);
-        within(deadline, || stalled(Role::Client, common), work).await
+        let (role, handshake) = handshake(record);
+        let work = shake(handshake?, &tls, Vec::new(), common);
+        within(deadline, || stalled(role, common), work).await
     };
     let Shaken { established, incomplete, last_flight } = match work.await {
         Ok(shaken) => shaken,

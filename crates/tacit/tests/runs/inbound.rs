@@ -127,3 +127,48 @@ fn what_is_not_listened_on_inside_is_refused_outside() {
          is_closed() { ! is_open; }; until_true is_closed; try_it; touch scratch/end");
     assert_eq!(said, "7\nb'10.9.8.99'\n7\n");
 }
+
+/// TLS is on the leg away from the program, whoever of the two peers begins it there.
+#[test]
+fn a_role_that_is_said_does_not_move_tls_to_the_programs_side() {
+    let rules = "[identity.me]\ncert = \"tls.example.pem\"\nkey = \"tls.example.key\"\n\
+        [[rule]]\nname = \"in\"\ndirection = \"inbound\"\nlisten = \"10.9.8.7:9443\"\n\
+        local-ports = 80\n\
+        tls = { role = \"client\", trust = \"ca\", server-name = \"tls.example\" }\n\
+        [[rule]]\nname = \"out\"\ndirection = \"outbound\"\nremote = \"10.9.8.99\"\n\
+        remote-ports = 7000\ntls = { role = \"server\", identity = \"me\", client-cert = \"none\" }\n";
+    let said = Network::new(&[], CLIENTS).with_rules(rules).ok("cat >peer.py <<'END'
+import socket, ssl, sys
+def seen(stream): return stream.recv(999)
+if sys.argv[1] == 'in':
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain('tls.example.pem', 'tls.example.key')
+    stream = context.wrap_socket(socket.create_connection(('10.9.8.7', 9443), 10), server_side=True)
+    stream.sendall(b'question')
+    print('inbound:', seen(stream).decode())
+else:
+    server = socket.create_server(('10.9.8.99', 7000))
+    context = ssl.create_default_context(cafile='ca.pem')
+    open('scratch/ready', 'w').close()
+    stream = context.wrap_socket(server.accept()[0], server_hostname='tls.example')
+    print('outbound:', seen(stream).decode())
+    stream.sendall(b'heard')
+END
+cat >scratch/program.py <<'END'
+import socket
+stream = socket.create_connection(('10.9.8.99', 7000), 10)
+stream.sendall(b'opened inside')
+assert stream.recv(99) == b'heard'
+server = socket.create_server(('', 80))
+open('scratch/listening', 'w').close()
+stream = server.accept()[0]
+stream.sendall(b'answer to ' + stream.recv(99))
+END
+timeout 30 python3 peer.py out & out=$!
+until_true [ -e scratch/ready ]
+served /usr/bin/python3 scratch/program.py
+wait $out
+is_open() { ss -Hltn 'src 10.9.8.7:9443' | grep -q .; }; until_true is_open
+timeout 30 python3 peer.py in 2>&1");
+    assert_eq!(said, "outbound: opened inside\ninbound: answer to question\n");
+}

@@ -31,8 +31,8 @@ pub(super) fn read(table: &Table<'_>) -> Option<RunRule> {
 /// What a rule about runs says of its TLS without a word in `tls`.
 pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
     let role = match rule.map(|rule| rule.selectors.direction) {
-        Some(Direction::Inbound) => RoleDefault::Only(Role::Server, "accepts"),
-        Some(Direction::Outbound) => RoleDefault::Only(Role::Client, "opens"),
+        Some(Direction::Inbound) => RoleDefault::Is(Role::Server),
+        Some(Direction::Outbound) => RoleDefault::Is(Role::Client),
         None => RoleDefault::Unknown,
     };
     Setting { role, server: Some(ServerNameDefault::Asked) }

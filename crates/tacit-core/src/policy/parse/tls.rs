@@ -56,8 +56,8 @@ pub(super) enum ServerNameDefault {
 pub(super) enum RoleDefault {
     /// None: a rule with `listen` may do either.
     MustBeSaid,
-    /// What follows from `direction`, and no other; with the word for what the program does.
-    Only(Role, &'static str),
+    /// What follows from `direction`: whoever opens a connection begins TLS, as a rule.
+    Is(Role),
     /// The direction is wrong, so nothing follows.
     Unknown,
 }
@@ -74,8 +74,8 @@ pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> O
     let table = value.table(Scope::Tls, "`tls`")?;
     let common = common(&table, names);
     let role = match (table.value("role"), setting.role) {
-        (Some(role), default) => said_role(&role, default)?,
-        (None, RoleDefault::Only(role, _)) => role,
+        (Some(role), _) => role.choice(&[("server", Role::Server), ("client", Role::Client)])?,
+        (None, RoleDefault::Is(role)) => role,
         (None, RoleDefault::Unknown) => return None,
         (None, RoleDefault::MustBeSaid) => {
             let fix = "role = \"server\" where clients speak TLS to tacit, \"client\" where tacit \
@@ -87,26 +87,6 @@ pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> O
     match role {
         Role::Server => server(&table, common, names).map(Tls::Server),
         Role::Client => client(&table, common, setting, names).map(Tls::Client),
-    }
-}
-
-/// The role that is given. In a rule about runs the other one would leave the network in clear.
-fn said_role(value: &Value<'_>, default: RoleDefault) -> Option<Role> {
-    let role = value.choice(&[("server", Role::Server), ("client", Role::Client)])?;
-    match default {
-        RoleDefault::Only(only, does) if only != role => {
-            let (only, other) = match only {
-                Role::Server => ("server", "client"),
-                Role::Client => ("client", "server"),
-            };
-            let message = format!(
-                "`role` cannot be `{other}` here: the program {does} the connection, so tacit is \
-                 the {only}"
-            );
-            value.error(message, "remove it: it follows from `direction`");
-            None
-        }
-        _ => Some(role),
     }
 }
 

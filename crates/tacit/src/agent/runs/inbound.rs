@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tacit_core::flow::Address;
-use tacit_core::policy::{Action, Policy, Rule, Tls};
+use tacit_core::policy::{Policy, Rule};
 use tacit_sys::socket::{self, StreamOptions};
 use tokio::sync::mpsc;
 
@@ -97,7 +97,7 @@ fn options(clear: bool, congestion_control: Option<&str>) -> StreamOptions {
 /// Whether clear bytes may arrive at an address.
 fn is_clear(policy: &Policy, address: &Address) -> bool {
     let mut there = inbound_rules(policy).filter(|(_, listen)| listen.contains(address));
-    there.any(|(rule, _)| !matches!(rule.action, Action::Tls(Tls::Server(_))))
+    there.any(|(rule, _)| !rule.tls_arrives())
 }
 
 impl Inbound {
