@@ -113,9 +113,9 @@ fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
             port(&flow.remote),
             list(s.remote_ports.iter().map(ports))
         ),
-        Mismatch::When => s.when.as_ref().map_or_else(String::new, |when| {
-            format!("{} is outside {when}", when.shown(flow.at_unix_s))
-        }),
+        Mismatch::When => {
+            s.when.as_ref().map_or_else(String::new, |when| when.why_closed(flow.at_unix_s))
+        }
         Mismatch::Program => owner(
             "program",
             flow.program.as_ref().map(|path| path.display()),

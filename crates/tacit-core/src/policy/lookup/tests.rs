@@ -12,7 +12,7 @@ use proptest::test_runner::RngSeed;
 
 use super::*;
 use crate::policy::selector::Near;
-use crate::policy::when::{Days, Hours, Zone};
+use crate::policy::when::{Days, DaysOfMonth, Hours, Months, Zone};
 use crate::policy::{FIXED_FLOW, Fixed, Inbound, Position, UnixSocket, When};
 
 fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
@@ -151,7 +151,11 @@ fn listen() -> impl Strategy<Value = Address> {
 fn when() -> impl Strategy<Value = When> {
     select(&["mon-fri", "sat", "wed-thu"][..]).prop_map(|days| When {
         days: Days::parse(days).unwrap(),
+        days_of_month: DaysOfMonth::ALL,
+        months: Months::ALL,
         hours: vec![Hours::ALL],
+        from: None,
+        until: None,
         zone: Zone::named("UTC").unwrap(),
     })
 }

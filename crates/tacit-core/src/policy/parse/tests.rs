@@ -192,6 +192,11 @@ fn windows_are_read_with_their_defaults() {
     let lists = "{ days = [\"sun\", \"tue-wed\"], hours = [\"6:00-7:00\", \"8:00-9:00\"], \
                  zone = \"Europe/Berlin\" }";
     assert_eq!(when(lists), "tue-wed,sun 06:00-07:00, 08:00-09:00 Europe/Berlin");
+    let dates = "{ months = [\"nov-jan\", \"mar\"], days-of-month = [\"1-7\", -1], \
+                 from = \"2025-06-01 08:00\", until = \"2026-01-01T00:00:00\" }";
+    let wanted = "mon-sun 00:00-24:00 jan,mar,nov-dec day 1-7,-1 from 2025-06-01 08:00 \
+                  until 2026-01-01 00:00 local";
+    assert_eq!(when(dates), wanted);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The `when` of a rule.
 
+use jiff::civil::DateTime;
+
 use super::table::{Table, Value};
 use super::words::{self, Scope};
-use crate::policy::when::{Days, Hours, When, Zone};
+use crate::policy::when::{Days, DaysOfMonth, Hours, Months, When, Zone};
 
 /// Reads it: `Some(None)` for a rule that always holds, `None` after an error.
 pub(super) fn read(rule: &Table<'_>) -> Option<Option<When>> {
@@ -15,15 +17,76 @@ fn table(value: &Value<'_>) -> Option<When> {
         let days = value.each(days)?;
         Some(days.into_iter().fold(Days::default(), Days::union))
     });
+    let months = table.value("months").map_or(Some(Months::ALL), |value| {
+        let months = value.each(months)?;
+        Some(months.into_iter().fold(Months::default(), Months::union))
+    });
+    let days_of_month = table.value("days-of-month").map_or(Some(DaysOfMonth::ALL), |value| {
+        let days = value.each(days_of_month)?;
+        Some(days.into_iter().fold(DaysOfMonth::default(), DaysOfMonth::union))
+    });
     let hours =
         table.value("hours").map_or_else(|| Some(vec![Hours::ALL]), |value| value.each_once(hours));
+    let from = table.value("from").map_or(Some(None), |value| wall_clock(&value).map(Some));
+    let until = table.value("until").map_or(Some(None), |value| wall_clock(&value).map(Some));
     let zone = table.value("zone").map_or_else(|| Zone::named(Zone::LOCAL), |value| zone(&value));
-    if !table.holds("days") && !table.holds("hours") {
-        let fix = "say days = \"mon-fri\", hours = \"06:00-22:00\" or both";
-        value.report.missing(&value.at, "`when` has neither `days` nor `hours`", fix);
+    let keys = ["days", "hours", "months", "days-of-month", "from", "until"];
+    if !keys.iter().any(|key| table.holds(key)) {
+        let fix = "say days = \"mon-fri\", hours = \"06:00-22:00\", both or another";
+        let message = format!("`when` has none of {}", words::list(&keys));
+        value.report.missing(&value.at, message, fix);
         return None;
     }
-    Some(When { days: days?, hours: hours?, zone: zone? })
+    let when = When {
+        days: days?,
+        days_of_month: days_of_month?,
+        months: months?,
+        hours: hours?,
+        from: from?,
+        until: until?,
+        zone: zone?,
+    };
+    if !when.ever_opens() {
+        let message = format!("`when` never holds: {when}");
+        value.error(message, "say days that the months have, and `from` before `until`");
+        return None;
+    }
+    Some(when)
+}
+
+fn months(value: &Value<'_>) -> Option<Months> {
+    let text = value.string()?;
+    let months = Months::parse(text);
+    if months.is_none() {
+        let message = format!("`months` cannot be `{text}`");
+        value.error(message, "write \"jan\", \"jan-mar\" or [\"jan\", \"nov-dec\"]");
+    }
+    months
+}
+
+fn days_of_month(value: &Value<'_>) -> Option<DaysOfMonth> {
+    let fix = "write a number from 1 to 31, from -1 (the last day) to -31, or \"1-7\"";
+    let days = match value.value.as_integer() {
+        Some(number) => number.as_str().parse().ok().and_then(DaysOfMonth::one),
+        None => DaysOfMonth::parse(value.string()?),
+    };
+    if days.is_none() {
+        value.error("`days-of-month` is no day that months have", fix);
+    }
+    days
+}
+
+/// Date and time, without zone.
+fn wall_clock(value: &Value<'_>) -> Option<DateTime> {
+    let text = value.string()?;
+    // A date alone would leave open whether its day is meant to be within.
+    let wall = text.contains(':').then(|| text.parse::<DateTime>().ok()).flatten();
+    if wall.is_none() {
+        let message = format!("`{}` cannot be `{text}`", value.name);
+        let fix = "write date and time, as in \"2025-06-01 08:00\"; `zone` says by which clock";
+        value.error(message, fix);
+    }
+    wall
 }
 
 fn days(value: &Value<'_>) -> Option<Days> {

@@ -74,7 +74,7 @@ impl Scope {
             Self::Tls => TLS,
             Self::Starttls => &["protocol", "mode"],
             Self::Rekey => &["bytes", "after"],
-            Self::When => &["days", "hours", "zone"],
+            Self::When => &["days", "hours", "zone", "months", "days-of-month", "from", "until"],
             Self::ImportMap => &["job", "user", "keyring", "rule", "map"],
             Self::ImportNames => &[],
             Self::ImportJob => &["program", "user", "any"],

@@ -1,0 +1,187 @@
+//! Sets of days and of months.
+
+use std::fmt;
+
+const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+const MONTHS: [&str; 12] =
+    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+
+/// Days of the week.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Days {
+    /// Monday is the lowest bit.
+    bits: u32,
+}
+
+impl Days {
+    /// Every day.
+    pub const ALL: Self = Self { bits: 0x7f };
+
+    /// Reads `mon` or `fri-mon`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        parse(&DAYS, text).map(|bits| Self { bits })
+    }
+
+    /// The days of either set.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self { bits: self.bits | other.bits }
+    }
+
+    /// Whether a day, counted from Monday as 0, is one of them.
+    pub(super) fn contains(self, day: i8) -> bool {
+        holds(self.bits, day)
+    }
+
+    /// How displays call a day, counted from Monday as 0.
+    pub(super) fn name(day: i8) -> &'static str {
+        usize::try_from(day).ok().and_then(|day| DAYS.get(day)).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Days {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show(f, self.bits, &DAYS)
+    }
+}
+
+/// Months of the year.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Months {
+    /// January is the lowest bit.
+    bits: u32,
+}
+
+impl Months {
+    /// Every month.
+    pub const ALL: Self = Self { bits: 0xfff };
+
+    /// Reads `jan` or `nov-feb`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        parse(&MONTHS, text).map(|bits| Self { bits })
+    }
+
+    /// The months of either set.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self { bits: self.bits | other.bits }
+    }
+
+    /// Whether a month, January being 1, is one of them.
+    pub(super) fn contains(self, month: i8) -> bool {
+        holds(self.bits, month - 1)
+    }
+}
+
+impl fmt::Display for Months {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show(f, self.bits, &MONTHS)
+    }
+}
+
+/// Days of the month, counted from its first day or from its last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DaysOfMonth {
+    /// The first day is the lowest bit.
+    from_first: u32,
+    /// The last day is the lowest bit.
+    from_last: u32,
+}
+
+impl DaysOfMonth {
+    /// Every day.
+    pub const ALL: Self = Self { from_first: 0x7fff_ffff, from_last: 0 };
+
+    /// One day: 1 is the first of the month, -1 its last; `None` beyond 31 of either.
+    #[must_use]
+    pub fn one(day: i64) -> Option<Self> {
+        let bit = u32::try_from(day.unsigned_abs()).ok().filter(|day| (1..=31).contains(day))?;
+        let bit = 1 << (bit - 1);
+        let none = Self::default();
+        Some(match day > 0 {
+            true => Self { from_first: bit, ..none },
+            false => Self { from_last: bit, ..none },
+        })
+    }
+
+    /// Reads `1-7`, counted from the first day of the month.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (first, last) = text.split_once('-')?;
+        let (first, last): (i64, i64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if !(1..=last).contains(&first) || last > 31 {
+            return None;
+        }
+        (first..=last).map(Self::one).try_fold(Self::default(), |all, one| Some(all.union(one?)))
+    }
+
+    /// The days of either set.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self {
+            from_first: self.from_first | other.from_first,
+            from_last: self.from_last | other.from_last,
+        }
+    }
+
+    /// Whether a day, the first being 1, of a month of so many days is one of them.
+    pub(super) fn contains(self, day: i8, days_in_month: i8) -> bool {
+        holds(self.from_first, day - 1) || holds(self.from_last, days_in_month - day)
+    }
+}
+
+impl fmt::Display for DaysOfMonth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = ranges(self.from_first, 31).into_iter().map(|(first, last)| {
+            if first == last {
+                format!("{}", first + 1)
+            } else {
+                format!("{}-{}", first + 1, last + 1)
+            }
+        });
+        let last =
+            (0..31).filter(|day| holds(self.from_last, *day)).map(|day| format!("-{}", day + 1));
+        f.write_str(&first.chain(last).collect::<Vec<_>>().join(","))
+    }
+}
+
+fn holds(bits: u32, bit: i8) -> bool {
+    u32::try_from(bit).is_ok_and(|bit| bits.checked_shr(bit).is_some_and(|rest| rest & 1 == 1))
+}
+
+/// `name` or `name-name`, the second of which may stand before the first.
+fn parse(names: &[&str], text: &str) -> Option<u32> {
+    let place = |text: &str| names.iter().position(|name| *name == text.trim());
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (place(first)?, place(last)?);
+    let count = (last + names.len() - first) % names.len() + 1;
+    Some((first..first + count).fold(0, |bits, place| bits | 1 << (place % names.len())))
+}
+
+/// First and last of the bits that are set side by side, of so many.
+fn ranges(bits: u32, count: i8) -> Vec<(i8, i8)> {
+    let mut set = (0..count).filter(|bit| holds(bits, *bit)).peekable();
+    let mut ranges = Vec::new();
+    while let Some(first) = set.next() {
+        let mut last = first;
+        while let Some(next) = set.next_if_eq(&(last + 1)) {
+            last = next;
+        }
+        ranges.push((first, last));
+    }
+    ranges
+}
+
+fn show(f: &mut fmt::Formatter<'_>, bits: u32, names: &[&str]) -> fmt::Result {
+    let name = |place: i8| usize::try_from(place).ok().and_then(|p| names.get(p)).copied();
+    let name = |place: i8| name(place).unwrap_or_default();
+    let mut comma = "";
+    for (first, last) in ranges(bits, i8::try_from(names.len()).unwrap_or(i8::MAX)) {
+        let range = if first == last { String::new() } else { format!("-{}", name(last)) };
+        write!(f, "{comma}{}{range}", name(first))?;
+        comma = ",";
+    }
+    Ok(())
+}
