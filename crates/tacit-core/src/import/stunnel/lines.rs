@@ -185,7 +185,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_text_every_finding_has_a_line_of_it(text in "([a =;#\\[\\]\n]|\\PC){0,200}") {
+        fn whatever_the_text_every_finding_has_a_line_of_it(
+            text in "([a =;#\\[\\]\n]|\\PC){0,200}",
+        ) {
             let mut findings = Findings::default();
             read("f", &InMemory(&[("f", &text)]), &mut findings);
             let lines = text.lines().count();

@@ -31,7 +31,7 @@ fn rules(text: &str) -> Policy {
     parse(&policy).policy.unwrap()
 }
 
-const SERVICES: &str = "\
+const TWO_SERVICES: &str = "\
 ; mail
 setuid = nobody
 debug = 5
@@ -60,7 +60,7 @@ TIMEOUTconnect = 3
 
 #[test]
 fn services_become_rules() {
-    let (policy, found) = imported(SERVICES);
+    let (policy, found) = imported(TWO_SERVICES);
     assert_eq!(
         policy.as_deref(),
         Some(
