@@ -25,8 +25,8 @@ use tacit_sys::socket::StreamOptions;
 use crate::ledger::{Count, meter};
 use crate::live::{LiveAction, LiveRule};
 use crate::tls::{
-    ClientSettings, Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role,
-    ServerSettings, Session, SessionError,
+    Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role, Session,
+    SessionError,
 };
 
 use super::connection::{Admitted, Connection, Legs, Record, TlsFacts};

@@ -84,6 +84,17 @@ pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> O
             return None;
         }
     };
+    if let (RoleDefault::Is(other), Some(starttls)) = (setting.role, table.value("starttls"))
+        && role != other
+    {
+        let message = "`starttls` is spoken by clients and servers, and `role` turns them round";
+        value.report.error(
+            &starttls.name_at,
+            message,
+            "remove `role`: it follows from `direction`",
+        );
+        return None;
+    }
     match role {
         Role::Server => server(&table, common, names).map(Tls::Server),
         Role::Client => client(&table, common, setting, names).map(Tls::Client),
