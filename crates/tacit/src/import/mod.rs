@@ -12,6 +12,7 @@ use tacit_core::import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
 
 use crate::cli::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
 
+mod attls;
 mod stunnel;
 
 /// Which product the policy is of.
@@ -23,6 +24,8 @@ pub struct ImportArgs {
 
 #[derive(Debug, Subcommand)]
 enum From {
+    /// Policies of AT-TLS, the TLS of z/OS
+    Attls(attls::AttlsArgs),
     /// Configurations of stunnel
     Stunnel(stunnel::StunnelArgs),
 }
@@ -42,6 +45,7 @@ struct OutputArgs {
 #[must_use]
 pub fn run(args: &ImportArgs) -> ExitCode {
     match &args.from {
+        From::Attls(args) => attls::run(args),
         From::Stunnel(args) => stunnel::run(args),
     }
 }
@@ -54,9 +58,7 @@ fn finish(output: &OutputArgs, policy: Option<&str>, findings: Findings) -> Exit
         let value = json!({ "ok": policy.is_some(), "policy": policy, "findings": findings });
         return print(pretty(&value), code);
     }
-    for finding in &findings {
-        complain(finding.render());
-    }
+    told(&findings);
     let Some(policy) = policy else {
         let count = count(&findings, Severity::Error);
         return fail(format_args!("nothing is imported: {}", of("error", count)), code);
@@ -74,6 +76,11 @@ fn finish(output: &OutputArgs, policy: Option<&str>, findings: Findings) -> Exit
         ),
         code,
     )
+}
+
+/// Prints what was found, one below the other.
+fn told(findings: &[Finding]) {
+    findings.iter().for_each(|finding| complain(finding.render()));
 }
 
 fn count(findings: &[Finding], severity: Severity) -> usize {

@@ -46,9 +46,10 @@ impl Context<'_> {
             return self.inbound(rule, &base, &shared, &suffix);
         }
         if rule.remote.addresses.is_empty() && self.map.rule(name, "remote").is_none() {
-            let message = "connections to this host itself are not matched, as they were: name \
-                           \"loopback\" in `remote` of the map if they are meant";
-            self.findings.info(&rule.rule.at, message);
+            let message = "the rule matched connections to this host itself too; here a rule does \
+                           only where it names them";
+            let fix = "add \"loopback\" to `remote` of the rule in the map if they are meant";
+            self.findings.changed(&rule.rule.at, message, fix);
         }
         let mut keys = base;
         if !rule.local.addresses.is_empty() {

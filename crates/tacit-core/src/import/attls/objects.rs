@@ -210,7 +210,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
     for node in node.block.iter().flatten() {
         match place(kind, node, findings) {
             Some(Place::Here(attribute)) => {
-                let Some(field) = field(attribute, node, findings) else { continue };
+                let Some(field) = field(kind, attribute, node, findings) else { continue };
                 if !attribute.repeats
                     && let Some(first) = object.said(attribute.word)
                 {
@@ -219,7 +219,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
                 object.fields.push(field);
             }
             Some(Place::Part(part, attribute)) => {
-                let Some(field) = field(attribute, node, findings) else { continue };
+                let Some(field) = field(part, attribute, node, findings) else { continue };
                 let message = format!(
                     "`{}` does not belong in {}, and is taken as if it stood in its {}",
                     attribute.word,
@@ -294,7 +294,12 @@ fn place(kind: Kind, node: &Node, findings: &mut Findings) -> Option<Place> {
 }
 
 /// Reads a value; `None` after an error.
-fn field(attribute: &'static Attribute, node: &Node, findings: &mut Findings) -> Option<Field> {
+fn field(
+    owner: Kind,
+    attribute: &'static Attribute,
+    node: &Node,
+    findings: &mut Findings,
+) -> Option<Field> {
     let word = attribute.word;
     let at = node.at.clone();
     match attribute.form {
@@ -311,8 +316,9 @@ fn field(attribute: &'static Attribute, node: &Node, findings: &mut Findings) ->
             let message = format!("`{word}` takes a name, and a block follows it");
             let fix = format!("write `{}` before a block, or `{word} NAME`", kind.word());
             findings.error(&at, message, fix);
-            _ = object(kind, node, findings);
-            return None;
+            let is_meant = |one: &&Attribute| one.form == Form::Block(kind);
+            let meant = owner.attributes().find(is_meant)?;
+            return field(owner, meant, node, findings);
         }
         _ if node.block.is_some() => {
             findings.error(

@@ -339,7 +339,12 @@ fn are(versions: &[&str]) -> String {
 
 /// Whether TLS is on for the rule; `None` after an error.
 pub(super) fn is_enabled(rule: &Effective<'_>, findings: &mut Findings) -> Option<bool> {
+    // A name that leads nowhere was told of already.
+    let named = |word| rule.rule.said(word).is_some();
     let Some(group) = rule.action(Kind::Group) else {
+        if named("TTLSGroupActionRef") {
+            return None;
+        }
         let message = "the rule names no group action";
         findings.error(&rule.rule.at, message, "add TTLSGroupActionRef: it says whether TLS is on");
         return None;
@@ -351,6 +356,9 @@ pub(super) fn is_enabled(rule: &Effective<'_>, findings: &mut Findings) -> Optio
     };
     let on = enabled.value == "On";
     if on && rule.action(Kind::Environment).is_none() {
+        if named("TTLSEnvironmentActionRef") {
+            return None;
+        }
         let fix = "add TTLSEnvironmentActionRef: it says how TLS is done";
         findings.error(&rule.rule.at, "the rule names no environment action", fix);
         return None;

@@ -1,0 +1,71 @@
+//! `tacit import attls`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use tacit_core::import::attls::{Input, Options, import};
+use tacit_core::import::{Files, Findings, Origin};
+
+use super::{OnDisk, OutputArgs, finish, told};
+use crate::cli::{EXIT_OK, EXIT_POLICY, print};
+
+/// Which files, and what is kept of them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit import attls pagent.policy                          what the map file must say
+  tacit import attls pagent.policy --map map.toml -o policy.toml
+  tacit import attls --effective pagent.policy              all that holds, with every default
+
+Several files are one policy. Job names, user IDs and key rings are called
+otherwise here: the map file says how, and each line it lacks is printed.
+What is not as it was is told as changed; an error imports nothing.")]
+pub(super) struct AttlsArgs {
+    /// The policy files
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<String>,
+    /// What job names, user IDs and key rings are called here
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
+    /// Let clients that take a certificate for any name of their CAs go on so
+    #[arg(long)]
+    keep_no_name_check: bool,
+    /// Deny what no rule matches, and do not let it pass in clear
+    #[arg(long)]
+    fail_closed: bool,
+    /// Print every rule with all that holds for it, and no policy
+    #[arg(long, conflicts_with_all = ["output", "json"])]
+    effective: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Runs it.
+pub(super) fn run(args: &AttlsArgs) -> ExitCode {
+    let mut findings = Findings::default();
+    let read = |file: &str, findings: &mut Findings| match OnDisk.read(file) {
+        Ok(bytes) => Some((file.to_owned(), bytes)),
+        Err(error) => {
+            let at = Origin { file: file.into(), line: 1 };
+            findings.error(&at, format!("cannot be read: {error}"), "name a file that can be read");
+            None
+        }
+    };
+    let files: Vec<_> = args.files.iter().filter_map(|file| read(file, &mut findings)).collect();
+    let map = args.map.as_ref().and_then(|map| read(&map.display().to_string(), &mut findings));
+    let inputs: Vec<Input<'_>> = files.iter().map(input).collect();
+    let options =
+        Options { keep_no_name_check: args.keep_no_name_check, fail_closed: args.fail_closed };
+    let imported = import(&inputs, map.as_ref().map(input), options, &mut findings);
+    if args.effective {
+        told(&findings.finish());
+        let code = if imported.policy.is_some() { EXIT_OK } else { EXIT_POLICY };
+        return print(imported.effective, code);
+    }
+    finish(&args.output, imported.policy.as_deref(), findings)
+}
+
+fn input((file, bytes): &(String, Vec<u8>)) -> Input<'_> {
+    Input { file, bytes }
+}
