@@ -12,7 +12,9 @@ use std::fmt::Write;
 
 use super::conditions::{End, show_ports};
 use super::objects::{Field, Object, Objects};
+use super::time;
 use super::words::{Form, Kind};
+use crate::import::draft::Toml;
 use crate::import::{Findings, Origin};
 
 /// A rule with everything that decides about it.
@@ -24,6 +26,8 @@ pub struct Effective<'o> {
     pub local: End,
     /// Its remote end.
     pub remote: End,
+    /// When it holds, as a policy of ours says it; `None`: at all times.
+    pub when: Option<Toml>,
     /// Its actions: group, environment and connection; with their parts.
     actions: Vec<Action<'o>>,
 }
@@ -63,7 +67,9 @@ impl<'o> Effective<'o> {
             collect_parts(object, objects, &mut parts, findings);
             actions.push(Action { object, parts });
         }
-        let effective = Self { rule, local, remote, actions };
+        // What is wrong with it was told of, and stops the import.
+        let when = time::when(rule, objects, findings).flatten();
+        let effective = Self { rule, local, remote, when, actions };
         effective.check_misplaced(findings);
         effective
     }

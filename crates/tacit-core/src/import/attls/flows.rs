@@ -39,6 +39,7 @@ impl Context<'_> {
             shared.push(("remote-ports".to_owned(), port_list(&rule.remote.ports)));
         }
         shared.extend(owner);
+        shared.extend(rule.when.clone().map(|when| ("when".to_owned(), when)));
         let direction = if is_inbound { "inbound" } else { "outbound" };
         let base = vec![("direction".to_owned(), direction.into())];
         let suffix = if both { format!("-{direction}") } else { String::new() };

@@ -39,6 +39,7 @@ pub mod objects;
 mod start;
 mod suites;
 pub mod text;
+mod time;
 mod tls;
 pub mod words;
 
