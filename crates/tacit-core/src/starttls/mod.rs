@@ -170,6 +170,13 @@ impl Dialogue {
         self.machine.needs_program()
     }
 
+    /// Whether the program is to be dialled anew under TLS: then it knows nothing of what was said
+    /// in clear. What the first connection to it still sends is not handed over any more.
+    #[must_use]
+    pub fn needs_fresh_program(&self) -> bool {
+        self.machine.needs_fresh_program()
+    }
+
     /// Whether that end may be read now; what is read at once is handed over whole.
     #[must_use]
     pub fn has_room(&self, from: Side) -> bool {
@@ -243,12 +250,22 @@ impl Dialogue {
     pub fn secured(&mut self) {
         self.settled = None;
         self.wires.is_secure = true;
+        if self.machine.needs_fresh_program() {
+            self.wires.program = End::default();
+        }
         self.machine.secured(&mut self.wires);
     }
 
     /// There will be no TLS with the peer. There may be something to tell the program.
     pub fn unsecured(&mut self) {
-        self.machine.unsecured(&mut self.wires);
+        // Then it has been told already, or is gone.
+        let is_told = matches!(
+            &self.settled,
+            Some(Step::Refuse(Refusal::NotOffered(_) | Refusal::Ended(Side::Program)))
+        );
+        if !is_told {
+            self.machine.unsecured(&mut self.wires);
+        }
     }
 }
 
@@ -256,6 +273,10 @@ impl Dialogue {
 trait Machine: fmt::Debug + Send + Sync {
     /// See [`Dialogue::needs_program`].
     fn needs_program(&self) -> bool;
+    /// See [`Dialogue::needs_fresh_program`].
+    fn needs_fresh_program(&self) -> bool {
+        false
+    }
     /// Goes on as far as the input allows.
     fn step(&mut self, wires: &mut Wires) -> Step;
     /// See [`Dialogue::secured`].

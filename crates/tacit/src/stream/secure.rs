@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls_pki_types::UnixTime;
+use tacit_core::flow::Address;
 use tacit_core::meter::Component;
 use tacit_core::policy::{Fixed, TlsCommon};
 use tacit_core::proxy_protocol::{self, Header};
@@ -306,16 +307,17 @@ async fn serve_tls(
         let mut dialogue = Dialogue::new(starttls, starttls::Role::Server);
         dialogue.receive(Side::Peer, &std::mem::take(&mut early));
         if dialogue.needs_program() {
-            program = Some(dial(around, record, &accepted, true).await?);
+            program = Some(reach(around, record, true).await?);
         }
         let mut held = Talk::new(dialogue);
-        match converse(&mut held, &accepted, program.as_ref(), common, deadline).await {
+        let leg = program.as_ref().map(|(leg, _)| leg);
+        match converse(&mut held, &accepted, leg, common, deadline).await {
             Ok(Ended::Secure) => early = held.dialogue.take_input(),
             Ok(Ended::Clear) => {
                 return go_on_in_clear(around, connection, accepted, program, held).await;
             }
             Err(failure) => {
-                part(accepted, program).await;
+                part(accepted, program.map(|(leg, _)| leg)).await;
                 return Err(failure);
             }
         }
@@ -325,17 +327,20 @@ async fn serve_tls(
     let Shaken { established, incomplete, .. } = match shaken {
         Ok(shaken) => shaken,
         Err(failure) => {
-            part(accepted, program).await;
+            part(accepted, program.map(|(leg, _)| leg)).await;
             return Err(failure);
         }
     };
     let Established { session, agreed, check, peer } = established;
     let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
     meter::switch(Component::Accept);
-    let clear = match program {
-        Some(program) => program,
-        None => dial(around, record, &accepted, true).await?,
-    };
+    if talk.as_ref().is_some_and(|talk| talk.dialogue.needs_fresh_program())
+        && let Some((first, _)) = program.take()
+    {
+        // It was told good-bye.
+        first.end_in_order();
+    }
+    let clear = settle(around, record, &accepted, program).await?;
     let initial = Vec::new();
     let path = SealedPath { clear, tls: accepted, session, incomplete, initial };
     talked(path, talk)
@@ -481,16 +486,13 @@ async fn go_on_in_clear(
     around: Surroundings<'_>,
     connection: &Connection,
     mut accepted: Leg,
-    program: Option<Leg>,
+    program: Option<(Leg, Address)>,
     mut talk: Talk,
 ) -> Result<Path, Failure> {
     meter::switch(Component::Accept);
     connection.go_on_in_clear();
     accepted.set_clear(true);
-    let dialled = match program {
-        Some(program) => program,
-        None => dial(around, connection.record(), &accepted, true).await?,
-    };
+    let dialled = settle(around, connection.record(), &accepted, program).await?;
     let initial = talk.dialogue.take_output(Side::Program);
     Ok(Path::Clear(Box::new(ClearPath { accepted, dialled, initial })))
 }
@@ -559,6 +561,35 @@ async fn dial(
     accepted: &Leg,
     clear: bool,
 ) -> Result<Leg, Failure> {
+    let reached = reach(around, record, clear).await?;
+    Ok(show_legs(record, accepted, reached))
+}
+
+/// The program's leg of a client that has proved itself: what there is already, or a new one.
+async fn settle(
+    around: Surroundings<'_>,
+    record: &Record,
+    accepted: &Leg,
+    program: Option<(Leg, Address)>,
+) -> Result<Leg, Failure> {
+    match program {
+        Some(program) => Ok(show_legs(record, accepted, program)),
+        None => dial(around, record, accepted, true).await,
+    }
+}
+
+fn show_legs(record: &Record, accepted: &Leg, (leg, target): (Leg, Address)) -> Leg {
+    let legs = Legs { accepted: accepted.downgrade(), dialled: leg.downgrade(), target };
+    let _ = record.legs.set(legs);
+    leg
+}
+
+/// As [`dial`]; displays do not see it.
+async fn reach(
+    around: Surroundings<'_>,
+    record: &Record,
+    clear: bool,
+) -> Result<(Leg, Address), Failure> {
     let options = StreamOptions {
         congestion_control: around.congestion_control.map(str::to_owned),
         reset_on_exit: clear,
@@ -566,12 +597,10 @@ async fn dial(
     let timeout = record.rule.fixed().map_or(CONNECT_TIMEOUT, |fixed| fixed.connect_timeout);
     let work = async { dial::dial(record, &options, timeout, clear).await.map_err(Failure::Dial) };
     let (leg, address) = within(Instant::now() + timeout, unreached, work).await?;
-    let legs = Legs { accepted: accepted.downgrade(), dialled: leg.downgrade(), target: address };
-    let _ = record.legs.set(legs);
     if let Some(fixed) = record.rule.fixed() {
         send_proxy(fixed, record, &leg).await?;
     }
-    Ok(leg)
+    Ok((leg, address))
 }
 
 async fn send_proxy(fixed: &Fixed, record: &Record, leg: &Leg) -> Result<(), Failure> {

@@ -8,8 +8,9 @@
 //!   EHLO ──────────────────────────────────────────────────>
 //!   <── 250 with STARTTLS, without AUTH ────────────────── 250
 //!   MAIL ──────────────> 530, from tacit itself
-//!   STARTTLS ──────────> 220; what stood behind it is gone
-//!   ══ handshake ══
+//!   STARTTLS ──────────> 220; what stood behind it is gone; QUIT ──>
+//!   ══ handshake ══                                       dialled anew
+//!                         its greeting goes no further <── 220
 //!   EHLO ──────────────────────────────────────────────────>
 //!   <── 250 without STARTTLS ───────────────────────────── 250
 //!   anything else: the relay carries the rest

@@ -2,7 +2,7 @@
 
 use super::{AUTH, STARTTLS, write_capabilities, write_command};
 use crate::policy::StarttlsMode;
-use crate::starttls::lines::{ReplyReader, argument, take_line, verb};
+use crate::starttls::lines::{Reply, ReplyReader, argument, take_line, verb};
 use crate::starttls::{Machine, Refusal, Side, Step, Wires};
 
 /// The server role.
@@ -13,12 +13,16 @@ pub(crate) struct Server {
     replies: ReplyReader,
     /// The client said who it is, under TLS.
     is_greeted: bool,
+    /// The client said good-bye.
+    is_leaving: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitsFor {
     /// The server's first word.
     Greeting,
+    /// The same on the connection under TLS, whose client was greeted before.
+    SecondGreeting,
     /// The client's next command.
     Command,
     /// The server's answer to the last one.
@@ -30,17 +34,21 @@ enum WaitsFor {
 impl Server {
     pub(crate) fn new(mode: StarttlsMode) -> Self {
         let waits_for = WaitsFor::Greeting;
-        Self { mode, waits_for, replies: ReplyReader::default(), is_greeted: false }
+        let replies = ReplyReader::default();
+        Self { mode, waits_for, replies, is_greeted: false, is_leaving: false }
     }
 
     fn go_on(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
         loop {
             // A server may say good-bye (421) whenever it likes.
             if let Some(reply) = self.replies.take(&mut wires.program.input, Side::Program)? {
-                if self.waits_for == WaitsFor::Capabilities && reply.code == 250 {
-                    self.pass_capabilities(wires, &reply);
-                } else {
-                    reply.write(&mut wires.peer.output);
+                match (self.waits_for, reply.code) {
+                    (WaitsFor::SecondGreeting, 220) => {}
+                    (WaitsFor::Capabilities, 250) => pass_capabilities(wires, &reply),
+                    _ => reply.write(&mut wires.peer.output),
+                }
+                if self.is_leaving && !wires.is_secure {
+                    return Err(Refusal::Ended(Side::Peer));
                 }
                 self.waits_for = WaitsFor::Command;
                 continue;
@@ -61,18 +69,6 @@ impl Server {
         }
     }
 
-    fn pass_capabilities(&self, wires: &mut Wires, reply: &crate::starttls::lines::Reply) {
-        let out = &mut wires.peer.output;
-        match wires.is_secure {
-            // RFC 3207 section 4.2: not offered again. Passwords only where nobody listens.
-            true => write_capabilities(reply, |word| word != STARTTLS, "", out),
-            false => {
-                let keep = |word: &str| word != STARTTLS && word != AUTH;
-                write_capabilities(reply, keep, STARTTLS, out);
-            }
-        }
-    }
-
     /// RFC 3207 section 4: 530 to all but a few commands where TLS is required.
     fn command_in_clear(&mut self, wires: &mut Wires, line: &[u8]) -> Step {
         let verb = verb(line);
@@ -89,6 +85,7 @@ impl Server {
                 // Commands behind it came in clear and are not executed under TLS.
                 peer.input.clear();
                 peer.say("220 2.0.0 Go ahead with TLS\r\n");
+                wires.program.say("QUIT\r\n");
                 return Step::Secure;
             }
             AUTH => peer.say("538 5.7.11 Encryption required: send STARTTLS first\r\n"),
@@ -128,6 +125,19 @@ impl Server {
     fn pass(&mut self, wires: &mut Wires, verb: &str, line: &[u8], waits_for: WaitsFor) {
         write_command(verb, line, &mut wires.program.output);
         self.waits_for = waits_for;
+        self.is_leaving = verb == "QUIT";
+    }
+}
+
+fn pass_capabilities(wires: &mut Wires, reply: &Reply) {
+    let out = &mut wires.peer.output;
+    match wires.is_secure {
+        // RFC 3207 section 4.2: not offered again. Passwords only where nobody listens.
+        true => write_capabilities(reply, |word| word != STARTTLS, "", out),
+        false => {
+            let keep = |word: &str| word != STARTTLS && word != AUTH;
+            write_capabilities(reply, keep, STARTTLS, out);
+        }
     }
 }
 
@@ -136,11 +146,20 @@ impl Machine for Server {
         true
     }
 
+    // RFC 3207 section 4.2: a server forgets what it knows of the client. One in clear has no reason
+    // to, and some take a second EHLO for a mistake.
+    fn needs_fresh_program(&self) -> bool {
+        true
+    }
+
     fn step(&mut self, wires: &mut Wires) -> Step {
         self.go_on(wires).unwrap_or_else(Step::Refuse)
     }
 
-    fn secured(&mut self, _: &mut Wires) {}
+    fn secured(&mut self, _: &mut Wires) {
+        self.waits_for = WaitsFor::SecondGreeting;
+        self.replies = ReplyReader::default();
+    }
 
     fn unsecured(&mut self, _: &mut Wires) {}
 }

@@ -32,8 +32,10 @@ fn greeted(mode: StarttlsMode) -> Stage {
 fn secured() -> Stage {
     let mut stage = greeted(StarttlsMode::Required);
     assert_eq!(stage.say(Side::Peer, "STARTTLS\r\n"), Step::Secure);
-    stage.peer_hears();
+    (stage.peer_hears(), stage.program_hears());
     assert_eq!(stage.secure(), Step::Wait);
+    assert_eq!(stage.say(Side::Program, GREETING), Step::Wait);
+    assert_eq!(stage.peer_hears(), "");
     stage
 }
 
@@ -48,11 +50,14 @@ fn capabilities_are_edited_at_every_split() {
         let step = stage.say_cut(Side::Peer, b"STARTTLS\r\n", &[cut.min(10)]);
         assert_eq!(step, Step::Secure);
         assert!(stage.peer_hears().starts_with("220 "));
+        assert_eq!(stage.program_hears(), "QUIT\r\n");
         assert_eq!(stage.secure(), Step::Wait);
         stage.say(Side::Peer, "EHLO client.example\r\n");
+        assert_eq!(stage.program_hears(), "", "the new connection has not greeted");
+        stage.say_cut(Side::Program, GREETING.as_bytes(), &[cut.min(GREETING.len())]);
+        assert_eq!(stage.program_hears(), "EHLO client.example\r\n");
         stage.say_cut(Side::Program, CAPABILITIES.as_bytes(), &[cut]);
         assert_eq!(stage.peer_hears(), UNDER_TLS);
-        stage.program_hears();
         let step = stage.say_cut(Side::Peer, b"MAIL FROM:<a@b>\r\nRCPT", &[cut.min(21)]);
         assert_eq!(step, Step::Relay);
         assert_eq!(stage.program_hears(), "MAIL FROM:<a@b>\r\nRCPT");
@@ -75,8 +80,9 @@ fn what_a_client_sends_behind_starttls_never_happens() {
     let step = stage.say(Side::Peer, "STARTTLS\r\nMAIL FROM:<evil@x>\r\nRCPT TO:<b@y>\r\n");
     assert_eq!(step, Step::Secure);
     assert_eq!(stage.dialogue.take_input(), b"");
-    stage.peer_hears();
+    assert_eq!(stage.program_hears(), "QUIT\r\n");
     stage.secure();
+    stage.say(Side::Program, GREETING);
     stage.say(Side::Peer, "EHLO x\r\n");
     assert_eq!(stage.program_hears(), "EHLO x\r\n");
 }
@@ -145,6 +151,25 @@ fn under_tls_the_client_begins_anew() {
     stage.say(Side::Program, "250 mail.example\r\n");
     assert_eq!(stage.say(Side::Peer, "MAIL FROM:<a@b>\r\n"), Step::Relay);
     assert_eq!(stage.program_hears(), "HELO x\r\nMAIL FROM:<a@b>\r\n");
+}
+
+#[test]
+fn a_client_that_leaves_before_tls_has_ended_it() {
+    let mut stage = greeted(StarttlsMode::Required);
+    stage.say(Side::Peer, "QUIT\r\n");
+    let step = stage.say(Side::Program, "221 bye\r\n");
+    assert_eq!(refusal(&step), &Refusal::Ended(Side::Peer));
+    assert_eq!(stage.peer_hears(), "221 bye\r\n");
+}
+
+#[test]
+fn a_server_that_is_busy_under_tls_is_heard() {
+    let mut stage = greeted(StarttlsMode::Required);
+    stage.say(Side::Peer, "STARTTLS\r\n");
+    stage.secure();
+    stage.peer_hears();
+    stage.say(Side::Program, "421 too many connections\r\n");
+    assert_eq!(stage.peer_hears(), "421 too many connections\r\n");
 }
 
 #[test]
