@@ -54,6 +54,13 @@ impl Context<'_> {
     }
 }
 
+/// Whether an attribute is told of, for some value of it.
+#[cfg(test)]
+pub(super) fn is_told(word: &str) -> bool {
+    let revocation = ["OcspUrl", "OcspAiaEnable", "HttpCdpEnable", "GSK_LDAP_SERVER"];
+    tell(word, "Required").is_some() || revocation.contains(&word)
+}
+
 const RENEGOTIATION: Tell = Tell::Info("nothing is ever renegotiated");
 const LIBRARY: Tell = Tell::Info("the TLS library decides");
 

@@ -1,0 +1,305 @@
+//! What rules become.
+
+use super::*;
+use crate::policy::parse;
+
+/// A client beside the server.
+const CLIENT: &str = "\
+TTLSRule out
+{
+  RemoteAddr 10.7.0.0/16
+  RemotePortRange 443
+  Direction Outbound
+  TTLSGroupActionRef on
+  TTLSEnvironmentActionRef client
+}
+TTLSEnvironmentAction client
+{
+  HandshakeRole Client
+  TTLSKeyringParms
+  {
+    Keyring WEB/RING
+  }
+  TTLSEnvironmentAdvancedParms
+  {
+    TLSv1 Off
+    TLSv1.1 Off
+    TLSv1.3 On
+  }
+}
+";
+
+#[test]
+fn a_whole_policy_is_written_with_where_each_part_is_from() {
+    let (text, found) = imported(&format!("{POLICY}{CLIENT}"), MAP, Options::default());
+    let wanted = "\
+# Imported by `tacit import attls`: see tacit.toml(5) for what it means.
+version = 1
+
+# from p:40
+# key ring WEB/RING
+[trust.web-ring]
+ca = \"ca.pem\"
+
+# from p:17
+# key ring WEB/RING
+[identity.web-ring]
+cert = \"web.pem\"
+key = \"web.key\"
+
+# from p:27
+# priority 1, ports 443; actions on, client
+[[rule]]
+name = \"out\"
+direction = \"outbound\"
+remote = \"10.7.0.0/16\"
+remote-ports = 443
+tls = { trust = \"web-ring\", min-version = \"1.3\" }
+
+# from p:1
+# priority 1, ports 8443; actions on, server
+[[rule]]
+name = \"web\"
+direction = \"inbound\"
+listen = [\"0.0.0.0:8443\", \"[::]:8443\"]
+local-ports = 8443
+tls = { identity = \"web-ring\", client-cert = \"none\" }
+
+# from p:1
+# WARNING: what no rule above matches goes in clear, as it did before.
+[[rule]]
+name = \"unmatched-tcp\"
+direction = \"outbound\"
+protocol = \"tcp\"
+permit = true
+
+# from p:1
+# WARNING: what no rule above matches goes in clear, as it did before.
+[[rule]]
+name = \"unmatched-udp\"
+direction = \"outbound\"
+protocol = \"udp\"
+permit = true
+";
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines(&text.unwrap()), lines(wanted), "{found:#?}");
+    assert_eq!(POLICY.lines().count(), POLICY_LINES);
+}
+
+#[test]
+fn what_no_rule_matches_is_permitted_aloud_or_denied() {
+    let (text, found) = imported(POLICY, MAP, Options::default());
+    assert!(text.unwrap().contains("unmatched-tcp"));
+    let told = |found: &[String], words: &str| {
+        found.iter().any(|one| one.starts_with("1 changed") && one.contains(words))
+    };
+    assert!(told(&found, "goes in clear, as before"), "{found:?}");
+    let (text, found) = imported(POLICY, MAP, Options { fail_closed: true, ..Options::default() });
+    assert!(!text.unwrap().contains("permit"));
+    assert!(told(&found, "is denied; it went in clear before"), "{found:?}");
+}
+
+#[test]
+fn the_old_meaning_of_no_name_check_is_kept_on_demand() {
+    let policy = format!("{POLICY}{CLIENT}");
+    let options = Options { keep_no_name_check: true, ..Options::default() };
+    let (text, found) = imported(&policy, MAP, options);
+    assert!(text.unwrap().contains("verify = \"chain\""), "{found:?}");
+    assert!(found.iter().any(|one| one.contains("the server's name is not checked")), "{found:?}");
+    let named = policy.replacen("TLSv1.3 On\n  }\n}\n", "TLSv1.3 On\n  }\n}\n", 1);
+    let named = named
+        .replace("    TLSv1.3 On\n", "    TLSv1.3 On\n    HostReferenceIdDNS DB.example.com\n");
+    let (text, _) = imported(&named, MAP, options);
+    assert!(text.unwrap().contains("server-name = \"db.example.com\""));
+}
+
+#[test]
+fn client_auth_types_become_levels() {
+    let policy = |kind: &str| {
+        let policy =
+            POLICY.replacen("HandshakeRole Server", "HandshakeRole ServerWithClientAuth", 1);
+        policy.replacen("TLSv1.3 On", &format!("TLSv1.3 On\n    {kind}"), 1)
+    };
+    let map = format!(
+        "{MAP}[rule.web]\nmap = \"people\"\n[[map.people]]\nsubject = \"CN=alice\"\nname = \"alice\"\n"
+    );
+    for (kind, map, wanted) in [
+        ("", MAP, "trust = \"web-ring\", client-cert = \"required\""),
+        ("ClientAuthType Required", MAP, "trust = \"web-ring\", client-cert = \"required\""),
+        ("ClientAuthType full", MAP, "trust = \"web-ring\", client-cert = \"at-full\""),
+        ("ClientAuthType PassThru", MAP, "identity = \"web-ring\", client-cert = \"passthru\""),
+        ("ClientAuthType SAFCheck", &map, "client-cert = \"safcheck\", map = \"people\""),
+    ] {
+        let (text, found) = imported_rules(&policy(kind), map);
+        let text = text
+            .replace('\n', "|")
+            .replace("|trust = ", "trust = ")
+            .replace("|client-cert", ", client-cert");
+        assert!(text.contains(wanted), "{kind}: {text} {found:?}");
+    }
+}
+
+#[test]
+fn well_known_ports_say_when_tls_begins() {
+    let controlled = POLICY.replacen("TLSv1.3 On", "TLSv1.3 On\n    ApplicationControlled On", 1);
+    let start = |port: &str, map: &str| {
+        let policy = controlled.replacen("8443", port, 1);
+        let (text, found) = imported(&policy, map, Options::default());
+        // What is not built yet is an error of our own parser, which quotes it.
+        let text = text.unwrap_or_else(|| found.join(" "));
+        let line = text.lines().find(|line| line.contains("starttls")).unwrap_or("-").to_owned();
+        (line, found)
+    };
+    for (port, wanted) in [("23", "telnet"), ("25", "smtp"), ("587", "smtp"), ("5432", "postgres")]
+    {
+        let (line, found) = start(port, MAP);
+        assert!(line.contains(&format!("starttls = \"{wanted}\"")), "{port}: {line} {found:?}");
+    }
+    assert_eq!(start("992", MAP).0, "-");
+    let map = format!("{MAP}[rule.web]\nstarttls = \"telnet\"\n");
+    assert!(start("2023", &map).0.contains("starttls = \"telnet\""));
+    let map = format!("{MAP}[rule.web]\nstart = \"immediate\"\n");
+    assert_eq!(start("2023", &map).0, "-");
+}
+
+#[test]
+fn each_port_is_a_way_in_of_its_own() {
+    let policy =
+        POLICY.replacen("LocalPortRange 8443", "LocalPortRange 7001 7002\n  LocalAddr 10.0.0.1", 1);
+    let (text, found) = imported_rules(&policy, MAP);
+    assert!(found.is_empty(), "{found:?}");
+    for port in [7001, 7002] {
+        let rule = format!(
+            "name = \"web-{port}\"\ndirection = \"inbound\"\nlisten = \"10.0.0.1:{port}\"\n\
+             local-ports = {port}\n"
+        );
+        assert!(text.contains(&rule), "{text}");
+    }
+}
+
+#[test]
+fn addresses_ports_and_times_come_from_all_that_is_named() {
+    let policy = CLIENT.replacen(
+        "RemoteAddr 10.7.0.0/16",
+        "RemoteAddrGroupRef far\n  IpTimeConditionRef work",
+        1,
+    );
+    let policy = policy.replacen("RemotePortRange 443", "RemotePortGroupRef many", 1);
+    let policy = policy.replacen(
+        "TLSv1.3 On",
+        "TLSv1.3 On\n    ResetCipherTimer 480\n    HandshakeTimeout 30",
+        1,
+    );
+    let more = "TTLSGroupAction on\n{\nTTLSEnabled On\n}\n\
+        IpAddrGroup far\n{\nIpAddr\n{\nAddr 10.0.0.9\n}\nIpAddrRef one\nIpAddrSet\n{\nPrefix 10.8.0.0/16\nRange 10.9.0.1-10.9.0.7\n}\n}\n\
+        IpAddr one\n{\nAddr 2001:db8::1\n}\n\
+        PortGroup many\n{\nPortRangeRef https\nPortRange\n{\nPort 8000-8999\n}\n}\n\
+        PortRange https\n{\nPort 443\n}\n\
+        IpTimeCondition work\n{\nMonthOfYearMask 111111000000\nDayOfMonthMask 1000000000000000000000000000000\n\
+        DayOfWeekMask 0111110\nTimeOfDayRange 08:00-18:30\nTimeZone UTC\n\
+        ConditionTimeRange 20250601080000:20270601080000\n}\n";
+    let (text, found) = imported_rules(&format!("{policy}{more}"), MAP);
+    for wanted in [
+        "remote = [\"10.0.0.9\", \"2001:db8::1\", \"10.8.0.0/16\", \"10.9.0.1-10.9.0.7\"]",
+        "remote-ports = [443, \"8000-8999\"]",
+        "from = \"2025-06-01 08:00\"",
+        "until = \"2027-06-01 08:00\"",
+        "months = [\"jan\", \"feb\", \"mar\", \"apr\", \"may\", \"jun\"]",
+        "days-of-month = [1]",
+        "days = [\"mon\", \"tue\", \"wed\", \"thu\", \"fri\"]",
+        "hours = \"08:00-18:30\"",
+        "zone = \"UTC\"",
+        "rekey = { after = \"480m\" }",
+        "handshake-timeout = \"30s\"",
+    ] {
+        assert!(text.contains(wanted), "{wanted}\n{text}\n{found:?}");
+    }
+}
+
+#[test]
+fn both_directions_and_exclusions_become_rules_of_their_own() {
+    let both = POLICY.replacen(
+        "Direction Inbound",
+        "Direction Both\n  RemotePortRange 99\n  Priority 5",
+        1,
+    );
+    let off = "TTLSRule a~off\n{\nRemotePortRange 25\nDirection Outbound\nPriority 9\n\
+               TTLSGroupActionRef off\n}\nTTLSGroupAction off\n{\nTTLSEnabled Off\n}\n";
+    let (text, found) = imported(&format!("{both}{off}"), MAP, Options::default());
+    let policy = parse(&text.clone().unwrap()).policy.unwrap();
+    let rules: Vec<_> =
+        policy.rules.iter().map(|rule| (rule.name.as_str(), rule.action.word())).collect();
+    assert_eq!(
+        rules,
+        [
+            ("a-off", "permit"),
+            ("web-inbound", "tls"),
+            ("web-outbound", "tls"),
+            ("unmatched-tcp", "permit"),
+            ("unmatched-udp", "permit"),
+        ],
+        "{found:#?}"
+    );
+    // Whoever opens, the role is the one that is said.
+    let crate::policy::Action::Tls(tls) = &policy.rules[2].action else { panic!() };
+    assert_eq!(tls.role(), "server");
+}
+
+#[test]
+fn jobs_users_and_overrides_come_from_the_map() {
+    let policy = POLICY.replacen(
+        "LocalPortRange 8443",
+        "LocalPortRange 1000-9000\n  Jobname CICS*\n  Userid WEBSRV",
+        1,
+    );
+    let map = format!(
+        "{MAP}[job]\n\"CICS*\" = {{ program = [\"/usr/bin/a\", \"/usr/bin/b\"] }}\n[user]\n\
+         \"WEBSRV\" = \"web\"\n[rule.web]\nlisten = \"127.0.0.1:8443\"\nlocal-ports = 8443\n"
+    );
+    let (text, found) = imported_rules(&policy, &map);
+    for wanted in [
+        "listen = \"127.0.0.1:8443\"\nlocal-ports = 8443\n",
+        "program = [\"/usr/bin/a\", \"/usr/bin/b\"]\nuser = \"web\"\n",
+    ] {
+        assert!(text.contains(wanted), "{text} {found:?}");
+    }
+}
+
+#[test]
+fn groups_that_are_named_are_kept_behind_the_hybrid_one() {
+    let signature =
+        "TTLSSignatureParms\n{\nServerKeyShareGroups 0029002300240030\n}\n  TTLSKeyringParms\n";
+    let (text, found) = imported_rules(&POLICY.replacen("TTLSKeyringParms\n", signature, 1), MAP);
+    let wanted = "groups = [\"X25519MLKEM768\", \"x25519\", \"secp256r1\", \"secp384r1\"]";
+    assert!(text.contains(wanted), "{text}");
+    assert!(found.iter().any(|one| one.contains("0030 (x448) is dropped")), "{found:?}");
+    assert!(
+        found.iter().any(|one| one.contains("info: X25519MLKEM768 stands before")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn addresses_that_cannot_be_listened_at_together_are_an_error() {
+    let second = "TTLSRule one\n{\nLocalPortRange 8443\nLocalAddr 10.0.0.1\nDirection Inbound\n\
+                  TTLSGroupActionRef on\nTTLSEnvironmentActionRef server\n}\n";
+    let (text, found) = imported(&format!("{POLICY}{second}"), MAP, Options::default());
+    assert_eq!(text, None);
+    let told = "27 error: port 8443 cannot be listened at on 10.0.0.1 and on every address";
+    assert!(found.iter().any(|one| one.starts_with(told)), "{found:#?}");
+}
+
+#[test]
+fn several_files_are_one_policy_in_any_encoding() {
+    let (actions, rule) = (
+        POLICY.split_at(POLICY.find("TTLSGroupAction on\n").unwrap()).1,
+        POLICY.split("TTLSGroupAction on\n").next().unwrap(),
+    );
+    let latin1 = [b"# \xa9\n", actions.as_bytes()].concat();
+    let mut findings = Findings::default();
+    let files = [Input { file: "a", bytes: rule.as_bytes() }, Input { file: "b", bytes: &latin1 }];
+    let map = Input { file: "m", bytes: MAP.as_bytes() };
+    assert!(import(&files, Some(map), Options::default(), &mut findings).policy.is_some());
+    let found = findings.finish();
+    assert!(found.iter().any(|one| one.file == "b" && one.message == "read as ISO 8859-1"));
+}
