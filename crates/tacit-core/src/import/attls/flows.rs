@@ -116,7 +116,8 @@ impl Context<'_> {
         let count: usize = ports.iter().map(ExactSizeIterator::len).sum();
         if count > LISTEN_PORTS_MAX {
             let why = format!(
-                "rule `{name}` has {count} local ports, and at most {LISTEN_PORTS_MAX} are listened at"
+                "rule `{name}` has {count} local ports, and at most {LISTEN_PORTS_MAX} are \
+                 listened at"
             );
             let first = ports.first().map_or(8080, |ports| *ports.start());
             let line = format!("{}\nlocal-ports = {first}", line(&first.to_string()));

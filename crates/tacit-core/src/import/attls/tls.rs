@@ -154,7 +154,8 @@ impl Context<'_> {
                 Some(map) => set(keys, "map", map.clone()),
                 None => {
                     let why = "SAFCheck wants a name for each client certificate: which map?";
-                    let line = "map = \"people\"\n[[map.people]]\nsubject = \"CN=alice\"\nname = \"alice\"";
+                    let line = "map = \"people\"\n\
+                                [[map.people]]\nsubject = \"CN=alice\"\nname = \"alice\"";
                     self.needs.rule((&rule.rule.name, "map"), at, why, line);
                 }
             }

@@ -3,159 +3,33 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A change to [`POLICY`], and the findings that come of it.
-struct Case {
-    replace: &'static str,
-    by: &'static str,
-    found: &'static [&'static str],
+/// Changes to [`POLICY`] and the findings that come of each.
+const CASES: &str = include_str!("findings.txt");
+
+/// The lines of a case that begin with a mark, without it.
+fn marked(case: &str, mark: &str) -> String {
+    let lines = case.lines().filter_map(|line| line.strip_prefix(mark));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Makes the change and compares; of each finding, as much as the case says.
-fn check(severity: Severity, cases: &[Case]) {
-    for Case { replace, by, found } in cases {
-        assert!(POLICY.contains(replace), "{replace}");
-        let policy = POLICY.replacen(replace, by, 1);
-        let (text, said) = imported(&policy, MAP, Options::default());
+#[test]
+fn what_is_wrong_or_changed_is_told_where_it_stands() {
+    let cases: Vec<&str> = CASES.split("\n===\n").skip(1).collect();
+    assert!(cases.len() > 40, "{}", cases.len());
+    for case in cases {
+        let [replace, by, found] = ["- ", "+ ", "=> "].map(|mark| marked(case, mark));
+        assert!(POLICY.contains(&replace), "{case}");
+        let severity = severity_of(&found);
+        let (text, said) = imported(&POLICY.replacen(&replace, &by, 1), MAP, Options::default());
         let of_case = |said: &&String| {
             severity_of(said) == severity && !said.starts_with("1 changed: what no rule matches")
         };
         let said: Vec<&String> = said.iter().filter(of_case).collect();
-        let expected = said.len() == found.len()
-            && said.iter().zip(*found).all(|(said, found)| said.starts_with(found));
-        assert!(expected, "{by}\n{said:#?}\ninstead of\n{found:#?}");
-        assert_eq!(text.is_none(), severity == Severity::Error, "{by}");
+        let expected = said.len() == found.lines().count()
+            && said.iter().zip(found.lines()).all(|(said, found)| said.starts_with(found));
+        assert!(expected, "{case}\n{said:#?}");
+        assert_eq!(text.is_none(), severity == Severity::Error, "{case}");
     }
-}
-
-macro_rules! case {
-    ($replace:literal => $by:literal, $($found:literal),+) => {
-        Case { replace: $replace, by: $by, found: &[$($found),+] }
-    };
-}
-
-#[test]
-fn what_cannot_be_read_stops_the_import_where_it_stands() {
-    check(
-        Severity::Error,
-        &[
-            case!("TTLSGroupAction on" => "TLLSGroupAction on",
-            "8 error: unknown statement `TLLSGroupAction` (did you mean `TTLSGroupAction`?)"),
-            case!("TTLSEnabled On" => "TLLSEnabled On",
-            "10 error: unknown word `TLLSEnabled` in TTLSGroupAction (did you mean `TTLSEnabled`?)"),
-            case!("TTLSEnabled On" => "TTLSEnabled Yes",
-            "8 error: the group action does not say `TTLSEnabled`",
-            "10 error: `TTLSEnabled` cannot be `Yes` (one of `On`, `Off`)"),
-            case!("Direction Inbound" => "Direction Inbuond",
-            "1 error: the rule has no `Direction`",
-            "4 error: `Direction` cannot be `Inbuond` (did you mean `Inbound`?)"),
-            case!("TTLSEnvironmentActionRef server" => "TTLSEnvironmentActionRef sever",
-            "6 error: there is no TTLSEnvironmentAction `sever` (did you mean `server`?)"),
-            case!("TTLSEnvironmentAdvancedParms\n" => "TTLSEnvironmentAdvancedParm\n",
-            "19 error: unknown word `TTLSEnvironmentAdvancedParm` in TTLSEnvironmentAction \
-             (did you mean `TTLSEnvironmentAdvancedParms`?)"),
-            case!("TTLSKeyringParms\n" => "TTLSKeyringParmsRef\n",
-            "15 error: `TTLSKeyringParmsRef` takes a name, and a block follows it \
-             (write `TTLSKeyringParms` before a block, or `TTLSKeyringParmsRef NAME`)"),
-            case!("  TTLSKeyringParms\n  {\n    Keyring WEB/RING\n  }\n" => "",
-            "12 error: the environment of the rule has no key ring"),
-            case!("  HandshakeRole Server\n" => "",
-            "12 error: the actions of the rule say no `HandshakeRole`"),
-            case!("  TTLSGroupActionRef on\n" => "", "1 error: the rule names no group action"),
-            case!("  TTLSEnvironmentActionRef server\n" => "",
-            "1 error: the rule names no environment action"),
-            case!("  LocalPortRange 8443\n" => "",
-            "1 error: the rule has no condition but its direction"),
-            case!("LocalPortRange 8443" => "LocalPortRange 70000",
-            "1 error: the rule has no condition but its direction",
-            "3 error: `LocalPortRange` cannot be `70000`: no port"),
-            case!("LocalPortRange 8443" => "LocalPortRange 9-8",
-            "1 error: the rule has no condition but its direction",
-            "3 error: `LocalPortRange` cannot be `9-8`: no port"),
-            case!("LocalPortRange 8443" => "LocalPortRange 8443\n  RemoteAddr 10.0.0.0/33",
-            "4 error: `RemoteAddr` cannot be `10.0.0.0/33`: no address"),
-            case!("LocalPortRange 8443" => "LocalPortRange ?serverPort?",
-            "1 error: the rule has no condition but its direction",
-            "3 error: `?serverPort?` is a placeholder, not a value",
-            "3 error: `LocalPortRange` cannot be"),
-            case!("Keyring WEB/RING" => "Keyring <ring>",
-            "17 error: `<ring>` is a placeholder",
-            "17 error: no files stand for the key ring `<ring>`"),
-            case!("TLSv1.2 On" => "...",
-            "23 error: `...` is a placeholder",
-            "23 error: unknown word `...` in TTLSEnvironmentAdvancedParms"),
-            case!("Keyring WEB/RING" => "Keyring *TOKEN*/MINE",
-            "17 error: `*TOKEN*/MINE` is a PKCS #11 token, and keys are read from files only"),
-            case!("Keyring WEB/RING" => "Keyring /u/key.kdb",
-            "17 error: `/u/key.kdb` is a key database, which only System SSL reads"),
-            case!("TTLSGroupAction on\n" => "TTLSGroupAction on\n{\nTTLSEnabled Off\n}\nTTLSGroupAction on\n",
-            "12 error: TTLSGroupAction `on` is defined again, and differs from that at p:8"),
-            case!("TTLSEnabled On" => "TTLSEnabled On\n  V3CipherSuites 2F",
-            "11 error: `V3CipherSuites` does not belong in TTLSGroupAction (it belongs in `TTLSCipherParms`)"),
-            case!("TTLSEnabled On" => "TTLSEnabled On\n  FIPS140 Level1",
-            "11 error: `FIPS140` cannot be kept: there is no FIPS 140 mode"),
-            case!("TLSv1.3 On" => "TLSv1.3 On\n    ApplicationControlled On",
-            "25 error: the program of rule `web` decides when TLS begins"),
-            case!("TLSv1.3 On" => "TLSv1.3 On\n    SecondaryMap On",
-            "25 error: connections that belong to another one are followed for FTP only"),
-            case!("TLSv1.2 On\n    TLSv1.3 On" => "", "12 error: every version of TLS is off"),
-            case!("TTLSKeyringParms\n" => "TTLSCipherParms\n{\nV3CipherSuites 002F\nV3CipherSuites4Char C0\n}\n  TTLSKeyringParms\n",
-            "18 error: `V3CipherSuites4Char` cannot be `C0`",
-            "18 error: no cipher suite of the rule is one that is spoken here"),
-            case!("TTLSKeyringParms\n" => "TTLSCipherParms\n{\nV3CipherSuites TLS_AES_128_GCM_SHA265\n}\n  TTLSKeyringParms\n",
-            "17 error: unknown cipher suite `TLS_AES_128_GCM_SHA265` (did you mean `TLS_AES_128_GCM_SHA256`?)",
-            "17 error: no cipher suite of the rule is one that is spoken here"),
-            case!("TTLSKeyringParms\n" => "TTLSSignatureParms\n{\nServerKexECurves 0021\n}\n  TTLSKeyringParms\n",
-            "17 error: no group of the rule is one that is spoken here"),
-            case!("TLSv1.3 On" => "TLSv1.3 On\n    CertificateLabel Other Server",
-            "25 error: no certificate stands for the label `Other Server` of key ring `WEB/RING` \
-             (add to m:|[keyring.\"WEB/RING\".label.\"Other Server\"]|cert = \"other-server.pem\"|key = \"other-server.key\")"),
-            case!("LocalPortRange 8443" => "LocalPortRange 8443\n  LocalAddr 10.0.0.0/8",
-            "1 error: rule `web` accepts at 10.0.0.0/8, and only single addresses can be listened at \
-             (add to m:|[rule.web]|listen = [\"0.0.0.0:8443\", \"[::]:8443\"])"),
-            case!("LocalPortRange 8443" => "LocalPortRange 1024-65535",
-            "1 error: rule `web` has 64512 local ports, and at most 64 are listened at"),
-            case!("LocalPortRange 8443" => "RemoteAddr 10.1.1.1",
-            "1 error: rule `web` is about what is accepted, and says no local port"),
-            case!("LocalPortRange 8443" => "LocalPortRange 8443\n  Jobname CICS*\n  Userid WEBSRV",
-            "4 error: no program stands for the job name `CICS*` (add to m:|[job]|\"CICS*\" = { program = ",
-            "5 error: no user stands for the user ID `WEBSRV` (add to m:|[user]|\"WEBSRV\" = \"websrv\")"),
-        ],
-    );
-}
-
-#[test]
-fn what_is_not_as_it_was_is_told() {
-    check(
-        Severity::Changed,
-        &[
-            case!("    TLSv1 Off\n" => "",
-            "12 changed: TLSv1 is on by default: TLS 1.2 is the oldest that is spoken (say Off"),
-            case!("TLSv1.1 Off" => "TLSv1.1 On", "22 changed: TLSv1.1 is on: TLS 1.2 is the oldest"),
-            case!("TLSv1.3 On" => "TLSv1.3 Off", "24 changed: TLS 1.3 is on too"),
-            case!("TLSv1.2 On" => "TLSv1.2 On\n    TLSv1.2 On",
-            "24 changed: `TLSv1.2` is said twice, both times `On`"),
-            case!("TLSv1.2 On" => "TLSv1.2 Off\n    TLSv1.2 On",
-            "24 changed: `TLSv1.2` is said twice: `On` counts, `Off` does not"),
-            case!("HandshakeRole Server" => "HandshakeRole ServerWithClientAuth\n  ClientAuthType Full",
-            "15 changed: `ClientAuthType` does not belong in TTLSEnvironmentAction, and is taken as \
-             if it stood in its TTLSEnvironmentAdvancedParms"),
-            case!("HandshakeRole Server" => "HandshakeRole Client",
-            "12 changed: the server's certificate must cover the name"),
-            case!("TTLSKeyringParms\n" => "TTLSCipherParms\n{\nV3CipherSuites 2F0A\nV3CipherSuites4Char C02FC027FFFF\n}\n  TTLSKeyringParms\n",
-            "17 changed: cipher suite 002F (TLS_RSA_WITH_AES_128_CBC_SHA) is dropped: CBC",
-            "17 changed: cipher suite 000A (TLS_RSA_WITH_3DES_EDE_CBC_SHA) is dropped: 64-bit",
-            "18 changed: cipher suite C027 (TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256) is dropped: CBC",
-            "18 changed: cipher suite FFFF is dropped: it is none that is spoken here"),
-            case!("TLSv1.3 On" => "TLSv1.3 On\n    ResetCipherTimer 60",
-            "25 changed: no new keys are made by time: that needs TLS 1.3, and 1.2 is on"),
-            case!("TLSv1.3 On" => "TLSv1.3 On\n    HandshakeTimeout 0",
-            "25 changed: a handshake may take 600 s"),
-            case!("TLSv1.3 On" => "TLSv1.3 On\n    ServerHandshakeSNI Required",
-            "25 changed: `ServerHandshakeSNI` is dropped: a client that names no server"),
-            case!("TLSv1.3 On\n  }" => "TLSv1.3 On\n  }\n  TTLSGskAdvancedParms\n  {\n  TTLSGskOcspParms\n  {\n  OcspAiaEnable On\n  }\n  }",
-            "30 changed: revocation is not asked for online, and the map names no `crl`"),
-        ],
-    );
 }
 
 #[test]
@@ -286,10 +160,15 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
     }
 }
 
+/// Where, how many bytes, and what stands there instead.
+fn change() -> impl Strategy<Value = (usize, usize, String)> {
+    (0..POLICY.len(), 0..20_usize, "[A-Za-z0-9{}#\n .*/-]{0,9}")
+}
+
 proptest! {
     #[test]
     fn whatever_the_policy_findings_have_a_line_of_it(
-        changes in prop::collection::vec((0..POLICY.len(), 0..20_usize, "[A-Za-z0-9{}#\n .*/-]{0,9}"), 0..6)
+        changes in prop::collection::vec(change(), 0..6)
     ) {
         let mut policy = POLICY.to_owned();
         for (at, length, by) in changes {

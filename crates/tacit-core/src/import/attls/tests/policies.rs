@@ -106,8 +106,7 @@ fn the_old_meaning_of_no_name_check_is_kept_on_demand() {
     let (text, found) = imported(&policy, MAP, options);
     assert!(text.unwrap().contains("verify = \"chain\""), "{found:?}");
     assert!(found.iter().any(|one| one.contains("the server's name is not checked")), "{found:?}");
-    let named = policy.replacen("TLSv1.3 On\n  }\n}\n", "TLSv1.3 On\n  }\n}\n", 1);
-    let named = named
+    let named = policy
         .replace("    TLSv1.3 On\n", "    TLSv1.3 On\n    HostReferenceIdDNS DB.example.com\n");
     let (text, _) = imported(&named, MAP, options);
     assert!(text.unwrap().contains("server-name = \"db.example.com\""));
@@ -121,7 +120,8 @@ fn client_auth_types_become_levels() {
         policy.replacen("TLSv1.3 On", &format!("TLSv1.3 On\n    {kind}"), 1)
     };
     let map = format!(
-        "{MAP}[rule.web]\nmap = \"people\"\n[[map.people]]\nsubject = \"CN=alice\"\nname = \"alice\"\n"
+        "{MAP}[rule.web]\nmap = \"people\"\n\
+         [[map.people]]\nsubject = \"CN=alice\"\nname = \"alice\"\n"
     );
     for (kind, map, wanted) in [
         ("", MAP, "trust = \"web-ring\", client-cert = \"required\""),
@@ -191,11 +191,13 @@ fn addresses_ports_and_times_come_from_all_that_is_named() {
         1,
     );
     let more = "TTLSGroupAction on\n{\nTTLSEnabled On\n}\n\
-        IpAddrGroup far\n{\nIpAddr\n{\nAddr 10.0.0.9\n}\nIpAddrRef one\nIpAddrSet\n{\nPrefix 10.8.0.0/16\nRange 10.9.0.1-10.9.0.7\n}\n}\n\
+        IpAddrGroup far\n{\nIpAddr\n{\nAddr 10.0.0.9\n}\nIpAddrRef one\n\
+        IpAddrSet\n{\nPrefix 10.8.0.0/16\nRange 10.9.0.1-10.9.0.7\n}\n}\n\
         IpAddr one\n{\nAddr 2001:db8::1\n}\n\
         PortGroup many\n{\nPortRangeRef https\nPortRange\n{\nPort 8000-8999\n}\n}\n\
         PortRange https\n{\nPort 443\n}\n\
-        IpTimeCondition work\n{\nMonthOfYearMask 111111000000\nDayOfMonthMask 1000000000000000000000000000000\n\
+        IpTimeCondition work\n{\nMonthOfYearMask 111111000000\n\
+        DayOfMonthMask 1000000000000000000000000000000\n\
         DayOfWeekMask 0111110\nTimeOfDayRange 08:00-18:30\nTimeZone UTC\n\
         ConditionTimeRange 20250601080000:20270601080000\n}\n";
     let (text, found) = imported_rules(&format!("{policy}{more}"), MAP);
@@ -226,7 +228,7 @@ fn both_directions_and_exclusions_become_rules_of_their_own() {
     let off = "TTLSRule a~off\n{\nRemotePortRange 25\nDirection Outbound\nPriority 9\n\
                TTLSGroupActionRef off\n}\nTTLSGroupAction off\n{\nTTLSEnabled Off\n}\n";
     let (text, found) = imported(&format!("{both}{off}"), MAP, Options::default());
-    let policy = parse(&text.clone().unwrap()).policy.unwrap();
+    let policy = parse(&text.unwrap()).policy.unwrap();
     let rules: Vec<_> =
         policy.rules.iter().map(|rule| (rule.name.as_str(), rule.action.word())).collect();
     assert_eq!(
