@@ -9,7 +9,8 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ParsedCertificate, Res
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tacit_core::policy::{
-    ClientCert, ClientTls, Group, Preset, ServerTls, Suite, TlsCommon, TlsVersion, Verify,
+    Asked, ChainCheck, ClientCert, ClientTls, Group, ServerTls, Suite, TlsCommon, TlsVersion,
+    Verify,
 };
 
 use super::material::{IdentityMaterial, TrustMaterial};
@@ -67,15 +68,7 @@ impl ServerSettings {
         chains: Option<&Arc<Chains>>,
     ) -> Result<Self, SettingsRefused> {
         let provider = provider(&rule.common);
-        let client_check = match (&rule.client_cert, trust) {
-            (ClientCert::None, _) => None,
-            (ClientCert::Asked(asked), Some(trust)) => match asked.preset {
-                Some(Preset::Preferred) => Some(ClientCheck::preferred(trust).map_err(refused)?),
-                Some(Preset::Required) => Some(ClientCheck::required(trust).map_err(refused)?),
-                _ => return Err(refused("this level of client-cert is not built yet")),
-            },
-            (_, None) => return Err(refused("client certificates without a trust")),
-        };
+        let client_check = client_check(&rule.client_cert, trust)?;
         let client_check = client_check.map(|check| Arc::new(check.remembering(chains)));
         let builder = ServerConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(versions(&rule.common))
@@ -117,8 +110,12 @@ impl ClientSettings {
             (Verify::Full { server_name, .. }, Some(trust)) => {
                 (ServerCheck::full(trust).map_err(refused)?, server_name)
             }
-            (Verify::Full { .. }, None) => return Err(refused("verification without a trust")),
-            (Verify::Chain { .. }, _) => return Err(refused("verify = chain is not built yet")),
+            (Verify::Chain { server_name, .. }, Some(trust)) => {
+                (ServerCheck::chain(trust).map_err(refused)?, server_name)
+            }
+            (Verify::Full { .. } | Verify::Chain { .. }, None) => {
+                return Err(refused("verification without a trust"));
+            }
             (Verify::None { server_name }, _) => (ServerCheck::none(), server_name),
         };
         let check = Arc::new(check.remembering(chains));
@@ -148,6 +145,24 @@ impl ClientSettings {
         let resumes = rule.common.resumption;
         Ok(Self { config: Arc::new(config), check, server_name, sends_server_name, resumes })
     }
+}
+
+/// What looks at clients' certificates; `None`: none are asked for.
+fn client_check(
+    level: &ClientCert,
+    trust: Option<&TrustMaterial>,
+) -> Result<Option<ClientCheck>, SettingsRefused> {
+    let Some(Asked { absent, chain, .. }) = level.asked() else { return Ok(None) };
+    let check = match (chain, trust) {
+        (ChainCheck::Waived, _) => ClientCheck::waived(*absent),
+        (ChainCheck::Made { invalid, .. }, Some(trust)) => {
+            ClientCheck::made(trust, *absent, *invalid).map_err(refused)?
+        }
+        (ChainCheck::Made { .. }, None) => {
+            return Err(refused("client certificates without a trust"));
+        }
+    };
+    Ok(Some(check))
 }
 
 /// The rule's suites and groups, in its order.

@@ -8,6 +8,7 @@ use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::facts::{CertificateFacts, RSA_BITS_MIN, utc};
+use super::material::ListFacts;
 
 /// Most names listed in one message.
 const NAMES_SHOWN_MAX: usize = 8;
@@ -41,6 +42,8 @@ impl Peer {
 pub(super) struct Case<'a> {
     pub(super) peer: Peer,
     pub(super) trust: &'a str,
+    /// The trust's lists of revoked certificates.
+    pub(super) lists: &'a [ListFacts],
     /// The name a server had to have.
     pub(super) name: Option<&'a ServerName<'a>>,
     pub(super) leaf: &'a CertificateDer<'a>,
@@ -77,6 +80,10 @@ pub(super) fn diagnose_chain(error: &Error, case: &Case<'_>) -> String {
                 usage = case.peer.usage(),
             )
         }
+        CertificateError::Revoked => revoked(case, &leaf),
+        CertificateError::UnknownRevocationStatus
+        | CertificateError::ExpiredRevocationList
+        | CertificateError::ExpiredRevocationListContext { .. } => unlisted(case, &chain),
         _ if leaf.is_self_signed || leaf.is_ca => self_signed(case, &leaf),
         _ => wrong_issuer(error, case, &chain),
     }
@@ -156,6 +163,37 @@ fn wrong_name(name: Option<&ServerName<'_>>, leaf: &CertificateFacts) -> String 
          or reissue it with {wanted} in its subjectAltName",
         listed(&leaf.sans)
     )
+}
+
+fn revoked(case: &Case<'_>, leaf: &CertificateFacts) -> String {
+    let (who, title) = (case.peer.word(), leaf.title());
+    let above = if case.rest.is_empty() { "" } else { ", or one of the CAs above it," };
+    format!("the {who}'s certificate of {title}{above} was revoked: issue the {who} a new one")
+}
+
+/// Which CA has no current list.
+fn unlisted(case: &Case<'_>, chain: &[CertificateFacts]) -> String {
+    let (who, trust) = (case.peer.word(), case.trust);
+    let now = i64::try_from(case.now.as_secs()).unwrap_or(i64::MAX);
+    let title = chain.first().map_or("", CertificateFacts::title);
+    let unknown = format!("whether the {who}'s certificate of {title} was revoked is not known");
+    let list_of = |ca: &str| case.lists.iter().find(move |list| list.issuer == ca);
+    let issuers = || chain.iter().map(|facts| facts.issuer.as_str());
+    if let Some(ca) = issuers().find(|ca| list_of(ca).is_none()) {
+        return format!("{unknown}: trust '{trust}' has no list of the CA {ca}: add it to crl");
+    }
+    match issuers().filter_map(list_of).find(|list| list.is_out_of_date(now)) {
+        Some(list) => format!(
+            "{unknown}: the list of the CA {} in trust '{trust}' is out of date since {}: get \
+             the current one",
+            list.issuer,
+            utc(list.next_update)
+        ),
+        None => format!(
+            "{unknown}: the lists in trust '{trust}' are not for certificates of its kind: add \
+             those that its CA distributes for it"
+        ),
+    }
 }
 
 fn self_signed(case: &Case<'_>, leaf: &CertificateFacts) -> String {

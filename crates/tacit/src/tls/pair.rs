@@ -16,7 +16,7 @@ use tacit_core::policy::{
 
 use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
-use super::material::{IdentityMaterial, TrustGeneration, TrustMaterial};
+use super::material::{IdentityMaterial, TrustMaterial};
 
 /// A client and a server with a certificate (P-256) that signed itself, no resumption, one
 /// suite and these groups; the server may ask for a certificate that the client does not have.
@@ -39,15 +39,7 @@ pub(super) fn settings(
     };
     let mut roots = RootCertStore::empty();
     roots.add(certificate.der().clone())?;
-    let trust = TrustMaterial {
-        name: name.clone(),
-        generation: TrustGeneration::next(),
-        roots: Arc::new(roots),
-        anchors: 1,
-        facts: Vec::new(),
-        sources: Vec::new(),
-        warnings: Vec::new(),
-    };
+    let trust = TrustMaterial::of_roots(&name, Arc::new(roots));
     let common = TlsCommon {
         start: Start::Immediate,
         min_version: TlsVersion::V1_2,

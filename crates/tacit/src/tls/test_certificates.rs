@@ -5,10 +5,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose as Usage,
-    IsCa, KeyPair, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose as Usage, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType,
+    SerialNumber, date_time_ymd,
 };
 use rustls::RootCertStore;
 use rustls_pki_types::pem::PemObject;
@@ -40,11 +42,14 @@ pub(crate) struct Leaf {
     pub(crate) key: PrivateKeyDer<'static>,
     pub(crate) cert_pem: String,
     pub(crate) key_pem: String,
+    pub(crate) serial: SerialNumber,
 }
 
 impl Leaf {
     fn new(certificate: &rcgen::Certificate, key: &KeyPair) -> Self {
+        let parsed = x509_parser::parse_x509_certificate(certificate.der()).unwrap().1;
         Self {
+            serial: SerialNumber::from(parsed.raw_serial().to_vec()),
             chain: vec![certificate.der().clone()],
             key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
             cert_pem: certificate.pem(),
@@ -92,6 +97,28 @@ impl Ca {
         Leaf::new(&certificate, &key)
     }
 
+    /// The list, in PEM, of those of its leaves that it has revoked; until a time in unix seconds.
+    pub(crate) fn crl(&self, revoked: &[&Leaf], next_update: i64) -> String {
+        let time = |unix_seconds: i64| {
+            date_time_ymd(1970, 1, 1) + Duration::from_secs(unix_seconds.unsigned_abs())
+        };
+        let revoked_certs = revoked.iter().map(|leaf| RevokedCertParams {
+            serial_number: leaf.serial.clone(),
+            revocation_time: date_time_ymd(2021, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2021, 1, 1),
+            next_update: time(next_update),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked_certs.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.0).unwrap().pem().unwrap()
+    }
+
     /// A good leaf with an RSA key.
     pub(crate) fn rsa_leaf(&self) -> Leaf {
         let key = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
@@ -104,7 +131,7 @@ impl Ca {
         let key = KeyPair::generate().unwrap();
         let mut params = params(Kind::Valid);
         let epoch = date_time_ymd(1970, 1, 1);
-        params.not_after = epoch + std::time::Duration::from_secs(unix_seconds.unsigned_abs());
+        params.not_after = epoch + Duration::from_secs(unix_seconds.unsigned_abs());
         let certificate = params.signed_by(&key, &self.0).unwrap();
         Leaf::new(&certificate, &key)
     }

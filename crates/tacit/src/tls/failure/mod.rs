@@ -187,6 +187,10 @@ fn certificate(failed: &Failed<'_>, error: &CertificateError) -> HandshakeFailur
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             "certificate-wrong-usage"
         }
+        CertificateError::Revoked => "certificate-revoked",
+        CertificateError::UnknownRevocationStatus
+        | CertificateError::ExpiredRevocationList
+        | CertificateError::ExpiredRevocationListContext { .. } => "revocation-unknown",
         _ => "certificate-invalid",
     };
     let message = match failed.check {

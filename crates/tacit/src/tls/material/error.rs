@@ -39,6 +39,8 @@ pub enum MaterialFault {
     Expired { subject: String, not_after: i64 },
     NotYetValid { subject: String, not_before: i64 },
     NoSystemBundle,
+    NoList,
+    BadList { number: usize },
 }
 
 impl fmt::Display for MaterialError {
@@ -122,6 +124,14 @@ impl fmt::Display for MaterialFault {
                 "the certificate of {subject} is not valid before {}; wait, or set this host's \
                  clock",
                 utc(*not_before)
+            ),
+            Self::NoList => {
+                f.write_str("holds no list of revoked certificates (no BEGIN X509 CRL line)")
+            }
+            Self::BadList { number } => write!(
+                f,
+                "list {number} in it is no list of revoked certificates that can be used (X.509 v2 \
+                 with a next update); get it again from its CA"
             ),
             Self::NoSystemBundle => f.write_str(
                 "the system has no bundle of CA certificates here or in the other usual places; \

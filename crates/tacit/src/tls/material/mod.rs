@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cert.pem, key.pem -> load_identity -> IdentityMaterial   who we are
-//!   ca.pem …          -> load_trust    -> TrustMaterial      whom we believe
+//!   ca.pem, ca.crl …  -> load_trust    -> TrustMaterial      whom we believe
 //! ```
 //!
 //! What cannot work is an error here, before any connection is opened: a missing or exposed key, a
@@ -10,7 +10,8 @@
 //! A private key is kept by rustls alone, and no message holds a byte of it.
 //!
 //! Reloading is the caller's: load again when a [`FileStamp`] of `sources` has changed, and keep
-//! what there was if that fails. Not done here: asking for a passphrase, keys in hardware, CRLs.
+//! what there was if that fails. Not done here: asking for a passphrase, keys in hardware, fetching
+//! lists of revoked certificates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,9 +26,11 @@ use super::facts::{CertificateFacts, utc};
 use super::files::{self, Content, FileStamp, ReadError};
 
 mod error;
+mod lists;
 mod trust;
 
 pub use error::{MaterialError, MaterialFault};
+pub use lists::{ListFacts, RevocationList};
 pub use trust::{TrustGeneration, TrustMaterial, load_trust};
 
 /// A certificate that ends sooner than this is warned about.
@@ -216,7 +219,8 @@ fn expiry_warning(facts: &CertificateFacts, now: i64) -> Option<String> {
 }
 
 fn is_der(bytes: &[u8]) -> bool {
-    bytes.starts_with(&[0x30, 0x82])
+    // A sequence of 128 bytes or more: no text has the second byte.
+    matches!(bytes, [0x30, 0x81..=0x84, ..])
 }
 
 fn now_seconds() -> i64 {

@@ -1,17 +1,20 @@
-//! Whom we believe: trust anchors from PEM files or the system's bundle.
+//! Whom we believe: trust anchors from PEM files or the system's bundle, and lists of what their
+//! CAs have revoked.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::RootCertStore;
-use tacit_core::policy::{Trust, TrustSource};
+use tacit_core::policy::{Revocation, Trust, TrustSource};
 
 use super::{
-    MaterialError, MaterialFault, certificates, expiry_warning, facts_of, now_seconds, read,
+    MaterialError, MaterialFault, RevocationList, certificates, expiry_warning, facts_of, lists,
+    now_seconds, read,
 };
 use crate::tls::facts::CertificateFacts;
 use crate::tls::files::FileStamp;
+use crate::tls::verify::Verifiers;
 
 /// Where distributions keep the bundle of trust anchors: Debian, Red Hat, SUSE, Alpine.
 const SYSTEM_BUNDLES: [&str; 5] = [
@@ -54,17 +57,43 @@ pub struct TrustMaterial {
     pub anchors: usize,
     /// What the anchors say; empty for the system's bundle, which holds a hundred or more.
     pub facts: Vec<CertificateFacts>,
+    /// Lists of revoked certificates; empty where they are not looked at.
+    pub lists: Vec<RevocationList>,
+    /// What is asked of them.
+    pub revocation: Revocation,
     /// The files it was read from.
     pub sources: Vec<FileStamp>,
     /// What will probably not work; one line each.
     pub warnings: Vec<String>,
+    /// What checks chains against it.
+    pub verifiers: Verifiers,
 }
 
 impl TrustMaterial {
-    /// Whether it holds the same anchors.
+    /// Anchors that stand in no file, without lists.
+    #[must_use]
+    pub fn of_roots(name: &str, roots: Arc<RootCertStore>) -> Self {
+        Self {
+            name: name.to_owned(),
+            generation: TrustGeneration::next(),
+            anchors: roots.len(),
+            roots,
+            facts: Vec::new(),
+            lists: Vec::new(),
+            revocation: Revocation::Off,
+            sources: Vec::new(),
+            warnings: Vec::new(),
+            verifiers: Verifiers::default(),
+        }
+    }
+
+    /// Whether it holds the same anchors and lists.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
+        let lists = self.lists.iter().map(|list| &list.der);
         self.roots.roots == other.roots.roots
+            && self.revocation == other.revocation
+            && lists.eq(other.lists.iter().map(|list| &list.der))
     }
 }
 
@@ -75,13 +104,23 @@ impl TrustMaterial {
 pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<TrustMaterial, MaterialError> {
     match &trust.source {
         TrustSource::Files(paths) => {
-            load_anchors(name, paths.iter().map(|path| base.join(path)).collect())
+            let files = |paths: &[PathBuf]| paths.iter().map(|path| base.join(path)).collect();
+            let crls = match trust.revocation {
+                Revocation::Off => Vec::new(),
+                Revocation::Soft | Revocation::Hard => files(&trust.crls),
+            };
+            load_files(name, files(paths), crls, trust.revocation)
         }
         TrustSource::System => load_system(name, &SYSTEM_BUNDLES.map(Path::new)),
     }
 }
 
-fn load_anchors(name: &str, paths: Vec<PathBuf>) -> Result<TrustMaterial, MaterialError> {
+fn load_files(
+    name: &str,
+    paths: Vec<PathBuf>,
+    crls: Vec<PathBuf>,
+    revocation: Revocation,
+) -> Result<TrustMaterial, MaterialError> {
     let owner = format!("trust '{name}'");
     let now = now_seconds();
     let mut roots = RootCertStore::empty();
@@ -100,15 +139,16 @@ fn load_anchors(name: &str, paths: Vec<PathBuf>) -> Result<TrustMaterial, Materi
         }
         sources.push(content.stamp);
     }
-    Ok(TrustMaterial {
-        name: name.to_owned(),
-        generation: TrustGeneration::next(),
-        anchors: roots.len(),
-        roots: Arc::new(roots),
-        facts,
-        sources,
-        warnings,
-    })
+    let (roots, mut lists) = (Arc::new(roots), Vec::new());
+    for path in crls {
+        let fail = |fault| MaterialError { owner: owner.clone(), path: path.clone(), fault };
+        let (more, stamp) = lists::load(&path, &roots).map_err(fail)?;
+        lists.extend(more);
+        sources.push(stamp);
+    }
+    warnings.extend(lists::warnings(&owner, revocation, &lists, &facts, now));
+    let anchors = TrustMaterial::of_roots(name, roots);
+    Ok(TrustMaterial { facts, lists, revocation, sources, warnings, ..anchors })
 }
 
 /// Takes the first bundle there is. A certificate in it that cannot be read is the distribution's
@@ -131,13 +171,9 @@ fn load_system(name: &str, candidates: &[&Path]) -> Result<TrustMaterial, Materi
         format!("{owner}: {}: {ignored} certificates cannot be read, left out", path.display())
     });
     Ok(TrustMaterial {
-        name: name.to_owned(),
-        generation: TrustGeneration::next(),
-        roots: Arc::new(roots),
-        anchors,
-        facts: Vec::new(),
         sources: vec![content.stamp],
         warnings: warnings.into_iter().collect(),
+        ..TrustMaterial::of_roots(name, Arc::new(roots))
     })
 }
 
@@ -170,7 +206,7 @@ mod tests {
         let trust = Trust {
             source: TrustSource::Files(files.iter().map(PathBuf::from).collect()),
             crls: Vec::new(),
-            revocation: tacit_core::policy::Revocation::Off,
+            revocation: Revocation::Off,
             position: tacit_core::policy::Position::default(),
         };
         load_trust("corp", &trust, directory.path())

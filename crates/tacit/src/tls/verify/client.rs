@@ -1,54 +1,56 @@
 //! Checking clients, as a server.
 
-use std::sync::Arc;
-
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::VerifierBuilderError;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
+use std::sync::Arc;
+use tacit_core::policy::{Absent, Invalid};
 
+use super::verifiers::Verifiers;
 use super::{Chains, Checked, Full, PeerCheck, Sent, note, proved, provider};
 use crate::tls::diagnose::Peer;
 use crate::tls::material::TrustMaterial;
 
-/// How a server checks its clients: `client-cert = "required"` or `"preferred"`.
+/// How a server checks its clients: any `client-cert` but `"none"`.
 #[derive(Debug)]
 pub struct ClientCheck {
-    full: Full<dyn ClientCertVerifier>,
-    required: bool,
+    /// `None`: the chain is not looked at.
+    full: Option<(Full<dyn ClientCertVerifier>, Invalid)>,
+    absent: Absent,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ClientCheck {
-    /// `client-cert = "required"`: absent and invalid are refused.
+    /// Chains are looked at, and must lead to the trust or are told of.
     ///
     /// # Errors
     /// If the trust has no anchors.
-    pub fn required(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
-        Self::new(trust, true)
+    pub fn made(
+        trust: &TrustMaterial,
+        absent: Absent,
+        invalid: Invalid,
+    ) -> Result<Self, VerifierBuilderError> {
+        let full = Full::new(trust, Verifiers::client)?;
+        let algorithms = provider().signature_verification_algorithms;
+        Ok(Self { full: Some((full, invalid)), absent, algorithms })
     }
 
-    /// `client-cert = "preferred"`: absent is allowed; invalid is told and allowed.
-    ///
-    /// # Errors
-    /// If the trust has no anchors.
-    pub fn preferred(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
-        Self::new(trust, false)
-    }
-
-    fn new(trust: &TrustMaterial, required: bool) -> Result<Self, VerifierBuilderError> {
-        let (roots, provider) = (trust.roots.clone(), provider());
-        let algorithms = provider.signature_verification_algorithms;
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
-        Ok(Self { full: Full::new(trust, verifier), required, algorithms })
+    /// Chains are not looked at; only that clients hold the keys of what they send.
+    #[must_use]
+    pub fn waived(absent: Absent) -> Self {
+        let algorithms = provider().signature_verification_algorithms;
+        Self { full: None, absent, algorithms }
     }
 
     /// Has it remember the chains that it believes.
     #[must_use]
     pub fn remembering(mut self, chains: Option<&Arc<Chains>>) -> Self {
-        self.full.chains = chains.cloned();
+        if let Some((full, _)) = &mut self.full {
+            full.chains = chains.cloned();
+        }
         self
     }
 
@@ -64,10 +66,13 @@ impl ClientCheck {
     /// Whether a connection with that outcome may go on.
     #[must_use]
     pub fn allows(&self, check: &PeerCheck) -> bool {
+        let invalid = self.full.as_ref().map(|(_, invalid)| *invalid);
         match check {
-            PeerCheck::Valid => true,
-            PeerCheck::Absent | PeerCheck::Invalid { .. } => !self.required,
-            PeerCheck::NotAsked | PeerCheck::NotChecked => false,
+            PeerCheck::Valid | PeerCheck::RevocationUnknown { .. } => invalid.is_some(),
+            PeerCheck::Absent => self.absent == Absent::Allow,
+            PeerCheck::Invalid { .. } => invalid == Some(Invalid::Log),
+            PeerCheck::NotChecked => invalid.is_none(),
+            PeerCheck::NotAsked | PeerCheck::ChainValid => false,
         }
     }
 
@@ -77,7 +82,8 @@ impl ClientCheck {
         rest: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> (Checked, Result<(), Error>) {
-        self.full.check(Peer::Client, Sent { leaf, rest }, None, now, |verifier| {
+        let Some((full, _)) = &self.full else { return (PeerCheck::NotChecked.into(), Ok(())) };
+        full.check(Peer::Client, Sent { leaf, rest }, None, now, |verifier| {
             verifier.verify_client_cert(leaf, rest, now).map(|_| ())
         })
     }
@@ -85,11 +91,11 @@ impl ClientCheck {
 
 impl ClientCertVerifier for ClientCheck {
     fn client_auth_mandatory(&self) -> bool {
-        self.required
+        self.absent == Absent::Deny
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.full.verifier.root_hint_subjects()
+        self.full.as_ref().map_or(&[], |(full, _)| full.verifier.root_hint_subjects())
     }
 
     fn verify_client_cert(
@@ -99,9 +105,10 @@ impl ClientCertVerifier for ClientCheck {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let (outcome, result) = self.check(end_entity, intermediates, now);
+        let allowed = self.allows(&outcome.check);
         note(outcome);
         match result {
-            Err(error) if self.required => Err(error),
+            Err(error) if !allowed => Err(error),
             _ => Ok(ClientCertVerified::assertion()),
         }
     }

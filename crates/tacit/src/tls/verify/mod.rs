@@ -1,8 +1,8 @@
 //! Checking the peer's certificate, and saying what came of it.
 //!
 //! ```text
-//!   rule --> ServerCheck (we are the client)   full | none
-//!        \-> ClientCheck (we are the server)   required | preferred
+//!   rule --> ServerCheck (we are the client)   full | chain | none
+//!        \-> ClientCheck (we are the server)   any level but none
 //!                 | called by rustls inside one step of a handshake
 //!                 v
 //!             PeerCheck   valid | invalid: reason | …     shown per connection
@@ -20,29 +20,38 @@
 //!
 //! Whatever is waived (`preferred`, `none`), the peer must prove that it holds the certificate's
 //! key. That proof cannot be checked with an X.509 v1 certificate or an RSA key below 2048 bits, so
-//! those are refused at every level. Not done here: revocation, mapping certificates to users.
+//! those are refused at every level.
+//!
+//! Where the trust has lists of revoked certificates, every certificate of a chain is looked up.
+//! What no current list tells of is refused, or believed and told of. Not done here: asking anybody
+//! else (OCSP).
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use rustls::Error;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::VerifierBuilderError;
+use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde::Serialize;
+use tacit_core::policy::Revocation;
 
 use self::chains::Key;
+use self::verifiers::Unlisted;
 use super::diagnose::{Case, Peer, diagnose_chain, diagnose_proof};
 use super::facts::CertificateFacts;
-use super::material::{TrustGeneration, TrustMaterial};
+use super::material::{ListFacts, TrustGeneration, TrustMaterial};
 
 mod chains;
 mod client;
 mod server;
+mod verifiers;
 
 pub use chains::{CHAINS_MAX, Chains};
 pub use client::ClientCheck;
 pub use server::ServerCheck;
+pub use verifiers::Verifiers;
 
 /// What came of checking the peer's certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -54,12 +63,19 @@ pub enum PeerCheck {
     Absent,
     /// Chain, time and usage are in order; a server's name too.
     Valid,
+    /// Chain, time and usage are in order; a server's name was not asked about.
+    ChainValid,
+    /// The same, but no current list tells whether it is revoked, and the trust says `soft`.
+    RevocationUnknown {
+        /// Which list is missing, in one line with the next step.
+        reason: String,
+    },
     /// The certificate is not believed.
     Invalid {
         /// Why, in one line with the next step.
         reason: String,
     },
-    /// The rule says `verify = "none"`.
+    /// The rule says `verify = "none"`, or `invalid = "allow"`.
     NotChecked,
 }
 
@@ -71,9 +87,17 @@ impl PeerCheck {
             Self::NotAsked => "not-asked",
             Self::Absent => "absent",
             Self::Valid => "valid",
+            Self::ChainValid => "chain-valid",
+            Self::RevocationUnknown { .. } => "revocation-unknown",
             Self::Invalid { .. } => "invalid",
             Self::NotChecked => "not-checked",
         }
+    }
+
+    /// Whether what the certificate says of its holder is believed.
+    #[must_use]
+    pub fn is_believed(&self) -> bool {
+        matches!(self, Self::Valid | Self::ChainValid | Self::RevocationUnknown { .. })
     }
 }
 
@@ -106,7 +130,7 @@ pub struct PeerIdentity {
 #[must_use]
 pub fn identity(check: &PeerCheck, facts: Option<&CertificateFacts>) -> PeerIdentity {
     let Some(facts) = facts else { return PeerIdentity::default() };
-    if *check == PeerCheck::Valid {
+    if check.is_believed() {
         let name = facts.sans.first().unwrap_or(&facts.subject);
         PeerIdentity { claimed_subject: None, identity: Some(name.clone()) }
     } else {
@@ -138,6 +162,9 @@ struct Full<V: ?Sized> {
     trust: String,
     generation: TrustGeneration,
     verifier: Arc<V>,
+    /// Believes what no current list tells of; `None`: nothing does.
+    lenient: Option<Arc<V>>,
+    lists: Vec<ListFacts>,
     chains: Option<Arc<Chains>>,
 }
 
@@ -149,38 +176,83 @@ struct Sent<'a> {
 }
 
 impl<V: ?Sized> Full<V> {
-    fn new(trust: &TrustMaterial, verifier: Arc<V>) -> Self {
-        let (trust, generation) = (trust.name.clone(), trust.generation);
-        Self { trust, generation, verifier, chains: None }
+    fn new(
+        trust: &TrustMaterial,
+        verifier: impl Fn(&TrustMaterial, Unlisted) -> Result<Arc<V>, VerifierBuilderError>,
+    ) -> Result<Self, VerifierBuilderError> {
+        let lenient = match trust.revocation {
+            Revocation::Soft => Some(verifier(trust, Unlisted::Believed)?),
+            Revocation::Off | Revocation::Hard => None,
+        };
+        Ok(Self {
+            trust: trust.name.clone(),
+            generation: trust.generation,
+            verifier: verifier(trust, Unlisted::Refused)?,
+            lenient,
+            lists: trust.lists.iter().map(|list| list.facts.clone()).collect(),
+            chains: None,
+        })
     }
 
-    /// Has `verify` look at a chain, unless it did before.
+    /// Has `verify` look at a chain, unless it did before. Without a name none is asked about.
     fn check(
         &self,
         peer: Peer,
         Sent { leaf, rest }: Sent<'_>,
         name: Option<&ServerName<'_>>,
         now: UnixTime,
-        verify: impl FnOnce(&V) -> Result<(), Error>,
+        verify: impl Fn(&V) -> Result<(), Error>,
     ) -> (Checked, Result<(), Error>) {
+        let valid = match (peer, name) {
+            (Peer::Server, None) => PeerCheck::ChainValid,
+            (Peer::Server, Some(_)) | (Peer::Client, _) => PeerCheck::Valid,
+        };
         let chains = self.chains.as_deref();
         let key = chains.and_then(|_| Key::of(peer, self.generation, name, leaf, rest));
         let known = chains.zip(key);
         if let Some(leaf) = known.and_then(|(chains, key)| chains.find(key, now)) {
-            return (Checked { check: PeerCheck::Valid, leaf: Some(leaf) }, Ok(()));
+            return (Checked { check: valid, leaf: Some(leaf) }, Ok(()));
         }
-        match verify(&self.verifier) {
+        let reason = |error: &Error| {
+            let (trust, lists) = (self.trust.as_str(), self.lists.as_slice());
+            diagnose_chain(error, &Case { peer, trust, lists, name, leaf, rest, now })
+        };
+        let error = match verify(&self.verifier) {
             Ok(()) => {
-                let leaf = known.and_then(|(chains, key)| chains.keep(key, leaf, rest, now));
-                (Checked { check: PeerCheck::Valid, leaf }, Ok(()))
+                let sent = Sent { leaf, rest };
+                let until = self.lists_until(now);
+                let leaf = known.and_then(|(chains, key)| chains.keep(key, sent, until, now));
+                return (Checked { check: valid, leaf }, Ok(()));
             }
-            Err(error) => {
-                let trust = self.trust.as_str();
-                let reason = diagnose_chain(&error, &Case { peer, trust, name, leaf, rest, now });
-                (PeerCheck::Invalid { reason }.into(), Err(error))
-            }
+            Err(error) => error,
+        };
+        let lenient = self.lenient.as_deref().filter(|_| is_unlisted(&error));
+        match lenient.map_or(Err(error.clone()), verify) {
+            // Only what lists told of is remembered.
+            Ok(()) => (PeerCheck::RevocationUnknown { reason: reason(&error) }.into(), Ok(())),
+            Err(error) => (PeerCheck::Invalid { reason: reason(&error) }.into(), Err(error)),
         }
     }
+
+    /// Until when what current lists said counts, in unix seconds.
+    fn lists_until(&self, now: UnixTime) -> Option<i64> {
+        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let dates = self.lists.iter().map(|list| list.next_update);
+        dates.filter(|date| *date >= now).min()
+    }
+}
+
+/// Whether the error is that no current list tells of the certificate.
+fn is_unlisted(error: &Error) -> bool {
+    use CertificateError as Why;
+    matches!(
+        error,
+        Error::InvalidCertificate(
+            Why::UnknownRevocationStatus
+                | Why::ExpiredRevocationList
+                | Why::ExpiredRevocationListContext { .. }
+        )
+    )
 }
 
 fn provider() -> Arc<CryptoProvider> {

@@ -6,9 +6,10 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::server::VerifierBuilderError;
-use rustls::{DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
+use super::verifiers::Verifiers;
 use super::{Chains, Checked, Full, PeerCheck, Sent, note, proved, provider};
 use crate::tls::diagnose::Peer;
 use crate::tls::material::TrustMaterial;
@@ -17,6 +18,8 @@ use crate::tls::material::TrustMaterial;
 #[derive(Debug)]
 pub struct ServerCheck {
     full: Option<Full<WebPkiServerVerifier>>,
+    /// Whether the certificate must be for the name.
+    wants_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -26,10 +29,23 @@ impl ServerCheck {
     /// # Errors
     /// If the trust has no anchors.
     pub fn full(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
-        let (roots, provider) = (trust.roots.clone(), provider());
-        let algorithms = provider.signature_verification_algorithms;
-        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build()?;
-        Ok(Self { full: Some(Full::new(trust, verifier)), algorithms })
+        let full = Full::new(trust, Verifiers::server)?;
+        Ok(Self { full: Some(full), wants_name: true, ..Self::none() })
+    }
+
+    /// `verify = "chain"`: the chain leads to the trust, whatever the name.
+    ///
+    /// # Errors
+    /// If the trust has no anchors.
+    pub fn chain(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
+        Ok(Self { wants_name: false, ..Self::full(trust)? })
+    }
+
+    /// `verify = "none"`: neither chain nor name, only that the server holds its key.
+    #[must_use]
+    pub fn none() -> Self {
+        let algorithms = provider().signature_verification_algorithms;
+        Self { full: None, wants_name: false, algorithms }
     }
 
     /// Has it remember the chains that it believes.
@@ -39,12 +55,6 @@ impl ServerCheck {
             full.chains = chains.cloned();
         }
         self
-    }
-
-    /// `verify = "none"`: neither chain nor name, only that the server holds its key.
-    #[must_use]
-    pub fn none() -> Self {
-        Self { full: None, algorithms: provider().signature_verification_algorithms }
     }
 
     /// Checks the chain of a resumed session again.
@@ -65,9 +75,11 @@ impl ServerCheck {
     /// Whether a connection with that outcome may go on.
     #[must_use]
     pub fn allows(&self, check: &PeerCheck) -> bool {
-        match self.full {
-            Some(_) => *check == PeerCheck::Valid,
-            None => *check == PeerCheck::NotChecked,
+        match check {
+            PeerCheck::Valid | PeerCheck::RevocationUnknown { .. } => self.full.is_some(),
+            PeerCheck::ChainValid => self.full.is_some() && !self.wants_name,
+            PeerCheck::NotChecked => self.full.is_none(),
+            PeerCheck::NotAsked | PeerCheck::Absent | PeerCheck::Invalid { .. } => false,
         }
     }
 
@@ -80,10 +92,21 @@ impl ServerCheck {
         now: UnixTime,
     ) -> (Checked, Result<(), Error>) {
         let Some(full) = &self.full else { return (PeerCheck::NotChecked.into(), Ok(())) };
-        full.check(Peer::Server, Sent { leaf, rest }, Some(name), now, |verifier| {
-            verifier.verify_server_cert(leaf, rest, name, ocsp, now).map(|_| ())
+        let wanted = self.wants_name.then_some(name);
+        full.check(Peer::Server, Sent { leaf, rest }, wanted, now, |verifier| {
+            let checked = verifier.verify_server_cert(leaf, rest, name, ocsp, now);
+            match checked {
+                // The library looks at the name last, when all the rest is in order.
+                Err(error) if is_about_name(&error) && !self.wants_name => Ok(()),
+                checked => checked.map(|_| ()),
+            }
         })
     }
+}
+
+fn is_about_name(error: &Error) -> bool {
+    use CertificateError::{NotValidForName, NotValidForNameContext};
+    matches!(error, Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
 }
 
 impl ServerCertVerifier for ServerCheck {

@@ -12,24 +12,25 @@ use rustls::{
 };
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{PrivateKeyDer, ServerName, UnixTime};
+use tacit_core::policy::{Absent, Invalid};
 
 use super::*;
 use crate::tls::failure::{Failed, HandshakeFailure, Role, describe_error};
-use crate::tls::material::{TrustGeneration, TrustMaterial};
+use crate::tls::material::TrustMaterial;
 use crate::tls::test_certificates::{Ca, Kind, Leaf, NAME, openssl_v1, openssl_v3, self_signed};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
 
 fn trust(ca: &Ca) -> TrustMaterial {
-    TrustMaterial {
-        name: "corp".to_owned(),
-        generation: TrustGeneration::next(),
-        roots: ca.roots(),
-        anchors: 1,
-        facts: Vec::new(),
-        sources: Vec::new(),
-        warnings: Vec::new(),
-    }
+    TrustMaterial::of_roots("corp", ca.roots())
+}
+
+fn required(trust: &TrustMaterial) -> Result<ClientCheck, VerifierBuilderError> {
+    ClientCheck::made(trust, Absent::Deny, Invalid::Deny)
+}
+
+fn preferred(trust: &TrustMaterial) -> Result<ClientCheck, VerifierBuilderError> {
+    ClientCheck::made(trust, Absent::Allow, Invalid::Log)
 }
 
 fn keyed(chain: Vec<CertificateDer<'static>>, key: &PrivateKeyDer<'_>) -> Arc<CertifiedKey> {
@@ -154,8 +155,7 @@ fn reason(check: Option<&PeerCheck>) -> &str {
 fn required_and_preferred_meet_every_client_certificate() {
     let ca = Ca::new("corp CA");
     let serving = of(&ca.leaf(Kind::Valid));
-    let levels: [fn(&TrustMaterial) -> Result<ClientCheck, _>; 2] =
-        [ClientCheck::required, ClientCheck::preferred];
+    let levels: [fn(&TrustMaterial) -> Result<ClientCheck, _>; 2] = [required, preferred];
     for (name, key, kind, expected) in certificates(&ca) {
         for (version, level) in VERSIONS.into_iter().flat_map(|v| levels.map(|level| (v, level))) {
             let check = level(&trust(&ca)).unwrap();
@@ -187,13 +187,13 @@ fn required_refuses_a_client_without_certificate_and_preferred_allows_it() {
     let serving = of(&ca.leaf(Kind::Valid));
     for version in VERSIONS {
         let client = client_config(version, ServerCheck::none(), None);
-        let check = ClientCheck::required(&trust(&ca)).unwrap();
+        let check = required(&trust(&ca)).unwrap();
         assert!(!check.allows(&check.recheck(&[], UnixTime::now()).check));
         let server = server_config(version, Some(check), serving.clone());
         let shaken = shake(Role::Server, &client, &server);
         assert_eq!(shaken.failure.unwrap().kind, "client-certificate-absent");
 
-        let check = ClientCheck::preferred(&trust(&ca)).unwrap();
+        let check = preferred(&trust(&ca)).unwrap();
         assert_eq!(check.recheck(&[], UnixTime::now()).check, PeerCheck::Absent);
         assert!(check.allows(&PeerCheck::Absent));
         let server = server_config(version, Some(check), serving.clone());
@@ -250,7 +250,7 @@ fn a_resumed_session_skips_the_check_and_is_checked_again() {
     let later = UnixTime::since_unix_epoch(std::time::Duration::from_secs(4_000_000_000));
     let name = ServerName::try_from(NAME).unwrap();
     for version in VERSIONS {
-        let client_check = ClientCheck::required(&trust(&ca)).unwrap();
+        let client_check = required(&trust(&ca)).unwrap();
         let server = server_config(version, Some(client_check), of(&leaf));
         let server_check = ServerCheck::full(&trust(&ca)).unwrap();
         let client = client_config(version, server_check, Some(of(&leaf)));
@@ -259,7 +259,7 @@ fn a_resumed_session_skips_the_check_and_is_checked_again() {
         let second = shake(Role::Server, &client, &server);
         assert!(second.resumed && second.check.is_none(), "{version:?}");
     }
-    let check = ClientCheck::required(&trust(&ca)).unwrap();
+    let check = required(&trust(&ca)).unwrap();
     assert_eq!(check.recheck(&leaf.chain, now).check, PeerCheck::Valid);
     let outcome = check.recheck(&leaf.chain, later).check;
     assert!(reason(Some(&outcome)).contains("expired") && !check.allows(&outcome));
@@ -301,7 +301,7 @@ fn a_small_rsa_key_proves_nothing_at_any_level() {
     let signed = DigitallySignedStruct::read(&mut Reader::init(&signature)).unwrap();
     let ca = Ca::new("corp CA");
 
-    let preferred = ClientCheck::preferred(&trust(&ca)).unwrap();
+    let preferred = preferred(&trust(&ca)).unwrap();
     let none = ServerCheck::none();
     for (result, outcome) in [
         observe(|| preferred.verify_tls13_signature(b"transcript", leaf, &signed)),

@@ -15,7 +15,7 @@ use super::*;
 use crate::tls::config::{ClientSettings, ServerSettings};
 use crate::tls::facts::CertificateFacts;
 use crate::tls::handshake::{Agreed, Established, Handshake, Progress};
-use crate::tls::material::{IdentityMaterial, TrustGeneration, TrustMaterial};
+use crate::tls::material::{IdentityMaterial, TrustMaterial};
 use crate::tls::test_certificates::{Ca, Kind, Leaf, NAME};
 
 mod illegal;
@@ -44,15 +44,7 @@ static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(|| {
             warnings: Vec::new(),
         })
     };
-    let trust = TrustMaterial {
-        name: "corp".into(),
-        generation: TrustGeneration::next(),
-        roots: ca.roots(),
-        anchors: 1,
-        facts: Vec::new(),
-        sources: Vec::new(),
-        warnings: Vec::new(),
-    };
+    let trust = TrustMaterial::of_roots("corp", ca.roots());
     Certificates {
         trust,
         identities: vec![identity(&ca.leaf(Kind::Valid)), identity(&ca.rsa_leaf())],

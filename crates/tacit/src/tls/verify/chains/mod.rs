@@ -6,9 +6,10 @@
 //! ```
 //!
 //! Only what was believed is kept. It counts again for the very same question within the validity
-//! of every certificate sent: another byte, name, role or a trust that was loaded anew is another
-//! key. What is kept proves nothing about who sends the chain: that a peer holds the leaf's key is
-//! checked in every full handshake, and was in the one that a resumed session began with.
+//! of every certificate sent, and while the lists of revoked certificates are current: another
+//! byte, name, role or a trust that was loaded anew is another key. What is kept proves nothing
+//! about who sends the chain: that a peer holds the leaf's key is checked in every full handshake,
+//! and was in the one that a resumed session began with.
 //!
 //! One table serves all threads, so that a chain is verified once and not once a thread; neither
 //! who asks nor who adds waits for another. Limit: [`CHAINS_MAX`]. What was used last is in one
@@ -20,6 +21,7 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{self, SHA256};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
+use super::Sent;
 use crate::tls::diagnose::Peer;
 use crate::tls::facts::CertificateFacts;
 use crate::tls::material::TrustGeneration;
@@ -68,7 +70,8 @@ impl Key {
             (Peer::Client, _) => 0,
             (Peer::Server, Some(ServerName::DnsName(_))) => 1,
             (Peer::Server, Some(ServerName::IpAddress(_))) => 2,
-            (Peer::Server, _) => return None,
+            (Peer::Server, None) => 3,
+            (Peer::Server, Some(_)) => return None,
         };
         let mut hash = digest::Context::new(&SHA256);
         hash.update(&[kind]);
@@ -120,16 +123,18 @@ impl Chains {
         Some(leaf)
     }
 
-    /// Remembers a chain that was believed at `now`; returns what its leaf says.
+    /// Remembers a chain that was believed at `now`; returns what its leaf says. `until`: when the
+    /// first list that may have told of it is out of date, in unix seconds.
     pub(super) fn keep(
         &self,
         key: Key,
-        leaf: &CertificateDer<'_>,
-        rest: &[CertificateDer<'_>],
+        Sent { leaf, rest }: Sent<'_>,
+        until: Option<i64>,
         now: UnixTime,
     ) -> Option<Arc<CertificateFacts>> {
         let leaf = Arc::new(CertificateFacts::from_der(leaf).ok()?);
         let (mut not_before, mut not_after) = (leaf.not_before, leaf.not_after);
+        not_after = not_after.min(until.unwrap_or(i64::MAX));
         for above in rest {
             // It may be superfluous: the chain is good, but until when is not known.
             let Ok(above) = CertificateFacts::from_der(above) else { return Some(leaf) };

@@ -19,7 +19,14 @@ struct Counted {
 impl Counted {
     fn new(chains: &Arc<Chains>, generation: TrustGeneration) -> Self {
         let (trust, chains) = ("corp".to_owned(), Some(Arc::clone(chains)));
-        let full = Full { trust, generation, verifier: Arc::new(()), chains };
+        let full = Full {
+            trust,
+            generation,
+            verifier: Arc::new(()),
+            lenient: None,
+            lists: Vec::new(),
+            chains,
+        };
         Self { full, verified: Cell::new(0) }
     }
 
@@ -61,6 +68,11 @@ fn loaded(directory: &Directory) -> TrustMaterial {
     let (crls, revocation) = (Vec::new(), tacit_core::policy::Revocation::Off);
     let trust = tacit_core::policy::Trust { source, crls, revocation, position };
     load_trust("corp", &trust, directory.path()).unwrap()
+}
+
+fn required(trust: &TrustMaterial) -> ClientCheck {
+    use tacit_core::policy::{Absent, Invalid};
+    ClientCheck::made(trust, Absent::Deny, Invalid::Deny).unwrap()
 }
 
 fn is_refused(check: &PeerCheck) -> bool {
@@ -142,7 +154,7 @@ fn it_falls_when_the_first_of_its_certificates_expires() {
 
     assert!(client(&leaf, 1_800_000_000) && !client(&leaf, 2_000_000_000));
     let (trust, chains) = (trust(&ca), Some(Arc::default()));
-    let real = ClientCheck::required(&trust).unwrap().remembering(chains.as_ref());
+    let real = required(&trust).remembering(chains.as_ref());
     assert_eq!(real.recheck(&leaf, at(2_000_000_000)).check, PeerCheck::Valid);
     assert_eq!(chains.unwrap().len(), 1);
     assert!(is_refused(&real.recheck(&leaf, at(2_000_000_001)).check), "expired after it was kept");
@@ -153,7 +165,7 @@ fn another_name_or_usage_is_refused_though_the_chain_is_known() {
     let ca = Ca::new("corp CA");
     let (trust, chains) = (trust(&ca), Some(Arc::default()));
     let server = ServerCheck::full(&trust).unwrap().remembering(chains.as_ref());
-    let client = ClientCheck::required(&trust).unwrap().remembering(chains.as_ref());
+    let client = required(&trust).remembering(chains.as_ref());
     let Leaf { chain, .. } = ca.leaf(Kind::ServerOnly);
     let now = UnixTime::now();
     let named = |name| server.recheck(&chain, &ServerName::try_from(name).unwrap(), now).check;
@@ -171,7 +183,7 @@ fn a_trust_loaded_anew_believes_nothing_that_the_old_one_did() {
     let Leaf { chain, .. } = old.leaf(Kind::Valid);
     let (chains, now) = (Some(Arc::default()), UnixTime::now());
     let check = || {
-        let check = ClientCheck::required(&loaded(&directory)).unwrap();
+        let check = required(&loaded(&directory));
         check.remembering(chains.as_ref()).recheck(&chain, now).check
     };
     directory.write("ca.pem", old.pem(), 0o644);

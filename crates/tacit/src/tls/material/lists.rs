@@ -1,0 +1,207 @@
+//! Lists of revoked certificates: from the files of a trust to what verifiers take.
+//!
+//! A list is believed only where the CA that signed it issued the certificate in question; that is
+//! for the verifier to see. Here it is read, so that a file that is no list is told at once, and
+//! looked at for its date.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, crypto::aws_lc_rs};
+use rustls_pki_types::CertificateRevocationListDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde::Serialize;
+use tacit_core::policy::Revocation;
+use x509_parser::prelude::{CertificateRevocationList, FromDer as _};
+
+use super::{MaterialFault, is_der, read};
+use crate::tls::facts::{CertificateFacts, printable, utc};
+use crate::tls::files::FileStamp;
+
+/// A list with less than this part of its time left is warned about: `1 / 10`.
+const WARNING_PART: i64 = 10;
+
+/// One list.
+#[derive(Clone, Debug)]
+pub struct RevocationList {
+    /// As it was signed.
+    pub der: CertificateRevocationListDer<'static>,
+    /// What it says of itself.
+    pub facts: ListFacts,
+}
+
+/// What a list says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ListFacts {
+    /// Whose list it is, as certificates name their issuer.
+    pub issuer: String,
+    /// When it was made, in unix seconds.
+    pub this_update: i64,
+    /// When the next one comes, in unix seconds: until then it is current.
+    pub next_update: i64,
+    /// How many certificates it names.
+    pub revoked: usize,
+    /// The file it came from.
+    pub file: PathBuf,
+}
+
+impl ListFacts {
+    /// Whether the next list should be there.
+    #[must_use]
+    pub fn is_out_of_date(&self, now: i64) -> bool {
+        now > self.next_update
+    }
+}
+
+/// Reads the lists of one file, in PEM or DER.
+pub(super) fn load(
+    path: &Path,
+    roots: &Arc<RootCertStore>,
+) -> Result<(Vec<RevocationList>, FileStamp), MaterialFault> {
+    let content = read(path)?;
+    let ders = match is_der(&content.bytes) {
+        true => vec![CertificateRevocationListDer::from(content.bytes)],
+        false => from_pem(&content.bytes)?,
+    };
+    let numbered = ders.into_iter().enumerate();
+    let lists = numbered.map(|(at, der)| {
+        let facts = facts(&der, path).filter(|_| is_usable(&der, roots));
+        let facts = facts.ok_or(MaterialFault::BadList { number: at + 1 })?;
+        Ok(RevocationList { der, facts })
+    });
+    Ok((lists.collect::<Result<_, _>>()?, content.stamp))
+}
+
+fn from_pem(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, MaterialFault> {
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem).collect();
+    let lists = lists.map_err(|error| MaterialFault::BadPem(error.to_string()))?;
+    if lists.is_empty() { Err(MaterialFault::NoList) } else { Ok(lists) }
+}
+
+fn facts(der: &CertificateRevocationListDer<'_>, path: &Path) -> Option<ListFacts> {
+    let (rest, list) = CertificateRevocationList::from_der(der.as_ref()).ok()?;
+    rest.is_empty().then_some(())?;
+    Some(ListFacts {
+        issuer: printable(&list.issuer().to_string()),
+        this_update: list.last_update().timestamp(),
+        // RFC 5280 section 5.1.2.5: it must be there.
+        next_update: list.next_update()?.timestamp(),
+        revoked: list.iter_revoked_certificates().count(),
+        file: path.to_owned(),
+    })
+}
+
+/// Whether verifiers take it, told apart from the other lists: they name none that they refuse.
+fn is_usable(der: &CertificateRevocationListDer<'static>, roots: &Arc<RootCertStore>) -> bool {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider);
+    builder.with_crls([der.clone()]).build().is_ok()
+}
+
+/// What will probably not work: CAs without a list, and lists that are or will be out of date.
+pub(super) fn warnings(
+    owner: &str,
+    revocation: Revocation,
+    lists: &[RevocationList],
+    anchors: &[CertificateFacts],
+    now: i64,
+) -> Vec<String> {
+    let follows = match revocation {
+        Revocation::Off => return Vec::new(),
+        Revocation::Soft => "what it issued is believed all the same, and that is logged",
+        Revocation::Hard => "what it issued is refused",
+    };
+    let is_listed =
+        |ca: &&CertificateFacts| lists.iter().any(|list| list.facts.issuer == ca.subject);
+    let mut warnings: Vec<_> = anchors
+        .iter()
+        .filter(|ca| ca.is_ca && !is_listed(ca))
+        .map(|ca| {
+            let ca = ca.title();
+            format!(
+                "{owner}: there is no list of revoked certificates of {ca}, so {follows}: add it \
+                 to crl"
+            )
+        })
+        .collect();
+    for RevocationList { facts, .. } in lists {
+        let (at, due) = (facts.file.display(), utc(facts.next_update));
+        let of = format!("{owner}: {at}: the list of revoked certificates of {}", facts.issuer);
+        let part = facts.next_update.saturating_sub(facts.this_update) / WARNING_PART;
+        if facts.is_out_of_date(now) {
+            let step = "get the current one";
+            warnings.push(format!("{of} is out of date since {due}, so {follows}: {step}"));
+        } else if facts.next_update.saturating_sub(now) < part {
+            warnings.push(format!("{of} is out of date from {due} on: get the next one"));
+        }
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::test_certificates::{Ca, Directory, Kind};
+
+    fn loaded(directory: &Directory, file: &str, ca: &Ca) -> Result<Vec<RevocationList>, String> {
+        let loaded = load(&directory.path().join(file), &ca.roots());
+        loaded.map(|(lists, _)| lists).map_err(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn lists_are_read_in_both_forms_and_several_from_one_file() {
+        let (directory, ca, other) = (Directory::new(), Ca::new("one CA"), Ca::new("other CA"));
+        let leaf = ca.leaf(Kind::Valid);
+        let pem = ca.crl(&[&leaf], 4_000_000_000);
+        directory.write("both.pem", pem.clone() + &other.crl(&[], 3_000_000_000), 0o644);
+        let der = CertificateRevocationListDer::from_pem_slice(pem.as_bytes()).unwrap();
+        directory.write("one.crl", der.as_ref(), 0o644);
+
+        let both = loaded(&directory, "both.pem", &ca).unwrap();
+        let said: Vec<_> =
+            both.iter().map(|it| (it.facts.issuer.as_str(), it.facts.revoked)).collect();
+        assert_eq!(said, [("CN=one CA", 1), ("CN=other CA", 0)]);
+        assert_eq!(both[0].facts.next_update, 4_000_000_000);
+        assert_eq!(loaded(&directory, "one.crl", &ca).unwrap()[0].der, both[0].der);
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused_with_the_next_step() {
+        let (directory, ca) = (Directory::new(), Ca::new("one CA"));
+        directory.write("cert.pem", ca.pem(), 0o644);
+        let said = loaded(&directory, "cert.pem", &ca).unwrap_err();
+        assert!(said.contains("no BEGIN X509 CRL line"), "{said}");
+        directory.write("cert.der", ca.der().as_ref(), 0o644);
+        let said = loaded(&directory, "cert.der", &ca).unwrap_err();
+        assert!(said.contains("list 1 in it is no list"), "{said}");
+        assert!(loaded(&directory, "gone.pem", &ca).unwrap_err().contains("cannot be read"));
+    }
+
+    #[test]
+    fn missing_and_old_lists_are_warned_about() {
+        let (directory, ca, other) = (Directory::new(), Ca::new("one CA"), Ca::new("other CA"));
+        directory.write("one.pem", ca.crl(&[], 2_000_000_000), 0o644);
+        let lists = loaded(&directory, "one.pem", &ca).unwrap();
+        let anchors = [ca.der(), other.der()].map(|der| CertificateFacts::from_der(&der).unwrap());
+        let said = |revocation, now| warnings("trust 'corp'", revocation, &lists, &anchors, now);
+        let early = said(Revocation::Hard, 1_700_000_000);
+        assert_eq!(
+            early,
+            ["trust 'corp': there is no list of revoked certificates of CN=other CA, so what it \
+              issued is refused: add it to crl"]
+        );
+        let soon = said(Revocation::Soft, 1_999_999_000);
+        assert!(soon[0].contains("is believed all the same"), "{soon:?}");
+        assert!(soon[1].contains("of CN=one CA is out of date from 2033-05-18"), "{soon:?}");
+        let late = said(Revocation::Hard, 2_000_000_001);
+        assert!(
+            late[1].contains(
+                "is out of date since 2033-05-18 03:33 UTC, so what it issued is refused"
+            ),
+            "{late:?}"
+        );
+        assert_eq!(said(Revocation::Off, 2_000_000_001), [""; 0]);
+    }
+}

@@ -1,0 +1,243 @@
+//! The library's verifiers of one trust, built when first wanted and shared by all its rules: each
+//! holds all lists of revoked certificates.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls_pki_types::CertificateRevocationListDer;
+
+use super::provider;
+use crate::tls::material::TrustMaterial;
+
+/// What is built of a trust so far.
+#[derive(Clone, Debug, Default)]
+pub struct Verifiers {
+    clients: [OnceLock<Arc<dyn ClientCertVerifier>>; 2],
+    servers: [OnceLock<Arc<WebPkiServerVerifier>>; 2],
+}
+
+/// What a verifier makes of certificates that no current list tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unlisted {
+    Refused,
+    Believed,
+}
+
+impl Verifiers {
+    /// The one for clients.
+    pub(super) fn client(
+        trust: &TrustMaterial,
+        unlisted: Unlisted,
+    ) -> Result<Arc<dyn ClientCertVerifier>, VerifierBuilderError> {
+        shared(&trust.verifiers.clients[unlisted as usize], || {
+            let builder =
+                WebPkiClientVerifier::builder_with_provider(trust.roots.clone(), provider());
+            let builder = builder.with_crls(lists(trust));
+            match unlisted {
+                Unlisted::Refused => builder.enforce_revocation_expiration().build(),
+                Unlisted::Believed => builder.allow_unknown_revocation_status().build(),
+            }
+        })
+    }
+
+    /// The one for servers.
+    pub(super) fn server(
+        trust: &TrustMaterial,
+        unlisted: Unlisted,
+    ) -> Result<Arc<WebPkiServerVerifier>, VerifierBuilderError> {
+        shared(&trust.verifiers.servers[unlisted as usize], || {
+            let builder =
+                WebPkiServerVerifier::builder_with_provider(trust.roots.clone(), provider());
+            let builder = builder.with_crls(lists(trust));
+            match unlisted {
+                Unlisted::Refused => builder.enforce_revocation_expiration().build(),
+                Unlisted::Believed => builder.allow_unknown_revocation_status().build(),
+            }
+        })
+    }
+}
+
+fn shared<V: ?Sized>(
+    slot: &OnceLock<Arc<V>>,
+    build: impl FnOnce() -> Result<Arc<V>, VerifierBuilderError>,
+) -> Result<Arc<V>, VerifierBuilderError> {
+    match slot.get() {
+        Some(built) => Ok(Arc::clone(built)),
+        None => Ok(Arc::clone(slot.get_or_init({
+            let built = build()?;
+            || built
+        }))),
+    }
+}
+
+fn lists(trust: &TrustMaterial) -> Vec<CertificateRevocationListDer<'static>> {
+    trust.lists.iter().map(|list| list.der.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+    use tacit_core::policy::{Absent, Invalid, Position, Revocation, Trust, TrustSource};
+
+    use super::super::{Chains, ClientCheck, PeerCheck, ServerCheck};
+    use super::*;
+    use crate::tls::material::load_trust;
+    use crate::tls::test_certificates::{Ca, Directory, Kind, NAME};
+
+    const LONG: i64 = 4_000_000_000;
+
+    fn at(unix_seconds: i64) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_secs(unix_seconds.unsigned_abs()))
+    }
+
+    fn trust(directory: &Directory, crls: &[&str], revocation: Revocation) -> TrustMaterial {
+        let trust = Trust {
+            source: TrustSource::Files(vec!["ca.pem".into()]),
+            crls: crls.iter().map(Into::into).collect(),
+            revocation,
+            position: Position::default(),
+        };
+        load_trust("corp", &trust, directory.path()).unwrap()
+    }
+
+    /// What both roles make of a chain at a time.
+    fn both(trust: &TrustMaterial, chain: &[CertificateDer<'_>], now: i64) -> [PeerCheck; 2] {
+        let client = ClientCheck::made(trust, Absent::Deny, Invalid::Deny).unwrap();
+        let server = ServerCheck::full(trust).unwrap();
+        let name = ServerName::try_from(NAME).unwrap();
+        let checks =
+            [client.recheck(chain, at(now)).check, server.recheck(chain, &name, at(now)).check];
+        let allows = [client.allows(&checks[0]), server.allows(&checks[1])];
+        assert_eq!(allows, checks.each_ref().map(PeerCheck::is_believed));
+        checks
+    }
+
+    fn reason(check: &PeerCheck) -> &str {
+        match check {
+            PeerCheck::Invalid { reason } | PeerCheck::RevocationUnknown { reason } => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_list_names_is_refused_in_both_roles_hard_and_soft() {
+        let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+        let [good, bad] = [(); 2].map(|()| ca.leaf(Kind::Valid));
+        directory.write("ca.pem", ca.pem(), 0o644);
+        directory.write("crl.pem", ca.crl(&[&bad], LONG), 0o644);
+        for revocation in [Revocation::Hard, Revocation::Soft] {
+            let trust = trust(&directory, &["crl.pem"], revocation);
+            assert_eq!(both(&trust, &good.chain, 2_000_000_000), [const { PeerCheck::Valid }; 2]);
+            for check in both(&trust, &bad.chain, 2_000_000_000) {
+                assert!(matches!(check, PeerCheck::Invalid { .. }), "{check:?}");
+                assert!(reason(&check).contains("of CN=leaf was revoked: issue"), "{check:?}");
+            }
+        }
+        let trust = trust(&directory, &["crl.pem"], Revocation::Off);
+        assert_eq!(both(&trust, &bad.chain, 2_000_000_000), [const { PeerCheck::Valid }; 2]);
+    }
+
+    #[test]
+    fn what_no_current_list_tells_of_is_refused_hard_and_told_of_soft() {
+        let (directory, ca, other) = (Directory::new(), Ca::new("corp CA"), Ca::new("other CA"));
+        let leaf = ca.leaf(Kind::Valid);
+        directory.write("ca.pem", ca.pem() + &other.pem(), 0o644);
+        directory.write("other.pem", other.crl(&[], LONG), 0o644);
+        directory.write("old.pem", ca.crl(&[], 1_900_000_000), 0o644);
+        for (file, words) in [
+            ("other.pem", "trust 'corp' has no list of the CA CN=corp CA: add it to crl"),
+            ("old.pem", "the list of the CA CN=corp CA in trust 'corp' is out of date since 2030"),
+        ] {
+            for check in
+                both(&trust(&directory, &[file], Revocation::Hard), &leaf.chain, 2_000_000_000)
+            {
+                assert!(matches!(check, PeerCheck::Invalid { .. }), "{file}: {check:?}");
+                assert!(reason(&check).contains(words), "{file}: {check:?}");
+            }
+            for check in
+                both(&trust(&directory, &[file], Revocation::Soft), &leaf.chain, 2_000_000_000)
+            {
+                assert!(matches!(check, PeerCheck::RevocationUnknown { .. }), "{file}: {check:?}");
+                assert!(reason(&check).contains(words), "{file}: {check:?}");
+            }
+        }
+        let expired = ca.leaf(Kind::Expired);
+        for check in both(
+            &trust(&directory, &["other.pem"], Revocation::Soft),
+            &expired.chain,
+            2_000_000_000,
+        ) {
+            assert!(reason(&check).contains("expired at"), "soft waives nothing else: {check:?}");
+        }
+    }
+
+    #[test]
+    fn a_remembered_chain_is_looked_at_again_when_a_list_is_out_of_date() {
+        let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+        let leaf = ca.leaf(Kind::Valid);
+        directory.write("ca.pem", ca.pem(), 0o644);
+        directory.write("crl.pem", ca.crl(&[], 2_100_000_000), 0o644);
+        let chains = Some(Arc::<Chains>::default());
+        let trust = trust(&directory, &["crl.pem"], Revocation::Hard);
+        let check = ClientCheck::made(&trust, Absent::Deny, Invalid::Deny).unwrap();
+        let check = check.remembering(chains.as_ref());
+        assert_eq!(check.recheck(&leaf.chain, at(2_000_000_000)).check, PeerCheck::Valid);
+        assert_eq!(chains.as_ref().unwrap().len(), 1);
+        assert_eq!(check.recheck(&leaf.chain, at(2_100_000_000)).check, PeerCheck::Valid);
+        let late = check.recheck(&leaf.chain, at(2_100_000_001)).check;
+        assert!(reason(&late).contains("is out of date since"), "{late:?}");
+    }
+
+    #[test]
+    fn another_list_is_another_trust() {
+        let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+        let leaf = ca.leaf(Kind::Valid);
+        directory.write("ca.pem", ca.pem(), 0o644);
+        directory.write("crl.pem", ca.crl(&[], LONG), 0o644);
+        let chains = Some(Arc::<Chains>::default());
+        let check = |trust: &TrustMaterial| {
+            let check = ClientCheck::made(trust, Absent::Deny, Invalid::Deny).unwrap();
+            check.remembering(chains.as_ref()).recheck(&leaf.chain, at(2_000_000_000)).check
+        };
+        let before = trust(&directory, &["crl.pem"], Revocation::Hard);
+        assert_eq!(check(&before), PeerCheck::Valid);
+        assert!(before.same(&trust(&directory, &["crl.pem"], Revocation::Hard)));
+        assert!(!before.same(&trust(&directory, &["crl.pem"], Revocation::Soft)));
+        directory.write("crl.pem", ca.crl(&[&leaf], LONG), 0o644);
+        assert!(before.sources.iter().any(|file| file.changed()));
+        let now = trust(&directory, &["crl.pem"], Revocation::Hard);
+        assert!(!before.same(&now));
+        assert!(reason(&check(&now)).contains("was revoked"));
+    }
+
+    #[test]
+    fn a_chain_without_a_name_is_checked_but_for_the_name() {
+        let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+        directory.write("ca.pem", ca.pem(), 0o644);
+        let trust = trust(&directory, &[], Revocation::Off);
+        let chains = Some(Arc::<Chains>::default());
+        let check = ServerCheck::chain(&trust).unwrap().remembering(chains.as_ref());
+        let full = ServerCheck::full(&trust).unwrap().remembering(chains.as_ref());
+        let name = ServerName::try_from("elsewhere.example").unwrap();
+        for (kind, believed) in [
+            (Kind::Valid, true),
+            (Kind::CnOnly, true),
+            (Kind::Expired, false),
+            (Kind::WrongUsage, false),
+        ] {
+            let leaf = ca.leaf(kind);
+            for _ in 0..2 {
+                let outcome = check.recheck(&leaf.chain, &name, at(2_000_000_000)).check;
+                assert_eq!(outcome == PeerCheck::ChainValid, believed, "{kind:?}: {outcome:?}");
+                assert_eq!(check.allows(&outcome), believed, "{kind:?}");
+            }
+            // What was believed without a name is not believed with one.
+            let outcome = full.recheck(&leaf.chain, &name, at(2_000_000_000)).check;
+            assert!(matches!(outcome, PeerCheck::Invalid { .. }), "{kind:?}: {outcome:?}");
+        }
+    }
+}
