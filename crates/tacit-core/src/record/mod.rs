@@ -221,6 +221,8 @@ impl AlertDescription {
     pub const BAD_CERTIFICATE: Self = Self(42);
     /// A field held what it may not.
     pub const ILLEGAL_PARAMETER: Self = Self(47);
+    /// A certificate is good, and its holder is not let in.
+    pub const ACCESS_DENIED: Self = Self(49);
     /// A message could not be read.
     pub const DECODE_ERROR: Self = Self(50);
     /// A version we do not speak.

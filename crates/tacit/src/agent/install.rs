@@ -184,14 +184,15 @@ pub fn build_rules(
         .rules
         .iter()
         .map(|rule| {
-            let old = before.and_then(|(live, used)| Some((live.find(&rule.name)?, used)));
-            if let Some((old, used)) = old
+            let old = before.and_then(|(live, _)| live.find(&rule.name));
+            if let (Some(old), Some((live, used))) = (old, before)
                 && old.rule.same(rule)
                 && uses_same(rule, used, materials)
+                && same_map(rule, &live.policy, policy)
             {
                 return Ok(Arc::clone(old));
             }
-            build_rule(policy, rule, materials, (old.map(|(old, _)| old), chains))
+            build_rule(policy, rule, materials, (old, chains))
                 .map_err(|error| (rule.name.clone(), error))
         })
         .collect()
@@ -213,6 +214,17 @@ fn uses_same(rule: &Rule, before: &Materials, now: &Materials) -> bool {
         )
     };
     identities.into_iter().all(same_identity) && trust.is_none_or(same_trust)
+}
+
+/// Whether the map that the rule names says the same in both.
+fn same_map(rule: &Rule, before: &Policy, now: &Policy) -> bool {
+    let Action::Tls(Tls::Server(tls)) = &rule.action else { return true };
+    tls.client_cert.map().is_none_or(|name| {
+        matches!(
+            (before.maps.get(name), now.maps.get(name)),
+            (Some(old), Some(new)) if old.same(new)
+        )
+    })
 }
 
 /// The identities and the trust a rule names.
@@ -250,7 +262,9 @@ fn build_rule(
         Action::Permit => LiveAction::Permit,
         Action::Deny => LiveAction::Deny,
         Action::Tls(Tls::Server(tls)) => {
-            LiveAction::TlsServer(Arc::new(ServerSettings::new(tls, &identities, trust, chains)?))
+            let map = tls.client_cert.map().and_then(|name| policy.maps.get(name));
+            let settings = ServerSettings::new(tls, &identities, trust, map, chains)?;
+            LiveAction::TlsServer(Arc::new(settings))
         }
         Action::Tls(Tls::Client(tls)) => {
             let identity = identities.first().map(Arc::as_ref);

@@ -140,7 +140,8 @@ fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&Owne
             "resumed": tls.agreed.resumed,
             "rekeys": record.rekeys(),
             "check": tls.check,
-            "peer": identity(&tls.check, tls.peer.as_deref()),
+            "client-cert": client_cert(&record.rule),
+            "peer": identity(&tls.check, &tls.named, tls.peer.as_deref()),
             "certificate": tls.peer.as_deref(),
         })),
         "accepted-tcp": legs.and_then(|legs| tcp(&legs.accepted)),
@@ -170,6 +171,14 @@ fn role(rule: &LiveRule) -> Option<&'static str> {
     }
 }
 
+/// The level of client certificates, as the policy writes it.
+fn client_cert(rule: &LiveRule) -> Option<String> {
+    match &rule.rule.action {
+        Action::Tls(Tls::Server(tls)) => Some(tls.client_cert.to_string()),
+        _ => None,
+    }
+}
+
 /// `tacit show rules`.
 #[must_use]
 pub fn rules(table: &Table, live: &Live) -> Value {
@@ -179,17 +188,13 @@ pub fn rules(table: &Table, live: &Live) -> Value {
 }
 
 fn one_rule(rule: &Arc<LiveRule>, open: &[Arc<Record>]) -> Value {
-    let client_cert = match &rule.rule.action {
-        Action::Tls(Tls::Server(tls)) => Some(tls.client_cert.to_string()),
-        _ => None,
-    };
     json!({
         "name": rule.name(),
         "action": rule.rule.action.word(),
         "role": role(rule),
         "listen": Some(rule.rule.listens()).filter(|listens| !listens.is_empty()),
         "connect": rule.target.as_ref().map(ToString::to_string),
-        "client-cert": client_cert,
+        "client-cert": client_cert(rule),
         "hits": rule.counters.hits(),
         "failures": rule.counters.failures(),
         "last-hit": rule.counters.last_hit().map(|time| Rfc3339(time).to_string()),

@@ -2,13 +2,15 @@
 
 use std::fmt::Display;
 
+use tacit_core::policy::{Action, ClientCert, Tls};
+
 use crate::live::LiveAction;
 use crate::log::{Event, Log, Outcome};
 use crate::tls::failure::describe_alert_number;
-use crate::tls::verify::identity;
+use crate::tls::verify::{Named, identity};
 use crate::tls::{PeerCheck, Role, SessionError};
 
-use super::connection::{Connection, Denied, Record, Refused};
+use super::connection::{Connection, Denied, Record, Refused, TlsFacts};
 use super::intercept::Arrival;
 use super::relay::{End, Finished};
 use super::secure::Failure;
@@ -50,7 +52,8 @@ pub fn unclaimed(log: &Log, arrival: &Arrival, reason: &str) {
 pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
     let record = connection.record();
     record.rule.counters.count_failure();
-    let event = about("failed", record).field("kind", &failure.kind()).field("reason", failure);
+    let event = level(about("failed", record), record);
+    let event = event.field("kind", &failure.kind()).field("reason", failure);
     log.warn(event.clone());
     log.audit(Outcome::Failed, event);
 }
@@ -59,28 +62,58 @@ pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
 pub fn opened(log: &Log, connection: &Connection) {
     let record = connection.record();
     let tls = record.tls.get();
-    let waived = tls.is_some_and(|tls| matches!(tls.check, PeerCheck::Invalid { .. }));
-    if !(record.rule.rule.log || log.has_audit() || waived) {
+    if let Some(tls) = tls {
+        remark(log, record, tls);
+    }
+    if !(record.rule.rule.log || log.has_audit()) {
         return;
     }
-    let mut event = about("opened", record);
+    let mut event = level(about("opened", record), record);
     if let Some(tls) = tls {
         event = event.field("suite", &tls.agreed.suite).field("check", tls.check.word());
-        if let Some(name) = identity(&tls.check, tls.peer.as_deref()).identity {
+        if let Some(name) = identity(&tls.check, &tls.named, tls.peer.as_deref()).identity {
             event = event.field("peer", &name);
-        }
-        if let (PeerCheck::Invalid { reason }, Some(peer)) = (&tls.check, &tls.peer) {
-            log.warn(
-                about("certificate-waived", record)
-                    .field("reason", reason)
-                    .field("claimed-subject", &peer.subject),
-            );
         }
     }
     if record.rule.rule.log {
         log.info(event.clone());
     }
     log.audit(Outcome::Allowed, event);
+}
+
+/// Tells of a peer that is let in although something about its certificate is not as it should be.
+fn remark(log: &Log, record: &Record, tls: &TlsFacts) {
+    let subject = tls.peer.as_ref().map_or("", |peer| peer.title());
+    match &tls.check {
+        PeerCheck::Invalid { reason } => log.warn(
+            level(about("certificate-waived", record), record)
+                .field("reason", reason)
+                .field("claimed-subject", subject),
+        ),
+        PeerCheck::RevocationUnknown { reason } => log.warn(
+            level(about("revocation-unknown", record), record)
+                .field("reason", reason)
+                .field("subject", subject),
+        ),
+        _ => {}
+    }
+    if let Named::Warned { entry } = &tls.named {
+        log.warn(
+            level(about("certificate-warned", record), record)
+                .field("reason", &format_args!("{entry} would deny this client, and only warns"))
+                .field("subject", subject),
+        );
+    }
+}
+
+/// The level of a rule that asks clients for certificates, as the policy writes it.
+fn level(event: Event, record: &Record) -> Event {
+    match &record.rule.rule.action {
+        Action::Tls(Tls::Server(tls)) if tls.client_cert != ClientCert::None => {
+            event.field("client-cert", &tls.client_cert)
+        }
+        _ => event,
+    }
 }
 
 /// A connection ended.

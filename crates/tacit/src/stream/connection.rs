@@ -19,6 +19,7 @@ use crate::ledger::{Account, Count, meter};
 use crate::live::{Live, LiveRule};
 use crate::run::Run;
 use crate::run::protocol::Ends;
+use crate::tls::verify::Named;
 use crate::tls::{Agreed, CertificateFacts, PeerCheck};
 
 use super::intercept::{Arrival, Claim};
@@ -136,6 +137,8 @@ pub struct TlsFacts {
     pub agreed: Agreed,
     /// What came of the check of the peer's certificate.
     pub check: PeerCheck,
+    /// The name that it gives the peer.
+    pub named: Named,
     /// The peer's certificate, if it sent one.
     pub peer: Option<Arc<CertificateFacts>>,
 }

@@ -11,6 +11,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -331,8 +332,8 @@ async fn serve_tls(
             return Err(failure);
         }
     };
-    let Established { session, agreed, check, peer } = established;
-    let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
+    let Established { session, agreed, check, named, peer } = established;
+    let _ = record.tls.set(Box::new(TlsFacts { agreed, check, named, peer }));
     meter::switch(Component::Accept);
     if talk.as_ref().is_some_and(|talk| talk.dialogue.needs_fresh_program())
         && let Some((first, _)) = program.take()
@@ -349,12 +350,24 @@ async fn serve_tls(
 /// The handshake that the rule asks for, at its beginning.
 fn handshake(record: &Record) -> (Role, Result<Handshake, HandshakeFailure>) {
     match &record.rule.action {
-        LiveAction::TlsServer(settings) => (Role::Server, Handshake::server(settings)),
+        LiveAction::TlsServer(settings) => {
+            let handshake = Handshake::server(settings);
+            let address = tls_peer(record);
+            (Role::Server, handshake.map(|handshake| handshake.with_peer_address(address)))
+        }
         LiveAction::TlsClient(settings) => {
             (Role::Client, Handshake::client(settings, &wanted_names(record)))
         }
         // INVARIANT: TLS is done for rules with TLS only.
         LiveAction::Permit | LiveAction::Deny => unreachable!("TLS without a TLS rule"),
+    }
+}
+
+/// Where the TLS peer is: who connected, or who was dialled.
+fn tls_peer(record: &Record) -> Option<IpAddr> {
+    match record.rule.rule.tls_arrives() {
+        true => record.client().ip(),
+        false => record.legs.get().and_then(|legs| legs.target.ip()),
     }
 }
 
@@ -423,8 +436,8 @@ async fn reach_tls(
             return Err(failure);
         }
     };
-    let Established { mut session, agreed, check, peer } = established;
-    let _ = record.tls.set(Box::new(TlsFacts { agreed, check, peer }));
+    let Established { mut session, agreed, check, named, peer } = established;
+    let _ = record.tls.set(Box::new(TlsFacts { agreed, check, named, peer }));
     let mut initial = last_flight;
     if talk.is_none() {
         let mut first = from_header;

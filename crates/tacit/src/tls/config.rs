@@ -9,13 +9,13 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ParsedCertificate, Res
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tacit_core::policy::{
-    Asked, ChainCheck, ClientCert, ClientTls, Group, ServerTls, Suite, TlsCommon, TlsVersion,
+    Asked, ChainCheck, ClientCert, ClientTls, Group, Map, ServerTls, Suite, TlsCommon, TlsVersion,
     Verify,
 };
 
 use super::material::{IdentityMaterial, TrustMaterial};
 use super::secrets;
-use super::verify::{Chains, ClientCheck, ServerCheck};
+use super::verify::{Chains, ClientCheck, Naming, ServerCheck};
 
 /// Server names a client rule keeps tickets for.
 const TICKETS_SERVERS_MAX: usize = 256;
@@ -25,6 +25,8 @@ const TICKETS_SERVERS_MAX: usize = 256;
 pub struct ServerSettings {
     pub(super) config: Arc<ServerConfig>,
     pub(super) client_check: Option<Arc<ClientCheck>>,
+    /// Where the names of clients come from.
+    pub(super) naming: Naming,
 }
 
 /// What opens handshakes of a rule.
@@ -65,9 +67,12 @@ impl ServerSettings {
         rule: &ServerTls,
         identities: &[Arc<IdentityMaterial>],
         trust: Option<&TrustMaterial>,
+        map: Option<&Map>,
         chains: Option<&Arc<Chains>>,
     ) -> Result<Self, SettingsRefused> {
         let provider = provider(&rule.common);
+        let naming = Naming::of(&rule.client_cert, map);
+        let naming = naming.ok_or_else(|| refused("names from a map without the map"))?;
         let client_check = client_check(&rule.client_cert, trust)?;
         let client_check = client_check.map(|check| Arc::new(check.remembering(chains)));
         let builder = ServerConfig::builder_with_provider(Arc::new(provider))
@@ -90,7 +95,7 @@ impl ServerSettings {
         } else {
             config.send_tls13_tickets = 0;
         }
-        Ok(Self { config: Arc::new(config), client_check })
+        Ok(Self { config: Arc::new(config), client_check, naming })
     }
 }
 

@@ -26,7 +26,7 @@ use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_e
 use super::keys::DirectionKey;
 use super::secrets::{self, Shown};
 use super::session::{Keys, Later, Session};
-use super::verify::{self, Checked, PeerCheck};
+use super::verify::{self, Checked, Named, PeerCheck};
 
 /// Handshake bytes that may wait for more: a flight with long chains fits, a flood does not.
 pub const INCOMING_BYTES_MAX: usize = 128 * 1024;
@@ -41,6 +41,8 @@ pub struct Handshake {
     seen: usize,
     checked: Option<Checked>,
     shown: Shown,
+    /// Where a client comes from, for maps that ask.
+    address: Option<IpAddr>,
 }
 
 enum Side {
@@ -93,6 +95,8 @@ pub struct Established {
     pub agreed: Agreed,
     /// What came of the check of the peer's certificate.
     pub check: PeerCheck,
+    /// The name that it gives the peer.
+    pub named: Named,
     /// The peer's certificate, if it sent one.
     pub peer: Option<Arc<CertificateFacts>>,
 }
@@ -164,7 +168,14 @@ impl Handshake {
     }
 
     fn new(side: Side) -> Self {
-        Self { side, first_bytes: Vec::new(), seen: 0, checked: None, shown: Shown::default() }
+        let (first_bytes, shown) = (Vec::new(), Shown::default());
+        Self { side, first_bytes, seen: 0, checked: None, shown, address: None }
+    }
+
+    /// Says where the peer comes from, if that is an IP address.
+    #[must_use]
+    pub fn with_peer_address(self, address: Option<IpAddr>) -> Self {
+        Self { address, ..self }
     }
 
     /// Works on what arrived. `incoming` loses what was understood; what is left when it is done
@@ -213,8 +224,8 @@ impl Handshake {
     /// Takes the secrets out of the library.
     ///
     /// # Errors
-    /// A resumed session's certificate is no longer acceptable, or the library gives no secrets;
-    /// with the alert that tells the peer.
+    /// A resumed session's certificate is no longer acceptable, the client has no name in the
+    /// rule's map, or the library gives no secrets; with the alert that tells the peer.
     pub fn finish(
         self,
         rekey: Rekey,
@@ -237,17 +248,39 @@ impl Handshake {
                 settings.client_check.as_ref().is_none_or(|client| client.allows(&check))
             }
         };
-        let failure = (!allowed).then(|| self.describe_refused(&check));
+        let named = match allowed {
+            true => {
+                self.name_peer(chain, &check).map_err(|it| (it, AlertDescription::ACCESS_DENIED))
+            }
+            false => Err((self.describe_refused(&check), AlertDescription::BAD_CERTIFICATE)),
+        };
         let Self { side, shown, .. } = self;
         let mut session =
             into_session(side, shown, role, rekey, now).map_err(|failure| (failure, Vec::new()))?;
-        if let Some(failure) = failure {
-            let mut alert = Vec::new();
-            // The connection ends either way.
-            let _ = session.seal_alert(AlertDescription::BAD_CERTIFICATE, &mut alert);
-            return Err((failure, alert));
+        match named {
+            Ok(named) => Ok(Established { session, agreed, check, named, peer }),
+            Err((failure, description)) => {
+                let mut alert = Vec::new();
+                // The connection ends either way.
+                let _ = session.seal_alert(description, &mut alert);
+                Err((failure, alert))
+            }
         }
-        Ok(Established { session, agreed, check, peer })
+    }
+
+    /// The name of the peer, which must have one where the rule's map gives them.
+    fn name_peer(
+        &self,
+        chain: &[CertificateDer<'_>],
+        check: &PeerCheck,
+    ) -> Result<Named, HandshakeFailure> {
+        match (&self.side, chain.first()) {
+            (Side::Client(..), _) => Ok(Named::Certificate),
+            (Side::Server(_, settings), Some(leaf)) if check.is_believed() => {
+                settings.naming.name(leaf, self.address)
+            }
+            (Side::Server(..), _) => Ok(Named::Nobody),
+        }
     }
 
     /// Only a resumed session gets here: a full handshake fails in the verifier.

@@ -17,6 +17,7 @@ pub mod files;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod handshake;
+mod holder;
 mod keys;
 pub mod material;
 pub mod measure;

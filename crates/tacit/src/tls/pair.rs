@@ -68,6 +68,6 @@ pub(super) fn settings(
     let server = ServerTls { identities: vec![name], client_cert, common };
     Ok((
         Arc::new(ClientSettings::new(&client, None, None, None)?),
-        Arc::new(ServerSettings::new(&server, &[Arc::new(identity)], Some(&trust), None)?),
+        Arc::new(ServerSettings::new(&server, &[Arc::new(identity)], Some(&trust), None, None)?),
     ))
 }

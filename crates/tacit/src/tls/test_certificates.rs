@@ -119,6 +119,16 @@ impl Ca {
         list.signed_by(&self.0).unwrap().pem().unwrap()
     }
 
+    /// A good leaf for another name.
+    pub(crate) fn leaf_of(&self, name: &str) -> Leaf {
+        let key = KeyPair::generate().unwrap();
+        let mut params = params(Kind::Valid);
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.subject_alt_names = vec![SanType::DnsName(name.try_into().unwrap())];
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        Leaf::new(&certificate, &key)
+    }
+
     /// A good leaf with an RSA key.
     pub(crate) fn rsa_leaf(&self) -> Leaf {
         let key = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();

@@ -14,7 +14,12 @@ pub(crate) use made::{Ca, Kind, NAME};
 /// Writes `NAME.pem` and `NAME.key` of every kind of certificate, `corp.pem` with the CA that
 /// the valid ones come from, and says the words that a refusal must contain.
 pub fn write_all(lab: &Lab) -> Vec<(&'static str, &'static str)> {
-    let (corp, stranger) = (Ca::new("corp CA"), Ca::new("stranger CA"));
+    write_of(lab, &Ca::new("corp CA"))
+}
+
+/// The same with a CA that the test keeps.
+pub fn write_of(lab: &Lab, corp: &Ca) -> Vec<(&'static str, &'static str)> {
+    let stranger = Ca::new("stranger CA");
     lab.write("corp.pem", corp.pem());
     let kinds = [
         ("valid", Kind::Valid, ""),

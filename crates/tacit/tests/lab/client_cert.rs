@@ -2,24 +2,35 @@
 
 use serde_json::{Value, json};
 
-use crate::certificates::{self, NAME};
+use crate::certificates::{self, Ca, Kind, NAME};
 use crate::harness::{Agent, Lab, echo, free_port};
-use crate::peers::{TlsClient, audit_of};
+use crate::peers::{TlsClient, audit_of, write_pair};
+use crate::programs::Peer;
 
-const LEVELS: [&str; 3] = ["none", "preferred", "required"];
+const LEVELS: [&str; 7] =
+    ["none", "preferred", "required", "full", "passthru", "at-full", "safcheck"];
 
-fn rules(ports: &[u16; 3]) -> String {
+/// Who has a name, and who is denied; everybody else has none.
+const MAP: &str = "[[map.people]]\ndns = \"db.example\"\nname = \"orders\"\n\
+                   [[map.people]]\nsubject = \"CN=denied.example\"\ndeny = true\n";
+
+fn rule(level: &str, port: u16, app: impl std::fmt::Display) -> String {
+    let more = match level {
+        "none" | "passthru" => "",
+        "full" | "safcheck" => ", trust = \"corp\", map = \"people\"",
+        _ => ", trust = \"corp\"",
+    };
+    format!(
+        "[[rule]]\nname = \"{level}\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{app}\"\n\
+         tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"{level}\"{more} }}\n"
+    )
+}
+
+fn rules(ports: [u16; 7]) -> String {
     let app = echo();
-    let mut rules = "[trust.corp]\nca = \"corp.pem\"\n".to_owned();
-    for (level, port) in LEVELS.into_iter().zip(ports) {
-        let trust = if level == "none" { "" } else { ", trust = \"corp\"" };
-        rules += &format!(
-            "[[rule]]\nname = \"{level}\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{app}\"\n\
-             tls = {{ role = \"server\", identity = \"localhost\", \
-             client-cert = \"{level}\"{trust} }}\n"
-        );
-    }
-    rules
+    let trust = "[trust.corp]\nca = \"corp.pem\"\ncrl = \"corp.crl\"\n";
+    let rules = LEVELS.into_iter().zip(ports).map(|(level, port)| rule(level, port, app));
+    format!("{trust}{MAP}{}", rules.collect::<String>())
 }
 
 /// What the displays say of a client's connection.
@@ -36,66 +47,133 @@ fn log_of<'a>(log: &'a str, event: &str, client: &TlsClient) -> &'a str {
     log.lines().find(about).unwrap_or("")
 }
 
-#[test]
-fn every_level_meets_every_client_certificate() {
-    let lab = Lab::new();
-    let mut table = certificates::write_all(&lab);
+/// Writes `NAME.pem` and `NAME.key` of every kind, and says for each why it is not believed, if it
+/// is not. Those believed are `valid`, `unmapped` and `denied`.
+fn write_all(lab: &Lab) -> Vec<(&'static str, &'static str)> {
+    let corp = Ca::new("corp CA");
+    let mut table = certificates::write_of(lab, &corp);
     // A client is believed by its chain; it needs no name. A key that proves nothing is refused
     // at every level that asks for one.
     table.retain(|(name, _)| !["wrong-name", "cn-only", "v1", "rsa-1024"].contains(name));
+    let revoked = corp.leaf(Kind::Valid);
+    let more = [
+        ("revoked", &revoked, "the client's certificate of CN=leaf was revoked: issue the client"),
+        ("unmapped", &corp.leaf_of("unmapped.example"), ""),
+        ("denied", &corp.leaf_of("denied.example"), ""),
+    ];
+    for (name, leaf, words) in more {
+        write_pair(lab, name, &leaf.cert_pem, &leaf.key_pem);
+        table.push((name, words));
+    }
+    lab.write("corp.crl", corp.crl(&[&revoked], 4_000_000_000));
     table.push(("absent", "the client sent no certificate and the rule requires one"));
-    let ports = [free_port(), free_port(), free_port()];
-    let agent = lab.agent(&rules(&ports));
+    table
+}
+
+/// What a level makes of a certificate.
+enum Outcome {
+    /// The words of the refusal.
+    Refused(String),
+    /// The check's result, whose name the client has, and what it claims.
+    Served(&'static str, Value, Value),
+}
+
+fn wanted(level: &str, name: &str, words: &str) -> Outcome {
+    let served = |check| Outcome::Served(check, Value::Null, Value::Null);
+    let mapped = ["full", "safcheck"].contains(&level);
+    let subject = match name {
+        "unmapped" | "denied" => format!("{name}.example"),
+        _ => "leaf".to_owned(),
+    };
+    match (level, name) {
+        ("none", _) => served("not-asked"),
+        ("preferred" | "passthru" | "at-full", "absent") => served("absent"),
+        (_, "absent") => Outcome::Refused(words.to_owned()),
+        ("passthru", _) => {
+            Outcome::Served("not-checked", Value::Null, json!(format!("CN={subject}")))
+        }
+        (_, "valid") => {
+            Outcome::Served("valid", json!(if mapped { "orders" } else { NAME }), Value::Null)
+        }
+        (_, "unmapped") if mapped => Outcome::Refused("has no name in [[map.people]]".to_owned()),
+        (_, "denied") if mapped => {
+            Outcome::Refused("is denied by [[map.people]] in line".to_owned())
+        }
+        (_, "unmapped" | "denied") => Outcome::Served("valid", json!(subject), Value::Null),
+        ("preferred", _) => Outcome::Served("invalid", Value::Null, json!("CN=leaf")),
+        (_, _) => Outcome::Refused(words.to_owned()),
+    }
+}
+
+#[test]
+fn every_level_meets_every_client_certificate() {
+    let lab = Lab::new();
+    let table = write_all(&lab);
+    let ports = LEVELS.map(|_| free_port());
+    let agent = lab.agent(&rules(ports));
     for (name, words) in table {
         for (level, port) in LEVELS.into_iter().zip(ports) {
-            let case = format!("{name} at {level}");
-            let options = if name == "absent" { json!({}) } else { certificates::with(name) };
-            let client = TlsClient::open(&lab, port, &options);
-            let audit = audit_of(&agent, client.port());
-            assert_eq!(audit["rule"], level, "{case}: {audit}");
-            if level == "required" && name != "valid" {
-                assert!(client.result["reply"].is_null(), "{case}: {}", client.result);
-                assert_eq!(audit["outcome"], "failed", "{case}: {audit}");
-                assert!(audit["reason"].as_str().unwrap().contains(words), "{case}: {audit}");
-                let log = agent.log();
-                assert!(log_of(&log, " warn failed ", &client).contains(words), "{case}: {log}");
-                continue;
-            }
-            assert_eq!(client.result["reply"], "ping", "{case}: {}", client.result);
-            assert_eq!(audit["outcome"], "allowed", "{case}: {audit}");
-            let check = match (level, name) {
-                ("none", _) => "not-asked",
-                (_, "absent") => "absent",
-                (_, "valid") => "valid",
-                _ => "invalid",
-            };
-            assert_eq!(audit["check"], check, "{case}: {audit}");
-            let tls = shown(&agent, &client);
-            assert_eq!(tls["check"]["result"], check, "{case}: {tls}");
-            let (identity, claim) = match check {
-                "valid" => (json!(NAME), Value::Null),
-                "invalid" => (Value::Null, json!("CN=leaf")),
-                _ => (Value::Null, Value::Null),
-            };
-            assert_eq!(tls["peer"]["identity"], identity, "{case}: {tls}");
-            assert_eq!(tls["peer"]["claimed-subject"], claim, "{case}: {tls}");
-            let log = agent.log();
-            let waived = log_of(&log, " warn certificate-waived ", &client);
-            assert_eq!(!waived.is_empty(), check == "invalid", "{case}: {log}");
-            if check == "invalid" {
-                assert!(tls["check"]["reason"].as_str().unwrap().contains(words), "{case}: {tls}");
-                assert!(waived.contains(words) && waived.contains("CN=leaf"), "{case}: {waived}");
+            for version in ["1.2", "1.3"] {
+                let mut options = match name {
+                    "absent" => json!({}),
+                    _ => certificates::with(name),
+                };
+                options["max"] = version.into();
+                let client = TlsClient::open(&lab, port, &options);
+                let case = format!("{name} at {level} over {version}: {}", client.result);
+                meets(&agent, &client, level, wanted(level, name, words), &case);
             }
         }
+    }
+}
+
+/// Outcome at the client, in the audit log, the log and the displays.
+fn meets(agent: &Agent, client: &TlsClient, level: &str, wanted: Outcome, case: &str) {
+    let audit = audit_of(agent, client.port());
+    let case = format!("{case}\n{audit}");
+    assert_eq!(audit["rule"], level, "{case}");
+    let said = (level != "none").then_some(level);
+    assert_eq!(audit["client-cert"].as_str(), said, "{case}");
+    let (check, identity, claim) = match wanted {
+        Outcome::Refused(words) => {
+            assert!(client.result["reply"].is_null(), "{case}");
+            assert!(client.result["error"].as_str().unwrap().contains("ALERT"), "{case}");
+            assert_eq!(audit["outcome"], "failed", "{case}");
+            assert!(audit["reason"].as_str().unwrap().contains(&words), "{words}: {case}");
+            let log = agent.log();
+            let line = log_of(&log, " warn failed ", client);
+            assert!(line.contains(&words), "{words}: {case}\n{log}");
+            assert!(line.contains(&format!("client-cert={level} ")), "{case}\n{line}");
+            return;
+        }
+        Outcome::Served(check, identity, claim) => (check, identity, claim),
+    };
+    assert_eq!(client.result["reply"], "ping", "{case}");
+    assert_eq!((&audit["outcome"], &audit["check"]), (&"allowed".into(), &check.into()), "{case}");
+    assert_eq!(audit["peer"], identity, "{case}");
+    let tls = shown(agent, client);
+    assert_eq!((&tls["client-cert"], &tls["check"]["result"]), (&level.into(), &check.into()));
+    assert_eq!(tls["peer"]["identity"], identity, "{case}: {tls}");
+    assert_eq!(tls["peer"]["claimed-subject"], claim, "{case}: {tls}");
+    let log = agent.log();
+    let waived = log_of(&log, " warn certificate-waived ", client);
+    assert_eq!(!waived.is_empty(), check == "invalid", "{case}\n{log}");
+    if check == "invalid" {
+        let reason = tls["check"]["reason"].as_str().unwrap();
+        let words = reason.split(':').next().unwrap();
+        assert!(waived.contains(words) && waived.contains("CN=leaf"), "{case}\n{waived}");
+        assert!(waived.contains(&format!("client-cert={level} ")), "{case}\n{waived}");
     }
 }
 
 #[test]
 fn a_certificate_whose_key_proves_nothing_is_refused_wherever_one_is_asked_for() {
     let lab = Lab::new();
-    let table = certificates::write_all(&lab);
-    let ports = [free_port(), free_port(), free_port()];
-    let agent = lab.agent(&rules(&ports));
+    let corp = Ca::new("corp CA");
+    lab.write("corp.crl", corp.crl(&[], 4_000_000_000));
+    let table = certificates::write_of(&lab, &corp);
+    let ports = LEVELS.map(|_| free_port());
+    let agent = lab.agent(&rules(ports));
     for (name, words) in table.iter().filter(|(name, _)| ["v1", "rsa-1024"].contains(name)) {
         for (level, port) in LEVELS.into_iter().zip(ports).skip(1) {
             let client = TlsClient::open(&lab, port, &certificates::with(name));
@@ -104,4 +182,79 @@ fn a_certificate_whose_key_proves_nothing_is_refused_wherever_one_is_asked_for()
             assert!(audit["reason"].as_str().unwrap().contains(words), "{name}, {level}: {audit}");
         }
     }
+}
+
+/// A map of one policy, and one `full` rule with it.
+fn mapped(entries: &str, port: u16) -> String {
+    format!(
+        "{entries}[[rule]]\nname = \"in\"\nlisten = \"0.0.0.0:{port}\"\nconnect = \"{}\"\n\
+         tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"full\", \
+         trust = \"ca\", map = \"people\" }}\n",
+        echo()
+    )
+}
+
+/// The session may be the one of a client that has a name; who comes with it must have one too.
+#[test]
+fn a_resumed_session_is_mapped_again() {
+    let lab = Lab::new();
+    let port = free_port();
+    let entries = "[[map.people]]\nsubject = \"CN=alice\"\naddress = \"127.0.0.1\"\n\
+                   name = \"ALICE\"\n[[map.people]]\nsubject = \"*\"\ndeny = true\n";
+    let agent = lab.agent(&mapped(entries, port));
+    for version in ["-tls1_2", "-tls1_3"] {
+        let client = |source: &str, words: &str| {
+            let words = format!(
+                "s_client -connect 127.0.0.1:{port} -bind {source} -cert alice.pem -key alice.key \
+                 -ign_eof {version} {words}"
+            );
+            Peer::start(lab.command("openssl").args(words.split_whitespace()))
+        };
+        let mut first = client("127.0.0.1", &format!("-sess_out session{version}"));
+        first.say("hello\n");
+        first.wait_for("hello\n");
+        let shown = agent.show("connections");
+        assert_eq!(shown[0]["tls"]["peer"]["identity"], "ALICE", "{shown}");
+        first.say("Q\n");
+        drop(first);
+        let thief = client("127.0.0.2", &format!("-sess_in session{version}"));
+        let (said, _) = thief.end();
+        assert!(said.contains("Reused, TLS"), "{said}");
+        assert!(said.contains("alert access denied"), "{said}");
+        let log = agent.log();
+        let refusals = log.lines().filter(|line| line.contains("kind=certificate-denied"));
+        let about = |line: &&str| line.contains("remote=127.0.0.2:");
+        assert!(refusals.clone().all(|line| about(&line)), "{log}");
+        assert_eq!(refusals.count(), if version == "-tls1_2" { 1 } else { 2 }, "{log}");
+    }
+}
+
+#[test]
+fn an_entry_that_only_warns_lets_pass_and_says_so_until_it_denies() {
+    let lab = Lab::new();
+    let port = free_port();
+    let entry = "[[map.people]]\nsubject = \"CN=alice\"\ndeny = true\n";
+    let agent = lab.agent(&mapped(&format!("{entry}warn = true\n"), port));
+    agent.wait_for_log("this entry refuses nobody yet: it only logs");
+    let client = TlsClient::open(&lab, port, &certificates::with("alice"));
+    assert_eq!(client.result["reply"], "ping", "{}", client.result);
+    let tls = shown(&agent, &client);
+    assert_eq!(
+        (&tls["check"]["result"], &tls["peer"]["identity"]),
+        (&"valid".into(), &Value::Null)
+    );
+    let warned = tls["peer"]["warned"].as_str().unwrap();
+    assert!(warned.starts_with("[[map.people]] in line "), "{tls}");
+    let log = agent.log();
+    let line = log_of(&log, " warn certificate-warned ", &client);
+    assert!(line.contains("would deny this client") && line.contains("CN=alice"), "{log}");
+    let table = agent.ok(&["show", "connections"]);
+    assert!(table.contains("none, warned about (valid)"), "{table}");
+
+    agent.write_policy(&mapped(entry, port));
+    let said = agent.ok(&["reload"]);
+    assert!(said.contains("changed: in"), "another map is another rule: {said}");
+    let client = TlsClient::open(&lab, port, &certificates::with("alice"));
+    let audit = audit_of(&agent, client.port());
+    assert_eq!(audit["kind"], "certificate-denied", "{audit}");
 }

@@ -67,6 +67,7 @@ fn peer(connection: &Value) -> String {
     match (&peer["identity"], &peer["claimed-subject"]) {
         (Value::String(name), _) => format!("{name} ({})", text(check)),
         (_, Value::String(claim)) => format!("none, claims {claim:?} ({})", text(check)),
+        _ if peer["warned"].is_string() => format!("none, warned about ({})", text(check)),
         _ => text(check),
     }
 }

@@ -45,11 +45,13 @@ use super::material::{ListFacts, TrustGeneration, TrustMaterial};
 
 mod chains;
 mod client;
+mod naming;
 mod server;
 mod verifiers;
 
 pub use chains::{CHAINS_MAX, Chains};
 pub use client::ClientCheck;
+pub use naming::{Named, Naming};
 pub use server::ServerCheck;
 pub use verifiers::Verifiers;
 
@@ -122,20 +124,33 @@ impl From<PeerCheck> for Checked {
 pub struct PeerIdentity {
     /// The subject of a certificate that was not believed: a claim, never a ground for a decision.
     pub claimed_subject: Option<String>,
-    /// The first name of a certificate that was believed, or else its subject.
+    /// The name that it has by its rule: one of a map, or the first name of a certificate that was
+    /// believed, or else its subject.
     pub identity: Option<String>,
+    /// The entry of a map that would refuse it, but only warns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warned: Option<String>,
 }
 
 /// The identity that a check leaves a peer with. A waived chain has none.
 #[must_use]
-pub fn identity(check: &PeerCheck, facts: Option<&CertificateFacts>) -> PeerIdentity {
-    let Some(facts) = facts else { return PeerIdentity::default() };
-    if check.is_believed() {
-        let name = facts.sans.first().unwrap_or(&facts.subject);
-        PeerIdentity { claimed_subject: None, identity: Some(name.clone()) }
-    } else {
-        PeerIdentity { claimed_subject: Some(facts.subject.clone()), identity: None }
+pub fn identity(
+    check: &PeerCheck,
+    named: &Named,
+    facts: Option<&CertificateFacts>,
+) -> PeerIdentity {
+    let nobody = PeerIdentity::default();
+    let Some(facts) = facts else { return nobody };
+    if !check.is_believed() {
+        return PeerIdentity { claimed_subject: Some(facts.subject.clone()), ..nobody };
     }
+    let identity = match named {
+        Named::Nobody => return nobody,
+        Named::Warned { entry } => return PeerIdentity { warned: Some(entry.clone()), ..nobody },
+        Named::Certificate => facts.sans.first().unwrap_or(&facts.subject),
+        Named::Mapped(name) => name,
+    };
+    PeerIdentity { identity: Some(identity.clone()), ..nobody }
 }
 
 thread_local! {

@@ -345,12 +345,19 @@ fn a_waived_chain_has_no_identity() {
     let facts = CertificateFacts::from_der(&self_signed().chain[0]).unwrap();
     let waived = PeerCheck::Invalid { reason: String::new() };
     for check in [waived, PeerCheck::NotChecked] {
-        let who = identity(&check, Some(&facts));
+        let who = identity(&check, &Named::Certificate, Some(&facts));
         assert_eq!((who.identity, who.claimed_subject.as_deref()), (None, Some("CN=leaf")));
     }
-    let who = identity(&PeerCheck::Valid, Some(&facts));
+    let who = identity(&PeerCheck::Valid, &Named::Certificate, Some(&facts));
     assert_eq!((who.identity.as_deref(), who.claimed_subject), (Some(NAME), None));
-    assert_eq!(identity(&PeerCheck::Absent, None), PeerIdentity::default());
+    let mapped = Named::Mapped("alice".into());
+    let who = identity(&PeerCheck::Valid, &mapped, Some(&facts));
+    assert_eq!((who.identity.as_deref(), who.claimed_subject), (Some("alice"), None));
+    let who = identity(&PeerCheck::NotChecked, &mapped, Some(&facts));
+    assert_eq!(who.identity, None, "a name given by mistake is not shown either");
+    let who = identity(&PeerCheck::Valid, &Named::Nobody, Some(&facts));
+    assert_eq!(who, PeerIdentity::default());
+    assert_eq!(identity(&PeerCheck::Absent, &Named::Certificate, None), PeerIdentity::default());
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn settings(suite: Suite) -> Settings {
     let Certificates { trust, identities } = &*CERTIFICATES;
     Settings {
         client: Arc::new(ClientSettings::new(&client, None, Some(trust), None).unwrap()),
-        server: Arc::new(ServerSettings::new(&server, identities, None, None).unwrap()),
+        server: Arc::new(ServerSettings::new(&server, identities, None, None, None).unwrap()),
     }
 }
 

@@ -1,0 +1,148 @@
+//! What a certificate says of its holder, for identity maps.
+//!
+//! Displays cut long texts; a decision must not hang on what was cut. So names are read again here,
+//! whole, and a certificate with more or longer names than the limits allow is unreadable as a
+//! whole: a name that an entry denies must not hide behind a hundred others.
+
+use std::net::IpAddr;
+
+use rustls_pki_types::CertificateDer;
+use tacit_core::policy::map::distinguished::Attribute;
+use tacit_core::policy::map::{Holder, Said};
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+use x509_parser::x509::{AttributeTypeAndValue, X509Name};
+
+use super::facts::{NAMES_MAX, NotACertificate};
+
+/// Longest name that is compared.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// Reads who shows the certificate and comes from that address.
+///
+/// # Errors
+/// If it is no certificate, or some name in it is not text, too long, or one too many.
+pub(super) fn holder(
+    leaf: &CertificateDer<'_>,
+    address: Option<IpAddr>,
+) -> Result<Holder, NotACertificate> {
+    let (rest, certificate) = X509Certificate::from_der(leaf).map_err(|_| NotACertificate)?;
+    let mut said = attributes(certificate.subject(), Said::Subject)?;
+    said.append(&mut attributes(certificate.issuer(), Said::Issuer)?);
+    let names = certificate.subject_alternative_name().map_err(|_| NotACertificate)?;
+    for name in names.iter().flat_map(|extension| &extension.value.general_names) {
+        said.extend(alternative(name)?);
+    }
+    let is_long = |said: &Said| match said {
+        Said::Uri(text) | Said::Dns(text) | Said::Email(text) => text.len() > NAME_BYTES_MAX,
+        Said::Subject(attribute) | Said::Issuer(attribute) => {
+            attribute.value.len() > NAME_BYTES_MAX
+        }
+        Said::Ip(_) => false,
+    };
+    if !rest.is_empty() || said.len() > NAMES_MAX || said.iter().any(is_long) {
+        return Err(NotACertificate);
+    }
+    Ok(Holder::new(said, address))
+}
+
+fn attributes(
+    name: &X509Name<'_>,
+    said: fn(Attribute) -> Said,
+) -> Result<Vec<Said>, NotACertificate> {
+    let one = |attribute: &AttributeTypeAndValue<'_>| {
+        let value = attribute.as_str().map_err(|_| NotACertificate)?.to_owned();
+        Ok(said(Attribute { oid: attribute.attr_type().to_id_string(), value }))
+    };
+    name.iter_attributes().map(one).collect()
+}
+
+/// Names of other kinds stand in no map.
+fn alternative(name: &GeneralName<'_>) -> Result<Option<Said>, NotACertificate> {
+    Ok(Some(match name {
+        GeneralName::URI(text) => Said::Uri((*text).to_owned()),
+        GeneralName::DNSName(text) => Said::Dns((*text).to_owned()),
+        GeneralName::RFC822Name(text) => Said::Email((*text).to_owned()),
+        GeneralName::IPAddress(bytes) => {
+            let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let address = v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            Said::Ip(address.map_err(|_| NotACertificate)?)
+        }
+        _ => return Ok(None),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::test_certificates::{Ca, Kind};
+    use proptest::prelude::*;
+    use tacit_core::policy::Map;
+    use tacit_core::policy::map::Mapped;
+    use tacit_core::policy::parse;
+
+    fn map(entries: &str) -> Map {
+        let parsed = parse(&format!("version = 1\n{entries}"));
+        parsed.policy.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics)).maps["m"].clone()
+    }
+
+    #[test]
+    fn every_kind_of_name_can_be_asked_about() {
+        let leaf = Ca::new("corp CA").leaf(Kind::Valid);
+        let holder = holder(&leaf.chain[0], "10.7.0.9".parse().ok()).unwrap();
+        for (condition, wanted) in [
+            ("subject = \"CN=leaf\"", true),
+            ("subject = \"CN=leaf, O=*\"", false),
+            ("issuer = \"cn=Corp CA\"", true),
+            ("dns = \"DB.example\"", true),
+            ("dns = \"*.other\"", false),
+            ("uri = \"spiffe://example/*\"", true),
+            ("ip = \"10.7.0.0/24\"", true),
+            ("ip = \"::1\"", true),
+            ("email = \"*\"", false),
+            ("address = \"10.7.0.0/16\"", true),
+            ("address = \"10.8.0.0/16\"", false),
+        ] {
+            let map = map(&format!("[[map.m]]\n{condition}\nname = \"a\""));
+            assert_eq!(matches!(map.find(&holder), Mapped::Entry(_)), wanted, "{condition}");
+        }
+    }
+
+    #[test]
+    fn another_leaf_of_the_same_ca_is_somebody_else() {
+        let ca = Ca::new("corp CA");
+        let map =
+            map("[[map.m]]\nsubject = \"CN=b.example\"\nissuer = \"CN=corp CA\"\nname = \"b\"");
+        for (name, wanted) in [("b.example", true), ("a.example", false), ("xb.example", false)] {
+            let holder = holder(&ca.leaf_of(name).chain[0], None).unwrap();
+            assert_eq!(matches!(map.find(&holder), Mapped::Entry(_)), wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_damaged_is_unreadable() {
+        let leaf = Ca::new("corp CA").leaf(Kind::Valid);
+        let der = leaf.chain[0].as_ref();
+        for length in 0..der.len() {
+            assert!(holder(&CertificateDer::from(&der[..length]), None).is_err(), "at {length}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(
+            changes in prop::collection::vec((0usize..600, any::<u8>()), 1..8),
+        ) {
+            static DER: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+            let good = DER.get_or_init(|| Ca::new("fuzz").leaf(Kind::Valid).chain[0].to_vec());
+            let mut der = good.clone();
+            for (at, value) in changes {
+                let at = at % der.len();
+                der[at] = value;
+            }
+            let map = map("[[map.m]]\nsubject = \"CN=*\"\nuri = \"*\"\nname = \"a\"");
+            if let Ok(holder) = holder(&CertificateDer::from(der), None) {
+                let _ = map.find(&holder);
+            }
+        }
+    }
+}

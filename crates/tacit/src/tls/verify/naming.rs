@@ -1,0 +1,144 @@
+//! What name a client has whose certificate was looked at.
+//!
+//! It is asked for when the handshake is complete, in full and resumed ones alike: only then is
+//! proved that the client holds the key, and only the connection knows where it comes from. A
+//! certificate that is not believed gives nobody a name, and no map is asked about it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustls_pki_types::CertificateDer;
+use tacit_core::policy::map::{Entry, Holder, Mapped, Outcome};
+use tacit_core::policy::{ClientCert, Map, PeerName};
+
+use crate::tls::facts::CertificateFacts;
+use crate::tls::failure::{HandshakeFailure, Party};
+use crate::tls::holder::holder;
+
+/// Where the names of a rule's clients come from.
+#[derive(Clone, Debug)]
+pub enum Naming {
+    /// They have none.
+    Nobody,
+    /// Their certificates.
+    Certificate,
+    /// A map; who has no name there is refused.
+    Map {
+        /// Its name.
+        name: String,
+        /// What it says.
+        map: Arc<Map>,
+    },
+}
+
+/// The name that a peer was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// None.
+    Nobody,
+    /// The one that its certificate says.
+    Certificate,
+    /// One of a map.
+    Mapped(String),
+    /// None: an entry would refuse it, but only warns.
+    Warned {
+        /// Which entry, in words.
+        entry: String,
+    },
+}
+
+impl Naming {
+    /// What a level says; `None`: it asks for a map that is not there.
+    #[must_use]
+    pub fn of(level: &ClientCert, map: Option<&Map>) -> Option<Self> {
+        use tacit_core::policy::ChainCheck::{Made, Waived};
+        Some(match level.asked().map(|asked| &asked.chain) {
+            None | Some(Waived) | Some(Made { name: PeerName::None, .. }) => Self::Nobody,
+            Some(Made { name: PeerName::Certificate, .. }) => Self::Certificate,
+            Some(Made { name: PeerName::Map(name), .. }) => {
+                Self::Map { name: name.clone(), map: Arc::new(map?.clone()) }
+            }
+        })
+    }
+
+    /// The name of who shows a certificate that is believed, and comes from that address.
+    ///
+    /// # Errors
+    /// The map refuses it.
+    pub fn name(
+        &self,
+        leaf: &CertificateDer<'_>,
+        address: Option<IpAddr>,
+    ) -> Result<Named, HandshakeFailure> {
+        let (name, map) = match self {
+            Self::Nobody => return Ok(Named::Nobody),
+            Self::Certificate => return Ok(Named::Certificate),
+            Self::Map { name, map } => (name, map),
+        };
+        match holder(leaf, address) {
+            Ok(holder) => mapped(name, map, &holder, leaf),
+            Err(_) => Err(refusal(
+                "certificate-not-mapped",
+                leaf,
+                "has names that are not text, too long or too many to be compared: reissue it with \
+                 fewer",
+            )),
+        }
+    }
+}
+
+/// What a map says of a holder.
+///
+/// # Errors
+/// It refuses.
+fn mapped(
+    name: &str,
+    map: &Map,
+    holder: &Holder,
+    leaf: &CertificateDer<'_>,
+) -> Result<Named, HandshakeFailure> {
+    let line = |entry: &Entry| entry.position.line;
+    match map.find(holder) {
+        Mapped::Entry(entry) => match &entry.outcome {
+            Outcome::Name(name) => Ok(Named::Mapped(name.clone())),
+            Outcome::Warn => {
+                let entry = format!("[[map.{name}]] in line {}", line(entry));
+                Ok(Named::Warned { entry })
+            }
+            Outcome::Deny => Err(refusal(
+                "certificate-denied",
+                leaf,
+                &format!(
+                    "is denied by [[map.{name}]] in line {}: change the entry if this client is \
+                     wanted",
+                    line(entry)
+                ),
+            )),
+        },
+        Mapped::Ambiguous(one, another) => Err(refusal(
+            "certificate-not-mapped",
+            leaf,
+            &format!(
+                "meets two entries of [[map.{name}]] that are equally specific, in lines {} and \
+                 {}: give one of them another condition",
+                line(one),
+                line(another)
+            ),
+        )),
+        Mapped::Nobody => Err(refusal(
+            "certificate-not-mapped",
+            leaf,
+            &format!(
+                "has no name in [[map.{name}]]: add an entry for it; `tacit explain --peer` says \
+                 why those there do not match"
+            ),
+        )),
+    }
+}
+
+fn refusal(kind: &'static str, leaf: &CertificateDer<'_>, why: &str) -> HandshakeFailure {
+    let facts = CertificateFacts::from_der(leaf).ok();
+    let title = facts.as_ref().map_or("", CertificateFacts::title);
+    let message = format!("the client's certificate of {title} {why}");
+    HandshakeFailure { kind, party: Party::Policy, message }
+}
