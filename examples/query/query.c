@@ -61,14 +61,17 @@ int main(int count, char **arguments)
     }
     char answer[16385];
     ssize_t length;
-    do {
+    for (;;) {
         length = ask(connection, "query", answer, sizeof answer - 1);
         if (length < 0) {
             perror("TACIT_QUERY");
             return 1;
         }
         answer[length] = '\0';
-    } while (strstr(answer, "\"connection\":\"handshaking\"") != NULL);
+        if (strstr(answer, "\"connection\":\"handshaking\"") == NULL)
+            break;
+        usleep(10000);
+    }
     fputs(answer, stdout);
     return strstr(answer, "\"connection\":\"secure\"") != NULL ? 0 : 1;
 }

@@ -9,14 +9,14 @@ use serde_json::Value;
 use tacit_core::flow::Protocol;
 use tacit_core::query::{ANSWER_BYTES_MAX, ConnectionState, Fault, PolicyState, Question};
 use tacit_sys::watch::Watched;
-use tacit_sys::{query, socket};
+use tacit_sys::{process, query, socket};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::answer::{self, Answer};
 use super::{receive, send};
 use crate::run::Run;
-use crate::run::protocol::Ends;
+use crate::run::protocol::{Ends, Owner};
 use crate::stream::connection::{Record, Table};
 
 /// How long a connection may take to be known: the program's end is open a moment before ours.
@@ -124,10 +124,15 @@ impl Desk {
         })
     }
 
-    /// Whether the other end is a program of the run too.
+    /// Whether the other end is a program of the run too. A private agent, which may have accepted
+    /// the connection a moment ago, is below the launcher as programs are; its parent tells.
     async fn is_within(&self, ends: &Ends) -> bool {
         let Ends { protocol, program, peer } = *ends;
-        self.run.line.owner(protocol, peer, program).await.is_ok_and(|owner| owner.is_some())
+        let keeper = std::os::unix::process::parent_id();
+        let parent = |owner: Owner| process::parent_of(i32::try_from(owner.pid).ok()?);
+        let is_program = |owner| parent(owner).is_some_and(|parent| parent != keeper);
+        let owner = self.run.line.owner(protocol, peer, program).await;
+        owner.is_ok_and(|owner| owner.is_some_and(is_program))
     }
 
     /// What the agent before this one says of a connection that it still carries.

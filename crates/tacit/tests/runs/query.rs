@@ -63,3 +63,228 @@ fn the_examples_say_how_a_connection_is_protected() {
         assert_eq!([&said[1], &said[3], &said[5]], [0, 0, 1]);
     }
 }
+
+/// Asks as `query.py` does, from other scripts beside it.
+const IMPORTS: &str = "import json, os, socket, sys, time\nfrom query import ask, settled\n";
+
+/// A python program in the test's directory.
+fn program(name: &str, text: &str) -> String {
+    format!("cat >{name}.py <<'P'\n{IMPORTS}{text}\nP\n")
+}
+
+#[test]
+fn a_descriptor_that_is_no_connection_of_the_run_is_refused_by_name() {
+    let setup = program(
+        "wrong",
+        r#"
+def said(*arguments):
+    answer = ask(*arguments)
+    return answer.get("error") or f"{answer['policy']} {answer['connection']}"
+file = open("/dev/null")
+print(said(file), said(socket.socketpair()[0]), said(socket.socket(type=socket.SOCK_DGRAM)))
+unconnected = socket.socket()
+print(said(unconnected), said(socket.create_server(("127.0.0.1", 0))))
+# Within the run, both ends.
+server = socket.create_server(("127.0.0.1", 0))
+near = socket.create_connection(server.getsockname())
+far, _ = server.accept()
+print(said(near), said(far), said(near, "start"))
+# Of another network: one that was inherited.
+outside = socket.socket(fileno=int(sys.argv[1]))
+print(said(outside), said(outside, "stop"))
+there = socket.create_connection(("tls.example", 9000))
+settled(there)
+print(said(there, "Query"), said(there, "q" * 100), said(there, "query\n"), said(there, "start"))
+name = "\0" + os.environ["TACIT_QUERY"][1:]
+def send(text, *descriptors):
+    agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    agent.connect(name)
+    socket.send_fds(agent, [text], descriptors) if descriptors else agent.send(text)
+    return json.loads(agent.recv(16384)).get("error")
+print(send(b"query"), send(b"query", there.fileno(), there.fileno()), send(b"x" * 5000))
+# Several questions on one connection, and the agent keeps no copy of what it is given.
+agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+agent.connect(name)
+for round in range(3):
+    socket.send_fds(agent, [b"query"], [there.fileno()])
+    print(json.loads(agent.recv(16384))["connection"], end=" ")
+there.shutdown(socket.SHUT_WR)
+print(there.recv(1))
+"#,
+    );
+    let text = network().ok(&format!(
+        "{setup}
+         exec 9<>/dev/tcp/10.9.8.7/9000
+         ordinary timeout 60 ./tacit run --policy run.toml --inherit-fd 9 -- python3 wrong.py 9"
+    ));
+    assert_eq!(
+        lines(&text),
+        [
+            "not-tcp not-tcp not-tcp",
+            "not-connected not-connected",
+            "none clear none clear denied",
+            "off clear denied",
+            "unknown-question unknown-question enabled secure denied",
+            "no-descriptor no-descriptor unknown-question",
+            "secure secure secure b''",
+        ]
+    );
+}
+
+#[test]
+fn only_the_run_reaches_its_socket_and_only_with_its_own_connections() {
+    let setup = program(
+        "meet",
+        r#"
+# One run leaves a connection at a UNIX socket, the other asks about it.
+if sys.argv[1] == "leave":
+    gate = socket.socket(socket.AF_UNIX)
+    gate.bind("scratch/gate"); gate.listen()
+    mine = socket.create_connection(("tls.example", 9000))
+    other, _ = gate.accept()
+    socket.send_fds(other, [b"x"], [mine.fileno()])
+    other.recv(1)
+    print(settled(mine)["connection"])
+else:
+    gate = socket.socket(socket.AF_UNIX)
+    gate.connect("scratch/gate")
+    theirs = socket.socket(fileno=socket.recv_fds(gate, 1, 1)[1][0])
+    print(ask(theirs)["error"])
+"#,
+    );
+    let text = network().ok(&format!(
+        "{setup}
+         run python3 meet.py leave & leaver=$!
+         until_true [ -e scratch/gate ]
+         run python3 meet.py ask; wait $leaver
+         TACIT_QUERY=@tacit-query ordinary python3 query.py clear.example 9000 2>&1 | tail -n 1"
+    ));
+    let said = lines(&text);
+    assert_eq!([&said[0], &said[1]], ["not-this-run", "secure"], "{text}");
+    assert!(text.contains("ConnectionRefusedError"), "{text}");
+}
+
+#[test]
+fn a_server_asks_about_the_connections_it_accepts() {
+    let rules = r#"
+[identity.me]
+cert = "tls.example.pem"
+key = "tls.example.key"
+[[rule]]
+name = "in"
+direction = "inbound"
+listen = "10.9.8.7:8443"
+local-ports = 80
+tls = { identity = "me", client-cert = "preferred", trust = "ca" }
+[[rule]]
+name = "in-clear"
+direction = "inbound"
+listen = "10.9.8.7:8080"
+local-ports = 80
+permit = true
+"#;
+    let setup = program(
+        "serve",
+        r#"
+server = socket.create_server(("", 80))
+for _ in range(4):
+    client, _ = server.accept()
+    # What comes after the client's last byte does not come before it is known.
+    client.recv(4)
+    client.sendall(json.dumps(settled(client)).encode() + b"\n")
+    client.close()
+"#,
+    ) + r#"
+cat >visit.py <<'P'
+import socket, ssl, sys, time
+context = ssl.create_default_context(cafile="ca.pem")
+context.check_hostname = False
+if len(sys.argv) > 3: context.load_cert_chain(sys.argv[3] + ".pem", sys.argv[3] + ".key")
+for patience in range(500):
+    try: client = socket.create_connection(("10.9.8.7", int(sys.argv[1]))); break
+    except ConnectionRefusedError: time.sleep(0.02)
+if sys.argv[2] == "tls": client = context.wrap_socket(client)
+client.sendall(b"ping")
+print(client.makefile().readline(), end="")
+P
+"#;
+    let text = network().with_rules(rules).ok(&format!(
+        "{setup}
+         chmod 644 tls.example.key; chown 54321 tls.example.key; chmod 600 tls.example.key
+         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 \
+             -subj /CN=stranger -keyout stranger.key -out stranger.pem 2>/dev/null
+         run python3 serve.py & server=$!
+         python3 visit.py 8443 tls alice; python3 visit.py 8443 tls stranger
+         python3 visit.py 8443 tls; python3 visit.py 8080 clear; wait $server"
+    ));
+    let said = lines(&text);
+    let words = |at: usize| {
+        ["policy", "connection", "rule", "role", "check", "peer", "claimed-subject"]
+            .map(|name| said[at][name].as_str().unwrap_or("-").to_owned())
+    };
+    assert_eq!(words(0), ["enabled", "secure", "in", "server", "ok", "alice", "-"]);
+    assert_eq!(words(1), ["enabled", "secure", "in", "server", "waived", "-", "CN=stranger"]);
+    assert!(said[1]["reason"].is_string(), "{text}");
+    assert_eq!(words(2), ["enabled", "secure", "in", "server", "absent", "-", "-"]);
+    assert_eq!(words(3), ["not-enabled", "clear", "in-clear", "-", "-", "-", "-"]);
+}
+
+/// Keeps a connection over a change of agents and makes another one after it.
+fn over_a_change() -> String {
+    program(
+        "over",
+        r#"
+before = socket.create_connection(("tls.example", 9000))
+print(settled(before)["connection"], flush=True)
+asker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+asker.connect("\0" + os.environ["TACIT_QUERY"][1:])
+open("scratch/said", "w")
+while not os.path.exists("scratch/go"): time.sleep(0.01)
+print(ask(before)["connection"], ask(before, "stop")["error"])
+after = socket.create_connection(("tls.example", 9000))
+print(settled(after)["connection"], asker.recv(1))
+before.close()
+print(settled(after)["rule"])
+"#,
+    )
+}
+
+#[test]
+fn a_successor_answers_for_the_connections_of_the_agent_before_it() {
+    let text = network().ok(&format!(
+        "{}
+         run python3 over.py >said & client=$!
+         until_true [ -e scratch/said ]
+         control=$(ls -d $XDG_RUNTIME_DIR/tacit-run-*/agent.sock)
+         ordinary ./tacit restart --control $control >/dev/null
+         until_true succeeded $control ordinary
+         touch scratch/go; wait $client; cat said",
+        over_a_change()
+    ));
+    assert_eq!(text, "secure\nsecure denied\nsecure b''\ntls\n");
+}
+
+#[test]
+fn an_agent_of_another_user_answers_too() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start an agent as a second user");
+        return;
+    }
+    let text = network().ok(&format!(
+        "{}
+         other() {{ setpriv --reuid=54322 --regid=54322 --clear-groups \"$@\"; }}
+         mkdir -m 755 other; chown 54322 other
+         start setpriv --reuid=54322 --regid=54322 --clear-groups ./tacit agent \
+             --policy run.toml --control other/agent.sock \
+             --enrol other/enrol.sock --enrol-mode 0666 2>other.log
+         until_true [ -S other/enrol.sock ]
+         ordinary timeout 60 ./tacit run --agent other/enrol.sock -- python3 over.py >said &
+         client=$!
+         until_true [ -e scratch/said ]
+         other ./tacit restart --control other/agent.sock >/dev/null
+         until_true succeeded other/agent.sock other
+         touch scratch/go; wait $client; cat said",
+        over_a_change()
+    ));
+    assert_eq!(text, "secure\nsecure denied\nsecure b''\ntls\n");
+}
