@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tacit_core::flow::{Address, Flow};
-use tacit_core::policy::{Action, Fixed, Index, Limits, Policy, RelayOn, Rule};
+use tacit_core::policy::{Action, Fixed, Index, Limits, Policy, RelayOn, Rule, Start};
 use tokio::sync::Semaphore;
 
 use crate::ledger::Account;
@@ -126,6 +126,12 @@ impl LiveRule {
     #[must_use]
     pub fn account(&self) -> &Arc<Account> {
         &self.counters.account
+    }
+
+    /// Whether the program says when TLS begins.
+    #[must_use]
+    pub fn is_controlled(&self) -> bool {
+        matches!(&self.rule.action, Action::Tls(tls) if tls.common().start == Start::Controlled)
     }
 
     /// Whether the rule keeps its relay on the engine.

@@ -7,9 +7,10 @@ use super::source::{Source, identifier, words};
 
 /// The stream lane: what its stages share, the stages in the order a connection passes through
 /// them, and last the function that is this order and knows them all.
-const STAGES: [&str; 10] = [
+const STAGES: [&str; 11] = [
     "leg",
     "gate",
+    "asked",
     "intercept",
     "connection",
     "dial",

@@ -8,6 +8,8 @@ pub enum Start {
     Immediate,
     /// After a dialogue in clear, which tacit holds for a program that knows nothing of it.
     Starttls(Box<Starttls>),
+    /// When the program asks for it, at the query socket of its run.
+    Controlled,
 }
 
 impl Start {
@@ -15,7 +17,7 @@ impl Start {
     #[must_use]
     pub fn starttls(&self) -> Option<&Starttls> {
         match self {
-            Self::Immediate => None,
+            Self::Immediate | Self::Controlled => None,
             Self::Starttls(starttls) => Some(starttls),
         }
     }

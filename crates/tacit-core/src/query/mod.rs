@@ -110,14 +110,12 @@ pub enum Fault {
     Already,
     /// Another request for the same connection is not done yet.
     Busy,
-    /// The connection's protocol version has no such thing.
+    /// The connection has no such thing.
     NotPossible,
-    /// The handshake failed, and with it the connection.
+    /// It failed, and with it the connection.
     Failed,
     /// The connection ended meanwhile.
     Ended,
-    /// The other end did not answer in time; the connection goes on.
-    TimedOut,
 }
 
 impl fmt::Display for Fault {
@@ -141,10 +139,9 @@ impl fmt::Display for Fault {
             }
             Self::Already => "the connection is what it is asked to become",
             Self::Busy => "another request for this connection is not done yet",
-            Self::NotPossible => "TLS 1.2 has no new keys within a connection: only TLS 1.3 has",
-            Self::Failed => "TLS could not begin: the connection is closed",
+            Self::NotPossible => "no new keys: only a connection under TLS 1.3 has them",
+            Self::Failed => "that failed, and the connection is closed",
             Self::Ended => "the connection ended meanwhile",
-            Self::TimedOut => "the other end did not answer in time",
         })
     }
 }

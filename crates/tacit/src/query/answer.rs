@@ -9,6 +9,7 @@ use tacit_core::policy::TlsVersion;
 use tacit_core::query::{ConnectionState, Fault, PolicyState, Question};
 
 use crate::live::LiveAction;
+use crate::stream::asked::{Refusal, Wish};
 use crate::stream::connection::Record;
 use crate::tls::PeerCheck;
 use crate::tls::verify::identity;
@@ -63,41 +64,51 @@ impl Answer<'_> {
     }
 }
 
-/// Answers a question about a connection of the run.
+/// Answers a question about a connection of the run, once what it asks for is done.
 ///
 /// # Errors
-/// What was asked for is not done.
+/// It is not done.
 pub(super) async fn about(
     record: &Record,
     question: Question,
-    _descriptor: &Arc<OwnedFd>,
-) -> Result<Value, Fault> {
-    match question {
-        Question::Query => Ok(state(record)),
-        Question::Start | Question::Stop | Question::Rekey => Err(Fault::Denied),
+    descriptor: &Arc<OwnedFd>,
+) -> Result<Value, Refusal> {
+    let wish = match question {
+        Question::Query => None,
+        Question::Start => Some(Wish::Start),
+        Question::Stop => Some(Wish::Stop),
+        Question::Rekey => Some(Wish::Rekey),
+    };
+    if let Some(wish) = wish {
+        record.controls().ok_or(Fault::Denied)?.ask(wish, descriptor).await?;
     }
+    Ok(state(record))
 }
 
 fn state(record: &Record) -> Value {
-    let (policy, role) = match &record.rule.action {
+    let (enabled, role) = match &record.rule.action {
         LiveAction::Permit | LiveAction::Deny => (PolicyState::NotEnabled, None),
         LiveAction::TlsServer(_) => (PolicyState::Enabled, Some("server")),
         LiveAction::TlsClient(_) => (PolicyState::Enabled, Some("client")),
     };
-    let tls = record.tls.get();
-    let connection = match (policy, record.is_open(), tls) {
-        (PolicyState::Enabled, false, _) => ConnectionState::Handshaking,
-        (_, true, Some(_)) => ConnectionState::Secure,
-        _ => ConnectionState::Clear,
+    let controls = record.controls();
+    let policy = if controls.is_some() { PolicyState::Controlled } else { enabled };
+    let tls = record.tls.get().filter(|_| record.is_open());
+    let is_shaking = match controls {
+        Some(controls) => controls.is_shaking(),
+        None => policy == PolicyState::Enabled && !record.is_open(),
+    };
+    let connection = match &tls {
+        _ if is_shaking => ConnectionState::Handshaking,
+        Some(_) => ConnectionState::Secure,
+        None => ConnectionState::Clear,
     };
     let mut answer = Answer::plain(policy, connection);
     answer.rule = Some(record.rule.name());
     answer.role = role;
-    let Some(tls) = tls.filter(|_| connection == ConnectionState::Secure) else {
-        return answer.value();
-    };
+    let Some(tls) = tls else { return answer.value() };
     let agreed = &tls.agreed;
-    let who = identity(&tls.check, tls.peer.as_deref());
+    let who = identity(&tls.check, &tls.named, tls.peer.as_deref());
     let (check, reason) = result(&tls.check);
     Answer {
         version: Some(agreed.version),

@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch as signal};
 
 use super::find::Desk;
 use super::{CLOSING_MAX, IDLE_MAX, receive, send};
+use crate::stream::asked::Refusal;
 
 /// Places for closing; see [`close`].
 static CLOSING: Semaphore = Semaphore::const_new(CLOSING_MAX);
@@ -75,8 +76,8 @@ async fn answer(asker: &Watched, desk: &Desk, taken: Taken, may_wait: bool) -> i
         _ => None,
     };
     let answer = match (question, &single) {
-        (Err(fault), _) => Err(fault),
-        (Ok(_), None) => Err(Fault::NoDescriptor),
+        (Err(fault), _) => Err(fault.into()),
+        (Ok(_), None) => Err(Fault::NoDescriptor.into()),
         (Ok(question), Some(descriptor)) => desk.answer(question, descriptor, may_wait).await,
     };
     // Before the answer: what the program then closes is closed.
@@ -87,8 +88,13 @@ async fn answer(asker: &Watched, desk: &Desk, taken: Taken, may_wait: bool) -> i
     send(asker, line.as_bytes(), None).await
 }
 
-fn refusal(fault: Fault) -> Value {
-    json!({ "error": fault, "message": fault.to_string() })
+fn refusal(refusal: Refusal) -> Value {
+    let Refusal { fault, reason } = refusal;
+    let message = match reason {
+        Some(reason) => format!("{fault}: {reason}"),
+        None => fault.to_string(),
+    };
+    json!({ "error": fault, "message": message })
 }
 
 /// Closes what somebody passed, on a thread where it may take as long as it likes.

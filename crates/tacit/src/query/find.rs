@@ -17,6 +17,7 @@ use super::answer::{self, Answer};
 use super::{receive, send};
 use crate::run::Run;
 use crate::run::protocol::{Ends, Owner};
+use crate::stream::asked::Refusal;
 use crate::stream::connection::{Record, Table};
 
 /// How long a connection may take to be known: the program's end is open a moment before ours.
@@ -65,16 +66,16 @@ impl Desk {
         question: Question,
         descriptor: &Arc<OwnedFd>,
         may_wait: bool,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Value, Refusal> {
         let ends = match self.look_at(descriptor.as_fd())? {
             Found::Ends(ends) => ends,
-            Found::Outside => return unprotected(question, PolicyState::Off),
+            Found::Outside => return Ok(unprotected(question, PolicyState::Off)?),
         };
         if let Some(record) = self.find(&ends) {
             return answer::about(&record, question, descriptor).await;
         }
         if !may_wait {
-            return Err(Fault::Unknown);
+            return Err(Fault::Unknown.into());
         }
         if let Some(answer) = self.ask_before(question, descriptor).await {
             return Ok(answer);
@@ -82,14 +83,14 @@ impl Desk {
         let (until, (mut pause, longest)) = (Instant::now() + ARRIVAL_WAIT_MAX, ARRIVAL_POLLS);
         loop {
             if self.is_within(&ends).await {
-                return unprotected(question, PolicyState::None);
+                return Ok(unprotected(question, PolicyState::None)?);
             }
             tokio::time::sleep(pause).await;
             if let Some(record) = self.find(&ends) {
                 return answer::about(&record, question, descriptor).await;
             }
             if Instant::now() > until {
-                return Err(Fault::Unknown);
+                return Err(Fault::Unknown.into());
             }
             pause = (pause * 2).min(longest);
         }

@@ -60,15 +60,24 @@ pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
 
 /// A connection is about to carry bytes.
 pub fn opened(log: &Log, connection: &Connection) {
+    begun(log, connection, "opened");
+}
+
+/// The program of a connection that carries bytes has put TLS on it.
+pub fn secured(log: &Log, connection: &Connection) {
+    begun(log, connection, "secured");
+}
+
+fn begun(log: &Log, connection: &Connection, event: &'static str) {
     let record = connection.record();
     let tls = record.tls.get();
-    if let Some(tls) = tls {
+    if let Some(tls) = &tls {
         remark(log, record, tls);
     }
     if !(record.rule.rule.log || log.has_audit()) {
         return;
     }
-    let mut event = level(about("opened", record), record);
+    let mut event = level(about(event, record), record);
     if let Some(tls) = tls {
         event = event.field("suite", &tls.agreed.suite).field("check", tls.check.word());
         if let Some(name) = identity(&tls.check, &tls.named, tls.peer.as_deref()).identity {
@@ -122,7 +131,7 @@ pub fn settle(log: &Log, finished: &Finished) {
     let record = connection.record();
     let event = || closed(record).field("end", &end_of(end, record));
     match end {
-        End::Session(_) | End::Refused(_) => log.warn(event()),
+        End::Session(_) | End::Refused(_) | End::Asked(_) => log.warn(event()),
         _ if record.rule.rule.log => log.info(event()),
         _ => {}
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::SystemTime;
 
+use arc_swap::ArcSwapOption;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_sys::socket;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
@@ -22,6 +23,7 @@ use crate::run::protocol::Ends;
 use crate::tls::verify::Named;
 use crate::tls::{Agreed, CertificateFacts, PeerCheck};
 
+use super::asked::Controls;
 use super::intercept::{Arrival, Claim};
 use super::leg::{Leg, Parked};
 
@@ -88,7 +90,7 @@ pub struct Record {
     /// The sockets, for as long as they are open.
     pub legs: OnceLock<Legs>,
     /// What the handshake gave.
-    pub tls: OnceLock<Box<TlsFacts>>,
+    pub tls: Shown,
     open: AtomicBool,
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
@@ -117,6 +119,8 @@ pub struct OfRun {
     pub is_inbound: bool,
     /// The names the program asked for that have the address it connects to.
     pub names: Vec<String>,
+    /// Where the program says when TLS begins.
+    pub controls: Option<Box<Controls>>,
 }
 
 /// Both sockets of a connection.
@@ -128,6 +132,29 @@ pub struct Legs {
     pub dialled: Weak<OwnedFd>,
     /// Where it was dialled to.
     pub target: Address,
+}
+
+/// What displays see of a handshake, once there was one. There may be several one after the other
+/// where the program says when TLS begins and ends.
+#[derive(Debug, Default)]
+pub struct Shown(ArcSwapOption<TlsFacts>);
+
+impl Shown {
+    /// What the last handshake gave; `None`: there was none, or its TLS has ended.
+    #[must_use]
+    pub fn get(&self) -> Option<Arc<TlsFacts>> {
+        self.0.load_full()
+    }
+
+    /// TLS has begun.
+    pub fn set(&self, facts: TlsFacts) {
+        self.0.store(Some(Arc::new(facts)));
+    }
+
+    /// TLS has ended.
+    pub fn clear(&self) {
+        self.0.store(None);
+    }
 }
 
 /// What a handshake gave.
@@ -167,6 +194,12 @@ impl Record {
             }
             _ => None,
         }
+    }
+
+    /// How to ask it to begin and end TLS, if that is the program's to say.
+    #[must_use]
+    pub fn controls(&self) -> Option<&Controls> {
+        self.run.as_ref()?.controls.as_deref()
     }
 
     /// Payload bytes from the side that was accepted.
@@ -284,9 +317,11 @@ impl Connection {
             }
         };
         let accepted_is_clear = !rule.rule.tls_arrives();
-        leg.set_clear(accepted_is_clear);
+        let controls = rule.is_controlled().then(Box::default);
+        leg.set_clear(accepted_is_clear || controls.is_some());
         let is_inbound = flow.direction == Direction::Inbound;
-        let run = run.map(|run| Box::new(OfRun { run, is_inbound, names: flow.remote_names }));
+        let run =
+            run.map(|run| Box::new(OfRun { run, is_inbound, names: flow.remote_names, controls }));
         let start = Start { rule, protocol, local: flow.local, remote, proxied, run };
         let connection = Self::enter(table, start, accepted_is_clear, place);
         Ok(Admitted { connection, leg, early })
@@ -309,7 +344,12 @@ impl Connection {
             denied => return Err(Refused::new(denied, flow)),
         };
         let Flow { protocol, local, remote, remote_names: names, .. } = flow;
-        let run = Some(Box::new(OfRun { run: Arc::clone(run), is_inbound: false, names }));
+        let run = Some(Box::new(OfRun {
+            run: Arc::clone(run),
+            is_inbound: false,
+            names,
+            controls: None,
+        }));
         let start = Start { rule, protocol, local, remote, proxied: None, run };
         Ok(Self::enter(table, start, true, place))
     }
@@ -332,7 +372,7 @@ impl Connection {
             proxied,
             run,
             legs: OnceLock::new(),
-            tls: OnceLock::new(),
+            tls: Shown::default(),
             open: AtomicBool::new(false),
             sent_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),

@@ -151,6 +151,24 @@ impl Leg {
             .await
     }
 
+    /// Reads what has arrived by now; `None`: nothing.
+    ///
+    /// # Errors
+    /// Whatever the read answers.
+    pub fn read_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match socket::read(self.fd(), buffer) {
+            Ok(count) => Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether all that was written to it has reached the other side's kernel.
+    #[must_use]
+    pub fn is_delivered(&self) -> bool {
+        socket::unacknowledged_bytes(self.fd()).unwrap_or(0) == 0
+    }
+
     /// Reads onto the end of a buffer what is there, as much as the buffer has room for.
     ///
     /// # Errors
@@ -253,6 +271,12 @@ impl Outgoing {
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.written
+    }
+
+    /// What waits.
+    #[must_use]
+    pub fn unwritten(&self) -> &[u8] {
+        self.bytes.get(self.written..).unwrap_or_default()
     }
 
     /// Where to append what must be written next.

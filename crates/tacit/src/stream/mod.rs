@@ -12,6 +12,7 @@
 pub mod intercept;
 pub mod leg;
 
+pub mod asked;
 pub mod connection;
 pub mod gate;
 

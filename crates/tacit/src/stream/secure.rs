@@ -31,6 +31,7 @@ use crate::tls::{
     SessionError,
 };
 
+use super::asked::{Controls, Wishes};
 use super::connection::{Admitted, Connection, Legs, Record, TlsFacts};
 use super::dial;
 use super::gate::{Gates, Place};
@@ -64,6 +65,8 @@ pub enum Path<L = Leg> {
     Talking(Box<TalkingPath<L>>),
     /// Both legs in clear.
     Clear(Box<ClearPath<L>>),
+    /// Both legs in clear until the program says otherwise.
+    Controlled(Box<ControlledPath<L>>),
 }
 
 /// Legs and session of a TLS relay, with what came early.
@@ -99,6 +102,17 @@ pub struct ClearPath<L = Leg> {
     pub dialled: L,
     /// Bytes that came with a PROXY header, for the dialled leg.
     pub initial: Vec<u8>,
+}
+
+/// Legs of a connection whose program says when TLS begins.
+#[derive(Debug)]
+pub struct ControlledPath<L = Leg> {
+    /// As they are now: the one that was accepted, the one that was dialled.
+    pub clear: ClearPath<L>,
+    /// Whether the accepted one leads away from the program; else the dialled one does.
+    pub arrives: bool,
+    /// What the program asks for.
+    pub wishes: Wishes,
 }
 
 impl Secured {
@@ -139,6 +153,13 @@ impl<L> Path<L> {
                 let ClearPath { accepted, dialled, initial } = *path;
                 let (accepted, dialled) = (change(accepted)?, change(dialled)?);
                 Path::Clear(Box::new(ClearPath { accepted, dialled, initial }))
+            }
+            Self::Controlled(path) => {
+                let ControlledPath { clear: ClearPath { accepted, dialled, initial }, .. } = *path;
+                let (accepted, dialled) = (change(accepted)?, change(dialled)?);
+                let clear = ClearPath { accepted, dialled, initial };
+                let (arrives, wishes) = (path.arrives, path.wishes);
+                Path::Controlled(Box::new(ControlledPath { clear, arrives, wishes }))
             }
         })
     }
@@ -254,6 +275,9 @@ pub async fn establish(
     let rule = Arc::clone(&connection.record().rule);
     let early = early.map(Vec::from).unwrap_or_default();
     let result = match &rule.action {
+        _ if connection.record().controls().is_some() => {
+            leave_to_program(around, &connection, accepted, early).await
+        }
         LiveAction::TlsServer(_) | LiveAction::TlsClient(_) if rule.rule.tls_arrives() => {
             serve_tls(around, &connection, accepted, early).await
         }
@@ -333,7 +357,7 @@ async fn serve_tls(
         }
     };
     let Established { session, agreed, check, named, peer } = established;
-    let _ = record.tls.set(Box::new(TlsFacts { agreed, check, named, peer }));
+    record.tls.set(TlsFacts { agreed, check, named, peer });
     meter::switch(Component::Accept);
     if talk.as_ref().is_some_and(|talk| talk.dialogue.needs_fresh_program())
         && let Some((first, _)) = program.take()
@@ -437,7 +461,7 @@ async fn reach_tls(
         }
     };
     let Established { mut session, agreed, check, named, peer } = established;
-    let _ = record.tls.set(Box::new(TlsFacts { agreed, check, named, peer }));
+    record.tls.set(TlsFacts { agreed, check, named, peer });
     let mut initial = last_flight;
     if talk.is_none() {
         let mut first = from_header;
@@ -529,6 +553,62 @@ async fn carry_clear(
     Ok(Path::Clear(Box::new(ClearPath { accepted, dialled, initial })))
 }
 
+/// Controlled: dial, and leave the rest to the program.
+async fn leave_to_program(
+    around: Surroundings<'_>,
+    connection: &Connection,
+    accepted: Leg,
+    initial: Vec<u8>,
+) -> Result<Path, Failure> {
+    let record = connection.record();
+    let dialled = dial(around, record, &accepted, true).await?;
+    // INVARIANT: a connection is set up once, and it has controls, or would not be here.
+    let wishes = record.controls().and_then(Controls::take_wishes);
+    let wishes = wishes.ok_or_else(|| Failure::Broken(io::ErrorKind::NotConnected.into()))?;
+    let arrives = record.rule.rule.tls_arrives();
+    let clear = ClearPath { accepted, dialled, initial };
+    Ok(Path::Controlled(Box::new(ControlledPath { clear, arrives, wishes })))
+}
+
+/// Puts TLS on a leg that carried clear bytes until now, because the program asked for it.
+/// `incoming` are the bytes of the peer that the program has not read.
+///
+/// # Errors
+/// See [`Failure`]; the leg must be closed then.
+pub async fn begin(
+    gates: &Gates,
+    connection: &Connection,
+    outside: &Leg,
+    incoming: Vec<u8>,
+) -> Result<Begun, Failure> {
+    let record = connection.record();
+    let common = tls_common(&record.rule);
+    let deadline = Instant::now() + common.handshake_timeout;
+    let shaken = async {
+        meter::switch(Component::Handshake);
+        let _place = place(gates, record, deadline).await?;
+        let (role, handshake) = handshake(record);
+        let work = shake(handshake?, outside, incoming, common);
+        within(deadline, || stalled(role, common), work).await
+    };
+    let Shaken { established, incomplete, last_flight: initial } = shaken.await?;
+    let Established { session, agreed, check, named, peer } = established;
+    record.tls.set(TlsFacts { agreed, check, named, peer });
+    count_handshake(record);
+    Ok(Begun { session, incomplete, initial })
+}
+
+/// A session on a leg that was in clear before.
+#[derive(Debug)]
+pub struct Begun {
+    /// It.
+    pub session: Session,
+    /// Records that came with the handshake and were not opened.
+    pub incomplete: Vec<u8>,
+    /// Records that must go to the peer before all others.
+    pub initial: Vec<u8>,
+}
+
 fn stalled(role: Role, common: &TlsCommon) -> Failure {
     HandshakeFailure::timed_out(role, common.handshake_timeout).into()
 }
@@ -557,6 +637,12 @@ async fn within<T>(
         Ok(result) => result,
         Err(_) => Err(too_late()),
     }
+}
+
+/// How long a handshake of the connection may take, and what else the program asks for.
+#[must_use]
+pub fn handshake_timeout(record: &Record) -> Duration {
+    tls_common(&record.rule).handshake_timeout
 }
 
 fn tls_common(rule: &LiveRule) -> &TlsCommon {
@@ -682,7 +768,7 @@ fn wall_now() -> UnixTime {
 }
 
 /// Lets a refused peer read its alert: closing at once would reset what is still on its way.
-async fn farewell(leg: Leg) {
+pub async fn farewell(leg: Leg) {
     if leg.shutdown_write().is_err() {
         return;
     }

@@ -32,8 +32,9 @@ use super::connection::{Admitted, Connection, Record, Table};
 use super::gate::Gates;
 use super::intercept::Arrival;
 use super::leg::Parked;
-use super::relay::Scratch;
-use super::secure::{Failure, Secured, Surroundings};
+use super::relay::controlled::{self, Calm, Starting};
+use super::relay::{Finished, Scratch};
+use super::secure::{ControlledPath, Failure, Secured, Surroundings};
 use super::{account, relay, secure};
 
 /// What the connections of one worker share.
@@ -55,6 +56,12 @@ pub struct Worker {
     pub load: Arc<Load>,
     /// What an engine knows of the others; `None` on a data worker.
     pub engine: Option<Engine>,
+}
+
+impl AsRef<Scratch> for Worker {
+    fn as_ref(&self) -> &Scratch {
+        &self.scratch
+    }
 }
 
 impl Worker {
@@ -267,11 +274,62 @@ fn set_up(
 async fn carry(worker: &Worker, secured: Box<Secured>) -> Option<Begun> {
     let _held = worker.load.hold_relay();
     meter::switch(Component::Receive);
-    let finished = relay::run(&worker.scratch, secured).await;
-    meter::switch(Component::Control);
-    account::settle(&worker.log, &finished);
-    meter::switch(Component::Accept);
+    let relayed = relay::run(worker, secured, |worker, connection, path| {
+        Box::pin(carry_controlled(worker, connection, path))
+    });
+    if let Some(finished) = relayed.await {
+        meter::switch(Component::Control);
+        account::settle(&worker.log, &finished);
+        meter::switch(Component::Accept);
+    }
     None
+}
+
+/// The bytes of a connection whose program says when TLS begins and ends: handshake and relay in
+/// turns. `None`: it ended by a handshake that failed, and that is accounted for.
+async fn carry_controlled(
+    worker: &Worker,
+    connection: Connection,
+    path: Box<ControlledPath>,
+) -> Option<Finished> {
+    let scratch = &worker.scratch;
+    let mut calm = Calm::from(*path);
+    loop {
+        let starting = match controlled::in_clear(scratch, &connection, calm).await {
+            Ok(starting) => starting,
+            Err(end) => return Some(Finished { connection, end }),
+        };
+        let Starting { program, mut outside, arrives, incoming, asked, wishes } = starting;
+        let set_shaking = |is_shaking| {
+            let controls = connection.record().controls();
+            controls.inspect(|controls| controls.set_shaking(is_shaking));
+        };
+        set_shaking(true);
+        let begun = secure::begin(&worker.gates, &connection, &outside, incoming).await;
+        set_shaking(false);
+        outside.set_clear(false);
+        let begun = match begun {
+            Ok(begun) => begun,
+            Err(failure) => {
+                // The program's leg is reset by that, before it has the answer.
+                drop(program);
+                controlled::answer(asked, Err(controlled::failed(&failure)));
+                secure::farewell(outside).await;
+                account::failed(&worker.log, &connection, &failure);
+                return None;
+            }
+        };
+        worker.load.count_handshake();
+        account::secured(&worker.log, &connection);
+        controlled::answer(asked, Ok(()));
+        meter::switch(Component::Receive);
+        let legs = (program, outside);
+        let carried = controlled::under_tls(scratch, &connection, legs, begun, (arrives, wishes));
+        calm = match carried.await {
+            Ok(calm) => calm,
+            Err(end) => return Some(Finished { connection, end }),
+        };
+    }
 }
 
 #[cfg(test)]

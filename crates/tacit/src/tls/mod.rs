@@ -34,5 +34,5 @@ pub use facts::CertificateFacts;
 pub use failure::{HandshakeFailure, Role};
 pub use handshake::{Agreed, Established, Handshake, INCOMING_BYTES_MAX, Progress};
 pub use keys::{HOT_CONNECTIONS_MAX, HotKeys, Keyring};
-pub use session::{Batch, Session, SessionError};
+pub use session::{Batch, NoRekey, Session, SessionError};
 pub use verify::PeerCheck;

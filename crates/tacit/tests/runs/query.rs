@@ -288,3 +288,70 @@ fn an_agent_of_another_user_answers_too() {
     ));
     assert_eq!(text, "secure\nsecure denied\nsecure b''\ntls\n");
 }
+
+/// A server outside that begins and ends TLS when it is told to, and sends back lines; it writes
+/// down what came before TLS and after it.
+const UPGRADE: &str = r#"
+cat >upgrading.py <<'P'
+import socket, ssl, threading
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("tls.example.pem", "tls.example.key")
+clear = open("clear.log", "wb", buffering=0)
+def serve(raw):
+    stream = raw
+    def line():
+        got = b""
+        while not got.endswith(b"\n"):
+            got += stream.recv(1) or exit()
+        if stream is raw: clear.write(got)
+        return got.strip()
+    while True:
+        said = line()
+        if said == b"STARTTLS":
+            stream.sendall(b"GO\n")
+            stream = context.wrap_socket(raw, server_side=True, suppress_ragged_eofs=False)
+        elif said == b"STARTTLS-AND-MORE":
+            stream.sendall(b"GO\nslipped in\n")
+            stream = context.wrap_socket(raw, server_side=True)
+        elif said == b"STOPTLS":
+            stream.sendall(b"GO\n")
+            raw = stream = stream.unwrap()
+        elif said == b"STOPTLS-FIRST":
+            # Ends TLS before the client does.
+            stream.sendall(b"GO\n")
+            raw = stream = stream.unwrap()
+            stream.sendall(b"behind it\n")
+        else:
+            stream.sendall(said + b"\n")
+server = socket.create_server(("10.9.8.7", 9001))
+while True:
+    client, _ = server.accept()
+    threading.Thread(target=serve, args=[client], daemon=True).start()
+P
+start python3 upgrading.py 2>upgrading.log
+await 9001
+"#;
+
+/// A rule that leaves the beginning of TLS to the program.
+fn controlled(more: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"upgrade\"\ndirection = \"outbound\"\nremote = \"clear.example\"\n\
+         remote-ports = 9001\ntls = {{ trust = \"ca\", start = \"controlled\", \
+         server-name = \"tls.example\"{more} }}\n"
+    )
+}
+
+#[test]
+fn the_example_begins_and_ends_tls_in_the_middle_of_a_conversation() {
+    for network in network().with_rules(&controlled("")).for_each_user() {
+        let text = network.ok(&format!(
+            "{UPGRADE}
+             run python3 upgrade.py clear.example 9001; cat clear.log"
+        ));
+        assert_eq!(
+            text,
+            "in clear clear\nunder TLS secure tls.example\nnew keys: 1\nin clear again\n\
+             in clear\nSTARTTLS\nin clear again\n"
+        );
+    }
+}

@@ -39,9 +39,4 @@ const NOT_BUILT: &[NotBuilt] = &[
         word: "ftp",
         instead: "use SFTP, or leave TLS to the FTP server",
     },
-    NotBuilt {
-        scope: Scope::Tls,
-        word: "start",
-        instead: "use a port where TLS begins at the first byte",
-    },
 ];

@@ -6,6 +6,16 @@ use crate::policy::{Start, Starttls, StarttlsMode, StarttlsProtocol};
 
 /// When the rule's TLS begins.
 pub(super) fn read(tls: &Table<'_>) -> Option<Start> {
+    if let Some(value) = tls.value("start") {
+        let why = "`start` says already when TLS begins";
+        tls.refuse(&["starttls"], why, "remove one of the two");
+        let choices = [("immediate", false), ("controlled", true)];
+        let start = match value.choice(&choices)? {
+            true => Start::Controlled,
+            false => Start::Immediate,
+        };
+        return (!tls.holds("starttls")).then_some(start);
+    }
     let Some(value) = tls.value("starttls") else { return Some(Start::Immediate) };
     let starttls = if value.value.is_table() { table(&value)? } else { plain(&value)? };
     Some(Start::Starttls(Box::new(starttls)))
@@ -41,6 +51,18 @@ fn protocol(value: &Value<'_>) -> Option<StarttlsProtocol> {
         value.unknown_word(text, Scope::StarttlsProtocol.words());
     }
     protocol
+}
+
+/// Reports what only a program of a run can be asked: when TLS begins.
+pub(super) fn refuse_controlled(tls: &Table<'_>, start: &Start) -> Option<()> {
+    if *start != Start::Controlled {
+        return Some(());
+    }
+    let value = tls.value("start")?;
+    let message = "`start` cannot be `controlled` in a rule with `connect`: only programs under \
+                   `tacit run` can say when TLS begins";
+    value.error(message, "remove it, or write the rule for a run: with `direction`");
+    None
 }
 
 /// Reports what a client cannot do: go on in clear where the server offers no TLS.

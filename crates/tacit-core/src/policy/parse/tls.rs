@@ -73,6 +73,9 @@ pub(super) enum Role {
 pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> Option<Tls> {
     let table = value.table(Scope::Tls, "`tls`")?;
     let common = common(&table, names);
+    let is_fixed = matches!(setting.role, RoleDefault::MustBeSaid);
+    let may_start = |common: &TlsCommon| starttls::refuse_controlled(&table, &common.start);
+    let common = common.filter(|common| !is_fixed || may_start(common).is_some());
     let role = match (table.value("role"), setting.role) {
         (Some(role), _) => role.choice(&[("server", Role::Server), ("client", Role::Client)])?,
         (None, RoleDefault::Is(role)) => role,

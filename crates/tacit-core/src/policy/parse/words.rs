@@ -180,6 +180,7 @@ const TLS: &[&str] = &[
     "handshake-timeout",
     "rekey",
     "relay",
+    "start",
     "starttls",
 ];
 

@@ -20,30 +20,23 @@ use super::{BATCH_RECORDS_MAX, Broken, End, Held, Scratch, deliver, written};
 pub(super) async fn run(scratch: &Scratch, path: Box<ClearPath>, connection: &Connection) -> End {
     let mut pump = Pump::new(scratch, path, connection);
     let end = (&mut pump).await;
-    if matches!(end, End::Orderly) {
-        pump.accepted.end_in_order();
-        pump.dialled.end_in_order();
-        return end;
+    if pump.may_deliver(&end) {
+        pump.deliver().await;
     }
-    if !pump.gave_up {
-        let (onward, back) = (&mut pump.onward.waiting, &mut pump.back.waiting);
-        deliver((onward, &pump.dialled), (back, &pump.accepted)).await;
-    }
-    pump.dialled.reset();
-    pump.accepted.reset();
+    pump.part(&end);
     end
 }
 
 #[derive(Debug)]
-struct Pump<'a> {
+pub(super) struct Pump<'a> {
     scratch: &'a Scratch,
     connection: &'a Connection,
-    accepted: Leg,
-    dialled: Leg,
-    onward: Copy,
-    back: Copy,
+    pub(super) accepted: Leg,
+    pub(super) dialled: Leg,
+    pub(super) onward: Copy,
+    pub(super) back: Copy,
     /// What broke one leg while the other still takes bytes.
-    broken: Option<Box<Broken>>,
+    pub(super) broken: Option<Box<Broken>>,
     /// What waits cannot be delivered, or was not in time.
     gave_up: bool,
     held: Held<'a>,
@@ -51,10 +44,10 @@ struct Pump<'a> {
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Copy {
-    waiting: Outgoing,
-    ending: bool,
-    done: bool,
+pub(super) struct Copy {
+    pub(super) waiting: Outgoing,
+    pub(super) ending: bool,
+    pub(super) done: bool,
     /// The source's reset was met by a write; its end of file is no end.
     hides_reset: bool,
 }
@@ -88,7 +81,11 @@ impl Future for Pump<'_> {
 impl<'a> Pump<'a> {
     /// The box is emptied here, not in the future: there it would live as long as that.
     #[expect(clippy::boxed_local, reason = "it is freed here")]
-    fn new(scratch: &'a Scratch, path: Box<ClearPath>, connection: &'a Connection) -> Self {
+    pub(super) fn new(
+        scratch: &'a Scratch,
+        path: Box<ClearPath>,
+        connection: &'a Connection,
+    ) -> Self {
         let ClearPath { accepted, dialled, initial } = *path;
         connection.count_sent(initial.len());
         Self {
@@ -102,6 +99,47 @@ impl<'a> Pump<'a> {
             gave_up: false,
             held: Held::new(scratch),
         }
+    }
+
+    /// Whether there is something to be delivered first at such an end.
+    pub(super) fn may_deliver(&self, end: &End) -> bool {
+        !matches!(end, End::Orderly) && !self.gave_up
+    }
+
+    /// See [`deliver`].
+    pub(super) fn deliver(&mut self) -> Pin<Box<impl Future<Output = ()>>> {
+        let (onward, back) = (&mut self.onward.waiting, &mut self.back.waiting);
+        deliver((onward, &self.dialled), (back, &self.accepted))
+    }
+
+    /// Ends both legs as the pump ended.
+    pub(super) fn part(&self, end: &End) {
+        for leg in [&self.dialled, &self.accepted] {
+            match end {
+                End::Orderly => leg.end_in_order(),
+                _ => leg.reset(),
+            }
+        }
+    }
+
+    /// The direction that leads to the program; `arrives`: that is the dialled leg.
+    pub(super) fn way_in(&mut self, arrives: bool) -> &mut Copy {
+        if arrives { &mut self.onward } else { &mut self.back }
+    }
+
+    /// Whether both directions are open and nothing has broken.
+    pub(super) fn is_whole(&self) -> bool {
+        let is_open = |direction: &Copy| !(direction.ending || direction.done);
+        is_open(&self.onward) && is_open(&self.back) && self.broken.is_none()
+    }
+
+    /// What waits for the program and for the other end, and the legs.
+    pub(super) fn into_parts(self, arrives: bool) -> (Outgoing, Outgoing, Leg, Leg) {
+        let Self { onward: Copy { waiting: onward, .. }, back: Copy { waiting: back, .. }, .. } =
+            self;
+        let (accepted, dialled) = (self.accepted, self.dialled);
+        let (way_in, way_out) = if arrives { (onward, back) } else { (back, onward) };
+        (way_in, way_out, accepted, dialled)
     }
 
     fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {

@@ -18,6 +18,7 @@
 //! * Fairness: after a read that filled the buffer the connection goes to the end of the queue.
 
 mod clear;
+pub mod controlled;
 mod sealed;
 mod talking;
 
@@ -36,7 +37,7 @@ use crate::tls::{Keyring, SessionError};
 
 use super::connection::Connection;
 use super::leg::{DELIVERY_WAIT_MAX, Leg, Outgoing};
-use super::secure::{Path, Secured};
+use super::secure::{ControlledPath, Path, Secured};
 
 /// Records of one batch: half a megabyte of payload, which saves 6 % CPU on bulk against half of
 /// it and no longer fits closer caches beyond.
@@ -210,6 +211,8 @@ pub enum End {
     Session(SessionError),
     /// What was said under TLS was not the protocol's.
     Refused(Refusal),
+    /// What the program asked for could not be done, and nothing can go on after that.
+    Asked(&'static str),
 }
 
 impl fmt::Display for End {
@@ -221,6 +224,7 @@ impl fmt::Display for End {
             Self::Broken { clear: false, error } => write!(f, "the far leg broke: {error}"),
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),
+            Self::Asked(what) => f.write_str(what),
         }
     }
 }
@@ -234,17 +238,27 @@ pub struct Finished {
     pub end: End,
 }
 
-/// Carries the bytes until the connection ends.
+/// Carries the bytes until the connection ends. One whose program says when TLS begins is carried
+/// by `in_turns`, which accounts for the end itself where it returns none.
 #[expect(clippy::boxed_local, reason = "what calls holds a box and no more")]
-pub fn run(scratch: &Scratch, secured: Box<Secured>) -> impl Future<Output = Finished> {
+pub fn run<'w, W: AsRef<Scratch>>(
+    worker: &'w W,
+    secured: Box<Secured>,
+    in_turns: impl FnOnce(&'w W, Connection, Box<ControlledPath>) -> InTurns<'w>,
+) -> impl Future<Output = Option<Finished>> {
     // Taken apart here, not in the future: there the box would live as long as that.
     let Secured { connection, path } = *secured;
     async move {
+        let scratch = worker.as_ref();
         let end = match path {
             Path::Sealed(sealed) => sealed::run(scratch, sealed, &connection).await,
             Path::Talking(path) => talking::run(scratch, path, &connection).await,
             Path::Clear(clear) => clear::run(scratch, clear, &connection).await,
+            Path::Controlled(path) => return in_turns(worker, connection, path).await,
         };
-        Finished { connection, end }
+        Some(Finished { connection, end })
     }
 }
+
+/// What carries a connection in turns; boxed, because it is rare and large.
+pub type InTurns<'w> = Pin<Box<dyn Future<Output = Option<Finished>> + 'w>>;

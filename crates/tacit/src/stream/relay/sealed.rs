@@ -26,40 +26,35 @@ use super::{
 pub(super) async fn run(scratch: &Scratch, path: Box<SealedPath>, connection: &Connection) -> End {
     let mut pump = Pump::new(scratch, path, connection);
     let end = (&mut pump).await;
-    if matches!(end, End::Orderly) {
-        pump.clear.end_in_order();
-        return end;
+    if pump.may_deliver(&end) {
+        pump.deliver().await;
     }
-    if let End::Session(error) = &end
-        && let Some(alert) = error.alert()
-    {
-        // A key that is used up has nothing to say it with.
-        let _ = pump.session.seal_alert(alert, pump.to_tls.tail());
-    }
-    if !pump.gave_up {
-        let (to_tls, to_clear) = (&mut pump.to_tls, &mut pump.to_clear);
-        deliver((to_tls, &pump.tls), (to_clear, &pump.clear)).await;
-    }
-    pump.clear.reset();
-    if matches!(end, End::Broken { .. }) {
-        // What broke one leg breaks the other, as if there were no relay.
-        pump.tls.reset();
-    }
+    pump.part(&end);
     end
 }
 
 /// How far one direction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+pub(super) enum Direction {
     /// Bytes may come.
     Open,
+    /// The TLS peer has said that it sends no more, where the program may end TLS and go on in
+    /// clear: whether the stream ends with it is still to be seen.
+    Closed,
     /// The source has ended; what it sent, and the end, must still be written.
     Ending,
     /// Nothing will be written any more.
     Done,
 }
 
-impl Drop for Pump<'_> {
+/// Whose keys a pump uses, and where they are; they are forgotten with it.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    pub(super) scratch: &'a Scratch,
+    pub(super) connection: &'a Connection,
+}
+
+impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.scratch.buffers.borrow_mut().keys.forget(self.connection.record().id);
     }
@@ -67,25 +62,25 @@ impl Drop for Pump<'_> {
 
 /// Moves bytes both ways until both directions are done or something breaks.
 #[derive(Debug)]
-struct Pump<'a> {
-    scratch: &'a Scratch,
-    connection: &'a Connection,
-    clear: Leg,
-    tls: Leg,
-    session: Session,
-    to_tls: Outgoing,
-    to_clear: Outgoing,
-    /// The front of a record that has not arrived whole.
-    incomplete: Vec<u8>,
+pub(super) struct Pump<'a> {
+    pub(super) at: Place<'a>,
+    pub(super) clear: Leg,
+    pub(super) tls: Leg,
+    pub(super) session: Session,
+    pub(super) to_tls: Outgoing,
+    pub(super) to_clear: Outgoing,
+    /// The front of a record that has not arrived whole; of a closed direction, what came behind
+    /// it.
+    pub(super) incomplete: Vec<u8>,
     /// `incomplete` may hold whole records: it came from the handshake and was never looked at.
     unexamined: bool,
     /// The last read of clear bytes filled a record: the next asks for a batch. One buffer costs
     /// the kernel 0.25 us less than many, which is what small messages are worth.
     reads_much: bool,
-    sealing: Direction,
-    opening: Direction,
+    pub(super) sealing: Direction,
+    pub(super) opening: Direction,
     /// What broke one leg while the other still takes bytes.
-    broken: Option<Box<Broken>>,
+    pub(super) broken: Option<Box<Broken>>,
     /// What waits cannot be delivered, or was not in time.
     gave_up: bool,
     held: Held<'a>,
@@ -113,11 +108,14 @@ impl Future for Pump<'_> {
 
 impl<'a> Pump<'a> {
     /// The box is emptied here, not in the future: there it would live as long as that.
-    fn new(scratch: &'a Scratch, path: Box<SealedPath>, connection: &'a Connection) -> Self {
+    pub(super) fn new(
+        scratch: &'a Scratch,
+        path: Box<SealedPath>,
+        connection: &'a Connection,
+    ) -> Self {
         let SealedPath { clear, tls, session, incomplete, initial } = *path;
         Self {
-            scratch,
-            connection,
+            at: Place { scratch, connection },
             clear,
             tls,
             session,
@@ -134,8 +132,43 @@ impl<'a> Pump<'a> {
         }
     }
 
+    /// Whether both directions are open, or only TLS has ended in one, and nothing has broken.
+    pub(super) fn is_whole(&self) -> bool {
+        let may_come = matches!(self.opening, Direction::Open | Direction::Closed);
+        may_come && self.sealing == Direction::Open && self.broken.is_none()
+    }
+
+    /// Says what is said at such an end; whether there is something to be delivered first.
+    pub(super) fn may_deliver(&mut self, end: &End) -> bool {
+        if let End::Session(error) = end
+            && let Some(alert) = error.alert()
+        {
+            // A key that is used up has nothing to say it with.
+            let _ = self.session.seal_alert(alert, self.to_tls.tail());
+        }
+        !matches!(end, End::Orderly) && !self.gave_up
+    }
+
+    /// See [`deliver`].
+    pub(super) fn deliver(&mut self) -> Pin<Box<impl Future<Output = ()>>> {
+        deliver((&mut self.to_tls, &self.tls), (&mut self.to_clear, &self.clear))
+    }
+
+    /// Ends both legs as the pump ended.
+    pub(super) fn part(&self, end: &End) {
+        match end {
+            End::Orderly => self.clear.end_in_order(),
+            // What broke one leg breaks the other, as if there were no relay.
+            End::Broken { .. } => {
+                self.clear.reset();
+                self.tls.reset();
+            }
+            _ => self.clear.reset(),
+        }
+    }
+
     fn batch_records(&self) -> usize {
-        self.scratch.batch_records(match self.session.protection() {
+        self.at.scratch.batch_records(match self.session.protection() {
             Protection::Tls13Gcm | Protection::Tls12Gcm => BATCH_RECORDS_MAX,
             Protection::Tls13ChaCha | Protection::Tls12ChaCha => CHACHA_BATCH_RECORDS_MAX,
         })
@@ -175,7 +208,7 @@ impl<'a> Pump<'a> {
     /// delivered, or not in time.
     fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(broken) = &mut self.broken {
-            let record = self.connection.record();
+            let record = self.at.connection.record();
             let moved = record.sent_bytes() + record.received_bytes();
             return broken.poll_give_up(moved.wrapping_sub(self.held.bytes as u64), cx);
         }
@@ -242,7 +275,7 @@ impl<'a> Pump<'a> {
         let protection = self.session.protection();
         let probes = !self.reads_much;
         let records = if probes { 1 } else { self.batch_records() };
-        let mut buffers = self.scratch.buffers.borrow_mut();
+        let mut buffers = self.at.scratch.buffers.borrow_mut();
         let asked = records * PAYLOAD_BYTES_MAX;
         let read = ready!(self.clear.poll_read(cx, asked, |fd| {
             meter::switch(Component::Receive);
@@ -267,9 +300,9 @@ impl<'a> Pump<'a> {
             Err(error) => return Poll::Ready(Err(Stop::Now(End::Broken { clear: true, error }))),
         };
         meter::switch(Component::Seal);
-        self.connection.count_sent(count);
+        self.at.connection.count_sent(count);
         let Buffers { bytes, keys, .. } = &mut *buffers;
-        let hot = keys.of(self.connection.record().id);
+        let hot = keys.of(self.at.connection.record().id);
         let sealed = self.session.seal_slots(hot, bytes, count).map_err(Stop::session)?;
         let bytes = &buffers.bytes[..sealed];
         meter::switch(Component::Send);
@@ -293,7 +326,7 @@ impl<'a> Pump<'a> {
     }
 
     /// TLS to clear.
-    fn poll_opening(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+    pub(super) fn poll_opening(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         if self.opening == Direction::Done {
             return Poll::Ready(Ok(()));
         }
@@ -304,6 +337,9 @@ impl<'a> Pump<'a> {
             if let Err(error) = ready!(self.to_clear.poll_flush(&self.clear, cx)) {
                 self.stop_opening();
                 return Poll::Ready(Err(Stop::Write { clear: true, error }));
+            }
+            if self.opening == Direction::Closed {
+                ready!(self.poll_end(cx))?;
             }
             if self.opening == Direction::Ending {
                 self.opening = Direction::Done;
@@ -325,9 +361,25 @@ impl<'a> Pump<'a> {
         }
     }
 
+    /// Whether the stream ends where its TLS has ended. What comes instead is the program's to
+    /// ask for.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if !self.incomplete.is_empty() {
+            return Poll::Pending;
+        }
+        match ready!(self.tls.poll_read(cx, 1, |fd| socket::peek(fd, &mut [0]))) {
+            Ok(0) => self.opening = Direction::Ending,
+            Ok(_) => return Poll::Pending,
+            Err(error) => {
+                return Poll::Ready(Err(Stop::Now(End::Broken { clear: false, error })));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Reads, opens and writes once. `true`: the read filled the buffer.
     fn poll_open_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
-        let mut buffers = self.scratch.buffers.borrow_mut();
+        let mut buffers = self.at.scratch.buffers.borrow_mut();
         let buffers = &mut *buffers;
         let held = self.incomplete.len();
         buffers.bytes[..held].copy_from_slice(&self.incomplete);
@@ -367,11 +419,11 @@ impl<'a> Pump<'a> {
         let Buffers { bytes, payloads, keys, spares } = buffers;
         payloads.clear();
         meter::switch(Component::Open);
-        let hot = keys.of(self.connection.record().id);
+        let hot = keys.of(self.at.connection.record().id);
         let opened = self.session.open_batch(hot, &mut bytes[..total], payloads);
         let count = payloads.iter().map(Range::len).sum();
         if count > 0 {
-            self.connection.count_received(count);
+            self.at.connection.count_received(count);
             meter::switch(Component::Send);
             let mut taken = match written(write_payloads(&self.clear, bytes, payloads)) {
                 Ok(taken) => taken,
@@ -386,9 +438,12 @@ impl<'a> Pump<'a> {
                 self.to_clear.tail().extend_from_slice(&bytes[range.start + skip..range.end]);
             }
         }
-        let Batch { consumed, closed } = opened.map_err(Stop::session)?;
-        if closed {
+        let Batch { mut consumed, closed } = opened.map_err(Stop::session)?;
+        if closed && self.at.connection.record().controls().is_some() {
+            self.opening = Direction::Closed;
+        } else if closed {
             self.opening = Direction::Ending;
+            consumed = total;
         }
         Buffers::keep(spares, &bytes[consumed..total], &mut self.incomplete);
         Ok(())
@@ -401,14 +456,14 @@ impl<'a> Pump<'a> {
         }
         let due = self.session.seal_due(Instant::now, self.to_tls.tail()).map_err(Stop::session)?;
         if due {
-            self.connection.count_rekeys(self.session.rekeys());
+            self.at.connection.count_rekeys(self.session.rekeys());
         }
         Ok(due)
     }
 }
 
 /// Why a direction stops.
-enum Stop {
+pub(super) enum Stop {
     /// Its write failed; the other direction may go on.
     Write { clear: bool, error: io::Error },
     /// Nothing can go on.

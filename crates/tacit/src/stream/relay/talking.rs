@@ -46,7 +46,7 @@ async fn hold(path: Box<TalkingPath>, connection: &Connection) -> Result<Box<Sea
                 let _ = session.seal_alert(alert, to_tls.tail());
             }
         }
-        End::Refused(_) | End::Truncated | End::Broken { .. } => {}
+        End::Refused(_) | End::Asked(_) | End::Truncated | End::Broken { .. } => {}
     }
     deliver((&mut to_tls, &tls), (&mut to_clear, &clear)).await;
     if !matches!(end, End::Orderly) {

@@ -112,8 +112,21 @@ enum Owed {
 pub struct Batch {
     /// Bytes that were whole records; what follows them is kept until it is complete.
     pub consumed: usize,
-    /// The peer said that it sends no more; everything after was ignored.
+    /// The peer said that it sends no more; what follows is no record of this session.
     pub closed: bool,
+}
+
+/// Why no KeyUpdate was sent that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRekey {
+    /// TLS 1.2 has none.
+    OldVersion,
+    /// One side has ended its direction.
+    Closed,
+    /// There were as many without data as peers take.
+    TooOften,
+    /// The next key could not be made.
+    Session(SessionError),
 }
 
 /// Why a session ends early.
@@ -282,15 +295,37 @@ impl Session {
         if self.later.is_none() || !self.rekey_due(clock) {
             return Ok(owed.is_some());
         }
+        self.update_both(clock(), out)?;
+        Ok(true)
+    }
+
+    /// Appends a KeyUpdate that was asked for, whether one is due or not.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn rekey(&mut self, now: Instant, out: &mut Vec<u8>) -> Result<(), NoRekey> {
+        if self.later.is_none() {
+            return Err(NoRekey::OldVersion);
+        }
+        if self.close_notify_sent || self.peer_closed {
+            return Err(NoRekey::Closed);
+        }
+        if self.updates_without_data >= UPDATES_WITHOUT_DATA_MAX {
+            return Err(NoRekey::TooOften);
+        }
+        self.update_both(now, out).map_err(NoRekey::Session)
+    }
+
+    fn update_both(&mut self, now: Instant, out: &mut Vec<u8>) -> Result<(), SessionError> {
         // RFC 8446 section 4.6.3: `update_requested`, so that the other direction follows. A peer
         // that has closed it cannot answer; Go's crypto/tls loses its reading key when asked to.
         self.update_sending_key(!self.peer_closed, out)?;
         self.bytes_since_rekey = 0;
         self.updates_without_data = self.updates_without_data.saturating_add(1);
-        self.rekeyed_at = clock();
+        self.rekeyed_at = now;
         // The KeyUpdate that answers ours is not the peer's doing.
         self.idle_messages = 0;
-        Ok(true)
+        Ok(())
     }
 
     /// The clock is read only where the rule asks for new keys by time.
@@ -334,7 +369,7 @@ impl Session {
                     self.refuse_inside_message()?;
                     if closed {
                         self.peer_closed = true;
-                        return Ok(Batch { consumed: buffer.len(), closed });
+                        return Ok(Batch { consumed, closed });
                     }
                     self.count_idle_message()?;
                 }

@@ -1,0 +1,101 @@
+//! What the program at a controlled connection asks of it: `start`, `stop`, `rekey`.
+//!
+//! One request at a time: whoever asks holds [`Controls`] until it is answered. The relay takes
+//! requests between two moves of bytes, and what it drops unanswered has ended.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as BlockingMutex, PoisonError};
+
+use tacit_core::query::Fault;
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// TLS from here on.
+    Start,
+    /// Clear from here on.
+    Stop,
+    /// New keys both ways.
+    Rekey,
+}
+
+/// Why it is not done; in words where there is more to say than the fault says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which kind.
+    pub fault: Fault,
+    /// The rest.
+    pub reason: Option<String>,
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self { fault, reason: None }
+    }
+}
+
+/// A request on its way to the relay.
+#[derive(Debug)]
+pub struct Asked {
+    /// What.
+    pub wish: Wish,
+    /// The program's own socket. Whoever asks keeps it until the answer: it must not be closed by
+    /// the relay, which has no time to wait for that.
+    pub program: Arc<OwnedFd>,
+    /// The way back. It comes after the socket, and so is dropped after it.
+    pub back: oneshot::Sender<Result<(), Refusal>>,
+}
+
+/// The requests of one connection.
+pub type Wishes = mpsc::Receiver<Asked>;
+
+/// The way to ask a controlled connection.
+#[derive(Debug)]
+pub struct Controls {
+    wishes: Mutex<mpsc::Sender<Asked>>,
+    receiver: BlockingMutex<Option<Wishes>>,
+    is_shaking: AtomicBool,
+}
+
+impl Default for Controls {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::channel(1);
+        let receiver = BlockingMutex::new(Some(receiver));
+        Self { wishes: Mutex::new(sender), receiver, is_shaking: AtomicBool::new(false) }
+    }
+}
+
+impl Controls {
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// See [`Fault`]; [`Fault::Ended`] if the connection ends first.
+    pub async fn ask(&self, wish: Wish, program: &Arc<OwnedFd>) -> Result<(), Refusal> {
+        let Ok(wishes) = self.wishes.try_lock() else { return Err(Fault::Busy.into()) };
+        let (back, answer) = oneshot::channel();
+        let asked = Asked { wish, program: Arc::clone(program), back };
+        if wishes.send(asked).await.is_err() {
+            return Err(Fault::Ended.into());
+        }
+        answer.await.unwrap_or_else(|_| Err(Fault::Ended.into()))
+    }
+
+    /// The relay's end; `None` if it has it already.
+    #[must_use]
+    pub fn take_wishes(&self) -> Option<Wishes> {
+        self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether a handshake is under way.
+    #[must_use]
+    pub fn is_shaking(&self) -> bool {
+        self.is_shaking.load(Ordering::Relaxed)
+    }
+
+    /// Says so.
+    pub fn set_shaking(&self, is_shaking: bool) {
+        self.is_shaking.store(is_shaking, Ordering::Relaxed);
+    }
+}
