@@ -216,7 +216,7 @@ impl Context<'_> {
     }
 }
 
-fn port_list(ports: &[RangeInclusive<u16>]) -> Toml {
+pub(super) fn port_list(ports: &[RangeInclusive<u16>]) -> Toml {
     let port = |ports: &RangeInclusive<u16>| {
         let (first, last) = (*ports.start(), *ports.end());
         if first == last { Toml::from(first) } else { show_ports(ports).into() }

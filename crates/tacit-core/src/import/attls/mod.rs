@@ -29,6 +29,7 @@ use words::Kind;
 
 pub mod conditions;
 pub mod effective;
+mod filters;
 mod flows;
 mod ignored;
 pub mod lex;
@@ -80,6 +81,22 @@ pub fn import(
     options: Options,
     findings: &mut Findings,
 ) -> Imported {
+    import_filtered(files, &[], map, options, findings)
+}
+
+/// The same with files of IP filter rules; without any of these, nothing is filtered.
+#[must_use]
+pub fn import_filtered(
+    files: &[Input<'_>],
+    filters: &[Input<'_>],
+    map: Option<Input<'_>>,
+    options: Options,
+    findings: &mut Findings,
+) -> Imported {
+    let is_filtered = !filters.is_empty();
+    let filters = filters.iter().filter_map(|input| read(input, findings)).collect::<Vec<_>>();
+    let filters: Vec<lex::Node> = filters.into_iter().flat_map(|one| one.nodes).collect();
+    let filters = if is_filtered { filters::read(&filters, findings) } else { Vec::new() };
     let documents: Vec<Document> = files.iter().filter_map(|input| read(input, findings)).collect();
     let map = map.map_or_else(Map::default, |input| {
         let text = String::from_utf8_lossy(input.bytes);
@@ -90,7 +107,14 @@ pub fn import(
     let rules = rules(&objects, findings);
     objects.tell_unused(std::iter::empty(), findings);
     let effective = rules.iter().map(Effective::table).collect::<Vec<_>>().join("\n");
-    let draft = draft(&rules, &map, options, findings);
+    let mut draft = draft(&rules, &map, options, findings);
+    if is_filtered {
+        draft.rules = filters::combine::combine(&draft.rules, &filters, findings);
+        rename(&mut draft.rules, findings);
+    } else if let Some(first) = rules.first() {
+        let at = Origin { file: first.rule.at.file.clone(), line: 1 };
+        end(options, &at, &mut draft.rules, findings);
+    }
     let policy = match findings.has_errors() {
         true => None,
         false => draft.finish(findings),
@@ -151,10 +175,6 @@ pub fn draft(
     check_map(rules, map, findings);
     let mut items: Vec<Item> = made.into_iter().map(|(item, _)| item).collect();
     rename(&mut items, findings);
-    if let Some(first) = rules.first() {
-        let at = Origin { file: first.rule.at.file.clone(), line: 1 };
-        end(options, &at, &mut items, findings);
-    }
     let mut tables = names.tables;
     let at = Origin { file: map.file.clone().unwrap_or_default().into(), line: 1 };
     for (name, entries) in &map.maps {

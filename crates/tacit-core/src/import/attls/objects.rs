@@ -90,7 +90,9 @@ impl Objects {
                 findings.error(&node.at, message, "write what it says between `{` and `}`");
                 continue;
             }
-            if node.value.is_empty() || node.value.contains(char::is_whitespace) {
+            // There is one policy of filters, and it has no name.
+            let unnamed = node.value.is_empty() && kind == Kind::FilterPolicy;
+            if !unnamed && (node.value.is_empty() || node.value.contains(char::is_whitespace)) {
                 let message = format!("`{}` has no name of one word", node.keyword);
                 findings.error(&node.at, message, format!("write `{} NAME`", kind.word()));
             }

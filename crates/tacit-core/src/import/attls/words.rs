@@ -55,11 +55,23 @@ pub enum Kind {
     PortGroup,
     /// `IpTimeCondition`.
     Time,
+    /// `IpFilterPolicy`.
+    FilterPolicy,
+    /// `IpFilterGroup`.
+    FilterGroup,
+    /// `IpFilterRule`.
+    FilterRule,
+    /// `IpServiceGroup`.
+    ServiceGroup,
+    /// `IpService`.
+    Service,
+    /// `IpGenericFilterAction`.
+    FilterAction,
 }
 
 impl Kind {
     /// All of them; the order in which parts of an action are shown.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 26] = [
         Self::Rule,
         Self::Group,
         Self::GroupAdvanced,
@@ -80,6 +92,12 @@ impl Kind {
         Self::PortRange,
         Self::PortGroup,
         Self::Time,
+        Self::FilterPolicy,
+        Self::FilterGroup,
+        Self::FilterRule,
+        Self::ServiceGroup,
+        Self::Service,
+        Self::FilterAction,
     ];
 
     /// The statement.
@@ -106,6 +124,12 @@ impl Kind {
             Self::PortRange => "PortRange",
             Self::PortGroup => "PortGroup",
             Self::Time => "IpTimeCondition",
+            Self::FilterPolicy => "IpFilterPolicy",
+            Self::FilterGroup => "IpFilterGroup",
+            Self::FilterRule => "IpFilterRule",
+            Self::ServiceGroup => "IpServiceGroup",
+            Self::Service => "IpService",
+            Self::FilterAction => "IpGenericFilterAction",
         }
     }
 
@@ -138,6 +162,12 @@ impl Kind {
             Self::PortRange => (PORT_RANGE, &[]),
             Self::PortGroup => (PORT_GROUP, &[]),
             Self::Time => (TIME, &[]),
+            Self::FilterPolicy => (FILTER_POLICY, FILTER_GROUP),
+            Self::FilterGroup => (FILTER_GROUP, &[]),
+            Self::FilterRule => (FILTER_RULE, SERVICE_GROUP),
+            Self::ServiceGroup => (SERVICE_GROUP, &[]),
+            Self::Service => (SERVICE, &[]),
+            Self::FilterAction => (FILTER_ACTION, &[]),
         };
         own.iter().chain(shared)
     }
@@ -471,4 +501,69 @@ const TIME: &[Attribute] = &[
     text("DayOfWeekMask"),
     list("TimeOfDayRange", Form::Text),
     choice("TimeZone", &["Local", "UTC"]),
+];
+
+const YES_NO: &[&str] = &["Yes", "No"];
+
+const FILTER_POLICY: &[Attribute] = &[
+    attribute("PreDecap", Form::Switch),
+    attribute("FilterLogging", Form::Switch),
+    attribute("AllowOnDemand", Form::Choice(YES_NO)),
+    attribute("ImplicitDiscardAction", Form::Choice(&["Silent", "ICMP"])),
+    attribute("FIPS140", Form::Choice(YES_NO)),
+    text("NatKeepAliveInterval"),
+    list("IpFilterGroup", Form::Block(Kind::FilterGroup)),
+    list("IpFilterGroupRef", Form::Ref(Kind::FilterGroup)),
+];
+
+/// Rules in order; the first that matches decides.
+const FILTER_GROUP: &[Attribute] = &[
+    list("IpFilterRule", Form::Block(Kind::FilterRule)),
+    list("IpFilterRuleRef", Form::Ref(Kind::FilterRule)),
+];
+
+const FILTER_RULE: &[Attribute] = &[
+    attribute("IpSourceAddr", Form::Address),
+    reference("IpSourceAddrRef", Kind::IpAddr),
+    reference("IpSourceAddrSetRef", Kind::IpAddrSet),
+    reference("IpSourceAddrGroupRef", Kind::IpAddrGroup),
+    attribute("IpDestAddr", Form::Address),
+    reference("IpDestAddrRef", Kind::IpAddr),
+    reference("IpDestAddrSetRef", Kind::IpAddrSet),
+    reference("IpDestAddrGroupRef", Kind::IpAddrGroup),
+    list("IpServiceGroup", Form::Block(Kind::ServiceGroup)),
+    list("IpServiceGroupRef", Form::Ref(Kind::ServiceGroup)),
+    reference("IpTimeConditionRef", Kind::Time),
+    block("IpGenericFilterAction", Kind::FilterAction),
+    reference("IpGenericFilterActionRef", Kind::FilterAction),
+    text("IpDynVpnActionRef"),
+    text("IpManVpnActionRef"),
+    text("IpLocalStartActionRef"),
+];
+
+/// What a rule may say without a group too.
+const SERVICE_GROUP: &[Attribute] = &[
+    list("IpService", Form::Block(Kind::Service)),
+    list("IpServiceRef", Form::Ref(Kind::Service)),
+];
+
+const SERVICE: &[Attribute] = &[
+    text("Protocol"),
+    attribute("SourcePortRange", Form::Ports),
+    reference("SourcePortRangeRef", Kind::PortRange),
+    reference("SourcePortGroupRef", Kind::PortGroup),
+    attribute("DestinationPortRange", Form::Ports),
+    reference("DestinationPortRangeRef", Kind::PortRange),
+    reference("DestinationPortGroupRef", Kind::PortGroup),
+    text("Direction"),
+    attribute("Routing", Form::Choice(&["Local", "Routed", "Either"])),
+    attribute("SecurityClass", Form::Number(0, 255)),
+    text("Type"),
+    text("Code"),
+];
+
+const FILTER_ACTION: &[Attribute] = &[
+    attribute("IpFilterAction", Form::Choice(&["Permit", "Deny", "IpSec"])),
+    attribute("IpFilterLogging", Form::Choice(&["No", "Yes", "LogPermit", "LogDeny"])),
+    attribute("DiscardAction", Form::Choice(&["Silent", "ICMP"])),
 ];
