@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tacit_core::dns;
 use tacit_core::icmp;
+use tacit_core::import::{self, attls};
 use tacit_core::policy;
 use tacit_core::proxy_protocol::{self, ProxyError};
 use tacit_core::record::{self, ContentType, KeyRefused, Open, Opener, Protection, Seal, Sealer};
@@ -114,6 +115,34 @@ pub(crate) const TARGETS: &[Target] = &[
             b"GiB",
             b"remote = ",
             b"direction = ",
+        ],
+    },
+    Target {
+        name: "attls",
+        run: attls,
+        seeds: Vec::new,
+        smoke_runs: 10_000,
+        words: &[
+            b"\n{\n",
+            b"\n}\n",
+            b" # ",
+            b"TTLSRule ",
+            b"Ref ",
+            b"TTLSEnvironmentAction ",
+            b"TTLSEnvironmentAdvancedParms",
+            b"HandshakeRole ",
+            b"Direction Both\n",
+            b"LocalAddr ",
+            b"RemotePortRange ",
+            b"10.0.0.0/8",
+            b"1 - 2",
+            b"0-65535",
+            b"V3CipherSuites4Char ",
+            b"C02F1301",
+            b"?x?",
+            b"{{",
+            b"\xe3\xe3\xd3\xe2\x15",
+            b"\xa9",
         ],
     },
     #[cfg(feature = "tls")]
@@ -370,6 +399,28 @@ fn policy(input: &[u8]) -> u64 {
         said.replace(|c: char| c.is_ascii_digit(), "")
     });
     outcome(&(first, parsed.diagnostics.len().min(4), parsed.policy.map(|p| p.rules.len())))
+}
+
+/// A policy with a map file of all that its seeds name, so that some of them are imported whole.
+fn attls(input: &[u8]) -> u64 {
+    const MAP: &str = "[job]\n\"CICS*\" = { any = true }\n[user]\n\"WEBSRV\" = \"web\"\n\
+        [keyring.\"WEB/RING\"]\ncert = \"a\"\nkey = \"b\"\nca = \"c\"\n";
+    let mut findings = import::Findings::default();
+    let file = attls::Input { file: "p", bytes: input };
+    let map = attls::Input { file: "m", bytes: MAP.as_bytes() };
+    let imported = attls::import(&[file], Some(map), attls::Options::default(), &mut findings);
+    assert_eq!(imported.policy.is_none(), findings.has_errors());
+    let found = findings.finish();
+    let lines = input.iter().filter(|b| matches!(b, b'\n' | 0x15 | 0x25)).count() + 1;
+    for finding in &found {
+        assert!((1..=lines).contains(&finding.line), "{}", finding.render());
+        assert!(!finding.message.contains(char::is_control), "{finding:?}");
+    }
+    let first = found.first().map(|finding| {
+        let said = finding.message.split('`').step_by(2).collect::<String>();
+        said.replace(|c: char| c.is_ascii_digit(), "")
+    });
+    outcome(&(first, found.len().min(16), imported.policy.is_some()))
 }
 
 /// Believes a length without looking, after a word that must stand first and a byte to be guessed:
