@@ -93,11 +93,7 @@ fn days_of_month(condition: &Object, findings: &mut Findings) -> Option<Option<T
         let set = from_first.chain(from_last).filter(|(set, _)| **set);
         days.extend(set.map(|(_, day)| Toml::Number(day)));
     }
-    let days = match days.as_slice() {
-        [] => None,
-        [one] => Some(one.clone()),
-        _ => Some(Toml::List(days)),
-    };
+    let days = (!days.is_empty()).then_some(Toml::List(days));
     Some(days)
 }
 
@@ -132,10 +128,9 @@ fn range(condition: &Object, findings: &mut Findings) -> Option<Option<(Toml, To
         let plain = text.len() == 14 && text.bytes().all(|b| b.is_ascii_digit());
         let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
         plain.then(|| {
-            let (date, time) = (
-                [part(0, 4), part(4, 6), part(6, 8)].join("-"),
-                [part(8, 10), part(10, 12), part(12, 14)].join(":"),
-            );
+            let date = [part(0, 4), part(4, 6), part(6, 8)].join("-");
+            let time = [part(8, 10), part(10, 12), part(12, 14)].join(":");
+            let time = time.strip_suffix(":00").unwrap_or(&time);
             Toml::Text(format!("{date} {time}"))
         })
     };
