@@ -42,6 +42,35 @@ impl Item {
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<Toml>) {
         self.keys.push((key.into(), value.into()));
     }
+
+    /// What it says of a key.
+    #[must_use]
+    pub fn value(&self, key: &str) -> Option<&Toml> {
+        self.keys.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+    }
+
+    /// The text of a key.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.value(key) {
+            Some(Toml::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The texts of a list, or the one that stands for a list of one.
+    #[must_use]
+    pub fn texts(&self, key: &str) -> Vec<String> {
+        let text = |value: &Toml| match value {
+            Toml::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        match self.value(key) {
+            Some(Toml::List(items)) => items.iter().filter_map(text).collect(),
+            Some(one) => text(one).into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
 }
 
 /// A value as TOML writes it.

@@ -13,6 +13,7 @@
 //!
 //! It does not read IP security, nor the files that a main file names.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::import::draft::{Draft, Item, Toml, name_of};
@@ -309,16 +310,50 @@ fn end(options: Options, at: &Origin, items: &mut Vec<Item>, findings: &mut Find
     }
     let message = "what no rule matches goes in clear, as before: the last rules permit it";
     findings.changed(at, message, "import with --fail-closed to have it denied");
-    for protocol in ["tcp", "udp"] {
+    let clear = |name: String, keys: Vec<(&str, Toml)>| {
         let mut item = Item::new("[[rule]]", at);
         item.comments
             .push("WARNING: what no rule above matches goes in clear, as it did before.".into());
-        item.set("name", format!("unmatched-{protocol}"));
-        item.set("direction", "outbound");
-        item.set("protocol", protocol);
+        item.set("name", name);
+        keys.into_iter().for_each(|(key, value)| item.set(key, value));
         item.set("permit", true);
-        items.push(item);
+        item
+    };
+    let inward = unmatched_inbound(items).into_iter().map(|(port, sockets)| {
+        let keys = [("direction", "inbound".into()), ("listen", sockets.into())];
+        clear(format!("unmatched-{port}"), [&keys[..], &[("local-ports", port.into())]].concat())
+    });
+    let inward: Vec<Item> = inward.collect();
+    items.extend(inward);
+    for protocol in ["tcp", "udp"] {
+        let keys = vec![("direction", "outbound".into()), ("protocol", protocol.into())];
+        items.push(clear(format!("unmatched-{protocol}"), keys));
     }
+}
+
+/// The sockets at which some arrive whom no rule is about, by the port they go on to.
+fn unmatched_inbound(items: &[Item]) -> BTreeMap<u16, Vec<String>> {
+    const NARROWING: [&str; 5] = ["remote", "remote-ports", "program", "user", "when"];
+    let inbound = items.iter().filter(|item| item.text("direction") == Some("inbound"));
+    let (narrow, whole): (Vec<&Item>, Vec<&Item>) =
+        inbound.partition(|item| NARROWING.iter().any(|key| item.value(key).is_some()));
+    let taken: Vec<String> = whole.iter().flat_map(|item| item.texts("listen")).collect();
+    let mut sockets: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for item in narrow {
+        // Of several ports, the first that a program listens on is gone on to.
+        let port = match item.value("local-ports") {
+            Some(Toml::Number(port)) => u16::try_from(*port).ok(),
+            _ => None,
+        };
+        let Some(of_port) = port.map(|port| sockets.entry(port).or_default()) else { continue };
+        for socket in item.texts("listen") {
+            if !taken.contains(&socket) && !of_port.contains(&socket) {
+                of_port.push(socket);
+            }
+        }
+    }
+    sockets.retain(|_, sockets| !sockets.is_empty());
+    sockets
 }
 
 /// Reports what the map says of rules that do not exist.

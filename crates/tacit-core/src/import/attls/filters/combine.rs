@@ -52,8 +52,8 @@ pub(in super::super) fn combine(
 
 /// A TLS rule for what a filter permits of it; `None` if that is nothing, or cannot be said.
 fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> Option<Item> {
-    let is_inbound = text(rule, "direction") == Some("inbound");
-    if is_inbound != flow.is_inbound || text(rule, "protocol") == Some("udp") {
+    let is_inbound = rule.text("direction") == Some("inbound");
+    if is_inbound != flow.is_inbound || rule.text("protocol") == Some("udp") {
         return None;
     }
     let mut item = rule.clone();
@@ -73,14 +73,14 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
     match met {
         Ok(met) => met?,
         Err(why) => {
-            let rule = text(rule, "name").unwrap_or_default();
+            let rule = rule.text("name").unwrap_or_default();
             let message = format!("what rule `{rule}` and filter `{}` share: {why}", filter.name);
             let fix = "give the two the same addresses and times, or say addresses in the map";
             findings.error(&filter.at, message, fix);
             return None;
         }
     }
-    let name = format!("{}.{}", text(rule, "name").unwrap_or_default(), filter.name);
+    let name = format!("{}.{}", rule.text("name").unwrap_or_default(), filter.name);
     set(&mut item, "name", name.into());
     item.comments.push(format!("as far as filter {} permits, from {}", filter.name, filter.at));
     if filter.log {
@@ -97,7 +97,7 @@ fn meet_ends(
     addresses: &[String],
     ports: &[RangeInclusive<u16>],
 ) -> Result<Option<()>, String> {
-    let own = texts(item, key);
+    let own = item.texts(key);
     let common = space::addresses(&own, addresses)
         .map_err(|name| format!("`{name}` is a name, and the filter knows addresses alone"))?;
     let common = common.zip(space::ports(&port_ranges(item, ports_key), ports));
@@ -112,7 +112,7 @@ fn meet_ends(
 }
 
 fn meet_times(item: &mut Item, filter: &Filter) -> Result<Option<()>, String> {
-    match (value(item, "when"), &filter.when) {
+    match (item.value("when"), &filter.when) {
         (Some(own), Some(other)) if own != other => {
             Err("both have a time condition, and they are not the same".to_owned())
         }
@@ -127,7 +127,7 @@ fn meet_times(item: &mut Item, filter: &Filter) -> Result<Option<()>, String> {
 /// Where a rule listens, as far as the flows are about that; `Ok(None)` if they are not.
 fn listening(rule: &Item, flow: &Flow) -> Result<Option<Vec<SocketAddr>>, String> {
     let mut listen = Vec::new();
-    for socket in texts(rule, "listen").iter().filter_map(|text| text.parse().ok()) {
+    for socket in rule.texts("listen").iter().filter_map(|text| text.parse().ok()) {
         listen.extend(narrowed(socket, flow)?);
     }
     Ok((!listen.is_empty()).then_some(listen))
@@ -165,7 +165,7 @@ fn sockets(rules: &[Item], filters: &[Filter], findings: &mut Findings) -> Vec<S
     let mut sockets: Vec<SocketAddr> = Vec::new();
     for filter in filters.iter().filter(|filter| filter.permits) {
         for flow in filter.flows.iter().filter(|flow| flow.is_inbound) {
-            let of_rules = rules.iter().filter(|r| text(r, "direction") == Some("inbound"));
+            let of_rules = rules.iter().filter(|r| r.text("direction") == Some("inbound"));
             // What cannot be listened at is told where the rules are put together.
             sockets.extend(of_rules.filter_map(|rule| listening(rule, flow).ok()?).flatten());
             sockets.extend(own_sockets(filter, flow, findings));
@@ -295,10 +295,6 @@ fn finish(item: &mut Item, filter: &Filter, flow: &Flow) {
     }
 }
 
-fn value<'i>(item: &'i Item, key: &str) -> Option<&'i Toml> {
-    item.keys.iter().find(|(name, _)| name == key).map(|(_, value)| value)
-}
-
 /// Puts a value in the place of another, or before the action.
 fn set(item: &mut Item, key: &str, value: Toml) {
     match item.keys.iter_mut().find(|(name, _)| name == key) {
@@ -312,26 +308,6 @@ fn set(item: &mut Item, key: &str, value: Toml) {
     }
 }
 
-fn text<'i>(item: &'i Item, key: &str) -> Option<&'i str> {
-    match value(item, key) {
-        Some(Toml::Text(text)) => Some(text),
-        _ => None,
-    }
-}
-
-/// A text, or those of a list.
-fn texts(item: &Item, key: &str) -> Vec<String> {
-    let text = |value: &Toml| match value {
-        Toml::Text(text) => Some(text.clone()),
-        _ => None,
-    };
-    match value(item, key) {
-        Some(Toml::List(items)) => items.iter().filter_map(text).collect(),
-        Some(one) => text(one).into_iter().collect(),
-        None => Vec::new(),
-    }
-}
-
 /// Ports as policies write them.
 fn port_ranges(item: &Item, key: &str) -> Vec<RangeInclusive<u16>> {
     let range = |value: &Toml| match value {
@@ -342,7 +318,7 @@ fn port_ranges(item: &Item, key: &str) -> Vec<RangeInclusive<u16>> {
         }
         _ => None,
     };
-    match value(item, key) {
+    match item.value(key) {
         Some(Toml::List(items)) => items.iter().filter_map(range).collect(),
         Some(one) => range(one).into_iter().collect(),
         None => Vec::new(),

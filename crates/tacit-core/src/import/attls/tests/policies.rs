@@ -237,6 +237,7 @@ fn both_directions_and_exclusions_become_rules_of_their_own() {
             ("a-off", "permit"),
             ("web-inbound", "tls"),
             ("web-outbound", "tls"),
+            ("unmatched-8443", "permit"),
             ("unmatched-tcp", "permit"),
             ("unmatched-udp", "permit"),
         ],

@@ -159,9 +159,7 @@ fn a_connection_must_pass_the_filters_and_then_gets_its_tls_rule() {
     );
 }
 
-#[test]
-fn groups_services_actions_and_times_are_followed() {
-    let text = "\
+const GROUPS: &str = "\
 IpFilterPolicy
 {
 FilterLogging on
@@ -228,7 +226,10 @@ IpFilterAction permit
 IpFilterLogging LogPermit
 }
 ";
-    let policy = policy("", text);
+
+#[test]
+fn groups_services_actions_and_times_are_followed() {
+    let policy = policy("", GROUPS);
     assert_eq!(
         shown(&policy),
         [

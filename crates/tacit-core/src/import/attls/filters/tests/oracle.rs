@@ -188,12 +188,12 @@ impl Case {
 fn looked_up(policy: &Policy, index: &Index, tried: Tried) -> Result<usize, bool> {
     let here: IpAddr = HERE.parse().unwrap();
     let listen = tried.is_inbound.then(|| {
-        let sockets = policy.rules.iter().flat_map(|rule| rule.listens()).filter(|socket| {
+        let mut sockets = policy.rules.iter().flat_map(|rule| rule.listens()).filter(|socket| {
             let ip = socket.ip().unwrap();
             socket.port() == Some(tried.local_port)
                 && (ip == here || (ip.is_unspecified() && ip.is_ipv4()))
         });
-        sockets.cloned().next()
+        sockets.next().cloned()
     });
     // Where nothing listens, nobody gets in.
     let Some(listen) = listen.map_or(Some(None), |socket| socket.map(Some)) else {
