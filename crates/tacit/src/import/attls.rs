@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tacit_core::import::attls::{Input, Options, import};
+use tacit_core::import::attls::{Input, Options, Paths, import_named};
 use tacit_core::import::{Files, Findings, Origin};
 
 use super::{OnDisk, OutputArgs, finish, told};
@@ -22,9 +22,15 @@ Several files are one policy. Job names, user IDs and key rings are called
 otherwise here: the map file says how, and each line it lacks is printed.
 What is not as it was is told as changed; an error imports nothing.")]
 pub(super) struct AttlsArgs {
-    /// The policy files
-    #[arg(required = true, value_name = "FILE")]
+    /// The policy files, or a main or image file of the Policy Agent, which names them
+    #[arg(required_unless_present = "ipsec", value_name = "FILE")]
     files: Vec<String>,
+    /// A file of IP filter rules, which decide before TLS rules do; may be repeated
+    #[arg(long, value_name = "FILE")]
+    ipsec: Vec<String>,
+    /// The directory that stands for / in what main and image files name
+    #[arg(long, value_name = "DIR")]
+    root: Option<String>,
     /// What job names, user IDs and key rings are called here
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
@@ -52,12 +58,12 @@ pub(super) fn run(args: &AttlsArgs) -> ExitCode {
             None
         }
     };
-    let files: Vec<_> = args.files.iter().filter_map(|file| read(file, &mut findings)).collect();
     let map = args.map.as_ref().and_then(|map| read(&map.display().to_string(), &mut findings));
-    let inputs: Vec<Input<'_>> = files.iter().map(input).collect();
     let options =
         Options { keep_no_name_check: args.keep_no_name_check, fail_closed: args.fail_closed };
-    let imported = import(&inputs, map.as_ref().map(input), options, &mut findings);
+    let root = args.root.as_deref();
+    let paths = Paths { policies: &args.files, filters: &args.ipsec, root };
+    let imported = import_named(&paths, &OnDisk, map.as_ref().map(input), options, &mut findings);
     if args.effective {
         told(&findings.finish());
         let code = if imported.policy.is_some() { EXIT_OK } else { EXIT_POLICY };

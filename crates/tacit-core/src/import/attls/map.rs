@@ -14,6 +14,8 @@
 //! key  = "old.key"
 //! [rule.TN3270]
 //! starttls = "telnet"
+//! [dataset]
+//! "SYS1.PAGENT(TTLS)" = "pagent.ttls"
 //! ```
 //!
 //! What a policy of ours says in the same words is handed through as it is and checked there.
@@ -41,6 +43,8 @@ pub struct Map {
     /// `[rule.NAME]`, with the line of each: keys of our policies, to be said in place of what the
     /// file says.
     pub rules: BTreeMap<String, (usize, BTreeMap<String, Toml>)>,
+    /// `[dataset]`, by name: copies of them here.
+    pub datasets: BTreeMap<String, String>,
     /// `[[map.NAME]]`.
     pub maps: Vec<(String, Vec<Toml>)>,
 }
@@ -86,6 +90,7 @@ impl Map {
             users: tables(&top, "user", |_, value| texts(value)),
             keyrings: tables(&top, "keyring", keyring),
             rules: tables(&top, "rule", rule),
+            datasets: tables(&top, "dataset", |_, value| value.string().map(str::to_owned)),
             maps: maps(&top),
             ..empty
         };

@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::import::draft::{Draft, Item, Toml, name_of};
-use crate::import::{Findings, Origin};
+use crate::import::{Files, Findings, Origin};
+use agent::{Agent, Sources};
 use conditions::show_ports;
 use effective::Effective;
 use lex::Document;
@@ -28,6 +29,7 @@ use objects::Objects;
 use tls::Context;
 use words::Kind;
 
+mod agent;
 pub mod conditions;
 pub mod effective;
 mod filters;
@@ -94,22 +96,73 @@ pub fn import_filtered(
     options: Options,
     findings: &mut Findings,
 ) -> Imported {
-    let is_filtered = !filters.is_empty();
-    let filters = filters.iter().filter_map(|input| read(input, findings)).collect::<Vec<_>>();
-    let filters: Vec<lex::Node> = filters.into_iter().flat_map(|one| one.nodes).collect();
-    let filters = if is_filtered { filters::read(&filters, findings) } else { Vec::new() };
-    let documents: Vec<Document> = files.iter().filter_map(|input| read(input, findings)).collect();
-    let map = map.map_or_else(Map::default, |input| {
+    let map = read_map(map, findings);
+    let mut documents = |inputs: &[Input<'_>]| -> Vec<Document> {
+        inputs.iter().filter_map(|input| read(input, findings)).collect()
+    };
+    let tls = documents(files);
+    let filters = (!filters.is_empty()).then(|| documents(filters));
+    import_sources(&Sources { tls, filters }, &map, options, findings)
+}
+
+/// The same with files by name: policies, or main and image files of the Policy Agent, which name
+/// them; `root` is what stands for `/` in these.
+#[must_use]
+pub fn import_named(
+    paths: &Paths<'_>,
+    files: &dyn Files,
+    map: Option<Input<'_>>,
+    options: Options,
+    findings: &mut Findings,
+) -> Imported {
+    let map = read_map(map, findings);
+    let agent = Agent { files, root: paths.root, map: &map };
+    let mut sources = Sources::default();
+    for path in paths.policies {
+        agent.gather(path, &mut sources, findings);
+    }
+    for path in paths.filters {
+        agent.gather_filters(path, &mut sources, findings);
+    }
+    import_sources(&sources, &map, options, findings)
+}
+
+/// Names of files to import.
+#[derive(Clone, Copy, Debug)]
+pub struct Paths<'a> {
+    /// Policies, main and image files.
+    pub policies: &'a [String],
+    /// Files of IP filter rules, beside those that the others name.
+    pub filters: &'a [String],
+    /// What stands for `/` in what files name.
+    pub root: Option<&'a str>,
+}
+
+fn read_map(map: Option<Input<'_>>, findings: &mut Findings) -> Map {
+    map.map_or_else(Map::default, |input| {
         let text = String::from_utf8_lossy(input.bytes);
         Map::read(input.file, &text, findings)
+    })
+}
+
+fn import_sources(
+    sources: &Sources,
+    map: &Map,
+    options: Options,
+    findings: &mut Findings,
+) -> Imported {
+    let documents = &sources.tls;
+    let filters = sources.filters.as_ref().map(|documents| {
+        let nodes = documents.iter().flat_map(|document| document.nodes.iter().cloned());
+        filters::read(&nodes.collect::<Vec<_>>(), findings)
     });
     let nodes = documents.iter().flat_map(|document| &document.nodes);
     let objects = Objects::read(nodes, findings);
     let rules = rules(&objects, findings);
     objects.tell_unused(std::iter::empty(), findings);
     let effective = rules.iter().map(Effective::table).collect::<Vec<_>>().join("\n");
-    let mut draft = draft(&rules, &map, options, findings);
-    if is_filtered {
+    let mut draft = draft(&rules, map, options, findings);
+    if let Some(filters) = filters {
         draft.rules = filters::combine::combine(&draft.rules, &filters, findings);
         rename(&mut draft.rules, findings);
     } else if let Some(first) = rules.first() {

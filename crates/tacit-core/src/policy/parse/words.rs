@@ -75,7 +75,7 @@ impl Scope {
             Self::Starttls => &["protocol", "mode"],
             Self::Rekey => &["bytes", "after"],
             Self::When => &["days", "hours", "zone", "months", "days-of-month", "from", "until"],
-            Self::ImportMap => &["job", "user", "keyring", "rule", "map"],
+            Self::ImportMap => &["job", "user", "keyring", "rule", "map", "dataset"],
             Self::ImportNames => &[],
             Self::ImportJob => &["program", "user", "any"],
             Self::ImportKeyring => &["cert", "key", "ca", "crl", "label"],
