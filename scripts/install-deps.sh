@@ -62,6 +62,13 @@ if [ "$purpose" = test ]; then
     need postgresql-client psql
     command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||
         missing+=(postgresql)
+    # Programs whose TLS begins after a few words in clear.
+    PATH="$PATH:/usr/sbin:/sbin" need postfix postfix
+    need swaks swaks
+    perl -MNet::SSLeay -e 1 2>/dev/null || missing+=(libnet-ssleay-perl)
+    PATH="$PATH:/usr/sbin:/sbin" need telnetd-ssl in.telnetd
+    need telnet-ssl telnet-ssl
+    need s3270 s3270
     # Programs that are run with and without tacit.
     need wget wget
     need openssh-client ssh
@@ -94,6 +101,13 @@ case " ${missing[*]} " in
 *" openssh-server "*)
     "${as_root[@]}" mkdir -p /etc/ssh
     "${as_root[@]}" touch /etc/ssh/sshd_not_to_be_run
+    ;;
+esac
+case " ${missing[*]} " in
+# Without a configuration it is not started either.
+*" postfix "*)
+    echo "postfix postfix/main_mailer_type select No configuration" |
+        "${as_root[@]}" debconf-set-selections
     ;;
 esac
 "${as_root[@]}" apt-get update -qq

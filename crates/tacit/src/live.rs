@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tacit_core::flow::{Address, Flow};
-use tacit_core::policy::{Action, Fixed, Index, Limits, Policy, RelayOn, Rule, Start};
+use tacit_core::policy::{Action, Fixed, Index, Limits, Policy, RelayOn, Rule, Start, Starttls};
 use tokio::sync::Semaphore;
 
 use crate::ledger::Account;
@@ -132,6 +132,15 @@ impl LiveRule {
     #[must_use]
     pub fn is_controlled(&self) -> bool {
         matches!(&self.rule.action, Action::Tls(tls) if tls.common().start == Start::Controlled)
+    }
+
+    /// The dialogue before its TLS, if there is one.
+    #[must_use]
+    pub fn starttls(&self) -> Option<&Starttls> {
+        match &self.rule.action {
+            Action::Tls(tls) => tls.common().start.starttls(),
+            Action::Permit | Action::Deny => None,
+        }
     }
 
     /// Whether the rule keeps its relay on the engine.

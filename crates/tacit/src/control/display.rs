@@ -118,6 +118,15 @@ fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&Owne
         "role": role(&record.rule),
         "protocol": record.protocol,
         "path": "relay",
+        "starttls": record.rule.starttls().map(|starttls| json!({
+            "protocol": starttls.protocol.word(),
+            "mode": starttls.mode.word(),
+            "state": match tls {
+                Some(_) => "tls",
+                None if record.is_open() => "clear",
+                None => "dialogue",
+            },
+        })),
         "state": if record.is_open() { "open" } else { "setting-up" },
         "policy": if live.is_current(&record.rule) { "current" } else { "stale" },
         "remote": record.remote,
@@ -192,6 +201,10 @@ fn one_rule(rule: &Arc<LiveRule>, open: &[Arc<Record>]) -> Value {
         "name": rule.name(),
         "action": rule.rule.action.word(),
         "role": role(rule),
+        "starttls": rule.starttls().map(|starttls| json!({
+            "protocol": starttls.protocol.word(),
+            "mode": starttls.mode.word(),
+        })),
         "listen": Some(rule.rule.listens()).filter(|listens| !listens.is_empty()),
         "connect": rule.target.as_ref().map(ToString::to_string),
         "client-cert": client_cert(rule),

@@ -78,6 +78,9 @@ fn begun(log: &Log, connection: &Connection, event: &'static str) {
         return;
     }
     let mut event = level(about(event, record), record);
+    if tls.is_none() && record.rule.starttls().is_some() {
+        event = event.field("starttls", "clear");
+    }
     if let Some(tls) = tls {
         event = event.field("suite", &tls.agreed.suite).field("check", tls.check.word());
         if let Some(name) = identity(&tls.check, &tls.named, tls.peer.as_deref()).identity {

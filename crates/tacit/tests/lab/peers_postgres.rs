@@ -2,21 +2,30 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::harness::{Lab, free_port, signal_process, text_of, wait_for_or};
 use crate::programs::{client_rule, server_rule};
 
 /// A PostgreSQL cluster of its own, below the system's directory for temporary files: the server
 /// refuses to run as root, and its user may not be able to reach the lab.
-struct Postgres {
+pub struct Postgres {
     server: Child,
-    directory: PathBuf,
-    port: u16,
+    pub directory: PathBuf,
+    pub port: u16,
 }
 
 impl Postgres {
-    fn start() -> Self {
-        let directory = std::env::temp_dir().join(format!("tacit-postgres-{}", std::process::id()));
+    pub fn start() -> Self {
+        Self::start_with(&[], |_| {})
+    }
+
+    /// The same with settings; `prepare` may put files where the server runs, before it does.
+    pub fn start_with(settings: &[&str], prepare: impl Fn(&Path)) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tacit-postgres-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir(&directory).unwrap();
         if is_root() {
@@ -25,12 +34,17 @@ impl Postgres {
         let (data, port) = (directory.join("data"), free_port());
         let user = ["--auth=trust", "--username=tester", "--no-sync", "--no-locale"];
         run(command("initdb").args(user).arg("--pgdata").arg(&data));
+        prepare(&data);
+        if is_root() {
+            run(Command::new("chown").args(["-R", "postgres"]).arg(&directory));
+        }
         let log = std::fs::File::create(directory.join("log")).unwrap();
         let server = command("postgres")
             .arg("-D")
             .arg(&data)
             .args(["-p", &port.to_string(), "-h", "127.0.0.1", "-c", "fsync=off", "-k"])
             .arg(&directory)
+            .args(settings.iter().flat_map(|setting| ["-c", setting]))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -80,7 +94,7 @@ fn installed(program: &str) -> PathBuf {
     path
 }
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     status.lines().any(|line| line.starts_with("Uid:\t0\t"))
 }

@@ -39,7 +39,7 @@ fn connections(value: &Value) -> String {
         ("CONNECT", |c| text(&c["connect"])),
         ("RUN", |c| text(&c["run"]["name"])),
         ("PROGRAM", program),
-        ("TLS", |c| text(&c["tls"]["version"])),
+        ("TLS", tls_version),
         ("SUITE", |c| text(&c["tls"]["suite"])),
         ("GROUP", |c| text(&c["tls"]["group"])),
         ("PEER", peer),
@@ -57,6 +57,14 @@ fn connections(value: &Value) -> String {
 fn far_leg(connection: &Value) -> &Value {
     let accepted = connection["role"] == "server";
     &connection[if accepted { "accepted-tcp" } else { "dialled-tcp" }]
+}
+
+/// A dialogue that ended without TLS is said to be in clear, which no other row needs to say.
+fn tls_version(connection: &Value) -> String {
+    match &connection["starttls"]["state"] {
+        state if state == "clear" => "clear".into(),
+        _ => text(&connection["tls"]["version"]),
+    }
 }
 
 /// Identity or claim, with what the check said.

@@ -1,0 +1,213 @@
+//! Dialogues before TLS as tacit holds them: two agents' rules with a network between them, a
+//! program in clear at either end, and what becomes of those that do not play along.
+//!
+//! Real peers are in `starttls_smtp`, `starttls_postgres` and `starttls_telnet`.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+
+use serde_json::Value;
+
+use crate::harness::{Agent, Lab, connect, echo, exchange, free_port, serve, wait_for};
+use crate::lane::engine_table;
+use crate::programs::{echo_exactly, only_connection, pattern};
+
+/// A PostgreSQL client's first words: enough for a dialogue, and then anything may follow.
+const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
+const SSL_REQUEST: &[u8] = &[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+
+/// A rule whose TLS begins after a dialogue.
+pub fn rule(name: &str, role: &str, listen: u16, connect: &str, starttls: &str) -> String {
+    let role = match role {
+        "server" => r#"role = "server", identity = "localhost", client-cert = "none""#,
+        _ => r#"role = "client", trust = "ca""#,
+    };
+    format!(
+        "[[rule]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{listen}\"\nconnect = \"{connect}\"\n\
+         log = true\ntls = {{ {role}, starttls = {starttls} }}\n"
+    )
+}
+
+/// An agent that speaks to itself between two programs in clear; the port of the first.
+fn pair(lab: &Lab, top: &str, starttls: &str, connect: SocketAddr) -> (Agent, u16) {
+    let (near, far) = (free_port(), free_port());
+    let rules = rule("near", "client", near, &format!("localhost:{far}"), starttls)
+        + &rule("far", "server", far, &connect.to_string(), starttls);
+    (lab.agent(&format!("{top}\n{rules}")), near)
+}
+
+/// What a program that knows SMTP in clear does, and what it must not be shown.
+fn greet(stream: &mut TcpStream) {
+    assert_eq!(read_line(stream), "220 ready\r\n");
+    stream.write_all(b"EHLO me\r\n").unwrap();
+    assert_eq!(read_line(stream), "250-hello\r\n");
+    assert_eq!(read_line(stream), "250 AUTH PLAIN\r\n");
+}
+
+fn read_line(stream: &mut TcpStream) -> String {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.last() != Some(&b'\n') && stream.read(&mut byte).unwrap() == 1 {
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap()
+}
+
+/// A mail server in clear that answers one EHLO a connection, and then sends back what it gets.
+fn mail_server() -> SocketAddr {
+    serve(|mut stream| {
+        stream.write_all(b"220 ready\r\n").unwrap();
+        loop {
+            match read_line(&mut stream).as_str() {
+                "EHLO me\r\n" => stream.write_all(b"250-hello\r\n250 AUTH PLAIN\r\n").unwrap(),
+                "QUIT\r\n" => return stream.write_all(b"221 bye\r\n").unwrap(),
+                "" => return,
+                line => {
+                    stream.write_all(line.as_bytes()).unwrap();
+                    break;
+                }
+            }
+        }
+        let mut reader = stream.try_clone().unwrap();
+        if std::io::copy(&mut reader, &mut stream).is_ok() {
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    })
+}
+
+/// Both ends in clear, TLS in between, on data workers and on engines.
+#[test]
+fn programs_in_clear_meet_under_tls() {
+    let lab = Lab::new();
+    let engine = engine_table("").unwrap_or_default();
+    let bytes = pattern(3 << 20);
+    for top in [String::new(), engine] {
+        let (agent, port) = pair(&lab, &top, "\"postgres\"", echo());
+        let mut stream = connect(("127.0.0.1", port));
+        stream.write_all(SSL_REQUEST).unwrap();
+        let mut answer = [0];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"N");
+        echo_exactly(&stream, STARTUP);
+        echo_exactly(&stream, &bytes);
+        let total = (STARTUP.len() + bytes.len()) as u64;
+        for name in ["near", "far"] {
+            let shown = only_connection(&agent, name);
+            assert_eq!(shown["starttls"]["state"], "tls", "{shown}");
+            assert_eq!((&shown["bytes-in"], &shown["bytes-out"]), (&total.into(), &total.into()));
+        }
+        drop(stream);
+
+        let (_agent, port) = pair(&lab, &top, "\"smtp\"", mail_server());
+        let mut stream = connect(("127.0.0.1", port));
+        greet(&mut stream);
+        echo_exactly(&stream, b"MAIL FROM:<a@b>\r\n");
+        echo_exactly(&stream, &bytes);
+        assert_eq!(exchange(stream, b"the end"), b"the end");
+
+        let (_agent, port) = pair(&lab, &top, "\"telnet\"", echo());
+        let stream = connect(("127.0.0.1", port));
+        echo_exactly(&stream, b"\xff\xfb\x18hello");
+        echo_exactly(&stream, &bytes);
+        assert_eq!(exchange(stream, b"the end"), b"the end");
+    }
+}
+
+/// A program that ends while the dialogue goes on under TLS is no different from one that does not.
+#[test]
+fn ends_pass_while_the_dialogue_goes_on() {
+    let lab = Lab::new();
+    let (agent, port) = pair(&lab, "", "\"smtp\"", mail_server());
+    let mut stream = connect(("127.0.0.1", port));
+    greet(&mut stream);
+    assert_eq!(exchange(stream, b"QUIT\r\n"), b"221 bye\r\n");
+    let mut stream = connect(("127.0.0.1", port));
+    greet(&mut stream);
+    assert_eq!(exchange(stream, b""), b"");
+    wait_for("both to be closed", || agent.log().matches("end=closed").count() == 4);
+}
+
+/// What the one who sits in between may do before TLS is to be refused, or nothing.
+#[test]
+fn bytes_that_are_slipped_in_are_refused() {
+    let lab = Lab::new();
+    for (starttls, said, reason) in [
+        ("postgres", &b"SR\0\0\0\x08\0\0\0\0"[..], "sent more in clear"),
+        ("postgres", b"N", "the server offers no TLS"),
+        (
+            "smtp",
+            b"220 x\r\n250-x\r\n250 STARTTLS\r\n220 go\r\n250 AUTH PLAIN\r\n",
+            "a reply to no",
+        ),
+        ("telnet", b"login: ", "the server offers no TLS"),
+    ] {
+        let server = serve(move |mut stream| {
+            let _ = stream.write_all(said);
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let port = free_port();
+        let starttls = format!("\"{starttls}\"");
+        let target = format!("localhost:{}", server.port());
+        let agent = lab.agent(&rule("near", "client", port, &target, &starttls));
+        let mut stream = connect(("127.0.0.1", port));
+        stream.write_all(STARTUP).unwrap();
+        agent.wait_for_log("kind=starttls ");
+        assert!(agent.log().contains(reason), "{}", agent.log());
+    }
+}
+
+#[test]
+fn who_says_nothing_or_too_much_is_refused() {
+    let lab = Lab::new();
+    let (quiet, long) = (free_port(), free_port());
+    let soon = "\"telnet\", handshake-timeout = \"1s\"";
+    let target = echo().to_string();
+    let agent = lab.agent(
+        &(rule("quiet", "server", quiet, &target, soon)
+            + &rule("long", "server", long, &target, "\"telnet\"")),
+    );
+    let silent = connect(("127.0.0.1", quiet));
+    let shown = || agent.show("connections").as_array().unwrap().clone();
+    wait_for("the dialogue to be shown", || {
+        shown().iter().any(|one| one["starttls"]["state"] == "dialogue")
+    });
+    agent.wait_for_log("kind=starttls-timeout");
+    drop(silent);
+    let mut stream = connect(("127.0.0.1", long));
+    stream.write_all(&[b'x'; 5000]).unwrap();
+    agent.wait_for_log("longer than the limit");
+}
+
+#[test]
+fn an_operator_may_close_a_dialogue() {
+    let lab = Lab::new();
+    let port = free_port();
+    let agent = lab.agent(&rule("far", "server", port, &echo().to_string(), "\"telnet\""));
+    let mut stream = connect(("127.0.0.1", port));
+    wait_for("the connection", || !agent.show("connections").as_array().unwrap().is_empty());
+    let id = only_connection(&agent, "far")["id"].to_string();
+    agent.ok(&["close", &id]);
+    agent.wait_for_log("closed by an operator");
+    let mut rest = Vec::new();
+    assert!(stream.read_to_end(&mut rest).is_err() || rest == [0xff, 0xfd, 46]);
+}
+
+#[test]
+fn optional_serves_in_clear_and_says_so() {
+    let lab = Lab::new();
+    let port = free_port();
+    let optional = "{ protocol = \"postgres\", mode = \"optional\" }";
+    let agent = lab.agent(&rule("far", "server", port, &echo().to_string(), optional));
+    let stream = connect(("127.0.0.1", port));
+    echo_exactly(&stream, STARTUP);
+    echo_exactly(&stream, &pattern(100_000));
+    let shown = only_connection(&agent, "far");
+    assert_eq!(shown["starttls"]["state"], "clear");
+    assert_eq!(shown["tls"], Value::Null);
+    let total = STARTUP.len() + 100_000;
+    assert_eq!((&shown["bytes-in"], &shown["bytes-out"]), (&total.into(), &total.into()));
+    let table = agent.ok(&["show", "connections"]);
+    assert!(table.lines().nth(1).unwrap().contains(" clear "), "{table}");
+    assert!(agent.log().contains("starttls=clear"), "{}", agent.log());
+    assert_eq!(exchange(stream, b"the end"), b"the end");
+}
