@@ -8,6 +8,7 @@ mod ci;
 mod dependencies;
 mod fuzz;
 mod projection;
+mod samples;
 mod tidy;
 
 const USAGE: &str = "\
@@ -18,6 +19,8 @@ usage: cargo xtask VERB
   projection              what `tacit project` foretells, held against a later run:
                           [--rounds N] [--program FILE]
   dependencies            licences, bans and sources of what is linked (deny.toml)
+  samples DIR             imports every file of a directory elsewhere: [--map FILE]
+                          [--findings]
   fuzz NAME|smoke|canary  throw mutated input at a parser:
                           [--seed N] [--runs N | --seconds N] [--input FILE]";
 
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["projection", rest @ ..] => projection::run(rest),
         ["dependencies"] => dependencies::run(),
+        ["samples", rest @ ..] => samples::run(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         _ => {
             eprintln!("{USAGE}");
