@@ -146,8 +146,8 @@ impl Machine for Server {
         true
     }
 
-    // RFC 3207 section 4.2: a server forgets what it knows of the client. One in clear has no reason
-    // to, and some take a second EHLO for a mistake.
+    // RFC 3207 section 4.2: a server forgets what it knows of the client. One in clear has no
+    // reason to, and some take a second EHLO for a mistake.
     fn needs_fresh_program(&self) -> bool {
         true
     }
