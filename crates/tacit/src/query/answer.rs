@@ -132,6 +132,7 @@ fn result(check: &PeerCheck) -> (&'static str, Option<&str>) {
     match check {
         PeerCheck::Valid => ("ok", None),
         PeerCheck::Invalid { reason } => ("waived", Some(reason)),
+        PeerCheck::RevocationUnknown { reason } => (check.word(), Some(reason)),
         other => (other.word(), None),
     }
 }
