@@ -313,6 +313,10 @@ def serve(raw):
         elif said == b"STARTTLS-AND-MORE":
             stream.sendall(b"GO\nslipped in\n")
             stream = context.wrap_socket(raw, server_side=True)
+        elif said == b"QUIETTLS":
+            stream = context.wrap_socket(raw, server_side=True)
+        elif said == b"HANG":
+            threading.Event().wait()
         elif said == b"STOPTLS":
             stream.sendall(b"GO\n")
             raw = stream = stream.unwrap()
@@ -330,6 +334,17 @@ while True:
 P
 start python3 upgrading.py 2>upgrading.log
 await 9001
+"#;
+
+/// What programs that talk to it begin with.
+const CONVERSE: &str = r#"
+from upgrade import converse
+def reach(): return socket.create_connection(("clear.example", 9001), timeout=30)
+def said(answer): return answer.get("error") or answer["connection"]
+def exactly(stream, count):
+    got = b""
+    while len(got) < count: got += stream.recv(count - len(got)) or exit("it ended")
+    return got
 "#;
 
 /// A rule that leaves the beginning of TLS to the program.
@@ -354,4 +369,182 @@ fn the_example_begins_and_ends_tls_in_the_middle_of_a_conversation() {
              in clear\nSTARTTLS\nin clear again\n"
         );
     }
+}
+
+#[test]
+fn what_a_program_wrote_before_it_asks_leaves_before_the_change() {
+    let setup = program(
+        "quiet",
+        &format!(
+            r#"{CONVERSE}
+stream = reach()
+large = "x" * 50000
+stream.sendall(f"{{large}}\nQUIETTLS\n".encode())
+# Nothing is read before: the server's answer in clear is no part of the handshake.
+assert exactly(stream, 50001) == f"{{large}}\n".encode()
+print(said(ask(stream, "start")))
+print(converse(stream, large) == large)
+stream.sendall(f"STOPTLS\n".encode())
+assert exactly(stream, 3) == b"GO\n"
+print(said(ask(stream, "stop")), converse(stream, large) == large)
+print(converse(stream, "STARTTLS"), said(ask(stream, "start")), converse(stream, "again"))
+"#
+        ),
+    );
+    let engine = "[engine]\ncpus = \"0\"\nnice = 0\n";
+    for more in ["", engine] {
+        let text = network().with_rules(&format!("{more}{}", controlled(""))).ok(&format!(
+            "{UPGRADE}{setup} run python3 quiet.py; cat upgrading.log
+             grep -v x clear.log; grep -c x clear.log"
+        ));
+        let wanted = "secure\nTrue\nclear True\nGO secure again\nQUIETTLS\nSTARTTLS\n2\n";
+        assert_eq!(text, wanted);
+    }
+}
+
+#[test]
+fn a_start_that_fails_closes_the_connection_and_nothing_follows_in_clear() {
+    let setup = program(
+        "fail",
+        &format!(
+            r#"{CONVERSE}
+def ended(stream):
+    try:
+        stream.sendall(b"secret\n")
+        return stream.recv(1)
+    except ConnectionError as error:
+        return type(error).__name__
+stream = reach()
+print(converse(stream, sys.argv[1]), end=" ")
+answer = ask(stream, "start")
+print(answer["error"], ended(stream), file=sys.stderr)
+print(said(answer), ended(stream) in ("ConnectionResetError", "BrokenPipeError"))
+"#
+        ),
+    );
+    let wrong_name = controlled("").replace("tls.example", "other.example");
+    for (rule, word) in [(&controlled(""), "STARTTLS-AND-MORE"), (&wrong_name, "STARTTLS")] {
+        let text = network()
+            .with_rules(rule)
+            .ok(&format!("{UPGRADE}{setup} run python3 fail.py {word}; cat clear.log"));
+        assert_eq!(text, format!("GO failed True\n{word}\n"));
+    }
+}
+
+#[test]
+fn a_request_that_makes_no_sense_is_refused_and_changes_nothing() {
+    let setup = program(
+        "senseless",
+        &format!(
+            r#"{CONVERSE}
+import threading
+stream = reach()
+print(said(ask(stream, "stop")), said(ask(stream, "rekey")), converse(stream, "STARTTLS"))
+print(said(ask(stream, "start")), said(ask(stream, "start")), converse(stream, "x"))
+# The server has TLS end first, and goes on in clear behind it.
+print(converse(stream, "STOPTLS-FIRST"), said(ask(stream, "stop")))
+print(exactly(stream, 10), converse(stream, "y"))
+# A handshake that never ends ends by itself.
+stream.sendall(b"HANG\n")
+answers = []
+first = threading.Thread(target=lambda: answers.append(ask(stream, "start")))
+first.start()
+while (now := said(ask(stream))) == "clear": time.sleep(0.01)
+print(now, said(ask(stream, "start")))
+first.join()
+print(said(answers[0]), "within 1s" in answers[0]["message"])
+"#
+        ),
+    );
+    let rule = controlled(", handshake-timeout = \"1s\"");
+    let text = network()
+        .with_rules(&rule)
+        .ok(&format!("{UPGRADE}{setup} run python3 senseless.py; cat upgrading.log"));
+    assert_eq!(
+        text,
+        "already not-possible GO\nsecure already x\nGO clear\nb'behind it\\n' y\n\
+         handshaking busy\nfailed True\n"
+    );
+}
+
+#[test]
+fn a_server_begins_tls_although_its_client_did_not_wait() {
+    let rules = r#"
+[identity.me]
+cert = "tls.example.pem"
+key = "tls.example.key"
+[[rule]]
+name = "in"
+direction = "inbound"
+listen = "10.9.8.7:8443"
+local-ports = 80
+tls = { identity = "me", client-cert = "none", start = "controlled" }
+"#;
+    let setup = program(
+        "serve",
+        r#"
+client, _ = socket.create_server(("", 80)).accept()
+lines = client.makefile("rb", buffering=0)
+assert lines.readline() == b"STARTTLS\n"
+client.sendall(b"GO\n")
+# Until the client's first flight is here: it is not the program's to read.
+client.recv(1, socket.MSG_PEEK)
+answer = ask(client, "start")
+print(answer["connection"], answer["role"], answer["check"], flush=True)
+client.sendall(lines.readline())
+assert lines.readline() == b"STOPTLS\n"
+client.sendall(b"GO\n")
+print(ask(client, "stop")["connection"], lines.readline())
+"#,
+    ) + r#"
+cat >visit.py <<'P'
+import socket, ssl, time
+context = ssl.create_default_context(cafile="ca.pem")
+for patience in range(500):
+    try: raw = socket.create_connection(("10.9.8.7", 8443)); break
+    except ConnectionRefusedError: time.sleep(0.02)
+raw.sendall(b"STARTTLS\n")
+assert raw.recv(3, socket.MSG_WAITALL) == b"GO\n"
+client = context.wrap_socket(raw, server_hostname="tls.example")
+client.sendall(b"under TLS\n")
+print(client.recv(10))
+client.sendall(b"STOPTLS\n")
+assert client.recv(3) == b"GO\n"
+raw = client.unwrap()
+raw.sendall(b"in clear\n")
+P
+"#;
+    let text = network().with_rules(rules).ok(&format!(
+        "{setup}
+         chmod 644 tls.example.key; chown 54321 tls.example.key; chmod 600 tls.example.key
+         run python3 serve.py >served & server=$!
+         python3 visit.py; wait $server; cat served"
+    ));
+    assert_eq!(text, "b'under TLS\\n'\nsecure server not-asked\nclear b'in clear\\n'\n");
+}
+
+#[test]
+fn a_successor_passes_requests_on_to_the_agent_that_has_the_connection() {
+    let setup = program(
+        "late",
+        &format!(
+            r#"{CONVERSE}
+stream = reach()
+print(said(ask(stream)), flush=True)
+open("scratch/said", "w")
+while not os.path.exists("scratch/go"): time.sleep(0.01)
+print(converse(stream, "STARTTLS"), said(ask(stream, "start")), converse(stream, "under TLS"))
+"#
+        ),
+    );
+    let text = network().with_rules(&controlled("")).ok(&format!(
+        "{UPGRADE}{setup}
+         run python3 late.py >said & client=$!
+         until_true [ -e scratch/said ]
+         control=$(ls -d $XDG_RUNTIME_DIR/tacit-run-*/agent.sock)
+         ordinary ./tacit restart --control $control >/dev/null
+         until_true succeeded $control ordinary
+         touch scratch/go; wait $client; cat said clear.log"
+    ));
+    assert_eq!(text, "clear\nGO secure under TLS\nSTARTTLS\n");
 }
