@@ -204,10 +204,10 @@ fn addresses_ports_and_times_come_from_all_that_is_named() {
     for wanted in [
         "remote = [\"10.0.0.9\", \"2001:db8::1\", \"10.8.0.0/16\", \"10.9.0.1-10.9.0.7\"]",
         "remote-ports = [443, \"8000-8999\"]",
-        "from = \"2025-06-01 08:00:00\"",
-        "until = \"2027-06-01 08:00:00\"",
+        "from = \"2025-06-01 08:00\"",
+        "until = \"2027-06-01 08:00\"",
         "months = [\"jan\", \"feb\", \"mar\", \"apr\", \"may\", \"jun\"]",
-        "days-of-month = 1",
+        "days-of-month = [1]",
         "days = [\"mon\", \"tue\", \"wed\", \"thu\", \"fri\"]",
         "hours = \"08:00-18:30\"",
         "zone = \"UTC\"",
