@@ -10,6 +10,7 @@ use super::lines::Entry;
 use super::service::{Keys, Service, yes};
 use super::tables::Tables;
 use crate::import::Findings;
+use crate::import::draft::Toml;
 
 /// What is asked of the peer, after all options in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -184,9 +185,9 @@ pub(super) fn client(
 ) -> Option<Keys> {
     let (asked, at) = asked(service, findings)?;
     let checks = service.in_order(&["checkHost", "checkIP", "checkEmail"]);
-    if let Some(check) = checks.first() {
-        let message = format!("`{}` of a client is not built", check.name);
-        findings.error(&check.at, message, "remove it, or trust a CA that issues to no one else");
+    if let (false, Some(check)) = (asked.chain, checks.first()) {
+        let message = format!("`{}` needs verifyChain", check.name);
+        findings.error(&check.at, message, "say verifyChain = yes and CAfile");
         return None;
     }
     let trust = tables.trust(service, findings)?;
@@ -212,5 +213,18 @@ pub(super) fn client(
         findings.error(&service.section.at, message, "say CAfile = FILE");
         return None;
     };
-    Some(vec![("client-cert", level.into()), ("trust", trust.into())])
+    let Some(first) = checks.first() else {
+        return Some(vec![("client-cert", level.into()), ("trust", trust.into())]);
+    };
+    let message = "who is let in is known by the name that was checked: `[[map]]` says which";
+    findings.info(&first.at, message);
+    let map = tables.map(&service.section.name, &checks);
+    let level = match asked.require {
+        true => "full".into(),
+        false => {
+            let table = [("absent", "allow"), ("invalid", "deny"), ("identity", "map")];
+            Toml::Table(table.map(|(key, word)| (key.to_owned(), word.into())).to_vec())
+        }
+    };
+    Some(vec![("client-cert", level), ("trust", trust.into()), ("map", map.into())])
 }

@@ -21,6 +21,7 @@ pub(super) struct Tables<'f> {
     files: &'f dyn Files,
     identities: Vec<Identity>,
     trusts: Vec<Trust>,
+    maps: Vec<Names>,
     /// Whether somebody was told what relative paths mean.
     is_relative_told: bool,
 }
@@ -41,9 +42,23 @@ struct Trust {
     at: Origin,
 }
 
+/// Names that clients must have one of.
+struct Names {
+    name: String,
+    /// Key of an entry, and the name.
+    entries: Vec<(&'static str, String)>,
+    at: Origin,
+}
+
 impl<'f> Tables<'f> {
     pub(super) fn new(files: &'f dyn Files) -> Self {
-        Self { files, identities: Vec::new(), trusts: Vec::new(), is_relative_told: false }
+        Self {
+            files,
+            identities: Vec::new(),
+            trusts: Vec::new(),
+            maps: Vec::new(),
+            is_relative_told: false,
+        }
     }
 
     /// The name of the pair that a service has; what is not said comes from `cert`.
@@ -99,6 +114,22 @@ impl<'f> Tables<'f> {
         Some(Some(name))
     }
 
+    /// The name of a map of those whom a service lets in.
+    pub(super) fn map(&mut self, service: &str, checks: &[&Entry]) -> String {
+        let entry = |check: &&Entry| match check.name.to_ascii_lowercase().as_str() {
+            "checkip" => ("ip", check.value.clone()),
+            "checkemail" => ("email", literal(&check.value)),
+            _ => ("dns", literal(&check.value)),
+        };
+        let taken = self.maps.iter().map(|one| one.name.as_str()).collect();
+        let name = unique(service, &taken);
+        let entries = checks.iter().map(entry).collect();
+        let at = checks.first().map(|check| check.at.clone());
+        let at = at.unwrap_or_else(|| Origin { file: "".into(), line: 1 });
+        self.maps.push(Names { name: name.clone(), entries, at });
+        name
+    }
+
     /// The certificates of a directory: those whose names are hashes, as OpenSSL looks them up.
     fn hashed(&self, entry: &Entry, findings: &mut Findings) -> Option<Vec<String>> {
         let directory = entry.value.trim_end_matches('/');
@@ -152,7 +183,21 @@ impl<'f> Tables<'f> {
             }
             draft.tables.push(item);
         }
+        for Names { name, entries, at } in self.maps {
+            for (key, value) in entries {
+                let mut item = Item::new(format!("[[map.{}]]", draft::word(&name)), &at);
+                let known_as = draft::name_of(&value);
+                item.set(key, value);
+                item.set("name", known_as);
+                draft.tables.push(item);
+            }
+        }
     }
+}
+
+/// A pattern that means just this text.
+fn literal(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('*', "\\*")
 }
 
 /// `XXXXXXXX.N`.

@@ -136,7 +136,7 @@ fn what_a_rule_cannot_say_stops_the_import() {
         ),
         ("verifyPeer = yes\nCAfile = /p", 5, "tacit believes CAs, not single certificates"),
         ("verify = 2", 1, "service `s` does not say whom to believe"),
-        ("checkHost = a", 5, "`checkHost` of a client is not built"),
+        ("checkHost = a", 5, "`checkHost` needs verifyChain"),
         (
             "sslVersion = TLSv1.1",
             5,
@@ -267,6 +267,44 @@ fn clients_are_asked_for_certificates_as_before() {
     assert!(cas.0.unwrap().contains("ca = \"/cas/0a1b2c3d.0\""));
     let system = format!("{SERVER}CApath = /etc/ssl/certs/\nverifyChain = yes\n");
     assert!(imported(&system).0.unwrap().contains("trust = \"system\""));
+}
+
+#[test]
+fn clients_must_have_one_of_the_names_that_were_checked() {
+    let more =
+        "CAfile = /ca.pem\nverifyChain = yes\ncheckHost = a.example\ncheckEmail = ann@b.example\n";
+    let (policy, found) = imported(&format!("{SERVER}{more}"));
+    let policy = policy.unwrap_or_else(|| panic!("{found:?}"));
+    for wanted in [
+        "client-cert = \"full\"",
+        "map = \"s\"",
+        "[[map.s]]\ndns = \"a.example\"\nname = \"a.example\"\n",
+        "[[map.s]]\nemail = \"ann@b.example\"\n",
+    ] {
+        assert!(policy.contains(wanted), "{wanted}\n{policy}");
+    }
+    let optional = format!("{SERVER}{}", more.replace("verifyChain = yes", "verify = 1"));
+    let (policy, found) = imported(&optional);
+    assert!(policy.unwrap_or_else(|| panic!("{found:?}")).contains("absent = \"allow\""));
+    let (policy, found) = imported(&format!("{SERVER}CAfile = /ca.pem\nverify = 1\n"));
+    let policy = policy.unwrap_or_else(|| panic!("{found:?}"));
+    assert!(policy.contains("client-cert = \"at-full\""));
+    let crl = format!("{SERVER}CAfile = /ca.pem\nCRLfile = /crl.pem\nverify = 2\n");
+    let (policy, found) = imported(&crl);
+    assert!(policy.unwrap_or_else(|| panic!("{found:?}")).contains("crl = \"/crl.pem\""));
+}
+
+#[test]
+fn what_is_said_before_tls_is_asked_of_the_rule() {
+    for (text, wanted) in [
+        (format!("{SERVER}protocol = smtp\n"), "starttls = \"smtp\""),
+        (format!("{CLIENT}protocol = pgsql\n"), "starttls = \"postgres\""),
+        (format!("{SERVER}protocol = proxy\n"), "send-proxy = true"),
+    ] {
+        let (policy, found) = imported(&text);
+        let policy = policy.unwrap_or_else(|| panic!("{found:?}"));
+        assert!(policy.contains(wanted), "{policy}");
+    }
 }
 
 #[test]
