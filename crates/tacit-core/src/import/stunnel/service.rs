@@ -32,6 +32,11 @@ impl<'s> Service<'s> {
         self.all(name).pop()
     }
 
+    /// The entry of that name that counts, if it is a default.
+    fn defaults_only(&self, name: &str) -> Option<&'s Entry> {
+        self.last(name).filter(|entry| self.defaults.contains(entry))
+    }
+
     /// `yes` or `no`; `None` after an error was reported.
     pub(super) fn is(&self, name: &str, default: bool, findings: &mut Findings) -> Option<bool> {
         self.last(name).map_or(Some(default), |entry| yes(entry, findings))
@@ -90,18 +95,7 @@ pub(super) fn read(
     let crosses = if is_client { !listens_on_host } else { !connect.stays_on_host() };
     if crosses {
         keys.push(("clear", true.into()));
-        let name = &service.section.name;
-        let message = match is_client {
-            true => format!("service `{name}` takes clear bytes from other hosts, as before"),
-            false => {
-                format!("service `{name}` sends clear bytes to {}, as before", connect.connect())
-            }
-        };
-        findings.changed(
-            at,
-            message,
-            "the rule says `clear = true`; use loopback or a UNIX socket",
-        );
+        tell_clear(service, is_client, &connect, findings);
     }
     let protocol = protocol(service, is_client, findings)?;
     if protocol == Some(Negotiated::Proxy) {
@@ -117,6 +111,12 @@ pub(super) fn read(
     if !is_client && identity.is_none() {
         findings.error(at, "a server has no `cert`", "say cert = FILE, in PEM");
         return None;
+    }
+    if let (true, Some(cert)) = (is_client, service.defaults_only("cert")) {
+        let name = &service.section.name;
+        let message =
+            format!("service `{name}` shows it to its server, if that asks: it is global");
+        findings.info(&cert.at, message);
     }
     let role = if is_client { "client" } else { "server" };
     let mut tls: Keys = vec![("role", role.into())];
@@ -140,6 +140,17 @@ pub(super) fn read(
     let identities = identity.into_iter().collect();
     let connect = connect.connect();
     Some(Rule { name, at: at.clone(), is_client, connect, keys, tls, identities })
+}
+
+/// Says which bytes cross the network in clear.
+fn tell_clear(service: &Service<'_>, is_client: bool, connect: &Endpoint, findings: &mut Findings) {
+    let name = &service.section.name;
+    let message = match is_client {
+        true => format!("service `{name}` takes clear bytes from other hosts, as before"),
+        false => format!("service `{name}` sends clear bytes to {}, as before", connect.connect()),
+    };
+    let fix = "the rule says `clear = true`; use loopback or a UNIX socket";
+    findings.changed(&service.section.at, message, fix);
 }
 
 /// Reports every option that does not exist, or that nobody here reads.

@@ -111,6 +111,7 @@ resumption = false
             "2: changed: `setuid`: the agent stays the user that it is started as",
             "3: info: `debug`: the agent logs to standard error; `--audit FILE` keeps every \
              connection",
+            "4: info: service `smtp out` shows it to its server, if that asks: it is global",
             "10: info: `TIMEOUTclose`: a peer that was told the end is not waited for",
             "21: changed: `ciphers` loses what tacit does not have: AES128-SHA",
             "22: info: X25519MLKEM768 is put first: who knows it is safe from quantum computers \
