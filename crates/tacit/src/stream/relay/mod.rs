@@ -252,7 +252,8 @@ pub fn run<'w, W: AsRef<Scratch>>(
         let scratch = worker.as_ref();
         let end = match path {
             Path::Sealed(sealed) => sealed::run(scratch, sealed, &connection).await,
-            Path::Talking(path) => talking::run(scratch, path, &connection).await,
+            // Boxed: the others do not carry the room for it.
+            Path::Talking(path) => Box::pin(talking::run(scratch, path, &connection)).await,
             Path::Clear(clear) => clear::run(scratch, clear, &connection).await,
             Path::Controlled(path) => return in_turns(worker, connection, path).await,
         };
