@@ -371,6 +371,18 @@ pub enum Verify {
     },
 }
 
+impl Verify {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Full { .. } => "full",
+            Self::Chain { .. } => "chain",
+            Self::None { .. } => "none",
+        }
+    }
+}
+
 /// What both TLS roles have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsCommon {

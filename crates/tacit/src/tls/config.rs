@@ -53,7 +53,7 @@ impl std::fmt::Display for SettingsRefused {
 
 impl std::error::Error for SettingsRefused {}
 
-fn refused(error: impl ToString) -> SettingsRefused {
+pub(super) fn refused(error: impl ToString) -> SettingsRefused {
     SettingsRefused(error.to_string())
 }
 
@@ -111,20 +111,9 @@ impl ClientSettings {
         trust: Option<&TrustMaterial>,
         chains: Option<&Arc<Chains>>,
     ) -> Result<Self, SettingsRefused> {
-        let (check, name) = match (&rule.verify, trust) {
-            (Verify::Full { server_name, .. }, Some(trust)) => {
-                (ServerCheck::full(trust).map_err(refused)?, server_name)
-            }
-            (Verify::Chain { server_name, .. }, Some(trust)) => {
-                (ServerCheck::chain(trust).map_err(refused)?, server_name)
-            }
-            (Verify::Full { .. } | Verify::Chain { .. }, None) => {
-                return Err(refused("verification without a trust"));
-            }
-            (Verify::None { server_name }, _) => (ServerCheck::none(), server_name),
-        };
+        let (check, name) = server_check(&rule.verify, trust)?;
         let check = Arc::new(check.remembering(chains));
-        let server_name = name.clone().map(ServerName::try_from).transpose().map_err(refused)?;
+        let server_name = name.cloned().map(ServerName::try_from).transpose().map_err(refused)?;
         let builder = ClientConfig::builder_with_provider(Arc::new(provider(&rule.common)))
             .with_protocol_versions(versions(&rule.common))
             .map_err(refused)?
@@ -153,7 +142,7 @@ impl ClientSettings {
 }
 
 /// What looks at clients' certificates; `None`: none are asked for.
-fn client_check(
+pub(super) fn client_check(
     level: &ClientCert,
     trust: Option<&TrustMaterial>,
 ) -> Result<Option<ClientCheck>, SettingsRefused> {
@@ -168,6 +157,24 @@ fn client_check(
         }
     };
     Ok(Some(check))
+}
+
+/// What looks at servers' certificates, and the name that the rule gives them.
+pub(super) fn server_check<'r>(
+    verify: &'r Verify,
+    trust: Option<&TrustMaterial>,
+) -> Result<(ServerCheck, Option<&'r String>), SettingsRefused> {
+    let (check, name) = match (verify, trust) {
+        (Verify::Full { server_name, .. }, Some(trust)) => (ServerCheck::full(trust), server_name),
+        (Verify::Chain { server_name, .. }, Some(trust)) => {
+            (ServerCheck::chain(trust), server_name)
+        }
+        (Verify::Full { .. } | Verify::Chain { .. }, None) => {
+            return Err(refused("verification without a trust"));
+        }
+        (Verify::None { server_name }, _) => (Ok(ServerCheck::none()), server_name),
+    };
+    Ok((check.map_err(refused)?, name.as_ref()))
 }
 
 /// The rule's suites and groups, in its order.

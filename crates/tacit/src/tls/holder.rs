@@ -21,7 +21,7 @@ const NAME_BYTES_MAX: usize = 1024;
 ///
 /// # Errors
 /// If it is no certificate, or some name in it is not text, too long, or one too many.
-pub(super) fn holder(
+pub fn holder(
     leaf: &CertificateDer<'_>,
     address: Option<IpAddr>,
 ) -> Result<Holder, NotACertificate> {

@@ -11,13 +11,14 @@
 
 mod config;
 mod diagnose;
+pub mod dry_run;
 pub mod facts;
 pub mod failure;
 pub mod files;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod handshake;
-mod holder;
+pub mod holder;
 mod keys;
 pub mod material;
 pub mod measure;

@@ -102,6 +102,16 @@ pub fn load_identity(
     })
 }
 
+/// Reads a chain, the leaf first, without asking whether it is any good.
+///
+/// # Errors
+/// If the file holds no certificates in PEM.
+pub fn load_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, MaterialError> {
+    let chain = read(path).and_then(|content| certificates(&content.bytes));
+    let owner = "peer".to_owned();
+    chain.map_err(|fault| MaterialError { owner, path: path.to_owned(), fault })
+}
+
 fn read(path: &Path) -> Result<Content, MaterialFault> {
     files::read(path).map_err(|error| match error {
         ReadError::Io(error) => MaterialFault::Unreadable(error),

@@ -1,18 +1,26 @@
-//! `tacit explain`: which rule a flow gets, and why the earlier ones did not match.
+//! `tacit explain`: which rule a flow gets, and why the earlier ones did not match; or what a rule
+//! makes of a certificate.
 
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use rustls_pki_types::UnixTime;
 use serde_json::json;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::policy::{FIXED_FLOW, Severity, explain, parse};
+use tacit_core::policy::{FIXED_FLOW, Policy, Severity, explain, parse};
 
 use crate::address::user_word;
-use crate::agent::localize;
+use crate::agent::{directory_of, localize};
 use crate::cli::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, pretty, print};
 use crate::clock;
+
+use self::peer::Peer;
+
+mod peer;
 
 /// A flow, in the words of the policy.
 #[derive(Debug, Args)]
@@ -22,13 +30,15 @@ Examples:
     tacit explain --policy policy.toml --listen 0.0.0.0:8443 --remote 192.0.2.7:40000
   What a program opens:
     tacit explain --policy policy.toml --direction outbound \\
-        --remote 10.7.0.9:5432 --name db.corp.example --program /usr/bin/psql")]
+        --remote 10.7.0.9:5432 --name db.corp.example --program /usr/bin/psql
+  What a rule makes of a client's certificate, and which entry of its map decides:
+    tacit explain --policy policy.toml --peer alice.pem --address 10.7.0.9 --rule front")]
 pub struct ExplainArgs {
     /// The policy file
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
     /// The address a rule listens at, as the policy writes it
-    #[arg(long, value_name = "ADDRESS", required_unless_present = "direction")]
+    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["direction", "peer"])]
     listen: Option<Address>,
     /// Who opens the connection, seen from the program
     #[arg(long, value_enum)]
@@ -40,8 +50,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "ADDRESS")]
     local: Option<Address>,
     /// The far address, with its port
-    #[arg(long, value_name = "ADDRESS")]
-    remote: Address,
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "peer")]
+    remote: Option<Address>,
     /// A name the program asked for; may be repeated
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
@@ -51,6 +61,19 @@ pub struct ExplainArgs {
     /// The user the program runs as
     #[arg(long, value_name = "USER")]
     user: Option<String>,
+    /// A peer's certificate in a PEM file, with the intermediates it sends
+    #[arg(long, value_name = "FILE", requires = "asked")]
+    #[arg(conflicts_with_all = ["listen", "direction", "local", "remote", "program", "user"])]
+    peer: Option<PathBuf>,
+    /// Where the peer comes from
+    #[arg(long, value_name = "IP", requires = "peer")]
+    address: Option<IpAddr>,
+    /// The rule whose peer it is
+    #[arg(long, value_name = "NAME", requires = "peer", group = "asked")]
+    rule: Option<String>,
+    /// The map to ask alone, as if the certificate were believed
+    #[arg(long, value_name = "NAME", requires = "peer", group = "asked")]
+    map: Option<String>,
     /// When it opens, as 2025-06-01T12:00:00Z or with an offset [default: now]
     #[arg(long, value_name = "TIME", value_parser = time)]
     at: Option<Timestamp>,
@@ -88,6 +111,9 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
     if let Some(warning) = localize(&mut policy) {
         eprintln!("{}", warning.render(&file.to_string()));
     }
+    if let Some(file) = &args.peer {
+        return explain_peer(args, &policy, file);
+    }
     let flow = match flow(args) {
         Ok(flow) => flow,
         Err(next_step) => return fail(next_step, EXIT_USAGE),
@@ -95,6 +121,25 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
     let explanation = explain(&policy, &flow);
     let json = || pretty(&json!(explanation));
     print(if args.json { json() } else { format!("{explanation}\n") }, EXIT_OK)
+}
+
+/// The same for a certificate.
+fn explain_peer(args: &ExplainArgs, policy: &Policy, file: &Path) -> ExitCode {
+    let at_unix_s = args.at.map_or_else(clock::now_unix_s, Timestamp::as_second);
+    let at = Duration::from_secs(u64::try_from(at_unix_s).unwrap_or(0));
+    let now = UnixTime::since_unix_epoch(at);
+    let peer = Peer { file, address: args.address, names: &args.names, now };
+    let answer = match (&args.rule, &args.map) {
+        (Some(rule), _) => peer::ask_rule(policy, &directory_of(&args.policy), rule, &peer),
+        (None, Some(map)) => peer::ask_map(policy, map, &peer),
+        // INVARIANT: `requires = "asked"`.
+        (None, None) => Err("say --rule or --map".to_owned()),
+    };
+    match answer {
+        Ok(answer) if args.json => print(pretty(&json!(answer)), EXIT_OK),
+        Ok(answer) => print(format!("{answer}\n"), EXIT_OK),
+        Err(error) => fail(error, EXIT_USAGE),
+    }
 }
 
 fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
@@ -119,7 +164,7 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
         protocol,
         listen: args.listen.clone(),
         local: args.local.clone().or_else(|| args.listen.clone()).unwrap_or(unbound),
-        remote: args.remote.clone(),
+        remote: args.remote.clone().unwrap_or(Address::Unnamed),
         remote_names: args.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
         program: args.program.clone(),
         user: args.user.as_deref().map(user_word),

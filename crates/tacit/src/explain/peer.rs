@@ -1,0 +1,188 @@
+//! `tacit explain --peer`: what a rule, or a map alone, makes of a certificate.
+//!
+//! It is asked as a handshake would ask, but for the proof that the peer holds the key: the same
+//! checks, the same map, the same words for a refusal.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls_pki_types::{CertificateDer, UnixTime};
+use serde::Serialize;
+use tacit_core::policy::map::{Entry, Mapped, Passed};
+use tacit_core::policy::{Action, Map, Policy, Tls};
+
+use crate::tls::dry_run::{self, DryRun};
+use crate::tls::material::{TrustMaterial, load_chain, load_trust};
+use crate::tls::verify::{Named, Naming, identity};
+use crate::tls::{CertificateFacts, PeerCheck, holder};
+
+/// Who is asked about.
+#[derive(Debug)]
+pub(super) struct Peer<'a> {
+    /// The file with the certificate.
+    pub(super) file: &'a Path,
+    /// Where it comes from.
+    pub(super) address: Option<IpAddr>,
+    /// The names that a program of a run would ask for.
+    pub(super) names: &'a [String],
+    /// When.
+    pub(super) now: UnixTime,
+}
+
+/// What the policy makes of a certificate.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct Answer {
+    /// The rule that was asked; absent where a map alone was.
+    rule: Option<String>,
+    /// Its level of client certificates, or how it checks servers.
+    level: Option<String>,
+    /// What came of the check; absent where a map alone was asked.
+    check: Option<PeerCheck>,
+    /// What the map says; absent where none was asked.
+    map: Option<MapAnswer>,
+    /// `served` or `refused`.
+    verdict: &'static str,
+    /// The name that the peer would have.
+    identity: Option<String>,
+    /// Why it would be refused, in one line.
+    reason: Option<String>,
+    /// What the certificate says.
+    certificate: CertificateFacts,
+}
+
+/// What a map says of a certificate.
+#[derive(Debug, Serialize)]
+struct MapAnswer {
+    name: String,
+    /// The entries that decide: none, one, or two that say different things.
+    decide: Vec<Decides>,
+    /// The others, and why not they.
+    passed: Vec<Passed>,
+}
+
+#[derive(Debug, Serialize)]
+struct Decides {
+    line: usize,
+    outcome: String,
+}
+
+/// Asks a rule; files of the policy are relative to `base`.
+pub(super) fn ask_rule(
+    policy: &Policy,
+    base: &Path,
+    name: &str,
+    peer: &Peer<'_>,
+) -> Result<Answer, String> {
+    let Some((_, rule)) = policy.rule(name) else {
+        return Err(format!("the policy has no rule `{name}`"));
+    };
+    let Action::Tls(tls) = &rule.action else {
+        let action = rule.action.word();
+        return Err(format!("rule `{name}` is a {action}: it looks at no certificate"));
+    };
+    let chain = load_chain(peer.file).map_err(|error| error.to_string())?;
+    let trust = match crate::agent::names(rule).1 {
+        None => None,
+        Some(name) => Some(trust(policy, base, name)?),
+    };
+    let (level, run, map) = match tls {
+        Tls::Server(tls) => {
+            let level = &tls.client_cert;
+            let map = level.map().and_then(|name| Some((name, policy.maps.get(name)?)));
+            let given = (trust.as_ref(), map.map(|(_, map)| map));
+            let run = dry_run::client(level, given, (&chain, peer.address), peer.now);
+            (level.to_string(), run, map)
+        }
+        Tls::Client(tls) => {
+            let trust = trust.as_ref();
+            let run = dry_run::server(&tls.verify, trust, &chain, peer.names, peer.now);
+            (tls.verify.word().to_owned(), run, None)
+        }
+    };
+    let run = run.map_err(|error| error.to_string())?;
+    let map = map.filter(|_| run.check.is_believed());
+    let map = map.and_then(|(name, map)| ask(name, map, &chain, peer));
+    let (rule, level, check) = (Some(name.to_owned()), Some(level), Some(run.check.clone()));
+    Ok(Answer { rule, level, check, map, ..answer(&chain, run)? })
+}
+
+/// Asks a map alone, as if the certificate were believed.
+pub(super) fn ask_map(policy: &Policy, name: &str, peer: &Peer<'_>) -> Result<Answer, String> {
+    let Some(map) = policy.maps.get(name) else {
+        return Err(format!("the policy has no [[map.{name}]]"));
+    };
+    let chain = load_chain(peer.file).map_err(|error| error.to_string())?;
+    let naming = Naming::Map { name: name.to_owned(), map: Arc::new(map.clone()) };
+    let named = match chain.first() {
+        Some(leaf) => naming.name(leaf, peer.address).map_err(|failure| failure.message),
+        None => Ok(Named::Nobody),
+    };
+    let map = ask(name, map, &chain, peer);
+    Ok(Answer { map, ..answer(&chain, DryRun { check: PeerCheck::Valid, named })? })
+}
+
+fn trust(policy: &Policy, base: &Path, name: &str) -> Result<TrustMaterial, String> {
+    let trust = policy.trusts.get(name).ok_or_else(|| format!("there is no [trust.{name}]"))?;
+    load_trust(name, trust, base).map_err(|error| error.to_string())
+}
+
+fn ask(name: &str, map: &Map, chain: &[CertificateDer<'_>], peer: &Peer<'_>) -> Option<MapAnswer> {
+    // What cannot be read is refused, and the reason says so.
+    let holder = holder::holder(chain.first()?, peer.address).ok()?;
+    let one =
+        |entry: &Entry| Decides { line: entry.position.line, outcome: entry.outcome.to_string() };
+    let decide = match map.find(&holder) {
+        Mapped::Entry(entry) => vec![one(entry)],
+        Mapped::Ambiguous(entry, rival) => vec![one(entry), one(rival)],
+        Mapped::Nobody => Vec::new(),
+    };
+    Some(MapAnswer { name: name.to_owned(), decide, passed: map.passed(&holder) })
+}
+
+fn answer(chain: &[CertificateDer<'_>], run: DryRun) -> Result<Answer, String> {
+    let facts = chain.first().and_then(|leaf| CertificateFacts::from_der(leaf).ok());
+    let certificate = facts.ok_or("the first certificate in the file is not valid X.509")?;
+    let (verdict, identity, reason) = match run.named {
+        Ok(named) => {
+            let who = identity(&run.check, &named, Some(&certificate));
+            let warned = who.warned.map(|entry| format!("{entry} would deny it, and only warns"));
+            ("served", who.identity, warned)
+        }
+        Err(reason) => ("refused", None, Some(reason)),
+    };
+    let (rule, level, check, map) = (None, None, None, None);
+    Ok(Answer { rule, level, check, map, verdict, identity, reason, certificate })
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, level, check, map, verdict, identity, reason, certificate } = self;
+        let names = certificate.sans.join(", ");
+        writeln!(f, "certificate: {}, issued by {}", certificate.title(), certificate.issuer)?;
+        writeln!(f, "names: {}", if names.is_empty() { "none" } else { &names })?;
+        if let (Some(rule), Some(level)) = (rule, level) {
+            writeln!(f, "rule: {rule} ({level})")?;
+        }
+        match check {
+            Some(check) => writeln!(f, "check: {}", check.word())?,
+            None => writeln!(f, "check: none was made, as if it were believed")?,
+        }
+        if let Some(MapAnswer { name, decide, passed }) = map {
+            for Passed { line, why } in passed {
+                writeln!(f, "line {line}: [[map.{name}]] does not decide: {why}")?;
+            }
+            for Decides { line, outcome } in decide {
+                writeln!(f, "line {line}: [[map.{name}]] decides: {outcome}")?;
+            }
+        }
+        let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+        match identity {
+            Some(identity) => write!(f, "{verdict} as {identity}{reason}"),
+            None if *verdict == "served" => write!(f, "served without a name{reason}"),
+            None => write!(f, "{verdict}{reason}"),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What a rule would make of a peer's certificate, asked without a handshake.
+//!
+//! The checks are those of a handshake, but for the proof that the peer holds the key.
+
+use std::net::IpAddr;
+
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tacit_core::policy::{ClientCert, Map, Verify};
+
+use super::config::{SettingsRefused, client_check, refused, server_check};
+use super::material::TrustMaterial;
+use super::verify::{Named, Naming, PeerCheck};
+
+/// What came of it.
+#[derive(Debug)]
+pub struct DryRun {
+    /// What came of the check.
+    pub check: PeerCheck,
+    /// The name that the peer would have, or why it would be refused.
+    pub named: Result<Named, String>,
+}
+
+/// A client's chain and address, at a level of client certificates.
+///
+/// # Errors
+/// The settings make no sense without what they name.
+pub fn client(
+    level: &ClientCert,
+    (trust, map): (Option<&TrustMaterial>, Option<&Map>),
+    (chain, address): (&[CertificateDer<'_>], Option<IpAddr>),
+    now: UnixTime,
+) -> Result<DryRun, SettingsRefused> {
+    let naming = Naming::of(level, map).ok_or_else(|| refused("a map that is not there"))?;
+    let Some(settings) = client_check(level, trust)? else {
+        return Ok(DryRun { check: PeerCheck::NotAsked, named: Ok(Named::Nobody) });
+    };
+    let check = settings.recheck(chain, now).check;
+    let named = match chain.first() {
+        _ if !settings.allows(&check) => Err(reason(&check)),
+        Some(leaf) if check.is_believed() => {
+            naming.name(leaf, address).map_err(|failure| failure.message)
+        }
+        _ => Ok(Named::Nobody),
+    };
+    Ok(DryRun { check, named })
+}
+
+/// A server's chain; `asked` are the names that a program would ask for where the rule names none.
+///
+/// # Errors
+/// The settings make no sense without what they name, or a name is none.
+pub fn server(
+    verify: &Verify,
+    trust: Option<&TrustMaterial>,
+    chain: &[CertificateDer<'_>],
+    asked: &[String],
+    now: UnixTime,
+) -> Result<DryRun, SettingsRefused> {
+    let (settings, name) = server_check(verify, trust)?;
+    let names = name.map_or_else(|| asked.to_vec(), |name| vec![name.clone()]);
+    let names = names.into_iter().map(ServerName::try_from).collect::<Result<Vec<_>, _>>();
+    let names = names.map_err(refused)?;
+    if names.is_empty() && matches!(verify, Verify::Full { .. }) {
+        return Err(refused("the rule takes the name from the program: say one with --name"));
+    }
+    let any = ServerName::from(IpAddr::from([0; 16]));
+    let names = if names.is_empty() { vec![any] } else { names };
+    let checks = names.iter().map(|name| settings.recheck(chain, name, now).check);
+    let checks: Vec<_> = checks.collect();
+    let bad = checks.iter().find(|check| !settings.allows(check));
+    let check = bad.or(checks.first()).cloned().unwrap_or(PeerCheck::Absent);
+    let named = match settings.allows(&check) {
+        true => Ok(Named::Certificate),
+        false => Err(reason(&check)),
+    };
+    Ok(DryRun { check, named })
+}
+
+fn reason(check: &PeerCheck) -> String {
+    match check {
+        PeerCheck::Invalid { reason } => reason.clone(),
+        other => format!("the certificate is {}", other.word()),
+    }
+}

@@ -1,0 +1,151 @@
+//! `tacit explain --peer`: what a rule or a map makes of a certificate, without a connection.
+
+use serde_json::{Value, json};
+
+use crate::certificates::{Ca, Kind};
+use crate::harness::{Lab, TACIT, policy};
+use crate::peers::write_pair;
+
+const RULES: &str = r#"
+[trust.corp]
+ca = "corp.pem"
+crl = "corp.crl"
+[[map.people]]
+dns = "db.example"
+address = "10.7.0.0/16"
+name = "orders"
+[[map.people]]
+subject = "CN=denied.example"
+deny = true
+[[map.people]]
+subject = "*"
+issuer = "CN=corp CA"
+address = "192.0.2.0/24"
+deny = true
+warn = true
+[[rule]]
+name = "in"
+listen = "127.0.0.1:8443"
+connect = "127.0.0.1:8080"
+tls = { role = "server", identity = "localhost", client-cert = "full", trust = "corp", map = "people" }
+[[rule]]
+name = "out"
+direction = "outbound"
+tls = { trust = "corp" }
+[[rule]]
+name = "clear"
+direction = "outbound"
+remote-ports = 25
+permit = true
+"#;
+
+struct Asked(Lab);
+
+impl Asked {
+    fn new() -> Self {
+        let (lab, corp) = (Lab::new(), Ca::new("corp CA"));
+        let revoked = corp.leaf(Kind::Valid);
+        for (name, leaf) in [
+            ("valid", &corp.leaf(Kind::Valid)),
+            ("expired", &corp.leaf(Kind::Expired)),
+            ("denied", &corp.leaf_of("denied.example")),
+            ("revoked", &revoked),
+        ] {
+            write_pair(&lab, name, &leaf.cert_pem, &leaf.key_pem);
+        }
+        lab.write("corp.pem", corp.pem());
+        lab.write("corp.crl", corp.crl(&[&revoked], 4_000_000_000));
+        lab.write("p.toml", policy(RULES));
+        // No key is needed to explain.
+        std::fs::remove_file(lab.path("localhost.key")).unwrap();
+        Self(lab)
+    }
+
+    fn text(&self, words: &str) -> String {
+        let words: Vec<_> = words.split_whitespace().collect();
+        self.0.tacit(&[&["explain", "--policy", "p.toml", "--peer"], words.as_slice()].concat())
+    }
+
+    fn json(&self, words: &str) -> Value {
+        serde_json::from_str(&self.text(&format!("{words} --json"))).unwrap()
+    }
+
+    fn refuses(&self, words: &str) -> String {
+        let words: Vec<_> = words.split_whitespace().collect();
+        let words = [&["explain", "--policy", "p.toml"], words.as_slice()].concat();
+        let output = self.0.run(TACIT, &words);
+        assert_eq!(output.status.code(), Some(64), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+#[test]
+fn a_rule_says_what_it_makes_of_a_certificate_and_which_entry_decides() {
+    let asked = Asked::new();
+    let said = asked.text("valid.pem --address 10.7.0.9 --rule in");
+    for line in [
+        "certificate: CN=leaf, issued by CN=corp CA",
+        "names: db.example, 10.7.0.1, ::1, spiffe://example/db",
+        "rule: in (full)",
+        "check: valid",
+        "[[map.people]] decides: name orders",
+        "[[map.people]] does not decide: `subject` does not match",
+        "[[map.people]] does not decide: `address` does not match",
+        "served as orders",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    let elsewhere = asked.json("valid.pem --address 10.8.0.9 --rule in");
+    assert_eq!(
+        (&elsewhere["verdict"], &elsewhere["map"]["decide"]),
+        (&"refused".into(), &json!([]))
+    );
+    let reason = elsewhere["reason"].as_str().unwrap();
+    assert!(reason.contains("of CN=leaf has no name in [[map.people]]"), "{elsewhere}");
+    assert_eq!(elsewhere["map"]["passed"].as_array().unwrap().len(), 3, "{elsewhere}");
+
+    let warned = asked.json("valid.pem --address 192.0.2.1 --rule in");
+    assert_eq!((&warned["verdict"], &warned["identity"]), (&"served".into(), &Value::Null));
+    assert!(warned["reason"].as_str().unwrap().contains("would deny it, and only warns"));
+
+    let denied = asked.json("denied.pem --rule in");
+    assert_eq!(denied["map"]["decide"][0]["outcome"], "deny", "{denied}");
+    assert!(denied["reason"].as_str().unwrap().contains("is denied by [[map.people]] in line"));
+}
+
+#[test]
+fn what_is_not_believed_never_reaches_the_map() {
+    let asked = Asked::new();
+    for (file, words) in [("expired.pem", "expired at 2021"), ("revoked.pem", "was revoked")] {
+        let answer = asked.json(&format!("{file} --address 10.7.0.9 --rule in"));
+        assert_eq!((&answer["check"]["result"], &answer["map"]), (&"invalid".into(), &Value::Null));
+        assert_eq!(answer["verdict"], "refused");
+        assert!(answer["reason"].as_str().unwrap().contains(words), "{answer}");
+        // Asked alone, the map answers as if it were believed.
+        let alone = asked.json(&format!("{file} --address 10.7.0.9 --map people"));
+        assert_eq!((&alone["check"], &alone["identity"]), (&Value::Null, &"orders".into()));
+    }
+    let early = asked.json("expired.pem --address 10.7.0.9 --rule in --at 2020-06-01T12:00:00Z");
+    assert_eq!(early["identity"], "orders", "{early}");
+}
+
+#[test]
+fn servers_are_asked_about_by_the_name_a_program_would_ask_for() {
+    let asked = Asked::new();
+    let good = asked.json("valid.pem --rule out --name db.example");
+    assert_eq!((&good["verdict"], &good["identity"]), (&"served".into(), &"db.example".into()));
+    let other = asked.json("valid.pem --rule out --name db.example --name x.example");
+    assert!(other["reason"].as_str().unwrap().contains("not for x.example"), "{other}");
+    assert!(asked.refuses("--peer valid.pem --rule out").contains("say one with --name"));
+}
+
+#[test]
+fn what_makes_no_sense_is_told() {
+    let asked = Asked::new();
+    assert!(asked.refuses("--peer valid.pem --rule clear").contains("looks at no certificate"));
+    assert!(asked.refuses("--peer valid.pem --rule gone").contains("no rule `gone`"));
+    assert!(asked.refuses("--peer valid.pem --map gone").contains("no [[map.gone]]"));
+    assert!(asked.refuses("--peer valid.key --rule in").contains("holds no certificate"));
+    assert!(asked.refuses("--peer valid.pem").contains("--rule"));
+    assert!(asked.refuses("--map people --listen 127.0.0.1:8443").contains("--peer"));
+}
