@@ -118,6 +118,44 @@ pub(crate) const TARGETS: &[Target] = &[
         ],
     },
     Target {
+        name: "filters",
+        run: filters,
+        seeds: filters_seeds,
+        smoke_runs: 10_000,
+        words: &[
+            b"\n{\n",
+            b"\n}\n",
+            b"IpFilterRule ",
+            b"IpFilterGroupRef ",
+            b"IpSourceAddr ",
+            b"IpDestAddr 10.0.0.0/8\n",
+            b"SourcePortRange 22\n",
+            b"Protocol udp\n",
+            b"Direction bidirectional InboundConnect\n",
+            b"IpFilterAction deny\n",
+            b"IpTimeConditionRef ",
+        ],
+    },
+    Target {
+        name: "stunnel",
+        run: stunnel,
+        seeds: stunnel_seeds,
+        smoke_runs: 3_000,
+        words: &[
+            b"[s]\n",
+            b"client = yes\n",
+            b"accept = ",
+            b"connect = ",
+            b"cert = ",
+            b"CApath = /d\n",
+            b"include = /d\n",
+            b"sni = s:",
+            b"ciphers = HIGH:!",
+            b"options = NO_TLSv1_3\n",
+            b"verify = 1\n",
+        ],
+    },
+    Target {
         name: "attls",
         run: attls,
         seeds: Vec::new,
@@ -402,6 +440,71 @@ fn policy(input: &[u8]) -> u64 {
 }
 
 /// A policy with a map file of all that its seeds name, so that some of them are imported whole.
+/// Filters beside TLS rules; what comes of both is taken by our own parser, or an error is told.
+fn filters(input: &[u8]) -> u64 {
+    const TLS: &str = "TTLSRule t\n{\nLocalPortRange 22\nDirection Both\nTTLSGroupActionRef g\n}\n\
+        TTLSGroupAction g\n{\nTTLSEnabled Off\n}\n";
+    let mut findings = import::Findings::default();
+    let tls = attls::Input { file: "p", bytes: TLS.as_bytes() };
+    let file = attls::Input { file: "i", bytes: input };
+    let options = attls::Options::default();
+    let imported = attls::import_filtered(&[tls], &[file], None, options, &mut findings);
+    imported_outcome(imported.policy.is_some(), findings)
+}
+
+fn filters_seeds() -> Vec<Vec<u8>> {
+    let text = "IpFilterPolicy\n{\nIpFilterRuleRef a\nIpFilterGroupRef g\n}\n\
+        IpFilterGroup g\n{\nIpFilterRule b\n{\nIpSourceAddr All\nIpDestAddr 10.0.0.0/8\n\
+        IpService\n{\nProtocol all\nDirection bidirectional\n}\n\
+        IpGenericFilterActionRef deny\n}\n}\n\
+        IpFilterRule a\n{\nIpSourceAddr 192.0.2.1\nIpDestAddr All\nIpServiceRef s\n\
+        IpTimeConditionRef t\nIpGenericFilterAction\n{\nIpFilterAction permit\n}\n}\n\
+        IpService s\n{\nProtocol tcp\nSourcePortRange 22\nDirection bidirectional\n}\n\
+        IpTimeCondition t\n{\nDayOfWeekMask 0111110\n}\n\
+        IpGenericFilterAction deny\n{\nIpFilterAction deny\n}\n";
+    vec![text.as_bytes().to_vec()]
+}
+
+/// A file that may name itself and a directory of it.
+fn stunnel(input: &[u8]) -> u64 {
+    struct One<'i>(&'i [u8]);
+    impl import::Files for One<'_> {
+        fn read(&self, _: &str) -> Result<Vec<u8>, String> {
+            Ok(self.0.to_vec())
+        }
+        fn names(&self, _: &str) -> Result<Vec<String>, String> {
+            Ok(vec!["0a1b2c3d.0".to_owned()])
+        }
+    }
+    let mut findings = import::Findings::default();
+    let options = import::stunnel::Options::default();
+    let policy = import::stunnel::import(&["f".to_owned()], &One(input), &options, &mut findings);
+    imported_outcome(policy.is_some(), findings)
+}
+
+fn stunnel_seeds() -> Vec<Vec<u8>> {
+    let text = "cert = /c.pem\nsslVersionMin = TLSv1.2\n[s]\naccept = 993\nconnect = 143\n\
+        CAfile = /ca.pem\nverifyChain = yes\ncheckHost = a.example\n\
+        [c]\nclient = yes\naccept = /run/c.sock\nconnect = b.example:993\n\
+        ciphers = ECDHE+AESGCM:!AES128\ncurves = X25519\nTIMEOUTconnect = 3\n\
+        [n]\nsni = s:n.example\ncert = /n.pem\n";
+    vec![text.as_bytes().to_vec()]
+}
+
+/// All or nothing, and every finding is one line.
+fn imported_outcome(is_imported: bool, findings: import::Findings) -> u64 {
+    assert_eq!(is_imported, !findings.has_errors());
+    let found = findings.finish();
+    for finding in &found {
+        assert!(!finding.message.contains(char::is_control), "{finding:?}");
+    }
+    let first = found.first().map(|finding| {
+        let said = finding.message.split('`').step_by(2).collect::<String>();
+        said.replace(|c: char| c.is_ascii_digit(), "")
+    });
+    outcome(&(first, found.len().min(16), is_imported))
+}
+
 fn attls(input: &[u8]) -> u64 {
     const MAP: &str = "[job]\n\"CICS*\" = { any = true }\n[user]\n\"WEBSRV\" = \"web\"\n\
         [keyring.\"WEB/RING\"]\ncert = \"a\"\nkey = \"b\"\nca = \"c\"\n";
