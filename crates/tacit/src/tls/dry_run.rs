@@ -68,7 +68,7 @@ pub fn server(
     let checks = names.iter().map(|name| settings.recheck(chain, name, now).check);
     let checks: Vec<_> = checks.collect();
     let bad = checks.iter().find(|check| !settings.allows(check));
-    let check = bad.or(checks.first()).cloned().unwrap_or(PeerCheck::Absent);
+    let check = bad.or_else(|| checks.first()).cloned().unwrap_or(PeerCheck::Absent);
     let named = match settings.allows(&check) {
         true => Ok(Named::Certificate),
         false => Err(reason(&check)),

@@ -27,7 +27,12 @@ warn = true
 name = "in"
 listen = "127.0.0.1:8443"
 connect = "127.0.0.1:8080"
-tls = { role = "server", identity = "localhost", client-cert = "full", trust = "corp", map = "people" }
+[rule.tls]
+role = "server"
+identity = "localhost"
+client-cert = "full"
+trust = "corp"
+map = "people"
 [[rule]]
 name = "out"
 direction = "outbound"
