@@ -57,6 +57,7 @@ if [ "$purpose" = test ]; then
     # the packages start one too is the distribution's custom.
     need golang-go go
     PATH="$PATH:/usr/sbin:/sbin" need nginx nginx
+    PATH="$PATH:/usr/sbin:/sbin" need haproxy haproxy
     need default-jdk-headless javac
     need musl-tools musl-gcc
     need postgresql-client psql

@@ -7,13 +7,14 @@ use super::source::{Source, identifier, words};
 
 /// The stream lane: what its stages share, the stages in the order a connection passes through
 /// them, and last the function that is this order and knows them all.
-const STAGES: [&str; 11] = [
+const STAGES: [&str; 12] = [
     "leg",
     "gate",
     "asked",
     "intercept",
     "connection",
     "dial",
+    "header",
     "talk",
     "secure",
     "relay",

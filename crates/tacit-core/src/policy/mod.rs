@@ -231,12 +231,21 @@ pub struct Fixed {
     pub connect: Option<Target>,
     /// Read a PROXY protocol v2 header before anything else, and take the client address from it.
     pub accept_proxy: bool,
-    /// Send a PROXY protocol v2 header with the client's address before anything else.
-    pub send_proxy: bool,
+    /// The PROXY protocol v2 header that is sent before anything else, if one is.
+    pub send_proxy: Option<SendProxy>,
     /// How long dialling `connect` may take in all.
     pub connect_timeout: Duration,
     /// Mode and owner of UNIX sockets at `listen`.
     pub unix: UnixSocket,
+}
+
+/// What a PROXY protocol header that is sent says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendProxy {
+    /// Who the client is, and where it connected to.
+    Addresses,
+    /// And what there is to say of its TLS. Server role only.
+    Tls,
 }
 
 /// The way into a run: accept at `listen` outside, carry to where the program listens inside.

@@ -30,6 +30,10 @@ use std::path::PathBuf;
 
 use crate::flow::Address;
 
+mod tls;
+
+pub use tls::{ClientTls, VALUE_BYTES_MAX, Verified};
+
 /// Longest header accepted, addresses and TLVs included. Proxies send some hundred bytes; the one
 /// long thing a TLV may carry is a client's certificate name or a token.
 pub const HEADER_BYTES_MAX: usize = FIXED_BYTES + 4096;
@@ -217,6 +221,28 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) -> Result<(), ProxyError> {
             Ok(())
         }
     }
+}
+
+/// The same with what there is to say of the client's TLS.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_with_tls(
+    header: &Header,
+    tls: &ClientTls,
+    out: &mut Vec<u8>,
+) -> Result<(), ProxyError> {
+    let mut whole = Vec::new();
+    encode(header, &mut whole)?;
+    tls.put(&mut whole);
+    let announced = whole.len() - FIXED_BYTES;
+    // INVARIANT: addresses and five bounded texts are far from the limit.
+    let announced = u16::try_from(announced).unwrap_or(u16::MAX);
+    if let Some(place) = whole.get_mut(FIXED_BYTES - 2..FIXED_BYTES) {
+        place.copy_from_slice(&announced.to_be_bytes());
+    }
+    out.append(&mut whole);
+    Ok(())
 }
 
 /// What a command asks for.

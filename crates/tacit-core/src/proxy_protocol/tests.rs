@@ -127,6 +127,71 @@ fn unix_names_of_full_length_and_of_no_text() {
     assert_eq!(parse(&raw(1, 0x31, &body)), Err(ProxyError::AbstractName));
 }
 
+/// Bytes written out by hand from the format's text.
+#[test]
+fn a_verified_client_has_the_bytes_of_the_format() {
+    let header = proxy("192.0.2.1:49153", "198.51.100.7:443");
+    let certificate = Verified { common_name: Some("alice".into()), is_of_connection: true };
+    let tls = ClientTls {
+        version: "TLSv1.3".into(),
+        cipher: "X".into(),
+        alpn: Some("h2".into()),
+        authority: Some("a.example".into()),
+        certificate: Some(certificate),
+    };
+    let mut bytes = Vec::new();
+    encode_with_tls(&header, &tls, &mut bytes).unwrap();
+    assert_eq!(bytes[..14], encoded(&header)[..14]);
+    assert_eq!(bytes[14..16], [0, 12 + 5 + 12 + 3 + 5 + 10 + 8 + 4]);
+    let tlvs = b"\x01\0\x02h2\x02\0\x09a.example\x20\0\x1b\x07\0\0\0\0\
+        \x21\0\x07TLSv1.3\x22\0\x05alice\x23\0\x01X";
+    assert_eq!(bytes[28..], tlvs[..]);
+    assert_eq!(parse(&bytes), Ok(Some((header, bytes.len()))));
+}
+
+#[test]
+fn who_is_not_verified_has_no_name_and_no_sign_of_a_certificate() {
+    let tls = ClientTls {
+        version: "TLSv1.2".into(),
+        cipher: "Y".into(),
+        alpn: None,
+        authority: None,
+        certificate: None,
+    };
+    let mut bytes = Vec::new();
+    encode_with_tls(&proxy("192.0.2.1:1", "192.0.2.2:2"), &tls, &mut bytes).unwrap();
+    let tlv = b"\x20\0\x13\x01\0\0\0\x01\x21\0\x07TLSv1.2\x23\0\x01Y";
+    assert_eq!(bytes[28..], tlv[..]);
+}
+
+/// A reader of TLVs of its own.
+fn read_tlvs(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut found = Vec::new();
+    while let [kind, high, low, rest @ ..] = bytes {
+        let (value, after) = rest.split_at(usize::from(u16::from_be_bytes([*high, *low])));
+        found.push((*kind, value.to_vec()));
+        bytes = after;
+    }
+    assert!(bytes.is_empty());
+    found
+}
+
+fn client_tls() -> impl Strategy<Value = ClientTls> {
+    let text = "[ -~é]{0,600}";
+    let certificate = (proptest::option::of(text), any::<bool>())
+        .prop_map(|(common_name, is_of_connection)| Verified { common_name, is_of_connection });
+    let texts = (proptest::option::of(text), proptest::option::of(text));
+    ("TLSv1\\.[23]", "[A-Z0-9_]{1,60}", texts, proptest::option::of(certificate)).prop_map(
+        |(version, cipher, (alpn, authority), certificate)| ClientTls {
+            version,
+            cipher,
+            alpn,
+            authority,
+            certificate,
+        },
+    )
+}
+
 fn ip() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         any::<[u8; 4]>().prop_map(IpAddr::from),
@@ -167,6 +232,33 @@ proptest! {
         for end in length..=bytes.len() {
             prop_assert_eq!(parse(&bytes[..end]), Ok(Some((header.clone(), length))));
         }
+    }
+
+    #[test]
+    fn what_is_said_of_tls_is_read_back_and_readers_of_addresses_are_not_bothered(
+        header in (inet(), inet()), tls in client_tls(),
+    ) {
+        let header = Header::Proxy { source: header.0, destination: header.1 };
+        let mut bytes = Vec::new();
+        encode_with_tls(&header, &tls, &mut bytes).unwrap();
+        prop_assert!(bytes.len() <= HEADER_BYTES_MAX);
+        prop_assert_eq!(parse(&bytes), Ok(Some((header.clone(), bytes.len()))));
+        let tlvs = read_tlvs(&bytes[encoded(&header).len()..]);
+        let text = |list: &[(u8, Vec<u8>)], wanted| {
+            let found = list.iter().find(|(kind, _)| *kind == wanted);
+            found.map(|(_, value)| String::from_utf8(value.clone()).unwrap())
+        };
+        let sent = |text: &Option<String>| text.clone().filter(|t| t.len() <= VALUE_BYTES_MAX);
+        prop_assert_eq!(text(&tlvs, 1), sent(&tls.alpn));
+        prop_assert_eq!(text(&tlvs, 2), sent(&tls.authority));
+        let (_, ssl) = tlvs.iter().find(|(kind, _)| *kind == 0x20).unwrap();
+        let inner = read_tlvs(&ssl[5..]);
+        prop_assert_eq!(text(&inner, 0x21), Some(tls.version));
+        prop_assert_eq!(text(&inner, 0x23), Some(tls.cipher));
+        let name = tls.certificate.as_ref().and_then(|one| sent(&one.common_name));
+        prop_assert_eq!(text(&inner, 0x22), name);
+        prop_assert_eq!(ssl[1..5] == [0; 4], tls.certificate.is_some());
+        prop_assert_eq!(ssl[0] & 6 != 0, tls.certificate.is_some());
     }
 
     /// Whatever arrives: no panic, a verdict never changes as more arrives, and no more than

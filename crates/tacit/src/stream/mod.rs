@@ -17,6 +17,7 @@ pub mod connection;
 pub mod gate;
 
 mod dial;
+mod header;
 pub mod secure;
 mod talk;
 

@@ -18,8 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustls_pki_types::UnixTime;
 use tacit_core::flow::Address;
 use tacit_core::meter::Component;
-use tacit_core::policy::{Fixed, TlsCommon};
-use tacit_core::proxy_protocol::{self, Header};
+use tacit_core::policy::TlsCommon;
 use tacit_core::record::PAYLOAD_BYTES_MAX;
 use tacit_core::starttls::{self, Dialogue, Refusal, Side, Step};
 use tacit_sys::socket::StreamOptions;
@@ -35,6 +34,7 @@ use super::asked::{Controls, Wishes};
 use super::connection::{Admitted, Connection, Legs, Record, TlsFacts};
 use super::dial;
 use super::gate::{Gates, Place};
+use super::header;
 use super::leg::{Leg, Outgoing, Parked};
 use super::talk::{Cut, InClear, Outcome, Talk};
 
@@ -696,24 +696,12 @@ async fn reach(
     let timeout = record.rule.fixed().map_or(CONNECT_TIMEOUT, |fixed| fixed.connect_timeout);
     let work = async { dial::dial(record, &options, timeout, clear).await.map_err(Failure::Dial) };
     let (leg, address) = within(Instant::now() + timeout, unreached, work).await?;
-    if let Some(fixed) = record.rule.fixed() {
-        send_proxy(fixed, record, &leg).await?;
+    if let Some(wanted) = record.rule.fixed().and_then(|fixed| fixed.send_proxy) {
+        let bytes = header::header(wanted, record);
+        let bytes = bytes.map_err(|error| Failure::Proxy(error.to_string()))?;
+        Outgoing::new(bytes).flush(&leg).await?;
     }
     Ok((leg, address))
-}
-
-async fn send_proxy(fixed: &Fixed, record: &Record, leg: &Leg) -> Result<(), Failure> {
-    if !fixed.send_proxy {
-        return Ok(());
-    }
-    let header = Header::Proxy {
-        source: record.client().clone(),
-        destination: record.proxied.as_ref().map_or(&record.local, |it| &it.target).clone(),
-    };
-    let mut bytes = Vec::new();
-    proxy_protocol::encode(&header, &mut bytes)
-        .map_err(|error| Failure::Proxy(error.to_string()))?;
-    Ok(Outgoing::new(bytes).flush(leg).await?)
 }
 
 /// A handshake that is complete.

@@ -1,5 +1,6 @@
 //! A rule's `tls` table as settings of the TLS library.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
@@ -253,8 +254,19 @@ impl ByServerName {
     }
 }
 
+thread_local! {
+    static ASKED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// The server name that a client asked for in the step of a handshake that was made last on this
+/// thread. The library tells it to whoever chooses the certificate, and nobody else.
+pub(super) fn asked_name() -> Option<String> {
+    ASKED.take()
+}
+
 impl ResolvesServerCert for ByServerName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        ASKED.set(hello.server_name().map(str::to_owned));
         let [only] = self.keys.as_slice() else {
             let schemes = hello.signature_schemes();
             let usable = || self.keys.iter().filter(|key| key.key.choose_scheme(schemes).is_some());

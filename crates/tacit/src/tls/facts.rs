@@ -31,6 +31,9 @@ pub const RSA_BITS_MIN: usize = 2048;
 pub struct CertificateFacts {
     /// Subject, as `CN=…, O=…`; may be empty.
     pub subject: String,
+    /// The first common name in it.
+    #[serde(skip)]
+    pub common_name: Option<String>,
     /// Issuer, likewise.
     pub issuer: String,
     /// Serial number, hexadecimal pairs with colons.
@@ -76,6 +79,7 @@ impl CertificateFacts {
         let rsa_bits = rsa_bits(certificate.public_key());
         Ok(Self {
             subject: name(certificate.subject()),
+            common_name: common_name(certificate.subject()),
             issuer: name(certificate.issuer()),
             serial: printable(&certificate.raw_serial_as_string()),
             sans: sans(&certificate),
@@ -148,6 +152,10 @@ pub fn printable(text: &str) -> String {
 
 fn name(name: &X509Name<'_>) -> String {
     printable(&name.to_string())
+}
+
+fn common_name(subject: &X509Name<'_>) -> Option<String> {
+    subject.iter_common_name().next()?.as_str().ok().map(printable)
 }
 
 /// Names of other kinds (directory names, other names) take no part in TLS and are left out, and so

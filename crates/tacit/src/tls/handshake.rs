@@ -20,7 +20,7 @@ use serde::Serialize;
 use tacit_core::policy::{Group, Rekey, Suite, TlsVersion};
 use tacit_core::record::{AlertDescription, HEADER_BYTES, Opener, Sealer};
 
-use super::config::{ClientSettings, ServerSettings};
+use super::config::{self, ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error};
 use super::keys::DirectionKey;
@@ -40,6 +40,8 @@ pub struct Handshake {
     /// Whole records that the library has seen and may still refer to, in bytes.
     seen: usize,
     checked: Option<Checked>,
+    /// The name that the client has asked for.
+    asked_name: Option<String>,
     shown: Shown,
     /// Where a client comes from, for maps that ask.
     address: Option<IpAddr>,
@@ -80,7 +82,7 @@ pub struct Agreed {
     pub group: Option<&'static str>,
     /// The application protocol, if one was agreed.
     pub alpn: Option<String>,
-    /// The name we asked for, in the client role.
+    /// The name that the client asked for, whichever role is ours.
     pub server_name: Option<String>,
     /// Whether an earlier session was resumed.
     pub resumed: bool,
@@ -169,7 +171,7 @@ impl Handshake {
 
     fn new(side: Side) -> Self {
         let (first_bytes, shown) = (Vec::new(), Shown::default());
-        Self { side, first_bytes, seen: 0, checked: None, shown, address: None }
+        Self { side, first_bytes, seen: 0, checked: None, asked_name: None, shown, address: None }
     }
 
     /// Says where the peer comes from, if that is an IP address.
@@ -199,6 +201,9 @@ impl Handshake {
         let (progress, checked) = secrets::observe(&mut self.shown, || verify::observe(work));
         if checked.is_some() {
             self.checked = checked;
+        }
+        if let Some(name) = config::asked_name() {
+            self.asked_name = Some(name);
         }
         progress.map_err(|error| self.describe(&error))
     }
@@ -312,7 +317,7 @@ impl Handshake {
                 }
                 _ => None,
             },
-            Side::Server(..) => None,
+            Side::Server(..) => self.asked_name.clone(),
         };
         Agreed {
             version,

@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use serde_json::json;
 
-use crate::certificates;
+use crate::certificates::{self, Ca};
 use crate::harness::{Lab, connect, echo, free_port, serve};
-use crate::peers::{TlsClient, TlsServer, dial, exchange, is_reset};
+use crate::peers::{TlsClient, TlsServer, dial, exchange, is_reset, write_pair};
 
 /// 192.0.2.7:4711 came to 198.51.100.1:443, as the format's own description writes it.
 const HEADER: [u8; 28] = *b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\
@@ -113,6 +113,117 @@ fn a_client_rule_sends_the_header_before_its_handshake() {
     assert_eq!(seen["got"], "first second");
     let prefix = seen["prefix"].as_str().unwrap();
     assert!(prefix.starts_with(&hex(&HEADER[..20])), "{prefix}");
+}
+
+/// A server that hands out the header of each connection, then sends back what it gets.
+fn announced() -> (std::net::SocketAddr, Receiver<Vec<u8>>) {
+    let (sender, received) = sync_channel(16);
+    let address = serve(move |mut stream| {
+        let mut header = vec![0; 16];
+        stream.read_exact(&mut header).unwrap();
+        header.resize(16 + usize::from(u16::from_be_bytes([header[14], header[15]])), 0);
+        stream.read_exact(&mut header[16..]).unwrap();
+        sender.send(header).unwrap();
+        let mut reader = stream.try_clone().unwrap();
+        let _ = std::io::copy(&mut reader, &mut stream);
+    });
+    (address, received)
+}
+
+/// Types and values, read by the format's own words.
+fn tlvs(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut found = Vec::new();
+    while let [kind, high, low, rest @ ..] = bytes {
+        let (value, after) = rest.split_at(usize::from(u16::from_be_bytes([*high, *low])));
+        found.push((*kind, value.to_vec()));
+        bytes = after;
+    }
+    assert!(bytes.is_empty());
+    found
+}
+
+#[test]
+fn what_was_verified_of_a_client_is_sent_on_and_what_was_waived_is_not() {
+    let lab = Lab::new();
+    let (port, app) = (free_port(), announced());
+    let stranger = Ca::new("another CA").leaf_of("stranger");
+    write_pair(&lab, "stranger", &stranger.cert_pem, &stranger.key_pem);
+    let _agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
+         send-proxy = \"tls\"\n\
+         tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"preferred\", \
+         trust = \"ca\", alpn = [\"h2\"] }}\n",
+        app.0
+    ));
+    for (who, name, flags, verify) in
+        [(Some("alice"), Some("alice"), 7, 0), (Some("stranger"), None, 1, 1), (None, None, 1, 1)]
+    {
+        let mut options = json!({ "ca": "ca.pem", "name": "localhost", "alpn": ["h2"] });
+        if let Some(who) = who {
+            options["cert"] = json!(format!("{who}.pem"));
+            options["key"] = json!(format!("{who}.key"));
+        }
+        let client = TlsClient::open(&lab, port, &options);
+        assert_eq!(client.result["reply"], "ping", "{}", client.result);
+        let header = app.1.recv().unwrap();
+        let from = u16::try_from(client.port()).unwrap().to_be_bytes();
+        assert_eq!((&header[16..20], &header[24..26]), (&[127, 0, 0, 1][..], &from[..]));
+        let outer = tlvs(&header[28..]);
+        assert_eq!(outer[0], (0x01, b"h2".to_vec()));
+        assert_eq!(outer[1], (0x02, b"localhost".to_vec()));
+        let (kind, ssl) = &outer[2];
+        assert_eq!((*kind, ssl[0], &ssl[1..5]), (0x20, flags, &[0, 0, 0, verify][..]), "{who:?}");
+        let mut wanted = vec![(0x21, b"TLSv1.3".to_vec())];
+        wanted.extend(name.map(|name: &str| (0x22, name.into())));
+        wanted.push((0x23, b"TLS_AES_128_GCM_SHA256".to_vec()));
+        assert_eq!(tlvs(&ssl[5..]), wanted, "{who:?}");
+    }
+}
+
+#[test]
+fn haproxy_reads_the_header_and_the_name_that_the_client_asked_for() {
+    let lab = Lab::new();
+    let (port, inner) = (free_port(), free_port());
+    lab.write(
+        "haproxy.cfg",
+        format!(
+            "defaults\n mode http\n timeout client 20s\n timeout connect 20s\n \
+             timeout server 20s\nfrontend inner\n bind 127.0.0.1:{inner} accept-proxy\n \
+             http-request return status 200 content-type text/plain \
+             lf-string \"%[src] %[fc_pp_authority]\"\n"
+        ),
+    );
+    let program = ["/usr/sbin/haproxy", "/usr/local/sbin/haproxy"];
+    let program = program.into_iter().find(|path| std::path::Path::new(path).exists());
+    let program = program.expect("no haproxy: see scripts/install-deps.sh");
+    let server = lab.command(program).args(["-db", "-f", "haproxy.cfg"]).spawn().unwrap();
+    let _ended = Ended(server);
+    let _agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\n\
+         connect = \"127.0.0.1:{inner}\"\nsend-proxy = \"tls\"\n\
+         tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"preferred\", \
+         trust = \"ca\" }}\n"
+    ));
+    let url = format!("https://localhost:{port}/");
+    let client = ["--cert", "alice.pem", "--key", "alice.key"];
+    let mut said = String::new();
+    crate::harness::wait_for("haproxy", || {
+        let arguments = [&["-sS", "-4", "--cacert", "ca.pem", url.as_str()][..], &client];
+        let output = lab.run("curl", &arguments.concat());
+        said = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.success()
+    });
+    assert_eq!(said, "127.0.0.1 localhost");
+}
+
+/// A program of the test's own, ended with it.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
         listen,
         connect: None,
         accept_proxy: false,
-        send_proxy: false,
+        send_proxy: None,
         connect_timeout: Duration::from_secs(10),
         unix,
     });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::table::{Table, Value};
 use super::{address, value};
 use crate::flow::Address;
-use crate::policy::{Action, Fixed, Rule, Target, Tls, UnixSocket};
+use crate::policy::{Action, Fixed, Rule, SendProxy, Start, Target, Tls, UnixSocket};
 
 /// Default of `connect-timeout`.
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ pub(super) fn connect(table: &Table<'_>, denies: bool) -> Option<Option<Target>>
 pub(super) fn read(table: &Table<'_>, connect: Option<Option<Target>>) -> Option<Fixed> {
     let listen = table.value("listen").and_then(|value| value.each_once(address::listen));
     let accept_proxy = table.boolean("accept-proxy", false);
-    let send_proxy = table.boolean("send-proxy", false);
+    let send_proxy = table.value("send-proxy").map_or(Some(None), |value| send_proxy(&value));
     let connect_timeout =
         table.value("connect-timeout").map_or(Some(CONNECT_TIMEOUT_DEFAULT), |value| {
             value::duration(&value, CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX)
@@ -51,6 +51,13 @@ pub(super) fn read(table: &Table<'_>, connect: Option<Option<Target>>) -> Option
     };
     let sound = check_unix_keys(table, &fixed) & check_loop(table, &fixed);
     sound.then_some(fixed)
+}
+
+fn send_proxy(value: &Value<'_>) -> Option<Option<SendProxy>> {
+    if value.value.is_str() {
+        return value.choice(&[("tls", SendProxy::Tls)]).map(Some);
+    }
+    Some(value.boolean()?.then_some(SendProxy::Addresses))
 }
 
 fn unix_socket(table: &Table<'_>) -> Option<UnixSocket> {
@@ -124,6 +131,25 @@ fn reaches(target: &Address, listen: &Address) -> bool {
     };
     target == listen
         || matches!((listen, target), (Address::Inet(l), Address::Inet(t)) if every_address(l, t))
+}
+
+/// Whether a header that says something of TLS leaves when there is something to say.
+pub(super) fn check_send_proxy(table: &Table<'_>, rule: &Rule) -> bool {
+    let wanted = rule.fixed.as_ref().and_then(|fixed| fixed.send_proxy);
+    let tells = match &rule.action {
+        Action::Tls(Tls::Server(tls)) => tls.common.start == Start::Immediate,
+        _ => false,
+    };
+    if wanted != Some(SendProxy::Tls) || tells {
+        return true;
+    }
+    if let Some(value) = table.value("send-proxy") {
+        let message = "`send-proxy` cannot be `tls` here: the header leaves before there is TLS of \
+                       a client to tell of";
+        let fix = "say send-proxy = true, or use it with role = \"server\" and without `starttls`";
+        value.error(message, fix);
+    }
+    false
 }
 
 /// Whether no bytes of a `tls` rule cross the network in clear, or the rule says they may.

@@ -53,7 +53,9 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         log: log?,
         position,
     };
-    let sound = check_protocol(&table, &rule) & fixed::check_clear(&table, &rule);
+    let sound = check_protocol(&table, &rule)
+        & fixed::check_clear(&table, &rule)
+        & fixed::check_send_proxy(&table, &rule);
     warn_of_names(&table, &rule);
     sound.then_some(rule)
 }

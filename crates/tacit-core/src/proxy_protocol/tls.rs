@@ -1,0 +1,82 @@
+//! What a header says of the client's TLS, for a program behind it (section 2.2 of the format).
+//!
+//! Only what was verified is said of a client's certificate. One that is only claimed looks like
+//! none: readers differ in whether they ask `verify` before they take the name.
+//!
+//! Limit: [`VALUE_BYTES_MAX`] for each text; a longer one is left out, because half a name may be
+//! somebody else's.
+
+/// The longest text that is sent: a header stays below what readers take.
+pub const VALUE_BYTES_MAX: usize = 512;
+
+/// The TLS of a client's connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientTls {
+    /// As `TLSv1.3`.
+    pub version: String,
+    /// IANA's name of the suite.
+    pub cipher: String,
+    /// The application protocol that was agreed.
+    pub alpn: Option<String>,
+    /// The host name that the client asked for.
+    pub authority: Option<String>,
+    /// Its certificate, if it was verified.
+    pub certificate: Option<Verified>,
+}
+
+/// A client's certificate that was verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// The common name of its subject.
+    pub common_name: Option<String>,
+    /// Whether it was sent over this connection, and not over the one whose session was resumed.
+    pub is_of_connection: bool,
+}
+
+impl ClientTls {
+    /// Appends the TLVs.
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        put_text(out, TYPE_ALPN, self.alpn.as_deref());
+        put_text(out, TYPE_AUTHORITY, self.authority.as_deref());
+        let (client, verify) = match &self.certificate {
+            None => (CLIENT_SSL, NOT_VERIFIED),
+            Some(Verified { is_of_connection: false, .. }) => (CLIENT_SSL | CERT_SESSION, 0),
+            Some(Verified { is_of_connection: true, .. }) => {
+                (CLIENT_SSL | CERT_CONNECTION | CERT_SESSION, 0)
+            }
+        };
+        let mut value = vec![client];
+        value.extend_from_slice(&verify.to_be_bytes());
+        put_text(&mut value, SUBTYPE_VERSION, Some(&self.version));
+        let name = self.certificate.as_ref().and_then(|one| one.common_name.as_deref());
+        put_text(&mut value, SUBTYPE_COMMON_NAME, name);
+        put_text(&mut value, SUBTYPE_CIPHER, Some(&self.cipher));
+        put(out, TYPE_SSL, &value);
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, kind: u8, text: Option<&str>) {
+    if let Some(text) = text.filter(|text| text.len() <= VALUE_BYTES_MAX) {
+        put(out, kind, text.as_bytes());
+    }
+}
+
+/// Type, two bytes of length, value. What is put here is some texts at most.
+fn put(out: &mut Vec<u8>, kind: u8, value: &[u8]) {
+    let Ok(length) = u16::try_from(value.len()) else { return };
+    out.push(kind);
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(value);
+}
+
+const TYPE_ALPN: u8 = 0x01;
+const TYPE_AUTHORITY: u8 = 0x02;
+const TYPE_SSL: u8 = 0x20;
+const SUBTYPE_VERSION: u8 = 0x21;
+const SUBTYPE_COMMON_NAME: u8 = 0x22;
+const SUBTYPE_CIPHER: u8 = 0x23;
+const CLIENT_SSL: u8 = 0x01;
+const CERT_CONNECTION: u8 = 0x02;
+const CERT_SESSION: u8 = 0x04;
+/// Any number but 0; OpenSSL's for "unspecified", which readers show.
+const NOT_VERIFIED: u32 = 1;

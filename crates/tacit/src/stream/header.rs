@@ -1,0 +1,51 @@
+//! What the target of a rule is told of the client before all else: a PROXY protocol header.
+
+use tacit_core::policy::{SendProxy, TlsVersion};
+use tacit_core::proxy_protocol::{self, ClientTls, Header, ProxyError, Verified};
+
+use crate::tls::verify::Named;
+
+use super::connection::{Record, TlsFacts};
+
+/// The header, as it is sent.
+///
+/// # Errors
+/// There is none for such addresses.
+pub(super) fn header(wanted: SendProxy, record: &Record) -> Result<Vec<u8>, ProxyError> {
+    let header = Header::Proxy {
+        source: record.client().clone(),
+        destination: record.proxied.as_ref().map_or(&record.local, |it| &it.target).clone(),
+    };
+    let mut bytes = Vec::new();
+    match (wanted, record.tls.get()) {
+        (SendProxy::Tls, Some(tls)) => {
+            proxy_protocol::encode_with_tls(&header, &client_tls(&tls), &mut bytes)?;
+        }
+        _ => proxy_protocol::encode(&header, &mut bytes)?,
+    }
+    Ok(bytes)
+}
+
+fn client_tls(tls: &TlsFacts) -> ClientTls {
+    let TlsFacts { agreed, check, named, peer } = tls;
+    let version = match agreed.version {
+        TlsVersion::V1_2 => "TLSv1.2",
+        TlsVersion::V1_3 => "TLSv1.3",
+    };
+    let peer = peer.as_deref().filter(|_| check.is_believed());
+    let certificate = peer.map(|peer| Verified {
+        // Whom the policy gives no name has none behind it either.
+        common_name: match named {
+            Named::Certificate | Named::Mapped(_) => peer.common_name.clone(),
+            Named::Nobody | Named::Warned { .. } => None,
+        },
+        is_of_connection: !agreed.resumed,
+    });
+    ClientTls {
+        version: version.to_owned(),
+        cipher: agreed.suite.to_owned(),
+        alpn: agreed.alpn.clone(),
+        authority: agreed.server_name.clone(),
+        certificate,
+    }
+}
