@@ -548,3 +548,36 @@ print(converse(stream, "STARTTLS"), said(ask(stream, "start")), converse(stream,
     ));
     assert_eq!(text, "clear\nGO secure under TLS\nSTARTTLS\n");
 }
+
+#[test]
+fn what_takes_for_ever_to_close_holds_up_nobody() {
+    let setup = program(
+        "linger",
+        &format!(
+            r#"{CONVERSE}
+import struct
+kept = []
+for _ in range(70):
+    stuck = reach()
+    stuck.sendall(b"HANG\n")
+    stuck.setblocking(False)
+    try:
+        while True: stuck.send(bytes(65536))
+    except BlockingIOError: pass
+    # Its last holder waits an hour for the rest to leave: that is the agent.
+    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+    asker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    asker.connect("\0" + os.environ["TACIT_QUERY"][1:])
+    socket.send_fds(asker, [b"nonsense"], [stuck.fileno()])
+    stuck.close()
+    kept.append(asker)
+    if len(kept) == 60: print(said(ask(reach())))
+print(len(kept))
+"#
+        ),
+    );
+    let text = network()
+        .with_rules(&controlled(""))
+        .ok(&format!("{UPGRADE}{setup} run python3 linger.py; echo $?"));
+    assert_eq!(text, "clear\n70\n0\n");
+}
