@@ -46,7 +46,7 @@ pub(crate) use parse::{
     list as list_words, mask as address_mask, nearest as nearest_word, refusal as suite_refusal,
 };
 pub use selector::{Mismatch, Selectors};
-pub use starttls::{Start, Starttls, StarttlsMode, StarttlsProtocol};
+pub use starttls::{DataResumption, Ftp, Start, Starttls, StarttlsMode, StarttlsProtocol};
 pub use when::When;
 
 /// A whole policy, ready to be installed.

@@ -1,5 +1,8 @@
 //! When TLS begins: at the first byte, or after a dialogue in clear that asks for it.
 
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
 /// When a rule's TLS begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Start {
@@ -33,8 +36,10 @@ pub struct Starttls {
 }
 
 /// A protocol whose connections begin in clear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StarttlsProtocol {
+    /// RFC 4217, with its data connections.
+    Ftp(Ftp),
     /// The START_TLS option, 46; TN3270 too.
     Telnet,
     /// RFC 3207.
@@ -46,13 +51,37 @@ pub enum StarttlsProtocol {
 impl StarttlsProtocol {
     /// The word the policy uses for it.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn word(&self) -> &'static str {
         match self {
+            Self::Ftp(_) => "ftp",
             Self::Telnet => "telnet",
             Self::Smtp => "smtp",
             Self::Postgres => "postgres",
         }
     }
+}
+
+/// What FTP needs beside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ftp {
+    /// Whether TLS begins at the first byte of the control connection, without AUTH.
+    pub implicit: bool,
+    /// Where tacit listens for data connections from outside; empty: the kernel chooses.
+    pub data_ports: Vec<RangeInclusive<u16>>,
+    /// The address that is told outside instead of the one that tacit listens at: a translator's.
+    pub data_address: Option<IpAddr>,
+    /// Whether a client's data connections must resume the session of their control connection.
+    pub data_resumption: DataResumption,
+}
+
+/// Whether data connections must resume the session of their control connection. Server role only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataResumption {
+    /// They must, unless they show the certificate that was shown there.
+    #[default]
+    Required,
+    /// They may be whoever's who connects from the same address.
+    Off,
 }
 
 /// Whether a connection may go on without TLS.

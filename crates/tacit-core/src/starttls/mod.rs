@@ -13,6 +13,7 @@
 //!   Secure ──> a handshake with the peer ──> secured(), and Wait or Relay again, under TLS
 //!        └──> it failed: unsecured(), which may tell the program why, and the end
 //!   Relay ──> nothing more to look at: the relay carries the rest, in clear or under TLS
+//!   Listen ──> a data connection is agreed: listens(), and Wait again (FTP, which never relays)
 //!   Refuse ──> the end
 //! ```
 //!
@@ -26,9 +27,13 @@
 //! driver's to bound.
 
 use std::fmt;
+use std::net::SocketAddr;
 
-use crate::policy::{Starttls, StarttlsProtocol};
+use ftp::{DataRequest, Ends};
 
+use crate::policy::{Starttls, StarttlsMode, StarttlsProtocol};
+
+pub mod ftp;
 mod lines;
 mod postgres;
 mod smtp;
@@ -84,6 +89,11 @@ pub enum Step {
     Secure,
     /// Send what there is; the rest is nobody's business.
     Relay,
+    /// Nothing need be secured any more, but the dialogue goes on to the end of the connection:
+    /// send what there is, and say so by [`Dialogue::settle`].
+    Settle,
+    /// Open a door for a data connection, and say where it is by [`Dialogue::listens`].
+    Listen(DataRequest),
     /// Send what there is, then end both.
     Refuse(Refusal),
 }
@@ -152,7 +162,11 @@ impl Dialogue {
     #[must_use]
     pub fn new(starttls: &Starttls, role: Role) -> Self {
         let mode = starttls.mode;
-        let machine: Box<dyn Machine> = match (starttls.protocol, role) {
+        let required = mode == StarttlsMode::Required;
+        let machine: Box<dyn Machine> = match (&starttls.protocol, role) {
+            (StarttlsProtocol::Ftp(ftp), role) => {
+                Box::new(ftp::Ftp::new(role, required, ftp.implicit))
+            }
             (StarttlsProtocol::Postgres, Role::Server) => Box::new(postgres::Server::new(mode)),
             (StarttlsProtocol::Postgres, Role::Client) => Box::new(postgres::Client::new()),
             (StarttlsProtocol::Smtp, Role::Server) => Box::new(smtp::Server::new(mode)),
@@ -192,10 +206,10 @@ impl Dialogue {
 
     /// Takes what one end sent.
     pub fn receive(&mut self, from: Side, bytes: &[u8]) {
-        let is_secure = self.wires.is_secure;
+        let is_beyond = self.wires.is_beyond();
         let end = self.wires.end_mut(from);
         end.input.extend_from_slice(bytes);
-        if !is_secure {
+        if !is_beyond {
             end.clear_bytes = end.clear_bytes.saturating_add(bytes.len());
         }
     }
@@ -256,6 +270,30 @@ impl Dialogue {
         self.machine.secured(&mut self.wires);
     }
 
+    /// Whether it goes on under TLS to the end of the connection.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        self.machine.stays()
+    }
+
+    /// Goes on after [`Step::Settle`].
+    pub fn settle(&mut self) {
+        self.settled = None;
+        self.wires.is_settled = true;
+    }
+
+    /// Says where both ends are, once that is known.
+    pub fn set_ends(&mut self, ends: Ends) {
+        self.machine.set_ends(ends);
+    }
+
+    /// Answers [`Step::Listen`]: where the door is, as the end that connects sees it; `None`: there
+    /// is none.
+    pub fn listens(&mut self, at: Option<SocketAddr>) {
+        self.settled = None;
+        self.machine.listens(&mut self.wires, at);
+    }
+
     /// There will be no TLS with the peer. There may be something to tell the program.
     pub fn unsecured(&mut self) {
         // Then it has been told already, or is gone.
@@ -283,6 +321,14 @@ trait Machine: fmt::Debug + Send + Sync {
     fn secured(&mut self, wires: &mut Wires);
     /// See [`Dialogue::unsecured`].
     fn unsecured(&mut self, wires: &mut Wires);
+    /// See [`Dialogue::stays`].
+    fn stays(&self) -> bool {
+        false
+    }
+    /// See [`Dialogue::set_ends`].
+    fn set_ends(&mut self, _: Ends) {}
+    /// See [`Dialogue::listens`].
+    fn listens(&mut self, _: &mut Wires, _: Option<SocketAddr>) {}
 }
 
 /// What both ends have said and are to be told.
@@ -291,6 +337,8 @@ struct Wires {
     peer: End,
     program: End,
     is_secure: bool,
+    /// It stays in clear.
+    is_settled: bool,
 }
 
 /// What one end has said and is to be told.
@@ -310,6 +358,11 @@ impl End {
     fn say(&mut self, bytes: impl AsRef<[u8]>) {
         self.output.extend_from_slice(bytes.as_ref());
     }
+
+    fn say_line(&mut self, line: impl AsRef<[u8]>) {
+        self.say(line);
+        self.say(b"\r\n");
+    }
 }
 
 impl Wires {
@@ -327,6 +380,11 @@ impl Wires {
         }
     }
 
+    /// Whether all is said that comes before TLS.
+    fn is_beyond(&self) -> bool {
+        self.is_secure || self.is_settled
+    }
+
     /// Passes everything that was said.
     fn pass_all(&mut self) {
         let Self { peer, program, .. } = self;
@@ -338,12 +396,12 @@ impl Wires {
     fn outlast(&self) -> Step {
         for side in [Side::Peer, Side::Program] {
             let end = self.end(side);
-            match self.is_secure {
+            match self.is_beyond() {
                 false if end.clear_bytes > CLEAR_BYTES_MAX => {
                     return Step::Refuse(Refusal::TooLong(side, "a dialogue"));
                 }
                 false if end.ended => return Step::Refuse(Refusal::Ended(side)),
-                // Under TLS nothing is left to be kept from anybody: what remains, passes.
+                // Beyond that nothing is left to be kept from anybody: what remains, passes.
                 true if end.ended => return Step::Relay,
                 _ => {}
             }

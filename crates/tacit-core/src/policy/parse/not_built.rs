@@ -34,9 +34,4 @@ const NOT_BUILT: &[NotBuilt] = &[
         word: "path",
         instead: "remove it: every connection is relayed",
     },
-    NotBuilt {
-        scope: Scope::StarttlsProtocol,
-        word: "ftp",
-        instead: "use SFTP, or leave TLS to the FTP server",
-    },
 ];

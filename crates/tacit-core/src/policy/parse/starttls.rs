@@ -1,8 +1,12 @@
 //! The `starttls` of a `tls` table: a protocol, or a table with more.
 
 use super::table::{Table, Value};
+use super::value;
 use super::words::{self, Scope};
-use crate::policy::{Start, Starttls, StarttlsMode, StarttlsProtocol};
+use crate::policy::{
+    Absent, ChainCheck, ClientCert, DataResumption, Ftp, Invalid, Start, Starttls, StarttlsMode,
+    StarttlsProtocol,
+};
 
 /// When the rule's TLS begins.
 pub(super) fn read(tls: &Table<'_>) -> Option<Start> {
@@ -36,7 +40,96 @@ fn table(value: &Value<'_>) -> Option<Starttls> {
     ];
     let mode =
         table.value("mode").map_or(Some(StarttlsMode::Required), |value| value.choice(&modes));
-    Some(Starttls { protocol: protocol?, mode: mode? })
+    let ftp = match protocol {
+        Some(StarttlsProtocol::Ftp(_)) => ftp(&table, mode),
+        Some(_) => {
+            table.refuse(&FTP_KEYS, "it is about FTP", "remove it");
+            FTP_KEYS.iter().all(|key| !table.holds(key)).then(Ftp::default)
+        }
+        None => None,
+    };
+    let protocol = match (protocol?, ftp?) {
+        (StarttlsProtocol::Ftp(_), ftp) => StarttlsProtocol::Ftp(ftp),
+        (other, _) => other,
+    };
+    Some(Starttls { protocol, mode: mode? })
+}
+
+/// What only FTP has.
+const FTP_KEYS: [&str; 4] = ["implicit", "data-ports", "data-address", "data-resumption"];
+
+fn ftp(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<Ftp> {
+    let implicit = table.boolean("implicit", false);
+    if let (Some(true), Some(StarttlsMode::Optional)) = (implicit, mode)
+        && let Some(value) = table.value("implicit")
+    {
+        let fix = "remove `mode`, or write two rules with an address each";
+        value.error("`implicit` cannot be optional: TLS begins at the first byte", fix);
+        return None;
+    }
+    let ports = table.value("data-ports");
+    let data_ports = ports.map_or(Some(Vec::new()), |value| value.each(value::ports));
+    let address = table.value("data-address");
+    let data_address = address.map_or(Some(None), |value| {
+        let read = value.string()?.parse().ok();
+        if read.is_none() {
+            value.error("`data-address` is no IP address", "write one: \"192.0.2.1\"");
+        }
+        read.map(Some)
+    });
+    let resumption = table.value("data-resumption");
+    let data_resumption = resumption.map_or(Some(DataResumption::Required), |value| {
+        value.choice(&[("required", DataResumption::Required), ("off", DataResumption::Off)])
+    });
+    Some(Ftp {
+        implicit: implicit?,
+        data_ports: data_ports?,
+        data_address: data_address?,
+        data_resumption: data_resumption?,
+    })
+}
+
+/// Reports a server whose clients' data connections could not show whose they are.
+pub(super) fn check_data(
+    tls: &Table<'_>,
+    start: &Start,
+    resumption: bool,
+    client_cert: &ClientCert,
+) -> Option<()> {
+    let Some(StarttlsProtocol::Ftp(ftp)) = start.starttls().map(|starttls| &starttls.protocol)
+    else {
+        return Some(());
+    };
+    let resumes = resumption || ftp.data_resumption == DataResumption::Off;
+    if resumes || always_known(client_cert) {
+        return Some(());
+    }
+    let value = tls.value("resumption")?;
+    let message = "without `resumption` the clients' data connections cannot show that they belong \
+                   to their control connections";
+    let fix = "remove it, or say client-cert = \"required\", or data-resumption = \"off\" in \
+               `starttls`";
+    value.error(message, fix);
+    None
+}
+
+/// Whether each client shows a certificate that is believed.
+fn always_known(client_cert: &ClientCert) -> bool {
+    client_cert.asked().is_some_and(|asked| {
+        let is_checked = matches!(asked.chain, ChainCheck::Made { invalid: Invalid::Deny, .. });
+        asked.absent == Absent::Deny && is_checked
+    })
+}
+
+/// Reports what says nothing in the client role.
+pub(super) fn refuse_in_client(tls: &Table<'_>) {
+    if let Some(value) = tls.value("starttls")
+        && value.value.is_table()
+        && let Some(table) = value.table(Scope::Starttls, "`starttls`")
+    {
+        let why = "it is about the clients of a server, and this rule is a client";
+        table.refuse(&["data-resumption"], why, "remove it");
+    }
 }
 
 fn protocol(value: &Value<'_>) -> Option<StarttlsProtocol> {
@@ -45,7 +138,12 @@ fn protocol(value: &Value<'_>) -> Option<StarttlsProtocol> {
         value.error(format!("starttls = \"{text}\" is not built yet"), planned.instead);
         return None;
     }
-    let known = [StarttlsProtocol::Telnet, StarttlsProtocol::Smtp, StarttlsProtocol::Postgres];
+    let known = [
+        StarttlsProtocol::Ftp(Ftp::default()),
+        StarttlsProtocol::Telnet,
+        StarttlsProtocol::Smtp,
+        StarttlsProtocol::Postgres,
+    ];
     let protocol = known.into_iter().find(|protocol| protocol.word() == text);
     if protocol.is_none() {
         value.unknown_word(text, Scope::StarttlsProtocol.words());

@@ -12,8 +12,9 @@ use super::words::Scope;
 use super::{POLICY_BYTES_MAX, Parsed, parse};
 use crate::policy::selector::Near;
 use crate::policy::{
-    Action, Class, Diagnostic, Engine, Group, Placement, Policy, RelayOn, Rule, Severity, Start,
-    Starttls, StarttlsMode, StarttlsProtocol, Suite, Target, Tls, TlsVersion, TrustSource, Verify,
+    Action, Class, DataResumption, Diagnostic, Engine, Ftp, Group, Placement, Policy, RelayOn,
+    Rule, Severity, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite, Target, Tls,
+    TlsVersion, TrustSource, Verify,
 };
 
 /// What most tests need to stand before their rule; ends in line 6.
@@ -132,6 +133,28 @@ fn starttls_is_a_protocol_or_a_table_with_a_mode() {
     assert_eq!(said(table), (telnet, Duration::from_secs(10)));
     let postgres = begins(StarttlsProtocol::Postgres, required);
     assert_eq!(said("{ protocol = \"postgres\" }").0, postgres);
+}
+
+#[test]
+fn starttls_of_ftp_says_where_its_data_connections_go() {
+    let ftp = |starttls: &str| {
+        let text = server(&format!("client-cert = \"none\", starttls = {starttls}"));
+        let Action::Tls(tls) = only_rule(&text).action else { panic!("no TLS") };
+        match &tls.common().start.starttls().unwrap().protocol {
+            StarttlsProtocol::Ftp(ftp) => ftp.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ftp("\"ftp\""), Ftp::default());
+    let said = ftp("{ protocol = \"ftp\", implicit = true, data-ports = [990, \"50000-50063\"], \
+                    data-address = \"192.0.2.1\", data-resumption = \"off\" }");
+    let wanted = Ftp {
+        implicit: true,
+        data_ports: vec![990..=990, 50000..=50063],
+        data_address: "192.0.2.1".parse().ok(),
+        data_resumption: DataResumption::Off,
+    };
+    assert_eq!(said, wanted);
 }
 
 #[test]

@@ -111,7 +111,9 @@ fn server(table: &Table<'_>, common: Option<TlsCommon>, names: &Names<'_>) -> Op
         .required("identity", "name a table: identity = \"web\" for [identity.web]")
         .and_then(|value| value.each_once(|item| names.identity(item)));
     let client_cert = client_cert::read(table, names);
-    Some(ServerTls { identities: identities?, client_cert: client_cert?, common: common? })
+    let (client_cert, common) = (client_cert?, common?);
+    starttls::check_data(table, &common.start, common.resumption, &client_cert)?;
+    Some(ServerTls { identities: identities?, client_cert, common })
 }
 
 fn client(
@@ -135,6 +137,7 @@ fn client(
     // An identity that was named but could not be read is an error, one not named is none.
     let identity = identity.map_or(Some(None), |read| read.map(Some));
     let common = common.filter(|common| starttls::refuse_optional(table, &common.start).is_some());
+    starttls::refuse_in_client(table);
     Some(ClientTls { identity: identity?, verify: verify?, sni: sni?, common: common? })
 }
 

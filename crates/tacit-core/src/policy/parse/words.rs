@@ -72,7 +72,9 @@ impl Scope {
             ],
             Self::Rule => RULE,
             Self::Tls => TLS,
-            Self::Starttls => &["protocol", "mode"],
+            Self::Starttls => {
+                &["protocol", "mode", "implicit", "data-ports", "data-address", "data-resumption"]
+            }
             Self::Rekey => &["bytes", "after"],
             Self::When => &["days", "hours", "zone", "months", "days-of-month", "from", "until"],
             Self::ImportMap => &["job", "user", "keyring", "rule", "map", "dataset"],
@@ -81,7 +83,7 @@ impl Scope {
             Self::ImportKeyring => &["cert", "key", "ca", "crl", "label"],
             Self::ImportLabel => &["cert", "key"],
             Self::ImportRule => IMPORT_RULE,
-            Self::StarttlsProtocol => &["telnet", "smtp", "postgres"],
+            Self::StarttlsProtocol => &["telnet", "ftp", "smtp", "postgres"],
             Self::ClientCert => CLIENT_CERT,
             Self::ClientCertTable => &["absent", "invalid", "identity"],
         }

@@ -1,0 +1,162 @@
+//! Lines of a control connection, out of any segmentation.
+//!
+//! A control connection is a Telnet stream (RFC 959 section 5.3.1): its commands are taken out
+//! (RFC 854), and answered with nothing. A doubled IAC stays doubled, so that a line goes on as it
+//! came. What is left of a Synch whose urgent byte the kernel has set aside is no verb and is taken
+//! out too, at the beginning of a line.
+
+/// A line at most, without its end: a path of 4,096 bytes each of which is written as two, and a
+/// verb.
+pub const LINE_BYTES_MAX: usize = 8448;
+/// Bytes of one side that wait for their turn; beyond, the side is not read.
+pub(super) const HELD_BYTES_MAX: usize = 64 * 1024;
+
+const IAC: u8 = 255;
+const DONT: u8 = 254;
+const WILL: u8 = 251;
+const SE: u8 = 240;
+
+/// A line is longer than [`LINE_BYTES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooLong;
+
+/// What one side has said and nobody has looked at.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    bytes: Vec<u8>,
+    telnet: Telnet,
+    /// Up to here there is no end of line.
+    searched: usize,
+}
+
+/// Where in a Telnet command the stream stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Telnet {
+    #[default]
+    Data,
+    Command,
+    Option,
+}
+
+impl Lines {
+    /// Takes bytes as they come.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.telnet = match (self.telnet, byte) {
+                (Telnet::Data, IAC) => Telnet::Command,
+                (Telnet::Command, IAC) => {
+                    self.bytes.extend([IAC, IAC]);
+                    Telnet::Data
+                }
+                (Telnet::Command, WILL..=DONT) => Telnet::Option,
+                (Telnet::Command, SE..WILL) | (Telnet::Option, _) => Telnet::Data,
+                // After IAC it stands for itself: the command's byte was urgent and is gone.
+                (Telnet::Data | Telnet::Command, _) => {
+                    self.bytes.push(byte);
+                    Telnet::Data
+                }
+            };
+        }
+    }
+
+    /// Whether so much waits that no more should be read.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.len() >= HELD_BYTES_MAX
+    }
+
+    /// Whether nothing waits, not even a part of a line.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.telnet == Telnet::Data
+    }
+
+    /// Forgets all that waits.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The first line, without its end; it stays. `None`: it has not come whole.
+    pub(super) fn peek(&mut self) -> Result<Option<&[u8]>, TooLong> {
+        let Some(end) = self.end() else {
+            return if self.bytes.len() > LINE_BYTES_MAX { Err(TooLong) } else { Ok(None) };
+        };
+        let line = trimmed(self.bytes.get(..end).unwrap_or_default());
+        if line.len() > LINE_BYTES_MAX { Err(TooLong) } else { Ok(Some(line)) }
+    }
+
+    /// Takes the first line, without its end.
+    pub(super) fn pop(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+        let line = self.peek()?.map(<[u8]>::to_vec);
+        if line.is_some() {
+            self.bytes.drain(..=self.searched);
+            self.searched = 0;
+        }
+        Ok(line)
+    }
+
+    /// Where the first line ends, which is remembered.
+    fn end(&mut self) -> Option<usize> {
+        let rest = self.bytes.get(self.searched..).unwrap_or_default();
+        match rest.iter().position(|byte| *byte == b'\n') {
+            Some(at) => {
+                self.searched += at;
+                Some(self.searched)
+            }
+            None => {
+                self.searched = self.bytes.len();
+                None
+            }
+        }
+    }
+}
+
+/// Without the CR before the end, and without what a Synch leaves at the beginning.
+fn trimmed(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let begin = line.iter().position(|byte| *byte < SE).unwrap_or(line.len());
+    match line.get(..begin).is_some_and(|left| left.iter().all(|byte| *byte != IAC)) {
+        true => line.get(begin..).unwrap_or_default(),
+        false => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut lines = Lines::default();
+        lines.push(bytes);
+        std::iter::from_fn(|| lines.pop().unwrap()).collect()
+    }
+
+    #[test]
+    fn lines_end_in_lf_and_may_come_with_a_cr() {
+        assert_eq!(lines(b"USER a\r\nPASS b\nQU"), [&b"USER a"[..], b"PASS b"]);
+    }
+
+    #[test]
+    fn telnet_commands_are_no_part_of_a_line() {
+        for said in [
+            &b"\xff\xf4\xff\xf2ABOR\r\n"[..],
+            // The urgent byte is read apart: the first IAC, or the DM.
+            b"\xf4\xff\xf2ABOR\r\n",
+            b"\xff\xf4\xffABOR\r\n",
+            b"\xff\xfb\x0aAB\xff\xfd\x01OR\r\n",
+        ] {
+            assert_eq!(lines(said), [b"ABOR"], "{said:?}");
+        }
+        assert_eq!(lines(b"RETR \xff\xffname\r\n"), [b"RETR \xff\xffname"]);
+    }
+
+    #[test]
+    fn a_line_has_a_limit_whether_or_not_it_has_an_end() {
+        let mut whole = vec![b'a'; LINE_BYTES_MAX];
+        whole.extend(b"\r\n");
+        assert_eq!(lines(&whole).len(), 1);
+        for end in [&b""[..], b"\n"] {
+            let mut lines = Lines::default();
+            lines.push(&[vec![b'a'; LINE_BYTES_MAX + 1], end.to_vec()].concat());
+            assert_eq!(lines.pop(), Err(TooLong));
+        }
+    }
+}

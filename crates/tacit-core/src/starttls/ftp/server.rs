@@ -1,0 +1,86 @@
+//! The server role: what tacit answers its TLS clients itself (RFC 4217).
+
+use super::{Command, Ftp, Phase};
+use crate::starttls::Wires;
+
+/// What a client may ask before TLS, which a server answers without knowing who asks.
+const HARMLESS: [&str; 5] = ["FEAT", "HELP", "NOOP", "QUIT", "SYST"];
+
+impl Ftp {
+    /// Whether it has answered a command itself.
+    pub(super) fn take_as_server(&mut self, wires: &mut Wires, command: &Command<'_>) -> bool {
+        let (may_begin, is_clear) = (matches!(self.phase, Phase::Clear), !self.has_tls);
+        let needs_protection = self.required && !self.protection.is_private;
+        let answer = match command.verb.as_str() {
+            "AUTH" if may_begin => return self.take_auth(wires, command),
+            "AUTH" if is_clear => "503 AUTH TLS comes before logging in.",
+            "AUTH" => "503 There is TLS already.",
+            "PBSZ" | "PROT" | "CCC" | "ADAT" if is_clear => "503 Send AUTH TLS first.",
+            "PBSZ" => self.take_size(command),
+            "PROT" => self.take_protection(command),
+            "CCC" => "534 The control connection stays under TLS.",
+            "ADAT" => "503 TLS needs no ADAT.",
+            "MIC" | "CONF" | "ENC" => "502 Not implemented: TLS protects the connection.",
+            // RFC 4217 section 11 would have TLS end with it.
+            "REIN" => "502 Not implemented: open another connection.",
+            verb if may_begin && !HARMLESS.contains(&verb) => {
+                if !self.required {
+                    self.phase = Phase::Settling;
+                    return false;
+                }
+                "530 TLS is required here: send AUTH TLS first."
+            }
+            "PASV" | "EPSV" | "PORT" | "EPRT" if needs_protection => {
+                "521 Data connections must be protected: send PROT P first."
+            }
+            _ => return false,
+        };
+        self.answer(wires, answer);
+        true
+    }
+
+    fn take_auth(&mut self, wires: &mut Wires, command: &Command<'_>) -> bool {
+        let mechanism = command.argument.to_ascii_uppercase();
+        match mechanism.as_slice() {
+            b"TLS" | b"TLS-C" => {}
+            // An old name that has the data connections protected at once.
+            b"SSL" | b"TLS-P" => self.protection.is_private = true,
+            _ => {
+                self.answer(wires, "504 Use AUTH TLS.");
+                return true;
+            }
+        }
+        self.answer(wires, "234 TLS may begin.");
+        // What came behind it in clear must not count as said under TLS.
+        self.commands.clear();
+        self.phase = Phase::Handshake(Vec::new());
+        true
+    }
+
+    /// RFC 4217 section 8: TLS has its own sizes.
+    fn take_size(&mut self, command: &Command<'_>) -> &'static str {
+        if command.argument.is_empty() || !command.argument.iter().all(u8::is_ascii_digit) {
+            return "501 Say PBSZ 0.";
+        }
+        self.protection.has_size = true;
+        "200 PBSZ=0"
+    }
+
+    fn take_protection(&mut self, command: &Command<'_>) -> &'static str {
+        let level = command.argument.to_ascii_uppercase();
+        match level.as_slice() {
+            _ if !self.protection.has_size => "503 Send PBSZ 0 first.",
+            b"P" => {
+                self.protection.is_private = true;
+                "200 Data connections are protected."
+            }
+            b"C" if self.required => "534 Data connections stay protected: send PROT P.",
+            b"C" => {
+                self.protection.is_private = false;
+                "200 Data connections are in clear."
+            }
+            b"S" | b"E" => "536 TLS knows PROT P and PROT C.",
+            _ => "504 Use PROT P.",
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! Whole conversations, each at every place where they can be cut, and arbitrary ones.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::super::testing::{Stage, refusal};
+use super::Side::{Peer, Program};
+use super::*;
+use crate::policy::{StarttlsMode, StarttlsProtocol};
+
+/// A server at 127.0.0.1 for a client at 192.0.2.9.
+fn served(mode: StarttlsMode) -> Stage {
+    let mut stage =
+        Stage::new(StarttlsProtocol::Ftp(crate::policy::Ftp::default()), mode, Role::Server);
+    stage.dialogue.set_ends(ends("192.0.2.9", "127.0.0.1"));
+    stage
+}
+
+/// A server at 192.0.2.7 for a program at 127.0.0.1.
+fn reached() -> Stage {
+    let mut stage = Stage::new(
+        StarttlsProtocol::Ftp(crate::policy::Ftp::default()),
+        StarttlsMode::Required,
+        Role::Client,
+    );
+    stage.dialogue.set_ends(ends("192.0.2.7", "127.0.0.1"));
+    stage
+}
+
+fn ends(peer: &str, program: &str) -> Ends {
+    Ends { peer: peer.parse().ok(), program: program.parse().ok() }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// A client that has TLS and has said what is to be protected.
+fn protected() -> Stage {
+    let mut stage = served(StarttlsMode::Required);
+    stage.say(Program, "220 ready\r\n");
+    assert_eq!(stage.say(Peer, "AUTH TLS\r\n"), Step::Secure);
+    stage.secure();
+    stage.say(Peer, "PBSZ 0\r\nPROT P\r\n");
+    stage.peer_hears();
+    stage
+}
+
+/// A program whose server has TLS and protects its data connections.
+fn open() -> Stage {
+    let mut stage = reached();
+    assert_eq!(stage.say(Peer, "220 ready\r\n"), Step::Wait);
+    assert_eq!(stage.say(Peer, "234 go on\r\n"), Step::Secure);
+    stage.secure();
+    stage.say(Peer, "200 size\r\n");
+    stage.say(Peer, "200 level\r\n");
+    stage.program_hears();
+    stage.peer_hears();
+    stage
+}
+
+/// What both ends say in turn, and what each hears in the end; at every cut.
+fn converse(begin: fn() -> Stage, said: &[(Side, &str)], peer: &str, program: &str) {
+    let longest = said.iter().map(|(_, text)| text.len()).max().unwrap_or(0);
+    for cut in 0..=longest {
+        let mut stage = begin();
+        for (side, text) in said {
+            stage.say_cut(*side, text.as_bytes(), &[cut.min(text.len())]);
+        }
+        assert_eq!(stage.peer_hears(), peer, "cut at {cut}");
+        assert_eq!(stage.program_hears(), program, "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_client_gets_tls_before_it_may_log_in() {
+    converse(
+        || served(StarttlsMode::Required),
+        &[
+            (Program, "220-Welcome\r\n220 ready\r\n"),
+            (Peer, "USER a\r\nPASS b\r\nPROT P\r\nPASV\r\nauth gssapi\r\nauth tls\r\nUSER c\r\n"),
+        ],
+        "220-Welcome\r\n220 ready\r\n\
+         530 TLS is required here: send AUTH TLS first.\r\n\
+         530 TLS is required here: send AUTH TLS first.\r\n\
+         503 Send AUTH TLS first.\r\n\
+         530 TLS is required here: send AUTH TLS first.\r\n\
+         504 Use AUTH TLS.\r\n\
+         234 TLS may begin.\r\n",
+        "",
+    );
+}
+
+#[test]
+fn what_came_in_clear_behind_auth_is_not_said_under_tls() {
+    let mut stage = served(StarttlsMode::Required);
+    stage.say(Program, "220 ready\r\n");
+    assert_eq!(stage.say(Peer, "AUTH TLS\r\nUSER mallory\r\nPASS m\r\nST"), Step::Secure);
+    assert_eq!(stage.secure(), Step::Wait);
+    stage.say(Peer, "USER alice\r\n");
+    assert_eq!(stage.program_hears(), "USER alice\r\n");
+}
+
+#[test]
+fn features_are_those_of_the_server_and_of_tacit() {
+    converse(
+        || served(StarttlsMode::Required),
+        &[
+            (Peer, "FEAT\r\n"),
+            (
+                Program,
+                "211-Features:\r\n AUTH TLS\r\n EPSV\r\n211-PBSZ\r\n PROT\r\n CCC\r\n UTF8\r\n\
+                 211 End\r\n",
+            ),
+        ],
+        "211-Features:\r\n EPSV\r\n UTF8\r\n AUTH TLS\r\n PBSZ\r\n PROT\r\n211 End\r\n",
+        "FEAT\r\n",
+    );
+    for none in ["211 none\r\n", "500 what?\r\n", "530 log in\r\n"] {
+        converse(
+            || served(StarttlsMode::Required),
+            &[(Peer, "FEAT\r\n"), (Program, none)],
+            "211-Features:\r\n AUTH TLS\r\n PBSZ\r\n PROT\r\n211 End\r\n",
+            "FEAT\r\n",
+        );
+    }
+    converse(
+        open,
+        &[(Program, "FEAT\r\n"), (Peer, "211-F\r\n AUTH TLS\r\n MDTM\r\n PROT\r\n211 End\r\n")],
+        "FEAT\r\n",
+        "211-F\r\n MDTM\r\n211 End\r\n",
+    );
+}
+
+#[test]
+fn passive_mode_names_the_place_where_tacit_listens() {
+    for (command, reply, wanted) in [
+        (
+            "PASV\r\n",
+            "227 Entering Passive Mode (10,9,9,9,195,80).\r\n",
+            "227 Entering Passive Mode (198,51,100,1,4,1).\r\n",
+        ),
+        ("epsv\r\n", "229 E (|||50000|)\r\n", "229 Entering Extended Passive Mode (|||1025|)\r\n"),
+        ("EPSV 1\r\n", "229 (|||50000|)\r\n", "229 Entering Extended Passive Mode (|||1025|)\r\n"),
+    ] {
+        let mut stage = protected();
+        stage.say(Peer, command);
+        let step = stage.say(Program, reply);
+        let dial = address("127.0.0.1:50000");
+        assert_eq!(step, Step::Listen(DataRequest { connects: Peer, dial, secure: true }));
+        assert_eq!(stage.peer_hears(), "", "{command}");
+        stage.dialogue.listens(Some(address("198.51.100.1:1025")));
+        assert_eq!(stage.step(), Step::Wait);
+        assert_eq!(stage.peer_hears(), wanted);
+        // In the other role, the same with the server away.
+        let mut stage = open();
+        stage.say(Program, command);
+        let step = stage.say(Peer, reply);
+        let dial = address("192.0.2.7:50000");
+        assert_eq!(step, Step::Listen(DataRequest { connects: Program, dial, secure: true }));
+        stage.dialogue.listens(None);
+        stage.step();
+        assert_eq!(stage.program_hears(), "425 No data connection can be made now.\r\n");
+    }
+}
+
+#[test]
+fn active_mode_connects_to_the_clients_own_address_alone() {
+    for (command, sent) in [
+        ("PORT 192,0,2,9,195,80\r\n", "PORT 127,0,0,1,4,1\r\n"),
+        ("EPRT |1|192.0.2.9|50000|\r\n", "EPRT |1|127.0.0.1|1025|\r\n"),
+    ] {
+        let mut stage = protected();
+        let step = stage.say(Peer, command);
+        let dial = address("192.0.2.9:50000");
+        assert_eq!(step, Step::Listen(DataRequest { connects: Program, dial, secure: true }));
+        stage.dialogue.listens(Some(address("127.0.0.1:1025")));
+        stage.step();
+        stage.say(Program, "200 PORT command successful.\r\n");
+        assert_eq!(stage.program_hears(), sent);
+        assert_eq!(stage.peer_hears(), "200 PORT command successful.\r\n");
+    }
+    converse(
+        protected,
+        &[(
+            Peer,
+            "PORT 192,0,2,10,195,80\r\nPORT 192,0,2,9,0,80\r\nPORT 1,2\r\nEPRT |3|x|5000|\r\n\
+             EPRT |2|::1|5000|\r\nLPRT 4,4\r\nPORT 192,0,2,9,0,80\n",
+        )],
+        "501 Only this client's own address is connected to.\r\n\
+         501 Ports below 1024 are not connected to.\r\n\
+         501 That is no address.\r\n\
+         522 Use IPv4 or IPv6 (1,2).\r\n\
+         501 Only this client's own address is connected to.\r\n\
+         502 Not implemented: use EPSV or EPRT.\r\n\
+         501 Ports below 1024 are not connected to.\r\n",
+        "",
+    );
+}
+
+#[test]
+fn data_connections_wait_for_protection_where_tls_is_required() {
+    let begin = || {
+        let mut stage = served(StarttlsMode::Required);
+        stage.say(Peer, "AUTH TLS\r\n");
+        stage.secure();
+        stage.peer_hears();
+        stage
+    };
+    converse(
+        begin,
+        &[(
+            Peer,
+            "PASV\r\nPROT P\r\nPBSZ x\r\nPBSZ 0\r\nPROT S\r\nPROT C\r\nEPSV\r\nPROT P\r\nCCC\r\n\
+             AUTH TLS\r\nREIN\r\n",
+        )],
+        "521 Data connections must be protected: send PROT P first.\r\n\
+         503 Send PBSZ 0 first.\r\n\
+         501 Say PBSZ 0.\r\n\
+         200 PBSZ=0\r\n\
+         536 TLS knows PROT P and PROT C.\r\n\
+         534 Data connections stay protected: send PROT P.\r\n\
+         521 Data connections must be protected: send PROT P first.\r\n\
+         200 Data connections are protected.\r\n\
+         534 The control connection stays under TLS.\r\n\
+         503 There is TLS already.\r\n\
+         502 Not implemented: open another connection.\r\n",
+        "",
+    );
+}
+
+#[test]
+fn optional_serves_clear_clients_in_clear() {
+    let mut stage = served(StarttlsMode::Optional);
+    stage.say(Program, "220 ready\r\n");
+    assert_eq!(stage.say(Peer, "USER a\r\n"), Step::Settle);
+    stage.dialogue.settle();
+    stage.say(Program, "331 password\r\n");
+    stage.say(Peer, "PASS b\r\n");
+    stage.say(Program, "230 welcome\r\n");
+    stage.say(Peer, "PASV\r\n");
+    let step = stage.say(Program, "227 (127,0,0,1,195,80)\r\n");
+    let dial = address("127.0.0.1:50000");
+    assert_eq!(step, Step::Listen(DataRequest { connects: Peer, dial, secure: false }));
+    assert_eq!(stage.program_hears(), "USER a\r\nPASS b\r\nPASV\r\n");
+    stage.dialogue.listens(None);
+    stage.step();
+    stage.peer_hears();
+    stage.say(Peer, "AUTH TLS\r\nPROT P\r\n");
+    let heard = stage.peer_hears();
+    assert_eq!(heard, "503 AUTH TLS comes before logging in.\r\n503 Send AUTH TLS first.\r\n");
+}
+
+#[test]
+fn a_clear_session_may_last_where_it_is_allowed_to_be() {
+    let mut stage = served(StarttlsMode::Optional);
+    stage.say(Program, "220 ready\r\n");
+    assert_eq!(stage.say(Peer, "USER a\r\n"), Step::Settle);
+    stage.dialogue.settle();
+    for _ in 0..10_000 {
+        stage.say(Program, "230 welcome\r\n");
+        assert_eq!(stage.say(Peer, "CWD /\r\n"), Step::Wait);
+    }
+    let mut stage = served(StarttlsMode::Required);
+    let steps = (0..20_000).map(|_| stage.say(Peer, "USER a\r\n"));
+    assert!(steps.into_iter().any(|step| step != Step::Wait), "for ever in clear");
+}
+
+#[test]
+fn a_program_speaks_when_its_server_is_known() {
+    for cut in 0..20 {
+        let mut stage = reached();
+        stage.say(Program, "USER a\r\nPASS b\r\n");
+        stage.say_cut(Peer, b"120 soon\r\n220-a\r\n220 b\r\n", &[cut]);
+        assert_eq!(stage.peer_hears(), "AUTH TLS\r\n");
+        assert_eq!(stage.say_cut(Peer, b"234 go\r\n", &[cut.min(8)]), Step::Secure);
+        assert_eq!(stage.secure(), Step::Wait);
+        assert_eq!(stage.peer_hears(), "PBSZ 0\r\n");
+        stage.say(Peer, "200 size\r\n");
+        assert_eq!(stage.peer_hears(), "PROT P\r\n");
+        assert_eq!(stage.program_hears(), "");
+        stage.say(Peer, "200 level\r\n");
+        assert_eq!(stage.program_hears(), "220-a\r\n220 b\r\n");
+        assert_eq!(stage.peer_hears(), "USER a\r\n", "one command at a time");
+        stage.say(Peer, "331 password\r\n");
+        assert_eq!(stage.peer_hears(), "PASS b\r\n");
+    }
+}
+
+#[test]
+fn a_server_without_tls_hears_nothing_of_the_program() {
+    for refused in ["500 what?\r\n", "530-no\r\n530 log in\r\n", "334 more\r\n", "220 what?\r\n"] {
+        let mut stage = reached();
+        stage.say(Program, "USER a\r\nPASS b\r\n");
+        stage.say(Peer, "220 ready\r\n");
+        let step = stage.say(Peer, refused);
+        assert!(matches!(refusal(&step), Refusal::NotOffered(_)), "{step:?}");
+        assert_eq!(stage.peer_hears(), "AUTH TLS\r\n");
+        assert!(stage.program_hears().starts_with("421 "));
+    }
+    let mut stage = reached();
+    let step = stage.say(Peer, "421 too many\r\n");
+    assert!(matches!(refusal(&step), Refusal::NotOffered(_)));
+    assert_eq!(stage.program_hears(), "421 too many\r\n");
+    for (first, second) in [("534 no\r\n", None), ("200 size\r\n", Some("534 no\r\n"))] {
+        let mut stage = reached();
+        stage.say(Program, "USER a\r\n");
+        stage.say(Peer, "220 ready\r\n");
+        stage.say(Peer, "234 go\r\n");
+        stage.secure();
+        let mut step = stage.say(Peer, first);
+        if let Some(second) = second {
+            step = stage.say(Peer, second);
+        }
+        assert!(matches!(refusal(&step), Refusal::NotOffered(_)), "{step:?}");
+        assert!(!stage.peer_hears().contains("USER"));
+    }
+}
+
+#[test]
+fn a_server_that_says_more_before_the_handshake_is_refused() {
+    let mut stage = reached();
+    stage.say(Peer, "220 ready\r\n");
+    let step = stage.say(Peer, "234 go\r\n200 believe me\r\n");
+    assert_eq!(*refusal(&step), Refusal::Stuffed(Peer));
+}
+
+#[test]
+fn a_program_cannot_change_what_tacit_agreed() {
+    let own = ["AUTH TLS", "PBSZ 0", "PROT C", "CCC", "ADAT x", "REIN"];
+    for command in own {
+        let mut stage = open();
+        stage.say(Program, format!("{command}\r\n"));
+        assert!(stage.program_hears().starts_with("502 "), "{command}");
+        assert_eq!(stage.peer_hears(), "");
+    }
+}
+
+#[test]
+fn an_address_that_nobody_asked_for_is_withheld() {
+    for reply in ["227 (10,0,0,1,4,1)\r\n", "228 x\r\n", "229 (|||1025|)\r\n", "227-a\r\n227 b\r\n"]
+    {
+        let mut stage = open();
+        stage.say(Program, "NOOP\r\n");
+        assert_eq!(stage.say(Peer, reply), Step::Wait);
+        let heard = stage.program_hears();
+        assert!(heard.starts_with("425 ") && heard.lines().count() == 1, "{heard}");
+    }
+    let mut stage = open();
+    stage.say(Program, "PASV\r\n");
+    assert_eq!(stage.say(Peer, "227 here and there\r\n"), Step::Wait);
+    assert!(stage.program_hears().starts_with("425 "));
+}
+
+#[test]
+fn a_transfer_can_be_interrupted_and_nothing_else_overtakes() {
+    let mut stage = open();
+    stage.say(Program, "RETR a\r\nNOOP\r\n\u{0}");
+    assert_eq!(stage.peer_hears(), "RETR a\r\n");
+    stage.say(Peer, "150 here\r\n");
+    assert_eq!(stage.peer_hears(), "NOOP\r\n");
+    let mut stage = open();
+    stage.say(Program, "RETR a\r\n");
+    stage.say(Peer, "150 here\r\n");
+    stage.dialogue.receive(Program, b"\xff\xf4\xff\xf2ABOR\r\nPWD\r\n");
+    stage.step();
+    assert_eq!(stage.peer_hears(), "RETR a\r\nABOR\r\n");
+    stage.say(Peer, "426 cut\r\n");
+    assert_eq!(stage.peer_hears(), "PWD\r\n");
+    stage.say(Peer, "226 stopped\r\n257 \"/\"\r\n");
+    assert_eq!(stage.program_hears(), "150 here\r\n426 cut\r\n226 stopped\r\n257 \"/\"\r\n");
+}
+
+#[test]
+fn an_answer_to_abort_is_none_to_what_comes_after() {
+    let mut stage = open();
+    stage.say(Program, "RETR a\r\n");
+    stage.say(Peer, "150 here\r\n");
+    stage.say(Program, "ABOR\r\nPASV\r\n");
+    stage.say(Peer, "426 cut\r\n");
+    assert_eq!(stage.say(Peer, "226 stopped\r\n"), Step::Wait);
+    let step = stage.say(Peer, "227 (192,0,2,7,195,80)\r\n");
+    assert!(matches!(step, Step::Listen(_)), "{step:?}");
+}
+
+#[test]
+fn a_server_of_the_other_family_is_asked_in_its_own() {
+    let mut stage = reached();
+    stage.dialogue.set_ends(ends("2001:db8::7", "127.0.0.1"));
+    for reply in ["220 ready\r\n", "234 go\r\n"] {
+        stage.say(Peer, reply);
+    }
+    stage.secure();
+    stage.say(Peer, "200 size\r\n");
+    stage.say(Peer, "200 level\r\n");
+    stage.peer_hears();
+    stage.program_hears();
+    stage.say(Program, "PASV\r\n");
+    assert_eq!(stage.peer_hears(), "EPSV\r\n");
+    let step = stage.say(Peer, "229 (|||50000|)\r\n");
+    let dial = address("[2001:db8::7]:50000");
+    assert_eq!(step, Step::Listen(DataRequest { connects: Program, dial, secure: true }));
+    stage.dialogue.listens(Some(address("127.0.0.1:1025")));
+    stage.step();
+    assert_eq!(stage.program_hears(), "227 Entering Passive Mode (127,0,0,1,4,1).\r\n");
+    stage.say(Program, "EPSV 2\r\nEPSV ALL\r\n");
+    assert_eq!(stage.program_hears(), "522 Use the protocol of this connection (1).\r\n");
+    assert_eq!(stage.peer_hears(), "EPSV ALL\r\n");
+    stage.say(Peer, "200 ok\r\n");
+    stage.say(Program, "PORT 127,0,0,1,195,80\r\n");
+    stage.dialogue.listens(Some(address("[2001:db8::1]:1025")));
+    stage.step();
+    assert_eq!(stage.peer_hears(), "EPRT |2|2001:db8::1|1025|\r\n");
+}
+
+#[test]
+fn ends_without_ip_addresses_have_no_data_connections() {
+    let mut stage = open();
+    stage.dialogue.set_ends(Ends::default());
+    stage.say(Program, "PASV\r\nPORT 127,0,0,1,195,80\r\n");
+    assert!(stage.program_hears().lines().all(|line| line.starts_with("425 ")));
+    assert_eq!(stage.peer_hears(), "");
+}
+
+#[test]
+fn lines_and_greetings_have_limits() {
+    let mut stage = served(StarttlsMode::Required);
+    let step = stage.say(Peer, vec![b'a'; LINE_BYTES_MAX + 1]);
+    assert!(matches!(refusal(&step), Refusal::TooLong(Peer, _)));
+    let mut stage = reached();
+    let mut step = Step::Wait;
+    for _ in 0..GREETING_BYTES_MAX / 100 {
+        step = stage.say(Peer, format!("220-{}\r\n", "a".repeat(100)));
+    }
+    assert!(matches!(refusal(&step), Refusal::TooLong(Peer, _)));
+}
+
+#[test]
+fn a_command_is_one_line() {
+    let mut stage = protected();
+    stage.say(Peer, "CWD a\rDELE b\r\nCWD a\0b\r\n");
+    assert_eq!(stage.program_hears(), "");
+    assert_eq!(stage.peer_hears().lines().filter(|line| line.starts_with("500")).count(), 2);
+}
+
+#[test]
+fn implicit_tls_has_no_dialogue_before_it() {
+    let implicit = |role| {
+        let mut ftp = Ftp::new(role, true, true);
+        let mut wires = Wires::default();
+        assert_eq!((ftp.step(&mut wires), ftp.needs_program()), (Step::Secure, false));
+        wires.is_secure = true;
+        ftp.secured(&mut wires);
+        (ftp, wires)
+    };
+    let (mut ftp, mut wires) = implicit(Role::Client);
+    wires.peer.input.extend(b"220 ready\r\n");
+    ftp.step(&mut wires);
+    assert_eq!(wires.peer.output, b"PBSZ 0\r\n");
+    let (mut ftp, mut wires) = implicit(Role::Server);
+    ftp.set_ends(ends("192.0.2.9", "127.0.0.1"));
+    wires.peer.input.extend(b"PASV\r\n");
+    ftp.step(&mut wires);
+    assert_eq!(
+        wires.program.output, b"PASV\r\n",
+        "its data connections are protected from the start"
+    );
+}
+
+fn said() -> impl Strategy<Value = Vec<(bool, Vec<u8>)>> {
+    let line = prop_oneof![
+        Just(&b"220 a\r\n"[..]),
+        Just(&b"234 a\r\n"[..]),
+        Just(&b"200 a\r\n"[..]),
+        Just(&b"227 (1,2,3,4,5,6)\r\n"[..]),
+        Just(&b"229 (|||5|)\r\n"[..]),
+        Just(&b"211-a\r\n"[..]),
+        Just(&b"211 a\r\n"[..]),
+        Just(&b"AUTH TLS\r\n"[..]),
+        Just(&b"PBSZ 0\r\n"[..]),
+        Just(&b"PROT P\r\n"[..]),
+        Just(&b"USER secret\r\n"[..]),
+        Just(&b"FEAT\r\n"[..]),
+        Just(&b"PASV\r\n"[..]),
+        Just(&b"PORT 192,0,2,9,9,9\r\n"[..]),
+    ]
+    .prop_map(<[u8]>::to_vec);
+    let bytes = prop_oneof![4 => line, 1 => prop::collection::vec(any::<u8>(), 0..30)];
+    prop::collection::vec((any::<bool>(), bytes), 0..40)
+}
+
+proptest! {
+    #[test]
+    fn nothing_secret_is_sent_on_before_tls(said in said(), is_server: bool) {
+        let role = if is_server { Role::Server } else { Role::Client };
+        let mut stage = Stage::new(StarttlsProtocol::Ftp(crate::policy::Ftp::default()), StarttlsMode::Required, role);
+        stage.dialogue.set_ends(ends("192.0.2.9", "192.0.2.9"));
+        for (from_peer, bytes) in said {
+            match stage.say(if from_peer { Peer } else { Program }, &bytes) {
+                Step::Wait | Step::Secure => {}
+                Step::Refuse(_) => break,
+                other => prop_assert!(false, "{other:?} before TLS"),
+            }
+            let across = if is_server { &stage.to_program } else { &stage.to_peer };
+            prop_assert!(!across.windows(6).any(|part| part == b"secret"));
+        }
+    }
+
+    #[test]
+    fn cuts_change_nothing(
+        said in said(),
+        cuts in prop::collection::btree_set(0usize..30, 0..10),
+        is_server: bool,
+    ) {
+        let outcome = |cuts: &BTreeSet<usize>| {
+            let mut stage = if is_server { protected() } else { open() };
+            'all: for (from_peer, bytes) in &said {
+                let side = if *from_peer { Peer } else { Program };
+                for (at, byte) in bytes.iter().enumerate() {
+                    stage.dialogue.receive(side, &[*byte]);
+                    if !cuts.contains(&at) && at + 1 < bytes.len() {
+                        continue;
+                    }
+                    loop {
+                        match stage.step() {
+                            Step::Listen(request) => {
+                                assert!(request.secure);
+                                stage.dialogue.listens(Some(address("127.0.0.1:1025")));
+                            }
+                            Step::Wait => break,
+                            _ => break 'all,
+                        }
+                    }
+                }
+            }
+            (stage.to_peer, stage.to_program)
+        };
+        prop_assert_eq!(outcome(&BTreeSet::new()), outcome(&cuts));
+    }
+}
