@@ -7,7 +7,7 @@ use super::source::{Source, identifier, words};
 
 /// The stream lane: what its stages share, the stages in the order a connection passes through
 /// them, and last the function that is this order and knows them all.
-const STAGES: [&str; 12] = [
+const STAGES: [&str; 13] = [
     "leg",
     "gate",
     "asked",
@@ -18,6 +18,7 @@ const STAGES: [&str; 12] = [
     "talk",
     "secure",
     "relay",
+    "data",
     "account",
     "serve",
 ];

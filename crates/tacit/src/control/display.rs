@@ -113,6 +113,7 @@ fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&Owne
     let tls = record.tls.get();
     json!({
         "id": record.id,
+        "parent": record.parent,
         "rule": record.rule.name(),
         "run": run_of(record, owner),
         "role": role(&record.rule),

@@ -61,7 +61,21 @@ impl Capture {
     fn wanted(&self) -> Vec<Captured> {
         let named = self.run.named();
         let named = named.iter().map(|(address, name)| (*address, name.as_str()));
-        captured(&self.live.load().policy, named, clock::now_unix_s())
+        let mut wanted = captured(&self.live.load().policy, named, clock::now_unix_s());
+        for address in self.run.expects() {
+            let one = Captured {
+                udp: false,
+                first: address.ip(),
+                last: address.ip(),
+                first_port: address.port(),
+                last_port: address.port(),
+            };
+            // The kernel's boxes may not overlap.
+            if !wanted.iter().any(|other| covers(other, &one)) {
+                wanted.push(one);
+            }
+        }
+        wanted
     }
 
     /// Brings the kernel's sets, and the address families of the namespace, to what policy and
@@ -134,6 +148,16 @@ impl Capture {
         }
         Ok(())
     }
+}
+
+/// Whether a box holds another.
+fn covers(outer: &Captured, inner: &Captured) -> bool {
+    outer.udp == inner.udp
+        && outer.first.is_ipv4() == inner.first.is_ipv4()
+        && outer.first <= inner.first
+        && inner.last <= outer.last
+        && outer.first_port <= inner.first_port
+        && inner.last_port <= outer.last_port
 }
 
 /// Those that were given, and those found now.

@@ -2,12 +2,13 @@
 //! and whom to ask for what can only be done inside.
 
 pub mod capture;
+mod expected;
 pub mod line;
 pub mod protocol;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -15,7 +16,11 @@ use tacit_core::dns::Names;
 
 use crate::placement::Share;
 use crate::stream::connection::Record;
+use capture::Capture;
+use expected::Expectations;
 use line::Line;
+
+pub use expected::{EXPECTED_MAX, Expected};
 
 /// What connections of a run that have ended cost and carried.
 #[derive(Debug, Default)]
@@ -69,15 +74,29 @@ pub struct Run {
     pub place: Option<Share>,
     names: Mutex<Names>,
     listening: ArcSwap<Vec<SocketAddr>>,
+    expected: Expectations,
+    capture: OnceLock<Weak<Capture>>,
 }
 
 impl Run {
     /// A run that has just been enrolled.
     #[must_use]
     pub fn new(id: u64, name: String, pid: u32, user: String, claimed: bool, line: Line) -> Self {
-        let (spent, names, listening) = Default::default();
-        let since = SystemTime::now();
-        Self { id, name, pid, user, since, claimed, line, place: None, spent, names, listening }
+        Self {
+            id,
+            name,
+            pid,
+            user,
+            since: SystemTime::now(),
+            claimed,
+            line,
+            spent: Spent::default(),
+            place: None,
+            names: Mutex::default(),
+            listening: ArcSwap::default(),
+            expected: Expectations::default(),
+            capture: OnceLock::new(),
+        }
     }
 
     /// The CPU that it shares with a worker.
@@ -129,6 +148,12 @@ impl Run {
     /// Takes down where they listen now.
     pub fn set_listening(&self, addresses: Vec<SocketAddr>) {
         self.listening.store(Arc::new(addresses));
+    }
+
+    /// Says what captures its connections, once.
+    pub fn set_capture(&self, capture: &Arc<Capture>) {
+        // It is made with the run.
+        let _ = self.capture.set(Arc::downgrade(capture));
     }
 
     fn lock(&self) -> MutexGuard<'_, Names> {

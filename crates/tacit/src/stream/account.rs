@@ -175,10 +175,11 @@ pub fn closed_by_operator(log: &Log, record: &Record) {
 }
 
 fn about(event: &'static str, record: &Record) -> Event {
-    let event = Event::new(event)
-        .connection(record.id)
-        .field("rule", &record.rule.name())
-        .field("remote", record.client());
+    let mut event = Event::new(event).connection(record.id).field("rule", &record.rule.name());
+    if let Some(parent) = &record.parent {
+        event = event.field("parent", parent);
+    }
+    let event = event.field("remote", record.client());
     match (&record.legs.get(), &record.rule.action) {
         (Some(legs), _) => event.field("connect", &legs.target),
         (None, LiveAction::Deny) => event,

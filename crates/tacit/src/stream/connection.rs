@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -87,6 +88,8 @@ pub struct Record {
     pub proxied: Option<Box<Proxied>>,
     /// What there is to know of a run's connection; `None` for a rule of the fixed form.
     pub run: Option<Box<OfRun>>,
+    /// The connection that agreed on this one, by its number.
+    pub parent: Option<NonZeroU64>,
     /// The sockets, for as long as they are open.
     pub legs: OnceLock<Legs>,
     /// What the handshake gave.
@@ -322,7 +325,8 @@ impl Connection {
         let is_inbound = flow.direction == Direction::Inbound;
         let run =
             run.map(|run| Box::new(OfRun { run, is_inbound, names: flow.remote_names, controls }));
-        let start = Start { rule, protocol, local: flow.local, remote, proxied, run };
+        let local = flow.local;
+        let start = Start { rule, protocol, local, remote, proxied, run, parent: None };
         let connection = Self::enter(table, start, accepted_is_clear, place);
         Ok(Admitted { connection, leg, early })
     }
@@ -350,8 +354,34 @@ impl Connection {
             names,
             controls: None,
         }));
-        let start = Start { rule, protocol, local, remote, proxied: None, run };
+        let start = Start { rule, protocol, local, remote, proxied: None, run, parent: None };
         Ok(Self::enter(table, start, true, place))
+    }
+
+    /// Begins a connection that another one has agreed on, under its rule. Of what was accepted,
+    /// `is_inbound` says whether it comes from afar, `is_clear` whether it is in clear.
+    #[must_use]
+    pub fn of_data(
+        table: &Arc<Table>,
+        parent: &Record,
+        (local, remote): (Address, Address),
+        (is_inbound, is_clear): (bool, bool),
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        let run = parent.run.as_ref().map(|of_run| {
+            let (run, names) = (Arc::clone(&of_run.run), of_run.names.clone());
+            Box::new(OfRun { run, is_inbound, names, controls: None })
+        });
+        let start = Start {
+            rule: Arc::clone(&parent.rule),
+            protocol: parent.protocol,
+            local,
+            remote,
+            proxied: None,
+            run,
+            parent: NonZeroU64::new(parent.id),
+        };
+        Self::enter(table, start, is_clear, place)
     }
 
     fn enter(
@@ -360,7 +390,7 @@ impl Connection {
         accepted_is_clear: bool,
         place: OwnedSemaphorePermit,
     ) -> Self {
-        let Start { rule, protocol, local, remote, proxied, run } = start;
+        let Start { rule, protocol, local, remote, proxied, run, parent } = start;
         rule.counters.count_hit();
         let record = Arc::new(Record {
             id: table.last_id.fetch_add(1, Ordering::Relaxed) + 1,
@@ -371,6 +401,7 @@ impl Connection {
             remote,
             proxied,
             run,
+            parent,
             legs: OnceLock::new(),
             tls: Shown::default(),
             open: AtomicBool::new(false),
@@ -519,4 +550,5 @@ struct Start {
     remote: Address,
     proxied: Option<Box<Proxied>>,
     run: Option<Box<OfRun>>,
+    parent: Option<NonZeroU64>,
 }

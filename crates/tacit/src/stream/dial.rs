@@ -54,7 +54,11 @@ pub(super) async fn dial(
     Err(last)
 }
 
-async fn dial_one(address: &Address, options: &StreamOptions, clear: bool) -> io::Result<Leg> {
+pub(super) async fn dial_one(
+    address: &Address,
+    options: &StreamOptions,
+    clear: bool,
+) -> io::Result<Leg> {
     let (socket, connected) = socket::dial(&address::to_socket(address)?, options)?;
     finish(Leg::new(socket, clear)?, connected).await
 }
@@ -83,24 +87,56 @@ async fn dial_inside(
     let Some((program, source)) = place else {
         return Err("no program of the run listens on the rule's `local-ports`".into());
     };
-    let connect = async {
-        let socket = run.line.socket(Protocol::Tcp, program.is_ipv6()).await?;
-        // The namespace has its own congestion control.
-        let options = StreamOptions { congestion_control: None, ..options.clone() };
-        socket::adopt(socket.as_fd(), &options)?;
-        let connected = match transparent::stand_in(socket.as_fd(), source, program) {
-            // The program has a socket of its own there: another port of the same client.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let any_port = SocketAddr::new(source.ip(), 0);
-                transparent::stand_in(socket.as_fd(), any_port, program)?
-            }
-            other => other?,
-        };
-        finish(Leg::new(socket, clear)?, connected).await
-    };
-    match connect.await {
+    match connect_inside(run, source, program, options, clear).await {
         Ok(leg) => Ok((leg, program.into())),
         Err(error) => Err(format!("cannot connect to the program at {program}: {error}")),
+    }
+}
+
+/// Connects to where a run's program waits for one more connection of who it is connected to.
+pub(super) async fn stand_in(
+    run: &Run,
+    record: &Record,
+    program: SocketAddr,
+    options: &StreamOptions,
+    clear: bool,
+) -> io::Result<Leg> {
+    let client = match &record.remote {
+        Address::Inet(client) => canonical(*client),
+        _ => return Err(io::ErrorKind::AddrNotAvailable.into()),
+    };
+    let source = shown_as(client, program);
+    connect_inside(run, source, program, options, clear).await
+}
+
+async fn connect_inside(
+    run: &Run,
+    source: SocketAddr,
+    program: SocketAddr,
+    options: &StreamOptions,
+    clear: bool,
+) -> io::Result<Leg> {
+    let socket = run.line.socket(Protocol::Tcp, program.is_ipv6()).await?;
+    // The namespace has its own congestion control.
+    let options = StreamOptions { congestion_control: None, ..options.clone() };
+    socket::adopt(socket.as_fd(), &options)?;
+    let connected = match transparent::stand_in(socket.as_fd(), source, program) {
+        // The program has a socket of its own there: another port of the same client.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let any_port = SocketAddr::new(source.ip(), 0);
+            transparent::stand_in(socket.as_fd(), any_port, program)?
+        }
+        other => other?,
+    };
+    finish(Leg::new(socket, clear)?, connected).await
+}
+
+/// The client's own address, where the program takes its family.
+fn shown_as(client: SocketAddr, program: SocketAddr) -> SocketAddr {
+    match (client.is_ipv4(), program.is_ipv4()) {
+        (a, b) if a == b => client,
+        (_, true) => (Ipv4Addr::LOCALHOST, 0).into(),
+        (_, false) => (Ipv6Addr::LOCALHOST, 0).into(),
     }
 }
 
@@ -132,12 +168,7 @@ fn place(
         ip => ip,
     };
     let program = SocketAddr::new(ip, program.port());
-    let source = match (client.is_ipv4(), program.is_ipv4()) {
-        (a, b) if a == b => client,
-        (_, true) => (Ipv4Addr::LOCALHOST, 0).into(),
-        (_, false) => (Ipv6Addr::LOCALHOST, 0).into(),
-    };
-    Some((program, source))
+    Some((program, shown_as(client, program)))
 }
 
 /// Whether a listener can show a client's address.

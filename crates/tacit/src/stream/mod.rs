@@ -23,7 +23,9 @@ mod talk;
 
 pub mod relay;
 
+mod data;
+
 pub mod account;
 
 mod serve;
-pub use serve::{Begun, Place, Worker, go_on, start};
+pub use serve::{Begun, Place, Worker, go_on, start, start_data};

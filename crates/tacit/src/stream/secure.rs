@@ -20,14 +20,17 @@ use tacit_core::flow::Address;
 use tacit_core::meter::Component;
 use tacit_core::policy::TlsCommon;
 use tacit_core::record::PAYLOAD_BYTES_MAX;
+use tacit_core::starttls::ftp::Ends;
 use tacit_core::starttls::{self, Dialogue, Refusal, Side, Step};
-use tacit_sys::socket::StreamOptions;
+use tacit_sys::socket::{self, StreamOptions};
+
+use crate::address;
 
 use crate::ledger::{Count, meter};
 use crate::live::{LiveAction, LiveRule};
 use crate::tls::{
-    Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role, Session,
-    SessionError,
+    ClientSettings, Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role,
+    ServerSettings, Session, SessionError,
 };
 
 use super::asked::{Controls, Wishes};
@@ -39,7 +42,7 @@ use super::leg::{Leg, Outgoing, Parked};
 use super::talk::{Cut, InClear, Outcome, Talk};
 
 /// How long dialling may take where no rule says it.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes read at once during a handshake.
 const READ_BYTES: usize = 16 * 1024;
 /// Bytes of a program that may leave together with our Finished: one record.
@@ -84,13 +87,46 @@ pub struct SealedPath<L = Leg> {
     pub initial: Vec<u8>,
 }
 
-/// A TLS relay that is not one yet.
+/// A relay that is not one yet.
 #[derive(Debug)]
 pub struct TalkingPath<L = Leg> {
     /// What will be relayed.
-    pub sealed: SealedPath<L>,
+    pub carried: Carried<L>,
     /// What is said before.
     pub dialogue: Dialogue,
+    /// How connections that belong to this one shake hands, if there can be any.
+    pub family: Option<Family>,
+}
+
+/// What a dialogue is held over.
+#[derive(Debug)]
+pub enum Carried<L = Leg> {
+    /// The peer has TLS.
+    Sealed(Box<SealedPath<L>>),
+    /// The peer was accepted, and is in clear too.
+    Clear(Box<ClearPath<L>>),
+}
+
+/// The TLS settings of one connection and those that belong to it: nobody else resumes its session.
+#[derive(Clone, Debug)]
+pub enum Family {
+    /// tacit answers.
+    Server(Arc<ServerSettings>),
+    /// tacit asks.
+    Client(Arc<ClientSettings>),
+}
+
+impl Family {
+    /// That of a connection under its rule.
+    fn of(record: &Record) -> Result<Option<Self>, Failure> {
+        Ok(match &record.rule.action {
+            LiveAction::TlsServer(settings) => {
+                Some(Self::Server(Arc::new(settings.for_family().map_err(io::Error::other)?)))
+            }
+            LiveAction::TlsClient(settings) => Some(Self::Client(Arc::new(settings.for_family()))),
+            LiveAction::Permit | LiveAction::Deny => None,
+        })
+    }
 }
 
 /// Legs of a relay in clear, with what came early.
@@ -145,22 +181,19 @@ impl<L> Path<L> {
         Ok(match self {
             Self::Sealed(path) => Path::Sealed(Box::new(path.with_legs(change)?)),
             Self::Talking(path) => {
-                let TalkingPath { sealed, dialogue } = *path;
-                let sealed = sealed.with_legs(change)?;
-                Path::Talking(Box::new(TalkingPath { sealed, dialogue }))
-            }
-            Self::Clear(path) => {
-                let ClearPath { accepted, dialled, initial } = *path;
-                let (accepted, dialled) = (change(accepted)?, change(dialled)?);
-                Path::Clear(Box::new(ClearPath { accepted, dialled, initial }))
+                let TalkingPath { carried, dialogue, family } = *path;
+                let carried = match carried {
+                    Carried::Sealed(path) => Carried::Sealed(Box::new(path.with_legs(change)?)),
+                    Carried::Clear(path) => Carried::Clear(Box::new(path.with_legs(change)?)),
+                };
+                Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
             }
             Self::Controlled(path) => {
-                let ControlledPath { clear: ClearPath { accepted, dialled, initial }, .. } = *path;
-                let (accepted, dialled) = (change(accepted)?, change(dialled)?);
-                let clear = ClearPath { accepted, dialled, initial };
-                let (arrives, wishes) = (path.arrives, path.wishes);
+                let ControlledPath { clear, arrives, wishes } = *path;
+                let clear = clear.with_legs(change)?;
                 Path::Controlled(Box::new(ControlledPath { clear, arrives, wishes }))
             }
+            Self::Clear(path) => Path::Clear(Box::new(path.with_legs(change)?)),
         })
     }
 }
@@ -170,6 +203,14 @@ impl<L> SealedPath<L> {
         let Self { clear, tls, session, incomplete, initial } = self;
         let (clear, tls) = (change(clear)?, change(tls)?);
         Ok(SealedPath { clear, tls, session, incomplete, initial })
+    }
+}
+
+impl<L> ClearPath<L> {
+    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<ClearPath<M>, E> {
+        let Self { accepted, dialled, initial } = self;
+        let (accepted, dialled) = (change(accepted)?, change(dialled)?);
+        Ok(ClearPath { accepted, dialled, initial })
     }
 }
 
@@ -188,6 +229,8 @@ pub enum Failure {
     Handshake(HandshakeFailure),
     /// The session refused its first bytes.
     Session(SessionError),
+    /// A data connection may be somebody else's than its control connection.
+    Data(&'static str),
     /// A leg broke meanwhile.
     Broken(io::Error),
     /// Too many other handshakes were in flight all the time.
@@ -199,6 +242,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Proxy(what) | Self::Dial(what) => f.write_str(what),
             Self::Starttls(refusal) => write!(f, "{refusal}"),
+            Self::Data(what) => f.write_str(what),
             Self::Silence(after) => write!(
                 f,
                 "neither end said what the other waits for before TLS within {after:?}: see that \
@@ -248,6 +292,7 @@ impl Failure {
             Self::Silence(_) => "starttls-timeout",
             Self::Handshake(failure) => failure.kind,
             Self::Session(_) => "session",
+            Self::Data(_) => "data-connection",
             Self::Broken(_) => "broken",
             Self::NoPlace => "no-place",
         }
@@ -298,7 +343,7 @@ pub async fn establish(
     }
 }
 
-fn count_handshake(record: &Record) {
+pub(super) fn count_handshake(record: &Record) {
     if let Some(tls) = record.tls.get() {
         let resumed = u64::from(tls.agreed.resumed);
         meter::count(record.account(), [(Count::Handshakes, 1), (Count::Resumed, resumed)]);
@@ -348,7 +393,8 @@ async fn serve_tls(
         }
         talk = Some(held);
     }
-    let shaken = answer(around, record, &accepted, early, deadline).await;
+    let family = family(record, talk.as_ref())?;
+    let shaken = answer(around, record, &accepted, early, (family.as_ref(), deadline)).await;
     let Shaken { established, incomplete, .. } = match shaken {
         Ok(shaken) => shaken,
         Err(failure) => {
@@ -368,22 +414,33 @@ async fn serve_tls(
     let clear = settle(around, record, &accepted, program).await?;
     let initial = Vec::new();
     let path = SealedPath { clear, tls: accepted, session, incomplete, initial };
-    talked(path, talk)
+    Ok(talked(path, talk, family))
 }
 
-/// The handshake that the rule asks for, at its beginning.
-fn handshake(record: &Record) -> (Role, Result<Handshake, HandshakeFailure>) {
-    match &record.rule.action {
-        LiveAction::TlsServer(settings) => {
+/// Settings of its own for a connection that others may belong to.
+fn family(record: &Record, talk: Option<&Talk>) -> Result<Option<Family>, Failure> {
+    match talk {
+        Some(talk) if talk.dialogue.stays() => Family::of(record),
+        _ => Ok(None),
+    }
+}
+
+/// The handshake that the rule asks for, or its family has, at its beginning.
+pub(super) fn handshake(
+    record: &Record,
+    family: Option<&Family>,
+) -> (Role, Result<Handshake, HandshakeFailure>) {
+    match (family, &record.rule.action) {
+        (Some(Family::Server(settings)), _) | (None, LiveAction::TlsServer(settings)) => {
             let handshake = Handshake::server(settings);
             let address = tls_peer(record);
             (Role::Server, handshake.map(|handshake| handshake.with_peer_address(address)))
         }
-        LiveAction::TlsClient(settings) => {
+        (Some(Family::Client(settings)), _) | (None, LiveAction::TlsClient(settings)) => {
             (Role::Client, Handshake::client(settings, &wanted_names(record)))
         }
         // INVARIANT: TLS is done for rules with TLS only.
-        LiveAction::Permit | LiveAction::Deny => unreachable!("TLS without a TLS rule"),
+        (None, LiveAction::Permit | LiveAction::Deny) => unreachable!("TLS without a TLS rule"),
     }
 }
 
@@ -401,12 +458,12 @@ async fn answer(
     record: &Record,
     accepted: &Leg,
     early: Vec<u8>,
-    deadline: Instant,
+    (family, deadline): (Option<&Family>, Instant),
 ) -> Result<Shaken, Failure> {
     let common = tls_common(&record.rule);
     meter::switch(Component::Handshake);
     let _place = place(around.gates, record, deadline).await?;
-    let (role, handshake) = handshake(record);
+    let (role, handshake) = handshake(record, family);
     let work = async {
         let mut shaken = shake(handshake?, accepted, early, common).await?;
         // The client waits for it, and must not wait for what is dialled.
@@ -440,10 +497,11 @@ async fn reach_tls(
             return Err(failure);
         }
     }
+    let family = family(record, talk.as_ref())?;
     let work = async {
         meter::switch(Component::Handshake);
         let _place = place(around.gates, record, deadline).await?;
-        let (role, handshake) = handshake(record);
+        let (role, handshake) = handshake(record, family.as_ref());
         let work = shake(handshake?, &tls, Vec::new(), common);
         within(deadline, || stalled(role, common), work).await
     };
@@ -470,7 +528,8 @@ async fn reach_tls(
         connection.count_sent(first.len());
         initial.append(&mut session.seal(&first).map_err(Failure::Session)?);
     }
-    talked(SealedPath { clear: accepted, tls, session, incomplete, initial }, talk)
+    let path = SealedPath { clear: accepted, tls, session, incomplete, initial };
+    Ok(talked(path, talk, family))
 }
 
 /// How a dialogue before TLS ended well.
@@ -490,19 +549,21 @@ async fn converse(
     deadline: Instant,
 ) -> Result<Ended, Failure> {
     meter::switch(Component::Handshake);
-    let mut wire = InClear(peer);
+    let mut wire = InClear { leg: peer, counted: None };
     let work = async { Ok(talk.hold(&mut wire, program).await?) };
     match within(deadline, || Failure::Silence(common.handshake_timeout), work).await? {
         Outcome::Step(Step::Secure) => Ok(Ended::Secure),
         Outcome::Step(Step::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
-        Outcome::Step(Step::Relay | Step::Wait) | Outcome::Over => Ok(Ended::Clear),
+        // It comes after the handshake, or not at all.
+        Outcome::Step(Step::Listen(_)) => Err(Failure::Starttls(Refusal::InClear)),
+        Outcome::Step(Step::Relay | Step::Settle | Step::Wait) | Outcome::Over => Ok(Ended::Clear),
     }
 }
 
 /// Tells the program, in its own protocol, that there will be no TLS.
 async fn excuse(talk: &mut Talk, peer: &Leg, program: &Leg) {
     talk.dialogue.unsecured();
-    let mut wire = InClear(peer);
+    let mut wire = InClear { leg: peer, counted: None };
     let told = talk.flush(&mut wire, Some(program));
     let _ = tokio::time::timeout(FAREWELL_WAIT_MAX, told).await;
 }
@@ -531,14 +592,33 @@ async fn go_on_in_clear(
     accepted.set_clear(true);
     let dialled = settle(around, connection.record(), &accepted, program).await?;
     let initial = talk.dialogue.take_output(Side::Program);
+    if talk.dialogue.stays() {
+        let mut dialogue = talk.dialogue;
+        dialogue.settle();
+        dialogue.set_ends(ends(&accepted, &dialled));
+        let carried = Carried::Clear(Box::new(ClearPath { accepted, dialled, initial }));
+        return Ok(Path::Talking(Box::new(TalkingPath { carried, dialogue, family: None })));
+    }
     Ok(Path::Clear(Box::new(ClearPath { accepted, dialled, initial })))
 }
 
+/// Where both ends of a dialogue are.
+fn ends(peer: &Leg, program: &Leg) -> Ends {
+    Ends { peer: remote_ip(peer), program: remote_ip(program) }
+}
+
+/// The IP address across a leg.
+pub(super) fn remote_ip(leg: &Leg) -> Option<IpAddr> {
+    address::from_socket(&socket::peer_address(leg.fd()).ok()??).ip()
+}
+
 /// The relay of a connection under TLS, after what there is still to be said.
-fn talked(path: SealedPath, talk: Option<Talk>) -> Result<Path, Failure> {
-    let Some(Talk { mut dialogue, .. }) = talk else { return Ok(Path::Sealed(Box::new(path))) };
+fn talked(path: SealedPath, talk: Option<Talk>, family: Option<Family>) -> Path {
+    let Some(Talk { mut dialogue, .. }) = talk else { return Path::Sealed(Box::new(path)) };
+    dialogue.set_ends(ends(&path.tls, &path.clear));
     dialogue.secured();
-    Ok(Path::Talking(Box::new(TalkingPath { sealed: path, dialogue })))
+    let carried = Carried::Sealed(Box::new(path));
+    Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
 }
 
 /// Permit: dial, nothing more.
@@ -587,7 +667,7 @@ pub async fn begin(
     let shaken = async {
         meter::switch(Component::Handshake);
         let _place = place(gates, record, deadline).await?;
-        let (role, handshake) = handshake(record);
+        let (role, handshake) = handshake(record, None);
         let work = shake(handshake?, outside, incoming, common);
         within(deadline, || stalled(role, common), work).await
     };
@@ -609,7 +689,7 @@ pub struct Begun {
     pub initial: Vec<u8>,
 }
 
-fn stalled(role: Role, common: &TlsCommon) -> Failure {
+pub(super) fn stalled(role: Role, common: &TlsCommon) -> Failure {
     HandshakeFailure::timed_out(role, common.handshake_timeout).into()
 }
 
@@ -619,7 +699,7 @@ fn unreached() -> Failure {
 
 /// Waits for a place among the handshakes in flight; the source is the client that a trusted proxy
 /// names, or else who connected.
-async fn place<'a>(
+pub(super) async fn place<'a>(
     gates: &'a Gates,
     record: &Record,
     deadline: Instant,
@@ -628,7 +708,7 @@ async fn place<'a>(
     within(deadline, || Failure::NoPlace, place).await
 }
 
-async fn within<T>(
+pub(super) async fn within<T>(
     deadline: Instant,
     too_late: impl FnOnce() -> Failure,
     work: impl Future<Output = Result<T, Failure>>,
@@ -645,7 +725,7 @@ pub fn handshake_timeout(record: &Record) -> Duration {
     tls_common(&record.rule).handshake_timeout
 }
 
-fn tls_common(rule: &LiveRule) -> &TlsCommon {
+pub(super) fn tls_common(rule: &LiveRule) -> &TlsCommon {
     match &rule.rule.action {
         tacit_core::policy::Action::Tls(tls) => tls.common(),
         // INVARIANT: a live TLS action is made from a TLS rule only.
@@ -705,16 +785,17 @@ async fn reach(
 }
 
 /// A handshake that is complete.
-struct Shaken {
-    established: Established,
+pub(super) struct Shaken {
+    /// What it gave.
+    pub(super) established: Established,
     /// What came after it, unopened.
-    incomplete: Vec<u8>,
+    pub(super) incomplete: Vec<u8>,
     /// What the peer must still get.
-    last_flight: Vec<u8>,
+    pub(super) last_flight: Vec<u8>,
 }
 
 /// Runs a handshake over a leg.
-async fn shake(
+pub(super) async fn shake(
     mut handshake: Handshake,
     leg: &Leg,
     mut incoming: Vec<u8>,

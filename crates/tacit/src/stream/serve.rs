@@ -23,7 +23,7 @@ use tacit_sys::socket;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::engine::{Engine, Handed, Load};
-use crate::ledger::{Account, meter, metered};
+use crate::ledger::{Account, charged, meter, metered};
 use crate::live::Live;
 use crate::log::Log;
 use crate::run::Run;
@@ -33,9 +33,9 @@ use super::gate::Gates;
 use super::intercept::Arrival;
 use super::leg::Parked;
 use super::relay::controlled::{self, Calm, Starting};
-use super::relay::{Finished, Scratch};
+use super::relay::{Finished, Host, Job};
 use super::secure::{ControlledPath, Failure, Secured, Surroundings};
-use super::{account, relay, secure};
+use super::{account, data, relay, secure};
 
 /// What the connections of one worker share.
 #[derive(Debug)]
@@ -46,10 +46,8 @@ pub struct Worker {
     pub table: Arc<Table>,
     /// Places for handshakes.
     pub gates: Arc<Gates>,
-    /// The worker's buffers.
-    pub scratch: Scratch,
-    /// Congestion control of dialled sockets.
-    pub congestion_control: Option<String>,
+    /// What relays use.
+    pub host: Host,
     /// Where events go.
     pub log: Log,
     /// What displays see of this thread.
@@ -58,15 +56,16 @@ pub struct Worker {
     pub engine: Option<Engine>,
 }
 
-impl AsRef<Scratch> for Worker {
-    fn as_ref(&self) -> &Scratch {
-        &self.scratch
+impl AsRef<Host> for Worker {
+    fn as_ref(&self) -> &Host {
+        &self.host
     }
 }
 
 impl Worker {
     fn around(&self) -> Surroundings<'_> {
-        Surroundings { gates: &self.gates, congestion_control: self.congestion_control.as_deref() }
+        let congestion_control = self.host.congestion_control.as_deref();
+        Surroundings { gates: &self.gates, congestion_control }
     }
 }
 
@@ -123,6 +122,25 @@ pub fn go_on(worker: &Rc<Worker>, begun: Begun) {
         account::failed(&worker.log, &connection, &Failure::Broken(error));
         connection.record().settle();
     }
+}
+
+/// Starts a data connection that a control connection of this worker has agreed on.
+pub fn start_data(worker: &Rc<Worker>, job: Job) {
+    tokio::task::spawn_local(serve_data(Rc::clone(worker), Box::new(job)));
+}
+
+/// A data connection, from its door to its end.
+async fn serve_data(worker: Rc<Worker>, mut job: Box<Job>) {
+    let account = Arc::clone(job.parent.account());
+    let arrival = charged(&account, Component::Accept, pin!(job.arrive()), |_| ()).await;
+    let Some(came) = arrival else { return };
+    let (connection, leg) = data::begin(&worker.table, &job, came);
+    let record = Arc::clone(connection.record());
+    let life = pin!(async {
+        let established = Box::pin(data::establish(worker.around(), &job, connection, leg)).await;
+        carry(&worker, set_up(&worker, established)?).await
+    });
+    attend(&worker, &record, life).await;
 }
 
 async fn serve_attributed(worker: Rc<Worker>, mut arrival: Arrival, place: Place) {
@@ -292,7 +310,7 @@ async fn carry_controlled(
     connection: Connection,
     path: Box<ControlledPath>,
 ) -> Option<Finished> {
-    let scratch = &worker.scratch;
+    let scratch = &worker.host.scratch;
     let mut calm = Calm::from(*path);
     loop {
         let starting = match controlled::in_clear(scratch, &connection, calm).await {

@@ -148,7 +148,9 @@ impl Talk {
                 }
                 step if is_flushed => return Poll::Ready(Ok(Outcome::Step(step))),
                 Step::Relay => {}
-                Step::Secure | Step::Refuse(_) => return Poll::Pending,
+                Step::Secure | Step::Settle | Step::Listen(_) | Step::Refuse(_) => {
+                    return Poll::Pending;
+                }
             }
             let heard_peer = self.poll_peer(wire, cx)?;
             let heard_program = match program {
@@ -235,7 +237,8 @@ impl Talk {
         if self.program.ended || !self.dialogue.has_room(Side::Program) {
             return Ok(false);
         }
-        let Poll::Ready(heard) = poll_hear_clear(leg, Side::Program, cx, &mut self.dialogue) else {
+        let Poll::Ready(heard) = poll_hear_clear(leg, Side::Program, None, cx, &mut self.dialogue)
+        else {
             return Ok(false);
         };
         if !heard? {
@@ -249,26 +252,35 @@ impl Talk {
 fn poll_hear_clear(
     leg: &Leg,
     from: Side,
+    counted: Option<&Connection>,
     cx: &mut Context<'_>,
     dialogue: &mut Dialogue,
 ) -> Poll<Result<bool, Cut>> {
     let mut bytes = [0; READ_BYTES];
     leg.poll_read(cx, READ_BYTES, |fd| socket::read(fd, &mut bytes)).map(|read| {
         let count = read.map_err(|error| Cut::Broken(from, error))?;
+        if let Some(connection) = counted {
+            connection.count_sent(count);
+        }
         dialogue.receive(from, &bytes[..count]);
         Ok(count > 0)
     })
 }
 
-/// The peer's leg before TLS.
+/// The peer's leg in clear.
 #[derive(Debug)]
-pub(super) struct InClear<'a>(pub(super) &'a Leg);
+pub(super) struct InClear<'a> {
+    /// The leg.
+    pub(super) leg: &'a Leg,
+    /// Whose bytes are counted; `None`: what is said is tacit's own affair.
+    pub(super) counted: Option<&'a Connection>,
+}
 
 impl Wire for InClear<'_> {
     const IS_SECURE: bool = false;
 
     fn leg(&self) -> &Leg {
-        self.0
+        self.leg
     }
 
     fn poll_hear(
@@ -276,10 +288,13 @@ impl Wire for InClear<'_> {
         cx: &mut Context<'_>,
         dialogue: &mut Dialogue,
     ) -> Poll<Result<bool, Cut>> {
-        poll_hear_clear(self.0, Side::Peer, cx, dialogue)
+        poll_hear_clear(self.leg, Side::Peer, self.counted, cx, dialogue)
     }
 
     fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Cut> {
+        if let Some(connection) = self.counted {
+            connection.count_received(bytes.len());
+        }
         out.extend_from_slice(bytes);
         Ok(())
     }

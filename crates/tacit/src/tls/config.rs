@@ -42,6 +42,9 @@ pub struct ClientSettings {
     pub(super) resumes: bool,
 }
 
+/// Servers that settings for one connection and those that belong to it know.
+const FAMILY_SERVERS_MAX: usize = 1;
+
 /// The library refused a combination that policy allowed.
 #[derive(Debug)]
 pub struct SettingsRefused(String);
@@ -98,6 +101,20 @@ impl ServerSettings {
         }
         Ok(Self { config: Arc::new(config), client_check, naming })
     }
+
+    /// The same for one connection and those that belong to it: what resumes a session here is the
+    /// client that was given its ticket here.
+    ///
+    /// # Errors
+    /// The library has no randomness.
+    pub fn for_family(&self) -> Result<Self, SettingsRefused> {
+        let mut config = ServerConfig::clone(&self.config);
+        if config.ticketer.enabled() {
+            config.ticketer = aws_lc_rs::Ticketer::new().map_err(refused)?;
+        }
+        let (client_check, naming) = (self.client_check.clone(), self.naming.clone());
+        Ok(Self { config: Arc::new(config), client_check, naming })
+    }
 }
 
 impl ClientSettings {
@@ -139,6 +156,24 @@ impl ClientSettings {
         };
         let resumes = rule.common.resumption;
         Ok(Self { config: Arc::new(config), check, server_name, sends_server_name, resumes })
+    }
+
+    /// The same for one connection and those that belong to it, which resume its session: some
+    /// servers know their client by that alone. Each ticket is used once, as the library wants it.
+    #[must_use]
+    pub fn for_family(&self) -> Self {
+        let mut config = ClientConfig::clone(&self.config);
+        if self.resumes {
+            config.resumption = Resumption::in_memory_sessions(FAMILY_SERVERS_MAX);
+        }
+        let Self { check, server_name, .. } = self;
+        Self {
+            config: Arc::new(config),
+            check: Arc::clone(check),
+            server_name: server_name.clone(),
+            sends_server_name: self.sends_server_name,
+            resumes: self.resumes,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, mpsc as blocking};
 
 use tacit_core::meter::Component;
@@ -20,7 +20,7 @@ use crate::ledger::{Account, meter, metered};
 use crate::log::Event;
 use crate::stream::intercept::{self, Arrival, Listener, Source};
 use crate::stream::leg::Parked;
-use crate::stream::relay::Scratch;
+use crate::stream::relay::{Host, Scratch};
 use crate::stream::{self, Place, Worker};
 
 /// What `control` tells a worker.
@@ -96,16 +96,8 @@ pub(super) fn run(
 
 fn work(runtime: &LocalRuntime, shared: Shared, post: Post, mut commands: mpsc::Receiver<Command>) {
     let Post { load, engine, handed, .. } = post;
-    let worker = Rc::new(Worker {
-        live: shared.live,
-        table: shared.table,
-        gates: shared.gates,
-        scratch: Scratch::default(),
-        congestion_control: shared.congestion_control,
-        log: shared.log,
-        load,
-        engine,
-    });
+    let places = Arc::clone(&shared.places);
+    let worker = worker(shared, load, engine);
     runtime.block_on(async {
         if let Some(handed) = handed {
             let taking = take_over(Rc::clone(&worker), handed);
@@ -116,13 +108,13 @@ fn work(runtime: &LocalRuntime, shared: Shared, post: Post, mut commands: mpsc::
         while let Some(command) = commands.recv().await {
             match command {
                 Command::Listen(id, listener) => {
-                    let places = Arc::clone(&shared.places);
+                    let places = Arc::clone(&places);
                     let task = accept(Rc::clone(&worker), listener, places);
                     let task = metered(Component::Accept, task);
                     tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
                 }
                 Command::Receive(id, receiver) => {
-                    let places = Arc::clone(&shared.places);
+                    let places = Arc::clone(&places);
                     match Lane::new(Rc::clone(&worker), places, receiver) {
                         Ok(lane) => {
                             let task = Rc::clone(&lane).receive_all();
@@ -157,6 +149,31 @@ fn work(runtime: &LocalRuntime, shared: Shared, post: Post, mut commands: mpsc::
             }
         }
     });
+}
+
+/// What the connections of this thread share.
+fn worker(shared: Shared, load: Arc<Load>, engine: Option<Engine>) -> Rc<Worker> {
+    Rc::new_cyclic(|worker: &Weak<Worker>| {
+        let worker = Weak::clone(worker);
+        let host = Host {
+            scratch: Scratch::default(),
+            places: shared.places,
+            congestion_control: shared.congestion_control,
+            log: shared.log.clone(),
+            start: Box::new(move |job| {
+                worker.upgrade().inspect(|worker| stream::start_data(worker, job));
+            }),
+        };
+        Worker {
+            live: shared.live,
+            table: shared.table,
+            gates: shared.gates,
+            host,
+            log: shared.log,
+            load,
+            engine,
+        }
+    })
 }
 
 async fn accept(worker: Rc<Worker>, listener: Arc<Listener>, places: Arc<Semaphore>) {
@@ -219,6 +236,13 @@ async fn take_over(worker: Rc<Worker>, mut handed: mpsc::Receiver<Handed>) {
 
 /// Serves what has arrived: a connection, or a question to a run's resolver.
 fn begin(worker: &Rc<Worker>, source: &Source, arrival: Arrival<Parked>, place: Place) {
+    let arrival = match source {
+        Source::Captured(run, _) => match run.hand_over(arrival) {
+            Some(arrival) => arrival,
+            None => return,
+        },
+        Source::Fixed | Source::Inbound(_) => arrival,
+    };
     match (arrival.watch(), source) {
         (Ok(arrival), Source::Captured(_, names))
             if arrival.flow.remote.port() == Some(dns::PORT) =>

@@ -7,23 +7,22 @@ use proptest::prelude::*;
 use super::super::testing::{Stage, refusal};
 use super::Side::{Peer, Program};
 use super::*;
-use crate::policy::{StarttlsMode, StarttlsProtocol};
+use crate::policy::{self, StarttlsMode, StarttlsProtocol};
+
+fn staged(mode: StarttlsMode, role: Role) -> Stage {
+    Stage::new(StarttlsProtocol::Ftp(policy::Ftp::default()), mode, role)
+}
 
 /// A server at 127.0.0.1 for a client at 192.0.2.9.
 fn served(mode: StarttlsMode) -> Stage {
-    let mut stage =
-        Stage::new(StarttlsProtocol::Ftp(crate::policy::Ftp::default()), mode, Role::Server);
+    let mut stage = staged(mode, Role::Server);
     stage.dialogue.set_ends(ends("192.0.2.9", "127.0.0.1"));
     stage
 }
 
 /// A server at 192.0.2.7 for a program at 127.0.0.1.
 fn reached() -> Stage {
-    let mut stage = Stage::new(
-        StarttlsProtocol::Ftp(crate::policy::Ftp::default()),
-        StarttlsMode::Required,
-        Role::Client,
-    );
+    let mut stage = staged(StarttlsMode::Required, Role::Client);
     stage.dialogue.set_ends(ends("192.0.2.7", "127.0.0.1"));
     stage
 }
@@ -494,7 +493,7 @@ proptest! {
     #[test]
     fn nothing_secret_is_sent_on_before_tls(said in said(), is_server: bool) {
         let role = if is_server { Role::Server } else { Role::Client };
-        let mut stage = Stage::new(StarttlsProtocol::Ftp(crate::policy::Ftp::default()), StarttlsMode::Required, role);
+        let mut stage = staged(StarttlsMode::Required, role);
         stage.dialogue.set_ends(ends("192.0.2.9", "192.0.2.9"));
         for (from_peer, bytes) in said {
             match stage.say(if from_peer { Peer } else { Program }, &bytes) {

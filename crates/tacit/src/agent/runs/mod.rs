@@ -99,6 +99,7 @@ impl Enrolled {
         let query = query.transpose()?;
         let capture = Capture::new(Arc::clone(&run), Arc::clone(around.live), around.log.clone());
         let capture = Arc::new(capture);
+        run.set_capture(&capture);
         let generation = around.live.load().generation;
         capture.take_hosts(around.hosts);
         capture.follow().await?;

@@ -28,7 +28,7 @@ pub fn render(what: Display, value: &Value) -> String {
 type Column = (&'static str, fn(&Value) -> String);
 
 fn connections(value: &Value) -> String {
-    const COLUMNS: [Column; 20] = [
+    const COLUMNS: [Column; 21] = [
         ("ID", |c| text(&c["id"])),
         ("RULE", |c| text(&c["rule"])),
         ("ROLE", |c| text(&c["role"])),
@@ -49,6 +49,7 @@ fn connections(value: &Value) -> String {
         ("RTT-US", |c| text(&far_leg(c)["rtt-us"])),
         ("CWND", |c| text(&far_leg(c)["cwnd-segments"])),
         ("UNSENT", |c| text(&far_leg(c)["unsent-bytes"])),
+        ("PARENT", |c| text(&c["parent"])),
     ];
     table(value, &COLUMNS)
 }

@@ -22,17 +22,22 @@ pub mod controlled;
 mod sealed;
 mod talking;
 
+pub use talking::{ARRIVAL_WAIT_MAX, Came, DATA_CONNECTIONS_MAX, Job, ftp_of};
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tacit_core::record::RECORD_BYTES_MAX;
 use tacit_core::starttls::Refusal;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep};
 
+use crate::log::Log;
 use crate::tls::{Keyring, SessionError};
 
 use super::connection::Connection;
@@ -52,6 +57,26 @@ pub const HELD_BYTES_MAX: usize = 256 << 20;
 
 /// Buffers for incomplete records that a worker keeps for their next use.
 const SPARES_MAX: usize = 16;
+
+/// What the relays of one worker use.
+pub struct Host {
+    /// The worker's buffers.
+    pub scratch: Scratch,
+    /// Places for connections.
+    pub places: Arc<Semaphore>,
+    /// Congestion control of sockets that are opened.
+    pub congestion_control: Option<String>,
+    /// Where events go.
+    pub log: Log,
+    /// Starts a data connection.
+    pub start: Box<dyn Fn(Job)>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("scratch", &self.scratch).finish_non_exhaustive()
+    }
+}
 
 /// A worker's buffers, shared by its connections one after the other.
 #[derive(Debug)]
@@ -210,7 +235,7 @@ pub enum End {
     /// The TLS session could not go on.
     Session(SessionError),
     /// What was said under TLS was not the protocol's.
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// What the program asked for could not be done, and nothing can go on after that.
     Asked(&'static str),
 }
@@ -241,7 +266,7 @@ pub struct Finished {
 /// Carries the bytes until the connection ends. One whose program says when TLS begins is carried
 /// by `in_turns`, which accounts for the end itself where it returns none.
 #[expect(clippy::boxed_local, reason = "what calls holds a box and no more")]
-pub fn run<'w, W: AsRef<Scratch>>(
+pub fn run<'w, W: AsRef<Host>>(
     worker: &'w W,
     secured: Box<Secured>,
     in_turns: impl FnOnce(&'w W, Connection, Box<ControlledPath>) -> InTurns<'w>,
@@ -249,11 +274,12 @@ pub fn run<'w, W: AsRef<Scratch>>(
     // Taken apart here, not in the future: there the box would live as long as that.
     let Secured { connection, path } = *secured;
     async move {
-        let scratch = worker.as_ref();
+        let host = worker.as_ref();
+        let scratch = &host.scratch;
         let end = match path {
             Path::Sealed(sealed) => sealed::run(scratch, sealed, &connection).await,
-            // Boxed: the others do not carry the room for it.
-            Path::Talking(path) => Box::pin(talking::run(scratch, path, &connection)).await,
+            // Boxed: other connections have no room for what only the dialogue needs.
+            Path::Talking(path) => Box::pin(talking::run(host, path, &connection)).await,
             Path::Clear(clear) => clear::run(scratch, clear, &connection).await,
             Path::Controlled(path) => return in_turns(worker, connection, path).await,
         };

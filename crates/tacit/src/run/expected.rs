@@ -1,0 +1,104 @@
+//! Connections of a run that somebody waits for: a protocol's further connections, which its first
+//! one has agreed on. Their addresses are captured for that long, whatever the policy says of them,
+//! and whatever comes is handed to who waits instead of being given a rule.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tacit_core::flow::Address;
+use tokio::sync::oneshot;
+
+use super::Run;
+use crate::stream::intercept::Arrival;
+use crate::stream::leg::Parked;
+
+/// Connections that may be expected of one run at a time.
+pub const EXPECTED_MAX: usize = 1024;
+
+/// What is waited for, by where the program will connect to.
+#[derive(Debug, Default)]
+pub(super) struct Expectations(Mutex<HashMap<SocketAddr, oneshot::Sender<Arrival<Parked>>>>);
+
+impl Expectations {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, oneshot::Sender<Arrival<Parked>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that is waited for. It is captured until [`Expected::end`], and handed to nobody
+/// after that or when this is dropped.
+#[derive(Debug)]
+pub struct Expected {
+    run: Arc<Run>,
+    address: SocketAddr,
+}
+
+impl Run {
+    /// Expects a connection of one of the run's programs to an address.
+    ///
+    /// # Errors
+    /// Another is expected there, too many are, or it cannot be captured.
+    pub async fn expect(
+        self: &Arc<Self>,
+        address: SocketAddr,
+    ) -> io::Result<(Expected, oneshot::Receiver<Arrival<Parked>>)> {
+        let (waiting, arrives) = oneshot::channel();
+        {
+            let mut all = self.expected.lock();
+            if all.len() >= EXPECTED_MAX {
+                return Err(io::Error::other(format!("{EXPECTED_MAX} are expected already")));
+            }
+            if all.contains_key(&address) {
+                return Err(io::Error::other("another connection is expected there"));
+            }
+            all.insert(address, waiting);
+        }
+        let expected = Expected { run: Arc::clone(self), address };
+        self.follow_expected().await?;
+        Ok((expected, arrives))
+    }
+
+    /// Where connections are expected to.
+    #[must_use]
+    pub fn expects(&self) -> Vec<SocketAddr> {
+        self.expected.lock().keys().copied().collect()
+    }
+
+    /// Hands an arrival to who waits for it; returns it if nobody does.
+    #[must_use]
+    pub fn hand_over(&self, arrival: Arrival<Parked>) -> Option<Arrival<Parked>> {
+        let waiting = match &arrival.flow.remote {
+            Address::Inet(address) => self.expected.lock().remove(address),
+            Address::Path(_) | Address::Abstract(_) | Address::Unnamed => None,
+        };
+        match waiting {
+            Some(waiting) => waiting.send(arrival).err(),
+            None => Some(arrival),
+        }
+    }
+
+    async fn follow_expected(&self) -> io::Result<()> {
+        match self.capture.get().and_then(Weak::upgrade) {
+            Some(capture) => capture.follow().await,
+            None => Err(io::Error::other("the run has ended")),
+        }
+    }
+}
+
+impl Expected {
+    /// Nobody waits any more: the address is what the policy says of it.
+    pub async fn end(self) {
+        let run = Arc::clone(&self.run);
+        drop(self);
+        // Without a helper nothing is captured anew, and the next change takes it away.
+        let _ = run.follow_expected().await;
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.run.expected.lock().remove(&self.address);
+    }
+}

@@ -1,0 +1,135 @@
+//! Doors: where one data connection comes in.
+//!
+//! ```text
+//!   outside   a listening socket, for the one address whose control connection asked for it
+//!   inside    the address that a run's program connects to, which is captured meanwhile
+//! ```
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use tacit_core::flow::Address;
+use tacit_sys::socket::{self, StreamOptions};
+use tacit_sys::watch::watch;
+use tokio::io::Interest;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::address;
+use crate::run::{Expected, Run};
+use crate::stream::intercept::Arrival;
+use crate::stream::leg::{Leg, Parked};
+
+/// A place for one connection to come in.
+#[derive(Debug)]
+pub(super) enum Door {
+    Outside { socket: Arc<OwnedFd>, from: IpAddr },
+    Inside { expected: Expected, arrives: oneshot::Receiver<Arrival<Parked>> },
+    Closed,
+}
+
+/// A connection that came through a door.
+#[derive(Debug)]
+pub struct Came {
+    /// Its socket.
+    pub leg: Leg,
+    /// Where it arrived.
+    pub local: Address,
+    /// Who connected.
+    pub remote: Address,
+    /// Its place among the open connections.
+    pub place: OwnedSemaphorePermit,
+}
+
+impl Door {
+    /// Listens on one of the ports, or any where there are none.
+    pub(super) fn outside(
+        ip: IpAddr,
+        ports: &[RangeInclusive<u16>],
+        from: IpAddr,
+        options: &StreamOptions,
+    ) -> Result<(u16, Self), String> {
+        let listen = |port| socket::listen(&SocketAddr::new(ip, port).into(), options);
+        let socket = match ports {
+            [] => listen(0).map_err(|error| format!("cannot listen at {ip}: {error}"))?,
+            ports => {
+                let mut ports = ports.iter().cloned().flatten();
+                ports.find_map(|port| listen(port).ok()).ok_or_else(|| {
+                    format!("every port of `data-ports` at {ip} is taken: allow more of them")
+                })?
+            }
+        };
+        let address = socket::local_address(socket.as_fd()).map_err(|error| error.to_string())?;
+        let port = address::from_socket(&address).port().unwrap_or_default();
+        Ok((port, Self::Outside { socket: Arc::new(socket), from }))
+    }
+
+    /// Has what a run's program opens to that address come here.
+    pub(super) async fn inside(run: &Arc<Run>, address: SocketAddr) -> Result<Self, String> {
+        let (expected, arrives) = run.expect(address).await.map_err(|error| {
+            format!("the run's connection to {address} cannot be captured: {error}")
+        })?;
+        Ok(Self::Inside { expected, arrives })
+    }
+
+    /// Waits for the connection.
+    ///
+    /// # Errors
+    /// The socket cannot be watched, or nobody will come.
+    pub(super) async fn wait(&mut self, places: &Arc<Semaphore>) -> io::Result<Came> {
+        let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
+        match self {
+            Self::Outside { socket, from } => {
+                let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+                accept(socket, *from, place).await
+            }
+            Self::Inside { arrives, .. } => {
+                let Arrival { leg, flow, place, .. } = arrives.await.map_err(gone)?.watch()?;
+                Ok(Came { leg, local: flow.local, remote: flow.remote, place })
+            }
+            Self::Closed => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Nobody is expected any more.
+    pub(super) async fn close(&mut self) {
+        if let Self::Inside { expected, .. } = std::mem::replace(self, Self::Closed) {
+            expected.end().await;
+        }
+    }
+}
+
+/// Accepts the first connection from an address; others are closed (RFC 2577 section 5).
+async fn accept(
+    socket: &Arc<OwnedFd>,
+    from: IpAddr,
+    place: OwnedSemaphorePermit,
+) -> io::Result<Came> {
+    let watched = watch(Arc::clone(socket), Interest::READABLE)?;
+    loop {
+        let mut ready = watched.readable().await?;
+        match socket::accept(socket.as_fd()) {
+            Ok((accepted, peer)) => {
+                let remote = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
+                if remote.ip() == Some(from) {
+                    let local = socket::local_address(accepted.as_fd())?;
+                    let local = address::from_socket(&local);
+                    // Its listener was told whether it carries clear text; so is its connection.
+                    let leg = Leg::new(accepted, false)?;
+                    return Ok(Came { leg, local, remote, place });
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
+            // About the one connection.
+            Err(_) => {}
+        }
+    }
+}
+
+/// The address that an end of a connection uses.
+pub(super) fn local_ip(leg: &Leg) -> Option<IpAddr> {
+    address::from_socket(&socket::local_address(leg.fd()).ok()?).ip()
+}

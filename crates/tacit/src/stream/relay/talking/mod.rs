@@ -1,0 +1,128 @@
+//! Dialogues that go on after the handshake, or instead of it: until the relay takes over, or to
+//! the end of the connection.
+//!
+//! ```text
+//!   peer <──(TLS)──> Talk <──in clear──> program
+//!                     │ Step::Listen
+//!                     v
+//!                   door: one data connection, from one address ──> Job
+//! ```
+//!
+//! A door is open for one connection from the address of its control connection's end, for
+//! [`ARRIVAL_WAIT_MAX`], until the next is asked for or the control connection ends. What came
+//! through goes on to its own end, as a connection of its own. Limits: [`DATA_CONNECTIONS_MAX`] of
+//! one control connection, doors included.
+
+mod door;
+mod job;
+
+use tacit_core::meter::Component;
+use tacit_core::starttls::{Side, Step};
+
+use crate::ledger::meter;
+use crate::stream::connection::Connection;
+use crate::stream::leg::{Leg, Outgoing};
+use crate::stream::secure::{Carried, ClearPath, SealedPath, TalkingPath};
+use crate::stream::talk::{Cut, InClear, Outcome, Talk, UnderTls, Wire};
+use crate::tls::Session;
+
+use super::{End, Host, clear, deliver, sealed};
+use job::Doors;
+
+pub use door::Came;
+pub use job::{ARRIVAL_WAIT_MAX, DATA_CONNECTIONS_MAX, Job, ftp_of};
+
+/// Holds the dialogue until there is nothing more to look at, then relays.
+pub(super) async fn run(host: &Host, path: Box<TalkingPath>, connection: &Connection) -> End {
+    match Box::pin(talk(host, path, connection)).await {
+        Ok(Carried::Sealed(path)) => sealed::run(&host.scratch, path, connection).await,
+        Ok(Carried::Clear(path)) => clear::run(&host.scratch, path, connection).await,
+        Err(end) => end,
+    }
+}
+
+/// `Err`: that was all.
+async fn talk(
+    host: &Host,
+    path: Box<TalkingPath>,
+    connection: &Connection,
+) -> Result<Carried, End> {
+    let TalkingPath { carried, dialogue, family } = *path;
+    let doors = Doors::new(host, connection.record(), family);
+    match carried {
+        Carried::Sealed(mut path) => {
+            let SealedPath { clear, tls, session, incomplete, initial } = &mut *path;
+            let mut talk = Talk::with_initial(dialogue, std::mem::take(initial));
+            let mut wire = UnderTls::new(tls, session, incomplete, connection);
+            match hold(&mut talk, &mut wire, clear, doors).await {
+                Ok(()) => Ok(Carried::Sealed(path)),
+                Err(end) => Err(part(talk, end, (tls, Some(session)), clear).await),
+            }
+        }
+        Carried::Clear(path) => {
+            let ClearPath { accepted, dialled, .. } = &*path;
+            let mut talk = Talk::new(dialogue);
+            let mut wire = InClear { leg: accepted, counted: Some(connection) };
+            match hold(&mut talk, &mut wire, dialled, doors).await {
+                Ok(()) => Ok(Carried::Clear(path)),
+                Err(end) => Err(part(talk, end, (accepted, None), dialled).await),
+            }
+        }
+    }
+}
+
+/// `Ok`: there is nothing more to look at.
+async fn hold<W: Wire>(
+    talk: &mut Talk,
+    wire: &mut W,
+    program: &Leg,
+    mut doors: Doors<'_>,
+) -> Result<(), End> {
+    meter::switch(Component::Receive);
+    loop {
+        return Err(match talk.hold(wire, Some(program)).await {
+            Ok(Outcome::Step(Step::Listen(request))) => {
+                let leg = match request.connects {
+                    Side::Peer => wire.leg(),
+                    Side::Program => program,
+                };
+                let at = doors.open(request, leg).await;
+                talk.dialogue.listens(at);
+                continue;
+            }
+            Ok(Outcome::Step(Step::Relay)) => return Ok(()),
+            Ok(Outcome::Step(Step::Refuse(refusal))) => End::Refused(Box::new(refusal)),
+            Ok(Outcome::Step(_) | Outcome::Over) => End::Orderly,
+            Err(Cut::Truncated) => End::Truncated,
+            Err(Cut::Session(error)) => End::Session(error),
+            Err(Cut::Broken(side, error)) => End::Broken { clear: side == Side::Program, error },
+        });
+    }
+}
+
+/// Ends both legs as the end wants it, after what was said last.
+async fn part(
+    talk: Talk,
+    end: End,
+    (peer, session): (&Leg, Option<&mut Session>),
+    program: &Leg,
+) -> End {
+    let (mut to_peer, mut to_program): (Outgoing, Outgoing) = talk.into_waiting();
+    if let (End::Session(error), Some(session)) = (&end, session)
+        && let Some(alert) = error.alert()
+    {
+        // A key that is used up has nothing to say it with.
+        let _ = session.seal_alert(alert, to_peer.tail());
+    }
+    deliver((&mut to_peer, peer), (&mut to_program, program)).await;
+    match &end {
+        // Both know what there is to know.
+        End::Orderly | End::Refused(_) => program.end_in_order(),
+        End::Truncated | End::Session(_) | End::Asked(_) => program.reset(),
+        End::Broken { .. } => {
+            program.reset();
+            peer.reset();
+        }
+    }
+    end
+}
