@@ -115,8 +115,9 @@ fn proof_exists(sources: &[Source], proof: &str) -> bool {
 }
 
 const MANUAL: &str = "docs/tacit.1";
-const COMMAND_LINES: [&str; 4] = [
+const COMMAND_LINES: [&str; 5] = [
     "crates/tacit/src/cli",
+    "crates/tacit/src/import/",
     "crates/tacit/src/project/",
     "crates/tacit/src/top/",
     "crates/tacit/src/workload/",

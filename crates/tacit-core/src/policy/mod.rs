@@ -170,7 +170,7 @@ impl Rule {
     /// that leg is in clear.
     ///
     /// TLS is on the leg away from the program, whichever role tacit takes there. The fixed form
-    /// knows no program, so that the role says the leg: a server's was accepted, a client's dialled.
+    /// knows no program: there the role says the leg, a server's was accepted, a client's dialled.
     #[must_use]
     pub fn tls_arrives(&self) -> bool {
         let Action::Tls(tls) = &self.action else { return false };

@@ -28,6 +28,7 @@ mod engine;
 mod explain_peer;
 mod first_bytes;
 mod forms;
+mod import_attls;
 mod import_stunnel;
 mod job;
 mod kill;

@@ -81,7 +81,8 @@ key = "tls.example.key"
 END
 chmod 644 tls.example.key; chown 54321 tls.example.key; chmod 600 tls.example.key
 for side in server client; do
-    ./tacit import attls $side.policy shared.policy --map map.toml -o $side.toml >said 2>&1 || cat said
+    ./tacit import attls $side.policy shared.policy --map map.toml -o $side.toml >said 2>&1 ||
+        cat said
     ordinary ./tacit check $side.toml >/dev/null
 done
 "#;

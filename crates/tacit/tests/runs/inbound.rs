@@ -136,7 +136,8 @@ fn a_role_that_is_said_does_not_move_tls_to_the_programs_side() {
         local-ports = 80\n\
         tls = { role = \"client\", trust = \"ca\", server-name = \"tls.example\" }\n\
         [[rule]]\nname = \"out\"\ndirection = \"outbound\"\nremote = \"10.9.8.99\"\n\
-        remote-ports = 7000\ntls = { role = \"server\", identity = \"me\", client-cert = \"none\" }\n";
+        remote-ports = 7000\n\
+        tls = { role = \"server\", identity = \"me\", client-cert = \"none\" }\n";
     let said = Network::new(&[], CLIENTS).with_rules(rules).ok("cat >peer.py <<'END'
 import socket, ssl, sys
 def seen(stream): return stream.recv(999)

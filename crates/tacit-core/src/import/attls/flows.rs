@@ -49,7 +49,11 @@ impl Context<'_> {
         if rule.remote.addresses.is_empty() && self.map.rule(name, "remote").is_none() {
             let message = "the rule matched connections to this host itself too; here a rule does \
                            only where it names them";
-            let fix = "add \"loopback\" to `remote` of the rule in the map if they are meant";
+            let fix = format!(
+                "if they are meant, say in the map file:\n[rule.{}]\n\
+                 remote = [\"0.0.0.0/0\", \"::/0\", \"loopback\"]",
+                crate::import::draft::word(name)
+            );
             self.findings.changed(&rule.rule.at, message, fix);
         }
         let mut keys = base;
