@@ -29,6 +29,7 @@ mod explain_peer;
 mod first_bytes;
 mod forms;
 mod import_attls;
+mod import_filters;
 mod import_stunnel;
 mod job;
 mod kill;

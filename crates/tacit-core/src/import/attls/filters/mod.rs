@@ -246,6 +246,7 @@ impl<'r> Reader<'r> {
                 let message = "datagrams go both ways or none: their answers belong to them";
                 self.findings.changed(&service.at, message, "say Direction bidirectional");
             }
+            self.tell_names(service, permits, &destination_ports);
             // Of packets that arrive, the source is the remote end.
             let (local, remote, local_ports, remote_ports) = match way {
                 Way::Inbound => (destination, source, &destination_ports, &source_ports),
@@ -273,6 +274,20 @@ impl<'r> Reader<'r> {
             }));
         }
         Some(flows)
+    }
+
+    /// Questions for names do not come to rules.
+    fn tell_names(&mut self, service: &Object, permits: bool, ports: &[RangeInclusive<u16>]) {
+        const DNS: u16 = 53;
+        if !ports.iter().any(|ports| ports.contains(&DNS)) {
+            return;
+        }
+        let message = "programs ask for names through tacit, and it asks the host's resolvers: \
+                       port 53 is no matter of rules";
+        match permits {
+            true => self.findings.info(&service.at, message),
+            false => self.findings.changed(&service.at, message, "deny what the names lead to"),
+        }
     }
 
     /// What packets have and connections do not.

@@ -122,8 +122,12 @@ fn filter_rules_keep_their_order_and_end_in_a_deny() {
     let (_, found) = imported("", &text);
     assert_eq!(
         found,
-        ["ipsec:1: info: what no filter rule permits is denied, as before; programs \
-                        are told at once that they are refused"]
+        [
+            "ipsec:1: info: what no filter rule permits is denied, as before; programs are told \
+             at once that they are refused",
+            "ipsec:31: info: programs ask for names through tacit, and it asks the host's \
+             resolvers: port 53 is no matter of rules",
+        ]
     );
     assert_eq!(
         shown(&policy("", &text)),
