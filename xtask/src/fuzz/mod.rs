@@ -20,6 +20,7 @@ use crate::Outcome;
 
 mod engine;
 mod mutate;
+mod starttls;
 mod targets;
 
 use engine::{Failure, Fuzzer};

@@ -14,6 +14,8 @@ use tacit_core::policy;
 use tacit_core::proxy_protocol::{self, ProxyError};
 use tacit_core::record::{self, ContentType, KeyRefused, Open, Opener, Protection, Seal, Sealer};
 
+use super::starttls;
+
 /// One parser.
 pub(crate) struct Target {
     /// As typed after `cargo xtask fuzz`, and the folder under `fuzz/seeds`.
@@ -182,6 +184,27 @@ pub(crate) const TARGETS: &[Target] = &[
             b"\xe3\xe3\xd3\xe2\x15",
             b"\xa9",
         ],
+    },
+    Target {
+        name: "starttls-postgres",
+        run: starttls::postgres,
+        seeds: starttls::postgres_seeds,
+        smoke_runs: PARSER_RUNS,
+        words: &[b"\0\0\0\x08\x04\xd2\x16\x2f", b"\x01S", b"\x01N", b"\0\0\0\x10\0\x03\0\0"],
+    },
+    Target {
+        name: "starttls-smtp",
+        run: starttls::smtp,
+        seeds: starttls::smtp_seeds,
+        smoke_runs: PARSER_RUNS,
+        words: &[b"STARTTLS\r\n", b"EHLO x\r\n", b"250-", b"220 ", b"\r\n", b"\n", b"AUTH PLAIN"],
+    },
+    Target {
+        name: "starttls-telnet",
+        run: starttls::telnet,
+        seeds: starttls::telnet_seeds,
+        smoke_runs: PARSER_RUNS,
+        words: &[b"\xff\xfd\x2e", b"\xff\xfb\x2e", b"\xff\xfa\x2e\x01\xff\xf0", b"\xff\xff"],
     },
     #[cfg(feature = "tls")]
     Target {
@@ -540,7 +563,7 @@ fn canary(input: &[u8]) -> u64 {
     }
 }
 
-fn outcome(value: &impl Hash) -> u64 {
+pub(super) fn outcome(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()

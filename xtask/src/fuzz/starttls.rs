@@ -1,0 +1,157 @@
+//! Dialogues before TLS, of every protocol, in both roles.
+//!
+//! The first byte chooses role and mode, and then pieces follow: a byte that says whose and how
+//! long, and what is said. What must hold whatever both ends say: nothing that the rule protects
+//! passes before TLS, no end is told more than was said and a few words of tacit's own, and asking
+//! again changes nothing.
+
+use tacit_core::policy::{Starttls, StarttlsMode, StarttlsProtocol};
+use tacit_core::starttls::{Dialogue, Role, Side, Step};
+
+use super::targets::outcome;
+
+pub(crate) fn postgres(input: &[u8]) -> u64 {
+    run(StarttlsProtocol::Postgres, input)
+}
+
+pub(crate) fn smtp(input: &[u8]) -> u64 {
+    run(StarttlsProtocol::Smtp, input)
+}
+
+pub(crate) fn telnet(input: &[u8]) -> u64 {
+    run(StarttlsProtocol::Telnet, input)
+}
+
+/// Words of tacit's own to one end, for each byte said and in all: a refusal for every empty line.
+const ANSWER_BYTES_MAX: usize = 64;
+const WORDS_BYTES_MAX: usize = 1024;
+
+fn run(protocol: StarttlsProtocol, input: &[u8]) -> u64 {
+    let Some((choice, mut rest)) = input.split_first() else { return 0 };
+    let (role, mode) = match choice % 3 {
+        0 => (Role::Server, StarttlsMode::Required),
+        1 => (Role::Server, StarttlsMode::Optional),
+        _ => (Role::Client, StarttlsMode::Required),
+    };
+    let mut dialogue = Dialogue::new(&Starttls { protocol, mode }, role);
+    let mut heard = [Vec::new(), Vec::new()];
+    let mut steps = vec![take(&mut dialogue, &mut heard)];
+    let mut is_secure = false;
+    let mut said = 0;
+    while let Some((&head, tail)) = rest.split_first() {
+        let (piece, tail) = tail.split_at(usize::from(head & 0x3f).min(tail.len()));
+        rest = tail;
+        let from = if head & 0x80 == 0 { Side::Peer } else { Side::Program };
+        if head & 0x40 != 0 && piece.is_empty() {
+            dialogue.end(from);
+        } else if dialogue.has_room(from) {
+            dialogue.receive(from, piece);
+            said += piece.len();
+        }
+        let step = take(&mut dialogue, &mut heard);
+        if !is_secure && mode == StarttlsMode::Required {
+            check_kept(protocol, role, &step, &heard);
+        }
+        if step == Step::Secure {
+            assert!(!is_secure, "a second handshake");
+            is_secure = true;
+            let _ = dialogue.take_input();
+            dialogue.secured();
+        }
+        let ends = matches!(step, Step::Refuse(_));
+        steps.push(step);
+        if ends {
+            dialogue.unsecured();
+            let _ = take(&mut dialogue, &mut heard);
+            break;
+        }
+    }
+    for told in &heard {
+        assert!(told.len() <= said * ANSWER_BYTES_MAX + WORDS_BYTES_MAX, "{}", told.len());
+    }
+    let kinds: Vec<_> = steps.iter().map(std::mem::discriminant).collect();
+    outcome(&(choice % 3, kinds.last(), heard.map(|told| told.len().min(64))))
+}
+
+/// The next step, with what is to be sent; it is the same step when asked again.
+fn take(dialogue: &mut Dialogue, heard: &mut [Vec<u8>; 2]) -> Step {
+    let step = dialogue.step();
+    if step != Step::Wait {
+        assert_eq!(dialogue.step(), step);
+    }
+    for (side, heard) in [Side::Peer, Side::Program].into_iter().zip(heard) {
+        heard.append(&mut dialogue.take_output(side));
+    }
+    step
+}
+
+/// Before TLS, where it is required: what the end that must be kept from it has been told.
+fn check_kept(protocol: StarttlsProtocol, role: Role, step: &Step, heard: &[Vec<u8>; 2]) {
+    assert_ne!(step, &Step::Relay, "in clear");
+    let [peer, program] = heard;
+    let (kept_from, is_server) = match role {
+        Role::Server => (program, true),
+        Role::Client => (peer, false),
+    };
+    match protocol {
+        StarttlsProtocol::Postgres if is_server => assert!(kept_from.is_empty()),
+        StarttlsProtocol::Postgres => assert!(kept_from.len() <= 8),
+        StarttlsProtocol::Telnet if is_server => assert!(kept_from.is_empty()),
+        StarttlsProtocol::Telnet => assert!(kept_from.first().is_none_or(|byte| *byte == 255)),
+        StarttlsProtocol::Smtp => {
+            let harmless = ["EHLO", "HELO", "LHLO", "NOOP", "RSET", "QUIT", "HELP", "STARTTLS"];
+            for line in kept_from.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let passes = harmless.iter().any(|verb| line.starts_with(verb.as_bytes()));
+                assert!(passes, "{:?}", line.escape_ascii());
+            }
+        }
+    }
+}
+
+/// What begins each of them well, in every role.
+pub(crate) fn postgres_seeds() -> Vec<Vec<u8>> {
+    let ssl = b"\0\0\0\x08\x04\xd2\x16\x2f";
+    let startup = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
+    vec![
+        [&[0, 8][..], ssl].concat(),
+        [&[1, 16][..], startup].concat(),
+        [&[2, 1, b'S', 0x80 | 8][..], ssl, &[0x80 | 16], startup].concat(),
+    ]
+}
+
+pub(crate) fn smtp_seeds() -> Vec<Vec<u8>> {
+    let dialogue = |role: u8, said: &[(u8, &str)]| {
+        let mut seed = vec![role];
+        for (side, text) in said {
+            seed.push(side | u8::try_from(text.len()).unwrap_or(0x3f));
+            seed.extend_from_slice(text.as_bytes());
+        }
+        seed
+    };
+    let (peer, program) = (0, 0x80);
+    let server: [(u8, &str); 6] = [
+        (program, "220 x\r\n"),
+        (peer, "EHLO x\r\n"),
+        (program, "250-x\r\n250-STARTTLS\r\n250 AUTH PLAIN\r\n"),
+        (peer, "STARTTLS\r\n"),
+        (program, "220 x\r\n"),
+        (peer, "EHLO x\r\nMAIL FROM:<>\r\n"),
+    ];
+    let client: [(u8, &str); 5] = [
+        (peer, "220 x\r\n"),
+        (program, "EHLO x\r\nMAIL FROM:<>\r\n"),
+        (peer, "250-x\r\n250-STARTTLS\r\n250 AUTH PLAIN\r\n"),
+        (peer, "220 go\r\n"),
+        (peer, "250-x\r\n250 AUTH PLAIN\r\n"),
+    ];
+    vec![dialogue(0, &server), dialogue(1, &server), dialogue(2, &client)]
+}
+
+pub(crate) fn telnet_seeds() -> Vec<Vec<u8>> {
+    let follows = [255, 250, 46, 1, 255, 240];
+    vec![
+        [&[0, 9, 255, 251, 46][..], &follows].concat(),
+        vec![1, 6, 255, 251, 24, 255, 252, 46],
+        [&[2, 12, 255, 253, 24, 255, 253, 46][..], &follows].concat(),
+    ]
+}
