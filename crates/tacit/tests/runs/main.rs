@@ -28,4 +28,5 @@ mod placement;
 mod programs;
 mod query;
 mod sockets;
+mod starttls;
 mod workload;
