@@ -11,6 +11,7 @@
 
 mod answer;
 mod error;
+mod expiry;
 mod install;
 pub mod keeper;
 mod listeners;
@@ -49,6 +50,7 @@ use crate::tls::verify::Chains;
 use crate::worker::{GROWTH_INTERVAL, Workers};
 
 pub use error::AgentError;
+use expiry::Expiries;
 pub use install::{Checked, Materials, build_rules, check_file, directory_of, localize, names};
 use keeper::Keeper;
 pub use listeners::ListenError;
@@ -137,6 +139,7 @@ struct Agent {
     /// Chains of peers that were verified; `None`: each is verified anew.
     chains: Option<Arc<Chains>>,
     material_errors: Vec<String>,
+    expiries: Expiries,
     table: Arc<Table>,
     gates: Arc<Gates>,
     places: Arc<Semaphore>,
@@ -223,6 +226,7 @@ impl Agent {
                 _ = files.tick() => {
                     self.workers.look();
                     self.refresh_materials();
+                    self.tell_expiries();
                     self.refresh_hosts().await;
                 }
                 _ = names.tick() => self.forget_names(),

@@ -12,6 +12,7 @@ use super::install::{self, Checked, check_file, directory_of};
 use super::listeners::{self, Opened};
 use super::runs::reserve_missing;
 use super::{Agent, file_name};
+use crate::clock;
 use crate::live::Live;
 use crate::log::Event;
 
@@ -95,6 +96,12 @@ impl Agent {
             }
         }
         Ok(opened)
+    }
+
+    /// Tells of certificates and lists that end soon; of each when it is new, and once a day.
+    pub(super) fn tell_expiries(&mut self) {
+        let due = self.expiries.due(&self.materials, clock::now_unix_s());
+        due.into_iter().for_each(|event| self.log.warn(event));
     }
 
     /// Takes certificate, key and trust files that changed on disk; bad ones keep the old.

@@ -13,6 +13,7 @@ use tacit_core::policy::{Limits, Policy, UnixSocket};
 use tacit_sys::socket;
 use tokio::sync::{Semaphore, mpsc};
 
+use super::expiry::Expiries;
 use super::keeper::Keeper;
 use super::listeners::{self, Opened, Wanted};
 use super::run_events::Enrol;
@@ -85,6 +86,7 @@ impl Agent {
             materials,
             chains,
             material_errors: Vec::new(),
+            expiries: Expiries::default(),
             table: shared.table,
             gates: shared.gates,
             places: shared.places,

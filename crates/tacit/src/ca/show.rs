@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use serde::Serialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::{CaError, DAY_SECONDS, San, file, unix_seconds};
+use super::{CaError, San, file, unix_seconds};
 use crate::tls::facts::{CertificateFacts, NAMES_MAX, utc};
 
 /// Certificates listed at most; a directory with more is not one that `tacit ca` keeps.
@@ -85,8 +85,7 @@ impl Certificate {
 
     /// Whole days until it expires; negative when it has.
     pub(super) fn days_left(&self, now: SystemTime) -> i64 {
-        let day = i64::try_from(DAY_SECONDS).unwrap_or(i64::MAX);
-        (self.facts.not_after - unix_seconds(now)).div_euclid(day)
+        self.facts.days_left(unix_seconds(now))
     }
 
     /// The alternative names, to be put into a successor.

@@ -12,12 +12,14 @@ use tacit_core::policy::{Action, Tls};
 use tacit_sys::socket;
 
 use crate::agent::Materials;
+use crate::clock;
 use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{Live, LiveRule};
 use crate::log::Rfc3339;
 use crate::run::protocol::Owner;
 use crate::run::{self, Run};
 use crate::stream::connection::{Record, Table};
+use crate::tls::material::TrustMaterial;
 use crate::tls::verify::identity;
 
 /// How long a run may take to say whose connections it has; it is then shown without.
@@ -220,6 +222,7 @@ fn one_rule(rule: &Arc<LiveRule>, open: &[Arc<Record>]) -> Value {
 /// `tacit show identities`.
 #[must_use]
 pub fn identities(materials: &Materials, live: &Live) -> Value {
+    let now = clock::now_unix_s();
     let identities: Vec<_> = materials
         .identities
         .iter()
@@ -228,6 +231,7 @@ pub fn identities(materials: &Materials, live: &Live) -> Value {
                 "name": name,
                 "kind": "identity",
                 "certificate": material.facts,
+                "days-left": material.facts.days_left(now),
                 "files": material.sources.iter().map(|file| &file.path).collect::<Vec<_>>(),
                 "rules": users(live, name),
             })
@@ -242,12 +246,29 @@ pub fn identities(materials: &Materials, live: &Live) -> Value {
                 "kind": "trust",
                 "anchors": material.anchors,
                 "certificates": material.facts,
+                "expires": first_end(material),
+                "days-left": material.facts.iter().map(|facts| facts.days_left(now)).min(),
+                "revocation": material.revocation.word(),
+                "lists": material.lists.iter().map(|list| &list.facts).collect::<Vec<_>>(),
+                "lists-until": lists_until(material),
                 "files": material.sources.iter().map(|file| &file.path).collect::<Vec<_>>(),
                 "rules": users(live, name),
             })
         })
         .collect();
     json!({ "identities": identities, "trusts": trusts })
+}
+
+/// When the first anchor of a trust expires, in unix seconds.
+#[must_use]
+pub fn first_end(trust: &TrustMaterial) -> Option<i64> {
+    trust.facts.iter().map(|facts| facts.not_after).min()
+}
+
+/// When the first list of a trust is out of date, in unix seconds.
+#[must_use]
+pub fn lists_until(trust: &TrustMaterial) -> Option<i64> {
+    trust.lists.iter().map(|list| list.facts.next_update).min()
 }
 
 /// The rules that name an identity or a trust.

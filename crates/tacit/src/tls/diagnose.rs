@@ -7,13 +7,11 @@
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::facts::{CertificateFacts, RSA_BITS_MIN, utc};
+use super::facts::{CertificateFacts, DAY_SECONDS, RSA_BITS_MIN, utc};
 use super::material::ListFacts;
 
 /// Most names listed in one message.
 const NAMES_SHOWN_MAX: usize = 8;
-
-const DAY_SECONDS: i64 = 86_400;
 
 /// Whose certificate it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,6 +22,9 @@ pub const TEXT_CHARS_MAX: usize = 256;
 /// Most names kept of one certificate.
 pub const NAMES_MAX: usize = 100;
 
+/// A day.
+pub const DAY_SECONDS: i64 = 86_400;
+
 /// RSA keys below this are not believed, and not used.
 pub const RSA_BITS_MIN: usize = 2048;
 
@@ -99,6 +102,12 @@ impl CertificateFacts {
     #[must_use]
     pub fn has_weak_key(&self) -> bool {
         self.rsa_bits.is_some_and(|bits| bits < RSA_BITS_MIN)
+    }
+
+    /// Whole days until it expires; negative when it has.
+    #[must_use]
+    pub fn days_left(&self, now: i64) -> i64 {
+        self.not_after.saturating_sub(now).div_euclid(DAY_SECONDS)
     }
 
     /// How a message names the certificate: its subject, or else what it has.

@@ -28,7 +28,7 @@ mod session;
 pub mod verify;
 
 #[cfg(test)]
-mod test_certificates;
+pub(crate) mod test_certificates;
 
 pub use config::{ClientSettings, ServerSettings, SettingsRefused};
 pub use facts::CertificateFacts;

@@ -25,6 +25,7 @@ mod costs;
 mod doctor;
 mod drain;
 mod engine;
+mod expiry;
 mod explain_peer;
 mod first_bytes;
 mod forms;

@@ -21,6 +21,7 @@ use tacit_core::meter::{Component, Place};
 
 pub use self::exposition::CONTENT_TYPE;
 use self::exposition::{Kind, Page};
+use super::display::{first_end, lists_until};
 use super::render::costs::name;
 use crate::agent::Materials;
 use crate::ledger::costs::{Costs, Places, RuleCosts};
@@ -214,8 +215,18 @@ fn certificates(page: &mut Page, materials: &Materials) {
         not_after.sample(&labels, identity.facts.not_after as f64);
     }
     for (name, trust) in &materials.trusts {
-        if let Some(first) = trust.facts.iter().map(|facts| facts.not_after).min() {
+        if let Some(first) = first_end(trust) {
             not_after.sample(&[("kind", "trust"), ("name", name.as_str())], first as f64);
+        }
+    }
+    let mut next_update = page.family(
+        "tacit_crl_next_update_seconds",
+        Kind::Gauge,
+        "When the first list of revoked certificates of a trust is out of date, in Unix time.",
+    );
+    for (name, trust) in &materials.trusts {
+        if let Some(first) = lists_until(trust) {
+            next_update.sample(&[("name", name.as_str())], first as f64);
         }
     }
 }

@@ -137,19 +137,23 @@ fn rules(value: &Value) -> String {
 }
 
 fn identities(value: &Value) -> String {
-    const IDENTITIES: [Column; 6] = [
+    const IDENTITIES: [Column; 7] = [
         ("IDENTITY", |i| text(&i["name"])),
         ("SUBJECT", |i| text(&i["certificate"]["subject"])),
         ("NAMES", |i| text(&i["certificate"]["sans"])),
         ("KEY", |i| text(&i["certificate"]["key"])),
         ("EXPIRES", |i| day(&i["certificate"]["not-after"])),
+        ("DAYS", |i| text(&i["days-left"])),
         ("RULES", |i| text(&i["rules"])),
     ];
-    const TRUSTS: [Column; 5] = [
+    const TRUSTS: [Column; 8] = [
         ("TRUST", |t| text(&t["name"])),
         ("ANCHORS", |t| text(&t["anchors"])),
         ("SUBJECT", |t| text(&t["certificates"][0]["subject"])),
-        ("EXPIRES", |t| day(&t["certificates"][0]["not-after"])),
+        ("EXPIRES", |t| day(&t["expires"])),
+        ("DAYS", |t| text(&t["days-left"])),
+        ("REVOCATION", |t| text(&t["revocation"])),
+        ("LISTS-UNTIL", |t| day(&t["lists-until"])),
         ("RULES", |t| text(&t["rules"])),
     ];
     let identities = table(&value["identities"], &IDENTITIES);

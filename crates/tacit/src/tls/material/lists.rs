@@ -19,7 +19,7 @@ use super::{MaterialFault, is_der, read};
 use crate::tls::facts::{CertificateFacts, printable, utc};
 use crate::tls::files::FileStamp;
 
-/// A list with less than this part of its time left is warned about: `1 / 10`.
+/// A list with less than one in so many parts of its time left is warned about.
 const WARNING_PART: i64 = 10;
 
 /// One list.
@@ -53,6 +53,13 @@ impl ListFacts {
     pub fn is_out_of_date(&self, now: i64) -> bool {
         now > self.next_update
     }
+}
+
+/// Whether a list has less than a tenth of its time left, or is out of date.
+#[must_use]
+pub fn list_ends_soon(list: &ListFacts, now: i64) -> bool {
+    let part = list.next_update.saturating_sub(list.this_update) / WARNING_PART;
+    list.next_update.saturating_sub(now) < part
 }
 
 /// Reads the lists of one file, in PEM or DER.
@@ -129,11 +136,10 @@ pub(super) fn warnings(
     for RevocationList { facts, .. } in lists {
         let (at, due) = (facts.file.display(), utc(facts.next_update));
         let of = format!("{owner}: {at}: the list of revoked certificates of {}", facts.issuer);
-        let part = facts.next_update.saturating_sub(facts.this_update) / WARNING_PART;
         if facts.is_out_of_date(now) {
             let step = "get the current one";
             warnings.push(format!("{of} is out of date since {due}, so {follows}: {step}"));
-        } else if facts.next_update.saturating_sub(now) < part {
+        } else if list_ends_soon(facts, now) {
             warnings.push(format!("{of} is out of date from {due} on: get the next one"));
         }
     }

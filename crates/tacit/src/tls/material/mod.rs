@@ -30,13 +30,11 @@ mod lists;
 mod trust;
 
 pub use error::{MaterialError, MaterialFault};
-pub use lists::{ListFacts, RevocationList};
+pub use lists::{ListFacts, RevocationList, list_ends_soon};
 pub use trust::{TrustGeneration, TrustMaterial, load_trust};
 
 /// A certificate that ends sooner than this is warned about.
 pub const EXPIRY_WARNING_DAYS: i64 = 30;
-
-const DAY_SECONDS: i64 = 86_400;
 
 /// An identity, ready for handshakes.
 #[derive(Clone, Debug)]
@@ -219,13 +217,17 @@ fn identity_warnings(owner: &str, facts: &CertificateFacts, now: i64) -> Vec<Str
 }
 
 fn expiry_warning(facts: &CertificateFacts, now: i64) -> Option<String> {
-    let left_seconds = facts.not_after.saturating_sub(now);
-    if left_seconds < 0 {
-        return Some(format!("expired at {}", utc(facts.not_after)));
+    let (days, at) = (facts.days_left(now), utc(facts.not_after));
+    if days < 0 {
+        return Some(format!("expired at {at}"));
     }
-    let days = left_seconds / DAY_SECONDS;
-    (days < EXPIRY_WARNING_DAYS)
-        .then(|| format!("expires in {days} days, at {}: renew it", utc(facts.not_after)))
+    ends_soon(facts, now).then(|| format!("expires in {days} days, at {at}: renew it"))
+}
+
+/// Whether a certificate ends within [`EXPIRY_WARNING_DAYS`], or has ended.
+#[must_use]
+pub fn ends_soon(facts: &CertificateFacts, now: i64) -> bool {
+    facts.days_left(now) < EXPIRY_WARNING_DAYS
 }
 
 fn is_der(bytes: &[u8]) -> bool {
