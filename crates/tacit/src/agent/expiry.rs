@@ -1,7 +1,7 @@
 //! Certificates and lists that end soon: told in the log when they are loaded, and once a day.
 //!
-//! What has ended goes on being used, and is told of likewise: peers refuse it themselves, and other
-//! rules have others. `tacit check`, `tacit show identities` and the metrics say the same.
+//! What has ended goes on being used, and is told of likewise: peers refuse it themselves, and
+//! other rules have others. `tacit check`, `tacit show identities` and the metrics say the same.
 
 use std::collections::HashMap;
 
