@@ -33,7 +33,7 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) -> u64 {
         1 => (Role::Server, StarttlsMode::Optional),
         _ => (Role::Client, StarttlsMode::Required),
     };
-    let mut dialogue = Dialogue::new(&Starttls { protocol, mode }, role);
+    let mut dialogue = Dialogue::new(&Starttls { protocol: protocol.clone(), mode }, role);
     let mut heard = [Vec::new(), Vec::new()];
     let mut steps = vec![take(&mut dialogue, &mut heard)];
     let mut is_secure = false;
@@ -50,7 +50,7 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) -> u64 {
         }
         let step = take(&mut dialogue, &mut heard);
         if !is_secure && mode == StarttlsMode::Required {
-            check_kept(protocol, role, &step, &heard);
+            check_kept(&protocol, role, &step, &heard);
         }
         if step == Step::Secure {
             assert!(!is_secure, "a second handshake");
@@ -86,7 +86,7 @@ fn take(dialogue: &mut Dialogue, heard: &mut [Vec<u8>; 2]) -> Step {
 }
 
 /// Before TLS, where it is required: what the end that must be kept from it has been told.
-fn check_kept(protocol: StarttlsProtocol, role: Role, step: &Step, heard: &[Vec<u8>; 2]) {
+fn check_kept(protocol: &StarttlsProtocol, role: Role, step: &Step, heard: &[Vec<u8>; 2]) {
     assert_ne!(step, &Step::Relay, "in clear");
     let [peer, program] = heard;
     let (kept_from, is_server) = match role {
@@ -98,6 +98,12 @@ fn check_kept(protocol: StarttlsProtocol, role: Role, step: &Step, heard: &[Vec<
         StarttlsProtocol::Postgres => assert!(kept_from.len() <= 8),
         StarttlsProtocol::Telnet if is_server => assert!(kept_from.is_empty()),
         StarttlsProtocol::Telnet => assert!(kept_from.first().is_none_or(|byte| *byte == 255)),
+        StarttlsProtocol::Ftp(_) => {
+            for line in kept_from.split(|byte| *byte == b'\n') {
+                let verb = line.get(..4).map(<[u8]>::to_ascii_uppercase);
+                assert!(!matches!(verb.as_deref(), Some(b"USER" | b"PASS" | b"ACCT")));
+            }
+        }
         StarttlsProtocol::Smtp => {
             let harmless = ["EHLO", "HELO", "LHLO", "NOOP", "RSET", "QUIT", "HELP", "STARTTLS"];
             for line in kept_from.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
