@@ -43,7 +43,7 @@ impl Context<'_> {
         let words = ["OcspUrl", "OcspAiaEnable", "HttpCdpEnable", "GSK_LDAP_SERVER"];
         let asked = words.iter().filter_map(|word| rule.said(word));
         let Some(field) = asked.into_iter().find(|field| field.value != "Off") else { return };
-        let ring = rule.said("Keyring").and_then(|ring| self.map.keyrings.get(&ring.value));
+        let ring = rule.said("Keyring").and_then(|ring| self.map.keyring(&ring.value));
         if ring.is_some_and(|ring| ring.crl.is_some()) {
             self.findings.info(&field.at, "revocation is checked by the `crl` of the map only");
         } else {

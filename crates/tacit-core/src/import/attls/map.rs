@@ -21,12 +21,13 @@
 //! What a policy of ours says in the same words is handed through as it is and checked there.
 //! `[[map.NAME]]` is copied whole.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use toml::de::{DeTable, DeValue};
 
-use crate::import::Findings;
 use crate::import::draft::Toml;
+use crate::import::{Findings, Origin};
 use crate::policy::{POLICY_BYTES_MAX, TextReport, TextScope, TextTable, TextValue};
 
 /// What a map file says.
@@ -47,6 +48,8 @@ pub struct Map {
     pub datasets: BTreeMap<String, String>,
     /// `[[map.NAME]]`.
     pub maps: Vec<(String, Vec<Toml>)>,
+    /// What some rule of the policy asked for, as it stands in the file.
+    used: RefCell<BTreeSet<String>>,
 }
 
 /// What stands for a job.
@@ -77,7 +80,7 @@ impl Map {
     pub fn read(file: &str, text: &str, findings: &mut Findings) -> Self {
         let empty = Self { file: Some(file.to_owned()), ..Self::default() };
         if text.len() > POLICY_BYTES_MAX {
-            let at = crate::import::Origin { file: file.into(), line: 1 };
+            let at = Origin { file: file.into(), line: 1 };
             findings.error(&at, "the map file is too large", "keep to what the policy names");
             return empty;
         }
@@ -101,19 +104,60 @@ impl Map {
     /// What stands for a job; names of jobs have no case.
     #[must_use]
     pub fn job(&self, name: &str) -> Option<&Job> {
-        self.jobs.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, job)| job)
+        let (key, job) = self.jobs.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+        self.used(format!("[job] {key:?}"));
+        Some(job)
     }
 
     /// What stands for a user ID.
     #[must_use]
     pub fn user(&self, name: &str) -> Option<&Toml> {
-        self.users.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, user)| user)
+        let (key, user) = self.users.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+        self.used(format!("[user] {key:?}"));
+        Some(user)
+    }
+
+    /// The files that stand for a key ring.
+    #[must_use]
+    pub fn keyring(&self, name: &str) -> Option<&Keyring> {
+        let ring = self.keyrings.get(name)?;
+        self.used(format!("[keyring.{name:?}]"));
+        Some(ring)
     }
 
     /// What is said in place of a key of a rule.
     #[must_use]
     pub fn rule(&self, name: &str, key: &str) -> Option<&Toml> {
-        self.rules.get(name).and_then(|(_, keys)| keys.get(key))
+        let value = self.rules.get(name).and_then(|(_, keys)| keys.get(key))?;
+        self.used(format!("`{key}` of [rule.{name:?}]"));
+        Some(value)
+    }
+
+    fn used(&self, what: String) {
+        self.used.borrow_mut().insert(what);
+    }
+
+    /// Tells what no rule asked for; a word about a rule must have its effect.
+    pub fn tell_unused(&self, findings: &mut Findings) {
+        let Some(file) = &self.file else { return };
+        let at = |line| Origin { file: file.as_str().into(), line };
+        let used = self.used.borrow();
+        for (name, (line, keys)) in &self.rules {
+            for key in keys.keys() {
+                let what = format!("`{key}` of [rule.{name:?}]");
+                if !used.contains(&what) {
+                    let fix =
+                        "remove it: the rule has another direction or role, or says it itself";
+                    findings.error(&at(*line), format!("{what} has no effect"), fix);
+                }
+            }
+        }
+        let jobs = self.jobs.keys().map(|key| format!("[job] {key:?}"));
+        let users = self.users.keys().map(|key| format!("[user] {key:?}"));
+        let rings = self.keyrings.keys().map(|key| format!("[keyring.{key:?}]"));
+        for what in jobs.chain(users).chain(rings).filter(|what| !used.contains(what)) {
+            findings.info(&at(1), format!("no rule asks for {what}"));
+        }
     }
 }
 
@@ -192,6 +236,10 @@ fn rule(name: &str, value: &TextValue<'_>) -> Option<(usize, BTreeMap<String, To
         if let Some(toml) = copied(&table, key)? {
             keys.insert((*key).to_owned(), toml);
         }
+    }
+    if keys.contains_key("starttls") && keys.contains_key("start") {
+        value.error("a rule says both `starttls` and `start`", "keep one of the two");
+        return None;
     }
     let starts = [("immediate", ()), ("controlled", ())];
     table.value("start").map_or(Some(()), |value| value.choice(&starts))?;

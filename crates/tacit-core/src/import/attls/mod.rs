@@ -11,7 +11,8 @@
 //! them: the highest priority first, by name where it is equal. Defaults that are not safe are
 //! raised, and each raise is told.
 //!
-//! It does not read IP security, nor the files that a main file names.
+//! Beside the policy itself, main and image files are followed (`agent`), and IP filter rules are
+//! put before it (`filters`). It does not protect packets: IPsec and IKE are refused.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -200,11 +201,17 @@ pub fn rules<'o>(objects: &'o Objects, findings: &mut Findings) -> Vec<Effective
     rules.sort_by_key(|rule| std::cmp::Reverse(rule.priority()));
     for pair in rules.windows(2) {
         let [first, second] = pair else { continue };
-        if first.priority() == second.priority() {
-            let (name, priority) = (&first.rule.name, first.priority());
-            let message =
-                format!("rule `{name}` comes first: by name, the priority {priority} is the same");
-            findings.info(&second.rule.at, message);
+        if first.priority() != second.priority() {
+            continue;
+        }
+        let (name, priority) = (&first.rule.name, first.priority());
+        let both =
+            format!("rule `{name}` comes first: by name, the priority {priority} is the same");
+        if text::ibm_1047_order(name) > text::ibm_1047_order(&second.rule.name) {
+            let message = format!("{both}; in EBCDIC, which has digits last, this one does");
+            findings.changed(&second.rule.at, message, "give the two different priorities");
+        } else {
+            findings.info(&second.rule.at, both);
         }
     }
     rules
@@ -227,6 +234,9 @@ pub fn draft(
     context.check_listens(&listening);
     needs.report(map, findings);
     check_map(rules, map, findings);
+    if !findings.has_errors() {
+        map.tell_unused(findings);
+    }
     let mut items: Vec<Item> = made.into_iter().map(|(item, _)| item).collect();
     rename(&mut items, findings);
     let mut tables = names.tables;

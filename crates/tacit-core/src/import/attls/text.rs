@@ -98,6 +98,13 @@ fn ibm_1047(byte: u8) -> char {
     }
 }
 
+/// The text in the code page of the originals, whose order is another than ours.
+#[must_use]
+pub fn ibm_1047_order(text: &str) -> Vec<usize> {
+    let of = |b: u8| IBM_1047.iter().position(|latin1| *latin1 == b);
+    text.bytes().filter_map(of).collect()
+}
+
 /// The bytes of IBM-1047 as those of ISO 8859-1.
 #[rustfmt::skip]
 const IBM_1047: [u8; 256] = [

@@ -28,7 +28,7 @@ fn set(keys: &mut Keys, key: &str, value: impl Into<Toml>) {
     keys.push((key.to_owned(), value.into()));
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     /// The table of a rule for one direction; `None` where something is missing that was told.
     pub(super) fn tls(&mut self, rule: &Effective<'_>, is_inbound: bool) -> Option<Keys> {
         let Some(role) = rule.said("HandshakeRole") else {
@@ -60,7 +60,10 @@ impl Context<'_> {
     }
 
     /// The key ring of the environment.
-    fn ring<'o>(&mut self, rule: &Effective<'o>) -> Option<(&'o str, &'o Origin)> {
+    fn ring<'o>(&mut self, rule: &Effective<'o>) -> Option<(&'o str, &'o Origin)>
+    where
+        'a: 'o,
+    {
         let Some(ring) = rule.said("Keyring") else {
             let message = "the environment of the rule has no key ring";
             let fix = "add TTLSKeyringParms with Keyring to the environment action";
@@ -68,7 +71,10 @@ impl Context<'_> {
             return None;
         };
         let name = ring.value.as_str();
-        if self.map.keyrings.contains_key(name) {
+        if let Some(owned) = self.owners_ring(rule, name) {
+            return Some((owned, &ring.at));
+        }
+        if self.map.keyring(name).is_some() {
             return Some((name, &ring.at));
         }
         if name.starts_with("*TOKEN*/") {
@@ -93,6 +99,15 @@ impl Context<'_> {
             return None;
         }
         Some((name, &ring.at))
+    }
+
+    /// A ring without a user's name is that of whoever owns the socket: the map may have one for
+    /// the user of the rule.
+    fn owners_ring(&mut self, rule: &Effective<'_>, name: &str) -> Option<&'a str> {
+        let user = rule.rule.said("Userid").filter(|_| !name.contains('/'))?;
+        let whole = format!("{}/{name}", user.value);
+        self.map.keyring(&whole)?;
+        self.map.keyrings.get_key_value(&whole).map(|(key, _)| key.as_str())
     }
 
     fn server(&mut self, rule: &Effective<'_>, ring: (&str, &Origin), keys: &mut Keys) {
@@ -308,7 +323,7 @@ impl Context<'_> {
 
     /// The name of the identity that a label of a ring, or its default, becomes.
     fn identity(&mut self, (ring, at): (&str, &Origin), label: Option<&str>) -> Option<String> {
-        let held = self.map.keyrings.get(ring);
+        let held = self.map.keyring(ring);
         let pair = match label {
             Some(label) => held.and_then(|held| held.labels.get(label)),
             None => held.and_then(|held| held.pair.as_ref()),
@@ -324,7 +339,7 @@ impl Context<'_> {
     }
 
     fn trust(&mut self, (ring, at): (&str, &Origin)) -> Option<String> {
-        let Some((held, ca)) = self.map.keyrings.get(ring).and_then(|r| Some((r, r.ca.as_ref()?)))
+        let Some((held, ca)) = self.map.keyring(ring).and_then(|r| Some((r, r.ca.as_ref()?)))
         else {
             self.needs.ca(ring, at);
             return None;

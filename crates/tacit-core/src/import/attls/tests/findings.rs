@@ -42,6 +42,12 @@ fn what_becomes_nothing_is_told() {
             "12 info: no rule uses TTLSKeyringParms `spare`",
         ),
         ("TTLSEnabled On", "TTLSEnabled On\n  Trace 7", "11 info: Trace 7: begin and end"),
+        (
+            "TTLSGroupAction on\n",
+            "TTLSRule WEB2\n{\nRemotePortRange 9\nDirection Outbound\n\
+             TTLSGroupActionRef on\nTTLSEnvironmentActionRef server\n}\nTTLSGroupAction on\n",
+            "1 changed: rule `WEB2` comes first: by name, the priority 1 is the same; in EBCDIC",
+        ),
         ("TLSv1.3 On", "TLSv1.3 On\n    Renegotiation Disabled", "25 info: `Renegotiation` is not"),
         (
             "TLSv1.3 On",
@@ -152,6 +158,14 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
         ("[keyring.A]\nca = \"system\"\ncrl = \"a\"\n", "m1 error: `crl` does not go with"),
         ("[user]\nA = 1\n", "m2 error: `user` cannot be a whole number"),
         ("[rule.web]\nlisten = 1.5\n", "m2 error: `listen` cannot be a fraction"),
+        (
+            "[keyring.\"WEB/RING\"]\ncert = \"a\"\nkey = \"b\"\n[rule.web]\nserver-name = \"a\"\n",
+            "m4 error: `server-name` of [rule.\"web\"] has no effect",
+        ),
+        (
+            "[rule.web]\nstart = \"immediate\"\nstarttls = \"smtp\"\n",
+            "m1 error: a rule says both `starttls` and `start`",
+        ),
         ("nonsense\n", "m1 error: not TOML"),
     ] {
         let (text, found) = imported(POLICY, map, Options::default());

@@ -306,3 +306,19 @@ fn several_files_are_one_policy_in_any_encoding() {
     let found = findings.finish();
     assert!(found.iter().any(|one| one.file == "b" && one.message == "read as ISO 8859-1"));
 }
+
+#[test]
+fn a_ring_without_owner_is_that_of_the_rules_user_where_the_map_has_one() {
+    let policy = POLICY.replacen("Keyring WEB/RING", "Keyring RING", 1);
+    let policy = policy.replacen("LocalPortRange 8443", "LocalPortRange 8443\n  Userid WEBSRV", 1);
+    let ring = |name: &str, file: &str| {
+        format!("[keyring.{name:?}]\ncert = \"{file}.pem\"\nkey = \"{file}.key\"\n")
+    };
+    let user = "[user]\n\"WEBSRV\" = \"web\"\n";
+    let every = format!("{user}{}", ring("RING", "every"));
+    let own = format!("{every}{}", ring("WEBSRV/RING", "own"));
+    for (map, wanted) in [(&every, "every.pem"), (&own, "own.pem")] {
+        let (text, found) = imported(&policy, map, Options::default());
+        assert!(text.is_some_and(|text| text.contains(wanted)), "{found:#?}");
+    }
+}
