@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::certificates::{self, Ca, Kind, NAME};
 use crate::harness::{Agent, Lab, echo, free_port};
-use crate::peers::{TlsClient, audit_of, write_pair};
+use crate::peers::{TlsClient, audit_of, audit_of_rule, write_pair};
 use crate::programs::Peer;
 
 const LEVELS: [&str; 7] =
@@ -41,9 +41,10 @@ fn shown(agent: &Agent, client: &TlsClient) -> Value {
     found.unwrap_or_else(|| panic!("{remote} is not shown: {all}"))["tls"].clone()
 }
 
-fn log_of<'a>(log: &'a str, event: &str, client: &TlsClient) -> &'a str {
-    let remote = format!("remote=127.0.0.1:{} ", client.port());
-    let about = |line: &&str| line.contains(event) && line.contains(&remote);
+/// The line of an event about the connection that an audit line is about.
+fn log_of<'a>(log: &'a str, event: &str, audit: &Value) -> &'a str {
+    let connection = format!(" conn={} ", audit["conn"]);
+    let about = |line: &&str| line.contains(event) && line.contains(&connection);
     log.lines().find(about).unwrap_or("")
 }
 
@@ -129,9 +130,8 @@ fn every_level_meets_every_client_certificate() {
 
 /// Outcome at the client, in the audit log, the log and the displays.
 fn meets(agent: &Agent, client: &TlsClient, level: &str, wanted: Outcome, case: &str) {
-    let audit = audit_of(agent, client.port());
+    let audit = audit_of_rule(agent, level, client.port());
     let case = format!("{case}\n{audit}");
-    assert_eq!(audit["rule"], level, "{case}");
     let said = (level != "none").then_some(level);
     assert_eq!(audit["client-cert"].as_str(), said, "{case}");
     let (check, identity, claim) = match wanted {
@@ -141,7 +141,7 @@ fn meets(agent: &Agent, client: &TlsClient, level: &str, wanted: Outcome, case: 
             assert_eq!(audit["outcome"], "failed", "{case}");
             assert!(audit["reason"].as_str().unwrap().contains(&words), "{words}: {case}");
             let log = agent.log();
-            let line = log_of(&log, " warn failed ", client);
+            let line = log_of(&log, " warn failed ", &audit);
             assert!(line.contains(&words), "{words}: {case}\n{log}");
             assert!(line.contains(&format!("client-cert={level} ")), "{case}\n{line}");
             return;
@@ -156,7 +156,7 @@ fn meets(agent: &Agent, client: &TlsClient, level: &str, wanted: Outcome, case: 
     assert_eq!(tls["peer"]["identity"], identity, "{case}: {tls}");
     assert_eq!(tls["peer"]["claimed-subject"], claim, "{case}: {tls}");
     let log = agent.log();
-    let waived = log_of(&log, " warn certificate-waived ", client);
+    let waived = log_of(&log, " warn certificate-waived ", &audit);
     assert_eq!(!waived.is_empty(), check == "invalid", "{case}\n{log}");
     if check == "invalid" {
         let reason = tls["check"]["reason"].as_str().unwrap();
@@ -246,7 +246,7 @@ fn an_entry_that_only_warns_lets_pass_and_says_so_until_it_denies() {
     let warned = tls["peer"]["warned"].as_str().unwrap();
     assert!(warned.starts_with("[[map.people]] in line "), "{tls}");
     let log = agent.log();
-    let line = log_of(&log, " warn certificate-warned ", &client);
+    let line = log_of(&log, " warn certificate-warned ", &audit_of(&agent, client.port()));
     assert!(line.contains("would deny this client") && line.contains("CN=alice"), "{log}");
     let table = agent.ok(&["show", "connections"]);
     assert!(table.contains("none, warned about (valid)"), "{table}");
