@@ -134,13 +134,18 @@ impl Draft {
         self.head.iter().for_each(|line| out.comment(line));
         out.line("version = 1", None);
         self.tables.iter().chain(&self.rules).for_each(|item| out.item(item));
-        let refused = parse(&out.text).diagnostics;
-        let refused = refused.into_iter().filter(|one| one.severity == Severity::Error);
         let mut sound = true;
-        for error in refused {
-            sound = false;
+        for error in parse(&out.text).diagnostics {
             let at = out.origins.get(error.position.line - 1).and_then(Option::as_ref);
             let Some(at) = at.or_else(|| self.rules.first().map(|rule| &rule.at)) else { continue };
+            if error.severity == Severity::Warning {
+                // What was changed there was told in the words of the original.
+                if !findings.tells_of_change(at) {
+                    findings.info(at, format!("of what comes of it: {}", error.message));
+                }
+                continue;
+            }
+            sound = false;
             let fix = error.fix.unwrap_or_else(|| "this is a fault of the importer".to_owned());
             findings.error(at, format!("what comes of it is refused: {}", error.message), fix);
         }

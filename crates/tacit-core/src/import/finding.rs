@@ -144,6 +144,13 @@ impl Findings {
         self.errors > 0
     }
 
+    /// Whether something at that line is told to have changed.
+    #[must_use]
+    pub fn tells_of_change(&self, at: &Origin) -> bool {
+        let there = |one: &&Finding| one.line == at.line && *one.file == *at.file;
+        self.found.iter().filter(there).any(|one| one.severity == Severity::Changed)
+    }
+
     /// All of them, in the order of files and lines; errors first where they share one.
     #[must_use]
     pub fn finish(self) -> Vec<Finding> {

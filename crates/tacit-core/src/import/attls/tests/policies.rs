@@ -322,3 +322,17 @@ fn a_ring_without_owner_is_that_of_the_rules_user_where_the_map_has_one() {
         assert!(text.is_some_and(|text| text.contains(wanted)), "{found:#?}");
     }
 }
+
+#[test]
+fn a_rule_that_an_earlier_one_leaves_nothing_for_is_told() {
+    let wide = CLIENT.replacen("TTLSRule out", "TTLSRule all", 1).replacen(
+        "  Direction",
+        "  Priority 9\n  Direction",
+        1,
+    );
+    let rule = wide.split("TTLSEnvironmentAction client").next().unwrap();
+    let (text, found) = imported(&format!("{POLICY}{CLIENT}{rule}"), MAP, Options::default());
+    assert!(text.is_some());
+    let told = found.iter().any(|one| one.contains("rule `out` is never reached"));
+    assert!(told, "{found:#?}");
+}
