@@ -147,3 +147,30 @@ fn an_import_is_all_or_nothing() {
     assert_eq!((&first["severity"], &first["line"]), (&"error".into(), &6.into()));
     assert_eq!(output.status.code(), Some(78));
 }
+
+/// What stands in the fenced blocks of that language.
+fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
+    let fence = format!("```{language}\n");
+    let blocks = page.split(&fence).skip(1);
+    blocks.map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+#[test]
+fn the_page_on_migrating_says_what_an_import_says() {
+    let page = include_str!("../../../../docs/migrating-from-stunnel.md");
+    let lab = Lab::new();
+    let pem = ["localhost.pem", "localhost.key"].map(|name| std::fs::read(lab.path(name)).unwrap());
+    lab.write("front.pem", pem.concat());
+    assert!(lab.run("chmod", &["600", "front.pem"]).status.success());
+    lab.write("stunnel.conf", blocks(page, "ini")[0]);
+    let shown = blocks(page, "console")[1];
+    let mut said = String::new();
+    for line in shown.lines().filter_map(|line| line.strip_prefix("$ tacit ")) {
+        let output = lab.run(TACIT, &line.split(' ').collect::<Vec<_>>());
+        assert!(output.status.success(), "{}", text_of(&output));
+        said.push_str(&format!("$ tacit {line}\n"));
+        said.push_str(&String::from_utf8(output.stderr).unwrap());
+        said.push_str(&String::from_utf8(output.stdout).unwrap());
+    }
+    assert_eq!(said, shown);
+}
