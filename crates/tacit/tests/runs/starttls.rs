@@ -13,7 +13,8 @@ for name in pem key; do
     chown 54321 scratch/data/server.$name; chmod 600 scratch/data/server.$name
 done
 psql() {
-    timeout 20 psql --no-psqlrc --tuples-only --no-align "user=tester dbname=postgres $1" -c "$2" 2>&1
+    timeout 20 psql --no-psqlrc --tuples-only --no-align "user=tester dbname=postgres $1" \
+        -c "$2" 2>&1
 }
 export -f psql
 until_answered() { for try in $(seq 200); do psql "$1" "$2" && return; sleep 0.1; done; echo none; }
@@ -50,7 +51,8 @@ fn a_database_in_clear_serves_clients_that_insist_on_tls() {
         ordinary exec timeout 60 ./tacit run --policy run.toml -- \
             $PG/postgres $database -h 0.0.0.0 -p 5432 2>database.log & background+=($!)
         until_true grep -q 'ready to accept' database.log
-        verified="hostaddr=10.9.8.7 port=6432 host=tls.example sslmode=verify-full sslrootcert=ca.pem"
+        verified="hostaddr=10.9.8.7 port=6432 host=tls.example"
+        verified="$verified sslmode=verify-full sslrootcert=ca.pem"
         until_answered "$verified" "select inet_client_addr()"
         psql "host=10.9.8.7 port=6432 sslmode=disable" "select 1" | grep -o 'with TLS only'"#);
     assert!(said.ends_with("with TLS only\n"), "{said}");

@@ -103,6 +103,16 @@ fn the_program_starts_up_under_tls_whatever_it_asks_for_first() {
 }
 
 #[test]
+fn a_request_to_cancel_goes_under_tls_too() {
+    let mut stage = client();
+    stage.say(Side::Peer, b"S");
+    assert_eq!(stage.say(Side::Program, CANCEL), Step::Secure);
+    stage.to_peer.clear();
+    assert_eq!(stage.secure(), Step::Relay);
+    assert_eq!(stage.to_peer, CANCEL);
+}
+
+#[test]
 fn a_server_without_tls_gets_no_startup_message() {
     for answer in [&b"N"[..], b"EFATAL: what is that", b"N and more"] {
         let mut stage = client();

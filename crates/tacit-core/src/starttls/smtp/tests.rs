@@ -222,6 +222,17 @@ fn a_program_that_knows_nothing_is_taken_to_tls_at_every_split() {
 }
 
 #[test]
+fn what_a_program_says_early_waits_for_tls() {
+    let mut stage = asked("EHLO me\r\nMAIL FROM:<a@b>\r\n");
+    stage.say(Side::Peer, CAPABILITIES);
+    assert_eq!(stage.say(Side::Peer, "220 go\r\n"), Step::Secure);
+    assert_eq!(stage.peer_hears(), "EHLO me\r\nSTARTTLS\r\n");
+    stage.secure();
+    assert_eq!(stage.say(Side::Peer, CAPABILITIES), Step::Relay);
+    assert_eq!(stage.peer_hears(), "EHLO me\r\nMAIL FROM:<a@b>\r\n");
+}
+
+#[test]
 fn a_server_without_starttls_gets_neither_mail_nor_password() {
     for reply in ["250 mail.example\r\n", "250-mail\r\n250 AUTH PLAIN\r\n", "502 what\r\n"] {
         let mut stage = asked("EHLO me\r\nAUTH PLAIN AGEAYg==\r\n");

@@ -44,8 +44,10 @@ const OPTIONS_MAX: usize = 256;
 /// What stands at the front of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
-    /// A byte of text, or a command without meaning here.
-    Other,
+    /// A byte of text.
+    Text,
+    /// A command without meaning here.
+    Command,
     /// DO, DONT, WILL or WONT, and the option.
     Option(u8, u8),
     /// What stands between SB and SE.
@@ -66,8 +68,9 @@ fn first_token(input: &[u8], from: Side) -> Result<Option<(Token, usize)>, Refus
             }
             found.map(|(body, bytes)| (Token::Subnegotiation(body), bytes + 2))
         }
-        [IAC, _, ..] => Some((Token::Other, 2)),
-        [_, ..] => Some((Token::Other, 1)),
+        [IAC, IAC, ..] => Some((Token::Text, 2)),
+        [IAC, _, ..] => Some((Token::Command, 2)),
+        [_, ..] => Some((Token::Text, 1)),
     })
 }
 
@@ -138,7 +141,7 @@ impl Server {
                 Token::Subnegotiation(body) if body.first() == Some(&START_TLS) => {
                     return Err(Refusal::Garbled(Side::Peer, "START_TLS out of turn"));
                 }
-                Token::Other | Token::Option(..) | Token::Subnegotiation(_) => {
+                _ => {
                     self.held.extend_from_slice(&token_bytes);
                     if self.held.len() > HELD_BYTES_MAX {
                         return Err(Refusal::TooLong(Side::Peer, "text"));
@@ -194,7 +197,7 @@ impl Client {
                     peer.input.clear();
                     return Ok(Step::Secure);
                 }
-                Token::Other if peer.input.first() != Some(&IAC) => {
+                Token::Text => {
                     let text = shown(&peer.input);
                     return Err(refuse(wires, format!("it sends text, `{text}`")));
                 }
@@ -207,7 +210,7 @@ impl Client {
                     WILL => peer.say([IAC, DONT, option]),
                     _ => {}
                 },
-                Token::Other | Token::Option(..) | Token::Subnegotiation(_) => {}
+                Token::Command | Token::Option(..) | Token::Subnegotiation(_) => {}
             }
             peer.input.drain(..bytes);
             self.options += 1;
