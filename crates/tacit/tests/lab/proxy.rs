@@ -11,9 +11,9 @@ use crate::harness::{Lab, connect, echo, free_port, serve};
 use crate::peers::{TlsClient, TlsServer, dial, exchange, is_reset, write_pair};
 
 /// 192.0.2.7:4711 came to 198.51.100.1:443, as the format's own description writes it.
-const HEADER: [u8; 28] = *b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\
+pub const HEADER: [u8; 28] = *b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\
     \xc0\x00\x02\x07\xc6\x33\x64\x01\x12\x67\x01\xbb";
-const CLIENT: &str = "192.0.2.7:4711";
+pub const CLIENT: &str = "192.0.2.7:4711";
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

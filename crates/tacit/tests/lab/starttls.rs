@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::harness::{Agent, Lab, connect, echo, exchange, free_port, serve, wait_for};
 use crate::lane::engine_table;
 use crate::programs::{echo_exactly, only_connection, pattern};
+use crate::proxy::{CLIENT, HEADER};
 
 /// A PostgreSQL client's first words: enough for a dialogue, and then anything may follow.
 const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
@@ -55,7 +56,16 @@ fn read_line(stream: &mut TcpStream) -> String {
 
 /// A mail server in clear that answers one EHLO a connection, and then sends back what it gets.
 fn mail_server() -> SocketAddr {
-    serve(|mut stream| {
+    mail_server_behind(&[])
+}
+
+/// The same, which says nothing to who does not begin with this.
+fn mail_server_behind(header: &'static [u8]) -> SocketAddr {
+    serve(move |mut stream| {
+        let mut first = vec![0; header.len()];
+        if stream.read_exact(&mut first).is_err() || first != header {
+            return;
+        }
         stream.write_all(b"220 ready\r\n").unwrap();
         loop {
             match read_line(&mut stream).as_str() {
@@ -125,6 +135,25 @@ fn ends_pass_while_the_dialogue_goes_on() {
     greet(&mut stream);
     assert_eq!(exchange(stream, b""), b"");
     wait_for("both to be closed", || agent.log().matches("end=closed").count() == 4);
+}
+
+/// The greeting needs the server before TLS, and what goes on under TLS another one.
+#[test]
+fn a_proxy_header_goes_before_the_dialogue_and_to_both_servers() {
+    let lab = Lab::new();
+    let (near, far) = (free_port(), free_port());
+    let with = |rule: String, words: &str| rule.replace("log = true", words);
+    let server = mail_server_behind(&HEADER).to_string();
+    let (accept, send) = ("accept-proxy = true\n", "send-proxy = true\n");
+    let near_rule = rule("near", "client", near, &format!("localhost:{far}"), "\"smtp\"");
+    let far_rule = rule("far", "server", far, &server, "\"smtp\"");
+    let both = format!("{accept}{send}");
+    let agent = lab.agent(&(with(near_rule, &both) + &with(far_rule, &both)));
+    let mut stream = connect(("127.0.0.1", near));
+    stream.write_all(&HEADER).unwrap();
+    greet(&mut stream);
+    echo_exactly(&stream, b"MAIL FROM:<a@b>\r\n");
+    assert_eq!(only_connection(&agent, "far")["client"], CLIENT);
 }
 
 /// What the one who sits in between may do before TLS is to be refused, or nothing.
