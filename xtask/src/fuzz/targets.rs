@@ -12,6 +12,7 @@ use tacit_core::icmp;
 use tacit_core::import::{self, attls};
 use tacit_core::policy;
 use tacit_core::proxy_protocol::{self, ProxyError};
+use tacit_core::query;
 use tacit_core::record::{self, ContentType, KeyRefused, Open, Opener, Protection, Seal, Sealer};
 
 use super::starttls;
@@ -76,6 +77,13 @@ pub(crate) const TARGETS: &[Target] = &[
         seeds: icmp_seeds,
         smoke_runs: PARSER_RUNS,
         words: &[b"\x03\x04", b"\x02\0\x01", b"\x0b\0", b"\x01\x04\x01"],
+    },
+    Target {
+        name: "query",
+        run: query,
+        seeds: || query::Question::WORDS.map(|(word, _)| word.as_bytes().to_vec()).to_vec(),
+        smoke_runs: PARSER_RUNS,
+        words: &[b"query", b"start", b"stop", b"rekey", b"\n", b"\0"],
     },
     Target {
         name: "policy",
@@ -298,6 +306,22 @@ fn icmp(input: &[u8]) -> u64 {
     let again = message.first_chunk::<2>().and_then(|&[kind, code]| read(kind, code));
     assert_eq!(again, Some(cause), "what is told reads back");
     outcome(&(std::mem::discriminant(&cause), v6 & 1))
+}
+
+/// What a program sends to its query socket.
+fn query(input: &[u8]) -> u64 {
+    match query::Question::parse(input) {
+        Ok(question) => {
+            let word = question.word().as_bytes();
+            let rest = input.strip_prefix(word);
+            assert!(rest.is_some_and(|rest| rest.is_empty() || rest == b"\n"), "more was taken");
+            word.len() as u64
+        }
+        Err(fault) => {
+            assert!(!fault.to_string().is_empty());
+            u64::MAX
+        }
+    }
 }
 
 fn icmp_seeds() -> Vec<Vec<u8>> {

@@ -124,7 +124,7 @@ pub fn run(options: Options, given: Given, keeper: Option<Keeper>) -> Result<(),
         agent.work(requests, events).await;
         Ok(())
     });
-    // Not waited for: what programs of runs passed to be looked at, and what takes for ever to close.
+    // Not waited for: what programs of runs passed, and what takes for ever to close.
     runtime.shutdown_background();
     log.flush();
     result

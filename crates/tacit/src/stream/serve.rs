@@ -292,14 +292,13 @@ fn set_up(
 async fn carry(worker: &Worker, secured: Box<Secured>) -> Option<Begun> {
     let _held = worker.load.hold_relay();
     meter::switch(Component::Receive);
-    let relayed = relay::run(worker, secured, |worker, connection, path| {
+    let finished = relay::run(worker, secured, |worker, connection, path| {
         Box::pin(carry_controlled(worker, connection, path))
-    });
-    if let Some(finished) = relayed.await {
-        meter::switch(Component::Control);
-        account::settle(&worker.log, &finished);
-        meter::switch(Component::Accept);
-    }
+    })
+    .await?;
+    meter::switch(Component::Control);
+    account::settle(&worker.log, &finished);
+    meter::switch(Component::Accept);
     None
 }
 
@@ -334,6 +333,7 @@ async fn carry_controlled(
                 controlled::answer(asked, Err(controlled::failed(&failure)));
                 secure::farewell(outside).await;
                 account::failed(&worker.log, &connection, &failure);
+                meter::switch(Component::Accept);
                 return None;
             }
         };

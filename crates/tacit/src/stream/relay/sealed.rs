@@ -47,16 +47,16 @@ pub(super) enum Direction {
     Done,
 }
 
-/// Whose keys a pump uses, and where they are; they are forgotten with it.
+/// Where a pump's buffers and keys are, and whose they are; the keys are forgotten with it.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
-    pub(super) scratch: &'a Scratch,
-    pub(super) connection: &'a Connection,
+    held: Held<'a>,
+    connection: &'a Connection,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.scratch.buffers.borrow_mut().keys.forget(self.connection.record().id);
+        self.held.scratch.buffers.borrow_mut().keys.forget(self.connection.record().id);
     }
 }
 
@@ -83,7 +83,6 @@ pub(super) struct Pump<'a> {
     pub(super) broken: Option<Box<Broken>>,
     /// What waits cannot be delivered, or was not in time.
     gave_up: bool,
-    held: Held<'a>,
 }
 
 impl Future for Pump<'_> {
@@ -93,7 +92,7 @@ impl Future for Pump<'_> {
         let pump = self.get_mut();
         meter::resume(Component::Receive);
         let polled = pump.poll_both(cx);
-        pump.held.set(pump.held_bytes());
+        pump.at.held.set(pump.held_bytes());
         if polled.is_pending() {
             ready!(pump.poll_broken(cx));
             pump.gave_up = true;
@@ -115,7 +114,7 @@ impl<'a> Pump<'a> {
     ) -> Self {
         let SealedPath { clear, tls, session, incomplete, initial } = *path;
         Self {
-            at: Place { scratch, connection },
+            at: Place { held: Held::new(scratch), connection },
             clear,
             tls,
             session,
@@ -128,7 +127,6 @@ impl<'a> Pump<'a> {
             opening: Direction::Open,
             broken: None,
             gave_up: false,
-            held: Held::new(scratch),
         }
     }
 
@@ -168,7 +166,7 @@ impl<'a> Pump<'a> {
     }
 
     fn batch_records(&self) -> usize {
-        self.at.scratch.batch_records(match self.session.protection() {
+        self.at.held.scratch.batch_records(match self.session.protection() {
             Protection::Tls13Gcm | Protection::Tls12Gcm => BATCH_RECORDS_MAX,
             Protection::Tls13ChaCha | Protection::Tls12ChaCha => CHACHA_BATCH_RECORDS_MAX,
         })
@@ -210,7 +208,7 @@ impl<'a> Pump<'a> {
         if let Some(broken) = &mut self.broken {
             let record = self.at.connection.record();
             let moved = record.sent_bytes() + record.received_bytes();
-            return broken.poll_give_up(moved.wrapping_sub(self.held.bytes as u64), cx);
+            return broken.poll_give_up(moved.wrapping_sub(self.at.held.bytes as u64), cx);
         }
         let stalled =
             |direction, waiting: &Outgoing| direction != Direction::Open || !waiting.is_empty();
@@ -275,7 +273,7 @@ impl<'a> Pump<'a> {
         let protection = self.session.protection();
         let probes = !self.reads_much;
         let records = if probes { 1 } else { self.batch_records() };
-        let mut buffers = self.at.scratch.buffers.borrow_mut();
+        let mut buffers = self.at.held.scratch.buffers.borrow_mut();
         let asked = records * PAYLOAD_BYTES_MAX;
         let read = ready!(self.clear.poll_read(cx, asked, |fd| {
             meter::switch(Component::Receive);
@@ -379,7 +377,7 @@ impl<'a> Pump<'a> {
 
     /// Reads, opens and writes once. `true`: the read filled the buffer.
     fn poll_open_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
-        let mut buffers = self.at.scratch.buffers.borrow_mut();
+        let mut buffers = self.at.held.scratch.buffers.borrow_mut();
         let buffers = &mut *buffers;
         let held = self.incomplete.len();
         buffers.bytes[..held].copy_from_slice(&self.incomplete);
