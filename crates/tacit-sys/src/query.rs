@@ -136,7 +136,7 @@ mod tests {
     fn a_message_arrives_with_all_its_descriptors_or_is_told_to_be_cut() {
         let (near, far) = pair().unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
-        crate::descriptor::send(&near, b"query", &[file.as_fd(), near.as_fd()]).unwrap();
+        crate::descriptor::send(&near, b"query", &[file.as_fd(), file.as_fd()]).unwrap();
         crate::descriptor::send(&near, b"start", &[]).unwrap();
         let mut buffer = [0; 5];
         let message = receive(far.as_fd(), &mut buffer).unwrap();
