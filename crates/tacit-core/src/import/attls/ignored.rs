@@ -1,6 +1,7 @@
 //! What the originals can say and what is not, or differently, here: each is told where it is said.
 
 use super::effective::Effective;
+use super::map::ring_name;
 use super::tls::Context;
 
 /// How an attribute that is said is told of.
@@ -43,7 +44,7 @@ impl Context<'_> {
         let words = ["OcspUrl", "OcspAiaEnable", "HttpCdpEnable", "GSK_LDAP_SERVER"];
         let asked = words.iter().filter_map(|word| rule.said(word));
         let Some(field) = asked.into_iter().find(|field| field.value != "Off") else { return };
-        let ring = rule.said("Keyring").and_then(|ring| self.map.keyring(&ring.value));
+        let ring = rule.said("Keyring").and_then(|ring| self.map.keyring(&ring_name(&ring.value)));
         if ring.is_some_and(|ring| ring.crl.is_some()) {
             self.findings.info(&field.at, "revocation is checked by the `crl` of the map only");
         } else {
@@ -149,10 +150,6 @@ fn tell_extension(word: &str, value: &str) -> Option<Tell> {
         "ClientHandshakeSNI" if value == "Off" => return None,
         "ClientHandshakeSNI" => Tell::Info("the name is sent in any case"),
         "ClientHandshakeSNIMatch" => Tell::Info("what the server makes of the name is its own"),
-        "ClientHandshakeSNIList" => Tell::Changed(
-            "the name that is sent is the one the certificate must cover",
-            "say `server-name` in the map if it must be another",
-        ),
         _ => return None,
     })
 }

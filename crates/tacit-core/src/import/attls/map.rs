@@ -91,7 +91,10 @@ impl Map {
         let map = Self {
             jobs: tables(&top, "job", |_, value| job(value)),
             users: tables(&top, "user", |_, value| texts(value)),
-            keyrings: tables(&top, "keyring", keyring),
+            keyrings: tables(&top, "keyring", keyring)
+                .into_iter()
+                .map(|(name, ring)| (ring_name(&name), ring))
+                .collect(),
             rules: tables(&top, "rule", rule),
             datasets: tables(&top, "dataset", |_, value| value.string().map(str::to_owned)),
             maps: maps(&top),
@@ -158,6 +161,15 @@ impl Map {
         for what in jobs.chain(users).chain(rings).filter(|what| !used.contains(what)) {
             findings.info(&at(1), format!("no rule asks for {what}"));
         }
+    }
+}
+
+/// The name of a ring as it is looked for: a user ID before the slash has no case.
+#[must_use]
+pub fn ring_name(name: &str) -> String {
+    match name.split_once('/') {
+        Some((user, ring)) => format!("{}/{ring}", user.to_ascii_uppercase()),
+        None => name.to_owned(),
     }
 }
 

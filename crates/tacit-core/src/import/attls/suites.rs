@@ -71,7 +71,12 @@ fn of_field(field: &Field, digits: usize, findings: &mut Findings) -> Vec<Suite>
     let word = field.attribute.word;
     let begins = |prefix: &str| text.get(..4).is_some_and(|head| head.eq_ignore_ascii_case(prefix));
     if begins("TLS_") || begins("SSL_") {
-        return by_name(text, field, findings).into_iter().collect();
+        let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        if !rest.is_empty() {
+            let message = format!("`{}` behind the suite is not read", rest.trim());
+            findings.changed(&field.at, message, "remove it, or write one suite to a line");
+        }
+        return by_name(name, field, findings).into_iter().collect();
     }
     let is_code = text.len().is_multiple_of(digits) && text.bytes().all(|b| b.is_ascii_hexdigit());
     if !is_code {
@@ -89,7 +94,8 @@ fn by_name(text: &str, field: &Field, findings: &mut Findings) -> Option<Suite> 
     if let Some(suite) = Suite::DEFAULT.into_iter().find(|suite| suite.name() == name) {
         return Some(suite);
     }
-    if let Some(why) = suite_refusal(&name) {
+    let fixed = name.starts_with("TLS_ECDH_").then_some("static ECDH has no forward secrecy");
+    if let Some(why) = fixed.or_else(|| suite_refusal(&name)) {
         tell_dropped(&name, why, field, findings);
         return None;
     }

@@ -2,9 +2,10 @@
 
 use super::Options;
 use super::effective::Effective;
-use super::map::Map;
+use super::map::{Map, ring_name};
 use super::names::Names;
 use super::needs::Needs;
+use super::objects::Field;
 use super::start;
 use super::suites;
 use super::words::Kind;
@@ -28,7 +29,7 @@ fn set(keys: &mut Keys, key: &str, value: impl Into<Toml>) {
     keys.push((key.to_owned(), value.into()));
 }
 
-impl<'a> Context<'a> {
+impl Context<'_> {
     /// The table of a rule for one direction; `None` where something is missing that was told.
     pub(super) fn tls(&mut self, rule: &Effective<'_>, is_inbound: bool) -> Option<Keys> {
         let Some(role) = rule.said("HandshakeRole") else {
@@ -50,31 +51,28 @@ impl<'a> Context<'a> {
         let start = start::start(self, rule, is_inbound);
         let ring = self.ring(rule);
         keys.extend(start);
-        if is_server {
-            self.server(rule, ring?, &mut keys)
-        } else {
-            self.client(rule, ring?, &mut keys)
+        match &ring {
+            Some((name, at)) if is_server => self.server(rule, (name, at), &mut keys),
+            Some((name, at)) => self.client(rule, (name, at), &mut keys),
+            None => {}
         }
         self.common(rule, is_server, &mut keys);
-        Some(keys)
+        ring.map(|_| keys)
     }
 
     /// The key ring of the environment.
-    fn ring<'o>(&mut self, rule: &Effective<'o>) -> Option<(&'o str, &'o Origin)>
-    where
-        'a: 'o,
-    {
+    fn ring<'o>(&mut self, rule: &Effective<'o>) -> Option<(String, &'o Origin)> {
         let Some(ring) = rule.said("Keyring") else {
             let message = "the environment of the rule has no key ring";
             let fix = "add TTLSKeyringParms with Keyring to the environment action";
             self.findings.error(rule.environment_at(), message, fix);
             return None;
         };
-        let name = ring.value.as_str();
-        if let Some(owned) = self.owners_ring(rule, name) {
+        let name = ring_name(&ring.value);
+        if let Some(owned) = self.owners_ring(rule, &name) {
             return Some((owned, &ring.at));
         }
-        if self.map.keyring(name).is_some() {
+        if self.map.keyring(&name).is_some() {
             return Some((name, &ring.at));
         }
         if name.starts_with("*TOKEN*/") {
@@ -85,7 +83,7 @@ impl<'a> Context<'a> {
             return None;
         }
         if name.starts_with('/') {
-            let table = format!("[keyring.{}]", crate::import::draft::quote(name));
+            let table = format!("[keyring.{}]", crate::import::draft::quote(&name));
             let fix = format!(
                 "export what it holds as PKCS #12 with gskkyman, and convert it:\n\
                  openssl pkcs12 -in FILE.p12 -clcerts -nokeys -out web.pem\n\
@@ -103,11 +101,10 @@ impl<'a> Context<'a> {
 
     /// A ring without a user's name is that of whoever owns the socket: the map may have one for
     /// the user of the rule.
-    fn owners_ring(&mut self, rule: &Effective<'_>, name: &str) -> Option<&'a str> {
+    fn owners_ring(&self, rule: &Effective<'_>, name: &str) -> Option<String> {
         let user = rule.rule.said("Userid").filter(|_| !name.contains('/'))?;
-        let whole = format!("{}/{name}", user.value);
-        self.map.keyring(&whole)?;
-        self.map.keyrings.get_key_value(&whole).map(|(key, _)| key.as_str())
+        let whole = ring_name(&format!("{}/{name}", user.value));
+        self.map.keyring(&whole).is_some().then_some(whole)
     }
 
     fn server(&mut self, rule: &Effective<'_>, ring: (&str, &Origin), keys: &mut Keys) {
@@ -213,39 +210,76 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What the server's certificate must cover.
+    /// What the server's certificate must cover; the same name is sent to it.
     fn server_name(&mut self, rule: &Effective<'_>, keys: &mut Keys) {
-        let dns = rule.said("HostReferenceIdDNS");
-        let cn = rule.said("HostReferenceIdCN");
-        let at = dns.or(cn).map_or_else(|| rule.environment_at(), |field| &field.at);
+        let sni = rule.said("ClientHandshakeSNIList");
         if let Some(name) = self.map.rule(&rule.rule.name, "server-name") {
             set(keys, "server-name", name.clone());
             return;
         }
-        if let (None, Some(cn)) = (dns, cn) {
+        let Some(name) = self.reference_name(rule, sni) else {
+            return self.without_name(rule, keys);
+        };
+        set(keys, "server-name", name.value.to_ascii_lowercase());
+        if let Some(sni) = sni.filter(|sni| !sni.value.eq_ignore_ascii_case(&name.value)) {
+            let message = format!(
+                "`{}` is not sent: the name that is sent is the one the certificate must cover",
+                sni.value
+            );
+            self.findings.changed(
+                &sni.at,
+                message,
+                "say `server-name` in the map if it is the other",
+            );
+        }
+        if !rule.is_on("HostRefWildcardValidation") {
+            let fix = "keep wildcards out of the certificates that the CA issues";
+            self.findings.changed(&name.at, "a certificate for a wildcard is taken too", fix);
+        }
+    }
+
+    /// The name that the rule says the certificate must cover, or else the one it sends.
+    fn reference_name<'o>(
+        &mut self,
+        rule: &Effective<'o>,
+        sni: Option<&'o Field>,
+    ) -> Option<&'o Field> {
+        if let Some(dns) = rule.said("HostReferenceIdDNS") {
+            return Some(dns);
+        }
+        if let Some(cn) = rule.said("HostReferenceIdCN") {
             let message = "the name is looked for in the certificate's alternative names only, \
                            not in its common name";
             self.findings.changed(&cn.at, message, "make sure that the certificate has it there");
+            return Some(cn);
         }
-        if let Some(name) = dns.or(cn) {
-            set(keys, "server-name", name.value.to_ascii_lowercase());
-            if !rule.is_on("HostRefWildcardValidation") {
-                let fix = "keep wildcards out of the certificates that the CA issues";
-                self.findings.changed(at, "a certificate for a wildcard is taken too", fix);
-            }
-        } else if self.options.keep_no_name_check {
-            set(keys, "verify", "chain");
-            let fix = "add HostReferenceIdDNS, or import without --keep-no-name-check";
-            let message = "the server's name is not checked: whoever has a certificate of the CA \
-                           can be it";
-            self.findings.changed(at, message, fix);
-        } else {
+        let sni = sni.filter(|_| !self.options.keep_no_name_check)?;
+        let message = "the server's certificate must cover the name that is sent to it, which it \
+                       need not before";
+        let fix = "say HostReferenceIdDNS; --keep-no-name-check keeps the old meaning";
+        self.findings.changed(&sni.at, message, fix);
+        Some(sni)
+    }
+
+    /// The original checks no name.
+    fn without_name(&mut self, rule: &Effective<'_>, keys: &mut Keys) {
+        let at = rule.environment_at();
+        if !self.options.keep_no_name_check {
             let message = "the server's certificate must cover the name that the program asked for \
                            or else the address, which it need not before";
             let fix = "say `server-name` in the map where the name is another; \
                        --keep-no-name-check keeps the old meaning";
             self.findings.changed(at, message, fix);
+            return;
         }
+        set(keys, "verify", "chain");
+        if let Some(sni) = rule.said("ClientHandshakeSNIList") {
+            set(keys, "server-name", sni.value.to_ascii_lowercase());
+        }
+        let fix = "add HostReferenceIdDNS, or import without --keep-no-name-check";
+        let message = "the server's name is not checked: whoever has a certificate of the CA can \
+                       be it";
+        self.findings.changed(at, message, fix);
     }
 
     /// Versions, suites, groups and times.

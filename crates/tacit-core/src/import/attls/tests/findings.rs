@@ -105,6 +105,7 @@ fn no_attribute_is_ignored_in_silence() {
         "HostRefWildcardValidation",
         "ClientAuthType",
         "ServerHandshakeSNIList",
+        "ClientHandshakeSNIList",
     ];
     let actions =
         Kind::ALL.into_iter().filter(|kind| kind.word().starts_with("TTLS") && *kind != Kind::Rule);

@@ -316,7 +316,8 @@ fn a_ring_without_owner_is_that_of_the_rules_user_where_the_map_has_one() {
     };
     let user = "[user]\n\"WEBSRV\" = \"web\"\n";
     let every = format!("{user}{}", ring("RING", "every"));
-    let own = format!("{every}{}", ring("WEBSRV/RING", "own"));
+    // A user ID has no case.
+    let own = format!("{every}{}", ring("websrv/RING", "own"));
     for (map, wanted) in [(&every, "every.pem"), (&own, "own.pem")] {
         let (text, found) = imported(&policy, map, Options::default());
         assert!(text.is_some_and(|text| text.contains(wanted)), "{found:#?}");
@@ -335,4 +336,32 @@ fn a_rule_that_an_earlier_one_leaves_nothing_for_is_told() {
     assert!(text.is_some());
     let told = found.iter().any(|one| one.contains("rule `out` is never reached"));
     assert!(told, "{found:#?}");
+}
+
+#[test]
+fn the_name_that_a_client_sends_is_the_one_that_is_checked() {
+    let client = |more: &str| {
+        let policy = format!("{POLICY}{CLIENT}");
+        policy.replace("    TLSv1.3 On\n  }\n}\n", &format!("    TLSv1.3 On\n{more}  }}\n}}\n"))
+    };
+    let sni = "ClientHandshakeSNI Required\nClientHandshakeSNIList db.example.com\n";
+    let name = "HostReferenceIdDNS db.example.com\nHostRefWildcardValidation On\n";
+    let other = "HostReferenceIdDNS other.example.com\nHostRefWildcardValidation On\n";
+    for (more, wanted, told) in [
+        (sni.to_owned(), "db.example.com", "must cover the name that is sent to it"),
+        (format!("{sni}{name}"), "db.example.com", ""),
+        (format!("{sni}{other}"), "other.example.com", "`db.example.com` is not sent"),
+    ] {
+        let (text, found) = imported(&client(&more), MAP, Options::default());
+        let text = text.unwrap_or_default();
+        assert!(text.contains(&format!("server-name = \"{wanted}\"")), "{text} {found:#?}");
+        let changed = found.iter().filter(|one| {
+            one.contains(" changed: ") && one.contains("example.com") || one.contains("sent to it")
+        });
+        let changed: Vec<_> = changed.collect();
+        assert!(
+            if told.is_empty() { changed.is_empty() } else { changed[0].contains(told) },
+            "{found:#?}"
+        );
+    }
 }
