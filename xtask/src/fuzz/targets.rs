@@ -561,7 +561,9 @@ fn attls(input: &[u8]) -> u64 {
     let imported = attls::import(&[file], Some(map), attls::Options::default(), &mut findings);
     assert_eq!(imported.policy.is_none(), findings.has_errors());
     let found = findings.finish();
-    let lines = input.iter().filter(|b| matches!(b, b'\n' | 0x15 | 0x25)).count() + 1;
+    let ends = input.iter().filter(|b| matches!(b, b'\n' | 0x15 | 0x25)).count();
+    // Or records of 80 bytes.
+    let lines = ends.max(input.len() / 80) + 1;
     for finding in &found {
         assert!((1..=lines).contains(&finding.line), "{}", finding.render());
         assert!(!finding.message.contains(char::is_control), "{finding:?}");

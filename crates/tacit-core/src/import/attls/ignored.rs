@@ -109,6 +109,7 @@ fn tell(word: &str, value: &str) -> Option<Tell> {
         word if ["Ocsp", "HttpCdp", "CRL", "LDAP"].iter().any(|head| word.starts_with(head)) => {
             Tell::Info("revocation is checked by the `crl` of the map")
         }
+        "GSK_V3_SESSION_TIMEOUT" | "GSK_V3_SIDCACHE_SIZE" if value == "0" => return None,
         word if word.starts_with("GSK_") => {
             Tell::Info("sessions and tickets have their own limits")
         }

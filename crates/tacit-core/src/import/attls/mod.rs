@@ -188,7 +188,11 @@ pub fn read(input: &Input<'_>, findings: &mut Findings) -> Option<Document> {
         }
     };
     if decoded.encoding != text::Encoding::Utf8 {
-        findings.info(&at, format!("read as {}", decoded.encoding));
+        let records = if decoded.records { ", in records of 80" } else { "" };
+        findings.info(&at, format!("read as {}{records}", decoded.encoding));
+    }
+    if decoded.numbered {
+        findings.info(&at, "the numbers in columns 73 to 80 are not read");
     }
     Some(Document::read(input.file, &decoded.text, findings))
 }

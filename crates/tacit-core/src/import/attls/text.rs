@@ -2,6 +2,9 @@
 //!
 //! Originals are EBCDIC (IBM-1047); what was taken off the system is mostly ASCII, with now and
 //! then a byte of Latin-1 in a comment. UTF-8 is tried first, since nothing else looks like it.
+//!
+//! A data set that was copied byte by byte has no ends of lines, but records of 80; and members may
+//! have numbers behind column 72, which are no part of the text where every line has one.
 
 use std::fmt;
 
@@ -36,6 +39,10 @@ pub struct Decoded {
     pub text: String,
     /// What it was.
     pub encoding: Encoding,
+    /// Whether it had records in place of lines.
+    pub records: bool,
+    /// Whether numbers stood at the ends of its lines.
+    pub numbered: bool,
 }
 
 /// Why a file cannot be text: what is wrong, and what to do.
@@ -73,7 +80,41 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
         let fix = "transfer it as text, or remove the character";
         return Err(NotText { message, fix });
     }
-    Ok(Decoded { text, encoding })
+    let records = encoding == Encoding::Ibm1047 && is_records(&text);
+    let text = if records { in_lines(&text) } else { text };
+    let numbered = is_numbered(&text);
+    let text = if numbered { without_numbers(&text) } else { text };
+    Ok(Decoded { text, encoding, records, numbered })
+}
+
+/// Bytes of a record of nearly every data set that holds text.
+const RECORD_CHARS: usize = 80;
+/// Where numbers of lines begin in it.
+const NUMBER_COLUMN: usize = 72;
+
+/// Whether records stand one behind the other, with no ends of lines.
+fn is_records(text: &str) -> bool {
+    let chars = text.chars().count();
+    chars > RECORD_CHARS && chars.is_multiple_of(RECORD_CHARS) && !text.contains('\n')
+}
+
+fn in_lines(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    chars.chunks(RECORD_CHARS).flat_map(|record| record.iter().copied().chain(['\n'])).collect()
+}
+
+/// Whether every line is a whole record with a number at its end.
+fn is_numbered(text: &str) -> bool {
+    let numbered = |line: &str| {
+        let number = line.get(NUMBER_COLUMN..).unwrap_or_default();
+        line.is_ascii() && line.len() == RECORD_CHARS && number.bytes().all(|b| b.is_ascii_digit())
+    };
+    !text.is_empty() && text.lines().all(numbered)
+}
+
+fn without_numbers(text: &str) -> String {
+    let lines = text.lines().filter_map(|line| line.get(..NUMBER_COLUMN));
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 fn find_stray(text: &str, stray: impl Fn(char) -> bool) -> Option<(usize, char)> {
@@ -85,9 +126,13 @@ fn show(c: char) -> String {
     format!("{:#04x}", u32::from(c))
 }
 
-/// Letters and digits of EBCDIC lie where other code pages have accents, which are rare.
+/// Letters and digits of EBCDIC lie where other code pages have accents, which are rare; its blank,
+/// which fills records, is an `@` of theirs.
 fn is_ebcdic(bytes: &[u8]) -> bool {
-    bytes.iter().filter(|b| **b >= 0x80).count() * 3 > bytes.len()
+    let (high, blank) = bytes.iter().fold((0, 0), |(high, blank), b| {
+        (high + usize::from(*b >= 0x80), blank + usize::from(*b == 0x40))
+    });
+    high * 3 > bytes.len() - blank
 }
 
 /// A character of IBM-1047; both of its line ends are ours.
@@ -147,6 +192,25 @@ mod tests {
         let latin1 = decode(b"# \xa9 somebody\n").unwrap();
         assert_eq!((latin1.text.as_str(), latin1.encoding), ("# © somebody\n", Encoding::Latin1));
         assert_eq!(decode("\u{feff}# x".as_bytes()).unwrap().text, "# x");
+    }
+
+    #[test]
+    fn records_become_lines_and_lose_their_numbers() {
+        let record = |text: &str, number: &str| format!("{text:72}{number:8}");
+        let ebcdic = |text: &str| -> Vec<u8> {
+            let byte = |b: u8| IBM_1047.iter().position(|latin1| *latin1 == b).unwrap();
+            text.bytes().map(|b| u8::try_from(byte(b)).unwrap()).collect()
+        };
+        let lines = |text: &str| text.lines().map(str::trim_end).collect::<Vec<_>>().join("|");
+        let rule = "TTLSRule a";
+        let plain = decode(&ebcdic(&(record(rule, "") + &record(rule, "")))).unwrap();
+        assert_eq!((lines(&plain.text), plain.records), (format!("{rule}|{rule}"), true));
+        let numbered = record(rule, "00010000") + &record(rule, "00020000");
+        let read = decode(&ebcdic(&numbered)).unwrap();
+        assert_eq!((lines(&read.text), read.numbered), (format!("{rule}|{rule}"), true));
+        // One line without a number, and they may be values.
+        let mixed = format!("{}\n{}\n", record("A", "00010000"), record("Port", "8443"));
+        assert_eq!(decode(mixed.as_bytes()).unwrap().text, mixed);
     }
 
     #[test]

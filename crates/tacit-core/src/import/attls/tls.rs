@@ -300,6 +300,10 @@ impl Context<'_> {
             let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
             set(keys, "groups", names);
         }
+        let never = |word| rule.said(word).is_some_and(|field| field.value == "0");
+        if never("GSK_V3_SESSION_TIMEOUT") || never("GSK_V3_SIDCACHE_SIZE") {
+            set(keys, "resumption", false);
+        }
         match rule.said("HandshakeTimeout").map(|field| (field.value.as_str(), &field.at)) {
             None | Some(("10", _)) => {}
             Some(("0", at)) => {

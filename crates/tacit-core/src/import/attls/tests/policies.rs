@@ -365,3 +365,11 @@ fn the_name_that_a_client_sends_is_the_one_that_is_checked() {
         );
     }
 }
+
+#[test]
+fn sessions_that_are_never_kept_are_never_resumed() {
+    let gsk =
+        "  TTLSGskAdvancedParms\n  {\n    GSK_V3_SESSION_TIMEOUT 0\n  }\n  TTLSKeyringParms\n";
+    let (text, found) = imported_rules(&POLICY.replacen("  TTLSKeyringParms\n", gsk, 1), MAP);
+    assert!(text.contains("resumption = false"), "{text} {found:#?}");
+}
