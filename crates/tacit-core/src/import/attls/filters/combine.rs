@@ -29,17 +29,19 @@ pub(in super::super) fn combine(
     let mut combined = Vec::new();
     for filter in filters {
         for (flow, number) in filter.flows.iter().zip(1_usize..) {
+            let mut protected = Vec::new();
             if filter.permits && !flow.is_udp {
-                for rule in rules {
-                    combined.extend(both(rule, filter, flow, findings));
-                }
+                let both = |rule| both(rule, filter, flow, findings);
+                protected.extend(rules.iter().filter_map(both));
             }
             let suffix = if number == 1 { String::new() } else { format!("-{number}") };
             let name = format!("{}{suffix}", filter.name);
-            match flow.is_inbound {
-                true => combined.extend(inbound(&name, filter, flow, &sockets, findings)),
-                false => combined.push(outbound(&name, filter, flow)),
-            }
+            let mut rest = match flow.is_inbound {
+                true => inbound(&name, filter, flow, &sockets, findings),
+                false => vec![outbound(&name, filter, flow)],
+            };
+            rest.retain(|rest| !protected.iter().any(|rule| is_all_of(rule, rest)));
+            combined.extend(protected.into_iter().chain(rest));
             if combined.len() > RULES_MAX {
                 let message = format!("filters and TLS rules together are over {RULES_MAX} rules");
                 findings.error(&filter.at, message, "merge some by networks and ranges of ports");
@@ -87,6 +89,22 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
         set(&mut item, "log", true.into());
     }
     Some(item)
+}
+
+/// Whether a rule is about all that the other one is, and says so in the same words.
+fn is_all_of(rule: &Item, other: &Item) -> bool {
+    const CONDITIONS: [&str; 9] = [
+        "direction",
+        "listen",
+        "local",
+        "local-ports",
+        "remote",
+        "remote-ports",
+        "program",
+        "user",
+        "when",
+    ];
+    CONDITIONS.iter().all(|key| rule.value(key) == other.value(key))
 }
 
 /// Narrows an end of a rule; `Ok(None)` if nothing is left.

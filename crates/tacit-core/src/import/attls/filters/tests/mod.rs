@@ -156,7 +156,6 @@ fn a_connection_must_pass_the_filters_and_then_gets_its_tls_rule() {
             "bad Inbound Tcp  [] -> 10.9.0.0/16 [] at 192.0.2.1:443: deny",
             "bad-2 Outbound Tcp  [] -> 10.9.0.0/16 [] at : deny",
             "web.web Inbound Tcp  [] ->  [] at 192.0.2.1:443: tls",
-            "web Inbound Tcp  [] ->  [] at 192.0.2.1:443: permit",
             "out.lan Outbound Tcp  [] -> 10.0.0.0/8 [8000..=8999] at : tls",
             "lan Outbound Tcp  [] -> 10.0.0.0/8 [] at : permit",
         ]
