@@ -18,6 +18,7 @@ fn lab() -> Lab {
     let lab = Lab::new();
     lab.write("pagent.policy", blocks("TTLSRule")[0]);
     lab.write("map.toml", blocks("[job]")[0]);
+    lab.write("ipsec.policy", blocks("IpFilterPolicy")[0]);
     lab.tacit(&["ca", "issue", "payroll"]);
     std::fs::copy(lab.path("ca.pem"), lab.path("corp-ca.pem")).unwrap();
     lab
