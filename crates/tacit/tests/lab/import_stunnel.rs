@@ -174,3 +174,47 @@ fn the_page_on_migrating_says_what_an_import_says() {
     }
     assert_eq!(said, shown);
 }
+
+/// Whether clients without, with an unknown and with a good certificate are let in.
+fn let_in(lab: &Lab, port: u16) -> [bool; 3] {
+    ["", "--cert own.pem --key own.key", "--cert alice.pem --key alice.key"].map(|who| {
+        let words = format!("-sS -m 10 --cacert ca.pem https://localhost:{port}/ {who}");
+        let output = lab.run("curl", &words.split_whitespace().collect::<Vec<_>>());
+        output.status.success()
+    })
+}
+
+#[test]
+fn clients_are_let_in_as_stunnel_did_but_for_what_is_raised() {
+    let lab = Lab::new();
+    let own = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout own.key \
+               -subj /CN=own -days 2 -out own.pem";
+    assert!(lab.run("openssl", &own.split_whitespace().collect::<Vec<_>>()).status.success());
+    let app = app();
+    for (options, by_stunnel, by_import) in [
+        ("verify = 0", [true; 3], [true; 3]),
+        ("verify = 1", [true, false, true], [true, false, true]),
+        ("verifyChain = yes\nrequireCert = no", [true, false, true], [true, false, true]),
+        ("requireCert = no\nverifyChain = yes", [false, false, true], [false, false, true]),
+        // Any certificate was good enough: it must be valid now.
+        ("requireCert = yes", [false, true, true], [false, false, true]),
+        ("verifyChain = yes\ncheckHost = alice", [false, false, true], [false, false, true]),
+        ("verifyChain = yes\ncheckHost = bob", [false; 3], [false; 3]),
+    ] {
+        let port = free_port();
+        lab.write(
+            "stunnel.conf",
+            format!(
+                "foreground = yes\npid =\nsyslog = no\ndebug = info\n[s]\ncert = localhost.pem\n\
+                 key = localhost.key\nCAfile = ca.pem\naccept = 127.0.0.1:{port}\n\
+                 connect = 127.0.0.1:{app}\n{options}\n"
+            ),
+        );
+        let mut stunnel = Peer::start(lab.command("stunnel").arg("stunnel.conf"));
+        stunnel.wait_for("Accepting new connections");
+        assert_eq!(let_in(&lab, port), by_stunnel, "{options}\n{}", stunnel.said());
+        drop(stunnel);
+        let agent = start(&lab, &lab.tacit(&["import", "stunnel", "stunnel.conf"]));
+        assert_eq!(let_in(&lab, port), by_import, "{options}\n{}", agent.log());
+    }
+}
