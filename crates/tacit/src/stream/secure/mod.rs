@@ -8,8 +8,6 @@
 //! and of all; who finds none waits for one, and the handshake timeout counts from the arrival, so
 //! nobody waits for ever. A dialogue needs none.
 
-use std::convert::Infallible;
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,26 +18,34 @@ use tacit_core::flow::Address;
 use tacit_core::meter::Component;
 use tacit_core::policy::TlsCommon;
 use tacit_core::record::PAYLOAD_BYTES_MAX;
-use tacit_core::starttls::ftp::Ends;
-use tacit_core::starttls::{self, Dialogue, Refusal, Side, Step};
-use tacit_sys::socket::{self, StreamOptions};
-
-use crate::address;
+use tacit_core::starttls::{self, Dialogue, Side};
+use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::{Count, meter};
 use crate::live::{LiveAction, LiveRule};
 use crate::tls::{
-    ClientSettings, Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role,
-    ServerSettings, Session, SessionError,
+    Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role, Session,
 };
 
-use super::asked::{Controls, Wishes};
+use super::asked::Controls;
 use super::connection::{Admitted, Connection, Legs, Record, TlsFacts};
 use super::dial;
 use super::gate::{Gates, Place};
 use super::header;
-use super::leg::{Leg, Outgoing, Parked};
-use super::talk::{Cut, InClear, Outcome, Talk};
+use super::leg::{Leg, Outgoing};
+use super::talk::Talk;
+
+mod dialogue;
+mod failure;
+mod path;
+
+pub(super) use dialogue::remote_ip;
+pub use failure::Failure;
+pub use path::{
+    Carried, ClearPath, ControlledPath, Family, Path, SealedPath, Secured, TalkingPath,
+};
+
+use dialogue::{Ended, converse, excuse, go_on_in_clear, part, talked};
 
 /// How long dialling may take where no rule says it.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,255 +55,6 @@ const READ_BYTES: usize = 16 * 1024;
 const FIRST_BYTES_MAX: usize = PAYLOAD_BYTES_MAX;
 /// How long a peer may take to read the alert that tells it why it was refused.
 const FAREWELL_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// A connection whose legs are ready to carry bytes.
-#[derive(Debug)]
-pub struct Secured<L = Leg> {
-    /// The connection.
-    pub connection: Connection,
-    /// How its bytes are carried.
-    pub path: Path<L>,
-}
-
-/// The kinds of relay; boxed, because a connection spends its life inside one.
-#[derive(Debug)]
-pub enum Path<L = Leg> {
-    /// One leg in clear, the other TLS.
-    Sealed(Box<SealedPath<L>>),
-    /// The same, with a dialogue that goes on under TLS first.
-    Talking(Box<TalkingPath<L>>),
-    /// Both legs in clear.
-    Clear(Box<ClearPath<L>>),
-    /// Both legs in clear until the program says otherwise.
-    Controlled(Box<ControlledPath<L>>),
-}
-
-/// Legs and session of a TLS relay, with what came early.
-#[derive(Debug)]
-pub struct SealedPath<L = Leg> {
-    /// The leg in clear.
-    pub clear: L,
-    /// The TLS leg.
-    pub tls: L,
-    /// Its session.
-    pub session: Session,
-    /// Records that came with the handshake and were not opened.
-    pub incomplete: Vec<u8>,
-    /// Records that must go to the TLS peer before all others.
-    pub initial: Vec<u8>,
-}
-
-/// A relay that is not one yet.
-#[derive(Debug)]
-pub struct TalkingPath<L = Leg> {
-    /// What will be relayed.
-    pub carried: Carried<L>,
-    /// What is said before.
-    pub dialogue: Dialogue,
-    /// How connections that belong to this one shake hands, if there can be any.
-    pub family: Option<Family>,
-}
-
-/// What a dialogue is held over.
-#[derive(Debug)]
-pub enum Carried<L = Leg> {
-    /// The peer has TLS.
-    Sealed(Box<SealedPath<L>>),
-    /// The peer was accepted, and is in clear too.
-    Clear(Box<ClearPath<L>>),
-}
-
-/// The TLS settings of one connection and those that belong to it: nobody else resumes its session.
-#[derive(Clone, Debug)]
-pub enum Family {
-    /// tacit answers.
-    Server(Arc<ServerSettings>),
-    /// tacit asks.
-    Client(Arc<ClientSettings>),
-}
-
-impl Family {
-    /// That of a connection under its rule.
-    fn of(record: &Record) -> Result<Option<Self>, Failure> {
-        Ok(match &record.rule.action {
-            LiveAction::TlsServer(settings) => {
-                Some(Self::Server(Arc::new(settings.for_family().map_err(io::Error::other)?)))
-            }
-            LiveAction::TlsClient(settings) => Some(Self::Client(Arc::new(settings.for_family()))),
-            LiveAction::Permit | LiveAction::Deny => None,
-        })
-    }
-}
-
-/// Legs of a relay in clear, with what came early.
-#[derive(Debug)]
-pub struct ClearPath<L = Leg> {
-    /// The leg that was accepted.
-    pub accepted: L,
-    /// The leg that was dialled.
-    pub dialled: L,
-    /// Bytes that came with a PROXY header, for the dialled leg.
-    pub initial: Vec<u8>,
-}
-
-/// Legs of a connection whose program says when TLS begins.
-#[derive(Debug)]
-pub struct ControlledPath<L = Leg> {
-    /// As they are now: the one that was accepted, the one that was dialled.
-    pub clear: ClearPath<L>,
-    /// Whether the accepted one leads away from the program; else the dialled one does.
-    pub arrives: bool,
-    /// What the program asks for.
-    pub wishes: Wishes,
-}
-
-impl Secured {
-    /// Takes it from this thread, for another one.
-    #[must_use]
-    pub fn park(self) -> Secured<Parked> {
-        let Self { connection, path } = self;
-        let Ok(path) = path.with_legs(|leg| Ok::<_, Infallible>(leg.park()));
-        Secured { connection, path }
-    }
-}
-
-impl Secured<Parked> {
-    /// Goes on with it on the calling thread.
-    ///
-    /// # Errors
-    /// See [`Parked::watch`]; the connection is there to be told of.
-    pub fn watch(self) -> Result<Secured, (Connection, io::Error)> {
-        let Self { connection, path } = self;
-        match path.with_legs(Parked::watch) {
-            Ok(path) => Ok(Secured { connection, path }),
-            Err(error) => Err((connection, error)),
-        }
-    }
-}
-
-impl<L> Path<L> {
-    /// The same with both legs changed alike.
-    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<Path<M>, E> {
-        Ok(match self {
-            Self::Sealed(path) => Path::Sealed(Box::new(path.with_legs(change)?)),
-            Self::Talking(path) => {
-                let TalkingPath { carried, dialogue, family } = *path;
-                let carried = match carried {
-                    Carried::Sealed(path) => Carried::Sealed(Box::new(path.with_legs(change)?)),
-                    Carried::Clear(path) => Carried::Clear(Box::new(path.with_legs(change)?)),
-                };
-                Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
-            }
-            Self::Controlled(path) => {
-                let ControlledPath { clear, arrives, wishes } = *path;
-                let clear = clear.with_legs(change)?;
-                Path::Controlled(Box::new(ControlledPath { clear, arrives, wishes }))
-            }
-            Self::Clear(path) => Path::Clear(Box::new(path.with_legs(change)?)),
-        })
-    }
-}
-
-impl<L> SealedPath<L> {
-    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<SealedPath<M>, E> {
-        let Self { clear, tls, session, incomplete, initial } = self;
-        let (clear, tls) = (change(clear)?, change(tls)?);
-        Ok(SealedPath { clear, tls, session, incomplete, initial })
-    }
-}
-
-impl<L> ClearPath<L> {
-    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<ClearPath<M>, E> {
-        let Self { accepted, dialled, initial } = self;
-        let (accepted, dialled) = (change(accepted)?, change(dialled)?);
-        Ok(ClearPath { accepted, dialled, initial })
-    }
-}
-
-/// Why a connection never carried a byte.
-#[derive(Debug)]
-pub enum Failure {
-    /// The peer's PROXY header is missing or wrong.
-    Proxy(String),
-    /// The target could not be reached.
-    Dial(String),
-    /// The dialogue before TLS did not lead there.
-    Starttls(Refusal),
-    /// It took too long.
-    Silence(Duration),
-    /// The handshake failed.
-    Handshake(HandshakeFailure),
-    /// The session refused its first bytes.
-    Session(SessionError),
-    /// A data connection may be somebody else's than its control connection.
-    Data(&'static str),
-    /// A leg broke meanwhile.
-    Broken(io::Error),
-    /// Too many other handshakes were in flight all the time.
-    NoPlace,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Proxy(what) | Self::Dial(what) => f.write_str(what),
-            Self::Starttls(refusal) => write!(f, "{refusal}"),
-            Self::Data(what) => f.write_str(what),
-            Self::Silence(after) => write!(
-                f,
-                "neither end said what the other waits for before TLS within {after:?}: see that \
-                 both speak the rule's `starttls` protocol, or raise handshake-timeout"
-            ),
-            Self::Handshake(failure) => write!(f, "{failure}"),
-            Self::Session(error) => write!(f, "{error}"),
-            Self::NoPlace => f.write_str(
-                "no place among the handshakes in flight became free in time: see \
-                 `tacit show limits`, and raise [limits] if its clients are wanted",
-            ),
-            Self::Broken(error) => write!(f, "the connection broke during set-up: {error}"),
-        }
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Broken(error)
-    }
-}
-
-impl From<Cut> for Failure {
-    fn from(cut: Cut) -> Self {
-        match cut {
-            Cut::Broken(_, error) => Self::Broken(error),
-            Cut::Truncated => Self::Broken(io::ErrorKind::UnexpectedEof.into()),
-            Cut::Session(error) => Self::Session(error),
-        }
-    }
-}
-
-impl From<HandshakeFailure> for Failure {
-    fn from(failure: HandshakeFailure) -> Self {
-        Self::Handshake(failure)
-    }
-}
-
-impl Failure {
-    /// A word for logs and counters.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Proxy(_) => "proxy-header",
-            Self::Dial(_) => "dial",
-            Self::Starttls(_) => "starttls",
-            Self::Silence(_) => "starttls-timeout",
-            Self::Handshake(failure) => failure.kind,
-            Self::Session(_) => "session",
-            Self::Data(_) => "data-connection",
-            Self::Broken(_) => "broken",
-            Self::NoPlace => "no-place",
-        }
-    }
-}
 
 /// What establishing needs of its surroundings.
 #[derive(Clone, Copy, Debug)]
@@ -530,95 +287,6 @@ async fn reach_tls(
     }
     let path = SealedPath { clear: accepted, tls, session, incomplete, initial };
     Ok(talked(path, talk, family))
-}
-
-/// How a dialogue before TLS ended well.
-enum Ended {
-    /// The handshake is next.
-    Secure,
-    /// There will be none, and the rule allows that.
-    Clear,
-}
-
-/// Holds the dialogue before TLS.
-async fn converse(
-    talk: &mut Talk,
-    peer: &Leg,
-    program: Option<&Leg>,
-    common: &TlsCommon,
-    deadline: Instant,
-) -> Result<Ended, Failure> {
-    meter::switch(Component::Handshake);
-    let mut wire = InClear { leg: peer, counted: None };
-    let work = async { Ok(talk.hold(&mut wire, program).await?) };
-    match within(deadline, || Failure::Silence(common.handshake_timeout), work).await? {
-        Outcome::Step(Step::Secure) => Ok(Ended::Secure),
-        Outcome::Step(Step::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
-        // It comes after the handshake, or not at all.
-        Outcome::Step(Step::Listen(_)) => Err(Failure::Starttls(Refusal::InClear)),
-        Outcome::Step(Step::Relay | Step::Settle | Step::Wait) | Outcome::Over => Ok(Ended::Clear),
-    }
-}
-
-/// Tells the program, in its own protocol, that there will be no TLS.
-async fn excuse(talk: &mut Talk, peer: &Leg, program: &Leg) {
-    talk.dialogue.unsecured();
-    let mut wire = InClear { leg: peer, counted: None };
-    let told = talk.flush(&mut wire, Some(program));
-    let _ = tokio::time::timeout(FAREWELL_WAIT_MAX, told).await;
-}
-
-/// Ends both legs in order: what they were told last explains the end.
-async fn part(peer: Leg, program: Option<Leg>) {
-    let program = async {
-        if let Some(program) = program {
-            program.end_in_order();
-            farewell(program).await;
-        }
-    };
-    tokio::join!(farewell(peer), program);
-}
-
-/// Server role, where the rule allows it: the client did not ask for TLS.
-async fn go_on_in_clear(
-    around: Surroundings<'_>,
-    connection: &Connection,
-    mut accepted: Leg,
-    program: Option<(Leg, Address)>,
-    mut talk: Talk,
-) -> Result<Path, Failure> {
-    meter::switch(Component::Accept);
-    connection.go_on_in_clear();
-    accepted.set_clear(true);
-    let dialled = settle(around, connection.record(), &accepted, program).await?;
-    let initial = talk.dialogue.take_output(Side::Program);
-    if talk.dialogue.stays() {
-        let mut dialogue = talk.dialogue;
-        dialogue.settle();
-        dialogue.set_ends(ends(&accepted, &dialled));
-        let carried = Carried::Clear(Box::new(ClearPath { accepted, dialled, initial }));
-        return Ok(Path::Talking(Box::new(TalkingPath { carried, dialogue, family: None })));
-    }
-    Ok(Path::Clear(Box::new(ClearPath { accepted, dialled, initial })))
-}
-
-/// Where both ends of a dialogue are.
-fn ends(peer: &Leg, program: &Leg) -> Ends {
-    Ends { peer: remote_ip(peer), program: remote_ip(program) }
-}
-
-/// The IP address across a leg.
-pub(super) fn remote_ip(leg: &Leg) -> Option<IpAddr> {
-    address::from_socket(&socket::peer_address(leg.fd()).ok()??).ip()
-}
-
-/// The relay of a connection under TLS, after what there is still to be said.
-fn talked(path: SealedPath, talk: Option<Talk>, family: Option<Family>) -> Path {
-    let Some(Talk { mut dialogue, .. }) = talk else { return Path::Sealed(Box::new(path)) };
-    dialogue.set_ends(ends(&path.tls, &path.clear));
-    dialogue.secured();
-    let carried = Carried::Sealed(Box::new(path));
-    Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
 }
 
 /// Permit: dial, nothing more.

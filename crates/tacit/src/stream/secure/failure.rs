@@ -1,0 +1,95 @@
+//! Why a connection never carried a byte.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use tacit_core::starttls::Refusal;
+
+use crate::stream::talk::Cut;
+use crate::tls::{HandshakeFailure, SessionError};
+
+/// Why a connection never carried a byte.
+#[derive(Debug)]
+pub enum Failure {
+    /// The peer's PROXY header is missing or wrong.
+    Proxy(String),
+    /// The target could not be reached.
+    Dial(String),
+    /// The dialogue before TLS did not lead there.
+    Starttls(Refusal),
+    /// It took too long.
+    Silence(Duration),
+    /// The handshake failed.
+    Handshake(HandshakeFailure),
+    /// The session refused its first bytes.
+    Session(SessionError),
+    /// A data connection may be somebody else's than its control connection.
+    Data(&'static str),
+    /// A leg broke meanwhile.
+    Broken(io::Error),
+    /// Too many other handshakes were in flight all the time.
+    NoPlace,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proxy(what) | Self::Dial(what) => f.write_str(what),
+            Self::Starttls(refusal) => write!(f, "{refusal}"),
+            Self::Data(what) => f.write_str(what),
+            Self::Silence(after) => write!(
+                f,
+                "neither end said what the other waits for before TLS within {after:?}: see that \
+                 both speak the rule's `starttls` protocol, or raise handshake-timeout"
+            ),
+            Self::Handshake(failure) => write!(f, "{failure}"),
+            Self::Session(error) => write!(f, "{error}"),
+            Self::NoPlace => f.write_str(
+                "no place among the handshakes in flight became free in time: see \
+                 `tacit show limits`, and raise [limits] if its clients are wanted",
+            ),
+            Self::Broken(error) => write!(f, "the connection broke during set-up: {error}"),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl From<Cut> for Failure {
+    fn from(cut: Cut) -> Self {
+        match cut {
+            Cut::Broken(_, error) => Self::Broken(error),
+            Cut::Truncated => Self::Broken(io::ErrorKind::UnexpectedEof.into()),
+            Cut::Session(error) => Self::Session(error),
+        }
+    }
+}
+
+impl From<HandshakeFailure> for Failure {
+    fn from(failure: HandshakeFailure) -> Self {
+        Self::Handshake(failure)
+    }
+}
+
+impl Failure {
+    /// A word for logs and counters.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Proxy(_) => "proxy-header",
+            Self::Dial(_) => "dial",
+            Self::Starttls(_) => "starttls",
+            Self::Silence(_) => "starttls-timeout",
+            Self::Handshake(failure) => failure.kind,
+            Self::Session(_) => "session",
+            Self::Data(_) => "data-connection",
+            Self::Broken(_) => "broken",
+            Self::NoPlace => "no-place",
+        }
+    }
+}

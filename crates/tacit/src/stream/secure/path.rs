@@ -1,0 +1,179 @@
+//! What a connection is once both its legs are ready, by the kind of its relay.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+
+use tacit_core::starttls::Dialogue;
+
+use crate::live::LiveAction;
+use crate::stream::asked::Wishes;
+use crate::stream::connection::{Connection, Record};
+use crate::stream::leg::{Leg, Parked};
+use crate::tls::{ClientSettings, ServerSettings, Session};
+
+use super::Failure;
+
+/// A connection whose legs are ready to carry bytes.
+#[derive(Debug)]
+pub struct Secured<L = Leg> {
+    /// The connection.
+    pub connection: Connection,
+    /// How its bytes are carried.
+    pub path: Path<L>,
+}
+
+/// The kinds of relay; boxed, because a connection spends its life inside one.
+#[derive(Debug)]
+pub enum Path<L = Leg> {
+    /// One leg in clear, the other TLS.
+    Sealed(Box<SealedPath<L>>),
+    /// The same, with a dialogue that goes on under TLS first.
+    Talking(Box<TalkingPath<L>>),
+    /// Both legs in clear.
+    Clear(Box<ClearPath<L>>),
+    /// Both legs in clear until the program says otherwise.
+    Controlled(Box<ControlledPath<L>>),
+}
+
+/// Legs and session of a TLS relay, with what came early.
+#[derive(Debug)]
+pub struct SealedPath<L = Leg> {
+    /// The leg in clear.
+    pub clear: L,
+    /// The TLS leg.
+    pub tls: L,
+    /// Its session.
+    pub session: Session,
+    /// Records that came with the handshake and were not opened.
+    pub incomplete: Vec<u8>,
+    /// Records that must go to the TLS peer before all others.
+    pub initial: Vec<u8>,
+}
+
+/// A relay that is not one yet.
+#[derive(Debug)]
+pub struct TalkingPath<L = Leg> {
+    /// What will be relayed.
+    pub carried: Carried<L>,
+    /// What is said before.
+    pub dialogue: Dialogue,
+    /// How connections that belong to this one shake hands, if there can be any.
+    pub family: Option<Family>,
+}
+
+/// What a dialogue is held over.
+#[derive(Debug)]
+pub enum Carried<L = Leg> {
+    /// The peer has TLS.
+    Sealed(Box<SealedPath<L>>),
+    /// The peer was accepted, and is in clear too.
+    Clear(Box<ClearPath<L>>),
+}
+
+/// The TLS settings of one connection and those that belong to it: nobody else resumes its session.
+#[derive(Clone, Debug)]
+pub enum Family {
+    /// tacit answers.
+    Server(Arc<ServerSettings>),
+    /// tacit asks.
+    Client(Arc<ClientSettings>),
+}
+
+impl Family {
+    /// That of a connection under its rule.
+    pub(super) fn of(record: &Record) -> Result<Option<Self>, Failure> {
+        Ok(match &record.rule.action {
+            LiveAction::TlsServer(settings) => {
+                Some(Self::Server(Arc::new(settings.for_family().map_err(io::Error::other)?)))
+            }
+            LiveAction::TlsClient(settings) => Some(Self::Client(Arc::new(settings.for_family()))),
+            LiveAction::Permit | LiveAction::Deny => None,
+        })
+    }
+}
+
+/// Legs of a relay in clear, with what came early.
+#[derive(Debug)]
+pub struct ClearPath<L = Leg> {
+    /// The leg that was accepted.
+    pub accepted: L,
+    /// The leg that was dialled.
+    pub dialled: L,
+    /// Bytes that came with a PROXY header, for the dialled leg.
+    pub initial: Vec<u8>,
+}
+
+/// Legs of a connection whose program says when TLS begins.
+#[derive(Debug)]
+pub struct ControlledPath<L = Leg> {
+    /// As they are now: the one that was accepted, the one that was dialled.
+    pub clear: ClearPath<L>,
+    /// Whether the accepted one leads away from the program; else the dialled one does.
+    pub arrives: bool,
+    /// What the program asks for.
+    pub wishes: Wishes,
+}
+
+impl Secured {
+    /// Takes it from this thread, for another one.
+    #[must_use]
+    pub fn park(self) -> Secured<Parked> {
+        let Self { connection, path } = self;
+        let Ok(path) = path.with_legs(|leg| Ok::<_, Infallible>(leg.park()));
+        Secured { connection, path }
+    }
+}
+
+impl Secured<Parked> {
+    /// Goes on with it on the calling thread.
+    ///
+    /// # Errors
+    /// See [`Parked::watch`]; the connection is there to be told of.
+    pub fn watch(self) -> Result<Secured, (Connection, io::Error)> {
+        let Self { connection, path } = self;
+        match path.with_legs(Parked::watch) {
+            Ok(path) => Ok(Secured { connection, path }),
+            Err(error) => Err((connection, error)),
+        }
+    }
+}
+
+impl<L> Path<L> {
+    /// The same with both legs changed alike.
+    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<Path<M>, E> {
+        Ok(match self {
+            Self::Sealed(path) => Path::Sealed(Box::new(path.with_legs(change)?)),
+            Self::Talking(path) => {
+                let TalkingPath { carried, dialogue, family } = *path;
+                let carried = match carried {
+                    Carried::Sealed(path) => Carried::Sealed(Box::new(path.with_legs(change)?)),
+                    Carried::Clear(path) => Carried::Clear(Box::new(path.with_legs(change)?)),
+                };
+                Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
+            }
+            Self::Controlled(path) => {
+                let ControlledPath { clear, arrives, wishes } = *path;
+                let clear = clear.with_legs(change)?;
+                Path::Controlled(Box::new(ControlledPath { clear, arrives, wishes }))
+            }
+            Self::Clear(path) => Path::Clear(Box::new(path.with_legs(change)?)),
+        })
+    }
+}
+
+impl<L> SealedPath<L> {
+    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<SealedPath<M>, E> {
+        let Self { clear, tls, session, incomplete, initial } = self;
+        let (clear, tls) = (change(clear)?, change(tls)?);
+        Ok(SealedPath { clear, tls, session, incomplete, initial })
+    }
+}
+
+impl<L> ClearPath<L> {
+    fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<ClearPath<M>, E> {
+        let Self { accepted, dialled, initial } = self;
+        let (accepted, dialled) = (change(accepted)?, change(dialled)?);
+        Ok(ClearPath { accepted, dialled, initial })
+    }
+}
