@@ -29,7 +29,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use ftp::{DataRequest, Ends};
+use ftp::{DataRequest, Ends, Uploads};
 
 use crate::policy::{Starttls, StarttlsMode, StarttlsProtocol};
 
@@ -282,6 +282,12 @@ impl Dialogue {
         self.wires.is_settled = true;
     }
 
+    /// Which way the transfers go that are asked for.
+    #[must_use]
+    pub fn uploads(&self) -> Uploads {
+        self.machine.uploads()
+    }
+
     /// Says where both ends are, once that is known.
     pub fn set_ends(&mut self, ends: Ends) {
         self.machine.set_ends(ends);
@@ -324,6 +330,10 @@ trait Machine: fmt::Debug + Send + Sync {
     /// See [`Dialogue::stays`].
     fn stays(&self) -> bool {
         false
+    }
+    /// See [`Dialogue::uploads`].
+    fn uploads(&self) -> Uploads {
+        Uploads::default()
     }
     /// See [`Dialogue::set_ends`].
     fn set_ends(&mut self, _: Ends) {}

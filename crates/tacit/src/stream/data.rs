@@ -8,6 +8,7 @@
 //! that connection's session, or shows the same certificate. In the client role it resumes the
 //! session as long as the server gives tickets, and the server is checked as ever.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -26,7 +27,13 @@ use super::connection::{Connection, Legs, Record, Table, TlsFacts};
 use super::dial;
 use super::leg::{Leg, Outgoing};
 use super::relay::{ARRIVAL_WAIT_MAX, Came, Job, ftp_of};
-use super::secure::{self, CONNECT_TIMEOUT, ClearPath, Failure, Path, SealedPath, Secured, Shaken};
+use super::secure::{
+    self, CONNECT_TIMEOUT, ClearPath, Failure, Family, Path, SealedPath, Secured, Shaken, stalled,
+    within,
+};
+
+/// Bytes read at first: a client's hello, as a rule.
+const FIRST_BYTES: usize = 4 * 1024;
 
 /// Makes a data connection out of what came to its door.
 #[must_use]
@@ -66,7 +73,7 @@ async fn reach(
     connection: &Connection,
     accepted: Leg,
 ) -> Result<Path, Failure> {
-    let Job { parent, request, family, .. } = job;
+    let Job { parent, request, family, uploads, .. } = job;
     let (record, request) = (connection.record(), *request);
     let is_clear = request.connects == Side::Peer || family.is_none();
     let dialled = dial_other(around, record, request, is_clear).await?;
@@ -82,13 +89,23 @@ async fn reach(
     };
     meter::switch(Component::Handshake);
     let common = secure::tls_common(&record.rule);
-    let (role, handshake) = secure::handshake(parent, Some(family));
-    // The peer begins when it is told to, on the control connection.
-    let deadline = Instant::now() + ARRIVAL_WAIT_MAX + common.handshake_timeout;
+    let mut deadline = Instant::now() + ARRIVAL_WAIT_MAX + common.handshake_timeout;
+    let mut early = Vec::new();
+    let mut family = Cow::Borrowed(family);
+    if let Family::Server(_) = *family {
+        // A client begins when it has been told to, on the control connection, and by then has said
+        // there which way the data goes.
+        early = within(deadline, || stalled(Role::Server, common), first_bytes(&tls)).await?;
+        deadline = Instant::now() + common.handshake_timeout;
+        if uploads.now() {
+            family = Cow::Owned(family.without_tickets());
+        }
+    }
+    let (role, handshake) = secure::handshake(parent, Some(&family));
     let work = async {
         let _place = secure::place(around.gates, record, deadline).await?;
-        let work = secure::shake(handshake?, &tls, Vec::new(), common);
-        secure::within(deadline, || secure::stalled(role, common), work).await
+        let work = secure::shake(handshake?, &tls, early, common);
+        within(deadline, || stalled(role, common), work).await
     };
     let Shaken { established, incomplete, mut last_flight } = match work.await {
         Ok(shaken) => shaken,
@@ -108,6 +125,14 @@ async fn reach(
     }
     let initial = last_flight;
     Ok(Path::Sealed(Box::new(SealedPath { clear, tls, session, incomplete, initial })))
+}
+
+/// What the client says first.
+async fn first_bytes(leg: &Leg) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::with_capacity(FIRST_BYTES);
+    // An end is for the handshake to complain of.
+    leg.read_onto(&mut bytes).await?;
+    Ok(bytes)
 }
 
 /// Whether who shook hands holds the control connection.
@@ -158,5 +183,5 @@ async fn dial_other(
         .map_err(|error| Failure::Dial(format!("cannot connect to {}: {error}", request.dial)))
     };
     let unreached = || Failure::Dial(format!("cannot connect to {}: no answer", request.dial));
-    secure::within(Instant::now() + CONNECT_TIMEOUT, unreached, dialled).await
+    within(Instant::now() + CONNECT_TIMEOUT, unreached, dialled).await
 }

@@ -115,6 +115,15 @@ impl ServerSettings {
         let (client_check, naming) = (self.client_check.clone(), self.naming.clone());
         Ok(Self { config: Arc::new(config), client_check, naming })
     }
+
+    /// The same without tickets after the handshake: for clients that will not read.
+    #[must_use]
+    pub fn without_tickets(&self) -> Self {
+        let mut config = ServerConfig::clone(&self.config);
+        config.send_tls13_tickets = 0;
+        let (client_check, naming) = (self.client_check.clone(), self.naming.clone());
+        Self { config: Arc::new(config), client_check, naming }
+    }
 }
 
 impl ClientSettings {

@@ -29,6 +29,7 @@ mod expiry;
 mod explain_peer;
 mod first_bytes;
 mod forms;
+mod ftp;
 mod import_attls;
 mod import_filters;
 mod import_stunnel;

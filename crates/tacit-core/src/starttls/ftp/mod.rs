@@ -29,6 +29,8 @@ mod reply;
 mod server;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use line::LINE_BYTES_MAX;
 
@@ -71,6 +73,28 @@ pub struct DataRequest {
     pub secure: bool,
 }
 
+/// Whether the last transfer that a client asked for goes to the server. For whoever shakes hands on
+/// its data connection, which happens elsewhere: clients that only write there do not read what is
+/// sent to them besides, and a kernel that is left with unread bytes resets what was written.
+#[derive(Clone, Debug, Default)]
+pub struct Uploads(Arc<AtomicBool>);
+
+impl Uploads {
+    /// Whether it does, as far as is known by now.
+    #[must_use]
+    pub fn now(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, verb: &str) {
+        match verb {
+            "STOR" | "STOU" | "APPE" => self.0.store(true, Ordering::Relaxed),
+            "RETR" | "LIST" | "NLST" | "MLSD" => self.0.store(false, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+}
+
 /// A control connection.
 #[derive(Debug)]
 pub(super) struct Ftp {
@@ -87,6 +111,7 @@ pub(super) struct Ftp {
     data: Data,
     /// There is TLS on the control connection.
     has_tls: bool,
+    uploads: Uploads,
     protection: Protection,
 }
 
@@ -181,6 +206,7 @@ impl Ftp {
             reply: Reply::default(),
             data: Data::None,
             has_tls: false,
+            uploads: Uploads::default(),
             protection: Protection::default(),
         }
     }
@@ -279,6 +305,7 @@ impl Ftp {
 
     /// Sends a command to the server.
     fn pass_on(&mut self, wires: &mut Wires, line: &[u8], what: Question) {
+        self.uploads.note(&lines::verb(line));
         wires.end_mut(self.server()).say_line(line);
         match &mut self.asked {
             // RFC 959 section 4.1.3: ABOR has the transfer answered, and then itself; some servers
@@ -319,7 +346,10 @@ impl Ftp {
         extended: bool,
     ) {
         let (client, server) = (self.ends.of(self.client()), self.ends.of(self.server()));
-        match address {
+        // Some clients leave it to the server to fill in where they are.
+        let unsaid = address.ok().filter(|address| address.ip().is_unspecified());
+        let filled = unsaid.zip(client).map(|(address, ip)| SocketAddr::new(ip, address.port()));
+        match filled.map_or(address, Ok) {
             Err(Unusable::Malformed) => self.answer(wires, "501 That is no address."),
             Err(Unusable::Protocol) => self.answer(wires, "522 Use IPv4 or IPv6 (1,2)."),
             Ok(_) if client.is_none() || server.is_none() => self.answer(wires, NO_ADDRESS),
@@ -418,6 +448,10 @@ impl Machine for Ftp {
 
     fn stays(&self) -> bool {
         true
+    }
+
+    fn uploads(&self) -> Uploads {
+        self.uploads.clone()
     }
 
     fn set_ends(&mut self, ends: Ends) {

@@ -169,6 +169,7 @@ fn active_mode_connects_to_the_clients_own_address_alone() {
     for (command, sent) in [
         ("PORT 192,0,2,9,195,80\r\n", "PORT 127,0,0,1,4,1\r\n"),
         ("EPRT |1|192.0.2.9|50000|\r\n", "EPRT |1|127.0.0.1|1025|\r\n"),
+        ("EPRT |2|::|50000|\r\n", "EPRT |1|127.0.0.1|1025|\r\n"),
     ] {
         let mut stage = protected();
         let step = stage.say(Peer, command);

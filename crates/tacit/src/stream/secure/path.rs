@@ -81,6 +81,15 @@ pub enum Family {
 }
 
 impl Family {
+    /// The same where clients will not read what is sent besides.
+    #[must_use]
+    pub fn without_tickets(&self) -> Self {
+        match self {
+            Self::Server(settings) => Self::Server(Arc::new(settings.without_tickets())),
+            Self::Client(settings) => Self::Client(Arc::clone(settings)),
+        }
+    }
+
     /// That of a connection under its rule.
     pub(super) fn of(record: &Record) -> Result<Option<Self>, Failure> {
         Ok(match &record.rule.action {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tacit_core::policy::{Action, Ftp, StarttlsProtocol};
 use tacit_core::starttls::Side;
-use tacit_core::starttls::ftp::DataRequest;
+use tacit_core::starttls::ftp::{DataRequest, Uploads};
 use tacit_sys::socket;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -34,6 +34,8 @@ pub struct Job {
     pub request: DataRequest,
     /// How it shakes hands; `None`: it is carried in clear.
     pub family: Option<Family>,
+    /// Which way the data goes.
+    pub uploads: Uploads,
     /// Its place among the data connections of its control connection; given back when it ends.
     pub place: OwnedSemaphorePermit,
     door: Door,
@@ -61,6 +63,7 @@ pub(super) struct Doors<'a> {
     host: &'a Host,
     record: &'a Arc<Record>,
     family: Option<Family>,
+    uploads: Uploads,
     places: Arc<Semaphore>,
     /// The door that is open last; it closes when this is dropped.
     last: Option<oneshot::Sender<Infallible>>,
@@ -68,9 +71,14 @@ pub(super) struct Doors<'a> {
 
 impl<'a> Doors<'a> {
     /// Those of a connection that has none open.
-    pub(super) fn new(host: &'a Host, record: &'a Arc<Record>, family: Option<Family>) -> Self {
+    pub(super) fn new(
+        host: &'a Host,
+        record: &'a Arc<Record>,
+        family: Option<Family>,
+        uploads: Uploads,
+    ) -> Self {
         let places = Arc::new(Semaphore::new(DATA_CONNECTIONS_MAX));
-        Self { host, record, family, places, last: None }
+        Self { host, record, family, uploads, places, last: None }
     }
 
     /// Opens a door for an end, whose leg of the control connection is given; the address is where
@@ -126,7 +134,8 @@ impl<'a> Doors<'a> {
             return Err("there is no TLS on the control connection".into());
         }
         let (parent, places) = (Arc::clone(self.record), Arc::clone(&self.host.places));
-        Ok((at, Job { parent, request, family, place, door, closed, places }))
+        let uploads = self.uploads.clone();
+        Ok((at, Job { parent, request, family, uploads, place, door, closed, places }))
     }
 }
 

@@ -48,7 +48,7 @@ async fn talk(
     connection: &Connection,
 ) -> Result<Carried, End> {
     let TalkingPath { carried, dialogue, family } = *path;
-    let doors = Doors::new(host, connection.record(), family);
+    let doors = Doors::new(host, connection.record(), family, dialogue.uploads());
     match carried {
         Carried::Sealed(mut path) => {
             let SealedPath { clear, tls, session, incomplete, initial } = &mut *path;
