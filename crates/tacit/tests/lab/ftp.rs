@@ -125,7 +125,7 @@ fn lftp(lab: &Lab, url: &str, passive: bool, settings: &str) {
     lab.write("large", &bytes);
     let passive = if passive { "on" } else { "off" };
     let script = format!(
-        "debug 5; set cmd:fail-exit yes; set net:max-retries 1; set net:timeout 10; \
+        "set cmd:fail-exit yes; set net:max-retries 1; set net:timeout 10; \
          set xfer:clobber yes; set ftp:passive-mode {passive}; {settings} open {url}; \
          cat file.txt; put -O up large; cls -1 up; get up/large -o back; rm up/large"
     );

@@ -20,6 +20,7 @@ mod confined;
 mod datagrams;
 mod difference;
 mod faults;
+mod ftp;
 mod import;
 mod inbound;
 mod languages;
