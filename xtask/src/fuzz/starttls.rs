@@ -5,7 +5,10 @@
 //! passes before TLS, no end is told more than was said and a few words of tacit's own, and asking
 //! again changes nothing.
 
-use tacit_core::policy::{Starttls, StarttlsMode, StarttlsProtocol};
+use std::net::Ipv4Addr;
+
+use tacit_core::policy::{Ftp, Starttls, StarttlsMode, StarttlsProtocol};
+use tacit_core::starttls::ftp::Ends;
 use tacit_core::starttls::{Dialogue, Role, Side, Step};
 
 use super::targets::outcome;
@@ -22,6 +25,11 @@ pub(crate) fn telnet(input: &[u8]) -> u64 {
     run(StarttlsProtocol::Telnet, input)
 }
 
+pub(crate) fn ftp(input: &[u8]) -> u64 {
+    let implicit = input.first().is_some_and(|choice| choice & 0x80 != 0);
+    run(StarttlsProtocol::Ftp(Ftp { implicit, ..Ftp::default() }), input)
+}
+
 /// Words of tacit's own to one end, for each byte said and in all: a refusal for every empty line.
 const ANSWER_BYTES_MAX: usize = 64;
 const WORDS_BYTES_MAX: usize = 1024;
@@ -34,6 +42,8 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) -> u64 {
         _ => (Role::Client, StarttlsMode::Required),
     };
     let mut dialogue = Dialogue::new(&Starttls { protocol: protocol.clone(), mode }, role);
+    let here = Some(Ipv4Addr::LOCALHOST.into());
+    dialogue.set_ends(Ends { peer: here, program: here });
     let mut heard = [Vec::new(), Vec::new()];
     let mut steps = vec![take(&mut dialogue, &mut heard)];
     let mut is_secure = false;
@@ -57,6 +67,15 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) -> u64 {
             is_secure = true;
             let _ = dialogue.take_input();
             dialogue.secured();
+        }
+        match &step {
+            Step::Settle => dialogue.settle(),
+            Step::Listen(request) => {
+                assert!(request.dial.ip().is_loopback() && request.dial.port() > 0);
+                assert!(request.secure || mode == StarttlsMode::Optional, "data in clear");
+                dialogue.listens((head & 1 == 0).then_some(request.dial));
+            }
+            _ => {}
         }
         let ends = matches!(step, Step::Refuse(_));
         steps.push(step);
@@ -87,7 +106,7 @@ fn take(dialogue: &mut Dialogue, heard: &mut [Vec<u8>; 2]) -> Step {
 
 /// Before TLS, where it is required: what the end that must be kept from it has been told.
 fn check_kept(protocol: &StarttlsProtocol, role: Role, step: &Step, heard: &[Vec<u8>; 2]) {
-    assert_ne!(step, &Step::Relay, "in clear");
+    assert!(!matches!(step, Step::Relay | Step::Settle | Step::Listen(_)), "in clear");
     let [peer, program] = heard;
     let (kept_from, is_server) = match role {
         Role::Server => (program, true),
@@ -125,15 +144,46 @@ pub(crate) fn postgres_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
+fn dialogue(role: u8, said: &[(u8, &str)]) -> Vec<u8> {
+    let mut seed = vec![role];
+    for (side, text) in said {
+        seed.push(side | u8::try_from(text.len()).unwrap_or(0x3f));
+        seed.extend_from_slice(text.as_bytes());
+    }
+    seed
+}
+
+pub(crate) fn ftp_seeds() -> Vec<Vec<u8>> {
+    let (peer, program) = (0, 0x80);
+    let server: [(u8, &str); 8] = [
+        (program, "220 x\r\n"),
+        (peer, "FEAT\r\n"),
+        (program, "211-x\r\n AUTH TLS\r\n211 x\r\n"),
+        (peer, "AUTH TLS\r\n"),
+        (peer, "PBSZ 0\r\nPROT P\r\nPASV\r\n"),
+        (program, "227 (127,0,0,1,195,80)\r\n"),
+        (peer, "PORT 127,0,0,1,195,80\r\nRETR a\r\n"),
+        (program, "200 x\r\n150 x\r\n226 x\r\n"),
+    ];
+    let client: [(u8, &str); 8] = [
+        (program, "USER a\r\nEPSV\r\n"),
+        (peer, "220 x\r\n"),
+        (peer, "234 x\r\n"),
+        (peer, "200 x\r\n"),
+        (peer, "200 x\r\n"),
+        (peer, "331 x\r\n"),
+        (peer, "229 (|||50000|)\r\n"),
+        (program, "EPRT |1|127.0.0.1|50000|\r\n"),
+    ];
+    vec![
+        dialogue(0, &server),
+        dialogue(1, &server),
+        dialogue(2, &client),
+        dialogue(0x80 | 1, &server[4..]),
+    ]
+}
+
 pub(crate) fn smtp_seeds() -> Vec<Vec<u8>> {
-    let dialogue = |role: u8, said: &[(u8, &str)]| {
-        let mut seed = vec![role];
-        for (side, text) in said {
-            seed.push(side | u8::try_from(text.len()).unwrap_or(0x3f));
-            seed.extend_from_slice(text.as_bytes());
-        }
-        seed
-    };
     let (peer, program) = (0, 0x80);
     let server: [(u8, &str); 6] = [
         (program, "220 x\r\n"),
