@@ -93,6 +93,9 @@ pub(crate) const TARGETS: &[Target] = &[
         words: &[
             b"version = 1\n",
             b"[[rule]]\n",
+            b"[[map.m]]\n",
+            b"subject = ",
+            b"\"CN=*, O=\\*\"",
             b"name = ",
             b"listen = ",
             b"connect = ",
@@ -234,6 +237,14 @@ pub(crate) const TARGETS: &[Target] = &[
         seeds: starttls::telnet_seeds,
         smoke_runs: PARSER_RUNS,
         words: &[b"\xff\xfd\x2e", b"\xff\xfb\x2e", b"\xff\xfa\x2e\x01\xff\xf0", b"\xff\xff"],
+    },
+    #[cfg(feature = "tls")]
+    Target {
+        name: "certificate",
+        run: tacit::tls::fuzz::certificate,
+        seeds: tacit::tls::fuzz::certificate_seeds,
+        smoke_runs: PARSER_RUNS,
+        words: &[b"\x06\x03\x55\x04\x03", b"\x30\x81", b"\x82\x04", b"\x06\x03\x55\x1d\x11"],
     },
     #[cfg(feature = "tls")]
     Target {

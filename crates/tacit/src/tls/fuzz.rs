@@ -1,4 +1,5 @@
-//! Entry points of the fuzzer: what a stranger can say to a handshake and to a session.
+//! Entry points of the fuzzer: what a stranger can say to a handshake and to a session, and what
+//! certificates and lists may hold.
 //!
 //! Each takes any bytes, must not panic, and returns a number that is the same for inputs that went
 //! the same way, so far as that can be told cheaply. Handshakes draw random numbers of their own,
@@ -9,13 +10,17 @@ use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use rustls_pki_types::UnixTime;
-use tacit_core::policy::{Group, Rekey, Suite};
+use rustls_pki_types::{CertificateDer, UnixTime};
+use tacit_core::policy::map::Mapped;
+use tacit_core::policy::{Group, Map, Rekey, Suite, parse};
 use tacit_core::record::{AlertDescription, ContentType};
 
 use super::config::{ClientSettings, ServerSettings};
+use super::facts::CertificateFacts;
 use super::handshake::{Handshake, INCOMING_BYTES_MAX, Progress};
+use super::holder::holder;
 use super::keys::HotKeys;
+use super::material;
 use super::pair;
 use super::session::{Batch, Session};
 
@@ -51,6 +56,38 @@ pub fn handshake(input: &[u8]) -> u64 {
     }
     outcome(&("more", flights, handshake.cut_off().kind))
 }
+
+/// A certificate, or a list of revoked ones: what it says is in order, whatever it is.
+#[must_use]
+pub fn certificate(input: &[u8]) -> u64 {
+    let der = CertificateDer::from(input);
+    let facts = CertificateFacts::from_der(&der);
+    let said = facts.as_ref().map(|facts| (facts.sans.len(), facts.usages.len(), facts.version));
+    let texts = facts.iter().flat_map(|facts| facts.sans.iter().chain([&facts.subject]));
+    assert!(texts.flat_map(|text| text.chars()).all(|c| !c.is_control()), "control characters");
+    let found = holder(&der, None).map(|holder| match MAP.find(&holder) {
+        Mapped::Entry(entry) => entry.position.line,
+        Mapped::Ambiguous(..) | Mapped::Nobody => 0,
+    });
+    let list = material::list_facts(input).map(|facts| facts.revoked);
+    outcome(&(said.ok(), found.ok(), list))
+}
+
+/// Seeds for [`certificate`].
+#[must_use]
+pub fn certificate_seeds() -> Vec<Vec<u8>> {
+    let made = pair::certificate("a.example").ok();
+    made.map(|(certificate, _)| certificate.to_vec()).into_iter().collect()
+}
+
+/// A map that asks about everything that a certificate says.
+static MAP: LazyLock<Map> = LazyLock::new(|| {
+    let text = "version = 1\n[[map.m]]\nsubject = \"CN=*a*, O=*\"\nname = \"a\"\n\
+                [[map.m]]\ndns = \"*.example\"\nissuer = \"CN=*\"\nname = \"b\"\n\
+                [[map.m]]\nuri = \"*\"\nname = \"c\"\n[[map.m]]\nip = \"0.0.0.0/0\"\nname = \"d\"";
+    let mut maps = parse(text).policy.map(|policy| policy.maps).unwrap_or_default();
+    maps.remove("m").unwrap_or_else(|| Map::new(Vec::new()))
+});
 
 /// What a client says first: seeds for [`handshake`], for both versions.
 #[must_use]

@@ -119,6 +119,21 @@ mod tests {
     }
 
     #[test]
+    fn no_name_hides_behind_many_others_or_a_long_one() {
+        let ca = Ca::new("corp CA");
+        let names = |count: usize| {
+            let names: Vec<_> = (0..count).map(|number| format!("{number}.example")).collect();
+            holder(&ca.leaf_of_all(&names).chain[0], None)
+        };
+        // Subject and issuer have one each.
+        assert!(names(NAMES_MAX - 2).is_ok());
+        assert!(names(NAMES_MAX - 1).is_err());
+        let long = |bytes: usize| holder(&ca.leaf_of(&"x".repeat(bytes)).chain[0], None);
+        assert!(long(NAME_BYTES_MAX).is_ok());
+        assert!(long(NAME_BYTES_MAX + 1).is_err());
+    }
+
+    #[test]
     fn what_is_cut_or_damaged_is_unreadable() {
         let leaf = Ca::new("corp CA").leaf(Kind::Valid);
         let der = leaf.chain[0].as_ref();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
-use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use tacit_core::policy::{
     Absent, Asked, ChainCheck, ClientCert, ClientTls, Group, Invalid, PeerName, Preset, Rekey,
@@ -26,19 +26,18 @@ pub(super) fn settings(
     asks_client: bool,
 ) -> Result<(Arc<ClientSettings>, Arc<ServerSettings>), Box<dyn Error>> {
     let name = "pair.example".to_owned();
-    let key = KeyPair::generate()?;
-    let certificate = CertificateParams::new(vec![name.clone()])?.self_signed(&key)?;
+    let (certificate, key) = certificate(&name)?;
     let private = PrivateKeyDer::try_from(key.serialize_der())?;
-    let chain = vec![certificate.der().clone()];
+    let chain = vec![certificate.clone()];
     let identity = IdentityMaterial {
         name: name.clone(),
-        facts: CertificateFacts::from_der(certificate.der()).map_err(|_| "no certificate")?,
+        facts: CertificateFacts::from_der(&certificate).map_err(|_| "no certificate")?,
         certified_key: Arc::new(CertifiedKey::new(chain, any_supported_type(&private)?)),
         sources: Vec::new(),
         warnings: Vec::new(),
     };
     let mut roots = RootCertStore::empty();
-    roots.add(certificate.der().clone())?;
+    roots.add(certificate)?;
     let trust = TrustMaterial::of_roots(&name, Arc::new(roots));
     let common = TlsCommon {
         start: Start::Immediate,
@@ -70,4 +69,11 @@ pub(super) fn settings(
         Arc::new(ClientSettings::new(&client, None, None, None)?),
         Arc::new(ServerSettings::new(&server, &[Arc::new(identity)], Some(&trust), None, None)?),
     ))
+}
+
+/// A certificate (P-256) that signed itself, and its key.
+pub(super) fn certificate(name: &str) -> Result<(CertificateDer<'static>, KeyPair), rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let certificate = CertificateParams::new(vec![name.to_owned()])?.self_signed(&key)?;
+    Ok((certificate.der().clone(), key))
 }

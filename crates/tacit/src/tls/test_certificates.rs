@@ -121,10 +121,16 @@ impl Ca {
 
     /// A good leaf for another name.
     pub(crate) fn leaf_of(&self, name: &str) -> Leaf {
+        self.leaf_of_all(&[name.to_owned()])
+    }
+
+    /// A good leaf for many names.
+    pub(crate) fn leaf_of_all(&self, names: &[String]) -> Leaf {
         let key = KeyPair::generate().unwrap();
         let mut params = params(Kind::Valid);
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.subject_alt_names = vec![SanType::DnsName(name.try_into().unwrap())];
+        params.distinguished_name.push(DnType::CommonName, names[0].as_str());
+        let san = |name: &String| SanType::DnsName(name.as_str().try_into().unwrap());
+        params.subject_alt_names = names.iter().map(san).collect();
         let certificate = params.signed_by(&key, &self.0).unwrap();
         Leaf::new(&certificate, &key)
     }

@@ -54,7 +54,7 @@ fn outcome(table: &Table<'_>) -> Option<Outcome> {
     let (name, deny) = (table.value("name"), table.value("deny"));
     let warn = table.boolean("warn", false);
     let outcome = match (name, deny) {
-        (Some(name), None) => value::name(&name).map(|name| Outcome::Name(name.to_owned())),
+        (Some(name), None) => person(&name).map(Outcome::Name),
         (None, Some(deny)) => match deny.boolean()? {
             true => Some(if warn? { Outcome::Warn } else { Outcome::Deny }),
             false => {
@@ -85,6 +85,19 @@ fn outcome(table: &Table<'_>) -> Option<Outcome> {
         table.report.warning(position, "this entry refuses nobody yet: it only logs", fix);
     }
     outcome
+}
+
+/// The name of somebody: one word in displays and logs, with the characters that user IDs have.
+fn person(value: &Value<'_>) -> Option<String> {
+    let text = value.string()?;
+    let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\'' | '`');
+    if text.len() > value::NAME_BYTES_MAX || !text.chars().all(plain) {
+        let max = value::NAME_BYTES_MAX;
+        let fix = format!("1 to {max} printable ASCII characters without spaces and quotes");
+        value.error(format!("`{text}` is not a name"), fix);
+        return None;
+    }
+    Some(text.to_owned())
 }
 
 fn conditions(table: &Table<'_>) -> Option<Conditions> {

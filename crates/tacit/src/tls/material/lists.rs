@@ -74,9 +74,9 @@ pub(super) fn load(
     };
     let numbered = ders.into_iter().enumerate();
     let lists = numbered.map(|(at, der)| {
-        let facts = facts(&der, path).filter(|_| is_usable(&der, roots));
+        let facts = list_facts(&der).filter(|_| is_usable(&der, roots));
         let facts = facts.ok_or(MaterialFault::BadList { number: at + 1 })?;
-        Ok(RevocationList { der, facts })
+        Ok(RevocationList { der, facts: ListFacts { file: path.to_owned(), ..facts } })
     });
     Ok((lists.collect::<Result<_, _>>()?, content.stamp))
 }
@@ -87,8 +87,9 @@ fn from_pem(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Ma
     if lists.is_empty() { Err(MaterialFault::NoList) } else { Ok(lists) }
 }
 
-fn facts(der: &CertificateRevocationListDer<'_>, path: &Path) -> Option<ListFacts> {
-    let (rest, list) = CertificateRevocationList::from_der(der.as_ref()).ok()?;
+/// What the list says, but for its file; `None`: it is none, or has no next update.
+pub(in crate::tls) fn list_facts(der: &[u8]) -> Option<ListFacts> {
+    let (rest, list) = CertificateRevocationList::from_der(der).ok()?;
     rest.is_empty().then_some(())?;
     Some(ListFacts {
         issuer: printable(&list.issuer().to_string()),
@@ -96,7 +97,7 @@ fn facts(der: &CertificateRevocationListDer<'_>, path: &Path) -> Option<ListFact
         // RFC 5280 section 5.1.2.5: it must be there.
         next_update: list.next_update()?.timestamp(),
         revoked: list.iter_revoked_certificates().count(),
-        file: path.to_owned(),
+        file: PathBuf::new(),
     })
 }
 

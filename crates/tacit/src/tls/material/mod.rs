@@ -30,6 +30,8 @@ mod lists;
 mod trust;
 
 pub use error::{MaterialError, MaterialFault};
+#[cfg(feature = "fuzz")]
+pub(super) use lists::list_facts;
 pub use lists::{ListFacts, RevocationList, list_ends_soon};
 pub use trust::{TrustGeneration, TrustMaterial, load_trust};
 
