@@ -29,7 +29,7 @@ use crate::address;
 use crate::datagram::Receiver;
 use crate::dns::{Forwarder, Resolvers};
 use crate::live::Live;
-use crate::log::Log;
+use crate::log::{Event, Log};
 use crate::query::Service;
 use crate::run::Run;
 use crate::run::capture::Capture;
@@ -92,11 +92,15 @@ impl Enrolled {
         around: Surroundings<'_>,
     ) -> io::Result<Self> {
         let RunSockets { tcp, udp, raw, query, line: _ } = sockets;
-        let (table, log) = (around.table, around.log);
-        let query = query
-            .zip(tcp.first())
-            .map(|(query, network)| Service::start(query, network, before, &run, table, log));
-        let query = query.transpose()?;
+        let query = query.zip(tcp.first()).and_then(|(query, network)| {
+            let started = Service::start(query, network, before, &run, around.table, around.log);
+            // A run is as well protected without: an old kernel does not tell networks apart.
+            let told = |error: &io::Error| {
+                let event = Event::new("query-unavailable").field("run", &run.name);
+                around.log.warn(event.field("error", error));
+            };
+            started.inspect_err(told).ok()
+        });
         let capture = Capture::new(Arc::clone(&run), Arc::clone(around.live), around.log.clone());
         let capture = Arc::new(capture);
         run.set_capture(&capture);

@@ -65,6 +65,45 @@ fn time_brings_new_keys_with_the_next_bytes() {
     assert_eq!(client.session().rekeys(), 2);
 }
 
+#[test]
+fn new_keys_that_are_asked_for_change_both_directions_and_not_too_often() {
+    let (mut client, mut server) = pair(TLS13, NO_REKEY);
+    let ask = |side: &mut Ours| {
+        let mut out = Vec::new();
+        let asked = side.session().rekey(clock(), &mut out);
+        side.outgoing.append(&mut out);
+        asked
+    };
+    for round in 1..=u32::from(UPDATES_WITHOUT_DATA_MAX) {
+        assert_eq!(ask(&mut client), Ok(()));
+        settle(&mut client, &mut server);
+        assert_eq!((client.session().rekeys(), server.session().rekeys()), (round, round));
+    }
+    assert_eq!(ask(&mut client), Err(NoRekey::TooOften));
+    client.write(&[1; 10]);
+    settle(&mut client, &mut server);
+    assert_eq!(ask(&mut client), Ok(()));
+    settle(&mut client, &mut server);
+    server.close();
+    settle(&mut client, &mut server);
+    assert_eq!(ask(&mut client), Err(NoRekey::Closed));
+    assert_eq!(ask(&mut server), Err(NoRekey::Closed));
+    let (mut client, _) = pair(TLS12, NO_REKEY);
+    assert_eq!(ask(&mut client), Err(NoRekey::OldVersion));
+}
+
+#[test]
+fn what_follows_a_close_is_left_where_it_is() {
+    let (mut client, mut server) = pair(TLS13, NO_REKEY);
+    server.write(b"last");
+    server.close();
+    let mut wire = server.take();
+    wire.extend_from_slice(b"in clear");
+    client.give(&wire).unwrap();
+    assert!(client.is_closed());
+    assert_eq!((client.received(), client.incoming.as_slice()), (&b"last"[..], &b"in clear"[..]));
+}
+
 /// Both ends as if `records` had been sealed with the key already.
 fn age(sender: &mut Ours, receiver: &mut Ours, records: u64) {
     let sealer = &mut sender.session().sealer;
