@@ -93,16 +93,8 @@ fn state(record: &Record) -> Value {
     };
     let controls = record.controls();
     let policy = if controls.is_some() { PolicyState::Controlled } else { enabled };
-    let tls = record.tls.get().filter(|_| record.is_open());
-    let is_shaking = match controls {
-        Some(controls) => controls.is_shaking(),
-        None => policy == PolicyState::Enabled && !record.is_open(),
-    };
-    let connection = match &tls {
-        _ if is_shaking => ConnectionState::Handshaking,
-        Some(_) => ConnectionState::Secure,
-        None => ConnectionState::Clear,
-    };
+    let connection = record.state();
+    let tls = record.tls.get().filter(|_| connection == ConnectionState::Secure);
     let mut answer = Answer::plain(policy, connection);
     answer.rule = Some(record.rule.name());
     answer.role = role;

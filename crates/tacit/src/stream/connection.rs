@@ -13,6 +13,8 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
+use tacit_core::policy::Action;
+use tacit_core::query::ConnectionState;
 use tacit_sys::socket;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
@@ -203,6 +205,20 @@ impl Record {
     #[must_use]
     pub fn controls(&self) -> Option<&Controls> {
         self.run.as_ref()?.controls.as_deref()
+    }
+
+    /// What is on the wire, as far as the program is concerned.
+    #[must_use]
+    pub fn state(&self) -> ConnectionState {
+        let is_shaking = match self.controls() {
+            Some(controls) => controls.is_shaking(),
+            None => matches!(self.rule.rule.action, Action::Tls(_)) && !self.is_open(),
+        };
+        match self.tls.get() {
+            _ if is_shaking => ConnectionState::Handshaking,
+            Some(_) => ConnectionState::Secure,
+            None => ConnectionState::Clear,
+        }
     }
 
     /// Payload bytes from the side that was accepted.

@@ -542,11 +542,12 @@ print(converse(stream, "STARTTLS"), said(ask(stream, "start")), converse(stream,
          run python3 late.py >said & client=$!
          until_true [ -e scratch/said ]
          control=$(ls -d $XDG_RUNTIME_DIR/tacit-run-*/agent.sock)
+         ordinary ./tacit show connections --control $control | grep -o ' clear '
          ordinary ./tacit restart --control $control >/dev/null
          until_true succeeded $control ordinary
          touch scratch/go; wait $client; cat said clear.log"
     ));
-    assert_eq!(text, "clear\nGO secure under TLS\nSTARTTLS\n");
+    assert_eq!(text, " clear \nclear\nGO secure under TLS\nSTARTTLS\n");
 }
 
 #[test]

@@ -60,10 +60,11 @@ fn far_leg(connection: &Value) -> &Value {
     &connection[if accepted { "accepted-tcp" } else { "dialled-tcp" }]
 }
 
-/// A dialogue that ended without TLS is said to be in clear, which no other row needs to say.
+/// A dialogue that ended without TLS, and a program that has not asked for it, are said to be in
+/// clear, which no other row needs to say.
 fn tls_version(connection: &Value) -> String {
-    match &connection["starttls"]["state"] {
-        state if state == "clear" => "clear".into(),
+    match (&connection["starttls"]["state"], &connection["controlled"]) {
+        (state, controlled) if state == "clear" || controlled == "clear" => "clear".into(),
         _ => text(&connection["tls"]["version"]),
     }
 }
