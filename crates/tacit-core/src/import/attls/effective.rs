@@ -298,8 +298,7 @@ fn attributes(out: &mut String, kind: Kind, object: Option<&Object>, with_defaul
         let counted =
             if attribute.repeats { &said[..] } else { &said[said.len().saturating_sub(1)..] };
         for field in counted {
-            let secret = ["KeyringPw", "GSK_LDAP_USER_PW"].contains(&attribute.word);
-            let shown = if secret { "(not shown)" } else { &field.value };
+            let shown = if attribute.is_secret() { "(not shown)" } else { &field.value };
             row(out, depth, attribute.word, shown, Some(&field.at));
         }
         if let Some(default) = attribute.default

@@ -248,7 +248,9 @@ fn tell_repeated(field: &Field, first: &Field, findings: &mut Findings) {
     if matches!(field.attribute.form, Form::Block(_) | Form::Ref(_)) {
         return;
     }
-    let message = if field.value == first.value {
+    let message = if field.attribute.is_secret() {
+        format!("`{word}` is said twice, and the last counts")
+    } else if field.value == first.value {
         format!("`{word}` is said twice, both times `{}`", field.value)
     } else {
         format!("`{word}` is said twice: `{}` counts, `{}` does not", field.value, first.value)

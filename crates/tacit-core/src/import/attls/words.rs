@@ -200,6 +200,14 @@ pub struct Attribute {
     pub default: Option<&'static str>,
 }
 
+impl Attribute {
+    /// Whether its value must not be shown.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        ["KeyringPw", "GSK_LDAP_USER_PW"].contains(&self.word)
+    }
+}
+
 /// What an attribute takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {

@@ -117,7 +117,11 @@ fn a_connection_decides_before_its_environment_and_that_before_the_group() {
 
 #[test]
 fn passwords_are_not_shown() {
-    let policy = POLICY.replacen("Keyring WEB/RING", "Keyring WEB/RING\nKeyringPw geheim", 1);
+    let policy = POLICY.replacen(
+        "Keyring WEB/RING",
+        "Keyring WEB/RING\nKeyringPw geheim\nKeyringPw geheim2",
+        1,
+    );
     let (text, found) = imported(&policy, MAP, Options::default());
     let all = format!("{} {} {}", table(&policy), text.unwrap(), found.join(" "));
     assert!(!all.contains("geheim") && all.contains("(not shown)"), "{all}");
