@@ -581,3 +581,23 @@ print(len(kept), said(ask(reach())))
         .ok(&format!("{UPGRADE}{setup} run python3 linger.py; echo $?"));
     assert_eq!(text, "5 clear\n0\n");
 }
+
+#[test]
+fn connections_over_ipv6_are_known_and_ipv4_ones_in_its_clothes() {
+    let setup = program(
+        "six",
+        r#"
+for host in "2001:db8::8", "::ffff:10.9.8.8":
+    six = socket.socket(socket.AF_INET6)
+    six.connect((host, 9000))
+    answer = settled(six)
+    print(answer["connection"], answer["rule"])
+"#,
+    );
+    let rule = "[[rule]]\nname = \"by-address\"\ndirection = \"outbound\"\n\
+                remote = [\"2001:db8::8\", \"10.9.8.8\"]\nremote-ports = 9000\n\
+                tls = { trust = \"ca\", server-name = \"tls.example\" }\n";
+    let network = network().with_rules(rule).with_ipv6();
+    let text = network.ok(&format!("{setup} run python3 six.py"));
+    assert_eq!(text, "secure by-address\nsecure by-address\n");
+}
