@@ -145,15 +145,20 @@ fn well_known_ports_say_when_tls_begins() {
     let start = |port: &str, map: &str| {
         let policy = controlled.replacen("8443", port, 1);
         let (text, found) = imported(&policy, map, Options::default());
-        // What is not built yet is an error of our own parser, which quotes it.
-        let text = text.unwrap_or_else(|| found.join(" "));
+        let text = text.unwrap_or_else(|| panic!("{port}: {found:#?}"));
         let line = text.lines().find(|line| line.contains("starttls")).unwrap_or("-").to_owned();
         (line, found)
     };
-    for (port, wanted) in [("23", "telnet"), ("25", "smtp"), ("587", "smtp"), ("5432", "postgres")]
-    {
+    for (port, wanted) in [
+        ("21", "\"ftp\""),
+        ("23", "\"telnet\""),
+        ("25", "\"smtp\""),
+        ("587", "\"smtp\""),
+        ("990", "{ protocol = \"ftp\", implicit = true }"),
+        ("5432", "\"postgres\""),
+    ] {
         let (line, found) = start(port, MAP);
-        assert!(line.contains(&format!("starttls = \"{wanted}\"")), "{port}: {line} {found:?}");
+        assert!(line.contains(&format!("starttls = {wanted}")), "{port}: {line} {found:?}");
     }
     assert_eq!(start("992", MAP).0, "-");
     let map = format!("{MAP}[rule.web]\nstarttls = \"telnet\"\n");
@@ -372,4 +377,18 @@ fn sessions_that_are_never_kept_are_never_resumed() {
         "  TTLSGskAdvancedParms\n  {\n    GSK_V3_SESSION_TIMEOUT 0\n  }\n  TTLSKeyringParms\n";
     let (text, found) = imported_rules(&POLICY.replacen("  TTLSKeyringParms\n", gsk, 1), MAP);
     assert!(text.contains("resumption = false"), "{text} {found:#?}");
+}
+
+#[test]
+fn connections_that_follow_another_are_those_of_ftp() {
+    let policy = POLICY.replacen("8443", "21", 1);
+    let policy = policy.replacen(
+        "TLSv1.3 On",
+        "TLSv1.3 On\n    ApplicationControlled On\n    SecondaryMap On",
+        1,
+    );
+    let (text, found) = imported_rules(&policy, MAP);
+    assert!(text.contains("starttls = \"ftp\""), "{found:#?}");
+    let told = "26 info: FTP's data connections follow their control connection";
+    assert!(found.iter().any(|one| one == told), "{found:#?}");
 }
