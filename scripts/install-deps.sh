@@ -70,6 +70,8 @@ if [ "$purpose" = test ]; then
     PATH="$PATH:/usr/sbin:/sbin" need telnetd-ssl in.telnetd
     need telnet-ssl telnet-ssl
     need s3270 s3270
+    PATH="$PATH:/usr/sbin:/sbin" need vsftpd vsftpd
+    need lftp lftp
     # Programs that are run with and without tacit.
     need wget wget
     need openssh-client ssh

@@ -2,8 +2,8 @@
 
 use crate::network::Network;
 
-/// `vsftpd NAME ADDRESS [MORE]` makes a configuration whose files are in `$NAME.root`; `lftp_all URL
-/// SETTINGS` has lftp bring a large file up and down, passive and active.
+/// `vsftpd_conf NAME ADDRESS [MORE]` makes a configuration whose files are in `$NAME.root`;
+/// `all_modes URL SETTINGS HOW` has lftp bring a large file up and down, passive and active.
 const TOOLS: &str = r#"
 vsftpd_conf() {
     mkdir -p $1.root/up $1.empty; echo hello >$1.root/file.txt; chmod -R 777 $1.root
@@ -28,7 +28,6 @@ xferlog_enable=NO
 ${3-}
 END
 }
-# The certificate is public where the ordinary user's agent may read it.
 large() { [ -e large ] || head -c 3000000 /dev/urandom >large; chmod 644 large; }
 lftp_script() {
     echo "set cmd:fail-exit yes; set net:max-retries 1; set net:timeout 10; set xfer:clobber yes;
@@ -85,8 +84,8 @@ fn a_clear_server_in_a_run_serves_tls_clients_and_sees_who_they_are() {
     let network = Network::new(&[], TOOLS).with_rules(rules);
     let said = network.ok(r#"
         ip addr add 10.9.8.99/32 dev lo
-        chmod 644 tls.example.key; chown 54321 tls.example.key 2>/dev/null; chmod 600 tls.example.key
-        echo "10.9.8.7 served.example" >>hosts
+        chmod 644 tls.example.key; chown 54321 tls.example.key 2>/dev/null
+        chmod 600 tls.example.key
         vsftpd_conf near 0.0.0.0 "xferlog_enable=YES
 vsftpd_log_file=$PWD/near.root/log"
         chown 54321 near.conf 2>/dev/null

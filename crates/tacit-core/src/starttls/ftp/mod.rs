@@ -73,9 +73,9 @@ pub struct DataRequest {
     pub secure: bool,
 }
 
-/// Whether the last transfer that a client asked for goes to the server. For whoever shakes hands on
-/// its data connection, which happens elsewhere: clients that only write there do not read what is
-/// sent to them besides, and a kernel that is left with unread bytes resets what was written.
+/// Whether the last transfer that a client asked for goes to the server. For whoever shakes hands
+/// on its data connection, which happens elsewhere: clients that only write there do not read what
+/// is sent to them besides, and a kernel that is left with unread bytes resets what was written.
 #[derive(Clone, Debug, Default)]
 pub struct Uploads(Arc<AtomicBool>);
 
