@@ -282,6 +282,13 @@ impl Dialogue {
         self.wires.is_settled = true;
     }
 
+    /// Whether the protocol has said itself that nothing more comes: an end without more words is
+    /// then no cut.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.machine.is_over()
+    }
+
     /// Which way the transfers go that are asked for.
     #[must_use]
     pub fn uploads(&self) -> Uploads {
@@ -329,6 +336,10 @@ trait Machine: fmt::Debug + Send + Sync {
     fn unsecured(&mut self, wires: &mut Wires);
     /// See [`Dialogue::stays`].
     fn stays(&self) -> bool {
+        false
+    }
+    /// See [`Dialogue::is_over`].
+    fn is_over(&self) -> bool {
         false
     }
     /// See [`Dialogue::uploads`].

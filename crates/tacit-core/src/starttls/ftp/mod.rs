@@ -112,6 +112,8 @@ pub(super) struct Ftp {
     /// There is TLS on the control connection.
     has_tls: bool,
     uploads: Uploads,
+    /// The server has closed the control connection in words.
+    is_over: bool,
     protection: Protection,
 }
 
@@ -207,6 +209,7 @@ impl Ftp {
             data: Data::None,
             has_tls: false,
             uploads: Uploads::default(),
+            is_over: false,
             protection: Protection::default(),
         }
     }
@@ -448,6 +451,10 @@ impl Machine for Ftp {
 
     fn stays(&self) -> bool {
         true
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
     }
 
     fn uploads(&self) -> Uploads {

@@ -82,6 +82,8 @@ impl Ftp {
             _ => wires.end_mut(self.client()).say_line(line),
         }
         if let Some(code) = part.complete() {
+            // RFC 959 section 4.2.1: both say that the control connection is closed.
+            self.is_over = matches!(code, 221 | 421);
             self.count_reply(code);
         }
     }

@@ -437,6 +437,16 @@ fn lines_and_greetings_have_limits() {
 }
 
 #[test]
+fn a_connection_is_over_when_the_server_says_so() {
+    for (reply, is_over) in [("221 bye\r\n", true), ("421 late\r\n", true), ("200 ok\r\n", false)] {
+        let mut stage = open();
+        stage.say(Program, "QUIT\r\n");
+        stage.say(Peer, reply);
+        assert_eq!(stage.dialogue.is_over(), is_over, "{reply}");
+    }
+}
+
+#[test]
 fn a_command_is_one_line() {
     let mut stage = protected();
     stage.say(Peer, "CWD a\rDELE b\r\nCWD a\0b\r\n");

@@ -93,6 +93,8 @@ async fn hold<W: Wire>(
             Ok(Outcome::Step(Step::Relay)) => return Ok(()),
             Ok(Outcome::Step(Step::Refuse(refusal))) => End::Refused(Box::new(refusal)),
             Ok(Outcome::Step(_) | Outcome::Over) => End::Orderly,
+            // Many programs say no more in TLS when they have said it in their own words.
+            Err(Cut::Truncated) if talk.dialogue.is_over() => End::Orderly,
             Err(Cut::Truncated) => End::Truncated,
             Err(Cut::Session(error)) => End::Session(error),
             Err(Cut::Broken(side, error)) => End::Broken { clear: side == Side::Program, error },
