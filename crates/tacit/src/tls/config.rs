@@ -6,7 +6,10 @@ use std::sync::Arc;
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::server::{ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
+    ServerSessionMemoryCache,
+};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tacit_core::policy::{
@@ -42,6 +45,8 @@ pub struct ClientSettings {
     pub(super) resumes: bool,
 }
 
+/// Sessions by number that a server keeps for one connection and those that belong to it.
+const FAMILY_SESSIONS_MAX: usize = 8;
 /// Servers that settings for one connection and those that belong to it know.
 const FAMILY_SERVERS_MAX: usize = 1;
 
@@ -111,6 +116,8 @@ impl ServerSettings {
         let mut config = ServerConfig::clone(&self.config);
         if config.ticketer.enabled() {
             config.ticketer = aws_lc_rs::Ticketer::new().map_err(refused)?;
+            // Some clients take no tickets in TLS 1.2 and know sessions by their number.
+            config.session_storage = ServerSessionMemoryCache::new(FAMILY_SESSIONS_MAX);
         }
         let (client_check, naming) = (self.client_check.clone(), self.naming.clone());
         Ok(Self { config: Arc::new(config), client_check, naming })
