@@ -3,7 +3,9 @@
 use super::names::Names;
 use super::table::{Table, Value};
 use super::words::Scope;
-use crate::policy::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
+use crate::policy::{
+    Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset, Start, Starttls, StarttlsMode,
+};
 
 /// The settings before the trust and the map that they ask for are known.
 struct Settings {
@@ -42,6 +44,19 @@ pub(super) fn read(table: &Table<'_>, names: &Names<'_>) -> Option<ClientCert> {
         return None;
     };
     asked(table, names, preset_settings(preset))
+}
+
+/// Reports a level that a client would evade by not asking for TLS.
+pub(super) fn refuse_in_clear(table: &Table<'_>, level: &ClientCert, start: &Start) -> Option<()> {
+    let denies = level.asked().is_some_and(|asked| asked.absent == Absent::Deny);
+    let optional = |starttls: &Starttls| starttls.mode == StarttlsMode::Optional;
+    if !denies || !start.starttls().is_some_and(optional) {
+        return Some(());
+    }
+    let value = table.value("client-cert")?;
+    let fix = "remove `mode` from `starttls`, or choose a level that allows an absent certificate";
+    value.error("a client that does not ask for TLS shows no certificate, and is let in", fix);
+    None
 }
 
 fn preset_settings(preset: Preset) -> Settings {

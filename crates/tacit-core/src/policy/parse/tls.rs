@@ -112,6 +112,7 @@ fn server(table: &Table<'_>, common: Option<TlsCommon>, names: &Names<'_>) -> Op
         .and_then(|value| value.each_once(|item| names.identity(item)));
     let client_cert = client_cert::read(table, names);
     let (client_cert, common) = (client_cert?, common?);
+    client_cert::refuse_in_clear(table, &client_cert, &common.start)?;
     starttls::check_data(table, &common.start, common.resumption, &client_cert)?;
     Some(ServerTls { identities: identities?, client_cert, common })
 }
