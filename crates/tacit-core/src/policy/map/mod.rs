@@ -173,17 +173,20 @@ impl Map {
     /// Why the entries that do not decide do not, in the order of the text.
     #[must_use]
     pub fn passed(&self, holder: &Holder) -> Vec<Passed> {
-        let decides = |entry: &Entry| match self.find(holder) {
-            Mapped::Entry(decides) => std::ptr::eq(entry, decides),
-            Mapped::Ambiguous(one, another) => {
-                std::ptr::eq(entry, one) || std::ptr::eq(entry, another)
-            }
-            Mapped::Nobody => false,
+        let decide = match self.find(holder) {
+            Mapped::Entry(entry) => vec![entry],
+            Mapped::Ambiguous(one, another) => vec![one, another],
+            Mapped::Nobody => Vec::new(),
         };
+        let weights = decide.first().map(|entry| entry.conditions.weights());
         let why = |entry: &Entry| match entry.matches(holder) {
             Err(condition) => format!("`{condition}` does not match"),
-            Ok(()) => "matches too, but is not the most specific, or says the same".to_owned(),
+            Ok(()) if weights == Some(entry.conditions.weights()) => {
+                "it matches too, and says the same".to_owned()
+            }
+            Ok(()) => "it matches too, but less specifically".to_owned(),
         };
+        let decides = |entry: &Entry| decide.iter().any(|other| std::ptr::eq(entry, *other));
         let others = self.entries.iter().filter(|entry| !decides(entry));
         let mut passed: Vec<_> =
             others.map(|entry| Passed { line: entry.position.line, why: why(entry) }).collect();
