@@ -293,7 +293,7 @@ fn an_agent_of_another_user_answers_too() {
 /// down what came before TLS and after it.
 const UPGRADE: &str = r#"
 cat >upgrading.py <<'P'
-import socket, ssl, threading
+import os, socket, ssl, threading, time
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain("tls.example.pem", "tls.example.key")
 clear = open("clear.log", "wb", buffering=0)
@@ -317,6 +317,10 @@ def serve(raw):
             stream = context.wrap_socket(raw, server_side=True)
         elif said == b"HANG":
             threading.Event().wait()
+        elif said == b"HANG-UNTIL-RELEASED":
+            while not os.path.exists("scratch/released"): time.sleep(0.01)
+            raw.close()
+            return
         elif said == b"STOPTLS":
             stream.sendall(b"GO\n")
             raw = stream = stream.unwrap()
@@ -556,31 +560,35 @@ fn what_takes_for_ever_to_close_holds_up_nobody() {
         "linger",
         &format!(
             r#"{CONVERSE}
-import struct, threading
-kept = []
-for _ in range(5):
-    stuck = reach()
-    stuck.sendall(b"HANG\n")
-    stuck.setblocking(False)
-    try:
-        while True: stuck.send(bytes(65536))
+import select, struct
+def asker():
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.connect("\0" + os.environ["TACIT_QUERY"][1:])
+    return made
+# While the first question has no answer, the others wait with what they brought.
+first, busy = asker(), reach()
+busy.sendall(b"HANG-UNTIL-RELEASED\n")
+socket.send_fds(first, [b"start"], [busy.fileno()])
+stuck = reach()
+stuck.sendall(b"HANG\n")
+stuck.setblocking(False)
+# Until nothing moves any more.
+while select.select([], [stuck], [], 1)[1]:
+    try: stuck.send(bytes(65536))
     except BlockingIOError: pass
-    # Its last holder waits an hour for the rest to leave: that is the agent.
-    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
-    asker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    asker.connect("\0" + os.environ["TACIT_QUERY"][1:])
-    socket.send_fds(asker, [b"nonsense"], [stuck.fileno()])
-    # Where the agent was faster, it is this program that waits: not for the test.
-    threading.Thread(target=stuck.close, daemon=True).start()
-    kept.append(asker)
-print(len(kept), said(ask(reach())))
+# Its last holder waits an hour for the rest to leave: that is the agent.
+stuck.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+socket.send_fds(first, [b"nonsense"], [stuck.fileno()])
+stuck.close()
+open("scratch/released", "w")
+print(json.loads(first.recv(16384))["error"], said(ask(reach())))
 "#
         ),
     );
-    let text = network()
-        .with_rules(&controlled(""))
-        .ok(&format!("{UPGRADE}{setup} run python3 linger.py; echo $?"));
-    assert_eq!(text, "5 clear\n0\n");
+    let rule = controlled(", handshake-timeout = \"60s\"");
+    let text =
+        network().with_rules(&rule).ok(&format!("{UPGRADE}{setup} run python3 linger.py; echo $?"));
+    assert_eq!(text, "failed clear\n0\n");
 }
 
 #[test]
