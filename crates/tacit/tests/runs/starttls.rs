@@ -77,3 +77,95 @@ fn telnet_in_clear_reaches_a_server_with_start_tls() {
         grep -o 'it is snow.*[0-9.]' shown"#);
     assert!(said.contains("it is snow, by TLSv1.3"), "{said}");
 }
+
+/// Makes a Postfix whose files its users can reach, in `$mail`, and a telnetd behind a server that
+/// starts one for each connection, as inetd does.
+const CHANGING_USERS: &str = r#"
+mail=$(mktemp -d /tmp/tacit-mail-XXXXXX); chmod 755 $mail
+remove() { postfix -c $mail/conf stop 2>/dev/null; finish; rm -rf $mail; }
+trap remove EXIT
+mkdir $mail/conf $mail/queue $mail/data $mail/box
+chown postfix $mail/data; chown 65534 $mail/box
+cat >$mail/conf/main.cf <<END
+compatibility_level = 3.6
+queue_directory = $mail/queue
+data_directory = $mail/data
+maillog_file = $mail/log
+maillog_file_prefixes = $mail
+myhostname = localhost
+inet_protocols = ipv4
+mydestination =
+alias_maps =
+alias_database =
+virtual_mailbox_domains = localhost
+virtual_mailbox_base = $mail/box
+virtual_mailbox_maps = static:inbox
+virtual_uid_maps = static:65534
+virtual_gid_maps = static:65534
+END
+cat >$mail/conf/master.cf <<END
+25 inet n - n - - smtpd
+cleanup unix n - n - 0 cleanup
+qmgr unix n - n 300 1 qmgr
+rewrite unix - - n - - trivial-rewrite
+bounce unix - - n - 0 bounce
+defer unix - - n - 0 bounce
+proxymap unix - - n - - proxymap
+anvil unix - - n - 1 anvil
+virtual unix - n n - - virtual
+postlog unix-dgram n - n - 1 postlogd
+END
+cat >inetd.py <<'END'
+import socket, subprocess
+server = socket.create_server(("0.0.0.0", 23))
+while True:
+    stream, _ = server.accept()
+    telnetd = ["/usr/sbin/in.telnetd", "-z", "nossl", "-L", "./login"]
+    subprocess.Popen(telnetd, stdin=stream, stdout=stream)
+    stream.close()
+END
+printf '#!/bin/sh\necho "what is it?"\nread it\necho "it is $it."\nread end\n' >login
+chmod 755 login
+"#;
+
+#[test]
+fn servers_that_change_user_serve_in_runs_of_root() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start servers that change user");
+        return;
+    }
+    let rule = |name: &str, listen: u16, port: u16, protocol: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\ndirection = \"inbound\"\nlisten = \
+             \"10.9.8.7:{listen}\"\nlocal-ports = {port}\ntls = {{ identity = \"me\", \
+             client-cert = \"none\", starttls = \"{protocol}\" }}\n"
+        )
+    };
+    let rules = "[identity.me]\ncert = \"tls.example.pem\"\nkey = \"me.key\"\n".to_owned()
+        + &rule("mail", 2525, 25, "smtp")
+        + &rule("terminal", 2323, 23, "telnet");
+    let network = Network::new(&[], CHANGING_USERS).with_rules(&rules).with_root();
+    let said = network.ok(r#"
+        cp tls.example.key me.key; chmod 600 me.key
+        ip addr add 10.9.8.99/32 dev lo; ip route change local 10.9.8.7 dev lo src 10.9.8.99
+        start timeout 60 ./tacit run --policy run.toml -- sh -c \
+            "python3 inetd.py & exec postfix -c $mail/conf start-fg" 2>run.log
+        serves() { timeout 10 openssl s_client -starttls smtp -connect 10.9.8.7:2525 \
+            -CAfile ca.pem -verify_hostname tls.example -verify_return_error </dev/null 2>&1 |
+            grep -q 'Verify return code: 0'; }
+        until_true serves && echo verified
+        swaks --silent 3 --server 10.9.8.7:2525 --tls --helo localhost \
+            --from a@localhost --to b@localhost --header 'Subject: under TLS'
+        until_true grep -q 'Subject: under TLS' $mail/box/inbox
+        stat -c %u $mail/box/inbox
+        s3270 -cafile ca.pem -accepthostname tls.example >screen <<'END'
+Connect("10.9.8.7:2323")
+Expect("what is it?",10)
+Query(Tls)
+String("snow\n")
+Expect("it is snow.",10)
+Quit()
+END
+        grep -c 'secure' screen || cat screen"#);
+    assert_eq!(said, "verified\n65534\n1\n");
+}
