@@ -128,6 +128,8 @@ fn starttls_is_a_protocol_or_a_table_with_a_mode() {
     assert_eq!(start("client-cert = \"none\"").0, Start::Immediate);
     let smtp = begins(StarttlsProtocol::Smtp, required);
     assert_eq!(said("\"smtp\""), (smtp, Duration::from_secs(60)));
+    let ftp = begins(StarttlsProtocol::Ftp(Ftp::default()), required);
+    assert_eq!(said("\"ftp\""), (ftp, Duration::from_secs(60)));
     let telnet = begins(StarttlsProtocol::Telnet, optional);
     let table = "{ protocol = \"telnet\", mode = \"optional\" }";
     assert_eq!(said(table), (telnet, Duration::from_secs(10)));

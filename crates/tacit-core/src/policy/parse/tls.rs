@@ -17,7 +17,8 @@ use crate::policy::{
 
 /// Default of `handshake-timeout`: a peer on a slow line is done by then.
 const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// The same where a dialogue comes first in which servers hold their greeting back on purpose.
+/// The same where a dialogue comes first in which servers hold their greeting back on purpose, or
+/// look their clients up, or clients ask a person for a name.
 const DIALOGUE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 const HANDSHAKE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 const HANDSHAKE_TIMEOUT_MAX: Duration = Duration::from_secs(600);
@@ -206,8 +207,8 @@ fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {
     let groups = groups(table, suites.as_deref());
     let alpn = table.value("alpn").map_or(Some(Vec::new()), |value| value.each_once(protocol));
     let resumption = table.boolean("resumption", true);
-    let default = match start.as_ref().and_then(Start::starttls) {
-        Some(starttls) if starttls.protocol == StarttlsProtocol::Smtp => DIALOGUE_TIMEOUT_DEFAULT,
+    let default = match start.as_ref().and_then(Start::starttls).map(|said| &said.protocol) {
+        Some(StarttlsProtocol::Smtp | StarttlsProtocol::Ftp(_)) => DIALOGUE_TIMEOUT_DEFAULT,
         _ => HANDSHAKE_TIMEOUT_DEFAULT,
     };
     let handshake_timeout = table.value("handshake-timeout").map_or(Some(default), |value| {
