@@ -164,6 +164,42 @@ wait "$client_pid" || status=$?
 expect "... the transfer under it ends well" succeeded
 expect "... and has every byte" cmp -s site/large got
 
+heading "A policy of z/OS, imported"
+cat >pagent.policy <<POLICY
+TTLSRule ORDERS
+{
+  RemotePortRange           8080
+  Direction                 Outbound
+  TTLSGroupActionRef        ON
+  TTLSEnvironmentActionRef  CLIENT
+}
+TTLSGroupAction ON
+{
+  TTLSEnabled               On
+}
+TTLSEnvironmentAction CLIENT
+{
+  HandshakeRole             Client
+  TTLSKeyringParms
+  {
+    Keyring                 *AUTH*/*
+  }
+}
+POLICY
+cat >map.toml <<MAP
+[keyring."*AUTH*/*"]
+ca = "pki/ca.pem"
+MAP
+show tacit import attls pagent.policy --fail-closed
+expect "without a map the import stops, and says which line is missing" \
+    says '\[keyring."\*AUTH\*/\*"\]'
+show tacit import attls pagent.policy --fail-closed --map map.toml -o imported.toml
+expect "with it, the import says what is safer than it was: versions" says 'TLS 1.2 is the oldest'
+expect "... and the server's name" says 'certificate must cover the name'
+show tail -n 8 imported.toml
+show tacit run --policy imported.toml -- curl -sS --max-time 20 http://orders.example:8080/order.txt
+expect "a program under the imported policy leaves as TLS" says "$marker"
+
 kill "$server_pid"
 status=0
 wait "$server_pid" || status=$?
