@@ -17,6 +17,7 @@ mod door;
 mod job;
 
 use tacit_core::meter::Component;
+use tacit_core::record::AlertDescription;
 use tacit_core::starttls::{Side, Step};
 
 use crate::ledger::meter;
@@ -90,6 +91,7 @@ async fn hold<W: Wire>(
                 talk.dialogue.listens(at);
                 continue;
             }
+            Ok(Outcome::Step(Step::Relay)) if talk.dialogue.is_over() => End::Orderly,
             Ok(Outcome::Step(Step::Relay)) => return Ok(()),
             Ok(Outcome::Step(Step::Refuse(refusal))) => End::Refused(Box::new(refusal)),
             Ok(Outcome::Step(_) | Outcome::Over) => End::Orderly,
@@ -109,10 +111,14 @@ async fn part(
     (peer, session): (&Leg, Option<&mut Session>),
     program: &Leg,
 ) -> End {
+    let is_over = talk.dialogue.is_over();
     let (mut to_peer, mut to_program): (Outgoing, Outgoing) = talk.into_waiting();
-    if let (End::Session(error), Some(session)) = (&end, session)
-        && let Some(alert) = error.alert()
-    {
+    let alert = match &end {
+        End::Session(error) => error.alert(),
+        End::Orderly if is_over => Some(AlertDescription::CLOSE_NOTIFY),
+        _ => None,
+    };
+    if let (Some(session), Some(alert)) = (session, alert) {
         // A key that is used up has nothing to say it with.
         let _ = session.seal_alert(alert, to_peer.tail());
     }
