@@ -78,8 +78,8 @@ fn telnet_in_clear_reaches_a_server_with_start_tls() {
     assert!(said.contains("it is snow, by TLSv1.3"), "{said}");
 }
 
-/// Makes a Postfix whose files its users can reach, in `$mail`, and a telnetd behind a server that
-/// starts one for each connection, as inetd does.
+/// Makes a Postfix and a vsftpd whose files their users can reach, in `$mail`, and a telnetd behind a
+/// server that starts one for each connection, as inetd does.
 const CHANGING_USERS: &str = r#"
 mail=$(mktemp -d /tmp/tacit-mail-XXXXXX); chmod 755 $mail
 remove() { postfix -c $mail/conf stop 2>/dev/null; finish; rm -rf $mail; }
@@ -115,6 +115,19 @@ anvil unix - - n - 1 anvil
 virtual unix - n n - - virtual
 postlog unix-dgram n - n - 1 postlogd
 END
+mkdir $mail/site $mail/empty; echo hello >$mail/site/file.txt
+cat >vsftpd.conf <<END
+listen=YES
+background=NO
+seccomp_sandbox=NO
+anonymous_enable=YES
+local_enable=NO
+no_anon_password=YES
+nopriv_user=nobody
+anon_root=$mail/site
+secure_chroot_dir=$mail/empty
+xferlog_enable=NO
+END
 cat >inetd.py <<'END'
 import socket, subprocess
 server = socket.create_server(("0.0.0.0", 23))
@@ -143,13 +156,14 @@ fn servers_that_change_user_serve_in_runs_of_root() {
     };
     let rules = "[identity.me]\ncert = \"tls.example.pem\"\nkey = \"me.key\"\n".to_owned()
         + &rule("mail", 2525, 25, "smtp")
-        + &rule("terminal", 2323, 23, "telnet");
+        + &rule("terminal", 2323, 23, "telnet")
+        + &rule("files", 2121, 21, "ftp");
     let network = Network::new(&[], CHANGING_USERS).with_rules(&rules).with_root();
     let said = network.ok(r#"
         cp tls.example.key me.key; chmod 600 me.key
         ip addr add 10.9.8.99/32 dev lo; ip route change local 10.9.8.7 dev lo src 10.9.8.99
         start timeout 60 ./tacit run --policy run.toml -- sh -c \
-            "python3 inetd.py & exec postfix -c $mail/conf start-fg" 2>run.log
+            "python3 inetd.py & vsftpd vsftpd.conf & exec postfix -c $mail/conf start-fg" 2>run.log
         serves() { timeout 10 openssl s_client -starttls smtp -connect 10.9.8.7:2525 \
             -CAfile ca.pem -verify_hostname tls.example -verify_return_error </dev/null 2>&1 |
             grep -q 'Verify return code: 0'; }
@@ -166,6 +180,8 @@ String("snow\n")
 Expect("it is snow.",10)
 Quit()
 END
-        grep -c 'secure' screen || cat screen"#);
-    assert_eq!(said, "verified\n65534\n1\n");
+        grep -c 'secure' screen || cat screen
+        curl -sS --max-time 20 --ssl-reqd --cacert ca.pem --resolve tls.example:2121:10.9.8.7 \
+            ftp://tls.example:2121/file.txt"#);
+    assert_eq!(said, "verified\n65534\n1\nhello\n");
 }
