@@ -103,7 +103,7 @@ fn of_file(
         }
     }
     for service in by_name {
-        fold(&service, &mut rules, tables, findings);
+        fold(&service, sections, &mut rules, tables, findings);
     }
     rules
 }
@@ -111,6 +111,7 @@ fn of_file(
 /// A service for some names of another one: its certificate is one more to choose from there.
 fn fold(
     service: &Service<'_>,
+    sections: &[Section],
     rules: &mut [Rule],
     tables: &mut Tables<'_>,
     findings: &mut Findings,
@@ -123,25 +124,25 @@ fn fold(
             findings.error(&sni.at, message, "name a [service] before this one");
             continue;
         };
-        let own = |names: &[&str]| {
-            let named = |entry: &&lines::Entry| {
-                names.iter().any(|name| entry.name.eq_ignore_ascii_case(name))
-            };
+        let own = |name: &str| {
+            let named = |entry: &&lines::Entry| entry.name.eq_ignore_ascii_case(name);
             service.section.entries.iter().find(named)
         };
         let elsewhere = service.all("connect").iter().any(|entry| {
             let endpoint = endpoint::Endpoint::read(entry, findings);
             endpoint.is_none_or(|endpoint| endpoint.connect() != rule.connect)
         });
-        let other = own(&["verify", "verifyChain", "requireCert", "CAfile", "CApath", "exec"]);
+        let other = differing(service, primary, sections);
         if elsewhere || other.is_some() {
-            let message = format!("connections for `{pattern}` go their own way");
+            let why = other.map(|word| format!(": `{word}` is another than that of `{primary}`"));
+            let why = why.unwrap_or_default();
+            let message = format!("connections for `{pattern}` go their own way{why}");
             let fix = "the name chooses the certificate alone: give it an address of its own \
                        (accept), and clients that";
             findings.error(&sni.at, message, fix);
             continue;
         }
-        let (Some(cert), key) = (own(&["cert"]), own(&["key"])) else {
+        let (Some(cert), key) = (own("cert"), own("key")) else {
             let message = format!("`{pattern}` has no certificate of its own");
             findings.error(&sni.at, message, "remove the service, or say cert = FILE");
             continue;
@@ -155,6 +156,20 @@ fn fold(
         );
         findings.changed(&sni.at, message, "see that it is for all of these names");
     }
+}
+
+/// An option that says something else for a service than for the one that listens for it.
+fn differing(service: &Service<'_>, primary: &str, sections: &[Section]) -> Option<&'static str> {
+    /// What chooses the certificate, or is looked at by itself.
+    const OWN: [&str; 6] = ["sni", "cert", "key", "accept", "connect", "client"];
+    let section = sections.iter().find(|section| section.name == primary)?;
+    let primary = Service { section, defaults: service.defaults };
+    let values = |service: &Service<'_>, name: &str| -> Vec<String> {
+        service.all(name).into_iter().map(|entry| entry.value.clone()).collect()
+    };
+    let read = words::WORDS.iter().filter(|word| word.fate_in(Place::Service) == words::Fate::Read);
+    let mut names = read.map(|word| word.name).filter(|name| !OWN.contains(name));
+    names.find(|name| values(service, name) != values(&primary, name))
 }
 
 /// The rule as it is written.

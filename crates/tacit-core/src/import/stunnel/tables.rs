@@ -81,21 +81,27 @@ impl<'f> Tables<'f> {
         service: &Service<'_>,
         findings: &mut Findings,
     ) -> Option<Option<String>> {
+        // Of each, the last counts; an empty one takes a default back.
+        let last = |name| service.last(name).filter(|entry| !entry.value.is_empty());
+        let (list, given) = (last("CRLfile"), [last("CAfile"), last("CApath")]);
+        let given: Vec<&Entry> = given.into_iter().flatten().collect();
+        if let ([entry], None) = (given.as_slice(), list)
+            && SYSTEM.contains(&entry.value.trim_end_matches('/'))
+        {
+            findings.info(&entry.at, "these are the CAs of the distribution: trust `system`");
+            return Some(Some("system".to_owned()));
+        }
         let mut cas = Vec::new();
-        for entry in service.in_order(&["CAfile", "CApath"]) {
-            if SYSTEM.contains(&entry.value.trim_end_matches('/')) {
-                findings.info(&entry.at, "these are the CAs of the distribution: trust `system`");
-                return Some(Some("system".to_owned()));
-            }
+        for entry in &given {
             self.note_relative(entry, findings);
             match entry.name.eq_ignore_ascii_case("CApath") {
                 false => cas.push(entry.value.clone()),
                 true => cas.extend(self.hashed(entry, findings)?),
             }
         }
-        let crls: Vec<String> = service.all("CRLfile").iter().map(|e| e.value.clone()).collect();
+        let crls: Vec<String> = list.iter().map(|entry| entry.value.clone()).collect();
         if cas.is_empty() {
-            if let Some(entry) = service.last("CRLfile") {
+            if let Some(entry) = list {
                 let message = "`CRLfile` has no CAs to be about";
                 findings.error(&entry.at, message, "say CAfile = FILE");
                 return None;
@@ -108,7 +114,7 @@ impl<'f> Tables<'f> {
         }
         let taken = self.trusts.iter().map(|one| one.name.as_str()).chain(["system"]).collect();
         let name = unique(cas.first().map_or("ca", |ca| stem(ca)), &taken);
-        let at = service.in_order(&["CAfile", "CApath"]).first().map(|entry| entry.at.clone());
+        let at = given.first().map(|entry| entry.at.clone());
         let at = at.unwrap_or_else(|| service.section.at.clone());
         self.trusts.push(Trust { name: name.clone(), cas, crls, at });
         Some(Some(name))

@@ -336,6 +336,45 @@ fn services_for_names_are_certificates_to_choose_from() {
 }
 
 #[test]
+fn a_service_for_names_that_asks_for_something_else_is_not_folded_into_another() {
+    let second = "[t]\nsni = s:b.example\ncert = /b.pem\nconnect = 127.0.0.1:143\n";
+    for more in [
+        "verifyPeer = yes\n",
+        "CRLfile = /crl.pem\n",
+        "checkHost = a.example\n",
+        "sslVersionMin = TLSv1.3\n",
+        "ciphers = ECDHE-RSA-AES128-GCM-SHA256\n",
+    ] {
+        let (policy, found) = imported(&format!("{SERVER}{second}{more}"));
+        assert_eq!(policy, None, "{more}");
+        assert!(found.iter().any(|one| one.contains("go their own way: `")), "{found:?}");
+    }
+    // What is a default of both is taken back by one.
+    let both = format!("verifyChain = yes\nCAfile = /ca.pem\n{SERVER}verifyChain = no\n{second}");
+    assert_eq!(imported(&both).0, None);
+}
+
+#[test]
+fn of_several_files_of_cas_the_last_counts() {
+    let ca = |text: &str| {
+        let (policy, found) = imported(text);
+        let policy = policy.unwrap_or_else(|| panic!("{found:?}"));
+        parse(&policy).policy.unwrap().trusts
+    };
+    let trusts =
+        ca(&format!("CAfile = /public.pem\nCRLfile = /public.crl\n{CLIENT}CRLfile = /c\n"));
+    let (name, trust) = trusts.iter().find(|(name, _)| *name != "system").unwrap();
+    assert_eq!(name, "ca");
+    assert_eq!(trust.source, crate::policy::TrustSource::Files(vec!["/ca.pem".into()]));
+    assert_eq!(trust.crls, [std::path::PathBuf::from("/c")]);
+    // The distribution's CAs lose no list of what was revoked.
+    let system = CLIENT.replace("/ca.pem", "/etc/ssl/certs/ca-certificates.crt");
+    let trusts = ca(&format!("{system}CRLfile = /c\n"));
+    let listed = trusts.values().find(|trust| !trust.crls.is_empty()).unwrap();
+    assert_eq!(listed.crls, [std::path::PathBuf::from("/c")]);
+}
+
+#[test]
 fn names_of_rules_are_made_to_fit_and_differ() {
     let text = format!("{SERVER}{}", SERVER.replace("[s]", "[s]\n").replace(":993", ":994"));
     let names: Vec<String> = rules(&text).rules.into_iter().map(|rule| rule.name).collect();
