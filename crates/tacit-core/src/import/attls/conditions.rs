@@ -87,7 +87,7 @@ impl End {
         let addresses = ["Addr", "AddrRef", "AddrSetRef", "AddrGroupRef"];
         let fields = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| format!("{side}{word}")).collect();
-            rule.fields.iter().filter(move |field| words.iter().any(|w| w == field.attribute.word))
+            rule.counted().filter(move |field| words.iter().any(|w| w == field.attribute.word))
         };
         for field in fields(&addresses) {
             match field.attribute.form {
@@ -137,7 +137,7 @@ fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
 /// Groups hold no groups, so that this ends.
 fn leaves<'o>(object: Option<&'o Object>, objects: &'o Objects, into: &mut Vec<&'o str>) {
     let Some(object) = object else { return };
-    for field in &object.fields {
+    for field in object.counted() {
         match field.attribute.form {
             Form::Block(_) => leaves(field.block.as_ref(), objects, into),
             Form::Ref(kind @ (Kind::IpAddr | Kind::IpAddrSet | Kind::PortRange)) => {

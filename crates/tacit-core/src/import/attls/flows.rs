@@ -158,6 +158,11 @@ impl Context<'_> {
         let mut user = self.map.rule(name, "user").cloned();
         let (job_field, user_field) = (rule.rule.said("Jobname"), rule.rule.said("Userid"));
         let mut complete = true;
+        if let (Some(field), None, Some(_)) = (job_field, &program, &user) {
+            let message = "the rule is for every program of the user that the map says: its job \
+                           name is not looked at";
+            self.findings.changed(&field.at, message, "say `program` of the rule in the map too");
+        }
         if let (Some(field), None, None) = (job_field, &program, &user) {
             match self.map.job(&field.value) {
                 Some(job) => {

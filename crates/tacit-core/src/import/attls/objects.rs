@@ -48,6 +48,18 @@ impl Object {
         self.fields.iter().rfind(|field| field.attribute.word == word)
     }
 
+    /// All that counts, in order: of what is said twice and is no list, the last alone.
+    pub(super) fn counted(&self) -> impl Iterator<Item = &Field> {
+        let last = |at: usize, field: &Field| {
+            let mut later = self.fields.iter().skip(at + 1);
+            !later.any(|later| later.attribute == field.attribute)
+        };
+        let fields = self.fields.iter().enumerate();
+        fields
+            .filter(move |(at, field)| field.attribute.repeats || last(*at, field))
+            .map(|(_, f)| f)
+    }
+
     /// All it says of an attribute.
     pub fn all<'o>(&'o self, word: &str) -> impl Iterator<Item = &'o Field> {
         self.fields.iter().filter(move |field| field.attribute.word == word)
@@ -216,7 +228,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
                 if !attribute.repeats
                     && let Some(first) = object.said(attribute.word)
                 {
-                    tell_repeated(&field, first, findings);
+                    tell_repeated(kind, &field, first, findings);
                 }
                 object.fields.push(field);
             }
@@ -242,10 +254,11 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
     object
 }
 
-fn tell_repeated(field: &Field, first: &Field, findings: &mut Findings) {
+fn tell_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Findings) {
     let word = field.attribute.word;
-    // A block after another one is told of where it is chosen.
-    if matches!(field.attribute.form, Form::Block(_) | Form::Ref(_)) {
+    // Of the parts of an action, a block after another one is told of where it is chosen.
+    let is_action = matches!(owner, Kind::Group | Kind::Environment | Kind::Connection | Kind::Gsk);
+    if is_action && matches!(field.attribute.form, Form::Block(_) | Form::Ref(_)) {
         return;
     }
     let message = if field.attribute.is_secret() {

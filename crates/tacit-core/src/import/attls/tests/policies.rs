@@ -392,3 +392,38 @@ fn connections_that_follow_another_are_those_of_ftp() {
     let told = "26 info: FTP's data connections follow their control connection";
     assert!(found.iter().any(|one| one == told), "{found:#?}");
 }
+
+#[test]
+fn of_conditions_and_actions_that_are_said_twice_the_last_counts_as_is_told() {
+    let rule = "IpAddr two\n{\nAddr 10.0.0.1\nAddr 10.0.0.2\n}\nIpAddr one\n{\nAddr 10.9.0.1\n}\n\
+                TTLSGroupAction off\n{\nTTLSEnabled Off\n}\nTTLSRule r\n{\n\
+                LocalAddr 10.1.0.1\nLocalAddr 10.1.0.2\nRemoteAddrRef one\nRemoteAddrRef two\n\
+                RemotePortRange 22\nRemotePortRange 23\nDirection Outbound\n\
+                TTLSGroupActionRef off\nTTLSGroupActionRef on\nTTLSGroupActionRef off\n}\n";
+    let (rules, found) = imported_rules(&format!("{POLICY}{rule}"), MAP);
+    for wanted in
+        ["local = \"10.1.0.2\"", "remote = \"10.0.0.2\"", "remote-ports = 23", "permit = true"]
+    {
+        assert!(rules.contains(wanted), "{wanted}\n{rules}");
+    }
+    for told in [
+        "`Addr` is said twice: `10.0.0.2` counts",
+        "`LocalAddr` is said twice: `10.1.0.2` counts",
+        "`RemoteAddrRef` is said twice: `two` counts",
+        "`RemotePortRange` is said twice: `23` counts",
+        "`TTLSGroupActionRef` is said twice: `off` counts, `on` does not",
+    ] {
+        assert!(found.iter().any(|one| one.contains(told)), "{told}\n{found:#?}");
+    }
+}
+
+#[test]
+fn a_job_name_that_the_map_leaves_out_is_told() {
+    let rule = "TTLSGroupAction off\n{\nTTLSEnabled Off\n}\nTTLSRule r\n{\nJobname CICS\n\
+                Userid WEB\nDirection Outbound\nTTLSGroupActionRef off\n}\n";
+    let map = format!("{MAP}[rule.r]\nuser = \"web\"\n");
+    let (rules, found) = imported_rules(&format!("{POLICY}{rule}"), &map);
+    assert!(rules.contains("user = \"web\"") && !rules.contains("program"), "{rules}");
+    let told = "its job name is not looked at";
+    assert!(found.iter().any(|one| one.contains(told)), "{found:#?}");
+}
