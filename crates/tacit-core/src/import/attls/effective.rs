@@ -271,7 +271,7 @@ fn collect_parts<'o>(
 }
 
 /// Tells of a condition that is said in two ways; both hold.
-fn tell_double_end(rule: &Object, side: &str, findings: &mut Findings) {
+pub(super) fn tell_double_end(rule: &Object, side: &str, findings: &mut Findings) {
     for what in ["Addr", "Port"] {
         let fields = rule.fields.iter().filter(|field| {
             field.attribute.word.strip_prefix(side).is_some_and(|rest| rest.starts_with(what))

@@ -22,7 +22,7 @@ use crate::import::{Files, Findings, Origin};
 use agent::{Agent, Sources};
 use conditions::show_ports;
 use effective::Effective;
-use lex::Document;
+use lex::{Document, Node};
 use map::Map;
 use names::Names;
 use needs::Needs;
@@ -154,16 +154,30 @@ fn import_sources(
 ) -> Imported {
     let documents = &sources.tls;
     let filters = sources.filters.as_ref().map(|documents| {
-        let nodes = documents.iter().flat_map(|document| document.nodes.iter().cloned());
-        filters::read(&nodes.collect::<Vec<_>>(), findings)
+        let nodes: Vec<Node> = documents.iter().flat_map(|one| one.nodes.iter().cloned()).collect();
+        let message = "a TLS rule stands in a file of filters, where nobody looks for it";
+        let fix = "put it into a file of its own, and name that without --ipsec";
+        refuse_strangers(&nodes, |kind| kind == Kind::Rule, (message, fix), findings);
+        filters::read(&nodes, findings)
     });
-    let nodes = documents.iter().flat_map(|document| &document.nodes);
-    let objects = Objects::read(nodes, findings);
+    let nodes: Vec<Node> = documents.iter().flat_map(|one| one.nodes.iter().cloned()).collect();
+    let message = "filters stand in a file of TLS rules, where nobody looks for them";
+    let fix = "put them into a file of their own, and name that by --ipsec";
+    let is_filter =
+        |kind| matches!(kind, Kind::FilterPolicy | Kind::FilterGroup | Kind::FilterRule);
+    refuse_strangers(&nodes, is_filter, (message, fix), findings);
+    let objects = Objects::read(&nodes, findings);
     let rules = rules(&objects, findings);
     objects.tell_unused(std::iter::empty(), findings);
     let effective = rules.iter().map(Effective::table).collect::<Vec<_>>().join("\n");
     let mut draft = draft(&rules, map, options, findings);
     if let Some(filters) = filters {
+        if let (true, Some(first)) = (options.fail_closed, rules.first()) {
+            let message = "what a filter permits and no TLS rule is about goes in clear, as \
+                           before: --fail-closed leaves what filters permit";
+            let fix = "have the filters permit no more than what may go in clear";
+            findings.changed(&first.rule.at, message, fix);
+        }
         draft.rules = filters::combine::combine(&draft.rules, &filters, findings);
         rename(&mut draft.rules, findings);
     } else if let Some(first) = rules.first() {
@@ -175,6 +189,18 @@ fn import_sources(
         false => draft.finish(findings),
     };
     Imported { policy, effective }
+}
+
+/// Reports statements that stand in a file of the other kind.
+fn refuse_strangers(
+    nodes: &[Node],
+    is_stranger: impl Fn(Kind) -> bool,
+    (message, fix): (&str, &str),
+    findings: &mut Findings,
+) {
+    for node in nodes.iter().filter(|node| Kind::of(&node.keyword).is_some_and(&is_stranger)) {
+        findings.error(&node.at, message, fix);
+    }
 }
 
 /// The statements of one file; `None` if it is no text.

@@ -16,6 +16,7 @@
 use std::ops::RangeInclusive;
 
 use super::conditions::End;
+use super::effective::tell_double_end;
 use super::lex::Node;
 use super::objects::{Field, Object, Objects};
 use super::time;
@@ -170,7 +171,10 @@ impl<'r> Reader<'r> {
             self.findings.error(&rule.at, message, "say IpServiceRef NAME, or an IpService block");
             return None;
         }
-        let ends = ["IpSource", "IpDest"].map(|side| End::of(rule, side, self.objects).addresses);
+        let ends = ["IpSource", "IpDest"].map(|side| {
+            tell_double_end(rule, side, self.findings);
+            End::of(rule, side, self.objects).addresses
+        });
         let mut flows = Vec::new();
         for service in found {
             flows.extend(self.flows(service, permits, &ends)?);
@@ -186,6 +190,12 @@ impl<'r> Reader<'r> {
             _ => self.objects.find(Kind::FilterAction, &field.value).cloned(),
         };
         let fields = ["IpGenericFilterAction", "IpGenericFilterActionRef"];
+        if let [Some(block), Some(named)] = fields.map(|word| rule.said(word)) {
+            let message = "the filter rule has two actions: which one counts?";
+            let fix = format!("keep one; the other is at {}", block.at);
+            self.findings.error(&named.at, message, fix);
+            return None;
+        }
         let action = fields.iter().filter_map(|word| rule.said(word)).filter_map(of).next_back();
         let Some(action) = action else {
             // A reference that leads nowhere was told of.
@@ -229,6 +239,9 @@ impl<'r> Reader<'r> {
         self.check_packets(service, permits)?;
         let protocols = self.protocols(service, permits)?;
         let way = self.way(service)?;
+        for side in ["Source", "Destination"] {
+            tell_double_end(service, side, self.findings);
+        }
         let source_ports = End::of(service, "Source", self.objects).ports;
         let destination_ports = End::of(service, "Destination", self.objects).ports;
         let mut flows = Vec::new();
@@ -241,6 +254,11 @@ impl<'r> Reader<'r> {
                            InboundConnect for what is accepted";
                 self.findings.error(&service.at, message, fix);
                 return None;
+            }
+            if is_udp && permits && matches!(way, Way::Accepted | Way::Inbound) {
+                let message = "datagrams that others begin are not carried inwards";
+                self.findings.changed(&service.at, message, "remove the rule");
+                continue;
             }
             if one_way && is_udp {
                 let message = "datagrams go both ways or none: their answers belong to them";
@@ -259,11 +277,6 @@ impl<'r> Reader<'r> {
                 // A connection whose packets of one direction are denied is no connection.
                 Way::Both | Way::Inbound | Way::Outbound => &[true, false],
             };
-            if is_udp && permits && way == Way::Accepted {
-                let message = "datagrams that others begin are not carried inwards";
-                self.findings.changed(&service.at, message, "remove the rule");
-                continue;
-            }
             flows.extend(directions.iter().map(|is_inbound| Flow {
                 is_inbound: *is_inbound,
                 is_udp,

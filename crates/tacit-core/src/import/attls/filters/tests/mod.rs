@@ -309,3 +309,52 @@ fn ipsec_and_ike_are_not_built_yet() {
 }
 
 mod oracle;
+
+#[test]
+fn a_file_of_the_other_kind_is_an_error_and_not_passed_over() {
+    let filter = filters(&[("f", "deny", &service("Protocol all\nDirection bidirectional"))]);
+    let (policy, found) = imported(&format!("{TLS}{filter}"), &filter);
+    assert_eq!(policy, None);
+    assert!(found.iter().any(|one| one.contains("filters stand in a file of TLS")), "{found:#?}");
+    let (policy, found) = imported(TLS, &format!("{filter}{TLS}"));
+    assert_eq!(policy, None);
+    assert!(found.iter().any(|one| one.contains("a TLS rule stands in a file")), "{found:#?}");
+}
+
+#[test]
+fn datagrams_that_only_arrive_open_no_way_out() {
+    let filter = filters(&[("f", "permit", &service("Protocol udp\nDirection inbound"))]);
+    let (policy, found) = imported(TLS, &filter);
+    assert!(!policy.unwrap().contains("udp"));
+    assert!(found.iter().any(|one| one.contains("not carried inwards")), "{found:#?}");
+}
+
+#[test]
+fn a_filter_with_two_actions_or_two_sources_is_an_error() {
+    let tcp = service("Protocol tcp\nDirection bidirectional");
+    let action = "IpGenericFilterAction\n{\nIpFilterAction deny\n}";
+    let addresses = "IpSourceAddr 10.0.0.1\nIpSourceAddrRef a";
+    for (more, told) in
+        [(action, "has two actions: which one"), (addresses, "both `IpSourceAddr` and")]
+    {
+        let filter = filters(&[("f", "permit", &format!("{tcp}\n{more}"))]);
+        let filter = format!("{filter}IpAddr a\n{{\nAddr 10.0.0.2\n}}\n");
+        let (policy, found) = imported(TLS, &filter);
+        assert_eq!(policy, None);
+        assert!(found.iter().any(|one| one.contains(told)), "{found:#?}");
+    }
+}
+
+#[test]
+fn that_fail_closed_leaves_what_filters_permit_is_told() {
+    let filter = filters(&[("f", "permit", &service("Protocol tcp\nDirection bidirectional"))]);
+    let mut findings = Findings::default();
+    let input = |file, text| Input { file, bytes: str::as_bytes(text) };
+    let options = Options { fail_closed: true, ..Options::default() };
+    let (tls, filter, map) = (input("t", TLS), input("f", &filter), input("m", MAP));
+    let Imported { policy, .. } =
+        import_filtered(&[tls], &[filter], Some(map), options, &mut findings);
+    assert!(policy.unwrap().contains("permit = true"));
+    let told = |message: &str| message.contains("--fail-closed leaves what filters permit");
+    assert!(findings.finish().iter().any(|one| told(&one.message)));
+}
