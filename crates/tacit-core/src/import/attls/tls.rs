@@ -108,8 +108,15 @@ impl Context<'_> {
     }
 
     fn server(&mut self, rule: &Effective<'_>, ring: (&str, &Origin), keys: &mut Keys) {
-        let sni: Vec<(&str, &Origin)> = rule
-            .all("ServerHandshakeSNIList")
+        let listed = rule.all("ServerHandshakeSNIList");
+        for field in &listed {
+            let name = field.value.split('/').next().unwrap_or_default().trim();
+            let message = format!(
+                "the certificate is chosen by the names in it, where `{name}` chose it before"
+            );
+            self.findings.changed(&field.at, message, "see that it is for all of these names");
+        }
+        let sni: Vec<(&str, &Origin)> = listed
             .into_iter()
             .filter_map(|field| Some((field.value.split_once('/')?.1.trim(), &field.at)))
             .collect();
@@ -332,23 +339,27 @@ impl Context<'_> {
         let said = on.iter().find_map(|version| rule.said(version));
         let at = said.map_or_else(|| rule.environment_at(), |field| &field.at);
         let newest_on = rule.is_on("TLSv1.2") || rule.is_on("TLSv1.3");
+        let oldest = match rule.is_on("TLSv1.3") && !rule.is_on("TLSv1.2") {
+            true => TlsVersion::V1_3,
+            false => TlsVersion::V1_2,
+        };
         if !on.is_empty() {
             let by = if said.is_some() { "" } else { " by default" };
             let also = match newest_on {
                 true => "",
                 false => "; TLS 1.2 and 1.3 were off, and are on now",
             };
-            let message =
-                format!("{} on{by}: TLS 1.2 is the oldest that is spoken{also}", are(&on));
+            let message = format!(
+                "{} on{by}: TLS {} is the oldest that is spoken{also}",
+                are(&on),
+                oldest.word()
+            );
             self.findings.changed(at, message, "say Off for each, and On for TLSv1.2 and TLSv1.3");
         } else if !newest_on {
             let fix = "say On for TLSv1.2, TLSv1.3 or both";
             self.findings.error(rule.environment_at(), "every version of TLS is off", fix);
         }
-        match rule.is_on("TLSv1.3") && !rule.is_on("TLSv1.2") {
-            true => TlsVersion::V1_3,
-            false => TlsVersion::V1_2,
-        }
+        oldest
     }
 
     fn tell_of_1_3(&mut self, rule: &Effective<'_>, oldest: TlsVersion, speaks_1_3: bool) {
