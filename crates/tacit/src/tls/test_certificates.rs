@@ -99,6 +99,12 @@ impl Ca {
 
     /// The list, in PEM, of those of its leaves that it has revoked; until a time in unix seconds.
     pub(crate) fn crl(&self, revoked: &[&Leaf], next_update: i64) -> String {
+        const MADE_2021: i64 = 1_609_459_200;
+        self.crl_made(MADE_2021, revoked, next_update)
+    }
+
+    /// The same, made at a time.
+    pub(crate) fn crl_made(&self, made: i64, revoked: &[&Leaf], next_update: i64) -> String {
         let time = |unix_seconds: i64| {
             date_time_ymd(1970, 1, 1) + Duration::from_secs(unix_seconds.unsigned_abs())
         };
@@ -109,7 +115,7 @@ impl Ca {
             invalidity_date: None,
         });
         let list = CertificateRevocationListParams {
-            this_update: date_time_ymd(2021, 1, 1),
+            this_update: time(made),
             next_update: time(next_update),
             crl_number: SerialNumber::from(1),
             issuing_distribution_point: None,

@@ -146,6 +146,8 @@ fn load_files(
         lists.extend(more);
         sources.push(stamp);
     }
+    // Of several lists of one CA, verifiers look at the first alone: it must be the newest.
+    lists.sort_by_key(|list| std::cmp::Reverse(list.facts.this_update));
     warnings.extend(lists::warnings(&owner, revocation, &lists, &facts, now));
     let anchors = TrustMaterial::of_roots(name, roots);
     Ok(TrustMaterial { facts, lists, revocation, sources, warnings, ..anchors })

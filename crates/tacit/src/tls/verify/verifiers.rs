@@ -193,6 +193,25 @@ mod tests {
     }
 
     #[test]
+    fn of_several_lists_of_one_ca_the_newest_counts() {
+        let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+        let leaf = ca.leaf(Kind::Valid);
+        let old = ca.crl_made(1_700_000_000, &[], LONG);
+        let new = ca.crl_made(1_800_000_000, &[&leaf], LONG);
+        directory.write("ca.pem", ca.pem(), 0o644);
+        directory.write("old.pem", &old, 0o644);
+        directory.write("new.pem", &new, 0o644);
+        directory.write("both.pem", old + &new, 0o644);
+        for files in [&["old.pem", "new.pem"][..], &["new.pem", "old.pem"], &["both.pem"]] {
+            let trust = trust(&directory, files, Revocation::Hard);
+            for check in both(&trust, &leaf.chain, 2_000_000_000) {
+                let PeerCheck::Invalid { reason } = &check else { panic!("{files:?}: {check:?}") };
+                assert!(reason.contains("was revoked"), "{reason}");
+            }
+        }
+    }
+
+    #[test]
     fn another_list_is_another_trust() {
         let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
         let leaf = ca.leaf(Kind::Valid);
