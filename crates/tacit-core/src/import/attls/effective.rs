@@ -179,7 +179,9 @@ impl<'o> Effective<'o> {
                 attributes(&mut out, kind, part, !is_connection);
                 for (_, field) in &action.object.misplaced {
                     if kind.attribute(field.attribute.word) == Some(field.attribute) {
-                        row(&mut out, 3, field.attribute.word, &field.value, Some(&field.at));
+                        let is_secret = field.attribute.is_secret();
+                        let shown = if is_secret { "(not shown)" } else { &field.value };
+                        row(&mut out, 3, field.attribute.word, shown, Some(&field.at));
                     }
                 }
             }

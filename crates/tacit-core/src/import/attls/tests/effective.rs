@@ -125,4 +125,13 @@ fn passwords_are_not_shown() {
     let (text, found) = imported(&policy, MAP, Options::default());
     let all = format!("{} {} {}", table(&policy), text.unwrap(), found.join(" "));
     assert!(!all.contains("geheim") && all.contains("(not shown)"), "{all}");
+
+    let twice = policy.replacen("KeyringPw geheim", "KeyringPw geheim\nKeyringPw geheimer", 1);
+    let misplaced =
+        POLICY.replacen("HandshakeRole Server", "HandshakeRole Server\nKeyringPw geheim", 1);
+    for policy in [twice, misplaced] {
+        let (_, found) = imported(&policy, MAP, Options::default());
+        let all = format!("{} {}", table(&policy), found.join(" "));
+        assert!(!all.contains("geheim") && all.contains("(not shown)"), "{all}");
+    }
 }
