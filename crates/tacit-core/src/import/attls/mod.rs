@@ -403,6 +403,13 @@ fn end(options: Options, at: &Origin, items: &mut Vec<Item>, findings: &mut Find
     }
     let message = "what no rule matches goes in clear, as before: the last rules permit it";
     findings.changed(at, message, "import with --fail-closed to have it denied");
+    let of_program = |item: &&Item| item.value("program").is_some() && item.value("tls").is_some();
+    if let Some(item) = items.iter().find(of_program) {
+        let message = "a connection whose program cannot be told (it runs as another user, or is \
+                       gone) meets no rule for programs, and may go in clear by the last rules";
+        let fix = "import with --fail-closed, or name no program in the map but a user";
+        findings.changed(&item.at, message, fix);
+    }
     let clear = |name: String, keys: Vec<(&str, Toml)>| {
         let mut item = Item::new("[[rule]]", at);
         item.comments

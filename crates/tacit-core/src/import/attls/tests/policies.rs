@@ -100,6 +100,20 @@ fn what_no_rule_matches_is_permitted_aloud_or_denied() {
 }
 
 #[test]
+fn that_programs_may_be_unknown_where_the_rest_goes_in_clear_is_told() {
+    let policy = POLICY.replacen("Direction", "Jobname WEB\n  Direction", 1);
+    let map = format!("{MAP}[job]\nWEB = {{ program = \"/usr/bin/web\" }}\n");
+    for fail_closed in [false, true] {
+        let options = Options { fail_closed, ..Options::default() };
+        let (text, found) = imported(&policy, &map, options);
+        assert!(text.is_some(), "{found:#?}");
+        let told =
+            found.iter().any(|one| one.contains("a connection whose program cannot be told"));
+        assert_eq!(told, !fail_closed, "{found:#?}");
+    }
+}
+
+#[test]
 fn the_old_meaning_of_no_name_check_is_kept_on_demand() {
     let policy = format!("{POLICY}{CLIENT}");
     let options = Options { keep_no_name_check: true, ..Options::default() };
