@@ -139,8 +139,8 @@ impl Context<'_> {
                         "rule `{name}` accepts at {address}, and only single addresses can be \
                          listened at"
                     );
-                    let port = ports.first().map(show_ports).unwrap_or_default();
-                    self.needs.rule((name, "listen"), at, why, line(&port));
+                    let port = ports.first().map_or(8080, |ports| *ports.start());
+                    self.needs.rule((name, "listen"), at, why, line(&port.to_string()));
                     return None;
                 }
             }

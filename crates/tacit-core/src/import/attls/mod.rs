@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::import::draft::{Draft, Item, Toml, name_of};
 use crate::import::{Files, Findings, Origin};
@@ -178,11 +179,16 @@ fn import_sources(
             let fix = "have the filters permit no more than what may go in clear";
             findings.changed(&first.rule.at, message, fix);
         }
+        tell_unknown_programs(&draft.rules, findings);
         draft.rules = filters::combine::combine(&draft.rules, &filters, findings);
         rename(&mut draft.rules, findings);
     } else if let Some(first) = rules.first() {
         let at = Origin { file: first.rule.at.file.clone(), line: 1 };
         end(options, &at, &mut draft.rules, findings);
+    } else if let (Some(document), false) = (documents.first(), findings.has_errors()) {
+        let at = Origin { file: Arc::clone(&document.file), line: 1 };
+        let message = "there is no TTLSRule: everything went in clear, and would be denied";
+        findings.error(&at, message, "name the file that has the rules");
     }
     let policy = match findings.has_errors() {
         true => None,
@@ -392,6 +398,16 @@ fn rename(items: &mut [Item], findings: &mut Findings) {
 /// Leaves room for a number behind it.
 const NAME_STEM_CHARS_MAX: usize = 58;
 
+/// Tells of rules that not all whom they are for may meet, where others go in clear.
+fn tell_unknown_programs(items: &[Item], findings: &mut Findings) {
+    let of_program = |item: &&Item| item.value("program").is_some() && item.value("tls").is_some();
+    let Some(item) = items.iter().find(of_program) else { return };
+    let message = "a connection whose program cannot be told (it runs as another user, or is \
+                   gone) meets no rule for programs, and may go in clear by a later rule";
+    let fix = "import with --fail-closed, or name no program in the map but a user";
+    findings.changed(&item.at, message, fix);
+}
+
 /// What happens to what no rule matches.
 fn end(options: Options, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
     let inbound = "only what a rule listens for is accepted: other ports are not opened outside";
@@ -403,13 +419,7 @@ fn end(options: Options, at: &Origin, items: &mut Vec<Item>, findings: &mut Find
     }
     let message = "what no rule matches goes in clear, as before: the last rules permit it";
     findings.changed(at, message, "import with --fail-closed to have it denied");
-    let of_program = |item: &&Item| item.value("program").is_some() && item.value("tls").is_some();
-    if let Some(item) = items.iter().find(of_program) {
-        let message = "a connection whose program cannot be told (it runs as another user, or is \
-                       gone) meets no rule for programs, and may go in clear by the last rules";
-        let fix = "import with --fail-closed, or name no program in the map but a user";
-        findings.changed(&item.at, message, fix);
-    }
+    tell_unknown_programs(items, findings);
     let clear = |name: String, keys: Vec<(&str, Toml)>| {
         let mut item = Item::new("[[rule]]", at);
         item.comments

@@ -441,3 +441,23 @@ fn a_job_name_that_the_map_leaves_out_is_told() {
     let told = "its job name is not looked at";
     assert!(found.iter().any(|one| one.contains(told)), "{found:#?}");
 }
+
+#[test]
+fn a_policy_without_rules_is_an_error() {
+    let group = "TTLSGroupAction g\n{\nTTLSEnabled On\n}\n";
+    let (policy, found) = imported(group, MAP, Options::default());
+    assert_eq!(policy, None);
+    assert!(found.iter().any(|one| one.contains("there is no TTLSRule")), "{found:#?}");
+}
+
+#[test]
+fn what_is_to_be_added_for_an_address_range_is_taken() {
+    let ranges = "LocalPortRange 8443-8444\n  LocalAddr 10.0.0.0/8";
+    let policy = POLICY.replacen("LocalPortRange 8443", ranges, 1);
+    let (_, found) = imported(&policy, MAP, Options::default());
+    let fix = found.iter().find_map(|one| one.split("[rule.web]|").nth(1)).unwrap();
+    let line = fix.trim_end_matches(')').replace('|', "\n");
+    let map = format!("{MAP}[rule.web]\n{line}\n");
+    let (policy, found) = imported(&policy, &map, Options::default());
+    assert!(policy.is_some(), "{line}\n{found:#?}");
+}
