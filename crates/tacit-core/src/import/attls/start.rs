@@ -30,9 +30,7 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, is_inbound:
         context.needs.rule((name, "starttls"), &field.at, why, line);
         return Keys::new();
     }
-    if let (Some(field), Start::Ftp { .. } | Start::Protocol(_) | Start::Said(..)) =
-        (controlled, &start)
-    {
+    if let Some(field) = controlled {
         let message = format!("the program decided when TLS begins; now {}", start.words());
         context.findings.info(&field.at, message);
     }
@@ -72,6 +70,7 @@ impl Start {
                 "it begins at the first byte, as in FTP over TLS".into()
             }
             Self::Ftp { implicit: false } => "the commands of FTP say it".into(),
+            Self::Immediate => "it begins at the first byte".into(),
             Self::Protocol(protocol) => format!("the {protocol} protocol says it"),
             _ => "the map says it".into(),
         }
