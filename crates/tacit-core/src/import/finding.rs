@@ -1,5 +1,6 @@
 //! What an import found, and where.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ impl fmt::Display for Origin {
 }
 
 /// What a finding means for the import.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// Nothing is imported.
@@ -47,7 +48,7 @@ impl Severity {
 }
 
 /// One finding.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Finding {
     /// What it means.
     pub severity: Severity,
@@ -79,13 +80,18 @@ impl Finding {
     }
 }
 
-/// Most findings of one import: beyond, they would only repeat each other.
+/// Most errors of one import, and most findings that are none: beyond, they would only repeat each
+/// other.
 pub const FINDINGS_MAX: usize = 10_000;
 
 /// Everything found so far.
 #[derive(Debug, Default)]
 pub struct Findings {
     found: Vec<Finding>,
+    /// The same, to find one again.
+    known: HashSet<Finding>,
+    errors_told: usize,
+    others_told: usize,
     /// Counted even where there is no more room.
     errors: usize,
 }
@@ -120,8 +126,12 @@ impl Findings {
     }
 
     fn add(&mut self, finding: Finding) {
-        self.errors += usize::from(finding.severity == Severity::Error);
-        if self.found.len() < FINDINGS_MAX && !self.found.contains(&finding) {
+        let is_error = finding.severity == Severity::Error;
+        self.errors += usize::from(is_error);
+        // What stops an import is told, however much else there is.
+        let count = if is_error { &mut self.errors_told } else { &mut self.others_told };
+        if *count < FINDINGS_MAX && self.known.insert(finding.clone()) {
+            *count += 1;
             self.found.push(finding);
         }
     }
@@ -166,5 +176,23 @@ impl Findings {
             (file, finding.line, finding.severity)
         });
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_behind_any_number_of_others() {
+        let mut findings = Findings::default();
+        let at = |line| Origin { file: "f".into(), line };
+        (1..=FINDINGS_MAX + 10).for_each(|line| findings.info(&at(line), "as it was"));
+        findings.error(&at(1), "wrong", "mend it");
+        findings.error(&at(1), "wrong", "mend it");
+        assert!(findings.has_errors());
+        let found = findings.finish();
+        let errors = found.iter().filter(|found| found.severity == Severity::Error).count();
+        assert_eq!((errors, found.len()), (1, FINDINGS_MAX + 1));
     }
 }
