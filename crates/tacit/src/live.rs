@@ -170,10 +170,14 @@ impl Live {
         Self { generation, policy, rules, has_windows, index, proxied }
     }
 
-    /// The rule that decides a flow; `None` is a deny.
+    /// The rule that decides a flow; `None` is a deny. Whose program is not known does not go in
+    /// clear by one rule where an earlier one may want TLS for it.
     #[must_use]
     pub fn lookup(&self, flow: &Flow) -> Option<&Arc<LiveRule>> {
-        self.index.lookup(flow).rule.and_then(|at| self.rules.get(at))
+        let found = self.index.lookup(flow);
+        let rule = found.rule.and_then(|at| self.rules.get(at))?;
+        let evades = found.may_need_tls && matches!(rule.action, LiveAction::Permit);
+        (!evades).then_some(rule)
     }
 
     /// Whether knowing the program of a flow could change its rule.

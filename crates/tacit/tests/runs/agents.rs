@@ -211,3 +211,34 @@ fn the_end_of_the_agent_is_told_once() {
          grep -c tacit: told");
     assert_eq!(text, "status 1\n1\n");
 }
+
+#[test]
+fn a_program_that_is_gone_does_not_evade_the_rule_that_names_it() {
+    let rules = r#"
+[[rule]]
+name = "bash-by-tls"
+direction = "outbound"
+remote = "clear.example"
+program = "/usr/bin/bash"
+tls = { trust = "ca" }
+"#;
+    let sink = r#"
+cat >sink.py <<'P'
+import socket
+listener = socket.create_server(("10.9.8.7", 9000))
+while True:
+    connection, _ = listener.accept()
+    with connection, open("came", "ab") as came:
+        while chunk := connection.recv(65536):
+            came.write(chunk); came.flush()
+P
+start python3 sink.py
+await 9000
+"#;
+    let text =
+        Network::new(&[9000], sink).with_rules(rules).ok("run bash -c 'for i in $(seq 40); do
+             bash -c \"exec 3<>/dev/tcp/clear.example/9000; echo in-the-clear >&3\" 2>/dev/null
+         done; sleep 1'
+         grep -ac in-the-clear came; echo end");
+    assert!(text.starts_with("0\n"), "{text}");
+}

@@ -43,6 +43,8 @@ pub struct Lookup {
     pub rule: Option<usize>,
     /// Whether the flow's program or user, which it does not tell, could make it another rule.
     pub needs_owner: bool,
+    /// Whether an earlier rule with TLS is for some program or user, and may be for this one.
+    pub may_need_tls: bool,
     /// Hash probes, tables passed by and rules verified.
     pub comparisons: u32,
 }
@@ -74,9 +76,12 @@ impl Index {
     pub fn lookup(&self, flow: &Flow) -> Lookup {
         let mut found = Found::default();
         self.search(flow, &mut found);
-        let Found { best, unsure, comparisons } = found;
-        let needs_owner = unsure.is_some_and(|unsure| best.is_none_or(|best| unsure <= best));
-        Lookup { rule: best, needs_owner, comparisons }
+        let Found { best, unsure, unsure_tls, comparisons } = found;
+        let counts = |unsure: Option<usize>| {
+            unsure.is_some_and(|unsure| best.is_none_or(|best| unsure <= best))
+        };
+        let (needs_owner, may_need_tls) = (counts(unsure), counts(unsure_tls));
+        Lookup { rule: best, needs_owner, may_need_tls, comparisons }
     }
 
     fn search(&self, flow: &Flow, found: &mut Found) {
@@ -117,14 +122,18 @@ impl Index {
                 return;
             }
             found.comparisons += 1;
-            let Verified { selectors, is_deny } = &self.rules[rule];
+            let Verified { selectors, is_deny, is_tls } = &self.rules[rule];
             // As a deny would: an owner that is not known may be one that is named.
             if selectors.matches(flow, true).is_err() {
                 continue;
             }
             let is_sure = !selectors.lacks_owner(flow);
+            let first = |unsure: Option<usize>| Some(unsure.map_or(rule, |it| it.min(rule)));
             if !is_sure {
-                found.unsure = Some(found.unsure.map_or(rule, |unsure| unsure.min(rule)));
+                found.unsure = first(found.unsure);
+            }
+            if !is_sure && *is_tls {
+                found.unsure_tls = first(found.unsure_tls);
             }
             if is_sure || *is_deny {
                 found.best = Some(rule);
@@ -160,6 +169,8 @@ struct Found {
     best: Option<usize>,
     /// The first rule that names owners, and all else of which holds for a flow of unknown owner.
     unsure: Option<usize>,
+    /// The first of these with TLS.
+    unsure_tls: Option<usize>,
     comparisons: u32,
 }
 
@@ -168,6 +179,7 @@ struct Found {
 struct Verified {
     selectors: Selectors,
     is_deny: bool,
+    is_tls: bool,
 }
 
 /// The rules of one shape.
@@ -290,7 +302,8 @@ impl Builder {
             }
         }
         let is_deny = rule.action == Action::Deny;
-        self.rules.push(Verified { selectors: rule.selectors.clone(), is_deny });
+        let is_tls = matches!(rule.action, Action::Tls(_));
+        self.rules.push(Verified { selectors: rule.selectors.clone(), is_deny, is_tls });
     }
 
     fn enter(&mut self, place: usize, rule: &Rule, listen: u32, parts: [&Part; 4]) {
