@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use super::conditions::{End, show_ports};
 use super::effective::Effective;
 use super::tls::Context;
+use super::words::Kind;
 use crate::import::draft::{Item, Toml};
 
 /// Most ports of one rule that are listened at: each is a socket for each address.
@@ -27,7 +28,10 @@ pub(super) struct Way {
 impl Context<'_> {
     /// The ways of a rule in one direction; none where something is missing that was told.
     pub(super) fn ways(&mut self, rule: &Effective<'_>, is_inbound: bool, both: bool) -> Vec<Way> {
-        let Some(owner) = self.owner(rule) else { return Vec::new() };
+        let Some(mut owner) = self.owner(rule) else { return Vec::new() };
+        if is_inbound && !self.drop_program(rule, &mut owner) {
+            return Vec::new();
+        }
         let mut shared = Vec::new();
         let name = rule.rule.name.as_str();
         match self.map.rule(name, "remote") {
@@ -149,6 +153,29 @@ impl Context<'_> {
             ips = vec![IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         }
         Some((ips, ports.iter().cloned().flatten().collect()))
+    }
+
+    /// Who accepts a connection is not known when its rule is chosen: leaves the program out; false
+    /// after an error.
+    fn drop_program(&mut self, rule: &Effective<'_>, owner: &mut Vec<(String, Toml)>) -> bool {
+        let count = owner.len();
+        owner.retain(|(key, _)| key != "program");
+        if owner.len() == count {
+            return true;
+        }
+        let at = rule.rule.said("Jobname").map_or(&rule.rule.at, |field| &field.at);
+        let group = rule.action(Kind::Group).and_then(|group| group.said("TTLSEnabled"));
+        if group.is_some_and(|enabled| enabled.value == "On") {
+            let message = "what others open is for whichever program of the run listens there: \
+                           programs that accept are not told apart";
+            self.findings.changed(at, message, "see that no other one listens at that port");
+            return true;
+        }
+        let message = "what others open would go in clear to any program that listens there: \
+                       programs that accept are not told apart";
+        let fix = "remove the job name, if that is meant, or the rule";
+        self.findings.error(at, message, fix);
+        false
     }
 
     /// Programs and users, from the job name, the user ID and the map.

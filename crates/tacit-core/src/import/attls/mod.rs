@@ -179,7 +179,6 @@ fn import_sources(
             let fix = "have the filters permit no more than what may go in clear";
             findings.changed(&first.rule.at, message, fix);
         }
-        tell_unknown_programs(&draft.rules, findings);
         draft.rules = filters::combine::combine(&draft.rules, &filters, findings);
         rename(&mut draft.rules, findings);
     } else if let Some(first) = rules.first() {
@@ -398,16 +397,6 @@ fn rename(items: &mut [Item], findings: &mut Findings) {
 /// Leaves room for a number behind it.
 const NAME_STEM_CHARS_MAX: usize = 58;
 
-/// Tells of rules that not all whom they are for may meet, where others go in clear.
-fn tell_unknown_programs(items: &[Item], findings: &mut Findings) {
-    let of_program = |item: &&Item| item.value("program").is_some() && item.value("tls").is_some();
-    let Some(item) = items.iter().find(of_program) else { return };
-    let message = "a connection whose program cannot be told (it runs as another user, or is \
-                   gone) meets no rule for programs, and may go in clear by a later rule";
-    let fix = "import with --fail-closed, or name no program in the map but a user";
-    findings.changed(&item.at, message, fix);
-}
-
 /// What happens to what no rule matches.
 fn end(options: Options, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
     let inbound = "only what a rule listens for is accepted: other ports are not opened outside";
@@ -419,7 +408,6 @@ fn end(options: Options, at: &Origin, items: &mut Vec<Item>, findings: &mut Find
     }
     let message = "what no rule matches goes in clear, as before: the last rules permit it";
     findings.changed(at, message, "import with --fail-closed to have it denied");
-    tell_unknown_programs(items, findings);
     let clear = |name: String, keys: Vec<(&str, Toml)>| {
         let mut item = Item::new("[[rule]]", at);
         item.comments

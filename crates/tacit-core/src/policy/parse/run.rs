@@ -65,6 +65,8 @@ fn outbound(table: &Table<'_>) -> Option<RunRule> {
 
 fn inbound(table: &Table<'_>) -> Option<RunRule> {
     table.refuse(&["local"], "`listen` says where connections arrive", "remove it");
+    let why = "which program accepts is not known when the rule is chosen";
+    table.refuse(&["program"], why, "remove it: `local-ports` says which program is meant");
     let protocol = protocol(table);
     if protocol == Some(Protocol::Udp)
         && let Some(value) = table.value("protocol")
@@ -84,7 +86,7 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
         read_ip(value, message, "write the client's address or network")
     });
     let remote_ports = ports(table, "remote-ports");
-    let (program, user, when) = (programs(table), users(table), when::read(table));
+    let (user, when) = (users(table), when::read(table));
     let selectors = Selectors {
         direction: Direction::Inbound,
         protocol: protocol.filter(|protocol| *protocol == Protocol::Tcp)?,
@@ -92,12 +94,13 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
         local_ports: Vec::new(),
         remote: remote?,
         remote_ports: remote_ports?,
-        program: program?,
+        program: Vec::new(),
         user: user?,
         when: when?,
     };
     let inbound = Inbound { listen: listen?, local_ports: local_ports? };
-    (!table.holds("local")).then_some(RunRule { selectors, inbound: Some(inbound) })
+    let refused = table.holds("local") || table.holds("program");
+    (!refused).then_some(RunRule { selectors, inbound: Some(inbound) })
 }
 
 fn protocol(table: &Table<'_>) -> Option<Protocol> {

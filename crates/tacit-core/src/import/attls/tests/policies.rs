@@ -100,17 +100,17 @@ fn what_no_rule_matches_is_permitted_aloud_or_denied() {
 }
 
 #[test]
-fn that_programs_may_be_unknown_where_the_rest_goes_in_clear_is_told() {
+fn that_programs_that_accept_are_not_told_apart_is_told() {
     let policy = POLICY.replacen("Direction", "Jobname WEB\n  Direction", 1);
     let map = format!("{MAP}[job]\nWEB = {{ program = \"/usr/bin/web\" }}\n");
-    for fail_closed in [false, true] {
-        let options = Options { fail_closed, ..Options::default() };
-        let (text, found) = imported(&policy, &map, options);
-        assert!(text.is_some(), "{found:#?}");
-        let told =
-            found.iter().any(|one| one.contains("a connection whose program cannot be told"));
-        assert_eq!(told, !fail_closed, "{found:#?}");
-    }
+    let (text, found) = imported_rules(&policy, &map);
+    // Nothing that arrives at the port goes in clear.
+    assert!(!text.contains("program") && !text.contains("unmatched-8443"), "{text}");
+    assert!(found.iter().any(|one| one.starts_with("4 changed: what others open")), "{found:#?}");
+    let policy = policy.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);
+    let (text, found) = imported(&policy, &map, Options::default());
+    assert_eq!(text, None);
+    assert!(found.iter().any(|one| one.starts_with("4 error: what others open")), "{found:#?}");
 }
 
 #[test]
@@ -277,6 +277,8 @@ fn jobs_users_and_overrides_come_from_the_map() {
         "LocalPortRange 1000-9000\n  Jobname CICS*\n  Userid WEBSRV",
         1,
     );
+    // Programs that accept are not told apart.
+    let policy = policy.replacen("Inbound", "Both", 1);
     let map = format!(
         "{MAP}[job]\n\"CICS*\" = {{ program = [\"/usr/bin/a\", \"/usr/bin/b\"] }}\n[user]\n\
          \"WEBSRV\" = \"web\"\n[rule.web]\nlisten = \"127.0.0.1:8443\"\nlocal-ports = 8443\n"
