@@ -495,6 +495,8 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.table.records.pin().remove(&self.record.id);
+        // Who asked before there was a relay holds the record, and waits for an answer.
+        drop(self.record.controls().and_then(Controls::take_wishes));
     }
 }
 

@@ -555,6 +555,42 @@ print(converse(stream, "STARTTLS"), said(ask(stream, "start")), converse(stream,
 }
 
 #[test]
+fn a_request_for_a_connection_that_is_never_made_is_answered() {
+    let setup = program(
+        "never",
+        &format!(
+            r#"{CONVERSE}
+import queue, threading
+stream = reach()
+answers = queue.Queue()
+for _ in range(2):
+    threading.Thread(target=lambda: answers.put(said(ask(stream, "start")))).start()
+# The other one waits for the connection now.
+print(answers.get(), flush=True)
+open("scratch/go", "w")
+print(answers.get())
+"#
+        ),
+    );
+    let text = network().with_rules(&controlled("")).ok(&format!(
+        r#"cat >full.py <<'P'
+import os, socket, time
+server = socket.socket()
+server.bind(("10.9.8.7", 9001)); server.listen(0)
+# Whoever comes now waits until there is room, or nobody listens any more.
+waiting = [socket.socket() for _ in range(4)]
+for one in waiting: one.setblocking(False); one.connect_ex(server.getsockname())
+open("scratch/full", "w")
+while not os.path.exists("scratch/go"): time.sleep(0.01)
+server.close()
+P
+         start python3 full.py; until_true [ -e scratch/full ]
+         {setup} run python3 never.py"#
+    ));
+    assert_eq!(text, "busy\nended\n");
+}
+
+#[test]
 fn what_takes_for_ever_to_close_holds_up_nobody() {
     let setup = program(
         "linger",
