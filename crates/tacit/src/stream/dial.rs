@@ -116,18 +116,30 @@ async fn connect_inside(
     options: &StreamOptions,
     clear: bool,
 ) -> io::Result<Leg> {
+    use io::ErrorKind::{AddrInUse, AddrNotAvailable};
+    match connect_inside_as(run, source, program, options, clear).await {
+        // The program has a socket of its own there, or an earlier connection of the same client
+        // has not quite ended: another port of the same client.
+        Err(error) if matches!(error.kind(), AddrInUse | AddrNotAvailable) => {
+            let any_port = SocketAddr::new(source.ip(), 0);
+            connect_inside_as(run, any_port, program, options, clear).await
+        }
+        other => other,
+    }
+}
+
+async fn connect_inside_as(
+    run: &Run,
+    source: SocketAddr,
+    program: SocketAddr,
+    options: &StreamOptions,
+    clear: bool,
+) -> io::Result<Leg> {
     let socket = run.line.socket(Protocol::Tcp, program.is_ipv6()).await?;
     // The namespace has its own congestion control.
     let options = StreamOptions { congestion_control: None, ..options.clone() };
     socket::adopt(socket.as_fd(), &options)?;
-    let connected = match transparent::stand_in(socket.as_fd(), source, program) {
-        // The program has a socket of its own there: another port of the same client.
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let any_port = SocketAddr::new(source.ip(), 0);
-            transparent::stand_in(socket.as_fd(), any_port, program)?
-        }
-        other => other?,
-    };
+    let connected = transparent::stand_in(socket.as_fd(), source, program)?;
     finish(Leg::new(socket, clear)?, connected).await
 }
 

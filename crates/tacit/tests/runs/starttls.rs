@@ -59,6 +59,44 @@ fn a_database_in_clear_serves_clients_that_insist_on_tls() {
     assert!(said.contains("10.9.8."), "{said}");
 }
 
+/// A server that answers nobody's good-bye still has its first connection when the second comes.
+#[test]
+fn a_mail_server_in_clear_that_is_slow_to_part_serves_clients_under_tls() {
+    let rule = "[identity.me]\ncert = \"tls.example.pem\"\nkey = \"me.key\"\n[[rule]]\n\
+                name = \"in\"\ndirection = \"inbound\"\nlisten = \"10.9.8.7:6025\"\n\
+                local-ports = 25\n\
+                tls = { identity = \"me\", client-cert = \"none\", starttls = \"smtp\" }\n";
+    let said = Network::new(&[], "").with_rules(rule).ok(r#"
+        cp tls.example.key me.key; chmod 600 me.key; chown 54321 me.key
+        cat >mail.py <<'P'
+import socketserver, time
+class Mail(socketserver.StreamRequestHandler):
+    def handle(self):
+        self.wfile.write(b"220 ready\r\n")
+        for line in self.rfile:
+            if line.startswith(b"QUIT"): time.sleep(30)
+            self.wfile.write(b"250 " + self.client_address[0].encode() + b"\r\n")
+class Server(socketserver.ThreadingTCPServer): allow_reuse_address, daemon_threads = True, True
+Server(("", 25), Mail).serve_forever()
+P
+        cat >visit.py <<'P'
+import smtplib, ssl, time
+context = ssl.create_default_context(cafile="ca.pem")
+context.check_hostname = False
+for patience in range(500):
+    try: client = smtplib.SMTP("10.9.8.7", 6025); break
+    except ConnectionRefusedError: time.sleep(0.02)
+client.ehlo("me")
+client.starttls(context=context)
+print(client.ehlo("me"), client.mail("a@b"))
+P
+        ip addr add 10.9.8.99/32 dev lo; ip route change local 10.9.8.7 dev lo src 10.9.8.99
+        ordinary exec timeout 60 ./tacit run --policy run.toml -- python3 mail.py 2>mail.log & \
+            background+=($!)
+        timeout 40 python3 visit.py 2>&1 || cat mail.log"#);
+    assert_eq!(said, "(250, b'10.9.8.99') (250, b'10.9.8.99')\n");
+}
+
 /// The server is written for the test: no telnet server with START_TLS is packaged.
 #[test]
 fn telnet_in_clear_reaches_a_server_with_start_tls() {
