@@ -74,11 +74,11 @@ impl Desk {
         if let Some(record) = self.find(&ends) {
             return answer::about(&record, question, descriptor).await;
         }
-        if !may_wait {
-            return Err(Fault::Unknown.into());
-        }
         if let Some(answer) = self.ask_before(question, descriptor).await {
             return Ok(answer);
+        }
+        if !may_wait {
+            return Err(Fault::Unknown.into());
         }
         let (until, (mut pause, longest)) = (Instant::now() + ARRIVAL_WAIT_MAX, ARRIVAL_POLLS);
         loop {

@@ -555,6 +555,41 @@ print(converse(stream, "STARTTLS"), said(ask(stream, "start")), converse(stream,
 }
 
 #[test]
+fn agents_before_the_last_one_are_asked_as_well() {
+    let setup = program(
+        "later",
+        &format!(
+            r#"{CONVERSE}
+def meet(name):
+    open(f"scratch/said-{{name}}", "w")
+    while not os.path.exists(f"scratch/go-{{name}}"): time.sleep(0.01)
+first = reach()
+print(said(ask(first)))
+meet("one")
+second = reach()
+print(said(ask(second)))
+meet("two")
+print(said(ask(second)), converse(first, "STARTTLS"), said(ask(first, "start")))
+"#
+        ),
+    );
+    let text = network().with_rules(&controlled("")).ok(&format!(
+        r#"{UPGRADE}{setup}
+         run python3 later.py >said & client=$!
+         replaced() {{ [ $(ls $control.* | wc -l) = $1 ] && succeeded $control ordinary; }}
+         for step in one two; do
+             until_true [ -e scratch/said-$step ]
+             control=$(ls -d $XDG_RUNTIME_DIR/tacit-run-*/agent.sock)
+             ordinary ./tacit restart --control $control >/dev/null
+             until_true replaced $([ $step = one ] && echo 1 || echo 2)
+             touch scratch/go-$step
+         done
+         wait $client; cat said"#
+    ));
+    assert_eq!(text, "clear\nclear\nclear GO secure\n");
+}
+
+#[test]
 fn a_request_for_a_connection_that_is_never_made_is_answered() {
     let setup = program(
         "never",
