@@ -91,17 +91,16 @@ impl Ftp {
     /// A reply is complete: what was asked may be answered by that.
     fn count_reply(&mut self, code: u16) {
         let Some(asked) = &mut self.asked else { return };
-        let answers = match (code, asked.what) {
-            (100..=199, _) => {
+        let answers = match code {
+            100..=199 => {
                 asked.in_transfer = true;
                 return;
             }
-            (400.., _) | (_, Question::Other) => true,
-            (_, Question::Features) => code == 211,
-            (_, Question::Passive { .. }) => matches!(code, 227 | 229),
-            (_, Question::Active) => code == 200,
+            // A greeting that came late, or the second answer to an ABOR.
+            220 | 225 | 226 => asked.what == Question::Other,
+            // Whatever it says, nothing more comes.
+            _ => true,
         };
-        // Another one is the second answer to an ABOR.
         if answers {
             asked.replies -= 1;
             if asked.replies == 0 {

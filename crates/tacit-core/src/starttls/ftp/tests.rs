@@ -385,6 +385,31 @@ fn an_answer_to_abort_is_none_to_what_comes_after() {
 }
 
 #[test]
+fn whatever_a_server_answers_the_next_command_follows() {
+    for (asks, goes_on, reply) in [
+        ("FEAT\r\n", "FEAT\r\n", "202 superfluous\r\n"),
+        ("FEAT\r\n", "FEAT\r\n", "200 ok\r\n"),
+        ("PASV\r\n", "PASV\r\n", "200 ok\r\n"),
+        ("PASV\r\n", "PASV\r\n", "332 who pays?\r\n"),
+        ("EPSV\r\n", "EPSV\r\n", "228 (long)\r\n"),
+    ] {
+        let mut stage = open();
+        stage.say(Program, format!("{asks}NOOP\r\n"));
+        assert_eq!(stage.peer_hears(), goes_on);
+        stage.say(Peer, reply);
+        assert_eq!(stage.peer_hears(), "NOOP\r\n", "{asks} {reply}");
+    }
+    let mut stage = open();
+    let step = stage.say(Program, "PORT 127,0,0,1,195,80\r\nNOOP\r\n");
+    assert!(matches!(step, Step::Listen(_)));
+    stage.dialogue.listens(Some(address("127.0.0.1:1025")));
+    stage.step();
+    stage.peer_hears();
+    stage.say(Peer, "250 port taken\r\n");
+    assert_eq!(stage.peer_hears(), "NOOP\r\n");
+}
+
+#[test]
 fn a_server_of_the_other_family_is_asked_in_its_own() {
     let mut stage = reached();
     stage.dialogue.set_ends(ends("2001:db8::7", "127.0.0.1"));
