@@ -223,8 +223,9 @@ impl Dialogue {
     /// is told what came of it.
     pub fn step(&mut self) -> Step {
         if self.settled.is_none() {
+            self.wires.is_stalled = false;
             let step = match self.machine.step(&mut self.wires) {
-                Step::Wait => self.wires.outlast(),
+                Step::Wait if !self.wires.is_stalled => self.wires.outlast(),
                 step => step,
             };
             if step == Step::Wait {
@@ -236,6 +237,12 @@ impl Dialogue {
             self.wires.pass_all();
         }
         self.settled.clone().unwrap_or(Step::Wait)
+    }
+
+    /// Whether it waits only because too much waits to be sent: it goes on once that is taken.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.wires.is_stalled
     }
 
     /// Whether all that one end ever says has been passed on, where all passes.
@@ -360,6 +367,8 @@ struct Wires {
     is_secure: bool,
     /// It stays in clear.
     is_settled: bool,
+    /// See [`Dialogue::is_stalled`].
+    is_stalled: bool,
 }
 
 /// What one end has said and is to be told.
@@ -399,6 +408,13 @@ impl Wires {
             Side::Peer => &mut self.peer,
             Side::Program => &mut self.program,
         }
+    }
+
+    /// Whether too much waits to be sent for a command to be taken up that may make more.
+    fn stall(&mut self) -> bool {
+        let is_full = |end: &End| end.output.len() >= OUTPUT_BYTES_MAX;
+        self.is_stalled = is_full(&self.peer) || is_full(&self.program);
+        self.is_stalled
     }
 
     /// Whether all is said that comes before TLS.

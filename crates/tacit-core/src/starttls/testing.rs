@@ -9,22 +9,33 @@ pub(super) struct Stage {
     pub(super) dialogue: Dialogue,
     pub(super) to_peer: Vec<u8>,
     pub(super) to_program: Vec<u8>,
+    /// The most that had to be sent at once.
+    pub(super) longest_bytes: usize,
 }
 
 impl Stage {
     pub(super) fn new(protocol: StarttlsProtocol, mode: StarttlsMode, role: Role) -> Self {
         let dialogue = Dialogue::new(&Starttls { protocol, mode }, role);
-        let mut stage = Self { dialogue, to_peer: Vec::new(), to_program: Vec::new() };
+        let (to_peer, to_program) = (Vec::new(), Vec::new());
+        let mut stage = Self { dialogue, to_peer, to_program, longest_bytes: 0 };
         stage.step();
         stage
     }
 
     /// What the dialogue says now; what it wants sent is collected.
     pub(super) fn step(&mut self) -> Step {
-        let step = self.dialogue.step();
-        self.to_peer.append(&mut self.dialogue.take_output(Side::Peer));
-        self.to_program.append(&mut self.dialogue.take_output(Side::Program));
-        step
+        loop {
+            let step = self.dialogue.step();
+            let (peer, program) = (Side::Peer, Side::Program);
+            for (side, heard) in [(peer, &mut self.to_peer), (program, &mut self.to_program)] {
+                let mut said = self.dialogue.take_output(side);
+                self.longest_bytes = self.longest_bytes.max(said.len());
+                heard.append(&mut said);
+            }
+            if !self.dialogue.is_stalled() {
+                return step;
+            }
+        }
     }
 
     /// One end says something in pieces that end where `cuts` say, until the dialogue takes no

@@ -157,7 +157,8 @@ impl Talk {
                 Some(program) => self.poll_program(program, cx)?,
                 None => false,
             };
-            if !heard_peer && !heard_program {
+            let goes_on = is_flushed && self.dialogue.is_stalled();
+            if !heard_peer && !heard_program && !goes_on {
                 return Poll::Pending;
             }
         }

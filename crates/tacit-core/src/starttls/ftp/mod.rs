@@ -273,7 +273,7 @@ impl Ftp {
             let (client, asked) = (self.client(), self.asked);
             let next = self.commands.peek().map_err(too_long(client))?;
             let may_go = next.is_some_and(|line| may_follow(asked, &lines::verb(line)));
-            if !may_go {
+            if !may_go || wires.stall() {
                 return Ok(Step::Wait);
             }
             if let Some(line) = self.commands.pop().map_err(too_long(client))? {

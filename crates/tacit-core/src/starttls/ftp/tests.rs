@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::super::OUTPUT_BYTES_MAX;
 use super::super::testing::{Stage, refusal};
 use super::Side::{Peer, Program};
 use super::*;
@@ -407,6 +408,20 @@ fn whatever_a_server_answers_the_next_command_follows() {
     stage.peer_hears();
     stage.say(Peer, "250 port taken\r\n");
     assert_eq!(stage.peer_hears(), "NOOP\r\n");
+}
+
+#[test]
+fn answers_to_many_commands_at_once_do_not_pile_up() {
+    let mut stage = served(StarttlsMode::Required);
+    stage.say(Program, "220 ready\r\n");
+    stage.say(Peer, "NOOP\r\n");
+    for _ in 0..15 {
+        stage.say(Peer, "\n".repeat(4096));
+    }
+    stage.peer_hears();
+    stage.say(Program, "200 ok\r\n");
+    assert_eq!(stage.peer_hears().lines().count(), 1 + 15 * 4096);
+    assert!(stage.longest_bytes < OUTPUT_BYTES_MAX + 100, "{}", stage.longest_bytes);
 }
 
 #[test]

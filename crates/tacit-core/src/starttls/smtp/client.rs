@@ -42,7 +42,7 @@ impl Client {
                 }
                 continue;
             }
-            if self.waits_for != WaitsFor::Hello || !self.replies.is_empty() {
+            if self.waits_for != WaitsFor::Hello || !self.replies.is_empty() || wires.stall() {
                 return Ok(Step::Wait);
             }
             let Some(line) = take_line(&mut wires.program.input, Side::Program)? else {

@@ -53,7 +53,7 @@ impl Server {
                 self.waits_for = WaitsFor::Command;
                 continue;
             }
-            if self.waits_for != WaitsFor::Command || !self.replies.is_empty() {
+            if self.waits_for != WaitsFor::Command || !self.replies.is_empty() || wires.stall() {
                 return Ok(Step::Wait);
             }
             let Some(line) = take_line(&mut wires.peer.input, Side::Peer)? else {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use crate::policy::{StarttlsMode, StarttlsProtocol};
 use crate::starttls::testing::{Stage, refusal};
-use crate::starttls::{Refusal, Role, Side, Step};
+use crate::starttls::{OUTPUT_BYTES_MAX, Refusal, Role, Side, Step};
 
 const GREETING: &str = "220-mail.example\r\n220 ready\r\n";
 const CAPABILITIES: &str = "250-mail.example hello\r\n250-PIPELINING\r\n\
@@ -125,6 +125,25 @@ fn commands_wait_for_the_reply_to_the_one_before() {
     assert_eq!(stage.program_hears(), "RSET\r\n");
     let heard = stage.peer_hears();
     assert!(heard.starts_with("250 ok\r\n530 "), "{heard}");
+}
+
+#[test]
+fn answers_to_many_commands_at_once_do_not_pile_up() {
+    for (mut stage, from, reply) in [
+        (greeted(StarttlsMode::Required), Side::Peer, "250 ok\r\n"),
+        (client(), Side::Program, GREETING),
+    ] {
+        if from == Side::Peer {
+            stage.say(from, "NOOP\r\n");
+        }
+        for _ in 0..4 {
+            stage.say(from, "\n".repeat(4096));
+        }
+        stage.say(from.other(), reply);
+        let heard = if from == Side::Peer { stage.peer_hears() } else { stage.program_hears() };
+        assert_eq!(heard.lines().count(), reply.lines().count() + 4 * 4096);
+        assert!(stage.longest_bytes < OUTPUT_BYTES_MAX + 100, "{}", stage.longest_bytes);
+    }
 }
 
 #[test]
