@@ -208,6 +208,21 @@ fn who_says_nothing_or_too_much_is_refused() {
 }
 
 #[test]
+fn who_sends_much_before_it_reads_is_answered_to_the_end() {
+    let lab = Lab::new();
+    let port = free_port();
+    let agent = lab.agent(&rule("far", "server", port, &mail_server().to_string(), "\"smtp\""));
+    let mut stream = connect(("127.0.0.1", port));
+    stream.write_all(&[b'\n'; 20_000]).unwrap();
+    stream.write_all(b"STARTTLS\r\n").unwrap();
+    assert_eq!(read_line(&mut stream), "220 ready\r\n");
+    let mut answers = std::io::BufRead::lines(std::io::BufReader::new(&stream));
+    let is_refused = |line: &String| line.starts_with("530 ");
+    let refused = answers.by_ref().map(Result::unwrap).take_while(is_refused).count();
+    assert_eq!(refused, 20_000, "{}", agent.log());
+}
+
+#[test]
 fn an_operator_may_close_a_dialogue() {
     let lab = Lab::new();
     let port = free_port();

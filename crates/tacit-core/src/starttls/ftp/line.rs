@@ -24,6 +24,9 @@ pub(super) struct TooLong;
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     bytes: Vec<u8>,
+    /// What stands before has been taken. It goes when more comes: short lines by the thousand
+    /// would be moved for each other otherwise.
+    begin: usize,
     telnet: Telnet,
     /// Up to here there is no end of line.
     searched: usize,
@@ -41,6 +44,8 @@ enum Telnet {
 impl Lines {
     /// Takes bytes as they come.
     pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.begin);
+        self.searched -= std::mem::take(&mut self.begin);
         for &byte in bytes {
             self.telnet = match (self.telnet, byte) {
                 (Telnet::Data, IAC) => Telnet::Command,
@@ -61,12 +66,12 @@ impl Lines {
 
     /// Whether so much waits that no more should be read.
     pub(super) fn is_full(&self) -> bool {
-        self.bytes.len() >= HELD_BYTES_MAX
+        self.waiting().len() >= HELD_BYTES_MAX
     }
 
     /// Whether nothing waits, not even a part of a line.
     pub(super) fn is_empty(&self) -> bool {
-        self.bytes.is_empty() && self.telnet == Telnet::Data
+        self.waiting().is_empty() && self.telnet == Telnet::Data
     }
 
     /// Forgets all that waits.
@@ -77,9 +82,9 @@ impl Lines {
     /// The first line, without its end; it stays. `None`: it has not come whole.
     pub(super) fn peek(&mut self) -> Result<Option<&[u8]>, TooLong> {
         let Some(end) = self.end() else {
-            return if self.bytes.len() > LINE_BYTES_MAX { Err(TooLong) } else { Ok(None) };
+            return if self.waiting().len() > LINE_BYTES_MAX { Err(TooLong) } else { Ok(None) };
         };
-        let line = trimmed(self.bytes.get(..end).unwrap_or_default());
+        let line = trimmed(self.bytes.get(self.begin..end).unwrap_or_default());
         if line.len() > LINE_BYTES_MAX { Err(TooLong) } else { Ok(Some(line)) }
     }
 
@@ -87,10 +92,14 @@ impl Lines {
     pub(super) fn pop(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let line = self.peek()?.map(<[u8]>::to_vec);
         if line.is_some() {
-            self.bytes.drain(..=self.searched);
-            self.searched = 0;
+            self.searched += 1;
+            self.begin = self.searched;
         }
         Ok(line)
+    }
+
+    fn waiting(&self) -> &[u8] {
+        self.bytes.get(self.begin..).unwrap_or_default()
     }
 
     /// Where the first line ends, which is remembered.
