@@ -187,6 +187,8 @@ enum Data {
 struct Protection {
     has_size: bool,
     is_private: bool,
+    /// What it was when the last data connection was agreed on.
+    agreed: Option<bool>,
 }
 
 impl Ftp {
@@ -383,6 +385,7 @@ impl Ftp {
         let Data::Asked(question, extended) = std::mem::replace(&mut self.data, Data::None) else {
             return;
         };
+        self.protection.agreed = at.map(|_| self.protection.is_private);
         match (question, at.map(|at| (at.ip().to_canonical(), at.port()))) {
             (Question::Active, Some(at)) => {
                 let command = address::port_command(at.into(), extended);
@@ -438,7 +441,7 @@ impl Machine for Ftp {
             (Role::Server, Some(_)) => {}
             // Who has TLS from the first byte has it on data connections too.
             (Role::Server, None) => {
-                self.protection = Protection { has_size: true, is_private: true };
+                self.protection = Protection { has_size: true, is_private: true, agreed: None };
             }
         }
     }

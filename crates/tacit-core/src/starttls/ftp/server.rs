@@ -11,6 +11,8 @@ impl Ftp {
     pub(super) fn take_as_server(&mut self, wires: &mut Wires, command: &Command<'_>) -> bool {
         let (may_begin, is_clear) = (matches!(self.phase, Phase::Clear), !self.has_tls);
         let needs_protection = self.required && !self.protection.is_private;
+        // Whether there is TLS has been settled with the address.
+        let is_stale = self.protection.agreed.is_some_and(|was| was != self.protection.is_private);
         let answer = match command.verb.as_str() {
             "AUTH" if may_begin => return self.take_auth(wires, command),
             "AUTH" if is_clear => "503 AUTH TLS comes before logging in.",
@@ -29,6 +31,9 @@ impl Ftp {
                     return false;
                 }
                 "530 TLS is required here: send AUTH TLS first."
+            }
+            "RETR" | "STOR" | "STOU" | "APPE" | "LIST" | "NLST" | "MLSD" if is_stale => {
+                "425 The protection of data connections has changed: send PASV or PORT again."
             }
             "PASV" | "EPSV" | "PORT" | "EPRT" if needs_protection => {
                 "521 Data connections must be protected: send PROT P first."

@@ -232,6 +232,31 @@ fn data_connections_wait_for_protection_where_tls_is_required() {
 }
 
 #[test]
+fn a_data_connection_is_not_used_when_its_protection_has_changed() {
+    let mut stage = served(StarttlsMode::Optional);
+    stage.say(Program, "220 ready\r\n");
+    stage.say(Peer, "AUTH TLS\r\n");
+    stage.secure();
+    let secure = |stage: &mut Stage| {
+        stage.say(Peer, "PASV\r\n");
+        let step = stage.say(Program, "227 (127,0,0,1,195,80)\r\n");
+        let Step::Listen(request) = step else { panic!("{step:?}") };
+        stage.dialogue.listens(Some(address("192.0.2.1:1025")));
+        stage.step();
+        stage.peer_hears();
+        stage.program_hears();
+        request.secure
+    };
+    assert!(!secure(&mut stage));
+    stage.say(Peer, "PBSZ 0\r\nPROT P\r\nRETR a\r\n");
+    assert!(stage.peer_hears().contains("\r\n425 The protection"));
+    assert_eq!(stage.program_hears(), "");
+    assert!(secure(&mut stage));
+    stage.say(Peer, "RETR a\r\n");
+    assert_eq!(stage.program_hears(), "RETR a\r\n");
+}
+
+#[test]
 fn optional_serves_clear_clients_in_clear() {
     let mut stage = served(StarttlsMode::Optional);
     stage.say(Program, "220 ready\r\n");
