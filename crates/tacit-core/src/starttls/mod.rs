@@ -225,7 +225,7 @@ impl Dialogue {
         if self.settled.is_none() {
             self.wires.is_stalled = false;
             let step = match self.machine.step(&mut self.wires) {
-                Step::Wait if !self.wires.is_stalled => self.wires.outlast(),
+                Step::Wait if !self.wires.is_stalled => self.wires.outlast(self.machine.stays()),
                 step => step,
             };
             if step == Step::Wait {
@@ -245,14 +245,14 @@ impl Dialogue {
         self.wires.is_stalled
     }
 
-    /// Whether all that one end ever says has been passed on, where all passes.
+    /// Whether all that one end ever says has been passed on, where all passes, or the dialogue
+    /// goes on to the end.
     #[must_use]
     pub fn has_passed(&self, from: Side) -> bool {
         let (one, other) = (self.wires.end(from), self.wires.end(from.other()));
-        self.settled == Some(Step::Relay)
-            && one.ended
-            && one.input.is_empty()
-            && other.output.is_empty()
+        let is_last = self.settled == Some(Step::Relay)
+            || self.stays() && self.wires.is_beyond() && !self.machine.holds(from);
+        is_last && one.ended && one.input.is_empty() && other.output.is_empty()
     }
 
     /// Takes what must be sent to one end.
@@ -353,6 +353,10 @@ trait Machine: fmt::Debug + Send + Sync {
     fn uploads(&self) -> Uploads {
         Uploads::default()
     }
+    /// Whether something whole that this end has said waits for its turn.
+    fn holds(&self, _: Side) -> bool {
+        false
+    }
     /// See [`Dialogue::set_ends`].
     fn set_ends(&mut self, _: Ends) {}
     /// See [`Dialogue::listens`].
@@ -430,7 +434,7 @@ impl Wires {
     }
 
     /// What a machine that waits cannot wait for.
-    fn outlast(&self) -> Step {
+    fn outlast(&self, stays: bool) -> Step {
         for side in [Side::Peer, Side::Program] {
             let end = self.end(side);
             match self.is_beyond() {
@@ -439,7 +443,9 @@ impl Wires {
                 }
                 false if end.ended => return Step::Refuse(Refusal::Ended(side)),
                 // Beyond that nothing is left to be kept from anybody: what remains, passes.
-                true if end.ended => return Step::Relay,
+                true if end.ended && (!stays || self.end(side.other()).ended) => {
+                    return Step::Relay;
+                }
                 _ => {}
             }
         }

@@ -173,12 +173,19 @@ impl Talk {
     ) -> Result<bool, Cut> {
         loop {
             if self.to_peer.len() < OUTPUT_BYTES_MAX {
-                let said = self.dialogue.take_output(Side::Peer);
+                let mut said = self.dialogue.take_output(Side::Peer);
+                if self.peer.told {
+                    // Nobody hears it any more.
+                    said.clear();
+                }
                 wire.say(&said, self.to_peer.tail())?;
             }
-            let is_last = self.peer.ended && self.dialogue.has_passed(Side::Program);
-            if is_last && W::IS_SECURE && !std::mem::replace(&mut self.peer.told, true) {
+            if self.is_last::<W>() && !std::mem::replace(&mut self.peer.told, true) {
                 wire.say_end(self.to_peer.tail())?;
+                if self.to_peer.is_empty() {
+                    // A failure shows when the leg is read.
+                    let _ = wire.leg().shutdown_write();
+                }
             }
             if self.to_peer.is_empty() {
                 break;
@@ -198,6 +205,13 @@ impl Talk {
             None => true,
         };
         Ok(is_flushed && self.to_peer.is_empty())
+    }
+
+    /// Whether the peer has been told all that there is to tell. A relay that follows would tell it
+    /// so itself.
+    fn is_last<W: Wire>(&self) -> bool {
+        let no_relay = self.dialogue.stays() || W::IS_SECURE && self.peer.ended;
+        no_relay && self.dialogue.has_passed(Side::Program)
     }
 
     fn poll_flush_program(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Result<bool, Cut> {

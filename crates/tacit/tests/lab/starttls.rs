@@ -156,6 +156,30 @@ fn a_proxy_header_goes_before_the_dialogue_and_to_both_servers() {
     assert_eq!(only_connection(&agent, "far")["client"], CLIENT);
 }
 
+/// A control connection is read to its end: what was said before that counts.
+#[test]
+fn commands_that_an_end_follows_are_answered() {
+    let lab = Lab::new();
+    let server = serve(|mut stream| {
+        stream.write_all(b"220 ready\r\n").unwrap();
+        loop {
+            match read_line(&mut stream).as_str() {
+                "QUIT\r\n" => return stream.write_all(b"221 bye\r\n").unwrap(),
+                "" => return,
+                line => stream.write_all(format!("200 {line}").as_bytes()).unwrap(),
+            }
+        }
+    });
+    let (agent, port) = pair(&lab, "", "\"ftp\"", server);
+    for said in ["NOOP 1\r\nNOOP 2\r\nQUIT\r\n", "NOOP 1\r\nNOOP 2\r\n", ""] {
+        let mut stream = connect(("127.0.0.1", port));
+        assert_eq!(read_line(&mut stream), "220 ready\r\n");
+        let answers = said.replace("NOOP", "200 NOOP").replace("QUIT", "221 bye");
+        assert_eq!(exchange(stream, said.as_bytes()), answers.as_bytes());
+    }
+    wait_for("all to be closed", || agent.log().matches("end=closed").count() == 6);
+}
+
 /// What the one who sits in between may do before TLS is to be refused, or nothing.
 #[test]
 fn bytes_that_are_slipped_in_are_refused() {

@@ -74,6 +74,11 @@ impl Lines {
         self.waiting().is_empty() && self.telnet == Telnet::Data
     }
 
+    /// Whether a whole line waits.
+    pub(super) fn has_line(&self) -> bool {
+        self.waiting().contains(&b'\n')
+    }
+
     /// Forgets all that waits.
     pub(super) fn clear(&mut self) {
         *self = Self::default();

@@ -464,6 +464,11 @@ impl Machine for Ftp {
         self.uploads.clone()
     }
 
+    fn holds(&self, from: Side) -> bool {
+        let lines = if from == self.client() { &self.commands } else { &self.replies };
+        lines.has_line()
+    }
+
     fn set_ends(&mut self, ends: Ends) {
         self.ends = ends;
     }

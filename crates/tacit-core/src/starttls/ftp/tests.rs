@@ -450,6 +450,24 @@ fn answers_to_many_commands_at_once_do_not_pile_up() {
 }
 
 #[test]
+fn commands_before_an_end_are_passed_on_before_it() {
+    let mut stage = protected();
+    stage.say(Peer, "USER a\r\nPASS b\r\nNOOP\r\nhalf");
+    stage.dialogue.end(Peer);
+    for (command, reply) in [("USER a", "331 pass?"), ("PASS b", "230 in"), ("NOOP", "200 ok")] {
+        assert_eq!(stage.step(), Step::Wait);
+        assert_eq!(stage.program_hears(), format!("{command}\r\n"));
+        assert_eq!(stage.dialogue.has_passed(Peer), command == "NOOP");
+        stage.say(Program, format!("{reply}\r\n"));
+        assert_eq!(stage.peer_hears(), format!("{reply}\r\n"));
+    }
+    assert!(!stage.dialogue.has_passed(Program));
+    stage.dialogue.end(Program);
+    assert_eq!(stage.step(), Step::Relay);
+    assert!(stage.dialogue.has_passed(Program));
+}
+
+#[test]
 fn a_server_of_the_other_family_is_asked_in_its_own() {
     let mut stage = reached();
     stage.dialogue.set_ends(ends("2001:db8::7", "127.0.0.1"));
