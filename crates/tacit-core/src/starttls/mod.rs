@@ -225,7 +225,7 @@ impl Dialogue {
         if self.settled.is_none() {
             self.wires.is_stalled = false;
             let step = match self.machine.step(&mut self.wires) {
-                Step::Wait if !self.wires.is_stalled => self.wires.outlast(self.machine.stays()),
+                Step::Wait if !self.wires.is_stalled => self.wires.outlast(&*self.machine),
                 step => step,
             };
             if step == Step::Wait {
@@ -353,6 +353,10 @@ trait Machine: fmt::Debug + Send + Sync {
     fn uploads(&self) -> Uploads {
         Uploads::default()
     }
+    /// Whether there is something to be done yet when this end says no more.
+    fn outlasts(&self, _: Side) -> bool {
+        self.stays()
+    }
     /// Whether something whole that this end has said waits for its turn.
     fn holds(&self, _: Side) -> bool {
         false
@@ -434,7 +438,7 @@ impl Wires {
     }
 
     /// What a machine that waits cannot wait for.
-    fn outlast(&self, stays: bool) -> Step {
+    fn outlast(&self, machine: &dyn Machine) -> Step {
         for side in [Side::Peer, Side::Program] {
             let end = self.end(side);
             match self.is_beyond() {
@@ -443,7 +447,7 @@ impl Wires {
                 }
                 false if end.ended => return Step::Refuse(Refusal::Ended(side)),
                 // Beyond that nothing is left to be kept from anybody: what remains, passes.
-                true if end.ended && (!stays || self.end(side.other()).ended) => {
+                true if end.ended && (!machine.outlasts(side) || self.end(side.other()).ended) => {
                     return Step::Relay;
                 }
                 _ => {}

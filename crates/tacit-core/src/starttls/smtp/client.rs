@@ -146,4 +146,7 @@ impl Machine for Client {
         let why = "421 4.7.0 tacit: no TLS with the server, which the policy requires\r\n";
         wires.program.say(why);
     }
+    fn outlasts(&self, ended: Side) -> bool {
+        ended == Side::Program
+    }
 }

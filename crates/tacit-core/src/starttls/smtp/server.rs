@@ -162,4 +162,8 @@ impl Machine for Server {
     }
 
     fn unsecured(&mut self, _: &mut Wires) {}
+    // Its last commands are answered one after the other too.
+    fn outlasts(&self, ended: Side) -> bool {
+        ended == Side::Peer && (self.waits_for != WaitsFor::Command || !self.replies.is_empty())
+    }
 }

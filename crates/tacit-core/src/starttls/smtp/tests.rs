@@ -183,6 +183,35 @@ fn a_client_that_leaves_before_tls_has_ended_it() {
 }
 
 #[test]
+fn a_client_that_says_no_more_under_tls_is_answered_as_another() {
+    let mut stage = greeted(StarttlsMode::Required);
+    stage.say(Side::Peer, "STARTTLS\r\n");
+    stage.secure();
+    stage.say(Side::Peer, "EHLO x\r\nNOOP\r\nQUIT\r\n");
+    stage.dialogue.end(Side::Peer);
+    stage.peer_hears();
+    stage.program_hears();
+    assert_eq!(stage.say(Side::Program, GREETING), Step::Wait);
+    assert_eq!((stage.peer_hears(), stage.program_hears()), (String::new(), "EHLO x\r\n".into()));
+    stage.say_cut(Side::Program, CAPABILITIES.as_bytes(), &[30]);
+    assert_eq!((stage.peer_hears(), stage.program_hears()), (UNDER_TLS.into(), "NOOP\r\n".into()));
+    stage.say(Side::Program, "250 ok\r\n");
+    assert_eq!(stage.program_hears(), "QUIT\r\n");
+    assert_eq!(stage.say(Side::Program, "221 bye\r\n"), Step::Relay);
+    assert_eq!(stage.peer_hears(), "250 ok\r\n221 bye\r\n");
+    assert!(stage.dialogue.has_passed(Side::Peer));
+}
+
+#[test]
+fn a_server_that_ends_under_tls_ends_it() {
+    let mut stage = greeted(StarttlsMode::Required);
+    stage.say(Side::Peer, "STARTTLS\r\n");
+    stage.secure();
+    stage.dialogue.end(Side::Program);
+    assert_eq!(stage.step(), Step::Relay);
+}
+
+#[test]
 fn a_server_that_is_busy_under_tls_is_heard() {
     let mut stage = greeted(StarttlsMode::Required);
     stage.say(Side::Peer, "STARTTLS\r\n");
