@@ -17,12 +17,20 @@ use crate::stream::leg::Parked;
 /// Connections that may be expected of one run at a time.
 pub const EXPECTED_MAX: usize = 1024;
 
-/// What is waited for, by where the program will connect to.
+/// What is waited for.
 #[derive(Debug, Default)]
-pub(super) struct Expectations(Mutex<HashMap<SocketAddr, oneshot::Sender<Arrival<Parked>>>>);
+pub(super) struct Expectations(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// By where the program will connect to.
+    senders: HashMap<SocketAddr, oneshot::Sender<Arrival<Parked>>>,
+    /// What the run opens goes to the agent after this one.
+    departed: bool,
+}
 
 impl Expectations {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, oneshot::Sender<Arrival<Parked>>>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -39,7 +47,7 @@ impl Run {
     /// Expects a connection of one of the run's programs to an address.
     ///
     /// # Errors
-    /// Another is expected there, too many are, or it cannot be captured.
+    /// Another is expected there, too many are, it cannot be captured, or a successor has the run.
     pub async fn expect(
         self: &Arc<Self>,
         address: SocketAddr,
@@ -47,13 +55,16 @@ impl Run {
         let (waiting, arrives) = oneshot::channel();
         {
             let mut all = self.expected.lock();
-            if all.len() >= EXPECTED_MAX {
+            if all.departed {
+                return Err(departed());
+            }
+            if all.senders.len() >= EXPECTED_MAX {
                 return Err(io::Error::other(format!("{EXPECTED_MAX} are expected already")));
             }
-            if all.contains_key(&address) {
+            if all.senders.contains_key(&address) {
                 return Err(io::Error::other("another connection is expected there"));
             }
-            all.insert(address, waiting);
+            all.senders.insert(address, waiting);
         }
         let expected = Expected { run: Arc::clone(self), address };
         self.follow_expected().await?;
@@ -63,14 +74,19 @@ impl Run {
     /// Where connections are expected to.
     #[must_use]
     pub fn expects(&self) -> Vec<SocketAddr> {
-        self.expected.lock().keys().copied().collect()
+        self.expected.lock().senders.keys().copied().collect()
+    }
+
+    /// Expects nothing any more: a successor has what the run opens, and gives it a rule.
+    pub fn expect_no_more(&self) {
+        *self.expected.lock() = Waiting { departed: true, ..Waiting::default() };
     }
 
     /// Hands an arrival to who waits for it; returns it if nobody does.
     #[must_use]
     pub fn hand_over(&self, arrival: Arrival<Parked>) -> Option<Arrival<Parked>> {
         let waiting = match &arrival.flow.remote {
-            Address::Inet(address) => self.expected.lock().remove(address),
+            Address::Inet(address) => self.expected.lock().senders.remove(address),
             Address::Path(_) | Address::Abstract(_) | Address::Unnamed => None,
         };
         match waiting {
@@ -80,11 +96,18 @@ impl Run {
     }
 
     async fn follow_expected(&self) -> io::Result<()> {
+        if self.expected.lock().departed {
+            return Err(departed());
+        }
         match self.capture.get().and_then(Weak::upgrade) {
             Some(capture) => capture.follow().await,
             None => Err(io::Error::other("the run has ended")),
         }
     }
+}
+
+fn departed() -> io::Error {
+    io::Error::other("what the run opens now goes to the agent after this one: connect anew")
 }
 
 impl Expected {
@@ -99,6 +122,6 @@ impl Expected {
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        self.run.expected.lock().remove(&self.address);
+        self.run.expected.lock().senders.remove(&self.address);
     }
 }

@@ -103,3 +103,47 @@ vsftpd_log_file=$PWD/near.root/log"
         grep " warn " run.log; true"#);
     assert_eq!(said, "hello\nsame\n".repeat(2) + "hello\nseen\n");
 }
+
+/// Its data connections would come to the successor, which knows of no session: here a rule of its
+/// own would let them out in clear.
+#[test]
+fn a_session_that_stays_with_the_agent_before_has_no_passive_mode() {
+    let rules = "[[rule]]\nname = \"ftp\"\ndirection = \"outbound\"\nremote = \"tls.example\"\n\
+                 remote-ports = 21\nlog = true\ntls = { trust = \"ca\", starttls = \"ftp\" }\n\
+                 [[rule]]\nname = \"rest\"\ndirection = \"outbound\"\nremote = \"tls.example\"\n\
+                 remote-ports = [\"1024-65535\"]\nlog = true\npermit = true\n";
+    let network = Network::new(&[], TOOLS).with_rules(rules);
+    let said = network.ok(r#"
+        cat tls.example.pem tls.example.key >both.pem
+        vsftpd_conf far 10.9.8.8 "ssl_enable=YES
+allow_anon_ssl=YES
+force_anon_data_ssl=YES
+force_anon_logins_ssl=YES
+ssl_ciphers=HIGH
+rsa_cert_file=$PWD/both.pem"
+        start vsftpd far.conf
+        is_open() { ss -Hltn 'src 10.9.8.8:21' | grep -q .; }; until_true is_open
+        export XDG_RUNTIME_DIR=$PWD/scratch
+        cat >stay.py <<'P'
+import ftplib, os, time
+client = ftplib.FTP("tls.example", timeout=20); client.login()
+client.retrlines("RETR file.txt")
+open("scratch/said", "w")
+while not os.path.exists("scratch/go"): time.sleep(0.01)
+for passive in (True, False):
+    client.set_pasv(passive)
+    try: client.retrlines("RETR file.txt")
+    except ftplib.error_temp as error: print(error)
+client.quit()
+P
+        run /usr/bin/python3 stay.py >said 2>run.log & client=$!
+        until_true [ -e scratch/said ]
+        control=$(ls -d $XDG_RUNTIME_DIR/tacit-run-*/agent.sock)
+        ordinary ./tacit restart --control $control >/dev/null
+        until_true succeeded $control ordinary
+        touch scratch/go; wait $client; cat said
+        grep -o 'the agent after this one' run.log"#);
+    let wanted =
+        "hello\n425 No data connection can be made now.\nhello\nthe agent after this one\n";
+    assert_eq!(said, wanted);
+}

@@ -49,6 +49,7 @@ impl Enrolled {
     /// # Errors
     /// No descriptor is left, or the helper makes no line.
     pub(in crate::agent) async fn hand_over(&self) -> io::Result<(RunState, Vec<OwnedFd>)> {
+        self.run.expect_no_more();
         let line = self.run.line.another().await?;
         let mut sockets = vec![self.launcher.connection.try_clone()?, line];
         let asked = self.query.as_ref().map(Service::hand_over).transpose()?;
