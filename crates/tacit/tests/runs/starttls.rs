@@ -116,8 +116,8 @@ fn telnet_in_clear_reaches_a_server_with_start_tls() {
     assert!(said.contains("it is snow, by TLSv1.3"), "{said}");
 }
 
-/// Makes a Postfix and a vsftpd whose files their users can reach, in `$mail`, and a telnetd behind a
-/// server that starts one for each connection, as inetd does.
+/// Makes a Postfix and a vsftpd whose files their users can reach, in `$mail`, and a telnetd behind
+/// a server that starts one for each connection, as inetd does.
 const CHANGING_USERS: &str = r#"
 mail=$(mktemp -d /tmp/tacit-mail-XXXXXX); chmod 755 $mail
 remove() { postfix -c $mail/conf stop 2>/dev/null; finish; rm -rf $mail; }
