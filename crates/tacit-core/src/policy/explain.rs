@@ -6,7 +6,7 @@ use std::fmt::Display;
 use serde::Serialize;
 
 use super::selector::Near;
-use super::{Mismatch, Policy, Rule};
+use super::{Action, Mismatch, Policy, Rule};
 use crate::flow::{Address, Direction, Flow, Protocol};
 
 /// Entries of a list shown before the rest is counted.
@@ -53,6 +53,15 @@ pub fn explain(policy: &Policy, flow: &Flow) -> Explanation {
         let line = rule.position.line;
         match rule.matches(flow) {
             Ok(()) => {
+                if let Some(secured) = evaded(policy, rule, flow) {
+                    let why = format!(
+                        "the owner is not known, and rule `{}` in line {} may want TLS for it",
+                        secured.name, secured.position.line
+                    );
+                    let selector = Mismatch::Program;
+                    earlier.push(Missed { rule: rule.name.clone(), line, selector, why });
+                    break;
+                }
                 let decision = Some(Decision { rule: rule.name.clone(), line });
                 return Explanation { verdict: rule.action.word(), decision, earlier };
             }
@@ -63,6 +72,22 @@ pub fn explain(policy: &Policy, flow: &Flow) -> Explanation {
         }
     }
     Explanation { verdict: "deny", decision: None, earlier }
+}
+
+/// The rule with TLS before a permit that may be for a flow whose owner is not known.
+fn evaded<'p>(policy: &'p Policy, permit: &Rule, flow: &Flow) -> Option<&'p Rule> {
+    if permit.action != Action::Permit {
+        return None;
+    }
+    let before = policy.rules.iter().take_while(|rule| rule.position != permit.position);
+    let mut secured = before.filter(|rule| matches!(rule.action, Action::Tls(_)));
+    secured.find(|rule| {
+        let arrives = match &flow.listen {
+            None => rule.listens().is_empty(),
+            Some(at) => rule.listens().contains(at),
+        };
+        arrives && rule.selectors.lacks_owner(flow) && rule.selectors.matches(flow, true).is_ok()
+    })
 }
 
 impl Display for Explanation {
@@ -308,5 +333,26 @@ deny = true
     fn long_lists_are_cut() {
         assert_eq!(list(1..=3), "1, 2, 3");
         assert_eq!(list(1..=10), "1, 2, 3, 4, 5, 6, 7, 8 and 2 more");
+    }
+
+    #[test]
+    fn whose_program_is_not_known_is_not_passed_where_tls_may_be_wanted() {
+        let text = "version = 1\n[[rule]]\nname = \"secured\"\ndirection = \"outbound\"\n\
+                    program = \"/bin/a\"\ntls = { trust = \"system\" }\n[[rule]]\n\
+                    name = \"rest\"\ndirection = \"outbound\"\npermit = true\n";
+        let policy = parse(text).policy.unwrap();
+        let index = crate::policy::lookup::Index::new(&policy.rules);
+        for (program, verdict, evades) in [
+            (None, "deny", true),
+            (Some("/bin/a"), "tls", false),
+            (Some("/bin/b"), "permit", false),
+        ] {
+            let flow = Flow { program: program.map(Into::into), ..flow() };
+            let explanation = explain(&policy, &flow);
+            assert_eq!(explanation.verdict, verdict, "{explanation}");
+            assert_eq!(index.lookup(&flow).may_need_tls, evades, "{program:?}");
+        }
+        let said = explain(&policy, &flow()).to_string();
+        assert!(said.contains("rule `secured` in line 2 may want TLS for it"), "{said}");
     }
 }

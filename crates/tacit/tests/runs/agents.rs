@@ -232,6 +232,7 @@ while True:
         while chunk := connection.recv(65536):
             came.write(chunk); came.flush()
 P
+: >came
 start python3 sink.py
 await 9000
 "#;
