@@ -85,7 +85,9 @@ async fn answer(asker: &Watched, desk: &Desk, taken: Taken, may_wait: bool) -> i
     let answer = answer.unwrap_or_else(refusal);
     let mut line = answer.to_string();
     line.push('\n');
-    send(asker, line.as_bytes(), None).await
+    // Who asks and does not read keeps no place for ever.
+    let sent = tokio::time::timeout(IDLE_MAX, send(asker, line.as_bytes(), None)).await;
+    sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 fn refusal(refusal: Refusal) -> Value {
