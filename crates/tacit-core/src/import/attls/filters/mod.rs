@@ -260,6 +260,11 @@ impl<'r> Reader<'r> {
                 self.findings.changed(&service.at, message, "remove the rule");
                 continue;
             }
+            if is_udp && permits && way == Way::Both {
+                let message = "of datagrams, those that programs here begin are carried, with \
+                               their answers; those that others begin are not";
+                self.findings.changed(&service.at, message, "nothing, where programs here begin");
+            }
             if one_way && is_udp {
                 let message = "datagrams go both ways or none: their answers belong to them";
                 self.findings.changed(&service.at, message, "say Direction bidirectional");

@@ -282,6 +282,7 @@ fn what_our_rules_are_not_about_is_told() {
         ),
         ("permit", "Protocol icmp\nDirection bidirectional", "changed", "`icmp` is not permitted"),
         ("permit", "Protocol udp\nDirection outbound", "changed", "datagrams go both ways or none"),
+        ("permit", "Protocol udp\nDirection bidirectional", "changed", "of datagrams, those that"),
         (
             "permit",
             "Protocol tcp\nDirection bidirectional InboundConnect",
