@@ -15,7 +15,7 @@ use crate::starttls::rule;
 
 /// A telnetd for each connection, as inetd starts it, with a shell of its own; its port. `None`:
 /// not root, which is said.
-fn telnetd(lab: &Lab) -> Option<u16> {
+fn telnetd(lab: &Lab, options: &'static [&str]) -> Option<u16> {
     if !is_root() {
         println!("skipped: telnetd, which only root can start");
         return None;
@@ -28,12 +28,15 @@ fn telnetd(lab: &Lab) -> Option<u16> {
     std::fs::set_permissions(&login, executable).unwrap();
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
+    let directory = lab.path(".");
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let [input, output] = [(); 2].map(|()| OwnedFd::from(stream.try_clone().unwrap()));
             let mut telnetd = Command::new("/usr/sbin/in.telnetd")
-                .args(["-z", "nossl", "-L"])
+                .args(options)
+                .arg("-L")
                 .arg(&login)
+                .current_dir(&directory)
                 .stdin(Stdio::from(input))
                 .stdout(Stdio::from(output))
                 .stderr(Stdio::null())
@@ -46,6 +49,10 @@ fn telnetd(lab: &Lab) -> Option<u16> {
     Some(port)
 }
 
+const CLEAR: &[&str] = &["-z", "nossl"];
+/// TLS from the first byte.
+const SECURE: &[&str] = &["-z", "ssl", "-z", "cert=rsa.pem", "-z", "key=rsa.key"];
+
 /// A client at a terminal: without one it would say that its speed is 0, which hangs up.
 fn telnet(lab: &Lab, options: &str, port: u16) -> Peer {
     let line = format!("telnet-ssl {options} 127.0.0.1 {port}");
@@ -55,7 +62,7 @@ fn telnet(lab: &Lab, options: &str, port: u16) -> Peer {
 #[test]
 fn telnetd_serves_clients_with_tls() {
     let lab = Lab::new();
-    let Some(port) = telnetd(&lab) else { return };
+    let Some(port) = telnetd(&lab, CLEAR) else { return };
     let [direct, required, optional, near] = [(); 4].map(|()| free_port());
     let target = format!("127.0.0.1:{port}");
     let mode = "{ protocol = \"telnet\", mode = \"optional\" }";
@@ -80,9 +87,33 @@ fn telnetd_serves_clients_with_tls() {
 }
 
 #[test]
+fn telnet_in_clear_reaches_a_telnetd_with_tls() {
+    let lab = Lab::new();
+    let Some(port) = telnetd(&lab, SECURE) else { return };
+    // It takes RSA keys alone.
+    let made = "req -x509 -newkey rsa:2048 -nodes -keyout rsa.key -out rsa.pem -days 99 -subj \
+                /CN=localhost -addext subjectAltName=DNS:localhost \
+                -addext basicConstraints=critical,CA:FALSE";
+    let made = lab.command("openssl").args(made.split_whitespace()).output().unwrap();
+    assert!(made.status.success(), "{}", text_of(&made));
+    let near = free_port();
+    let agent = lab.agent(&format!(
+        "[trust.rsa]\nca = \"rsa.pem\"\n[[rule]]\nname = \"near\"\nlisten = \
+         \"127.0.0.1:{near}\"\nconnect = \"localhost:{port}\"\n\
+         tls = {{ role = \"client\", trust = \"rsa\" }}\n"
+    ));
+    let mut client = telnet(&lab, "-z nossl", near);
+    client.wait_for("what is it?");
+    let shown = agent.show("connections");
+    assert_eq!(shown[0]["tls"]["check"]["result"], "valid", "{shown}");
+    client.say("snow\n");
+    client.wait_for("it is snow.");
+}
+
+#[test]
 fn s3270_gets_tls_by_option_46() {
     let lab = Lab::new();
-    let Some(port) = telnetd(&lab) else { return };
+    let Some(port) = telnetd(&lab, CLEAR) else { return };
     let (required, optional) = (free_port(), free_port());
     let target = format!("127.0.0.1:{port}");
     let mode = "{ protocol = \"telnet\", mode = \"optional\" }";

@@ -183,11 +183,17 @@ fn anchor_warnings(owner: &str, path: &Path, facts: &CertificateFacts, now: i64)
     let at = format!("{owner}: {}: {}", path.display(), facts.title());
     let mut warnings = Vec::new();
     if facts.version >= 3 && !facts.is_ca {
-        warnings.push(format!(
-            "{at} is not a CA certificate, so nobody's certificate will be believed for it: \
-             name the CA that issued it, {}",
-            if facts.is_self_signed { "itself: make a CA and a leaf" } else { &facts.issuer }
-        ));
+        warnings.push(match facts.is_self_signed {
+            true => format!(
+                "{at} is not a CA certificate: it is believed itself, and no other for it; make a \
+                 CA and a leaf, so that it can be replaced without a change here"
+            ),
+            false => format!(
+                "{at} is not a CA certificate, so nobody's certificate will be believed for it: \
+                 name the CA that issued it, {}",
+                facts.issuer
+            ),
+        });
     }
     if facts.has_weak_key() {
         let key = &facts.key;
