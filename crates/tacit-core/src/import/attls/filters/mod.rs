@@ -77,7 +77,7 @@ pub(super) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
     tell_options(policy, findings);
     let logs = policy.said("FilterLogging").is_none_or(|field| field.value == "On");
     let mut rules = Vec::new();
-    collect(policy, &objects, &mut rules);
+    members(policy, &objects, (Kind::FilterRule, Kind::FilterGroup), &mut rules);
     let mut told = Told::default();
     let mut reader = Reader { objects: &objects, logs, told: &mut told, findings };
     rules.into_iter().filter_map(|rule| reader.filter(rule)).collect()
@@ -121,8 +121,13 @@ fn tell_options(policy: &Object, findings: &mut Findings) {
     findings.info(&policy.at, message);
 }
 
-/// The rules in the order in which they are tried.
-fn collect<'o>(holder: &'o Object, objects: &'o Objects, rules: &mut Vec<&'o Object>) {
+/// What a holder names of one kind, itself or by groups of it, in order.
+fn members<'o>(
+    holder: &'o Object,
+    objects: &'o Objects,
+    kinds @ (kind, group): (Kind, Kind),
+    found: &mut Vec<&'o Object>,
+) {
     for field in &holder.fields {
         let object = match field.attribute.form {
             Form::Block(_) => field.block.as_ref(),
@@ -130,9 +135,9 @@ fn collect<'o>(holder: &'o Object, objects: &'o Objects, rules: &mut Vec<&'o Obj
             _ => None,
         };
         match object {
-            Some(rule) if rule.kind == Kind::FilterRule => rules.push(rule),
-            // A group holds rules, and no groups.
-            Some(group) if group.kind == Kind::FilterGroup => collect(group, objects, rules),
+            Some(member) if member.kind == kind => found.push(member),
+            // A group holds no groups.
+            Some(named) if named.kind == group => members(named, objects, kinds, found),
             _ => {}
         }
     }
@@ -165,7 +170,7 @@ impl<'r> Reader<'r> {
         let (permits, log) = self.action(rule)?;
         let when = time::when(rule, self.objects, self.findings)?;
         let mut found = Vec::new();
-        services(rule, self.objects, &mut found);
+        members(rule, self.objects, (Kind::Service, Kind::ServiceGroup), &mut found);
         if found.is_empty() {
             let message = format!("filter rule `{}` has no service", rule.name);
             self.findings.error(&rule.at, message, "say IpServiceRef NAME, or an IpService block");
@@ -404,20 +409,4 @@ enum Way {
     Inbound,
     /// Those that leave.
     Outbound,
-}
-
-/// The services that a rule or a group names.
-fn services<'o>(holder: &'o Object, objects: &'o Objects, found: &mut Vec<&'o Object>) {
-    for field in &holder.fields {
-        let object = match field.attribute.form {
-            Form::Block(_) => field.block.as_ref(),
-            Form::Ref(kind) => objects.find(kind, &field.value),
-            _ => None,
-        };
-        match object {
-            Some(service) if service.kind == Kind::Service => found.push(service),
-            Some(group) if group.kind == Kind::ServiceGroup => services(group, objects, found),
-            _ => {}
-        }
-    }
 }
