@@ -168,6 +168,7 @@ heading "A policy of z/OS, imported"
 cat >pagent.policy <<POLICY
 TTLSRule ORDERS
 {
+  RemoteAddr                $SERVER
   RemotePortRange           8080
   Direction                 Outbound
   TTLSGroupActionRef        ON

@@ -252,11 +252,13 @@ pub fn quote(text: &str) -> String {
     quoted
 }
 
-/// A name that policies take, made of any text: what does not fit becomes `-`.
+/// A name that policies take, made of any text: what does not fit goes at the ends, and becomes `-`
+/// within.
 #[must_use]
 pub fn name_of(text: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '-' };
-    let name: String = text.chars().take(NAME_CHARS_MAX).map(plain).collect();
+    let fits = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    let text = text.trim_matches(|c| !fits(c)).chars().take(NAME_CHARS_MAX);
+    let name: String = text.map(|c| if fits(c) { c } else { '-' }).collect();
     if name.is_empty() { "-".to_owned() } else { name }
 }
 
@@ -316,6 +318,7 @@ mod tests {
         assert_eq!(quote("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000A\"");
         assert_eq!(word("two words"), "\"two words\"");
         assert_eq!(name_of("TCPIP/RING~1"), "TCPIP-RING-1");
+        assert_eq!(name_of("*AUTH*/*"), "AUTH");
         assert_eq!(name_of(""), "-");
     }
 }
