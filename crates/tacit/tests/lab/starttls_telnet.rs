@@ -114,14 +114,16 @@ fn telnet_in_clear_reaches_a_telnetd_with_tls() {
 fn s3270_gets_tls_by_option_46() {
     let lab = Lab::new();
     let Some(port) = telnetd(&lab, CLEAR) else { return };
-    let (required, optional) = (free_port(), free_port());
+    let [required, optional, near] = [(); 3].map(|()| free_port());
     let target = format!("127.0.0.1:{port}");
     let mode = "{ protocol = \"telnet\", mode = \"optional\" }";
     let agent = lab.agent(
         &(rule("required", "server", required, &target, "\"telnet\"")
-            + &rule("optional", "server", optional, &target, mode)),
+            + &rule("optional", "server", optional, &target, mode)
+            + &rule("near", "client", near, &format!("localhost:{required}"), "\"telnet\"")),
     );
-    for port in [required, optional] {
+    let secure = "data: secure host-verified";
+    for (port, shown) in [(required, secure), (optional, secure), (near, "data: not secure")] {
         let script = format!(
             "Connect(\"localhost:{port}\")\nExpect(\"what is it?\",10)\nQuery(Tls)\n\
              String(\"snow\\n\")\nExpect(\"it is snow.\",10)\nAscii()\nQuit()\n"
@@ -129,6 +131,6 @@ fn s3270_gets_tls_by_option_46() {
         let said = lab.run_with_input("s3270", &["-cafile", "ca.pem"], script.as_bytes());
         let text = text_of(&said);
         assert!(text.contains("it is snow."), "{text}\n{}", agent.log());
-        assert!(text.contains("data: secure host-verified"), "{text}");
+        assert!(text.contains(shown), "{text}");
     }
 }
