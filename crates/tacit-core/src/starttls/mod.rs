@@ -224,7 +224,7 @@ impl Dialogue {
     pub fn step(&mut self) -> Step {
         if self.settled.is_none() {
             self.wires.is_stalled = false;
-            let step = match self.machine.step(&mut self.wires) {
+            let step = match self.go_on() {
                 Step::Wait if !self.wires.is_stalled => self.wires.outlast(&*self.machine),
                 step => step,
             };
@@ -237,6 +237,13 @@ impl Dialogue {
             self.wires.pass_all();
         }
         self.settled.clone().unwrap_or(Step::Wait)
+    }
+
+    fn go_on(&mut self) -> Step {
+        if self.wires.is_secure && !self.machine.goes_on() {
+            return Step::Relay;
+        }
+        self.machine.step(&mut self.wires).unwrap_or_else(Step::Refuse)
     }
 
     /// Whether it waits only because too much waits to be sent: it goes on once that is taken.
@@ -330,17 +337,23 @@ impl Dialogue {
 /// One protocol in one role.
 trait Machine: fmt::Debug + Send + Sync {
     /// See [`Dialogue::needs_program`].
-    fn needs_program(&self) -> bool;
+    fn needs_program(&self) -> bool {
+        true
+    }
     /// See [`Dialogue::needs_fresh_program`].
     fn needs_fresh_program(&self) -> bool {
         false
     }
     /// Goes on as far as the input allows.
-    fn step(&mut self, wires: &mut Wires) -> Step;
+    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal>;
+    /// Whether there is anything to be looked at under TLS.
+    fn goes_on(&self) -> bool {
+        false
+    }
     /// See [`Dialogue::secured`].
-    fn secured(&mut self, wires: &mut Wires);
+    fn secured(&mut self, _: &mut Wires) {}
     /// See [`Dialogue::unsecured`].
-    fn unsecured(&mut self, wires: &mut Wires);
+    fn unsecured(&mut self, _: &mut Wires) {}
     /// See [`Dialogue::stays`].
     fn stays(&self) -> bool {
         false

@@ -233,11 +233,6 @@ impl Ftp {
         wires.end_mut(self.client()).say_line(text.as_bytes());
     }
 
-    fn refuse(&mut self, refusal: Refusal) -> Step {
-        self.phase = Phase::Refused(refusal.clone());
-        Step::Refuse(refusal)
-    }
-
     /// Splits what has come, as far as there is room for it.
     fn take_input(&mut self, wires: &mut Wires) {
         for side in [Side::Peer, Side::Program] {
@@ -407,12 +402,12 @@ impl Machine for Ftp {
         !matches!(self.phase, Phase::Implicit)
     }
 
-    fn step(&mut self, wires: &mut Wires) -> Step {
+    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
         if let Phase::Refused(refusal) = &self.phase {
-            return Step::Refuse(refusal.clone());
+            return Err(refusal.clone());
         }
         if let Phase::Implicit = self.phase {
-            return Step::Secure;
+            return Ok(Step::Secure);
         }
         self.take_input(wires);
         let passed = match self.phase {
@@ -426,7 +421,11 @@ impl Machine for Ftp {
             Ok(None) => self.pass(wires),
             Err(refusal) => Err(refusal),
         };
-        passed.unwrap_or_else(|refusal| self.refuse(refusal))
+        passed.inspect_err(|refusal| self.phase = Phase::Refused(refusal.clone()))
+    }
+
+    fn goes_on(&self) -> bool {
+        true
     }
 
     fn secured(&mut self, wires: &mut Wires) {

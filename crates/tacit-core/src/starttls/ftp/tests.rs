@@ -542,19 +542,19 @@ fn implicit_tls_has_no_dialogue_before_it() {
     let implicit = |role| {
         let mut ftp = Ftp::new(role, true, true);
         let mut wires = Wires::default();
-        assert_eq!((ftp.step(&mut wires), ftp.needs_program()), (Step::Secure, false));
+        assert_eq!((ftp.step(&mut wires), ftp.needs_program()), (Ok(Step::Secure), false));
         wires.is_secure = true;
         ftp.secured(&mut wires);
         (ftp, wires)
     };
     let (mut ftp, mut wires) = implicit(Role::Client);
     wires.peer.input.extend(b"220 ready\r\n");
-    ftp.step(&mut wires);
+    ftp.step(&mut wires).unwrap();
     assert_eq!(wires.peer.output, b"PBSZ 0\r\n");
     let (mut ftp, mut wires) = implicit(Role::Server);
     ftp.set_ends(ends("192.0.2.9", "127.0.0.1"));
     wires.peer.input.extend(b"PASV\r\n");
-    ftp.step(&mut wires);
+    ftp.step(&mut wires).unwrap();
     assert_eq!(
         wires.program.output, b"PASV\r\n",
         "its data connections are protected from the start"

@@ -83,8 +83,14 @@ impl Server {
     pub(super) fn new(mode: StarttlsMode) -> Self {
         Self { mode, is_gss_declined: false }
     }
+}
 
-    fn go_on(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+impl Machine for Server {
+    fn needs_program(&self) -> bool {
+        false
+    }
+
+    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
         let peer = &mut wires.peer;
         if peer.input.first() == Some(&HANDSHAKE_RECORD) {
             return Ok(Step::Secure);
@@ -122,23 +128,6 @@ impl Server {
     }
 }
 
-impl Machine for Server {
-    fn needs_program(&self) -> bool {
-        false
-    }
-
-    fn step(&mut self, wires: &mut Wires) -> Step {
-        if wires.is_secure {
-            return Step::Relay;
-        }
-        self.go_on(wires).unwrap_or_else(Step::Refuse)
-    }
-
-    fn secured(&mut self, _: &mut Wires) {}
-
-    fn unsecured(&mut self, _: &mut Wires) {}
-}
-
 /// tacit asks a server for a client in clear.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -164,22 +153,6 @@ impl Client {
     pub(super) fn new() -> Self {
         let server = Answer::Unasked;
         Self { server, is_gss_declined: false, is_ssl_declined: false }
-    }
-
-    fn go_on(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
-        self.ask(wires)?;
-        let Some(opening) = self.hear_program(wires)? else { return Ok(Step::Wait) };
-        match &self.server {
-            Answer::Unasked | Answer::Outstanding => Ok(Step::Wait),
-            Answer::Yes => Ok(Step::Secure),
-            Answer::No(said) => {
-                if opening == Opening::Startup {
-                    let message = "tacit: the server offers no TLS, which the policy requires";
-                    wires.program.say(error_response(message));
-                }
-                Err(Refusal::NotOffered(said.clone()))
-            }
-        }
     }
 
     fn ask(&mut self, wires: &mut Wires) -> Result<(), Refusal> {
@@ -231,18 +204,21 @@ impl Client {
 }
 
 impl Machine for Client {
-    fn needs_program(&self) -> bool {
-        true
-    }
-
-    fn step(&mut self, wires: &mut Wires) -> Step {
-        if wires.is_secure {
-            return Step::Relay;
+    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+        self.ask(wires)?;
+        let Some(opening) = self.hear_program(wires)? else { return Ok(Step::Wait) };
+        match &self.server {
+            Answer::Unasked | Answer::Outstanding => Ok(Step::Wait),
+            Answer::Yes => Ok(Step::Secure),
+            Answer::No(said) => {
+                if opening == Opening::Startup {
+                    let message = "tacit: the server offers no TLS, which the policy requires";
+                    wires.program.say(error_response(message));
+                }
+                Err(Refusal::NotOffered(said.clone()))
+            }
         }
-        self.go_on(wires).unwrap_or_else(Step::Refuse)
     }
-
-    fn secured(&mut self, _: &mut Wires) {}
 
     fn unsecured(&mut self, wires: &mut Wires) {
         if let Ok(Some(Opening::Startup)) = opening(&wires.program.input, Side::Program) {

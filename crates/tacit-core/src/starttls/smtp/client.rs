@@ -31,27 +31,6 @@ enum WaitsFor {
 }
 
 impl Client {
-    fn go_on(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
-        loop {
-            if self.waits_for == WaitsFor::Handshake {
-                return Ok(Step::Secure);
-            }
-            if let Some(reply) = self.replies.take(&mut wires.peer.input, Side::Peer)? {
-                if self.take_reply(wires, &reply)? {
-                    return Ok(Step::Relay);
-                }
-                continue;
-            }
-            if self.waits_for != WaitsFor::Hello || !self.replies.is_empty() || wires.stall() {
-                return Ok(Step::Wait);
-            }
-            let Some(line) = take_line(&mut wires.program.input, Side::Program)? else {
-                return Ok(Step::Wait);
-            };
-            self.take_command(wires, line)?;
-        }
-    }
-
     /// `true`: it was the last that there is to look at.
     fn take_reply(&mut self, wires: &mut Wires, reply: &Reply) -> Result<bool, Refusal> {
         match self.waits_for {
@@ -127,12 +106,29 @@ fn not_offered(what: &str, reply: &Reply) -> Refusal {
 }
 
 impl Machine for Client {
-    fn needs_program(&self) -> bool {
-        true
+    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+        loop {
+            if self.waits_for == WaitsFor::Handshake {
+                return Ok(Step::Secure);
+            }
+            if let Some(reply) = self.replies.take(&mut wires.peer.input, Side::Peer)? {
+                if self.take_reply(wires, &reply)? {
+                    return Ok(Step::Relay);
+                }
+                continue;
+            }
+            if self.waits_for != WaitsFor::Hello || !self.replies.is_empty() || wires.stall() {
+                return Ok(Step::Wait);
+            }
+            let Some(line) = take_line(&mut wires.program.input, Side::Program)? else {
+                return Ok(Step::Wait);
+            };
+            self.take_command(wires, line)?;
+        }
     }
 
-    fn step(&mut self, wires: &mut Wires) -> Step {
-        self.go_on(wires).unwrap_or_else(Step::Refuse)
+    fn goes_on(&self) -> bool {
+        true
     }
 
     fn secured(&mut self, wires: &mut Wires) {
@@ -146,6 +142,7 @@ impl Machine for Client {
         let why = "421 4.7.0 tacit: no TLS with the server, which the policy requires\r\n";
         wires.program.say(why);
     }
+
     fn outlasts(&self, ended: Side) -> bool {
         ended == Side::Program
     }

@@ -38,37 +38,6 @@ impl Server {
         Self { mode, waits_for, replies, is_greeted: false, is_leaving: false }
     }
 
-    fn go_on(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
-        loop {
-            // A server may say good-bye (421) whenever it likes.
-            if let Some(reply) = self.replies.take(&mut wires.program.input, Side::Program)? {
-                match (self.waits_for, reply.code) {
-                    (WaitsFor::SecondGreeting, 220) => {}
-                    (WaitsFor::Capabilities, 250) => pass_capabilities(wires, &reply),
-                    _ => reply.write(&mut wires.peer.output),
-                }
-                if self.is_leaving && !wires.is_secure {
-                    return Err(Refusal::Ended(Side::Peer));
-                }
-                self.waits_for = WaitsFor::Command;
-                continue;
-            }
-            if self.waits_for != WaitsFor::Command || !self.replies.is_empty() || wires.stall() {
-                return Ok(Step::Wait);
-            }
-            let Some(line) = take_line(&mut wires.peer.input, Side::Peer)? else {
-                return Ok(Step::Wait);
-            };
-            let step = match wires.is_secure {
-                false => self.command_in_clear(wires, &line),
-                true => self.command_under_tls(wires, &line),
-            };
-            if step != Step::Wait {
-                return Ok(step);
-            }
-        }
-    }
-
     /// RFC 3207 section 4: 530 to all but a few commands where TLS is required.
     fn command_in_clear(&mut self, wires: &mut Wires, line: &[u8]) -> Step {
         let verb = verb(line);
@@ -142,18 +111,45 @@ fn pass_capabilities(wires: &mut Wires, reply: &Reply) {
 }
 
 impl Machine for Server {
-    fn needs_program(&self) -> bool {
-        true
-    }
-
     // RFC 3207 section 4.2: a server forgets what it knows of the client. One in clear has no
     // reason to, and some take a second EHLO for a mistake.
     fn needs_fresh_program(&self) -> bool {
         true
     }
 
-    fn step(&mut self, wires: &mut Wires) -> Step {
-        self.go_on(wires).unwrap_or_else(Step::Refuse)
+    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+        loop {
+            // A server may say good-bye (421) whenever it likes.
+            if let Some(reply) = self.replies.take(&mut wires.program.input, Side::Program)? {
+                match (self.waits_for, reply.code) {
+                    (WaitsFor::SecondGreeting, 220) => {}
+                    (WaitsFor::Capabilities, 250) => pass_capabilities(wires, &reply),
+                    _ => reply.write(&mut wires.peer.output),
+                }
+                if self.is_leaving && !wires.is_secure {
+                    return Err(Refusal::Ended(Side::Peer));
+                }
+                self.waits_for = WaitsFor::Command;
+                continue;
+            }
+            if self.waits_for != WaitsFor::Command || !self.replies.is_empty() || wires.stall() {
+                return Ok(Step::Wait);
+            }
+            let Some(line) = take_line(&mut wires.peer.input, Side::Peer)? else {
+                return Ok(Step::Wait);
+            };
+            let step = match wires.is_secure {
+                false => self.command_in_clear(wires, &line),
+                true => self.command_under_tls(wires, &line),
+            };
+            if step != Step::Wait {
+                return Ok(step);
+            }
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        true
     }
 
     fn secured(&mut self, _: &mut Wires) {
@@ -161,7 +157,6 @@ impl Machine for Server {
         self.replies = ReplyReader::default();
     }
 
-    fn unsecured(&mut self, _: &mut Wires) {}
     // Its last commands are answered one after the other too.
     fn outlasts(&self, ended: Side) -> bool {
         ended == Side::Peer && (self.waits_for != WaitsFor::Command || !self.replies.is_empty())

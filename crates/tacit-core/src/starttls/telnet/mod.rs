@@ -108,8 +108,14 @@ impl Server {
     pub(super) fn new(mode: StarttlsMode) -> Self {
         Self { mode, asked: false, agreed: false, held: Vec::new() }
     }
+}
 
-    fn go_on(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+impl Machine for Server {
+    fn needs_program(&self) -> bool {
+        false
+    }
+
+    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
         let peer = &mut wires.peer;
         if !std::mem::replace(&mut self.asked, true) {
             peer.say([IAC, DO, START_TLS]);
@@ -151,25 +157,10 @@ impl Server {
         }
         Ok(Step::Wait)
     }
-}
-
-impl Machine for Server {
-    fn needs_program(&self) -> bool {
-        false
-    }
-
-    fn step(&mut self, wires: &mut Wires) -> Step {
-        if wires.is_secure {
-            return Step::Relay;
-        }
-        self.go_on(wires).unwrap_or_else(Step::Refuse)
-    }
 
     fn secured(&mut self, _: &mut Wires) {
         self.held = Vec::new();
     }
-
-    fn unsecured(&mut self, _: &mut Wires) {}
 }
 
 /// tacit answers a server that asks for TLS, for a client in clear.
@@ -180,8 +171,13 @@ pub(super) struct Client {
     options: usize,
 }
 
-impl Client {
-    fn go_on(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+fn refuse(wires: &mut Wires, said: String) -> Refusal {
+    wires.program.say("tacit: the server offers no TLS, which the policy requires.\r\n");
+    Refusal::NotOffered(said)
+}
+
+impl Machine for Client {
+    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
         let peer = &mut wires.peer;
         while let Some((token, bytes)) = first_token(&peer.input, Side::Peer)? {
             match token {
@@ -220,26 +216,6 @@ impl Client {
         }
         Ok(Step::Wait)
     }
-}
-
-fn refuse(wires: &mut Wires, said: String) -> Refusal {
-    wires.program.say("tacit: the server offers no TLS, which the policy requires.\r\n");
-    Refusal::NotOffered(said)
-}
-
-impl Machine for Client {
-    fn needs_program(&self) -> bool {
-        true
-    }
-
-    fn step(&mut self, wires: &mut Wires) -> Step {
-        if wires.is_secure {
-            return Step::Relay;
-        }
-        self.go_on(wires).unwrap_or_else(Step::Refuse)
-    }
-
-    fn secured(&mut self, _: &mut Wires) {}
 
     fn unsecured(&mut self, wires: &mut Wires) {
         wires.program.say("tacit: no TLS with the server, which the policy requires.\r\n");
