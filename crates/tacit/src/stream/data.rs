@@ -21,15 +21,15 @@ use tacit_core::starttls::ftp::DataRequest;
 use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::meter;
-use crate::tls::{Agreed, CertificateFacts, Established, PeerCheck, Role};
+use crate::tls::{PeerCheck, Role};
 
 use super::connection::{Connection, Legs, Record, Table, TlsFacts};
 use super::dial;
 use super::leg::{Leg, Outgoing};
 use super::relay::{ARRIVAL_WAIT_MAX, Came, Job, ftp_of};
 use super::secure::{
-    self, CONNECT_TIMEOUT, ClearPath, Failure, Family, Path, SealedPath, Secured, Shaken, stalled,
-    within,
+    self, CONNECT_TIMEOUT, ClearPath, Failure, Family, Hands, LastFlight, Path, SealedPath,
+    Secured, Shaken, stalled, within,
 };
 
 /// Bytes read at first: a client's hello, as a rule.
@@ -101,23 +101,19 @@ async fn reach(
             family = Cow::Owned(family.without_tickets());
         }
     }
-    let (role, handshake) = secure::handshake(parent, Some(&family));
-    let work = async {
-        let _place = secure::place(around.gates, record, deadline).await?;
-        let work = secure::shake(handshake?, &tls, early, common);
-        within(deadline, || stalled(role, common), work).await
-    };
-    let Shaken { established, incomplete, mut last_flight } = match work.await {
+    let hands = Hands { record, leg: &tls, deadline };
+    let begin = || secure::handshake(parent, Some(&family));
+    let shaken = hands.shake(around.gates, early, LastFlight::Kept, begin);
+    let Shaken { mut session, incomplete, mut last_flight } = match shaken.await {
         Ok(shaken) => shaken,
         Err(failure) => {
             secure::farewell(tls).await;
             return Err(failure);
         }
     };
-    let Established { mut session, agreed, check, named, peer } = established;
-    let proof = (role == Role::Server).then(|| prove(parent, &agreed, &check, peer.as_deref()));
-    record.tls.set(TlsFacts { agreed, check, named, peer });
-    if let Some(Err(failure)) = proof {
+    if let Family::Server(_) = *family
+        && let Err(failure) = prove(parent, record)
+    {
         let _ = session.seal_alert(AlertDescription::ACCESS_DENIED, &mut last_flight);
         Outgoing::new(last_flight).flush(&tls).await?;
         secure::farewell(tls).await;
@@ -135,23 +131,22 @@ async fn first_bytes(leg: &Leg) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Whether who shook hands holds the control connection.
-fn prove(
-    parent: &Record,
-    agreed: &Agreed,
-    check: &PeerCheck,
-    peer: Option<&CertificateFacts>,
-) -> Result<(), Failure> {
-    let control = parent.tls.get().filter(|control| control.check == PeerCheck::Valid);
-    let control_peer = control.as_ref().and_then(|control| control.peer.as_deref());
+/// Whether who shook hands for a connection holds its control connection.
+fn prove(parent: &Record, record: &Record) -> Result<(), Failure> {
+    let shown = record.tls.get();
+    let is_valid = |facts: &&Arc<TlsFacts>| facts.check == PeerCheck::Valid;
+    let peer = shown.as_ref().filter(is_valid).and_then(|facts| facts.peer.as_deref());
+    let control = parent.tls.get();
+    let control_peer = control.as_ref().filter(is_valid).and_then(|facts| facts.peer.as_deref());
     let same = match (control_peer, peer) {
-        (Some(control), Some(peer)) => *check == PeerCheck::Valid && control.sha256 == peer.sha256,
+        (Some(control), Some(peer)) => control.sha256 == peer.sha256,
         _ => false,
     };
+    let resumed = shown.as_ref().is_some_and(|facts| facts.agreed.resumed);
     // Tickets of a control connection are good for its own data connections alone.
     let off = ftp_of(parent).is_some_and(|ftp| ftp.data_resumption == DataResumption::Off)
         && control_peer.is_none();
-    if same || agreed.resumed || off {
+    if same || resumed || off {
         return Ok(());
     }
     Err(Failure::Data(

@@ -31,7 +31,7 @@ use super::{End, Scratch, clear, sealed};
 use crate::stream::asked::{Asked, Refusal, Wish, Wishes};
 use crate::stream::connection::Connection;
 use crate::stream::leg::Leg;
-use crate::stream::secure::{Begun, ClearPath, ControlledPath, SealedPath, handshake_timeout};
+use crate::stream::secure::{ClearPath, ControlledPath, SealedPath, Shaken, handshake_timeout};
 use crate::tls::{INCOMING_BYTES_MAX, NoRekey};
 
 /// How often is looked for bytes that are on their way within this machine.
@@ -115,10 +115,10 @@ pub async fn under_tls(
     scratch: &Scratch,
     connection: &Connection,
     legs: (Leg, Leg),
-    begun: Begun,
+    shaken: Shaken,
     (arrives, mut wishes): (bool, Wishes),
 ) -> Result<Calm, End> {
-    let ((clear, tls), Begun { session, incomplete, initial }) = (legs, begun);
+    let ((clear, tls), Shaken { session, incomplete, last_flight: initial }) = (legs, shaken);
     let path = SealedPath { clear, tls, session, incomplete, initial };
     let mut pump = sealed::Pump::new(scratch, Box::new(path), connection);
     loop {

@@ -151,16 +151,17 @@ async fn serve_tls(
         talk = Some(held);
     }
     let family = family(record, talk.as_ref())?;
-    let shaken = answer(around, record, &accepted, early, (family.as_ref(), deadline)).await;
-    let Shaken { established, incomplete, .. } = match shaken {
+    let hands = Hands { record, leg: &accepted, deadline };
+    // The client waits for our last flight, and must not wait for what is dialled.
+    let shaken =
+        hands.shake(around.gates, early, LastFlight::Sent, || handshake(record, family.as_ref()));
+    let Shaken { session, incomplete, .. } = match shaken.await {
         Ok(shaken) => shaken,
         Err(failure) => {
             part(accepted, program.map(|(leg, _)| leg)).await;
             return Err(failure);
         }
     };
-    let Established { session, agreed, check, named, peer } = established;
-    record.tls.set(TlsFacts { agreed, check, named, peer });
     meter::switch(Component::Accept);
     if talk.as_ref().is_some_and(|talk| talk.dialogue.needs_fresh_program())
         && let Some((first, _)) = program.take()
@@ -209,28 +210,6 @@ fn tls_peer(record: &Record) -> Option<IpAddr> {
     }
 }
 
-/// Shakes hands with who connected.
-async fn answer(
-    around: Surroundings<'_>,
-    record: &Record,
-    accepted: &Leg,
-    early: Vec<u8>,
-    (family, deadline): (Option<&Family>, Instant),
-) -> Result<Shaken, Failure> {
-    let common = tls_common(&record.rule);
-    meter::switch(Component::Handshake);
-    let _place = place(around.gates, record, deadline).await?;
-    let (role, handshake) = handshake(record, family);
-    let work = async {
-        let mut shaken = shake(handshake?, accepted, early, common).await?;
-        // The client waits for it, and must not wait for what is dialled.
-        let last_flight = std::mem::take(&mut shaken.last_flight);
-        Outgoing::new(last_flight).flush(accepted).await?;
-        Ok(shaken)
-    };
-    within(deadline, || stalled(role, common), work).await
-}
-
 /// TLS is dialled: dial, then handshake with who answered.
 async fn reach_tls(
     around: Surroundings<'_>,
@@ -255,14 +234,10 @@ async fn reach_tls(
         }
     }
     let family = family(record, talk.as_ref())?;
-    let work = async {
-        meter::switch(Component::Handshake);
-        let _place = place(around.gates, record, deadline).await?;
-        let (role, handshake) = handshake(record, family.as_ref());
-        let work = shake(handshake?, &tls, Vec::new(), common);
-        within(deadline, || stalled(role, common), work).await
-    };
-    let Shaken { established, incomplete, last_flight } = match work.await {
+    let hands = Hands { record, leg: &tls, deadline };
+    let shaken = hands
+        .shake(around.gates, Vec::new(), LastFlight::Kept, || handshake(record, family.as_ref()));
+    let Shaken { mut session, incomplete, last_flight } = match shaken.await {
         Ok(shaken) => shaken,
         Err(failure) => {
             match &mut talk {
@@ -275,8 +250,6 @@ async fn reach_tls(
             return Err(failure);
         }
     };
-    let Established { mut session, agreed, check, named, peer } = established;
-    record.tls.set(TlsFacts { agreed, check, named, peer });
     let mut initial = last_flight;
     if talk.is_none() {
         let mut first = from_header;
@@ -328,33 +301,14 @@ pub async fn begin(
     connection: &Connection,
     outside: &Leg,
     incoming: Vec<u8>,
-) -> Result<Begun, Failure> {
+) -> Result<Shaken, Failure> {
     let record = connection.record();
-    let common = tls_common(&record.rule);
-    let deadline = Instant::now() + common.handshake_timeout;
-    let shaken = async {
-        meter::switch(Component::Handshake);
-        let _place = place(gates, record, deadline).await?;
-        let (role, handshake) = handshake(record, None);
-        let work = shake(handshake?, outside, incoming, common);
-        within(deadline, || stalled(role, common), work).await
-    };
-    let Shaken { established, incomplete, last_flight: initial } = shaken.await?;
-    let Established { session, agreed, check, named, peer } = established;
-    record.tls.set(TlsFacts { agreed, check, named, peer });
+    let deadline = Instant::now() + handshake_timeout(record);
+    let hands = Hands { record, leg: outside, deadline };
+    let begin = || handshake(record, None);
+    let shaken = hands.shake(gates, incoming, LastFlight::Kept, begin).await?;
     count_handshake(record);
-    Ok(Begun { session, incomplete, initial })
-}
-
-/// A session on a leg that was in clear before.
-#[derive(Debug)]
-pub struct Begun {
-    /// It.
-    pub session: Session,
-    /// Records that came with the handshake and were not opened.
-    pub incomplete: Vec<u8>,
-    /// Records that must go to the peer before all others.
-    pub initial: Vec<u8>,
+    Ok(shaken)
 }
 
 pub(super) fn stalled(role: Role, common: &TlsCommon) -> Failure {
@@ -367,7 +321,7 @@ fn unreached() -> Failure {
 
 /// Waits for a place among the handshakes in flight; the source is the client that a trusted proxy
 /// names, or else who connected.
-pub(super) async fn place<'a>(
+async fn place<'a>(
     gates: &'a Gates,
     record: &Record,
     deadline: Instant,
@@ -452,22 +406,71 @@ async fn reach(
     Ok((leg, address))
 }
 
-/// A handshake that is complete.
-pub(super) struct Shaken {
-    /// What it gave.
-    pub(super) established: Established,
-    /// What came after it, unopened.
-    pub(super) incomplete: Vec<u8>,
-    /// What the peer must still get.
-    pub(super) last_flight: Vec<u8>,
+/// A session on a leg that had none.
+#[derive(Debug)]
+pub struct Shaken {
+    /// It.
+    pub session: Session,
+    /// Records that came with the handshake and were not opened.
+    pub incomplete: Vec<u8>,
+    /// What the peer must get before all else.
+    pub last_flight: Vec<u8>,
+}
+
+/// What becomes of our last flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LastFlight {
+    /// It leaves at once.
+    Sent,
+    /// It leaves with what comes next.
+    Kept,
+}
+
+/// Where a handshake takes place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hands<'a> {
+    /// The connection, which keeps what the handshake gives.
+    pub(super) record: &'a Record,
+    /// The leg.
+    pub(super) leg: &'a Leg,
+    /// When it must be complete, waiting for a place included.
+    pub(super) deadline: Instant,
+}
+
+impl Hands<'_> {
+    /// Shakes hands once there is a place for it; `incoming` came before.
+    ///
+    /// # Errors
+    /// See [`Failure`]; the peer has been told.
+    pub(super) async fn shake(
+        self,
+        gates: &Gates,
+        incoming: Vec<u8>,
+        last_flight: LastFlight,
+        begin: impl FnOnce() -> (Role, Result<Handshake, HandshakeFailure>),
+    ) -> Result<Shaken, Failure> {
+        let Self { record, leg, deadline } = self;
+        let common = tls_common(&record.rule);
+        meter::switch(Component::Handshake);
+        let _place = place(gates, record, deadline).await?;
+        let (role, handshake) = begin();
+        let work = async {
+            let mut shaken = shake(handshake?, record, leg, incoming).await?;
+            if last_flight == LastFlight::Sent {
+                Outgoing::new(std::mem::take(&mut shaken.last_flight)).flush(leg).await?;
+            }
+            Ok(shaken)
+        };
+        within(deadline, || stalled(role, common), work).await
+    }
 }
 
 /// Runs a handshake over a leg.
-pub(super) async fn shake(
+async fn shake(
     mut handshake: Handshake,
+    record: &Record,
     leg: &Leg,
     mut incoming: Vec<u8>,
-    common: &TlsCommon,
 ) -> Result<Shaken, Failure> {
     let mut last_flight = Vec::new();
     loop {
@@ -488,9 +491,12 @@ pub(super) async fn shake(
     }
     // It lives as long as the connection, empty in nearly every one.
     incoming.shrink_to_fit();
-    let finished = handshake.finish(common.rekey, Instant::now(), wall_now());
-    match finished {
-        Ok(established) => Ok(Shaken { established, incomplete: incoming, last_flight }),
+    let rekey = tls_common(&record.rule).rekey;
+    match handshake.finish(rekey, Instant::now(), wall_now()) {
+        Ok(Established { session, agreed, check, named, peer }) => {
+            record.tls.set(TlsFacts { agreed, check, named, peer });
+            Ok(Shaken { session, incomplete: incoming, last_flight })
+        }
         Err((failure, mut alert)) => {
             last_flight.append(&mut alert);
             Outgoing::new(last_flight).flush(leg).await?;
