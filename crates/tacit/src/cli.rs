@@ -1,9 +1,6 @@
 //! The command line: its verbs and what each does.
-//!
-//! Exit codes: 0 it worked, 1 it did not, 64 the command line is wrong, 78 the policy is.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,18 +13,10 @@ use tacit_sys::descriptor;
 use crate::agent::{self, AgentError, check_file, keeper};
 use crate::control::render::costs::By;
 use crate::control::{self, Display, Request, client, render};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
 use crate::ledger::costs::Costs;
 use crate::log::Format;
 use crate::{ca, doctor, explain, import, launch, project, top, workload};
-
-/// It worked.
-pub const EXIT_OK: u8 = 0;
-/// It did not work.
-pub const EXIT_FAILURE: u8 = 1;
-/// The command line is wrong (`EX_USAGE`).
-pub const EXIT_USAGE: u8 = 64;
-/// The policy is wrong (`EX_CONFIG`).
-pub const EXIT_POLICY: u8 = 78;
 
 /// AT-TLS for Linux: TLS by policy for programs that cannot be changed
 #[derive(Debug, Parser)]
@@ -406,24 +395,6 @@ fn closed(value: &Value) -> String {
     out
 }
 
-/// JSON for people and programs alike.
-#[must_use]
-pub fn pretty(value: &Value) -> String {
-    format!("{value:#}\n")
-}
-
-/// Prints to standard output and ends with `code`; with a failure if the text is lost, unless its
-/// reader has seen enough.
-pub fn print(text: impl AsRef<[u8]>, code: u8) -> ExitCode {
-    let mut out = std::io::stdout();
-    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            fail(format_args!("standard output: {error}"), EXIT_FAILURE)
-        }
-        _ => code.into(),
-    }
-}
-
 fn wait(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "write a duration such as 30s or 1h30m".to_owned())
 }
@@ -431,16 +402,4 @@ fn wait(text: &str) -> Result<Duration, String> {
 fn mode(text: &str) -> Result<u32, String> {
     let octal = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     octal.ok_or_else(|| "write permission bits such as 0660".to_owned())
-}
-
-/// Writes a line to standard error. `eprintln` would panic where that is a full disk.
-pub fn complain(line: impl std::fmt::Display) {
-    // At one stroke: several processes of one run write to the same file.
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
-}
-
-/// Says why it failed.
-pub fn fail(error: impl std::fmt::Display, code: u8) -> ExitCode {
-    complain(format_args!("tacit: {error}"));
-    code.into()
 }

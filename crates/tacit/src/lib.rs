@@ -33,6 +33,7 @@ pub mod address;
 pub mod ca;
 pub mod clock;
 pub mod doctor;
+pub mod exit;
 pub mod explain;
 pub mod import;
 pub mod launch;

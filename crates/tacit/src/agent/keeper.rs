@@ -27,7 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::{Given, Options};
-use crate::cli::{EXIT_FAILURE, EXIT_OK, complain};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
 use crate::log::Format;
 use crate::run::protocol::{self, ToLauncher};
 

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::{EXIT_FAILURE, EXIT_OK, pretty, print};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, pretty, print};
 
 /// Say what this kernel and host offer, and what each missing thing costs
 #[derive(Debug, Args)]

@@ -15,8 +15,8 @@ use tacit_core::policy::{FIXED_FLOW, Policy, Severity, explain, parse};
 
 use crate::address::user_word;
 use crate::agent::{directory_of, localize};
-use crate::cli::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, pretty, print};
 use crate::clock;
+use crate::exit::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, pretty, print};
 
 use self::peer::Peer;
 

@@ -8,7 +8,7 @@ use tacit_core::import::attls::{Input, Options, Paths, import_named};
 use tacit_core::import::{Files, Findings, Origin};
 
 use super::{OnDisk, OutputArgs, finish, told};
-use crate::cli::{EXIT_OK, EXIT_POLICY, print};
+use crate::exit::{EXIT_OK, EXIT_POLICY, print};
 
 /// Which files, and what is kept of them.
 #[derive(Debug, Args)]

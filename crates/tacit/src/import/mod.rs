@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tacit_core::import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
 
-use crate::cli::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
 
 mod attls;
 mod stunnel;

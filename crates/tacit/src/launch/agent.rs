@@ -11,7 +11,7 @@ use tacit_sys::{process, socket};
 use super::enter::Given;
 use super::{RunArgs, RunError};
 use crate::agent::keeper::{self, Private};
-use crate::cli::{EXIT_FAILURE, complain};
+use crate::exit::{EXIT_FAILURE, complain};
 use crate::run::protocol::{self, Enrolment, FromLauncher, Terms, ToLauncher};
 
 /// Names of directories that are tried for one run.

@@ -10,7 +10,7 @@ use tacit_sys::process;
 
 use super::RunError;
 use super::helper::{self, Ready};
-use crate::cli::complain;
+use crate::exit::complain;
 use crate::run::protocol;
 
 /// Helpers start no sooner one after the other: one that cannot live must not cost a CPU.

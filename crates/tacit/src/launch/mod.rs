@@ -31,7 +31,7 @@ use clap::Args;
 use tacit_sys::inside::{self, Inside, Original, StartError};
 use tacit_sys::schedule;
 
-use crate::cli::complain;
+use crate::exit::complain;
 use crate::run::protocol::{Enrolment, Terms};
 use agent::Agent;
 pub use agent::control_of;

@@ -18,7 +18,7 @@ use tacit_sys::orphan;
 use tacit_sys::process::Signal;
 
 use super::Running;
-use crate::cli::complain;
+use crate::exit::complain;
 
 /// How long a process has to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);

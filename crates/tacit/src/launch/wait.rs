@@ -8,7 +8,7 @@ use tacit_sys::{orphan, process};
 
 use super::orphans::Orphans;
 use super::{RunError, Running};
-use crate::cli::complain;
+use crate::exit::complain;
 
 impl Running {
     /// Forwards signals, stops when CMD stops, and returns its status when it has ended and its

@@ -36,9 +36,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::sample::Sampler;
 use self::view::View;
-use crate::cli::{EXIT_FAILURE, EXIT_OK, fail, print};
 use crate::control;
 use crate::control::client::ClientError;
+use crate::exit::{EXIT_FAILURE, EXIT_OK, fail, print};
 
 /// Frames are at least so far apart: the ledger is read whole for each.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);

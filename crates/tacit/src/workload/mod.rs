@@ -56,8 +56,8 @@ use tacit_core::policy::{parse_duration, parse_size};
 
 use self::report::OutputArgs;
 use self::socket::{Stream, dial, resolve};
-use crate::cli::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail};
 use crate::control::client::ClientError;
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail};
 
 /// Connections held at a time, by either end.
 const CONNECTIONS_MAX: usize = 10_000;

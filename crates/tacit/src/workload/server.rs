@@ -22,7 +22,7 @@ use super::protocol::{self, BLOCK_BYTES, HEADER_BYTES, Wish};
 use super::samples::Samples;
 use super::tcp::Sample;
 use super::{BUFFERS_BYTES_MAX, CONNECTIONS_MAX, WorkloadError};
-use crate::{address, cli};
+use crate::{address, exit};
 
 /// The far end: answers clients of every mode until it is ended
 #[derive(Debug, Args)]
@@ -71,7 +71,7 @@ pub(super) fn run(args: &ServerArgs) -> Result<(), WorkloadError> {
         true => format!("{}\n", json!({ "listening": address.to_string(), "pid": pid })),
         false => format!("listening on {address}, process {pid}\n"),
     };
-    cli::print(line, cli::EXIT_OK);
+    exit::print(line, exit::EXIT_OK);
     let threads = args.threads.map_or_else(super::cpus, usize::from);
     for thread in spawn(&listening, threads)? {
         // A thread ends only by a panic, of which it has told.
@@ -128,7 +128,7 @@ async fn accept(socket: OwnedFd, is_inet: bool, room: Arc<Room>) {
     };
     let listener = match listener {
         Ok(listener) => listener,
-        Err(error) => return cli::complain(format_args!("tacit: the listening socket: {error}")),
+        Err(error) => return exit::complain(format_args!("tacit: the listening socket: {error}")),
     };
     loop {
         // The semaphore is never closed.

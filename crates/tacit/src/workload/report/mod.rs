@@ -21,7 +21,7 @@ use tacit_core::statistics::Histogram;
 use super::WorkloadError;
 use super::clocks::{ClocksArgs, Used};
 use super::ledgers::{self, Agent};
-use crate::cli;
+use crate::exit;
 
 /// The longest earlier report that is read.
 const BESIDE_BYTES_MAX: u64 = 16 << 20;
@@ -178,7 +178,7 @@ impl Report {
         if let Some(path) = &output.html {
             write(path, &html::page(&self))?;
         }
-        let json = cli::pretty(&self.json());
+        let json = exit::pretty(&self.json());
         match &output.json {
             Some(path) if path == Path::new("-") => return print(&json),
             Some(path) => write(path, &json)?,

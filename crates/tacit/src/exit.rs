@@ -1,0 +1,48 @@
+//! How a verb of the command line ends: its exit codes, and what it prints.
+//!
+//! Exit codes: 0 it worked, 1 it did not, 64 the command line is wrong, 78 the policy is. The
+//! additional codes of `tacit run` stand in [`crate::launch`].
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+/// It worked.
+pub const EXIT_OK: u8 = 0;
+/// It did not work.
+pub const EXIT_FAILURE: u8 = 1;
+/// The command line is wrong (`EX_USAGE`).
+pub const EXIT_USAGE: u8 = 64;
+/// The policy is wrong (`EX_CONFIG`).
+pub const EXIT_POLICY: u8 = 78;
+
+/// JSON for people and programs alike.
+#[must_use]
+pub fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+/// Prints to standard output and ends with `code`; with a failure if the text is lost, unless its
+/// reader has seen enough.
+pub fn print(text: impl AsRef<[u8]>, code: u8) -> ExitCode {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            fail(format_args!("standard output: {error}"), EXIT_FAILURE)
+        }
+        _ => code.into(),
+    }
+}
+
+/// Writes a line to standard error. `eprintln` would panic where that is a full disk.
+pub fn complain(line: impl std::fmt::Display) {
+    // At one stroke: several processes of one run write to the same file.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Says why it failed.
+pub fn fail(error: impl std::fmt::Display, code: u8) -> ExitCode {
+    complain(format_args!("tacit: {error}"));
+    code.into()
+}
