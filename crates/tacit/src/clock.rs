@@ -1,5 +1,6 @@
-//! What time it is: the clock that rules with windows go by.
+//! What time it is, and how a time is written: the clock that rules with windows go by.
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
@@ -17,4 +18,51 @@ pub fn now_unix_s() -> i64 {
 /// Neither says one, in words.
 pub fn local_zone() -> Result<TimeZone, String> {
     TimeZone::try_system().map_err(|error| error.to_string())
+}
+
+/// A time as RFC 3339 writes it, in UTC with milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Rfc3339(pub SystemTime);
+
+impl fmt::Display for Rfc3339 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+        let (year, month, day) = civil(days);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        let ms = since.subsec_millis();
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+    }
+}
+
+/// The proleptic Gregorian date of a day counted from 1970-01-01: years are taken to begin in
+/// March, so that the leap day is a year's last.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> String {
+        Rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+    }
+
+    #[test]
+    fn times_are_rfc_3339() {
+        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(at(1_767_225_599), "2025-12-31T23:59:59.000Z");
+        assert_eq!(at(4_107_542_399), "2100-02-28T23:59:59.000Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.000Z");
+    }
 }

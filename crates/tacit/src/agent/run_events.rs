@@ -19,9 +19,9 @@ use super::runs::{
 };
 use super::{Agent, AgentError, Drain, Options, takeover};
 use crate::address;
-use crate::clock;
+use crate::clock::{self, Rfc3339};
 use crate::control::server::Reply;
-use crate::log::{Event, Rfc3339};
+use crate::log::Event;
 use crate::run::Run;
 use crate::run::line::{Line, adopt};
 use crate::run::protocol::{Enrolment, Terms};

@@ -12,10 +12,9 @@ use tacit_core::policy::{Action, Tls};
 use tacit_sys::socket;
 
 use crate::agent::Materials;
-use crate::clock;
+use crate::clock::{self, Rfc3339};
 use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{Live, LiveRule};
-use crate::log::Rfc3339;
 use crate::run::protocol::Owner;
 use crate::run::{self, Run};
 use crate::stream::connection::{Record, Table};

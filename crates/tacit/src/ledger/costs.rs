@@ -14,7 +14,7 @@ use tacit_sys::cpu;
 
 use super::account::{Account, Count, Counts, Effort, Owner, Spent, Totals};
 use super::meter;
-use crate::log::Rfc3339;
+use crate::clock::Rfc3339;
 use crate::placement;
 
 /// What the agent has cost.
