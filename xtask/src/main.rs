@@ -7,7 +7,6 @@ mod bench;
 mod ci;
 mod dependencies;
 mod fuzz;
-mod projection;
 mod samples;
 mod tidy;
 
@@ -15,9 +14,7 @@ const USAGE: &str = "\
 usage: cargo xtask VERB
   ci                      everything that must pass before a merge, in order
   tidy                    the style rules that no lint knows
-  bench                   cost beside the peers; `bench --help`
-  projection              what `tacit project` foretells, held against a later run:
-                          [--rounds N] [--program FILE]
+  bench                   the crate `bench`, built for release; `bench --help`
   dependencies            licences, bans and sources of what is linked (deny.toml)
   samples DIR             imports every file of a directory elsewhere: [--map FILE]
                           [--findings]
@@ -28,10 +25,9 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
-        [verb, rest @ ..] if verb.starts_with("bench") => bench::run(verb, rest),
+        ["bench", rest @ ..] => bench::run(rest),
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
-        ["projection", rest @ ..] => projection::run(rest),
         ["dependencies"] => dependencies::run(),
         ["samples", rest @ ..] => samples::run(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),

@@ -107,7 +107,7 @@ fn proof_exists(sources: &[Source], proof: &str) -> bool {
         let Some(attributes) = before.strip_suffix("fn") else { return false };
         // What stands between this function and the item before it.
         let item = attributes.rfind(['}', ';', '{']).map_or(0, |end| end + 1);
-        path.starts_with("xtask/src/bench")
+        path.starts_with("bench/src/")
             || attributes
                 .get(item..)
                 .is_some_and(|own| own.contains("test]") || own.contains("test("))

@@ -56,7 +56,7 @@ const OWNED: [Owned; 3] = [
     Owned {
         names: &["rustls", "aws_lc_rs"],
         // The benchmark's own program is a user of the library, not a part of tacit.
-        places: &["crates/tacit/src/tls/", "xtask/inprocess/"],
+        places: &["crates/tacit/src/tls/", "bench/inprocess/"],
         free_in_tests: false,
         why: "crates/tacit/src/tls owns the library: use what that module exports",
     },

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use tacit_core::statistics::median;
 
-use crate::bench::load::Workload;
-use crate::bench::measure::{PARTS, Sample};
-use crate::bench::peers::{Peer, peer};
+use crate::load::Workload;
+use crate::measure::{PARTS, Sample};
+use crate::peers::{Peer, peer};
 
 /// A cell with more than one dropped sample in so many is not measured.
 const DROPPED_ONE_IN: usize = 3;
@@ -164,7 +164,7 @@ pub(crate) fn ratio_of_minima(row: Option<&Row>, to: Option<&Row>) -> Option<f64
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::bench::load::WORKLOADS;
+    use crate::load::WORKLOADS;
 
     /// A sample of the first workload; nothing of 90 us is undisturbed.
     pub(crate) fn sample(peer: &'static str, cpu_us: u64) -> Sample {

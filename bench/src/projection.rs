@@ -1,4 +1,4 @@
-//! `cargo xtask projection`: whether what `tacit project` foretells is what is then measured.
+//! `cargo xtask bench projection`: whether what `tacit project` foretells is what is then measured.
 //!
 //! ```text
 //!   tacit workload ──> agent: front (TLS client) ==> back (TLS server) ──> workload server
@@ -20,9 +20,9 @@ use serde_json::Value;
 use tacit_core::statistics::median;
 use tacit_sys::process::{Signal, signal};
 
-use crate::Outcome;
+type Outcome = Result<(), String>;
 
-const USAGE: &str = "usage: cargo xtask projection [--rounds N] [--program FILE]
+const USAGE: &str = "usage: cargo xtask bench projection [--rounds N] [--program FILE]
   --rounds N      samples of each setting; 5 if not given
   --program FILE  the tacit to measure; built for release if not given";
 

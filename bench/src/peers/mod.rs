@@ -407,7 +407,7 @@ impl Running {
             }
             Client::Run { policy } => match setting.place {
                 Some(place) => {
-                    let program = place.dir.join("xtask");
+                    let program = place.dir.join("bench");
                     let program = program.to_string_lossy();
                     let run = ["run", "--policy", policy, "--", &program];
                     place.ordinary("./tacit", &[&run[..], &own].concat())

@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn work_of_a_child_counts_and_the_child_ends_with_its_program() {
-        let dir = std::env::temp_dir().join(format!("xtask-process-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("bench-process-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let mut shell = Command::new("sh");
         // The child works in a process group of its own; the shell itself only waits.

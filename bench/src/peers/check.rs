@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::hello::ServerHello;
-use crate::bench::process::{Process, guarded};
+use crate::process::{Process, guarded};
 
 /// A server that has not closed by then has accepted a client without a certificate.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(3);

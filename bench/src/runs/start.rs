@@ -15,9 +15,9 @@ use tacit_sys::process::descendants;
 use tacit_sys::{cpu, orphan, process};
 
 use super::{RULES, carry};
-use crate::bench::options::Options;
-use crate::bench::place::Place;
-use crate::bench::progress::Progress;
+use crate::options::Options;
+use crate::place::Place;
+use crate::progress::Progress;
 
 /// Starts in a row of one way, before it is the next one's turn.
 const STARTS: usize = 20;

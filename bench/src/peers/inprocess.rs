@@ -1,6 +1,6 @@
 //! Programs that do TLS themselves: the two load programs with a library in them.
 //!
-//! They are a package of their own (`xtask/inprocess`), so that neither the libraries nor their
+//! They are a package of their own (`bench/inprocess`), so that neither the libraries nor their
 //! headers are needed to build and test tacit.
 
 use std::net::SocketAddr;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Client, Far, Peer, Running, Setting, check};
-use crate::bench::load::terms::Terms;
-use crate::bench::measure::LoadServer;
+use crate::load::terms::Terms;
+use crate::measure::LoadServer;
 
 /// The program with both ends and both libraries.
 pub(super) fn program(target: &Path) -> PathBuf {

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::{Plan, Proxy, Side};
-use crate::bench::certs::SERVER_NAME;
-use crate::bench::load::terms::Terms;
+use crate::certs::SERVER_NAME;
+use crate::load::terms::Terms;
 
 pub(super) const PROXY: Proxy = Proxy {
     program: |_| PathBuf::from("/usr/sbin/nginx"),

@@ -4,10 +4,10 @@ use tacit_core::page::{Bar, Bars, Cell, Table};
 use tacit_core::statistics::{Mean, median};
 
 use super::summary::{Row, Summary, ratio, ratio_of_minima};
-use crate::bench::load::{Goal, Workload};
-use crate::bench::measure::Sample;
-use crate::bench::memory::Idle;
-use crate::bench::peers::{METERED, SUBJECT, UNMETERED};
+use crate::load::{Goal, Workload};
+use crate::measure::Sample;
+use crate::memory::Idle;
+use crate::peers::{METERED, SUBJECT, UNMETERED};
 
 /// tacit beside OpenSSL in the programs: workload, and what was aimed at.
 const INSIDE: [(&str, f64); 3] = [("connect", 0.5), ("1m", 1.0), ("2k", 2.2)];
@@ -267,7 +267,7 @@ fn share(value: Option<f64>) -> Cell {
 mod tests {
     use super::super::summary::tests::{sample, summary};
     use super::*;
-    use crate::bench::load::WORKLOADS;
+    use crate::load::WORKLOADS;
 
     #[test]
     fn a_goal_is_reached_by_the_median_and_only_where_it_is_measured() {

@@ -8,7 +8,7 @@
 mod by_openssl;
 mod by_rustls;
 #[expect(dead_code, unused_imports, reason = "the benchmark's driver uses the rest of it")]
-#[path = "../../src/bench/load/mod.rs"]
+#[path = "../../src/load/mod.rs"]
 mod load;
 
 use std::net::SocketAddr;

@@ -25,7 +25,7 @@ impl Place {
         let make = || {
             fs::create_dir(&dir)?;
             fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
-            for program in ["tacit", "xtask"] {
+            for program in ["tacit", "bench"] {
                 fs::copy(target.join("release").join(program), dir.join(program))?;
             }
             fs::read_to_string("/proc/self/uid_map")

@@ -299,7 +299,7 @@ fn machine_ns() -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::load::WORKLOADS;
+    use crate::load::WORKLOADS;
 
     #[test]
     fn a_proxy_that_works_elsewhere_is_noticed() {

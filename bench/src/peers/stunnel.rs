@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Plan, Proxy, Side};
-use crate::bench::certs::SERVER_NAME;
+use crate::certs::SERVER_NAME;
 
 pub(super) const PROXY: Proxy = Proxy {
     program: |_| PathBuf::from("stunnel"),

@@ -9,7 +9,7 @@
 //! ```
 //! Everybody runs from beginning to end, and one at a time is loaded. A sample is the CPU time of
 //! the four processes, the rate and the latency; `docs/benchmarks.md` says how to read them. There
-//! are proxies, programs with TLS in them (`xtask/inprocess`), and programs under two `tacit run`s
+//! are proxies, programs with TLS in them (`bench/inprocess`), and programs under two `tacit run`s
 //! (`peers`); afterwards programs under `tacit run`, beside other ways to give a program a network
 //! (`runs`).
 //!
@@ -26,6 +26,7 @@ mod peers;
 mod place;
 mod process;
 mod progress;
+mod projection;
 mod report;
 mod room;
 mod runs;
@@ -35,23 +36,48 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use serde_json::Value;
 
-use self::load::terms::Terms;
-use self::measure::{LoadServer, Sample};
-use self::network::Network;
-use self::options::Options;
-use self::peers::{Running, Setting};
-use self::place::Place;
-use self::progress::Progress;
-use self::report::{Report, Seen};
-use self::room::Room;
+use crate::load::terms::Terms;
+use crate::measure::{LoadServer, Sample};
+use crate::network::Network;
+use crate::options::Options;
+use crate::peers::{Running, Setting};
+use crate::place::Place;
+use crate::progress::Progress;
+use crate::report::{Report, Seen};
+use crate::room::Room;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["projection", rest @ ..] => projection::run(rest),
+        [verb, rest @ ..] if verb.starts_with("bench-") => run(verb, rest),
+        rest => run("bench", rest),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("bench: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The folder with the workspace's `Cargo.toml`. cargo says where this run's sources are; what was
+/// true at compile time may be another checkout that shares the target folder.
+fn root() -> PathBuf {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR");
+    let here = here.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    here.parent().unwrap_or(&here).to_path_buf()
+}
 
 /// Runs `verb`, which begins with `bench`.
-pub(crate) fn run(verb: &str, words: &[&str]) -> Result<(), String> {
+fn run(verb: &str, words: &[&str]) -> Result<(), String> {
     match (verb, words) {
         ("bench", ["--help" | "-h"]) => {
             println!("{}", options::USAGE);
@@ -87,11 +113,11 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 fn launch(options: &Options, words: &[&str]) -> Result<(), String> {
     let target = target_dir()?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    build(root, &["--package", "xtask", "--package", "tacit"], &target)?;
+    build(root, &["--package", "bench", "--package", "tacit"], &target)?;
     if options.peers.iter().any(|peer| peer.name.starts_with("inproc")) {
         build(&root.join("inprocess"), &[], &target)?;
     }
-    let driver = target.join("release/xtask");
+    let driver = target.join("release/bench");
     let mut command = network::private(&driver);
     Err(format!("{}: {}", driver.display(), command.args(words).exec()))
 }
@@ -142,7 +168,7 @@ fn drive(options: &Options) -> Result<(), String> {
     write(&page, &report.html())?;
     write(&bench.join("BENCHMARKS.md"), &report.markdown())?;
     if options.write {
-        write(&crate::root().join("BENCHMARKS.md"), &report.markdown())?;
+        write(&root().join("BENCHMARKS.md"), &report.markdown())?;
     }
     let seconds = begin.elapsed().as_secs_f64();
     println!("\nevery sample: {}", json.display());
@@ -237,7 +263,7 @@ fn measure_all(
 /// The build directory that this program is in.
 fn target_dir() -> Result<PathBuf, String> {
     let here = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
-    let target = here.ancestors().nth(2).filter(|_| here.file_name() == Some(OsStr::new("xtask")));
+    let target = here.ancestors().nth(2).filter(|_| here.file_name() == Some(OsStr::new("bench")));
     target.map(Path::to_path_buf).ok_or_else(|| format!("{} has moved", here.display()))
 }
 

@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use tacit_core::statistics::median;
 
 use super::{FAR, SERVER, policies};
-use crate::bench::load::{RUN_WORKLOADS, Workload};
-use crate::bench::measure::{Lines, LoadServer};
-use crate::bench::network::Network;
-use crate::bench::options::Options;
-use crate::bench::place::Place;
-use crate::bench::process::Process;
-use crate::bench::progress::Progress;
-use crate::bench::report::figure;
+use crate::load::{RUN_WORKLOADS, Workload};
+use crate::measure::{Lines, LoadServer};
+use crate::network::Network;
+use crate::options::Options;
+use crate::place::Place;
+use crate::process::Process;
+use crate::progress::Progress;
+use crate::report::figure;
 
 /// How the program gets its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ fn take(
     workload: &'static Workload,
 ) -> Result<Sample, String> {
     let entry = if carrier == Carrier::Tls { FAR } else { server.address };
-    let (entry, program) = (entry.to_string(), place.dir.join("xtask"));
+    let (entry, program) = (entry.to_string(), place.dir.join("bench"));
     let program = program.to_string_lossy();
     let client = [&*program, "bench-client", &entry, workload.name];
     let mut command = match carrier {

@@ -3,8 +3,8 @@
 //! It chooses a congestion control for its own sockets where it may; here it gets the others'.
 
 use super::{Plan, Proxy, Side};
-use crate::bench::certs::SERVER_NAME;
-use crate::bench::load::terms::Terms;
+use crate::certs::SERVER_NAME;
+use crate::load::terms::Terms;
 
 pub(super) const PROXY: Proxy = proxy(config);
 
@@ -80,7 +80,7 @@ resumption  = {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::peers::tests::setting;
+    use crate::peers::tests::setting;
 
     #[test]
     fn tacit_takes_both_policies_on_all_terms() {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Plan, Proxy, Side};
-use crate::bench::certs::SERVER_NAME;
+use crate::certs::SERVER_NAME;
 
 pub(super) const PROXY: Proxy = Proxy {
     program: |target| target.join("bench-peers/envoy/_bin/envoy"),

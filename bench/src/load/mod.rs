@@ -13,7 +13,7 @@
 //! fails the run instead of winning it. The bytes are not compared beyond that.
 //!
 //! The programs that do TLS themselves are these too: they are built in a package of their own
-//! (`xtask/inprocess`), which takes this folder in and brings its own [`Wire`].
+//! (`bench/inprocess`), which takes this folder in and brings its own [`Wire`].
 
 pub(crate) mod client;
 pub(crate) mod server;

@@ -11,10 +11,10 @@ use std::net::{SocketAddr, TcpListener};
 use super::inprocess::knock_twice;
 use super::tacit::tls;
 use super::{Client, Far, Peer, Running, Setting, check};
-use crate::bench::certs::SERVER_NAME;
-use crate::bench::load::terms::Terms;
-use crate::bench::measure::LoadServer;
-use crate::bench::process::guarded;
+use crate::certs::SERVER_NAME;
+use crate::load::terms::Terms;
+use crate::measure::LoadServer;
+use crate::process::guarded;
 
 /// Where the program listens inside its run.
 const LOCAL_PORT: u16 = 9000;
@@ -42,7 +42,7 @@ pub(super) fn start(
         }
         place.write(name, text)?;
     }
-    let program = place.dir.join("xtask");
+    let program = place.dir.join("bench");
     let program = program.to_string_lossy();
     let inside = format!("0.0.0.0:{LOCAL_PORT}");
     let words = ["run", "--policy", &server, "--", &program, "bench-server", &inside];
