@@ -64,7 +64,7 @@ fn test() -> Outcome {
     cargo(&["test", "--locked", "--workspace", "--features", FUZZ], None)
 }
 
-/// By a second xtask, which has the targets that take the whole program.
+/// By a second xtask, which has the targets that need the TLS library.
 fn fuzz_smoke() -> Outcome {
     let run = ["run", "--locked", "--package", "xtask", "--features", FUZZ];
     cargo(&[&run[..], &["--", "fuzz", "smoke"]].concat(), None)

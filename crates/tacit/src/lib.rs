@@ -3,10 +3,9 @@
 //! In reading order: [`cli`] picks a verb; [`agent`] assembles [`live`] policy, listeners and
 //! [`worker`]s, some of them [`engine`]s; [`stream`] is what becomes of a connection, stage by
 //! stage; [`datagram`] and [`dns`] carry and answer what else the programs of runs send,
-//! [`query`] what they ask about their connections; [`tls`] is
-//! the only module that names the TLS library; [`ledger`] says what all of it costs; [`control`]
-//! and [`log`] are what an operator sees; [`workload`] drives it from outside, as plain programs
-//! would.
+//! [`query`] what they ask about their connections; TLS itself is the crate [`tacit_tls`];
+//! [`ledger`] says what all of it costs; [`control`] and [`log`] are what an operator sees;
+//! [`workload`] drives it from outside, as plain programs would.
 #![forbid(unsafe_code)]
 
 pub mod cli;
@@ -24,7 +23,6 @@ pub mod datagram;
 pub mod dns;
 pub mod query;
 pub mod stream;
-pub mod tls;
 
 pub mod control;
 pub mod log;

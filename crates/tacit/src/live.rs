@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::ledger::Account;
 use crate::target::LiveTarget;
-use crate::tls::{ClientSettings, ServerSettings};
+use tacit_tls::{ClientSettings, ServerSettings};
 
 /// One installed policy.
 #[derive(Debug)]

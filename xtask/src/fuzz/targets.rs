@@ -241,24 +241,24 @@ pub(crate) const TARGETS: &[Target] = &[
     #[cfg(feature = "tls")]
     Target {
         name: "certificate",
-        run: tacit::tls::fuzz::certificate,
-        seeds: tacit::tls::fuzz::certificate_seeds,
+        run: tacit_tls::fuzz::certificate,
+        seeds: tacit_tls::fuzz::certificate_seeds,
         smoke_runs: PARSER_RUNS,
         words: &[b"\x06\x03\x55\x04\x03", b"\x30\x81", b"\x82\x04", b"\x06\x03\x55\x1d\x11"],
     },
     #[cfg(feature = "tls")]
     Target {
         name: "handshake",
-        run: tacit::tls::fuzz::handshake,
-        seeds: tacit::tls::fuzz::handshake_seeds,
+        run: tacit_tls::fuzz::handshake,
+        seeds: tacit_tls::fuzz::handshake_seeds,
         smoke_runs: 30_000,
         words: &[b"\x16\x03\x03\0\x04", b"\x15\x03\x03\0\x02", b"\x14\x03\x03\0\x01\x01"],
     },
     #[cfg(feature = "tls")]
     Target {
         name: "session",
-        run: tacit::tls::fuzz::session,
-        seeds: tacit::tls::fuzz::session_seeds,
+        run: tacit_tls::fuzz::session,
+        seeds: tacit_tls::fuzz::session_seeds,
         smoke_runs: 10_000,
         words: &[b"\x01\x05\x18\0\0\x01\x01", b"\0\0", b"\x02\x02\x01\0", b"\x01\x04\0\0\0\0"],
     },

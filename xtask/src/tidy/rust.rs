@@ -56,17 +56,17 @@ const OWNED: [Owned; 3] = [
     Owned {
         names: &["rustls", "aws_lc_rs"],
         // The benchmark's own program is a user of the library, not a part of tacit.
-        places: &["crates/tacit/src/tls/", "bench/inprocess/"],
+        places: &["crates/tacit-tls/", "bench/inprocess/"],
         free_in_tests: false,
-        why: "crates/tacit/src/tls owns the library: use what that module exports",
+        why: "crates/tacit-tls owns the library: use what that crate exports",
     },
     Owned {
         names: &["rcgen"],
         places: &[
             "crates/tacit/src/ca.rs",
             "crates/tacit/src/ca/",
-            "crates/tacit/src/tls/pair.rs",
-            "crates/tacit/src/tls/test_certificates.rs",
+            "crates/tacit-tls/src/pair.rs",
+            "crates/tacit-tls/src/test_certificates.rs",
             "crates/tacit/tests/",
         ],
         free_in_tests: true,
@@ -195,7 +195,7 @@ mod tests {
     fn owned_names_are_refused_outside_their_place() {
         let text = "use rustls::Stream;\nuse rcgen::Key;\nfn f() { unsafe { g() } }\n";
         assert_eq!(messages("crates/tacit/src/relay.rs", text).len(), 3);
-        assert_eq!(messages("crates/tacit/src/tls/mod.rs", "use rustls::Stream;"), [""; 0]);
+        assert_eq!(messages("crates/tacit-tls/src/lib.rs", "use rustls::Stream;"), [""; 0]);
         assert_eq!(messages("crates/tacit-sys/src/lib.rs", "fn f() { unsafe { } }"), [""; 0]);
         let text = "//! rustls is named here.\n#[cfg(test)]\nmod tests {\n    use rcgen::Key;\n}\n";
         assert_eq!(messages("crates/tacit/src/relay.rs", text), [""; 0]);

@@ -16,7 +16,7 @@ use super::{Agent, Control, Drain, run_events, takeover};
 use crate::control::server::Reply;
 use crate::control::{Display, Request, display};
 use crate::log::Event;
-use crate::tls::verify::CHAINS_MAX;
+use tacit_tls::verify::CHAINS_MAX;
 
 impl Agent {
     /// Answers one request.
@@ -94,7 +94,7 @@ impl Agent {
             { "name": "handshakes-per-rule", "max": limits.handshakes_per_rule, "beyond": "wait" },
             { "name": "handshakes-per-source", "max": limits.handshakes_per_source,
               "beyond": "wait" },
-            { "name": "handshake-bytes", "max": crate::tls::INCOMING_BYTES_MAX,
+            { "name": "handshake-bytes", "max": tacit_tls::INCOMING_BYTES_MAX,
               "beyond": "refused" },
             { "name": "verified-chains", "max": self.chains.as_ref().map_or(0, |_| CHAINS_MAX),
               "used": self.chains.as_ref().map_or(0, |chains| chains.len()),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tacit_core::policy::Diagnostic;
 
 use crate::control::client::ClientError;
-use crate::tls::SettingsRefused;
+use tacit_tls::SettingsRefused;
 
 use super::listeners::ListenError;
 

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use super::Materials;
 use crate::log::Event;
-use crate::tls::facts::{DAY_SECONDS, utc};
-use crate::tls::material::{ends_soon, list_ends_soon};
+use tacit_tls::facts::{DAY_SECONDS, utc};
+use tacit_tls::material::{ends_soon, list_ends_soon};
 
 /// What was told of, and when.
 #[derive(Debug, Default)]
@@ -96,8 +96,8 @@ mod tests {
     use tacit_core::policy::{Identity, Position, Revocation, Trust, TrustSource};
 
     use super::*;
-    use crate::tls::material::{load_identity, load_trust};
-    use crate::tls::test_certificates::{Ca, Directory};
+    use tacit_tls::material::{load_identity, load_trust};
+    use tacit_tls::test_certificates::{Ca, Directory};
 
     #[test]
     fn what_ends_soon_is_told_when_it_is_loaded_and_once_a_day() {

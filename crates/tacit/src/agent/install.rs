@@ -17,11 +17,11 @@ use crate::clock;
 use crate::live::{Live, LiveAction, LiveRule, RuleCounters};
 use crate::placement;
 use crate::target::LiveTarget;
-use crate::tls::material::{
+use tacit_tls::material::{
     IdentityMaterial, MaterialError, TrustMaterial, load_identity, load_trust,
 };
-use crate::tls::verify::Chains;
-use crate::tls::{ClientSettings, ServerSettings, SettingsRefused};
+use tacit_tls::verify::Chains;
+use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
 
 /// Certificates, keys and trust that a policy names, loaded.
 #[derive(Clone, Debug, Default)]

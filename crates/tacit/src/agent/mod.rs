@@ -46,8 +46,8 @@ use crate::live::Live;
 use crate::log::{Event, Format, Log};
 use crate::stream::connection::Table;
 use crate::stream::gate::Gates;
-use crate::tls::verify::Chains;
 use crate::worker::{GROWTH_INTERVAL, Workers};
+use tacit_tls::verify::Chains;
 
 pub use error::AgentError;
 use expiry::Expiries;

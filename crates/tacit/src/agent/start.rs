@@ -30,8 +30,8 @@ use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::stream::connection::Table;
 use crate::stream::gate::Gates;
-use crate::tls::verify::Chains;
 use crate::worker::{Shared, Workers};
+use tacit_tls::verify::Chains;
 
 /// Descriptors that are not connections: logs, listeners, displays, resolvers.
 const DESCRIPTORS_RESERVED: u64 = 256;

@@ -30,9 +30,9 @@ mod file;
 mod name;
 mod show;
 
-use crate::tls::facts::utc;
 use name::{LeafName, San};
 use show::Certificate;
+use tacit_tls::facts::utc;
 
 /// The longest life that can be asked for: 100 years.
 pub const DAYS_MAX: u32 = 36_500;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{CaError, San, file, unix_seconds};
-use crate::tls::facts::{CertificateFacts, NAMES_MAX, utc};
+use tacit_tls::facts::{CertificateFacts, NAMES_MAX, utc};
 
 /// Certificates listed at most; a directory with more is not one that `tacit ca` keeps.
 const FILES_MAX: usize = 10_000;

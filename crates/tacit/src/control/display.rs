@@ -18,8 +18,8 @@ use crate::live::{Live, LiveRule};
 use crate::run::protocol::Owner;
 use crate::run::{self, Run};
 use crate::stream::connection::{Record, Table};
-use crate::tls::material::TrustMaterial;
-use crate::tls::verify::identity;
+use tacit_tls::material::TrustMaterial;
+use tacit_tls::verify::identity;
 
 /// How long a run may take to say whose connections it has; it is then shown without.
 const OWNERS_WAIT_MAX: Duration = Duration::from_millis(300);

@@ -13,10 +13,10 @@ use serde::Serialize;
 use tacit_core::policy::map::{Entry, Mapped, Passed};
 use tacit_core::policy::{Action, Map, Policy, Tls};
 
-use crate::tls::dry_run::{self, DryRun};
-use crate::tls::material::{TrustMaterial, load_chain, load_trust};
-use crate::tls::verify::{Named, Naming, identity};
-use crate::tls::{CertificateFacts, PeerCheck, holder};
+use tacit_tls::dry_run::{self, DryRun};
+use tacit_tls::material::{TrustMaterial, load_chain, load_trust};
+use tacit_tls::verify::{Named, Naming, identity};
+use tacit_tls::{CertificateFacts, PeerCheck, holder};
 
 /// Who is asked about.
 #[derive(Debug)]

@@ -27,7 +27,7 @@ use tacit_core::projection::{Costs, Question, Refused, project};
 use self::interval::{Interval, NoInterval};
 use self::units::Units;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail, pretty, print};
-use crate::tls::measure::CannotMeasure;
+use tacit_tls::measure::CannotMeasure;
 
 /// Two snapshots of an agent are at least so far apart: its ledger is a few milliseconds behind.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);

@@ -8,7 +8,7 @@ use tacit_core::policy::Suite;
 use tacit_core::projection::{Change, Costs, RuleCosts, UnitCosts};
 
 use super::{Becomes, ProjectArgs};
-use crate::tls::measure::{self, CannotMeasure, RecordCosts};
+use tacit_tls::measure::{self, CannotMeasure, RecordCosts};
 
 /// A message where none was counted: one full record.
 const MESSAGE_BYTES: usize = 16 * 1024;

@@ -11,8 +11,8 @@ use tacit_core::query::{ConnectionState, Fault, PolicyState, Question};
 use crate::live::LiveAction;
 use crate::stream::asked::{Refusal, Wish};
 use crate::stream::connection::Record;
-use crate::tls::PeerCheck;
-use crate::tls::verify::identity;
+use tacit_tls::PeerCheck;
+use tacit_tls::verify::identity;
 
 /// An answer. Every name is there in every answer, `null` where there is nothing to say.
 #[derive(Debug, Serialize)]

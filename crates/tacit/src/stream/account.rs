@@ -6,9 +6,9 @@ use tacit_core::policy::{Action, ClientCert, Tls};
 
 use crate::live::LiveAction;
 use crate::log::{Event, Log, Outcome};
-use crate::tls::failure::describe_alert_number;
-use crate::tls::verify::{Named, identity};
-use crate::tls::{PeerCheck, Role, SessionError};
+use tacit_tls::failure::describe_alert_number;
+use tacit_tls::verify::{Named, identity};
+use tacit_tls::{PeerCheck, Role, SessionError};
 
 use super::connection::{Connection, Denied, Record, Refused, TlsFacts};
 use super::intercept::Arrival;

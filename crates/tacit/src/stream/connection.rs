@@ -23,8 +23,8 @@ use crate::ledger::{Account, Count, meter};
 use crate::live::{Live, LiveRule};
 use crate::run::Run;
 use crate::run::protocol::Ends;
-use crate::tls::verify::Named;
-use crate::tls::{Agreed, CertificateFacts, PeerCheck};
+use tacit_tls::verify::Named;
+use tacit_tls::{Agreed, CertificateFacts, PeerCheck};
 
 use super::asked::Controls;
 use super::intercept::{Arrival, Claim};

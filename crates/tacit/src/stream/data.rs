@@ -21,7 +21,7 @@ use tacit_core::starttls::ftp::DataRequest;
 use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::meter;
-use crate::tls::{PeerCheck, Role};
+use tacit_tls::{PeerCheck, Role};
 
 use super::connection::{Connection, Legs, Record, Table, TlsFacts};
 use super::dial;

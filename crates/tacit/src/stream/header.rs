@@ -3,7 +3,7 @@
 use tacit_core::policy::{SendProxy, TlsVersion};
 use tacit_core::proxy_protocol::{self, ClientTls, Header, ProxyError, Verified};
 
-use crate::tls::verify::Named;
+use tacit_tls::verify::Named;
 
 use super::connection::{Record, TlsFacts};
 

@@ -21,7 +21,7 @@ use std::time::Instant;
 use tacit_core::starttls::{Dialogue, OUTPUT_BYTES_MAX, Side, Step};
 use tacit_sys::socket;
 
-use crate::tls::{HotKeys, Session, SessionError};
+use tacit_tls::{HotKeys, Session, SessionError};
 
 use super::connection::Connection;
 use super::leg::{Leg, Outgoing};

@@ -5,11 +5,8 @@ use serde_json::{Value, json};
 use crate::harness::Lab;
 use crate::peers::write_pair;
 
-#[allow(dead_code, reason = "made for unit tests; the lab uses some of it")]
-#[path = "../../src/tls/test_certificates.rs"]
-mod made;
-
-pub(crate) use made::{Ca, Kind, NAME};
+use tacit_tls::test_certificates as made;
+pub(crate) use tacit_tls::test_certificates::{Ca, Kind, NAME};
 
 /// Writes `NAME.pem` and `NAME.key` of every kind of certificate, `corp.pem` with the CA that
 /// the valid ones come from, and says the words that a refusal must contain.

@@ -251,7 +251,7 @@ fn bytes(value: &Value) -> String {
 }
 
 fn day(value: &Value) -> String {
-    value.as_i64().map_or_else(|| "-".into(), crate::tls::facts::utc)
+    value.as_i64().map_or_else(|| "-".into(), tacit_tls::facts::utc)
 }
 
 #[cfg(test)]

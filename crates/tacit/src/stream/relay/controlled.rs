@@ -32,7 +32,7 @@ use crate::stream::asked::{Asked, Refusal, Wish, Wishes};
 use crate::stream::connection::Connection;
 use crate::stream::leg::Leg;
 use crate::stream::secure::{ClearPath, ControlledPath, SealedPath, Shaken, handshake_timeout};
-use crate::tls::{INCOMING_BYTES_MAX, NoRekey};
+use tacit_tls::{INCOMING_BYTES_MAX, NoRekey};
 
 /// How often is looked for bytes that are on their way within this machine.
 const UNDER_WAY_POLL: Duration = Duration::from_millis(1);

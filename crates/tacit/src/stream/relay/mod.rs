@@ -38,7 +38,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep};
 
 use crate::log::Log;
-use crate::tls::{Keyring, SessionError};
+use tacit_tls::{Keyring, SessionError};
 
 use super::connection::Connection;
 use super::leg::{DELIVERY_WAIT_MAX, Leg, Outgoing};

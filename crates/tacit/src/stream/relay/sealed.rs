@@ -15,7 +15,7 @@ use crate::ledger::meter;
 use crate::stream::connection::Connection;
 use crate::stream::leg::{Leg, Outgoing};
 use crate::stream::secure::SealedPath;
-use crate::tls::{Batch, Session, SessionError};
+use tacit_tls::{Batch, Session, SessionError};
 
 use super::{
     BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, End, Held, Scratch, deliver,

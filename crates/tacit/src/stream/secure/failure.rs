@@ -7,7 +7,7 @@ use std::time::Duration;
 use tacit_core::starttls::Refusal;
 
 use crate::stream::talk::Cut;
-use crate::tls::{HandshakeFailure, SessionError};
+use tacit_tls::{HandshakeFailure, SessionError};
 
 /// Why a connection never carried a byte.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::{Count, meter};
 use crate::live::{LiveAction, LiveRule};
-use crate::tls::{
+use tacit_tls::{
     Established, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role, Session,
 };
 

@@ -10,7 +10,7 @@ use crate::live::LiveAction;
 use crate::stream::asked::Wishes;
 use crate::stream::connection::{Connection, Record};
 use crate::stream::leg::{Leg, Parked};
-use crate::tls::{ClientSettings, ServerSettings, Session};
+use tacit_tls::{ClientSettings, ServerSettings, Session};
 
 use super::Failure;
 

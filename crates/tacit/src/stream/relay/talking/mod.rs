@@ -25,7 +25,7 @@ use crate::stream::connection::Connection;
 use crate::stream::leg::{Leg, Outgoing};
 use crate::stream::secure::{Carried, ClearPath, SealedPath, TalkingPath};
 use crate::stream::talk::{Cut, InClear, Outcome, Talk, UnderTls, Wire};
-use crate::tls::Session;
+use tacit_tls::Session;
 
 use super::{End, Host, clear, deliver, sealed};
 use job::Doors;

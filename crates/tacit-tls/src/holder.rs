@@ -74,7 +74,7 @@ fn alternative(name: &GeneralName<'_>) -> Result<Option<Said>, NotACertificate> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls::test_certificates::{Ca, Kind};
+    use crate::test_certificates::{Ca, Kind};
     use proptest::prelude::*;
     use tacit_core::policy::Map;
     use tacit_core::policy::map::Mapped;

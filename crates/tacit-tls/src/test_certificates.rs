@@ -1,5 +1,7 @@
 //! Certificates for tests, good and bad: by rcgen, and by the `openssl` command where rcgen makes
-//! nothing so old.
+//! nothing so old. Tests of other crates link it by the feature `testing`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "only tests link it")]
 
 use std::path::Path;
 use std::process::Command;
@@ -17,14 +19,16 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// The name that good leaves have.
-pub(crate) const NAME: &str = "db.example";
+pub const NAME: &str = "db.example";
 
 /// What is wrong with a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Nothing.
     Valid,
+    /// Its validity is over.
     Expired,
+    /// Its validity has not begun.
     NotYetValid,
     /// For neither servers nor clients.
     WrongUsage,
@@ -37,12 +41,18 @@ pub(crate) enum Kind {
 }
 
 /// A chain with its key.
-pub(crate) struct Leaf {
-    pub(crate) chain: Vec<CertificateDer<'static>>,
-    pub(crate) key: PrivateKeyDer<'static>,
-    pub(crate) cert_pem: String,
-    pub(crate) key_pem: String,
-    pub(crate) serial: SerialNumber,
+#[derive(Debug)]
+pub struct Leaf {
+    /// The certificate alone.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Its private key.
+    pub key: PrivateKeyDer<'static>,
+    /// The certificate in PEM.
+    pub cert_pem: String,
+    /// The private key in PEM.
+    pub key_pem: String,
+    /// The certificate's serial number.
+    pub serial: SerialNumber,
 }
 
 impl Leaf {
@@ -59,17 +69,24 @@ impl Leaf {
 }
 
 /// A self-signed certificate that the TLS library may refuse to handle.
-pub(crate) struct OldLeaf {
-    pub(crate) chain: Vec<CertificateDer<'static>>,
-    pub(crate) cert_pem: String,
-    pub(crate) key_pem: String,
+#[derive(Debug)]
+pub struct OldLeaf {
+    /// The certificate alone.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The certificate in PEM.
+    pub cert_pem: String,
+    /// The private key in PEM.
+    pub key_pem: String,
 }
 
 /// A CA of its own.
-pub(crate) struct Ca(CertifiedIssuer<'static, KeyPair>);
+#[derive(Debug)]
+pub struct Ca(CertifiedIssuer<'static, KeyPair>);
 
 impl Ca {
-    pub(crate) fn new(name: &str) -> Self {
+    /// Creates a self-signed CA.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -77,34 +94,44 @@ impl Ca {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    pub(crate) fn der(&self) -> CertificateDer<'static> {
+    /// The CA's certificate.
+    #[must_use]
+    pub fn der(&self) -> CertificateDer<'static> {
         self.0.der().clone()
     }
 
-    pub(crate) fn roots(&self) -> Arc<RootCertStore> {
+    /// A store of trust anchors that holds the CA alone.
+    #[must_use]
+    pub fn roots(&self) -> Arc<RootCertStore> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der()).unwrap();
         Arc::new(roots)
     }
 
-    pub(crate) fn pem(&self) -> String {
+    /// The CA's certificate in PEM.
+    #[must_use]
+    pub fn pem(&self) -> String {
         self.0.pem()
     }
 
-    pub(crate) fn leaf(&self, kind: Kind) -> Leaf {
+    /// Issues a leaf.
+    #[must_use]
+    pub fn leaf(&self, kind: Kind) -> Leaf {
         let key = KeyPair::generate().unwrap();
         let certificate = params(kind).signed_by(&key, &self.0).unwrap();
         Leaf::new(&certificate, &key)
     }
 
     /// The list, in PEM, of those of its leaves that it has revoked; until a time in unix seconds.
-    pub(crate) fn crl(&self, revoked: &[&Leaf], next_update: i64) -> String {
+    #[must_use]
+    pub fn crl(&self, revoked: &[&Leaf], next_update: i64) -> String {
         const MADE_2021: i64 = 1_609_459_200;
         self.crl_made(MADE_2021, revoked, next_update)
     }
 
     /// The same, made at a time.
-    pub(crate) fn crl_made(&self, made: i64, revoked: &[&Leaf], next_update: i64) -> String {
+    #[must_use]
+    pub fn crl_made(&self, made: i64, revoked: &[&Leaf], next_update: i64) -> String {
         let time = |unix_seconds: i64| {
             date_time_ymd(1970, 1, 1) + Duration::from_secs(unix_seconds.unsigned_abs())
         };
@@ -126,12 +153,14 @@ impl Ca {
     }
 
     /// A good leaf for another name.
-    pub(crate) fn leaf_of(&self, name: &str) -> Leaf {
+    #[must_use]
+    pub fn leaf_of(&self, name: &str) -> Leaf {
         self.leaf_of_all(&[name.to_owned()])
     }
 
     /// A good leaf for many names.
-    pub(crate) fn leaf_of_all(&self, names: &[String]) -> Leaf {
+    #[must_use]
+    pub fn leaf_of_all(&self, names: &[String]) -> Leaf {
         let key = KeyPair::generate().unwrap();
         let mut params = params(Kind::Valid);
         params.distinguished_name.push(DnType::CommonName, names[0].as_str());
@@ -142,14 +171,16 @@ impl Ca {
     }
 
     /// A good leaf with an RSA key.
-    pub(crate) fn rsa_leaf(&self) -> Leaf {
+    #[must_use]
+    pub fn rsa_leaf(&self) -> Leaf {
         let key = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
         let certificate = params(Kind::Valid).signed_by(&key, &self.0).unwrap();
         Leaf::new(&certificate, &key)
     }
 
     /// A leaf whose validity ends at a time, in unix seconds.
-    pub(crate) fn leaf_until(&self, unix_seconds: i64) -> Leaf {
+    #[must_use]
+    pub fn leaf_until(&self, unix_seconds: i64) -> Leaf {
         let key = KeyPair::generate().unwrap();
         let mut params = params(Kind::Valid);
         let epoch = date_time_ymd(1970, 1, 1);
@@ -160,18 +191,21 @@ impl Ca {
 }
 
 /// A leaf that signed itself.
-pub(crate) fn self_signed() -> Leaf {
+#[must_use]
+pub fn self_signed() -> Leaf {
     let key = KeyPair::generate().unwrap();
     Leaf::new(&params(Kind::Valid).self_signed(&key).unwrap(), &key)
 }
 
 /// A self-signed X.509 v1 certificate with an RSA key of that size.
-pub(crate) fn openssl_v1(bits: u32) -> OldLeaf {
+#[must_use]
+pub fn openssl_v1(bits: u32) -> OldLeaf {
     openssl_rsa(bits, &[])
 }
 
 /// A self-signed X.509 v3 certificate with an RSA key of that size.
-pub(crate) fn openssl_v3(bits: u32) -> OldLeaf {
+#[must_use]
+pub fn openssl_v3(bits: u32) -> OldLeaf {
     openssl_rsa(bits, &["-extfile", "v3"])
 }
 
@@ -221,10 +255,14 @@ fn params(kind: Kind) -> CertificateParams {
 }
 
 /// A directory that is removed at the end of a test.
-pub(crate) struct Directory(std::path::PathBuf);
+#[derive(Debug)]
+pub struct Directory(std::path::PathBuf);
 
 impl Directory {
-    pub(crate) fn new() -> Self {
+    /// Creates an empty directory.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "it creates a directory")]
+    pub fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tacit-test-{}-{count}", std::process::id());
@@ -233,11 +271,14 @@ impl Directory {
         Self(path)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.0
     }
 
-    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) {
+    /// Writes a file in it.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) {
         use std::os::unix::fs::PermissionsExt;
         let path = self.0.join(name);
         std::fs::write(&path, content).unwrap();

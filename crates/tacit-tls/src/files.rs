@@ -99,7 +99,7 @@ pub(super) fn read(path: &Path) -> Result<Content, ReadError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls::test_certificates::Directory;
+    use crate::test_certificates::Directory;
     use std::os::unix::fs::symlink;
 
     #[test]

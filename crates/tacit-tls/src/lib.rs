@@ -8,6 +8,7 @@
 //!
 //! The library runs handshakes; everything after is the record layer of `tacit-core` with the
 //! library's AEADs. Peers are checked by [`verify`], failures are put in words by [`failure`].
+#![forbid(unsafe_code)]
 
 mod config;
 mod diagnose;
@@ -27,8 +28,8 @@ mod secrets;
 mod session;
 pub mod verify;
 
-#[cfg(test)]
-pub(crate) mod test_certificates;
+#[cfg(any(test, feature = "testing"))]
+pub mod test_certificates;
 
 pub use config::{ClientSettings, ServerSettings, SettingsRefused};
 pub use facts::CertificateFacts;

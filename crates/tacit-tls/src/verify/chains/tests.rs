@@ -7,8 +7,8 @@ use rustls::{CertificateError, Error};
 
 use super::super::{ClientCheck, Full, PeerCheck, Sent, ServerCheck};
 use super::*;
-use crate::tls::material::{TrustMaterial, load_trust};
-use crate::tls::test_certificates::{Ca, Directory, Kind, Leaf, NAME};
+use crate::material::{TrustMaterial, load_trust};
+use crate::test_certificates::{Ca, Directory, Kind, Leaf, NAME};
 
 /// A check that counts how often it verifies.
 struct Counted {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::tls::facts::{RSA_BITS_MIN, utc};
-use crate::tls::files::FILE_BYTES_MAX;
+use crate::facts::{RSA_BITS_MIN, utc};
+use crate::files::FILE_BYTES_MAX;
 
 /// Why an identity or a trust cannot be used. Displays as one line with the next step.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::verifiers::Verifiers;
 use super::{Chains, Checked, Full, PeerCheck, Sent, note, proved, provider};
-use crate::tls::diagnose::Peer;
-use crate::tls::material::TrustMaterial;
+use crate::diagnose::Peer;
+use crate::material::TrustMaterial;
 
 /// How a client checks its servers: the `verify` of a rule with role client.
 #[derive(Debug)]

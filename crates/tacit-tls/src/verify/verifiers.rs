@@ -9,7 +9,7 @@ use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls_pki_types::CertificateRevocationListDer;
 
 use super::provider;
-use crate::tls::material::TrustMaterial;
+use crate::material::TrustMaterial;
 
 /// What is built of a trust so far.
 #[derive(Clone, Debug, Default)]
@@ -85,8 +85,8 @@ mod tests {
 
     use super::super::{Chains, ClientCheck, PeerCheck, ServerCheck};
     use super::*;
-    use crate::tls::material::load_trust;
-    use crate::tls::test_certificates::{Ca, Directory, Kind, NAME};
+    use crate::material::load_trust;
+    use crate::test_certificates::{Ca, Directory, Kind, NAME};
 
     const LONG: i64 = 4_000_000_000;
 

@@ -12,9 +12,9 @@ use super::{
     MaterialError, MaterialFault, RevocationList, certificates, expiry_warning, facts_of, lists,
     now_seconds, read,
 };
-use crate::tls::facts::CertificateFacts;
-use crate::tls::files::FileStamp;
-use crate::tls::verify::Verifiers;
+use crate::facts::CertificateFacts;
+use crate::files::FileStamp;
+use crate::verify::Verifiers;
 
 /// Where distributions keep the bundle of trust anchors: Debian, Red Hat, SUSE, Alpine.
 const SYSTEM_BUNDLES: [&str; 5] = [
@@ -208,7 +208,7 @@ fn anchor_warnings(owner: &str, path: &Path, facts: &CertificateFacts, now: i64)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls::test_certificates::{Ca, Directory, Kind, self_signed};
+    use crate::test_certificates::{Ca, Directory, Kind, self_signed};
 
     fn load(directory: &Directory, files: &[&str]) -> Result<TrustMaterial, MaterialError> {
         let trust = Trust {

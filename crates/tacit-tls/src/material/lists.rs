@@ -16,8 +16,8 @@ use tacit_core::policy::Revocation;
 use x509_parser::prelude::{CertificateRevocationList, FromDer as _};
 
 use super::{MaterialFault, is_der, read};
-use crate::tls::facts::{CertificateFacts, printable, utc};
-use crate::tls::files::FileStamp;
+use crate::facts::{CertificateFacts, printable, utc};
+use crate::files::FileStamp;
 
 /// A list with less than one in so many parts of its time left is warned about.
 const WARNING_PART: i64 = 10;
@@ -88,7 +88,7 @@ fn from_pem(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Ma
 }
 
 /// What the list says, but for its file; `None`: it is none, or has no next update.
-pub(in crate::tls) fn list_facts(der: &[u8]) -> Option<ListFacts> {
+pub(crate) fn list_facts(der: &[u8]) -> Option<ListFacts> {
     let (rest, list) = CertificateRevocationList::from_der(der).ok()?;
     rest.is_empty().then_some(())?;
     Some(ListFacts {
@@ -150,7 +150,7 @@ pub(super) fn warnings(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls::test_certificates::{Ca, Directory, Kind};
+    use crate::test_certificates::{Ca, Directory, Kind};
 
     fn loaded(directory: &Directory, file: &str, ca: &Ca) -> Result<Vec<RevocationList>, String> {
         let loaded = load(&directory.path().join(file), &ca.roots());

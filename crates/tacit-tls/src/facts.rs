@@ -257,7 +257,7 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls::test_certificates::{Ca, Kind, openssl_v1};
+    use crate::test_certificates::{Ca, Kind, openssl_v1};
     use proptest::prelude::*;
 
     #[test]

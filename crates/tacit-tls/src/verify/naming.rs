@@ -11,9 +11,9 @@ use rustls_pki_types::CertificateDer;
 use tacit_core::policy::map::{Entry, Holder, Mapped, Outcome};
 use tacit_core::policy::{ClientCert, Map, PeerName};
 
-use crate::tls::facts::CertificateFacts;
-use crate::tls::failure::{HandshakeFailure, Party};
-use crate::tls::holder::holder;
+use crate::facts::CertificateFacts;
+use crate::failure::{HandshakeFailure, Party};
+use crate::holder::holder;
 
 /// Where the names of a rule's clients come from.
 #[derive(Clone, Debug)]

@@ -11,8 +11,8 @@ use rustls::{
 use rustls_pki_types::ServerName;
 
 use super::*;
-use crate::tls::test_certificates::{Ca, Kind, NAME};
-use crate::tls::verify::ServerCheck;
+use crate::test_certificates::{Ca, Kind, NAME};
+use crate::verify::ServerCheck;
 
 const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS12, &version::TLS13];
 

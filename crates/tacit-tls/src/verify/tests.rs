@@ -15,9 +15,9 @@ use rustls_pki_types::{PrivateKeyDer, ServerName, UnixTime};
 use tacit_core::policy::{Absent, Invalid};
 
 use super::*;
-use crate::tls::failure::{Failed, HandshakeFailure, Role, describe_error};
-use crate::tls::material::TrustMaterial;
-use crate::tls::test_certificates::{Ca, Kind, Leaf, NAME, openssl_v1, openssl_v3, self_signed};
+use crate::failure::{Failed, HandshakeFailure, Role, describe_error};
+use crate::material::TrustMaterial;
+use crate::test_certificates::{Ca, Kind, Leaf, NAME, openssl_v1, openssl_v3, self_signed};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
 

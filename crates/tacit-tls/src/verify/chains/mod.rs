@@ -22,9 +22,9 @@ use aws_lc_rs::digest::{self, SHA256};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::Sent;
-use crate::tls::diagnose::Peer;
-use crate::tls::facts::CertificateFacts;
-use crate::tls::material::TrustGeneration;
+use crate::diagnose::Peer;
+use crate::facts::CertificateFacts;
+use crate::material::TrustGeneration;
 
 /// Verified chains that are remembered: the peers of a large site, in some 8 MB.
 pub const CHAINS_MAX: usize = 4096;

@@ -12,11 +12,11 @@ use tacit_core::policy::{
 };
 
 use super::*;
-use crate::tls::config::{ClientSettings, ServerSettings};
-use crate::tls::facts::CertificateFacts;
-use crate::tls::handshake::{Agreed, Established, Handshake, Progress};
-use crate::tls::material::{IdentityMaterial, TrustMaterial};
-use crate::tls::test_certificates::{Ca, Kind, Leaf, NAME};
+use crate::config::{ClientSettings, ServerSettings};
+use crate::facts::CertificateFacts;
+use crate::handshake::{Agreed, Established, Handshake, Progress};
+use crate::material::{IdentityMaterial, TrustMaterial};
+use crate::test_certificates::{Ca, Kind, Leaf, NAME};
 
 mod illegal;
 mod keys;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::num::NonZeroU64;
 
 use super::*;
-use crate::tls::keys::{HOT_CONNECTIONS_MAX, Keyring};
+use crate::keys::{HOT_CONNECTIONS_MAX, Keyring};
 
 thread_local! {
     static START: Instant = Instant::now();

@@ -11,8 +11,8 @@ use tacit_core::policy::{Absent, Invalid};
 
 use super::verifiers::Verifiers;
 use super::{Chains, Checked, Full, PeerCheck, Sent, note, proved, provider};
-use crate::tls::diagnose::Peer;
-use crate::tls::material::TrustMaterial;
+use crate::diagnose::Peer;
+use crate::material::TrustMaterial;
 
 /// How a server checks its clients: any `client-cert` but `"none"`.
 #[derive(Debug)]

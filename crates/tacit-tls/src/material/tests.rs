@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use super::*;
-use crate::tls::facts::DAY_SECONDS;
-use crate::tls::test_certificates::{Ca, Directory, Kind, Leaf, openssl_v1, openssl_v3};
+use crate::facts::DAY_SECONDS;
+use crate::test_certificates::{Ca, Directory, Kind, Leaf, openssl_v1, openssl_v3};
 
 fn load(directory: &Directory) -> Result<IdentityMaterial, MaterialError> {
     let identity = Identity {
