@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::message;
-use crate::transparent::set_option;
+use crate::option::{option, set_option};
 
 /// What sockets ask for, in each direction. The kernel gives no more than its own limit
 /// (`net.core.rmem_max`, `wmem_max`): a burst has to wait somewhere, and datagrams cannot be held
@@ -104,9 +104,9 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
 pub fn mtu_bytes(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let is_ipv6 = sockopt::socket_domain(socket)? == AddressFamily::INET6;
     let mtu = if is_ipv6 {
-        crate::transparent::option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU)
+        option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU)
     } else {
-        crate::transparent::option(socket, libc::IPPROTO_IP, libc::IP_MTU)
+        option(socket, libc::IPPROTO_IP, libc::IP_MTU)
     };
     Ok(u32::try_from(mtu?).unwrap_or(0))
 }

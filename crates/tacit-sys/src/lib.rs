@@ -17,6 +17,7 @@ pub mod job;
 mod message;
 pub mod namespace;
 pub mod netlink;
+mod option;
 pub mod orphan;
 pub mod owner;
 pub mod process;

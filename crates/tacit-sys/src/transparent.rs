@@ -12,13 +12,14 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::message;
 use crate::netlink::Protocol;
 use crate::netlink::nft::{AGENT_MARK, AGENT_PORT};
+use crate::option::set_option;
 use crate::socket::LISTEN_BACKLOG;
 
 /// Which socket to make.
@@ -186,33 +187,6 @@ pub fn stand_in_wanted(protocol: Protocol, ipv6: bool) -> Wanted {
     Wanted { kind, ipv6, transparent: true, marked: true }
 }
 
-/// Sets an option that is one int.
-pub(crate) fn set_option(
-    socket: BorrowedFd<'_>,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    let length = socklen::<libc::c_int>();
-    let fd = socket.as_raw_fd();
-    // SAFETY: the value is a live int of that length for the time of the call.
-    let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), length) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Reads an option that is one int.
-pub(crate) fn option(
-    socket: BorrowedFd<'_>,
-    level: libc::c_int,
-    name: libc::c_int,
-) -> io::Result<libc::c_int> {
-    let (mut value, mut length) = (0, socklen::<libc::c_int>());
-    let (to, fd) = (&raw mut value, socket.as_raw_fd());
-    // SAFETY: the value is a live, writable int of that length for the time of the call.
-    let result = unsafe { libc::getsockopt(fd, level, name, to.cast(), &raw mut length) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
-}
-
 fn any(ipv6: bool) -> SocketAddr {
     if ipv6 {
         (Ipv6Addr::UNSPECIFIED, AGENT_PORT).into()
@@ -228,9 +202,4 @@ fn original_option(ipv6: bool) -> (libc::c_int, libc::c_int) {
     } else {
         (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR)
     }
-}
-
-fn socklen<T>() -> libc::socklen_t {
-    // A structure of the socket interface: some bytes.
-    libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0)
 }

@@ -18,6 +18,7 @@
 //!
 //! Not here: who runs the helper, how descriptors travel, when it ends. It ends with its parent.
 
+mod kernel;
 mod refusal;
 mod sockets;
 
@@ -29,6 +30,7 @@ use std::path::Path;
 use crate::netlink::route::{self, Families, LargeSegments};
 use crate::netlink::{Netlink, Subsystem, nft};
 
+pub use kernel::kernel_has_ipv6;
 pub use refusal::{NamespaceError, Step};
 use sockets::netlinks;
 pub use sockets::{Netlinks, Sockets, sockets};
@@ -107,12 +109,6 @@ pub fn join(
     }
     enter(network, libc::CLONE_NEWNET).map_err(Step::Join.failed())?;
     netlinks()
-}
-
-/// Whether this kernel has IPv6, whatever it can route.
-#[must_use]
-pub fn kernel_has_ipv6() -> bool {
-    Path::new("/proc/sys/net/ipv6").exists()
 }
 
 /// All ports are the program's to bind, those below 1024 too.

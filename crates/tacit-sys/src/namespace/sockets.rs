@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{NamespaceError, Step, kernel_has_ipv6};
+use super::kernel::kernel_has_ipv6;
+use super::refusal::{NamespaceError, Step};
 use crate::netlink::{Netlink, Subsystem};
 use crate::query;
 use crate::transparent::{self, Kind, Wanted};

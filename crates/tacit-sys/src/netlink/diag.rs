@@ -8,7 +8,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Error, Message, Netlink, Protocol, read_u32};
+use super::error::Error;
+use super::message::{Message, read_u32};
+use super::protocol::Protocol;
+use super::socket::Netlink;
 
 /// A socket, as the kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

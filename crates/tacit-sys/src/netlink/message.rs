@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::Error;
+use super::error::Error;
 
 /// One message being written, with the names of its parts for a refusal.
 #[derive(Clone, Debug)]

@@ -17,7 +17,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{Error, Message, NLM_F_ACK, Netlink, attributes, read_u32};
+use super::error::Error;
+use super::message::{Message, NLM_F_ACK, attributes, read_u32};
+use super::socket::Netlink;
 
 /// The namespace's own IPv4 address.
 pub const OWN_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);

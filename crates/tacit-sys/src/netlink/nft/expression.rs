@@ -6,7 +6,8 @@
 
 use std::net::IpAddr;
 
-use super::{AGENT_PORT, Message};
+use super::agent::AGENT_PORT;
+use crate::netlink::message::Message;
 
 /// IPv4 or IPv6, as the rules tell packets apart (`NFPROTO_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

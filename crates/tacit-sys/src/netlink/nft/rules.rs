@@ -24,8 +24,10 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use super::agent::AGENT_MARK;
+use super::batch::{CHAIN, CREATE, TABLE, message};
 use super::expression::{Expression, Family, Redirect};
-use super::{AGENT_MARK, Message};
+use crate::netlink::message::Message;
 use crate::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
 
 use Expression::{
@@ -33,6 +35,8 @@ use Expression::{
     ToAgent, ToLoopbackV4, ToPort, Transport,
 };
 
+const NEWRULE: u16 = 6;
+const APPEND: u16 = CREATE | 0x800;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
@@ -130,9 +134,9 @@ fn push_led(
 }
 
 fn rule(step: &'static str, expressions: &[Expression]) -> Message {
-    let mut message = super::message(step, super::NEWRULE, super::APPEND);
-    message.text(1, super::TABLE);
-    message.text(2, super::CHAIN);
+    let mut message = message(step, NEWRULE, APPEND);
+    message.text(1, TABLE);
+    message.text(2, CHAIN);
     message.nest(4, |list| {
         for expression in expressions {
             expression.write(list);

@@ -2,7 +2,11 @@
 
 #![cfg(target_endian = "little")]
 
-use super::*;
+use super::batch::{BATCH_BEGIN, BATCH_END, mark};
+use super::install::{chain, table};
+use super::sets::{ADDING, ELEMENTS_PER_BATCH_MAX, Element, REMOVING, Set, check, list, strokes};
+use crate::netlink::Protocol;
+use crate::netlink::message::Message;
 use crate::netlink::testing::{bytes, sealed};
 
 const TACIT: &str = "7461636974 00 0000";

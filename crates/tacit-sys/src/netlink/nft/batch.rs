@@ -1,0 +1,35 @@
+//! Messages of packet rules, and the batches that the kernel does whole or not at all.
+
+use crate::netlink::error::Error;
+use crate::netlink::message::{Message, NLM_F_ACK};
+use crate::netlink::socket::Netlink;
+
+/// Puts the messages between the marks of a batch: the kernel does all of them or none.
+pub(super) fn commit(netfilter: &mut Netlink, messages: Vec<Message>) -> Result<(), Error> {
+    let mut batch = Vec::with_capacity(messages.len() + 2);
+    batch.push(mark("opening a batch of packet rules", BATCH_BEGIN));
+    batch.extend(messages);
+    batch.push(mark("closing a batch of packet rules", BATCH_END));
+    netfilter.run(batch)
+}
+
+/// A message with its `nfgenmsg`: family, version, and a resource that is used for batches only.
+pub(super) fn message(step: &'static str, kind: u16, flags: u16) -> Message {
+    Message::new(step, SUBSYSTEM << 8 | kind, flags).fixed(&[FAMILY_INET, 0, 0, 0])
+}
+
+pub(super) fn mark(step: &'static str, kind: u16) -> Message {
+    let [high, low] = SUBSYSTEM.to_be_bytes();
+    Message::new(step, kind, 0).fixed(&[0, 0, high, low])
+}
+
+pub(super) const TABLE: &str = "tacit";
+pub(super) const CHAIN: &str = "prerouting";
+/// `NFNL_SUBSYS_NFTABLES`.
+const SUBSYSTEM: u16 = 10;
+/// `NFPROTO_INET`: IPv4 and IPv6 in one table.
+const FAMILY_INET: u8 = 1;
+pub(super) const BATCH_BEGIN: u16 = 0x10;
+pub(super) const BATCH_END: u16 = 0x11;
+pub(super) const NLM_F_EXCL: u16 = 0x200;
+pub(super) const CREATE: u16 = NLM_F_ACK | 0x400;

@@ -1,0 +1,57 @@
+//! The table as a whole: its chain, its sets and its rules.
+
+use super::batch::{CHAIN, CREATE, NLM_F_EXCL, TABLE, commit, message};
+use super::rules;
+use super::sets::Set;
+use crate::netlink::error::Error;
+use crate::netlink::message::{Message, NLM_F_ACK};
+use crate::netlink::socket::Netlink;
+
+/// Installs table, sets and rules, all or nothing; the sets are empty. `ipv6` says whether this
+/// kernel has IPv6.
+///
+/// # Errors
+/// The refused rule and expression. `ENOENT` means that this kernel lacks the expression.
+pub fn install(netfilter: &mut Netlink, ipv6: bool) -> Result<(), Error> {
+    let mut messages = vec![table()];
+    messages.extend(Set::ALL.map(Set::declaration));
+    messages.push(chain());
+    messages.extend(rules::all(ipv6));
+    commit(netfilter, messages)
+}
+
+/// Takes away table, sets and rules: nothing is captured, and nothing leaves.
+///
+/// # Errors
+/// The kernel's; `ENOENT` if they are not there.
+pub fn uninstall(netfilter: &mut Netlink) -> Result<(), Error> {
+    let mut message = message("removing the table", DELTABLE, NLM_F_ACK);
+    message.text(1, TABLE);
+    commit(netfilter, vec![message])
+}
+
+pub(super) fn table() -> Message {
+    let mut message = message("making the table", NEWTABLE, CREATE | NLM_F_EXCL);
+    message.text(1, TABLE);
+    message
+}
+
+pub(super) fn chain() -> Message {
+    let mut message = message("making the chain", NEWCHAIN, CREATE);
+    message.text(1, TABLE);
+    message.text(3, CHAIN);
+    message.nest(4, |hook| {
+        hook.be32(1, HOOK_PREROUTING);
+        hook.be32(2, PRIORITY_MANGLE.cast_unsigned());
+    });
+    message.be32(5, POLICY_ACCEPT);
+    message.text(7, "filter");
+    message
+}
+
+const NEWTABLE: u16 = 0;
+const DELTABLE: u16 = 2;
+const NEWCHAIN: u16 = 3;
+const HOOK_PREROUTING: u32 = 0;
+const PRIORITY_MANGLE: i32 = -150;
+const POLICY_ACCEPT: u32 = 1;

@@ -1,0 +1,185 @@
+//! What the sets hold, and how that changes.
+
+use std::net::IpAddr;
+
+use super::batch::{CREATE, NLM_F_EXCL, TABLE, commit, message};
+use crate::netlink::error::Error;
+use crate::netlink::message::{Message, NLM_F_ACK};
+use crate::netlink::protocol::Protocol;
+use crate::netlink::socket::Netlink;
+
+/// Elements that one batch may change.
+pub const ELEMENTS_PER_BATCH_MAX: usize = 3000;
+
+/// Elements in one message: an attribute's length has 16 bits, an IPv6 element takes 60 bytes.
+const ELEMENTS_PER_MESSAGE_MAX: usize = 1000;
+
+/// Addresses and ports that are captured: both ranges include their ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Element {
+    /// The transport protocol.
+    pub protocol: Protocol,
+    /// The first address.
+    pub first: IpAddr,
+    /// The last address, of the same family.
+    pub last: IpAddr,
+    /// The first port.
+    pub first_port: u16,
+    /// The last port.
+    pub last_port: u16,
+}
+
+/// Refuses what `remove` names and captures what `add` names, at one stroke: a packet meets the
+/// sets as they were or as they will be. Each element must be removed as it was added.
+///
+/// Above [`ELEMENTS_PER_BATCH_MAX`] in all it takes several strokes, the removals first.
+///
+/// # Errors
+/// The kernel's (`EEXIST`: overlaps one that is there, `ENOENT`: not there), or an element that is
+/// upside down. The stroke that failed changed nothing.
+pub fn change(netfilter: &mut Netlink, remove: &[Element], add: &[Element]) -> Result<(), Error> {
+    check(remove)?;
+    check(add)?;
+    for messages in strokes(remove, add) {
+        commit(netfilter, messages)?;
+    }
+    Ok(())
+}
+
+/// Captures the elements and nothing else.
+///
+/// # Errors
+/// The kernel's, or an element that is upside down.
+pub fn replace_all(netfilter: &mut Netlink, elements: &[Element]) -> Result<(), Error> {
+    check(elements)?;
+    let (first, rest) = elements.split_at(elements.len().min(ELEMENTS_PER_BATCH_MAX));
+    let mut messages: Vec<_> = Set::ALL.map(Set::emptying).into();
+    messages.extend(list(ADDING, first));
+    commit(netfilter, messages)?;
+    change(netfilter, &[], rest)
+}
+
+/// The messages of each transaction, none with more elements than it may have.
+pub(super) fn strokes(remove: &[Element], add: &[Element]) -> Vec<Vec<Message>> {
+    if remove.len() + add.len() <= ELEMENTS_PER_BATCH_MAX {
+        let both: Vec<_> = list(REMOVING, remove).into_iter().chain(list(ADDING, add)).collect();
+        return if both.is_empty() { Vec::new() } else { vec![both] };
+    }
+    let removals = remove.chunks(ELEMENTS_PER_BATCH_MAX).map(|some| list(REMOVING, some));
+    removals.chain(add.chunks(ELEMENTS_PER_BATCH_MAX).map(|some| list(ADDING, some))).collect()
+}
+
+pub(super) fn check(elements: &[Element]) -> Result<(), Error> {
+    let upright = |element: &Element| {
+        element.first.is_ipv4() == element.last.is_ipv4()
+            && element.first <= element.last
+            && element.first_port <= element.last_port
+    };
+    let all = elements.iter().all(upright);
+    all.then_some(()).ok_or(Error::Invalid("a range that ends before it begins"))
+}
+
+/// The four sets, by what they hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Set {
+    Tcp4,
+    Tcp6,
+    Udp4,
+    Udp6,
+}
+
+impl Set {
+    pub(super) const ALL: [Self; 4] = [Self::Tcp4, Self::Tcp6, Self::Udp4, Self::Udp6];
+
+    fn of(element: &Element) -> Self {
+        match (element.protocol, element.first.is_ipv4()) {
+            (Protocol::Tcp, true) => Self::Tcp4,
+            (Protocol::Tcp, false) => Self::Tcp6,
+            (Protocol::Udp, true) => Self::Udp4,
+            (Protocol::Udp, false) => Self::Udp6,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp4 => "tcp4",
+            Self::Tcp6 => "tcp6",
+            Self::Udp4 => "udp4",
+            Self::Udp6 => "udp6",
+        }
+    }
+
+    pub(super) fn declaration(self) -> Message {
+        let ipv4 = matches!(self, Self::Tcp4 | Self::Udp4);
+        let (address_type, address_bytes) = if ipv4 { (7, 4) } else { (8, 16) };
+        let mut message = message("declaring the sets", NEWSET, CREATE);
+        message.text(1, TABLE);
+        message.text(2, self.name());
+        message.be32(3, SET_INTERVAL | SET_CONCAT);
+        // How `nft list` should show the key: address type, then port (13).
+        message.be32(4, address_type << 6 | 13);
+        message.be32(5, address_bytes + 4);
+        message.be32(10, 1 + self as u32);
+        message.nest(9, |description| {
+            description.nest(2, |concatenation| {
+                for field_bytes in [address_bytes, 2] {
+                    concatenation.nest(1, |field| field.be32(1, field_bytes));
+                }
+            });
+        });
+        message
+    }
+
+    pub(super) fn emptying(self) -> Message {
+        let mut message = message("emptying the sets", DELSETELEM, NLM_F_ACK);
+        message.text(1, TABLE);
+        message.text(2, self.name());
+        message
+    }
+}
+
+/// What happens to elements: the step's name, the message and its flags.
+pub(super) type Change = (&'static str, u16, u16);
+pub(super) const ADDING: Change = ("capturing addresses", NEWSETELEM, CREATE | NLM_F_EXCL);
+pub(super) const REMOVING: Change = ("releasing addresses", DELSETELEM, NLM_F_ACK);
+
+pub(super) fn list((step, kind, flags): Change, elements: &[Element]) -> Vec<Message> {
+    let mut messages = Vec::new();
+    for set in Set::ALL {
+        let of_set: Vec<_> = elements.iter().filter(|element| Set::of(element) == set).collect();
+        for some in of_set.chunks(ELEMENTS_PER_MESSAGE_MAX) {
+            let mut message = message(step, kind, flags);
+            message.text(1, TABLE);
+            message.text(2, set.name());
+            message.nest(3, |list| {
+                for element in some {
+                    write_element(list, element);
+                }
+            });
+            messages.push(message);
+        }
+    }
+    messages
+}
+
+fn write_element(list: &mut Message, element: &Element) {
+    let key = |address: IpAddr, port: u16| {
+        let mut key = match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        key.extend_from_slice(&port.to_be_bytes());
+        key.resize(key.len() + 2, 0);
+        key
+    };
+    list.nest(1, |one| {
+        one.nest(1, |held| held.attribute(1, &key(element.first, element.first_port)));
+        one.nest(10, |held| held.attribute(1, &key(element.last, element.last_port)));
+    });
+}
+
+const NEWSET: u16 = 9;
+const NEWSETELEM: u16 = 12;
+const DELSETELEM: u16 = 14;
+const SET_INTERVAL: u32 = 4;
+const SET_CONCAT: u32 = 0x80;

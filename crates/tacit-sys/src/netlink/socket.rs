@@ -1,0 +1,180 @@
+//! The socket to the kernel: one send, and an answer a message.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt::Timeout;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink as families, sockopt,
+};
+
+use super::error::Error;
+use super::message::{Message, NLMSG_DONE, NLMSG_ERROR, answers};
+use crate::option::set_option;
+
+/// Bytes of messages that one send may carry; the default limit of a socket's buffer is 208 KiB.
+pub const BATCH_BYTES_MAX: usize = 192 * 1024;
+
+/// How long an answer may take. The kernel answers within the send or a little later; this only
+/// keeps an answer that was lost from stopping the caller for good.
+pub const REPLY_WAIT: Duration = Duration::from_secs(5);
+
+/// Bytes of one received datagram; the kernel fills at most 32 KiB in a dump.
+const RECEIVE_BYTES: usize = 32 * 1024;
+
+/// Which part of the kernel a socket talks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subsystem {
+    /// Interfaces, addresses and routes.
+    Route,
+    /// Packet rules.
+    Netfilter,
+    /// The sockets there are.
+    SocketDiagnosis,
+}
+
+/// A blocking netlink socket.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// Opens a socket in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Whatever `socket` or `setsockopt` answer.
+    pub fn open(subsystem: Subsystem) -> io::Result<Self> {
+        let protocol = match subsystem {
+            Subsystem::Route => None,
+            Subsystem::Netfilter => Some(families::NETFILTER),
+            Subsystem::SocketDiagnosis => Some(families::SOCK_DIAG),
+        };
+        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, protocol)?;
+        set_option(socket.as_fd(), libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1)?;
+        set_option(socket.as_fd(), libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(REPLY_WAIT))?;
+        // Capped by the system; room for the answers to the largest batch.
+        sockopt::set_socket_recv_buffer_size(&socket, 4 * BATCH_BYTES_MAX)?;
+        sockopt::set_socket_send_buffer_size(&socket, 4 * BATCH_BYTES_MAX)?;
+        Ok(Self::adopt(socket))
+    }
+
+    /// Takes a socket that [`Netlink::open`] made, here or in another process.
+    #[must_use]
+    pub fn adopt(socket: OwnedFd) -> Self {
+        // Another holder's unread answers must not look like ours: start anywhere.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let [.., a, b, c, d] = (now.tv_sec ^ (now.tv_nsec << 8)).to_be_bytes();
+        Self { socket, sequence: u32::from_be_bytes([a, b, c, d]) }
+    }
+
+    /// Sends the messages at once and waits for the answer to each that asks for one; the first
+    /// refusal is the result.
+    pub(super) fn run(&mut self, messages: Vec<Message>) -> Result<(), Error> {
+        let sent = self.send(messages)?;
+        let mut waiting = sent.iter().filter(|message| message.wants_answer()).count();
+        let mut refusal = None;
+        loop {
+            // The kernel has handled all when the send returns. What follows a refusal or the
+            // last acknowledgement (a refusal of the batch as a whole) is there already.
+            let settled = waiting == 0 || refusal.is_some();
+            let flags = if settled { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+            let received = match self.receive(flags) {
+                Err(error) if settled && error.errno() == Some(libc::EAGAIN) => break,
+                received => received?,
+            };
+            for answer in answers(&received) {
+                let answer = answer?;
+                let Some(message) = sent.iter().find(|sent| sent.sequence() == answer.sequence)
+                else {
+                    continue;
+                };
+                if answer.kind != NLMSG_ERROR {
+                    return Err(Error::Malformed("an answer that is no acknowledgement"));
+                }
+                waiting = waiting.saturating_sub(usize::from(message.wants_answer()));
+                refusal = refusal.or_else(|| message.verdict(&answer).err());
+            }
+        }
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Sends one question and hands the payload of each answer to `each`, until the end.
+    pub(super) fn ask(
+        &mut self,
+        question: Message,
+        dump: bool,
+        mut each: impl FnMut(&[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let sent = self.send(vec![question])?;
+        let Some(question) = sent.first() else { return Ok(()) };
+        loop {
+            let received = self.receive(RecvFlags::empty())?;
+            for answer in answers(&received) {
+                let answer = answer?;
+                if answer.sequence != question.sequence() {
+                    continue;
+                }
+                match answer.kind {
+                    NLMSG_ERROR => return question.verdict(&answer),
+                    NLMSG_DONE => return Ok(()),
+                    _ => each(answer.payload)?,
+                }
+                if !dump {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, mut messages: Vec<Message>) -> Result<Vec<Message>, Error> {
+        let mut bytes = Vec::new();
+        for message in &mut messages {
+            self.sequence = self.sequence.wrapping_add(1);
+            message.seal(self.sequence);
+            bytes.extend_from_slice(&message.bytes);
+        }
+        if bytes.len() > BATCH_BYTES_MAX {
+            return Err(Error::Invalid("more than one send may carry"));
+        }
+        rustix::net::send(&self.socket, &bytes, SendFlags::empty())
+            .map_err(|errno| Error::Socket { call: "send", error: errno.into() })?;
+        Ok(messages)
+    }
+
+    fn receive(&self, flags: RecvFlags) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; RECEIVE_BYTES];
+        let received = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(&self.socket, &mut bytes[..], flags | RecvFlags::TRUNC)
+        });
+        let (_, length) =
+            received.map_err(|errno| Error::Socket { call: "recv", error: errno.into() })?;
+        if length > bytes.len() {
+            return Err(Error::Malformed("longer than the kernel promises"));
+        }
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_has_a_limit() {
+        let mut netlink = Netlink::open(Subsystem::Route).unwrap();
+        let big = Message::new("", 1, 0).fixed(&vec![0; BATCH_BYTES_MAX]);
+        assert!(matches!(netlink.run(vec![big]), Err(Error::Invalid(_))));
+    }
+}

@@ -1,0 +1,36 @@
+//! Options of sockets that rustix has no wrapper for: those that are one int.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Sets an option that is one int.
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let length = socklen::<libc::c_int>();
+    let fd = socket.as_raw_fd();
+    // SAFETY: the value is a live int of that length for the time of the call.
+    let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Reads an option that is one int.
+pub(crate) fn option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<libc::c_int> {
+    let (mut value, mut length) = (0, socklen::<libc::c_int>());
+    let (to, fd) = (&raw mut value, socket.as_raw_fd());
+    // SAFETY: the value is a live, writable int of that length for the time of the call.
+    let result = unsafe { libc::getsockopt(fd, level, name, to.cast(), &raw mut length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+fn socklen<T>() -> libc::socklen_t {
+    // A structure of the socket interface: some bytes.
+    libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0)
+}
