@@ -185,20 +185,6 @@ pub fn keep_only(descriptors: &[BorrowedFd<'_>], keep_error: bool) -> io::Result
     Ok(())
 }
 
-/// Ignores the signals that ask a process to end: for one whose end others decide.
-///
-/// # Errors
-/// Whatever `signal` answers.
-pub fn ignore_ending_signals() -> io::Result<()> {
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
-        // SAFETY: ignoring a signal installs no handler.
-        if unsafe { libc::signal(signal, libc::SIG_IGN) } == libc::SIG_ERR {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
-}
-
 /// Makes the child ignore terminal interrupts of its own: the parent decides what they mean.
 pub fn own_process_group(command: &mut Command) -> &mut Command {
     command.process_group(0)

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt,
 };
@@ -145,7 +146,7 @@ pub fn dial(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<(Own
     let socket = new_stream(address.address_family(), options)?;
     match rustix::net::connect(&socket, address) {
         Ok(()) => Ok((socket, true)),
-        Err(rustix::io::Errno::INPROGRESS) => Ok((socket, false)),
+        Err(Errno::INPROGRESS) => Ok((socket, false)),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -166,7 +167,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<SocketAdd
 pub fn is_connected(socket: BorrowedFd<'_>) -> io::Result<bool> {
     match rustix::net::getpeername(socket) {
         Ok(_) => Ok(true),
-        Err(rustix::io::Errno::NOTCONN) => Ok(false),
+        Err(Errno::NOTCONN) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -213,12 +214,12 @@ pub fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
         && polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
 }
 
-/// Whether the socket listens (`SO_ACCEPTCONN`).
-///
-/// # Errors
-/// Whatever `getsockopt` answers.
-pub fn is_listening(socket: BorrowedFd<'_>) -> io::Result<bool> {
-    Ok(sockopt::socket_acceptconn(socket)?)
+/// Whether an error of [`accept`] is this process's or this host's want of descriptors or memory;
+/// all others are about the one connection.
+#[must_use]
+pub fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
 }
 
 /// Reads into several buffers with one call.

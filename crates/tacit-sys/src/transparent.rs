@@ -103,15 +103,6 @@ pub fn receiver(ipv6: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Where the program wanted to connect to when the agent accepted this connection.
-///
-/// # Errors
-/// Whatever `getsockname` answers; `InvalidInput` for a socket without IP address.
-pub fn original_destination(accepted: BorrowedFd<'_>) -> io::Result<SocketAddr> {
-    let address = rustix::net::getsockname(accepted)?;
-    SocketAddr::try_from(address).map_err(|_| io::ErrorKind::InvalidInput.into())
-}
-
 /// One captured datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {

@@ -17,19 +17,6 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// What stays on general CPUs however many engines there are.
-    #[must_use]
-    pub fn not_eligible(self) -> f64 {
-        self.general - self.eligible
-    }
-
-    /// The share of general CPU time that enough engines would take, from 0 to 1; nothing of
-    /// nothing.
-    #[must_use]
-    pub fn eligible_share(self) -> f64 {
-        if self.general > 0.0 { self.eligible / self.general } else { 0.0 }
-    }
-
     /// How busy each of so many general CPUs is with it.
     #[must_use]
     pub fn per_cpu(self, cpus: u32) -> f64 {
@@ -97,8 +84,6 @@ mod tests {
 
     #[test]
     fn without_engines_nearly_all_is_eligible_and_the_rest_is_the_difference() {
-        near(NONE.not_eligible(), 8.59, 1e-9);
-        near(NONE.eligible_share(), 0.92, 0.005);
         near(NONE.per_cpu(2), 56.88, 1e-9);
         let eligible = Reading { general: NONE.eligible, ..NONE };
         near(eligible.per_cpu(2), 52.59, 0.006);
@@ -143,6 +128,5 @@ mod tests {
         assert_eq!(land(0.0, 3, 99.0), Landed { on_engines: 0.0, spilled: 0.0 });
         assert_eq!(land(5.0, 0, 99.0), Landed { on_engines: 0.0, spilled: 5.0 });
         assert_eq!(land(0.0, 0, 99.0).share(), 0.0);
-        assert_eq!(Reading { general: 0.0, eligible: 0.0, engine: 9.0 }.eligible_share(), 0.0);
     }
 }

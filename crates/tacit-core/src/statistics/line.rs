@@ -50,12 +50,6 @@ impl Line {
         Some(Self { intercept, slope, points: points.len(), variance, x_mean, x_squares })
     }
 
-    /// How far the slope may be off.
-    #[must_use]
-    pub fn slope_margin(&self) -> f64 {
-        student(self.points - 2) * (self.variance / self.x_squares).sqrt()
-    }
-
     /// How much the line rises from zero to `end`. Its interval takes into account that height and
     /// slope are guessed from the same points (to first order). `None` where the line does not
     /// start above zero: there is nothing then to compare with.
@@ -103,7 +97,7 @@ mod tests {
         let line = Line::through(&points).unwrap();
         near(line.intercept, 100.0, 1e-9);
         near(line.slope, 2.0, 1e-9);
-        near(line.slope_margin(), 0.0, 1e-6);
+        near(line.variance, 0.0, 1e-9);
         let rise = line.rise(50.0).unwrap();
         for percent in [rise.percent, rise.low, rise.high] {
             near(percent, 100.0, 1e-3);
@@ -116,8 +110,8 @@ mod tests {
         let line = Line::through(&points).unwrap();
         near(line.slope, 0.6, 1e-9);
         near(line.intercept, 2.2, 1e-9);
-        // The squares left over sum to 2.4: variance 0.8 over three, 0.8 / 10 for the slope.
-        near(line.slope_margin(), 3.182 * 0.08_f64.sqrt(), 1e-9);
+        // The squares left over sum to 2.4: variance 0.8 over three.
+        near(line.variance, 0.8, 1e-9);
         let rise = line.rise(5.0).unwrap();
         near(rise.percent, 136.36, 0.01);
         // relative = 0.08 + (3/11)^2 * 0.88 + 2 * (3/11) * 0.24

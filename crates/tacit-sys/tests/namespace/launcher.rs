@@ -62,6 +62,21 @@ impl<'a> Run<'a> {
         Ok(Self { sockets, netfilter, diagnosis, original, helper, channel })
     }
 
+    /// Removes the table with all packet rules, as `nft delete table inet tacit` would.
+    pub(crate) fn remove_rules(&self) {
+        let mut batch = netfilter_message(BATCH_BEGIN, 0, BATCH_HEAD);
+        let mut table = TABLE_HEAD.to_vec();
+        table.extend_from_slice(&attribute(1, b"tacit\0"));
+        batch.extend(netfilter_message(DELETE_TABLE, ACKNOWLEDGE, &table));
+        batch.extend(netfilter_message(BATCH_END, 0, BATCH_HEAD));
+        rustix::net::send(&self.netfilter, &batch, rustix::net::SendFlags::empty()).unwrap();
+        let mut answer = [0; 256];
+        rustix::net::recv(&self.netfilter, &mut answer[..], rustix::net::RecvFlags::empty())
+            .unwrap();
+        // The number of the error stands after the header of 16 bytes.
+        assert_eq!(answer[16..20], [0; 4], "the table cannot be removed");
+    }
+
     pub(crate) fn start(&self, orders: &[&str]) -> Program {
         self.start_hiding(orders, &[])
     }
@@ -169,12 +184,43 @@ pub(crate) fn wait(socket: BorrowedFd<'_>) {
     assert_eq!(ready, 1, "nothing arrived");
 }
 
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+/// The subsystem nftables (10), and its message `DELTABLE` (2).
+const DELETE_TABLE: u16 = 10 << 8 | 2;
+const ACKNOWLEDGE: u16 = 4;
+/// `nfgenmsg`: family, version and, for a batch, the subsystem.
+const BATCH_HEAD: &[u8] = &[0, 0, 0, 10];
+/// The family `inet`.
+const TABLE_HEAD: &[u8] = &[1, 0, 0, 0];
+
+fn netfilter_message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    const REQUEST: u16 = 1;
+    let length = u32::try_from(16 + body.len()).unwrap();
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(&(REQUEST | flags).to_ne_bytes());
+    message.extend_from_slice(&[0; 8]);
+    message.extend_from_slice(body);
+    message
+}
+
+/// A netlink attribute with its padding.
+fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + payload.len()).unwrap();
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
 /// Takes a captured connection; returns it with its original destination.
 pub(crate) fn accept(listener: &OwnedFd) -> (OwnedFd, SocketAddr) {
     wait(listener.as_fd());
     let (socket, _) = tacit_sys::socket::accept(listener.as_fd()).unwrap();
-    let original = transparent::original_destination(socket.as_fd()).unwrap();
-    (socket, original)
+    let original = rustix::net::getsockname(&socket).unwrap();
+    (socket, SocketAddr::try_from(original).unwrap())
 }
 
 pub(crate) fn element(protocol: Protocol, first: &str, last: &str, ports: [u16; 2]) -> Element {

@@ -114,7 +114,7 @@ fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time(original: &Or
     let answers = run.answers(&everywhere);
     assert_eq!([&answers[0], &answers[2]], [REFUSED; 2]);
     assert!(answers[1].starts_with("from [100::15]:"), "{answers:?}");
-    nft::uninstall(&mut run.netfilter).unwrap();
+    run.remove_rules();
     assert_eq!(run.answers(&everywhere), [REFUSED; 3], "without rules nothing leaves either");
 }
 

@@ -166,7 +166,7 @@ pub struct RunCosts {
 }
 
 /// What is carrying bytes.
-pub const CARRYING: [Component; 4] =
+const CARRYING: [Component; 4] =
     [Component::Receive, Component::Seal, Component::Open, Component::Send];
 
 impl Costs {
@@ -284,8 +284,7 @@ impl RuleCosts {
     }
 
     /// CPU time of carrying bytes.
-    #[must_use]
-    pub fn carrying_us(&self) -> f64 {
+    fn carrying_us(&self) -> f64 {
         CARRYING.iter().map(|component| self.component_us(*component)).sum()
     }
 

@@ -200,7 +200,7 @@ pub async fn accept_all<T>(
             // Nobody listens there any more: it would be said for ever.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
             Err(error) => {
-                if is_shortage(&error) {
+                if socket::is_shortage(&error) {
                     log.warn(
                         Event::new("accept-paused")
                             .field("listen", &listener.address)
@@ -212,15 +212,6 @@ pub async fn accept_all<T>(
             }
         }
     }
-}
-
-/// Errors of `accept` that are about us; all others are about the one connection.
-fn is_shortage(error: &io::Error) -> bool {
-    const EMFILE: i32 = 24;
-    const ENFILE: i32 = 23;
-    const ENOBUFS: i32 = 105;
-    const ENOMEM: i32 = 12;
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM))
 }
 
 fn arrival(

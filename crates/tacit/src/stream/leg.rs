@@ -240,7 +240,7 @@ impl Leg {
 
     /// Waits until the peer's kernel has what was written so far. Before a reset, which drops what
     /// is queued: those bytes are good.
-    pub async fn delivered(&self) {
+    async fn delivered(&self) {
         while socket::unacknowledged_bytes(self.fd()).is_ok_and(|bytes| bytes > 0) {
             tokio::time::sleep(DELIVERY_POLL).await;
         }

@@ -4,7 +4,7 @@ use super::batch::{CHAIN, CREATE, NLM_F_EXCL, TABLE, commit, message};
 use super::rules;
 use super::sets::Set;
 use crate::netlink::error::Error;
-use crate::netlink::message::{Message, NLM_F_ACK};
+use crate::netlink::message::Message;
 use crate::netlink::socket::Netlink;
 
 /// Installs table, sets and rules, all or nothing; the sets are empty. `ipv6` says whether this
@@ -18,16 +18,6 @@ pub fn install(netfilter: &mut Netlink, ipv6: bool) -> Result<(), Error> {
     messages.push(chain());
     messages.extend(rules::all(ipv6));
     commit(netfilter, messages)
-}
-
-/// Takes away table, sets and rules: nothing is captured, and nothing leaves.
-///
-/// # Errors
-/// The kernel's; `ENOENT` if they are not there.
-pub fn uninstall(netfilter: &mut Netlink) -> Result<(), Error> {
-    let mut message = message("removing the table", DELTABLE, NLM_F_ACK);
-    message.text(1, TABLE);
-    commit(netfilter, vec![message])
 }
 
 pub(super) fn table() -> Message {
@@ -50,7 +40,6 @@ pub(super) fn chain() -> Message {
 }
 
 const NEWTABLE: u16 = 0;
-const DELTABLE: u16 = 2;
 const NEWCHAIN: u16 = 3;
 const HOOK_PREROUTING: u32 = 0;
 const PRIORITY_MANGLE: i32 = -150;

@@ -27,5 +27,5 @@ mod sets;
 mod tests;
 
 pub use agent::{AGENT_MARK, AGENT_PORT};
-pub use install::{install, uninstall};
+pub use install::install;
 pub use sets::{ELEMENTS_PER_BATCH_MAX, Element, change, replace_all};
