@@ -24,7 +24,7 @@ mod address;
 mod ciphers;
 mod client_cert;
 mod engine;
-mod fixed;
+mod forward;
 mod map;
 mod metrics;
 mod names;

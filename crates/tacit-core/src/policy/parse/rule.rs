@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::fixed;
+use super::forward;
 use super::names::Names;
 use super::run;
 use super::table::{Table, Value};
@@ -26,9 +26,9 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         .and_then(|value| value::name(&value));
     let word = action_word(&table);
     let (selectors, fixed, inbound, setting) = if is_fixed(&table) {
-        let connect = fixed::connect(&table, word == Some(Word::Deny));
+        let connect = forward::connect(&table, word == Some(Word::Deny));
         let setting = fixed_setting(connect.as_ref());
-        let fixed = fixed::read(&table, connect);
+        let fixed = forward::read(&table, connect);
         (fixed_selectors(&table, fixed.as_ref()), fixed.map(Some), Some(None), setting)
     } else {
         let rule = run::read(&table);
@@ -54,8 +54,8 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         position,
     };
     let sound = check_protocol(&table, &rule)
-        & fixed::check_clear(&table, &rule)
-        & fixed::check_send_proxy(&table, &rule);
+        & forward::check_clear(&table, &rule)
+        & forward::check_send_proxy(&table, &rule);
     warn_of_names(&table, &rule);
     sound.then_some(rule)
 }
