@@ -120,7 +120,7 @@ impl From<SocketAddr> for Address {
 
 /// One connection or datagram exchange, as far as a rule can see it.
 ///
-/// For a rule of the fixed form the flow is the one that arrives at `listen`: `local` is the
+/// For a forwarding rule the flow is the one that arrives at `listen`: `local` is the
 /// listening address and `remote` is whoever connected to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {

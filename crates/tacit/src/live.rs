@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tacit_core::flow::{Address, Flow};
-use tacit_core::policy::{Action, Fixed, Index, Limits, Policy, RelayOn, Rule, Start, Starttls};
+use tacit_core::policy::{Action, Index, Limits, Policy, RelayOn, Rule, Start, Starttls};
 use tokio::sync::Semaphore;
 
 use crate::ledger::Account;
@@ -58,6 +58,13 @@ pub enum LiveAction {
     TlsServer(Arc<ServerSettings>),
     /// tacit opens the handshake on the leg away from the program.
     TlsClient(Arc<ClientSettings>),
+}
+
+/// The listening addresses at which a PROXY header comes first.
+fn proxied(policy: &Policy) -> HashSet<Address> {
+    let forwards = policy.rules.iter().filter_map(Rule::forward);
+    let proxied = forwards.filter(|forward| forward.accept_proxy);
+    proxied.flat_map(|forward| forward.listen.iter().cloned()).collect()
 }
 
 /// What a rule has done so far.
@@ -116,12 +123,6 @@ impl RuleCounters {
 }
 
 impl LiveRule {
-    /// The sockets of the fixed form.
-    #[must_use]
-    pub fn fixed(&self) -> Option<&Fixed> {
-        self.rule.fixed.as_ref()
-    }
-
     /// Where what it costs is charged to.
     #[must_use]
     pub fn account(&self) -> &Arc<Account> {
@@ -160,9 +161,7 @@ impl Live {
     #[must_use]
     pub fn new(generation: u64, policy: Policy, rules: Vec<Arc<LiveRule>>) -> Self {
         let index = Index::new(&policy.rules);
-        let fixed = policy.rules.iter().filter_map(|rule| rule.fixed.as_ref());
-        let proxied = fixed.filter(|fixed| fixed.accept_proxy);
-        let proxied = proxied.flat_map(|fixed| fixed.listen.iter().cloned()).collect();
+        let proxied = proxied(&policy);
         let has_windows = policy.rules.iter().any(|rule| rule.selectors.when.is_some());
         for rule in &rules {
             rule.account().set_relay_eligible(rule.relays_on_engine());

@@ -18,7 +18,7 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use crate::flow::{Address, Direction, Flow, Protocol};
+use crate::flow::{Address, Flow};
 
 mod capture;
 mod client_cert;
@@ -132,10 +132,8 @@ pub struct Rule {
     pub name: String,
     /// Which flows.
     pub selectors: Selectors,
-    /// The sockets of a rule of the fixed form; `None` for a rule about runs.
-    pub fixed: Option<Fixed>,
-    /// The way into a run; `Some` exactly for inbound rules about runs.
-    pub inbound: Option<Inbound>,
+    /// How its flows reach the agent.
+    pub form: Form,
     /// What happens.
     pub action: Action,
     /// Whether each connection's start and end are logged.
@@ -148,35 +146,54 @@ impl Rule {
     /// Whether it says the same, wherever in the text it stands.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
-        let Self { name, selectors, fixed, inbound, action, log, position: _ } = self;
+        let Self { name, selectors, form, action, log, position: _ } = self;
         *name == other.name
             && *selectors == other.selectors
-            && *fixed == other.fixed
-            && *inbound == other.inbound
+            && *form == other.form
             && *action == other.action
             && *log == other.log
     }
 
-    /// Where its flows arrive, in the fixed form and in an inbound rule about runs; empty for a
-    /// rule about what programs open.
+    /// The sockets of a forwarding rule; `None` for a rule about runs.
+    #[must_use]
+    pub fn forward(&self) -> Option<&Forward> {
+        match &self.form {
+            Form::Forward(forward) => Some(forward),
+            Form::Inbound(_) | Form::Outbound => None,
+        }
+    }
+
+    /// The way into a run; `None` unless the rule is an inbound rule about runs.
+    #[must_use]
+    pub fn inbound(&self) -> Option<&Inbound> {
+        match &self.form {
+            Form::Inbound(inbound) => Some(inbound),
+            Form::Forward(_) | Form::Outbound => None,
+        }
+    }
+
+    /// Where its flows arrive; empty for a rule about what programs open.
     #[must_use]
     pub fn listens(&self) -> &[Address] {
-        let inbound = self.inbound.as_ref().map(|inbound| inbound.listen.as_slice());
-        let fixed = self.fixed.as_ref().map(|fixed| fixed.listen.as_slice());
-        fixed.or(inbound).unwrap_or_default()
+        match &self.form {
+            Form::Forward(forward) => &forward.listen,
+            Form::Inbound(inbound) => &inbound.listen,
+            Form::Outbound => &[],
+        }
     }
 
     /// Whether TLS is on the leg that is accepted; without TLS, or where it is on the dialled one,
     /// that leg is in clear.
     ///
-    /// TLS is on the leg away from the program, whichever role tacit takes there. The fixed form
+    /// TLS is on the leg away from the program, whichever role tacit takes there. A forwarding rule
     /// knows no program: there the role says the leg, a server's was accepted, a client's dialled.
     #[must_use]
     pub fn tls_arrives(&self) -> bool {
         let Action::Tls(tls) = &self.action else { return false };
-        match &self.fixed {
-            Some(_) => matches!(tls, Tls::Server(_)),
-            None => self.inbound.is_some(),
+        match &self.form {
+            Form::Forward(_) => matches!(tls, Tls::Server(_)),
+            Form::Inbound(_) => true,
+            Form::Outbound => false,
         }
     }
 
@@ -222,9 +239,21 @@ impl Action {
     }
 }
 
-/// The sockets of a rule of the fixed form: accept at `listen`, carry to `connect`.
+/// How the flows of a rule reach the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fixed {
+pub enum Form {
+    /// A forwarding rule: the agent accepts at `listen` and connects to `connect`. Its flows are
+    /// inbound TCP.
+    Forward(Forward),
+    /// An inbound rule about runs: the agent accepts outside a run and connects to a program of it.
+    Inbound(Inbound),
+    /// An outbound rule about runs: the agent accepts what a program of a run opens.
+    Outbound,
+}
+
+/// The sockets of a forwarding rule: accept at `listen`, connect to `connect`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
     /// Where connections arrive; at least one.
     pub listen: Vec<Address>,
     /// Where they go. `None` only for a deny.
@@ -622,6 +651,3 @@ impl Policy {
         whens.map(|when| when.is_open(unix_s)).collect()
     }
 }
-
-/// Direction and protocol of every flow that a rule of the fixed form sees.
-pub const FIXED_FLOW: (Direction, Protocol) = (Direction::Inbound, Protocol::Tcp);

@@ -273,7 +273,7 @@ fn build_rule(
     };
     let counters = old
         .map_or_else(|| Arc::new(RuleCounters::new(&rule.name)), |old| Arc::clone(&old.counters));
-    let target = rule.fixed.as_ref().and_then(|fixed| fixed.connect.as_ref()).map(LiveTarget::new);
+    let target = rule.forward().and_then(|forward| forward.connect.as_ref()).map(LiveTarget::new);
     Ok(Arc::new(LiveRule {
         rule: rule.clone(),
         action,

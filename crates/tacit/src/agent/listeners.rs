@@ -33,10 +33,10 @@ pub(super) struct Wanted {
 pub(super) fn wanted(policy: &Policy) -> BTreeMap<String, (Address, Wanted)> {
     let mut all = BTreeMap::new();
     for rule in &policy.rules {
-        let Some(fixed) = &rule.fixed else { continue };
+        let Some(forward) = rule.forward() else { continue };
         let clear = !rule.tls_arrives();
-        for address in &fixed.listen {
-            let wanted = Wanted { clear, unix: fixed.unix.clone() };
+        for address in &forward.listen {
+            let wanted = Wanted { clear, unix: forward.unix.clone() };
             all.entry(address.to_string())
                 .and_modify(|(_, known): &mut (Address, Wanted)| known.clear |= clear)
                 .or_insert_with(|| (address.clone(), wanted));
@@ -198,7 +198,7 @@ fn options(wanted: &Wanted, congestion_control: Option<&str>) -> StreamOptions {
 
 fn listener(address: &Address, wanted: &Wanted, socket: OwnedFd) -> Arc<Listener> {
     let (address, socket) = (address.clone(), Arc::new(socket));
-    Arc::new(Listener { address, socket, clear: wanted.clear, source: Source::Fixed })
+    Arc::new(Listener { address, socket, clear: wanted.clear, source: Source::Forward })
 }
 
 pub(super) fn explain(error: &io::Error) -> String {

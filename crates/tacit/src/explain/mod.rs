@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use rustls_pki_types::UnixTime;
 use serde_json::json;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::policy::{FIXED_FLOW, Policy, Severity, explain, parse};
+use tacit_core::policy::{Policy, Severity, explain, parse};
 
 use crate::address::user_word;
 use crate::agent::{directory_of, localize};
@@ -26,7 +26,7 @@ mod peer;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  Who connects to a listening address of a rule, of the fixed form or about a run:
+  Who connects to a listening address of a rule, a forwarding rule or one about a run:
     tacit explain --policy policy.toml --listen 0.0.0.0:8443 --remote 192.0.2.7:40000
   What a program opens:
     tacit explain --policy policy.toml --direction outbound \\
@@ -143,19 +143,20 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, file: &Path) -> ExitCode {
 }
 
 fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
-    let protocol = match args.protocol {
-        ProtocolArg::Tcp => Protocol::Tcp,
-        ProtocolArg::Udp => Protocol::Udp,
-    };
-    let (direction, protocol) = match (args.direction, &args.listen) {
-        (None | Some(DirectionArg::Inbound), Some(_)) => FIXED_FLOW,
+    let direction = match (args.direction, &args.listen) {
+        (None | Some(DirectionArg::Inbound), Some(_)) => Direction::Inbound,
         (None | Some(DirectionArg::Inbound), None) => {
             return Err("say --listen ADDRESS too: an inbound flow arrives at that of a rule");
         }
-        (Some(DirectionArg::Outbound), None) => (Direction::Outbound, protocol),
+        (Some(DirectionArg::Outbound), None) => Direction::Outbound,
         (Some(DirectionArg::Outbound), Some(_)) => {
             return Err("leave out --listen or --direction: an outbound flow arrives at no rule's");
         }
+    };
+    let protocol = match (direction, args.protocol) {
+        // A listening address takes TCP and UNIX streams only.
+        (Direction::Inbound, _) | (Direction::Outbound, ProtocolArg::Tcp) => Protocol::Tcp,
+        (Direction::Outbound, ProtocolArg::Udp) => Protocol::Udp,
     };
     // A program that opens a connection leaves its own end to the kernel.
     let unbound = Address::Unnamed;

@@ -173,7 +173,7 @@ fn families(policy: &Policy, wanted: &BTreeSet<Captured>, mut found: (bool, bool
         note(address, is_routable);
     }
     // Who comes in from afar is to be answered.
-    let inbound = policy.rules.iter().filter(|rule| rule.inbound.is_some());
+    let inbound = policy.rules.iter().filter(|rule| rule.inbound().is_some());
     let listens = inbound.flat_map(|rule| rule.listens());
     for address in listens.filter_map(|address| address.ip()) {
         note(address, |address| !address.is_loopback());

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::policy::Action;
+use tacit_core::policy::{Action, Form};
 use tacit_core::query::ConnectionState;
 use tacit_sys::socket;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
@@ -88,7 +88,7 @@ pub struct Record {
     pub remote: Address,
     /// What an accepted PROXY header says.
     pub proxied: Option<Box<Proxied>>,
-    /// What there is to know of a run's connection; `None` for a rule of the fixed form.
+    /// What there is to know of a run's connection; `None` for a forwarding rule.
     pub run: Option<Box<OfRun>>,
     /// The connection that agreed on this one, by its number.
     pub parent: Option<NonZeroU64>,
@@ -312,12 +312,10 @@ impl Connection {
     pub fn open(live: &Live, table: &Arc<Table>, arrival: Arrival) -> Result<Admitted, Denied> {
         use crate::live::LiveAction;
         let Arrival { mut leg, flow, run, place, claim, .. } = arrival;
-        let is_of_run = run.is_some();
         let rule = match live.lookup(&flow) {
-            // A reload may have made the address one of the fixed form a moment ago.
             Some(rule)
                 if !matches!(rule.action, LiveAction::Deny)
-                    && is_of_run == rule.fixed().is_none() =>
+                    && fits(&rule.rule.form, run.as_deref()) =>
             {
                 Arc::clone(rule)
             }
@@ -531,6 +529,16 @@ impl Admitted<Parked> {
             Ok(leg) => Ok(Admitted { connection, leg, early }),
             Err(error) => Err((connection, error)),
         }
+    }
+}
+
+/// Whether a rule of this form may decide a connection that was accepted for `run`, or for a
+/// forwarding rule. A reload between accepting and the look-up may have given the address to a rule
+/// of the other kind; the socket was not accepted for that one.
+fn fits(form: &Form, run: Option<&Run>) -> bool {
+    match form {
+        Form::Forward(_) => run.is_none(),
+        Form::Inbound(_) | Form::Outbound => run.is_some(),
     }
 }
 

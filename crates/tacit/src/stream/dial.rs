@@ -1,7 +1,7 @@
 //! Dialling: where a connection goes on to.
 //!
 //! ```text
-//!   fixed form          the rule's target, its addresses one after the other
+//!   forwarding rule     the rule's target, its addresses one after the other
 //!   opened in a run     the address the program wanted
 //!   coming into a run   where the program listens, from the real client's address
 //! ```
@@ -79,7 +79,7 @@ async fn dial_inside(
     options: &StreamOptions,
     clear: bool,
 ) -> Result<(Leg, Address), String> {
-    let ports = record.rule.rule.inbound.as_ref().map(|inbound| inbound.local_ports.as_slice());
+    let ports = record.rule.rule.inbound().map(|inbound| inbound.local_ports.as_slice());
     let (Address::Inet(client), Address::Inet(dialled)) = (&record.remote, &record.local) else {
         return Err("a client without IP address cannot be shown inside".into());
     };

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::policy::FIXED_FLOW;
 use tacit_core::proxy_protocol::{self, Header};
 use tacit_sys::socket;
 use tacit_sys::watch::watch;
@@ -51,8 +50,8 @@ pub struct Listener {
 /// Whose connections arrive at a listener.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Clients of a rule of the fixed form.
-    Fixed,
+    /// Clients of a forwarding rule.
+    Forward,
     /// A run's programs: what they open is captured, and names are answered by the forwarder.
     Captured(Arc<Run>, Arc<Forwarder>),
     /// Clients of a run's programs.
@@ -68,7 +67,7 @@ impl Source {
 
     fn run(&self) -> Option<&Arc<Run>> {
         match self {
-            Self::Fixed => None,
+            Self::Forward => None,
             Self::Captured(run, _) | Self::Inbound(run) => Some(run),
         }
     }
@@ -222,7 +221,7 @@ fn arrival(
 ) -> io::Result<Arrival<Parked>> {
     let peer = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
     let flow = match &listener.source {
-        Source::Fixed => accepted(listener, &socket, peer)?,
+        Source::Forward => accepted(listener, &socket, peer)?,
         Source::Captured(run, _) => captured(run, &socket, peer)?,
         Source::Inbound(run) => {
             let user = Some(run.user.clone());
@@ -247,10 +246,9 @@ fn accepted(listener: &Listener, socket: &OwnedFd, remote: Address) -> io::Resul
         Address::Inet(_) => (None, None),
         _ => owner(socket)?,
     };
-    let (direction, protocol) = FIXED_FLOW;
     Ok(Flow {
-        direction,
-        protocol,
+        direction: Direction::Inbound,
+        protocol: Protocol::Tcp,
         listen: Some(listener.address.clone()),
         local,
         remote,

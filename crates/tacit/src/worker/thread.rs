@@ -241,7 +241,7 @@ fn begin(worker: &Rc<Worker>, source: &Source, arrival: Arrival<Parked>, place: 
             Some(arrival) => arrival,
             None => return,
         },
-        Source::Fixed | Source::Inbound(_) => arrival,
+        Source::Forward | Source::Inbound(_) => arrival,
     };
     match (arrival.watch(), source) {
         (Ok(arrival), Source::Captured(_, names))

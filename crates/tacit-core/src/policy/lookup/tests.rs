@@ -13,28 +13,34 @@ use proptest::test_runner::RngSeed;
 use super::*;
 use crate::policy::selector::Near;
 use crate::policy::when::{Days, DaysOfMonth, Hours, Months, Zone};
-use crate::policy::{FIXED_FLOW, Fixed, Inbound, Position, UnixSocket, When};
+use crate::policy::{Form, Forward, Inbound, Position, UnixSocket, When};
 
 fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
     let unix = UnixSocket { mode: 0o600, owner: None, replace_stale: false };
-    let fixed = (!listen.is_empty()).then(|| Fixed {
-        listen,
-        connect: None,
-        accept_proxy: false,
-        send_proxy: None,
-        connect_timeout: Duration::from_secs(10),
-        unix,
-    });
+    let form = if listen.is_empty() {
+        Form::Outbound
+    } else {
+        Form::Forward(Forward {
+            listen,
+            connect: None,
+            accept_proxy: false,
+            send_proxy: None,
+            connect_timeout: Duration::from_secs(10),
+            unix,
+        })
+    };
     let position = Position::default();
-    let inbound = None;
-    Rule { name: "r".to_owned(), selectors, fixed, inbound, action, log: false, position }
+    Rule { name: "r".to_owned(), selectors, form, action, log: false, position }
 }
 
 /// The same rule about a run.
 fn of_run(rule: Rule) -> Rule {
     let local_ports = vec![1..=1];
-    let inbound = rule.fixed.map(|Fixed { listen, .. }| Inbound { listen, local_ports });
-    Rule { fixed: None, inbound, ..rule }
+    let form = match rule.form {
+        Form::Forward(Forward { listen, .. }) => Form::Inbound(Inbound { listen, local_ports }),
+        form => form,
+    };
+    Rule { form, ..rule }
 }
 
 fn outbound() -> Selectors {
@@ -181,7 +187,8 @@ prop_compose! {
         when in option::weighted(0.2, when()),
         (deny, is_of_run) in any::<(bool, bool)>(),
     ) -> Rule {
-        let (direction, protocol) = if listen.is_empty() { way } else { FIXED_FLOW };
+        let arriving = (Direction::Inbound, Protocol::Tcp);
+        let (direction, protocol) = if listen.is_empty() { way } else { arriving };
         let selectors = Selectors {
             direction, protocol, local, local_ports, remote, remote_ports, when, program, user,
         };
@@ -208,7 +215,8 @@ prop_compose! {
         user in option::of(user()),
         day in 0..7_i64,
     ) -> Flow {
-        let (direction, protocol) = if listen.is_none() { way } else { FIXED_FLOW };
+        let arriving = (Direction::Inbound, Protocol::Tcp);
+        let (direction, protocol) = if listen.is_none() { way } else { arriving };
         let at_unix_s = day * 86_400;
         Flow { direction, protocol, listen, local, remote, remote_names, program, user, at_unix_s }
     }

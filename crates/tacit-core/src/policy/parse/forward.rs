@@ -1,4 +1,4 @@
-//! The sockets of a rule of the fixed form: `listen`, `connect` and what belongs to them.
+//! The sockets of a forwarding rule: `listen`, `connect` and what belongs to them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::table::{Table, Value};
 use super::{address, value};
 use crate::flow::Address;
-use crate::policy::{Action, Fixed, Rule, SendProxy, Start, Target, Tls, UnixSocket};
+use crate::policy::{Action, Forward, Rule, SendProxy, Start, Target, Tls, UnixSocket};
 
 /// Default of `connect-timeout`.
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub(super) fn connect(table: &Table<'_>, denies: bool) -> Option<Option<Target>>
 }
 
 /// Reads the rest.
-pub(super) fn read(table: &Table<'_>, connect: Option<Option<Target>>) -> Option<Fixed> {
+pub(super) fn read(table: &Table<'_>, connect: Option<Option<Target>>) -> Option<Forward> {
     let listen = table.value("listen").and_then(|value| value.each_once(address::listen));
     let accept_proxy = table.boolean("accept-proxy", false);
     let send_proxy = table.value("send-proxy").map_or(Some(None), |value| send_proxy(&value));
@@ -41,7 +41,7 @@ pub(super) fn read(table: &Table<'_>, connect: Option<Option<Target>>) -> Option
             value::duration(&value, CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX)
         });
     let unix = unix_socket(table);
-    let fixed = Fixed {
+    let forward = Forward {
         listen: listen?,
         connect: connect?,
         accept_proxy: accept_proxy?,
@@ -49,8 +49,8 @@ pub(super) fn read(table: &Table<'_>, connect: Option<Option<Target>>) -> Option
         connect_timeout: connect_timeout?,
         unix: unix?,
     };
-    let sound = check_unix_keys(table, &fixed) & check_loop(table, &fixed);
-    sound.then_some(fixed)
+    let sound = check_unix_keys(table, &forward) & check_loop(table, &forward);
+    sound.then_some(forward)
 }
 
 fn send_proxy(value: &Value<'_>) -> Option<Option<SendProxy>> {
@@ -74,8 +74,8 @@ fn mode(value: &Value<'_>) -> Option<u32> {
     }
     let text = value.string()?;
     let octal = (3..=4).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
-    let mode = octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
-    let mode = mode.filter(|mode| *mode <= 0o777);
+    let number = octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
+    let mode = number.filter(|mode| *mode <= 0o777);
     if mode.is_none() {
         let message = format!("`unix-mode` cannot be `{text}`: not permission bits");
         value.error(message, "write them in octal, from \"0000\" to \"0777\", as in \"0660\"");
@@ -85,15 +85,17 @@ fn mode(value: &Value<'_>) -> Option<u32> {
 
 fn owner(value: &Value<'_>) -> Option<String> {
     let text = value.string()?;
-    let (user, group) = text.split_once(':').map_or((text, None), |(u, g)| (u, Some(g)));
+    let parts = text.split_once(':');
+    let user = parts.map_or(text, |(user, _)| user);
+    let group = parts.map(|(_, group)| group);
     let plain = |name: &str| {
         name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
     };
-    let said = match group {
+    let is_given = match group {
         None => !user.is_empty(),
         Some(group) => !group.is_empty(),
     };
-    if !said || !plain(user) || !group.is_none_or(plain) {
+    if !is_given || !plain(user) || !group.is_none_or(plain) {
         let message = format!("`unix-owner` cannot be `{text}`");
         value.error(message, "write \"user\", \"user:group\" or \":group\", by name or number");
         return None;
@@ -102,8 +104,8 @@ fn owner(value: &Value<'_>) -> Option<String> {
 }
 
 /// Whether every key about UNIX sockets has one to be about.
-fn check_unix_keys(table: &Table<'_>, fixed: &Fixed) -> bool {
-    if fixed.listen.iter().any(|address| matches!(address, Address::Path(_))) {
+fn check_unix_keys(table: &Table<'_>, forward: &Forward) -> bool {
+    if forward.listen.iter().any(|address| matches!(address, Address::Path(_))) {
         return true;
     }
     let keys = ["unix-mode", "unix-owner", "replace-stale"];
@@ -113,9 +115,9 @@ fn check_unix_keys(table: &Table<'_>, fixed: &Fixed) -> bool {
 }
 
 /// Whether the rule does not connect to itself, which would never end.
-fn check_loop(table: &Table<'_>, fixed: &Fixed) -> bool {
-    let Some(Target::Address(target)) = &fixed.connect else { return true };
-    let Some(listen) = fixed.listen.iter().find(|listen| reaches(target, listen)) else {
+fn check_loop(table: &Table<'_>, forward: &Forward) -> bool {
+    let Some(Target::Address(target)) = &forward.connect else { return true };
+    let Some(listen) = forward.listen.iter().find(|listen| reaches(target, listen)) else {
         return true;
     };
     if let Some(value) = table.value("connect") {
@@ -135,7 +137,7 @@ fn reaches(target: &Address, listen: &Address) -> bool {
 
 /// Whether a header that says something of TLS leaves when there is something to say.
 pub(super) fn check_send_proxy(table: &Table<'_>, rule: &Rule) -> bool {
-    let wanted = rule.fixed.as_ref().and_then(|fixed| fixed.send_proxy);
+    let wanted = rule.forward().and_then(|forward| forward.send_proxy);
     let tells = match &rule.action {
         Action::Tls(Tls::Server(tls)) => tls.common.start == Start::Immediate,
         _ => false,
@@ -157,10 +159,10 @@ pub(super) fn check_send_proxy(table: &Table<'_>, rule: &Rule) -> bool {
 /// TLS ends in the agent. What a server decrypts travels on to `connect`, and what a client
 /// encrypts comes from `listen`; that leg is safe only where it cannot leave this host.
 pub(super) fn check_clear(table: &Table<'_>, rule: &Rule) -> bool {
-    let Some(fixed) = &rule.fixed else { return true };
+    let Some(forward) = rule.forward() else { return true };
     let clear = table.value("clear");
     let Some(allowed) = table.boolean("clear", false) else { return false };
-    let leak = clear_leg(rule, fixed);
+    let leak = clear_leg(rule, forward);
     match (leak, clear) {
         (Some((key, message)), _) if !allowed => {
             let at = table.value(key).map_or_else(|| table.at.clone(), |value| value.at);
@@ -181,16 +183,16 @@ pub(super) fn check_clear(table: &Table<'_>, rule: &Rule) -> bool {
 }
 
 /// The key and the complaint, where a leg in clear leaves this host.
-fn clear_leg(rule: &Rule, fixed: &Fixed) -> Option<(&'static str, String)> {
+fn clear_leg(rule: &Rule, forward: &Forward) -> Option<(&'static str, String)> {
     let name = &rule.name;
     match &rule.action {
         Action::Tls(Tls::Server(_)) => {
-            let target = fixed.connect.as_ref().filter(|target| !target.stays_on_host())?;
+            let target = forward.connect.as_ref().filter(|target| !target.stays_on_host())?;
             let message = format!("rule `{name}` would send what it decrypts to {target} in clear");
             Some(("connect", message))
         }
         Action::Tls(Tls::Client(_)) => {
-            let listen = fixed.listen.iter().find(|listen| !listen.stays_on_host())?;
+            let listen = forward.listen.iter().find(|listen| !listen.stays_on_host())?;
             let message =
                 format!("rule `{name}` would take clear bytes from other hosts at {listen}");
             Some(("listen", message))

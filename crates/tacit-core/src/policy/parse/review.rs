@@ -8,7 +8,7 @@ use super::report::Report;
 use super::table::Value;
 use crate::flow::{Address, Direction, Flow};
 use crate::policy::selector::{AddressSelector, Near};
-use crate::policy::{Action, Fixed, Index, Rule, Selectors, When};
+use crate::policy::{Action, Form, Forward, Index, Rule, Selectors, When};
 
 /// Reports names given twice, also among rules that are wrong in other ways.
 pub(super) fn names(rules: &[Value<'_>]) {
@@ -39,26 +39,41 @@ fn shared_listens(rules: &[(&Value<'_>, &Rule)]) {
     for (value, rule) in rules {
         for address in rule.listens() {
             let first = *first_at.entry(address).or_insert(rule);
-            let (key, message, fix) = match (&first.fixed, &rule.fixed) {
-                (Some(one), Some(other)) => {
-                    let Some(key) = disagreement(address, one, other) else { continue };
-                    let fix = format!("say the same `{key}` in both");
-                    (key, format!("share {address} but not `{key}`"), fix)
-                }
-                (None, None) => continue,
-                (Some(_), None) | (None, Some(_)) => {
-                    let message = format!("share {address}, and only one of them is about a run");
-                    ("listen", message, "choose another address for one of them".to_owned())
-                }
+            let Some(Conflict { key, problem, fix }) = conflict(address, first, rule) else {
+                continue;
             };
-            let message = format!("rules `{}` and `{}` {message}", first.name, rule.name);
+            let message = format!("rules `{}` and `{}` {problem}", first.name, rule.name);
             let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
             value.report.error(&at, message, fix);
         }
     }
 }
 
-fn disagreement(address: &Address, a: &Fixed, b: &Fixed) -> Option<&'static str> {
+/// Why two rules cannot share a listening address.
+struct Conflict {
+    /// The key of the later rule to report.
+    key: &'static str,
+    problem: String,
+    fix: String,
+}
+
+fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
+    match (&first.form, &rule.form) {
+        (Form::Forward(one), Form::Forward(other)) => {
+            let key = disagreement(address, one, other)?;
+            let problem = format!("share {address} but not `{key}`");
+            Some(Conflict { key, problem, fix: format!("say the same `{key}` in both") })
+        }
+        (Form::Forward(_), _) | (_, Form::Forward(_)) => Some(Conflict {
+            key: "listen",
+            problem: format!("share {address}, and only one of them is about a run"),
+            fix: "choose another address for one of them".to_owned(),
+        }),
+        (Form::Inbound(_) | Form::Outbound, Form::Inbound(_) | Form::Outbound) => None,
+    }
+}
+
+fn disagreement(address: &Address, a: &Forward, b: &Forward) -> Option<&'static str> {
     let has_path = matches!(address, Address::Path(_));
     let keys = [
         ("accept-proxy", a.accept_proxy == b.accept_proxy),
@@ -144,7 +159,8 @@ fn covers(a: &Rule, b: &Rule) -> bool {
         && b.listens().iter().all(|address| a.listens().contains(address));
     // A deny also matches owners that are not known, which others do not.
     let unknown_too = a.action == Action::Deny || b.action != Action::Deny;
-    let (a, b) = (&a.selectors, &b.selectors);
+    let a = &a.selectors;
+    let b = &b.selectors;
     let ports = |a: &RangeInclusive<u16>, b: &RangeInclusive<u16>| {
         a.start() <= b.start() && b.end() <= a.end()
     };

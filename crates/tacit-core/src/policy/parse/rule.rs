@@ -9,9 +9,9 @@ use super::table::{Table, Value};
 use super::tls::{self, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value, when};
-use crate::flow::{Address, Protocol};
+use crate::flow::{Address, Direction, Protocol};
 use crate::policy::selector::AddressSelector;
-use crate::policy::{Action, FIXED_FLOW, Fixed, Rule, Selectors, Target};
+use crate::policy::{Action, Form, Forward, Rule, Selectors, Target};
 
 /// Reads one rule; `None` after an error was reported.
 pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
@@ -25,17 +25,8 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         .required("name", "give it one: name = \"front\"")
         .and_then(|value| value::name(&value));
     let word = action_word(&table);
-    let (selectors, fixed, inbound, setting) = if is_fixed(&table) {
-        let connect = forward::connect(&table, word == Some(Word::Deny));
-        let setting = fixed_setting(connect.as_ref());
-        let fixed = forward::read(&table, connect);
-        (fixed_selectors(&table, fixed.as_ref()), fixed.map(Some), Some(None), setting)
-    } else {
-        let rule = run::read(&table);
-        let setting = run::setting(rule.as_ref());
-        let (selectors, inbound) = rule.map(|rule| (rule.selectors, rule.inbound)).unzip();
-        (selectors, Some(None), inbound, setting)
-    };
+    let Body { selectors, form, setting } =
+        if is_forwarding(&table) { forwarding_body(&table, word) } else { run_body(&table) };
     let tls = table.value("tls").map(|value| tls::read(&value, &setting, names));
     let action = word.and_then(|word| match word {
         Word::Permit => Some(Action::Permit),
@@ -47,8 +38,7 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
     let rule = Rule {
         name: name?.to_owned(),
         selectors: selectors?,
-        fixed: fixed?,
-        inbound: inbound?,
+        form: form?,
         action: action?,
         log: log?,
         position,
@@ -58,6 +48,31 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         & forward::check_send_proxy(&table, &rule);
     warn_of_names(&table, &rule);
     sound.then_some(rule)
+}
+
+/// What a rule says but for its name and action; a part is `None` after an error was reported.
+struct Body {
+    selectors: Option<Selectors>,
+    form: Option<Form>,
+    /// What `tls` means without a word in it.
+    setting: Setting,
+}
+
+fn forwarding_body(table: &Table<'_>, word: Option<Word>) -> Body {
+    let connect = forward::connect(table, word == Some(Word::Deny));
+    let setting = forwarding_setting(connect.as_ref());
+    let forward = forward::read(table, connect);
+    let selectors = forwarding_selectors(table, forward.as_ref());
+    Body { selectors, form: forward.map(Form::Forward), setting }
+}
+
+fn run_body(table: &Table<'_>) -> Body {
+    let rule = run::read(table);
+    let setting = run::setting(rule.as_ref());
+    match rule {
+        Some(rule) => Body { selectors: Some(rule.selectors), form: Some(rule.form), setting },
+        None => Body { selectors: None, form: None, setting },
+    }
 }
 
 /// The action a rule names.
@@ -113,13 +128,13 @@ fn said(value: &Value<'_>, word: Word) -> bool {
     }
 }
 
-/// Whether the rule is of the fixed form, as far as one can tell that does not follow it.
-fn is_fixed(table: &Table<'_>) -> bool {
+/// Whether the rule is meant as a forwarding rule, which a faulty one may not follow.
+fn is_forwarding(table: &Table<'_>) -> bool {
     let of_run = table.holds("direction") && !table.holds("connect");
     table.holds("listen") && !table.holds("local-ports") && !of_run
 }
 
-fn fixed_setting(connect: Option<&Option<Target>>) -> Setting {
+fn forwarding_setting(connect: Option<&Option<Target>>) -> Setting {
     let server = connect.and_then(Option::as_ref).map(|target| match target {
         Target::Name { host, .. } => ServerNameDefault::Host(host.clone()),
         Target::Address(Address::Inet(inet)) => ServerNameDefault::Host(inet.ip().to_string()),
@@ -128,11 +143,10 @@ fn fixed_setting(connect: Option<&Option<Target>>) -> Setting {
     Setting { role: RoleDefault::MustBeSaid, server }
 }
 
-fn fixed_selectors(table: &Table<'_>, fixed: Option<&Fixed>) -> Option<Selectors> {
+fn forwarding_selectors(table: &Table<'_>, forward: Option<&Forward>) -> Option<Selectors> {
     let why = "a rule with `listen` sees inbound TCP and UNIX connections at that address";
     let fix = "remove it; `listen` says it all";
     table.refuse(&["direction", "protocol", "local"], why, fix);
-    let (direction, protocol) = FIXED_FLOW;
     let remote = addresses(table, "remote", |value| {
         let selector = address::selector(value)?;
         if matches!(selector, AddressSelector::Name { .. }) {
@@ -144,12 +158,12 @@ fn fixed_selectors(table: &Table<'_>, fixed: Option<&Fixed>) -> Option<Selectors
         Some(selector)
     });
     let remote_ports = ports(table, "remote-ports");
-    if let Some(fixed) = fixed {
-        warn_of_unix_clients(table, fixed);
+    if let Some(forward) = forward {
+        warn_of_unix_clients(table, forward);
     }
     Some(Selectors {
-        direction,
-        protocol,
+        direction: Direction::Inbound,
+        protocol: Protocol::Tcp,
         local: Vec::new(),
         local_ports: Vec::new(),
         remote: remote?,
@@ -161,9 +175,9 @@ fn fixed_selectors(table: &Table<'_>, fixed: Option<&Fixed>) -> Option<Selectors
 }
 
 /// A client of a UNIX socket has no address, unless a PROXY header brings one.
-fn warn_of_unix_clients(table: &Table<'_>, fixed: &Fixed) {
-    let only_unix = fixed.listen.iter().all(|address| address.ip().is_none());
-    if !only_unix || fixed.accept_proxy {
+fn warn_of_unix_clients(table: &Table<'_>, forward: &Forward) {
+    let only_unix = forward.listen.iter().all(|address| address.ip().is_none());
+    if !only_unix || forward.accept_proxy {
         return;
     }
     for value in ["remote", "remote-ports"].into_iter().filter_map(|key| table.value(key)) {
@@ -224,7 +238,7 @@ fn warn_of_names(table: &Table<'_>, rule: &Rule) {
         return;
     }
     let by_remote = rule.selectors.remote.iter().any(|s| matches!(s, AddressSelector::Name { .. }));
-    let target = rule.fixed.as_ref().and_then(|fixed| fixed.connect.as_ref());
+    let target = rule.forward().and_then(|forward| forward.connect.as_ref());
     let by_connect = matches!(target, Some(Target::Name { host, .. }) if host != "localhost");
     for (by_name, key) in [(by_remote, "remote"), (by_connect, "connect")] {
         if by_name && let Some(value) = table.value(key) {

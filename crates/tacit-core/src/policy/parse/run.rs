@@ -6,13 +6,13 @@ use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
 use crate::policy::selector::AddressSelector;
-use crate::policy::{Inbound, Selectors};
+use crate::policy::{Form, Inbound, Selectors};
 
 /// What a rule about runs says but for its action.
 pub(super) struct RunRule {
     pub(super) selectors: Selectors,
-    /// `Some` exactly for an inbound rule.
-    pub(super) inbound: Option<Inbound>,
+    /// Inbound or outbound.
+    pub(super) form: Form,
 }
 
 /// Reads all but the action; `None` after an error was reported.
@@ -48,7 +48,9 @@ fn outbound(table: &Table<'_>) -> Option<RunRule> {
     let local_ports = ports(table, "local-ports");
     let remote = addresses(table, "remote", address::selector);
     let remote_ports = ports(table, "remote-ports");
-    let (program, user, when) = (programs(table), users(table), when::read(table));
+    let program = programs(table);
+    let user = users(table);
+    let when = when::read(table);
     let selectors = Selectors {
         direction: Direction::Outbound,
         protocol: protocol?,
@@ -60,7 +62,7 @@ fn outbound(table: &Table<'_>) -> Option<RunRule> {
         user: user?,
         when: when?,
     };
-    (!table.holds("listen")).then_some(RunRule { selectors, inbound: None })
+    (!table.holds("listen")).then_some(RunRule { selectors, form: Form::Outbound })
 }
 
 fn inbound(table: &Table<'_>) -> Option<RunRule> {
@@ -86,7 +88,8 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
         read_ip(value, message, "write the client's address or network")
     });
     let remote_ports = ports(table, "remote-ports");
-    let (user, when) = (users(table), when::read(table));
+    let user = users(table);
+    let when = when::read(table);
     let selectors = Selectors {
         direction: Direction::Inbound,
         protocol: protocol.filter(|protocol| *protocol == Protocol::Tcp)?,
@@ -100,7 +103,7 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
     };
     let inbound = Inbound { listen: listen?, local_ports: local_ports? };
     let refused = table.holds("local") || table.holds("program");
-    (!refused).then_some(RunRule { selectors, inbound: Some(inbound) })
+    (!refused).then_some(RunRule { selectors, form: Form::Inbound(inbound) })
 }
 
 fn protocol(table: &Table<'_>) -> Option<Protocol> {
@@ -129,7 +132,7 @@ fn read_listen(value: &Value<'_>) -> Option<Address> {
     Some(listen)
 }
 
-/// Refuses what only a rule of the fixed form has; whether there was nothing to refuse.
+/// Refuses what only a forwarding rule has; whether there was nothing to refuse.
 fn refuse_sockets(table: &Table<'_>) -> bool {
     let keys = [
         "connect",
@@ -141,13 +144,12 @@ fn refuse_sockets(table: &Table<'_>) -> bool {
         "replace-stale",
         "clear",
     ];
-    let (why, fix) = if table.holds("listen") {
+    if table.holds("listen") {
         let why = "`direction` and `local-ports` make this rule one about the connections of a run";
-        (why, "remove it, or remove those two")
+        table.refuse(&keys, why, "remove it, or remove those two");
     } else {
         let why = "this rule has no `listen`, so it is about the connections of a run";
-        (why, "remove it, or say where to `listen`")
-    };
-    table.refuse(&keys, why, fix);
+        table.refuse(&keys, why, "remove it, or say where to `listen`");
+    }
     !keys.into_iter().any(|key| table.holds(key))
 }

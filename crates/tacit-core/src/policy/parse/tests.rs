@@ -63,8 +63,8 @@ fn only_rule(text: &str) -> Rule {
     rules.remove(0)
 }
 
-/// A rule of the fixed form; its `tls` begins at 11:7, and `more` in it at 12:3.
-fn fixed(listen: &str, connect: &str, role: &str, more: &str) -> String {
+/// A forwarding rule; its `tls` begins at 11:7, and `more` in it at 12:3.
+fn forward(listen: &str, connect: &str, role: &str, more: &str) -> String {
     format!(
         "{TABLES}[[rule]]\nname = \"r\"\nlisten = \"{listen}\"\nconnect = \"{connect}\"\ntls = {{ \
          role = \"{role}\"\n, {more} }}"
@@ -72,11 +72,11 @@ fn fixed(listen: &str, connect: &str, role: &str, more: &str) -> String {
 }
 
 fn server(more: &str) -> String {
-    fixed("0.0.0.0:1", "127.0.0.1:2", "server", &format!("{more}, identity = \"web\""))
+    forward("0.0.0.0:1", "127.0.0.1:2", "server", &format!("{more}, identity = \"web\""))
 }
 
 fn client(connect: &str, more: &str) -> String {
-    fixed("127.0.0.1:1", connect, "client", more)
+    forward("127.0.0.1:1", connect, "client", more)
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn a_server_rule_with_defaults() {
     assert_eq!(tls.common.groups, Group::DEFAULT);
     assert_eq!(tls.common.handshake_timeout, Duration::from_secs(10));
     assert!(tls.common.resumption && tls.common.alpn.is_empty());
-    let fixed = policy.rules[0].fixed.as_ref().unwrap();
-    assert_eq!(fixed.connect_timeout, Duration::from_secs(10));
-    assert_eq!(fixed.unix.mode, 0o600);
+    let forward = policy.rules[0].forward().unwrap();
+    assert_eq!(forward.connect_timeout, Duration::from_secs(10));
+    assert_eq!(forward.unix.mode, 0o600);
 }
 
 #[test]
@@ -193,10 +193,10 @@ fn an_inbound_rule_about_a_run_is_a_way_in() {
     assert_eq!(warnings(&text), [""; 0], "rules about runs may share an address");
     let rule = &policy.rules[0];
     assert!(matches!(&rule.action, Action::Tls(Tls::Server(_))), "the role follows: {rule:?}");
-    let inbound = rule.inbound.as_ref().unwrap();
+    let inbound = rule.inbound().unwrap();
     assert_eq!(inbound.local_ports, [23..=23, 8000..=8009]);
     assert_eq!(inbound.listen, rule.listens());
-    assert_eq!((rule.listens().len(), &rule.fixed), (2, &None));
+    assert_eq!((rule.listens().len(), rule.forward()), (2, None));
     assert_eq!(rule.selectors.local_ports, [], "they say where to, and select nothing");
 }
 
@@ -487,7 +487,7 @@ fn rules_that_take_too_many_boxes_are_refused() {
 #[test]
 fn targets_keep_host_and_port() {
     let rule = only_rule(&client("DB.example.:5433", "trust = \"corp\""));
-    let target = rule.fixed.unwrap().connect.unwrap();
+    let target = rule.forward().unwrap().connect.clone().unwrap();
     assert_eq!(target, Target::Name { host: "db.example".to_owned(), port: 5433 });
 }
 

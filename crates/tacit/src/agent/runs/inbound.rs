@@ -59,8 +59,8 @@ pub(super) fn listens(policy: &Policy) -> impl Iterator<Item = &Address> {
 }
 
 fn inbound_rules(policy: &Policy) -> impl Iterator<Item = (&Rule, &[Address])> {
-    let inbound = |rule: &'_ Rule| rule.inbound.is_some();
-    policy.rules.iter().filter(move |rule| inbound(rule)).map(|rule| (rule, rule.listens()))
+    let rules = policy.rules.iter();
+    rules.filter(|rule| rule.inbound().is_some()).map(|rule| (rule, rule.listens()))
 }
 
 /// Holds every address of the policy that none of the runs holds yet.
@@ -130,7 +130,7 @@ impl Inbound {
     ) -> io::Result<()> {
         let mut named = BTreeMap::new();
         for (rule, listen) in inbound_rules(policy) {
-            let ports = rule.inbound.iter().flat_map(|inbound| &inbound.local_ports);
+            let ports = rule.inbound().into_iter().flat_map(|inbound| &inbound.local_ports);
             let open = ports
                 .into_iter()
                 .any(|ports| listening.iter().any(|program| ports.contains(&program.port())));

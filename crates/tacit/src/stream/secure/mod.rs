@@ -395,10 +395,10 @@ async fn reach(
         congestion_control: around.congestion_control.map(str::to_owned),
         reset_on_exit: clear,
     };
-    let timeout = record.rule.fixed().map_or(CONNECT_TIMEOUT, |fixed| fixed.connect_timeout);
+    let timeout = record.rule.rule.forward().map_or(CONNECT_TIMEOUT, |it| it.connect_timeout);
     let work = async { dial::dial(record, &options, timeout, clear).await.map_err(Failure::Dial) };
     let (leg, address) = within(Instant::now() + timeout, unreached, work).await?;
-    if let Some(wanted) = record.rule.fixed().and_then(|fixed| fixed.send_proxy) {
+    if let Some(wanted) = record.rule.rule.forward().and_then(|it| it.send_proxy) {
         let bytes = header::header(wanted, record);
         let bytes = bytes.map_err(|error| Failure::Proxy(error.to_string()))?;
         Outgoing::new(bytes).flush(&leg).await?;

@@ -34,8 +34,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use tacit_core::flow::{Address, Flow};
-use tacit_core::policy::{FIXED_FLOW, parse};
+use tacit_core::flow::{Address, Direction, Flow, Protocol};
+use tacit_core::policy::parse;
 use tacit_core::statistics::Histogram;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
@@ -185,11 +185,10 @@ impl<'a> Bench<'a> {
         let copy = ours.try_clone().map_err(|error| wrong(&error))?;
         let _inside = self.runtime.enter();
         let leg = Leg::new(copy.into(), true).map_err(|error| wrong(&error))?;
-        let (direction, protocol) = FIXED_FLOW;
         let address = |port| Address::Inet(([127, 0, 0, 1], port).into());
         let flow = Flow {
-            direction,
-            protocol,
+            direction: Direction::Inbound,
+            protocol: Protocol::Tcp,
             listen: Some(address(1)),
             local: address(1),
             remote: address(40_000),
