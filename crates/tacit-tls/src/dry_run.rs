@@ -7,9 +7,10 @@ use std::net::IpAddr;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tacit_core::policy::{ClientCert, Map, Verify};
 
+use super::check::PeerCheck;
 use super::config::{SettingsRefused, client_check, refused, server_check};
 use super::material::TrustMaterial;
-use super::verify::{Named, Naming, PeerCheck};
+use super::verify::{Named, Naming};
 
 /// What came of it.
 #[derive(Debug)]

@@ -20,13 +20,15 @@ use serde::Serialize;
 use tacit_core::policy::{Group, Rekey, Suite, TlsVersion};
 use tacit_core::record::{AlertDescription, HEADER_BYTES, Opener, Sealer};
 
+use super::check::{Checked, PeerCheck};
 use super::config::{self, ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error};
 use super::keys::DirectionKey;
+use super::observe;
 use super::secrets::{self, Shown};
 use super::session::{Keys, Later, Session};
-use super::verify::{self, Checked, Named, PeerCheck};
+use super::verify::Named;
 
 /// Handshake bytes that may wait for more: a flight with long chains fits, a flood does not.
 pub const INCOMING_BYTES_MAX: usize = 128 * 1024;
@@ -198,7 +200,7 @@ impl Handshake {
             Side::Client(machine, ..) => step(machine.as_mut(), incoming, seen, outgoing),
             Side::Server(machine, _) => step(machine.as_mut(), incoming, seen, outgoing),
         };
-        let (progress, checked) = secrets::observe(&mut self.shown, || verify::observe(work));
+        let (progress, checked) = secrets::observe(&mut self.shown, || observe::observe(work));
         if checked.is_some() {
             self.checked = checked;
         }

@@ -10,6 +10,7 @@
 //! library's AEADs. Peers are checked by [`verify`], failures are put in words by [`failure`].
 #![forbid(unsafe_code)]
 
+pub mod check;
 mod config;
 mod diagnose;
 pub mod dry_run;
@@ -23,6 +24,7 @@ pub mod holder;
 mod keys;
 pub mod material;
 pub mod measure;
+mod observe;
 mod pair;
 mod secrets;
 mod session;
@@ -31,10 +33,10 @@ pub mod verify;
 #[cfg(any(test, feature = "testing"))]
 pub mod test_certificates;
 
+pub use check::PeerCheck;
 pub use config::{ClientSettings, ServerSettings, SettingsRefused};
 pub use facts::CertificateFacts;
 pub use failure::{HandshakeFailure, Role};
 pub use handshake::{Agreed, Established, Handshake, INCOMING_BYTES_MAX, Progress};
 pub use keys::{HOT_CONNECTIONS_MAX, HotKeys, Keyring};
 pub use session::{Batch, NoRekey, Session, SessionError};
-pub use verify::PeerCheck;

@@ -15,9 +15,9 @@ use tacit_core::record::{Opener, PAYLOAD_BYTES_MAX, Sealer};
 use tacit_core::statistics::median;
 use tacit_sys::cpu;
 
+use super::handshake::{Handshake, Progress};
 use super::keys::DirectionKey;
 use super::pair;
-use super::{Handshake, Progress};
 
 /// Bytes that are sealed, then opened, between two looks at the clock: a look costs as much as a
 /// small record, and this much fits the caches as an agent's buffers do.

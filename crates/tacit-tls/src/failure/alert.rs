@@ -2,7 +2,7 @@
 
 use rustls::AlertDescription as Alert;
 
-use super::{HandshakeFailure, Party, Role, failure};
+use super::handshake_failure::{HandshakeFailure, Party, Role, failure};
 
 /// Says what an alert means, given as its number on the wire: one that arrives after the handshake
 /// is not seen by the TLS library.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    ClientConfig, ClientConnection, ServerConfig, ServerConnection, SupportedProtocolVersion,
-    version,
+    ClientConfig, ClientConnection, Error, ServerConfig, ServerConnection,
+    SupportedProtocolVersion, version,
 };
 use rustls_pki_types::ServerName;
 

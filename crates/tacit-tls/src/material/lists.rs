@@ -15,7 +15,8 @@ use serde::Serialize;
 use tacit_core::policy::Revocation;
 use x509_parser::prelude::{CertificateRevocationList, FromDer as _};
 
-use super::{MaterialFault, is_der, read};
+use super::error::MaterialFault;
+use super::pem::{is_der, read};
 use crate::facts::{CertificateFacts, printable, utc};
 use crate::files::FileStamp;
 

@@ -2,8 +2,12 @@
 
 use std::process::Command;
 
+use tacit_core::policy::Identity;
+
+use super::expiry::now_seconds;
 use super::*;
 use crate::facts::DAY_SECONDS;
+use crate::files::FileStamp;
 use crate::test_certificates::{Ca, Directory, Kind, Leaf, openssl_v1, openssl_v3};
 
 fn load(directory: &Directory) -> Result<IdentityMaterial, MaterialError> {

@@ -6,15 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::server::VerifierBuilderError;
+use rustls::server::danger::ClientCertVerifier;
 use tacit_core::policy::{Revocation, Trust, TrustSource};
 
-use super::{
-    MaterialError, MaterialFault, RevocationList, certificates, expiry_warning, facts_of, lists,
-    now_seconds, read,
-};
+use super::error::{MaterialError, MaterialFault};
+use super::expiry::{expiry_warning, now_seconds};
+use super::lists::{self, RevocationList};
+use super::pem::{certificates, facts_of, read};
+use super::verifiers::{Unlisted, Verifiers};
 use crate::facts::CertificateFacts;
 use crate::files::FileStamp;
-use crate::verify::Verifiers;
 
 /// Where distributions keep the bundle of trust anchors: Debian, Red Hat, SUSE, Alpine.
 const SYSTEM_BUNDLES: [&str; 5] = [
@@ -94,6 +97,22 @@ impl TrustMaterial {
         self.roots.roots == other.roots.roots
             && self.revocation == other.revocation
             && lists.eq(other.lists.iter().map(|list| &list.der))
+    }
+
+    /// What verifies chains of clients.
+    pub(crate) fn client_verifier(
+        &self,
+        unlisted: Unlisted,
+    ) -> Result<Arc<dyn ClientCertVerifier>, VerifierBuilderError> {
+        self.verifiers.client(&self.roots, &self.lists, unlisted)
+    }
+
+    /// What verifies chains of servers.
+    pub(crate) fn server_verifier(
+        &self,
+        unlisted: Unlisted,
+    ) -> Result<Arc<WebPkiServerVerifier>, VerifierBuilderError> {
+        self.verifiers.server(&self.roots, &self.lists, unlisted)
     }
 }
 

@@ -9,10 +9,13 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use std::sync::Arc;
 use tacit_core::policy::{Absent, Invalid};
 
-use super::verifiers::Verifiers;
-use super::{Chains, Checked, Full, PeerCheck, Sent, note, proved, provider};
+use super::chains::{Chains, Sent};
+use super::full::Full;
+use super::proof::{algorithms, proved};
+use crate::check::{Checked, PeerCheck};
 use crate::diagnose::Peer;
 use crate::material::TrustMaterial;
+use crate::observe::note;
 
 /// How a server checks its clients: any `client-cert` but `"none"`.
 #[derive(Debug)]
@@ -33,16 +36,14 @@ impl ClientCheck {
         absent: Absent,
         invalid: Invalid,
     ) -> Result<Self, VerifierBuilderError> {
-        let full = Full::new(trust, Verifiers::client)?;
-        let algorithms = provider().signature_verification_algorithms;
-        Ok(Self { full: Some((full, invalid)), absent, algorithms })
+        let full = Full::new(trust, TrustMaterial::client_verifier)?;
+        Ok(Self { full: Some((full, invalid)), absent, algorithms: algorithms() })
     }
 
     /// Chains are not looked at; only that clients hold the keys of what they send.
     #[must_use]
     pub fn waived(absent: Absent) -> Self {
-        let algorithms = provider().signature_verification_algorithms;
-        Self { full: None, absent, algorithms }
+        Self { full: None, absent, algorithms: algorithms() }
     }
 
     /// Has it remember the chains that it believes.

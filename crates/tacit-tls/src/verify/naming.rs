@@ -8,9 +8,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls_pki_types::CertificateDer;
+use serde::Serialize;
 use tacit_core::policy::map::{Entry, Holder, Mapped, Outcome};
 use tacit_core::policy::{ClientCert, Map, PeerName};
 
+use crate::check::PeerCheck;
 use crate::facts::CertificateFacts;
 use crate::failure::{HandshakeFailure, Party};
 use crate::holder::holder;
@@ -85,6 +87,41 @@ impl Naming {
             )),
         }
     }
+}
+
+/// Who the peer is, as far as that was proved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PeerIdentity {
+    /// The subject of a certificate that was not believed: a claim, never a ground for a decision.
+    pub claimed_subject: Option<String>,
+    /// The name that it has by its rule: one of a map, or the first name of a certificate that was
+    /// believed, or else its subject.
+    pub identity: Option<String>,
+    /// The entry of a map that would refuse it, but only warns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warned: Option<String>,
+}
+
+/// The identity that a check leaves a peer with. A waived chain has none.
+#[must_use]
+pub fn identity(
+    check: &PeerCheck,
+    named: &Named,
+    facts: Option<&CertificateFacts>,
+) -> PeerIdentity {
+    let nobody = PeerIdentity::default();
+    let Some(facts) = facts else { return nobody };
+    if !check.is_believed() {
+        return PeerIdentity { claimed_subject: Some(facts.subject.clone()), ..nobody };
+    }
+    let identity = match named {
+        Named::Nobody => return nobody,
+        Named::Warned { entry } => return PeerIdentity { warned: Some(entry.clone()), ..nobody },
+        Named::Certificate => facts.sans.first().unwrap_or(&facts.subject),
+        Named::Mapped(name) => name,
+    };
+    PeerIdentity { identity: Some(identity.clone()), ..nobody }
 }
 
 /// What a map says of a holder.

@@ -9,10 +9,13 @@ use rustls::server::VerifierBuilderError;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::verifiers::Verifiers;
-use super::{Chains, Checked, Full, PeerCheck, Sent, note, proved, provider};
+use super::chains::{Chains, Sent};
+use super::full::Full;
+use super::proof::{algorithms, proved};
+use crate::check::{Checked, PeerCheck};
 use crate::diagnose::Peer;
 use crate::material::TrustMaterial;
+use crate::observe::note;
 
 /// How a client checks its servers: the `verify` of a rule with role client.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ impl ServerCheck {
     /// # Errors
     /// If the trust has no anchors.
     pub fn full(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
-        let full = Full::new(trust, Verifiers::server)?;
+        let full = Full::new(trust, TrustMaterial::server_verifier)?;
         Ok(Self { full: Some(full), wants_name: true, ..Self::none() })
     }
 
@@ -44,8 +47,7 @@ impl ServerCheck {
     /// `verify = "none"`: neither chain nor name, only that the server holds its key.
     #[must_use]
     pub fn none() -> Self {
-        let algorithms = provider().signature_verification_algorithms;
-        Self { full: None, wants_name: false, algorithms }
+        Self { full: None, wants_name: false, algorithms: algorithms() }
     }
 
     /// Has it remember the chains that it believes.

@@ -21,10 +21,16 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{self, SHA256};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::Sent;
 use crate::diagnose::Peer;
 use crate::facts::CertificateFacts;
 use crate::material::TrustGeneration;
+
+/// A chain as it was sent.
+#[derive(Clone, Copy)]
+pub(super) struct Sent<'a> {
+    pub(super) leaf: &'a CertificateDer<'a>,
+    pub(super) rest: &'a [CertificateDer<'a>],
+}
 
 /// Verified chains that are remembered: the peers of a large site, in some 8 MB.
 pub const CHAINS_MAX: usize = 4096;

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use rustls::{CertificateError, Error};
 
-use super::super::{ClientCheck, Full, PeerCheck, Sent, ServerCheck};
+use super::super::full::Full;
+use super::super::{ClientCheck, ServerCheck};
 use super::*;
+use crate::check::PeerCheck;
 use crate::material::{TrustMaterial, load_trust};
 use crate::test_certificates::{Ca, Directory, Kind, Leaf, NAME};
 

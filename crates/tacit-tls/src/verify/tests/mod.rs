@@ -1,9 +1,13 @@
 //! Every kind of certificate at every level, through real handshakes in memory.
 
+mod revocation;
+
 use std::sync::Arc;
 
 use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::aws_lc_rs;
 use rustls::internal::msgs::codec::{Codec as _, Reader};
+use rustls::server::VerifierBuilderError;
 use rustls::server::danger::ClientCertVerifier as _;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
@@ -11,12 +15,15 @@ use rustls::{
     SupportedProtocolVersion, version,
 };
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tacit_core::policy::{Absent, Invalid};
 
 use super::*;
+use crate::check::PeerCheck;
+use crate::facts::CertificateFacts;
 use crate::failure::{Failed, HandshakeFailure, Role, describe_error};
 use crate::material::TrustMaterial;
+use crate::observe::{note, observe};
 use crate::test_certificates::{Ca, Kind, Leaf, NAME, openssl_v1, openssl_v3, self_signed};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
@@ -119,8 +126,9 @@ fn server_config(
     check: Option<ClientCheck>,
     key: Arc<CertifiedKey>,
 ) -> Arc<ServerConfig> {
-    let builder =
-        ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[version]).unwrap();
+    let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[version])
+        .unwrap();
     let builder = match check {
         Some(check) => builder.with_client_cert_verifier(Arc::new(check)),
         None => builder.with_no_client_auth(),
@@ -133,7 +141,7 @@ fn client_config(
     check: ServerCheck,
     key: Option<Arc<CertifiedKey>>,
 ) -> Arc<ClientConfig> {
-    let builder = ClientConfig::builder_with_provider(provider())
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[version])
         .unwrap()
         .dangerous()

@@ -1,0 +1,93 @@
+//! A failed handshake: what kind it is, who has to act, and what to do.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// What tacit is in the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// It answers; the peer is a client.
+    Server,
+    /// It opens; the peer is a server.
+    Client,
+}
+
+impl Role {
+    /// What the peer is.
+    #[must_use]
+    pub fn peer(self) -> &'static str {
+        match self {
+            Self::Server => "client",
+            Self::Client => "server",
+        }
+    }
+}
+
+/// Who has to act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Party {
+    /// The peer's owner.
+    Peer,
+    /// This host's owner: certificates, clock, randomness.
+    Us,
+    /// The policy's author.
+    Policy,
+    /// The network's.
+    Network,
+}
+
+/// A failed handshake.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HandshakeFailure {
+    /// For counters and logs; kebab-case, stable.
+    pub kind: &'static str,
+    /// Who has to act.
+    pub party: Party,
+    /// One line with the next step.
+    pub message: String,
+}
+
+impl fmt::Display for HandshakeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for HandshakeFailure {}
+
+impl HandshakeFailure {
+    /// The peer closed the connection before the handshake was done.
+    #[must_use]
+    pub fn closed(role: Role) -> Self {
+        let peer = role.peer();
+        let message = format!(
+            "the {peer} closed the connection within the handshake, without an alert: \
+             look at the {peer}'s log, and whether it speaks TLS on this port"
+        );
+        failure("peer-closed", Party::Peer, message)
+    }
+
+    /// The handshake took longer than the rule allows.
+    #[must_use]
+    pub fn timed_out(role: Role, after: Duration) -> Self {
+        let message = format!(
+            "the {} did not complete the handshake within {after:?}: see whether it speaks TLS \
+             on this port, or raise handshake-timeout",
+            role.peer()
+        );
+        failure("handshake-timeout", Party::Network, message)
+    }
+}
+
+/// Puts one together.
+pub(super) fn failure(
+    kind: &'static str,
+    party: Party,
+    message: impl Into<String>,
+) -> HandshakeFailure {
+    HandshakeFailure { kind, party, message: message.into() }
+}

@@ -1,0 +1,28 @@
+//! When certificates end.
+
+use rustls_pki_types::UnixTime;
+
+use crate::facts::{CertificateFacts, utc};
+
+/// A certificate that ends sooner than this is warned about.
+pub const EXPIRY_WARNING_DAYS: i64 = 30;
+
+/// The end of a warning about a certificate that ends soon or has ended.
+pub(super) fn expiry_warning(facts: &CertificateFacts, now: i64) -> Option<String> {
+    let (days, at) = (facts.days_left(now), utc(facts.not_after));
+    if days < 0 {
+        return Some(format!("expired at {at}"));
+    }
+    ends_soon(facts, now).then(|| format!("expires in {days} days, at {at}: renew it"))
+}
+
+/// Whether a certificate ends within [`EXPIRY_WARNING_DAYS`], or has ended.
+#[must_use]
+pub fn ends_soon(facts: &CertificateFacts, now: i64) -> bool {
+    facts.days_left(now) < EXPIRY_WARNING_DAYS
+}
+
+/// This host's clock, in unix seconds.
+pub(super) fn now_seconds() -> i64 {
+    i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
+}
