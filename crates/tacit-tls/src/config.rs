@@ -1,6 +1,5 @@
 //! A rule's `tls` table as settings of the TLS library.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
@@ -18,7 +17,7 @@ use tacit_core::policy::{
 };
 
 use super::material::{IdentityMaterial, TrustMaterial};
-use super::secrets;
+use super::outcome::{self, report_name};
 use super::verify::{Chains, ClientCheck, Naming, ServerCheck};
 
 /// Server names a client rule keeps tickets for.
@@ -96,7 +95,7 @@ impl ServerSettings {
         config.ignore_client_order = true;
         config.alpn_protocols = alpn(&rule.common);
         config.enable_secret_extraction = true;
-        config.key_log = secrets::to_observer();
+        config.key_log = outcome::secrets_reporter();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         if rule.common.resumption {
             // Tickets are sealed, not stored: no table that all workers would share.
@@ -164,7 +163,7 @@ impl ClientSettings {
         config.enable_sni = sends_server_name;
         config.alpn_protocols = alpn(&rule.common);
         config.enable_secret_extraction = true;
-        config.key_log = secrets::to_observer();
+        config.key_log = outcome::secrets_reporter();
         config.resumption = if rule.common.resumption {
             Resumption::in_memory_sessions(TICKETS_SERVERS_MAX)
         } else {
@@ -305,19 +304,10 @@ impl ByServerName {
     }
 }
 
-thread_local! {
-    static ASKED: RefCell<Option<String>> = const { RefCell::new(None) };
-}
-
-/// The server name that a client asked for in the step of a handshake that was made last on this
-/// thread. The library tells it to whoever chooses the certificate, and nobody else.
-pub(super) fn asked_name() -> Option<String> {
-    ASKED.take()
-}
-
 impl ResolvesServerCert for ByServerName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        ASKED.set(hello.server_name().map(str::to_owned));
+        // The library hands the name to the resolver alone.
+        report_name(hello.server_name());
         let [only] = self.keys.as_slice() else {
             let schemes = hello.signature_schemes();
             let usable = || self.keys.iter().filter(|key| key.key.choose_scheme(schemes).is_some());

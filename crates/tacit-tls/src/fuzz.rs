@@ -17,9 +17,10 @@ use tacit_core::record::{AlertDescription, ContentType};
 
 use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
-use super::handshake::{Handshake, INCOMING_BYTES_MAX, Progress};
+use super::handshake::{Handshake, INCOMING_BYTES_MAX};
 use super::holder::holder;
 use super::keys::HotKeys;
+use super::machine::Progress;
 use super::material;
 use super::pair;
 use super::session::{Batch, Session};

@@ -1,32 +1,30 @@
 //! One handshake without I/O: bytes in, bytes out, and at the end a [`Session`].
 //!
 //! The library runs the handshake only; as soon as it is complete its secrets are taken out and
-//! it is dropped (all but the part that takes tickets, in the client role). It sees one record at a
-//! time, and so none that follow the handshake: what it would owe the peer for those could not be
-//! taken out.
+//! it is dropped (all but the part that takes tickets, in the client role).
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
-use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::server::UnbufferedServerConnection;
 use rustls::{
     CipherSuite, CommonState, ExtractedSecrets, HandshakeKind, NamedGroup, ProtocolVersion,
 };
 use serde::Serialize;
 use tacit_core::policy::{Group, Rekey, Suite, TlsVersion};
-use tacit_core::record::{AlertDescription, HEADER_BYTES, Opener, Sealer};
+use tacit_core::record::{AlertDescription, Opener, Sealer};
 
 use super::check::{Checked, PeerCheck};
-use super::config::{self, ClientSettings, ServerSettings};
+use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error};
 use super::keys::DirectionKey;
-use super::observe;
-use super::secrets::{self, Shown};
+use super::machine::{Machine as _, Progress, step};
+use super::outcome::{Observed, StepOutcome, observe};
+use super::secrets::TrafficSecrets;
 use super::session::{Keys, Later, Session};
 use super::verify::Named;
 
@@ -41,35 +39,38 @@ pub struct Handshake {
     first_bytes: Vec<u8>,
     /// Whole records that the library has seen and may still refer to, in bytes.
     seen: usize,
-    checked: Option<Checked>,
-    /// The name that the client has asked for.
-    asked_name: Option<String>,
-    shown: Shown,
+    /// What the steps so far have reported.
+    outcome: StepOutcome,
     /// Where a client comes from, for maps that ask.
     address: Option<IpAddr>,
 }
 
 enum Side {
-    Client(Box<UnbufferedClientConnection>, Arc<ClientSettings>, Vec<ServerName<'static>>),
-    Server(Box<UnbufferedServerConnection>, Arc<ServerSettings>),
+    Client {
+        machine: Box<UnbufferedClientConnection>,
+        settings: Arc<ClientSettings>,
+        /// The names that the server's certificate must cover.
+        names: Vec<ServerName<'static>>,
+    },
+    Server {
+        machine: Box<UnbufferedServerConnection>,
+        settings: Arc<ServerSettings>,
+    },
 }
 
 impl std::fmt::Debug for Side {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Client(..) => "Client",
-            Self::Server(..) => "Server",
+            Self::Client { .. } => "Client",
+            Self::Server { .. } => "Server",
         })
     }
 }
 
-/// How far a handshake is after [`Handshake::advance`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// The peer must say more.
-    Blocked,
-    /// Complete; call [`Handshake::finish`].
-    Done,
+/// Why a complete handshake gives no connection, and the alert that says so.
+struct Refusal {
+    failure: HandshakeFailure,
+    alert: AlertDescription,
 }
 
 /// What was agreed, for displays and logs.
@@ -105,42 +106,6 @@ pub struct Established {
     pub peer: Option<Arc<CertificateFacts>>,
 }
 
-/// What the two kinds of connection have in common.
-trait Machine {
-    type Data;
-    fn process<'c, 'i>(
-        &'c mut self,
-        incoming: &'i mut [u8],
-    ) -> UnbufferedStatus<'c, 'i, Self::Data>;
-    fn common(&self) -> &CommonState;
-}
-
-impl Machine for UnbufferedClientConnection {
-    type Data = ClientConnectionData;
-    fn process<'c, 'i>(
-        &'c mut self,
-        incoming: &'i mut [u8],
-    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(incoming)
-    }
-    fn common(&self) -> &CommonState {
-        self
-    }
-}
-
-impl Machine for UnbufferedServerConnection {
-    type Data = ServerConnectionData;
-    fn process<'c, 'i>(
-        &'c mut self,
-        incoming: &'i mut [u8],
-    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(incoming)
-    }
-    fn common(&self) -> &CommonState {
-        self
-    }
-}
-
 impl Handshake {
     /// Begins as client. `asked` are the names the program asked for, all of which the server must
     /// cover; they count only where the rule names none itself.
@@ -156,9 +121,10 @@ impl Handshake {
             None => to_be_covered(asked),
         };
         let first = names.first().cloned().unwrap_or_else(unnamed);
-        let connection = UnbufferedClientConnection::new(Arc::clone(&settings.config), first)
+        let machine = UnbufferedClientConnection::new(Arc::clone(&settings.config), first)
             .map_err(|error| describe(Role::Client, &error))?;
-        Ok(Self::new(Side::Client(Box::new(connection), Arc::clone(settings), names)))
+        let settings = Arc::clone(settings);
+        Ok(Self::new(Side::Client { machine: Box::new(machine), settings, names }))
     }
 
     /// Begins as server.
@@ -166,14 +132,19 @@ impl Handshake {
     /// # Errors
     /// The library refuses its own settings.
     pub fn server(settings: &Arc<ServerSettings>) -> Result<Self, HandshakeFailure> {
-        let connection = UnbufferedServerConnection::new(Arc::clone(&settings.config))
+        let machine = UnbufferedServerConnection::new(Arc::clone(&settings.config))
             .map_err(|error| describe(Role::Server, &error))?;
-        Ok(Self::new(Side::Server(Box::new(connection), Arc::clone(settings))))
+        Ok(Self::new(Side::Server { machine: Box::new(machine), settings: Arc::clone(settings) }))
     }
 
     fn new(side: Side) -> Self {
-        let (first_bytes, shown) = (Vec::new(), Shown::default());
-        Self { side, first_bytes, seen: 0, checked: None, asked_name: None, shown, address: None }
+        Self {
+            side,
+            first_bytes: Vec::new(),
+            seen: 0,
+            outcome: StepOutcome::default(),
+            address: None,
+        }
     }
 
     /// Says where the peer comes from, if that is an IP address.
@@ -196,18 +167,12 @@ impl Handshake {
         let wanted = FIRST_BYTES_MAX.saturating_sub(self.first_bytes.len()).min(incoming.len());
         self.first_bytes.extend_from_slice(&incoming[..wanted]);
         let seen = &mut self.seen;
-        let work = || match &mut self.side {
-            Side::Client(machine, ..) => step(machine.as_mut(), incoming, seen, outgoing),
-            Side::Server(machine, _) => step(machine.as_mut(), incoming, seen, outgoing),
-        };
-        let (progress, checked) = secrets::observe(&mut self.shown, || observe::observe(work));
-        if checked.is_some() {
-            self.checked = checked;
-        }
-        if let Some(name) = config::asked_name() {
-            self.asked_name = Some(name);
-        }
-        progress.map_err(|error| self.describe(&error))
+        let Observed { result, outcome } = observe(|| match &mut self.side {
+            Side::Client { machine, .. } => step(machine.as_mut(), incoming, seen, outgoing),
+            Side::Server { machine, .. } => step(machine.as_mut(), incoming, seen, outgoing),
+        });
+        self.outcome.merge(outcome);
+        result.map_err(|error| self.describe(&error))
     }
 
     /// The peer ended the connection before the handshake was complete.
@@ -223,9 +188,9 @@ impl Handshake {
     }
 
     fn describe(&self, error: &rustls::Error) -> HandshakeFailure {
-        let (first_bytes, check) =
-            (self.first_bytes.as_slice(), self.checked.as_ref().map(|checked| &checked.check));
-        describe_error(&Failed { role: self.role(), first_bytes, check }, error)
+        let check = self.outcome.checked.as_ref().map(|checked| &checked.check);
+        let failed = Failed { role: self.role(), first_bytes: &self.first_bytes, check };
+        describe_error(&failed, error)
     }
 
     /// Takes the secrets out of the library.
@@ -241,8 +206,8 @@ impl Handshake {
     ) -> Result<Established, (HandshakeFailure, Vec<u8>)> {
         let role = self.role();
         let common = match &self.side {
-            Side::Client(machine, ..) => machine.common(),
-            Side::Server(machine, _) => machine.common(),
+            Side::Client { machine, .. } => machine.common(),
+            Side::Server { machine, .. } => machine.common(),
         };
         let chain = common.peer_certificates().unwrap_or_default();
         let agreed = self.agreed(common);
@@ -250,27 +215,28 @@ impl Handshake {
         let facts = |leaf| CertificateFacts::from_der(leaf).ok().map(Arc::new);
         let peer = leaf.or_else(|| chain.first().and_then(facts));
         let allowed = match &self.side {
-            Side::Client(_, settings, _) => settings.check.allows(&check),
-            Side::Server(_, settings) => {
+            Side::Client { settings, .. } => settings.check.allows(&check),
+            Side::Server { settings, .. } => {
                 settings.client_check.as_ref().is_none_or(|client| client.allows(&check))
             }
         };
-        let named = match allowed {
-            true => {
-                self.name_peer(chain, &check).map_err(|it| (it, AlertDescription::ACCESS_DENIED))
-            }
-            false => Err((self.describe_refused(&check), AlertDescription::BAD_CERTIFICATE)),
+        let named = if allowed {
+            self.name_peer(chain, &check)
+                .map_err(|failure| Refusal { failure, alert: AlertDescription::ACCESS_DENIED })
+        } else {
+            let failure = self.describe_refused(&check);
+            Err(Refusal { failure, alert: AlertDescription::BAD_CERTIFICATE })
         };
-        let Self { side, shown, .. } = self;
-        let mut session =
-            into_session(side, shown, role, rekey, now).map_err(|failure| (failure, Vec::new()))?;
+        let secrets = self.outcome.secrets;
+        let mut session = into_session(self.side, secrets, role, rekey, now)
+            .map_err(|failure| (failure, Vec::new()))?;
         match named {
             Ok(named) => Ok(Established { session, agreed, check, named, peer }),
-            Err((failure, description)) => {
-                let mut alert = Vec::new();
+            Err(refusal) => {
+                let mut sealed = Vec::new();
                 // The connection ends either way.
-                let _ = session.seal_alert(description, &mut alert);
-                Err((failure, alert))
+                let _ = session.seal_alert(refusal.alert, &mut sealed);
+                Err((refusal.failure, sealed))
             }
         }
     }
@@ -282,11 +248,11 @@ impl Handshake {
         check: &PeerCheck,
     ) -> Result<Named, HandshakeFailure> {
         match (&self.side, chain.first()) {
-            (Side::Client(..), _) => Ok(Named::Certificate),
-            (Side::Server(_, settings), Some(leaf)) if check.is_believed() => {
+            (Side::Client { .. }, _) => Ok(Named::Certificate),
+            (Side::Server { settings, .. }, Some(leaf)) if check.is_believed() => {
                 settings.naming.name(leaf, self.address)
             }
-            (Side::Server(..), _) => Ok(Named::Nobody),
+            (Side::Server { .. }, _) => Ok(Named::Nobody),
         }
     }
 
@@ -302,8 +268,8 @@ impl Handshake {
 
     fn role(&self) -> Role {
         match self.side {
-            Side::Client(..) => Role::Client,
-            Side::Server(..) => Role::Server,
+            Side::Client { .. } => Role::Client,
+            Side::Server { .. } => Role::Server,
         }
     }
 
@@ -313,13 +279,13 @@ impl Handshake {
             _ => TlsVersion::V1_3,
         };
         let server_name = match &self.side {
-            Side::Client(_, settings, names) => match names.first() {
+            Side::Client { settings, names, .. } => match names.first() {
                 Some(name @ ServerName::DnsName(_)) if settings.sends_server_name => {
                     Some(name.to_str().into_owned())
                 }
                 _ => None,
             },
-            Side::Server(..) => self.asked_name.clone(),
+            Side::Server { .. } => self.outcome.server_name.clone(),
         };
         Agreed {
             version,
@@ -343,9 +309,9 @@ impl Handshake {
         resumed: bool,
         now: UnixTime,
     ) -> Checked {
-        let seen = self.checked.clone().filter(|_| !resumed);
+        let seen = self.outcome.checked.clone().filter(|_| !resumed);
         match &self.side {
-            Side::Client(_, settings, names) => {
+            Side::Client { settings, names, .. } => {
                 let recheck = |name: &ServerName<'_>| settings.check.recheck(chain, name, now);
                 let (first, others) = match names.split_first() {
                     Some((first, others)) => (seen.unwrap_or_else(|| recheck(first)), others),
@@ -355,7 +321,7 @@ impl Handshake {
                 let bad = |seen: &Checked| matches!(seen.check, PeerCheck::Invalid { .. });
                 others.iter().map(recheck).find(bad).filter(|_| !bad(&first)).unwrap_or(first)
             }
-            Side::Server(_, settings) => match &settings.client_check {
+            Side::Server { settings, .. } => match &settings.client_check {
                 None => PeerCheck::NotAsked.into(),
                 Some(_) if chain.is_empty() => PeerCheck::Absent.into(),
                 Some(check) => seen.unwrap_or_else(|| check.recheck(chain, now)),
@@ -377,92 +343,6 @@ fn unnamed() -> ServerName<'static> {
     ServerName::from(IpAddr::from(Ipv6Addr::UNSPECIFIED))
 }
 
-/// Runs the machine until it needs more input or is complete, one record after the other.
-fn step<M: Machine>(
-    machine: &mut M,
-    incoming: &mut Vec<u8>,
-    seen: &mut usize,
-    outgoing: &mut Vec<u8>,
-) -> Result<Progress, rustls::Error> {
-    let mut shown = *seen;
-    loop {
-        let UnbufferedStatus { discard, state, .. } = machine.process(&mut incoming[..shown]);
-        let mut blocked = false;
-        let mut done = false;
-        match state {
-            Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                encode(outgoing, |buffer| data.encode(buffer))?;
-            }
-            Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-            Ok(ConnectionState::WriteTraffic(_)) => done = true,
-            Ok(_) => blocked = true,
-            Err(error) => {
-                incoming.clear();
-                *seen = 0;
-                take_alert(machine, outgoing);
-                return Err(error);
-            }
-        }
-        incoming.drain(..discard);
-        *seen = seen.saturating_sub(discard);
-        shown -= discard;
-        if done {
-            return Ok(Progress::Done);
-        }
-        if blocked {
-            if shown == incoming.len() {
-                return Ok(Progress::Blocked);
-            }
-            // What is no whole record is shown too: it may be no record at all.
-            let next = first_record_bytes(&incoming[*seen..]);
-            *seen += next.unwrap_or(0);
-            shown = if next.is_some() { *seen } else { incoming.len() };
-        }
-    }
-}
-
-/// Where the first record ends, if it is whole.
-fn first_record_bytes(bytes: &[u8]) -> Option<usize> {
-    let (&[_, _, _, high, low], rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-    let length = usize::from(u16::from_be_bytes([high, low]));
-    (length <= rest.len()).then_some(HEADER_BYTES + length)
-}
-
-/// After an error the machine still has the alert that says why. It is not run for longer than it
-/// has something to send: it would look at input again, which is gone.
-fn take_alert<M: Machine>(machine: &mut M, outgoing: &mut Vec<u8>) {
-    while machine.common().wants_write() {
-        let Ok(ConnectionState::EncodeTlsData(mut data)) = machine.process(&mut []).state else {
-            return;
-        };
-        if encode(outgoing, |buffer| data.encode(buffer)).is_err() {
-            return;
-        }
-    }
-}
-
-/// Appends what `encode` writes, asking it first how much that is.
-fn encode(
-    outgoing: &mut Vec<u8>,
-    mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
-) -> Result<(), rustls::Error> {
-    let start = outgoing.len();
-    let mut space = 0;
-    loop {
-        outgoing.resize(start + space, 0);
-        match encode(&mut outgoing[start..]) {
-            Ok(written) => {
-                outgoing.truncate(start + written);
-                return Ok(());
-            }
-            Err(EncodeError::InsufficientSize(size)) if size.required_size > space => {
-                space = size.required_size;
-            }
-            Err(error) => return Err(rustls::Error::General(error.to_string())),
-        }
-    }
-}
-
 /// What an error means that is not about this peer.
 fn describe(role: Role, error: &rustls::Error) -> HandshakeFailure {
     describe_error(&Failed { role, first_bytes: &[], check: None }, error)
@@ -470,23 +350,30 @@ fn describe(role: Role, error: &rustls::Error) -> HandshakeFailure {
 
 fn into_session(
     side: Side,
-    shown: Shown,
+    traffic: TrafficSecrets,
     role: Role,
     rekey: Rekey,
     now: Instant,
 ) -> Result<Session, HandshakeFailure> {
     let fail = |error: rustls::Error| describe(role, &error);
-    let (secrets, tickets, version) = match side {
-        Side::Client(machine, settings, _) => {
-            let (secrets, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
-            let version = kernel.protocol_version();
-            (secrets, settings.resumes.then(|| Box::new(kernel)), version)
+    let secrets;
+    let version;
+    let mut tickets = None;
+    match side {
+        Side::Client { machine, settings, .. } => {
+            let (extracted, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
+            secrets = extracted;
+            version = kernel.protocol_version();
+            if settings.resumes {
+                tickets = Some(Box::new(kernel));
+            }
         }
-        Side::Server(machine, _) => {
-            let (secrets, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
-            (secrets, None, kernel.protocol_version())
+        Side::Server { machine, .. } => {
+            let (extracted, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
+            secrets = extracted;
+            version = kernel.protocol_version();
         }
-    };
+    }
     let ExtractedSecrets { tx: (tx_sequence, tx), rx: (rx_sequence, rx) } = secrets;
     let tls13 = version == ProtocolVersion::TLSv1_3;
     let refused = |_| fail(rustls::Error::General("no record key for the suite".into()));
@@ -495,14 +382,12 @@ fn into_session(
     let (open_key, protection, iv) = DirectionKey::split(rx, tls13).map_err(refused)?;
     let opener = Opener::new(protection, iv, rx_sequence);
     let keys = Keys { seal_key, sealer, open_key, opener };
-    let later = match tls13 {
-        false => None,
-        true => {
-            let missing = || fail(rustls::Error::General("no traffic secrets were shown".into()));
-            let secrets = Box::new(shown.into_secrets(role).ok_or_else(missing)?);
-            Some(Later { secrets, role, tickets })
-        }
-    };
+    let mut later = None;
+    if tls13 {
+        let missing = || fail(rustls::Error::General("no traffic secrets were reported".into()));
+        let secrets = Box::new(traffic.into_secrets(role).ok_or_else(missing)?);
+        later = Some(Later { secrets, role, tickets });
+    }
     Ok(Session::new(keys, later, rekey, now))
 }
 

@@ -1,13 +1,57 @@
-//! TLS: the only module that names rustls and aws-lc-rs, so that a new version of either is one
-//! change in one place.
+//! TLS for tacit: what a rule says goes in, a session that seals and opens records comes out.
+//!
+//! This crate alone names rustls and aws-lc-rs, so that a new version of either is one change in
+//! one place. It opens no socket and looks up no rule: callers bring bytes, a clock and the rule.
 //!
 //! ```text
-//!   files ──> material ──> config ──> handshake ──> session
-//!   (PEM)     (checked)    (a rule)   (one peer)    (records)
+//!   certificate and key files          rule (tacit-core::policy)
+//!            │                                   │
+//!            v                                   v
+//!        material  ─────────────────────> ClientSettings, ServerSettings     once per rule
+//!   identities, trusts, CRLs                     │
+//!                                                v
+//!   bytes of the peer ──> Handshake::advance ──> Handshake::finish           once per connection
+//!                              │                 │
+//!                              v                 v
+//!                      HandshakeFailure     Established
+//!                      kind, party,          ├ session: Session     seals and opens records
+//!                      next step             ├ agreed               version, suite, ALPN, name
+//!                                            └ check, named, peer   who the peer is
 //! ```
 //!
-//! The library runs handshakes; everything after is the record layer of `tacit-core` with the
-//! library's AEADs. Peers are checked by [`verify`], failures are put in words by [`failure`].
+//! rustls runs the handshake and is dropped after it. Records are then the work of a [`Session`]:
+//! the record layer of `tacit-core` with the AEADs of aws-lc-rs, in buffers of the caller.
+//! Certificates are checked by [`verify`] while the handshake runs; [`failure`] describes what went
+//! wrong in one line for an operator. A handshake is driven without I/O:
+//!
+//! ```
+//! use std::time::Instant;
+//!
+//! use rustls_pki_types::UnixTime;
+//! use tacit_core::policy::Rekey;
+//! use tacit_tls::{Established, Handshake, HandshakeFailure, Progress};
+//!
+//! /// `exchange` sends `outgoing`, empties it, and appends what the peer sent to `incoming`.
+//! fn run(
+//!     mut handshake: Handshake,
+//!     mut exchange: impl FnMut(&mut Vec<u8>, &mut Vec<u8>),
+//! ) -> Result<Established, HandshakeFailure> {
+//!     let mut incoming = Vec::new();
+//!     let mut outgoing = Vec::new();
+//!     while handshake.advance(&mut incoming, &mut outgoing)? == Progress::Blocked {
+//!         exchange(&mut outgoing, &mut incoming);
+//!     }
+//!     exchange(&mut outgoing, &mut incoming);
+//!     handshake
+//!         .finish(Rekey::default(), Instant::now(), UnixTime::now())
+//!         .map_err(|(failure, _alert)| failure)
+//! }
+//! ```
+//!
+//! The modules, each of which uses only those before it: [`facts`], [`files`], [`holder`],
+//! [`check`], [`failure`], `keys`, `secrets`, `outcome` (what rustls reports by callback),
+//! [`material`], `diagnose`, [`verify`], `config`, [`dry_run`], `session`, `machine`, `handshake`,
+//! `pair`, [`measure`].
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -22,9 +66,10 @@ pub mod fuzz;
 mod handshake;
 pub mod holder;
 mod keys;
+mod machine;
 pub mod material;
 pub mod measure;
-mod observe;
+mod outcome;
 mod pair;
 mod secrets;
 mod session;
@@ -37,6 +82,7 @@ pub use check::PeerCheck;
 pub use config::{ClientSettings, ServerSettings, SettingsRefused};
 pub use facts::CertificateFacts;
 pub use failure::{HandshakeFailure, Role};
-pub use handshake::{Agreed, Established, Handshake, INCOMING_BYTES_MAX, Progress};
+pub use handshake::{Agreed, Established, Handshake, INCOMING_BYTES_MAX};
 pub use keys::{HOT_CONNECTIONS_MAX, HotKeys, Keyring};
+pub use machine::Progress;
 pub use session::{Batch, NoRekey, Session, SessionError};

@@ -15,8 +15,9 @@ use tacit_core::record::{Opener, PAYLOAD_BYTES_MAX, Sealer};
 use tacit_core::statistics::median;
 use tacit_sys::cpu;
 
-use super::handshake::{Handshake, Progress};
+use super::handshake::Handshake;
 use super::keys::DirectionKey;
+use super::machine::Progress;
 use super::pair;
 
 /// Bytes that are sealed, then opened, between two looks at the clock: a look costs as much as a

@@ -1,16 +1,11 @@
 //! The traffic secrets of a TLS 1.3 connection, which its next keys come from (RFC 8446 section
 //! 7.2): a few bytes that live as long as it, so that nothing of the library has to.
 //!
-//! The library shows secrets to those who log keys. Here that is a cell of the thread, as with the
-//! outcome of a check: they are made within one step of one handshake, and [`observe`] carries them
-//! out of it. They are kept in memory only, and zeroed when dropped.
-
-use std::cell::RefCell;
-use std::sync::Arc;
+//! The library hands them to its key log (`outcome`). They are kept in memory only, and
+//! zeroed when dropped.
 
 use aws_lc_rs::aead;
 use aws_lc_rs::hkdf::{Algorithm, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
-use rustls::KeyLog;
 use tacit_core::record::{KeyRefused, Nonce};
 
 use super::failure::Role;
@@ -37,22 +32,59 @@ pub(super) struct Secrets {
     pub(super) receiving: Secret,
 }
 
-/// What a handshake has shown so far.
+/// The application traffic secrets that a handshake has made so far.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct TrafficSecrets {
     client: Option<Secret>,
     server: Option<Secret>,
 }
 
-impl Shown {
+/// Names of both secrets in key logs.
+const CLIENT: &str = "CLIENT_TRAFFIC_SECRET_0";
+const SERVER: &str = "SERVER_TRAFFIC_SECRET_0";
+
+impl TrafficSecrets {
+    /// None so far.
+    pub(super) const NONE: Self = Self { client: None, server: None };
+
+    /// Whether a key log's label names one of them.
+    pub(super) fn are_logged_as(label: &str) -> bool {
+        matches!(label, CLIENT | SERVER)
+    }
+
+    /// Keeps a secret of that label; others are dropped.
+    pub(super) fn keep(&mut self, label: &str, secret: &[u8]) {
+        match label {
+            CLIENT => self.client = Secret::new(secret),
+            SERVER => self.server = Secret::new(secret),
+            _ => {}
+        }
+    }
+
+    /// Whether there is none.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.client.is_none() && self.server.is_none()
+    }
+
+    /// Adds those of a later step.
+    pub(super) fn merge(&mut self, later: Self) {
+        if later.client.is_some() {
+            self.client = later.client;
+        }
+        if later.server.is_some() {
+            self.server = later.server;
+        }
+    }
+
     /// Both secrets, if the handshake came so far.
     pub(super) fn into_secrets(self, role: Role) -> Option<Secrets> {
-        let (client, server) = (self.client?, self.server?);
-        let (sending, receiving) = match role {
-            Role::Client => (client, server),
-            Role::Server => (server, client),
-        };
-        Some(Secrets { sending, receiving })
+        let client = self.client?;
+        let server = self.server?;
+        Some(match role {
+            Role::Client => Secrets { sending: client, receiving: server },
+            Role::Server => Secrets { sending: server, receiving: client },
+        })
     }
 }
 
@@ -103,49 +135,4 @@ fn expand<L: KeyType, R>(
     let label_bytes = u8::try_from(PREFIX.len() + label.len()).map_err(|_| KeyRefused)?;
     let info = [&bytes, &[label_bytes][..], PREFIX, label.as_bytes(), &[0]];
     prk.expand(&info, length).and_then(take).map_err(|_| KeyRefused)
-}
-
-thread_local! {
-    static SHOWN: RefCell<Shown> = const { RefCell::new(Shown { client: None, server: None }) };
-}
-
-/// Runs one step of a handshake, which must not wait, and adds what it shows to `shown`.
-pub(super) fn observe<R>(shown: &mut Shown, step: impl FnOnce() -> R) -> R {
-    SHOWN.take();
-    let result = step();
-    let Shown { client, server } = SHOWN.take();
-    if client.is_some() {
-        shown.client = client;
-    }
-    if server.is_some() {
-        shown.server = server;
-    }
-    result
-}
-
-/// What the library takes for a log.
-#[derive(Debug)]
-struct ToObserver;
-
-/// What settings give the library for a log of keys.
-pub(super) fn to_observer() -> Arc<dyn KeyLog> {
-    Arc::new(ToObserver)
-}
-
-const CLIENT: &str = "CLIENT_TRAFFIC_SECRET_0";
-const SERVER: &str = "SERVER_TRAFFIC_SECRET_0";
-
-impl KeyLog for ToObserver {
-    fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
-        let secret = Secret::new(secret);
-        SHOWN.with_borrow_mut(|shown| match label {
-            CLIENT => shown.client = secret,
-            SERVER => shown.server = secret,
-            _ => {}
-        });
-    }
-
-    fn will_log(&self, label: &str) -> bool {
-        matches!(label, CLIENT | SERVER)
-    }
 }

@@ -13,7 +13,8 @@ use crate::facts::printable;
 pub struct Failed<'a> {
     /// What tacit was in it.
     pub role: Role,
-    /// The first bytes the peer sent, up to [`FIRST_BYTES_MAX`](super::FIRST_BYTES_MAX); empty: not known.
+    /// The first bytes the peer sent, up to [`FIRST_BYTES_MAX`](super::FIRST_BYTES_MAX); empty:
+    /// not known.
     pub first_bytes: &'a [u8],
     /// What the check of the certificate found, as far as it came.
     pub check: Option<&'a PeerCheck>,

@@ -15,7 +15,7 @@ use super::proof::{algorithms, proved};
 use crate::check::{Checked, PeerCheck};
 use crate::diagnose::Peer;
 use crate::material::TrustMaterial;
-use crate::observe::note;
+use crate::outcome::report_check;
 
 /// How a server checks its clients: any `client-cert` but `"none"`.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl ClientCertVerifier for ClientCheck {
     ) -> Result<ClientCertVerified, Error> {
         let (outcome, result) = self.check(end_entity, intermediates, now);
         let allowed = self.allows(&outcome.check);
-        note(outcome);
+        report_check(outcome);
         match result {
             Err(error) if !allowed => Err(error),
             _ => Ok(ClientCertVerified::assertion()),

@@ -8,10 +8,8 @@
 //!             PeerCheck   valid | invalid: reason | …     shown per connection
 //! ```
 //!
-//! A check is shared by all connections of a rule and rustls tells it nothing of the connection it
-//! is called for. It can still leave its outcome with the right one: rustls calls it synchronously,
-//! within one step of one handshake on one thread, so the outcome goes into a cell of the thread,
-//! and [`observe`] carries it out of the step.
+//! A check is shared by all connections of a rule; `outcome` carries its result to the
+//! handshake that it ran for.
 //!
 //! A resumed session skips the check. The chain it was opened with may have expired since, or the
 //! trust may have changed: `recheck` looks at the stored chain again, `allows` says what follows.

@@ -7,7 +7,7 @@ use rustls_pki_types::CertificateDer;
 
 use crate::check::PeerCheck;
 use crate::diagnose::{Peer, diagnose_proof};
-use crate::observe::note;
+use crate::outcome::report_check;
 
 /// The signatures that count.
 pub(super) fn algorithms() -> WebPkiSupportedAlgorithms {
@@ -21,6 +21,6 @@ pub(super) fn proved(
     leaf: &CertificateDer<'_>,
 ) -> Result<HandshakeSignatureValid, Error> {
     result.inspect_err(|error| {
-        note(PeerCheck::Invalid { reason: diagnose_proof(error, peer, leaf) });
+        report_check(PeerCheck::Invalid { reason: diagnose_proof(error, peer, leaf) });
     })
 }

@@ -15,7 +15,7 @@ use super::proof::{algorithms, proved};
 use crate::check::{Checked, PeerCheck};
 use crate::diagnose::Peer;
 use crate::material::TrustMaterial;
-use crate::observe::note;
+use crate::outcome::report_check;
 
 /// How a client checks its servers: the `verify` of a rule with role client.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl ServerCertVerifier for ServerCheck {
     ) -> Result<ServerCertVerified, Error> {
         let (outcome, result) =
             self.check(end_entity, intermediates, server_name, ocsp_response, now);
-        note(outcome);
+        report_check(outcome);
         result.map(|()| ServerCertVerified::assertion())
     }
 

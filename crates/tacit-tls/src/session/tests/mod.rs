@@ -14,7 +14,8 @@ use tacit_core::policy::{
 use super::*;
 use crate::config::{ClientSettings, ServerSettings};
 use crate::facts::CertificateFacts;
-use crate::handshake::{Agreed, Established, Handshake, Progress};
+use crate::handshake::{Agreed, Established, Handshake};
+use crate::machine::Progress;
 use crate::material::{IdentityMaterial, TrustMaterial};
 use crate::test_certificates::{Ca, Kind, Leaf, NAME};
 

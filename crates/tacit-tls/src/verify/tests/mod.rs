@@ -23,7 +23,7 @@ use crate::check::PeerCheck;
 use crate::facts::CertificateFacts;
 use crate::failure::{Failed, HandshakeFailure, Role, describe_error};
 use crate::material::TrustMaterial;
-use crate::observe::{note, observe};
+use crate::outcome::{Observed, StepOutcome, observe, report_check, report_name, secrets_reporter};
 use crate::test_certificates::{Ca, Kind, Leaf, NAME, openssl_v1, openssl_v3, self_signed};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
@@ -96,9 +96,9 @@ fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> 
         let _ = client.write_tls(&mut wire);
         let mut left = wire.as_slice();
         while !left.is_empty() && server.read_tls(&mut left).is_ok() {
-            let (result, outcome) = observe(|| server.process_new_packets());
+            let Observed { result, outcome } = observe(|| server.process_new_packets());
             if role == Role::Server {
-                check = outcome.map(|checked| checked.check).or(check);
+                check = outcome.checked.map(|checked| checked.check).or(check);
                 error = error.or_else(|| result.err());
             }
         }
@@ -106,9 +106,9 @@ fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> 
         let _ = server.write_tls(&mut wire);
         let mut left = wire.as_slice();
         while !left.is_empty() && client.read_tls(&mut left).is_ok() {
-            let (result, outcome) = observe(|| client.process_new_packets());
+            let Observed { result, outcome } = observe(|| client.process_new_packets());
             if role == Role::Client {
-                check = outcome.map(|checked| checked.check).or(check);
+                check = outcome.checked.map(|checked| checked.check).or(check);
                 error = error.or_else(|| result.err());
             }
         }
@@ -311,14 +311,14 @@ fn a_small_rsa_key_proves_nothing_at_any_level() {
 
     let preferred = preferred(&trust(&ca)).unwrap();
     let none = ServerCheck::none();
-    for (result, outcome) in [
+    for Observed { result, outcome } in [
         observe(|| preferred.verify_tls13_signature(b"transcript", leaf, &signed)),
         observe(|| preferred.verify_tls12_signature(b"transcript", leaf, &signed)),
         observe(|| none.verify_tls13_signature(b"transcript", leaf, &signed)),
         observe(|| none.verify_tls12_signature(b"transcript", leaf, &signed)),
     ] {
         assert!(result.is_err());
-        let said = reason(outcome.as_ref().map(|checked| &checked.check));
+        let said = reason(outcome.checked.as_ref().map(|checked| &checked.check));
         assert!(said.contains("has an RSA 1024 key, which is too small"), "{said}");
     }
     let name = ServerName::try_from(NAME).unwrap();
@@ -334,18 +334,29 @@ fn a_step_of_an_unbuffered_handshake_can_be_observed() {
     let config = server_config(&version::TLS13, None, of(&ca.leaf(Kind::Valid)));
     let mut connection = rustls::server::UnbufferedServerConnection::new(config).unwrap();
     let mut buffer = [];
-    let (status, outcome) = observe(|| connection.process_tls_records(&mut buffer));
-    assert!(status.state.is_ok() && outcome.is_none());
+    let Observed { result, outcome } = observe(|| connection.process_tls_records(&mut buffer));
+    assert!(result.state.is_ok() && outcome.checked.is_none());
 }
 
 #[test]
 fn an_outcome_never_reaches_another_connection() {
-    note(PeerCheck::Valid);
-    let ((), outcome) = observe(|| {});
-    assert_eq!(outcome, None, "left over from a step that nobody observed");
-    let ((), outcome) = observe(|| note(PeerCheck::NotChecked));
-    assert_eq!(outcome, Some(PeerCheck::NotChecked.into()));
-    assert_eq!(observe(|| {}).1, None);
+    let is_empty = |outcome: &StepOutcome| {
+        outcome.checked.is_none() && outcome.server_name.is_none() && outcome.secrets.is_empty()
+    };
+    let report_all = || {
+        report_check(PeerCheck::NotChecked);
+        report_name(Some(NAME));
+        secrets_reporter().log("CLIENT_TRAFFIC_SECRET_0", &[], &[7; 32]);
+    };
+    report_all();
+    let Observed { outcome, .. } = observe(|| {});
+    assert!(is_empty(&outcome), "left over from an unobserved step: {outcome:?}");
+    let Observed { outcome, .. } = observe(report_all);
+    assert_eq!(outcome.checked, Some(PeerCheck::NotChecked.into()));
+    assert_eq!(outcome.server_name.as_deref(), Some(NAME));
+    assert!(!outcome.secrets.is_empty());
+    let Observed { outcome, .. } = observe(|| {});
+    assert!(is_empty(&outcome), "left over from an observed step: {outcome:?}");
 }
 
 #[test]

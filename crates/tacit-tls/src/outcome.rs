@@ -1,0 +1,99 @@
+//! What the TLS library reports by callback while it runs one step of a handshake: the result of
+//! the certificate check, the server name that the client asks for, the traffic secrets.
+//!
+//! ```text
+//!   Handshake::advance ──observe(step)──> rustls ──> ServerCheck, ClientCheck ──┐ report_check
+//!          ^                                  ├────> ByServerName ──────────────┤ report_name
+//!          │                                  └────> KeyLog ────────────────────┤ the secrets
+//!          └───────── StepOutcome, by value ────────────────────────────────────┘
+//! ```
+//!
+//! The callbacks get no context: their objects belong to a rule and serve all of its connections.
+//! One object per connection would end resumption, because rustls resumes a client session only
+//! under the same verifier object. So one cell of the thread holds the outcome during one step:
+//! rustls calls back within the step and on its thread, [`observe`] empties the cell before the
+//! step and takes its content afterwards. A step must not wait, and steps do not nest.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use rustls::KeyLog;
+
+use crate::check::Checked;
+use crate::secrets::TrafficSecrets;
+
+/// What was reported within one step, or within several that were merged.
+#[derive(Debug, Default)]
+pub(crate) struct StepOutcome {
+    /// The result of the certificate check. `None`: no check ran, because it was not its turn,
+    /// the peer sent no certificate, or the session is resumed.
+    pub(crate) checked: Option<Checked>,
+    /// The server name that the client asks for.
+    pub(crate) server_name: Option<String>,
+    /// The secrets that the keys of a TLS 1.3 connection come from.
+    pub(crate) secrets: TrafficSecrets,
+}
+
+impl StepOutcome {
+    const EMPTY: Self = Self { checked: None, server_name: None, secrets: TrafficSecrets::NONE };
+
+    /// Adds what a later step reported, which replaces what an earlier one did.
+    pub(crate) fn merge(&mut self, later: Self) {
+        if later.checked.is_some() {
+            self.checked = later.checked;
+        }
+        if later.server_name.is_some() {
+            self.server_name = later.server_name;
+        }
+        self.secrets.merge(later.secrets);
+    }
+}
+
+/// What a step returned, and what was reported within it.
+#[derive(Debug)]
+pub(crate) struct Observed<R> {
+    pub(crate) result: R,
+    pub(crate) outcome: StepOutcome,
+}
+
+thread_local! {
+    static OUTCOME: RefCell<StepOutcome> = const { RefCell::new(StepOutcome::EMPTY) };
+}
+
+/// Runs one step of a handshake, which must not wait, and collects what is reported within it.
+pub(crate) fn observe<R>(step: impl FnOnce() -> R) -> Observed<R> {
+    // What an unobserved step left behind belongs to another connection.
+    OUTCOME.take();
+    let result = step();
+    Observed { result, outcome: OUTCOME.take() }
+}
+
+/// Reports the result of a certificate check.
+pub(crate) fn report_check(checked: impl Into<Checked>) {
+    let checked = checked.into();
+    OUTCOME.with_borrow_mut(|outcome| outcome.checked = Some(checked));
+}
+
+/// Reports the server name that the client asks for.
+pub(crate) fn report_name(name: Option<&str>) {
+    let name = name.map(str::to_owned);
+    OUTCOME.with_borrow_mut(|outcome| outcome.server_name = name);
+}
+
+/// A key log that reports the traffic secrets and writes nothing.
+pub(crate) fn secrets_reporter() -> Arc<dyn KeyLog> {
+    Arc::new(SecretsReporter)
+}
+
+#[derive(Debug)]
+struct SecretsReporter;
+
+impl KeyLog for SecretsReporter {
+    fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
+        OUTCOME.with_borrow_mut(|outcome| outcome.secrets.keep(label, secret));
+    }
+
+    fn will_log(&self, label: &str) -> bool {
+        TrafficSecrets::are_logged_as(label)
+    }
+}
