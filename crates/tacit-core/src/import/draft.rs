@@ -4,6 +4,7 @@
 //! its last check are made here alone. What our own parser refuses is never written.
 
 use super::{Findings, Origin};
+use crate::policy::text::one_line;
 use crate::policy::{Severity, parse};
 
 /// A policy while it grows.
@@ -170,7 +171,7 @@ impl Text {
     }
 
     fn comment(&mut self, line: &str) {
-        self.line(format!("# {}", crate::policy::one_line(line)).trim_end(), None);
+        self.line(format!("# {}", one_line(line)).trim_end(), None);
     }
 
     fn item(&mut self, item: &Item) {

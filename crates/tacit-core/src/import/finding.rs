@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::policy::{self, Diagnostic, one_line};
+use crate::policy::text::one_line;
+use crate::policy::{self, Diagnostic};
 
 /// A line of a file that is imported; lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

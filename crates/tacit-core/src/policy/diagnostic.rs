@@ -86,9 +86,10 @@ impl Diagnostic {
     }
 }
 
-/// Findings quote the text they are about; what it holds must neither break the line nor speak to
-/// the terminal.
-pub(crate) fn one_line(text: impl Into<String>) -> String {
+/// The text with its control characters escaped. Findings quote the text they are about; what it
+/// holds must neither break the line nor control the terminal.
+#[must_use]
+pub fn one_line(text: impl Into<String>) -> String {
     let text = text.into();
     if !text.contains(char::is_control) {
         return text;

@@ -30,20 +30,18 @@ pub mod map;
 mod parse;
 pub mod selector;
 mod starttls;
+pub mod text;
 pub mod when;
 
 pub use capture::{BOXES_MAX, Captured, can_match_name, captured};
 pub use client_cert::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
-pub(crate) use diagnostic::one_line;
 pub use diagnostic::{Diagnostic, Position, Severity};
 pub use engine::{Class, Engine, Placement, RelayOn};
 pub use explain::{Decision, Explanation, Missed, explain};
 pub use lookup::{Index, Lookup};
 pub use map::Map;
-pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration, parse_size};
-pub(crate) use parse::{
-    Report as TextReport, Scope as TextScope, Table as TextTable, Value as TextValue,
-    list as list_words, mask as address_mask, nearest as nearest_word, refusal as suite_refusal,
+pub use parse::{
+    POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration, parse_size, suite_refusal,
 };
 pub use selector::{Mismatch, Selectors};
 pub use starttls::{DataResumption, Ftp, Start, Starttls, StarttlsMode, StarttlsProtocol};

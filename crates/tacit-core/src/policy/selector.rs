@@ -193,6 +193,12 @@ impl Near {
 }
 
 impl AddressSelector {
+    /// The network of that prefix in which the address lies.
+    #[must_use]
+    pub fn network(ip: IpAddr, length: u8) -> Self {
+        Self::Prefix { network: mask(ip, length), length }
+    }
+
     /// Whether the address, or one of the names that led to it, is meant.
     ///
     /// IPv4 addresses inside IPv6 are compared as IPv4.
@@ -314,6 +320,21 @@ impl fmt::Display for AddressSelector {
             Self::Name { host, wildcard: false } => f.write_str(host),
             Self::Name { host, wildcard: true } => write!(f, "*.{host}"),
             Self::Near(near) => f.write_str(near.word()),
+        }
+    }
+}
+
+/// The address with all bits after the prefix cleared.
+pub(super) fn mask(ip: IpAddr, length: u8) -> IpAddr {
+    let length = u32::from(length);
+    match ip {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX.checked_shl(32 - length.min(32)).unwrap_or(0);
+            Ipv4Addr::from_bits(ip.to_bits() & mask).into()
+        }
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
+            Ipv6Addr::from_bits(ip.to_bits() & mask).into()
         }
     }
 }

@@ -7,7 +7,6 @@ use super::lex::Node;
 use super::objects::{Object, Objects};
 use super::words::{Form, Kind};
 use crate::import::Findings;
-use crate::policy::address_mask;
 use crate::policy::selector::AddressSelector;
 
 /// Checks an address, range or network and writes it in the one way; `None` after an error.
@@ -42,7 +41,7 @@ fn selector(text: &str) -> Option<AddressSelector> {
     if let Some((network, length)) = text.split_once('/') {
         let network: IpAddr = network.trim().parse().ok()?;
         let length: u8 = length.trim().parse().ok().filter(|length| *length <= whole(network))?;
-        return Some(AddressSelector::Prefix { network: address_mask(network, length), length });
+        return Some(AddressSelector::network(network, length));
     }
     if let Some((first, last)) = text.split_once('-') {
         let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);

@@ -24,11 +24,14 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
+
+use super::map_keys::{JOB, KEYRING, LABEL, NAMES, RULE, RULE_KEYS, TOP, TOP_TITLE};
 
 use crate::import::draft::Toml;
 use crate::import::{Findings, Origin};
-use crate::policy::{POLICY_BYTES_MAX, TextReport, TextScope, TextTable, TextValue};
+use crate::policy::POLICY_BYTES_MAX;
+use crate::policy::text::{Document, Report, Table, Value};
 
 /// What a map file says.
 #[derive(Debug, Default)]
@@ -84,10 +87,9 @@ impl Map {
             findings.error(&at, "the map file is too large", "keep to what the policy names");
             return empty;
         }
-        let (document, errors) = DeTable::parse_recoverable(text);
-        let report = TextReport::new(text, &errors);
-        let title = TextScope::ImportMap.title();
-        let top = TextTable::open(&report, document.get_ref(), 0..0, TextScope::ImportMap, title);
+        let document = Document::parse(text);
+        let report = Report::new(&document);
+        let top = Table::top(&report, &document, TOP, TOP_TITLE);
         let map = Self {
             jobs: tables(&top, "job", |_, value| job(value)),
             users: tables(&top, "user", |_, value| texts(value)),
@@ -175,23 +177,23 @@ pub fn ring_name(name: &str) -> String {
 
 /// The tables or values of an open table, by name.
 fn tables<T>(
-    top: &TextTable<'_>,
+    top: &Table<'_>,
     key: &'static str,
-    read: impl Fn(&str, &TextValue<'_>) -> Option<T>,
+    read: impl Fn(&str, &Value<'_>) -> Option<T>,
 ) -> BTreeMap<String, T> {
     let Some(value) = top.value(key) else { return BTreeMap::new() };
-    let Some(table) = value.table(TextScope::ImportNames, format!("[{key}]")) else {
+    let Some(table) = value.table(NAMES, format!("[{key}]")) else {
         return BTreeMap::new();
     };
     let read = table.named_tables().filter_map(|(name, value)| {
-        let value = TextValue { name: key, ..value };
+        let value = Value { name: key, ..value };
         read(name, &value).map(|read| (name.to_owned(), read))
     });
     read.collect()
 }
 
-fn job(value: &TextValue<'_>) -> Option<Job> {
-    let table = value.table(TextScope::ImportJob, "a job")?;
+fn job(value: &Value<'_>) -> Option<Job> {
+    let table = value.table(JOB, "a job")?;
     let any = table.boolean("any", false)?;
     let (program, user) = (copied(&table, "program")?, copied(&table, "user")?);
     if any == (program.is_some() || user.is_some()) {
@@ -204,13 +206,13 @@ fn job(value: &TextValue<'_>) -> Option<Job> {
     Some(Job { program, user })
 }
 
-fn texts(value: &TextValue<'_>) -> Option<Toml> {
+fn texts(value: &Value<'_>) -> Option<Toml> {
     let texts = value.each(|item| item.string().map(str::to_owned))?;
     Some(texts.into())
 }
 
-fn keyring(name: &str, value: &TextValue<'_>) -> Option<Keyring> {
-    let table = value.table(TextScope::ImportKeyring, format!("[keyring.{name:?}]"))?;
+fn keyring(name: &str, value: &Value<'_>) -> Option<Keyring> {
+    let table = value.table(KEYRING, format!("[keyring.{name:?}]"))?;
     let pair = pair(&table, false)?;
     let files = |key| table.value(key).map_or(Some(None), |value| texts(&value).map(Some));
     let (ca, crl) = (files("ca")?, files("crl")?);
@@ -221,17 +223,17 @@ fn keyring(name: &str, value: &TextValue<'_>) -> Option<Keyring> {
     }
     let labels = tables(&table, "label", |label, value| {
         let title = format!("[keyring.{name:?}.label.{label:?}]");
-        pair_of(&value.table(TextScope::ImportLabel, title)?)
+        pair_of(&value.table(LABEL, title)?)
     });
     Some(Keyring { pair, ca, crl, labels })
 }
 
-fn pair_of(table: &TextTable<'_>) -> Option<(String, String)> {
+fn pair_of(table: &Table<'_>) -> Option<(String, String)> {
     pair(table, true)?
 }
 
 /// `cert` and `key`, both or, where they need not be said, neither.
-fn pair(table: &TextTable<'_>, must: bool) -> Option<Option<(String, String)>> {
+fn pair(table: &Table<'_>, must: bool) -> Option<Option<(String, String)>> {
     if !must && !table.holds("cert") && !table.holds("key") {
         return Some(None);
     }
@@ -241,10 +243,10 @@ fn pair(table: &TextTable<'_>, must: bool) -> Option<Option<(String, String)>> {
     Some(Some((cert?, key?)))
 }
 
-fn rule(name: &str, value: &TextValue<'_>) -> Option<(usize, BTreeMap<String, Toml>)> {
-    let table = value.table(TextScope::ImportRule, format!("[rule.{name:?}]"))?;
+fn rule(name: &str, value: &Value<'_>) -> Option<(usize, BTreeMap<String, Toml>)> {
+    let table = value.table(RULE, format!("[rule.{name:?}]"))?;
     let mut keys = BTreeMap::new();
-    for key in TextScope::ImportRule.words() {
+    for key in RULE_KEYS {
         if let Some(toml) = copied(&table, key)? {
             keys.insert((*key).to_owned(), toml);
         }
@@ -261,7 +263,7 @@ fn rule(name: &str, value: &TextValue<'_>) -> Option<(usize, BTreeMap<String, To
     Some((value.report.position(value.name_at.start).line, keys))
 }
 
-fn maps(top: &TextTable<'_>) -> Vec<(String, Vec<Toml>)> {
+fn maps(top: &Table<'_>) -> Vec<(String, Vec<Toml>)> {
     let lists = tables(top, "map", |_, value| {
         value.list(usize::MAX)?.iter().map(copy).collect::<Option<Vec<_>>>()
     });
@@ -269,11 +271,11 @@ fn maps(top: &TextTable<'_>) -> Vec<(String, Vec<Toml>)> {
 }
 
 /// The value of a key as it stands; `Some(None)` where it does not, `None` after an error.
-fn copied(table: &TextTable<'_>, key: &'static str) -> Option<Option<Toml>> {
+fn copied(table: &Table<'_>, key: &'static str) -> Option<Option<Toml>> {
     table.value(key).map_or(Some(None), |value| copy(&value).map(Some))
 }
 
-fn copy(value: &TextValue<'_>) -> Option<Toml> {
+fn copy(value: &Value<'_>) -> Option<Toml> {
     let copied = toml_of(value.value);
     if copied.is_none() {
         value.wrong_type("text, a whole number, a truth value, or a list or table of such");

@@ -39,6 +39,7 @@ mod flows;
 mod ignored;
 pub mod lex;
 pub mod map;
+mod map_keys;
 mod names;
 mod needs;
 pub mod objects;
@@ -463,7 +464,7 @@ fn check_map(rules: &[Effective<'_>], map: &Map, findings: &mut Findings) {
             continue;
         }
         let at = Origin { file: file.as_str().into(), line: *line };
-        let fix = match crate::policy::nearest_word(name, &known) {
+        let fix = match crate::policy::text::nearest_word(name, &known) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "remove it".to_owned(),
         };

@@ -11,7 +11,7 @@ use super::lex::Node;
 use super::words::Kind::{IpAddr, IpAddrGroup, IpAddrSet, PortGroup, PortRange};
 use super::words::{Attribute, Form, Kind};
 use crate::import::{Findings, Origin};
-use crate::policy::{list_words, nearest_word};
+use crate::policy::text::{nearest_word, word_list};
 
 /// One statement.
 #[derive(Clone, Debug)]
@@ -204,14 +204,14 @@ fn kind(node: &Node, findings: &mut Findings) -> Option<Kind> {
         .collect();
     if !homes.is_empty() {
         let message = format!("`{keyword}` stands outside of all braces");
-        findings.error(&node.at, message, format!("it belongs in {}", list_words(&homes)));
+        findings.error(&node.at, message, format!("it belongs in {}", word_list(&homes)));
         return None;
     }
     let known = Kind::ALL.map(Kind::word);
     let near = nearest_word(keyword, &known);
     let fix = match near {
         Some(word) => format!("did you mean `{word}`?"),
-        None => format!("known here: {}", list_words(&known)),
+        None => format!("known here: {}", word_list(&known)),
     };
     findings.error(&node.at, format!("unknown statement `{keyword}`"), fix);
     near.and_then(Kind::of)
@@ -295,7 +295,7 @@ fn place(kind: Kind, node: &Node, findings: &mut Findings) -> Option<Place> {
     let (message, fix) = match near {
         _ if !homes.is_empty() => (
             format!("`{keyword}` does not belong in {}", kind.word()),
-            format!("it belongs in {}", list_words(&homes)),
+            format!("it belongs in {}", word_list(&homes)),
         ),
         Some(word) => (
             format!("unknown word `{keyword}` in {}", kind.word()),
@@ -382,7 +382,7 @@ fn value(attribute: &Attribute, node: &Node, findings: &mut Findings) -> Option<
     }
     let fix = match nearest_word(text, choices) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("one of {}", list_words(choices)),
+        None => format!("one of {}", word_list(choices)),
     };
     findings.error(&node.at, format!("`{word}` cannot be `{text}`"), fix);
     None

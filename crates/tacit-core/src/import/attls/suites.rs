@@ -3,7 +3,8 @@
 use super::effective::Effective;
 use super::objects::Field;
 use crate::import::{Findings, Origin};
-use crate::policy::{Group, Suite, TlsVersion, nearest_word, suite_refusal};
+use crate::policy::text::nearest_word;
+use crate::policy::{Group, Suite, TlsVersion, suite_refusal};
 
 /// The suites that a rule names, as far as they are spoken; `None`: it names none.
 ///

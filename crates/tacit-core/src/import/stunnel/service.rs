@@ -7,7 +7,8 @@ use super::words::{self, Fate, Place};
 use super::{Options, peer, tls};
 use crate::import::draft::Toml;
 use crate::import::{Findings, Origin};
-use crate::policy::{Group, Suite, TlsVersion, nearest_word};
+use crate::policy::text::nearest_word;
+use crate::policy::{Group, Suite, TlsVersion};
 
 /// A section with the defaults that stand before all sections.
 pub(super) struct Service<'s> {

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use super::table::Value;
 use crate::flow::Address;
 use crate::policy::Target;
-use crate::policy::selector::{AddressSelector, Near};
+use crate::policy::selector::{AddressSelector, Near, mask};
+use crate::policy::text::Value;
 
 /// Longest path or abstract name of a UNIX socket: `sun_path` is 108 bytes, one of them a NUL.
 pub(super) const UNIX_PATH_BYTES_MAX: usize = 107;
@@ -152,21 +152,6 @@ fn parse_range(text: &str, first: IpAddr, last: &str) -> Result<AddressSelector,
 /// The number of bits of an address.
 fn bits(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
-}
-
-/// The address with all bits after the prefix cleared.
-pub(crate) fn mask(ip: IpAddr, length: u8) -> IpAddr {
-    let length = u32::from(length);
-    match ip {
-        IpAddr::V4(ip) => {
-            let mask = u32::MAX.checked_shl(32 - length.min(32)).unwrap_or(0);
-            Ipv4Addr::from_bits(ip.to_bits() & mask).into()
-        }
-        IpAddr::V6(ip) => {
-            let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
-            Ipv6Addr::from_bits(ip.to_bits() & mask).into()
-        }
-    }
 }
 
 fn parse_endpoint(text: &str) -> Result<Target, Fault> {

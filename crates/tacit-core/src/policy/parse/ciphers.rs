@@ -1,7 +1,6 @@
 //! Names of versions, suites and groups: those that are spoken, and those refused by name.
 
-use super::table::Value;
-use super::words;
+use crate::policy::text::{Value, nearest_word, word_list};
 use crate::policy::{Group, Suite, TlsVersion};
 
 /// The value of `min-version`.
@@ -45,7 +44,7 @@ pub(super) fn suite(value: &Value<'_>) -> Option<Suite> {
     if let Some(suite) = same.or(openssl) {
         let message = format!("`{text}` is not how IANA writes it");
         value.error(message, format!("write `{}`", suite.name()));
-    } else if let Some(why) = refusal(&plain) {
+    } else if let Some(why) = suite_refusal(&plain) {
         let instead = replacement(&plain).name();
         value.error(format!("`{text}` is refused: {why}"), format!("use `{instead}`"));
     } else {
@@ -76,8 +75,8 @@ pub(super) fn group(value: &Value<'_>) -> Option<Group> {
         value.error(message, "use `x25519`");
     } else {
         let known = Group::DEFAULT.map(Group::name);
-        let nearest = words::nearest(text, &known).map(|word| format!("did you mean `{word}`?"));
-        let fix = nearest.unwrap_or_else(|| format!("one of {}", words::list(&known)));
+        let nearest = nearest_word(text, &known).map(|word| format!("did you mean `{word}`?"));
+        let fix = nearest.unwrap_or_else(|| format!("one of {}", word_list(&known)));
         value.error(format!("unknown group `{text}`"), fix);
     }
     None
@@ -95,7 +94,8 @@ const OPENSSL_SUITES: [(&str, Suite); 6] = [
 
 /// Why a suite is refused, by a word in its name (upper case, `_` between words); the gravest
 /// reason first.
-pub(crate) fn refusal(plain: &str) -> Option<&'static str> {
+#[must_use]
+pub fn suite_refusal(plain: &str) -> Option<&'static str> {
     const WEAK: [(&[&str], &str); 11] = [
         (&["NULL"], "NULL does not encrypt"),
         (&["EXPORT", "EXP", "EXPORT40", "EXPORT1024"], "EXPORT keys were made to be broken"),
@@ -159,11 +159,11 @@ mod tests {
             ("TLS_AES_128_CCM_SHA256", "only AES-GCM"),
         ] {
             let plain = name.to_ascii_uppercase().replace('-', "_");
-            let refused = refusal(&plain).unwrap_or("accepted");
+            let refused = suite_refusal(&plain).unwrap_or("accepted");
             assert!(refused.contains(why), "{name}: {refused}");
         }
         for suite in Suite::DEFAULT {
-            assert_eq!(refusal(suite.name()), None, "{}", suite.name());
+            assert_eq!(suite_refusal(suite.name()), None, "{}", suite.name());
         }
     }
 

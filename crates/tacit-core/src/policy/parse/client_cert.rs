@@ -1,8 +1,8 @@
 //! `client-cert` of a server rule, with the `trust` and `map` that go with it.
 
 use super::names::Names;
-use super::table::{Table, Value};
 use super::words::Scope;
+use crate::policy::text::{Table, Value};
 use crate::policy::{
     Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset, Start, Starttls, StarttlsMode,
 };

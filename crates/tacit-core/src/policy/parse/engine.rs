@@ -1,9 +1,9 @@
 //! `[engine]`, and the words of `[agent]` that are about CPUs.
 
 use super::count;
-use super::table::{Table, Value};
 use super::words::Scope;
 use crate::policy::engine::{CPU_MAX, Class, Engine, Placement};
+use crate::policy::text::{Table, Value};
 
 /// Largest `queue`: no machine does more handshakes within their time.
 const QUEUE_MAX: u64 = 65_536;

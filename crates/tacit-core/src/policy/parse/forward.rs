@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::table::{Table, Value};
 use super::{address, value};
 use crate::flow::Address;
+use crate::policy::text::{Table, Value};
 use crate::policy::{Action, Forward, Rule, SendProxy, Start, Target, Tls, UnixSocket};
 
 /// Default of `connect-timeout`.

@@ -1,14 +1,14 @@
 //! `[[map.NAME]]`: the entries of one identity map.
 
 use super::address;
-use super::table::{Table, Value};
 use super::value;
-use super::words::{self, Scope};
+use super::words::Scope;
 use crate::policy::Map;
 use crate::policy::map::distinguished::{ATTRIBUTES_MAX, DnFault, DnPattern, TYPES};
 use crate::policy::map::pattern::Pattern;
 use crate::policy::map::{CONDITIONS, Conditions, ENTRIES_MAX, Entry, Outcome, fold_email};
 use crate::policy::selector::AddressSelector;
+use crate::policy::text::{Table, Value, nearest_word, word_list};
 
 /// Reads all entries of a map; `None` after an error was reported.
 pub(super) fn read(name: &str, value: &Value<'_>) -> Option<Map> {
@@ -172,9 +172,9 @@ fn distinguished(value: &Value<'_>) -> Option<DnPattern> {
         DnFault::UnknownType(kind) => {
             let names = TYPES.iter().filter_map(|(_, names)| names.first().copied());
             let known: Vec<&str> = names.collect();
-            let fix = match words::nearest(&kind, &known) {
+            let fix = match nearest_word(&kind, &known) {
                 Some(nearest) => format!("did you mean `{nearest}`?"),
-                None => format!("one of {}, or a dotted identifier", words::list(&known)),
+                None => format!("one of {}, or a dotted identifier", word_list(&known)),
             };
             value.error(format!("`{kind}` in `{}` is no attribute", value.name), fix);
         }

@@ -1,8 +1,8 @@
 //! Where metrics are served: `metrics` and `metrics-clear` of `[agent]`.
 
 use super::address;
-use super::table::Table;
 use crate::flow::Address;
+use crate::policy::text::Table;
 
 /// Reads both: `Some(None)` if nothing is served, `None` after an error.
 ///

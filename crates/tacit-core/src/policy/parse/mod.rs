@@ -14,11 +14,11 @@
 
 use std::time::Duration;
 
-use toml::de::DeTable;
-
 use super::capture::{self, BOXES_MAX};
+use super::text::{Document, Report, Table, Value};
 use super::{Agent, Diagnostic, Engine, Limits, Policy, Position, Rule, Severity};
 use names::{Names, Tables};
+use words::Scope;
 
 mod address;
 mod ciphers;
@@ -29,23 +29,17 @@ mod map;
 mod metrics;
 mod names;
 mod not_built;
-mod report;
 mod review;
 mod rule;
 mod run;
 mod starttls;
-mod table;
 mod tls;
 mod value;
 mod when;
 mod words;
 
-pub(crate) use address::mask;
-pub(crate) use ciphers::refusal;
-pub(crate) use report::Report;
-pub(crate) use table::{Table, Value};
+pub use ciphers::suite_refusal;
 pub use value::{parse_duration, parse_size};
-pub(crate) use words::{Scope, list, nearest};
 
 #[cfg(test)]
 mod tests;
@@ -75,9 +69,9 @@ pub fn parse(text: &str) -> Parsed {
         let error = Diagnostic::error(START, message).with_fix(fix);
         return Parsed { policy: None, diagnostics: vec![error] };
     }
-    let (document, errors) = DeTable::parse_recoverable(text);
-    let report = Report::new(text, &errors);
-    let top = Table::open(&report, document.get_ref(), 0..0, Scope::Policy, "the top of the file");
+    let document = Document::parse(text);
+    let report = Report::new(&document);
+    let top = Table::top(&report, &document, Scope::Policy, "the top of the file");
     let policy = policy(&top);
     let diagnostics = report.finish();
     let sound = diagnostics.iter().all(|finding| finding.severity == Severity::Warning);

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::map;
-use super::report::{Report, Span};
-use super::table::{Table, Value};
 use super::value;
-use super::words::{self, Scope};
+use super::words::Scope;
+use crate::policy::text::{Report, Span, Table, Value, nearest_word};
 use crate::policy::{Identity, Map, Position, Revocation, Trust, TrustSource};
 
 /// The trust that every policy has: the distribution's own bundle.
@@ -207,7 +206,7 @@ fn check_known(
     if known.contains(&name) {
         return Some(name.to_owned());
     }
-    let fix = match words::nearest(name, known) {
+    let fix = match nearest_word(name, known) {
         Some(nearest) => format!("did you mean `{nearest}`?"),
         None => format!("add a table [{kind}.{name}] with {keys}"),
     };

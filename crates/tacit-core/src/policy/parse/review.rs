@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use super::report::Report;
-use super::table::Value;
 use crate::flow::{Address, Direction, Flow};
 use crate::policy::selector::{AddressSelector, Near};
+use crate::policy::text::{Report, Value};
 use crate::policy::{Action, Form, Forward, Index, Rule, Selectors, When};
 
 /// Reports names given twice, also among rules that are wrong in other ways.

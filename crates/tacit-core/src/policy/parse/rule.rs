@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use super::forward;
 use super::names::Names;
 use super::run;
-use super::table::{Table, Value};
 use super::tls::{self, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
 use crate::policy::selector::AddressSelector;
+use crate::policy::text::{Table, Value};
 use crate::policy::{Action, Form, Forward, Rule, Selectors, Target};
 
 /// Reads one rule; `None` after an error was reported.

@@ -1,8 +1,8 @@
 //! The `starttls` of a `tls` table: a protocol, or a table with more.
 
-use super::table::{Table, Value};
 use super::value;
-use super::words::{self, Scope};
+use super::words::Scope;
+use crate::policy::text::{Table, Value};
 use crate::policy::{
     Absent, ChainCheck, ClientCert, DataResumption, Ftp, Invalid, Start, Starttls, StarttlsMode,
     StarttlsProtocol,
@@ -134,10 +134,6 @@ pub(super) fn refuse_in_client(tls: &Table<'_>) {
 
 fn protocol(value: &Value<'_>) -> Option<StarttlsProtocol> {
     let text = value.string()?;
-    if let Some(planned) = words::not_built(Scope::StarttlsProtocol, text) {
-        value.error(format!("starttls = \"{text}\" is not built yet"), planned.instead);
-        return None;
-    }
     let known = [
         StarttlsProtocol::Ftp(Ftp::default()),
         StarttlsProtocol::Telnet,

@@ -7,9 +7,9 @@ use super::ciphers;
 use super::client_cert;
 use super::names::Names;
 use super::starttls;
-use super::table::{Table, Value};
 use super::words::Scope;
 use super::{address, value};
+use crate::policy::text::{Table, Value};
 use crate::policy::{
     ClientTls, Group, Rekey, RelayOn, ServerTls, Start, StarttlsProtocol, Suite, Tls, TlsCommon,
     TlsVersion, Verify,

@@ -1,10 +1,9 @@
 //! Values with a grammar of their own: durations, sizes, ports, names and paths.
 
+use crate::policy::text::Value;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
-
-use super::table::Value;
 
 /// Longest name of a rule, an identity or a trust.
 pub(super) const NAME_BYTES_MAX: usize = 64;

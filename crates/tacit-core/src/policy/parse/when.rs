@@ -2,8 +2,8 @@
 
 use jiff::civil::DateTime;
 
-use super::table::{Table, Value};
-use super::words::{self, Scope};
+use super::words::Scope;
+use crate::policy::text::{Table, Value, nearest_word, word_list};
 use crate::policy::when::{Days, DaysOfMonth, Hours, Months, When, Zone};
 
 /// Reads it: `Some(None)` for a rule that always holds, `None` after an error.
@@ -33,7 +33,7 @@ fn table(value: &Value<'_>) -> Option<When> {
     let keys = ["days", "hours", "months", "days-of-month", "from", "until"];
     if !keys.iter().any(|key| table.holds(key)) {
         let fix = "say days = \"mon-fri\", hours = \"06:00-22:00\", both or another";
-        let message = format!("`when` has none of {}", words::list(&keys));
+        let message = format!("`when` has none of {}", word_list(&keys));
         value.report.missing(&value.at, message, fix);
         return None;
     }
@@ -117,7 +117,7 @@ fn zone(value: &Value<'_>) -> Option<Zone> {
     if zone.is_none() {
         let names = Zone::names();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let fix = match words::nearest(text, &names) {
+        let fix = match nearest_word(text, &names) {
             Some(name) => format!("did you mean `{name}`?"),
             None => "write \"local\", \"UTC\" or a name as \"Europe/Berlin\"".to_owned(),
         };

@@ -1,37 +1,51 @@
-//! A table of the policy text and the values in it, read key by key.
+//! A table of the text and the values in it, read key by key.
 //!
 //! Opening a table reports every key that does not belong there. A reader then asks for the keys it
 //! knows; whatever is wrong with a value is reported where it stands, and `None` comes back.
 
 use toml::de::{DeTable, DeValue};
 
+use super::document::Document;
 use super::report::{Report, Span};
-use super::words::{self, Scope};
+use super::schema::{Keys, Schema};
+use super::words::{nearest_word, word_list};
 
 /// Most entries of a list within a rule or table.
-pub(crate) const LIST_ITEMS_MAX: usize = 4096;
+pub const LIST_ITEMS_MAX: usize = 4096;
 
 /// One table of the text.
-pub(crate) struct Table<'a> {
-    pub(crate) report: &'a Report<'a>,
+#[derive(Debug)]
+pub struct Table<'a> {
+    /// Where errors go.
+    pub report: &'a Report<'a>,
     /// Where it begins.
-    pub(crate) at: Span,
+    pub at: Span,
     /// How messages call it.
-    pub(crate) title: String,
-    scope: Scope,
+    pub title: String,
+    schema: Schema,
     entries: &'a DeTable<'a>,
 }
 
 impl<'a> Table<'a> {
+    /// The top of the text.
+    pub fn top(
+        report: &'a Report<'a>,
+        document: &'a Document<'a>,
+        schema: impl Into<Schema>,
+        title: impl Into<String>,
+    ) -> Self {
+        Self::open(report, document.top(), 0..0, schema, title)
+    }
+
     /// Reports keys that are unknown, not built yet, or belong elsewhere.
-    pub(crate) fn open(
+    fn open(
         report: &'a Report<'a>,
         entries: &'a DeTable<'a>,
         at: Span,
-        scope: Scope,
+        schema: impl Into<Schema>,
         title: impl Into<String>,
     ) -> Self {
-        let table = Self { report, at, title: title.into(), scope, entries };
+        let table = Self { report, at, title: title.into(), schema: schema.into(), entries };
         for key in entries.keys() {
             table.check_key(key.get_ref(), &key.span());
         }
@@ -39,8 +53,8 @@ impl<'a> Table<'a> {
     }
 
     /// The value of a key, if it was given.
-    pub(crate) fn value(&self, key: &'static str) -> Option<Value<'a>> {
-        debug_assert!(self.scope.words().contains(&key), "`{key}` is not in {:?}", self.scope);
+    pub fn value(&self, key: &'static str) -> Option<Value<'a>> {
+        debug_assert!(self.schema.known().contains(&key), "`{key}` is not in {:?}", self.schema);
         let (name, value) = self.entries.get_key_value(key)?;
         Some(Value {
             report: self.report,
@@ -52,7 +66,7 @@ impl<'a> Table<'a> {
     }
 
     /// The value of a key that must be given; `fix` shows one.
-    pub(crate) fn required(&self, key: &'static str, fix: &str) -> Option<Value<'a>> {
+    pub fn required(&self, key: &'static str, fix: &str) -> Option<Value<'a>> {
         let value = self.value(key);
         if value.is_none() {
             self.missing(key, fix);
@@ -61,12 +75,12 @@ impl<'a> Table<'a> {
     }
 
     /// Reports that a key is not there.
-    pub(crate) fn missing(&self, key: &str, fix: &str) {
+    pub fn missing(&self, key: &str, fix: &str) {
         self.report.missing(&self.at, format!("{} has no `{key}`", self.title), fix);
     }
 
     /// Reports the keys that were given although they mean nothing here.
-    pub(crate) fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) {
+    pub fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) {
         for value in keys.iter().filter_map(|key| self.value(key)) {
             let message = format!("`{}` does not belong here: {why}", value.name);
             self.report.error(&value.name_at, message, fix);
@@ -74,17 +88,17 @@ impl<'a> Table<'a> {
     }
 
     /// A truth value, `default` if it was not given.
-    pub(crate) fn boolean(&self, key: &'static str, default: bool) -> Option<bool> {
+    pub fn boolean(&self, key: &'static str, default: bool) -> Option<bool> {
         self.value(key).map_or(Some(default), |value| value.boolean())
     }
 
     /// Whether the key stands in the text, known or not.
-    pub(crate) fn holds(&self, key: &str) -> bool {
+    pub fn holds(&self, key: &str) -> bool {
         self.entries.contains_key(key)
     }
 
     /// Every key with its table, for `[identity.NAME]` and `[trust.NAME]`.
-    pub(crate) fn named_tables(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> {
+    pub fn named_tables(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> {
         self.entries.iter().map(|(name, value)| {
             let (at, name_at) = (value.span(), name.span());
             let value = value.get_ref();
@@ -93,47 +107,51 @@ impl<'a> Table<'a> {
     }
 
     fn check_key(&self, key: &str, at: &Span) {
-        if self.scope.is_open() || self.scope.words().contains(&key) {
+        let known = self.schema.known();
+        if self.schema.keys == Keys::Names || known.contains(&key) {
             return;
         }
-        if let Some(not_built) = words::not_built(self.scope, key) {
-            self.report.error(at, format!("`{key}` is not built yet"), not_built.instead);
+        if let Some(planned) = self.schema.planned.iter().find(|planned| planned.key == key) {
+            self.report.error(at, format!("`{key}` is not built yet"), planned.instead);
             return;
         }
-        if !self.report.is_toml() && words::home(key).is_some() {
+        let home = (self.schema.home)(key);
+        if !self.report.is_toml() && home.is_some() {
             return;
         }
         let message = format!("unknown key `{key}` in {}", self.title);
-        let fix = match (words::home(key), words::nearest(key, self.scope.words())) {
+        let fix = match (home, nearest_word(key, known)) {
             (Some(home), _) => format!("`{key}` belongs in {home}"),
             (None, Some(word)) => format!("did you mean `{word}`?"),
-            (None, None) => format!("known here: {}", words::list(self.scope.words())),
+            (None, None) => format!("known here: {}", word_list(known)),
         };
         self.report.error(at, message, fix);
     }
 }
 
 /// One value of the text.
-#[derive(Clone)]
-pub(crate) struct Value<'a> {
-    pub(crate) report: &'a Report<'a>,
+#[derive(Clone, Debug)]
+pub struct Value<'a> {
+    /// Where errors go.
+    pub report: &'a Report<'a>,
     /// The key it was given for.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Where the key stands.
-    pub(crate) name_at: Span,
+    pub name_at: Span,
     /// Where the value stands.
-    pub(crate) at: Span,
-    pub(crate) value: &'a DeValue<'a>,
+    pub at: Span,
+    /// What was written there.
+    pub value: &'a DeValue<'a>,
 }
 
 impl<'a> Value<'a> {
     /// Reports what is wrong with this value.
-    pub(crate) fn error(&self, message: impl Into<String>, fix: impl Into<String>) {
+    pub fn error(&self, message: impl Into<String>, fix: impl Into<String>) {
         self.report.error(&self.at, message, fix);
     }
 
     /// Text: not empty, one line, nothing a terminal would act on.
-    pub(crate) fn string(&self) -> Option<&'a str> {
+    pub fn string(&self) -> Option<&'a str> {
         let Some(text) = self.value.as_str() else {
             self.wrong_type("text in double quotes");
             return None;
@@ -151,7 +169,7 @@ impl<'a> Value<'a> {
     }
 
     /// `true` or `false`.
-    pub(crate) fn boolean(&self) -> Option<bool> {
+    pub fn boolean(&self) -> Option<bool> {
         let boolean = self.value.as_bool();
         if boolean.is_none() {
             self.wrong_type("`true` or `false`, without quotes");
@@ -160,7 +178,7 @@ impl<'a> Value<'a> {
     }
 
     /// A whole number from `min` to `max`.
-    pub(crate) fn integer(&self, min: u64, max: u64) -> Option<u64> {
+    pub fn integer(&self, min: u64, max: u64) -> Option<u64> {
         let Some(number) = self.value.as_integer() else {
             self.wrong_type("a whole number, without quotes");
             return None;
@@ -176,17 +194,17 @@ impl<'a> Value<'a> {
     }
 
     /// The table, opened for reading.
-    pub(crate) fn table(&self, scope: Scope, title: impl Into<String>) -> Option<Table<'a>> {
+    pub fn table(&self, schema: impl Into<Schema>, title: impl Into<String>) -> Option<Table<'a>> {
         let Some(entries) = self.value.as_table() else {
             self.wrong_type("a table");
             return None;
         };
-        Some(Table::open(self.report, entries, self.at.clone(), scope, title))
+        Some(Table::open(self.report, entries, self.at.clone(), schema, title))
     }
 
     /// The values of a list, or the one value that stands for a list of one. Never empty, and at
     /// most [`LIST_ITEMS_MAX`].
-    pub(crate) fn items(&self) -> Option<Vec<Self>> {
+    pub fn items(&self) -> Option<Vec<Self>> {
         if !self.value.is_array() {
             return Some(vec![self.clone()]);
         }
@@ -200,7 +218,7 @@ impl<'a> Value<'a> {
     }
 
     /// The values of a list of at most `max`.
-    pub(crate) fn list(&self, max: usize) -> Option<Vec<Self>> {
+    pub fn list(&self, max: usize) -> Option<Vec<Self>> {
         let Some(list) = self.value.as_array() else {
             self.wrong_type("a list");
             return None;
@@ -219,16 +237,13 @@ impl<'a> Value<'a> {
     }
 
     /// Reads every item, reporting all that is wrong; `None` if anything was.
-    pub(crate) fn each<T>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
+    pub fn each<T>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
         let read: Vec<Option<T>> = self.items()?.iter().map(read).collect();
         read.into_iter().collect()
     }
 
     /// As [`Self::each`], and no two alike.
-    pub(crate) fn each_once<T: PartialEq>(
-        &self,
-        read: impl Fn(&Self) -> Option<T>,
-    ) -> Option<Vec<T>> {
+    pub fn each_once<T: PartialEq>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
         let mut distinct: Vec<T> = Vec::new();
         let mut complete = true;
         for item in self.items()? {
@@ -245,7 +260,7 @@ impl<'a> Value<'a> {
     }
 
     /// One word of a few.
-    pub(crate) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
+    pub fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
         let text = self.string()?;
         if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text) {
             return Some(*value);
@@ -256,16 +271,16 @@ impl<'a> Value<'a> {
     }
 
     /// Reports a word that is not one of those known.
-    pub(crate) fn unknown_word(&self, text: &str, known: &[&'static str]) {
-        let fix = match words::nearest(text, known) {
+    pub fn unknown_word(&self, text: &str, known: &[&'static str]) {
+        let fix = match nearest_word(text, known) {
             Some(word) => format!("did you mean `{word}`?"),
-            None => format!("one of {}", words::list(known)),
+            None => format!("one of {}", word_list(known)),
         };
         self.error(format!("`{}` cannot be `{text}`", self.name), fix);
     }
 
     /// Reports a value of the wrong kind.
-    pub(crate) fn wrong_type(&self, wanted: &str) {
+    pub fn wrong_type(&self, wanted: &str) {
         let found = match self.value {
             DeValue::String(_) => "text",
             DeValue::Integer(_) => "a whole number",

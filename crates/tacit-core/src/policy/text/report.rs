@@ -1,18 +1,20 @@
-//! Where findings are gathered while a policy is read.
+//! Where findings are collected while a text is read.
 
 use std::cell::RefCell;
 use std::ops::Range;
 
-use crate::policy::{Diagnostic, Position};
+use super::document::Document;
+use crate::policy::diagnostic::{Diagnostic, Position};
 
-/// Bytes of the policy text, from and to.
-pub(crate) type Span = Range<usize>;
+/// Bytes of the text, from and to.
+pub type Span = Range<usize>;
 
 /// The text being read and what was found in it so far.
 ///
 /// Shared by reference: every value of the text points back here, so that a reader can report
 /// without being handed a collector at each call.
-pub(crate) struct Report<'t> {
+#[derive(Debug)]
+pub struct Report<'t> {
     text: &'t str,
     line_starts: Vec<usize>,
     syntax: Vec<Diagnostic>,
@@ -21,7 +23,9 @@ pub(crate) struct Report<'t> {
 
 impl<'t> Report<'t> {
     /// Begins with what is wrong with the text as TOML.
-    pub(crate) fn new(text: &'t str, errors: &[toml::de::Error]) -> Self {
+    #[must_use]
+    pub fn new(document: &Document<'t>) -> Self {
+        let text = document.text();
         let starts = text.match_indices('\n').map(|(at, _)| at + 1);
         let mut report = Self {
             text,
@@ -29,35 +33,30 @@ impl<'t> Report<'t> {
             syntax: Vec::new(),
             found: RefCell::default(),
         };
-        report.syntax = errors.iter().map(|error| report.syntax_error(error)).collect();
+        report.syntax = document.errors().iter().map(|error| report.syntax_error(error)).collect();
         report
     }
 
     /// Line and column of a byte.
-    pub(crate) fn position(&self, offset: usize) -> Position {
+    pub fn position(&self, offset: usize) -> Position {
         let offset = self.text.floor_char_boundary(offset);
         let line = self.line_starts.partition_point(|start| *start <= offset);
         let start = self.line_starts[line - 1];
         Position { line, column: self.text[start..offset].chars().count() + 1 }
     }
 
-    /// Records what stops the policy.
-    pub(crate) fn error(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
+    /// Records an error: the text is not used.
+    pub fn error(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
         self.error_at(self.position(at.start), message, fix);
     }
 
     /// The same where only the position is known by now.
-    pub(super) fn error_at(
-        &self,
-        at: Position,
-        message: impl Into<String>,
-        fix: impl Into<String>,
-    ) {
+    pub fn error_at(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
         self.found.borrow_mut().push(Diagnostic::error(at, message).with_fix(fix));
     }
 
-    /// Records what does not stop it.
-    pub(crate) fn warning(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
+    /// Records a warning, if the text is TOML.
+    pub fn warning(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
         if !self.is_toml() {
             return;
         }
@@ -67,19 +66,19 @@ impl<'t> Report<'t> {
 
     /// Whether the text is TOML. If not, something that seems missing may stand in the part that
     /// could not be read, and a key may seem to be in the table before its own.
-    pub(crate) fn is_toml(&self) -> bool {
+    pub fn is_toml(&self) -> bool {
         self.syntax.is_empty()
     }
 
     /// Records that something is not there, if that can be known.
-    pub(crate) fn missing(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
+    pub fn missing(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
         if self.is_toml() {
             self.error(at, message, fix);
         }
     }
 
     /// Everything found, in the order of the text.
-    pub(crate) fn finish(self) -> Vec<Diagnostic> {
+    pub fn finish(self) -> Vec<Diagnostic> {
         let Self { mut syntax, found, .. } = self;
         // What was guessed from a line that is not TOML would only distract from what is wrong.
         let found = found

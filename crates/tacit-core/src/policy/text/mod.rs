@@ -1,0 +1,44 @@
+//! Text in TOML, read table by table, with an error that a person can act on for each mistake.
+//!
+//! The policy is read with it, and so is every other file in TOML that a person writes for tacit,
+//! such as the map file of an import:
+//!
+//! ```
+//! use tacit_core::policy::text::{Document, Keys, Report, Schema, Table};
+//!
+//! let document = Document::parse("port = 80\nhots = \"a\"");
+//! let report = Report::new(&document);
+//! let schema = Schema { keys: Keys::Fixed(&["host", "port"]), planned: &[], home: |_| None };
+//! let top = Table::top(&report, &document, schema, "the top of the file");
+//! let port = top.value("port").and_then(|value| value.integer(1, 65_535));
+//! let host = top.required("host", "add host = \"NAME\"").and_then(|value| value.string());
+//! assert_eq!((port, host), (Some(80), None));
+//! let found: Vec<String> = report.finish().iter().map(|found| found.render("f")).collect();
+//! assert_eq!(found[0], "f:1:1: error: the top of the file has no `host`\n    \
+//!                       fix: add host = \"NAME\"");
+//! assert_eq!(found[1], "f:2:1: error: unknown key `hots` in the top of the file\n    \
+//!                       fix: did you mean `host`?");
+//! ```
+//!
+//! * [`Document`] is the text as TOML, as far as it could be read.
+//! * [`Table`] reports every key that its [`Schema`] does not have, and hands out a [`Value`] for
+//!   each key that a reader asks for.
+//! * A reader of a value returns `None` exactly if an error was reported.
+//! * [`Report`] collects the errors and warnings, each with line, column and what to write instead.
+//!   Where the text is not TOML, it calls no key missing: the key may stand in the part that could
+//!   not be read.
+//!
+//! Limit: a list has at most [`LIST_ITEMS_MAX`] entries, unless its reader names another limit.
+
+mod document;
+mod report;
+mod schema;
+mod table;
+mod words;
+
+pub use super::diagnostic::one_line;
+pub use document::Document;
+pub use report::{Report, Span};
+pub use schema::{Keys, Planned, Schema};
+pub use table::{LIST_ITEMS_MAX, Table, Value};
+pub use words::{nearest_word, word_list};
