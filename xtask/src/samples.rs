@@ -15,8 +15,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use tacit_core::import::attls::{Input, Paths, import_named};
-use tacit_core::import::{Files, Finding, Findings, Severity, attls, stunnel};
+use tacit_import::attls::{Input, Paths, import_named};
+use tacit_import::{Files, Finding, Findings, Severity, attls, stunnel};
 
 use crate::Outcome;
 

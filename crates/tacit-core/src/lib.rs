@@ -6,7 +6,6 @@
 //! In reading order:
 //! * [`flow`]: who talks to whom, the thing a rule is matched against;
 //! * [`policy`]: text to rules, and which rule a flow gets;
-//! * [`import`]: policies of other products, written anew as ours;
 //! * [`dns`]: which names programs ask for, and the addresses they are given;
 //! * [`datagram`]: which datagrams belong together, and for how long;
 //! * [`icmp`]: errors about a datagram, told to the one who sent it;
@@ -24,7 +23,6 @@ pub mod datagram;
 pub mod dns;
 pub mod flow;
 pub mod icmp;
-pub mod import;
 pub mod meter;
 pub mod page;
 pub mod policy;

@@ -9,11 +9,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tacit_core::dns;
 use tacit_core::icmp;
-use tacit_core::import::{self, attls};
 use tacit_core::policy;
 use tacit_core::proxy_protocol::{self, ProxyError};
 use tacit_core::query;
 use tacit_core::record::{self, ContentType, KeyRefused, Open, Opener, Protection, Seal, Sealer};
+use tacit_import::{self as import, attls};
 
 use super::starttls;
 

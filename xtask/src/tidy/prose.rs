@@ -124,10 +124,8 @@ const COMMAND_LINES: [&str; 5] = [
 ];
 const POLICY_MANUAL: &str = "docs/tacit.toml.5";
 /// The files whose words stand there: the policy language, and the map file of an import.
-const POLICY_WORDS: [&str; 2] = [
-    "crates/tacit-core/src/policy/parse/words.rs",
-    "crates/tacit-core/src/import/attls/map_keys.rs",
-];
+const POLICY_WORDS: [&str; 2] =
+    ["crates/tacit-core/src/policy/parse/words.rs", "crates/tacit-import/src/attls/map_keys.rs"];
 
 /// Every verb and every long flag of the command line stands in tacit(1), every word of the policy
 /// language in tacit.toml(5).

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tacit_core::import::attls::{Input, Options, Paths, import_named};
-use tacit_core::import::{Files, Findings, Origin};
+use tacit_import::attls::{Input, Options, Paths, import_named};
+use tacit_import::{Files, Findings, Origin};
 
 use super::{OnDisk, OutputArgs, finish, told};
 use crate::exit::{EXIT_OK, EXIT_POLICY, print};

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tacit_core::import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
+use tacit_import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
 
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
 

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tacit_core::import::Findings;
-use tacit_core::import::stunnel::{Options, import};
+use tacit_import::Findings;
+use tacit_import::stunnel::{Options, import};
 
 use super::{OnDisk, OutputArgs, finish};
 

@@ -1,0 +1,348 @@
+//! Filters and TLS rules as one list of rules.
+//!
+//! ```text
+//!   original    a connection passes the filters or is denied; then the TLS rules are tried
+//!   here        the first rule that matches decides
+//! ```
+//!
+//! So each filter that permits becomes the TLS rules, in their order and each for what both are
+//! about, and behind them a permit for the rest of it; a filter that denies becomes a deny. Of what
+//! others open, only what some rule listens for exists: filters without ports are about those
+//! sockets.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use super::super::flows::{LISTEN_PORTS_MAX, port_list};
+use super::{Filter, Flow, space};
+use crate::Findings;
+use crate::draft::{Item, Toml};
+use tacit_core::policy::RULES_MAX;
+
+/// The rules that come of both; what cannot be said is told.
+pub(in super::super) fn combine(
+    rules: &[Item],
+    filters: &[Filter],
+    findings: &mut Findings,
+) -> Vec<Item> {
+    let sockets = sockets(rules, filters, findings);
+    let mut combined = Vec::new();
+    for filter in filters {
+        for (flow, number) in filter.flows.iter().zip(1_usize..) {
+            let mut protected = Vec::new();
+            if filter.permits && !flow.is_udp {
+                let both = |rule| both(rule, filter, flow, findings);
+                protected.extend(rules.iter().filter_map(both));
+            }
+            let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+            let name = format!("{}{suffix}", filter.name);
+            let mut rest = match flow.is_inbound {
+                true => inbound(&name, filter, flow, &sockets, findings),
+                false => vec![outbound(&name, filter, flow)],
+            };
+            rest.retain(|rest| !protected.iter().any(|rule| is_all_of(rule, rest)));
+            combined.extend(protected.into_iter().chain(rest));
+            if combined.len() > RULES_MAX {
+                let message = format!("filters and TLS rules together are over {RULES_MAX} rules");
+                findings.error(&filter.at, message, "merge some by networks and ranges of ports");
+                return Vec::new();
+            }
+        }
+    }
+    combined
+}
+
+/// A TLS rule for what a filter permits of it; `None` if that is nothing, or cannot be said.
+fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> Option<Item> {
+    let is_inbound = rule.text("direction") == Some("inbound");
+    if is_inbound != flow.is_inbound || rule.text("protocol") == Some("udp") {
+        return None;
+    }
+    let mut item = rule.clone();
+    let met = match is_inbound {
+        true => listening(rule, flow).map(|listen| {
+            let listen = listen?;
+            set(&mut item, "listen", strings(&listen).into());
+            Some(())
+        }),
+        false => meet_ends(&mut item, "local", "local-ports", &flow.local, &flow.local_ports),
+    };
+    let remote = |item: &mut Item| {
+        meet_ends(item, "remote", "remote-ports", &flow.remote, &flow.remote_ports)
+    };
+    let met = met.and_then(|met| met.map_or(Ok(None), |()| remote(&mut item)));
+    let met = met.and_then(|met| met.map_or(Ok(None), |()| meet_times(&mut item, filter)));
+    match met {
+        Ok(met) => met?,
+        Err(why) => {
+            let rule = rule.text("name").unwrap_or_default();
+            let message = format!("what rule `{rule}` and filter `{}` share: {why}", filter.name);
+            let fix = "give the two the same addresses and times, or say addresses in the map";
+            findings.error(&filter.at, message, fix);
+            return None;
+        }
+    }
+    let name = format!("{}.{}", rule.text("name").unwrap_or_default(), filter.name);
+    set(&mut item, "name", name.into());
+    item.comments.push(format!("as far as filter {} permits, from {}", filter.name, filter.at));
+    if filter.log {
+        set(&mut item, "log", true.into());
+    }
+    Some(item)
+}
+
+/// Whether a rule is about all that the other one is, and says so in the same words.
+fn is_all_of(rule: &Item, other: &Item) -> bool {
+    const CONDITIONS: [&str; 9] = [
+        "direction",
+        "listen",
+        "local",
+        "local-ports",
+        "remote",
+        "remote-ports",
+        "program",
+        "user",
+        "when",
+    ];
+    CONDITIONS.iter().all(|key| rule.value(key) == other.value(key))
+}
+
+/// Narrows an end of a rule; `Ok(None)` if nothing is left.
+fn meet_ends(
+    item: &mut Item,
+    key: &str,
+    ports_key: &str,
+    addresses: &[String],
+    ports: &[RangeInclusive<u16>],
+) -> Result<Option<()>, String> {
+    let own = item.texts(key);
+    let common = space::addresses(&own, addresses)
+        .map_err(|name| format!("`{name}` is a name, and the filter knows addresses alone"))?;
+    let common = common.zip(space::ports(&port_ranges(item, ports_key), ports));
+    let Some((addresses, ports)) = common else { return Ok(None) };
+    if !addresses.is_empty() {
+        set(item, key, addresses.into());
+    }
+    if !ports.is_empty() {
+        set(item, ports_key, port_list(&ports));
+    }
+    Ok(Some(()))
+}
+
+fn meet_times(item: &mut Item, filter: &Filter) -> Result<Option<()>, String> {
+    match (item.value("when"), &filter.when) {
+        (Some(own), Some(other)) if own != other => {
+            Err("both have a time condition, and they are not the same".to_owned())
+        }
+        (None, Some(other)) => {
+            set(item, "when", other.clone());
+            Ok(Some(()))
+        }
+        _ => Ok(Some(())),
+    }
+}
+
+/// Where a rule listens, as far as the flows are about that; `Ok(None)` if they are not.
+fn listening(rule: &Item, flow: &Flow) -> Result<Option<Vec<SocketAddr>>, String> {
+    let mut listen = Vec::new();
+    for socket in rule.texts("listen").iter().filter_map(|text| text.parse().ok()) {
+        listen.extend(narrowed(socket, flow)?);
+    }
+    Ok((!listen.is_empty()).then_some(listen))
+}
+
+/// What the flows leave of a socket.
+fn narrowed(socket: SocketAddr, flow: &Flow) -> Result<Vec<SocketAddr>, String> {
+    let port = socket.port();
+    if !flow.local_ports.is_empty() && !flow.local_ports.iter().any(|all| all.contains(&port)) {
+        return Ok(Vec::new());
+    }
+    let ip = socket.ip();
+    let own = match ip {
+        ip if !ip.is_unspecified() => ip.to_string(),
+        _ if flow.local.is_empty() => return Ok(vec![socket]),
+        IpAddr::V4(_) => "0.0.0.0/0".to_owned(),
+        IpAddr::V6(_) => "::/0".to_owned(),
+    };
+    let common = space::addresses(&[own], &flow.local)?.unwrap_or_default();
+    common.iter().map(|text| listen_at(text).map(|ip| SocketAddr::new(ip, port))).collect()
+}
+
+/// A single address, or every one of a family.
+fn listen_at(text: &str) -> Result<IpAddr, String> {
+    match text {
+        "0.0.0.0/0" => Ok(Ipv4Addr::UNSPECIFIED.into()),
+        "::/0" => Ok(Ipv6Addr::UNSPECIFIED.into()),
+        _ => text.parse().map_err(|_| format!("{text} is no single address to listen at")),
+    }
+}
+
+/// Every socket that some rule listens at: those of TLS rules that a filter permits, and those that
+/// a filter permits by port.
+fn sockets(rules: &[Item], filters: &[Filter], findings: &mut Findings) -> Vec<SocketAddr> {
+    let mut sockets: Vec<SocketAddr> = Vec::new();
+    for filter in filters.iter().filter(|filter| filter.permits) {
+        for flow in filter.flows.iter().filter(|flow| flow.is_inbound) {
+            let of_rules = rules.iter().filter(|r| r.text("direction") == Some("inbound"));
+            // What cannot be listened at is told where the rules are put together.
+            sockets.extend(of_rules.filter_map(|rule| listening(rule, flow).ok()?).flatten());
+            sockets.extend(own_sockets(filter, flow, findings));
+        }
+    }
+    sockets.sort();
+    sockets.dedup();
+    for socket in &sockets {
+        let wide = |other: &&SocketAddr| {
+            other.ip().is_unspecified()
+                && other.is_ipv4() == socket.is_ipv4()
+                && other.port() == socket.port()
+        };
+        if !socket.ip().is_unspecified()
+            && sockets.iter().any(|other| wide(&other))
+            && let Some(filter) = filters.first()
+        {
+            let message = format!("{socket} cannot be listened at beside every address");
+            let fix = "give the filters about that port one address each, or all of them All";
+            findings.error(&filter.at, message, fix);
+        }
+    }
+    sockets
+}
+
+/// The sockets that a filter itself asks for.
+fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<SocketAddr> {
+    let count: usize = flow.local_ports.iter().map(ExactSizeIterator::len).sum();
+    if count == 0 || count > LISTEN_PORTS_MAX {
+        let message = format!(
+            "filter `{}` lets others connect to {} ports: those that other rules listen at are \
+             open, and no more",
+            filter.name,
+            if count == 0 { "all".to_owned() } else { count.to_string() }
+        );
+        let fix = "name the ports on which programs listen, in a service for them";
+        findings.changed(&filter.at, message, fix);
+        return Vec::new();
+    }
+    let every = ["0.0.0.0/0".to_owned(), "::/0".to_owned()];
+    let local = if flow.local.is_empty() { &every[..] } else { &flow.local };
+    let mut sockets = Vec::new();
+    for text in local {
+        match listen_at(text) {
+            Ok(ip) => {
+                let ports = flow.local_ports.iter().cloned().flatten();
+                sockets.extend(ports.map(|port| SocketAddr::new(ip, port)));
+            }
+            Err(why) => {
+                let message = format!("filter `{}` lets others connect: {why}", filter.name);
+                findings.error(&filter.at, message, "name the addresses that programs are at");
+            }
+        }
+    }
+    sockets
+}
+
+/// The rules for what others open: one for each port, since it goes on to the same.
+fn inbound(
+    name: &str,
+    filter: &Filter,
+    flow: &Flow,
+    sockets: &[SocketAddr],
+    findings: &mut Findings,
+) -> Vec<Item> {
+    let mut by_port: std::collections::BTreeMap<u16, Vec<SocketAddr>> = Default::default();
+    for socket in sockets {
+        match narrowed(*socket, flow) {
+            // A part of what is listened at cannot be told from the rest.
+            Ok(left) if left.contains(socket) => {
+                by_port.entry(socket.port()).or_default().push(*socket);
+            }
+            Ok(left) if left.is_empty() => {}
+            Ok(_) | Err(_) => {
+                let message = format!(
+                    "filter `{}` is about some of the addresses of {socket}, at which rules listen",
+                    filter.name
+                );
+                let fix = "name each address that programs are at in the filters of that port";
+                findings.error(&filter.at, message, fix);
+            }
+        }
+    }
+    let several = by_port.len() > 1;
+    let items = by_port.into_iter().map(|(port, sockets)| {
+        let suffix = if several { format!("-{port}") } else { String::new() };
+        let mut item = Item::new("[[rule]]", &filter.at);
+        item.set("name", format!("{name}{suffix}"));
+        item.set("direction", "inbound");
+        item.set("listen", strings(&sockets));
+        item.set("local-ports", port);
+        finish(&mut item, filter, flow);
+        item
+    });
+    items.collect()
+}
+
+fn outbound(name: &str, filter: &Filter, flow: &Flow) -> Item {
+    let mut item = Item::new("[[rule]]", &filter.at);
+    item.set("name", name);
+    item.set("direction", "outbound");
+    if flow.is_udp {
+        item.set("protocol", "udp");
+    }
+    if !flow.local.is_empty() {
+        item.set("local", flow.local.clone());
+    }
+    if !flow.local_ports.is_empty() {
+        item.set("local-ports", port_list(&flow.local_ports));
+    }
+    finish(&mut item, filter, flow);
+    item
+}
+
+/// What filters of both directions say.
+fn finish(item: &mut Item, filter: &Filter, flow: &Flow) {
+    if !flow.remote.is_empty() {
+        item.set("remote", flow.remote.clone());
+    }
+    if !flow.remote_ports.is_empty() {
+        item.set("remote-ports", port_list(&flow.remote_ports));
+    }
+    item.keys.extend(filter.when.clone().map(|when| ("when".to_owned(), when)));
+    item.set(if filter.permits { "permit" } else { "deny" }, true);
+    if filter.log {
+        item.set("log", true);
+    }
+}
+
+/// Puts a value in the place of another, or before the action.
+fn set(item: &mut Item, key: &str, value: Toml) {
+    match item.keys.iter_mut().find(|(name, _)| name == key) {
+        Some((_, old)) => *old = value,
+        None => {
+            let actions = ["tls", "permit", "deny"];
+            let action = item.keys.iter().position(|(name, _)| actions.contains(&name.as_str()));
+            let place = action.unwrap_or(item.keys.len());
+            item.keys.insert(place, (key.to_owned(), value));
+        }
+    }
+}
+
+/// Ports as policies write them.
+fn port_ranges(item: &Item, key: &str) -> Vec<RangeInclusive<u16>> {
+    let range = |value: &Toml| match value {
+        Toml::Number(port) => u16::try_from(*port).ok().map(|port| port..=port),
+        Toml::Text(text) => {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+        }
+        _ => None,
+    };
+    match item.value(key) {
+        Some(Toml::List(items)) => items.iter().filter_map(range).collect(),
+        Some(one) => range(one).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+fn strings(sockets: &[SocketAddr]) -> Vec<String> {
+    sockets.iter().map(SocketAddr::to_string).collect()
+}

@@ -1,0 +1,313 @@
+//! From text to a tree of statements.
+//!
+//! ```text
+//!   TTLSRule  front          # a comment        Node { keyword, value, block: Some }
+//!   {
+//!     Direction  Inbound                          Node { keyword, value, block: None }
+//!     TTLSCipherParms                             Node { keyword, "", block: Some }
+//!     {
+//!       V3CipherSuites  TLS_AES_128_GCM_SHA256
+//!     }
+//!   }
+//! ```
+//!
+//! Words are not known here: the same tree serves every language of the Policy Agent. A value is
+//! the rest of its line, blanks in it and all, up to a `#` after a blank.
+//!
+//! Limits: [`DEPTH_MAX`], [`NODES_MAX`].
+
+use std::sync::Arc;
+
+use crate::{Findings, Origin};
+
+/// Deepest nesting: the language has four levels.
+pub const DEPTH_MAX: usize = 16;
+/// Most statements and attributes of one file.
+pub const NODES_MAX: usize = 200_000;
+
+/// What one file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// The file, as it was named.
+    pub file: Arc<str>,
+    /// What stands outside of all braces, in order.
+    pub nodes: Vec<Node>,
+}
+
+/// A statement or an attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The first word of the line.
+    pub keyword: String,
+    /// The rest of the line without its comment; empty if there is none.
+    pub value: String,
+    /// What stands between its braces; `None` if none follow.
+    pub block: Option<Vec<Self>>,
+    /// Its line.
+    pub at: Origin,
+}
+
+impl Node {
+    /// Whether it is the keyword, whatever the case.
+    #[must_use]
+    pub fn is(&self, keyword: &str) -> bool {
+        self.keyword.eq_ignore_ascii_case(keyword)
+    }
+}
+
+impl Document {
+    /// Reads a text, reporting everything that is wrong with it. Never panics, whatever the text.
+    #[must_use]
+    pub fn read(file: &str, text: &str, findings: &mut Findings) -> Self {
+        let file: Arc<str> = file.into();
+        let mut tree = Tree { open: Vec::new(), nodes: vec![Vec::new()], count: 0, findings };
+        for (line, number) in text.lines().zip(1..) {
+            let at = Origin { file: Arc::clone(&file), line: number };
+            if !tree.line(without_comment(line), at) {
+                break;
+            }
+        }
+        let nodes = tree.finish();
+        Self { file, nodes }
+    }
+}
+
+/// The line without comment and blanks at its ends.
+fn without_comment(line: &str) -> &str {
+    let begins = |(at, _): &(usize, &str)| {
+        line[..*at].chars().next_back().is_none_or(|before| before.is_ascii_whitespace())
+    };
+    let end = line.match_indices('#').find(begins).map_or(line.len(), |(at, _)| at);
+    line[..end].trim()
+}
+
+/// The tree while it grows.
+struct Tree<'f> {
+    /// The lines of the braces that are open.
+    open: Vec<Origin>,
+    /// What was read so far, a list for each open brace and one for the top.
+    nodes: Vec<Vec<Node>>,
+    count: usize,
+    findings: &'f mut Findings,
+}
+
+impl Tree<'_> {
+    /// Takes one line; false if no more can be taken.
+    fn line(&mut self, line: &str, at: Origin) -> bool {
+        if line.is_empty() {
+            return true;
+        }
+        if self.count >= NODES_MAX {
+            let message = format!("the file has more than {NODES_MAX} statements");
+            self.findings.error(&at, message, "split it: several files are one policy");
+            return false;
+        }
+        let mut rest = line;
+        if rest.len() > 1 && rest.contains(['{', '}']) && !holds_template(rest) {
+            rest = self.braces_within(rest, &at);
+        }
+        match rest {
+            "{" => return self.open(at),
+            "}" => self.close(&at),
+            "" => {}
+            _ => self.node(rest, at),
+        }
+        true
+    }
+
+    /// Braces stand on lines of their own. Where they do not, what was meant is plain; it is an
+    /// error all the same, and the rest of the file is read as it was meant.
+    fn braces_within<'l>(&mut self, line: &'l str, at: &Origin) -> &'l str {
+        let fix = "put each brace on a line of its own";
+        if let Some(before) = line.strip_suffix('{') {
+            self.findings.error(at, "a brace stands behind a statement", fix);
+            self.node(before.trim_end(), at.clone());
+            return "{";
+        }
+        if line.starts_with(['{', '}']) {
+            self.findings.error(at, "something stands behind a brace", fix);
+            let brace = &line[..1];
+            if brace == "}" {
+                self.close(at)
+            } else {
+                _ = self.open(at.clone())
+            }
+            return line[1..].trim_start();
+        }
+        line
+    }
+
+    fn open(&mut self, at: Origin) -> bool {
+        if self.open.len() == DEPTH_MAX {
+            let message = format!("braces are nested deeper than {DEPTH_MAX}");
+            self.findings.error(&at, message, "close those that are open");
+            return false;
+        }
+        let owner = self.nodes.last_mut().and_then(|nodes| nodes.last_mut());
+        match owner {
+            Some(owner) if owner.block.is_none() => owner.block = Some(Vec::new()),
+            Some(_) | None => {
+                let fix = "name the statement on the line before";
+                self.findings.error(&at, "a brace opens that belongs to no statement", fix);
+                // What follows is read, and dropped with the node that stands in for its owner.
+                let nodes = self.nodes.last_mut();
+                let node = Node {
+                    keyword: String::new(),
+                    value: String::new(),
+                    block: Some(Vec::new()),
+                    at: at.clone(),
+                };
+                nodes.into_iter().for_each(|nodes| nodes.push(node.clone()));
+            }
+        }
+        self.open.push(at);
+        self.nodes.push(Vec::new());
+        true
+    }
+
+    fn close(&mut self, at: &Origin) {
+        if self.open.pop().is_none() {
+            let fix = "remove it, or add the `{` that is missing before";
+            self.findings.error(at, "a brace closes that was not opened", fix);
+            return;
+        }
+        let block = self.nodes.pop().unwrap_or_default();
+        if let Some(owner) = self.nodes.last_mut().and_then(|nodes| nodes.last_mut()) {
+            owner.block = Some(block);
+        }
+        // A statement without name or word was an error already.
+        if let Some(nodes) = self.nodes.last_mut()
+            && nodes.last().is_some_and(|node| node.keyword.is_empty())
+        {
+            nodes.pop();
+        }
+    }
+
+    fn node(&mut self, line: &str, at: Origin) {
+        self.count += 1;
+        let (keyword, value) = line.split_once(|c: char| c.is_whitespace()).unwrap_or((line, ""));
+        let (keyword, value) = (keyword.to_owned(), value.trim_start().to_owned());
+        if let Some(placeholder) = placeholder(&keyword).or_else(|| placeholder(&value)) {
+            let message = format!("`{placeholder}` is a placeholder, not a value");
+            self.findings.error(&at, message, "fill it in: this is a template, not a policy");
+        }
+        if let Some(nodes) = self.nodes.last_mut() {
+            nodes.push(Node { keyword, value, block: None, at });
+        }
+    }
+
+    fn finish(mut self) -> Vec<Node> {
+        while let Some(at) = self.open.last().cloned() {
+            let fix = "add the `}` that is missing";
+            self.findings.error(&at, "the brace that opens here is never closed", fix);
+            self.close(&at);
+        }
+        self.nodes.pop().unwrap_or_default()
+    }
+}
+
+fn holds_template(line: &str) -> bool {
+    ["{{", "}}", "{%", "%}"].iter().any(|mark| line.contains(mark))
+}
+
+/// What stands in templates where a value will be: `?port?`, `<port>`, `{{ port }}`, `...`.
+fn placeholder(text: &str) -> Option<&str> {
+    if text == "..." || text == "…" {
+        return Some(text);
+    }
+    if holds_template(text) {
+        return Some(text);
+    }
+    let between = |open: char, close: char| {
+        let (from, _) = text.match_indices(open).next()?;
+        let inner = &text[from + 1..];
+        let length = inner.find(close)?;
+        let name = &inner[..length];
+        let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | ' ' | '.');
+        (!name.is_empty() && name.chars().all(plain)).then(|| &text[from..from + length + 2])
+    };
+    between('?', '?').or_else(|| between('<', '>'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Severity;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> (Document, Vec<String>) {
+        let mut findings = Findings::default();
+        let document = Document::read("f", text, &mut findings);
+        let found = findings.finish();
+        assert!(found.iter().all(|finding| finding.severity == Severity::Error));
+        (document, found.into_iter().map(|f| format!("{}: {}", f.line, f.message)).collect())
+    }
+
+    /// `keyword=value` with blocks in parentheses.
+    fn show(nodes: &[Node]) -> String {
+        let show = |node: &Node| {
+            let block = node.block.as_ref().map(|block| format!("({})", show(block)));
+            format!("{}={}{}", node.keyword, node.value, block.unwrap_or_default())
+        };
+        nodes.iter().map(show).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn statements_nest_and_values_keep_their_blanks() {
+        let text = "# head\n\nTTLSRule\tweb # front door\n{\n # Userid X\n  Direction   Inbound\n\
+                    CertificateLabel  Our Server #1 # the old one\n Block\n{\nA 1\n}\n}\r\nLast\n";
+        let (document, found) = read(text);
+        assert_eq!(found, Vec::<String>::new());
+        assert_eq!(
+            show(&document.nodes),
+            "TTLSRule=web(Direction=Inbound CertificateLabel=Our Server Block=(A=1)) Last="
+        );
+        assert_eq!(document.nodes[0].at.line, 3);
+        let label = &document.nodes[0].block.as_ref().unwrap()[1];
+        assert_eq!((label.at.line, label.is("certificatelabel")), (7, true));
+        assert_eq!(show(&read("Keyring U/RING#2 x").0.nodes), "Keyring=U/RING#2 x");
+    }
+
+    #[test]
+    fn braces_that_do_not_fit_are_told_where_they_stand() {
+        for (text, tree, found) in [
+            ("A x\n{\nB 1\n", "A=x(B=1)", &["2: the brace that opens here is never closed"][..]),
+            ("A x\n}\nB", "A=x B=", &["2: a brace closes that was not opened"]),
+            ("A x {\nB 1\n}", "A=x(B=1)", &["1: a brace stands behind a statement"]),
+            ("A\n{ B 1\n}", "A=(B=1)", &["2: something stands behind a brace"]),
+            ("A\n{\n} B 1", "A=() B=1", &["3: something stands behind a brace"]),
+            ("{\nB\n}\nC", "C=", &["1: a brace opens that belongs to no statement"]),
+            ("A\n{\n}\n{\nB\n}", "A=()", &["4: a brace opens that belongs to no statement"]),
+        ] {
+            let (document, said) = read(text);
+            assert_eq!(show(&document.nodes), tree, "{text}");
+            assert_eq!(said, found, "{text}");
+        }
+        let (_, said) = read(&"A\n{\n".repeat(DEPTH_MAX + 1));
+        assert!(said.iter().any(|said| said.contains("deeper than 16")), "{said:?}");
+    }
+
+    #[test]
+    fn placeholders_of_templates_are_errors() {
+        for value in ["?serverPort?", "<port>", "{{ port }}", "...", "U/<ring name>", "{% if %}"] {
+            let (_, said) = read(&format!("A\n{{\nB {value}\n}}\n"));
+            assert!(said.len() == 1 && said[0].contains("placeholder"), "{value}: {said:?}");
+        }
+        for value in ["CN=a?b", "1 < 2", "a->b", "CN=<>"] {
+            assert_eq!(read(&format!("B {value}")).1, Vec::<String>::new(), "{value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_text_findings_have_a_line_of_it(text in "([AB {}#?\n]|\\PC){0,200}") {
+            let mut findings = Findings::default();
+            let document = Document::read("f", &text, &mut findings);
+            let lines = text.lines().count();
+            let found = findings.finish();
+            prop_assert!(found.iter().all(|finding| (1..=lines).contains(&finding.line)));
+            let keywords = document.nodes.iter().all(|node| !node.keyword.is_empty());
+            prop_assert!(keywords);
+        }
+    }
+}

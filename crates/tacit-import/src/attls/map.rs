@@ -1,0 +1,306 @@
+//! The map file: what job names, user IDs and key rings are called here.
+//!
+//! ```toml
+//! [job]
+//! "CICS*" = { program = "/usr/bin/orders", user = "orders" }
+//! [user]
+//! "WEBSRV" = "www-data"
+//! [keyring."TCPIP/RING"]
+//! cert = "web.pem"
+//! key  = "web.key"
+//! ca   = "corp-ca.pem"
+//! [keyring."TCPIP/RING".label."Old Server"]
+//! cert = "old.pem"
+//! key  = "old.key"
+//! [rule.TN3270]
+//! starttls = "telnet"
+//! [dataset]
+//! "SYS1.PAGENT(TTLS)" = "pagent.ttls"
+//! ```
+//!
+//! What a policy of ours says in the same words is handed through as it is and checked there.
+//! `[[map.NAME]]` is copied whole.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use toml::de::DeValue;
+
+use super::map_keys::{JOB, KEYRING, LABEL, NAMES, RULE, RULE_KEYS, TOP, TOP_TITLE};
+
+use crate::draft::Toml;
+use crate::{Findings, Origin};
+use tacit_core::policy::POLICY_BYTES_MAX;
+use tacit_core::policy::text::{Document, Report, Table, Value};
+
+/// What a map file says.
+#[derive(Debug, Default)]
+pub struct Map {
+    /// The file, as it was named; `None` without one.
+    pub file: Option<String>,
+    /// `[job]`, by name or pattern.
+    pub jobs: BTreeMap<String, Job>,
+    /// `[user]`, by name or pattern: names of users here.
+    pub users: BTreeMap<String, Toml>,
+    /// `[keyring.NAME]`.
+    pub keyrings: BTreeMap<String, Keyring>,
+    /// `[rule.NAME]`, with the line of each: keys of our policies, to be said in place of what the
+    /// file says.
+    pub rules: BTreeMap<String, (usize, BTreeMap<String, Toml>)>,
+    /// `[dataset]`, by name: copies of them here.
+    pub datasets: BTreeMap<String, String>,
+    /// `[[map.NAME]]`.
+    pub maps: Vec<(String, Vec<Toml>)>,
+    /// What some rule of the policy asked for, as it stands in the file.
+    used: RefCell<BTreeSet<String>>,
+}
+
+/// What stands for a job.
+#[derive(Debug, Default)]
+pub struct Job {
+    /// Its programs.
+    pub program: Option<Toml>,
+    /// Its users.
+    pub user: Option<Toml>,
+}
+
+/// What stands for a key ring.
+#[derive(Debug, Default)]
+pub struct Keyring {
+    /// Its default certificate and key.
+    pub pair: Option<(String, String)>,
+    /// Its CAs: a file, files, or `system`.
+    pub ca: Option<Toml>,
+    /// Their revocation lists.
+    pub crl: Option<Toml>,
+    /// Its other certificates and keys.
+    pub labels: BTreeMap<String, (String, String)>,
+}
+
+impl Map {
+    /// Reads a map file, reporting everything that is wrong with it.
+    #[must_use]
+    pub fn read(file: &str, text: &str, findings: &mut Findings) -> Self {
+        let empty = Self { file: Some(file.to_owned()), ..Self::default() };
+        if text.len() > POLICY_BYTES_MAX {
+            let at = Origin { file: file.into(), line: 1 };
+            findings.error(&at, "the map file is too large", "keep to what the policy names");
+            return empty;
+        }
+        let document = Document::parse(text);
+        let report = Report::new(&document);
+        let top = Table::top(&report, &document, TOP, TOP_TITLE);
+        let map = Self {
+            jobs: tables(&top, "job", |_, value| job(value)),
+            users: tables(&top, "user", |_, value| texts(value)),
+            keyrings: tables(&top, "keyring", keyring)
+                .into_iter()
+                .map(|(name, ring)| (ring_name(&name), ring))
+                .collect(),
+            rules: tables(&top, "rule", rule),
+            datasets: tables(&top, "dataset", |_, value| value.string().map(str::to_owned)),
+            maps: maps(&top),
+            ..empty
+        };
+        findings.extend(file, report.finish());
+        map
+    }
+
+    /// What stands for a job; names of jobs have no case.
+    #[must_use]
+    pub fn job(&self, name: &str) -> Option<&Job> {
+        let (key, job) = self.jobs.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+        self.used(format!("[job] {key:?}"));
+        Some(job)
+    }
+
+    /// What stands for a user ID.
+    #[must_use]
+    pub fn user(&self, name: &str) -> Option<&Toml> {
+        let (key, user) = self.users.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+        self.used(format!("[user] {key:?}"));
+        Some(user)
+    }
+
+    /// The files that stand for a key ring.
+    #[must_use]
+    pub fn keyring(&self, name: &str) -> Option<&Keyring> {
+        let ring = self.keyrings.get(name)?;
+        self.used(format!("[keyring.{name:?}]"));
+        Some(ring)
+    }
+
+    /// What is said in place of a key of a rule.
+    #[must_use]
+    pub fn rule(&self, name: &str, key: &str) -> Option<&Toml> {
+        let value = self.rules.get(name).and_then(|(_, keys)| keys.get(key))?;
+        self.used(format!("`{key}` of [rule.{name:?}]"));
+        Some(value)
+    }
+
+    fn used(&self, what: String) {
+        self.used.borrow_mut().insert(what);
+    }
+
+    /// Tells what no rule asked for; a word about a rule must have its effect.
+    pub fn tell_unused(&self, findings: &mut Findings) {
+        let Some(file) = &self.file else { return };
+        let at = |line| Origin { file: file.as_str().into(), line };
+        let used = self.used.borrow();
+        for (name, (line, keys)) in &self.rules {
+            for key in keys.keys() {
+                let what = format!("`{key}` of [rule.{name:?}]");
+                if !used.contains(&what) {
+                    let fix =
+                        "remove it: the rule has another direction or role, or says it itself";
+                    findings.error(&at(*line), format!("{what} has no effect"), fix);
+                }
+            }
+        }
+        let jobs = self.jobs.keys().map(|key| format!("[job] {key:?}"));
+        let users = self.users.keys().map(|key| format!("[user] {key:?}"));
+        let rings = self.keyrings.keys().map(|key| format!("[keyring.{key:?}]"));
+        for what in jobs.chain(users).chain(rings).filter(|what| !used.contains(what)) {
+            findings.info(&at(1), format!("no rule asks for {what}"));
+        }
+    }
+}
+
+/// The name of a ring as it is looked for: a user ID before the slash has no case.
+#[must_use]
+pub fn ring_name(name: &str) -> String {
+    match name.split_once('/') {
+        Some((user, ring)) => format!("{}/{ring}", user.to_ascii_uppercase()),
+        None => name.to_owned(),
+    }
+}
+
+/// The tables or values of an open table, by name.
+fn tables<T>(
+    top: &Table<'_>,
+    key: &'static str,
+    read: impl Fn(&str, &Value<'_>) -> Option<T>,
+) -> BTreeMap<String, T> {
+    let Some(value) = top.value(key) else { return BTreeMap::new() };
+    let Some(table) = value.table(NAMES, format!("[{key}]")) else {
+        return BTreeMap::new();
+    };
+    let read = table.named_tables().filter_map(|(name, value)| {
+        let value = Value { name: key, ..value };
+        read(name, &value).map(|read| (name.to_owned(), read))
+    });
+    read.collect()
+}
+
+fn job(value: &Value<'_>) -> Option<Job> {
+    let table = value.table(JOB, "a job")?;
+    let any = table.boolean("any", false)?;
+    let (program, user) = (copied(&table, "program")?, copied(&table, "user")?);
+    if any == (program.is_some() || user.is_some()) {
+        let fix = "say program = \"/usr/bin/name\", user = \"name\" or both; or any = true, and \
+                   the rule is for every program of a run";
+        let message = if any { "a job has `any` beside others" } else { "a job says nothing" };
+        value.error(message, fix);
+        return None;
+    }
+    Some(Job { program, user })
+}
+
+fn texts(value: &Value<'_>) -> Option<Toml> {
+    let texts = value.each(|item| item.string().map(str::to_owned))?;
+    Some(texts.into())
+}
+
+fn keyring(name: &str, value: &Value<'_>) -> Option<Keyring> {
+    let table = value.table(KEYRING, format!("[keyring.{name:?}]"))?;
+    let pair = pair(&table, false)?;
+    let files = |key| table.value(key).map_or(Some(None), |value| texts(&value).map(Some));
+    let (ca, crl) = (files("ca")?, files("crl")?);
+    if ca == Some(Toml::from("system")) && crl.is_some() {
+        let fix = "name files in `ca`, or remove `crl`";
+        value.error("`crl` does not go with ca = \"system\"", fix);
+        return None;
+    }
+    let labels = tables(&table, "label", |label, value| {
+        let title = format!("[keyring.{name:?}.label.{label:?}]");
+        pair_of(&value.table(LABEL, title)?)
+    });
+    Some(Keyring { pair, ca, crl, labels })
+}
+
+fn pair_of(table: &Table<'_>) -> Option<(String, String)> {
+    pair(table, true)?
+}
+
+/// `cert` and `key`, both or, where they need not be said, neither.
+fn pair(table: &Table<'_>, must: bool) -> Option<Option<(String, String)>> {
+    if !must && !table.holds("cert") && !table.holds("key") {
+        return Some(None);
+    }
+    let file = |key, fix| table.required(key, fix)?.string().map(str::to_owned);
+    let cert = file("cert", "name a PEM file: cert = \"web.pem\"");
+    let key = file("key", "name a PEM file: key = \"web.key\"");
+    Some(Some((cert?, key?)))
+}
+
+fn rule(name: &str, value: &Value<'_>) -> Option<(usize, BTreeMap<String, Toml>)> {
+    let table = value.table(RULE, format!("[rule.{name:?}]"))?;
+    let mut keys = BTreeMap::new();
+    for key in RULE_KEYS {
+        if let Some(toml) = copied(&table, key)? {
+            keys.insert((*key).to_owned(), toml);
+        }
+    }
+    if keys.contains_key("starttls") && keys.contains_key("start") {
+        value.error("a rule says both `starttls` and `start`", "keep one of the two");
+        return None;
+    }
+    let starts = [("immediate", ()), ("controlled", ())];
+    table.value("start").map_or(Some(()), |value| value.choice(&starts))?;
+    for key in ["certificate", "server-name", "map"] {
+        table.value(key).map_or(Some(()), |value| value.string().map(drop))?;
+    }
+    Some((value.report.position(value.name_at.start).line, keys))
+}
+
+fn maps(top: &Table<'_>) -> Vec<(String, Vec<Toml>)> {
+    let lists = tables(top, "map", |_, value| {
+        value.list(usize::MAX)?.iter().map(copy).collect::<Option<Vec<_>>>()
+    });
+    lists.into_iter().collect()
+}
+
+/// The value of a key as it stands; `Some(None)` where it does not, `None` after an error.
+fn copied(table: &Table<'_>, key: &'static str) -> Option<Option<Toml>> {
+    table.value(key).map_or(Some(None), |value| copy(&value).map(Some))
+}
+
+fn copy(value: &Value<'_>) -> Option<Toml> {
+    let copied = toml_of(value.value);
+    if copied.is_none() {
+        value.wrong_type("text, a whole number, a truth value, or a list or table of such");
+    }
+    copied
+}
+
+fn toml_of(value: &DeValue<'_>) -> Option<Toml> {
+    Some(match value {
+        DeValue::String(text) => Toml::Text(text.to_string()),
+        DeValue::Integer(number) => {
+            Toml::Number(i64::from_str_radix(number.as_str(), number.radix()).ok()?)
+        }
+        DeValue::Boolean(flag) => Toml::Flag(*flag),
+        DeValue::Array(items) => {
+            let items = items.iter().map(|item| toml_of(item.get_ref()));
+            Toml::List(items.collect::<Option<_>>()?)
+        }
+        DeValue::Table(entries) => {
+            let entry = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
+                let key: &std::borrow::Cow<'_, str> = key.get_ref();
+                Some((key.to_string(), toml_of(value.get_ref())?))
+            };
+            Toml::Table(entries.iter().map(entry).collect::<Option<_>>()?)
+        }
+        DeValue::Float(_) | DeValue::Datetime(_) => return None,
+    })
+}

@@ -1,0 +1,52 @@
+//! The keys of a map file.
+
+use tacit_core::policy::text::{Keys, Schema};
+
+/// The title of the top of the file.
+pub(super) const TOP_TITLE: &str = "the top of the map file";
+
+const TOP_KEYS: &[&str] = &["job", "user", "keyring", "rule", "map", "dataset"];
+const JOB_KEYS: &[&str] = &["program", "user", "any"];
+const KEYRING_KEYS: &[&str] = &["cert", "key", "ca", "crl", "label"];
+const LABEL_KEYS: &[&str] = &["cert", "key"];
+/// Keys of our policies that replace what the original's rule says.
+pub(super) const RULE_KEYS: &[&str] = &[
+    "listen",
+    "local-ports",
+    "remote",
+    "program",
+    "user",
+    "starttls",
+    "start",
+    "server-name",
+    "certificate",
+    "map",
+];
+
+/// The top of the file.
+pub(super) const TOP: Schema = schema(Keys::Fixed(TOP_KEYS));
+/// A table whose keys are names of the original.
+pub(super) const NAMES: Schema = schema(Keys::Names);
+/// What stands for a job.
+pub(super) const JOB: Schema = schema(Keys::Fixed(JOB_KEYS));
+/// `[keyring.NAME]`.
+pub(super) const KEYRING: Schema = schema(Keys::Fixed(KEYRING_KEYS));
+/// `[keyring.NAME.label.LABEL]`.
+pub(super) const LABEL: Schema = schema(Keys::Fixed(LABEL_KEYS));
+/// `[rule.NAME]`.
+pub(super) const RULE: Schema = schema(Keys::Fixed(RULE_KEYS));
+
+const fn schema(keys: Keys) -> Schema {
+    Schema { keys, planned: &[], home }
+}
+
+/// The table that a key belongs in, the outermost that knows it.
+fn home(key: &str) -> Option<&'static str> {
+    let tables = [
+        (TOP_KEYS, TOP_TITLE),
+        (RULE_KEYS, "[rule.NAME]"),
+        (JOB_KEYS, "a job of [job]"),
+        (KEYRING_KEYS, "[keyring.NAME]"),
+    ];
+    tables.into_iter().find(|(keys, _)| keys.contains(&key)).map(|(_, title)| title)
+}

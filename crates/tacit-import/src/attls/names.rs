@@ -1,0 +1,88 @@
+//! `[identity.NAME]` and `[trust.NAME]` of the policy that is written, each once.
+
+use std::collections::BTreeMap;
+
+use crate::Origin;
+use crate::draft::{Item, Toml, name_of};
+
+/// Those that some rule needed so far.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    identities: BTreeMap<(String, Option<String>), String>,
+    trusts: BTreeMap<String, String>,
+    /// Every name that was given, so that two rings do not share one.
+    taken: Vec<String>,
+    pub(super) tables: Vec<Item>,
+}
+
+impl Names {
+    /// The identity of a label of a ring, or of its default.
+    pub(super) fn identity(
+        &mut self,
+        ring: &str,
+        label: Option<&str>,
+        (cert, key): (&str, &str),
+        at: &Origin,
+    ) -> String {
+        let of = (ring.to_owned(), label.map(str::to_owned));
+        if let Some(name) = self.identities.get(&of) {
+            return name.clone();
+        }
+        let text = label.map_or_else(|| ring.to_owned(), |label| format!("{ring}-{label}"));
+        let name = self.free(&text, "identity");
+        let mut item = Item::new(format!("[identity.{}]", crate::draft::word(&name)), at);
+        item.comments.push(match label {
+            Some(label) => format!("key ring {ring}, label {label}"),
+            None => format!("key ring {ring}"),
+        });
+        item.set("cert", cert);
+        item.set("key", key);
+        self.tables.push(item);
+        self.identities.insert(of, name.clone());
+        name
+    }
+
+    /// The trust that the CAs of a ring are.
+    pub(super) fn trust(
+        &mut self,
+        ring: &str,
+        ca: &Toml,
+        crl: Option<&Toml>,
+        at: &Origin,
+    ) -> String {
+        if *ca == Toml::from("system") && crl.is_none() {
+            return "system".to_owned();
+        }
+        if let Some(name) = self.trusts.get(ring) {
+            return name.clone();
+        }
+        let name = self.free(ring, "trust");
+        let mut item = Item::new(format!("[trust.{}]", crate::draft::word(&name)), at);
+        item.comments.push(format!("key ring {ring}"));
+        item.set("ca", ca.clone());
+        if let Some(crl) = crl {
+            item.set("crl", crl.clone());
+        }
+        self.tables.push(item);
+        self.trusts.insert(ring.to_owned(), name.clone());
+        name
+    }
+
+    /// A name made of the text that no other table of the kind has.
+    fn free(&mut self, text: &str, kind: &str) -> String {
+        let stem: String =
+            name_of(&text.to_ascii_lowercase()).chars().take(STEM_CHARS_MAX).collect();
+        // What is no trust's name may be an identity's.
+        let taken =
+            |taken: &[String], name: &str| taken.iter().any(|one| one == &format!("{kind}.{name}"));
+        let numbered = (2..).map(|number| format!("{stem}-{number}"));
+        let mut free = std::iter::once(stem.clone()).chain(numbered);
+        let reserved = |name: &str| kind == "trust" && name == "system";
+        let name = free.find(|name| !taken(&self.taken, name) && !reserved(name)).unwrap_or(stem);
+        self.taken.push(format!("{kind}.{name}"));
+        name
+    }
+}
+
+/// Leaves room for a number behind it.
+const STEM_CHARS_MAX: usize = 56;

@@ -1,0 +1,389 @@
+//! From the tree of statements to objects of known kinds, each attribute with a value that exists.
+//!
+//! Every word is checked, used or not: a slip in an object that no rule names today is one in the
+//! rule that names it tomorrow. What is near to a known word is read as that word, so that the rest
+//! of the file is checked too, and is an error all the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::conditions;
+use super::lex::Node;
+use super::words::Kind::{IpAddr, IpAddrGroup, IpAddrSet, PortGroup, PortRange};
+use super::words::{Attribute, Form, Kind};
+use crate::{Findings, Origin};
+use tacit_core::policy::text::{nearest_word, word_list};
+
+/// One statement.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// What it is.
+    pub kind: Kind,
+    /// Its name; empty for a block without one.
+    pub name: String,
+    /// Where it begins.
+    pub at: Origin,
+    /// What it says, in order.
+    pub fields: Vec<Field>,
+    /// What it says that belongs in one of its parts, with the kind of that part.
+    pub misplaced: Vec<(Kind, Field)>,
+}
+
+/// One attribute with its value.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// Which.
+    pub attribute: &'static Attribute,
+    /// As the manual would write it; the name in the case of a reference.
+    pub value: String,
+    /// The statement inside, for a block.
+    pub block: Option<Object>,
+    /// Where it stands.
+    pub at: Origin,
+}
+
+impl Object {
+    /// What it says of an attribute: the last, where it is said twice.
+    #[must_use]
+    pub fn said(&self, word: &str) -> Option<&Field> {
+        self.fields.iter().rfind(|field| field.attribute.word == word)
+    }
+
+    /// All that counts, in order: of what is said twice and is no list, the last alone.
+    pub(super) fn counted(&self) -> impl Iterator<Item = &Field> {
+        let last = |at: usize, field: &Field| {
+            let mut later = self.fields.iter().skip(at + 1);
+            !later.any(|later| later.attribute == field.attribute)
+        };
+        let fields = self.fields.iter().enumerate();
+        fields
+            .filter(move |(at, field)| field.attribute.repeats || last(*at, field))
+            .map(|(_, f)| f)
+    }
+
+    /// All it says of an attribute.
+    pub fn all<'o>(&'o self, word: &str) -> impl Iterator<Item = &'o Field> {
+        self.fields.iter().filter(move |field| field.attribute.word == word)
+    }
+
+    /// Whether it says the same, wherever it stands.
+    fn same(&self, other: &Self) -> bool {
+        self.fields.len() == other.fields.len()
+            && self.misplaced.len() == other.misplaced.len()
+            && self.fields.iter().zip(&other.fields).all(|(a, b)| a.same(b))
+            && self.misplaced.iter().zip(&other.misplaced).all(|((_, a), (_, b))| a.same(b))
+    }
+}
+
+impl Field {
+    fn same(&self, other: &Self) -> bool {
+        let blocks = match (&self.block, &other.block) {
+            (Some(a), Some(b)) => a.same(b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        self.attribute.word == other.attribute.word && self.value == other.value && blocks
+    }
+}
+
+/// Every statement that has a name, of all files together.
+#[derive(Debug, Default)]
+pub struct Objects {
+    by_name: BTreeMap<(Kind, String), Object>,
+}
+
+impl Objects {
+    /// Reads statements that stand outside of all braces; the files are one namespace.
+    #[must_use]
+    pub fn read<'n>(nodes: impl IntoIterator<Item = &'n Node>, findings: &mut Findings) -> Self {
+        let mut objects = Self::default();
+        for node in nodes {
+            let Some(kind) = kind(node, findings) else { continue };
+            if node.block.is_none() {
+                let message = format!("`{}` is a statement, and no block follows it", kind.word());
+                findings.error(&node.at, message, "write what it says between `{` and `}`");
+                continue;
+            }
+            // There is one policy of filters, and it has no name.
+            let unnamed = node.value.is_empty() && kind == Kind::FilterPolicy;
+            if !unnamed && (node.value.is_empty() || node.value.contains(char::is_whitespace)) {
+                let message = format!("`{}` has no name of one word", node.keyword);
+                findings.error(&node.at, message, format!("write `{} NAME`", kind.word()));
+            }
+            let object = object(kind, node, findings);
+            objects.insert(object, findings);
+        }
+        objects.check_references(findings);
+        objects
+    }
+
+    /// The statement of that kind and name.
+    #[must_use]
+    pub fn find(&self, kind: Kind, name: &str) -> Option<&Object> {
+        self.by_name.get(&(kind, name.to_owned()))
+    }
+
+    /// All of a kind, by name.
+    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Object> {
+        self.by_name.values().filter(move |object| object.kind == kind)
+    }
+
+    /// Tells which statements nothing leads to; `used` are those it begins with, beside the rules.
+    pub fn tell_unused<'o>(
+        &'o self,
+        used: impl Iterator<Item = (Kind, &'o str)>,
+        findings: &mut Findings,
+    ) {
+        let mut reached: BTreeSet<(Kind, &str)> = used.collect();
+        reached.extend(self.of_kind(Kind::Rule).map(|rule| (Kind::Rule, rule.name.as_str())));
+        let mut open: Vec<&Object> =
+            reached.iter().filter_map(|(kind, name)| self.find(*kind, name)).collect();
+        while let Some(object) = open.pop() {
+            for field in &object.fields {
+                open.extend(&field.block);
+                if let Form::Ref(kind) = field.attribute.form
+                    && reached.insert((kind, &field.value))
+                {
+                    open.extend(self.find(kind, &field.value));
+                }
+            }
+        }
+        for ((kind, name), object) in &self.by_name {
+            if !reached.contains(&(*kind, name.as_str())) {
+                findings.info(&object.at, format!("no rule uses {} `{name}`", kind.word()));
+            }
+        }
+    }
+
+    fn insert(&mut self, object: Object, findings: &mut Findings) {
+        let key = (object.kind, object.name.clone());
+        let Some(first) = self.by_name.get(&key) else {
+            self.by_name.insert(key, object);
+            return;
+        };
+        let (word, name) = (object.kind.word(), &object.name);
+        if first.same(&object) {
+            let message = format!("{word} `{name}` says the same again as at {}", first.at);
+            findings.info(&object.at, message);
+        } else {
+            let message =
+                format!("{word} `{name}` is defined again, and differs from that at {}", first.at);
+            findings.error(&object.at, message, "rename or remove one of the two");
+        }
+    }
+
+    fn check_references(&self, findings: &mut Findings) {
+        let mut open: Vec<&Object> = self.by_name.values().collect();
+        while let Some(object) = open.pop() {
+            for field in &object.fields {
+                open.extend(&field.block);
+                let Form::Ref(kind) = field.attribute.form else { continue };
+                if self.find(kind, &field.value).is_some() || field.value.is_empty() {
+                    continue;
+                }
+                let known: Vec<&str> = self.of_kind(kind).map(|one| one.name.as_str()).collect();
+                let message = format!("there is no {} `{}`", kind.word(), field.value);
+                let fix = match nearest_word(&field.value, &known) {
+                    Some(name) => format!("did you mean `{name}`?"),
+                    None => format!("define it, or remove `{}`", field.attribute.word),
+                };
+                findings.error(&field.at, message, fix);
+            }
+        }
+    }
+}
+
+/// What kind of statement begins here; near misses count, after an error.
+fn kind(node: &Node, findings: &mut Findings) -> Option<Kind> {
+    if let Some(kind) = Kind::of(&node.keyword) {
+        return Some(kind);
+    }
+    let keyword = &node.keyword;
+    let homes: Vec<&str> = Kind::ALL
+        .iter()
+        .filter(|kind| kind.attribute(keyword).is_some())
+        .map(|k| k.word())
+        .collect();
+    if !homes.is_empty() {
+        let message = format!("`{keyword}` stands outside of all braces");
+        findings.error(&node.at, message, format!("it belongs in {}", word_list(&homes)));
+        return None;
+    }
+    let known = Kind::ALL.map(Kind::word);
+    let near = nearest_word(keyword, &known);
+    let fix = match near {
+        Some(word) => format!("did you mean `{word}`?"),
+        None => format!("known here: {}", word_list(&known)),
+    };
+    findings.error(&node.at, format!("unknown statement `{keyword}`"), fix);
+    near.and_then(Kind::of)
+}
+
+/// Reads a statement with all that stands inside.
+pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object {
+    let (name, at) = (node.value.clone(), node.at.clone());
+    let mut object = Object { kind, name, at, fields: Vec::new(), misplaced: Vec::new() };
+    for node in node.block.iter().flatten() {
+        match place(kind, node, findings) {
+            Some(Place::Here(attribute)) => {
+                let Some(field) = field(kind, attribute, node, findings) else { continue };
+                if !attribute.repeats
+                    && let Some(first) = object.said(attribute.word)
+                {
+                    tell_repeated(kind, &field, first, findings);
+                }
+                object.fields.push(field);
+            }
+            Some(Place::Part(part, attribute)) => {
+                let Some(field) = field(part, attribute, node, findings) else { continue };
+                let message = format!(
+                    "`{}` does not belong in {}, and is taken as if it stood in its {}",
+                    attribute.word,
+                    kind.word(),
+                    part.word()
+                );
+                findings.changed(&field.at, message, "write it there");
+                object.misplaced.push((part, field));
+            }
+            None => {}
+        }
+    }
+    let says = !object.fields.is_empty() || findings.has_errors();
+    if !says && matches!(kind, IpAddr | IpAddrSet | IpAddrGroup | PortRange | PortGroup) {
+        let message = format!("{} holds nothing, and would mean everything", kind.word());
+        findings.error(&object.at, message, "say what it holds, or remove it");
+    }
+    object
+}
+
+fn tell_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Findings) {
+    let word = field.attribute.word;
+    // Of the parts of an action, a block after another one is told of where it is chosen.
+    let is_action = matches!(owner, Kind::Group | Kind::Environment | Kind::Connection | Kind::Gsk);
+    if is_action && matches!(field.attribute.form, Form::Block(_) | Form::Ref(_)) {
+        return;
+    }
+    let message = if field.attribute.is_secret() {
+        format!("`{word}` is said twice, and the last counts")
+    } else if field.value == first.value {
+        format!("`{word}` is said twice, both times `{}`", field.value)
+    } else {
+        format!("`{word}` is said twice: `{}` counts, `{}` does not", field.value, first.value)
+    };
+    findings.changed(&field.at, message, format!("remove one; the other is at {}", first.at));
+}
+
+/// Where an attribute belongs.
+enum Place {
+    Here(&'static Attribute),
+    Part(Kind, &'static Attribute),
+}
+
+fn place(kind: Kind, node: &Node, findings: &mut Findings) -> Option<Place> {
+    let keyword = node.keyword.as_str();
+    if let Some(attribute) = kind.attribute(keyword) {
+        return Some(Place::Here(attribute));
+    }
+    let mut parts: Vec<Kind> = kind.parts().filter(|p| p.attribute(keyword).is_some()).collect();
+    if parts.len() == 1
+        && let Some(part) = parts.pop()
+    {
+        return part.attribute(keyword).map(|attribute| Place::Part(part, attribute));
+    }
+    let words: Vec<&str> = kind.attributes().map(|attribute| attribute.word).collect();
+    let homes = Kind::ALL.iter().filter(|kind| kind.attribute(keyword).is_some());
+    let homes: Vec<&str> = homes.map(|kind| kind.word()).collect();
+    let near = nearest_word(keyword, &words);
+    let (message, fix) = match near {
+        _ if !homes.is_empty() => (
+            format!("`{keyword}` does not belong in {}", kind.word()),
+            format!("it belongs in {}", word_list(&homes)),
+        ),
+        Some(word) => (
+            format!("unknown word `{keyword}` in {}", kind.word()),
+            format!("did you mean `{word}`?"),
+        ),
+        None => (
+            format!("unknown word `{keyword}` in {}", kind.word()),
+            "remove it, or see the manual for how it is written".to_owned(),
+        ),
+    };
+    findings.error(&node.at, message, fix);
+    near.filter(|_| homes.is_empty()).and_then(|word| kind.attribute(word)).map(Place::Here)
+}
+
+/// Reads a value; `None` after an error.
+fn field(
+    owner: Kind,
+    attribute: &'static Attribute,
+    node: &Node,
+    findings: &mut Findings,
+) -> Option<Field> {
+    let word = attribute.word;
+    let at = node.at.clone();
+    match attribute.form {
+        Form::Block(kind) => {
+            if node.block.is_none() {
+                let fix = format!("write what it says between `{{` and `}}`, or `{word}Ref NAME`");
+                findings.error(&at, format!("no block follows `{word}`"), fix);
+                return None;
+            }
+            let block = object(kind, node, findings);
+            return Some(Field { attribute, value: node.value.clone(), block: Some(block), at });
+        }
+        Form::Ref(kind) if node.block.is_some() => {
+            let message = format!("`{word}` takes a name, and a block follows it");
+            let fix = format!("write `{}` before a block, or `{word} NAME`", kind.word());
+            findings.error(&at, message, fix);
+            let is_meant = |one: &&Attribute| one.form == Form::Block(kind);
+            let meant = owner.attributes().find(is_meant)?;
+            return field(owner, meant, node, findings);
+        }
+        _ if node.block.is_some() => {
+            findings.error(
+                &at,
+                format!("`{word}` takes a value, and a block follows it"),
+                "remove it",
+            );
+            return None;
+        }
+        _ => {}
+    }
+    if node.value.is_empty() {
+        findings.error(&at, format!("`{word}` has no value"), "say one, or remove the line");
+        return None;
+    }
+    let value = value(attribute, node, findings)?;
+    Some(Field { attribute, value, block: None, at })
+}
+
+/// The value as the manual would write it.
+fn value(attribute: &Attribute, node: &Node, findings: &mut Findings) -> Option<String> {
+    let (word, text) = (attribute.word, node.value.as_str());
+    let choices: &[&str] = match attribute.form {
+        Form::Switch => &["On", "Off"],
+        Form::Choice(words) => words,
+        Form::Number(min, max) => {
+            let number = text.parse::<u32>().ok().filter(|number| (min..=max).contains(number));
+            if number.is_none() {
+                let message = format!("`{word}` cannot be `{text}`");
+                findings.error(&node.at, message, format!("write a number from {min} to {max}"));
+            }
+            return number.map(|number| number.to_string());
+        }
+        Form::Ref(_) if text.contains(char::is_whitespace) => {
+            findings.error(&node.at, format!("`{word}` takes one name"), "write one to a line");
+            return None;
+        }
+        Form::Address => return conditions::address_word(word, node, findings),
+        Form::Ports => return conditions::ports_word(word, node, findings),
+        Form::Text | Form::Ref(_) | Form::Block(_) => return Some(text.to_owned()),
+    };
+    if let Some(choice) = choices.iter().find(|choice| choice.eq_ignore_ascii_case(text)) {
+        return Some((*choice).to_owned());
+    }
+    let fix = match nearest_word(text, choices) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("one of {}", word_list(choices)),
+    };
+    findings.error(&node.at, format!("`{word}` cannot be `{text}`"), fix);
+    None
+}

@@ -1,0 +1,234 @@
+//! Cipher suites and key exchange groups: from the names and codes of the originals to ours.
+
+use super::effective::Effective;
+use super::objects::Field;
+use crate::{Findings, Origin};
+use tacit_core::policy::text::nearest_word;
+use tacit_core::policy::{Group, Suite, TlsVersion, suite_refusal};
+
+/// The suites that a rule names, as far as they are spoken; `None`: it names none.
+///
+/// What is not spoken is told. Where nothing is left, that is an error.
+pub(super) fn suites(
+    rule: &Effective<'_>,
+    oldest: TlsVersion,
+    findings: &mut Findings,
+) -> Option<Vec<Suite>> {
+    if let Some(profile) = rule.said("SuiteBProfile").filter(|profile| profile.value != "Off") {
+        return Some(suite_b(profile, rule, findings));
+    }
+    let mut kept = Vec::new();
+    let mut last: Option<&Origin> = None;
+    for field in rule.all("V2CipherSuites") {
+        let fix = "remove the line";
+        findings.changed(&field.at, "suites of SSL 2 are dropped: SSL is never spoken", fix);
+    }
+    let long = rule.all("V3CipherSuites4Char").into_iter().map(|field| (field, 4));
+    let short = rule.all("V3CipherSuites").into_iter().map(|field| (field, 2));
+    for (field, digits) in short.chain(long) {
+        last = Some(&field.at);
+        for suite in of_field(field, digits, findings) {
+            if suite.version() < oldest {
+                let message = format!("{} belongs to TLS 1.2, which is off", suite.name());
+                findings.info(&field.at, message);
+            } else if !kept.contains(&suite) {
+                kept.push(suite);
+            }
+        }
+    }
+    let at = last?;
+    if kept.is_empty() {
+        let fix = "add a suite that is: TLS_AES_128_GCM_SHA256, or \
+                   TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 for TLS 1.2";
+        findings.error(at, "no cipher suite of the rule is one that is spoken here", fix);
+    }
+    Some(kept)
+}
+
+/// RFC 6460: the suites of a profile; cipher parameters do not count beside it.
+fn suite_b(profile: &Field, rule: &Effective<'_>, findings: &mut Findings) -> Vec<Suite> {
+    for word in ["V3CipherSuites", "V3CipherSuites4Char"] {
+        for field in rule.all(word) {
+            let message = format!("`{word}` does not count: there is a SuiteBProfile");
+            findings.info(&field.at, message);
+        }
+    }
+    let (aes_128, aes_256) = (
+        Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    );
+    let message = "the suites of the profile are kept; its rules on certificates are not checked";
+    findings.changed(&profile.at, message, "make sure that certificates are of P-256 or P-384");
+    match profile.value.as_str() {
+        "128" => vec![aes_128],
+        "192" | "192Min" => vec![aes_256],
+        _ => vec![aes_128, aes_256],
+    }
+}
+
+/// The suites of one line: a name, or codes of so many digits one after the other.
+fn of_field(field: &Field, digits: usize, findings: &mut Findings) -> Vec<Suite> {
+    let text = field.value.as_str();
+    let word = field.attribute.word;
+    let begins = |prefix: &str| text.get(..4).is_some_and(|head| head.eq_ignore_ascii_case(prefix));
+    if begins("TLS_") || begins("SSL_") {
+        let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        if !rest.is_empty() {
+            let message = format!("`{}` behind the suite is not read", rest.trim());
+            findings.changed(&field.at, message, "remove it, or write one suite to a line");
+        }
+        return by_name(name, field, findings).into_iter().collect();
+    }
+    let is_code = text.len().is_multiple_of(digits) && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if !is_code {
+        let fix = format!("write a name as TLS_AES_128_GCM_SHA256, or codes of {digits} digits");
+        findings.error(&field.at, format!("`{word}` cannot be `{text}`"), fix);
+        return Vec::new();
+    }
+    let codes = (0..text.len()).step_by(digits).filter_map(|at| text.get(at..at + digits));
+    let codes = codes.map(|code| format!("{:0>4}", code.to_ascii_uppercase()));
+    codes.filter_map(|code| by_code(&code, field, findings)).collect()
+}
+
+fn by_name(text: &str, field: &Field, findings: &mut Findings) -> Option<Suite> {
+    let name = text.to_ascii_uppercase();
+    if let Some(suite) = Suite::DEFAULT.into_iter().find(|suite| suite.name() == name) {
+        return Some(suite);
+    }
+    let fixed = name.starts_with("TLS_ECDH_").then_some("static ECDH has no forward secrecy");
+    if let Some(why) = fixed.or_else(|| suite_refusal(&name)) {
+        tell_dropped(&name, why, field, findings);
+        return None;
+    }
+    let fix = match nearest_word(&name, &Suite::DEFAULT.map(Suite::name)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "see IANA's list for how suites are written".to_owned(),
+    };
+    findings.error(&field.at, format!("unknown cipher suite `{text}`"), fix);
+    None
+}
+
+fn by_code(code: &str, field: &Field, findings: &mut Findings) -> Option<Suite> {
+    if let Some((_, suite)) = CODES.iter().find(|(known, _)| *known == code) {
+        return Some(*suite);
+    }
+    let name = OLD_CODES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name);
+    match name {
+        Some(name) => {
+            let why = suite_refusal(name).unwrap_or("it is not spoken");
+            tell_dropped(&format!("{code} ({name})"), why, field, findings);
+        }
+        None => tell_dropped(code, "it is none that is spoken here", field, findings),
+    }
+    None
+}
+
+fn tell_dropped(suite: &str, why: &str, field: &Field, findings: &mut Findings) {
+    let message = format!("cipher suite {suite} is dropped: {why}");
+    findings.changed(&field.at, message, "make sure that the peers speak one that is left");
+}
+
+const CODES: [(&str, Suite); 9] = [
+    ("1301", Suite::TLS_AES_128_GCM_SHA256),
+    ("1302", Suite::TLS_AES_256_GCM_SHA384),
+    ("1303", Suite::TLS_CHACHA20_POLY1305_SHA256),
+    ("C02B", Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ("C02C", Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    ("C02F", Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    ("C030", Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    ("CCA8", Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("CCA9", Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+];
+
+/// Codes that policies name most and that are not spoken (IANA, TLS Cipher Suites).
+const OLD_CODES: [(&str, &str); 26] = [
+    ("0001", "TLS_RSA_WITH_NULL_MD5"),
+    ("0002", "TLS_RSA_WITH_NULL_SHA"),
+    ("0004", "TLS_RSA_WITH_RC4_128_MD5"),
+    ("0005", "TLS_RSA_WITH_RC4_128_SHA"),
+    ("0009", "TLS_RSA_WITH_DES_CBC_SHA"),
+    ("000A", "TLS_RSA_WITH_3DES_EDE_CBC_SHA"),
+    ("0016", "TLS_DHE_RSA_WITH_3DES_EDE_CBC_SHA"),
+    ("002F", "TLS_RSA_WITH_AES_128_CBC_SHA"),
+    ("0033", "TLS_DHE_RSA_WITH_AES_128_CBC_SHA"),
+    ("0035", "TLS_RSA_WITH_AES_256_CBC_SHA"),
+    ("0039", "TLS_DHE_RSA_WITH_AES_256_CBC_SHA"),
+    ("003C", "TLS_RSA_WITH_AES_128_CBC_SHA256"),
+    ("003D", "TLS_RSA_WITH_AES_256_CBC_SHA256"),
+    ("0067", "TLS_DHE_RSA_WITH_AES_128_CBC_SHA256"),
+    ("006B", "TLS_DHE_RSA_WITH_AES_256_CBC_SHA256"),
+    ("009C", "TLS_RSA_WITH_AES_128_GCM_SHA256"),
+    ("009D", "TLS_RSA_WITH_AES_256_GCM_SHA384"),
+    ("009E", "TLS_DHE_RSA_WITH_AES_128_GCM_SHA256"),
+    ("009F", "TLS_DHE_RSA_WITH_AES_256_GCM_SHA384"),
+    ("C009", "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA"),
+    ("C00A", "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA"),
+    ("C013", "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"),
+    ("C014", "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA"),
+    ("C023", "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256"),
+    ("C027", "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256"),
+    ("C028", "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA384"),
+];
+
+/// The groups that a rule names for a role, ours before them; `None`: it names none.
+pub(super) fn groups(
+    rule: &Effective<'_>,
+    is_server: bool,
+    speaks_1_3: bool,
+    findings: &mut Findings,
+) -> Option<Vec<Group>> {
+    let words = match is_server {
+        true => ["ServerKeyShareGroups", "ServerKexECurves"],
+        false => ["ClientKeyShareGroups", "ClientECurves"],
+    };
+    let fields: Vec<&Field> = words.iter().flat_map(|word| rule.all(word)).collect();
+    let last = fields.last()?;
+    if fields.iter().any(|field| field.value.eq_ignore_ascii_case("Any")) {
+        return None;
+    }
+    let mut kept = Vec::new();
+    for field in &fields {
+        for group in groups_of(field, findings) {
+            if !kept.contains(&group) {
+                kept.push(group);
+            }
+        }
+    }
+    if kept.is_empty() {
+        let fix = "add 0029 (x25519), 0023 (secp256r1) or 0024 (secp384r1)";
+        findings.error(&last.at, "no group of the rule is one that is spoken here", fix);
+        return None;
+    }
+    if speaks_1_3 {
+        findings.info(&last.at, "X25519MLKEM768 stands before the groups named here");
+        kept.insert(0, Group::X25519MLKEM768);
+    }
+    Some(kept)
+}
+
+/// The groups of one line: codes of four digits, which are decimal, with or without blanks.
+fn groups_of(field: &Field, findings: &mut Findings) -> Vec<Group> {
+    let digits: String = field.value.split_whitespace().collect();
+    if !digits.len().is_multiple_of(4) || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        let message = format!("`{}` cannot be `{}`", field.attribute.word, field.value);
+        findings.error(&field.at, message, "write codes of four digits as 00230024, or Any");
+        return Vec::new();
+    }
+    let codes = (0..digits.len()).step_by(4).filter_map(|at| digits.get(at..at + 4));
+    let group = |code: &str| match code {
+        "0023" => Some(Group::Secp256r1),
+        "0024" => Some(Group::Secp384r1),
+        "0029" => Some(Group::X25519),
+        _ => {
+            let name = OLD_GROUPS.iter().find(|(known, _)| *known == code);
+            let name = name.map(|(_, name)| format!(" ({name})")).unwrap_or_default();
+            let message = format!("group {code}{name} is dropped: it is not spoken here");
+            findings.changed(&field.at, message, "make sure that the peers speak one that is left");
+            None
+        }
+    };
+    codes.filter_map(group).collect()
+}
+
+const OLD_GROUPS: [(&str, &str); 4] =
+    [("0019", "secp192r1"), ("0021", "secp224r1"), ("0025", "secp521r1"), ("0030", "x448")];

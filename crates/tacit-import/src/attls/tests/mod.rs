@@ -1,0 +1,93 @@
+//! Each quirk of real policies, and what comes of it.
+
+mod effective;
+mod findings;
+mod policies;
+
+use super::*;
+use crate::Severity;
+
+/// A server with everything it needs, and a client.
+const POLICY: &str = "\
+TTLSRule web
+{
+  LocalPortRange 8443
+  Direction Inbound
+  TTLSGroupActionRef on
+  TTLSEnvironmentActionRef server
+}
+TTLSGroupAction on
+{
+  TTLSEnabled On
+}
+TTLSEnvironmentAction server
+{
+  HandshakeRole Server
+  TTLSKeyringParms
+  {
+    Keyring WEB/RING
+  }
+  TTLSEnvironmentAdvancedParms
+  {
+    TLSv1 Off
+    TLSv1.1 Off
+    TLSv1.2 On
+    TLSv1.3 On
+  }
+}
+";
+
+/// The lines of [`POLICY`], so that what follows begins there.
+const POLICY_LINES: usize = 26;
+
+const MAP: &str = "\
+[keyring.\"WEB/RING\"]
+cert = \"web.pem\"
+key = \"web.key\"
+ca = \"ca.pem\"
+[keyring.\"WEB/RING\".label.\"Our Server\"]
+cert = \"ours.pem\"
+key = \"ours.key\"
+";
+
+/// What an import makes of a policy: its text, and its findings as `LINE WORD: message (fix)`.
+fn imported(policy: &str, map: &str, options: Options) -> (Option<String>, Vec<String>) {
+    let mut findings = Findings::default();
+    let file = Input { file: "p", bytes: policy.as_bytes() };
+    let map = Input { file: "m", bytes: map.as_bytes() };
+    let imported = import(&[file], Some(map), options, &mut findings);
+    let found = findings.finish().into_iter().map(|one| {
+        let fix = one.fix.map(|fix| format!(" ({})", fix.replace('\n', "|"))).unwrap_or_default();
+        let file = if one.file == "p" { "" } else { &one.file };
+        format!("{file}{} {}: {}{fix}", one.line, one.severity.word(), one.message)
+    });
+    (imported.policy, found.collect())
+}
+
+/// The rule's `tls` and all that stands behind it, and what was found, without what every import
+/// says.
+fn imported_rules(policy: &str, map: &str) -> (String, Vec<String>) {
+    let (text, found) = imported(policy, map, Options { fail_closed: true, ..Options::default() });
+    let text = text.unwrap_or_default();
+    let rules = text.split_once("[[rule]]").map_or("", |(_, rules)| rules).to_owned();
+    let found = found.into_iter().filter(|found| {
+        !found.starts_with("1 info: only what a rule")
+            && !found.starts_with("1 changed: what no rule")
+    });
+    (rules, found.collect())
+}
+
+/// The effective table of a policy.
+fn table(policy: &str) -> String {
+    let mut findings = Findings::default();
+    let file = Input { file: "p", bytes: policy.as_bytes() };
+    import(&[file], None, Options::default(), &mut findings).effective
+}
+
+fn severity_of(found: &str) -> Severity {
+    match found {
+        _ if found.contains(" error: ") => Severity::Error,
+        _ if found.contains(" changed: ") => Severity::Changed,
+        _ => Severity::Info,
+    }
+}

@@ -1,0 +1,218 @@
+//! When a rule holds: `IpTimeCondition` in the words of our policies.
+//!
+//! Masks are digits, one a day or month: the first month is January, the first day of the week
+//! Sunday. Of 62 days of the month, the second half counts from the last day.
+
+use super::objects::{Field, Object, Objects};
+use super::words::Kind;
+use crate::Findings;
+use crate::draft::Toml;
+
+const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+const MONTHS: [&str; 12] =
+    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+
+/// The `when` of a rule that names a condition; `Some(None)` where it always holds, `None` after
+/// an error.
+pub(super) fn when(
+    rule: &Object,
+    objects: &Objects,
+    findings: &mut Findings,
+) -> Option<Option<Toml>> {
+    let Some(field) = rule.said("IpTimeConditionRef") else { return Some(None) };
+    // A reference that leads nowhere was told of.
+    let condition = objects.find(Kind::Time, &field.value)?;
+    let days = names(condition, "DayOfWeekMask", &DAYS, findings);
+    let months = names(condition, "MonthOfYearMask", &MONTHS, findings);
+    let days_of_month = days_of_month(condition, findings);
+    let hours = hours(condition, findings);
+    let range = range(condition, findings);
+    let (range, mut keys) = (range?, Vec::new());
+    let mut set = |key: &str, value: Option<Toml>| {
+        keys.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    set("days", days?);
+    set("months", months?);
+    set("days-of-month", days_of_month?);
+    set("hours", hours?);
+    let (from, until) = range.unzip();
+    set("from", from);
+    set("until", until);
+    if keys.is_empty() {
+        return Some(None);
+    }
+    let is_utc = condition.said("TimeZone").is_some_and(|zone| zone.value == "UTC");
+    keys.push(("zone".to_owned(), if is_utc { "UTC" } else { "local" }.into()));
+    Some(Some(Toml::Table(keys)))
+}
+
+/// Reports a value that is none; for use with `?`.
+fn wrong<T>(field: &Field, fix: &str, findings: &mut Findings) -> Option<T> {
+    let message = format!("`{}` cannot be `{}`", field.attribute.word, field.value);
+    findings.error(&field.at, message, fix);
+    None
+}
+
+/// The digits of a mask of one of these lengths, blanks between them or not.
+fn mask(field: &Field, lengths: &[usize], findings: &mut Findings) -> Option<Vec<bool>> {
+    let digits: String = field.value.split_whitespace().collect();
+    let is_mask = digits.chars().all(|digit| matches!(digit, '0' | '1'));
+    if !is_mask || !lengths.contains(&digits.len()) || !digits.contains('1') {
+        let lengths: Vec<String> = lengths.iter().map(usize::to_string).collect();
+        let fix = format!("write {} digits 0 or 1, at least one of them 1", lengths.join(" or "));
+        return wrong(field, &fix, findings);
+    }
+    Some(digits.chars().map(|digit| digit == '1').collect())
+}
+
+/// What a mask names; `Some(None)` if that is everything.
+fn names(
+    condition: &Object,
+    word: &str,
+    names: &[&str],
+    findings: &mut Findings,
+) -> Option<Option<Toml>> {
+    let Some(field) = condition.said(word) else { return Some(None) };
+    let mask = mask(field, &[names.len()], findings)?;
+    if mask.iter().all(|set| *set) {
+        return Some(None);
+    }
+    let named = names.iter().zip(mask).filter(|(_, set)| *set).map(|(name, _)| *name);
+    Some(Some(named.collect::<Vec<_>>().into()))
+}
+
+fn days_of_month(condition: &Object, findings: &mut Findings) -> Option<Option<Toml>> {
+    let mut days = Vec::new();
+    for field in condition.all("DayOfMonthMask") {
+        let mask = mask(field, &[31, 62], findings)?;
+        if mask.iter().take(31).all(|set| *set) {
+            return Some(None);
+        }
+        let from_first = mask.iter().take(31).zip(1..);
+        let from_last = mask.iter().skip(31).zip(1..).map(|(set, day): (_, i64)| (set, -day));
+        let set = from_first.chain(from_last).filter(|(set, _)| **set);
+        days.extend(set.map(|(_, day)| Toml::Number(day)));
+    }
+    let days = (!days.is_empty()).then_some(Toml::List(days));
+    Some(days)
+}
+
+/// `hh:mm-hh:mm`, several with commas or on lines of their own.
+fn hours(condition: &Object, findings: &mut Findings) -> Option<Option<Toml>> {
+    let mut hours = Vec::new();
+    for field in condition.all("TimeOfDayRange") {
+        for range in field.value.split(',').map(str::trim) {
+            let clock = |text: &str| {
+                let (hour, minute) = text.trim().split_once(':')?;
+                Some((hour.parse::<u8>().ok()?, minute.parse::<u8>().ok()?))
+            };
+            let ends = range.split_once('-');
+            let ends = ends.and_then(|(first, end)| Some((clock(first)?, clock(end)?)));
+            let Some((first, end)) = ends else {
+                return wrong(field, "write hh:mm-hh:mm, as in 08:00-17:30", findings);
+            };
+            if (first, end) == ((0, 0), (24, 0)) {
+                return Some(None);
+            }
+            hours.push(format!("{:02}:{:02}-{:02}:{:02}", first.0, first.1, end.0, end.1));
+        }
+    }
+    Some((!hours.is_empty()).then(|| hours.into()))
+}
+
+/// `yyyymmddhhmmss:yyyymmddhhmmss`.
+fn range(condition: &Object, findings: &mut Findings) -> Option<Option<(Toml, Toml)>> {
+    let Some(field) = condition.said("ConditionTimeRange") else { return Some(None) };
+    let moment = |text: &str| {
+        let text = text.trim();
+        let plain = text.len() == 14 && text.bytes().all(|b| b.is_ascii_digit());
+        let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
+        plain.then(|| {
+            let date = [part(0, 4), part(4, 6), part(6, 8)].join("-");
+            let time = [part(8, 10), part(10, 12), part(12, 14)].join(":");
+            let time = time.strip_suffix(":00").unwrap_or(&time);
+            Toml::Text(format!("{date} {time}"))
+        })
+    };
+    let ends = field.value.split_once(':');
+    let ends = ends.and_then(|(from, until)| Some((moment(from)?, moment(until)?)));
+    match ends {
+        Some(ends) => Some(Some(ends)),
+        None => wrong(field, "write yyyymmddhhmmss:yyyymmddhhmmss", findings),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attls::lex::Document;
+    use crate::draft::{Draft, Item};
+    use tacit_core::policy::parse;
+
+    /// What a condition becomes, as a policy shows it, or what is wrong with it.
+    fn read(condition: &str) -> Result<Option<String>, String> {
+        let text = format!(
+            "IpTimeCondition t\n{{\n{condition}\n}}\nTTLSRule r\n{{\nIpTimeConditionRef t\n}}\n"
+        );
+        let mut findings = Findings::default();
+        let document = Document::read("f", &text, &mut findings);
+        let objects = Objects::read(&document.nodes, &mut findings);
+        let rule = objects.find(Kind::Rule, "r").unwrap();
+        let Some(when) = when(rule, &objects, &mut findings) else {
+            return Err(findings.finish().into_iter().map(|f| f.message).collect());
+        };
+        let Some(when) = when else { return Ok(None) };
+        let mut item = Item::new("[[rule]]", &rule.at);
+        item.set("name", "r");
+        item.set("direction", "outbound");
+        item.set("when", when);
+        item.set("permit", true);
+        let draft = Draft { rules: vec![item], ..Draft::default() };
+        let text = draft.finish(&mut findings);
+        let text = text.ok_or_else(|| format!("{:?}", findings.finish()))?;
+        let policy = parse(&text).policy.unwrap();
+        Ok(Some(policy.rules[0].selectors.when.as_ref().unwrap().to_string()))
+    }
+
+    #[test]
+    fn conditions_become_windows() {
+        let ones = "1".repeat(31);
+        let last = format!("1{}{}1{}", "0".repeat(30), "", "0".repeat(30));
+        let all =
+            format!("DayOfMonthMask {ones}\nDayOfWeekMask 1111111\nTimeOfDayRange 0:00-24:00");
+        for (condition, wanted) in [
+            ("TimeZone Local", None),
+            (all.as_str(), None),
+            ("DayOfWeekMask 0111110\nTimeZone UTC", Some("mon-fri 00:00-24:00 UTC")),
+            ("MonthOfYearMask 100000000011", Some("mon-sun 00:00-24:00 jan,nov-dec local")),
+            (&format!("DayOfMonthMask {last}"), Some("mon-sun 00:00-24:00 day 1,-1 local")),
+            (
+                "TimeOfDayRange 8:00-12:00, 13:00-17:00\nTimeOfDayRange 22:00-06:00",
+                Some("mon-sun 08:00-12:00, 13:00-17:00, 22:00-06:00 local"),
+            ),
+            (
+                "ConditionTimeRange 20250601080000:20251231235959",
+                Some("mon-sun 00:00-24:00 from 2025-06-01 08:00 until 2025-12-31 23:59 local"),
+            ),
+        ] {
+            assert_eq!(read(condition), Ok(wanted.map(str::to_owned)), "{condition}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_condition_is_told() {
+        for (condition, message) in [
+            ("DayOfWeekMask 111111", "`DayOfWeekMask` cannot be `111111`"),
+            ("DayOfWeekMask 0000000", "`DayOfWeekMask` cannot be `0000000`"),
+            ("MonthOfYearMask 12", "`MonthOfYearMask` cannot be `12`"),
+            ("DayOfMonthMask 1", "`DayOfMonthMask` cannot be `1`"),
+            ("TimeOfDayRange 8-17", "`TimeOfDayRange` cannot be `8-17`"),
+            ("ConditionTimeRange 20250601:20250701", "`ConditionTimeRange` cannot be"),
+        ] {
+            let told = read(condition).unwrap_err();
+            assert!(told.starts_with(message), "{told}");
+        }
+        let never = read("ConditionTimeRange 20250601080000:20250101000000").unwrap_err();
+        assert!(never.contains("never holds"), "{never}");
+    }
+}

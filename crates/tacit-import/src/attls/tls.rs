@@ -1,0 +1,432 @@
+//! The `tls` table of a rule.
+
+use super::Options;
+use super::effective::Effective;
+use super::map::{Map, ring_name};
+use super::names::Names;
+use super::needs::Needs;
+use super::objects::Field;
+use super::start;
+use super::suites;
+use super::words::Kind;
+use crate::draft::Toml;
+use crate::{Findings, Origin};
+use tacit_core::policy::TlsVersion;
+
+/// What making a table needs of its surroundings.
+pub(super) struct Context<'a> {
+    pub(super) map: &'a Map,
+    pub(super) options: Options,
+    pub(super) needs: &'a mut Needs,
+    pub(super) names: &'a mut Names,
+    pub(super) findings: &'a mut Findings,
+}
+
+/// Keys of a table.
+pub(super) type Keys = Vec<(String, Toml)>;
+
+fn set(keys: &mut Keys, key: &str, value: impl Into<Toml>) {
+    keys.push((key.to_owned(), value.into()));
+}
+
+impl Context<'_> {
+    /// The table of a rule for one direction; `None` where something is missing that was told.
+    pub(super) fn tls(&mut self, rule: &Effective<'_>, is_inbound: bool) -> Option<Keys> {
+        let Some(role) = rule.said("HandshakeRole") else {
+            let message = "the actions of the rule say no `HandshakeRole`";
+            let fix = "say Client, Server or ServerWithClientAuth in the environment action";
+            self.findings.error(rule.environment_at(), message, fix);
+            return None;
+        };
+        let is_server = role.value != "Client";
+        let mut keys = Keys::new();
+        if is_server != is_inbound {
+            let (word, who) = match is_server {
+                true => ("server", "the program opens the connection and its peer begins TLS"),
+                false => ("client", "the peer opens the connection and awaits TLS to begin here"),
+            };
+            self.findings.info(&role.at, format!("`role` is said: {who}"));
+            set(&mut keys, "role", word);
+        }
+        let start = start::start(self, rule, is_inbound);
+        let ring = self.ring(rule);
+        keys.extend(start);
+        match &ring {
+            Some((name, at)) if is_server => self.server(rule, (name, at), &mut keys),
+            Some((name, at)) => self.client(rule, (name, at), &mut keys),
+            None => {}
+        }
+        self.common(rule, is_server, &mut keys);
+        ring.map(|_| keys)
+    }
+
+    /// The key ring of the environment.
+    fn ring<'o>(&mut self, rule: &Effective<'o>) -> Option<(String, &'o Origin)> {
+        let Some(ring) = rule.said("Keyring") else {
+            let message = "the environment of the rule has no key ring";
+            let fix = "add TTLSKeyringParms with Keyring to the environment action";
+            self.findings.error(rule.environment_at(), message, fix);
+            return None;
+        };
+        let name = ring_name(&ring.value);
+        if let Some(owned) = self.owners_ring(rule, &name) {
+            return Some((owned, &ring.at));
+        }
+        if self.map.keyring(&name).is_some() {
+            return Some((name, &ring.at));
+        }
+        if name.starts_with("*TOKEN*/") {
+            let fix = "export certificate and key to files, and name those in a ring of the map";
+            let message =
+                format!("`{name}` is a PKCS #11 token, and keys are read from files only");
+            self.findings.error(&ring.at, message, fix);
+            return None;
+        }
+        if name.starts_with('/') {
+            let table = format!("[keyring.{}]", crate::draft::quote(&name));
+            let fix = format!(
+                "export what it holds as PKCS #12 with gskkyman, and convert it:\n\
+                 openssl pkcs12 -in FILE.p12 -clcerts -nokeys -out web.pem\n\
+                 openssl pkcs12 -in FILE.p12 -nocerts -nodes -out web.key\n\
+                 openssl pkcs12 -in FILE.p12 -cacerts -nokeys -out ca.pem\n\
+                 then add to the map file:\n\
+                 {table}\ncert = \"web.pem\"\nkey = \"web.key\"\nca = \"ca.pem\""
+            );
+            let message = format!("`{name}` is a key database, which only System SSL reads");
+            self.findings.error(&ring.at, message, fix);
+            return None;
+        }
+        Some((name, &ring.at))
+    }
+
+    /// A ring without a user's name is that of whoever owns the socket: the map may have one for
+    /// the user of the rule.
+    fn owners_ring(&self, rule: &Effective<'_>, name: &str) -> Option<String> {
+        let user = rule.rule.said("Userid").filter(|_| !name.contains('/'))?;
+        let whole = ring_name(&format!("{}/{name}", user.value));
+        self.map.keyring(&whole).is_some().then_some(whole)
+    }
+
+    fn server(&mut self, rule: &Effective<'_>, ring: (&str, &Origin), keys: &mut Keys) {
+        let listed = rule.all("ServerHandshakeSNIList");
+        for field in &listed {
+            let name = field.value.split('/').next().unwrap_or_default().trim();
+            let message = format!(
+                "the certificate is chosen by the names in it, where `{name}` chose it before"
+            );
+            self.findings.changed(&field.at, message, "see that it is for all of these names");
+        }
+        let sni: Vec<(&str, &Origin)> = listed
+            .into_iter()
+            .filter_map(|field| Some((field.value.split_once('/')?.1.trim(), &field.at)))
+            .collect();
+        let mut labels: Vec<(&str, &Origin)> = rule
+            .all("ServerCertificateLabel")
+            .into_iter()
+            .map(|field| (field.value.as_str(), &field.at))
+            .collect();
+        if labels.is_empty() {
+            let label = rule.said("CertificateLabel");
+            labels.extend(label.map(|field| (field.value.as_str(), &field.at)));
+        }
+        // The first is what a client gets that names none of the others.
+        let listed: Vec<(&str, &Origin)> = labels.into_iter().chain(sni).collect();
+        let mut names: Vec<String> = Vec::new();
+        let identities = match listed.as_slice() {
+            [] => vec![self.identity(ring, None)],
+            labels => {
+                labels.iter().map(|(label, at)| self.identity((ring.0, at), Some(label))).collect()
+            }
+        };
+        for name in identities.into_iter().flatten() {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        set(keys, "identity", names);
+        self.client_cert(rule, ring, keys);
+    }
+
+    /// What is asked of clients.
+    fn client_cert(&mut self, rule: &Effective<'_>, ring: (&str, &Origin), keys: &mut Keys) {
+        if rule.said("HandshakeRole").is_some_and(|role| role.value == "Server") {
+            set(keys, "client-cert", "none");
+            return;
+        }
+        let asked = rule.value("ClientAuthType").map_or("Required", |value| value.text);
+        let at = rule.at_of("ClientAuthType");
+        let word = match asked {
+            "PassThru" => "passthru",
+            "Full" => "at-full",
+            "SAFCheck" => "safcheck",
+            _ => "required",
+        };
+        if asked == "PassThru" {
+            let fix = "say ClientAuthType Full to refuse certificates that are wrong";
+            self.findings.changed(at, "client certificates are asked for and not checked", fix);
+        } else if let Some(trust) = self.trust(ring) {
+            set(keys, "trust", trust);
+        }
+        set(keys, "client-cert", word);
+        if asked == "SAFCheck" {
+            match self.map.rule(&rule.rule.name, "map") {
+                Some(map) => set(keys, "map", map.clone()),
+                None => {
+                    let why = "SAFCheck wants a name for each client certificate: which map?";
+                    let line = "map = \"people\"\n\
+                                [[map.people]]\nsubject = \"CN=alice\"\nname = \"alice\"";
+                    self.needs.rule((&rule.rule.name, "map"), at, why, line);
+                }
+            }
+        }
+    }
+
+    fn client(&mut self, rule: &Effective<'_>, ring: (&str, &Origin), keys: &mut Keys) {
+        if let Some(identity) = self.presented(rule, ring) {
+            set(keys, "identity", identity);
+        }
+        if let Some(trust) = self.trust(ring) {
+            set(keys, "trust", trust);
+        }
+        self.server_name(rule, keys);
+        if rule.said("ClientHandshakeSNI").is_some_and(|sni| sni.value == "Off") {
+            set(keys, "sni", false);
+        }
+    }
+
+    /// The certificate that is shown to a server that asks; never the default of the ring.
+    fn presented(&mut self, rule: &Effective<'_>, ring: (&str, &Origin)) -> Option<String> {
+        let from_map = match self.map.rule(&rule.rule.name, "certificate") {
+            Some(Toml::Text(label)) => Some(label.as_str()),
+            _ => None,
+        };
+        match (from_map, rule.said("CertificateLabel")) {
+            (Some("default"), _) => self.identity(ring, None),
+            (Some(label), _) => self.identity(ring, Some(label)),
+            (None, Some(label)) => {
+                self.findings
+                    .info(&label.at, "the certificate is shown to servers that ask for it");
+                self.identity((ring.0, &label.at), Some(&label.value))
+            }
+            (None, None) => {
+                let message = "no certificate is shown to servers: the rule names no label, and \
+                               the default of the ring is never used (a map may say `certificate`)";
+                self.findings.info(ring.1, message);
+                None
+            }
+        }
+    }
+
+    /// What the server's certificate must cover; the same name is sent to it.
+    fn server_name(&mut self, rule: &Effective<'_>, keys: &mut Keys) {
+        let sni = rule.said("ClientHandshakeSNIList");
+        if let Some(name) = self.map.rule(&rule.rule.name, "server-name") {
+            set(keys, "server-name", name.clone());
+            return;
+        }
+        let Some(name) = self.reference_name(rule, sni) else {
+            return self.without_name(rule, keys);
+        };
+        set(keys, "server-name", name.value.to_ascii_lowercase());
+        if let Some(sni) = sni.filter(|sni| !sni.value.eq_ignore_ascii_case(&name.value)) {
+            let message = format!(
+                "`{}` is not sent: the name that is sent is the one the certificate must cover",
+                sni.value
+            );
+            self.findings.changed(
+                &sni.at,
+                message,
+                "say `server-name` in the map if it is the other",
+            );
+        }
+        if !rule.is_on("HostRefWildcardValidation") {
+            let fix = "keep wildcards out of the certificates that the CA issues";
+            self.findings.changed(&name.at, "a certificate for a wildcard is taken too", fix);
+        }
+    }
+
+    /// The name that the rule says the certificate must cover, or else the one it sends.
+    fn reference_name<'o>(
+        &mut self,
+        rule: &Effective<'o>,
+        sni: Option<&'o Field>,
+    ) -> Option<&'o Field> {
+        if let Some(dns) = rule.said("HostReferenceIdDNS") {
+            return Some(dns);
+        }
+        if let Some(cn) = rule.said("HostReferenceIdCN") {
+            let message = "the name is looked for in the certificate's alternative names only, \
+                           not in its common name";
+            self.findings.changed(&cn.at, message, "make sure that the certificate has it there");
+            return Some(cn);
+        }
+        let sni = sni.filter(|_| !self.options.keep_no_name_check)?;
+        let message = "the server's certificate must cover the name that is sent to it, which it \
+                       need not before";
+        let fix = "say HostReferenceIdDNS; --keep-no-name-check keeps the old meaning";
+        self.findings.changed(&sni.at, message, fix);
+        Some(sni)
+    }
+
+    /// The original checks no name.
+    fn without_name(&mut self, rule: &Effective<'_>, keys: &mut Keys) {
+        let at = rule.environment_at();
+        if !self.options.keep_no_name_check {
+            let message = "the server's certificate must cover the name that the program asked for \
+                           or else the address, which it need not before";
+            let fix = "say `server-name` in the map where the name is another; \
+                       --keep-no-name-check keeps the old meaning";
+            self.findings.changed(at, message, fix);
+            return;
+        }
+        set(keys, "verify", "chain");
+        if let Some(sni) = rule.said("ClientHandshakeSNIList") {
+            set(keys, "server-name", sni.value.to_ascii_lowercase());
+        }
+        let fix = "add HostReferenceIdDNS, or import without --keep-no-name-check";
+        let message = "the server's name is not checked: whoever has a certificate of the CA can \
+                       be it";
+        self.findings.changed(at, message, fix);
+    }
+
+    /// Versions, suites, groups and times.
+    fn common(&mut self, rule: &Effective<'_>, is_server: bool, keys: &mut Keys) {
+        let oldest = self.oldest_version(rule);
+        if oldest == TlsVersion::V1_3 {
+            set(keys, "min-version", "1.3");
+        }
+        let suites = suites::suites(rule, oldest, self.findings);
+        let only_old = suites.iter().flatten().all(|suite| suite.version() == TlsVersion::V1_2);
+        let speaks_1_3 = suites.is_none() || !only_old;
+        self.tell_of_1_3(rule, oldest, speaks_1_3);
+        if let Some(suites) = suites {
+            let names: Vec<&str> = suites.iter().map(|suite| suite.name()).collect();
+            set(keys, "suites", names);
+        }
+        if let Some(groups) = suites::groups(rule, is_server, speaks_1_3, self.findings) {
+            let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
+            set(keys, "groups", names);
+        }
+        let never = |word| rule.said(word).is_some_and(|field| field.value == "0");
+        if never("GSK_V3_SESSION_TIMEOUT") || never("GSK_V3_SIDCACHE_SIZE") {
+            set(keys, "resumption", false);
+        }
+        match rule.said("HandshakeTimeout").map(|field| (field.value.as_str(), &field.at)) {
+            None | Some(("10", _)) => {}
+            Some(("0", at)) => {
+                let message = "a handshake may take 600 s; no limit is not offered";
+                self.findings.changed(at, message, "say how long it may take");
+                set(keys, "handshake-timeout", "600s");
+            }
+            Some((seconds, _)) => set(keys, "handshake-timeout", format!("{seconds}s")),
+        }
+        if let Some(minutes) = rule.said("ResetCipherTimer").filter(|field| field.value != "0") {
+            if oldest == TlsVersion::V1_3 {
+                let after =
+                    Toml::Table(vec![("after".to_owned(), format!("{}m", minutes.value).into())]);
+                set(keys, "rekey", after);
+            } else {
+                let message = "no new keys are made by time: that needs TLS 1.3, and 1.2 is on";
+                self.findings.changed(&minutes.at, message, "say TLSv1.2 Off and TLSv1.3 On");
+            }
+        }
+    }
+
+    /// The oldest version that stays on.
+    fn oldest_version(&mut self, rule: &Effective<'_>) -> TlsVersion {
+        let old = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1"];
+        let on: Vec<&str> = old.into_iter().filter(|version| rule.is_on(version)).collect();
+        let said = on.iter().find_map(|version| rule.said(version));
+        let at = said.map_or_else(|| rule.environment_at(), |field| &field.at);
+        let newest_on = rule.is_on("TLSv1.2") || rule.is_on("TLSv1.3");
+        let oldest = match rule.is_on("TLSv1.3") && !rule.is_on("TLSv1.2") {
+            true => TlsVersion::V1_3,
+            false => TlsVersion::V1_2,
+        };
+        if !on.is_empty() {
+            let by = if said.is_some() { "" } else { " by default" };
+            let also = match newest_on {
+                true => "",
+                false => "; TLS 1.2 and 1.3 were off, and are on now",
+            };
+            let message = format!(
+                "{} on{by}: TLS {} is the oldest that is spoken{also}",
+                are(&on),
+                oldest.word()
+            );
+            self.findings.changed(at, message, "say Off for each, and On for TLSv1.2 and TLSv1.3");
+        } else if !newest_on {
+            let fix = "say On for TLSv1.2, TLSv1.3 or both";
+            self.findings.error(rule.environment_at(), "every version of TLS is off", fix);
+        }
+        oldest
+    }
+
+    fn tell_of_1_3(&mut self, rule: &Effective<'_>, oldest: TlsVersion, speaks_1_3: bool) {
+        if oldest == TlsVersion::V1_2 && !rule.is_on("TLSv1.3") && speaks_1_3 {
+            let at = rule.at_of("TLSv1.3");
+            let message = "TLS 1.3 is on too, where the peer speaks it";
+            self.findings.changed(at, message, "name suites of TLS 1.2 only to keep it off");
+        }
+    }
+
+    /// The name of the identity that a label of a ring, or its default, becomes.
+    fn identity(&mut self, (ring, at): (&str, &Origin), label: Option<&str>) -> Option<String> {
+        let held = self.map.keyring(ring);
+        let pair = match label {
+            Some(label) => held.and_then(|held| held.labels.get(label)),
+            None => held.and_then(|held| held.pair.as_ref()),
+        };
+        let Some((cert, key)) = pair else {
+            match label {
+                Some(label) => self.needs.label(ring, label, at),
+                None => self.needs.pair(ring, at),
+            }
+            return None;
+        };
+        Some(self.names.identity(ring, label, (cert, key), at))
+    }
+
+    fn trust(&mut self, (ring, at): (&str, &Origin)) -> Option<String> {
+        let Some((held, ca)) = self.map.keyring(ring).and_then(|r| Some((r, r.ca.as_ref()?)))
+        else {
+            self.needs.ca(ring, at);
+            return None;
+        };
+        Some(self.names.trust(ring, ca, held.crl.as_ref(), at))
+    }
+}
+
+fn are(versions: &[&str]) -> String {
+    let verb = if versions.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", versions.join(", "))
+}
+
+/// Whether TLS is on for the rule; `None` after an error.
+pub(super) fn is_enabled(rule: &Effective<'_>, findings: &mut Findings) -> Option<bool> {
+    // A name that leads nowhere was told of already.
+    let named = |word| rule.rule.said(word).is_some();
+    let Some(group) = rule.action(Kind::Group) else {
+        if named("TTLSGroupActionRef") {
+            return None;
+        }
+        let message = "the rule names no group action";
+        findings.error(&rule.rule.at, message, "add TTLSGroupActionRef: it says whether TLS is on");
+        return None;
+    };
+    let Some(enabled) = group.said("TTLSEnabled") else {
+        let message = "the group action does not say `TTLSEnabled`";
+        findings.error(&group.at, message, "say On or Off");
+        return None;
+    };
+    let on = enabled.value == "On";
+    if on && rule.action(Kind::Environment).is_none() {
+        if named("TTLSEnvironmentActionRef") {
+            return None;
+        }
+        let fix = "add TTLSEnvironmentActionRef: it says how TLS is done";
+        findings.error(&rule.rule.at, "the rule names no environment action", fix);
+        return None;
+    }
+    Some(on)
+}

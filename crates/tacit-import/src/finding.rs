@@ -1,0 +1,199 @@
+//! What an import found, and where.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use tacit_core::policy::text::one_line;
+use tacit_core::policy::{self, Diagnostic};
+
+/// A line of a file that is imported; lines count from 1.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Origin {
+    /// The file, as it was named.
+    pub file: Arc<str>,
+    /// The line.
+    pub line: usize,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// What a finding means for the import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Nothing is imported.
+    Error,
+    /// It is imported, and is not what it was.
+    Changed,
+    /// It is imported as it was meant; somebody may want to know.
+    Info,
+}
+
+impl Severity {
+    /// The word shown before the message.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Changed => "changed",
+            Self::Info => "info",
+        }
+    }
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Finding {
+    /// What it means.
+    pub severity: Severity,
+    /// The file, as it was named.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The column, from 1, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
+    /// What was found, in one line.
+    pub message: String,
+    /// What to do, if anything; lines to add to a file stand on lines of their own.
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    /// `file:line: error: message`, the fix indented on lines of its own.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let Self { severity, file, line, column, message, fix } = self;
+        let column = column.map(|column| format!(":{column}")).unwrap_or_default();
+        let mut text = format!("{file}:{line}{column}: {}: {message}", severity.word());
+        if let Some(fix) = fix {
+            text.push_str("\n    fix: ");
+            text.push_str(&fix.replace('\n', "\n         "));
+        }
+        text
+    }
+}
+
+/// Most errors of one import, and most findings that are none: beyond, they would only repeat each
+/// other.
+pub const FINDINGS_MAX: usize = 10_000;
+
+/// Everything found so far.
+#[derive(Debug, Default)]
+pub struct Findings {
+    found: Vec<Finding>,
+    /// The same, to find one again.
+    known: HashSet<Finding>,
+    errors_told: usize,
+    others_told: usize,
+    /// Counted even where there is no more room.
+    errors: usize,
+}
+
+impl Findings {
+    /// Records what stops the import.
+    pub fn error(&mut self, at: &Origin, message: impl Into<String>, fix: impl Into<String>) {
+        self.push(Severity::Error, at, message.into(), Some(fix.into()));
+    }
+
+    /// Records what is not as it was, and how to have it otherwise.
+    pub fn changed(&mut self, at: &Origin, message: impl Into<String>, fix: impl Into<String>) {
+        self.push(Severity::Changed, at, message.into(), Some(fix.into()));
+    }
+
+    /// Records what somebody may want to know.
+    pub fn info(&mut self, at: &Origin, message: impl Into<String>) {
+        self.push(Severity::Info, at, message.into(), None);
+    }
+
+    fn push(&mut self, severity: Severity, at: &Origin, message: String, fix: Option<String>) {
+        let finding = Finding {
+            severity,
+            file: at.file.to_string(),
+            line: at.line,
+            column: None,
+            message: one_line(message),
+            // A fix may hold lines to copy; each is made harmless by itself.
+            fix: fix.map(|fix| fix.lines().map(one_line).collect::<Vec<_>>().join("\n")),
+        };
+        self.add(finding);
+    }
+
+    fn add(&mut self, finding: Finding) {
+        let is_error = finding.severity == Severity::Error;
+        self.errors += usize::from(is_error);
+        // What stops an import is told, however much else there is.
+        let count = if is_error { &mut self.errors_told } else { &mut self.others_told };
+        if *count < FINDINGS_MAX && self.known.insert(finding.clone()) {
+            *count += 1;
+            self.found.push(finding);
+        }
+    }
+
+    /// Takes what was found in a file of ours; warnings stop nothing.
+    pub fn extend(&mut self, file: &str, diagnostics: Vec<Diagnostic>) {
+        for Diagnostic { severity, position, message, fix } in diagnostics {
+            let severity = match severity {
+                policy::Severity::Error => Severity::Error,
+                policy::Severity::Warning => Severity::Info,
+            };
+            let (line, column) = (position.line, Some(position.column));
+            self.add(Finding { severity, file: file.to_owned(), line, column, message, fix });
+        }
+    }
+
+    /// Whether something stops the import.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+
+    /// Whether something at that line is told to have changed.
+    #[must_use]
+    pub fn tells_of_change(&self, at: &Origin) -> bool {
+        let there = |one: &&Finding| one.line == at.line && *one.file == *at.file;
+        self.found.iter().filter(there).any(|one| one.severity == Severity::Changed)
+    }
+
+    /// All of them, in the order of files and lines; errors first where they share one.
+    #[must_use]
+    pub fn finish(self) -> Vec<Finding> {
+        let mut found = self.found;
+        let mut files: Vec<String> = Vec::new();
+        for finding in &found {
+            if !files.contains(&finding.file) {
+                files.push(finding.file.clone());
+            }
+        }
+        found.sort_by_cached_key(|finding| {
+            let file = files.iter().position(|file| *file == finding.file);
+            (file, finding.line, finding.severity)
+        });
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_behind_any_number_of_others() {
+        let mut findings = Findings::default();
+        let at = |line| Origin { file: "f".into(), line };
+        (1..=FINDINGS_MAX + 10).for_each(|line| findings.info(&at(line), "as it was"));
+        findings.error(&at(1), "wrong", "mend it");
+        findings.error(&at(1), "wrong", "mend it");
+        assert!(findings.has_errors());
+        let found = findings.finish();
+        let errors = found.iter().filter(|found| found.severity == Severity::Error).count();
+        assert_eq!((errors, found.len()), (1, FINDINGS_MAX + 1));
+    }
+}

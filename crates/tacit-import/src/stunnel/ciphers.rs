@@ -1,0 +1,244 @@
+//! Suites, groups and versions by the names of OpenSSL.
+//!
+//! A cipher list is a little program: words add suites, `!word` forbids them, `-word` takes them
+//! away, `+word` puts them last. It is run here over the suites of TLS 1.2 that tacit has. What
+//! else it would have added is weaker, or rarer, and is told.
+
+use tacit_core::policy::{Group, Suite};
+
+/// The suites of TLS 1.2 in the order in which OpenSSL adds them, by its names.
+const SUITES: [(&str, Suite); 6] = [
+    ("ECDHE-ECDSA-AES256-GCM-SHA384", Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    ("ECDHE-RSA-AES256-GCM-SHA384", Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    ("ECDHE-ECDSA-CHACHA20-POLY1305", Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-RSA-CHACHA20-POLY1305", Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-ECDSA-AES128-GCM-SHA256", Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ("ECDHE-RSA-AES128-GCM-SHA256", Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+];
+
+/// Words for all of them.
+const ALL: &[&str] =
+    &["ALL", "HIGH", "DEFAULT", "TLSv1.2", "ECDHE", "EECDH", "ECDH", "kECDHE", "kEECDH"];
+/// Words for what none of them is.
+const NONE: &[&str] = &[
+    "COMPLEMENTOFDEFAULT",
+    "COMPLEMENTOFALL",
+    "MEDIUM",
+    "LOW",
+    "EXP",
+    "EXPORT",
+    "EXPORT40",
+    "EXPORT56",
+    "eNULL",
+    "NULL",
+    "aNULL",
+    "kRSA",
+    "RSA",
+    "kDHr",
+    "kDHd",
+    "kDH",
+    "kDHE",
+    "kEDH",
+    "DH",
+    "DHE",
+    "EDH",
+    "ADH",
+    "AECDH",
+    "kECDHr",
+    "kECDHe",
+    "kECDH",
+    "aDSS",
+    "DSS",
+    "aDH",
+    "aECDH",
+    "AEAD",
+    "TLSv1.0",
+    "TLSv1",
+    "SSLv3",
+    "SSLv2",
+    "AESCCM",
+    "AESCCM8",
+    "ARIA",
+    "ARIA128",
+    "ARIA256",
+    "ARIAGCM",
+    "CAMELLIA",
+    "CAMELLIA128",
+    "CAMELLIA256",
+    "3DES",
+    "DES",
+    "RC4",
+    "RC2",
+    "IDEA",
+    "SEED",
+    "MD5",
+    "SHA",
+    "SHA1",
+    "SHA256",
+    "SHA384",
+    "kGOST",
+    "GOST",
+    "PSK",
+    "kPSK",
+    "aPSK",
+    "kECDHEPSK",
+    "kDHEPSK",
+    "kRSAPSK",
+    "SRP",
+    "kSRP",
+    "aSRP",
+    "CBC",
+];
+
+/// What a cipher list comes to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Ciphers {
+    /// The suites of TLS 1.2, in order of preference.
+    pub(super) suites: Vec<Suite>,
+    /// Suites named one by one that tacit does not have.
+    pub(super) dropped: Vec<String>,
+    /// Words for many suites of which tacit has some, or none.
+    pub(super) wide: Vec<String>,
+    /// The security level, where it is said.
+    pub(super) level: Option<String>,
+}
+
+/// Runs a cipher list.
+pub(super) fn run(list: &str) -> Ciphers {
+    let mut done = Ciphers::default();
+    let mut forbidden: Vec<Suite> = Vec::new();
+    for word in list.split([':', ',', ' ', ';']).filter(|word| !word.is_empty()) {
+        if let Some(level) = word.strip_prefix("@SECLEVEL=") {
+            done.level = Some(level.to_owned());
+            continue;
+        }
+        if word == "@STRENGTH" {
+            // 128 bits last; both ciphers of 256 bits keep their order.
+            done.suites.sort_by_key(|suite| suite.name().contains("AES_128"));
+            continue;
+        }
+        let (sign, name) = match word.as_bytes() {
+            [sign @ (b'!' | b'-' | b'+'), ..] => (Some(*sign), &word[1..]),
+            _ => (None, word),
+        };
+        let found = named(name);
+        match sign {
+            Some(b'!') => {
+                done.suites.retain(|suite| !found.contains(suite));
+                forbidden.extend(found);
+            }
+            Some(b'-') => done.suites.retain(|suite| !found.contains(suite)),
+            Some(_) => {
+                done.suites.sort_by_key(|suite| found.contains(suite));
+            }
+            None => {
+                let new =
+                    |suite: &Suite| !forbidden.contains(suite) && !done.suites.contains(suite);
+                let new: Vec<Suite> = found.iter().copied().filter(new).collect();
+                done.suites.extend(new);
+                match name.contains('-') {
+                    true if found.is_empty() => done.dropped.push(name.to_owned()),
+                    true => {}
+                    false => done.wide.push(name.to_owned()),
+                }
+            }
+        }
+    }
+    done
+}
+
+/// The suites that a word stands for; words that `+` joins must all hold.
+fn named(word: &str) -> Vec<Suite> {
+    let holds = |suite: &(&str, Suite)| word.split('+').all(|part| is(part, suite.0));
+    SUITES.iter().filter(|suite| holds(suite)).map(|(_, suite)| *suite).collect()
+}
+
+fn is(word: &str, suite: &str) -> bool {
+    match word {
+        word if ALL.contains(&word) => true,
+        word if NONE.contains(&word) => false,
+        "ECDSA" | "aECDSA" => suite.contains("-ECDSA-"),
+        "aRSA" => suite.contains("-RSA-"),
+        "AES" | "AESGCM" | "FIPS" => suite.contains("-AES"),
+        "AES128" => suite.contains("-AES128"),
+        "AES256" => suite.contains("-AES256"),
+        "CHACHA20" => suite.contains("-CHACHA20"),
+        word => word == suite,
+    }
+}
+
+/// Suites of TLS 1.3 by name, and the names that tacit does not have.
+pub(super) fn modern(list: &str) -> (Vec<Suite>, Vec<String>) {
+    let (mut suites, mut dropped) = (Vec::new(), Vec::new());
+    for name in list.split(':').map(str::trim).filter(|name| !name.is_empty()) {
+        match Suite::DEFAULT.into_iter().find(|suite| suite.name() == name) {
+            Some(suite) if !suites.contains(&suite) => suites.push(suite),
+            Some(_) => {}
+            None => dropped.push(name.to_owned()),
+        }
+    }
+    (suites, dropped)
+}
+
+/// Groups by the names of OpenSSL, and the names that tacit does not have.
+pub(super) fn groups(list: &str) -> (Vec<Group>, Vec<String>) {
+    let (mut groups, mut dropped) = (Vec::new(), Vec::new());
+    for name in list.split(':').map(str::trim).filter(|name| !name.is_empty()) {
+        let group = match name.to_ascii_lowercase().as_str() {
+            "x25519" => Some(Group::X25519),
+            "p-256" | "prime256v1" | "secp256r1" => Some(Group::Secp256r1),
+            "p-384" | "secp384r1" => Some(Group::Secp384r1),
+            "x25519mlkem768" => Some(Group::X25519MLKEM768),
+            _ => None,
+        };
+        match group {
+            Some(group) if !groups.contains(&group) => groups.push(group),
+            Some(_) => {}
+            None => dropped.push(name.to_owned()),
+        }
+    }
+    (groups, dropped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_short(list: &str) -> String {
+        let short = |suite: &Suite| SUITES.iter().find(|(_, known)| known == suite).unwrap().0;
+        let names: Vec<&str> = run(list).suites.iter().map(short).collect();
+        names.join(":")
+    }
+
+    /// What `openssl ciphers -s -tls1_2 LIST` prints, less what tacit does not have.
+    #[test]
+    fn lists_come_to_what_openssl_makes_of_them() {
+        let [e256, r256, ecc, rcc, e128, r128] = SUITES.map(|(name, _)| name);
+        for (list, wanted) in [
+            ("HIGH:!aNULL:!SSLv2:!DH:!kDHEPSK", vec![e256, r256, ecc, rcc, e128, r128]),
+            ("DEFAULT", vec![e256, r256, ecc, rcc, e128, r128]),
+            ("ECDHE+AESGCM:!AES128", vec![e256, r256]),
+            ("ECDHE-RSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384", vec![r128, r256]),
+            ("AES128+aRSA:HIGH:!CHACHA20", vec![r128, e256, r256, e128]),
+            ("HIGH:+AES256:-aECDSA", vec![rcc, r128, r256]),
+            ("AES128:CHACHA20:@STRENGTH", vec![ecc, rcc, e128, r128]),
+            ("!AES128:ALL:AES128", vec![e256, r256, ecc, rcc]),
+            ("RC4-SHA:DES-CBC3-SHA", vec![]),
+            ("DHE:kRSA:SHA256", vec![]),
+        ] {
+            assert_eq!(run_short(list), wanted.join(":"), "{list}");
+        }
+    }
+
+    #[test]
+    fn what_tacit_does_not_have_is_told_by_its_name() {
+        let done = run("ECDHE-RSA-AES128-SHA256:AES128-SHA:HIGH:!aNULL:@SECLEVEL=1");
+        assert_eq!(done.dropped, ["ECDHE-RSA-AES128-SHA256", "AES128-SHA"]);
+        assert_eq!((done.wide, done.level.as_deref()), (vec!["HIGH".to_owned()], Some("1")));
+        let (suites, dropped) = modern("TLS_AES_128_CCM_SHA256:TLS_AES_256_GCM_SHA384");
+        assert_eq!((suites, dropped.len()), (vec![Suite::TLS_AES_256_GCM_SHA384], 1));
+        let (found, dropped) = groups("X25519:P-256:X448:prime256v1:secp384r1");
+        assert_eq!(found, [Group::X25519, Group::Secp256r1, Group::Secp384r1]);
+        assert_eq!(dropped, ["X448"]);
+    }
+}

@@ -1,0 +1,230 @@
+//! Who is believed: what stunnel checks of its peer, and what a rule does instead.
+//!
+//! stunnel checks nothing unless told so, and with `verifyChain` alone accepts any certificate of
+//! the CAs it is given. A rule of ours checks chain and name. Each time that makes a difference, it
+//! is told, and how to keep what was.
+
+use super::Options;
+use super::endpoint::Endpoint;
+use super::lines::Entry;
+use super::service::{Keys, Service, yes};
+use super::tables::Tables;
+use crate::Findings;
+use crate::draft::Toml;
+
+/// What is asked of the peer, after all options in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Asked {
+    /// It must show one.
+    require: bool,
+    /// The chain is checked.
+    chain: bool,
+    /// The certificate itself must be known.
+    peer: bool,
+}
+
+fn asked<'s>(service: &Service<'s>, findings: &mut Findings) -> Option<(Asked, Option<&'s Entry>)> {
+    let (mut asked, mut at) = (Asked::default(), None);
+    let names = ["verify", "verifyChain", "verifyPeer", "requireCert"];
+    for entry in service.in_order(&names) {
+        at = Some(entry);
+        if entry.name.eq_ignore_ascii_case("verify") {
+            let of = |require, chain, peer| Asked { require, chain, peer };
+            asked = match entry.value.as_str() {
+                "0" => of(false, false, false),
+                "1" => of(false, true, false),
+                "2" => of(true, true, false),
+                "3" => of(true, true, true),
+                "4" => of(true, false, true),
+                _ => {
+                    let message = format!("`verify = {}` is no level", entry.value);
+                    findings.error(&entry.at, message, "say verifyChain = yes");
+                    return None;
+                }
+            };
+            continue;
+        }
+        let said = yes(entry, findings)?;
+        match entry.name.to_ascii_lowercase().as_str() {
+            "verifychain" => asked.chain = said,
+            "verifypeer" => asked.peer = said,
+            _ => asked.require = said,
+        }
+        asked.require |= said;
+    }
+    if let (true, Some(entry)) = (asked.peer, at) {
+        let message = "tacit believes CAs, not single certificates";
+        let fix = "let a CA issue it (`tacit ca init`, `tacit ca issue NAME`), name that CA in \
+                   CAfile, and say verifyChain = yes with checkHost in place of verifyPeer";
+        findings.error(&entry.at, message, fix);
+        return None;
+    }
+    Some((asked, at))
+}
+
+/// What a rule of the role client says about its server; `None` after an error was reported.
+pub(super) fn server(
+    service: &Service<'_>,
+    connect: &Endpoint,
+    options: &Options,
+    tables: &mut Tables<'_>,
+    findings: &mut Findings,
+) -> Option<Keys> {
+    let (asked, _) = asked(service, findings)?;
+    let Checked { name, sends_name, is_said } = server_name(service, connect, asked, findings)?;
+    let trust = tables.trust(service, findings)?;
+    let at = &service.section.at;
+    let of = &service.section.name;
+    let mut keys = Keys::new();
+    if !asked.chain && options.keep_no_verification {
+        keys.push(("verify", "none".into()));
+        let message = format!("service `{of}` believes whoever answers, as before");
+        let fix = "say verifyChain = yes, CAfile and checkHost; import without the flag";
+        findings.changed(at, message, fix);
+    } else {
+        let trust = trust.unwrap_or_else(|| "system".to_owned());
+        keys.push(("trust", trust.clone().into()));
+        if !asked.chain {
+            let message = format!(
+                "service `{of}` believed whoever answers: it now asks for a certificate from trust \
+                 `{trust}` for {}",
+                name.as_deref().unwrap_or("its server")
+            );
+            let fix = "say verifyChain = yes and CAfile, if another CA issues it; \
+                       --keep-no-verification checks nothing, as before";
+            findings.changed(at, message, fix);
+        } else if !is_said && options.keep_no_name_check {
+            keys.push(("verify", "chain".into()));
+            let message = format!("service `{of}` accepts any certificate of its CAs, as before");
+            findings.changed(at, message, "say checkHost = NAME; import without the flag");
+        } else if !is_said {
+            let message = format!(
+                "service `{of}` accepted any certificate of its CAs: it must be for {} now",
+                name.as_deref().unwrap_or("its server")
+            );
+            let fix = "say checkHost = NAME, if it is for another; --keep-no-name-check accepts \
+                       any, as before";
+            findings.changed(at, message, fix);
+        }
+    }
+    let Some(name) = name else {
+        let message = format!("service `{of}` does not say what its server is called");
+        let fix = "say what its certificate must be for: checkHost = NAME";
+        findings.error(at, message, fix);
+        return None;
+    };
+    if connect.host() != Some(name.as_str()) {
+        keys.push(("server-name", name.into()));
+    }
+    if !sends_name {
+        keys.push(("sni", false.into()));
+    }
+    Some(keys)
+}
+
+/// The name that a server's certificate must be for.
+struct Checked {
+    /// `None`: nothing tells it.
+    name: Option<String>,
+    /// Whether the name is sent.
+    sends_name: bool,
+    /// Whether it was checked before.
+    is_said: bool,
+}
+
+fn server_name(
+    service: &Service<'_>,
+    connect: &Endpoint,
+    asked: Asked,
+    findings: &mut Findings,
+) -> Option<Checked> {
+    let sni = service.last("sni");
+    let sends_name = sni.is_none_or(|sni| !sni.value.is_empty());
+    let sent = sni.map(|sni| sni.value.as_str()).filter(|sni| !sni.is_empty());
+    let asked_for = sent.or_else(|| connect.host());
+    if let Some(entry) = service.last("checkEmail") {
+        let message = "a server is checked by host name or address, not by e-mail";
+        findings.error(&entry.at, message, "say checkHost = NAME in place of checkEmail");
+        return None;
+    }
+    let checks = service.in_order(&["checkHost", "checkIP"]);
+    if let (false, Some(entry)) = (asked.chain, checks.first()) {
+        let message = format!("`{}` needs verifyChain", entry.name);
+        findings.error(&entry.at, message, "say verifyChain = yes and CAfile");
+        return None;
+    }
+    let same = |entry: &&&Entry| Some(entry.value.as_str()) == asked_for;
+    let Some(check) = checks.iter().find(same).or_else(|| checks.first()) else {
+        let name = asked_for.map(str::to_owned);
+        return Some(Checked { name, sends_name, is_said: false });
+    };
+    if checks.len() > 1 {
+        let message =
+            format!("of several names, the certificate must be for `{}` now", check.value);
+        findings.changed(&check.at, message, "keep the `checkHost` that the certificate has");
+    }
+    if sent.is_some_and(|sent| sent != check.value) {
+        let message = format!("the name sent and the name checked differ: {}", check.value);
+        let fix = "tacit sends the name that it checks: say the same in sni and checkHost";
+        findings.error(&check.at, message, fix);
+        return None;
+    }
+    if sni.is_none() && asked_for.is_some_and(|asked_for| asked_for != check.value) {
+        let message = format!("the name `{}` is sent, as the one that is checked", check.value);
+        let fix = "the server may choose its certificate by it; `sni = ` sends none";
+        findings.changed(&check.at, message, fix);
+    }
+    Some(Checked { name: Some(check.value.clone()), sends_name, is_said: true })
+}
+
+/// What a rule of the role server says about its clients; `None` after an error was reported.
+pub(super) fn client(
+    service: &Service<'_>,
+    tables: &mut Tables<'_>,
+    findings: &mut Findings,
+) -> Option<Keys> {
+    let (asked, at) = asked(service, findings)?;
+    let checks = service.in_order(&["checkHost", "checkIP", "checkEmail"]);
+    if let (false, Some(check)) = (asked.chain, checks.first()) {
+        let message = format!("`{}` needs verifyChain", check.name);
+        findings.error(&check.at, message, "say verifyChain = yes and CAfile");
+        return None;
+    }
+    let trust = tables.trust(service, findings)?;
+    let none: Keys = vec![("client-cert", "none".into())];
+    let level = match (at, asked.chain, asked.require) {
+        (_, true, true) => "required",
+        (_, true, false) => "at-full",
+        (None, false, _) => return Some(none),
+        (Some(entry), false, false) => {
+            if entry.name.eq_ignore_ascii_case("verify") {
+                findings.info(&entry.at, "no certificate is asked for: it was not looked at");
+            }
+            return Some(none);
+        }
+        (Some(entry), false, true) => {
+            let message = "any certificate was accepted: it must be valid now";
+            findings.changed(&entry.at, message, "say verifyChain = yes");
+            "required"
+        }
+    };
+    let Some(trust) = trust else {
+        let message = format!("service `{}` does not say whom to believe", service.section.name);
+        findings.error(&service.section.at, message, "say CAfile = FILE");
+        return None;
+    };
+    let Some(first) = checks.first() else {
+        return Some(vec![("client-cert", level.into()), ("trust", trust.into())]);
+    };
+    let message = "who is let in is known by the name that was checked: `[[map]]` says which";
+    findings.info(&first.at, message);
+    let map = tables.map(&service.section.name, &checks);
+    let level = match asked.require {
+        true => "full".into(),
+        false => {
+            let table = [("absent", "allow"), ("invalid", "deny"), ("identity", "map")];
+            Toml::Table(table.map(|(key, word)| (key.to_owned(), word.into())).to_vec())
+        }
+    };
+    Some(vec![("client-cert", level), ("trust", trust.into()), ("map", map.into())])
+}

@@ -1,0 +1,233 @@
+//! Identities and trusts of the policy that is made: each pair of files once, by a name of its own.
+
+use std::collections::BTreeSet;
+
+use super::lines::Entry;
+use super::service::Service;
+use crate::draft::{self, Draft, Item};
+use crate::{Files, Findings, Origin};
+
+/// Where the CAs of the distribution stand, by hash and in one file.
+const SYSTEM: [&str; 5] = [
+    "/etc/ssl/certs",
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+];
+
+/// What the rules name.
+pub(super) struct Tables<'f> {
+    files: &'f dyn Files,
+    identities: Vec<Identity>,
+    trusts: Vec<Trust>,
+    maps: Vec<Names>,
+    /// Whether somebody was told what relative paths mean.
+    is_relative_told: bool,
+}
+
+/// A certificate with its key.
+struct Identity {
+    name: String,
+    cert: String,
+    key: String,
+    at: Origin,
+}
+
+/// CAs with their lists of revoked certificates.
+struct Trust {
+    name: String,
+    cas: Vec<String>,
+    crls: Vec<String>,
+    at: Origin,
+}
+
+/// Names that clients must have one of.
+struct Names {
+    name: String,
+    /// Key of an entry, and the name.
+    entries: Vec<(&'static str, String)>,
+    at: Origin,
+}
+
+impl<'f> Tables<'f> {
+    pub(super) fn new(files: &'f dyn Files) -> Self {
+        Self {
+            files,
+            identities: Vec::new(),
+            trusts: Vec::new(),
+            maps: Vec::new(),
+            is_relative_told: false,
+        }
+    }
+
+    /// The name of the pair that a service has; what is not said comes from `cert`.
+    pub(super) fn identity(&mut self, cert: &Entry, key: Option<&Entry>) -> String {
+        let (cert, key, at) = (&cert.value, &key.unwrap_or(cert).value, &cert.at);
+        let known = self.identities.iter().find(|one| one.cert == *cert && one.key == *key);
+        if let Some(known) = known {
+            return known.name.clone();
+        }
+        let taken = self.identities.iter().map(|one| one.name.as_str()).collect();
+        let name = unique(stem(cert), &taken);
+        let (cert, key) = (cert.clone(), key.clone());
+        self.identities.push(Identity { name: name.clone(), cert, key, at: at.clone() });
+        name
+    }
+
+    /// The name of whom a service believes; `Some(None)` where it does not say.
+    pub(super) fn trust(
+        &mut self,
+        service: &Service<'_>,
+        findings: &mut Findings,
+    ) -> Option<Option<String>> {
+        // Of each, the last counts; an empty one takes a default back.
+        let last = |name| service.last(name).filter(|entry| !entry.value.is_empty());
+        let (list, given) = (last("CRLfile"), [last("CAfile"), last("CApath")]);
+        let given: Vec<&Entry> = given.into_iter().flatten().collect();
+        if let ([entry], None) = (given.as_slice(), list)
+            && SYSTEM.contains(&entry.value.trim_end_matches('/'))
+        {
+            findings.info(&entry.at, "these are the CAs of the distribution: trust `system`");
+            return Some(Some("system".to_owned()));
+        }
+        let mut cas = Vec::new();
+        for entry in &given {
+            self.note_relative(entry, findings);
+            match entry.name.eq_ignore_ascii_case("CApath") {
+                false => cas.push(entry.value.clone()),
+                true => cas.extend(self.hashed(entry, findings)?),
+            }
+        }
+        let crls: Vec<String> = list.iter().map(|entry| entry.value.clone()).collect();
+        if cas.is_empty() {
+            if let Some(entry) = list {
+                let message = "`CRLfile` has no CAs to be about";
+                findings.error(&entry.at, message, "say CAfile = FILE");
+                return None;
+            }
+            return Some(None);
+        }
+        let known = self.trusts.iter().find(|one| one.cas == cas && one.crls == crls);
+        if let Some(known) = known {
+            return Some(Some(known.name.clone()));
+        }
+        let taken = self.trusts.iter().map(|one| one.name.as_str()).chain(["system"]).collect();
+        let name = unique(cas.first().map_or("ca", |ca| stem(ca)), &taken);
+        let at = given.first().map(|entry| entry.at.clone());
+        let at = at.unwrap_or_else(|| service.section.at.clone());
+        self.trusts.push(Trust { name: name.clone(), cas, crls, at });
+        Some(Some(name))
+    }
+
+    /// The name of a map of those whom a service lets in.
+    pub(super) fn map(&mut self, service: &str, checks: &[&Entry]) -> String {
+        let entry = |check: &&Entry| match check.name.to_ascii_lowercase().as_str() {
+            "checkip" => ("ip", check.value.clone()),
+            "checkemail" => ("email", literal(&check.value)),
+            _ => ("dns", literal(&check.value)),
+        };
+        let taken = self.maps.iter().map(|one| one.name.as_str()).collect();
+        let name = unique(service, &taken);
+        let entries = checks.iter().map(entry).collect();
+        let at = checks.first().map(|check| check.at.clone());
+        let at = at.unwrap_or_else(|| Origin { file: "".into(), line: 1 });
+        self.maps.push(Names { name: name.clone(), entries, at });
+        name
+    }
+
+    /// The certificates of a directory: those whose names are hashes, as OpenSSL looks them up.
+    fn hashed(&self, entry: &Entry, findings: &mut Findings) -> Option<Vec<String>> {
+        let directory = entry.value.trim_end_matches('/');
+        let mut names = match self.files.names(directory) {
+            Ok(names) => names,
+            Err(error) => {
+                let message = format!("the directory cannot be read: {error}");
+                let fix = "import where it can be, or name the CAs in one file: CAfile = FILE";
+                findings.error(&entry.at, message, fix);
+                return None;
+            }
+        };
+        names.retain(|name| is_hashed(name));
+        names.sort();
+        if names.is_empty() {
+            let message = "no certificate in it is named by its hash: stunnel finds none either";
+            findings.error(&entry.at, message, "name the CAs in one file: CAfile = FILE");
+            return None;
+        }
+        let message = format!("its {} certificates are named one by one", names.len());
+        findings.info(&entry.at, message);
+        Some(names.into_iter().map(|name| format!("{directory}/{name}")).collect())
+    }
+
+    /// Says once what becomes of a relative path.
+    pub(super) fn note_relative(&mut self, entry: &Entry, findings: &mut Findings) {
+        if entry.value.starts_with('/') || self.is_relative_told {
+            return;
+        }
+        self.is_relative_told = true;
+        let message =
+            "relative paths begin where the policy stands, not where the agent is started";
+        let fix = "put the policy into the directory that stunnel was started in, or write whole \
+                   paths";
+        findings.changed(&entry.at, message, fix);
+    }
+
+    /// Adds them to the policy.
+    pub(super) fn write(self, draft: &mut Draft) {
+        for Identity { name, cert, key, at } in self.identities {
+            let mut item = Item::new(format!("[identity.{}]", draft::word(&name)), &at);
+            item.set("cert", cert);
+            item.set("key", key);
+            draft.tables.push(item);
+        }
+        for Trust { name, cas, crls, at } in self.trusts {
+            let mut item = Item::new(format!("[trust.{}]", draft::word(&name)), &at);
+            item.set("ca", cas);
+            if !crls.is_empty() {
+                item.set("crl", crls);
+            }
+            draft.tables.push(item);
+        }
+        for Names { name, entries, at } in self.maps {
+            for (key, value) in entries {
+                let mut item = Item::new(format!("[[map.{}]]", draft::word(&name)), &at);
+                let known_as = draft::name_of(&value);
+                item.set(key, value);
+                item.set("name", known_as);
+                draft.tables.push(item);
+            }
+        }
+    }
+}
+
+/// A pattern that means just this text.
+fn literal(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('*', "\\*")
+}
+
+/// `XXXXXXXX.N`.
+fn is_hashed(name: &str) -> bool {
+    name.split_once('.').is_some_and(|(hash, number)| {
+        hash.len() == 8
+            && hash.bytes().all(|b| b.is_ascii_hexdigit())
+            && !number.is_empty()
+            && number.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
+/// The name of a file without directories and ending.
+fn stem(path: &str) -> &str {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    file.rsplit_once('.').map_or(file, |(stem, _)| if stem.is_empty() { file } else { stem })
+}
+
+/// A name that policies take, like this one, and not among those taken.
+pub(super) fn unique(like: &str, taken: &BTreeSet<&str>) -> String {
+    /// Of those that a policy takes, without some for a number.
+    const CHARS_MAX: usize = 56;
+    let name: String = draft::name_of(like).chars().take(CHARS_MAX).collect();
+    let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
+    let free = |name: &String| !taken.contains(name.as_str());
+    std::iter::once(name.clone()).chain(numbered).find(free).unwrap_or(name)
+}

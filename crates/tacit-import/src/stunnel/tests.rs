@@ -1,0 +1,410 @@
+//! What becomes of services, and what is told of them.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::files::InMemory;
+use tacit_core::policy::{Policy, parse};
+
+const SERVER: &str = "[s]\naccept = 127.0.0.1:993\nconnect = 127.0.0.1:143\ncert = /c.pem\n";
+const CLIENT: &str = "[c]\nclient = yes\naccept = 127.0.0.1:143\nconnect = mail.example:993\n\
+                      CAfile = /ca.pem\nverifyChain = yes\ncheckHost = mail.example\n";
+
+/// The policy, and findings as `line: severity: message`.
+fn import_with(text: &str, options: &Options) -> (Option<String>, Vec<String>) {
+    let mut findings = Findings::default();
+    let files = [("f", text), ("/cas/0a1b2c3d.0", ""), ("/cas/README", ""), ("/none/x", "")];
+    let policy = import(&["f".to_owned()], &InMemory(&files), options, &mut findings);
+    let found = findings.finish().into_iter();
+    let found = found.map(|f| format!("{}: {}: {}", f.line, f.severity.word(), f.message));
+    (policy, found.collect())
+}
+
+fn imported(text: &str) -> (Option<String>, Vec<String>) {
+    import_with(text, &Options::default())
+}
+
+/// The rules that come of a text that has no errors.
+fn rules(text: &str) -> Policy {
+    let (policy, found) = imported(text);
+    let policy = policy.unwrap_or_else(|| panic!("{text}\n{found:?}"));
+    parse(&policy).policy.unwrap()
+}
+
+const TWO_SERVICES: &str = "\
+; mail
+setuid = nobody
+debug = 5
+cert = /etc/stunnel/mail.pem
+sslVersionMin = TLSv1.2
+
+[imaps]
+accept = 993
+connect = 143
+TIMEOUTclose = 0
+
+[smtp out]
+client = yes
+accept = /run/smtp.sock
+setuid = mail
+setgid = mail
+connect = mx.example:465
+CAfile = /etc/stunnel/ca.pem
+verifyChain = yes
+checkHost = mx.example
+ciphers = ECDHE-RSA-AES128-GCM-SHA256:AES128-SHA
+curves = P-256
+sessionResume = no
+TIMEOUTconnect = 3
+";
+
+#[test]
+fn services_become_rules() {
+    let (policy, found) = imported(TWO_SERVICES);
+    assert_eq!(
+        policy.as_deref(),
+        Some(
+            r#"version = 1
+
+# from f:4
+[identity.mail]
+cert = "/etc/stunnel/mail.pem"
+key = "/etc/stunnel/mail.pem"
+
+# from f:18
+[trust.ca]
+ca = "/etc/stunnel/ca.pem"
+
+# from f:7
+[[rule]]
+name = "imaps"
+listen = "0.0.0.0:993"
+connect = "localhost:143"
+tls = { role = "server", identity = "mail", client-cert = "none" }
+
+# from f:12
+[[rule]]
+name = "smtp-out"
+listen = "unix:/run/smtp.sock"
+connect = "mx.example:465"
+unix-owner = "mail:mail"
+connect-timeout = "3s"
+[rule.tls]
+role = "client"
+identity = "mail"
+trust = "ca"
+suites = [
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+]
+groups = ["X25519MLKEM768", "secp256r1"]
+resumption = false
+"#
+        ),
+        "{found:?}"
+    );
+    assert_eq!(
+        found,
+        [
+            "2: changed: `setuid`: the agent stays the user that it is started as",
+            "3: info: `debug`: the agent logs to standard error; `--audit FILE` keeps every \
+             connection",
+            "4: info: service `smtp out` shows it to its server, if that asks: it is global",
+            "10: info: `TIMEOUTclose`: a peer that was told the end is not waited for",
+            "21: changed: `ciphers` loses what tacit does not have: AES128-SHA",
+            "22: info: X25519MLKEM768 is put first: who knows it is safe from quantum computers \
+             to come",
+        ]
+    );
+}
+
+#[test]
+fn what_a_rule_cannot_say_stops_the_import() {
+    for (text, line, message) in [
+        ("exec = /bin/cat", 5, "`exec = /bin/cat`: the agent starts no programs"),
+        ("connect = 127.0.0.1:144", 5, "service `s` connects to several addresses"),
+        ("transparent = source", 5, "`transparent = source` cannot be done at a fixed address"),
+        ("protocol = imap", 5, "`protocol = imap` is not built"),
+        ("protocolHost = x", 5, "`protocolHost`: what is said before TLS cannot be chosen"),
+        ("PSKsecrets = /psk", 5, "`PSKsecrets`: TLS by pre-shared keys is not built"),
+        ("OCSPaia = yes", 5, "`OCSPaia`: OCSP is not asked"),
+        (
+            "redirect = 80",
+            5,
+            "`redirect`: who has no certificate is refused, and sent nowhere else",
+        ),
+        ("verifyPeer = yes\nCAfile = /p", 5, "tacit believes CAs, not single certificates"),
+        ("verify = 2", 1, "service `s` does not say whom to believe"),
+        ("checkHost = a", 5, "`checkHost` needs verifyChain"),
+        (
+            "sslVersion = TLSv1.1",
+            5,
+            "neither TLS 1.2 nor 1.3 is allowed, and tacit speaks no other \
+                                     version",
+        ),
+        ("ciphers = RC4-SHA:AES128-SHA", 5, "`ciphers` leaves no suite that tacit has"),
+        ("curves = X448", 5, "`curves` leaves no group that tacit has"),
+        ("securityLevel = 3", 5, "tacit cannot ask for the security level 3"),
+        ("cert = pkcs11:token=a", 5, "`cert = pkcs11:token=a` is not PEM"),
+        ("cert = /c.p12", 5, "`cert = /c.p12` is not PEM"),
+        (
+            "socket = a:SO_BINDTODEVICE=lo",
+            5,
+            "`a:SO_BINDTODEVICE=lo`: a socket is bound to \
+                                              addresses alone",
+        ),
+        ("libwrap = yes", 5, "`libwrap`: /etc/hosts.allow and /etc/hosts.deny are not read"),
+        ("chekHost = a", 5, "no option is called `chekHost`"),
+        ("chroot = /jail", 5, "`chroot` is global and stands in a service"),
+        ("accept = mail.example:993", 5, "`accept = mail.example:993` listens at a name"),
+        (
+            "CApath = /none",
+            5,
+            "no certificate in it is named by its hash: stunnel finds none \
+                               either",
+        ),
+        ("client = maybe", 5, "`client = maybe` is neither yes nor no"),
+    ] {
+        let (policy, found) = imported(&format!("{SERVER}{text}\n"));
+        assert_eq!(policy, None, "{text}");
+        let errors: Vec<_> = found.iter().filter(|found| found.contains(": error: ")).collect();
+        assert_eq!(errors.first().map(|e| e.as_str()), Some(&*format!("{line}: error: {message}")));
+    }
+    for text in ["", "[s]\naccept = 1\n", "cert = /c.pem\nconnect = 1\n"] {
+        assert_eq!(imported(text).0, None, "{text}");
+    }
+}
+
+#[test]
+fn what_comes_of_a_program_for_each_connection_is_a_command_line() {
+    let fix_of = |text: &str| {
+        let mut findings = Findings::default();
+        let files = [("f", text)];
+        _ = import(&["f".to_owned()], &InMemory(&files), &Options::default(), &mut findings);
+        findings.finish().into_iter().find(|f| f.message.contains("exec")).unwrap().fix.unwrap()
+    };
+    let inetd = "[s]\naccept = 993\ncert = /c.pem\nexec = /usr/sbin/imapd\nexecArgs = imapd -v\n";
+    let command = "systemd-socket-activate --listen=127.0.0.1:PORT --accept --inetd \
+                   /usr/sbin/imapd -v";
+    assert!(fix_of(inetd).ends_with(command), "{}", fix_of(inetd));
+    let both = "[c]\nclient = yes\nconnect = vpn:9\nexec = /usr/sbin/pppd\nexecArgs = pppd local\n";
+    let command = "tacit run --policy policy.toml -- /usr/sbin/pppd local";
+    assert!(fix_of(both).ends_with(command), "{}", fix_of(both));
+}
+
+#[test]
+fn clients_that_believe_everybody_are_raised_unless_told_otherwise() {
+    let blind = "[c]\nclient = yes\naccept = 127.0.0.1:143\nconnect = mail.example:993\n";
+    let (policy, found) = imported(blind);
+    assert!(policy.unwrap().contains(r#"tls = { role = "client", trust = "system" }"#));
+    assert_eq!(
+        found,
+        ["1: changed: service `c` believed whoever answers: it now asks for a certificate from \
+          trust `system` for mail.example"]
+    );
+    let keep = Options { keep_no_verification: true, ..Options::default() };
+    let (policy, found) = import_with(blind, &keep);
+    assert!(policy.unwrap().contains(r#"verify = "none""#));
+    assert_eq!(found, ["1: changed: service `c` believes whoever answers, as before"]);
+
+    let nameless = CLIENT.replace("checkHost = mail.example\n", "");
+    let (policy, found) = imported(&nameless);
+    assert!(policy.unwrap().contains(r#"tls = { role = "client", trust = "ca" }"#));
+    assert_eq!(
+        found,
+        ["1: changed: service `c` accepted any certificate of its CAs: it must be for \
+          mail.example now"]
+    );
+    // Nobody is warned where all is said.
+    assert_eq!(imported(CLIENT).1, [""; 0]);
+}
+
+#[test]
+fn the_name_that_is_checked_is_the_one_that_was() {
+    let tls = |text: &str| {
+        let (policy, found) = imported(text);
+        let policy = policy.unwrap_or_else(|| panic!("{text}: {found:?}"));
+        policy.lines().find(|line| line.starts_with("tls")).unwrap().to_owned()
+    };
+    let to_host = CLIENT.replace("connect = mail.example:993", "connect = 192.0.2.1:993");
+    assert!(tls(&to_host).contains(r#"server-name = "mail.example""#));
+    let by_ip = to_host.replace("checkHost = mail.example", "checkIP = 192.0.2.1");
+    assert!(!tls(&by_ip).contains("server-name"), "it is where the rule connects to");
+    let several = CLIENT.replace("checkHost = ", "checkHost = other.example\ncheckHost = ");
+    assert!(!tls(&several).contains("server-name"));
+    assert!(imported(&several).1[0].contains("of several names"));
+    assert!(tls(&format!("{CLIENT}sni =\n")).contains("sni = false"));
+    let (policy, found) = imported(&format!("{CLIENT}sni = other.example\n"));
+    assert_eq!((policy, found.len()), (None, 1));
+    let unix = "[c]\nclient = yes\naccept = 127.0.0.1:1\nconnect = /x.sock\n";
+    assert!(imported(unix).1.iter().any(|f| f.contains("does not say what its server is called")));
+}
+
+#[test]
+fn clients_are_asked_for_certificates_as_before() {
+    use tacit_core::policy::{Action, Tls};
+    let level = |more: &str| {
+        let policy = rules(&format!("{SERVER}{more}"));
+        match &policy.rules[0].action {
+            Action::Tls(Tls::Server(tls)) => tls.client_cert.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    for (text, wanted) in [
+        ("", "none"),
+        ("CAfile = /ca.pem\n", "none"),
+        ("CAfile = /ca.pem\nverifyChain = yes\n", "required"),
+        ("CAfile = /ca.pem\nverify = 2\n", "required"),
+        ("CAfile = /ca.pem\nrequireCert = no\nverifyChain = yes\n", "required"),
+        ("CAfile = /ca.pem\nrequireCert = yes\n", "required"),
+        ("CAfile = /ca.pem\nverifyChain = yes\nverifyChain = no\nrequireCert = no\n", "none"),
+        ("verify = 0\n", "none"),
+    ] {
+        assert_eq!(level(text), wanted, "{text}");
+    }
+    let cas = imported(&format!("{SERVER}CApath = /cas\nverifyChain = yes\n"));
+    assert!(cas.0.unwrap().contains("ca = \"/cas/0a1b2c3d.0\""));
+    let system = format!("{SERVER}CApath = /etc/ssl/certs/\nverifyChain = yes\n");
+    assert!(imported(&system).0.unwrap().contains("trust = \"system\""));
+}
+
+#[test]
+fn clients_must_have_one_of_the_names_that_were_checked() {
+    let more =
+        "CAfile = /ca.pem\nverifyChain = yes\ncheckHost = a.example\ncheckEmail = ann@b.example\n";
+    let (policy, found) = imported(&format!("{SERVER}{more}"));
+    let policy = policy.unwrap_or_else(|| panic!("{found:?}"));
+    for wanted in [
+        "client-cert = \"full\"",
+        "map = \"s\"",
+        "[[map.s]]\ndns = \"a.example\"\nname = \"a.example\"\n",
+        "[[map.s]]\nemail = \"ann@b.example\"\n",
+    ] {
+        assert!(policy.contains(wanted), "{wanted}\n{policy}");
+    }
+    let optional = format!("{SERVER}{}", more.replace("verifyChain = yes", "verify = 1"));
+    let (policy, found) = imported(&optional);
+    assert!(policy.unwrap_or_else(|| panic!("{found:?}")).contains("absent = \"allow\""));
+    let (policy, found) = imported(&format!("{SERVER}CAfile = /ca.pem\nverify = 1\n"));
+    let policy = policy.unwrap_or_else(|| panic!("{found:?}"));
+    assert!(policy.contains("client-cert = \"at-full\""));
+    let crl = format!("{SERVER}CAfile = /ca.pem\nCRLfile = /crl.pem\nverify = 2\n");
+    let (policy, found) = imported(&crl);
+    assert!(policy.unwrap_or_else(|| panic!("{found:?}")).contains("crl = \"/crl.pem\""));
+}
+
+#[test]
+fn what_is_said_before_tls_is_asked_of_the_rule() {
+    for (text, wanted) in [
+        (format!("{SERVER}protocol = smtp\n"), "starttls = \"smtp\""),
+        (format!("{CLIENT}protocol = pgsql\n"), "starttls = \"postgres\""),
+        (format!("{SERVER}protocol = proxy\n"), "send-proxy = true"),
+    ] {
+        let (policy, found) = imported(&text);
+        let policy = policy.unwrap_or_else(|| panic!("{found:?}"));
+        assert!(policy.contains(wanted), "{policy}");
+    }
+}
+
+#[test]
+fn clear_bytes_on_the_network_are_told() {
+    for (text, said) in [
+        (
+            SERVER.replace("127.0.0.1:143", "app.example:143"),
+            "sends clear bytes to app.example:143",
+        ),
+        (CLIENT.replace("127.0.0.1:143", "143"), "takes clear bytes from other hosts"),
+    ] {
+        let (policy, found) = imported(&text);
+        assert!(policy.unwrap().contains("clear = true"), "{text}");
+        assert!(found.len() == 1 && found[0].contains(said), "{found:?}");
+    }
+}
+
+#[test]
+fn services_for_names_are_certificates_to_choose_from() {
+    let second = "[t]\nsni = s:b.example\ncert = /b.pem\nconnect = 127.0.0.1:143\n";
+    let (policy, found) = imported(&format!("{SERVER}{second}"));
+    assert!(policy.unwrap().contains(r#"identity = ["c", "b"]"#));
+    assert!(found.len() == 1 && found[0].starts_with("6: changed: "), "{found:?}");
+    for (from, to) in [("127.0.0.1:143", "127.0.0.1:144"), ("s:", "u:"), ("cert = /b.pem", "")] {
+        let (policy, found) = imported(&format!("{SERVER}{}", second.replace(from, to)));
+        assert_eq!(policy, None, "{found:?}");
+    }
+}
+
+#[test]
+fn a_service_for_names_that_asks_for_something_else_is_not_folded_into_another() {
+    let second = "[t]\nsni = s:b.example\ncert = /b.pem\nconnect = 127.0.0.1:143\n";
+    for more in [
+        "verifyPeer = yes\n",
+        "CRLfile = /crl.pem\n",
+        "checkHost = a.example\n",
+        "sslVersionMin = TLSv1.3\n",
+        "ciphers = ECDHE-RSA-AES128-GCM-SHA256\n",
+    ] {
+        let (policy, found) = imported(&format!("{SERVER}{second}{more}"));
+        assert_eq!(policy, None, "{more}");
+        assert!(found.iter().any(|one| one.contains("go their own way: `")), "{found:?}");
+    }
+    // What is a default of both is taken back by one.
+    let both = format!("verifyChain = yes\nCAfile = /ca.pem\n{SERVER}verifyChain = no\n{second}");
+    assert_eq!(imported(&both).0, None);
+}
+
+#[test]
+fn of_several_files_of_cas_the_last_counts() {
+    let ca = |text: &str| {
+        let (policy, found) = imported(text);
+        let policy = policy.unwrap_or_else(|| panic!("{found:?}"));
+        parse(&policy).policy.unwrap().trusts
+    };
+    let trusts =
+        ca(&format!("CAfile = /public.pem\nCRLfile = /public.crl\n{CLIENT}CRLfile = /c\n"));
+    let (name, trust) = trusts.iter().find(|(name, _)| *name != "system").unwrap();
+    assert_eq!(name, "ca");
+    assert_eq!(trust.source, tacit_core::policy::TrustSource::Files(vec!["/ca.pem".into()]));
+    assert_eq!(trust.crls, [std::path::PathBuf::from("/c")]);
+    // The distribution's CAs lose no list of what was revoked.
+    let system = CLIENT.replace("/ca.pem", "/etc/ssl/certs/ca-certificates.crt");
+    let trusts = ca(&format!("{system}CRLfile = /c\n"));
+    let listed = trusts.values().find(|trust| !trust.crls.is_empty()).unwrap();
+    assert_eq!(listed.crls, [std::path::PathBuf::from("/c")]);
+}
+
+#[test]
+fn names_of_rules_are_made_to_fit_and_differ() {
+    let text = format!("{SERVER}{}", SERVER.replace("[s]", "[s]\n").replace(":993", ":994"));
+    let names: Vec<String> = rules(&text).rules.into_iter().map(|rule| rule.name).collect();
+    assert_eq!(names, ["s", "s-2"]);
+    let odd = SERVER.replace("[s]", "[mail \u{e4}/1]");
+    assert_eq!(rules(&odd).rules[0].name, "mail---1");
+}
+
+#[test]
+fn every_option_has_one_fate() {
+    for word in words::WORDS {
+        let same = words::WORDS.iter().filter(|w| w.name.eq_ignore_ascii_case(word.name));
+        assert_eq!(same.count(), 1, "{}", word.name);
+    }
+}
+
+proptest! {
+    /// Any mixture of options ends in a policy or in an error.
+    #[test]
+    fn no_configuration_is_neither_imported_nor_refused(
+        lines in proptest::collection::vec(
+            (0..words::WORDS.len(), "(yes|no|[0-9]{1,5}|/[a-z]{1,3}|\\PC{0,6}|127\\.0\\.0\\.1:9)"),
+            0..20,
+        ),
+    ) {
+        let mut text = "[s]\n".to_owned();
+        for (word, value) in lines {
+            text.push_str(&format!("{} = {value}\n", words::WORDS[word].name));
+        }
+        let (policy, found) = imported(&text);
+        prop_assert_eq!(policy.is_none(), found.iter().any(|found| found.contains(": error: ")));
+    }
+}

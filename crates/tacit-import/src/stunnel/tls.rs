@@ -1,0 +1,211 @@
+//! Versions, suites and groups of a service.
+
+use super::ciphers;
+use super::lines::Entry;
+use super::service::Service;
+use crate::Findings;
+use tacit_core::policy::{Group, Suite, TlsVersion};
+
+/// What a rule's `tls` says about them; `None` where it says nothing.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Terms {
+    pub(super) min_version: Option<TlsVersion>,
+    pub(super) suites: Option<Vec<Suite>>,
+    pub(super) groups: Option<Vec<Group>>,
+}
+
+/// Versions by the words of `sslVersion`, the oldest first.
+const VERSIONS: [&str; 6] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"];
+/// Where TLS 1.2 stands there.
+const V1_2: usize = 4;
+const V1_3: usize = 5;
+
+/// Reads all of it; `None` after an error was reported.
+pub(super) fn read(service: &Service<'_>, findings: &mut Findings) -> Option<Terms> {
+    let allowed = versions(service, findings)?;
+    let suites = suites(service, allowed, findings);
+    let groups = match service.last("curves") {
+        None => Some(None),
+        Some(entry) => groups(entry, findings).map(Some),
+    };
+    security_level(service, findings)?;
+    let min_version = (!allowed.0).then_some(TlsVersion::V1_3);
+    Some(Terms { min_version, suites: suites?, groups: groups? })
+}
+
+/// Whether TLS 1.2 and 1.3 are allowed; at least one is.
+fn versions(service: &Service<'_>, findings: &mut Findings) -> Option<(bool, bool)> {
+    let mut allowed = [false, true, true, true, true, true];
+    let (mut oldest, mut newest) = (0, V1_3);
+    for entry in service.in_order(&["sslVersion", "sslVersionMin", "sslVersionMax"]) {
+        let position = VERSIONS.iter().position(|word| word.eq_ignore_ascii_case(&entry.value));
+        let all = entry.value.eq_ignore_ascii_case("all");
+        let Some(version) = position.or_else(|| all.then_some(0)) else {
+            let message = format!("`{} = {}` is no version", entry.name, entry.value);
+            findings.error(&entry.at, message, "write TLSv1.2 or TLSv1.3");
+            return None;
+        };
+        if !entry.name.eq_ignore_ascii_case("sslVersionMax") {
+            oldest = version;
+        }
+        if !entry.name.eq_ignore_ascii_case("sslVersionMin") {
+            newest = if all { V1_3 } else { version };
+        }
+        let is_floor = !entry.name.eq_ignore_ascii_case("sslVersionMax");
+        if is_floor && version < V1_2 && newest >= V1_2 {
+            let message = format!(
+                "`{} = {}` allows versions before TLS 1.2: they are refused",
+                entry.name, entry.value
+            );
+            findings.changed(&entry.at, message, "peers that know nothing newer must be updated");
+        }
+    }
+    for entry in service.all("options") {
+        let (name, on) =
+            entry.value.strip_prefix('-').map_or((&*entry.value, true), |n| (n, false));
+        let words = ["NO_SSLv2", "NO_SSLv3", "NO_TLSv1", "NO_TLSv1_1", "NO_TLSv1_2", "NO_TLSv1_3"];
+        let version = words.iter().position(|word| *word == name);
+        let slot = version.and_then(|version| allowed.get_mut(version));
+        match slot {
+            Some(slot) => *slot = !on,
+            None => findings.info(&entry.at, format!("`{name}` is the TLS library's own matter")),
+        }
+        if version.is_some_and(|version| version < V1_2) && !on {
+            let message = format!("`-{name}` allows a version before TLS 1.2: it is refused");
+            findings.changed(&entry.at, message, "remove it");
+        }
+    }
+    let is_allowed = |version: usize| {
+        (oldest..=newest).contains(&version) && allowed.get(version).copied().unwrap_or_default()
+    };
+    let both = (is_allowed(V1_2), is_allowed(V1_3));
+    if both == (false, false) {
+        let entries =
+            service.in_order(&["sslVersion", "sslVersionMin", "sslVersionMax", "options"]);
+        let at = entries.last().map_or(&service.section.at, |entry| &entry.at);
+        let message = "neither TLS 1.2 nor 1.3 is allowed, and tacit speaks no other version";
+        findings.error(at, message, "allow one: sslVersionMin = TLSv1.2; update the peers");
+        return None;
+    }
+    Some(both)
+}
+
+/// The suites of the versions allowed, where anything narrows them.
+fn suites(
+    service: &Service<'_>,
+    (old, new): (bool, bool),
+    findings: &mut Findings,
+) -> Option<Option<Vec<Suite>>> {
+    let of = |version: TlsVersion| {
+        Suite::DEFAULT.into_iter().filter(move |suite| suite.version() == version)
+    };
+    let modern = match service.last("ciphersuites").filter(|_| new) {
+        Some(entry) => {
+            let (suites, dropped) = ciphers::modern(&entry.value);
+            tell_dropped(entry, &dropped, suites.is_empty(), findings)?;
+            Some(suites)
+        }
+        None => None,
+    };
+    let classic = match service.last("ciphers").filter(|_| old) {
+        Some(entry) => Some(classic(entry, findings)?),
+        None => None,
+    };
+    if modern.is_none() && classic.is_none() && new {
+        return Some(None);
+    }
+    let mut suites = Vec::new();
+    if new {
+        suites.extend(modern.unwrap_or_else(|| of(TlsVersion::V1_3).collect()));
+    }
+    if old {
+        suites.extend(classic.unwrap_or_else(|| of(TlsVersion::V1_2).collect()));
+    }
+    Some(Some(suites))
+}
+
+fn classic(entry: &Entry, findings: &mut Findings) -> Option<Vec<Suite>> {
+    let done = ciphers::run(&entry.value);
+    tell_dropped(entry, &done.dropped, done.suites.is_empty(), findings)?;
+    if !done.wide.is_empty() {
+        let message = format!(
+            "`{}` stands for many suites; tacit has those with ECDHE and AES-GCM or ChaCha20",
+            done.wide.join(":")
+        );
+        findings.info(&entry.at, message);
+    }
+    if done.level.is_some() {
+        let message = "a security level in `ciphers` is not kept";
+        findings.changed(&entry.at, message, "RSA keys below 2048 bits are refused at any level");
+    }
+    Some(done.suites)
+}
+
+/// Says which suites are gone; `None` if no other is left.
+fn tell_dropped(
+    entry: &Entry,
+    dropped: &[String],
+    is_empty: bool,
+    findings: &mut Findings,
+) -> Option<()> {
+    let name = &entry.name;
+    if is_empty {
+        let message = format!("`{name}` leaves no suite that tacit has");
+        let fix = "name one with ECDHE and AES-GCM or ChaCha20, such as \
+                   ECDHE-RSA-AES128-GCM-SHA256";
+        findings.error(&entry.at, message, fix);
+        return None;
+    }
+    if !dropped.is_empty() {
+        let message = format!("`{name}` loses what tacit does not have: {}", dropped.join(" "));
+        let fix = "peers that know no other suite must be updated";
+        findings.changed(&entry.at, message, fix);
+    }
+    Some(())
+}
+
+fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
+    let (mut groups, dropped) = ciphers::groups(&entry.value);
+    if groups.is_empty() {
+        let message = "`curves` leaves no group that tacit has";
+        findings.error(&entry.at, message, "name one of X25519, P-256 and P-384");
+        return None;
+    }
+    if !dropped.is_empty() {
+        let message = format!("`curves` loses what tacit does not have: {}", dropped.join(" "));
+        findings.changed(&entry.at, message, "peers that know no other group must be updated");
+    }
+    if !groups.contains(&Group::X25519MLKEM768) {
+        groups.insert(0, Group::X25519MLKEM768);
+        findings.info(
+            &entry.at,
+            "X25519MLKEM768 is put first: who knows it is safe from quantum computers to come",
+        );
+    }
+    Some(groups)
+}
+
+/// 112 bits, stunnel's default, is what tacit asks for.
+fn security_level(service: &Service<'_>, findings: &mut Findings) -> Option<()> {
+    let Some(entry) = service.last("securityLevel") else { return Some(()) };
+    match entry.value.parse::<u8>() {
+        Ok(0 | 1) => {
+            let message = "keys of less than 112 bits of security are refused";
+            findings.changed(&entry.at, message, "issue certificates with larger keys");
+        }
+        Ok(2) => {}
+        Ok(3..=5) => {
+            let message = format!("tacit cannot ask for the security level {}", entry.value);
+            let fix = "say securityLevel = 2 if RSA keys of 2048 bits will do, and choose suites \
+                       by `ciphers`";
+            findings.error(&entry.at, message, fix);
+            return None;
+        }
+        _ => {
+            let message = format!("`securityLevel = {}` is no level", entry.value);
+            findings.error(&entry.at, message, "write a number from 0 to 5");
+            return None;
+        }
+    }
+    Some(())
+}
