@@ -167,22 +167,31 @@ fn is(word: &str, suite: &str) -> bool {
     }
 }
 
-/// Suites of TLS 1.3 by name, and the names that tacit does not have.
-pub(super) fn modern(list: &str) -> (Vec<Suite>, Vec<String>) {
-    let (mut suites, mut dropped) = (Vec::new(), Vec::new());
+/// A list of names: what tacit has of it, and the names that it does not have.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Known<T> {
+    pub(super) kept: Vec<T>,
+    pub(super) dropped: Vec<String>,
+}
+
+/// Suites of TLS 1.3 by name.
+pub(super) fn modern(list: &str) -> Known<Suite> {
+    let mut kept = Vec::new();
+    let mut dropped = Vec::new();
     for name in list.split(':').map(str::trim).filter(|name| !name.is_empty()) {
         match Suite::DEFAULT.into_iter().find(|suite| suite.name() == name) {
-            Some(suite) if !suites.contains(&suite) => suites.push(suite),
+            Some(suite) if !kept.contains(&suite) => kept.push(suite),
             Some(_) => {}
             None => dropped.push(name.to_owned()),
         }
     }
-    (suites, dropped)
+    Known { kept, dropped }
 }
 
-/// Groups by the names of OpenSSL, and the names that tacit does not have.
-pub(super) fn groups(list: &str) -> (Vec<Group>, Vec<String>) {
-    let (mut groups, mut dropped) = (Vec::new(), Vec::new());
+/// Groups by the names of OpenSSL.
+pub(super) fn groups(list: &str) -> Known<Group> {
+    let mut kept = Vec::new();
+    let mut dropped = Vec::new();
     for name in list.split(':').map(str::trim).filter(|name| !name.is_empty()) {
         let group = match name.to_ascii_lowercase().as_str() {
             "x25519" => Some(Group::X25519),
@@ -192,12 +201,12 @@ pub(super) fn groups(list: &str) -> (Vec<Group>, Vec<String>) {
             _ => None,
         };
         match group {
-            Some(group) if !groups.contains(&group) => groups.push(group),
+            Some(group) if !kept.contains(&group) => kept.push(group),
             Some(_) => {}
             None => dropped.push(name.to_owned()),
         }
     }
-    (groups, dropped)
+    Known { kept, dropped }
 }
 
 #[cfg(test)]
@@ -235,10 +244,11 @@ mod tests {
         let done = run("ECDHE-RSA-AES128-SHA256:AES128-SHA:HIGH:!aNULL:@SECLEVEL=1");
         assert_eq!(done.dropped, ["ECDHE-RSA-AES128-SHA256", "AES128-SHA"]);
         assert_eq!((done.wide, done.level.as_deref()), (vec!["HIGH".to_owned()], Some("1")));
-        let (suites, dropped) = modern("TLS_AES_128_CCM_SHA256:TLS_AES_256_GCM_SHA384");
-        assert_eq!((suites, dropped.len()), (vec![Suite::TLS_AES_256_GCM_SHA384], 1));
-        let (found, dropped) = groups("X25519:P-256:X448:prime256v1:secp384r1");
-        assert_eq!(found, [Group::X25519, Group::Secp256r1, Group::Secp384r1]);
-        assert_eq!(dropped, ["X448"]);
+        let suites = modern("TLS_AES_128_CCM_SHA256:TLS_AES_256_GCM_SHA384");
+        assert_eq!(suites.kept, [Suite::TLS_AES_256_GCM_SHA384]);
+        assert_eq!(suites.dropped, ["TLS_AES_128_CCM_SHA256"]);
+        let groups = groups("X25519:P-256:X448:prime256v1:secp384r1");
+        assert_eq!(groups.kept, [Group::X25519, Group::Secp256r1, Group::Secp384r1]);
+        assert_eq!(groups.dropped, ["X448"]);
     }
 }

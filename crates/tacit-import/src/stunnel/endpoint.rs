@@ -21,11 +21,9 @@ impl Endpoint {
         if value.starts_with('/') {
             return Some(Self::Path(value.clone()));
         }
-        let (host, port) = match value.rsplit_once(':') {
-            Some((host, port)) => (Some(host), port),
-            None => (None, value.as_str()),
-        };
-        let host = host.map(|host| host.trim_start_matches('[').trim_end_matches(']'));
+        let split = value.rsplit_once(':');
+        let port = split.map_or(value.as_str(), |(_, port)| port);
+        let host = split.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
         let Some(port) = port.trim().parse().ok().filter(|port| *port > 0) else {
             let message = format!("`{name} = {value}` has no port from 1 to 65535");
             let fix = format!(
@@ -123,8 +121,8 @@ mod tests {
             ("/run/x.sock", Some(&["unix:/run/x.sock"]), "unix:/run/x.sock"),
             ("mail.example:993", None, "mail.example:993"),
         ] {
-            let listen = listen.map(|all| all.iter().map(|one| (*one).to_owned()).collect());
-            assert_eq!(read(value), Some((listen, connect.to_owned())), "{value}");
+            let wanted = listen.map(|all| all.iter().map(|one| (*one).to_owned()).collect());
+            assert_eq!(read(value), Some((wanted, connect.to_owned())), "{value}");
         }
         for value in ["", "imaps", "host:", "host:0", "host:70000", "run/x.sock"] {
             assert_eq!(read(value), None, "{value}");

@@ -74,9 +74,9 @@ impl Reader<'_> {
         };
         // Values are names, paths and addresses; what is not UTF-8 shows as what it is not.
         let text = String::from_utf8_lossy(&bytes);
-        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        let content = text.strip_prefix('\u{feff}').unwrap_or(&text);
         let file: Arc<str> = path.into();
-        for (line, number) in text.lines().zip(1..) {
+        for (line, number) in content.lines().zip(1..) {
             let at = Origin { file: Arc::clone(&file), line: number };
             self.lines += 1;
             if self.lines > LINES_MAX {
@@ -101,12 +101,13 @@ impl Reader<'_> {
             self.findings.error(&at, message, "write `option = value`, `[service]` or `; comment`");
             return;
         };
-        let (name, value) = (name.trim().to_owned(), value.trim().to_owned());
+        let name = name.trim();
+        let value = value.trim();
         if name.eq_ignore_ascii_case("include") {
-            self.include(&value, &at, depth + 1);
+            self.include(value, &at, depth + 1);
             return;
         }
-        let entry = Entry { name, value, at };
+        let entry = Entry { name: name.to_owned(), value: value.to_owned(), at };
         match self.read.sections.last_mut() {
             Some(section) => section.entries.push(entry),
             None => self.read.global.push(entry),

@@ -3,7 +3,7 @@
 //! ```text
 //!   lines       sections of options, defaults before them, files that are included
 //!   words       every option there is, and what becomes of those that need no thought
-//!   service     a section to a rule of the fixed form
+//!   rule        a section (service) to a rule of the fixed form
 //!     endpoint    where it listens and connects
 //!     tls         versions, suites, groups        ciphers: OpenSSL's names for them
 //!     peer        who is believed
@@ -19,30 +19,26 @@ use std::collections::BTreeSet;
 use super::draft::{Draft, Item, Toml};
 use super::{Files, Findings, Origin};
 use lines::Section;
-use service::{Rule, Service};
+use rule::Rule;
+use service::{Role, Service};
 use tables::Tables;
 use words::Place;
 
 mod ciphers;
 mod endpoint;
 mod lines;
+mod options;
 mod peer;
+mod rule;
 mod service;
 mod tables;
 mod tls;
 mod words;
 
+pub use options::Options;
+
 #[cfg(test)]
 mod tests;
-
-/// What is kept although it is unsafe.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    /// Clients that check nothing go on so.
-    pub keep_no_verification: bool,
-    /// Clients that accept any certificate of their CAs go on so.
-    pub keep_no_name_check: bool,
-}
 
 /// Reads configurations, each with all that it includes, and writes one policy that does the same;
 /// `None` if an error was found.
@@ -58,7 +54,7 @@ pub fn import(
     for path in paths {
         let read = lines::read(path, files, findings);
         let first = Origin { file: path.as_str().into(), line: 1 };
-        service::check_words(&read.global, Place::Global, findings);
+        words::check_words(&read.global, Place::Global, findings);
         if read.sections.is_empty() {
             let message = "no [service] stands in it";
             let fix = "a service that inetd starts must listen itself: begin it with [name], and \
@@ -93,13 +89,13 @@ fn of_file(
     let mut rules: Vec<Rule> = Vec::new();
     let mut by_name = Vec::new();
     for section in sections {
-        service::check_words(&section.entries, Place::Service, findings);
+        words::check_words(&section.entries, Place::Service, findings);
         let service = Service { section, defaults };
-        let is_client = service.is("client", false, findings).unwrap_or(true);
-        if !is_client && service.last("sni").is_some() {
+        let role = service.role(findings).unwrap_or(Role::Client);
+        if role == Role::Server && service.last("sni").is_some() {
             by_name.push(service);
         } else {
-            rules.extend(service::read(&service, options, tables, findings));
+            rules.extend(rule::read(&service, options, tables, findings));
         }
     }
     for service in by_name {
@@ -118,7 +114,8 @@ fn fold(
 ) {
     for sni in service.all("sni") {
         let (primary, pattern) = sni.value.split_once(':').unwrap_or((&sni.value, ""));
-        let Some(rule) = rules.iter_mut().find(|rule| rule.name == primary && !rule.is_client)
+        let Some(rule) =
+            rules.iter_mut().find(|rule| rule.name == primary && rule.role == Role::Server)
         else {
             let message = format!("`sni = {}`: no server is called `{primary}`", sni.value);
             findings.error(&sni.at, message, "name a [service] before this one");
@@ -134,8 +131,9 @@ fn fold(
         });
         let other = differing(service, primary, sections);
         if elsewhere || other.is_some() {
-            let why = other.map(|word| format!(": `{word}` is another than that of `{primary}`"));
-            let why = why.unwrap_or_default();
+            let why = other.map_or_else(String::new, |word| {
+                format!(": `{word}` is another than that of `{primary}`")
+            });
             let message = format!("connections for `{pattern}` go their own way{why}");
             let fix = "the name chooses the certificate alone: give it an address of its own \
                        (accept), and clients that";

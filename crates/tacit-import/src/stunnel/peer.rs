@@ -4,10 +4,10 @@
 //! the CAs it is given. A rule of ours checks chain and name. Each time that makes a difference, it
 //! is told, and how to keep what was.
 
-use super::Options;
 use super::endpoint::Endpoint;
 use super::lines::Entry;
-use super::service::{Keys, Service, yes};
+use super::options::Options;
+use super::service::{Keys, Service, Switch};
 use super::tables::Tables;
 use crate::Findings;
 use crate::draft::Toml;
@@ -23,19 +23,25 @@ struct Asked {
     peer: bool,
 }
 
-fn asked<'s>(service: &Service<'s>, findings: &mut Findings) -> Option<(Asked, Option<&'s Entry>)> {
-    let (mut asked, mut at) = (Asked::default(), None);
+/// What is asked of the peer, and the option that said so last.
+struct Said<'s> {
+    asked: Asked,
+    last: Option<&'s Entry>,
+}
+
+fn asked<'s>(service: &Service<'s>, findings: &mut Findings) -> Option<Said<'s>> {
+    let mut asked = Asked::default();
+    let mut last = None;
     let names = ["verify", "verifyChain", "verifyPeer", "requireCert"];
     for entry in service.in_order(&names) {
-        at = Some(entry);
+        last = Some(entry);
         if entry.name.eq_ignore_ascii_case("verify") {
-            let of = |require, chain, peer| Asked { require, chain, peer };
             asked = match entry.value.as_str() {
-                "0" => of(false, false, false),
-                "1" => of(false, true, false),
-                "2" => of(true, true, false),
-                "3" => of(true, true, true),
-                "4" => of(true, false, true),
+                "0" => Asked::default(),
+                "1" => Asked { chain: true, ..Asked::default() },
+                "2" => Asked { require: true, chain: true, peer: false },
+                "3" => Asked { require: true, chain: true, peer: true },
+                "4" => Asked { require: true, chain: false, peer: true },
                 _ => {
                     let message = format!("`verify = {}` is no level", entry.value);
                     findings.error(&entry.at, message, "say verifyChain = yes");
@@ -44,7 +50,7 @@ fn asked<'s>(service: &Service<'s>, findings: &mut Findings) -> Option<(Asked, O
             };
             continue;
         }
-        let said = yes(entry, findings)?;
+        let said = Switch::read(entry, findings)? == Switch::Yes;
         match entry.name.to_ascii_lowercase().as_str() {
             "verifychain" => asked.chain = said,
             "verifypeer" => asked.peer = said,
@@ -52,14 +58,16 @@ fn asked<'s>(service: &Service<'s>, findings: &mut Findings) -> Option<(Asked, O
         }
         asked.require |= said;
     }
-    if let (true, Some(entry)) = (asked.peer, at) {
+    if asked.peer
+        && let Some(entry) = last
+    {
         let message = "tacit believes CAs, not single certificates";
         let fix = "let a CA issue it (`tacit ca init`, `tacit ca issue NAME`), name that CA in \
                    CAfile, and say verifyChain = yes with checkHost in place of verifyPeer";
         findings.error(&entry.at, message, fix);
         return None;
     }
-    Some((asked, at))
+    Some(Said { asked, last })
 }
 
 /// What a rule of the role client says about its server; `None` after an error was reported.
@@ -70,7 +78,7 @@ pub(super) fn server(
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Keys> {
-    let (asked, _) = asked(service, findings)?;
+    let Said { asked, .. } = asked(service, findings)?;
     let Checked { name, sends_name, is_said } = server_name(service, connect, asked, findings)?;
     let trust = tables.trust(service, findings)?;
     let at = &service.section.at;
@@ -82,12 +90,12 @@ pub(super) fn server(
         let fix = "say verifyChain = yes, CAfile and checkHost; import without the flag";
         findings.changed(at, message, fix);
     } else {
-        let trust = trust.unwrap_or_else(|| "system".to_owned());
-        keys.push(("trust", trust.clone().into()));
+        let believed = trust.unwrap_or_else(|| "system".to_owned());
+        keys.push(("trust", believed.clone().into()));
         if !asked.chain {
             let message = format!(
                 "service `{of}` believed whoever answers: it now asks for a certificate from trust \
-                 `{trust}` for {}",
+                 `{believed}` for {}",
                 name.as_deref().unwrap_or("its server")
             );
             let fix = "say verifyChain = yes and CAfile, if another CA issues it; \
@@ -148,7 +156,9 @@ fn server_name(
         return None;
     }
     let checks = service.in_order(&["checkHost", "checkIP"]);
-    if let (false, Some(entry)) = (asked.chain, checks.first()) {
+    if !asked.chain
+        && let Some(entry) = checks.first()
+    {
         let message = format!("`{}` needs verifyChain", entry.name);
         findings.error(&entry.at, message, "say verifyChain = yes and CAfile");
         return None;
@@ -183,16 +193,18 @@ pub(super) fn client(
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Keys> {
-    let (asked, at) = asked(service, findings)?;
+    let Said { asked, last } = asked(service, findings)?;
     let checks = service.in_order(&["checkHost", "checkIP", "checkEmail"]);
-    if let (false, Some(check)) = (asked.chain, checks.first()) {
+    if !asked.chain
+        && let Some(check) = checks.first()
+    {
         let message = format!("`{}` needs verifyChain", check.name);
         findings.error(&check.at, message, "say verifyChain = yes and CAfile");
         return None;
     }
     let trust = tables.trust(service, findings)?;
     let none: Keys = vec![("client-cert", "none".into())];
-    let level = match (at, asked.chain, asked.require) {
+    let level = match (last, asked.chain, asked.require) {
         (_, true, true) => "required",
         (_, true, false) => "at-full",
         (None, false, _) => return Some(none),

@@ -63,15 +63,19 @@ impl<'f> Tables<'f> {
 
     /// The name of the pair that a service has; what is not said comes from `cert`.
     pub(super) fn identity(&mut self, cert: &Entry, key: Option<&Entry>) -> String {
-        let (cert, key, at) = (&cert.value, &key.unwrap_or(cert).value, &cert.at);
-        let known = self.identities.iter().find(|one| one.cert == *cert && one.key == *key);
+        let key = &key.unwrap_or(cert).value;
+        let known = self.identities.iter().find(|one| one.cert == cert.value && one.key == *key);
         if let Some(known) = known {
             return known.name.clone();
         }
         let taken = self.identities.iter().map(|one| one.name.as_str()).collect();
-        let name = unique(stem(cert), &taken);
-        let (cert, key) = (cert.clone(), key.clone());
-        self.identities.push(Identity { name: name.clone(), cert, key, at: at.clone() });
+        let name = unique(stem(&cert.value), &taken);
+        self.identities.push(Identity {
+            name: name.clone(),
+            cert: cert.value.clone(),
+            key: key.clone(),
+            at: cert.at.clone(),
+        });
         name
     }
 
@@ -83,9 +87,10 @@ impl<'f> Tables<'f> {
     ) -> Option<Option<String>> {
         // Of each, the last counts; an empty one takes a default back.
         let last = |name| service.last(name).filter(|entry| !entry.value.is_empty());
-        let (list, given) = (last("CRLfile"), [last("CAfile"), last("CApath")]);
-        let given: Vec<&Entry> = given.into_iter().flatten().collect();
-        if let ([entry], None) = (given.as_slice(), list)
+        let list = last("CRLfile");
+        let given: Vec<&Entry> = [last("CAfile"), last("CApath")].into_iter().flatten().collect();
+        if list.is_none()
+            && let [entry] = given.as_slice()
             && SYSTEM.contains(&entry.value.trim_end_matches('/'))
         {
             findings.info(&entry.at, "these are the CAs of the distribution: trust `system`");
@@ -94,9 +99,10 @@ impl<'f> Tables<'f> {
         let mut cas = Vec::new();
         for entry in &given {
             self.note_relative(entry, findings);
-            match entry.name.eq_ignore_ascii_case("CApath") {
-                false => cas.push(entry.value.clone()),
-                true => cas.extend(self.hashed(entry, findings)?),
+            if entry.name.eq_ignore_ascii_case("CApath") {
+                cas.extend(self.hashed(entry, findings)?);
+            } else {
+                cas.push(entry.value.clone());
             }
         }
         let crls: Vec<String> = list.iter().map(|entry| entry.value.clone()).collect();
@@ -114,9 +120,8 @@ impl<'f> Tables<'f> {
         }
         let taken = self.trusts.iter().map(|one| one.name.as_str()).chain(["system"]).collect();
         let name = unique(cas.first().map_or("ca", |ca| stem(ca)), &taken);
-        let at = given.first().map(|entry| entry.at.clone());
-        let at = at.unwrap_or_else(|| service.section.at.clone());
-        self.trusts.push(Trust { name: name.clone(), cas, crls, at });
+        let at = given.first().map_or(&service.section.at, |entry| &entry.at);
+        self.trusts.push(Trust { name: name.clone(), cas, crls, at: at.clone() });
         Some(Some(name))
     }
 
@@ -130,8 +135,8 @@ impl<'f> Tables<'f> {
         let taken = self.maps.iter().map(|one| one.name.as_str()).collect();
         let name = unique(service, &taken);
         let entries = checks.iter().map(entry).collect();
-        let at = checks.first().map(|check| check.at.clone());
-        let at = at.unwrap_or_else(|| Origin { file: "".into(), line: 1 });
+        let first = checks.first().map(|check| check.at.clone());
+        let at = first.unwrap_or_else(|| Origin { file: "".into(), line: 1 });
         self.maps.push(Names { name: name.clone(), entries, at });
         name
     }

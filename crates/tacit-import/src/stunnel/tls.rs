@@ -1,6 +1,6 @@
 //! Versions, suites and groups of a service.
 
-use super::ciphers;
+use super::ciphers::{self, Known};
 use super::lines::Entry;
 use super::service::Service;
 use crate::Findings;
@@ -23,20 +23,26 @@ const V1_3: usize = 5;
 /// Reads all of it; `None` after an error was reported.
 pub(super) fn read(service: &Service<'_>, findings: &mut Findings) -> Option<Terms> {
     let allowed = versions(service, findings)?;
-    let suites = suites(service, allowed, findings);
+    let suites = suites(service, &allowed, findings);
     let groups = match service.last("curves") {
         None => Some(None),
         Some(entry) => groups(entry, findings).map(Some),
     };
     security_level(service, findings)?;
-    let min_version = (!allowed.0).then_some(TlsVersion::V1_3);
+    let min_version = (!allowed.v1_2).then_some(TlsVersion::V1_3);
     Some(Terms { min_version, suites: suites?, groups: groups? })
 }
 
-/// Whether TLS 1.2 and 1.3 are allowed; at least one is.
-fn versions(service: &Service<'_>, findings: &mut Findings) -> Option<(bool, bool)> {
+/// Which versions that tacit has are allowed; at least one is.
+struct Allowed {
+    v1_2: bool,
+    v1_3: bool,
+}
+
+fn versions(service: &Service<'_>, findings: &mut Findings) -> Option<Allowed> {
     let mut allowed = [false, true, true, true, true, true];
-    let (mut oldest, mut newest) = (0, V1_3);
+    let mut oldest = 0;
+    let mut newest = V1_3;
     for entry in service.in_order(&["sslVersion", "sslVersionMin", "sslVersionMax"]) {
         let position = VERSIONS.iter().position(|word| word.eq_ignore_ascii_case(&entry.value));
         let all = entry.value.eq_ignore_ascii_case("all");
@@ -78,8 +84,8 @@ fn versions(service: &Service<'_>, findings: &mut Findings) -> Option<(bool, boo
     let is_allowed = |version: usize| {
         (oldest..=newest).contains(&version) && allowed.get(version).copied().unwrap_or_default()
     };
-    let both = (is_allowed(V1_2), is_allowed(V1_3));
-    if both == (false, false) {
+    let known = Allowed { v1_2: is_allowed(V1_2), v1_3: is_allowed(V1_3) };
+    if !known.v1_2 && !known.v1_3 {
         let entries =
             service.in_order(&["sslVersion", "sslVersionMin", "sslVersionMax", "options"]);
         let at = entries.last().map_or(&service.section.at, |entry| &entry.at);
@@ -87,38 +93,37 @@ fn versions(service: &Service<'_>, findings: &mut Findings) -> Option<(bool, boo
         findings.error(at, message, "allow one: sslVersionMin = TLSv1.2; update the peers");
         return None;
     }
-    Some(both)
+    Some(known)
 }
 
 /// The suites of the versions allowed, where anything narrows them.
 fn suites(
     service: &Service<'_>,
-    (old, new): (bool, bool),
+    allowed: &Allowed,
     findings: &mut Findings,
 ) -> Option<Option<Vec<Suite>>> {
     let of = |version: TlsVersion| {
         Suite::DEFAULT.into_iter().filter(move |suite| suite.version() == version)
     };
-    let modern = match service.last("ciphersuites").filter(|_| new) {
+    let modern = match service.last("ciphersuites").filter(|_| allowed.v1_3) {
         Some(entry) => {
-            let (suites, dropped) = ciphers::modern(&entry.value);
-            tell_dropped(entry, &dropped, suites.is_empty(), findings)?;
-            Some(suites)
+            let suites = ciphers::modern(&entry.value);
+            Some(kept(entry, suites, findings)?)
         }
         None => None,
     };
-    let classic = match service.last("ciphers").filter(|_| old) {
+    let classic = match service.last("ciphers").filter(|_| allowed.v1_2) {
         Some(entry) => Some(classic(entry, findings)?),
         None => None,
     };
-    if modern.is_none() && classic.is_none() && new {
+    if modern.is_none() && classic.is_none() && allowed.v1_3 {
         return Some(None);
     }
     let mut suites = Vec::new();
-    if new {
+    if allowed.v1_3 {
         suites.extend(modern.unwrap_or_else(|| of(TlsVersion::V1_3).collect()));
     }
-    if old {
+    if allowed.v1_2 {
         suites.extend(classic.unwrap_or_else(|| of(TlsVersion::V1_2).collect()));
     }
     Some(Some(suites))
@@ -126,7 +131,8 @@ fn suites(
 
 fn classic(entry: &Entry, findings: &mut Findings) -> Option<Vec<Suite>> {
     let done = ciphers::run(&entry.value);
-    tell_dropped(entry, &done.dropped, done.suites.is_empty(), findings)?;
+    let named = Known { kept: done.suites, dropped: done.dropped };
+    let suites = kept(entry, named, findings)?;
     if !done.wide.is_empty() {
         let message = format!(
             "`{}` stands for many suites; tacit has those with ECDHE and AES-GCM or ChaCha20",
@@ -138,18 +144,14 @@ fn classic(entry: &Entry, findings: &mut Findings) -> Option<Vec<Suite>> {
         let message = "a security level in `ciphers` is not kept";
         findings.changed(&entry.at, message, "RSA keys below 2048 bits are refused at any level");
     }
-    Some(done.suites)
+    Some(suites)
 }
 
-/// Says which suites are gone; `None` if no other is left.
-fn tell_dropped(
-    entry: &Entry,
-    dropped: &[String],
-    is_empty: bool,
-    findings: &mut Findings,
-) -> Option<()> {
+/// The suites that are left; reports which are gone. `None` if no other is left.
+fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<Vec<Suite>> {
+    let Known { kept, dropped } = suites;
     let name = &entry.name;
-    if is_empty {
+    if kept.is_empty() {
         let message = format!("`{name}` leaves no suite that tacit has");
         let fix = "name one with ECDHE and AES-GCM or ChaCha20, such as \
                    ECDHE-RSA-AES128-GCM-SHA256";
@@ -161,11 +163,11 @@ fn tell_dropped(
         let fix = "peers that know no other suite must be updated";
         findings.changed(&entry.at, message, fix);
     }
-    Some(())
+    Some(kept)
 }
 
 fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
-    let (mut groups, dropped) = ciphers::groups(&entry.value);
+    let Known { kept: mut groups, dropped } = ciphers::groups(&entry.value);
     if groups.is_empty() {
         let message = "`curves` leaves no group that tacit has";
         findings.error(&entry.at, message, "name one of X25519, P-256 and P-384");

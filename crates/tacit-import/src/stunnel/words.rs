@@ -3,6 +3,10 @@
 //! What a policy of ours has a word for is read in `service`; the rest stands here with its
 //! answer: nothing is passed over because nobody thought of it.
 
+use super::lines::Entry;
+use crate::Findings;
+use tacit_core::policy::text::nearest_word;
+
 /// Where an option may stand; service options stand before all sections too, as defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -39,6 +43,36 @@ impl Word {
         match place {
             Place::Global if matches!(self.name, "setuid" | "setgid") => USER,
             _ => self.fate,
+        }
+    }
+}
+
+/// Reports every option that does not exist, or that is not read.
+pub(super) fn check_words(entries: &[Entry], place: Place, findings: &mut Findings) {
+    for entry in entries {
+        let Entry { name, value, at } = entry;
+        let Some(word) = word(name) else {
+            let known: Vec<&str> = WORDS.iter().map(|word| word.name).collect();
+            let fix = match nearest_word(name, &known) {
+                Some(word) => format!("did you mean `{word}`?"),
+                None => "remove it, or look it up in stunnel(8)".to_owned(),
+            };
+            findings.error(at, format!("no option is called `{name}`"), fix);
+            continue;
+        };
+        if place == Place::Service && word.place == Place::Global {
+            let message = format!("`{name}` is global and stands in a service");
+            findings.error(at, message, "put it before the first [service], or remove it");
+            continue;
+        }
+        if word.harmless.iter().any(|harmless| value.eq_ignore_ascii_case(harmless)) {
+            continue;
+        }
+        match word.fate_in(place) {
+            Fate::Read => {}
+            Fate::Info(why) => findings.info(at, format!("`{name}`: {why}")),
+            Fate::Changed(what, fix) => findings.changed(at, format!("`{name}`: {what}"), fix),
+            Fate::Refused(why, fix) => findings.error(at, format!("`{name}`: {why}"), fix),
         }
     }
 }

@@ -1,0 +1,333 @@
+//! One section to one rule.
+
+use super::endpoint::Endpoint;
+use super::options::Options;
+use super::service::{Keys, Role, Service, Switch};
+use super::tables::Tables;
+use super::{peer, tls};
+use crate::draft::Toml;
+use crate::{Findings, Origin};
+use tacit_core::policy::{Group, Suite, TlsVersion};
+
+/// A rule to be written.
+#[derive(Debug)]
+pub(super) struct Rule {
+    /// As the section is called.
+    pub(super) name: String,
+    pub(super) at: Origin,
+    pub(super) role: Role,
+    pub(super) connect: String,
+    /// Keys and values of the rule.
+    pub(super) keys: Keys,
+    /// Those of its `tls`, but `identity`.
+    pub(super) tls: Keys,
+    /// Names of identities; a server has one at least.
+    pub(super) identities: Vec<String>,
+}
+
+/// Reads a section; `None` after an error was reported.
+pub(super) fn read(
+    service: &Service<'_>,
+    options: &Options,
+    tables: &mut Tables<'_>,
+    findings: &mut Findings,
+) -> Option<Rule> {
+    let at = &service.section.at;
+    let role = service.role(findings)?;
+    let program = refuse_program(service, findings);
+    let transparent = refuse_transparent(service, findings);
+    program.and(transparent)?;
+    let listen = listen(service, findings)?;
+    let target = connect(service, findings)?;
+    let mut keys: Keys = vec![("listen", listen.at.into()), ("connect", target.connect().into())];
+    keys.extend(owner(service));
+    keys.extend(seconds(service, "TIMEOUTconnect", 1, findings)?.map(|s| ("connect-timeout", s)));
+    let stays_on_host = match role {
+        Role::Client => listen.on_host,
+        Role::Server => target.stays_on_host(),
+    };
+    if !stays_on_host {
+        keys.push(("clear", true.into()));
+        tell_clear(service, role, &target, findings);
+    }
+    let negotiated = protocol(service, role, findings)?;
+    if negotiated == Some(Negotiated::Proxy) {
+        keys.push(("send-proxy", true.into()));
+    }
+    let terms = tls::read(service, findings);
+    let shown = identity(service, tables, findings);
+    let peer = match role {
+        Role::Client => peer::server(service, &target, options, tables, findings),
+        Role::Server => peer::client(service, tables, findings),
+    };
+    let terms = terms?;
+    let shown = shown?;
+    let peer = peer?;
+    if role == Role::Server && shown.is_none() {
+        findings.error(at, "a server has no `cert`", "say cert = FILE, in PEM");
+        return None;
+    }
+    if role == Role::Client
+        && let Some(cert) = service.defaults_only("cert")
+    {
+        let name = &service.section.name;
+        let message =
+            format!("service `{name}` shows it to its server, if that asks: it is global");
+        findings.info(&cert.at, message);
+    }
+    let mut tls: Keys = vec![("role", role.word().into())];
+    tls.extend(peer);
+    if terms.min_version == Some(TlsVersion::V1_3) {
+        tls.push(("min-version", TlsVersion::V1_3.word().into()));
+    }
+    let names = |all: Vec<Suite>| all.iter().map(|suite| suite.name()).collect::<Vec<_>>();
+    tls.extend(terms.suites.map(|all| ("suites", names(all).into())));
+    let names = |all: Vec<Group>| all.iter().map(|group| group.name()).collect::<Vec<_>>();
+    tls.extend(terms.groups.map(|all| ("groups", names(all).into())));
+    if service.switch("sessionResume", Switch::Yes, findings)? == Switch::No {
+        tls.push(("resumption", false.into()));
+    }
+    tls.extend(seconds(service, "TIMEOUTbusy", 1, findings)?.map(|s| ("handshake-timeout", s)));
+    if let Some(Negotiated::Upgrade(word)) = negotiated {
+        tls.push(("starttls", word.into()));
+    }
+    sockets(service, findings)?;
+    Some(Rule {
+        name: service.section.name.clone(),
+        at: at.clone(),
+        role,
+        connect: target.connect(),
+        keys,
+        tls,
+        identities: shown.into_iter().collect(),
+    })
+}
+
+/// Says which bytes cross the network in clear.
+fn tell_clear(service: &Service<'_>, role: Role, connect: &Endpoint, findings: &mut Findings) {
+    let name = &service.section.name;
+    let message = match role {
+        Role::Client => format!("service `{name}` takes clear bytes from other hosts, as before"),
+        Role::Server => {
+            format!("service `{name}` sends clear bytes to {}, as before", connect.connect())
+        }
+    };
+    let fix = "the rule says `clear = true`; use loopback or a UNIX socket";
+    findings.changed(&service.section.at, message, fix);
+}
+
+/// A program that is started for each connection; tacit starts none.
+fn refuse_program(service: &Service<'_>, findings: &mut Findings) -> Option<()> {
+    let Some(exec) = service.last("exec") else { return Some(()) };
+    let words = service.last("execArgs").map_or("", |entry| entry.value.as_str());
+    // The first is the name under which the program is started.
+    let arguments = words.split_whitespace().skip(1).map(|word| format!(" {word}"));
+    let command = format!("{}{}", exec.value, arguments.collect::<String>());
+    let message = format!("`exec = {}`: the agent starts no programs", exec.value);
+    let fix = match service.last("connect") {
+        Some(connect) => format!(
+            "remove the service; tacit puts TLS under the program itself, with a rule about runs \
+             (direction = \"outbound\") for {}:\ntacit run --policy policy.toml -- {command}",
+            connect.value
+        ),
+        None => format!(
+            "start it where it is asked for, and put `connect = 127.0.0.1:PORT` in place of \
+             exec:\nsystemd-socket-activate --listen=127.0.0.1:PORT --accept --inetd {command}"
+        ),
+    };
+    findings.error(&exec.at, message, fix);
+    None
+}
+
+/// Addresses taken over from others need the rights and the routes of the host.
+fn refuse_transparent(service: &Service<'_>, findings: &mut Findings) -> Option<()> {
+    let Some(entry) = service.last("transparent") else { return Some(()) };
+    let fix = match entry.value.to_ascii_lowercase().as_str() {
+        "none" | "no" => return Some(()),
+        "destination" | "both" => {
+            "start the program by `tacit run`, with a rule direction = \"outbound\": it may \
+             connect to any address, without iptables"
+        }
+        _ => {
+            "start the program by `tacit run`, with a rule direction = \"inbound\": it sees its \
+             clients' own addresses"
+        }
+    };
+    let message = format!("`transparent = {}` cannot be done at a fixed address", entry.value);
+    findings.error(&entry.at, message, fix);
+    None
+}
+
+/// Where a rule listens.
+struct Listen {
+    at: Vec<String>,
+    /// Whether other hosts cannot connect there.
+    on_host: bool,
+}
+
+fn listen(service: &Service<'_>, findings: &mut Findings) -> Option<Listen> {
+    let entries = service.all("accept");
+    if entries.is_empty() {
+        let message = format!("service `{}` has no `accept`", service.section.name);
+        let fix = "say where it listens: accept = 127.0.0.1:PORT; a service that inetd starts must \
+                   listen itself";
+        findings.error(&service.section.at, message, fix);
+        return None;
+    }
+    let mut listen = Listen { at: Vec::new(), on_host: true };
+    for entry in entries {
+        let endpoint = Endpoint::read(entry, findings)?;
+        listen.at.extend(endpoint.listen(entry, findings)?);
+        listen.on_host &= endpoint.listens_on_host();
+    }
+    Some(listen)
+}
+
+fn connect(service: &Service<'_>, findings: &mut Findings) -> Option<Endpoint> {
+    let entries = service.all("connect");
+    let name = &service.section.name;
+    match entries.as_slice() {
+        [] => {
+            let message = format!("service `{name}` has no `connect`");
+            let fix = "say where it connects to: connect = HOST:PORT";
+            findings.error(&service.section.at, message, fix);
+            None
+        }
+        [entry] => Endpoint::read(entry, findings),
+        [_, second, ..] => {
+            let message = format!("service `{name}` connects to several addresses");
+            let fix = "keep one; of a name with several addresses, tacit tries each until one \
+                       answers";
+            findings.error(&second.at, message, fix);
+            None
+        }
+    }
+}
+
+/// Who may connect to the UNIX socket of a service.
+fn owner(service: &Service<'_>) -> Option<(&'static str, Toml)> {
+    let own = |name: &str| {
+        let entries = &service.section.entries;
+        entries.iter().rfind(|entry| entry.name.eq_ignore_ascii_case(name))
+    };
+    if !service.all("accept").iter().any(|entry| entry.value.starts_with('/')) {
+        return None;
+    }
+    let owner = match (own("setuid"), own("setgid")) {
+        (None, None) => return None,
+        (Some(user), None) => user.value.clone(),
+        (user, Some(group)) => {
+            format!("{}:{}", user.map_or("", |user| user.value.as_str()), group.value)
+        }
+    };
+    Some(("unix-owner", owner.into()))
+}
+
+/// A number of seconds as a policy writes it, at most ten minutes.
+fn seconds(
+    service: &Service<'_>,
+    name: &str,
+    min: u64,
+    findings: &mut Findings,
+) -> Option<Option<Toml>> {
+    /// What `connect-timeout` and `handshake-timeout` take.
+    const SECONDS_MAX: u64 = 600;
+    let Some(entry) = service.last(name) else { return Some(None) };
+    let Ok(given) = entry.value.parse::<u64>() else {
+        let message = format!("`{name} = {}` is no number of seconds", entry.value);
+        findings.error(&entry.at, message, "write a number, without unit");
+        return None;
+    };
+    let used = given.clamp(min, SECONDS_MAX);
+    if used != given {
+        let message = format!("`{name} = {given}` becomes {used} seconds");
+        findings.changed(&entry.at, message, format!("the policy takes {min} to {SECONDS_MAX}"));
+    }
+    Some(Some(format!("{used}s").into()))
+}
+
+/// What is said before TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Negotiated {
+    /// In clear, until one side asks for TLS.
+    Upgrade(&'static str),
+    /// Who the client is, to the program.
+    Proxy,
+}
+
+fn protocol(
+    service: &Service<'_>,
+    role: Role,
+    findings: &mut Findings,
+) -> Option<Option<Negotiated>> {
+    let Some(entry) = service.last("protocol") else { return Some(None) };
+    match entry.value.to_ascii_lowercase().as_str() {
+        "smtp" => Some(Some(Negotiated::Upgrade("smtp"))),
+        "pgsql" => Some(Some(Negotiated::Upgrade("postgres"))),
+        "proxy" if role == Role::Server => {
+            let message = "the header of the PROXY protocol is sent in version 2, not 1";
+            let fix = "the program must read that version, or do without: remove `protocol`";
+            findings.changed(&entry.at, message, fix);
+            Some(Some(Negotiated::Proxy))
+        }
+        other => {
+            let message = format!("`protocol = {other}` is not built");
+            let fix = "use the port where TLS begins at the first byte, or keep stunnel for it";
+            findings.error(&entry.at, message, fix);
+            None
+        }
+    }
+}
+
+/// The name of the identity, where there is one; `None` after an error was reported.
+fn identity(
+    service: &Service<'_>,
+    tables: &mut Tables<'_>,
+    findings: &mut Findings,
+) -> Option<Option<String>> {
+    let key = service.last("key");
+    let Some(cert) = service.last("cert") else {
+        if let Some(key) = key {
+            findings.error(&key.at, "`key` has no `cert`", "say cert = FILE, in PEM");
+            return None;
+        }
+        return Some(None);
+    };
+    for entry in [Some(cert), key].into_iter().flatten() {
+        let value = entry.value.to_ascii_lowercase();
+        let fix = match (value.starts_with("pkcs11:"), value.ends_with(".p12")) {
+            (true, _) => "put certificate and key into PEM files",
+            (_, is_p12) if is_p12 || value.ends_with(".pfx") => {
+                "make a PEM file of it: openssl pkcs12 -in FILE -nodes -out FILE.pem; chmod 600"
+            }
+            _ => continue,
+        };
+        let message = format!("`{} = {}` is not PEM", entry.name, entry.value);
+        findings.error(&entry.at, message, fix);
+        return None;
+    }
+    tables.note_relative(cert, findings);
+    Some(Some(tables.identity(cert, key)))
+}
+
+/// Options of sockets: those that the agent sets anyway, and those that it never does.
+fn sockets(service: &Service<'_>, findings: &mut Findings) -> Option<()> {
+    let mut sound = Some(());
+    for entry in service.all("socket") {
+        if entry.value.contains("TCP_NODELAY") || entry.value.contains("SO_REUSEADDR") {
+            findings.info(&entry.at, format!("`{}`: the agent sees to that", entry.value));
+        } else if entry.value.contains("BINDTODEVICE") {
+            let message = format!("`{}`: a socket is bound to addresses alone", entry.value);
+            findings.error(
+                &entry.at,
+                message,
+                "say accept = ADDRESS:PORT, with one of that device",
+            );
+            sound = None;
+        } else {
+            let message = format!("`{}` is not set", entry.value);
+            findings.changed(&entry.at, message, "remove it; the kernel's defaults hold");
+        }
+    }
+    sound
+}
