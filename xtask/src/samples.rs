@@ -15,8 +15,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use tacit_import::attls::{Input, Paths, import_named};
-use tacit_import::{Files, Finding, Findings, Severity, attls, stunnel};
+use tacit_import::attls::{self, Request};
+use tacit_import::{Files, Finding, Findings, Input, Severity, stunnel};
 
 use crate::Outcome;
 
@@ -86,10 +86,13 @@ fn import(path: &Path, map: Option<&Path>) -> Result<Vec<Finding>, String> {
     let map = map.transpose()?;
     let map = map.as_ref().map(|(file, bytes)| Input { file, bytes });
     let is_filters = text.lines().any(|line| line.trim().starts_with("IpFilterPolicy"));
-    let (policies, filters): (&[String], &[String]) =
-        if is_filters { (&[], &names) } else { (&names, &[]) };
-    let paths = Paths { policies, filters, root: None };
-    _ = import_named(&paths, &OnDisk, map, attls::Options::default(), &mut findings);
+    let mut request = Request { map, ..Request::default() };
+    if is_filters {
+        request.filters = &names;
+    } else {
+        request.policies = &names;
+    }
+    _ = attls::import(&request, &OnDisk, &mut findings);
     Ok(findings.finish())
 }
 

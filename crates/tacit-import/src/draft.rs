@@ -9,7 +9,7 @@ use tacit_core::policy::{Severity, parse};
 
 /// A policy while it grows.
 #[derive(Debug, Default)]
-pub struct Draft {
+pub(crate) struct Draft {
     /// Lines at the head of the file, shown as comments.
     pub head: Vec<String>,
     /// `[identity.NAME]`, `[trust.NAME]` and the like, in order.
@@ -18,9 +18,17 @@ pub struct Draft {
     pub rules: Vec<Item>,
 }
 
+/// Keys with their values, in order.
+pub(crate) type Keys = Vec<(String, Toml)>;
+
+/// Adds a key.
+pub(crate) fn set(keys: &mut Keys, key: &str, value: impl Into<Toml>) {
+    keys.push((key.to_owned(), value.into()));
+}
+
 /// One table or rule.
 #[derive(Clone, Debug)]
-pub struct Item {
+pub(crate) struct Item {
     /// Its header, as `[identity.web]` or `[[rule]]`.
     pub header: String,
     /// Where it comes from.
@@ -28,31 +36,30 @@ pub struct Item {
     /// More lines that are shown as comments.
     pub comments: Vec<String>,
     /// What it holds, in order.
-    pub keys: Vec<(String, Toml)>,
+    pub keys: Keys,
 }
 
 impl Item {
     /// One without keys.
     #[must_use]
-    pub fn new(header: impl Into<String>, at: &Origin) -> Self {
-        let (comments, keys) = (Vec::new(), Vec::new());
-        Self { header: header.into(), at: at.clone(), comments, keys }
+    pub(crate) fn new(header: impl Into<String>, at: &Origin) -> Self {
+        Self { header: header.into(), at: at.clone(), comments: Vec::new(), keys: Keys::new() }
     }
 
     /// Adds a key.
-    pub fn set(&mut self, key: impl Into<String>, value: impl Into<Toml>) {
+    pub(crate) fn set(&mut self, key: impl Into<String>, value: impl Into<Toml>) {
         self.keys.push((key.into(), value.into()));
     }
 
     /// What it says of a key.
     #[must_use]
-    pub fn value(&self, key: &str) -> Option<&Toml> {
+    pub(crate) fn value(&self, key: &str) -> Option<&Toml> {
         self.keys.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
     /// The text of a key.
     #[must_use]
-    pub fn text(&self, key: &str) -> Option<&str> {
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
         match self.value(key) {
             Some(Toml::Text(text)) => Some(text),
             _ => None,
@@ -61,7 +68,7 @@ impl Item {
 
     /// The texts of a list, or the one that stands for a list of one.
     #[must_use]
-    pub fn texts(&self, key: &str) -> Vec<String> {
+    pub(crate) fn texts(&self, key: &str) -> Vec<String> {
         let text = |value: &Toml| match value {
             Toml::Text(text) => Some(text.clone()),
             _ => None,
@@ -76,7 +83,7 @@ impl Item {
 
 /// A value as TOML writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Toml {
+pub(crate) enum Toml {
     /// Text in double quotes.
     Text(String),
     /// A whole number.
@@ -86,7 +93,7 @@ pub enum Toml {
     /// A list.
     List(Vec<Self>),
     /// A table within a line.
-    Table(Vec<(String, Self)>),
+    Table(Keys),
 }
 
 impl From<&str> for Toml {
@@ -130,7 +137,7 @@ impl Draft {
     /// The text, if our own parser takes it; a refusal is a finding where the refused part comes
     /// from.
     #[must_use]
-    pub fn finish(self, findings: &mut Findings) -> Option<String> {
+    pub(crate) fn finish(self, findings: &mut Findings) -> Option<String> {
         let mut out = Text::default();
         self.head.iter().for_each(|line| out.comment(line));
         out.line("version = 1", None);
@@ -232,14 +239,14 @@ fn show(value: &Toml) -> String {
 
 /// A key, in quotes where it needs them.
 #[must_use]
-pub fn word(key: &str) -> String {
+pub(crate) fn word(key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if !key.is_empty() && key.chars().all(plain) { key.to_owned() } else { quote(key) }
 }
 
 /// Text in double quotes.
 #[must_use]
-pub fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for c in text.chars() {
@@ -256,10 +263,10 @@ pub fn quote(text: &str) -> String {
 /// A name that policies take, made of any text: what does not fit goes at the ends, and becomes `-`
 /// within.
 #[must_use]
-pub fn name_of(text: &str) -> String {
+pub(crate) fn name_of(text: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
-    let text = text.trim_matches(|c| !fits(c)).chars().take(NAME_CHARS_MAX);
-    let name: String = text.map(|c| if fits(c) { c } else { '-' }).collect();
+    let kept = text.trim_matches(|c| !fits(c)).chars().take(NAME_CHARS_MAX);
+    let name: String = kept.map(|c| if fits(c) { c } else { '-' }).collect();
     if name.is_empty() { "-".to_owned() } else { name }
 }
 

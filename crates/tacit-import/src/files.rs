@@ -1,4 +1,4 @@
-//! Files that a text names, read by whoever can.
+//! Files to import, and how an importer reads them: it opens none itself.
 
 /// Most bytes of one file that is imported.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -18,19 +18,33 @@ pub trait Files {
     fn names(&self, directory: &str) -> Result<Vec<String>, String>;
 }
 
-/// Files that exist in memory alone: path and text.
-#[cfg(test)]
-pub(crate) struct InMemory<'t>(pub(crate) &'t [(&'t str, &'t str)]);
+/// One file, as it was named.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// Its name, for findings.
+    pub file: &'a str,
+    /// What it holds.
+    pub bytes: &'a [u8],
+}
 
-#[cfg(test)]
+/// Files that exist in memory alone.
+#[derive(Clone, Copy, Debug)]
+pub struct InMemory<'a>(pub &'a [Input<'a>]);
+
 impl Files for InMemory<'_> {
     fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        let found = self.0.iter().find(|(name, _)| *name == path);
-        found.map(|(_, text)| text.as_bytes().to_vec()).ok_or_else(|| format!("no file {path}"))
+        let found = self.0.iter().find(|input| input.file == path);
+        found.map(|input| input.bytes.to_vec()).ok_or_else(|| format!("no file {path}"))
     }
 
     fn names(&self, directory: &str) -> Result<Vec<String>, String> {
         let below = |path: &str| Some(path.strip_prefix(directory)?.strip_prefix('/')?.to_owned());
-        Ok(self.0.iter().filter_map(|(path, _)| below(path)).collect())
+        Ok(self.0.iter().filter_map(|input| below(input.file)).collect())
     }
+}
+
+/// Files of text in memory, for tests.
+#[cfg(test)]
+pub(crate) fn texts<'a>(files: &[(&'a str, &'a str)]) -> Vec<Input<'a>> {
+    files.iter().map(|(file, text)| Input { file, bytes: text.as_bytes() }).collect()
 }

@@ -71,8 +71,11 @@ impl Finding {
     #[must_use]
     pub fn render(&self) -> String {
         let Self { severity, file, line, column, message, fix } = self;
-        let column = column.map(|column| format!(":{column}")).unwrap_or_default();
-        let mut text = format!("{file}:{line}{column}: {}: {message}", severity.word());
+        let at = match column {
+            Some(column) => format!("{file}:{line}:{column}"),
+            None => format!("{file}:{line}"),
+        };
+        let mut text = format!("{at}: {}: {message}", severity.word());
         if let Some(fix) = fix {
             text.push_str("\n    fix: ");
             text.push_str(&fix.replace('\n', "\n         "));
@@ -144,8 +147,14 @@ impl Findings {
                 policy::Severity::Error => Severity::Error,
                 policy::Severity::Warning => Severity::Info,
             };
-            let (line, column) = (position.line, Some(position.column));
-            self.add(Finding { severity, file: file.to_owned(), line, column, message, fix });
+            self.add(Finding {
+                severity,
+                file: file.to_owned(),
+                line: position.line,
+                column: Some(position.column),
+                message,
+                fix,
+            });
         }
     }
 

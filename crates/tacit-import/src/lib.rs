@@ -1,21 +1,40 @@
-//! Policies of other products, read and written anew as a policy of ours.
+//! The configuration of another product, imported as a policy of tacit.
 //!
 //! ```text
 //!   bytes ─> text ─> statements ─> objects ─> what holds ─> policy text
 //!                         └────────────┴──────────┴─> findings, each with its file and line
 //! ```
 //!
-//! An import is all or nothing: one error among the [`Findings`], and nothing is written. What is
-//! not an error and yet not as it was, is told: nothing is guessed in silence, nothing ignored.
+//! Names of files go in, with a way to read them ([`Files`]): this crate opens none itself. The
+//! text of a policy comes out, or nothing, and [`Findings`] that say what was found where:
 //!
-//! Nothing here reads or writes files; that is the command line's.
+//! ```
+//! use tacit_import::attls::{Request, import};
+//! use tacit_import::{Findings, InMemory, Input, Severity};
+//!
+//! let policy = b"TTLSRule mail\n{\nRemotePortRange 25\nDirection Outbound\n\
+//!                TTLSGroupActionRef off\n}\nTTLSGroupAction off\n{\nTTLSEnabled Off\n}\n";
+//! let files = [Input { file: "pagent.policy", bytes: policy }];
+//! let request = Request { policies: &["pagent.policy".to_owned()], ..Request::default() };
+//! let mut findings = Findings::default();
+//! let imported = import(&request, &InMemory(&files), &mut findings);
+//! assert!(imported.policy.unwrap().contains("remote-ports = 25"));
+//! assert!(findings.finish().iter().all(|found| found.severity != Severity::Error));
+//! ```
+//!
+//! An import is all or nothing: after one error there is no policy. What cannot be kept as it was
+//! is a finding of its own ([`Severity::Changed`]); nothing is guessed or ignored without one. The
+//! policy is checked by tacit's own parser before it is handed out.
+//!
+//! * [`attls`]: policies of AT-TLS, the TLS of z/OS, with IP filter rules;
+//! * [`stunnel`]: configurations of stunnel.
 #![forbid(unsafe_code)]
 
 pub mod attls;
-pub mod draft;
+mod draft;
 mod files;
 mod finding;
 pub mod stunnel;
 
-pub use files::{FILE_BYTES_MAX, Files};
+pub use files::{FILE_BYTES_MAX, Files, InMemory, Input};
 pub use finding::{FINDINGS_MAX, Finding, Findings, Origin, Severity};

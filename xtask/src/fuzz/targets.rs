@@ -524,10 +524,14 @@ fn filters(input: &[u8]) -> u64 {
     const TLS: &str = "TTLSRule t\n{\nLocalPortRange 22\nDirection Both\nTTLSGroupActionRef g\n}\n\
         TTLSGroupAction g\n{\nTTLSEnabled Off\n}\n";
     let mut findings = import::Findings::default();
-    let tls = attls::Input { file: "p", bytes: TLS.as_bytes() };
-    let file = attls::Input { file: "i", bytes: input };
-    let options = attls::Options::default();
-    let imported = attls::import_filtered(&[tls], &[file], None, options, &mut findings);
+    let tls = import::Input { file: "p", bytes: TLS.as_bytes() };
+    let file = import::Input { file: "i", bytes: input };
+    let request = attls::Request {
+        policies: &["p".to_owned()],
+        filters: &["i".to_owned()],
+        ..attls::Request::default()
+    };
+    let imported = attls::import(&request, &import::InMemory(&[tls, file]), &mut findings);
     imported_outcome(imported.policy.is_some(), findings)
 }
 
@@ -588,9 +592,11 @@ fn attls(input: &[u8]) -> u64 {
     const MAP: &str = "[job]\n\"CICS*\" = { any = true }\n[user]\n\"WEBSRV\" = \"web\"\n\
         [keyring.\"WEB/RING\"]\ncert = \"a\"\nkey = \"b\"\nca = \"c\"\n";
     let mut findings = import::Findings::default();
-    let file = attls::Input { file: "p", bytes: input };
-    let map = attls::Input { file: "m", bytes: MAP.as_bytes() };
-    let imported = attls::import(&[file], Some(map), attls::Options::default(), &mut findings);
+    let file = import::Input { file: "p", bytes: input };
+    let map = import::Input { file: "m", bytes: MAP.as_bytes() };
+    let policies = ["p".to_owned()];
+    let request = attls::Request { policies: &policies, map: Some(map), ..Default::default() };
+    let imported = attls::import(&request, &import::InMemory(&[file]), &mut findings);
     assert_eq!(imported.policy.is_none(), findings.has_errors());
     let found = findings.finish();
     let ends = input.iter().filter(|b| matches!(b, b'\n' | 0x15 | 0x25)).count();

@@ -10,11 +10,12 @@
 //! A path is taken from the root that is given, or, if it is relative, from the directory of the
 //! file that names it. Policies that a policy server hands out are not read.
 
-use super::lex::Document;
+use super::document;
+use super::lex::{Document, Node};
 use super::map::Map;
-use super::{Input, read};
+use super::request::Request;
 use crate::draft::quote;
-use crate::{Files, Findings, Origin};
+use crate::{Files, Findings, Input, Origin};
 
 /// The files of both kinds of policies.
 #[derive(Debug, Default)]
@@ -24,73 +25,82 @@ pub(super) struct Sources {
     pub(super) filters: Option<Vec<Document>>,
 }
 
-/// Where the files that a text names come from.
-pub(super) struct Agent<'a> {
-    pub(super) files: &'a dyn Files,
+/// Reads the files of a request and all that they name.
+pub(super) fn sources(
+    request: &Request<'_>,
+    files: &dyn Files,
+    map: &Map,
+    findings: &mut Findings,
+) -> Sources {
+    let sources = Sources::default();
+    let mut reader = Reader { files, root: request.root, map, sources, findings };
+    for path in request.policies {
+        reader.file(path, &Origin { file: path.as_str().into(), line: 1 }, 0);
+    }
+    for path in request.filters {
+        reader.filters(path, &Origin { file: path.as_str().into(), line: 1 });
+    }
+    reader.sources
+}
+
+/// Follows names from file to file.
+struct Reader<'a> {
+    files: &'a dyn Files,
     /// What stands for `/`.
-    pub(super) root: Option<&'a str>,
-    pub(super) map: &'a Map,
+    root: Option<&'a str>,
+    map: &'a Map,
+    sources: Sources,
+    findings: &'a mut Findings,
 }
 
 /// How deep files may name files: main file, image file, policy, and one to spare.
 const DEPTH_MAX: usize = 4;
 
-impl Agent<'_> {
-    /// Reads a file and, where it names others, those.
-    pub(super) fn gather(&self, path: &str, sources: &mut Sources, findings: &mut Findings) {
-        let at = Origin { file: path.into(), line: 1 };
-        self.file(path, &at, 0, sources, findings);
-    }
+/// A statement that names a file.
+struct Naming<'a> {
+    /// The file that holds it.
+    from: &'a str,
+    node: &'a Node,
+    word: &'static str,
+    what: What,
+    depth: usize,
+}
 
-    /// Reads a file of filters.
-    pub(super) fn gather_filters(
-        &self,
-        path: &str,
-        sources: &mut Sources,
-        findings: &mut Findings,
-    ) {
-        let at = Origin { file: path.into(), line: 1 };
-        let read = self.document(path, &at, findings);
-        sources.filters.get_or_insert_default().extend(read);
-    }
-
-    fn document(&self, path: &str, at: &Origin, findings: &mut Findings) -> Option<Document> {
+impl Reader<'_> {
+    fn document(&mut self, path: &str, at: &Origin) -> Option<Document> {
         match self.files.read(path) {
-            Ok(bytes) => read(&Input { file: path, bytes: &bytes }, findings),
+            Ok(bytes) => document::read(&Input { file: path, bytes: &bytes }, self.findings),
             Err(error) => {
                 let message = format!("{path} cannot be read: {error}");
                 let fix = "name a file that can be read; --root says what stands for /";
-                findings.error(at, message, fix);
+                self.findings.error(at, message, fix);
                 None
             }
         }
     }
 
-    fn file(
-        &self,
-        path: &str,
-        at: &Origin,
-        depth: usize,
-        sources: &mut Sources,
-        findings: &mut Findings,
-    ) {
+    /// Reads a file of filters.
+    fn filters(&mut self, path: &str, at: &Origin) {
+        let document = self.document(path, at);
+        self.sources.filters.get_or_insert_default().extend(document);
+    }
+
+    /// Reads a file and, where it names others, those.
+    fn file(&mut self, path: &str, at: &Origin, depth: usize) {
         if depth > DEPTH_MAX {
-            findings.error(at, "files name each other in a circle", "name each file once");
+            self.findings.error(at, "files name each other in a circle", "name each file once");
             return;
         }
-        let Some(mut document) = self.document(path, at, findings) else { return };
-        let names_files =
-            |node: &super::lex::Node| node.block.is_none() && word(&node.keyword).is_some();
+        let Some(mut document) = self.document(path, at) else { return };
+        let names_files = |node: &Node| node.block.is_none() && word(&node.keyword).is_some();
         if !document.nodes.iter().any(names_files) {
-            sources.tls.push(document);
+            self.sources.tls.push(document);
             return;
         }
-        let (named, rest) = document.nodes.into_iter().partition(names_files);
-        document.nodes = rest;
+        let named: Vec<Node> = document.nodes.extract_if(.., |node| names_files(node)).collect();
         if !document.nodes.is_empty() {
-            sources.tls.push(document);
+            self.sources.tls.push(document);
         }
-        let named: Vec<super::lex::Node> = named;
         for (node, place) in named.iter().zip(0_usize..) {
             let Some((word, what)) = word(&node.keyword) else { continue };
             // Images of several stacks are several policies.
@@ -98,69 +108,57 @@ impl Agent<'_> {
             match (what, later) {
                 (What::Image, Some(_)) => {
                     let message = "there are several TCP/IP stacks, each with a policy of its own";
-                    findings.error(&node.at, message, "import their image files one by one");
+                    self.findings.error(&node.at, message, "import their image files one by one");
                     continue;
                 }
                 (What::Tls | What::Filters, Some(later)) => {
                     let message = format!("`{word}` is said again at {}, which counts", later.at);
-                    findings.changed(&node.at, message, "remove this one");
+                    self.findings.changed(&node.at, message, "remove this one");
                     continue;
                 }
                 _ => {}
             }
-            self.named(path, node, word, what, depth, sources, findings);
+            self.named(&Naming { from: path, node, word, what, depth });
         }
     }
 
     /// Follows one statement.
-    #[expect(clippy::too_many_arguments, reason = "all of it is handed down from file to file")]
-    fn named(
-        &self,
-        from: &str,
-        node: &super::lex::Node,
-        word: &str,
-        what: What,
-        depth: usize,
-        sources: &mut Sources,
-        findings: &mut Findings,
-    ) {
+    fn named(&mut self, naming: &Naming<'_>) {
+        let Naming { from, node, word, what, depth } = naming;
         let mut words = node.value.split_whitespace();
-        if what == What::Image {
+        if *what == What::Image {
             words.next();
         }
         let path = match what {
-            What::Ignored(why) => return findings.info(&node.at, format!("`{word}`: {why}")),
+            What::Ignored(why) => return self.findings.info(&node.at, format!("`{word}`: {why}")),
             What::Other => {
                 let message = format!("`{word}`: these policies are not imported");
-                return findings.changed(&node.at, message, "see to it by other means");
+                return self.findings.changed(&node.at, message, "see to it by other means");
             }
             What::Remote => {
                 let message = format!("`{word}`: policies of a policy server are not imported");
                 let fix = "import them where they are, as files";
-                return findings.error(&node.at, message, fix);
+                return self.findings.error(&node.at, message, fix);
             }
             What::Image | What::Tls | What::Filters => words.next(),
         };
-        let Some(path) = path else {
-            if what == What::Image {
-                return findings.info(&node.at, "the stack has no file of its own");
+        let Some(name) = path else {
+            if *what == What::Image {
+                return self.findings.info(&node.at, "the stack has no file of its own");
             }
-            return findings.error(&node.at, format!("`{word}` names no file"), "name one");
+            return self.findings.error(&node.at, format!("`{word}` names no file"), "name one");
         };
-        let Some(path) = self.path(from, path, &node.at, findings) else { return };
+        let Some(path) = self.path(from, name, &node.at) else { return };
         match what {
-            What::Filters => {
-                let read = self.document(&path, &node.at, findings);
-                sources.filters.get_or_insert_default().extend(read);
-            }
-            _ => self.file(&path, &node.at, depth + 1, sources, findings),
+            What::Filters => self.filters(&path, &node.at),
+            _ => self.file(&path, &node.at, depth + 1),
         }
     }
 
     /// Where a file is here; `None` after an error.
-    fn path(&self, from: &str, path: &str, at: &Origin, findings: &mut Findings) -> Option<String> {
-        if let Some(dataset) = path.strip_prefix("//") {
-            let dataset = dataset.trim_matches('\'');
+    fn path(&mut self, from: &str, path: &str, at: &Origin) -> Option<String> {
+        if let Some(quoted) = path.strip_prefix("//") {
+            let dataset = quoted.trim_matches('\'');
             if let Some(file) = self.map.datasets.get(dataset) {
                 return Some(file.clone());
             }
@@ -171,16 +169,17 @@ impl Agent<'_> {
                     "copy it, write a map file, give it with --map, and begin with:\n{line}"
                 ),
             };
-            findings.error(at, format!("no file stands for the data set `{dataset}`"), fix);
+            let message = format!("no file stands for the data set `{dataset}`");
+            self.findings.error(at, message, fix);
             return None;
         }
-        Some(match (path.starts_with('/'), self.root) {
-            (true, Some(root)) => format!("{}{path}", root.trim_end_matches('/')),
-            (true, None) => path.to_owned(),
-            (false, _) => match from.rsplit_once('/') {
-                Some((directory, _)) => format!("{directory}/{path}"),
-                None => path.to_owned(),
-            },
+        if path.starts_with('/') {
+            let root = self.root.unwrap_or_default();
+            return Some(format!("{}{path}", root.trim_end_matches('/')));
+        }
+        Some(match from.rsplit_once('/') {
+            Some((directory, _)) => format!("{directory}/{path}"),
+            None => path.to_owned(),
         })
     }
 }
@@ -230,7 +229,8 @@ fn word(keyword: &str) -> Option<(&'static str, What)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::InMemory;
+    use crate::InMemory;
+    use crate::files::texts;
 
     const RULE: &str = "TTLSRule NAME\n{\nRemotePortRange 443\nDirection Outbound\n\
                         TTLSGroupActionRef off\n}\n";
@@ -241,10 +241,9 @@ mod tests {
     fn gathered(files: &[(&str, &str)], root: Option<&str>, map: &str) -> (String, Vec<String>) {
         let mut findings = Findings::default();
         let map = Map::read("map.toml", map, &mut findings);
-        let files_of = InMemory(files);
-        let agent = Agent { files: &files_of, root, map: &map };
-        let mut sources = Sources::default();
-        agent.gather(files[0].0, &mut sources, &mut findings);
+        let policies = [files[0].0.to_owned()];
+        let request = Request { policies: &policies, root, ..Request::default() };
+        let sources = sources(&request, &InMemory(&texts(files)), &map, &mut findings);
         let names = |all: &[Document]| {
             all.iter().map(|one| one.file.to_string()).collect::<Vec<_>>().join(" ")
         };

@@ -19,7 +19,7 @@ use crate::{Findings, Origin};
 
 /// A rule with everything that decides about it.
 #[derive(Clone, Debug)]
-pub struct Effective<'o> {
+pub(super) struct Effective<'o> {
     /// The rule.
     pub rule: &'o Object,
     /// Its local end.
@@ -40,19 +40,10 @@ struct Action<'o> {
     parts: Vec<&'o Object>,
 }
 
-/// What is said of an attribute, or what holds without a word.
-#[derive(Clone, Copy, Debug)]
-pub struct Value<'o> {
-    /// As the manual writes it.
-    pub text: &'o str,
-    /// Where it is said; `None` for a default.
-    pub at: Option<&'o Origin>,
-}
-
 impl<'o> Effective<'o> {
     /// Puts a rule together.
     #[must_use]
-    pub fn of(rule: &'o Object, objects: &'o Objects, findings: &mut Findings) -> Self {
+    pub(super) fn of(rule: &'o Object, objects: &'o Objects, findings: &mut Findings) -> Self {
         let [local, remote] = ["Local", "Remote"].map(|side| {
             tell_double_end(rule, side, findings);
             End::of(rule, side, objects)
@@ -76,50 +67,50 @@ impl<'o> Effective<'o> {
 
     /// The rule's priority; the highest comes first.
     #[must_use]
-    pub fn priority(&self) -> u32 {
+    pub(super) fn priority(&self) -> u32 {
         self.rule.said("Priority").and_then(|field| field.value.parse().ok()).unwrap_or(1)
     }
 
     /// The action of a kind.
     #[must_use]
-    pub fn action(&self, kind: Kind) -> Option<&'o Object> {
+    pub(super) fn action(&self, kind: Kind) -> Option<&'o Object> {
         self.actions.iter().map(|action| action.object).find(|object| object.kind == kind)
     }
 
     /// The line to show where an attribute of the security environment is not said.
     #[must_use]
-    pub fn environment_at(&self) -> &'o Origin {
+    pub(super) fn environment_at(&self) -> &'o Origin {
         self.action(Kind::Environment).map_or(&self.rule.at, |object| &object.at)
     }
 
     /// The line that says an attribute, or else the environment that leaves it out.
     #[must_use]
-    pub fn at_of(&self, word: &str) -> &'o Origin {
+    pub(super) fn at_of(&self, word: &str) -> &'o Origin {
         self.said(word).map_or_else(|| self.environment_at(), |field| &field.at)
     }
 
     /// What some action says of an attribute.
     #[must_use]
-    pub fn said(&self, word: &str) -> Option<&'o Field> {
+    pub(super) fn said(&self, word: &str) -> Option<&'o Field> {
         self.all(word).last().copied()
     }
 
-    /// What holds for an attribute; `None` if it is not said and has no default.
+    /// What holds for an attribute, as the manual writes it; `None` if it is not said and has no
+    /// default.
     #[must_use]
-    pub fn value(&self, word: &str) -> Option<Value<'o>> {
-        let said = self.said(word).map(|field| Value { text: &field.value, at: Some(&field.at) });
-        said.or_else(|| default(word).map(|text| Value { text, at: None }))
+    pub(super) fn value(&self, word: &str) -> Option<&'o str> {
+        self.said(word).map(|field| field.value.as_str()).or_else(|| default(word))
     }
 
     /// Whether a switch is on.
     #[must_use]
-    pub fn is_on(&self, word: &str) -> bool {
-        self.value(word).is_some_and(|value| value.text == "On")
+    pub(super) fn is_on(&self, word: &str) -> bool {
+        self.value(word) == Some("On")
     }
 
     /// All that the deciding action says of a list, in order.
     #[must_use]
-    pub fn all(&self, word: &str) -> Vec<&'o Field> {
+    pub(super) fn all(&self, word: &str) -> Vec<&'o Field> {
         for action in self.actions.iter().rev() {
             let fields: Vec<_> = action.fields().filter(|f| f.attribute.word == word).collect();
             if !fields.is_empty() {
@@ -135,7 +126,7 @@ impl<'o> Effective<'o> {
     }
 
     /// Everything that the actions say, the deciding action or not.
-    pub fn everything(&self) -> impl Iterator<Item = &'o Field> {
+    pub(super) fn everything(&self) -> impl Iterator<Item = &'o Field> {
         self.actions.iter().flat_map(Action::fields)
     }
 
@@ -155,7 +146,7 @@ impl<'o> Effective<'o> {
 
     /// A table of everything that holds, with where it is said.
     #[must_use]
-    pub fn table(&self) -> String {
+    pub(super) fn table(&self) -> String {
         let mut out = String::new();
         row(&mut out, 0, Kind::Rule.word(), &self.rule.name, Some(&self.rule.at));
         self.conditions(&mut out);
@@ -168,7 +159,8 @@ impl<'o> Effective<'o> {
                 Some(&action.object.at),
             );
             let is_connection = action.object.kind == Kind::Connection;
-            attributes(&mut out, action.object.kind, Some(action.object), !is_connection);
+            let defaults = if is_connection { Defaults::None } else { Defaults::Shown };
+            attributes(&mut out, action.object.kind, Some(action.object), defaults);
             for kind in parts_of(action.object.kind) {
                 let part = action.parts.iter().find(|part| part.kind == kind).copied();
                 if part.is_none() && is_connection {
@@ -176,7 +168,7 @@ impl<'o> Effective<'o> {
                 }
                 let name = part.map_or("", |part| &part.name);
                 row(&mut out, 2, kind.word(), name, part.map(|part| &part.at));
-                attributes(&mut out, kind, part, !is_connection);
+                attributes(&mut out, kind, part, defaults);
                 for (_, field) in &action.object.misplaced {
                     if kind.attribute(field.attribute.word) == Some(field.attribute) {
                         let is_secret = field.attribute.is_secret();
@@ -247,10 +239,11 @@ fn collect_parts<'o>(
     findings: &mut Findings,
 ) {
     for kind in object.kind.parts() {
-        let fields = object.fields.iter().filter(
-            |field| matches!(field.attribute.form, Form::Block(of) | Form::Ref(of) if of == kind),
-        );
-        let fields: Vec<&Field> = fields.collect();
+        let is_part = |field: &&Field| match field.attribute.form {
+            Form::Block(of) | Form::Ref(of) => of == kind,
+            _ => false,
+        };
+        let fields: Vec<&Field> = object.fields.iter().filter(is_part).collect();
         if let [.., before, last] = fields.as_slice() {
             let message = format!(
                 "{} `{}` has more than one {}: this one replaces that at {} entirely",
@@ -275,22 +268,32 @@ fn collect_parts<'o>(
 /// Tells of a condition that is said in two ways; both hold.
 pub(super) fn tell_double_end(rule: &Object, side: &str, findings: &mut Findings) {
     for what in ["Addr", "Port"] {
-        let fields = rule.fields.iter().filter(|field| {
+        let begins = |field: &&Field| {
             field.attribute.word.strip_prefix(side).is_some_and(|rest| rest.starts_with(what))
-        });
-        let fields: Vec<&Field> = fields.collect();
+        };
+        let fields: Vec<&Field> = rule.fields.iter().filter(begins).collect();
         let same = |field: &&Field| field.attribute == fields[0].attribute;
         if let [first, .., last] = fields.as_slice()
             && !fields.iter().all(same)
         {
-            let (a, b) = (first.attribute.word, last.attribute.word);
-            let message = format!("the rule says both `{a}` and `{b}`: which one counts?");
+            let message = format!(
+                "the rule says both `{}` and `{}`: which one counts?",
+                first.attribute.word, last.attribute.word
+            );
             findings.error(&last.at, message, format!("keep one; the other is at {}", first.at));
         }
     }
 }
 
-fn attributes(out: &mut String, kind: Kind, object: Option<&Object>, with_defaults: bool) {
+/// Whether an attribute that is not said is shown with its default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Defaults {
+    Shown,
+    /// There are none.
+    None,
+}
+
+fn attributes(out: &mut String, kind: Kind, object: Option<&Object>, defaults: Defaults) {
     let depth = if kind.parts().next().is_some() && kind != Kind::Gsk { 2 } else { 3 };
     for attribute in kind.attributes() {
         if matches!(attribute.form, Form::Block(_) | Form::Ref(_)) {
@@ -305,7 +308,7 @@ fn attributes(out: &mut String, kind: Kind, object: Option<&Object>, with_defaul
         }
         if let Some(default) = attribute.default
             && said.is_empty()
-            && with_defaults
+            && defaults == Defaults::Shown
         {
             row(out, depth, attribute.word, default, None);
         }
@@ -317,8 +320,8 @@ const WORD_CHARS: usize = 40;
 const VALUE_CHARS: usize = 28;
 
 fn row(out: &mut String, depth: usize, word: &str, value: &str, at: Option<&Origin>) {
-    let word = format!("{}{word}", "  ".repeat(depth));
-    let value = if value.is_empty() { "-" } else { value };
-    let at = at.map_or_else(|| "default".to_owned(), ToString::to_string);
-    let _ = writeln!(out, "{word:WORD_CHARS$} {value:VALUE_CHARS$} {at}");
+    let indented = format!("{}{word}", "  ".repeat(depth));
+    let shown = if value.is_empty() { "-" } else { value };
+    let place = at.map_or_else(|| "default".to_owned(), ToString::to_string);
+    let _ = writeln!(out, "{indented:WORD_CHARS$} {shown:VALUE_CHARS$} {place}");
 }

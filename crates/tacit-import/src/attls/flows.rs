@@ -3,14 +3,17 @@
 //! A direction is a rule of its own, and so is each port that programs listen on: what arrives at a
 //! port must go on to the same.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use super::conditions::{End, show_ports};
+use super::context::Context;
 use super::effective::Effective;
-use super::tls::Context;
+use super::needs::MissingKey;
 use super::words::Kind;
-use crate::draft::{Item, Toml};
+use crate::draft::{Keys, Toml, set};
+use crate::{Findings, Origin};
+use tacit_core::flow::Direction;
 
 /// Most ports of one rule that are listened at: each is a socket for each address.
 pub const LISTEN_PORTS_MAX: usize = 64;
@@ -19,37 +22,61 @@ pub const LISTEN_PORTS_MAX: usize = 64;
 pub(super) struct Way {
     /// What is put behind the name of the rule.
     pub(super) suffix: String,
+    direction: Direction,
     /// The conditions.
-    pub(super) keys: Vec<(String, Toml)>,
-    /// Addresses and port that were made of those of the rule; empty if a map says them.
-    pub(super) listens: Vec<(IpAddr, u16)>,
+    pub(super) keys: Keys,
+    /// Sockets that were made of addresses and ports of the rule; empty if a map says them.
+    pub(super) listens: Vec<SocketAddr>,
+}
+
+impl Way {
+    /// Puts the direction behind the name, for a rule of both.
+    pub(super) fn add_direction(&mut self) {
+        self.suffix.insert_str(0, &format!("-{}", word(self.direction)));
+    }
+}
+
+fn word(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Inbound => "inbound",
+        Direction::Outbound => "outbound",
+    }
 }
 
 impl Context<'_> {
     /// The ways of a rule in one direction; none where something is missing that was told.
-    pub(super) fn ways(&mut self, rule: &Effective<'_>, is_inbound: bool, both: bool) -> Vec<Way> {
+    pub(super) fn ways(&mut self, rule: &Effective<'_>, direction: Direction) -> Vec<Way> {
         let Some(mut owner) = self.owner(rule) else { return Vec::new() };
-        if is_inbound && !self.drop_program(rule, &mut owner) {
+        if direction == Direction::Inbound && !self.drop_program(rule, &mut owner) {
             return Vec::new();
         }
-        let mut shared = Vec::new();
-        let name = rule.rule.name.as_str();
-        match self.map.rule(name, "remote") {
-            Some(remote) => shared.push(("remote".to_owned(), remote.clone())),
+        let shared = self.shared(rule, owner);
+        match direction {
+            Direction::Inbound => self.inbound(rule, &shared),
+            Direction::Outbound => vec![self.outbound(rule, shared)],
+        }
+    }
+
+    /// The conditions of both directions.
+    fn shared(&self, rule: &Effective<'_>, owner: Keys) -> Keys {
+        let mut shared = Keys::new();
+        match self.map.rule(&rule.rule.name, "remote") {
+            Some(remote) => set(&mut shared, "remote", remote.clone()),
             None if rule.remote.addresses.is_empty() => {}
-            None => shared.push(("remote".to_owned(), rule.remote.addresses.clone().into())),
+            None => set(&mut shared, "remote", rule.remote.addresses.clone()),
         }
         if !rule.remote.ports.is_empty() {
-            shared.push(("remote-ports".to_owned(), port_list(&rule.remote.ports)));
+            set(&mut shared, "remote-ports", port_list(&rule.remote.ports));
         }
         shared.extend(owner);
-        shared.extend(rule.when.clone().map(|when| ("when".to_owned(), when)));
-        let direction = if is_inbound { "inbound" } else { "outbound" };
-        let base = vec![("direction".to_owned(), direction.into())];
-        let suffix = if both { format!("-{direction}") } else { String::new() };
-        if is_inbound {
-            return self.inbound(rule, &base, &shared, &suffix);
+        if let Some(when) = &rule.when {
+            set(&mut shared, "when", when.clone());
         }
+        shared
+    }
+
+    fn outbound(&mut self, rule: &Effective<'_>, shared: Keys) -> Way {
+        let name = rule.rule.name.as_str();
         if rule.remote.addresses.is_empty() && self.map.rule(name, "remote").is_none() {
             let message = "the rule matched connections to this host itself too; here a rule does \
                            only where it names them";
@@ -60,57 +87,55 @@ impl Context<'_> {
             );
             self.findings.changed(&rule.rule.at, message, fix);
         }
-        let mut keys = base;
+        let mut keys = Keys::new();
+        set(&mut keys, "direction", word(Direction::Outbound));
         if !rule.local.addresses.is_empty() {
-            keys.push(("local".to_owned(), rule.local.addresses.clone().into()));
+            set(&mut keys, "local", rule.local.addresses.clone());
         }
         if !rule.local.ports.is_empty() {
-            keys.push(("local-ports".to_owned(), port_list(&rule.local.ports)));
+            set(&mut keys, "local-ports", port_list(&rule.local.ports));
         }
         keys.extend(shared);
-        vec![Way { suffix, keys, listens: Vec::new() }]
+        let direction = Direction::Outbound;
+        Way { suffix: String::new(), direction, keys, listens: Vec::new() }
     }
 
-    fn inbound(
-        &mut self,
-        rule: &Effective<'_>,
-        base: &[(String, Toml)],
-        shared: &[(String, Toml)],
-        suffix: &str,
-    ) -> Vec<Way> {
+    fn inbound(&mut self, rule: &Effective<'_>, shared: &Keys) -> Vec<Way> {
         let name = rule.rule.name.as_str();
-        let ports = self.map.rule(name, "local-ports").cloned();
+        let mapped = self.map.rule(name, "local-ports").cloned();
         let way = |suffix, listen: Toml, ports: Toml, listens| {
-            let sockets = [("listen".to_owned(), listen), ("local-ports".to_owned(), ports)];
-            let keys = [base, &sockets, shared].concat();
-            Way { suffix, keys, listens }
+            let mut keys = Keys::new();
+            set(&mut keys, "direction", word(Direction::Inbound));
+            set(&mut keys, "listen", listen);
+            set(&mut keys, "local-ports", ports);
+            keys.extend_from_slice(shared);
+            Way { suffix, direction: Direction::Inbound, keys, listens }
         };
         if let Some(listen) = self.map.rule(name, "listen") {
-            let ports = ports
-                .or_else(|| (!rule.local.ports.is_empty()).then(|| port_list(&rule.local.ports)));
-            let Some(ports) = ports else {
+            let own = (!rule.local.ports.is_empty()).then(|| port_list(&rule.local.ports));
+            let Some(ports) = mapped.or(own) else {
                 let why = format!("rule `{name}` does not say where its program listens");
-                self.needs.rule((name, "local-ports"), &rule.rule.at, why, "local-ports = 8080");
+                let key = MissingKey { rule: name, key: "local-ports" };
+                self.needs.rule(key, &rule.rule.at, why, "local-ports = 8080");
                 return Vec::new();
             };
-            return vec![way(suffix.to_owned(), listen.clone(), ports, Vec::new())];
+            return vec![way(String::new(), listen.clone(), ports, Vec::new())];
         }
-        let Some((ips, listened)) = self.listens(rule) else { return Vec::new() };
-        let one = listened.len() == 1;
+        let Some(Ends { ips, ports }) = self.listens(rule) else { return Vec::new() };
+        let one = ports.len() == 1;
         let each = |port: u16| {
-            let listens: Vec<(IpAddr, u16)> = ips.iter().map(|ip| (*ip, port)).collect();
-            let shown =
-                listens.iter().map(|(ip, port)| std::net::SocketAddr::new(*ip, *port).to_string());
-            let listen: Vec<String> = shown.collect();
-            let suffix = if one { suffix.to_owned() } else { format!("{suffix}-{port}") };
-            let ports = ports.clone().unwrap_or_else(|| port.into());
-            way(suffix, listen.into(), ports, listens)
+            let listens: Vec<SocketAddr> =
+                ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+            let listen: Vec<String> = listens.iter().map(SocketAddr::to_string).collect();
+            let suffix = if one { String::new() } else { format!("-{port}") };
+            let inside = mapped.clone().unwrap_or_else(|| port.into());
+            way(suffix, listen.into(), inside, listens)
         };
-        listened.into_iter().map(each).collect()
+        ports.into_iter().map(each).collect()
     }
 
     /// Addresses and ports to listen at, from those of the rule.
-    fn listens(&mut self, rule: &Effective<'_>) -> Option<(Vec<IpAddr>, Vec<u16>)> {
+    fn listens(&mut self, rule: &Effective<'_>) -> Option<Ends> {
         let name = rule.rule.name.as_str();
         let End { addresses, ports } = &rule.local;
         let at = &rule.rule.at;
@@ -118,7 +143,7 @@ impl Context<'_> {
         if ports.is_empty() {
             let why = format!("rule `{name}` is about what is accepted, and says no local port");
             let line = format!("{}\nlocal-ports = 8080", line("8080"));
-            self.needs.rule((name, "listen"), at, why, line);
+            self.needs.rule(MissingKey { rule: name, key: "listen" }, at, why, line);
             return None;
         }
         let count: usize = ports.iter().map(ExactSizeIterator::len).sum();
@@ -129,7 +154,7 @@ impl Context<'_> {
             );
             let first = ports.first().map_or(8080, |ports| *ports.start());
             let line = format!("{}\nlocal-ports = {first}", line(&first.to_string()));
-            self.needs.rule((name, "listen"), at, why, line);
+            self.needs.rule(MissingKey { rule: name, key: "listen" }, at, why, line);
             return None;
         }
         let mut ips = Vec::new();
@@ -144,7 +169,8 @@ impl Context<'_> {
                          listened at"
                     );
                     let port = ports.first().map_or(8080, |ports| *ports.start());
-                    self.needs.rule((name, "listen"), at, why, line(&port.to_string()));
+                    let key = MissingKey { rule: name, key: "listen" };
+                    self.needs.rule(key, at, why, line(&port.to_string()));
                     return None;
                 }
             }
@@ -152,12 +178,12 @@ impl Context<'_> {
         if ips.is_empty() {
             ips = vec![IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         }
-        Some((ips, ports.iter().cloned().flatten().collect()))
+        Some(Ends { ips, ports: ports.iter().cloned().flatten().collect() })
     }
 
     /// Who accepts a connection is not known when its rule is chosen: leaves the program out; false
     /// after an error.
-    fn drop_program(&mut self, rule: &Effective<'_>, owner: &mut Vec<(String, Toml)>) -> bool {
+    fn drop_program(&mut self, rule: &Effective<'_>, owner: &mut Keys) -> bool {
         let count = owner.len();
         owner.retain(|(key, _)| key != "program");
         if owner.len() == count {
@@ -179,21 +205,24 @@ impl Context<'_> {
     }
 
     /// Programs and users, from the job name, the user ID and the map.
-    fn owner(&mut self, rule: &Effective<'_>) -> Option<Vec<(String, Toml)>> {
+    fn owner(&mut self, rule: &Effective<'_>) -> Option<Keys> {
         let name = rule.rule.name.as_str();
         let mut program = self.map.rule(name, "program").cloned();
         let mut user = self.map.rule(name, "user").cloned();
-        let (job_field, user_field) = (rule.rule.said("Jobname"), rule.rule.said("Userid"));
         let mut complete = true;
-        if let (Some(field), None, Some(_)) = (job_field, &program, &user) {
-            let message = "the rule is for every program of the user that the map says: its job \
-                           name is not looked at";
-            self.findings.changed(&field.at, message, "say `program` of the rule in the map too");
-        }
-        if let (Some(field), None, None) = (job_field, &program, &user) {
+        if let Some(field) = rule.rule.said("Jobname")
+            && program.is_none()
+        {
             match self.map.job(&field.value) {
+                _ if user.is_some() => {
+                    let message = "the rule is for every program of the user that the map says: \
+                                   its job name is not looked at";
+                    let fix = "say `program` of the rule in the map too";
+                    self.findings.changed(&field.at, message, fix);
+                }
                 Some(job) => {
-                    (program, user) = (job.program.clone(), job.user.clone());
+                    program = job.program.clone();
+                    user = job.user.clone();
                     if program.is_none() && user.is_none() {
                         let message = "the rule is for every program of a run: its job name is any";
                         let fix = "name a program for the job in the map";
@@ -206,7 +235,9 @@ impl Context<'_> {
                 }
             }
         }
-        if let (Some(field), None) = (user_field, self.map.rule(name, "user")) {
+        if let Some(field) = rule.rule.said("Userid")
+            && self.map.rule(name, "user").is_none()
+        {
             match (self.map.user(&field.value).cloned(), &user) {
                 (Some(mapped), Some(of_job)) if mapped != *of_job => {
                     let message = "the map gives the job name and the user ID different users";
@@ -224,38 +255,62 @@ impl Context<'_> {
                 }
             }
         }
-        let program = program.map(|program| ("program".to_owned(), program));
-        let user = user.map(|user| ("user".to_owned(), user));
-        complete.then(|| program.into_iter().chain(user).collect())
+        let mut owner = Keys::new();
+        if let Some(program) = program {
+            set(&mut owner, "program", program);
+        }
+        if let Some(user) = user {
+            set(&mut owner, "user", user);
+        }
+        complete.then_some(owner)
     }
+}
 
-    /// Reports addresses that cannot be listened at beside each other.
-    pub(super) fn check_listens(&mut self, ways: &[(&Item, Vec<(IpAddr, u16)>)]) {
-        for (item, listens) in ways {
-            for (ip, port) in listens.iter().filter(|(ip, _)| !ip.is_unspecified()) {
-                let all = |(any, other): &(IpAddr, u16)| {
-                    any.is_unspecified() && any.is_ipv4() == ip.is_ipv4() && other == port
-                };
-                let Some((wide, _)) = ways.iter().find(|(_, listens)| listens.iter().any(all))
-                else {
-                    continue;
-                };
-                let message = format!(
-                    "port {port} cannot be listened at on {ip} and on every address: that is what \
-                     the rule at {} asks for",
-                    wide.at
-                );
-                let fix = "say `listen` of both in the map file, with an address for each";
-                self.findings.error(&item.at, message, fix);
-            }
+/// Addresses and ports to listen at, each address with each port.
+struct Ends {
+    ips: Vec<IpAddr>,
+    ports: Vec<u16>,
+}
+
+/// The sockets of a rule.
+pub(super) struct Listening<'a> {
+    /// Where the rule stands.
+    pub(super) at: &'a Origin,
+    pub(super) sockets: &'a [SocketAddr],
+}
+
+/// Reports addresses that cannot be listened at beside each other.
+pub(super) fn check_listens(rules: &[Listening<'_>], findings: &mut Findings) {
+    for rule in rules {
+        for socket in rule.sockets.iter().filter(|socket| !socket.ip().is_unspecified()) {
+            let all = |other: &SocketAddr| {
+                other.ip().is_unspecified()
+                    && other.is_ipv4() == socket.is_ipv4()
+                    && other.port() == socket.port()
+            };
+            let Some(wide) = rules.iter().find(|rule| rule.sockets.iter().any(all)) else {
+                continue;
+            };
+            let message = format!(
+                "port {} cannot be listened at on {} and on every address: that is what the rule \
+                 at {} asks for",
+                socket.port(),
+                socket.ip(),
+                wide.at
+            );
+            let fix = "say `listen` of both in the map file, with an address for each";
+            findings.error(rule.at, message, fix);
         }
     }
 }
 
 pub(super) fn port_list(ports: &[RangeInclusive<u16>]) -> Toml {
     let port = |ports: &RangeInclusive<u16>| {
-        let (first, last) = (*ports.start(), *ports.end());
-        if first == last { Toml::from(first) } else { show_ports(ports).into() }
+        if ports.start() == ports.end() {
+            Toml::from(*ports.start())
+        } else {
+            Toml::from(show_ports(ports))
+        }
     };
     match ports {
         [one] => port(one),

@@ -1,8 +1,8 @@
 //! What the originals can say and what is not, or differently, here: each is told where it is said.
 
+use super::context::Context;
 use super::effective::Effective;
 use super::map::ring_name;
-use super::tls::Context;
 
 /// How an attribute that is said is told of.
 enum Tell {

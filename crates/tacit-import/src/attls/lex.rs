@@ -21,13 +21,13 @@ use std::sync::Arc;
 use crate::{Findings, Origin};
 
 /// Deepest nesting: the language has four levels.
-pub const DEPTH_MAX: usize = 16;
+pub(super) const DEPTH_MAX: usize = 16;
 /// Most statements and attributes of one file.
-pub const NODES_MAX: usize = 200_000;
+pub(super) const NODES_MAX: usize = 200_000;
 
 /// What one file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Document {
+pub(super) struct Document {
     /// The file, as it was named.
     pub file: Arc<str>,
     /// What stands outside of all braces, in order.
@@ -36,7 +36,7 @@ pub struct Document {
 
 /// A statement or an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub(super) struct Node {
     /// The first word of the line.
     pub keyword: String,
     /// The rest of the line without its comment; empty if there is none.
@@ -50,7 +50,7 @@ pub struct Node {
 impl Node {
     /// Whether it is the keyword, whatever the case.
     #[must_use]
-    pub fn is(&self, keyword: &str) -> bool {
+    pub(super) fn is(&self, keyword: &str) -> bool {
         self.keyword.eq_ignore_ascii_case(keyword)
     }
 }
@@ -58,7 +58,7 @@ impl Node {
 impl Document {
     /// Reads a text, reporting everything that is wrong with it. Never panics, whatever the text.
     #[must_use]
-    pub fn read(file: &str, text: &str, findings: &mut Findings) -> Self {
+    pub(super) fn read(file: &str, text: &str, findings: &mut Findings) -> Self {
         let file: Arc<str> = file.into();
         let mut tree = Tree { open: Vec::new(), nodes: vec![Vec::new()], count: 0, findings };
         for (line, number) in text.lines().zip(1..) {
@@ -186,13 +186,18 @@ impl Tree<'_> {
     fn node(&mut self, line: &str, at: Origin) {
         self.count += 1;
         let (keyword, value) = line.split_once(|c: char| c.is_whitespace()).unwrap_or((line, ""));
-        let (keyword, value) = (keyword.to_owned(), value.trim_start().to_owned());
-        if let Some(placeholder) = placeholder(&keyword).or_else(|| placeholder(&value)) {
+        let value = value.trim_start();
+        if let Some(placeholder) = placeholder(keyword).or_else(|| placeholder(value)) {
             let message = format!("`{placeholder}` is a placeholder, not a value");
             self.findings.error(&at, message, "fill it in: this is a template, not a policy");
         }
         if let Some(nodes) = self.nodes.last_mut() {
-            nodes.push(Node { keyword, value, block: None, at });
+            nodes.push(Node {
+                keyword: keyword.to_owned(),
+                value: value.to_owned(),
+                block: None,
+                at,
+            });
         }
     }
 

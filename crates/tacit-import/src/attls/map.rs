@@ -28,14 +28,14 @@ use toml::de::DeValue;
 
 use super::map_keys::{JOB, KEYRING, LABEL, NAMES, RULE, RULE_KEYS, TOP, TOP_TITLE};
 
-use crate::draft::Toml;
+use crate::draft::{Keys, Toml, set};
 use crate::{Findings, Origin};
 use tacit_core::policy::POLICY_BYTES_MAX;
 use tacit_core::policy::text::{Document, Report, Table, Value};
 
 /// What a map file says.
 #[derive(Debug, Default)]
-pub struct Map {
+pub(super) struct Map {
     /// The file, as it was named; `None` without one.
     pub file: Option<String>,
     /// `[job]`, by name or pattern.
@@ -44,9 +44,8 @@ pub struct Map {
     pub users: BTreeMap<String, Toml>,
     /// `[keyring.NAME]`.
     pub keyrings: BTreeMap<String, Keyring>,
-    /// `[rule.NAME]`, with the line of each: keys of our policies, to be said in place of what the
-    /// file says.
-    pub rules: BTreeMap<String, (usize, BTreeMap<String, Toml>)>,
+    /// `[rule.NAME]`: keys of our policies, which replace what the policy file says.
+    pub rules: BTreeMap<String, RuleKeys>,
     /// `[dataset]`, by name: copies of them here.
     pub datasets: BTreeMap<String, String>,
     /// `[[map.NAME]]`.
@@ -57,7 +56,7 @@ pub struct Map {
 
 /// What stands for a job.
 #[derive(Debug, Default)]
-pub struct Job {
+pub(super) struct Job {
     /// Its programs.
     pub program: Option<Toml>,
     /// Its users.
@@ -66,21 +65,39 @@ pub struct Job {
 
 /// What stands for a key ring.
 #[derive(Debug, Default)]
-pub struct Keyring {
+pub(super) struct Keyring {
     /// Its default certificate and key.
-    pub pair: Option<(String, String)>,
+    pub pair: Option<Pair>,
     /// Its CAs: a file, files, or `system`.
     pub ca: Option<Toml>,
     /// Their revocation lists.
     pub crl: Option<Toml>,
     /// Its other certificates and keys.
-    pub labels: BTreeMap<String, (String, String)>,
+    pub labels: BTreeMap<String, Pair>,
+}
+
+/// The files of a certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pair {
+    /// The certificate.
+    pub cert: String,
+    /// Its key.
+    pub key: String,
+}
+
+/// `[rule.NAME]`.
+#[derive(Debug)]
+pub(super) struct RuleKeys {
+    /// Where it begins.
+    pub line: usize,
+    /// What it says.
+    pub keys: BTreeMap<String, Toml>,
 }
 
 impl Map {
     /// Reads a map file, reporting everything that is wrong with it.
     #[must_use]
-    pub fn read(file: &str, text: &str, findings: &mut Findings) -> Self {
+    pub(super) fn read(file: &str, text: &str, findings: &mut Findings) -> Self {
         let empty = Self { file: Some(file.to_owned()), ..Self::default() };
         if text.len() > POLICY_BYTES_MAX {
             let at = Origin { file: file.into(), line: 1 };
@@ -108,7 +125,7 @@ impl Map {
 
     /// What stands for a job; names of jobs have no case.
     #[must_use]
-    pub fn job(&self, name: &str) -> Option<&Job> {
+    pub(super) fn job(&self, name: &str) -> Option<&Job> {
         let (key, job) = self.jobs.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
         self.used(format!("[job] {key:?}"));
         Some(job)
@@ -116,7 +133,7 @@ impl Map {
 
     /// What stands for a user ID.
     #[must_use]
-    pub fn user(&self, name: &str) -> Option<&Toml> {
+    pub(super) fn user(&self, name: &str) -> Option<&Toml> {
         let (key, user) = self.users.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
         self.used(format!("[user] {key:?}"));
         Some(user)
@@ -124,7 +141,7 @@ impl Map {
 
     /// The files that stand for a key ring.
     #[must_use]
-    pub fn keyring(&self, name: &str) -> Option<&Keyring> {
+    pub(super) fn keyring(&self, name: &str) -> Option<&Keyring> {
         let ring = self.keyrings.get(name)?;
         self.used(format!("[keyring.{name:?}]"));
         Some(ring)
@@ -132,8 +149,8 @@ impl Map {
 
     /// What is said in place of a key of a rule.
     #[must_use]
-    pub fn rule(&self, name: &str, key: &str) -> Option<&Toml> {
-        let value = self.rules.get(name).and_then(|(_, keys)| keys.get(key))?;
+    pub(super) fn rule(&self, name: &str, key: &str) -> Option<&Toml> {
+        let value = self.rules.get(name).and_then(|rule| rule.keys.get(key))?;
         self.used(format!("`{key}` of [rule.{name:?}]"));
         Some(value)
     }
@@ -143,17 +160,17 @@ impl Map {
     }
 
     /// Tells what no rule asked for; a word about a rule must have its effect.
-    pub fn tell_unused(&self, findings: &mut Findings) {
+    pub(super) fn tell_unused(&self, findings: &mut Findings) {
         let Some(file) = &self.file else { return };
         let at = |line| Origin { file: file.as_str().into(), line };
         let used = self.used.borrow();
-        for (name, (line, keys)) in &self.rules {
-            for key in keys.keys() {
+        for (name, rule) in &self.rules {
+            for key in rule.keys.keys() {
                 let what = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&what) {
                     let fix =
                         "remove it: the rule has another direction or role, or says it itself";
-                    findings.error(&at(*line), format!("{what} has no effect"), fix);
+                    findings.error(&at(rule.line), format!("{what} has no effect"), fix);
                 }
             }
         }
@@ -168,7 +185,7 @@ impl Map {
 
 /// The name of a ring as it is looked for: a user ID before the slash has no case.
 #[must_use]
-pub fn ring_name(name: &str) -> String {
+pub(super) fn ring_name(name: &str) -> String {
     match name.split_once('/') {
         Some((user, ring)) => format!("{}/{ring}", user.to_ascii_uppercase()),
         None => name.to_owned(),
@@ -195,7 +212,8 @@ fn tables<T>(
 fn job(value: &Value<'_>) -> Option<Job> {
     let table = value.table(JOB, "a job")?;
     let any = table.boolean("any", false)?;
-    let (program, user) = (copied(&table, "program")?, copied(&table, "user")?);
+    let program = copied(&table, "program")?;
+    let user = copied(&table, "user")?;
     if any == (program.is_some() || user.is_some()) {
         let fix = "say program = \"/usr/bin/name\", user = \"name\" or both; or any = true, and \
                    the rule is for every program of a run";
@@ -213,9 +231,10 @@ fn texts(value: &Value<'_>) -> Option<Toml> {
 
 fn keyring(name: &str, value: &Value<'_>) -> Option<Keyring> {
     let table = value.table(KEYRING, format!("[keyring.{name:?}]"))?;
-    let pair = pair(&table, false)?;
+    let own = if table.holds("cert") || table.holds("key") { Some(pair(&table)?) } else { None };
     let files = |key| table.value(key).map_or(Some(None), |value| texts(&value).map(Some));
-    let (ca, crl) = (files("ca")?, files("crl")?);
+    let ca = files("ca")?;
+    let crl = files("crl")?;
     if ca == Some(Toml::from("system")) && crl.is_some() {
         let fix = "name files in `ca`, or remove `crl`";
         value.error("`crl` does not go with ca = \"system\"", fix);
@@ -223,27 +242,20 @@ fn keyring(name: &str, value: &Value<'_>) -> Option<Keyring> {
     }
     let labels = tables(&table, "label", |label, value| {
         let title = format!("[keyring.{name:?}.label.{label:?}]");
-        pair_of(&value.table(LABEL, title)?)
+        pair(&value.table(LABEL, title)?)
     });
-    Some(Keyring { pair, ca, crl, labels })
+    Some(Keyring { pair: own, ca, crl, labels })
 }
 
-fn pair_of(table: &Table<'_>) -> Option<(String, String)> {
-    pair(table, true)?
-}
-
-/// `cert` and `key`, both or, where they need not be said, neither.
-fn pair(table: &Table<'_>, must: bool) -> Option<Option<(String, String)>> {
-    if !must && !table.holds("cert") && !table.holds("key") {
-        return Some(None);
-    }
+/// `cert` and `key`, both.
+fn pair(table: &Table<'_>) -> Option<Pair> {
     let file = |key, fix| table.required(key, fix)?.string().map(str::to_owned);
     let cert = file("cert", "name a PEM file: cert = \"web.pem\"");
     let key = file("key", "name a PEM file: key = \"web.key\"");
-    Some(Some((cert?, key?)))
+    Some(Pair { cert: cert?, key: key? })
 }
 
-fn rule(name: &str, value: &Value<'_>) -> Option<(usize, BTreeMap<String, Toml>)> {
+fn rule(name: &str, value: &Value<'_>) -> Option<RuleKeys> {
     let table = value.table(RULE, format!("[rule.{name:?}]"))?;
     let mut keys = BTreeMap::new();
     for key in RULE_KEYS {
@@ -260,7 +272,7 @@ fn rule(name: &str, value: &Value<'_>) -> Option<(usize, BTreeMap<String, Toml>)
     for key in ["certificate", "server-name", "map"] {
         table.value(key).map_or(Some(()), |value| value.string().map(drop))?;
     }
-    Some((value.report.position(value.name_at.start).line, keys))
+    Some(RuleKeys { line: value.report.position(value.name_at.start).line, keys })
 }
 
 fn maps(top: &Table<'_>) -> Vec<(String, Vec<Toml>)> {
@@ -291,15 +303,15 @@ fn toml_of(value: &DeValue<'_>) -> Option<Toml> {
         }
         DeValue::Boolean(flag) => Toml::Flag(*flag),
         DeValue::Array(items) => {
-            let items = items.iter().map(|item| toml_of(item.get_ref()));
-            Toml::List(items.collect::<Option<_>>()?)
+            let copies = items.iter().map(|item| toml_of(item.get_ref()));
+            Toml::List(copies.collect::<Option<_>>()?)
         }
         DeValue::Table(entries) => {
-            let entry = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
-                let key: &std::borrow::Cow<'_, str> = key.get_ref();
-                Some((key.to_string(), toml_of(value.get_ref())?))
-            };
-            Toml::Table(entries.iter().map(entry).collect::<Option<_>>()?)
+            let mut keys = Keys::new();
+            for (key, value) in entries {
+                set(&mut keys, key.get_ref(), toml_of(value.get_ref())?);
+            }
+            Toml::Table(keys)
         }
         DeValue::Float(_) | DeValue::Datetime(_) => return None,
     })

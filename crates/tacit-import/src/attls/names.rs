@@ -2,12 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use super::map::Pair;
 use crate::Origin;
-use crate::draft::{Item, Toml, name_of};
+use crate::draft::{Item, Toml, name_of, word};
+
+/// A key ring, or the certificate of it that has a label.
+#[derive(Clone, Copy)]
+pub(super) struct Holder<'a> {
+    pub(super) ring: &'a str,
+    pub(super) label: Option<&'a str>,
+}
 
 /// Those that some rule needed so far.
 #[derive(Debug, Default)]
 pub(super) struct Names {
+    /// By ring and label.
     identities: BTreeMap<(String, Option<String>), String>,
     trusts: BTreeMap<String, String>,
     /// Every name that was given, so that two rings do not share one.
@@ -17,26 +26,21 @@ pub(super) struct Names {
 
 impl Names {
     /// The identity of a label of a ring, or of its default.
-    pub(super) fn identity(
-        &mut self,
-        ring: &str,
-        label: Option<&str>,
-        (cert, key): (&str, &str),
-        at: &Origin,
-    ) -> String {
+    pub(super) fn identity(&mut self, holder: Holder<'_>, pair: &Pair, at: &Origin) -> String {
+        let Holder { ring, label } = holder;
         let of = (ring.to_owned(), label.map(str::to_owned));
         if let Some(name) = self.identities.get(&of) {
             return name.clone();
         }
         let text = label.map_or_else(|| ring.to_owned(), |label| format!("{ring}-{label}"));
         let name = self.free(&text, "identity");
-        let mut item = Item::new(format!("[identity.{}]", crate::draft::word(&name)), at);
+        let mut item = Item::new(format!("[identity.{}]", word(&name)), at);
         item.comments.push(match label {
             Some(label) => format!("key ring {ring}, label {label}"),
             None => format!("key ring {ring}"),
         });
-        item.set("cert", cert);
-        item.set("key", key);
+        item.set("cert", pair.cert.as_str());
+        item.set("key", pair.key.as_str());
         self.tables.push(item);
         self.identities.insert(of, name.clone());
         name
@@ -57,7 +61,7 @@ impl Names {
             return name.clone();
         }
         let name = self.free(ring, "trust");
-        let mut item = Item::new(format!("[trust.{}]", crate::draft::word(&name)), at);
+        let mut item = Item::new(format!("[trust.{}]", word(&name)), at);
         item.comments.push(format!("key ring {ring}"));
         item.set("ca", ca.clone());
         if let Some(crl) = crl {

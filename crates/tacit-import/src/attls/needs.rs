@@ -12,7 +12,23 @@ pub(super) struct Needs {
     jobs: BTreeMap<String, Origin>,
     users: BTreeMap<String, Origin>,
     keyrings: BTreeMap<String, Ring>,
-    rules: BTreeMap<(String, &'static str), (Origin, String, String)>,
+    /// By rule and key.
+    rules: BTreeMap<(String, &'static str), Need>,
+}
+
+/// A key that a rule needs of the map.
+#[derive(Debug)]
+struct Need {
+    at: Origin,
+    why: String,
+    /// The line that would say it.
+    line: String,
+}
+
+/// Which key of which rule is missing.
+pub(super) struct MissingKey<'a> {
+    pub(super) rule: &'a str,
+    pub(super) key: &'static str,
 }
 
 #[derive(Debug)]
@@ -50,13 +66,13 @@ impl Needs {
     /// A key of a rule, with why it is needed and the line that would say it.
     pub(super) fn rule(
         &mut self,
-        (name, key): (&str, &'static str),
+        missing: MissingKey<'_>,
         at: &Origin,
         why: impl Into<String>,
         line: impl Into<String>,
     ) {
-        let need = (at.clone(), why.into(), line.into());
-        self.rules.entry((name.to_owned(), key)).or_insert(need);
+        let need = Need { at: at.clone(), why: why.into(), line: line.into() };
+        self.rules.entry((missing.rule.to_owned(), missing.key)).or_insert(need);
     }
 
     fn ring(&mut self, ring: &str, at: &Origin) -> &mut Ring {
@@ -92,8 +108,8 @@ impl Needs {
             };
             missing(&ring.at, message, &ring.lines(name));
         }
-        for ((name, _), (at, why, line)) in &self.rules {
-            missing(at, why.clone(), &format!("[rule.{}]\n{line}", word(name)));
+        for ((rule, _), Need { at, why, line }) in &self.rules {
+            missing(at, why.clone(), &format!("[rule.{}]\n{line}", word(rule)));
         }
     }
 }

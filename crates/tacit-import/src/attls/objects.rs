@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::conditions;
 use super::lex::Node;
+use super::values;
 use super::words::Kind::{IpAddr, IpAddrGroup, IpAddrSet, PortGroup, PortRange};
 use super::words::{Attribute, Form, Kind};
 use crate::{Findings, Origin};
@@ -15,7 +15,7 @@ use tacit_core::policy::text::{nearest_word, word_list};
 
 /// One statement.
 #[derive(Clone, Debug)]
-pub struct Object {
+pub(super) struct Object {
     /// What it is.
     pub kind: Kind,
     /// Its name; empty for a block without one.
@@ -30,7 +30,7 @@ pub struct Object {
 
 /// One attribute with its value.
 #[derive(Clone, Debug)]
-pub struct Field {
+pub(super) struct Field {
     /// Which.
     pub attribute: &'static Attribute,
     /// As the manual would write it; the name in the case of a reference.
@@ -44,7 +44,7 @@ pub struct Field {
 impl Object {
     /// What it says of an attribute: the last, where it is said twice.
     #[must_use]
-    pub fn said(&self, word: &str) -> Option<&Field> {
+    pub(super) fn said(&self, word: &str) -> Option<&Field> {
         self.fields.iter().rfind(|field| field.attribute.word == word)
     }
 
@@ -61,7 +61,7 @@ impl Object {
     }
 
     /// All it says of an attribute.
-    pub fn all<'o>(&'o self, word: &str) -> impl Iterator<Item = &'o Field> {
+    pub(super) fn all<'o>(&'o self, word: &str) -> impl Iterator<Item = &'o Field> {
         self.fields.iter().filter(move |field| field.attribute.word == word)
     }
 
@@ -86,14 +86,17 @@ impl Field {
 
 /// Every statement that has a name, of all files together.
 #[derive(Debug, Default)]
-pub struct Objects {
+pub(super) struct Objects {
     by_name: BTreeMap<(Kind, String), Object>,
 }
 
 impl Objects {
     /// Reads statements that stand outside of all braces; the files are one namespace.
     #[must_use]
-    pub fn read<'n>(nodes: impl IntoIterator<Item = &'n Node>, findings: &mut Findings) -> Self {
+    pub(super) fn read<'n>(
+        nodes: impl IntoIterator<Item = &'n Node>,
+        findings: &mut Findings,
+    ) -> Self {
         let mut objects = Self::default();
         for node in nodes {
             let Some(kind) = kind(node, findings) else { continue };
@@ -117,17 +120,17 @@ impl Objects {
 
     /// The statement of that kind and name.
     #[must_use]
-    pub fn find(&self, kind: Kind, name: &str) -> Option<&Object> {
+    pub(super) fn find(&self, kind: Kind, name: &str) -> Option<&Object> {
         self.by_name.get(&(kind, name.to_owned()))
     }
 
     /// All of a kind, by name.
-    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Object> {
+    pub(super) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Object> {
         self.by_name.values().filter(move |object| object.kind == kind)
     }
 
     /// Tells which statements nothing leads to; `used` are those it begins with, beside the rules.
-    pub fn tell_unused<'o>(
+    pub(super) fn tell_unused<'o>(
         &'o self,
         used: impl Iterator<Item = (Kind, &'o str)>,
         findings: &mut Findings,
@@ -159,7 +162,8 @@ impl Objects {
             self.by_name.insert(key, object);
             return;
         };
-        let (word, name) = (object.kind.word(), &object.name);
+        let word = object.kind.word();
+        let name = &object.name;
         if first.same(&object) {
             let message = format!("{word} `{name}` says the same again as at {}", first.at);
             findings.info(&object.at, message);
@@ -219,8 +223,13 @@ fn kind(node: &Node, findings: &mut Findings) -> Option<Kind> {
 
 /// Reads a statement with all that stands inside.
 pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object {
-    let (name, at) = (node.value.clone(), node.at.clone());
-    let mut object = Object { kind, name, at, fields: Vec::new(), misplaced: Vec::new() };
+    let mut object = Object {
+        kind,
+        name: node.value.clone(),
+        at: node.at.clone(),
+        fields: Vec::new(),
+        misplaced: Vec::new(),
+    };
     for node in node.block.iter().flatten() {
         match place(kind, node, findings) {
             Some(Place::Here(attribute)) => {
@@ -289,8 +298,8 @@ fn place(kind: Kind, node: &Node, findings: &mut Findings) -> Option<Place> {
         return part.attribute(keyword).map(|attribute| Place::Part(part, attribute));
     }
     let words: Vec<&str> = kind.attributes().map(|attribute| attribute.word).collect();
-    let homes = Kind::ALL.iter().filter(|kind| kind.attribute(keyword).is_some());
-    let homes: Vec<&str> = homes.map(|kind| kind.word()).collect();
+    let owners = Kind::ALL.iter().filter(|kind| kind.attribute(keyword).is_some());
+    let homes: Vec<&str> = owners.map(|kind| kind.word()).collect();
     let near = nearest_word(keyword, &words);
     let (message, fix) = match near {
         _ if !homes.is_empty() => (
@@ -357,7 +366,8 @@ fn field(
 
 /// The value as the manual would write it.
 fn value(attribute: &Attribute, node: &Node, findings: &mut Findings) -> Option<String> {
-    let (word, text) = (attribute.word, node.value.as_str());
+    let word = attribute.word;
+    let text = node.value.as_str();
     let choices: &[&str] = match attribute.form {
         Form::Switch => &["On", "Off"],
         Form::Choice(words) => words,
@@ -373,8 +383,8 @@ fn value(attribute: &Attribute, node: &Node, findings: &mut Findings) -> Option<
             findings.error(&node.at, format!("`{word}` takes one name"), "write one to a line");
             return None;
         }
-        Form::Address => return conditions::address_word(word, node, findings),
-        Form::Ports => return conditions::ports_word(word, node, findings),
+        Form::Address => return values::address_word(word, node, findings),
+        Form::Ports => return values::ports_word(word, node, findings),
         Form::Text | Form::Ref(_) | Form::Block(_) => return Some(text.to_owned()),
     };
     if let Some(choice) = choices.iter().find(|choice| choice.eq_ignore_ascii_case(text)) {

@@ -4,22 +4,27 @@
 //! when to begin. Where the port says which protocol that is, it is followed on the wire instead.
 
 use super::conditions::show_ports;
+use super::context::Context;
 use super::effective::Effective;
-use super::tls::{Context, Keys};
-use crate::draft::Toml;
+use super::needs::MissingKey;
+use super::objects::Field;
+use crate::draft::{Keys, Toml, set};
+use tacit_core::flow::Direction;
 
 /// The keys that say when TLS begins; none: at the first byte.
-pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, is_inbound: bool) -> Keys {
+pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: Direction) -> Keys {
     let name = rule.rule.name.as_str();
     let controlled = rule.said("ApplicationControlled").filter(|field| field.value == "On");
-    let said = ["starttls", "start"].map(|key| context.map.rule(name, key).cloned());
-    let start = match said {
-        [Some(starttls), _] => Start::Said("starttls", starttls),
-        [None, Some(Toml::Text(word))] if word == "immediate" => Start::Immediate,
-        [None, Some(start)] => Start::Said("start", start),
-        [None, None] => by_port(rule, is_inbound, controlled.is_some()),
+    let start = match by_map(context, name) {
+        Some(start) => start,
+        None => match controlled {
+            Some(_) => controlled_by_port(rule, direction),
+            None => by_port(rule, direction),
+        },
     };
-    if let (Some(field), Start::Unknown) = (controlled, &start) {
+    if let Some(field) = controlled
+        && matches!(start, Start::Unknown)
+    {
         let why = format!(
             "the program of rule `{name}` decides when TLS begins, by a call that does not exist \
              here, and its port does not tell a protocol"
@@ -27,15 +32,28 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, is_inbound:
         let line = "starttls = \"telnet\"   # or \"ftp\", \"smtp\", \"postgres\"; or, for TLS from \
                     the first byte: start = \"immediate\"; or, where the program asks over \
                     $TACIT_QUERY: start = \"controlled\"";
-        context.needs.rule((name, "starttls"), &field.at, why, line);
+        context.needs.rule(MissingKey { rule: name, key: "starttls" }, &field.at, why, line);
         return Keys::new();
     }
     if let Some(field) = controlled {
         let message = format!("the program decided when TLS begins; now {}", start.words());
         context.findings.info(&field.at, message);
     }
-    tell_secondary(context, rule, start.is_ftp());
+    if let Some(field) = rule.said("SecondaryMap").filter(|field| field.value == "On") {
+        tell_secondary(context, field, &start);
+    }
     start.keys()
+}
+
+/// What the map says of a rule.
+fn by_map(context: &Context<'_>, name: &str) -> Option<Start> {
+    if let Some(starttls) = context.map.rule(name, "starttls") {
+        return Some(Start::Said("starttls", starttls.clone()));
+    }
+    Some(match context.map.rule(name, "start")? {
+        Toml::Text(word) if word == "immediate" => Start::Immediate,
+        start => Start::Said("start", start.clone()),
+    })
 }
 
 /// When TLS begins.
@@ -48,7 +66,7 @@ enum Start {
     Protocol(&'static str),
     /// As the map says.
     Said(&'static str, Toml),
-    /// Nobody knows.
+    /// Nothing says it.
     Unknown,
 }
 
@@ -77,43 +95,61 @@ impl Start {
     }
 
     fn keys(self) -> Keys {
-        let key = |key: &str, value: Toml| vec![(key.to_owned(), value)];
+        let mut keys = Keys::new();
         match self {
-            Self::Immediate | Self::Unknown => Keys::new(),
-            Self::Ftp { implicit: false } => key("starttls", "ftp".into()),
+            Self::Immediate | Self::Unknown => {}
+            Self::Ftp { implicit: false } => set(&mut keys, "starttls", "ftp"),
             Self::Ftp { implicit: true } => {
-                let implicit = ("implicit".to_owned(), Toml::Flag(true));
-                key("starttls", Toml::Table(vec![("protocol".to_owned(), "ftp".into()), implicit]))
+                let mut ftp = Keys::new();
+                set(&mut ftp, "protocol", "ftp");
+                set(&mut ftp, "implicit", true);
+                set(&mut keys, "starttls", Toml::Table(ftp));
             }
-            Self::Protocol(protocol) => key("starttls", protocol.into()),
-            Self::Said(word, value) => key(word, value),
+            Self::Protocol(protocol) => set(&mut keys, "starttls", protocol),
+            Self::Said(word, value) => set(&mut keys, word, value),
         }
+        keys
     }
 }
 
-/// What the well-known port of the program's protocol tells.
-fn by_port(rule: &Effective<'_>, is_inbound: bool, controlled: bool) -> Start {
-    let ports = if is_inbound { &rule.local.ports } else { &rule.remote.ports };
-    let mut ports = ports.iter().map(show_ports);
-    let (Some(port), None) = (ports.next(), ports.next()) else { return Start::Unknown };
-    match (port.as_str(), controlled) {
-        ("990", true) => Start::Ftp { implicit: true },
-        ("990", false) if rule.is_on("SecondaryMap") => Start::Ftp { implicit: true },
-        (_, false) => Start::Immediate,
-        ("21", true) => Start::Ftp { implicit: false },
-        ("23", true) => Start::Protocol("telnet"),
-        ("25" | "587", true) => Start::Protocol("smtp"),
-        ("5432", true) => Start::Protocol("postgres"),
+/// The port of the program's protocol, if the rule has one.
+fn only_port(rule: &Effective<'_>, direction: Direction) -> Option<String> {
+    let ports = match direction {
+        Direction::Inbound => &rule.local.ports,
+        Direction::Outbound => &rule.remote.ports,
+    };
+    match ports.as_slice() {
+        [one] => Some(show_ports(one)),
+        _ => None,
+    }
+}
+
+/// When TLS begins where the rule says so: at the first byte.
+fn by_port(rule: &Effective<'_>, direction: Direction) -> Start {
+    match only_port(rule, direction).as_deref() {
+        None => Start::Unknown,
+        Some("990") if rule.is_on("SecondaryMap") => Start::Ftp { implicit: true },
+        Some(_) => Start::Immediate,
+    }
+}
+
+/// When TLS begins where the program decides, by the well-known port of its protocol.
+fn controlled_by_port(rule: &Effective<'_>, direction: Direction) -> Start {
+    match only_port(rule, direction).as_deref() {
+        Some("990") => Start::Ftp { implicit: true },
+        Some("21") => Start::Ftp { implicit: false },
+        Some("23") => Start::Protocol("telnet"),
+        Some("25" | "587") => Start::Protocol("smtp"),
+        Some("5432") => Start::Protocol("postgres"),
         // The ports of these protocols for TLS from the first byte.
-        ("465" | "992", true) => Start::Immediate,
+        Some("465" | "992") => Start::Immediate,
         _ => Start::Unknown,
     }
 }
 
 /// Connections that belong to another one: FTP's are followed, others are not known.
-fn tell_secondary(context: &mut Context<'_>, rule: &Effective<'_>, is_ftp: bool) {
-    let Some(field) = rule.said("SecondaryMap").filter(|field| field.value == "On") else { return };
-    if is_ftp {
+fn tell_secondary(context: &mut Context<'_>, field: &Field, start: &Start) {
+    if start.is_ftp() {
         let message = "FTP's data connections follow their control connection";
         context.findings.info(&field.at, message);
     } else {

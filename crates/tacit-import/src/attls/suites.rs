@@ -6,6 +6,19 @@ use crate::{Findings, Origin};
 use tacit_core::policy::text::nearest_word;
 use tacit_core::policy::{Group, Suite, TlsVersion, suite_refusal};
 
+/// Which side of the handshake a rule takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Server,
+    Client,
+}
+
+/// The newest version that the suites of a rule allow; every version where it names none.
+pub(super) fn newest(suites: Option<&[Suite]>) -> TlsVersion {
+    let Some(suites) = suites else { return TlsVersion::V1_3 };
+    suites.iter().map(|suite| suite.version()).max().unwrap_or(TlsVersion::V1_2)
+}
+
 /// The suites that a rule names, as far as they are spoken; `None`: it names none.
 ///
 /// What is not spoken is told. Where nothing is left, that is an error.
@@ -53,10 +66,8 @@ fn suite_b(profile: &Field, rule: &Effective<'_>, findings: &mut Findings) -> Ve
             findings.info(&field.at, message);
         }
     }
-    let (aes_128, aes_256) = (
-        Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-        Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-    );
+    let aes_128 = Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
+    let aes_256 = Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384;
     let message = "the suites of the profile are kept; its rules on certificates are not checked";
     findings.changed(&profile.at, message, "make sure that certificates are of P-256 or P-384");
     match profile.value.as_str() {
@@ -85,9 +96,13 @@ fn of_field(field: &Field, digits: usize, findings: &mut Findings) -> Vec<Suite>
         findings.error(&field.at, format!("`{word}` cannot be `{text}`"), fix);
         return Vec::new();
     }
-    let codes = (0..text.len()).step_by(digits).filter_map(|at| text.get(at..at + digits));
-    let codes = codes.map(|code| format!("{:0>4}", code.to_ascii_uppercase()));
-    codes.filter_map(|code| by_code(&code, field, findings)).collect()
+    let mut suites = Vec::new();
+    for at in (0..text.len()).step_by(digits) {
+        let code = text.get(at..at + digits).unwrap_or_default();
+        let whole = format!("{:0>4}", code.to_ascii_uppercase());
+        suites.extend(by_code(&whole, field, findings));
+    }
+    suites
 }
 
 fn by_name(text: &str, field: &Field, findings: &mut Findings) -> Option<Suite> {
@@ -173,13 +188,13 @@ const OLD_CODES: [(&str, &str); 26] = [
 /// The groups that a rule names for a role, ours before them; `None`: it names none.
 pub(super) fn groups(
     rule: &Effective<'_>,
-    is_server: bool,
-    speaks_1_3: bool,
+    side: Side,
+    newest: TlsVersion,
     findings: &mut Findings,
 ) -> Option<Vec<Group>> {
-    let words = match is_server {
-        true => ["ServerKeyShareGroups", "ServerKexECurves"],
-        false => ["ClientKeyShareGroups", "ClientECurves"],
+    let words = match side {
+        Side::Server => ["ServerKeyShareGroups", "ServerKexECurves"],
+        Side::Client => ["ClientKeyShareGroups", "ClientECurves"],
     };
     let fields: Vec<&Field> = words.iter().flat_map(|word| rule.all(word)).collect();
     let last = fields.last()?;
@@ -199,7 +214,7 @@ pub(super) fn groups(
         findings.error(&last.at, "no group of the rule is one that is spoken here", fix);
         return None;
     }
-    if speaks_1_3 {
+    if newest == TlsVersion::V1_3 {
         findings.info(&last.at, "X25519MLKEM768 stands before the groups named here");
         kept.insert(0, Group::X25519MLKEM768);
     }
@@ -220,8 +235,8 @@ fn groups_of(field: &Field, findings: &mut Findings) -> Vec<Group> {
         "0024" => Some(Group::Secp384r1),
         "0029" => Some(Group::X25519),
         _ => {
-            let name = OLD_GROUPS.iter().find(|(known, _)| *known == code);
-            let name = name.map(|(_, name)| format!(" ({name})")).unwrap_or_default();
+            let old = OLD_GROUPS.iter().find(|(known, _)| *known == code);
+            let name = old.map(|(_, name)| format!(" ({name})")).unwrap_or_default();
             let message = format!("group {code}{name} is dropped: it is not spoken here");
             findings.changed(&field.at, message, "make sure that the peers speak one that is left");
             None

@@ -9,11 +9,11 @@
 use std::fmt;
 
 /// Largest file: those that exist have some kilobytes.
-pub const FILE_BYTES_MAX: usize = 4 << 20;
+pub(super) const FILE_BYTES_MAX: usize = 4 << 20;
 
 /// How the bytes of a file mean characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
+pub(super) enum Encoding {
     /// UTF-8, ASCII among it.
     Utf8,
     /// ISO 8859-1.
@@ -34,7 +34,7 @@ impl fmt::Display for Encoding {
 
 /// The text of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decoded {
+pub(super) struct Decoded {
     /// Lines end in `\n`.
     pub text: String,
     /// What it was.
@@ -47,7 +47,7 @@ pub struct Decoded {
 
 /// Why a file cannot be text: what is wrong, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotText {
+pub(super) struct NotText {
     /// What is wrong.
     pub message: String,
     /// What to do.
@@ -58,7 +58,7 @@ pub struct NotText {
 ///
 /// # Errors
 /// The file is too large, or is no text at all.
-pub fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
+pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
     if bytes.len() > FILE_BYTES_MAX {
         let message = format!("the file has {} bytes, more than {FILE_BYTES_MAX}", bytes.len());
         return Err(NotText { message, fix: "split it: several files are one policy" });
@@ -145,7 +145,7 @@ fn ibm_1047(byte: u8) -> char {
 
 /// The text in the code page of the originals, whose order is another than ours.
 #[must_use]
-pub fn ibm_1047_order(text: &str) -> Vec<usize> {
+pub(super) fn ibm_1047_order(text: &str) -> Vec<usize> {
     let of = |b: u8| IBM_1047.iter().position(|latin1| *latin1 == b);
     text.bytes().filter_map(of).collect()
 }

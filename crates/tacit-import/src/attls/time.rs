@@ -6,7 +6,7 @@
 use super::objects::{Field, Object, Objects};
 use super::words::Kind;
 use crate::Findings;
-use crate::draft::Toml;
+use crate::draft::{Keys, Toml, set};
 
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 const MONTHS: [&str; 12] =
@@ -26,23 +26,26 @@ pub(super) fn when(
     let months = names(condition, "MonthOfYearMask", &MONTHS, findings);
     let days_of_month = days_of_month(condition, findings);
     let hours = hours(condition, findings);
-    let range = range(condition, findings);
-    let (range, mut keys) = (range?, Vec::new());
-    let mut set = |key: &str, value: Option<Toml>| {
-        keys.extend(value.map(|value| (key.to_owned(), value)));
+    let range = range(condition, findings)?;
+    let mut keys = Keys::new();
+    let mut add = |key: &str, value: Option<Toml>| {
+        if let Some(value) = value {
+            set(&mut keys, key, value);
+        }
     };
-    set("days", days?);
-    set("months", months?);
-    set("days-of-month", days_of_month?);
-    set("hours", hours?);
-    let (from, until) = range.unzip();
-    set("from", from);
-    set("until", until);
+    add("days", days?);
+    add("months", months?);
+    add("days-of-month", days_of_month?);
+    add("hours", hours?);
+    if let Some(Range { from, until }) = range {
+        add("from", Some(from));
+        add("until", Some(until));
+    }
     if keys.is_empty() {
         return Some(None);
     }
     let is_utc = condition.said("TimeZone").is_some_and(|zone| zone.value == "UTC");
-    keys.push(("zone".to_owned(), if is_utc { "UTC" } else { "local" }.into()));
+    set(&mut keys, "zone", if is_utc { "UTC" } else { "local" });
     Some(Some(Toml::Table(keys)))
 }
 
@@ -58,8 +61,8 @@ fn mask(field: &Field, lengths: &[usize], findings: &mut Findings) -> Option<Vec
     let digits: String = field.value.split_whitespace().collect();
     let is_mask = digits.chars().all(|digit| matches!(digit, '0' | '1'));
     if !is_mask || !lengths.contains(&digits.len()) || !digits.contains('1') {
-        let lengths: Vec<String> = lengths.iter().map(usize::to_string).collect();
-        let fix = format!("write {} digits 0 or 1, at least one of them 1", lengths.join(" or "));
+        let shown: Vec<String> = lengths.iter().map(usize::to_string).collect();
+        let fix = format!("write {} digits 0 or 1, at least one of them 1", shown.join(" or "));
         return wrong(field, &fix, findings);
     }
     Some(digits.chars().map(|digit| digit == '1').collect())
@@ -93,8 +96,7 @@ fn days_of_month(condition: &Object, findings: &mut Findings) -> Option<Option<T
         let set = from_first.chain(from_last).filter(|(set, _)| **set);
         days.extend(set.map(|(_, day)| Toml::Number(day)));
     }
-    let days = (!days.is_empty()).then_some(Toml::List(days));
-    Some(days)
+    Some((!days.is_empty()).then_some(Toml::List(days)))
 }
 
 /// `hh:mm-hh:mm`, several with commas or on lines of their own.
@@ -104,42 +106,52 @@ fn hours(condition: &Object, findings: &mut Findings) -> Option<Option<Toml>> {
         for range in field.value.split(',').map(str::trim) {
             let clock = |text: &str| {
                 let (hour, minute) = text.trim().split_once(':')?;
-                Some((hour.parse::<u8>().ok()?, minute.parse::<u8>().ok()?))
+                let hour = hour.parse::<u8>().ok()?;
+                let minute = minute.parse::<u8>().ok()?;
+                Some(format!("{hour:02}:{minute:02}"))
             };
             let ends = range.split_once('-');
-            let ends = ends.and_then(|(first, end)| Some((clock(first)?, clock(end)?)));
-            let Some((first, end)) = ends else {
+            let Some([first, end]) = ends.and_then(|(a, b)| Some([clock(a)?, clock(b)?])) else {
                 return wrong(field, "write hh:mm-hh:mm, as in 08:00-17:30", findings);
             };
-            if (first, end) == ((0, 0), (24, 0)) {
+            let shown = format!("{first}-{end}");
+            if shown == "00:00-24:00" {
                 return Some(None);
             }
-            hours.push(format!("{:02}:{:02}-{:02}:{:02}", first.0, first.1, end.0, end.1));
+            hours.push(shown);
         }
     }
     Some((!hours.is_empty()).then(|| hours.into()))
 }
 
+/// From one moment to another.
+struct Range {
+    from: Toml,
+    until: Toml,
+}
+
 /// `yyyymmddhhmmss:yyyymmddhhmmss`.
-fn range(condition: &Object, findings: &mut Findings) -> Option<Option<(Toml, Toml)>> {
+fn range(condition: &Object, findings: &mut Findings) -> Option<Option<Range>> {
     let Some(field) = condition.said("ConditionTimeRange") else { return Some(None) };
-    let moment = |text: &str| {
-        let text = text.trim();
-        let plain = text.len() == 14 && text.bytes().all(|b| b.is_ascii_digit());
-        let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
-        plain.then(|| {
-            let date = [part(0, 4), part(4, 6), part(6, 8)].join("-");
-            let time = [part(8, 10), part(10, 12), part(12, 14)].join(":");
-            let time = time.strip_suffix(":00").unwrap_or(&time);
-            Toml::Text(format!("{date} {time}"))
-        })
+    let read = |(from, until): (&str, &str)| {
+        Some(Range { from: moment(from.trim())?, until: moment(until.trim())? })
     };
-    let ends = field.value.split_once(':');
-    let ends = ends.and_then(|(from, until)| Some((moment(from)?, moment(until)?)));
-    match ends {
-        Some(ends) => Some(Some(ends)),
+    match field.value.split_once(':').and_then(read) {
+        Some(range) => Some(Some(range)),
         None => wrong(field, "write yyyymmddhhmmss:yyyymmddhhmmss", findings),
     }
+}
+
+/// `yyyymmddhhmmss` as a policy writes it.
+fn moment(digits: &str) -> Option<Toml> {
+    if digits.len() != 14 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let part = |from: usize, to: usize| digits.get(from..to).unwrap_or_default();
+    let date = [part(0, 4), part(4, 6), part(6, 8)].join("-");
+    let time = [part(8, 10), part(10, 12), part(12, 14)].join(":");
+    let shown = time.strip_suffix(":00").unwrap_or(&time);
+    Some(Toml::Text(format!("{date} {shown}")))
 }
 
 #[cfg(test)]

@@ -1,67 +1,64 @@
 //! The `tls` table of a rule.
 
-use super::Options;
+use super::context::Context;
 use super::effective::Effective;
-use super::map::{Map, ring_name};
-use super::names::Names;
-use super::needs::Needs;
+use super::map::ring_name;
+use super::names::Holder;
+use super::needs::MissingKey;
 use super::objects::Field;
 use super::start;
-use super::suites;
-use super::words::Kind;
-use crate::draft::Toml;
-use crate::{Findings, Origin};
+use super::suites::{self, Side};
+use crate::Origin;
+use crate::draft::{Keys, Toml, set};
+use tacit_core::flow::Direction;
 use tacit_core::policy::TlsVersion;
 
-/// What making a table needs of its surroundings.
-pub(super) struct Context<'a> {
-    pub(super) map: &'a Map,
-    pub(super) options: Options,
-    pub(super) needs: &'a mut Needs,
-    pub(super) names: &'a mut Names,
-    pub(super) findings: &'a mut Findings,
-}
-
-/// Keys of a table.
-pub(super) type Keys = Vec<(String, Toml)>;
-
-fn set(keys: &mut Keys, key: &str, value: impl Into<Toml>) {
-    keys.push((key.to_owned(), value.into()));
+/// A key ring, and where a rule names it or one of its labels.
+#[derive(Clone, Copy)]
+struct Ring<'a> {
+    name: &'a str,
+    at: &'a Origin,
 }
 
 impl Context<'_> {
     /// The table of a rule for one direction; `None` where something is missing that was told.
-    pub(super) fn tls(&mut self, rule: &Effective<'_>, is_inbound: bool) -> Option<Keys> {
+    pub(super) fn tls(&mut self, rule: &Effective<'_>, direction: Direction) -> Option<Keys> {
         let Some(role) = rule.said("HandshakeRole") else {
             let message = "the actions of the rule say no `HandshakeRole`";
             let fix = "say Client, Server or ServerWithClientAuth in the environment action";
             self.findings.error(rule.environment_at(), message, fix);
             return None;
         };
-        let is_server = role.value != "Client";
+        let side = if role.value == "Client" { Side::Client } else { Side::Server };
         let mut keys = Keys::new();
-        if is_server != is_inbound {
-            let (word, who) = match is_server {
-                true => ("server", "the program opens the connection and its peer begins TLS"),
-                false => ("client", "the peer opens the connection and awaits TLS to begin here"),
-            };
-            self.findings.info(&role.at, format!("`role` is said: {who}"));
-            set(&mut keys, "role", word);
+        match (side, direction) {
+            (Side::Server, Direction::Outbound) => {
+                let who = "the program opens the connection and its peer begins TLS";
+                self.findings.info(&role.at, format!("`role` is said: {who}"));
+                set(&mut keys, "role", "server");
+            }
+            (Side::Client, Direction::Inbound) => {
+                let who = "the peer opens the connection and awaits TLS to begin here";
+                self.findings.info(&role.at, format!("`role` is said: {who}"));
+                set(&mut keys, "role", "client");
+            }
+            _ => {}
         }
-        let start = start::start(self, rule, is_inbound);
-        let ring = self.ring(rule);
-        keys.extend(start);
-        match &ring {
-            Some((name, at)) if is_server => self.server(rule, (name, at), &mut keys),
-            Some((name, at)) => self.client(rule, (name, at), &mut keys),
-            None => {}
+        keys.extend(start::start(self, rule, direction));
+        let name = self.ring(rule);
+        if let (Some(name), Some(field)) = (&name, rule.said("Keyring")) {
+            let ring = Ring { name, at: &field.at };
+            match side {
+                Side::Server => self.server(rule, ring, &mut keys),
+                Side::Client => self.client(rule, ring, &mut keys),
+            }
         }
-        self.common(rule, is_server, &mut keys);
-        ring.map(|_| keys)
+        self.common(rule, side, &mut keys);
+        name.map(|_| keys)
     }
 
-    /// The key ring of the environment.
-    fn ring<'o>(&mut self, rule: &Effective<'o>) -> Option<(String, &'o Origin)> {
+    /// The name of the key ring of the environment; `None` after an error.
+    fn ring(&mut self, rule: &Effective<'_>) -> Option<String> {
         let Some(ring) = rule.said("Keyring") else {
             let message = "the environment of the rule has no key ring";
             let fix = "add TTLSKeyringParms with Keyring to the environment action";
@@ -70,10 +67,10 @@ impl Context<'_> {
         };
         let name = ring_name(&ring.value);
         if let Some(owned) = self.owners_ring(rule, &name) {
-            return Some((owned, &ring.at));
+            return Some(owned);
         }
         if self.map.keyring(&name).is_some() {
-            return Some((name, &ring.at));
+            return Some(name);
         }
         if name.starts_with("*TOKEN*/") {
             let fix = "export certificate and key to files, and name those in a ring of the map";
@@ -96,7 +93,7 @@ impl Context<'_> {
             self.findings.error(&ring.at, message, fix);
             return None;
         }
-        Some((name, &ring.at))
+        Some(name)
     }
 
     /// A ring without a user's name is that of whoever owns the socket: the map may have one for
@@ -107,7 +104,7 @@ impl Context<'_> {
         self.map.keyring(&whole).is_some().then_some(whole)
     }
 
-    fn server(&mut self, rule: &Effective<'_>, ring: (&str, &Origin), keys: &mut Keys) {
+    fn server(&mut self, rule: &Effective<'_>, ring: Ring<'_>, keys: &mut Keys) {
         let listed = rule.all("ServerHandshakeSNIList");
         for field in &listed {
             let name = field.value.split('/').next().unwrap_or_default().trim();
@@ -116,28 +113,26 @@ impl Context<'_> {
             );
             self.findings.changed(&field.at, message, "see that it is for all of these names");
         }
-        let sni: Vec<(&str, &Origin)> = listed
-            .into_iter()
-            .filter_map(|field| Some((field.value.split_once('/')?.1.trim(), &field.at)))
-            .collect();
-        let mut labels: Vec<(&str, &Origin)> = rule
-            .all("ServerCertificateLabel")
-            .into_iter()
-            .map(|field| (field.value.as_str(), &field.at))
-            .collect();
-        if labels.is_empty() {
-            let label = rule.said("CertificateLabel");
-            labels.extend(label.map(|field| (field.value.as_str(), &field.at)));
+        let mut own = rule.all("ServerCertificateLabel");
+        if own.is_empty() {
+            own.extend(rule.said("CertificateLabel"));
         }
         // The first is what a client gets that names none of the others.
-        let listed: Vec<(&str, &Origin)> = labels.into_iter().chain(sni).collect();
-        let mut names: Vec<String> = Vec::new();
-        let identities = match listed.as_slice() {
-            [] => vec![self.identity(ring, None)],
-            labels => {
-                labels.iter().map(|(label, at)| self.identity((ring.0, at), Some(label))).collect()
+        let mut identities: Vec<Option<String>> = Vec::new();
+        for field in own {
+            let at_label = Ring { at: &field.at, ..ring };
+            identities.push(self.identity(at_label, Some(&field.value)));
+        }
+        for field in listed {
+            if let Some((_, label)) = field.value.split_once('/') {
+                let at_label = Ring { at: &field.at, ..ring };
+                identities.push(self.identity(at_label, Some(label.trim())));
             }
-        };
+        }
+        if identities.is_empty() {
+            identities.push(self.identity(ring, None));
+        }
+        let mut names: Vec<String> = Vec::new();
         for name in identities.into_iter().flatten() {
             if !names.contains(&name) {
                 names.push(name);
@@ -148,12 +143,12 @@ impl Context<'_> {
     }
 
     /// What is asked of clients.
-    fn client_cert(&mut self, rule: &Effective<'_>, ring: (&str, &Origin), keys: &mut Keys) {
+    fn client_cert(&mut self, rule: &Effective<'_>, ring: Ring<'_>, keys: &mut Keys) {
         if rule.said("HandshakeRole").is_some_and(|role| role.value == "Server") {
             set(keys, "client-cert", "none");
             return;
         }
-        let asked = rule.value("ClientAuthType").map_or("Required", |value| value.text);
+        let asked = rule.value("ClientAuthType").unwrap_or("Required");
         let at = rule.at_of("ClientAuthType");
         let word = match asked {
             "PassThru" => "passthru",
@@ -175,13 +170,14 @@ impl Context<'_> {
                     let why = "SAFCheck wants a name for each client certificate: which map?";
                     let line = "map = \"people\"\n\
                                 [[map.people]]\nsubject = \"CN=alice\"\nname = \"alice\"";
-                    self.needs.rule((&rule.rule.name, "map"), at, why, line);
+                    let key = MissingKey { rule: &rule.rule.name, key: "map" };
+                    self.needs.rule(key, at, why, line);
                 }
             }
         }
     }
 
-    fn client(&mut self, rule: &Effective<'_>, ring: (&str, &Origin), keys: &mut Keys) {
+    fn client(&mut self, rule: &Effective<'_>, ring: Ring<'_>, keys: &mut Keys) {
         if let Some(identity) = self.presented(rule, ring) {
             set(keys, "identity", identity);
         }
@@ -195,7 +191,7 @@ impl Context<'_> {
     }
 
     /// The certificate that is shown to a server that asks; never the default of the ring.
-    fn presented(&mut self, rule: &Effective<'_>, ring: (&str, &Origin)) -> Option<String> {
+    fn presented(&mut self, rule: &Effective<'_>, ring: Ring<'_>) -> Option<String> {
         let from_map = match self.map.rule(&rule.rule.name, "certificate") {
             Some(Toml::Text(label)) => Some(label.as_str()),
             _ => None,
@@ -206,12 +202,12 @@ impl Context<'_> {
             (None, Some(label)) => {
                 self.findings
                     .info(&label.at, "the certificate is shown to servers that ask for it");
-                self.identity((ring.0, &label.at), Some(&label.value))
+                self.identity(Ring { at: &label.at, ..ring }, Some(&label.value))
             }
             (None, None) => {
                 let message = "no certificate is shown to servers: the rule names no label, and \
                                the default of the ring is never used (a map may say `certificate`)";
-                self.findings.info(ring.1, message);
+                self.findings.info(ring.at, message);
                 None
             }
         }
@@ -260,7 +256,10 @@ impl Context<'_> {
             self.findings.changed(&cn.at, message, "make sure that the certificate has it there");
             return Some(cn);
         }
-        let sni = sni.filter(|_| !self.options.keep_no_name_check)?;
+        if self.options.keep_no_name_check {
+            return None;
+        }
+        let sni = sni?;
         let message = "the server's certificate must cover the name that is sent to it, which it \
                        need not before";
         let fix = "say HostReferenceIdDNS; --keep-no-name-check keeps the old meaning";
@@ -290,20 +289,19 @@ impl Context<'_> {
     }
 
     /// Versions, suites, groups and times.
-    fn common(&mut self, rule: &Effective<'_>, is_server: bool, keys: &mut Keys) {
+    fn common(&mut self, rule: &Effective<'_>, side: Side, keys: &mut Keys) {
         let oldest = self.oldest_version(rule);
         if oldest == TlsVersion::V1_3 {
             set(keys, "min-version", "1.3");
         }
-        let suites = suites::suites(rule, oldest, self.findings);
-        let only_old = suites.iter().flatten().all(|suite| suite.version() == TlsVersion::V1_2);
-        let speaks_1_3 = suites.is_none() || !only_old;
-        self.tell_of_1_3(rule, oldest, speaks_1_3);
-        if let Some(suites) = suites {
+        let named = suites::suites(rule, oldest, self.findings);
+        let newest = suites::newest(named.as_deref());
+        self.tell_of_1_3(rule, oldest, newest);
+        if let Some(suites) = named {
             let names: Vec<&str> = suites.iter().map(|suite| suite.name()).collect();
             set(keys, "suites", names);
         }
-        if let Some(groups) = suites::groups(rule, is_server, speaks_1_3, self.findings) {
+        if let Some(groups) = suites::groups(rule, side, newest, self.findings) {
             let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
             set(keys, "groups", names);
         }
@@ -311,20 +309,22 @@ impl Context<'_> {
         if never("GSK_V3_SESSION_TIMEOUT") || never("GSK_V3_SIDCACHE_SIZE") {
             set(keys, "resumption", false);
         }
-        match rule.said("HandshakeTimeout").map(|field| (field.value.as_str(), &field.at)) {
-            None | Some(("10", _)) => {}
-            Some(("0", at)) => {
-                let message = "a handshake may take 600 s; no limit is not offered";
-                self.findings.changed(at, message, "say how long it may take");
-                set(keys, "handshake-timeout", "600s");
+        if let Some(field) = rule.said("HandshakeTimeout") {
+            match field.value.as_str() {
+                "10" => {}
+                "0" => {
+                    let message = "a handshake may take 600 s; no limit is not offered";
+                    self.findings.changed(&field.at, message, "say how long it may take");
+                    set(keys, "handshake-timeout", "600s");
+                }
+                seconds => set(keys, "handshake-timeout", format!("{seconds}s")),
             }
-            Some((seconds, _)) => set(keys, "handshake-timeout", format!("{seconds}s")),
         }
         if let Some(minutes) = rule.said("ResetCipherTimer").filter(|field| field.value != "0") {
             if oldest == TlsVersion::V1_3 {
-                let after =
-                    Toml::Table(vec![("after".to_owned(), format!("{}m", minutes.value).into())]);
-                set(keys, "rekey", after);
+                let mut rekey = Keys::new();
+                set(&mut rekey, "after", format!("{}m", minutes.value));
+                set(keys, "rekey", Toml::Table(rekey));
             } else {
                 let message = "no new keys are made by time: that needs TLS 1.3, and 1.2 is on";
                 self.findings.changed(&minutes.at, message, "say TLSv1.2 Off and TLSv1.3 On");
@@ -339,16 +339,14 @@ impl Context<'_> {
         let said = on.iter().find_map(|version| rule.said(version));
         let at = said.map_or_else(|| rule.environment_at(), |field| &field.at);
         let newest_on = rule.is_on("TLSv1.2") || rule.is_on("TLSv1.3");
-        let oldest = match rule.is_on("TLSv1.3") && !rule.is_on("TLSv1.2") {
-            true => TlsVersion::V1_3,
-            false => TlsVersion::V1_2,
+        let oldest = if rule.is_on("TLSv1.3") && !rule.is_on("TLSv1.2") {
+            TlsVersion::V1_3
+        } else {
+            TlsVersion::V1_2
         };
         if !on.is_empty() {
             let by = if said.is_some() { "" } else { " by default" };
-            let also = match newest_on {
-                true => "",
-                false => "; TLS 1.2 and 1.3 were off, and are on now",
-            };
+            let also = if newest_on { "" } else { "; TLS 1.2 and 1.3 were off, and are on now" };
             let message = format!(
                 "{} on{by}: TLS {} is the oldest that is spoken{also}",
                 are(&on),
@@ -362,8 +360,8 @@ impl Context<'_> {
         oldest
     }
 
-    fn tell_of_1_3(&mut self, rule: &Effective<'_>, oldest: TlsVersion, speaks_1_3: bool) {
-        if oldest == TlsVersion::V1_2 && !rule.is_on("TLSv1.3") && speaks_1_3 {
+    fn tell_of_1_3(&mut self, rule: &Effective<'_>, oldest: TlsVersion, newest: TlsVersion) {
+        if oldest != newest && !rule.is_on("TLSv1.3") {
             let at = rule.at_of("TLSv1.3");
             let message = "TLS 1.3 is on too, where the peer speaks it";
             self.findings.changed(at, message, "name suites of TLS 1.2 only to keep it off");
@@ -371,62 +369,34 @@ impl Context<'_> {
     }
 
     /// The name of the identity that a label of a ring, or its default, becomes.
-    fn identity(&mut self, (ring, at): (&str, &Origin), label: Option<&str>) -> Option<String> {
-        let held = self.map.keyring(ring);
+    fn identity(&mut self, ring: Ring<'_>, label: Option<&str>) -> Option<String> {
+        let held = self.map.keyring(ring.name);
         let pair = match label {
             Some(label) => held.and_then(|held| held.labels.get(label)),
             None => held.and_then(|held| held.pair.as_ref()),
         };
-        let Some((cert, key)) = pair else {
+        let Some(pair) = pair else {
             match label {
-                Some(label) => self.needs.label(ring, label, at),
-                None => self.needs.pair(ring, at),
+                Some(label) => self.needs.label(ring.name, label, ring.at),
+                None => self.needs.pair(ring.name, ring.at),
             }
             return None;
         };
-        Some(self.names.identity(ring, label, (cert, key), at))
+        Some(self.names.identity(Holder { ring: ring.name, label }, pair, ring.at))
     }
 
-    fn trust(&mut self, (ring, at): (&str, &Origin)) -> Option<String> {
-        let Some((held, ca)) = self.map.keyring(ring).and_then(|r| Some((r, r.ca.as_ref()?)))
-        else {
-            self.needs.ca(ring, at);
+    fn trust(&mut self, ring: Ring<'_>) -> Option<String> {
+        let held = self.map.keyring(ring.name);
+        let Some(ca) = held.and_then(|held| held.ca.as_ref()) else {
+            self.needs.ca(ring.name, ring.at);
             return None;
         };
-        Some(self.names.trust(ring, ca, held.crl.as_ref(), at))
+        let crl = held.and_then(|held| held.crl.as_ref());
+        Some(self.names.trust(ring.name, ca, crl, ring.at))
     }
 }
 
 fn are(versions: &[&str]) -> String {
     let verb = if versions.len() == 1 { "is" } else { "are" };
     format!("{} {verb}", versions.join(", "))
-}
-
-/// Whether TLS is on for the rule; `None` after an error.
-pub(super) fn is_enabled(rule: &Effective<'_>, findings: &mut Findings) -> Option<bool> {
-    // A name that leads nowhere was told of already.
-    let named = |word| rule.rule.said(word).is_some();
-    let Some(group) = rule.action(Kind::Group) else {
-        if named("TTLSGroupActionRef") {
-            return None;
-        }
-        let message = "the rule names no group action";
-        findings.error(&rule.rule.at, message, "add TTLSGroupActionRef: it says whether TLS is on");
-        return None;
-    };
-    let Some(enabled) = group.said("TTLSEnabled") else {
-        let message = "the group action does not say `TTLSEnabled`";
-        findings.error(&group.at, message, "say On or Off");
-        return None;
-    };
-    let on = enabled.value == "On";
-    if on && rule.action(Kind::Environment).is_none() {
-        if named("TTLSEnvironmentActionRef") {
-            return None;
-        }
-        let fix = "add TTLSEnvironmentActionRef: it says how TLS is done";
-        findings.error(&rule.rule.at, "the rule names no environment action", fix);
-        return None;
-    }
-    Some(on)
 }

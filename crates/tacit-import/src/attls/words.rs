@@ -14,7 +14,7 @@
 
 /// A kind of statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub(super) enum Kind {
     /// `TTLSRule`.
     Rule,
     /// `TTLSGroupAction`.
@@ -71,7 +71,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them; the order in which parts of an action are shown.
-    pub const ALL: [Self; 26] = [
+    pub(super) const ALL: [Self; 26] = [
         Self::Rule,
         Self::Group,
         Self::GroupAdvanced,
@@ -102,7 +102,7 @@ impl Kind {
 
     /// The statement.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Rule => "TTLSRule",
             Self::Group => "TTLSGroupAction",
@@ -135,51 +135,66 @@ impl Kind {
 
     /// The statement of that word, whatever the case.
     #[must_use]
-    pub fn of(word: &str) -> Option<Self> {
+    pub(super) fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word().eq_ignore_ascii_case(word))
     }
 
-    /// What may stand between its braces. Two lists, since connections share one with environments.
-    pub fn attributes(self) -> impl Iterator<Item = &'static Attribute> {
-        let (own, shared): (&'static [Attribute], &'static [Attribute]) = match self {
-            Self::Rule => (RULE, &[]),
-            Self::Group => (GROUP, &[]),
-            Self::GroupAdvanced => (GROUP_ADVANCED, &[]),
-            Self::Environment => (ENVIRONMENT, ACTION),
-            Self::EnvironmentAdvanced => (ENVIRONMENT_ADVANCED, ADVANCED),
-            Self::Connection => (CONNECTION, ACTION),
-            Self::ConnectionAdvanced => (&[], ADVANCED),
-            Self::Keyring => (KEYRING, &[]),
-            Self::Cipher => (CIPHER, &[]),
-            Self::Signature => (SIGNATURE, &[]),
-            Self::Gsk => (GSK, &[]),
-            Self::GskLdap => (GSK_LDAP, &[]),
-            Self::GskOcsp => (GSK_OCSP, &[]),
-            Self::GskHttpCdp => (GSK_HTTP_CDP, &[]),
-            Self::IpAddr => (IP_ADDR, &[]),
-            Self::IpAddrSet => (IP_ADDR_SET, &[]),
-            Self::IpAddrGroup => (IP_ADDR_GROUP, &[]),
-            Self::PortRange => (PORT_RANGE, &[]),
-            Self::PortGroup => (PORT_GROUP, &[]),
-            Self::Time => (TIME, &[]),
-            Self::FilterPolicy => (FILTER_POLICY, FILTER_GROUP),
-            Self::FilterGroup => (FILTER_GROUP, &[]),
-            Self::FilterRule => (FILTER_RULE, SERVICE_GROUP),
-            Self::ServiceGroup => (SERVICE_GROUP, &[]),
-            Self::Service => (SERVICE, &[]),
-            Self::FilterAction => (FILTER_ACTION, &[]),
-        };
-        own.iter().chain(shared)
+    /// What may stand between its braces.
+    pub(super) fn attributes(self) -> impl Iterator<Item = &'static Attribute> {
+        self.own_attributes().iter().chain(self.shared_attributes())
+    }
+
+    /// Those of this kind alone.
+    fn own_attributes(self) -> &'static [Attribute] {
+        match self {
+            Self::Rule => RULE,
+            Self::Group => GROUP,
+            Self::GroupAdvanced => GROUP_ADVANCED,
+            Self::Environment => ENVIRONMENT,
+            Self::EnvironmentAdvanced => ENVIRONMENT_ADVANCED,
+            Self::Connection => CONNECTION,
+            Self::ConnectionAdvanced => &[],
+            Self::Keyring => KEYRING,
+            Self::Cipher => CIPHER,
+            Self::Signature => SIGNATURE,
+            Self::Gsk => GSK,
+            Self::GskLdap => GSK_LDAP,
+            Self::GskOcsp => GSK_OCSP,
+            Self::GskHttpCdp => GSK_HTTP_CDP,
+            Self::IpAddr => IP_ADDR,
+            Self::IpAddrSet => IP_ADDR_SET,
+            Self::IpAddrGroup => IP_ADDR_GROUP,
+            Self::PortRange => PORT_RANGE,
+            Self::PortGroup => PORT_GROUP,
+            Self::Time => TIME,
+            Self::FilterPolicy => FILTER_POLICY,
+            Self::FilterGroup => FILTER_GROUP,
+            Self::FilterRule => FILTER_RULE,
+            Self::ServiceGroup => SERVICE_GROUP,
+            Self::Service => SERVICE,
+            Self::FilterAction => FILTER_ACTION,
+        }
+    }
+
+    /// Those that it shares with another kind, as connections do with environments.
+    fn shared_attributes(self) -> &'static [Attribute] {
+        match self {
+            Self::Environment | Self::Connection => ACTION,
+            Self::EnvironmentAdvanced | Self::ConnectionAdvanced => ADVANCED,
+            Self::FilterPolicy => FILTER_GROUP,
+            Self::FilterRule => SERVICE_GROUP,
+            _ => &[],
+        }
     }
 
     /// The attribute of that word, whatever the case.
     #[must_use]
-    pub fn attribute(self, word: &str) -> Option<&'static Attribute> {
+    pub(super) fn attribute(self, word: &str) -> Option<&'static Attribute> {
         self.attributes().find(|attribute| attribute.word.eq_ignore_ascii_case(word))
     }
 
     /// The kinds that may stand inside as a block.
-    pub fn parts(self) -> impl Iterator<Item = Self> {
+    pub(super) fn parts(self) -> impl Iterator<Item = Self> {
         self.attributes().filter_map(|attribute| match attribute.form {
             Form::Block(kind) => Some(kind),
             _ => None,
@@ -189,7 +204,7 @@ impl Kind {
 
 /// One attribute of a statement.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Attribute {
+pub(super) struct Attribute {
     /// As the manual writes it.
     pub word: &'static str,
     /// What it takes.
@@ -203,14 +218,14 @@ pub struct Attribute {
 impl Attribute {
     /// Whether its value must not be shown.
     #[must_use]
-    pub fn is_secret(&self) -> bool {
+    pub(super) fn is_secret(&self) -> bool {
         ["KeyringPw", "GSK_LDAP_USER_PW"].contains(&self.word)
     }
 }
 
 /// What an attribute takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub(super) enum Form {
     /// `On` or `Off`.
     Switch,
     /// One of a few words.

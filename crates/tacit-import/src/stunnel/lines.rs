@@ -138,12 +138,13 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::InMemory;
+    use crate::InMemory;
+    use crate::files::texts;
     use proptest::prelude::*;
 
     fn show(files: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
         let mut findings = Findings::default();
-        let read = read(files[0].0, &InMemory(files), &mut findings);
+        let read = read(files[0].0, &InMemory(&texts(files)), &mut findings);
         let entry = |e: &Entry| format!("{}={}@{}", e.name, e.value, e.at);
         let mut shown: Vec<String> = read.global.iter().map(entry).collect();
         for section in &read.sections {
@@ -190,7 +191,7 @@ mod tests {
             text in "([a =;#\\[\\]\n]|\\PC){0,200}",
         ) {
             let mut findings = Findings::default();
-            read("f", &InMemory(&[("f", &text)]), &mut findings);
+            read("f", &InMemory(&texts(&[("f", &text)])), &mut findings);
             let lines = text.lines().count();
             prop_assert!(findings.finish().iter().all(|found| (1..=lines).contains(&found.line)));
         }

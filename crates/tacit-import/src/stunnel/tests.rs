@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::files::InMemory;
+use crate::InMemory;
+use crate::files::texts;
 use tacit_core::policy::{Policy, parse};
 
 const SERVER: &str = "[s]\naccept = 127.0.0.1:993\nconnect = 127.0.0.1:143\ncert = /c.pem\n";
@@ -14,7 +15,7 @@ const CLIENT: &str = "[c]\nclient = yes\naccept = 127.0.0.1:143\nconnect = mail.
 fn import_with(text: &str, options: &Options) -> (Option<String>, Vec<String>) {
     let mut findings = Findings::default();
     let files = [("f", text), ("/cas/0a1b2c3d.0", ""), ("/cas/README", ""), ("/none/x", "")];
-    let policy = import(&["f".to_owned()], &InMemory(&files), options, &mut findings);
+    let policy = import(&["f".to_owned()], &InMemory(&texts(&files)), options, &mut findings);
     let found = findings.finish().into_iter();
     let found = found.map(|f| format!("{}: {}: {}", f.line, f.severity.word(), f.message));
     (policy, found.collect())
@@ -182,7 +183,12 @@ fn what_comes_of_a_program_for_each_connection_is_a_command_line() {
     let fix_of = |text: &str| {
         let mut findings = Findings::default();
         let files = [("f", text)];
-        _ = import(&["f".to_owned()], &InMemory(&files), &Options::default(), &mut findings);
+        _ = import(
+            &["f".to_owned()],
+            &InMemory(&texts(&files)),
+            &Options::default(),
+            &mut findings,
+        );
         findings.finish().into_iter().find(|f| f.message.contains("exec")).unwrap().fix.unwrap()
     };
     let inetd = "[s]\naccept = 993\ncert = /c.pem\nexec = /usr/sbin/imapd\nexecArgs = imapd -v\n";

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tacit_import::attls::{Input, Options, Paths, import_named};
-use tacit_import::{Files, Findings, Origin};
+use tacit_import::attls::{Options, Request, import};
+use tacit_import::{Files, Findings, Input, Origin};
 
 use super::{OnDisk, OutputArgs, finish, told};
 use crate::exit::{EXIT_OK, EXIT_POLICY, print};
@@ -50,20 +50,23 @@ pub(super) struct AttlsArgs {
 /// Runs it.
 pub(super) fn run(args: &AttlsArgs) -> ExitCode {
     let mut findings = Findings::default();
-    let read = |file: &str, findings: &mut Findings| match OnDisk.read(file) {
-        Ok(bytes) => Some((file.to_owned(), bytes)),
-        Err(error) => {
-            let at = Origin { file: file.into(), line: 1 };
-            findings.error(&at, format!("cannot be read: {error}"), "name a file that can be read");
-            None
-        }
+    let map_name = args.map.as_ref().map(|map| map.display().to_string());
+    let map_bytes = map_name.as_ref().and_then(|file| read(file, &mut findings));
+    let map = match (&map_name, &map_bytes) {
+        (Some(file), Some(bytes)) => Some(Input { file, bytes }),
+        _ => None,
     };
-    let map = args.map.as_ref().and_then(|map| read(&map.display().to_string(), &mut findings));
-    let options =
-        Options { keep_no_name_check: args.keep_no_name_check, fail_closed: args.fail_closed };
-    let root = args.root.as_deref();
-    let paths = Paths { policies: &args.files, filters: &args.ipsec, root };
-    let imported = import_named(&paths, &OnDisk, map.as_ref().map(input), options, &mut findings);
+    let request = Request {
+        policies: &args.files,
+        filters: &args.ipsec,
+        root: args.root.as_deref(),
+        map,
+        options: Options {
+            keep_no_name_check: args.keep_no_name_check,
+            fail_closed: args.fail_closed,
+        },
+    };
+    let imported = import(&request, &OnDisk, &mut findings);
     if args.effective {
         told(&findings.finish());
         let code = if imported.policy.is_some() { EXIT_OK } else { EXIT_POLICY };
@@ -72,6 +75,14 @@ pub(super) fn run(args: &AttlsArgs) -> ExitCode {
     finish(&args.output, imported.policy.as_deref(), findings)
 }
 
-fn input((file, bytes): &(String, Vec<u8>)) -> Input<'_> {
-    Input { file, bytes }
+/// What the file holds; `None` after an error.
+fn read(file: &str, findings: &mut Findings) -> Option<Vec<u8>> {
+    match OnDisk.read(file) {
+        Ok(bytes) => Some(bytes),
+        Err(error) => {
+            let at = Origin { file: file.into(), line: 1 };
+            findings.error(&at, format!("cannot be read: {error}"), "name a file that can be read");
+            None
+        }
+    }
 }

@@ -13,32 +13,30 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use super::super::flows::{LISTEN_PORTS_MAX, port_list};
-use super::{Filter, Flow, space};
+use super::filter::{Action, Filter, Flow};
+use super::space;
 use crate::Findings;
+use crate::attls::flows::{LISTEN_PORTS_MAX, port_list};
 use crate::draft::{Item, Toml};
+use tacit_core::flow::{Direction, Protocol};
 use tacit_core::policy::RULES_MAX;
 
 /// The rules that come of both; what cannot be said is told.
-pub(in super::super) fn combine(
-    rules: &[Item],
-    filters: &[Filter],
-    findings: &mut Findings,
-) -> Vec<Item> {
+pub(crate) fn combine(rules: &[Item], filters: &[Filter], findings: &mut Findings) -> Vec<Item> {
     let sockets = sockets(rules, filters, findings);
     let mut combined = Vec::new();
     for filter in filters {
         for (flow, number) in filter.flows.iter().zip(1_usize..) {
             let mut protected = Vec::new();
-            if filter.permits && !flow.is_udp {
+            if filter.action == Action::Permit && flow.protocol == Protocol::Tcp {
                 let both = |rule| both(rule, filter, flow, findings);
                 protected.extend(rules.iter().filter_map(both));
             }
             let suffix = if number == 1 { String::new() } else { format!("-{number}") };
             let name = format!("{}{suffix}", filter.name);
-            let mut rest = match flow.is_inbound {
-                true => inbound(&name, filter, flow, &sockets, findings),
-                false => vec![outbound(&name, filter, flow)],
+            let mut rest = match flow.direction {
+                Direction::Inbound => inbound(&name, filter, flow, &sockets, findings),
+                Direction::Outbound => vec![outbound(&name, filter, flow)],
             };
             rest.retain(|rest| !protected.iter().any(|rule| is_all_of(rule, rest)));
             combined.extend(protected.into_iter().chain(rest));
@@ -54,26 +52,12 @@ pub(in super::super) fn combine(
 
 /// A TLS rule for what a filter permits of it; `None` if that is nothing, or cannot be said.
 fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> Option<Item> {
-    let is_inbound = rule.text("direction") == Some("inbound");
-    if is_inbound != flow.is_inbound || rule.text("protocol") == Some("udp") {
+    if direction(rule) != flow.direction || rule.text("protocol") == Some("udp") {
         return None;
     }
     let mut item = rule.clone();
-    let met = match is_inbound {
-        true => listening(rule, flow).map(|listen| {
-            let listen = listen?;
-            set(&mut item, "listen", strings(&listen).into());
-            Some(())
-        }),
-        false => meet_ends(&mut item, "local", "local-ports", &flow.local, &flow.local_ports),
-    };
-    let remote = |item: &mut Item| {
-        meet_ends(item, "remote", "remote-ports", &flow.remote, &flow.remote_ports)
-    };
-    let met = met.and_then(|met| met.map_or(Ok(None), |()| remote(&mut item)));
-    let met = met.and_then(|met| met.map_or(Ok(None), |()| meet_times(&mut item, filter)));
-    match met {
-        Ok(met) => met?,
+    match meet(&mut item, filter, flow) {
+        Ok(shared) => shared?,
         Err(why) => {
             let rule = rule.text("name").unwrap_or_default();
             let message = format!("what rule `{rule}` and filter `{}` share: {why}", filter.name);
@@ -89,6 +73,28 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
         set(&mut item, "log", true.into());
     }
     Some(item)
+}
+
+fn direction(rule: &Item) -> Direction {
+    match rule.text("direction") {
+        Some("inbound") => Direction::Inbound,
+        _ => Direction::Outbound,
+    }
+}
+
+/// Narrows a rule to what a filter permits of it; `Ok(None)` if nothing is left.
+fn meet(item: &mut Item, filter: &Filter, flow: &Flow) -> Result<Option<()>, String> {
+    let near = match flow.direction {
+        Direction::Inbound => meet_listen(item, flow)?,
+        Direction::Outbound => meet_end(item, LOCAL, &flow.local, &flow.local_ports)?,
+    };
+    if near.is_none() {
+        return Ok(None);
+    }
+    if meet_end(item, REMOTE, &flow.remote, &flow.remote_ports)?.is_none() {
+        return Ok(None);
+    }
+    meet_times(item, filter)
 }
 
 /// Whether a rule is about all that the other one is, and says so in the same words.
@@ -107,25 +113,43 @@ fn is_all_of(rule: &Item, other: &Item) -> bool {
     CONDITIONS.iter().all(|key| rule.value(key) == other.value(key))
 }
 
+/// The keys of one end of a rule.
+#[derive(Clone, Copy)]
+struct EndKeys {
+    addresses: &'static str,
+    ports: &'static str,
+}
+
+const LOCAL: EndKeys = EndKeys { addresses: "local", ports: "local-ports" };
+const REMOTE: EndKeys = EndKeys { addresses: "remote", ports: "remote-ports" };
+
 /// Narrows an end of a rule; `Ok(None)` if nothing is left.
-fn meet_ends(
+fn meet_end(
     item: &mut Item,
-    key: &str,
-    ports_key: &str,
+    keys: EndKeys,
     addresses: &[String],
     ports: &[RangeInclusive<u16>],
 ) -> Result<Option<()>, String> {
-    let own = item.texts(key);
-    let common = space::addresses(&own, addresses)
+    let own = item.texts(keys.addresses);
+    let shared_addresses = space::addresses(&own, addresses)
         .map_err(|name| format!("`{name}` is a name, and the filter knows addresses alone"))?;
-    let common = common.zip(space::ports(&port_ranges(item, ports_key), ports));
-    let Some((addresses, ports)) = common else { return Ok(None) };
-    if !addresses.is_empty() {
-        set(item, key, addresses.into());
+    let Some(shared_addresses) = shared_addresses else { return Ok(None) };
+    let Some(shared_ports) = space::ports(&port_ranges(item, keys.ports), ports) else {
+        return Ok(None);
+    };
+    if !shared_addresses.is_empty() {
+        set(item, keys.addresses, shared_addresses.into());
     }
-    if !ports.is_empty() {
-        set(item, ports_key, port_list(&ports));
+    if !shared_ports.is_empty() {
+        set(item, keys.ports, port_list(&shared_ports));
     }
+    Ok(Some(()))
+}
+
+/// Narrows where a rule listens; `Ok(None)` if nothing is left.
+fn meet_listen(item: &mut Item, flow: &Flow) -> Result<Option<()>, String> {
+    let Some(listen) = listening(item, flow)? else { return Ok(None) };
+    set(item, "listen", strings(&listen).into());
     Ok(Some(()))
 }
 
@@ -181,9 +205,9 @@ fn listen_at(text: &str) -> Result<IpAddr, String> {
 /// a filter permits by port.
 fn sockets(rules: &[Item], filters: &[Filter], findings: &mut Findings) -> Vec<SocketAddr> {
     let mut sockets: Vec<SocketAddr> = Vec::new();
-    for filter in filters.iter().filter(|filter| filter.permits) {
-        for flow in filter.flows.iter().filter(|flow| flow.is_inbound) {
-            let of_rules = rules.iter().filter(|r| r.text("direction") == Some("inbound"));
+    for filter in filters.iter().filter(|filter| filter.action == Action::Permit) {
+        for flow in filter.flows.iter().filter(|flow| flow.direction == Direction::Inbound) {
+            let of_rules = rules.iter().filter(|rule| direction(rule) == Direction::Inbound);
             // What cannot be listened at is told where the rules are put together.
             sockets.extend(of_rules.filter_map(|rule| listening(rule, flow).ok()?).flatten());
             sockets.extend(own_sockets(filter, flow, findings));
@@ -285,7 +309,7 @@ fn outbound(name: &str, filter: &Filter, flow: &Flow) -> Item {
     let mut item = Item::new("[[rule]]", &filter.at);
     item.set("name", name);
     item.set("direction", "outbound");
-    if flow.is_udp {
+    if flow.protocol == Protocol::Udp {
         item.set("protocol", "udp");
     }
     if !flow.local.is_empty() {
@@ -307,7 +331,10 @@ fn finish(item: &mut Item, filter: &Filter, flow: &Flow) {
         item.set("remote-ports", port_list(&flow.remote_ports));
     }
     item.keys.extend(filter.when.clone().map(|when| ("when".to_owned(), when)));
-    item.set(if filter.permits { "permit" } else { "deny" }, true);
+    match filter.action {
+        Action::Permit => item.set("permit", true),
+        Action::Deny => item.set("deny", true),
+    }
     if filter.log {
         item.set("log", true);
     }

@@ -40,7 +40,8 @@ fn span(text: &str) -> Option<Span> {
 
 impl Span {
     fn meet(self, other: Self) -> Option<Self> {
-        let (first, last) = (self.first.max(other.first), self.last.min(other.last));
+        let first = self.first.max(other.first);
+        let last = self.last.min(other.last);
         (self.is_v4 == other.is_v4 && first <= last).then_some(Self { first, last, ..self })
     }
 
@@ -77,8 +78,9 @@ pub(super) fn addresses(a: &[String], b: &[String]) -> Result<Option<Vec<String>
         let spans = texts.iter().map(|text| spans(text).ok_or_else(|| text.clone()));
         spans.collect::<Result<Vec<_>, _>>().map(|spans| spans.concat())
     };
-    let (a, b) = (all(a)?, all(b)?);
-    let common = a.iter().flat_map(|one| b.iter().filter_map(|other| one.meet(*other)));
+    let ours = all(a)?;
+    let theirs = all(b)?;
+    let common = ours.iter().flat_map(|one| theirs.iter().filter_map(|other| one.meet(*other)));
     let mut distinct = Vec::new();
     for shown in common.map(Span::show) {
         if !distinct.contains(&shown) {
@@ -100,8 +102,8 @@ pub(super) fn ports(
         let both = *a.start().max(b.start())..=*a.end().min(b.end());
         (!both.is_empty()).then_some(both)
     };
-    let common = a.iter().flat_map(|one| b.iter().filter_map(|other| meet(one, other)));
-    let common: Vec<_> = common.collect();
+    let common: Vec<_> =
+        a.iter().flat_map(|one| b.iter().filter_map(|other| meet(one, other))).collect();
     (!common.is_empty()).then_some(common)
 }
 

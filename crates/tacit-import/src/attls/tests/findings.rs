@@ -1,6 +1,7 @@
 //! Policies that are wrong or odd, and what is said about them.
 
 use super::*;
+use crate::attls::words::Kind;
 use proptest::prelude::*;
 
 /// Changes to [`POLICY`] and the findings that come of each.
@@ -126,7 +127,7 @@ fn everything_the_map_lacks_is_told_at_once_with_the_lines_to_add() {
     let policy = policy.replacen("TLSv1.3 On", "TLSv1.3 On\n    ClientAuthType SAFCheck", 1);
     let file = Input { file: "p", bytes: policy.as_bytes() };
     let mut findings = Findings::default();
-    let text = import(&[file], None, Options::default(), &mut findings).policy;
+    let text = Given { policies: &[file], ..Given::default() }.import(&mut findings).policy;
     assert_eq!(text, None);
     let errors = findings.finish().into_iter().filter(|one| one.severity == Severity::Error);
     let fixes: Vec<String> = errors.filter_map(|error| error.fix).collect();
@@ -193,7 +194,8 @@ proptest! {
         let mut findings = Findings::default();
         let file = Input { file: "p", bytes: policy.as_bytes() };
         let map = Input { file: "m", bytes: MAP.as_bytes() };
-        let imported = import(&[file], Some(map), Options::default(), &mut findings);
+        let given = Given { policies: &[file], map: Some(map), ..Given::default() };
+        let imported = given.import(&mut findings);
         prop_assert_eq!(imported.policy.is_none(), findings.has_errors());
         let lines = policy.lines().count().max(1);
         for finding in findings.finish() {

@@ -5,7 +5,7 @@ mod findings;
 mod policies;
 
 use super::*;
-use crate::Severity;
+use crate::{InMemory, Input, Severity};
 
 /// A server with everything it needs, and a client.
 const POLICY: &str = "\
@@ -50,12 +50,39 @@ cert = \"ours.pem\"
 key = \"ours.key\"
 ";
 
+/// What is imported in memory.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Given<'a> {
+    pub(crate) policies: &'a [Input<'a>],
+    pub(crate) filters: &'a [Input<'a>],
+    pub(crate) map: Option<Input<'a>>,
+    pub(crate) options: Options,
+}
+
+impl Given<'_> {
+    pub(crate) fn import(&self, findings: &mut Findings) -> Imported {
+        let Self { policies, filters, map, options } = *self;
+        let names = |inputs: &[Input<'_>]| -> Vec<String> {
+            inputs.iter().map(|input| input.file.to_owned()).collect()
+        };
+        let request = Request {
+            policies: &names(policies),
+            filters: &names(filters),
+            root: None,
+            map,
+            options,
+        };
+        import(&request, &InMemory(&[policies, filters].concat()), findings)
+    }
+}
+
 /// What an import makes of a policy: its text, and its findings as `LINE WORD: message (fix)`.
 fn imported(policy: &str, map: &str, options: Options) -> (Option<String>, Vec<String>) {
     let mut findings = Findings::default();
     let file = Input { file: "p", bytes: policy.as_bytes() };
     let map = Input { file: "m", bytes: map.as_bytes() };
-    let imported = import(&[file], Some(map), options, &mut findings);
+    let given = Given { policies: &[file], map: Some(map), options, ..Given::default() };
+    let imported = given.import(&mut findings);
     let found = findings.finish().into_iter().map(|one| {
         let fix = one.fix.map(|fix| format!(" ({})", fix.replace('\n', "|"))).unwrap_or_default();
         let file = if one.file == "p" { "" } else { &one.file };
@@ -81,7 +108,7 @@ fn imported_rules(policy: &str, map: &str) -> (String, Vec<String>) {
 fn table(policy: &str) -> String {
     let mut findings = Findings::default();
     let file = Input { file: "p", bytes: policy.as_bytes() };
-    import(&[file], None, Options::default(), &mut findings).effective
+    Given { policies: &[file], ..Given::default() }.import(&mut findings).effective
 }
 
 fn severity_of(found: &str) -> Severity {

@@ -318,15 +318,13 @@ fn addresses_that_cannot_be_listened_at_together_are_an_error() {
 
 #[test]
 fn several_files_are_one_policy_in_any_encoding() {
-    let (actions, rule) = (
-        POLICY.split_at(POLICY.find("TTLSGroupAction on\n").unwrap()).1,
-        POLICY.split("TTLSGroupAction on\n").next().unwrap(),
-    );
+    let (rule, actions) = POLICY.split_at(POLICY.find("TTLSGroupAction on\n").unwrap());
     let latin1 = [b"# \xa9\n", actions.as_bytes()].concat();
     let mut findings = Findings::default();
     let files = [Input { file: "a", bytes: rule.as_bytes() }, Input { file: "b", bytes: &latin1 }];
     let map = Input { file: "m", bytes: MAP.as_bytes() };
-    assert!(import(&files, Some(map), Options::default(), &mut findings).policy.is_some());
+    let given = Given { policies: &files, map: Some(map), ..Given::default() };
+    assert!(given.import(&mut findings).policy.is_some());
     let found = findings.finish();
     assert!(found.iter().any(|one| one.file == "b" && one.message == "read as ISO 8859-1"));
 }

@@ -1,7 +1,8 @@
 //! What becomes of filter rules, alone and with TLS rules.
 
-use super::super::{Imported, Input, Options, import_filtered};
-use crate::Findings;
+use crate::attls::Options;
+use crate::attls::tests::Given;
+use crate::{Findings, Input};
 use tacit_core::policy::{Policy, parse};
 
 const TLS: &str = "\
@@ -66,13 +67,14 @@ fn service(body: &str) -> String {
 
 fn imported(tls: &str, filters: &str) -> (Option<String>, Vec<String>) {
     let mut findings = Findings::default();
-    let tls = [Input { file: "tls", bytes: tls.as_bytes() }];
-    let tls = if tls[0].bytes.is_empty() { &[] } else { &tls[..] };
     let filters = [Input { file: "ipsec", bytes: filters.as_bytes() }];
-    let map = Some(Input { file: "map", bytes: MAP.as_bytes() });
-    let map = map.filter(|_| !tls.is_empty());
-    let Imported { policy, .. } =
-        import_filtered(tls, &filters, map, Options::default(), &mut findings);
+    let policies = [Input { file: "tls", bytes: tls.as_bytes() }];
+    let mut given = Given { filters: &filters, ..Given::default() };
+    if !tls.is_empty() {
+        given.policies = &policies;
+        given.map = Some(Input { file: "map", bytes: MAP.as_bytes() });
+    }
+    let policy = given.import(&mut findings).policy;
     let found = findings.finish().into_iter();
     let found =
         found.map(|f| format!("{}:{}: {}: {}", f.file, f.line, f.severity.word(), f.message));
@@ -352,9 +354,13 @@ fn that_fail_closed_leaves_what_filters_permit_is_told() {
     let mut findings = Findings::default();
     let input = |file, text| Input { file, bytes: str::as_bytes(text) };
     let options = Options { fail_closed: true, ..Options::default() };
-    let (tls, filter, map) = (input("t", TLS), input("f", &filter), input("m", MAP));
-    let Imported { policy, .. } =
-        import_filtered(&[tls], &[filter], Some(map), options, &mut findings);
+    let given = Given {
+        policies: &[input("t", TLS)],
+        filters: &[input("f", &filter)],
+        map: Some(input("m", MAP)),
+        options,
+    };
+    let policy = given.import(&mut findings).policy;
     assert!(policy.unwrap().contains("permit = true"));
     let told = |message: &str| message.contains("--fail-closed leaves what filters permit");
     assert!(findings.finish().iter().any(|one| told(&one.message)));

@@ -281,9 +281,13 @@ proptest! {
         let inputs = [Input { file: "tls", bytes: tls.as_bytes() }];
         let text = filters.unwrap_or_default();
         let ipsec = [Input { file: "ipsec", bytes: text.as_bytes() }];
-        let ipsec = if case.filters.is_some() { &ipsec[..] } else { &[] };
-        let map = Some(Input { file: "map", bytes: MAP.as_bytes() });
-        let imported = import_filtered(&inputs, ipsec, map, Options::default(), &mut findings);
+        let given = Given {
+            policies: &inputs,
+            filters: if case.filters.is_some() { &ipsec } else { &[] },
+            map: Some(Input { file: "map", bytes: MAP.as_bytes() }),
+            options: Options::default(),
+        };
+        let imported = given.import(&mut findings);
         let policy = imported.policy.unwrap_or_else(|| panic!("{:#?}", findings.finish()));
         let parsed = parse(&policy).policy.unwrap();
         let index = Index::new(&parsed.rules);

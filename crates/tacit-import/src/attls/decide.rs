@@ -1,0 +1,211 @@
+//! Second step of an import: what each rule becomes.
+//!
+//! `flows` decides which flows a rule is about, `tls` how TLS is done, `start` when it begins, and
+//! `ignored` reports what has no effect here.
+
+use std::net::SocketAddr;
+
+use super::conditions::{End, show_ports};
+use super::context::Context;
+use super::effective::Effective;
+use super::flows::{self, Listening};
+use super::map::Map;
+use super::names::Names;
+use super::needs::Needs;
+use super::request::Options;
+use super::words::Kind;
+use crate::draft::{Item, Toml};
+use crate::{Findings, Origin};
+use tacit_core::flow::Direction;
+use tacit_core::policy::text::nearest_word;
+
+/// The rules and tables of the policy that is written.
+#[derive(Debug, Default)]
+pub(super) struct Decisions {
+    /// In the order in which they are tried.
+    pub(super) rules: Vec<Item>,
+    /// The identities and trusts that they name.
+    pub(super) tables: Vec<Item>,
+}
+
+/// Decides about all rules; what the map lacks or says too much is reported.
+pub(super) fn decide(
+    rules: &[Effective<'_>],
+    map: &Map,
+    options: Options,
+    findings: &mut Findings,
+) -> Decisions {
+    let needs = Needs::default();
+    let names = Names::default();
+    let mut context = Context { map, options, needs, names, findings };
+    let mut decided: Vec<Decided> = Vec::new();
+    for rule in rules {
+        decided.extend(context.rule(rule));
+    }
+    let listening: Vec<Listening<'_>> = decided.iter().map(Decided::listening).collect();
+    flows::check_listens(&listening, context.findings);
+    let Context { needs, names, findings, .. } = context;
+    needs.report(map, findings);
+    check_map(rules, map, findings);
+    if !findings.has_errors() {
+        map.tell_unused(findings);
+    }
+    let rules = decided.into_iter().map(|decided| decided.item).collect();
+    Decisions { rules, tables: names.tables }
+}
+
+/// A rule with the sockets that were made of its addresses and ports.
+struct Decided {
+    item: Item,
+    listens: Vec<SocketAddr>,
+}
+
+impl Decided {
+    fn listening(&self) -> Listening<'_> {
+        Listening { at: &self.item.at, sockets: &self.listens }
+    }
+}
+
+impl Context<'_> {
+    /// What a rule becomes.
+    fn rule(&mut self, rule: &Effective<'_>) -> Vec<Decided> {
+        let Some(direction) = rule.rule.said("Direction") else {
+            let fix = "say Inbound for what is accepted, Outbound for what is opened, or Both";
+            self.findings.error(&rule.rule.at, "the rule has no `Direction`", fix);
+            return Vec::new();
+        };
+        if !has_condition(rule) {
+            let fix = "say a port, an address, a job name or a user ID";
+            let message = "the rule has no condition but its direction";
+            self.findings.error(&rule.rule.at, message, fix);
+            return Vec::new();
+        }
+        let Some(action) = action(rule, self.findings) else { return Vec::new() };
+        if action == Action::Tls {
+            self.tell_ignored(rule);
+        }
+        let directions: &[Direction] = match direction.value.as_str() {
+            "Inbound" => &[Direction::Inbound],
+            "Outbound" => &[Direction::Outbound],
+            _ => &[Direction::Inbound, Direction::Outbound],
+        };
+        let mut decided = Vec::new();
+        for direction in directions {
+            let mut ways = self.ways(rule, *direction);
+            if directions.len() > 1 {
+                ways.iter_mut().for_each(|way| way.add_direction());
+            }
+            let tls = match action {
+                Action::Tls => self.tls(rule, *direction).map(Some),
+                Action::Permit => Some(None),
+            };
+            let Some(tls) = tls else { continue };
+            for way in ways {
+                let mut item = Item::new("[[rule]]", &rule.rule.at);
+                item.comments.push(comment(rule));
+                item.set("name", format!("{}{}", rule.rule.name, way.suffix));
+                item.keys.extend(way.keys);
+                match &tls {
+                    Some(keys) => item.set("tls", Toml::Table(keys.clone())),
+                    None => item.set("permit", true),
+                }
+                if self.is_logged(rule) {
+                    item.set("log", true);
+                }
+                decided.push(Decided { item, listens: way.listens });
+            }
+        }
+        decided
+    }
+
+    /// Whether the trace level asks for a line when a connection begins.
+    fn is_logged(&mut self, rule: &Effective<'_>) -> bool {
+        let Some(field) = rule.said("Trace") else { return false };
+        let Ok(trace) = field.value.parse::<u32>() else { return false };
+        // 4: a connection is mapped; 8: events, its start among them.
+        let logs = trace & (4 | 8) != 0;
+        let message = if logs {
+            format!("Trace {trace}: begin and end of connections are logged")
+        } else {
+            format!("Trace {trace}: errors are logged, as they always are")
+        };
+        self.findings.info(&field.at, message);
+        logs
+    }
+}
+
+fn has_condition(rule: &Effective<'_>) -> bool {
+    let end = |end: &End| !end.addresses.is_empty() || !end.ports.is_empty();
+    let said = |word: &&str| rule.rule.said(word).is_some();
+    let all = ["LocalAddr", "RemoteAddr", "Jobname", "Userid"];
+    end(&rule.local) || end(&rule.remote) || all.iter().any(said)
+}
+
+/// What stands above a rule.
+fn comment(rule: &Effective<'_>) -> String {
+    let kinds = [Kind::Group, Kind::Environment, Kind::Connection];
+    let actions = kinds.into_iter().filter_map(|kind| rule.action(kind));
+    let names: Vec<&str> = actions.map(|action| action.name.as_str()).collect();
+    let all = rule.local.ports.iter().chain(&rule.remote.ports);
+    let ports: Vec<String> = all.map(show_ports).collect();
+    let shown = match ports.as_slice() {
+        [] => String::new(),
+        ports => format!(", ports {}", ports.join(" ")),
+    };
+    format!("priority {}{shown}; actions {}", rule.priority(), names.join(", "))
+}
+
+/// What the actions of a rule ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Tls,
+    Permit,
+}
+
+/// What the actions of a rule ask for; `None` after an error.
+fn action(rule: &Effective<'_>, findings: &mut Findings) -> Option<Action> {
+    // A name that leads nowhere was told of already.
+    let named = |word| rule.rule.said(word).is_some();
+    let Some(group) = rule.action(Kind::Group) else {
+        if named("TTLSGroupActionRef") {
+            return None;
+        }
+        let message = "the rule names no group action";
+        findings.error(&rule.rule.at, message, "add TTLSGroupActionRef: it says whether TLS is on");
+        return None;
+    };
+    let Some(enabled) = group.said("TTLSEnabled") else {
+        let message = "the group action does not say `TTLSEnabled`";
+        findings.error(&group.at, message, "say On or Off");
+        return None;
+    };
+    if enabled.value != "On" {
+        return Some(Action::Permit);
+    }
+    if rule.action(Kind::Environment).is_none() {
+        if named("TTLSEnvironmentActionRef") {
+            return None;
+        }
+        let fix = "add TTLSEnvironmentActionRef: it says how TLS is done";
+        findings.error(&rule.rule.at, "the rule names no environment action", fix);
+        return None;
+    }
+    Some(Action::Tls)
+}
+
+/// Reports what the map says of rules that do not exist.
+fn check_map(rules: &[Effective<'_>], map: &Map, findings: &mut Findings) {
+    let Some(file) = &map.file else { return };
+    let known: Vec<&str> = rules.iter().map(|rule| rule.rule.name.as_str()).collect();
+    for (name, rule) in &map.rules {
+        if known.contains(&name.as_str()) {
+            continue;
+        }
+        let at = Origin { file: file.as_str().into(), line: rule.line };
+        let fix = match nearest_word(name, &known) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "remove it".to_owned(),
+        };
+        findings.error(&at, format!("no rule is named `{name}`"), fix);
+    }
+}

@@ -1,0 +1,25 @@
+//! From the bytes of a file to its statements.
+
+use super::lex::Document;
+use super::text;
+use crate::{Findings, Input, Origin};
+
+/// The statements of one file; `None` if it is not text.
+pub(super) fn read(input: &Input<'_>, findings: &mut Findings) -> Option<Document> {
+    let at = Origin { file: input.file.into(), line: 1 };
+    let decoded = match text::decode(input.bytes) {
+        Ok(decoded) => decoded,
+        Err(refused) => {
+            findings.error(&at, refused.message, refused.fix);
+            return None;
+        }
+    };
+    if decoded.encoding != text::Encoding::Utf8 {
+        let records = if decoded.records { ", in records of 80" } else { "" };
+        findings.info(&at, format!("read as {}{records}", decoded.encoding));
+    }
+    if decoded.numbered {
+        findings.info(&at, "the numbers in columns 73 to 80 are not read");
+    }
+    Some(Document::read(input.file, &decoded.text, findings))
+}

@@ -1,0 +1,158 @@
+//! Third step of an import: from decisions to the text of a policy.
+
+use std::collections::BTreeMap;
+
+use super::decide::Decisions;
+use super::filters::{Filter, combine};
+use super::map::Map;
+use super::request::Options;
+use crate::draft::{Draft, Item, Toml, name_of, word};
+use crate::{Findings, Origin};
+
+/// What the policy is written from, beside the decisions.
+pub(super) struct Sources<'a> {
+    pub(super) map: &'a Map,
+    pub(super) options: Options,
+    /// The filters in order; `None`: no file is about filters.
+    pub(super) filters: Option<&'a [Filter]>,
+    /// Where the first rule stands, if there is one.
+    pub(super) first_rule: Option<&'a Origin>,
+    /// The first line of the first file.
+    pub(super) first_line: Option<&'a Origin>,
+}
+
+/// The text of the policy; `None` after an error.
+pub(super) fn write(
+    decisions: Decisions,
+    sources: &Sources<'_>,
+    findings: &mut Findings,
+) -> Option<String> {
+    let Decisions { mut rules, mut tables } = decisions;
+    rename(&mut rules, findings);
+    tables.extend(maps(sources.map));
+    if let Some(filters) = sources.filters {
+        if sources.options.fail_closed
+            && let Some(first) = sources.first_rule
+        {
+            let message = "what a filter permits and no TLS rule is about goes in clear, as \
+                           before: --fail-closed leaves what filters permit";
+            let fix = "have the filters permit no more than what may go in clear";
+            findings.changed(first, message, fix);
+        }
+        rules = combine::combine(&rules, filters, findings);
+        rename(&mut rules, findings);
+    } else if let Some(first) = sources.first_rule {
+        let at = Origin { file: first.file.clone(), line: 1 };
+        end(sources.options, &at, &mut rules, findings);
+    } else if let Some(first) = sources.first_line
+        && !findings.has_errors()
+    {
+        let message = "there is no TTLSRule: everything went in clear, and would be denied";
+        findings.error(first, message, "name the file that has the rules");
+    }
+    if findings.has_errors() {
+        return None;
+    }
+    let head = "Imported by `tacit import attls`: see tacit.toml(5) for what it means.";
+    Draft { head: vec![head.to_owned()], tables, rules }.finish(findings)
+}
+
+/// The entries of `[[map.NAME]]`, as the map file has them.
+fn maps(map: &Map) -> Vec<Item> {
+    let at = Origin { file: map.file.clone().unwrap_or_default().into(), line: 1 };
+    let mut items = Vec::new();
+    for (name, entries) in &map.maps {
+        for entry in entries {
+            let mut item = Item::new(format!("[[map.{}]]", word(name)), &at);
+            if let Toml::Table(keys) = entry {
+                item.keys.clone_from(keys);
+            }
+            items.push(item);
+        }
+    }
+    items
+}
+
+/// Gives every rule a name that policies take, and none two the same.
+fn rename(items: &mut [Item], findings: &mut Findings) {
+    let mut taken: Vec<String> = Vec::new();
+    for item in items {
+        let Some((_, Toml::Text(name))) = item.keys.iter_mut().find(|(key, _)| key == "name")
+        else {
+            continue;
+        };
+        let plain = name_of(name);
+        let stem: String = plain.chars().take(NAME_STEM_CHARS_MAX).collect();
+        let numbered = (2..).map(|number| format!("{stem}-{number}"));
+        let mut candidates = std::iter::once(plain.clone()).chain(numbered);
+        let free = candidates.find(|name| !taken.contains(name)).unwrap_or(plain);
+        if *name != free {
+            findings.info(&item.at, format!("rule `{name}` is named `{free}`"));
+            name.clone_from(&free);
+        }
+        taken.push(free);
+    }
+}
+
+/// Leaves room for a number behind it.
+const NAME_STEM_CHARS_MAX: usize = 58;
+
+/// What happens to what no rule matches.
+fn end(options: Options, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
+    let inbound = "only what a rule listens for is accepted: other ports are not opened outside";
+    findings.info(at, inbound);
+    if options.fail_closed {
+        let message = "what no rule matches is denied; it went in clear before";
+        findings.changed(at, message, "leave out --fail-closed to let it pass");
+        return;
+    }
+    let message = "what no rule matches goes in clear, as before: the last rules permit it";
+    findings.changed(at, message, "import with --fail-closed to have it denied");
+    let clear = |name: String, keys: Vec<(&str, Toml)>| {
+        let mut item = Item::new("[[rule]]", at);
+        item.comments
+            .push("WARNING: what no rule above matches goes in clear, as it did before.".into());
+        item.set("name", name);
+        keys.into_iter().for_each(|(key, value)| item.set(key, value));
+        item.set("permit", true);
+        item
+    };
+    for (port, sockets) in unmatched_inbound(items) {
+        let keys = vec![
+            ("direction", "inbound".into()),
+            ("listen", sockets.into()),
+            ("local-ports", port.into()),
+        ];
+        items.push(clear(format!("unmatched-{port}"), keys));
+    }
+    for protocol in ["tcp", "udp"] {
+        let keys = vec![("direction", "outbound".into()), ("protocol", protocol.into())];
+        items.push(clear(format!("unmatched-{protocol}"), keys));
+    }
+}
+
+/// The sockets at which connections arrive that no rule is about, by the port that they go on to.
+fn unmatched_inbound(items: &[Item]) -> BTreeMap<u16, Vec<String>> {
+    const NARROWING: [&str; 5] = ["remote", "remote-ports", "program", "user", "when"];
+    let is_narrow = |item: &Item| NARROWING.iter().any(|key| item.value(key).is_some());
+    let inbound: Vec<&Item> =
+        items.iter().filter(|item| item.text("direction") == Some("inbound")).collect();
+    let whole = inbound.iter().filter(|item| !is_narrow(item));
+    let taken: Vec<String> = whole.flat_map(|item| item.texts("listen")).collect();
+    let mut sockets: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for item in inbound.iter().filter(|item| is_narrow(item)) {
+        // Of several ports, the first that a program listens on is gone on to.
+        let port = match item.value("local-ports") {
+            Some(Toml::Number(port)) => u16::try_from(*port).ok(),
+            _ => None,
+        };
+        let Some(of_port) = port.map(|port| sockets.entry(port).or_default()) else { continue };
+        for socket in item.texts("listen") {
+            if !taken.contains(&socket) && !of_port.contains(&socket) {
+                of_port.push(socket);
+            }
+        }
+    }
+    sockets.retain(|_, sockets| !sockets.is_empty());
+    sockets
+}
