@@ -3,22 +3,28 @@
 //! It is made for 80 columns and 24 lines; what is wider or higher gets more rules and
 //! connections, what is smaller loses connections, then rules.
 
-use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Clear, Paragraph};
 use tacit_core::meter::Component;
 
 use super::sample::Connection;
+use super::screen::{Line, Look, Size};
 use super::view::View;
+use crate::control::render::column::{fit, pad};
 use crate::control::render::costs::{figure, name, perhaps};
 use crate::ledger::costs::{Costs, Places, RuleCosts, percent};
 
+/// Lines of totals, and a blank one.
+const TOTALS_LINES: usize = 3;
 /// Rows of components: two side by side.
-const COMPONENT_ROWS: u16 = 4;
+const COMPONENT_ROWS: usize = 4;
+/// Lines that are never for rules or connections: totals, components, a blank line, headings of
+/// connections, keys.
+const FIXED_LINES: usize = TOTALS_LINES + COMPONENT_ROWS + 3;
 /// Rules get the space they need, up to this part of what is left.
-const RULES_SHARE: u16 = 2;
+const RULES_SHARE: usize = 2;
+/// The heading of rules and one rule are always there.
+const RULES_LINES_MIN: usize = 2;
+/// What stands above the connections on their page: whose they are, and the columns' headings.
+const CONNECTIONS_HEAD: usize = 2;
 /// Cells of a component's bar.
 const BAR_CELLS: usize = 16;
 
@@ -39,112 +45,113 @@ const HELP: &[&str] = &[
     "?  this help",
 ];
 
-/// Draws everything.
-pub(super) fn frame(frame: &mut Frame<'_>, view: &mut View) {
-    let rules = u16::try_from(view.rules().len()).unwrap_or(u16::MAX).saturating_add(1);
-    let area = frame.area();
-    let left = area.height.saturating_sub(3 + COMPONENT_ROWS + 3);
-    let rules = rules.min((left / RULES_SHARE).max(2));
-    let [totals, _, components, _, rules, connections, keys] = Layout::vertical([
-        Constraint::Length(2),
-        Constraint::Length(1),
-        Constraint::Length(COMPONENT_ROWS),
-        Constraint::Length(1),
-        Constraint::Length(rules),
-        Constraint::Min(0),
-        Constraint::Length(1),
-    ])
-    .areas(area);
+/// Everything, in as many lines as the screen has.
+pub(super) fn frame(view: &mut View, size: Size) -> Vec<Line> {
+    let left = size.lines.saturating_sub(FIXED_LINES);
+    let rules_max = (left / RULES_SHARE).max(RULES_LINES_MIN);
+    let rules_lines = rules_max.min(view.rules().len() + 1);
+    let mut lines = Vec::new();
     if let Some(costs) = view.costs() {
-        frame.render_widget(Paragraph::new(self::totals(costs, view)), totals);
-        frame.render_widget(Paragraph::new(self::components(costs)), components);
-        frame.render_widget(Paragraph::new(self::rules(costs, view, rules)), rules);
+        lines.extend(totals(costs, view));
+        lines.push(Line::default());
+        lines.extend(components(costs));
+        lines.push(Line::default());
+        lines.extend(rules(costs, view, rules_lines, size.columns));
     }
-    let lines = self::connections(view, connections);
-    frame.render_widget(Paragraph::new(lines), connections);
-    frame.render_widget(Paragraph::new(self::keys(view)), keys);
+    lines.resize(TOTALS_LINES + COMPONENT_ROWS + 1 + rules_lines, Line::default());
+    let above_keys = size.lines.saturating_sub(1);
+    let connections_lines = above_keys.saturating_sub(lines.len());
+    lines.extend(connections(view, connections_lines, size.columns));
+    lines.resize(above_keys, Line::default());
+    lines.push(keys(view));
     if view.has_help() {
-        help(frame, area);
+        cover_with_help(&mut lines);
     }
+    lines.truncate(size.lines);
+    lines.iter().map(|line| line.cut(size.columns)).collect()
 }
 
-fn heading() -> Style {
-    Style::new().add_modifier(Modifier::REVERSED)
-}
-
-fn totals(costs: &Costs, view: &View) -> Vec<Line<'static>> {
+fn totals(costs: &Costs, view: &View) -> Vec<Line> {
     let Places { general, engine, eligible } = costs.percent_of_one_cpu;
-    let state = match view.lost() {
-        Some(reason) => Span::styled(reason.to_owned(), Style::new().fg(Color::Red)),
-        None => Span::raw(format!(
-            "{} open, agent up {}, {} CPUs, last {:.1} s",
-            view.open(),
-            duration(view.age_s()),
-            costs.cpus,
-            costs.interval_s,
-        )),
+    let title = Line::of(Look::Title, "tacit  ");
+    let first = match view.lost() {
+        Some(reason) => title.and(Look::Alarm, reason),
+        None => {
+            let state = format!(
+                "{} open, agent up {}, {} CPUs, last {:.1} s",
+                view.open(),
+                duration(view.age_s()),
+                costs.cpus,
+                costs.interval_s,
+            );
+            title.and(Look::Plain, state)
+        }
     };
-    vec![
-        Line::from(vec![Span::styled("tacit  ", Style::new().add_modifier(Modifier::BOLD)), state]),
-        Line::from(format!(
-            "CPU%  general {}  engine {}  eligible {}  uncaptured {}  accounting {}",
-            figure(general),
-            figure(engine),
-            figure(eligible),
-            figure(percent(costs.uncaptured_cpu_us, costs.interval_s * 1e6)),
-            figure(percent(costs.accounting.cpu_us, costs.interval_s * 1e6)),
-        )),
-    ]
+    let second = format!(
+        "CPU%  general {}  engine {}  eligible {}  uncaptured {}  accounting {}",
+        figure(general),
+        figure(engine),
+        figure(eligible),
+        figure(percent(costs.uncaptured_cpu_us, costs.interval_s * 1e6)),
+        figure(percent(costs.accounting.cpu_us, costs.interval_s * 1e6)),
+    );
+    vec![first, Line::of(Look::Plain, second)]
 }
 
 fn duration(seconds: f64) -> String {
-    let (minutes, hours, days) = (seconds / 60.0, seconds / 3600.0, seconds / 86_400.0);
-    match seconds {
-        _ if seconds < 60.0 => format!("{:.0}s", seconds.floor()),
-        _ if minutes < 60.0 => format!("{:.0}m", minutes.floor()),
-        _ if hours < 48.0 => format!("{:.0}h", hours.floor()),
-        _ => format!("{:.0}d", days.floor()),
+    let minutes = seconds / 60.0;
+    let hours = minutes / 60.0;
+    let days = hours / 24.0;
+    if seconds < 60.0 {
+        format!("{:.0}s", seconds.floor())
+    } else if minutes < 60.0 {
+        format!("{:.0}m", minutes.floor())
+    } else if hours < 48.0 {
+        format!("{:.0}h", hours.floor())
+    } else {
+        format!("{:.0}d", days.floor())
     }
 }
 
 /// Bars are as long as the greatest component is.
-fn components(costs: &Costs) -> Vec<Line<'static>> {
-    let of = |component: Component| {
+fn components(costs: &Costs) -> Vec<Line> {
+    let percent_of = |component: Component| {
         let cells = costs.rules.iter().filter_map(|rule| rule.cpu_us.get(&component));
         let sum = cells.fold(Places::default(), |sum, cell| sum.zip(cell, |a, b| a + b));
         sum.zip(&sum, |us, _| percent(us, costs.interval_s * 1e6))
     };
-    let sums = Component::ALL.map(|component| (component, of(component)));
-    let greatest = sums.iter().map(|(_, places)| places.sum()).fold(0.0, f64::max);
-    let (left, right) = sums.split_at(usize::from(COMPONENT_ROWS));
-    let both = left.iter().zip(right);
-    both.map(|(left, right)| {
-        let mut spans = bar(left.0, &left.1, greatest);
-        spans.push(Span::raw("   "));
-        spans.extend(bar(right.0, &right.1, greatest));
-        Line::from(spans)
-    })
-    .collect()
+    let sums = Component::ALL.map(percent_of);
+    let greatest = sums.iter().map(Places::sum).fold(0.0, f64::max);
+    let row = |row: usize| {
+        let mut line = Line::default();
+        for at in [row, row + COMPONENT_ROWS] {
+            let (Some(component), Some(sum)) = (Component::ALL.get(at), sums.get(at)) else {
+                continue;
+            };
+            if at != row {
+                line = line.and(Look::Plain, "   ");
+            }
+            line = with_bar(line, *component, sum, greatest);
+        }
+        line
+    };
+    (0..COMPONENT_ROWS).map(row).collect()
 }
 
 /// A component: its name, its percentage, and a bar in which each place has its own shade.
-fn bar(component: Component, places: &Places, greatest: f64) -> Vec<Span<'static>> {
+fn with_bar(line: Line, component: Component, places: &Places, greatest: f64) -> Line {
     let cells = |percent: f64| {
         let share = if greatest > 0.0 { percent / greatest } else { 0.0 };
         (1..=BAR_CELLS).take_while(|cell| *cell as f64 <= share * BAR_CELLS as f64 + 0.5).count()
     };
-    let (general, engine) = (cells(places.general), cells(places.general + places.engine));
+    let general = cells(places.general);
+    let engine = cells(places.general + places.engine);
     let all = cells(places.sum());
-    let part = |shade: &str, from: usize, to: usize, color: Color| {
-        Span::styled(shade.repeat(to.saturating_sub(from)), Style::new().fg(color))
-    };
-    vec![
-        Span::raw(format!("{:9} {:>6} ", component.word(), figure(places.sum()))),
-        part("█", 0, general, Color::Green),
-        part("▒", general, engine, Color::Cyan),
-        part("▓", engine, all, Color::Yellow),
-        Span::raw(" ".repeat(BAR_CELLS - all)),
-    ]
+    line.and(Look::Plain, format!("{:9} {:>6} ", component.word(), figure(places.sum())))
+        .and(Look::General, "█".repeat(general))
+        .and(Look::Engine, "▒".repeat(engine.saturating_sub(general)))
+        .and(Look::Eligible, "▓".repeat(all.saturating_sub(engine)))
+        .and(Look::Plain, " ".repeat(BAR_CELLS - all))
 }
 
 /// The name's column, then numbers.
@@ -152,27 +159,22 @@ fn rule_line(name: &str, cells: [String; 7]) -> String {
     let [cpu, conn, messages, mb, per_conn, per_message, per_mb] = cells;
     format!(
         "{} {cpu:>6} {conn:>7} {messages:>7} {mb:>7} {per_conn:>8} {per_message:>8} {per_mb:>8}",
-        fitted(name, 20)
+        fit(name, 20)
     )
 }
 
-fn rules(costs: &Costs, view: &View, area: Rect) -> Vec<Line<'static>> {
+fn rules(costs: &Costs, view: &View, lines_max: usize, columns: usize) -> Vec<Line> {
     let headings = ["CPU%", "CONN/S", "MSG/S", "MB/S", "US/CONN", "US/MSG", "US/MB"];
-    let title = wide(&rule_line("RULE", headings.map(str::to_owned)), area);
-    let mut lines = vec![Line::styled(title, heading())];
+    let title = rule_line("RULE", headings.map(str::to_owned));
+    let mut lines = vec![Line::of(Look::Heading, pad(&title, columns))];
     let shown = view.rules();
-    let room = usize::from(area.height.saturating_sub(1));
+    let room = lines_max.saturating_sub(1);
     let chosen = shown.iter().position(|rule| Some(&*name(rule)) == view.chosen());
     // The choice stays in sight.
     let skipped = chosen.map_or(0, |at| (at + 1).saturating_sub(room));
-    for rule in shown.into_iter().skip(skipped).take(room) {
-        let text = rule_text(rule, costs);
-        let is_chosen = Some(&*name(rule)) == view.chosen();
-        let style = match is_chosen {
-            true => Style::new().add_modifier(Modifier::BOLD).bg(Color::Blue),
-            false => Style::new(),
-        };
-        lines.push(Line::styled(wide(&text, area), style));
+    for (at, rule) in shown.into_iter().enumerate().skip(skipped).take(room) {
+        let look = if chosen == Some(at) { Look::Chosen } else { Look::Plain };
+        lines.push(Line::of(look, pad(&rule_text(rule, costs), columns)));
     }
     lines
 }
@@ -196,75 +198,58 @@ fn connection_line(cells: [&str; 7]) -> String {
     let [id, rule, remote, program, tls, mb, cpu] = cells;
     format!(
         "{id:>8} {} {} {} {tls:>4} {mb:>8} {cpu:>8}",
-        fitted(rule, 14),
-        fitted(remote, 21),
-        fitted(program, 10)
+        fit(rule, 14),
+        fit(remote, 21),
+        fit(program, 10)
     )
 }
 
-fn connections(view: &mut View, area: Rect) -> Vec<Line<'static>> {
-    if area.height < 2 {
+fn connections(view: &mut View, lines_max: usize, columns: usize) -> Vec<Line> {
+    if lines_max < CONNECTIONS_HEAD {
         return Vec::new();
     }
     let whose = view.chosen().map_or_else(|| "all rules".to_owned(), str::to_owned);
-    let (page, at, pages) = view.connections(usize::from(area.height - 2));
+    let page = view.connections(lines_max - CONNECTIONS_HEAD);
     let title = connection_line(["ID", "RULE", "REMOTE", "PROGRAM", "TLS", "MB", "CPU-MS"]);
-    let mut lines = vec![
-        Line::raw(format!("Connections of {whose}, page {} of {pages}", at + 1)),
-        Line::styled(wide(&title, area), heading()),
-    ];
-    lines.extend(page.into_iter().map(|one| {
+    let whose = format!("Connections of {whose}, page {} of {}", page.at + 1, page.count);
+    let mut lines =
+        vec![Line::of(Look::Plain, whose), Line::of(Look::Heading, pad(&title, columns))];
+    lines.extend(page.connections.into_iter().map(|one| {
         let Connection { id, rule, remote, program, tls, bytes, cpu_us, .. } = one;
-        let (mb, cpu_ms) = (figure(*bytes as f64 / 1e6), figure(cpu_us / 1000.0));
         let id = id.to_string();
-        Line::raw(connection_line([&id, rule, remote, program, tls, &mb, &cpu_ms]))
+        let mb = figure(*bytes as f64 / 1e6);
+        let cpu_ms = figure(cpu_us / 1000.0);
+        Line::of(Look::Plain, connection_line([&id, rule, remote, program, tls, &mb, &cpu_ms]))
     }));
     lines
 }
 
-fn keys(view: &View) -> Line<'static> {
+fn keys(view: &View) -> Line {
     let by = view.order().word();
-    Line::styled(
-        format!("q quit   s sort (by {by})   up/down rule   left/right page   ? help"),
-        Style::new().add_modifier(Modifier::DIM),
-    )
+    let text = format!("q quit   s sort (by {by})   up/down rule   left/right page   ? help");
+    Line::of(Look::Hint, text)
 }
 
-fn help(frame: &mut Frame<'_>, area: Rect) {
-    let height = u16::try_from(HELP.len()).unwrap_or(u16::MAX).min(area.height);
-    let [_, middle, _] =
-        Layout::vertical([Constraint::Fill(1), Constraint::Length(height), Constraint::Fill(1)])
-            .areas(area);
-    let lines: Vec<_> = HELP.iter().map(|line| Line::raw(format!("  {line}"))).collect();
-    frame.render_widget(Clear, middle);
-    frame.render_widget(Paragraph::new(lines), middle);
-}
-
-/// Text in a column of that width; what is cut shows it.
-fn fitted(text: &str, width: usize) -> String {
-    let count = text.chars().count();
-    if count <= width {
-        return format!("{text:width$}");
+/// Puts the help in the middle of what is there.
+fn cover_with_help(lines: &mut [Line]) {
+    let first = lines.len().saturating_sub(HELP.len()) / 2;
+    for (line, help) in lines.iter_mut().skip(first).zip(HELP) {
+        *line = Line::of(Look::Plain, format!("  {help}"));
     }
-    text.chars().take(width - 1).chain(['+']).collect()
-}
-
-/// A line as wide as the screen, for a background.
-fn wide(text: &str, area: Rect) -> String {
-    format!("{text:width$}", width = usize::from(area.width))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::render::column::width;
     use crate::top::view::tests::sample;
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
 
-    fn drawn(view: &mut View, width: u16, height: u16) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|area| frame(area, view)).unwrap();
-        terminal.backend().to_string()
+    fn drawn(view: &mut View, columns: usize, lines: usize) -> String {
+        let frame = frame(view, Size { columns, lines });
+        assert_eq!(frame.len(), lines, "as many lines as the screen has");
+        let texts: Vec<_> = frame.iter().map(Line::text).collect();
+        assert!(texts.iter().all(|text| width(text) <= columns), "{texts:#?}");
+        texts.join("\n")
     }
 
     fn view() -> View {
@@ -294,12 +279,12 @@ mod tests {
 
     #[test]
     fn a_screen_of_any_size_can_be_drawn_on() {
-        for (width, height) in [(1, 1), (10, 3), (20, 12), (79, 23), (300, 100)] {
+        for (columns, lines) in [(0, 0), (1, 1), (10, 3), (20, 12), (79, 23), (300, 100)] {
             let mut view = view();
             view.choose(1);
-            drawn(&mut view, width, height);
+            drawn(&mut view, columns, lines);
             view.toggle_help();
-            drawn(&mut view, width, height);
+            drawn(&mut view, columns, lines);
         }
         drawn(&mut View::default(), 80, 24);
     }
@@ -321,9 +306,41 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut_where_it_shows() {
-        assert_eq!(fitted("orders-db", 12), "orders-db   ");
-        assert_eq!(fitted("a-very-long-name", 8), "a-very-+");
+    fn names_of_every_script_leave_the_columns_where_they_are() {
+        let mut sample = sample();
+        sample.connections[0].program = "数据库服务器".to_owned();
+        sample.connections[1].program = "\x1b[2Jcafe\u{301}".to_owned();
+        let mut view = View::default();
+        view.take(sample);
+        let shown = drawn(&mut view, 80, 24);
+        let end = |id: &str| {
+            let start = format!("{id:>8} ");
+            width(shown.lines().find(|line| line.starts_with(&start)).unwrap())
+        };
+        assert_eq!([end("1"), end("2"), end("3")], [end("1"); 3], "{shown}");
+        assert!(shown.contains("数据库服+"), "{shown}");
+        assert!(!shown.contains('\x1b'), "{shown}");
+    }
+
+    #[test]
+    fn what_is_chosen_and_headings_reach_across_the_screen() {
+        let mut view = view();
+        view.choose(1);
+        let frame = frame(&mut view, Size { columns: 100, lines: 24 });
+        let looks = |wanted: Look| {
+            let across = |line: &&Line| **line == Line::of(wanted, pad(&line.text(), 100));
+            frame.iter().filter(across).map(Line::text).collect::<Vec<_>>()
+        };
+        let chosen = looks(Look::Chosen);
+        assert_eq!(chosen.len(), 1, "{frame:#?}");
+        assert!(chosen[0].starts_with("web ") && width(&chosen[0]) == 100, "{chosen:?}");
+        let headings = looks(Look::Heading);
+        assert_eq!(headings.len(), 2, "{frame:#?}");
+        assert!(headings.iter().all(|heading| width(heading) == 100), "{headings:?}");
+    }
+
+    #[test]
+    fn a_duration_has_the_unit_that_fits() {
         assert_eq!([59.0, 61.0, 7_300.0, 1e6].map(duration), ["59s", "1m", "2h", "11d"]);
     }
 }

@@ -1,8 +1,8 @@
-//! `tacit top`: what a running agent does and costs, drawn anew every second.
+//! `tacit top`: what a running agent does and costs, drawn again every second.
 //!
 //! ```text
 //!   control socket ──> sample.rs ──> view.rs ──> draw.rs ──> terminal
-//!   costs, connections  an interval   order,      a frame
+//!   costs, connections  an interval   order,      screen.rs
 //!                                     choice  <── keys
 //! ```
 //!
@@ -16,6 +16,7 @@
 
 mod draw;
 mod sample;
+mod screen;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -27,14 +28,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ratatui::DefaultTerminal;
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tacit_core::policy::parse_duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::sample::Sampler;
+use self::screen::{Screen, Size};
 use self::view::View;
 use crate::control;
 use crate::control::client::ClientError;
@@ -47,7 +46,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// How long a key, or a signal to end, waits at most.
 const KEYS_TIME: Duration = Duration::from_millis(100);
 /// A frame without a terminal: what every terminal shows.
-const ONCE_SIZE: (u16, u16) = (80, 24);
+const ONCE_SIZE: Size = Size { columns: 80, lines: 24 };
 
 /// Show what a running agent does and costs, live
 #[derive(Debug, Args)]
@@ -101,15 +100,12 @@ impl std::error::Error for TopError {}
 pub fn run(args: &TopArgs) -> ExitCode {
     let control = args.control.clone().unwrap_or_else(control::default_path);
     let sampler = Sampler::new(control);
-    let shown = match args.once {
-        true => once(sampler, args.interval).map(Some),
-        false => live(sampler, args.interval).map(|()| None),
+    let done = if args.once {
+        once(sampler, args.interval).map(|text| print(text, EXIT_OK))
+    } else {
+        live(sampler, args.interval).map(|()| EXIT_OK.into())
     };
-    match shown {
-        Ok(Some(text)) => print(text, EXIT_OK),
-        Ok(None) => EXIT_OK.into(),
-        Err(error) => fail(error, EXIT_FAILURE),
-    }
+    done.unwrap_or_else(|error| fail(error, EXIT_FAILURE))
 }
 
 /// One frame as text.
@@ -119,13 +115,9 @@ fn once(mut sampler: Sampler, interval: Duration) -> Result<String, TopError> {
     let sample = sampler.sample().map_err(TopError::Agent)?;
     let mut view = View::default();
     view.take(sample);
-    let (width, height) = ONCE_SIZE;
-    let Ok(mut terminal) = Terminal::new(TestBackend::new(width, height));
-    let Ok(_) = terminal.draw(|frame| draw::frame(frame, &mut view));
-    let buffer = terminal.backend().buffer();
-    let cells: Vec<&str> = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
-    let lines = cells.chunks(usize::from(width)).map(|line| line.concat());
-    let text: String = lines.map(|line| format!("{}\n", line.trim_end())).collect();
+    let frame = draw::frame(&mut view, ONCE_SIZE);
+    let lines = frame.iter().map(|line| format!("{}\n", line.text().trim_end()));
+    let text: String = lines.collect();
     Ok(format!("{}\n", text.trim_end()))
 }
 
@@ -140,25 +132,15 @@ fn live(mut sampler: Sampler, interval: Duration) -> Result<(), TopError> {
     watch_signals(&ended).map_err(TopError::Terminal)?;
     let mut view = View::default();
     view.take(first);
-    let restore = Restore;
-    let mut terminal = ratatui::try_init().map_err(TopError::Terminal)?;
-    let done = frames(&mut terminal, &mut sampler, &mut view, interval, &ended);
-    drop(restore);
+    let mut screen = Screen::open().map_err(TopError::Terminal)?;
+    let done = frames(&mut screen, &mut sampler, &mut view, interval, &ended);
+    // Before anything is printed.
+    drop(screen);
     done.map_err(TopError::Terminal)
 }
 
-/// Gives the terminal back, at the end and after an error alike; the library sees to panics.
-struct Restore;
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
-        let _ = ratatui::try_restore();
-    }
-}
-
 fn frames(
-    terminal: &mut DefaultTerminal,
+    screen: &mut Screen,
     sampler: &mut Sampler,
     view: &mut View,
     interval: Duration,
@@ -166,11 +148,11 @@ fn frames(
 ) -> io::Result<()> {
     let mut due = Instant::now() + interval;
     loop {
-        terminal.draw(|frame| draw::frame(frame, view))?;
+        screen.draw(|size| draw::frame(view, size))?;
         let wait = due.saturating_duration_since(Instant::now()).min(KEYS_TIME);
         if event::poll(wait)?
             && let Event::Key(key) = event::read()?
-            && !pressed(key, view)
+            && pressed(key, view) == Next::End
         {
             return Ok(());
         }
@@ -188,15 +170,22 @@ fn frames(
     }
 }
 
-/// Does what a key asks for; tells whether to go on.
-fn pressed(key: KeyEvent, view: &mut View) -> bool {
+/// What comes after a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Frame,
+    End,
+}
+
+/// Does what a key asks for.
+fn pressed(key: KeyEvent, view: &mut View) -> Next {
     if key.kind == KeyEventKind::Release {
-        return true;
+        return Next::Frame;
     }
     let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {
-        KeyCode::Char('c' | 'd') if is_control => return false,
-        KeyCode::Char('q') => return false,
+        KeyCode::Char('c' | 'd') if is_control => return Next::End,
+        KeyCode::Char('q') => return Next::End,
         KeyCode::Char('s') => view.sort_by_next(),
         KeyCode::Char('?' | 'h') => view.toggle_help(),
         KeyCode::Esc => view.leave_help(),
@@ -206,7 +195,7 @@ fn pressed(key: KeyEvent, view: &mut View) -> bool {
         KeyCode::Right | KeyCode::PageDown => view.turn_page(1),
         _ => {}
     }
-    true
+    Next::Frame
 }
 
 /// Notes signals that ask for an end, so that the terminal is given back first.

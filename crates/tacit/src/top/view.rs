@@ -153,20 +153,30 @@ impl View {
         rules
     }
 
-    /// A page of the connections of the chosen rule, or of all, those that work the most first;
-    /// with the page's number and how many there are. A page beyond the last is the last.
-    pub(super) fn connections(&mut self, lines: usize) -> (Vec<&Connection>, usize, usize) {
+    /// The page of connections that is shown, of so many lines: those of the chosen rule, or all,
+    /// those that work the most first. A page beyond the last is the last.
+    pub(super) fn connections(&mut self, lines: usize) -> Page<'_> {
         let lines = lines.max(1);
-        let Some(sample) = &self.sample else { return (Vec::new(), 0, 0) };
+        let Some(sample) = &self.sample else { return Page::default() };
         let chosen = self.chosen.as_deref();
         let of_rule = |one: &&Connection| chosen.is_none_or(|rule| one.rule == rule);
         let mut shown: Vec<_> = sample.connections.iter().filter(of_rule).collect();
         shown.sort_by(|a, b| b.cpu_us_lately.total_cmp(&a.cpu_us_lately).then(a.id.cmp(&b.id)));
-        let pages = shown.len().div_ceil(lines).max(1);
-        self.page = self.page.min(pages - 1);
-        let page = shown.into_iter().skip(self.page * lines).take(lines).collect();
-        (page, self.page, pages)
+        let count = shown.len().div_ceil(lines).max(1);
+        self.page = self.page.min(count - 1);
+        let connections = shown.into_iter().skip(self.page * lines).take(lines).collect();
+        Page { connections, at: self.page, count }
     }
+}
+
+/// A page of connections.
+#[derive(Debug, Default)]
+pub(super) struct Page<'a> {
+    pub(super) connections: Vec<&'a Connection>,
+    /// Which, from 0.
+    pub(super) at: usize,
+    /// How many there are.
+    pub(super) count: usize,
 }
 
 #[cfg(test)]
@@ -260,8 +270,9 @@ pub(super) mod tests {
     fn connections_are_those_of_the_choice_by_pages() {
         let mut view = view();
         let ids = |view: &mut View, lines| {
-            let (page, at, pages) = view.connections(lines);
-            (page.iter().map(|one| one.id).collect::<Vec<_>>(), at, pages)
+            let page = view.connections(lines);
+            let ids = page.connections.iter().map(|one| one.id).collect::<Vec<_>>();
+            (ids, page.at, page.count)
         };
         assert_eq!(ids(&mut view, 9), (vec![2, 3, 1], 0, 1));
         view.turn_page(1);

@@ -57,7 +57,12 @@ fn the_terminal_is_given_back_however_it_ends() {
     for how in ["quit", "interrupt", "terminate"] {
         let output = lab.run("python3", &["top.py", TACIT, control, how]);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(said, "drawn\nsorted\nstatus 0 restored\n", "{how}: {}", text_of(&output));
+        assert_eq!(
+            said,
+            "drawn\nsorted\nresized\nstatus 0 restored\n",
+            "{how}: {}",
+            text_of(&output)
+        );
     }
 }
 
@@ -75,7 +80,7 @@ fn an_agent_that_ends_is_told_and_what_was_seen_stays() {
         .unwrap();
     let mut lines = BufReader::new(python.stdout.take().unwrap()).lines();
     let mut next = || lines.next().unwrap().unwrap();
-    assert_eq!((&*next(), &*next()), ("drawn", "sorted"));
+    assert_eq!([next(), next(), next()], ["drawn", "sorted", "resized"]);
     drop(agent);
     python.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert_eq!((&*next(), &*next()), ("told", "status 0 restored"));

@@ -1,8 +1,8 @@
 """Runs `tacit top` on a terminal of 80 by 24: top.py TACIT CONTROL HOW
 
-Prints `drawn` when a rule of the agent's is seen, `sorted` when the order changes, and, when it
-has ended the way HOW says (quit, interrupt, terminate, lost), its status and whether the terminal
-is as it was.
+Prints `drawn` when a rule of the agent's is seen, `sorted` when the order changes, `resized` when
+the last line of a larger terminal is drawn, and, when it has ended the way HOW says (quit,
+interrupt, terminate, lost), its status and whether the terminal is as it was.
 """
 
 import fcntl
@@ -54,7 +54,9 @@ def until(what, text):
 
 until("drawn", b"front-door")
 os.write(controller, b"s")
-until("sorted", b"nnections)")
+until("sorted", b"(by connections)")
+fcntl.ioctl(controller, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+until("resized", b"\x1b[40;1H")
 if how == "lost":
     sys.stdin.readline()
     until("told", b"no agent answers")

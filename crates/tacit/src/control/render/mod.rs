@@ -1,5 +1,6 @@
 //! Displays as tables: columns that do not move, one line an entry.
 
+pub(crate) mod column;
 pub mod costs;
 
 use serde_json::Value;
@@ -211,14 +212,13 @@ fn table(entries: &Value, columns: &[Column]) -> String {
 fn lay_out(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let widths: Vec<usize> = (0..columns)
-        .map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0))
+        .map(|at| rows.iter().map(|row| column::width(&row[at])).max().unwrap_or(0))
         .collect();
     let mut out = String::new();
     for row in rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
-            line.push_str(cell);
-            line.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count()));
+            line.push_str(&column::pad(cell, width + 2));
         }
         out.push_str(line.trim_end());
         out.push('\n');
@@ -270,6 +270,20 @@ mod tests {
             "LIMIT          MAX  USED  BEYOND\n\
              connections    9    1     wait\n\
              batch-records  32   -     -\n"
+        );
+    }
+
+    #[test]
+    fn columns_line_up_in_every_script() {
+        let value = json!([
+            { "name": "数据库", "max": 9, "used": 1, "beyond": "wait" },
+            { "name": "cafe\u{301}", "max": 32 },
+        ]);
+        assert_eq!(
+            render(Display::Limits, &value),
+            "LIMIT   MAX  USED  BEYOND\n\
+             数据库  9    1     wait\n\
+             cafe\u{301}    32   -     -\n"
         );
     }
 

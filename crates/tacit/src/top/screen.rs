@@ -1,0 +1,175 @@
+//! Lines on a terminal: what they are made of, and the terminal they are drawn on.
+//!
+//! Only lines that have changed are written. [`Screen`] gives the terminal back when it is
+//! dropped, and before the message of a panic is printed.
+
+use std::io::{self, Stdout, Write};
+use std::panic;
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::style::{ContentStyle, PrintStyledContent, StyledContent, Stylize};
+use crossterm::terminal::{
+    self, BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen,
+    LeaveAlternateScreen,
+};
+use crossterm::{execute, queue};
+
+use crate::control::render::column;
+
+/// Columns and lines of a screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) columns: usize,
+    pub(super) lines: usize,
+}
+
+/// What a piece of a line is, and so what it looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Plain,
+    Title,
+    Heading,
+    Chosen,
+    Hint,
+    Alarm,
+    General,
+    Engine,
+    Eligible,
+}
+
+impl Look {
+    fn style(self) -> ContentStyle {
+        let plain = ContentStyle::new();
+        match self {
+            Self::Plain => plain,
+            Self::Title => plain.bold(),
+            Self::Heading => plain.reverse(),
+            Self::Chosen => plain.bold().on_dark_blue(),
+            Self::Hint => plain.dim(),
+            Self::Alarm => plain.dark_red(),
+            Self::General => plain.dark_green(),
+            Self::Engine => plain.dark_cyan(),
+            Self::Eligible => plain.dark_yellow(),
+        }
+    }
+}
+
+/// A piece of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Piece {
+    text: String,
+    look: Look,
+}
+
+/// A line of the screen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Line {
+    pieces: Vec<Piece>,
+}
+
+impl Line {
+    pub(super) fn of(look: Look, text: impl Into<String>) -> Self {
+        Self::default().and(look, text)
+    }
+
+    /// The line with one more piece at its end.
+    pub(super) fn and(mut self, look: Look, text: impl Into<String>) -> Self {
+        self.pieces.push(Piece { text: text.into(), look });
+        self
+    }
+
+    /// The line without what these columns do not hold.
+    pub(super) fn cut(&self, columns: usize) -> Self {
+        let mut cut = Self::default();
+        let mut left = columns;
+        for piece in &self.pieces {
+            let text = column::cut(&piece.text, left);
+            let is_whole = text.len() == piece.text.len();
+            left -= column::width(&text);
+            cut.pieces.push(Piece { text, look: piece.look });
+            if !is_whole {
+                break;
+            }
+        }
+        cut
+    }
+
+    pub(super) fn text(&self) -> String {
+        self.pieces.iter().map(|piece| piece.text.as_str()).collect()
+    }
+}
+
+/// The terminal while it is ours.
+pub(super) struct Screen {
+    out: Stdout,
+    size: Size,
+    shown: Vec<Line>,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    pub(super) fn open() -> io::Result<Self> {
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            restore();
+            report(panic);
+        }));
+        let mut screen =
+            Self { out: io::stdout(), size: Size { columns: 0, lines: 0 }, shown: Vec::new() };
+        terminal::enable_raw_mode()?;
+        execute!(screen.out, EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    /// Draws the lines that `frame` makes for the size that the terminal has now.
+    pub(super) fn draw(&mut self, frame: impl FnOnce(Size) -> Vec<Line>) -> io::Result<()> {
+        let (columns, lines) = terminal::size()?;
+        let size = Size { columns: columns.into(), lines: lines.into() };
+        queue!(self.out, BeginSynchronizedUpdate)?;
+        if size != self.size {
+            queue!(self.out, Clear(ClearType::All))?;
+            self.shown.clear();
+            self.size = size;
+        }
+        let frame = frame(size);
+        for (row, line) in (0..lines).zip(&frame) {
+            if self.shown.get(usize::from(row)) == Some(line) {
+                continue;
+            }
+            queue!(self.out, MoveTo(0, row), Clear(ClearType::UntilNewLine))?;
+            for piece in &line.pieces {
+                let styled = StyledContent::new(piece.look.style(), &piece.text);
+                queue!(self.out, PrintStyledContent(styled))?;
+            }
+        }
+        queue!(self.out, EndSynchronizedUpdate)?;
+        self.shown = frame;
+        self.out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Gives the terminal back as it was. One that is gone needs nothing, so errors do not matter.
+fn restore() {
+    let _ = terminal::disable_raw_mode();
+    let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_cut_where_the_screen_ends() {
+        let line = Line::of(Look::Plain, "abc").and(Look::Heading, "数据").and(Look::Hint, "x");
+        assert_eq!(line.cut(9).text(), "abc数据x");
+        assert_eq!(line.cut(6).text(), "abc数");
+        assert_eq!(line.cut(2).text(), "ab");
+        assert_eq!(line.cut(0).text(), "");
+    }
+}
