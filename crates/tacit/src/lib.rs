@@ -14,9 +14,10 @@ pub mod agent;
 pub mod engine;
 pub mod ledger;
 pub mod live;
+pub mod net;
 pub mod placement;
 pub mod run;
-pub mod target;
+pub mod session;
 pub mod worker;
 
 pub mod datagram;

@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tacit_core::flow::{Address, Flow};
-use tacit_core::policy::{Action, Index, Limits, Policy, RelayOn, Rule, Start, Starttls};
+use tacit_core::policy::{
+    Action, Index, Limits, Policy, RelayOn, Rule, Start, Starttls, TlsCommon,
+};
 use tokio::sync::Semaphore;
 
 use crate::ledger::Account;
-use crate::target::LiveTarget;
+use crate::net::target::LiveTarget;
 use tacit_tls::{ClientSettings, ServerSettings};
 
 /// One installed policy.
@@ -127,6 +129,15 @@ impl LiveRule {
     #[must_use]
     pub fn account(&self) -> &Arc<Account> {
         &self.counters.account
+    }
+
+    /// What its TLS has in common in both roles; `None`: it has no TLS.
+    #[must_use]
+    pub fn tls_common(&self) -> Option<&TlsCommon> {
+        match &self.rule.action {
+            Action::Tls(tls) => Some(tls.common()),
+            Action::Permit | Action::Deny => None,
+        }
     }
 
     /// Whether the program says when TLS begins.

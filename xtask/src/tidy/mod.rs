@@ -7,6 +7,8 @@ use std::path::Path;
 
 use crate::Outcome;
 
+mod graph;
+mod layers;
 mod modules;
 mod prose;
 mod rust;
@@ -71,7 +73,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
         prose::check(source, &mut findings);
     }
     modules::check_reached(&sources, &mut findings);
-    modules::check_stage_order(&sources, &mut findings);
+    layers::check(&sources, &mut findings);
     prose::check_promises(&sources, &mut findings);
     prose::check_manual(&sources, &mut findings);
     findings.sort_by(|a, b| (a.note, &a.path, a.line).cmp(&(b.note, &b.path, b.line)));

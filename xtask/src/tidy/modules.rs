@@ -1,29 +1,9 @@
-//! Checks of how files hang together: none is dead, and stages know only those before them.
+//! Checks that no file is dead: a `mod` leads to each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
 use super::source::{Source, identifier, words};
-
-/// The stream lane: what its stages share, the stages in the order a connection passes through
-/// them, and last the function that is this order and knows them all.
-const STAGES: [&str; 13] = [
-    "leg",
-    "gate",
-    "asked",
-    "intercept",
-    "connection",
-    "dial",
-    "header",
-    "talk",
-    "secure",
-    "relay",
-    "data",
-    "account",
-    "serve",
-];
-const STAGES_FOLDER: &str = "crates/tacit/src/stream/";
-const STAGES_PATH: &str = "crate::stream::";
 
 /// Every `.rs` file must be a crate's root or be named by a `mod` that is itself reached.
 pub(crate) fn check_reached(sources: &[Source], findings: &mut Vec<Finding>) {
@@ -88,81 +68,6 @@ fn path_attribute(source: &Source, offset: usize) -> Option<String> {
     line.split('"').nth(1).map(str::to_owned)
 }
 
-/// A stage may name itself and the stages to its left: what it gives goes on by value.
-pub(crate) fn check_stage_order(sources: &[Source], findings: &mut Vec<Finding>) {
-    for source in sources {
-        let Some(inside) = source.path.strip_prefix(STAGES_FOLDER) else { continue };
-        let stage = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-        let Some(place) = STAGES.iter().position(|known| *known == stage) else {
-            if inside != "mod.rs" {
-                let message = "not a known stage: give it a place in the order that tidy has";
-                findings.push(Finding::new(source, 0, message));
-            }
-            continue;
-        };
-        let to_stream = match inside.split('/').count() {
-            1 => "super::",
-            _ if inside.ends_with("/mod.rs") => "super::",
-            _ => "super::super::",
-        };
-        let code = source.code_without_tests();
-        for (offset, name) in
-            names_after(code, STAGES_PATH).into_iter().chain(names_after(code, to_stream))
-        {
-            let by_super = !code.get(offset..).is_some_and(|rest| rest.starts_with("crate"));
-            let allowed = match STAGES.iter().position(|known| *known == name) {
-                Some(other) => other <= place,
-                // `super::name` of anything but a stage is an ordinary path.
-                None => by_super,
-            };
-            if !allowed {
-                let message = format!(
-                    "stage `{stage}` uses `{name}`: it may know only itself and {:?}",
-                    STAGES.get(..place).unwrap_or_default()
-                );
-                findings.push(Finding::new(source, source.line_of(offset), message));
-            }
-        }
-    }
-}
-
-/// The names that follow a path prefix, one by one or in braces, each with the prefix's offset.
-fn names_after<'a>(code: &'a str, prefix: &str) -> Vec<(usize, &'a str)> {
-    let mut names = Vec::new();
-    for (offset, _) in code.match_indices(prefix) {
-        if code.get(..offset).is_some_and(|before| before.ends_with("::")) {
-            continue;
-        }
-        let after = code.get(offset + prefix.len()..).unwrap_or_default();
-        match after.strip_prefix('{') {
-            Some(group) => names.extend(group_names(group).into_iter().map(|n| (offset, n))),
-            None => names.push((offset, identifier(after))),
-        }
-    }
-    names
-}
-
-/// The first identifier of each entry of `a::b, c::{d, e}, f}`.
-fn group_names(group: &str) -> Vec<&str> {
-    let (mut names, mut depth, mut start) = (Vec::new(), 0_usize, 0);
-    for (at, byte) in group.bytes().enumerate() {
-        match (byte, depth) {
-            (b'{', _) => depth += 1,
-            (b',' | b'}', 0) => {
-                names.push(identifier(group.get(start..at).unwrap_or_default().trim_start()));
-                start = at + 1;
-                if byte == b'}' {
-                    break;
-                }
-            }
-            (b'}', _) => depth -= 1,
-            _ => {}
-        }
-    }
-    names.retain(|name| !name.is_empty());
-    names
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,27 +94,5 @@ mod tests {
         ];
         let dead = ["crates/a/src/dead.rs", "crates/a/src/dead/dead_too.rs"];
         assert_eq!(render(check_reached, &files), dead);
-    }
-
-    #[test]
-    fn a_stage_knows_only_those_before_it() {
-        let right = [
-            ("crates/tacit/src/stream/relay/mod.rs", "use crate::stream::{secure::S, relay::R};"),
-            ("crates/tacit/src/stream/relay/pump.rs", "use super::account;"),
-            ("crates/tacit/src/stream/mod.rs", "use crate::stream::account;"),
-            ("crates/tacit/src/stream/account.rs", "use super::intercept::Arrival;"),
-            ("crates/tacit/src/stream/serve.rs", "use super::account::Ledger;"),
-        ];
-        assert_eq!(render(check_stage_order, &right), [""; 0]);
-        for wrong in [
-            ("crates/tacit/src/stream/secure/mod.rs", "use crate::stream::{secure::S, relay::R};"),
-            ("crates/tacit/src/stream/secure/a.rs", "fn f() { super::super::relay::run() }"),
-            ("crates/tacit/src/stream/secure.rs", "use super::{connection::C, account};"),
-            ("crates/tacit/src/stream/secure.rs", "use crate::stream::Everything;"),
-            ("crates/tacit/src/stream/leg.rs", "use super::intercept::Arrival;"),
-            ("crates/tacit/src/stream/novelty.rs", ""),
-        ] {
-            assert_eq!(render(check_stage_order, &[wrong]), [wrong.0]);
-        }
     }
 }

@@ -137,7 +137,7 @@ impl Agent {
         let timeout = timeout.or_else(|| self.live.load().limits().drain);
         self.draining = Some(Drain { until: timeout.map(|timeout| Instant::now() + timeout) });
         for (_, (id, _closed)) in std::mem::take(&mut self.listeners) {
-            self.workers.unlisten(id).await;
+            self.workers.stop(id).await;
         }
         self.enrol = None;
         for (_, mut enrolled) in std::mem::take(&mut self.runs) {

@@ -15,8 +15,8 @@ use tokio::sync::Semaphore;
 use crate::address;
 use crate::clock;
 use crate::live::{Live, LiveAction, LiveRule, RuleCounters};
+use crate::net::target::LiveTarget;
 use crate::placement;
-use crate::target::LiveTarget;
 use tacit_tls::material::{
     IdentityMaterial, MaterialError, TrustMaterial, load_identity, load_trust,
 };

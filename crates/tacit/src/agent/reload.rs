@@ -48,14 +48,14 @@ impl Agent {
         self.material_errors.clear();
         for (key, new) in opened {
             self.listeners_made += 1;
-            self.workers.listen(self.listeners_made, &new.listener).await;
+            self.workers.serve(self.listeners_made, Arc::clone(&new.listener) as _).await;
             self.listeners.insert(key, (self.listeners_made, new));
         }
         let gone: Vec<_> =
             self.listeners.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
         for key in gone {
             if let Some((id, _closed)) = self.listeners.remove(&key) {
-                self.workers.unlisten(id).await;
+                self.workers.stop(id).await;
             }
         }
         self.log.info(Event::new("reloaded").field("changes", &diff));

@@ -25,7 +25,7 @@ use crate::log::Event;
 use crate::run::Run;
 use crate::run::line::{Line, adopt};
 use crate::run::protocol::{Enrolment, Terms};
-use crate::stream::connection::Record;
+use crate::session::Record;
 
 /// How long a reload waits for the kernel's sets of all runs.
 const CAPTURE_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -231,12 +231,12 @@ impl Agent {
         for (number, listener) in &mut enrolled.listeners {
             self.listeners_made += 1;
             *number = self.listeners_made;
-            self.workers.listen(*number, listener).await;
+            self.workers.serve(*number, Arc::clone(listener) as _).await;
         }
         for (number, receiver) in &mut enrolled.receivers {
             self.listeners_made += 1;
             *number = self.listeners_made;
-            self.workers.receive(*number, receiver).await;
+            self.workers.serve_on_one(*number, Arc::clone(receiver) as _).await;
         }
         let run = &enrolled.run;
         self.log.info(Event::new("run-began").field("run", &run.name).field("pid", &run.pid));
@@ -274,7 +274,7 @@ impl Agent {
     pub(super) async fn unlisten_run(&self, enrolled: &mut Enrolled) {
         let listeners = enrolled.listeners.iter().map(|(number, _)| *number);
         for number in listeners.chain(enrolled.receivers.iter().map(|(number, _)| *number)) {
-            self.workers.unlisten(number).await;
+            self.workers.stop(number).await;
         }
         enrolled.inbound.unlisten(&self.workers).await;
     }

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::expiry::Expiries;
 use super::keeper::Keeper;
+use super::lanes::Workers;
 use super::listeners::{self, Opened, Wanted};
 use super::run_events::Enrol;
 use super::runs::{self, RunEvent, RunState, Runs};
@@ -28,9 +29,9 @@ use crate::dns::hosts::Hosts;
 use crate::ledger::meter;
 use crate::live::Live;
 use crate::log::{Event, Log};
-use crate::stream::connection::Table;
+use crate::session::Table;
 use crate::stream::gate::Gates;
-use crate::worker::{Shared, Workers};
+use crate::stream::lane::Shared;
 use tacit_tls::verify::Chains;
 
 /// Descriptors that are not connections: logs, listeners, displays, resolvers.
@@ -65,10 +66,10 @@ impl Agent {
         let mut control = Control::open(&options.control, &mut handover, requests, &log)?;
         let mut enrol = Enrol::open(&options, &mut handover)?;
         let mut metrics = Metrics::open(&installed.policy, &mut handover, &control.requests, &log)?;
-        let workers = Workers::start(&installed.policy, &shared).await;
+        let workers = Workers::start(&installed.policy, &shared, &log).await;
         let workers = workers.map_err(AgentError::Process)?;
         for (number, opened) in listeners.values() {
-            workers.listen(*number, &opened.listener).await;
+            workers.serve(*number, Arc::clone(&opened.listener) as _).await;
         }
         let runs = handover.release().map_err(AgentError::TakeOver)?;
         let all = listeners.values_mut().map(|(_, opened)| opened);

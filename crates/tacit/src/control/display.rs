@@ -17,7 +17,7 @@ use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{Live, LiveRule};
 use crate::run::protocol::Owner;
 use crate::run::{self, Run};
-use crate::stream::connection::{Record, Table};
+use crate::session::{Record, Table};
 use tacit_tls::material::TrustMaterial;
 use tacit_tls::verify::identity;
 
@@ -50,7 +50,7 @@ fn run_costs(run: &Run, records: &[Arc<Record>], program_ns: Option<u64>) -> Run
     let open = run::Spent::default();
     let is_of_run =
         |record: &&Arc<Record>| record.run.as_ref().is_some_and(|of_run| of_run.run.id == run.id);
-    records.iter().filter(is_of_run).for_each(|record| open.add(record));
+    records.iter().filter(is_of_run).for_each(|record| open.add(record.usage()));
     let sum = |of: fn(&run::Spent) -> &AtomicU64| {
         of(&run.spent).load(Ordering::Relaxed) + of(&open).load(Ordering::Relaxed)
     };

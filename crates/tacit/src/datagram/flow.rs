@@ -25,9 +25,7 @@ use super::{BATCH_MAX, Receiver};
 use crate::clock;
 use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
-use crate::stream::account;
-use crate::stream::connection::Connection;
-use crate::stream::secure::Failure;
+use crate::session::{Connection, Failure, account};
 
 /// Errors about earlier datagrams that are taken before a later one is given up.
 const NOTICES_MAX: usize = 16;
@@ -245,7 +243,7 @@ impl Carrier {
 
     /// Whether the policy, which may be another than when the flow began, lets it go on.
     fn is_permitted(&self, lane: &Lane) -> bool {
-        let live = lane.worker.live.load();
+        let live = lane.shared.live.load();
         if live.generation == self.generation.get() {
             return true;
         }
@@ -267,7 +265,7 @@ impl Carrier {
         // What the program sent before that is older than what the new socket gets.
         lane.drain();
         self.connection.mark_open();
-        account::opened(&lane.worker.log, &self.connection);
+        account::opened(&lane.shared.log, &self.connection);
         meter::switch(Component::Receive);
         loop {
             let batch = tokio::select! {
@@ -334,8 +332,8 @@ pub(super) async fn carry(lane: Rc<Lane>, carrier: Rc<Carrier>) {
     lane.forget(&carrier);
     match end {
         End::NoSocket(error) => {
-            account::failed(&lane.worker.log, &carrier.connection, &Failure::Broken(error));
+            account::failed(&lane.shared.log, &carrier.connection, &Failure::Broken(error));
         }
-        end => account::flow_ended(&lane.worker.log, &carrier.connection, &end),
+        end => account::flow_ended(&lane.shared.log, &carrier.connection, &end),
     }
 }

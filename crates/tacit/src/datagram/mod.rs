@@ -31,7 +31,7 @@ mod flow;
 mod receiver;
 mod tell;
 
-pub use receiver::{Lane, Receiver};
+pub use receiver::{Lane, Receiver, Shared};
 
 /// Flows of one run and family: two descriptors each.
 pub const FLOWS_MAX: usize = 2048;

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use tacit_core::datagram::{Key, Table, is_for_one};
 use tacit_core::flow::{Direction, Flow, Protocol};
 use tacit_core::icmp::Cause;
@@ -24,11 +25,12 @@ use super::{BATCH_MAX, EARLY_BYTES_MAX, FLOWS_MAX};
 use crate::clock;
 use crate::dns::{self, Forwarder};
 use crate::ledger::metered;
-use crate::log::Event;
+use crate::live::{Live, LiveAction};
+use crate::log::{Event, Log};
 use crate::run::Run;
-use crate::stream::connection::Connection;
-use crate::stream::secure::Failure;
-use crate::stream::{Worker, account};
+use crate::session::{
+    AcceptedSide, Connection, Failure, OfRun, Opening, Refused, Table as Sessions, account,
+};
 
 /// How often flows that are over are looked for, and drops are told.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -50,12 +52,24 @@ pub struct Receiver {
     pub names: Arc<Forwarder>,
 }
 
+/// What the datagrams of all threads share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The installed policy.
+    pub live: Arc<ArcSwap<Live>>,
+    /// All connections and flows of the agent.
+    pub table: Arc<Sessions>,
+    /// Permits for them.
+    pub places: Arc<Semaphore>,
+    /// Where events go.
+    pub log: Log,
+}
+
 /// A receiver on the worker that reads it, with its flows.
 #[derive(Debug)]
 pub struct Lane {
-    pub(super) worker: Rc<Worker>,
+    pub(super) shared: Shared,
     pub(super) receiver: Arc<Receiver>,
-    places: Arc<Semaphore>,
     watched: Watched,
     pub(super) flows: RefCell<Table<State>>,
     /// Where datagrams are received to; used between two waits only.
@@ -81,17 +95,12 @@ impl Lane {
     ///
     /// # Errors
     /// The socket cannot be watched.
-    pub fn new(
-        worker: Rc<Worker>,
-        places: Arc<Semaphore>,
-        receiver: Arc<Receiver>,
-    ) -> io::Result<Rc<Self>> {
+    pub fn new(shared: Shared, receiver: Arc<Receiver>) -> io::Result<Rc<Self>> {
         tacit_sys::datagram::enlarge_buffers(receiver.socket.as_fd())?;
         let watched = watch(Arc::clone(&receiver.socket), Interest::READABLE)?;
         Ok(Rc::new(Self {
-            worker,
+            shared,
             receiver,
-            places,
             watched,
             flows: RefCell::new(Table::new(FLOWS_MAX)),
             scratch: RefCell::new(vec![0; PAYLOAD_BYTES_MAX]),
@@ -229,7 +238,7 @@ impl Lane {
     /// The first datagram of a flow.
     fn begin(self: &Rc<Self>, key: Key, payload: &[u8]) {
         // Before the owner is looked up: so many look-ups may be open at once.
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Ok(place) = Arc::clone(&self.shared.places).try_acquire_owned() else {
             return self.count_drop();
         };
         let run = &self.receiver.run;
@@ -245,7 +254,7 @@ impl Lane {
             at_unix_s: clock::now_unix_s(),
         };
         let early = VecDeque::from([payload.to_vec()]);
-        if !self.worker.live.load().needs_owner(&flow) {
+        if !self.shared.live.load().needs_owner(&flow) {
             return self.decide(key, flow, &early, place);
         }
         self.put(key, State::Deciding(early));
@@ -281,9 +290,9 @@ impl Lane {
         early: &VecDeque<Vec<u8>>,
         place: OwnedSemaphorePermit,
     ) {
-        let live = self.worker.live.load_full();
+        let live = self.shared.live.load_full();
         let run = &self.receiver.run;
-        let opened = Connection::of_datagrams(&live, &self.worker.table, flow.clone(), run, place);
+        let opened = self.admit(&live, &flow, run, place);
         let cause = match opened {
             Ok(connection) => match Carrier::new(key, flow, connection, live.generation) {
                 Ok(carrier) => {
@@ -297,12 +306,12 @@ impl Lane {
                 }
                 Err((connection, error)) => {
                     let failure = Failure::Dial(format!("{}: {error}", key.destination));
-                    account::failed(&self.worker.log, &connection, &failure);
+                    account::failed(&self.shared.log, &connection, &failure);
                     cause_of(&error, None)
                 }
             },
             Err(refused) => {
-                account::refused(&self.worker.log, &refused);
+                account::refused(&self.shared.log, &refused);
                 self.put(key, State::Refused(live.generation));
                 Cause::PortUnreachable
             }
@@ -310,6 +319,36 @@ impl Lane {
         for payload in early {
             tell(&self.receiver, &key, cause, payload, None);
         }
+    }
+
+    /// Gives a flow its rule.
+    fn admit(
+        &self,
+        live: &Live,
+        flow: &Flow,
+        run: &Arc<Run>,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Connection, Refused> {
+        let rule = match live.lookup(flow) {
+            Some(rule) if matches!(rule.action, LiveAction::Permit) => Arc::clone(rule),
+            denied => return Err(Refused::new(denied, flow.clone())),
+        };
+        let of_run = OfRun {
+            run: Arc::clone(run),
+            is_inbound: false,
+            names: flow.remote_names.clone(),
+            controls: None,
+        };
+        let opening = Opening {
+            rule,
+            protocol: flow.protocol,
+            local: flow.local.clone(),
+            remote: flow.remote.clone(),
+            proxied: None,
+            run: Some(Box::new(of_run)),
+            parent: None,
+        };
+        Ok(Connection::open(&self.shared.table, opening, AcceptedSide::Clear, permit))
     }
 
     fn put(&self, key: Key, state: State) {
@@ -342,7 +381,7 @@ impl Lane {
 
     /// Counts the policies that were installed.
     fn generation(&self) -> u64 {
-        self.worker.live.load().generation
+        self.shared.live.load().generation
     }
 
     /// A datagram that goes nowhere.
@@ -356,13 +395,13 @@ impl Lane {
             let reason = "broadcast, multicast, no room, or no place: then raise connections in \
                           [limits], or LimitNOFILE";
             let event = Event::new("datagrams-dropped").field("run", &self.receiver.run.name);
-            self.worker.log.warn(event.field("count", &count).field("reason", reason));
+            self.shared.log.warn(event.field("count", &count).field("reason", reason));
         }
     }
 
     pub(super) fn log_failure(&self, what: &'static str, error: &impl std::fmt::Display) {
         let event = Event::new(what).field("run", &self.receiver.run.name);
-        self.worker.log.warn(event.field("error", error));
+        self.shared.log.warn(event.field("error", error));
     }
 
     /// Ends the flows that are over. The names of the others stay in use: the kernel leads each

@@ -36,6 +36,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::clock;
 use crate::live::Live;
 use crate::log::{Event, Log};
+use crate::run::Run;
 use crate::run::capture::Capture;
 
 pub use resolvers::Resolvers;
@@ -74,6 +75,12 @@ impl Forwarder {
         log: Log,
     ) -> Self {
         Self { live, capture, resolvers, open: Arc::new(Semaphore::new(QUESTIONS_MAX)), log }
+    }
+
+    /// The run whose questions it answers.
+    #[must_use]
+    pub fn run(&self) -> &Run {
+        &self.capture.run
     }
 
     /// A place among the open questions; `None`: all are taken.

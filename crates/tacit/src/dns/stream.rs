@@ -8,8 +8,8 @@ use std::time::Duration;
 use tacit_core::dns::{MESSAGE_BYTES_MAX, framed, next_message};
 
 use super::{Forwarder, Transport};
-use crate::stream::intercept::Arrival;
-use crate::stream::leg::{Leg, Outgoing};
+use crate::net::Accepted;
+use crate::net::leg::{Leg, Outgoing};
 
 /// How long a program may take for its next question, and for reading an answer.
 pub const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -19,8 +19,8 @@ pub const QUESTIONS_PER_CONNECTION_MAX: usize = 1000;
 const CHUNK_BYTES: usize = 2048;
 
 /// Answers until the program has nothing more to ask.
-pub async fn serve(forwarder: &Forwarder, arrival: Arrival) {
-    let leg = &arrival.leg;
+pub async fn serve(forwarder: &Forwarder, accepted: Accepted<Leg>) {
+    let leg = &accepted.leg;
     let mut held = Vec::new();
     for _ in 0..QUESTIONS_PER_CONNECTION_MAX {
         let Some(query) = next_query(leg, &mut held).await else { break };

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tacit_sys::schedule::Class;
 use tacit_sys::{cpu, schedule};
 
-use super::Queue;
+use super::queue::Queue;
 
 /// One thread, an engine or a data worker.
 #[derive(Debug)]

@@ -16,18 +16,15 @@
 //! limit accepts no more, unless all are and the policy lets them spill.
 
 mod load;
+mod queue;
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-
-use crate::run::Run;
-use crate::stream::Begun;
-use crate::stream::intercept::{Arrival, Source};
-use crate::stream::leg::Parked;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 pub use load::{Held, Load};
+pub use queue::Queue;
 
 /// Connections that wait for one worker to take them on: what an engine sets up in half a second.
 /// Beyond, engines wait with theirs, and count as busy.
@@ -35,63 +32,13 @@ pub const HANDED_MAX: usize = 1024;
 
 /// What an engine thread knows of the others.
 #[derive(Debug)]
-pub struct Engine {
+pub struct Engine<T> {
     /// Its own place among `queues`.
     number: usize,
     queues: Arc<[Queue]>,
     spill: bool,
-    workers: Arc<Takers>,
+    workers: Arc<Takers<T>>,
     load: Arc<Load>,
-}
-
-/// The places of one engine.
-#[derive(Clone, Debug)]
-pub struct Queue {
-    turns: Arc<Semaphore>,
-    /// How many there are.
-    max: usize,
-}
-
-impl Queue {
-    /// Places for `max` connections.
-    #[must_use]
-    pub fn new(max: usize) -> Self {
-        Self { turns: Arc::new(Semaphore::new(max)), max }
-    }
-
-    /// Connections that are being set up.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.max.saturating_sub(self.turns.available_permits())
-    }
-
-    /// How many there may be.
-    #[must_use]
-    pub fn max(&self) -> usize {
-        self.max
-    }
-
-    fn is_full(&self) -> bool {
-        self.turns.available_permits() == 0
-    }
-}
-
-/// What an engine gives to a worker.
-#[derive(Debug)]
-pub enum Handed {
-    /// What has arrived, with where; nothing was done for it.
-    Arrived(Box<Arrival<Parked>>, Source),
-    /// A connection.
-    Begun(Begun),
-}
-
-impl Handed {
-    fn run(&self) -> Option<&Run> {
-        match self {
-            Self::Arrived(arrival, _) => arrival.run.as_deref(),
-            Self::Begun(begun) => begun.run(),
-        }
-    }
 }
 
 /// Who sets up the next connection.
@@ -103,14 +50,14 @@ pub enum Turn {
     Spill,
 }
 
-impl Engine {
+impl<T: Send> Engine<T> {
     /// The engine at one of the places of `queues`.
     #[must_use]
     pub fn new(
         number: usize,
         queues: Arc<[Queue]>,
         spill: bool,
-        workers: Arc<Takers>,
+        workers: Arc<Takers<T>>,
         load: Arc<Load>,
     ) -> Self {
         Self { number, queues, spill, workers, load }
@@ -120,55 +67,67 @@ impl Engine {
     /// others need not watch for that, since it takes what arrives.
     pub async fn turn(&self) -> Turn {
         let Some(own) = self.queues.get(self.number) else { return Turn::Spill };
-        match Arc::clone(&own.turns).try_acquire_owned() {
+        match own.try_enter() {
             Ok(place) => Turn::Own(place),
             Err(_) if self.spill && self.queues.iter().all(Queue::is_full) => Turn::Spill,
             // Nobody closes it.
-            Err(_) => match Arc::clone(&own.turns).acquire_owned().await {
+            Err(_) => match own.enter().await {
                 Ok(place) => Turn::Own(place),
                 Err(_) => Turn::Spill,
             },
         }
     }
 
-    /// Gives an arrival that no engine has a place for to a worker.
-    pub async fn spill(&self, handed: Handed) {
+    /// Gives work for which no engine has a slot to the worker on that CPU, or to the least busy.
+    pub async fn spill(&self, work: T, cpu: Option<usize>) {
         self.load.count_spilled();
-        self.workers.give(handed).await;
+        self.workers.give(work, cpu).await;
     }
 
-    /// Gives a connection to the worker that goes on with it.
-    pub async fn hand_over(&self, handed: Handed) {
+    /// Gives work to the worker on that CPU, or to the least busy, which continues it.
+    pub async fn hand_over(&self, work: T, cpu: Option<usize>) {
         self.load.count_handed();
-        self.workers.give(handed).await;
+        self.workers.give(work, cpu).await;
     }
 }
 
 /// The workers that take what engines hand over.
-#[derive(Debug, Default)]
-pub struct Takers {
-    all: ArcSwap<Vec<Taker>>,
+#[derive(Debug)]
+pub struct Takers<T> {
+    all: ArcSwap<Vec<Taker<T>>>,
+}
+
+impl<T> Default for Takers<T> {
+    fn default() -> Self {
+        Self { all: ArcSwap::default() }
+    }
 }
 
 /// One of them.
-#[derive(Clone, Debug)]
-pub struct Taker {
+#[derive(Debug)]
+pub struct Taker<T> {
     /// What it does already.
     pub load: Arc<Load>,
     /// The way there.
-    pub handed: mpsc::Sender<Handed>,
+    pub handed: mpsc::Sender<T>,
 }
 
-impl Taker {
+impl<T> Clone for Taker<T> {
+    fn clone(&self) -> Self {
+        Self { load: Arc::clone(&self.load), handed: self.handed.clone() }
+    }
+}
+
+impl<T> Taker<T> {
     /// What it has, and what is on its way there.
     fn connections(&self) -> usize {
         self.load.connections() + self.handed.max_capacity() - self.handed.capacity()
     }
 }
 
-impl Takers {
+impl<T> Takers<T> {
     /// From now on this one takes its share too.
-    pub fn add(&self, taker: &Taker) {
+    pub fn add(&self, taker: &Taker<T>) {
         self.all.rcu(|all| {
             let mut all = Vec::clone(all);
             all.push(taker.clone());
@@ -176,19 +135,18 @@ impl Takers {
         });
     }
 
-    /// Waits until a worker has room: that of the run's CPU, or the one with the least to do.
-    async fn give(&self, handed: Handed) {
-        let cpu = handed.run().and_then(Run::cpu);
+    /// Waits until a worker has room: the one on that CPU, or the least busy.
+    async fn give(&self, work: T, cpu: Option<usize>) {
         let sender = {
             let all = self.all.load();
             let there: Vec<_> = all.iter().filter(|taker| !taker.handed.is_closed()).collect();
-            let of_run = there.iter().find(|taker| cpu.is_some() && taker.load.cpu() == cpu);
+            let on_cpu = there.iter().find(|taker| cpu.is_some() && taker.load.cpu() == cpu);
             let idlest = there.iter().min_by_key(|taker| taker.connections());
-            of_run.or(idlest).map(|taker| taker.handed.clone())
+            on_cpu.or(idlest).map(|taker| taker.handed.clone())
         };
         // Without a worker the agent is ending, and the connection ends with it.
         if let Some(sender) = sender {
-            let _ = sender.send(handed).await;
+            let _ = sender.send(work).await;
         }
     }
 }
@@ -197,7 +155,7 @@ impl Takers {
 mod tests {
     use super::*;
 
-    fn engines(count: usize, max: usize, spill: bool) -> Vec<Engine> {
+    fn engines(count: usize, max: usize, spill: bool) -> Vec<Engine<()>> {
         let queues: Arc<[Queue]> = (0..count).map(|_| Queue::new(max)).collect();
         let engine = |number| {
             let load = Arc::new(Load::new(format!("engine-{number}"), Some(number), None));
@@ -207,7 +165,7 @@ mod tests {
     }
 
     /// A turn that is there at once.
-    fn now(engine: &Engine) -> Option<Turn> {
+    fn now(engine: &Engine<()>) -> Option<Turn> {
         use std::task::{Context, Poll, Waker};
         let mut turn = std::pin::pin!(engine.turn());
         match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -23,7 +23,8 @@ use tacit_sys::netlink::route::{self, Families};
 use tacit_sys::netlink::{self, Protocol, diag};
 use tacit_sys::{cpu, owner, transparent};
 
-use crate::run::protocol::{self, Ends, Owner, Reply, Request, SOCKETS_AT_ONCE_MAX};
+use crate::net::pool::SOCKETS_AT_ONCE_MAX;
+use crate::run::protocol::{self, Ends, Owner, Reply, Request};
 
 /// Lines that are served at once.
 const LINES_MAX: usize = 8;

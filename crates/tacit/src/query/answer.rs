@@ -9,8 +9,8 @@ use tacit_core::policy::TlsVersion;
 use tacit_core::query::{ConnectionState, Fault, PolicyState, Question};
 
 use crate::live::LiveAction;
-use crate::stream::asked::{Refusal, Wish};
-use crate::stream::connection::Record;
+use crate::session::Record;
+use crate::session::controls::{Refusal, Wish};
 use tacit_tls::PeerCheck;
 use tacit_tls::verify::identity;
 

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, watch as signal};
 
 use super::find::Desk;
 use super::{CLOSING_MAX, IDLE_MAX, receive, send};
-use crate::stream::asked::Refusal;
+use crate::session::controls::Refusal;
 
 /// Places for closing; see [`close`].
 static CLOSING: Semaphore = Semaphore::const_new(CLOSING_MAX);

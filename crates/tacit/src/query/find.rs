@@ -17,8 +17,8 @@ use super::answer::{self, Answer};
 use super::{receive, send};
 use crate::run::Run;
 use crate::run::protocol::{Ends, Owner};
-use crate::stream::asked::Refusal;
-use crate::stream::connection::{Record, Table};
+use crate::session::controls::Refusal;
+use crate::session::{Record, Table};
 
 /// How long a connection may take to be known: the program's end is open a moment before ours.
 const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(1);

@@ -34,7 +34,7 @@ use tokio::task::AbortHandle;
 
 use crate::log::{Event, Log};
 use crate::run::Run;
-use crate::stream::connection::Table;
+use crate::session::Table;
 
 use find::Desk;
 

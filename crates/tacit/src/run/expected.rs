@@ -11,8 +11,7 @@ use tacit_core::flow::Address;
 use tokio::sync::oneshot;
 
 use super::Run;
-use crate::stream::intercept::Arrival;
-use crate::stream::leg::Parked;
+use crate::net::Accepted;
 
 /// Connections that may be expected of one run at a time.
 pub const EXPECTED_MAX: usize = 1024;
@@ -24,7 +23,7 @@ pub(super) struct Expectations(Mutex<Waiting>);
 #[derive(Debug, Default)]
 struct Waiting {
     /// By where the program will connect to.
-    senders: HashMap<SocketAddr, oneshot::Sender<Arrival<Parked>>>,
+    senders: HashMap<SocketAddr, oneshot::Sender<Accepted>>,
     /// What the run opens goes to the agent after this one.
     departed: bool,
 }
@@ -51,7 +50,7 @@ impl Run {
     pub async fn expect(
         self: &Arc<Self>,
         address: SocketAddr,
-    ) -> io::Result<(Expected, oneshot::Receiver<Arrival<Parked>>)> {
+    ) -> io::Result<(Expected, oneshot::Receiver<Accepted>)> {
         let (waiting, arrives) = oneshot::channel();
         {
             let mut all = self.expected.lock();
@@ -82,16 +81,16 @@ impl Run {
         *self.expected.lock() = Waiting { departed: true, ..Waiting::default() };
     }
 
-    /// Hands an arrival to who waits for it; returns it if nobody does.
+    /// Gives a connection to the task that expects it; returns it if none does.
     #[must_use]
-    pub fn hand_over(&self, arrival: Arrival<Parked>) -> Option<Arrival<Parked>> {
-        let waiting = match &arrival.flow.remote {
+    pub fn deliver_expected(&self, accepted: Accepted) -> Option<Accepted> {
+        let waiting = match &accepted.remote {
             Address::Inet(address) => self.expected.lock().senders.remove(address),
             Address::Path(_) | Address::Abstract(_) | Address::Unnamed => None,
         };
         match waiting {
-            Some(waiting) => waiting.send(arrival).err(),
-            None => Some(arrival),
+            Some(waiting) => waiting.send(accepted).err(),
+            None => Some(accepted),
         }
     }
 

@@ -4,14 +4,13 @@
 //! without harm to the line. A helper that dies or is silent loses the line; questions then wait
 //! for the launcher to bring a new one, for as long as whoever asks has patience.
 //!
-//! Sockets are asked for in numbers and kept in stock, [`SOCKETS_AT_ONCE_MAX`] of a kind.
+//! Sockets are requested several at a time and kept in a [`SocketPool`].
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -23,9 +22,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-use super::protocol::{
-    ANSWER_BYTES_MAX, Ends, Owner, Reply, Request, SOCKETS_AT_ONCE_MAX, encode, frame_bytes,
-};
+use crate::net::pool::SocketPool;
+
+use super::protocol::{ANSWER_BYTES_MAX, Ends, Owner, Reply, Request, encode, frame_bytes};
 
 /// Questions of all workers that wait for the line.
 const QUESTIONS_MAX: usize = 1024;
@@ -39,57 +38,7 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 pub struct Line {
     questions: mpsc::Sender<Question>,
     lines: mpsc::Sender<OwnedFd>,
-    stock: Arc<Stock>,
-}
-
-/// Sockets inside that wait to be used, by transport and family: asking for one wakes two
-/// processes, which costs as much as a third of a handshake.
-#[derive(Debug, Default)]
-struct Stock {
-    shelves: [Shelf; 4],
-}
-
-/// Sockets of one kind. The more were needed, the more are asked for the next time.
-#[derive(Debug, Default)]
-struct Shelf {
-    sockets: Mutex<Vec<OwnedFd>>,
-    asked_last: AtomicUsize,
-}
-
-impl Stock {
-    fn shelf(&self, protocol: Protocol, ipv6: bool) -> &Shelf {
-        let [tcp, tcp6, udp, udp6] = &self.shelves;
-        match (protocol, ipv6) {
-            (Protocol::Tcp, false) => tcp,
-            (Protocol::Tcp, true) => tcp6,
-            (Protocol::Udp, false) => udp,
-            (Protocol::Udp, true) => udp6,
-        }
-    }
-}
-
-impl Shelf {
-    fn take(&self) -> Option<OwnedFd> {
-        self.lock().pop()
-    }
-
-    /// How many to ask for: one at first, twice as many each time.
-    fn wanted(&self) -> usize {
-        let wanted = (self.asked_last.load(Ordering::Relaxed) * 2).clamp(1, SOCKETS_AT_ONCE_MAX);
-        self.asked_last.store(wanted, Ordering::Relaxed);
-        wanted
-    }
-
-    /// Keeps sockets; those that are too many are closed.
-    fn put(&self, new: Vec<OwnedFd>) {
-        let mut sockets = self.lock();
-        sockets.extend(new);
-        sockets.truncate(SOCKETS_AT_ONCE_MAX);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    pool: Arc<SocketPool>,
 }
 
 type Question = (Request, oneshot::Sender<io::Result<Answer>>);
@@ -105,7 +54,7 @@ impl Line {
         let (lines, brought) = mpsc::channel(1);
         let stream = adopt(socket)?;
         tokio::task::spawn_local(serve(Some(stream), asked, brought));
-        Ok(Self { questions, lines, stock: Arc::default() })
+        Ok(Self { questions, lines, pool: Arc::default() })
     }
 
     /// Goes on with a new helper's line.
@@ -144,14 +93,14 @@ impl Line {
     /// # Errors
     /// The helper's, or there is none.
     pub async fn socket(&self, protocol: Protocol, ipv6: bool) -> io::Result<OwnedFd> {
-        let shelf = self.stock.shelf(protocol, ipv6);
-        if let Some(socket) = shelf.take() {
+        let kind = self.pool.kind(protocol, ipv6);
+        if let Some(socket) = kind.take() {
             return Ok(socket);
         }
-        let request = Request::Socket { protocol, ipv6, count: shelf.wanted() };
+        let request = Request::Socket { protocol, ipv6, count: kind.next_request() };
         let (_, mut sockets) = self.ask(request).await?;
         let one = sockets.pop().ok_or_else(strange)?;
-        shelf.put(sockets);
+        kind.put(sockets);
         Ok(one)
     }
 
@@ -336,27 +285,4 @@ pub async fn read_frame<T: DeserializeOwned>(
     let mut text = vec![0; frame_bytes(length, bytes_max)?];
     stream.read_exact(&mut text).await?;
     Ok(Some((serde_json::from_slice(&text)?, descriptors)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sockets(count: usize) -> Vec<OwnedFd> {
-        (0..count).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()).collect()
-    }
-
-    #[test]
-    fn a_stock_grows_with_what_is_needed_and_no_further() {
-        let stock = Stock::default();
-        let shelf = stock.shelf(Protocol::Tcp, false);
-        let asked: Vec<_> = (0..6).map(|_| shelf.wanted()).collect();
-        assert_eq!(asked, [1, 2, 4, 8, 16, 16]);
-        shelf.put(sockets(SOCKETS_AT_ONCE_MAX - 1));
-        shelf.put(sockets(SOCKETS_AT_ONCE_MAX - 1));
-        let there = std::iter::from_fn(|| shelf.take()).count();
-        assert_eq!(there, SOCKETS_AT_ONCE_MAX);
-        shelf.put(sockets(1));
-        assert!(stock.shelf(Protocol::Tcp, true).take().is_none(), "of its own kind only");
-    }
 }

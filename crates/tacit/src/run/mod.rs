@@ -15,14 +15,13 @@ use arc_swap::ArcSwap;
 use tacit_core::dns::Names;
 
 use crate::placement::Share;
-use crate::stream::connection::Record;
 use capture::Capture;
 use expected::Expectations;
 use line::Line;
 
 pub use expected::{EXPECTED_MAX, Expected};
 
-/// What connections of a run that have ended cost and carried.
+/// What connections of a run that have ended cost and relayed.
 #[derive(Debug, Default)]
 pub struct Spent {
     /// CPU time of the agent for them.
@@ -35,18 +34,33 @@ pub struct Spent {
     pub bytes: [AtomicU64; 2],
 }
 
+/// What one connection or flow of datagrams cost and relayed.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// CPU time of the agent for it.
+    pub cpu_ns: u64,
+    /// Messages of the side that was accepted.
+    pub sent_messages: u32,
+    /// Messages to the side that was accepted.
+    pub received_messages: u32,
+    /// Bytes of the side that was accepted.
+    pub sent_bytes: u64,
+    /// Bytes to the side that was accepted.
+    pub received_bytes: u64,
+}
+
 impl Spent {
     /// Adds one connection.
-    pub fn add(&self, record: &Record) {
+    pub fn add(&self, usage: Usage) {
         let add = |to: &AtomicU64, what: u64| to.fetch_add(what, Ordering::Relaxed);
-        add(&self.cpu_ns, record.cpu_ns());
+        add(&self.cpu_ns, usage.cpu_ns);
         add(&self.connections, 1);
         let [sent, received] = &self.messages;
-        add(sent, record.sent_messages().into());
-        add(received, record.received_messages().into());
+        add(sent, usage.sent_messages.into());
+        add(received, usage.received_messages.into());
         let [sent, received] = &self.bytes;
-        add(sent, record.sent_bytes());
-        add(received, record.received_bytes());
+        add(sent, usage.sent_bytes);
+        add(received, usage.received_bytes);
     }
 }
 

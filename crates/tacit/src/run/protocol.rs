@@ -36,9 +36,6 @@ pub const LAUNCHER_BYTES_MAX: usize = 256 * 1024;
 /// What a helper answers at most: programs that listen on every port there is.
 pub const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Sockets that one answer brings at most.
-pub const SOCKETS_AT_ONCE_MAX: usize = 16;
-
 /// What a launcher says to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -13,14 +13,15 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use tacit_core::flow::{Address, Protocol};
+use tacit_core::starttls::Side;
+use tacit_core::starttls::ftp::DataRequest;
 use tacit_sys::socket::{self, StreamOptions};
 use tacit_sys::transparent;
 
 use crate::address;
+use crate::net::leg::Leg;
 use crate::run::Run;
-
-use super::connection::Record;
-use super::leg::Leg;
+use crate::session::Record;
 
 /// Dials the connection's target within `timeout`; the second is the address that answered.
 /// `clear` is whether the leg carries clear bytes.
@@ -54,11 +55,7 @@ pub(super) async fn dial(
     Err(last)
 }
 
-pub(super) async fn dial_one(
-    address: &Address,
-    options: &StreamOptions,
-    clear: bool,
-) -> io::Result<Leg> {
+async fn dial_one(address: &Address, options: &StreamOptions, clear: bool) -> io::Result<Leg> {
     let (socket, connected) = socket::dial(&address::to_socket(address)?, options)?;
     finish(Leg::new(socket, clear)?, connected).await
 }
@@ -93,8 +90,26 @@ async fn dial_inside(
     }
 }
 
-/// Connects to where a run's program waits for one more connection of who it is connected to.
-pub(super) async fn stand_in(
+/// Connects to the end that waits for a data connection.
+///
+/// # Errors
+/// The kernel's, or the helper's.
+pub(super) async fn dial_data(
+    record: &Record,
+    request: DataRequest,
+    options: &StreamOptions,
+    clear: bool,
+) -> io::Result<Leg> {
+    match &record.run {
+        Some(of_run) if request.connects == Side::Peer => {
+            dial_program(&of_run.run, record, request.dial, options, clear).await
+        }
+        _ => dial_one(&request.dial.into(), options, clear).await,
+    }
+}
+
+/// Connects to where a run's program waits for one more connection from its peer.
+async fn dial_program(
     run: &Run,
     record: &Record,
     program: SocketAddr,

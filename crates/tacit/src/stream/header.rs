@@ -3,9 +3,8 @@
 use tacit_core::policy::{SendProxy, TlsVersion};
 use tacit_core::proxy_protocol::{self, ClientTls, Header, ProxyError, Verified};
 
+use crate::session::{Record, TlsFacts};
 use tacit_tls::verify::Named;
-
-use super::connection::{Record, TlsFacts};
 
 /// The header, as it is sent.
 ///

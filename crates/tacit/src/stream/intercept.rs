@@ -22,12 +22,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::address;
 use crate::clock;
-use crate::dns::Forwarder;
+use crate::dns::{self, Forwarder};
 use crate::ledger::meter;
 use crate::log::{Event, Log};
+use crate::net::Accepted;
+use crate::net::leg::{Leg, Parked};
 use crate::run::Run;
 
-use super::leg::{Leg, Parked};
+use super::stage::{Arrival, Claim, Stage, Work};
 
 /// Pause after the kernel could not give us a descriptor or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -73,45 +75,7 @@ impl Source {
     }
 }
 
-/// A connection that has just been accepted.
-#[derive(Debug)]
-pub struct Arrival<L = Leg> {
-    /// Its socket.
-    pub leg: L,
-    /// What rules see of it.
-    pub flow: Flow,
-    /// The run it belongs to.
-    pub run: Option<Arc<Run>>,
-    /// Its place among the open connections.
-    pub place: OwnedSemaphorePermit,
-    /// What a PROXY header said.
-    pub claim: Option<Box<Claim>>,
-    /// What it took to accept it.
-    pub spent: meter::Ticks,
-}
-
-/// What a proxy says of a connection. The flow's remote end is then the client it names.
-#[derive(Debug)]
-pub struct Claim {
-    /// The proxy; the client is the flow's remote end.
-    pub proxy: Address,
-    /// Where the client connected to; `None`: the proxy speaks for itself.
-    pub target: Option<Address>,
-    /// Bytes that came after the header.
-    pub early: Vec<u8>,
-}
-
-impl Arrival<Parked> {
-    /// Goes on with it on the calling thread.
-    ///
-    /// # Errors
-    /// See [`Parked::watch`].
-    pub fn watch(self) -> io::Result<Arrival> {
-        let Self { leg, flow, run, place, claim, spent } = self;
-        Ok(Arrival { leg: leg.watch()?, flow, run, place, claim, spent })
-    }
-}
-
+/// Reads what the choice of the rule may need, beside the addresses.
 impl Arrival {
     /// Asks which program of the run opened this; who is not seen to stays unknown. A program that
     /// hides its descriptors, or has closed the connection, is not seen.
@@ -166,26 +130,28 @@ async fn read_header(leg: &Leg) -> Result<(Header, Vec<u8>), String> {
     }
 }
 
-/// Accepts on one listener for ever, each time it is our turn, and gives each arrival to `serve`.
+/// Accepts on one listener, each time that `turn` lets it, and gives what arrives to `take`. Ends
+/// only with an error.
 ///
 /// # Errors
 /// The socket cannot be watched.
 pub async fn accept_all<T>(
-    listener: Arc<Listener>,
+    listener: &Listener,
     places: Arc<Semaphore>,
-    log: Log,
+    log: &Log,
     turn: impl AsyncFn() -> T,
-    serve: impl AsyncFn(Arrival<Parked>, T),
+    take: impl AsyncFn(Work, T),
 ) -> io::Result<()> {
     let watched = watch(Arc::clone(&listener.socket), Interest::READABLE)?;
     loop {
         let mut ready = watched.readable().await?;
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+        let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
         let turn = turn().await;
         match socket::accept(listener.socket.as_fd()) {
             Ok((socket, peer)) => {
-                match arrival(&listener, socket, peer, place) {
-                    Ok(arrival) => serve(arrival, turn).await,
+                match arrived(listener, socket, peer, permit) {
+                    Ok(Some(work)) => take(work, turn).await,
+                    Ok(None) => {}
                     Err(error) => log.warn(
                         Event::new("accept-failed")
                             .field("listen", &listener.address)
@@ -196,7 +162,7 @@ pub async fn accept_all<T>(
                 tokio::task::yield_now().await;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
-            // Nobody listens there any more: it would be said for ever.
+            // The socket listens no more, and every further call would fail in the same way.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
             Err(error) => {
                 if socket::is_shortage(&error) {
@@ -213,28 +179,67 @@ pub async fn accept_all<T>(
     }
 }
 
-fn arrival(
+/// What an accepted socket is: a connection, a question to a run's name service, or a data
+/// connection that a task expects and has now (`None`).
+fn arrived(
     listener: &Listener,
     socket: OwnedFd,
     peer: Option<socket::SocketAddress>,
-    place: OwnedSemaphorePermit,
-) -> io::Result<Arrival<Parked>> {
+    permit: OwnedSemaphorePermit,
+) -> io::Result<Option<Work>> {
     let peer = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
-    let flow = match &listener.source {
-        Source::Forward => accepted(listener, &socket, peer)?,
-        Source::Captured(run, _) => captured(run, &socket, peer)?,
+    let (run, names) = match &listener.source {
+        Source::Captured(run, names) => (run, names),
+        Source::Forward => {
+            let flow = flow_of_client(listener, &socket, peer)?;
+            return Ok(Some(connection(listener, socket, flow, permit)));
+        }
         Source::Inbound(run) => {
-            let user = Some(run.user.clone());
-            Flow { user, ..accepted(listener, &socket, peer)? }
+            let mut flow = flow_of_client(listener, &socket, peer)?;
+            flow.user = Some(run.user.clone());
+            return Ok(Some(connection(listener, socket, flow, permit)));
         }
     };
+    // The kernel shows the captured socket's own address as the one the program connects to.
+    let remote = address::from_socket(&socket::local_address(socket.as_fd())?);
     let leg = Parked::new(socket, listener.clear);
-    let run = listener.source.run().cloned();
-    Ok(Arrival { leg, flow, run, place, claim: None, spent: meter::take() })
+    let accepted = Accepted { leg, local: peer, remote, permit };
+    let Some(accepted) = run.deliver_expected(accepted) else { return Ok(None) };
+    if accepted.remote.port() == Some(dns::PORT) {
+        let names = Arc::clone(names);
+        return Ok(Some(Work::Question { accepted, names }));
+    }
+    let Accepted { leg, local, remote, permit } = accepted;
+    let flow = Flow {
+        direction: Direction::Outbound,
+        protocol: Protocol::Tcp,
+        listen: None,
+        local,
+        remote_names: remote.ip().map(|ip| run.names_of(ip)).unwrap_or_default(),
+        remote,
+        program: None,
+        user: Some(run.user.clone()),
+        at_unix_s: clock::now_unix_s(),
+    };
+    let run = Some(Arc::clone(run));
+    let arrival = Arrival { leg, flow, run, permit, claim: None, spent: meter::take(), slot: None };
+    Ok(Some(Work::Connection(Stage::Accepted(Box::new(arrival)))))
 }
 
-/// Who connected to a listening address.
-fn accepted(listener: &Listener, socket: &OwnedFd, remote: Address) -> io::Result<Flow> {
+fn connection(
+    listener: &Listener,
+    socket: OwnedFd,
+    flow: Flow,
+    permit: OwnedSemaphorePermit,
+) -> Work {
+    let leg = Parked::new(socket, listener.clear);
+    let run = listener.source.run().cloned();
+    let arrival = Arrival { leg, flow, run, permit, claim: None, spent: meter::take(), slot: None };
+    Work::Connection(Stage::Accepted(Box::new(arrival)))
+}
+
+/// The flow of a client that connected to a listening address.
+fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io::Result<Flow> {
     let local = match &listener.address {
         // The address the client really used, where the listener takes any.
         Address::Inet(at) if at.ip().is_unspecified() => {
@@ -255,23 +260,6 @@ fn accepted(listener: &Listener, socket: &OwnedFd, remote: Address) -> io::Resul
         remote_names: Vec::new(),
         program,
         user,
-        at_unix_s: clock::now_unix_s(),
-    })
-}
-
-/// What a run's program opened: the kernel shows the captured socket's own address as the one the
-/// program connects to.
-fn captured(run: &Run, socket: &OwnedFd, local: Address) -> io::Result<Flow> {
-    let remote = address::from_socket(&socket::local_address(socket.as_fd())?);
-    Ok(Flow {
-        direction: Direction::Outbound,
-        protocol: Protocol::Tcp,
-        listen: None,
-        local,
-        remote_names: remote.ip().map(|ip| run.names_of(ip)).unwrap_or_default(),
-        remote,
-        program: None,
-        user: Some(run.user.clone()),
         at_unix_s: clock::now_unix_s(),
     })
 }

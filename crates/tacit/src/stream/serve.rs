@@ -1,248 +1,207 @@
-//! The life of one connection, in order.
+//! The life of one connection.
 //!
 //! ```text
-//!   start ─> admit ─> establish ──────────────────────> carry
-//!                        └─ on an engine: Begun ─> go_on, on a data worker
+//!   accept ──> admit ──> establish ──> relay ──> account
+//!                            └─ on an engine ── hand over ──> the same, on a data worker
 //! ```
 //!
-//! Without engines all of it is on the data worker that accepted. An engine does the first half
-//! and hands over once; it hands a connection in clear over before it is dialled, and keeps one
-//! whose rule wants its relay there.
+//! Without engines all of it is on the data worker that accepted. An engine does the first half and
+//! hands the connection over once, in the [`Stage`] that it has reached: a connection in clear
+//! before it is dialled, any other before its relay. One whose rule wants its relay on the engine
+//! stays there.
 
-use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
-use arc_swap::ArcSwap;
 use tacit_core::meter::Component;
-use tacit_core::policy::{Action, RelayOn};
+use tacit_core::policy::RelayOn;
 use tacit_sys::socket;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc;
 
-use crate::engine::{Engine, Handed, Load};
+use crate::dns;
+use crate::engine::{Engine, Load, Turn};
 use crate::ledger::{Account, charged, meter, metered};
-use crate::live::Live;
-use crate::log::Log;
-use crate::run::Run;
+use crate::log::Event;
+use crate::net::Accepted;
+use crate::net::leg::Parked;
+use crate::session::{Failure, Record, account};
 
-use super::connection::{Admitted, Connection, Record, Table};
-use super::gate::Gates;
-use super::intercept::Arrival;
-use super::leg::Parked;
-use super::relay::controlled::{self, Calm, Starting};
-use super::relay::{Finished, Host, Job};
-use super::secure::{ControlledPath, Failure, Secured, Surroundings};
-use super::{account, data, relay, secure};
+use super::admit::{self, Request};
+use super::data::Job;
+use super::establish;
+use super::intercept::{self, Listener};
+use super::lane::{Shared, StreamLane};
+use super::path::Established;
+use super::relay::{self, Finished};
+use super::stage::{Admitted, Arrival, NotTaken, Stage, Work};
 
-/// What the connections of one worker share.
-#[derive(Debug)]
-pub struct Worker {
-    /// The installed policy.
-    pub live: Arc<ArcSwap<Live>>,
-    /// All connections of the agent.
-    pub table: Arc<Table>,
-    /// Places for handshakes.
-    pub gates: Arc<Gates>,
-    /// What relays use.
-    pub host: Host,
-    /// Where events go.
-    pub log: Log,
-    /// What displays see of this thread.
-    pub load: Arc<Load>,
-    /// What an engine knows of the others; `None` on a data worker.
-    pub engine: Option<Engine>,
-}
-
-impl AsRef<Host> for Worker {
-    fn as_ref(&self) -> &Host {
-        &self.host
-    }
-}
-
-impl Worker {
-    fn around(&self) -> Surroundings<'_> {
-        let congestion_control = self.host.congestion_control.as_deref();
-        Surroundings { gates: &self.gates, congestion_control }
-    }
-}
-
-/// A place among the connections that an engine sets up; none on a data worker.
-pub type Place = Option<OwnedSemaphorePermit>;
-
-/// A connection on its way from an engine to a data worker, with how far it is.
-#[derive(Debug)]
-pub enum Begun {
-    /// It has its rule.
-    Admitted(Box<Admitted<Parked>>),
-    /// It is dialled and its handshake complete.
-    Secured(Box<Secured<Parked>>),
-}
-
-impl Begun {
-    /// The run it belongs to.
-    #[must_use]
-    pub fn run(&self) -> Option<&Run> {
-        let record = match self {
-            Self::Admitted(admitted) => admitted.connection.record(),
-            Self::Secured(secured) => secured.connection.record(),
+/// The life of a connection, or what of it takes place on this thread.
+async fn serve(lane: Rc<StreamLane>, stage: Stage) {
+    let Some(admitted) = admit(&lane, stage).await else { return };
+    let Some(record) = admitted.record().map(Arc::clone) else { return };
+    let life = pin!(async {
+        let stage = establish(&lane, admitted).await?;
+        let established = match keep(&lane, stage) {
+            Kept::Here(established) => established,
+            Kept::ForWorker(stage) => return Some(stage),
         };
-        record.run.as_ref().map(|of_run| &*of_run.run)
+        let finished = relay::run(&lane, established).await?;
+        account(&lane, &finished);
+        None
+    });
+    if let Some(stage) = supervise(&lane, &record, life).await {
+        // Boxed: only engines need the room.
+        Box::pin(hand_over(&lane, stage)).await;
     }
 }
 
-/// Serves a connection from its arrival to its end. First comes what the choice of the rule may
-/// need: the PROXY header where the address wants one, the program where a rule asks for it.
-pub fn start(worker: &Rc<Worker>, arrival: Arrival, place: Place) {
-    let live = worker.live.load();
+/// Gives a connection its rule; `None`: there is none that permits it, or it never comes. One that
+/// an engine has handed over has its rule already.
+async fn admit(lane: &StreamLane, stage: Stage) -> Option<Stage> {
+    let admitted = match stage {
+        Stage::Accepted(arrival) => admit_arrival(lane, arrival).await?,
+        Stage::Agreed(job) => Box::pin(admit_data(lane, job)).await?,
+        later @ (Stage::Admitted(_) | Stage::Established(_)) => return Some(later),
+    };
+    Some(Stage::Admitted(admitted))
+}
+
+async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<Box<Admitted>> {
+    if let Some(work) = prepare(lane, &mut arrival) {
+        work.await?;
+    }
+    let Arrival { mut leg, flow, run, permit, claim, spent, slot } = *arrival;
+    let request = Request { flow, run, claim: claim.as_deref(), permit, accepting: spent };
+    let Some(connection) = admit::admit(&lane.shared, request) else {
+        // A refusal is a reset.
+        leg.set_clear(true);
+        return None;
+    };
+    let record = connection.record();
+    leg.set_clear(!record.rule.rule.tls_arrives() || record.controls().is_some());
+    let early = claim.map(|claim| claim.early.into_boxed_slice());
+    Some(Box::new(Admitted { connection, downstream: Some(leg), early, job: None, slot }))
+}
+
+/// What the choice of the rule needs beside the addresses: the PROXY header where the address wants
+/// one, the program where a rule asks for it. `None`: nothing.
+fn prepare<'a>(
+    lane: &'a StreamLane,
+    arrival: &'a mut Arrival,
+) -> Option<Pin<Box<impl Future<Output = Option<()>> + 'a>>> {
+    let live = lane.shared.live.load();
     let is_proxied = arrival.flow.listen.as_ref().is_some_and(|at| live.accepts_proxy(at));
     let needs_owner = arrival.run.is_some() && live.needs_owner(&arrival.flow);
-    if is_proxied {
-        tokio::task::spawn_local(serve_proxied(Rc::clone(worker), arrival, place));
-    } else if needs_owner {
-        tokio::task::spawn_local(serve_attributed(Rc::clone(worker), arrival, place));
-    } else {
-        serve(worker, arrival, place);
+    if !is_proxied && !needs_owner {
+        return None;
     }
-}
-
-/// Goes on with what an engine has begun.
-pub fn go_on(worker: &Rc<Worker>, begun: Begun) {
-    let started = match begun {
-        Begun::Admitted(admitted) => admitted.watch().map(|admitted| {
-            tokio::task::spawn_local(serve_whole(Rc::clone(worker), Box::new(admitted)));
-        }),
-        Begun::Secured(secured) => secured.watch().map(|secured| {
-            tokio::task::spawn_local(serve_rest(Rc::clone(worker), Box::new(secured)));
-        }),
-    };
-    if let Err((connection, error)) = started {
-        account::failed(&worker.log, &connection, &Failure::Broken(error));
-        connection.record().settle();
-    }
-}
-
-/// Starts a data connection that a control connection of this worker has agreed on.
-pub fn start_data(worker: &Rc<Worker>, job: Job) {
-    tokio::task::spawn_local(serve_data(Rc::clone(worker), Box::new(job)));
-}
-
-/// A data connection, from its door to its end.
-async fn serve_data(worker: Rc<Worker>, mut job: Box<Job>) {
-    let account = Arc::clone(job.parent.account());
-    let arrival = charged(&account, Component::Accept, pin!(job.arrive()), |_| ()).await;
-    let Some(came) = arrival else { return };
-    let (connection, leg) = data::begin(&worker.table, &job, came);
-    let record = Arc::clone(connection.record());
-    let life = pin!(async {
-        let established = Box::pin(data::establish(worker.around(), &job, connection, leg)).await;
-        carry(&worker, set_up(&worker, established)?).await
-    });
-    attend(&worker, &record, life).await;
-}
-
-async fn serve_attributed(worker: Rc<Worker>, mut arrival: Arrival, place: Place) {
-    metered(Component::Accept, arrival.attribute()).await;
-    serve(&worker, arrival, place);
-}
-
-async fn serve_proxied(worker: Rc<Worker>, mut arrival: Arrival, place: Place) {
-    match metered(Component::Accept, arrival.read_header()).await {
-        Ok(()) => serve(&worker, arrival, place),
-        Err(reason) => account::unclaimed(&worker.log, &arrival, &reason),
-    }
-}
-
-/// The rest is a task of its own: what only the choice of the rule needed is gone by then.
-fn serve(worker: &Rc<Worker>, arrival: Arrival, place: Place) {
-    let Some(admitted) = admit(worker, arrival) else { return };
-    let worker = Rc::clone(worker);
-    match worker.engine {
-        None => tokio::task::spawn_local(serve_whole(worker, Box::new(admitted))),
-        Some(_) => tokio::task::spawn_local(serve_half(worker, admitted, place)),
-    };
-}
-
-/// Both halves, on a data worker. What only the first needs is boxed, and gone by the second, in
-/// which a connection spends its life.
-async fn serve_whole(worker: Rc<Worker>, admitted: Box<Admitted>) {
-    let record = Arc::clone(admitted.connection.record());
-    let life = pin!(async {
-        let established = Box::pin(secure::establish(worker.around(), *admitted)).await;
-        carry(&worker, set_up(&worker, established)?).await
-    });
-    attend(&worker, &record, life).await;
-}
-
-/// The second half of what an engine has begun.
-async fn serve_rest(worker: Rc<Worker>, secured: Box<Secured>) {
-    let record = Arc::clone(secured.connection.record());
-    attend(&worker, &record, pin!(carry(&worker, secured))).await;
-}
-
-/// The engine's half, or both where the rule's relay stays there. What it gives away is given when
-/// it is done with it: two threads never count for one connection at the same time.
-async fn serve_half(worker: Rc<Worker>, admitted: Admitted, place: Place) {
-    // Given back when what is handed over is taken, or the relay begins here.
-    let place = Cell::new(place);
-    let record = Arc::clone(admitted.connection.record());
-    let half = pin!(async {
-        let Action::Tls(tls) = &record.rule.rule.action else {
-            return Some(Begun::Admitted(Box::new(admitted.park())));
-        };
-        let established = Box::pin(secure::establish(worker.around(), admitted)).await;
-        let secured = set_up(&worker, established)?;
-        match tls.common().relay {
-            RelayOn::Worker => Some(Begun::Secured(Box::new(secured.park()))),
-            RelayOn::Engine => {
-                drop(place.take());
-                carry(&worker, secured).await
+    Some(Box::pin(metered(Component::Accept, async move {
+        if !is_proxied {
+            arrival.attribute().await;
+            return Some(());
+        }
+        match arrival.read_header().await {
+            Ok(()) => Some(()),
+            Err(reason) => {
+                account::unclaimed(&lane.shared.log, &arrival.flow, &reason);
+                None
             }
         }
-    });
-    let begun = attend(&worker, &record, half).await;
-    if let (Some(begun), Some(engine)) = (begun, &worker.engine) {
-        metered(Component::Accept, engine.hand_over(Handed::Begun(begun))).await;
+    })))
+}
+
+/// Waits for a data connection at its door; `None`: it does not come.
+async fn admit_data(lane: &StreamLane, mut job: Box<Job>) -> Option<Box<Admitted>> {
+    let account = Arc::clone(job.parent.account());
+    let arrival = charged(&account, Component::Accept, pin!(job.arrive()), |_| ()).await;
+    let Accepted { mut leg, local, remote, permit } = arrival?;
+    leg.set_clear(job.downstream_is_clear());
+    let connection = admit::admit_data(&lane.shared, &job, local, remote, permit);
+    let job = Some(job);
+    Some(Box::new(Admitted { connection, downstream: Some(leg), early: None, job, slot: None }))
+}
+
+/// Everything before the first byte is relayed; `None`: it failed. What an engine leaves to a
+/// worker stays as it is.
+async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
+    let admitted = match stage {
+        Stage::Admitted(admitted) if establishes(lane, &admitted) => admitted,
+        other => return Some(other),
+    };
+    // Boxed: a connection spends its life in the relay, and has no use for this room there.
+    let established = Box::pin(establish::establish(lane, *admitted)).await;
+    meter::switch(Component::Control);
+    match established {
+        Ok(established) => {
+            if established.connection.record().tls.get().is_some() {
+                lane.load.count_handshake();
+            }
+            account::opened(&lane.shared.log, &established.connection);
+            Some(Stage::Established(Box::new(established)))
+        }
+        Err((connection, failure)) => {
+            account::failed(&lane.shared.log, &connection, &failure);
+            None
+        }
     }
 }
 
-/// Finds the rule of an arrival, and charges it with what that and accepting cost.
-fn admit(worker: &Worker, arrival: Arrival) -> Option<Admitted> {
-    let accepting = arrival.spent;
-    let opened = Connection::open(&worker.live.load(), &worker.table, arrival);
-    let looking = meter::take();
-    let rule = match &opened {
-        Ok(admitted) => Some(&admitted.connection.record().rule),
-        Err(denied) => denied.refused.rule.as_ref(),
-    };
-    let account = match rule {
-        Some(rule) => rule.account(),
-        None => Account::agent(),
-    };
-    meter::charge(account, Component::Accept, accepting);
-    meter::charge(account, Component::Policy, looking);
-    opened.inspect_err(|denied| account::denied(&worker.log, denied)).ok()
+/// Whether this thread establishes a connection: an engine only what has TLS.
+fn establishes(lane: &StreamLane, admitted: &Admitted) -> bool {
+    lane.engine.is_none() || admitted.connection.record().rule.tls_common().is_some()
 }
 
-/// Lives a connection's life on this thread, or what of it is lived here, unless an operator ends
-/// it. What its life costs is charged to its rule, and to itself. Returns what goes on elsewhere;
-/// a wish to close that comes in between waits in the record.
-async fn attend(
-    worker: &Worker,
+/// Where a connection is relayed.
+enum Kept {
+    /// On this thread.
+    Here(Box<Established>),
+    /// On a data worker.
+    ForWorker(Stage<Parked>),
+}
+
+/// Decides where a connection is relayed.
+fn keep(lane: &StreamLane, stage: Stage) -> Kept {
+    match stage {
+        Stage::Established(established) if relays_here(lane, &established) => {
+            Kept::Here(established)
+        }
+        other => Kept::ForWorker(other.park()),
+    }
+}
+
+/// Whether this thread relays a connection: an engine only where its rule says so.
+fn relays_here(lane: &StreamLane, established: &Established) -> bool {
+    let common = established.connection.record().rule.tls_common();
+    lane.engine.is_none() || common.is_some_and(|common| common.relay == RelayOn::Engine)
+}
+
+/// Logs and counts what became of a connection.
+fn account(lane: &StreamLane, finished: &Finished) {
+    meter::switch(Component::Control);
+    account::settle(&lane.shared.log, finished.connection.record(), &finished.end);
+    meter::switch(Component::Accept);
+}
+
+/// Lives a connection's life on this thread unless an operator ends it. What it costs is charged to
+/// its rule, and to itself. Returns what continues on another thread; a request to close that comes
+/// in between waits in the record.
+async fn supervise(
+    lane: &StreamLane,
     record: &Record,
-    mut life: Pin<&mut impl Future<Output = Option<Begun>>>,
-) -> Option<Begun> {
-    let _held = worker.load.hold();
+    mut life: Pin<&mut impl Future<Output = Option<Stage<Parked>>>>,
+) -> Option<Stage<Parked>> {
+    let _held = lane.load.hold();
     let mut closed = pin!(reset_when_closed(record));
     // What `ledger::charged` does, written out: a future around this one would cost every
     // connection 72 bytes for its life.
     let mut component = Component::Accept;
-    let begun = std::future::poll_fn(|cx| {
+    let leaving = std::future::poll_fn(|cx| {
         let (polled, ns) = meter::turn(record.account(), &mut component, || {
             if closed.as_mut().poll(cx).is_ready() {
-                account::closed_by_operator(&worker.log, record);
+                account::closed_by_operator(&lane.shared.log, record);
                 return Poll::Ready(None);
             }
             life.as_mut().poll(cx)
@@ -251,109 +210,148 @@ async fn attend(
         polled
     })
     .await;
-    if begun.is_none() {
+    if leaving.is_none() {
         record.settle();
     }
-    begun
+    leaving
 }
 
-/// Waits for an operator to close the connection; its legs are reset then, not ended.
+/// Waits for an operator to close the connection; its sockets are reset then, not ended.
 async fn reset_when_closed(record: &Record) {
     record.closed().await;
     let Some(legs) = record.legs.get() else { return };
     for leg in [&legs.accepted, &legs.dialled].into_iter().filter_map(Weak::upgrade) {
-        // A socket whose peer is gone already has nothing left to be told.
+        // A socket whose peer is gone has no use for a reset.
         let _ = socket::reset_on_close(leg.as_fd(), true);
     }
 }
 
-/// What came of the first half, everything before the first byte is carried. `None`: it failed.
-fn set_up(
-    worker: &Worker,
-    established: Result<Secured, (Connection, Failure)>,
-) -> Option<Box<Secured>> {
-    meter::switch(Component::Control);
-    match established {
-        Ok(secured) => {
-            if secured.connection.record().tls.get().is_some() {
-                worker.load.count_handshake();
-            }
-            account::opened(&worker.log, &secured.connection);
-            Some(Box::new(secured))
-        }
-        Err((connection, failure)) => {
-            account::failed(&worker.log, &connection, &failure);
-            None
-        }
+/// Hands a connection over to a data worker. It is not touched here after that: two threads never
+/// count for one connection at the same time. Its slot is free again when a worker has it.
+async fn hand_over(lane: &StreamLane, mut stage: Stage<Parked>) {
+    let Some(engine) = &lane.engine else { return };
+    let _slot = stage.take_slot();
+    let work = Work::Connection(stage);
+    let cpu = work.cpu();
+    metered(Component::Accept, engine.hand_over(work, cpu)).await;
+}
+
+/// Opens the stream lane of the calling thread.
+#[must_use]
+pub fn open(shared: Shared, load: Arc<Load>, engine: Option<Engine<Work>>) -> Rc<StreamLane> {
+    let (lane, agreed) = StreamLane::new(shared, load, engine);
+    let jobs = serve_agreed(Rc::clone(&lane), agreed);
+    tokio::task::spawn_local(metered(Component::Control, jobs));
+    lane
+}
+
+/// Serves the data connections that control connections of this thread have agreed on.
+async fn serve_agreed(lane: Rc<StreamLane>, mut agreed: mpsc::Receiver<Box<Job>>) {
+    while let Some(mut job) = agreed.recv().await {
+        let lane = Rc::clone(&lane);
+        tokio::task::spawn_local(async move {
+            // It counts among those of its control connection until it has ended.
+            let _permit = job.permit.take();
+            serve(lane, Stage::Agreed(job)).await;
+        });
     }
 }
 
-/// Second half: the bytes, and the account of them. Nothing goes on after it.
-async fn carry(worker: &Worker, secured: Box<Secured>) -> Option<Begun> {
-    let _held = worker.load.hold_relay();
-    meter::switch(Component::Receive);
-    let finished = relay::run(worker, secured, |worker, connection, path| {
-        Box::pin(carry_controlled(worker, connection, path))
-    })
-    .await?;
-    meter::switch(Component::Control);
-    account::settle(&worker.log, &finished);
-    meter::switch(Component::Accept);
-    None
+/// Accepts on a listener until its task is aborted, and serves what arrives.
+pub async fn accept(lane: Rc<StreamLane>, listener: Arc<Listener>) {
+    let log = lane.shared.log.clone();
+    let places = Arc::clone(&lane.shared.places);
+    let accepted = match &lane.engine {
+        None => {
+            let take = async |work, ()| begin(&lane, work);
+            intercept::accept_all(&listener, places, &log, async || (), take).await
+        }
+        Some(engine) => {
+            let take = async |work, turn| match (turn, work) {
+                (Turn::Own(slot), Work::Connection(Stage::Accepted(mut arrival))) => {
+                    arrival.slot = Some(slot);
+                    begin(&lane, Work::Connection(Stage::Accepted(arrival)));
+                }
+                // No rule decides a question, and no engine answers it.
+                (Turn::Own(_), work) => {
+                    give(&lane, work, Reason::NotForEngines).await;
+                }
+                (Turn::Spill, work) => give(&lane, work, Reason::Saturated).await,
+            };
+            intercept::accept_all(&listener, places, &log, || engine.turn(), take).await
+        }
+    };
+    if let Err(error) = accepted {
+        let event = Event::new("listener-failed").field("listen", &listener.address);
+        log.error(event.field("error", &error));
+    }
 }
 
-/// The bytes of a connection whose program says when TLS begins and ends: handshake and relay in
-/// turns. `None`: it ended by a handshake that failed, and that is accounted for.
-async fn carry_controlled(
-    worker: &Worker,
-    connection: Connection,
-    path: Box<ControlledPath>,
-) -> Option<Finished> {
-    let scratch = &worker.host.scratch;
-    let mut calm = Calm::from(*path);
-    loop {
-        let starting = match controlled::in_clear(scratch, &connection, calm).await {
-            Ok(starting) => starting,
-            Err(end) => return Some(Finished { connection, end }),
-        };
-        let Starting { program, mut outside, arrives, incoming, asked, wishes } = starting;
-        let set_shaking = |is_shaking| {
-            let controls = connection.record().controls();
-            controls.inspect(|controls| controls.set_shaking(is_shaking));
-        };
-        set_shaking(true);
-        let begun = secure::begin(&worker.gates, &connection, &outside, incoming).await;
-        set_shaking(false);
-        outside.set_clear(false);
-        let begun = match begun {
-            Ok(begun) => begun,
-            Err(failure) => {
-                // The program's leg is reset by that, before it has the answer.
-                drop(program);
-                controlled::answer(asked, Err(controlled::failed(&failure)));
-                secure::farewell(outside).await;
-                account::failed(&worker.log, &connection, &failure);
-                meter::switch(Component::Accept);
-                return None;
+/// Why an engine gives away what it has accepted.
+#[derive(Clone, Copy)]
+enum Reason {
+    NotForEngines,
+    /// No engine has a free slot.
+    Saturated,
+}
+
+/// Gives what has arrived to a worker, and waits for its room in a task apart: if accepting stops
+/// meanwhile, it is given all the same.
+async fn give(lane: &Rc<StreamLane>, mut work: Work, reason: Reason) {
+    if let Work::Connection(Stage::Accepted(arrival)) = &mut work {
+        // It was spent here, whichever thread finds the rule.
+        let spent = std::mem::take(&mut arrival.spent);
+        meter::charge(Account::agent(), Component::Accept, spent);
+    }
+    let lane = Rc::clone(lane);
+    let given = metered(Component::Accept, async move {
+        let Some(engine) = &lane.engine else { return };
+        let cpu = work.cpu();
+        match reason {
+            Reason::NotForEngines => engine.hand_over(work, cpu).await,
+            Reason::Saturated => engine.spill(work, cpu).await,
+        }
+    });
+    // It ends early only with the thread.
+    let _ = tokio::task::spawn_local(given).await;
+}
+
+/// Continues what an engine has handed over.
+pub fn resume(lane: &Rc<StreamLane>, work: Work) {
+    lane.load.count_handed();
+    begin(lane, work);
+}
+
+/// Serves what has arrived, or was begun on another thread.
+fn begin(lane: &Rc<StreamLane>, work: Work) {
+    let log = &lane.shared.log;
+    match work {
+        Work::Question { accepted, names } => match accepted.watch() {
+            Ok(accepted) => {
+                let answer = async move { dns::stream::serve(&names, accepted).await };
+                tokio::task::spawn_local(metered(Component::Control, answer));
             }
-        };
-        worker.load.count_handshake();
-        account::secured(&worker.log, &connection);
-        controlled::answer(asked, Ok(()));
-        meter::switch(Component::Receive);
-        let legs = (program, outside);
-        let carried = controlled::under_tls(scratch, &connection, legs, begun, (arrives, wishes));
-        calm = match carried.await {
-            Ok(calm) => calm,
-            Err(end) => return Some(Finished { connection, end }),
-        };
+            Err(error) => log.warn(Event::new("accept-failed").field("error", &error)),
+        },
+        Work::Connection(stage) => match stage.watch() {
+            Ok(stage) => {
+                tokio::task::spawn_local(serve(Rc::clone(lane), stage));
+            }
+            Err(NotTaken { connection: Some(connection), error }) => {
+                account::failed(log, &connection, &Failure::Broken(error));
+                connection.record().settle();
+            }
+            Err(NotTaken { connection: None, error }) => {
+                log.warn(Event::new("accept-failed").field("error", &error));
+            }
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::secure::SealedPath;
+    use crate::stream::path::SealedPath;
 
     /// The task of a connection: all it needs while it waits, but for the boxes below.
     const TASK_BYTES_MAX: usize = 920;
@@ -368,7 +366,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_small() {
-        let (task, record) = (future_bytes(serve_whole), size_of::<Record>());
+        let (task, record) = (future_bytes(serve), size_of::<Record>());
         assert!(task <= TASK_BYTES_MAX, "task: {task}");
         assert!(record <= RECORD_BYTES_MAX, "record: {record}");
         assert!(size_of::<SealedPath>() <= SEALED_BYTES_MAX, "{}", size_of::<SealedPath>());

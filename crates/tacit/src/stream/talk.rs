@@ -23,8 +23,8 @@ use tacit_sys::socket;
 
 use tacit_tls::{HotKeys, Session, SessionError};
 
-use super::connection::Connection;
-use super::leg::{Leg, Outgoing};
+use crate::net::leg::{Leg, Outgoing};
+use crate::session::{Connection, Failure};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 4 * 1024;
@@ -67,6 +67,16 @@ pub(super) enum Cut {
     Truncated,
     /// The TLS session could not go on.
     Session(SessionError),
+}
+
+impl From<Cut> for Failure {
+    fn from(cut: Cut) -> Self {
+        match cut {
+            Cut::Broken(_, error) => Self::Broken(error),
+            Cut::Truncated => Self::Broken(io::ErrorKind::UnexpectedEof.into()),
+            Cut::Session(error) => Self::Session(error),
+        }
+    }
 }
 
 /// The peer's leg, in clear or not.

@@ -1,14 +1,18 @@
-//! Data workers: threads that carry connections from beginning to end, and engines, which do the
+//! Data workers: threads that serve connections from beginning to end, and engines, which do the
 //! first half of it (see [`crate::engine`]).
 //!
-//! Each has a single-threaded runtime of its own; a connection never leaves its worker. `control`
-//! tells threads what to listen on through a bounded queue: engines if there are any, else workers.
+//! What a thread runs is registered by the lanes ([`Lanes`], [`Source`]); a worker knows no
+//! protocol. Each thread has a single-threaded runtime of its own; a connection never leaves its
+//! worker.
+//! `control` gives threads their sources through a bounded queue: engines if there are any, else
+//! workers.
 //!
 //! There is one worker at first. Another starts when all have been busy and there are more
 //! connections than workers; it accepts beside the others from then on. None is taken away.
 //!
 //! Limits: `COMMANDS_MAX`; as many workers as [`Plan`] says.
 
+mod lanes;
 mod thread;
 
 use std::cell::{Cell, RefCell};
@@ -19,21 +23,17 @@ use std::sync::{Arc, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use serde_json::{Value, json};
 use tacit_core::policy::{self, Policy};
 use tacit_sys::schedule;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
-use crate::datagram::Receiver;
 use crate::engine::{Engine, HANDED_MAX, Load, Queue, Taker, Takers};
 use crate::ledger::meter;
-use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::placement::{self, Choice, Plan, Share};
-use crate::stream::connection::Table;
-use crate::stream::gate::Gates;
-use crate::stream::intercept::Listener;
+
+pub use lanes::{Lanes, Served, Source};
 use thread::{Command, Post};
 
 /// Commands that may wait for one worker.
@@ -49,31 +49,14 @@ const GROWTH_RETRY: Duration = Duration::from_secs(60);
 /// The least time that a display calls recent.
 const RECENT_MIN: Duration = Duration::from_millis(500);
 
-/// What all workers share.
-#[derive(Clone, Debug)]
-pub struct Shared {
-    /// The installed policy.
-    pub live: Arc<ArcSwap<Live>>,
-    /// All connections.
-    pub table: Arc<Table>,
-    /// Places for handshakes.
-    pub gates: Arc<Gates>,
-    /// Places for connections.
-    pub places: Arc<Semaphore>,
-    /// Congestion control of dialled sockets.
-    pub congestion_control: Option<String>,
-    /// Where events go.
-    pub log: Log,
-}
-
 /// How long a worker may take to publish what it has spent; it is then read as it is.
 const PUBLISH_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Asks workers and engines to publish what they have spent.
 #[derive(Debug)]
-pub struct Publisher(Vec<mpsc::Sender<Command>>);
+pub struct Publisher<L: Lanes>(Vec<mpsc::Sender<Command<L>>>);
 
-impl Publisher {
+impl<L: Lanes> Publisher<L> {
     /// Returns when everything spent so far stands in the ledger, as far as workers answer in time.
     pub async fn publish(&self) {
         let answers = self.0.iter().filter_map(|commands| {
@@ -95,15 +78,16 @@ impl Publisher {
 /// All data workers and engines of the agent. Dropping it ends them, and every connection they
 /// carry.
 #[derive(Debug)]
-pub struct Workers {
-    shared: Shared,
+pub struct Workers<L: Lanes> {
+    shared: L::Shared,
+    log: Log,
     plan: Plan,
     spill: bool,
-    engines: Vec<Handle>,
-    workers: RefCell<Vec<Handle>>,
-    takers: Arc<Takers>,
-    /// What is listened on, for workers to come.
-    listening: RefCell<BTreeMap<u64, Arc<Listener>>>,
+    engines: Vec<Handle<L>>,
+    workers: RefCell<Vec<Handle<L>>>,
+    takers: Arc<Takers<L::HandedOver>>,
+    /// What every thread that accepts serves, for workers to come.
+    common: RefCell<BTreeMap<u64, Arc<dyn Source<L>>>>,
     grown_at: Cell<Option<Instant>>,
     /// Until when no worker is started by load: the last could not be.
     stays_until: Cell<Option<Instant>>,
@@ -111,8 +95,8 @@ pub struct Workers {
 }
 
 #[derive(Debug)]
-struct Handle {
-    commands: mpsc::Sender<Command>,
+struct Handle<L: Lanes> {
+    commands: mpsc::Sender<Command<L>>,
     thread: Option<JoinHandle<()>>,
     load: Arc<Load>,
     /// How long it had been busy when the growth was looked at last.
@@ -124,7 +108,7 @@ struct Handle {
     _choice: Option<Choice>,
 }
 
-impl Handle {
+impl<L: Lanes> Handle<L> {
     fn look(&self) {
         let [_, newest] = self.recent.get();
         self.recent.set([newest, (Instant::now(), self.load.cpu_ns())]);
@@ -137,26 +121,27 @@ impl Handle {
     }
 }
 
-impl Workers {
+impl<L: Lanes> Workers<L> {
     /// Starts all engines, and the first worker.
     ///
     /// # Errors
     /// A thread or its runtime cannot be made, or may not be where the plan wants it.
-    pub async fn start(policy: &Policy, shared: &Shared) -> io::Result<Self> {
+    pub async fn start(policy: &Policy, shared: &L::Shared, log: &Log) -> io::Result<Self> {
         let (plan, engine) = (Plan::new(policy), policy.engine.as_ref());
         plan.settle()?;
         if matches!(schedule::own_class(), Ok((schedule::Class::Idle, _))) {
             let next = "start the agent in another class, or give its engines one";
-            shared.log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
+            log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
         }
         let mut workers = Self {
             shared: shared.clone(),
+            log: log.clone(),
             plan,
             spill: engine.is_some_and(|engine| engine.spill),
             engines: Vec::new(),
             workers: RefCell::default(),
             takers: Arc::default(),
-            listening: RefCell::default(),
+            common: RefCell::default(),
             grown_at: Cell::default(),
             stays_until: Cell::default(),
             recent: Cell::default(),
@@ -181,7 +166,7 @@ impl Workers {
                 handed: None,
                 load,
             };
-            self.engines.push(start_thread(post, &self.shared, None)?);
+            self.engines.push(start_thread(post, &self.shared, &self.log, None)?);
         }
         Ok(())
     }
@@ -201,15 +186,15 @@ impl Workers {
         let (taker, handed) = has_engines.then(|| mpsc::channel(HANDED_MAX)).unzip();
         let taker = taker.map(|handed| Taker { load: Arc::clone(&load), handed });
         let post = Post { load, class: None, engine: None, handed };
-        let handle = start_thread(post, &self.shared, choice)?;
+        let handle = start_thread(post, &self.shared, &self.log, choice)?;
         let commands = handle.commands.clone();
         self.workers.borrow_mut().push(handle);
         if let Some(taker) = &taker {
             self.takers.add(taker);
         } else {
-            let listening = self.listening.borrow().clone();
-            for (id, listener) in listening.iter().filter(|(_, one)| one.source.cpu().is_none()) {
-                let _ = commands.send(Command::Listen(*id, Arc::clone(listener))).await;
+            let common = self.common.borrow().clone();
+            for (id, source) in common.iter().filter(|(_, source)| source.cpu().is_none()) {
+                let _ = commands.send(Command::Serve(*id, Arc::clone(source))).await;
             }
         }
         Ok(())
@@ -232,8 +217,8 @@ impl Workers {
     pub fn may_grow(&self) -> bool {
         let count = self.count();
         // What arrives in a run that has a worker's CPU goes to that one.
-        let for_all = || self.listening.borrow().values().any(|one| one.source.cpu().is_none());
-        count < self.count_max() && self.shared.table.len() > count && for_all()
+        let for_all = || self.common.borrow().values().any(|source| source.cpu().is_none());
+        count < self.count_max() && L::connections(&self.shared) > count && for_all()
     }
 
     /// Starts a worker if all there are have been busy since the last call.
@@ -253,7 +238,7 @@ impl Workers {
             && let Err(error) = self.add(None).await
         {
             self.stays_until.set(Some(now + GROWTH_RETRY));
-            self.shared.log.error(Event::new("worker-failed").field("error", &error));
+            self.log.error(Event::new("worker-failed").field("error", &error));
         }
     }
 
@@ -270,7 +255,7 @@ impl Workers {
             match self.add(None).await {
                 Ok(()) => return self.fewest_runs().map(|(share, _)| share),
                 Err(error) => {
-                    self.shared.log.error(Event::new("worker-failed").field("error", &error));
+                    self.log.error(Event::new("worker-failed").field("error", &error));
                 }
             }
         }
@@ -293,7 +278,7 @@ impl Workers {
             && self.count() < self.count_max()
             && let Err(error) = self.add(Some(cpu)).await
         {
-            self.shared.log.error(Event::new("worker-failed").field("error", &error));
+            self.log.error(Event::new("worker-failed").field("error", &error));
         }
         self.share_of(cpu)
     }
@@ -310,16 +295,16 @@ impl Workers {
         (&self.plan.engines, self.plan.one_cpu())
     }
 
-    /// Makes every engine accept on a listener, or every worker, or the one of its run.
-    pub async fn listen(&self, id: u64, listener: &Arc<Listener>) {
-        self.listening.borrow_mut().insert(id, Arc::clone(listener));
-        for commands in self.acceptors(listener.source.cpu()) {
+    /// Has every engine serve a source; without engines every worker, or the one on its CPU.
+    pub async fn serve(&self, id: u64, source: Arc<dyn Source<L>>) {
+        self.common.borrow_mut().insert(id, Arc::clone(&source));
+        for commands in self.acceptors(source.cpu()) {
             // A worker ends only with the agent.
-            let _ = commands.send(Command::Listen(id, Arc::clone(listener))).await;
+            let _ = commands.send(Command::Serve(id, Arc::clone(&source))).await;
         }
     }
 
-    fn acceptors(&self, cpu: Option<usize>) -> Vec<mpsc::Sender<Command>> {
+    fn acceptors(&self, cpu: Option<usize>) -> Vec<mpsc::Sender<Command<L>>> {
         if !self.engines.is_empty() {
             return self.engines.iter().map(|engine| engine.commands.clone()).collect();
         }
@@ -327,47 +312,47 @@ impl Workers {
     }
 
     /// The worker that has the CPU; without one, all.
-    fn workers_on(&self, cpu: Option<usize>) -> Vec<mpsc::Sender<Command>> {
+    fn workers_on(&self, cpu: Option<usize>) -> Vec<mpsc::Sender<Command<L>>> {
         let workers = self.workers.borrow();
         let there = workers.iter().find(|worker| cpu.is_some() && worker.load.cpu() == cpu);
         let all = workers.iter().filter(|_| there.is_none());
         there.into_iter().chain(all).map(|worker| worker.commands.clone()).collect()
     }
 
-    /// Has one worker carry a run's datagrams: their order is to be kept.
-    pub async fn receive(&self, id: u64, receiver: &Arc<Receiver>) {
-        let workers = self.workers_on(receiver.run.cpu());
+    /// Has one worker serve a source whose order is to be kept.
+    pub async fn serve_on_one(&self, id: u64, source: Arc<dyn Source<L>>) {
+        let workers = self.workers_on(source.cpu());
         let at = usize::try_from(id).unwrap_or(0) % workers.len().max(1);
         if let Some(commands) = workers.get(at) {
-            let _ = commands.send(Command::Receive(id, Arc::clone(receiver))).await;
+            let _ = commands.send(Command::Serve(id, source)).await;
         }
     }
 
-    /// Makes every thread stop accepting on it, or receiving; when this returns, all of them have.
-    /// Flows of datagrams go on to their own end.
-    pub async fn unlisten(&self, id: u64) {
-        self.listening.borrow_mut().remove(&id);
-        self.tell_all(|done| Command::Unlisten(id, done)).await;
+    /// Makes every thread take nothing more from a source; when this returns, all of them have
+    /// stopped. What was taken goes on to its own end.
+    pub async fn stop(&self, id: u64) {
+        self.common.borrow_mut().remove(&id);
+        self.command_all(|done| Command::Stop(id, done)).await;
     }
 
-    /// Ends what a worker receives, and its flows, after what has arrived is sent on.
+    /// Ends a source, and what was taken from it, after what has arrived is passed on.
     pub async fn finish(&self, id: u64) {
-        self.tell_all(|done| Command::Finish(id, done)).await;
+        self.command_all(|done| Command::Finish(id, done)).await;
     }
 
-    /// For who is about to read the ledger.
+    /// For displays that are about to read the ledger.
     #[must_use]
-    pub fn publisher(&self) -> Publisher {
+    pub fn publisher(&self) -> Publisher<L> {
         Publisher(self.all())
     }
 
     /// Every engine and every worker.
-    fn all(&self) -> Vec<mpsc::Sender<Command>> {
+    fn all(&self) -> Vec<mpsc::Sender<Command<L>>> {
         let workers = self.workers.borrow();
         self.engines.iter().chain(workers.iter()).map(|handle| handle.commands.clone()).collect()
     }
 
-    async fn tell_all(&self, command: impl Fn(oneshot::Sender<()>) -> Command) {
+    async fn command_all(&self, command: impl Fn(oneshot::Sender<()>) -> Command<L>) {
         let mut answers = Vec::new();
         for commands in self.all() {
             let (done, answer) = oneshot::channel();
@@ -383,7 +368,7 @@ impl Workers {
     pub fn look(&self) {
         if self.recent.get().is_none_or(|at| at.elapsed() >= RECENT_MIN) {
             self.recent.set(Some(Instant::now()));
-            self.engines.iter().chain(self.workers.borrow().iter()).for_each(Handle::look);
+            self.engines.iter().chain(self.workers.borrow().iter()).for_each(Handle::<L>::look);
         }
     }
 
@@ -403,7 +388,7 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
+impl<L: Lanes> Drop for Workers<L> {
     fn drop(&mut self) {
         let engines = self.engines.drain(..);
         let threads: Vec<_> = engines
@@ -419,13 +404,20 @@ impl Drop for Workers {
 
 /// Starts a thread, and waits until it is what it is to be: nothing must be given to one that
 /// failed.
-fn start_thread(post: Post, shared: &Shared, choice: Option<Choice>) -> io::Result<Handle> {
+fn start_thread<L: Lanes>(
+    post: Post<L>,
+    shared: &L::Shared,
+    log: &Log,
+    choice: Option<Choice>,
+) -> io::Result<Handle<L>> {
     let (commands, received) = mpsc::channel(COMMANDS_MAX);
-    let (shared, load) = (shared.clone(), Arc::clone(&post.load));
+    let shared = shared.clone();
+    let log = log.clone();
+    let load = Arc::clone(&post.load);
     let (tell, told) = blocking::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(load.name().to_owned())
-        .spawn(move || thread::run(shared, post, received, &tell))?;
+        .spawn(move || thread::run(shared, &log, post, received, &tell))?;
     told.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
     let now = Instant::now();
     Ok(Handle {

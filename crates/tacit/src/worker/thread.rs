@@ -1,50 +1,57 @@
 //! What runs on the thread of a data worker or an engine.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::{Arc, mpsc as blocking};
 
 use tacit_core::meter::Component;
 use tacit_core::policy::Class;
 use tacit_sys::schedule;
 use tokio::runtime::LocalRuntime;
-use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::AbortHandle;
+use tokio::sync::{mpsc, oneshot};
 
-use super::Shared;
-use crate::datagram::{Lane, Receiver};
-use crate::dns;
-use crate::engine::{Engine, Handed, Load, Turn};
-use crate::ledger::{Account, meter, metered};
-use crate::log::Event;
-use crate::stream::intercept::{self, Arrival, Listener, Source};
-use crate::stream::leg::Parked;
-use crate::stream::relay::{Host, Scratch};
-use crate::stream::{self, Place, Worker};
+use crate::engine::{Engine, Load};
+use crate::ledger::{meter, metered};
+use crate::log::{Event, Log};
 
-/// What `control` tells a worker.
-#[derive(Debug)]
-pub(super) enum Command {
-    Listen(u64, Arc<Listener>),
-    Receive(u64, Arc<Receiver>),
-    /// Answered when nothing will be accepted or received any more.
-    Unlisten(u64, oneshot::Sender<()>),
-    /// Answered when what has arrived is sent on; flows are over soon after.
+use super::lanes::{Lanes, Served, Source};
+
+/// What `control` orders a thread to do.
+pub(super) enum Command<L> {
+    /// Serve a source, by this number.
+    Serve(u64, Arc<dyn Source<L>>),
+    /// Answered when nothing will be taken from it any more.
+    Stop(u64, oneshot::Sender<()>),
+    /// Answered when what has arrived is passed on; what was taken is over soon after.
     Finish(u64, oneshot::Sender<()>),
     /// Answered when everything spent so far stands in the ledger.
     Publish(oneshot::Sender<()>),
 }
+
+impl<L> fmt::Debug for Command<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Serve(id, _) => write!(f, "Serve({id})"),
+            Self::Stop(id, _) => write!(f, "Stop({id})"),
+            Self::Finish(id, _) => write!(f, "Finish({id})"),
+            Self::Publish(_) => f.write_str("Publish"),
+        }
+    }
+}
+
 /// What a thread is before it works.
-pub(super) struct Post {
+pub(super) struct Post<L: Lanes> {
     pub(super) load: Arc<Load>,
     /// A class of its own, and a nice value.
     pub(super) class: Option<(Class, i32)>,
-    pub(super) engine: Option<Engine>,
-    pub(super) handed: Option<mpsc::Receiver<Handed>>,
+    pub(super) engine: Option<Engine<L::HandedOver>>,
+    /// Where engines hand work over to it.
+    pub(super) handed: Option<mpsc::Receiver<L::HandedOver>>,
 }
 
-impl Post {
+impl<L: Lanes> Post<L> {
     /// The calling thread takes it.
     fn take(&self) -> io::Result<()> {
         if let Some(cpu) = self.load.cpu() {
@@ -69,13 +76,14 @@ impl Post {
 }
 
 /// A thread from its beginning to its end.
-pub(super) fn run(
-    shared: Shared,
-    post: Post,
-    commands: mpsc::Receiver<Command>,
-    tell: &blocking::SyncSender<io::Result<()>>,
+pub(super) fn run<L: Lanes>(
+    shared: L::Shared,
+    log: &Log,
+    post: Post<L>,
+    commands: mpsc::Receiver<Command<L>>,
+    started: &blocking::SyncSender<io::Result<()>>,
 ) {
-    let taken = post.take().and_then(|()| {
+    let runtime = post.take().and_then(|()| {
         meter::start(post.engine.is_some());
         tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -84,66 +92,52 @@ pub(super) fn run(
             .on_thread_unpark(meter::wakes)
             .build_local(tokio::runtime::LocalOptions::default())
     });
-    match taken {
+    match runtime {
         Ok(runtime) => {
-            // Who started the thread waits for this.
-            let _ = tell.try_send(Ok(()));
-            work(&runtime, shared, post, commands);
+            // The thread that started this one waits for it.
+            let _ = started.try_send(Ok(()));
+            work(&runtime, shared, log, post, commands);
         }
-        Err(error) => drop(tell.try_send(Err(error))),
+        Err(error) => drop(started.try_send(Err(error))),
     }
 }
 
-fn work(runtime: &LocalRuntime, shared: Shared, post: Post, mut commands: mpsc::Receiver<Command>) {
+fn work<L: Lanes>(
+    runtime: &LocalRuntime,
+    shared: L::Shared,
+    log: &Log,
+    post: Post<L>,
+    mut commands: mpsc::Receiver<Command<L>>,
+) {
     let Post { load, engine, handed, .. } = post;
-    let places = Arc::clone(&shared.places);
-    let worker = worker(shared, load, engine);
     runtime.block_on(async {
+        let lanes = L::open(shared, load, engine);
         if let Some(handed) = handed {
-            let taking = take_over(Rc::clone(&worker), handed);
-            tokio::task::spawn_local(metered(Component::Accept, taking));
+            let resume = resume_all(Rc::clone(&lanes), handed);
+            tokio::task::spawn_local(metered(Component::Accept, resume));
         }
-        let mut tasks: HashMap<u64, AbortHandle> = HashMap::new();
-        let mut lanes: HashMap<u64, Rc<Lane>> = HashMap::new();
+        let mut served: HashMap<u64, Box<dyn Served>> = HashMap::new();
         while let Some(command) = commands.recv().await {
             match command {
-                Command::Listen(id, listener) => {
-                    let places = Arc::clone(&places);
-                    let task = accept(Rc::clone(&worker), listener, places);
-                    let task = metered(Component::Accept, task);
-                    tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
-                }
-                Command::Receive(id, receiver) => {
-                    let places = Arc::clone(&places);
-                    match Lane::new(Rc::clone(&worker), places, receiver) {
-                        Ok(lane) => {
-                            let task = Rc::clone(&lane).receive_all();
-                            let task = metered(Component::Receive, task);
-                            tasks.insert(id, tokio::task::spawn_local(task).abort_handle());
-                            lanes.insert(id, lane);
-                        }
-                        Err(error) => {
-                            worker.log.error(Event::new("datagrams-failed").field("error", &error));
-                        }
+                Command::Serve(id, source) => match source.serve(&lanes) {
+                    Ok(source) => drop(served.insert(id, source)),
+                    Err(error) => log.error(Event::new("source-failed").field("error", &error)),
+                },
+                Command::Stop(id, done) => {
+                    if let Some(source) = served.remove(&id) {
+                        source.stop();
                     }
+                    // The requester may be gone.
+                    let _ = done.send(());
                 }
-                Command::Unlisten(id, done) => {
-                    // It is not running: it would be on this thread.
-                    tasks.remove(&id).as_ref().map(AbortHandle::abort);
-                    lanes.remove(&id).inspect(|lane| lane.close());
-                    // Who asked may be gone.
+                Command::Finish(id, done) => {
+                    if let Some(source) = served.remove(&id) {
+                        source.finish();
+                    }
                     let _ = done.send(());
                 }
                 Command::Publish(done) => {
                     meter::publish();
-                    let _ = done.send(());
-                }
-                Command::Finish(id, done) => {
-                    tasks.remove(&id).as_ref().map(AbortHandle::abort);
-                    if let Some(lane) = lanes.remove(&id) {
-                        lane.drain();
-                        tokio::task::spawn_local(metered(Component::Control, lane.finish()));
-                    }
                     let _ = done.send(());
                 }
             }
@@ -151,109 +145,9 @@ fn work(runtime: &LocalRuntime, shared: Shared, post: Post, mut commands: mpsc::
     });
 }
 
-/// What the connections of this thread share.
-fn worker(shared: Shared, load: Arc<Load>, engine: Option<Engine>) -> Rc<Worker> {
-    Rc::new_cyclic(|worker: &Weak<Worker>| {
-        let worker = Weak::clone(worker);
-        let host = Host {
-            scratch: Scratch::default(),
-            places: shared.places,
-            congestion_control: shared.congestion_control,
-            log: shared.log.clone(),
-            start: Box::new(move |job| {
-                worker.upgrade().inspect(|worker| stream::start_data(worker, job));
-            }),
-        };
-        Worker {
-            live: shared.live,
-            table: shared.table,
-            gates: shared.gates,
-            host,
-            log: shared.log,
-            load,
-            engine,
-        }
-    })
-}
-
-async fn accept(worker: Rc<Worker>, listener: Arc<Listener>, places: Arc<Semaphore>) {
-    let log = worker.log.clone();
-    let address = listener.address.clone();
-    let source = listener.source.clone();
-    let is_question = |arrival: &Arrival<Parked>| {
-        matches!(source, Source::Captured(..)) && arrival.flow.remote.port() == Some(dns::PORT)
-    };
-    let arrived = |mut arrival: Arrival<Parked>| {
-        // It was spent here, whoever finds the rule.
-        meter::charge(Account::agent(), Component::Accept, std::mem::take(&mut arrival.spent));
-        Handed::Arrived(Box::new(arrival), source.clone())
-    };
-    let accepted = match &worker.engine {
-        None => {
-            let serve = async |arrival, ()| begin(&worker, &source, arrival, None);
-            intercept::accept_all(listener, places, log.clone(), async || (), serve).await
-        }
-        Some(engine) => {
-            let serve = async |arrival: Arrival<Parked>, turn| match turn {
-                Turn::Own(place) if !is_question(&arrival) => {
-                    begin(&worker, &source, arrival, Some(place));
-                }
-                // What is no connection of a rule's is none of an engine's.
-                Turn::Own(_) => give(&worker, arrived(arrival), Engine::hand_over).await,
-                Turn::Spill => give(&worker, arrived(arrival), Engine::spill).await,
-            };
-            intercept::accept_all(listener, places, log.clone(), || engine.turn(), serve).await
-        }
-    };
-    if let Err(error) = accepted {
-        log.error(Event::new("listener-failed").field("listen", &address).field("error", &error));
-    }
-}
-
-/// Gives what has arrived to a worker, and waits for its room in a task apart: should nobody listen
-/// here any more meanwhile, it is given all the same.
-async fn give(worker: &Rc<Worker>, handed: Handed, by: impl AsyncFn(&Engine, Handed) + 'static) {
-    let worker = Rc::clone(worker);
-    let given = metered(Component::Accept, async move {
-        if let Some(engine) = &worker.engine {
-            by(engine, handed).await;
-        }
-    });
-    // It ends early only with the thread.
-    let _ = tokio::task::spawn_local(given).await;
-}
-
-/// Goes on with what engines hand over, for as long as there are any.
-async fn take_over(worker: Rc<Worker>, mut handed: mpsc::Receiver<Handed>) {
-    while let Some(handed) = handed.recv().await {
-        worker.load.count_handed();
-        match handed {
-            Handed::Arrived(arrival, source) => begin(&worker, &source, *arrival, None),
-            Handed::Begun(begun) => stream::go_on(&worker, begun),
-        }
-    }
-}
-
-/// Serves what has arrived: a connection, or a question to a run's resolver.
-fn begin(worker: &Rc<Worker>, source: &Source, arrival: Arrival<Parked>, place: Place) {
-    let arrival = match source {
-        Source::Captured(run, _) => match run.hand_over(arrival) {
-            Some(arrival) => arrival,
-            None => return,
-        },
-        Source::Forward | Source::Inbound(_) => arrival,
-    };
-    match (arrival.watch(), source) {
-        (Ok(arrival), Source::Captured(_, names))
-            if arrival.flow.remote.port() == Some(dns::PORT) =>
-        {
-            let names = Arc::clone(names);
-            let answer = async move { dns::stream::serve(&names, arrival).await };
-            tokio::task::spawn_local(metered(Component::Control, answer));
-        }
-        (Ok(arrival), _) => stream::start(worker, arrival, place),
-        (Err(error), _) => {
-            worker.log.warn(Event::new("accept-failed").field("error", &error));
-        }
+/// Continues what engines hand over, for as long as there are any.
+async fn resume_all<L: Lanes>(lanes: Rc<L>, mut handed: mpsc::Receiver<L::HandedOver>) {
+    while let Some(work) = handed.recv().await {
+        lanes.resume(work);
     }
 }

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use super::Stream;
 use super::ledgers::Agent;
-use super::legs;
 use super::report::{Chart, Mark, Series};
 use super::samples::Samples;
 use super::tcp::{self, Trace};
+use crate::workload::legs;
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -22,11 +22,11 @@ use tokio::sync::mpsc;
 
 use super::{Enrolled, RunEvent};
 use crate::address;
+use crate::agent::lanes::Workers;
 use crate::agent::listeners::{ListenError, explain};
 use crate::live::Live;
 use crate::run::Run;
 use crate::stream::intercept::{Listener, Source};
-use crate::worker::Workers;
 
 /// How soon after a change programs are asked again, and how seldom when nothing changes.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
@@ -146,13 +146,13 @@ impl Inbound {
                 (true, None) => match socket::resume_listening(socket) {
                     Ok(()) => {
                         let number = number();
-                        workers.listen(number, &held.listener).await;
+                        workers.serve(number, Arc::clone(&held.listener) as _).await;
                         held.open = Some(number);
                     }
                     Err(error) => result = Err(error),
                 },
                 (false, Some(number)) => {
-                    workers.unlisten(number).await;
+                    workers.stop(number).await;
                     held.open = None;
                     // A socket that cannot be shut down is closed with the run.
                     let _ = socket::suspend_listening(socket);
@@ -168,7 +168,7 @@ impl Inbound {
     pub(in crate::agent) async fn unlisten(&mut self, workers: &Workers) {
         for held in self.held.values_mut() {
             if let Some(number) = held.open.take() {
-                workers.unlisten(number).await;
+                workers.stop(number).await;
             }
         }
     }

@@ -33,7 +33,7 @@ use crate::log::{Event, Log};
 use crate::query::Service;
 use crate::run::Run;
 use crate::run::capture::Capture;
-use crate::stream::connection::Table;
+use crate::session::Table;
 use crate::stream::intercept::{Listener, Source};
 
 use inbound::Inbound;

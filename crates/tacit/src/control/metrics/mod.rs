@@ -26,7 +26,7 @@ use super::render::costs::name;
 use crate::agent::Materials;
 use crate::ledger::costs::{Costs, Places, RuleCosts};
 use crate::live::{Live, LiveAction, LiveRule};
-use crate::stream::connection::Table;
+use crate::session::Table;
 
 /// What is read for a page.
 #[derive(Clone, Copy, Debug)]

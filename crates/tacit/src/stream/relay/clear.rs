@@ -10,9 +10,9 @@ use tacit_core::record::PAYLOAD_BYTES_MAX;
 use tacit_sys::socket;
 
 use crate::ledger::meter;
-use crate::stream::connection::Connection;
-use crate::stream::leg::{Leg, Outgoing};
-use crate::stream::secure::ClearPath;
+use crate::net::leg::{Leg, Outgoing};
+use crate::session::Connection;
+use crate::stream::path::ClearPath;
 
 use super::{BATCH_RECORDS_MAX, Broken, End, Held, Scratch, deliver, written};
 

@@ -23,16 +23,24 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use tacit_core::meter::Component;
 use tacit_core::query::Fault;
 use tacit_sys::query;
 
-use super::sealed::{Direction, Stop};
-use super::{End, Scratch, clear, sealed};
-use crate::stream::asked::{Asked, Refusal, Wish, Wishes};
-use crate::stream::connection::Connection;
-use crate::stream::leg::Leg;
-use crate::stream::secure::{ClearPath, ControlledPath, SealedPath, Shaken, handshake_timeout};
+use crate::ledger::meter;
+use crate::net::leg::Leg;
+use crate::session::controls::{Asked, Refusal, Wish, Wishes};
+use crate::session::{Connection, End, account};
+use crate::stream::establish::{
+    HandshakeIo, Handshaken, LastFlight, count_handshake, drain_after_alert,
+};
+use crate::stream::lane::StreamLane;
+use crate::stream::path::{ClearPath, ControlledPath, SealedPath, TlsTerms};
+use crate::stream::scratch::Scratch;
 use tacit_tls::{INCOMING_BYTES_MAX, NoRekey};
+
+use super::sealed::{Direction, Stop};
+use super::{clear, sealed};
 
 /// How often is looked for bytes that are on their way within this machine.
 const UNDER_WAY_POLL: Duration = Duration::from_millis(1);
@@ -41,35 +49,108 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// A connection in clear.
 #[derive(Debug)]
-pub struct Calm {
+struct ClearPhase {
     path: ClearPath,
     arrives: bool,
     wishes: Wishes,
+    tls: TlsTerms,
     /// What came in clear behind the end of TLS, for the program.
     to_program: Vec<u8>,
 }
 
 /// A connection whose program has asked for TLS: nothing of it is under way any more.
 #[derive(Debug)]
-pub struct Starting {
-    /// The leg to the program.
-    pub program: Leg,
-    /// The leg that gets TLS.
-    pub outside: Leg,
-    /// Whether that is the one that was accepted.
-    pub arrives: bool,
+struct UpgradePhase {
+    /// The socket to the program.
+    program: Leg,
+    /// The socket that gets TLS.
+    outside: Leg,
     /// What the peer sent and the program has not read.
-    pub incoming: Vec<u8>,
-    /// The request, to be answered.
-    pub asked: Asked,
-    /// Those that will follow it.
-    pub wishes: Wishes,
+    incoming: Vec<u8>,
+    request: Request,
 }
 
-impl From<ControlledPath> for Calm {
+/// A connection whose handshake is complete.
+struct TlsPhase {
+    path: SealedPath,
+    arrives: bool,
+    wishes: Wishes,
+    tls: TlsTerms,
+}
+
+impl From<ControlledPath> for ClearPhase {
     fn from(path: ControlledPath) -> Self {
-        let ControlledPath { clear: path, arrives, wishes } = path;
-        Self { path, arrives, wishes, to_program: Vec::new() }
+        let ControlledPath { clear: path, arrives, wishes, tls } = path;
+        Self { path, arrives, wishes, tls, to_program: Vec::new() }
+    }
+}
+
+/// Relays a connection until it ends: in clear, and under TLS, in turns. `None`: a handshake
+/// failed, and that is accounted for.
+pub(super) async fn run(
+    lane: &StreamLane,
+    path: ControlledPath,
+    connection: &Connection,
+) -> Option<End> {
+    let mut clear_phase = ClearPhase::from(path);
+    loop {
+        let upgrade = match in_clear(&lane.scratch, connection, clear_phase).await {
+            Ok(upgrade) => upgrade,
+            Err(end) => return Some(end),
+        };
+        let tls_phase = upgrade_to_tls(lane, connection, upgrade).await?;
+        meter::switch(Component::Receive);
+        clear_phase = match under_tls(&lane.scratch, connection, tls_phase).await {
+            Ok(clear_phase) => clear_phase,
+            Err(end) => return Some(end),
+        };
+    }
+}
+
+/// Does the handshake that the program asked for. `None`: it failed, and that is accounted for.
+async fn upgrade_to_tls(
+    lane: &StreamLane,
+    connection: &Connection,
+    upgrade: UpgradePhase,
+) -> Option<TlsPhase> {
+    let UpgradePhase { program, mut outside, incoming, request } = upgrade;
+    let Request { arrives, asked, wishes, tls } = request;
+    let record = connection.record();
+    let io = HandshakeIo {
+        record,
+        peer_of: record,
+        leg: &outside,
+        tls: &tls,
+        deadline: Instant::now() + tls.timeout,
+        last_flight: LastFlight::Kept,
+    };
+    set_handshaking(connection, true);
+    let handshaken = io.run(&lane.shared.gates, incoming).await;
+    set_handshaking(connection, false);
+    outside.set_clear(false);
+    let Handshaken { session, incomplete, last_flight: initial } = match handshaken {
+        Ok(handshaken) => handshaken,
+        Err(failure) => {
+            // The program's socket is reset by that, before the program has the answer.
+            drop(program);
+            answer(asked, Err(failed(&failure)));
+            drain_after_alert(outside).await;
+            account::failed(&lane.shared.log, connection, &failure);
+            meter::switch(Component::Accept);
+            return None;
+        }
+    };
+    count_handshake(record);
+    lane.load.count_handshake();
+    account::secured(&lane.shared.log, connection);
+    answer(asked, Ok(()));
+    let path = SealedPath { clear: program, tls: outside, session, incomplete, initial };
+    Some(TlsPhase { path, arrives, wishes, tls })
+}
+
+fn set_handshaking(connection: &Connection, is_handshaking: bool) {
+    if let Some(controls) = connection.record().controls() {
+        controls.set_shaking(is_handshaking);
     }
 }
 
@@ -77,12 +158,12 @@ impl From<ControlledPath> for Calm {
 ///
 /// # Errors
 /// The connection has ended.
-pub async fn in_clear(
+async fn in_clear(
     scratch: &Scratch,
     connection: &Connection,
-    calm: Calm,
-) -> Result<Starting, End> {
-    let Calm { path, arrives, mut wishes, to_program } = calm;
+    phase: ClearPhase,
+) -> Result<UpgradePhase, End> {
+    let ClearPhase { path, arrives, mut wishes, tls, to_program } = phase;
     let mut pump = clear::Pump::new(scratch, Box::new(path), connection);
     pump.way_in(arrives).waiting.tail().extend_from_slice(&to_program);
     loop {
@@ -98,7 +179,8 @@ pub async fn in_clear(
         };
         match asked.wish {
             Wish::Start if pump.is_whole() => {
-                return start(pump, connection, Request { arrives, asked, wishes }).await;
+                let request = Request { arrives, asked, wishes, tls };
+                return start(pump, connection, request).await;
             }
             Wish::Start => answer(asked, Err(Fault::Ended.into())),
             Wish::Stop => answer(asked, Err(Fault::Already.into())),
@@ -111,15 +193,12 @@ pub async fn in_clear(
 ///
 /// # Errors
 /// The connection has ended.
-pub async fn under_tls(
+async fn under_tls(
     scratch: &Scratch,
     connection: &Connection,
-    legs: (Leg, Leg),
-    shaken: Shaken,
-    (arrives, mut wishes): (bool, Wishes),
-) -> Result<Calm, End> {
-    let ((clear, tls), Shaken { session, incomplete, last_flight: initial }) = (legs, shaken);
-    let path = SealedPath { clear, tls, session, incomplete, initial };
+    phase: TlsPhase,
+) -> Result<ClearPhase, End> {
+    let TlsPhase { path, arrives, mut wishes, tls } = phase;
     let mut pump = sealed::Pump::new(scratch, Box::new(path), connection);
     loop {
         let asked = match turn(&mut pump, &mut wishes).await {
@@ -136,7 +215,8 @@ pub async fn under_tls(
                 answer(asked, done);
             }
             Wish::Stop if pump.is_whole() => {
-                return stop(pump, connection, Request { arrives, asked, wishes }).await;
+                let request = Request { arrives, asked, wishes, tls };
+                return stop(pump, connection, request).await;
             }
             Wish::Stop => answer(asked, Err(Fault::Ended.into())),
         }
@@ -144,7 +224,7 @@ pub async fn under_tls(
 }
 
 /// Answers a request. Who asked may be gone.
-pub fn answer(asked: Asked, answer: Result<(), Refusal>) {
+fn answer(asked: Asked, answer: Result<(), Refusal>) {
     let Asked { program, back, .. } = asked;
     // Before the answer: who asked is the last to have it, and closes it.
     drop(program);
@@ -152,10 +232,12 @@ pub fn answer(asked: Asked, answer: Result<(), Refusal>) {
 }
 
 /// A request with all that survives it.
+#[derive(Debug)]
 struct Request {
     arrives: bool,
     asked: Asked,
     wishes: Wishes,
+    tls: TlsTerms,
 }
 
 /// What comes next: the relay ends, or is asked for something.
@@ -179,8 +261,9 @@ async fn start(
     pump: clear::Pump<'_>,
     connection: &Connection,
     request: Request,
-) -> Result<Starting, End> {
-    let Request { arrives, asked, wishes } = request;
+) -> Result<UpgradePhase, End> {
+    let arrives = request.arrives;
+    let asked = &request.asked;
     let (way_in, way_out, accepted, dialled) = pump.into_parts(arrives);
     let (program, outside) = if arrives { (dialled, accepted) } else { (accepted, dialled) };
     let mut leaving = way_out;
@@ -188,7 +271,7 @@ async fn start(
         let mut bytes = vec![0; READ_BYTES];
         loop {
             leaving.flush(&outside).await.map_err(broken(false))?;
-            match next_of_program(&program, &asked, &mut bytes).await? {
+            match next_of_program(&program, asked, &mut bytes).await? {
                 None => break,
                 Some(count) => {
                     connection.count_sent(count);
@@ -196,19 +279,19 @@ async fn start(
                 }
             }
         }
-        take_back(&program, &asked, &mut bytes).await
+        take_back(&program, asked, &mut bytes).await
     };
-    let taken = tokio::time::timeout(handshake_timeout(connection.record()), work).await;
+    let taken = tokio::time::timeout(request.tls.timeout, work).await;
     match taken.unwrap_or(Err(End::Asked("the peer did not take what the program sent in clear"))) {
         Ok(mut incoming) => {
             incoming.extend_from_slice(way_in.unwritten());
-            Ok(Starting { program, outside, arrives, incoming, asked, wishes })
+            Ok(UpgradePhase { program, outside, incoming, request })
         }
         Err(end) => {
             program.reset();
             outside.reset();
             drop((program, outside));
-            answer(asked, Err(failed(&end)));
+            answer(request.asked, Err(failed(&end)));
             Err(end)
         }
     }
@@ -283,8 +366,8 @@ async fn stop(
     mut pump: sealed::Pump<'_>,
     connection: &Connection,
     request: Request,
-) -> Result<Calm, End> {
-    let Request { arrives, asked, wishes } = request;
+) -> Result<ClearPhase, End> {
+    let Request { arrives, asked, wishes, tls } = request;
     let stopped = async {
         let mut bytes = vec![0; READ_BYTES];
         while let Some(count) = next_of_program(&pump.clear, &asked, &mut bytes).await? {
@@ -311,7 +394,7 @@ async fn stop(
         })
         .await
     };
-    let stopped = tokio::time::timeout(handshake_timeout(connection.record()), stopped).await;
+    let stopped = tokio::time::timeout(tls.timeout, stopped).await;
     if let Err(end) = stopped.unwrap_or(Err(End::Asked("the peer did not end TLS in time"))) {
         let refusal = match &end {
             End::Orderly => Fault::Ended.into(),
@@ -328,7 +411,7 @@ async fn stop(
     let (accepted, dialled) = if arrives { (outside, program) } else { (program, outside) };
     connection.count_received(to_program.len());
     let path = ClearPath { accepted, dialled, initial: Vec::new() };
-    Ok(Calm { path, arrives, wishes, to_program })
+    Ok(ClearPhase { path, arrives, wishes, tls, to_program })
 }
 
 /// Ends both legs as the pump ended.
@@ -340,7 +423,7 @@ async fn finish(pump: &mut sealed::Pump<'_>, end: &End) {
 }
 
 /// What is answered where the connection ends by what was asked for.
-pub fn failed(why: &impl Display) -> Refusal {
+fn failed(why: &impl Display) -> Refusal {
     Refusal { fault: Fault::Failed, reason: Some(why.to_string()) }
 }
 

@@ -12,9 +12,9 @@ use tacit_core::record::{PAYLOAD_BYTES_MAX, Protection};
 use tacit_sys::socket;
 
 use crate::ledger::meter;
-use crate::stream::connection::Connection;
-use crate::stream::leg::{Leg, Outgoing};
-use crate::stream::secure::SealedPath;
+use crate::net::leg::{Leg, Outgoing};
+use crate::session::Connection;
+use crate::stream::path::SealedPath;
 use tacit_tls::{Batch, Session, SessionError};
 
 use super::{

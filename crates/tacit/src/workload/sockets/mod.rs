@@ -37,7 +37,6 @@ use clap::{Args, ValueEnum};
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::policy::parse;
 use tacit_core::statistics::Histogram;
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
 use self::lock::{Lock, LockKind, Waits, locked};
@@ -46,11 +45,8 @@ use super::report::{Chart, OutputArgs, Report};
 use super::watch::{Done, Ends, Unit, Watch};
 use super::{CONNECTIONS_MAX, WorkloadError, at_once, bytes, count};
 use crate::agent::{Materials, build_rules};
-use crate::ledger::meter::Ticks;
 use crate::live::Live;
-use crate::stream::connection::{Connection, Record, Table};
-use crate::stream::intercept::Arrival;
-use crate::stream::leg::Leg;
+use crate::session::{AcceptedSide, Connection, Opening, Record, Table};
 
 /// Locks around the agent's connection table; no network
 #[derive(Debug, Args)]
@@ -123,7 +119,6 @@ struct Bench<'a> {
     table: Arc<Table>,
     live: Live,
     places: Arc<Semaphore>,
-    runtime: Runtime,
 }
 
 /// One connection of the table, with a socket to both of its ends.
@@ -158,11 +153,6 @@ impl<'a> Bench<'a> {
             table: Arc::default(),
             live: Live::new(1, policy, rules),
             places: Arc::new(Semaphore::new(args.connections)),
-            // Legs want one to watch them; nothing runs on it.
-            runtime: Builder::new_current_thread()
-                .enable_io()
-                .build()
-                .map_err(|error| wrong(&error))?,
         })
     }
 
@@ -183,8 +173,7 @@ impl<'a> Bench<'a> {
         let wrong = |text: &dyn std::fmt::Display| WorkloadError::Table(text.to_string());
         let (ours, theirs) = UnixStream::pair().map_err(|error| wrong(&error))?;
         let copy = ours.try_clone().map_err(|error| wrong(&error))?;
-        let _inside = self.runtime.enter();
-        let leg = Leg::new(copy.into(), true).map_err(|error| wrong(&error))?;
+        drop(copy);
         let address = |port| Address::Inet(([127, 0, 0, 1], port).into());
         let flow = Flow {
             direction: Direction::Inbound,
@@ -198,11 +187,19 @@ impl<'a> Bench<'a> {
             at_unix_s: 0,
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|error| wrong(&error))?;
-        let arrival = Arrival { leg, flow, run: None, place, claim: None, spent: Ticks::default() };
-        let admitted = Connection::open(&self.live, &self.table, arrival);
-        let admitted = admitted.map_err(|_| wrong(&"its policy denies"))?;
-        let id = admitted.connection.record().id;
-        Ok(Socket { connection: admitted.connection, id, ours, theirs })
+        let rule = self.live.lookup(&flow).ok_or_else(|| wrong(&"its policy denies"))?;
+        let opening = Opening {
+            rule: Arc::clone(rule),
+            protocol: flow.protocol,
+            local: flow.local,
+            remote: flow.remote,
+            proxied: None,
+            run: None,
+            parent: None,
+        };
+        let connection = Connection::open(&self.table, opening, AcceptedSide::Clear, place);
+        let id = connection.record().id;
+        Ok(Socket { connection, id, ours, theirs })
     }
 
     fn measure(&self, clocks: &Clocks) -> Result<(Seen, Used, Vec<Chart>), WorkloadError> {

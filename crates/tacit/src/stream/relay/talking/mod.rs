@@ -9,47 +9,44 @@
 //! ```
 //!
 //! A door is open for one connection from the address of its control connection's end, for
-//! [`ARRIVAL_WAIT_MAX`], until the next is asked for or the control connection ends. What came
-//! through goes on to its own end, as a connection of its own. Limits: [`DATA_CONNECTIONS_MAX`] of
+//! `ARRIVAL_WAIT_MAX`, until the next is asked for or the control connection ends. What came
+//! through goes on to its own end, as a connection of its own. Limits: `DATA_CONNECTIONS_MAX` of
 //! one control connection, doors included.
 
-mod door;
-mod job;
+mod doors;
 
 use tacit_core::meter::Component;
 use tacit_core::record::AlertDescription;
 use tacit_core::starttls::{Side, Step};
 
 use crate::ledger::meter;
-use crate::stream::connection::Connection;
-use crate::stream::leg::{Leg, Outgoing};
-use crate::stream::secure::{Carried, ClearPath, SealedPath, TalkingPath};
+use crate::net::leg::{Leg, Outgoing};
+use crate::session::{Connection, End};
+use crate::stream::lane::StreamLane;
+use crate::stream::path::{Carried, ClearPath, SealedPath, TalkingPath};
 use crate::stream::talk::{Cut, InClear, Outcome, Talk, UnderTls, Wire};
 use tacit_tls::Session;
 
-use super::{End, Host, clear, deliver, sealed};
-use job::Doors;
-
-pub use door::Came;
-pub use job::{ARRIVAL_WAIT_MAX, DATA_CONNECTIONS_MAX, Job, ftp_of};
+use super::{clear, deliver, sealed};
+use doors::Doors;
 
 /// Holds the dialogue until there is nothing more to look at, then relays.
-pub(super) async fn run(host: &Host, path: Box<TalkingPath>, connection: &Connection) -> End {
-    match Box::pin(talk(host, path, connection)).await {
-        Ok(Carried::Sealed(path)) => sealed::run(&host.scratch, path, connection).await,
-        Ok(Carried::Clear(path)) => clear::run(&host.scratch, path, connection).await,
+pub(super) async fn run(lane: &StreamLane, path: Box<TalkingPath>, connection: &Connection) -> End {
+    match Box::pin(talk(lane, path, connection)).await {
+        Ok(Carried::Sealed(path)) => sealed::run(&lane.scratch, path, connection).await,
+        Ok(Carried::Clear(path)) => clear::run(&lane.scratch, path, connection).await,
         Err(end) => end,
     }
 }
 
 /// `Err`: that was all.
 async fn talk(
-    host: &Host,
+    lane: &StreamLane,
     path: Box<TalkingPath>,
     connection: &Connection,
 ) -> Result<Carried, End> {
     let TalkingPath { carried, dialogue, family } = *path;
-    let doors = Doors::new(host, connection.record(), family, dialogue.uploads());
+    let doors = Doors::new(lane, connection.record(), family, dialogue.uploads());
     match carried {
         Carried::Sealed(mut path) => {
             let SealedPath { clear, tls, session, incomplete, initial } = &mut *path;

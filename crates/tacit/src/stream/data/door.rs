@@ -18,34 +18,37 @@ use tokio::io::Interest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::address;
+use crate::net::Accepted;
+use crate::net::leg::Leg;
 use crate::run::{Expected, Run};
-use crate::stream::intercept::Arrival;
-use crate::stream::leg::{Leg, Parked};
 
 /// A place for one connection to come in.
 #[derive(Debug)]
-pub(super) enum Door {
-    Outside { socket: Arc<OwnedFd>, from: IpAddr },
-    Inside { expected: Expected, arrives: oneshot::Receiver<Arrival<Parked>> },
+pub enum Door {
+    /// A listening socket on the host.
+    Outside {
+        /// The socket.
+        socket: Arc<OwnedFd>,
+        /// The one address that may connect.
+        from: IpAddr,
+    },
+    /// An address that a program of a run connects to.
+    Inside {
+        /// Captures it.
+        expected: Expected,
+        /// Gets the connection.
+        arrives: oneshot::Receiver<Accepted>,
+    },
+    /// No connection can come in any more.
     Closed,
-}
-
-/// A connection that came through a door.
-#[derive(Debug)]
-pub struct Came {
-    /// Its socket.
-    pub leg: Leg,
-    /// Where it arrived.
-    pub local: Address,
-    /// Who connected.
-    pub remote: Address,
-    /// Its place among the open connections.
-    pub place: OwnedSemaphorePermit,
 }
 
 impl Door {
     /// Listens on one of the ports, or any where there are none.
-    pub(super) fn outside(
+    ///
+    /// # Errors
+    /// No port can be listened on; in words, for the log.
+    pub fn outside(
         ip: IpAddr,
         ports: &[RangeInclusive<u16>],
         from: IpAddr,
@@ -67,7 +70,10 @@ impl Door {
     }
 
     /// Has what a run's program opens to that address come here.
-    pub(super) async fn inside(run: &Arc<Run>, address: SocketAddr) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// It cannot be captured; in words, for the log.
+    pub async fn inside(run: &Arc<Run>, address: SocketAddr) -> Result<Self, String> {
         let (expected, arrives) = run.expect(address).await.map_err(|error| {
             format!("the run's connection to {address} cannot be captured: {error}")
         })?;
@@ -78,23 +84,20 @@ impl Door {
     ///
     /// # Errors
     /// The socket cannot be watched, or nobody will come.
-    pub(super) async fn wait(&mut self, places: &Arc<Semaphore>) -> io::Result<Came> {
+    pub async fn wait(&mut self, places: &Arc<Semaphore>) -> io::Result<Accepted<Leg>> {
         let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
         match self {
             Self::Outside { socket, from } => {
-                let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
-                accept(socket, *from, place).await
+                let permit = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+                accept(socket, *from, permit).await
             }
-            Self::Inside { arrives, .. } => {
-                let Arrival { leg, flow, place, .. } = arrives.await.map_err(gone)?.watch()?;
-                Ok(Came { leg, local: flow.local, remote: flow.remote, place })
-            }
+            Self::Inside { arrives, .. } => arrives.await.map_err(gone)?.watch(),
             Self::Closed => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     /// Nobody is expected any more.
-    pub(super) async fn close(&mut self) {
+    pub async fn close(&mut self) {
         if let Self::Inside { expected, .. } = std::mem::replace(self, Self::Closed) {
             expected.end().await;
         }
@@ -105,8 +108,8 @@ impl Door {
 async fn accept(
     socket: &Arc<OwnedFd>,
     from: IpAddr,
-    place: OwnedSemaphorePermit,
-) -> io::Result<Came> {
+    permit: OwnedSemaphorePermit,
+) -> io::Result<Accepted<Leg>> {
     let watched = watch(Arc::clone(socket), Interest::READABLE)?;
     loop {
         let mut ready = watched.readable().await?;
@@ -118,7 +121,7 @@ async fn accept(
                     let local = address::from_socket(&local);
                     // Its listener was told whether it carries clear text; so is its connection.
                     let leg = Leg::new(accepted, false)?;
-                    return Ok(Came { leg, local, remote, place });
+                    return Ok(Accepted { leg, local, remote, permit });
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
@@ -127,9 +130,4 @@ async fn accept(
             Err(_) => {}
         }
     }
-}
-
-/// The address that an end of a connection uses.
-pub(super) fn local_ip(leg: &Leg) -> Option<IpAddr> {
-    address::from_socket(&socket::local_address(leg.fd()).ok()?).ip()
 }

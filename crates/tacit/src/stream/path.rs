@@ -3,24 +3,29 @@
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tacit_core::policy::Rekey;
 use tacit_core::starttls::Dialogue;
 
 use crate::live::LiveAction;
-use crate::stream::asked::Wishes;
-use crate::stream::connection::{Connection, Record};
-use crate::stream::leg::{Leg, Parked};
-use tacit_tls::{ClientSettings, ServerSettings, Session};
+use crate::live::LiveRule;
+use crate::net::leg::{Leg, Parked};
+use crate::session::controls::Wishes;
+use crate::session::{Connection, Failure};
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::Failure;
+use tacit_tls::{ClientSettings, Role, ServerSettings, Session};
 
 /// A connection whose legs are ready to carry bytes.
 #[derive(Debug)]
-pub struct Secured<L = Leg> {
+pub struct Established<L = Leg> {
     /// The connection.
     pub connection: Connection,
-    /// How its bytes are carried.
+    /// How its bytes are relayed.
     pub path: Path<L>,
+    /// Its place on the engine that has set it up.
+    pub slot: Option<OwnedSemaphorePermit>,
 }
 
 /// The kinds of relay; boxed, because a connection spends its life inside one.
@@ -90,15 +95,36 @@ impl Family {
         }
     }
 
-    /// That of a connection under its rule.
-    pub(super) fn of(record: &Record) -> Result<Option<Self>, Failure> {
-        Ok(match &record.rule.action {
-            LiveAction::TlsServer(settings) => {
-                Some(Self::Server(Arc::new(settings.for_family().map_err(io::Error::other)?)))
-            }
-            LiveAction::TlsClient(settings) => Some(Self::Client(Arc::new(settings.for_family()))),
+    /// The settings of a rule; `None`: it has no TLS.
+    #[must_use]
+    pub fn of_rule(rule: &LiveRule) -> Option<Self> {
+        match &rule.action {
+            LiveAction::TlsServer(settings) => Some(Self::Server(Arc::clone(settings))),
+            LiveAction::TlsClient(settings) => Some(Self::Client(Arc::clone(settings))),
             LiveAction::Permit | LiveAction::Deny => None,
+        }
+    }
+
+    /// The same for one connection and those that will belong to it.
+    ///
+    /// # Errors
+    /// No key for the tickets can be made.
+    pub fn of_its_own(&self) -> Result<Self, Failure> {
+        Ok(match self {
+            Self::Server(settings) => {
+                Self::Server(Arc::new(settings.for_family().map_err(io::Error::other)?))
+            }
+            Self::Client(settings) => Self::Client(Arc::new(settings.for_family())),
         })
+    }
+
+    /// Which side of the handshake tacit is.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        match self {
+            Self::Server(_) => Role::Server,
+            Self::Client(_) => Role::Client,
+        }
     }
 }
 
@@ -122,27 +148,50 @@ pub struct ControlledPath<L = Leg> {
     pub arrives: bool,
     /// What the program asks for.
     pub wishes: Wishes,
+    /// The rule's settings, for when it asks for TLS.
+    pub tls: TlsTerms,
 }
 
-impl Secured {
-    /// Takes it from this thread, for another one.
+/// How a handshake of a connection is done.
+#[derive(Clone, Debug)]
+pub struct TlsTerms {
+    /// The settings of our role.
+    pub settings: Family,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// When new keys are made.
+    pub rekey: Rekey,
+}
+
+impl TlsTerms {
+    /// The terms of a rule; `None`: it has no TLS.
     #[must_use]
-    pub fn park(self) -> Secured<Parked> {
-        let Self { connection, path } = self;
-        let Ok(path) = path.with_legs(|leg| Ok::<_, Infallible>(leg.park()));
-        Secured { connection, path }
+    pub fn of_rule(rule: &LiveRule) -> Option<Self> {
+        let common = rule.tls_common()?;
+        let settings = Family::of_rule(rule)?;
+        Some(Self { settings, timeout: common.handshake_timeout, rekey: common.rekey })
     }
 }
 
-impl Secured<Parked> {
+impl Established {
+    /// Takes it from this thread, for another one.
+    #[must_use]
+    pub fn park(self) -> Established<Parked> {
+        let Self { connection, path, slot } = self;
+        let Ok(path) = path.with_legs(|leg| Ok::<_, Infallible>(leg.park()));
+        Established { connection, path, slot }
+    }
+}
+
+impl Established<Parked> {
     /// Goes on with it on the calling thread.
     ///
     /// # Errors
     /// See [`Parked::watch`]; the connection is there to be told of.
-    pub fn watch(self) -> Result<Secured, (Connection, io::Error)> {
-        let Self { connection, path } = self;
+    pub fn watch(self) -> Result<Established, (Connection, io::Error)> {
+        let Self { connection, path, slot } = self;
         match path.with_legs(Parked::watch) {
-            Ok(path) => Ok(Secured { connection, path }),
+            Ok(path) => Ok(Established { connection, path, slot }),
             Err(error) => Err((connection, error)),
         }
     }
@@ -162,9 +211,9 @@ impl<L> Path<L> {
                 Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
             }
             Self::Controlled(path) => {
-                let ControlledPath { clear, arrives, wishes } = *path;
+                let ControlledPath { clear, arrives, wishes, tls } = *path;
                 let clear = clear.with_legs(change)?;
-                Path::Controlled(Box::new(ControlledPath { clear, arrives, wishes }))
+                Path::Controlled(Box::new(ControlledPath { clear, arrives, wishes, tls }))
             }
             Self::Clear(path) => Path::Clear(Box::new(path.with_legs(change)?)),
         })

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tacit_core::starttls::Refusal;
 
-use crate::stream::talk::Cut;
 use tacit_tls::{HandshakeFailure, SessionError};
 
 /// Why a connection never carried a byte.
@@ -57,16 +56,6 @@ impl fmt::Display for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Broken(error)
-    }
-}
-
-impl From<Cut> for Failure {
-    fn from(cut: Cut) -> Self {
-        match cut {
-            Cut::Broken(_, error) => Self::Broken(error),
-            Cut::Truncated => Self::Broken(io::ErrorKind::UnexpectedEof.into()),
-            Cut::Session(error) => Self::Session(error),
-        }
     }
 }
 

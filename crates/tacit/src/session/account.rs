@@ -1,7 +1,8 @@
-//! Stage 5, account: what became of a connection is logged and counted.
+//! What became of a connection is logged and counted.
 
 use std::fmt::Display;
 
+use tacit_core::flow::Flow;
 use tacit_core::policy::{Action, ClientCert, Tls};
 
 use crate::live::LiveAction;
@@ -10,15 +11,10 @@ use tacit_tls::failure::describe_alert_number;
 use tacit_tls::verify::{Named, identity};
 use tacit_tls::{PeerCheck, Role, SessionError};
 
-use super::connection::{Connection, Denied, Record, Refused, TlsFacts};
-use super::intercept::Arrival;
-use super::relay::{End, Finished};
-use super::secure::Failure;
-
-/// A connection was refused by policy.
-pub fn denied(log: &Log, denied: &Denied) {
-    refused(log, &denied.refused);
-}
+use super::connection::{Connection, Refused};
+use super::end::End;
+use super::failure::Failure;
+use super::record::{Record, TlsFacts};
 
 /// A connection or a flow of datagrams was refused by policy.
 pub fn refused(log: &Log, refused: &Refused) {
@@ -38,10 +34,10 @@ pub fn refused(log: &Log, refused: &Refused) {
 }
 
 /// A connection whose PROXY header is no good: there is no client to choose a rule by.
-pub fn unclaimed(log: &Log, arrival: &Arrival, reason: &str) {
+pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
     let event = Event::new("failed")
-        .field("remote", &arrival.flow.remote)
-        .field("listen", &arrival.flow.local)
+        .field("remote", &flow.remote)
+        .field("listen", &flow.local)
         .field("kind", "proxy-header")
         .field("reason", reason);
     log.warn(event.clone());
@@ -129,9 +125,7 @@ fn level(event: Event, record: &Record) -> Event {
 }
 
 /// A connection ended.
-pub fn settle(log: &Log, finished: &Finished) {
-    let Finished { connection, end } = finished;
-    let record = connection.record();
+pub fn settle(log: &Log, record: &Record, end: &End) {
     let event = || closed(record).field("end", &end_of(end, record));
     match end {
         End::Session(_) | End::Refused(_) | End::Asked(_) => log.warn(event()),

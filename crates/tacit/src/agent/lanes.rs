@@ -1,0 +1,107 @@
+//! The lanes, as they are registered with the worker threads.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tacit_core::meter::Component;
+use tokio::task::AbortHandle;
+
+use crate::datagram::{self, Receiver};
+use crate::engine::{Engine, Load};
+use crate::ledger::metered;
+use crate::stream::intercept::Listener;
+use crate::stream::lane::{self as stream_lane, StreamLane};
+use crate::stream::serve;
+use crate::stream::stage::Work;
+use crate::worker::{self, Served, Source};
+
+/// The lanes of one thread.
+#[derive(Debug)]
+pub(super) struct AgentLanes {
+    streams: Rc<StreamLane>,
+    datagrams: datagram::Shared,
+}
+
+/// The threads that run them.
+pub(super) type Workers = worker::Workers<AgentLanes>;
+
+impl worker::Lanes for AgentLanes {
+    type Shared = stream_lane::Shared;
+    type HandedOver = Work;
+
+    fn open(shared: Self::Shared, load: Arc<Load>, engine: Option<Engine<Work>>) -> Rc<Self> {
+        let datagrams = datagram::Shared {
+            live: Arc::clone(&shared.live),
+            table: Arc::clone(&shared.table),
+            places: Arc::clone(&shared.places),
+            log: shared.log.clone(),
+        };
+        Rc::new(Self { streams: serve::open(shared, load, engine), datagrams })
+    }
+
+    fn resume(self: &Rc<Self>, work: Work) {
+        serve::resume(&self.streams, work);
+    }
+
+    fn connections(shared: &Self::Shared) -> usize {
+        shared.table.len()
+    }
+}
+
+impl Source<AgentLanes> for Listener {
+    fn cpu(&self) -> Option<usize> {
+        self.source.cpu()
+    }
+
+    fn serve(self: Arc<Self>, lanes: &Rc<AgentLanes>) -> io::Result<Box<dyn Served>> {
+        let accepting = metered(Component::Accept, serve::accept(Rc::clone(&lanes.streams), self));
+        Ok(Box::new(Accepting(tokio::task::spawn_local(accepting).abort_handle())))
+    }
+}
+
+/// A listener that is accepted on.
+struct Accepting(AbortHandle);
+
+impl Served for Accepting {
+    fn stop(self: Box<Self>) {
+        // It is not running: it would be on this thread.
+        self.0.abort();
+    }
+
+    fn finish(self: Box<Self>) {
+        self.stop();
+    }
+}
+
+impl Source<AgentLanes> for Receiver {
+    fn cpu(&self) -> Option<usize> {
+        self.run.cpu()
+    }
+
+    fn serve(self: Arc<Self>, lanes: &Rc<AgentLanes>) -> io::Result<Box<dyn Served>> {
+        let lane = datagram::Lane::new(lanes.datagrams.clone(), self)?;
+        let receiving = metered(Component::Receive, Rc::clone(&lane).receive_all());
+        let receiving = tokio::task::spawn_local(receiving).abort_handle();
+        Ok(Box::new(Receiving { lane, receiving }))
+    }
+}
+
+/// A receiver whose datagrams are taken.
+struct Receiving {
+    lane: Rc<datagram::Lane>,
+    receiving: AbortHandle,
+}
+
+impl Served for Receiving {
+    fn stop(self: Box<Self>) {
+        self.receiving.abort();
+        self.lane.close();
+    }
+
+    fn finish(self: Box<Self>) {
+        self.receiving.abort();
+        self.lane.drain();
+        tokio::task::spawn_local(metered(Component::Control, Rc::clone(&self.lane).finish()));
+    }
+}

@@ -1,0 +1,44 @@
+//! How a connection ended that carried bytes.
+
+use std::fmt;
+use std::io;
+
+use tacit_core::starttls::Refusal;
+
+use tacit_tls::SessionError;
+
+/// How a connection ended.
+#[derive(Debug)]
+pub enum End {
+    /// Both directions ended in order.
+    Orderly,
+    /// The TLS peer's stream was cut: it ended without `close_notify`.
+    Truncated,
+    /// One leg was reset, or failed otherwise.
+    Broken {
+        /// Whether it was the leg in clear (of two, the one that was accepted).
+        clear: bool,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The TLS session could not go on.
+    Session(SessionError),
+    /// What was said under TLS was not the protocol's.
+    Refused(Box<Refusal>),
+    /// What the program asked for could not be done, and nothing can go on after that.
+    Asked(&'static str),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Orderly => f.write_str("closed"),
+            Self::Truncated => f.write_str("the TLS peer ended without close_notify"),
+            Self::Broken { clear: true, error } => write!(f, "the clear leg broke: {error}"),
+            Self::Broken { clear: false, error } => write!(f, "the far leg broke: {error}"),
+            Self::Session(error) => write!(f, "{error}"),
+            Self::Refused(refusal) => write!(f, "{refusal}"),
+            Self::Asked(what) => f.write_str(what),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What the lanes share about open connections: the table that displays read, the account of what
+//! became of each, and why some fail.
+//!
+//! ```text
+//!   Opening ──> Connection ── counts ──> Record <── displays, query socket, operator
+//!                   │
+//!                   └── ends: End or Failure ──> account: log, audit, counters
+//! ```
+//!
+//! A connection has one writer, the worker that relays it; all others read its [`Record`].
+
+pub mod account;
+mod connection;
+pub mod controls;
+mod end;
+mod failure;
+mod record;
+mod table;
+
+pub use connection::{AcceptedSide, Connection, Refused};
+pub use end::End;
+pub use failure::Failure;
+pub use record::{Legs, OfRun, Opening, Proxied, Record, Shown, TlsFacts};
+pub use table::Table;

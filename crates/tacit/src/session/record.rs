@@ -1,0 +1,303 @@
+//! What displays, the query socket and the operator know of one connection or flow of datagrams.
+//!
+//! Counters have one writer, the worker that relays the connection; everybody may read them.
+
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::SystemTime;
+
+use arc_swap::ArcSwapOption;
+use tacit_core::flow::{Address, Protocol};
+use tacit_core::policy::Action;
+use tacit_core::query::ConnectionState;
+use tacit_sys::socket;
+use tokio::sync::Notify;
+
+use crate::address;
+use crate::ledger::Account;
+use crate::live::LiveRule;
+use crate::run::protocol::Ends;
+use crate::run::{Run, Usage};
+use tacit_tls::verify::Named;
+use tacit_tls::{Agreed, CertificateFacts, PeerCheck};
+
+use super::controls::Controls;
+
+/// What displays know of one connection.
+#[derive(Debug)]
+pub struct Record {
+    /// Counts from 1 since the agent started.
+    pub id: u64,
+    /// The rule it opened with.
+    pub rule: Arc<LiveRule>,
+    /// Streams or datagrams.
+    pub protocol: Protocol,
+    /// When it was accepted.
+    pub since: SystemTime,
+    /// Where it arrived.
+    pub local: Address,
+    /// Who connected, as the kernel says.
+    pub remote: Address,
+    /// What an accepted PROXY header says.
+    pub proxied: Option<Box<Proxied>>,
+    /// What there is to know of a run's connection; `None` for a forwarding rule.
+    pub run: Option<Box<OfRun>>,
+    /// The connection that agreed on this one, by its number.
+    pub parent: Option<NonZeroU64>,
+    /// The sockets, for as long as they are open.
+    pub legs: OnceLock<Legs>,
+    /// What the handshake gave.
+    pub tls: Shown,
+    pub(super) open: AtomicBool,
+    pub(super) sent_bytes: AtomicU64,
+    pub(super) received_bytes: AtomicU64,
+    cpu_ns: AtomicU64,
+    pub(super) sent_messages: AtomicU32,
+    pub(super) received_messages: AtomicU32,
+    pub(super) rekeys: AtomicU32,
+    closing: Notify,
+}
+
+/// What a connection or a flow of datagrams begins with.
+#[derive(Debug)]
+pub struct Opening {
+    /// The rule that permits it.
+    pub rule: Arc<LiveRule>,
+    /// Streams or datagrams.
+    pub protocol: Protocol,
+    /// Where it arrived.
+    pub local: Address,
+    /// Who connected, as the kernel says.
+    pub remote: Address,
+    /// What an accepted PROXY header says.
+    pub proxied: Option<Box<Proxied>>,
+    /// What there is to know of a run's connection.
+    pub run: Option<Box<OfRun>>,
+    /// The connection that agreed on this one, by its number.
+    pub parent: Option<NonZeroU64>,
+}
+
+/// What a PROXY header says of a connection.
+#[derive(Debug)]
+pub struct Proxied {
+    /// Who connected.
+    pub client: Address,
+    /// Where it connected to.
+    pub target: Address,
+}
+
+/// What there is to know of a run's connection.
+#[derive(Debug)]
+pub struct OfRun {
+    /// The run.
+    pub run: Arc<Run>,
+    /// Whether it comes in; else a program opened it.
+    pub is_inbound: bool,
+    /// The names the program asked for that have the address it connects to.
+    pub names: Vec<String>,
+    /// Where the program says when TLS begins.
+    pub controls: Option<Box<Controls>>,
+}
+
+/// Both sockets of a connection.
+#[derive(Debug)]
+pub struct Legs {
+    /// The one that was accepted.
+    pub accepted: Weak<OwnedFd>,
+    /// The one that was dialled.
+    pub dialled: Weak<OwnedFd>,
+    /// Where it was dialled to.
+    pub target: Address,
+}
+
+/// What displays see of a handshake, once there was one. There may be several one after the other
+/// where the program says when TLS begins and ends.
+#[derive(Debug, Default)]
+pub struct Shown(ArcSwapOption<TlsFacts>);
+
+impl Shown {
+    /// What the last handshake gave; `None`: there was none, or its TLS has ended.
+    #[must_use]
+    pub fn get(&self) -> Option<Arc<TlsFacts>> {
+        self.0.load_full()
+    }
+
+    /// TLS has begun.
+    pub fn set(&self, facts: TlsFacts) {
+        self.0.store(Some(Arc::new(facts)));
+    }
+
+    /// TLS has ended.
+    pub fn clear(&self) {
+        self.0.store(None);
+    }
+}
+
+/// What a handshake gave.
+#[derive(Debug)]
+pub struct TlsFacts {
+    /// Version, suite, group and the like.
+    pub agreed: Agreed,
+    /// What came of the check of the peer's certificate.
+    pub check: PeerCheck,
+    /// The name that it gives the peer.
+    pub named: Named,
+    /// The peer's certificate, if it sent one.
+    pub peer: Option<Arc<CertificateFacts>>,
+}
+
+impl Record {
+    pub(super) fn new(id: u64, opening: Opening) -> Self {
+        let Opening { rule, protocol, local, remote, proxied, run, parent } = opening;
+        Self {
+            id,
+            rule,
+            protocol,
+            since: SystemTime::now(),
+            local,
+            remote,
+            proxied,
+            run,
+            parent,
+            legs: OnceLock::new(),
+            tls: Shown::default(),
+            open: AtomicBool::new(false),
+            sent_bytes: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+            cpu_ns: AtomicU64::new(0),
+            sent_messages: AtomicU32::new(0),
+            received_messages: AtomicU32::new(0),
+            rekeys: AtomicU32::new(0),
+            closing: Notify::new(),
+        }
+    }
+
+    /// Who is at the other end of it all: the client that a proxy names, or who connected.
+    #[must_use]
+    pub fn client(&self) -> &Address {
+        self.proxied.as_ref().map_or(&self.remote, |proxied| &proxied.client)
+    }
+
+    /// Both ends of the program's socket, seen from the program; `None` before it is dialled, and
+    /// for what belongs to no run.
+    #[must_use]
+    pub fn ends(&self) -> Option<Ends> {
+        let (program, peer) = if self.run.as_ref()?.is_inbound {
+            let legs = self.legs.get()?;
+            let leg = legs.dialled.upgrade()?;
+            (legs.target.clone(), address::from_socket(&socket::local_address(leg.as_fd()).ok()?))
+        } else {
+            (self.local.clone(), self.remote.clone())
+        };
+        match (program, peer) {
+            (Address::Inet(program), Address::Inet(peer)) => {
+                Some(Ends { protocol: self.protocol, program, peer })
+            }
+            _ => None,
+        }
+    }
+
+    /// How to ask it to begin and end TLS, if that is the program's to say.
+    #[must_use]
+    pub fn controls(&self) -> Option<&Controls> {
+        self.run.as_ref()?.controls.as_deref()
+    }
+
+    /// What is on the wire, as far as the program is concerned.
+    #[must_use]
+    pub fn state(&self) -> ConnectionState {
+        let is_shaking = match self.controls() {
+            Some(controls) => controls.is_shaking(),
+            None => matches!(self.rule.rule.action, Action::Tls(_)) && !self.is_open(),
+        };
+        match self.tls.get() {
+            _ if is_shaking => ConnectionState::Handshaking,
+            Some(_) => ConnectionState::Secure,
+            None => ConnectionState::Clear,
+        }
+    }
+
+    /// Payload bytes from the side that was accepted.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Payload bytes to the side that was accepted.
+    #[must_use]
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
+    }
+
+    /// CPU time of the agent for it so far, in nanoseconds.
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        self.cpu_ns.load(Ordering::Relaxed)
+    }
+
+    /// Adds CPU time. One writer: the worker that carries it.
+    pub fn spend_ns(&self, ns: u64) {
+        self.cpu_ns.store(self.cpu_ns() + ns, Ordering::Relaxed);
+    }
+
+    /// What it has cost and relayed so far.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            cpu_ns: self.cpu_ns(),
+            sent_messages: self.sent_messages(),
+            received_messages: self.received_messages(),
+            sent_bytes: self.sent_bytes(),
+            received_bytes: self.received_bytes(),
+        }
+    }
+
+    /// Adds what it cost in the end to its run.
+    pub fn settle(&self) {
+        if let Some(of_run) = &self.run {
+            of_run.run.spent.add(self.usage());
+        }
+    }
+
+    /// Uninterrupted runs of bytes from the side that was accepted.
+    #[must_use]
+    pub fn sent_messages(&self) -> u32 {
+        self.sent_messages.load(Ordering::Relaxed)
+    }
+
+    /// Uninterrupted runs of bytes to the side that was accepted.
+    #[must_use]
+    pub fn received_messages(&self) -> u32 {
+        self.received_messages.load(Ordering::Relaxed)
+    }
+
+    /// Where what it costs is charged to.
+    #[must_use]
+    pub fn account(&self) -> &Arc<Account> {
+        self.rule.account()
+    }
+
+    /// KeyUpdates sent.
+    #[must_use]
+    pub fn rekeys(&self) -> u32 {
+        self.rekeys.load(Ordering::Relaxed)
+    }
+
+    /// Whether it carries bytes: dialled, and its handshake complete.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Ends the connection; both legs are reset.
+    pub fn close(&self) {
+        self.closing.notify_one();
+    }
+
+    /// Resolves when [`Self::close`] is called.
+    pub async fn closed(&self) {
+        self.closing.notified().await;
+    }
+}

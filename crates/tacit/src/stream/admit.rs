@@ -1,0 +1,150 @@
+//! Stage 2, admit: a flow gets its rule, and with it a connection in the table.
+//!
+//! It looks at the flow and never at a socket: a flow may be admitted before its connection is
+//! accepted.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use tacit_core::flow::{Address, Direction, Flow};
+use tacit_core::meter::Component;
+use tacit_core::policy::Form;
+use tacit_core::starttls::Side;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::ledger::meter::Ticks;
+use crate::ledger::{Account, meter};
+use crate::live::{Live, LiveAction, LiveRule};
+use crate::run::Run;
+use crate::session::{AcceptedSide, Connection, OfRun, Opening, Proxied, Refused, account};
+
+use super::data::Job;
+use super::lane::Shared;
+use super::stage::Claim;
+
+/// A flow that asks for a rule.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    /// What rules see of it.
+    pub(super) flow: Flow,
+    /// The run it belongs to.
+    pub(super) run: Option<Arc<Run>>,
+    /// What a PROXY header said of it.
+    pub(super) claim: Option<&'a Claim>,
+    /// Counts it among the open connections.
+    pub(super) permit: OwnedSemaphorePermit,
+    /// What it took to accept it.
+    pub(super) accepting: Ticks,
+}
+
+/// Finds the rule of a flow, charges it with what that and accepting cost, and begins the
+/// connection. `None`: the policy refuses it, and that is logged.
+pub(super) fn admit(shared: &Shared, request: Request<'_>) -> Option<Connection> {
+    let found = find_rule(&shared.live.load(), &request.flow, request.run.as_ref());
+    let looking = meter::take();
+    let rule = match &found {
+        Found::Permitted(rule) => Some(rule),
+        Found::Denied(rule) => rule.as_ref(),
+    };
+    let account = match rule {
+        Some(rule) => rule.account(),
+        None => Account::agent(),
+    };
+    meter::charge(account, Component::Accept, request.accepting);
+    meter::charge(account, Component::Policy, looking);
+    match found {
+        Found::Permitted(rule) => Some(open(shared, rule, request)),
+        Found::Denied(rule) => {
+            account::refused(&shared.log, &Refused::new(rule.as_ref(), request.flow));
+            None
+        }
+    }
+}
+
+/// What the policy says of a flow.
+enum Found {
+    Permitted(Arc<LiveRule>),
+    /// By this rule; `None`: no rule matches.
+    Denied(Option<Arc<LiveRule>>),
+}
+
+fn find_rule(live: &Live, flow: &Flow, run: Option<&Arc<Run>>) -> Found {
+    match live.lookup(flow) {
+        Some(rule) if !matches!(rule.action, LiveAction::Deny) && fits(&rule.rule.form, run) => {
+            Found::Permitted(Arc::clone(rule))
+        }
+        denied => Found::Denied(denied.map(Arc::clone)),
+    }
+}
+
+/// Whether a rule of this form may decide a connection that was accepted for `run`, or for a
+/// forwarding rule. A reload between accepting and the look-up may have given the address to a rule
+/// of the other kind; the socket was not accepted for that one.
+fn fits(form: &Form, run: Option<&Arc<Run>>) -> bool {
+    match form {
+        Form::Forward(_) => run.is_none(),
+        Form::Inbound(_) | Form::Outbound => run.is_some(),
+    }
+}
+
+fn open(shared: &Shared, rule: Arc<LiveRule>, request: Request<'_>) -> Connection {
+    let Request { flow, run, claim, permit, .. } = request;
+    let accepted = match rule.rule.tls_arrives() {
+        true => AcceptedSide::Tls,
+        false => AcceptedSide::Clear,
+    };
+    let is_inbound = flow.direction == Direction::Inbound;
+    let run = run.map(|run| {
+        let controls = rule.is_controlled().then(Box::default);
+        Box::new(OfRun { run, is_inbound, names: flow.remote_names, controls })
+    });
+    let client = flow.remote;
+    let (remote, proxied) = match claim {
+        None => (client, None),
+        Some(Claim { proxy, target: None, .. }) => (proxy.clone(), None),
+        Some(Claim { proxy, target: Some(target), .. }) => {
+            (proxy.clone(), Some(Box::new(Proxied { client, target: target.clone() })))
+        }
+    };
+    let opening = Opening {
+        rule,
+        protocol: flow.protocol,
+        local: flow.local,
+        remote,
+        proxied,
+        run,
+        parent: None,
+    };
+    Connection::open(&shared.table, opening, accepted, permit)
+}
+
+/// Begins a data connection under the rule of its control connection.
+pub(super) fn admit_data(
+    shared: &Shared,
+    job: &Job,
+    local: Address,
+    remote: Address,
+    permit: OwnedSemaphorePermit,
+) -> Connection {
+    let parent = &job.parent;
+    let accepted = match job.downstream_is_clear() {
+        true => AcceptedSide::Clear,
+        false => AcceptedSide::Tls,
+    };
+    let run = parent.run.as_ref().map(|of_run| {
+        let run = Arc::clone(&of_run.run);
+        let names = of_run.names.clone();
+        let is_inbound = job.request.connects == Side::Peer;
+        Box::new(OfRun { run, is_inbound, names, controls: None })
+    });
+    let opening = Opening {
+        rule: Arc::clone(&parent.rule),
+        protocol: parent.protocol,
+        local,
+        remote,
+        proxied: None,
+        run,
+        parent: NonZeroU64::new(parent.id),
+    };
+    Connection::open(&shared.table, opening, accepted, permit)
+}

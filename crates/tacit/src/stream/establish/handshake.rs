@@ -1,0 +1,188 @@
+//! A TLS handshake over one socket of a connection.
+//!
+//! Handshakes need a place: of their source, of their rule and of all. A connection that finds none
+//! waits for one, and the handshake timeout counts from the beginning of that wait.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::{Instant, SystemTime};
+
+use rustls_pki_types::UnixTime;
+use tacit_core::meter::Component;
+
+use crate::ledger::{Count, meter};
+use crate::net::leg::{Leg, Outgoing};
+use crate::session::{Failure, Record, TlsFacts};
+use crate::stream::gate::{Gates, Place};
+use crate::stream::path::{Family, TlsTerms};
+use tacit_tls::{
+    Established as Secrets, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Session,
+};
+
+use super::deadline::within;
+
+/// Bytes read at once during a handshake.
+const READ_BYTES: usize = 16 * 1024;
+
+/// A session on a socket that had none.
+#[derive(Debug)]
+pub struct Handshaken {
+    /// The session.
+    pub session: Session,
+    /// Records that came with the handshake and were not opened.
+    pub incomplete: Vec<u8>,
+    /// What the peer must get before all else.
+    pub last_flight: Vec<u8>,
+}
+
+/// When our last flight leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastFlight {
+    /// At once.
+    Sent,
+    /// With what comes next.
+    Kept,
+}
+
+/// Where and how a handshake takes place.
+#[derive(Clone, Copy, Debug)]
+pub struct HandshakeIo<'a> {
+    /// The connection, which keeps what the handshake gives.
+    pub record: &'a Record,
+    /// The connection whose peer is meant: a data connection has that of its control connection.
+    pub peer_of: &'a Record,
+    /// The socket.
+    pub leg: &'a Leg,
+    /// The settings.
+    pub tls: &'a TlsTerms,
+    /// When it must be complete, waiting for a place included.
+    pub deadline: Instant,
+    /// When our last flight leaves.
+    pub last_flight: LastFlight,
+}
+
+impl HandshakeIo<'_> {
+    /// Does the handshake once there is a place for it; `incoming` was read before.
+    ///
+    /// # Errors
+    /// See [`Failure`]; the peer has its alert.
+    pub async fn run(self, gates: &Gates, incoming: Vec<u8>) -> Result<Handshaken, Failure> {
+        meter::switch(Component::Handshake);
+        let _place = self.place(gates).await?;
+        let work = async {
+            let mut handshaken = self.exchange(self.begin()?, incoming).await?;
+            if self.last_flight == LastFlight::Sent {
+                let last_flight = std::mem::take(&mut handshaken.last_flight);
+                Outgoing::new(last_flight).flush(self.leg).await?;
+            }
+            Ok(handshaken)
+        };
+        within(self.deadline, || stalled(self.tls), work).await
+    }
+
+    /// Waits for a place among the handshakes in flight; the source is the client that a trusted
+    /// proxy names, or else who connected.
+    async fn place<'g>(&self, gates: &'g Gates) -> Result<Option<Place<'g>>, Failure> {
+        let place = async { Ok(gates.enter(&self.record.rule, self.record.client()).await) };
+        within(self.deadline, || Failure::NoPlace, place).await
+    }
+
+    fn begin(&self) -> Result<Handshake, HandshakeFailure> {
+        match &self.tls.settings {
+            Family::Server(settings) => {
+                let handshake = Handshake::server(settings)?;
+                Ok(handshake.with_peer_address(tls_peer(self.peer_of)))
+            }
+            Family::Client(settings) => Handshake::client(settings, &wanted_names(self.peer_of)),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        mut handshake: Handshake,
+        mut incoming: Vec<u8>,
+    ) -> Result<Handshaken, Failure> {
+        let mut last_flight = Vec::new();
+        loop {
+            let progress = handshake.advance(&mut incoming, &mut last_flight);
+            if matches!(progress, Ok(Progress::Done)) {
+                break;
+            }
+            let flushed = Outgoing::new(std::mem::take(&mut last_flight)).flush(self.leg).await;
+            progress?;
+            flushed?;
+            incoming.reserve(READ_BYTES);
+            if self.leg.read_onto(&mut incoming).await? == 0 {
+                return Err(handshake.cut_off().into());
+            }
+            if incoming.len() > INCOMING_BYTES_MAX {
+                return Err(handshake.too_long().into());
+            }
+        }
+        // It lives as long as the connection, empty in nearly every one.
+        incoming.shrink_to_fit();
+        match handshake.finish(self.tls.rekey, Instant::now(), wall_now()) {
+            Ok(Secrets { session, agreed, check, named, peer }) => {
+                self.record.tls.set(TlsFacts { agreed, check, named, peer });
+                Ok(Handshaken { session, incomplete: incoming, last_flight })
+            }
+            Err((failure, mut alert)) => {
+                last_flight.append(&mut alert);
+                Outgoing::new(last_flight).flush(self.leg).await?;
+                Err(failure.into())
+            }
+        }
+    }
+}
+
+/// The peer did not complete the handshake in time.
+pub(super) fn stalled(tls: &TlsTerms) -> Failure {
+    HandshakeFailure::timed_out(tls.settings.role(), tls.timeout).into()
+}
+
+/// Counts the handshake of a connection for its rule, if there was one.
+pub fn count_handshake(record: &Record) {
+    if let Some(tls) = record.tls.get() {
+        let resumed = u64::from(tls.agreed.resumed);
+        meter::count(record.account(), [(Count::Handshakes, 1), (Count::Resumed, resumed)]);
+    }
+}
+
+/// Whom the program wants to reach: the names it asked for, or the address itself.
+fn wanted_names(record: &Record) -> Vec<String> {
+    match &record.run {
+        None => Vec::new(),
+        Some(of_run) if of_run.names.is_empty() => {
+            record.remote.ip().map(|ip| ip.to_string()).into_iter().collect()
+        }
+        Some(of_run) => of_run.names.clone(),
+    }
+}
+
+/// Where the TLS peer is: who connected, or who was dialled.
+fn tls_peer(record: &Record) -> Option<IpAddr> {
+    if record.rule.rule.tls_arrives() {
+        record.client().ip()
+    } else {
+        record.legs.get().and_then(|legs| legs.target.ip())
+    }
+}
+
+fn wall_now() -> UnixTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    UnixTime::since_unix_epoch(since.unwrap_or_default())
+}
+
+/// The first bytes of a TLS client.
+///
+/// # Errors
+/// See [`Leg::read_onto`].
+pub(super) async fn first_bytes(leg: &Leg) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(FIRST_READ_BYTES);
+    // At the end of the stream there are none, and the handshake reports that.
+    leg.read_onto(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// Bytes read at first: a client's hello, as a rule.
+const FIRST_READ_BYTES: usize = 4 * 1024;

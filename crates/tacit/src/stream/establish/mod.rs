@@ -1,0 +1,460 @@
+//! Stage 3, establish: dials upstream and puts TLS on the socket that the plan says.
+//!
+//! ```text
+//!   TLS arrives     [STARTTLS] ── handshake ── dial
+//!   TLS is dialled  dial ── [STARTTLS] ── handshake
+//!   data of FTP     dial ── handshake ── proof that it is the same client
+//!   clear           dial
+//! ```
+//!
+//! What a program has sent by the time that our Finished is ready leaves together with it, in one
+//! send; what came together with a client's Finished goes on in the relay's first step.
+//!
+//! Where TLS arrives, the client proves itself before anything is dialled, but for a program whose
+//! greeting STARTTLS needs. A server of FTP accepts a data connection first and tells its client on
+//! the control connection then that it may begin: the other end is dialled before the handshake,
+//! and what fails after that resets the end in clear, so that nothing looks complete.
+//!
+//! Limits: `handshake-timeout` of the rule for everything before TLS and the handshake together,
+//! [`CONNECT_TIMEOUT`] for dialling where no rule says it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tacit_core::flow::Address;
+use tacit_core::meter::Component;
+use tacit_core::policy::Starttls;
+use tacit_core::record::{AlertDescription, PAYLOAD_BYTES_MAX};
+use tacit_core::starttls::{self as exchange, Dialogue, Side};
+use tacit_sys::socket::StreamOptions;
+
+use crate::ledger::meter;
+use crate::live::LiveRule;
+use crate::net::leg::{Leg, Outgoing};
+use crate::session::controls::Controls;
+use crate::session::{Connection, Failure, Legs};
+
+use super::data::Job;
+use super::lane::StreamLane;
+use super::path::{ClearPath, ControlledPath, Established, Family, Path, SealedPath, TlsTerms};
+use super::stage::Admitted;
+use super::talk::Talk;
+use super::{dial, header};
+
+mod deadline;
+mod ending;
+mod handshake;
+mod plan;
+mod proof;
+mod starttls;
+
+pub use ending::drain_after_alert;
+pub use handshake::{HandshakeIo, Handshaken, LastFlight, count_handshake};
+pub use starttls::remote_ip;
+
+use deadline::within;
+use ending::close_both;
+use handshake::{first_bytes, stalled};
+use plan::{Before, Dial, Plan, Position, Protection, Target, TlsPlan};
+use starttls::{Agreed, hold, relay_in_clear, relay_under_tls, send_refusal};
+
+/// How long dialling may take where no rule says it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of a program that may leave together with our Finished: one record.
+const FIRST_BYTES_MAX: usize = PAYLOAD_BYTES_MAX;
+
+/// Makes a connection ready to relay bytes.
+///
+/// # Errors
+/// See [`Failure`]. Its sockets are gone then: reset, or ended after an alert.
+pub async fn establish(
+    lane: &StreamLane,
+    admitted: Admitted,
+) -> Result<Established, (Connection, Failure)> {
+    let Admitted { connection, downstream, early, job, slot } = admitted;
+    let rule = Arc::clone(&connection.record().rule);
+    let establishing = Establishing {
+        lane,
+        connection: &connection,
+        downstream,
+        upstream: None,
+        early: early.map(Vec::from).unwrap_or_default(),
+        talk: None,
+    };
+    match establishing.run(&rule, job.as_deref()).await {
+        Ok(path) => {
+            connection.mark_open();
+            count_handshake(connection.record());
+            Ok(Established { connection, path, slot })
+        }
+        Err(failure) => Err((connection, failure)),
+    }
+}
+
+/// A connection on the way through its plan.
+struct Establishing<'a> {
+    lane: &'a StreamLane,
+    connection: &'a Connection,
+    /// The socket towards the side that connects; `None`: it is not accepted yet.
+    downstream: Option<Leg>,
+    /// The socket that was dialled.
+    upstream: Option<Upstream>,
+    /// Bytes that came with a PROXY header.
+    early: Vec<u8>,
+    /// The STARTTLS exchange, if there is one.
+    talk: Option<Talk>,
+}
+
+/// A socket that was dialled.
+struct Upstream {
+    leg: Leg,
+    /// The address that answered.
+    target: Address,
+}
+
+/// Both sockets of a connection.
+struct Sockets {
+    downstream: Leg,
+    upstream: Leg,
+}
+
+impl Establishing<'_> {
+    async fn run(mut self, rule: &LiveRule, job: Option<&Job>) -> Result<Path, Failure> {
+        let plan = match job {
+            Some(job) => Plan::of_data(job),
+            None => Plan::of_rule(rule),
+        };
+        match &plan.protection {
+            Protection::Clear => {
+                self.dial(&plan).await?;
+                let initial = std::mem::take(&mut self.early);
+                let Sockets { downstream, upstream } = self.into_sockets()?;
+                let path = ClearPath { accepted: downstream, dialled: upstream, initial };
+                Ok(Path::Clear(Box::new(path)))
+            }
+            Protection::OnRequest(terms) => {
+                self.dial(&plan).await?;
+                self.leave_to_program(terms)
+            }
+            Protection::Tls(tls) => self.run_tls(&plan, tls, job).await,
+        }
+    }
+
+    async fn run_tls(
+        mut self,
+        plan: &Plan<'_>,
+        tls: &TlsPlan<'_>,
+        job: Option<&Job>,
+    ) -> Result<Path, Failure> {
+        if tls.dial == Dial::First {
+            self.dial(plan).await?;
+        }
+        let mut deadline = tls.deadline();
+        let mut incoming = Vec::new();
+        match &tls.before {
+            Before::Nothing => {
+                if tls.on == Position::Downstream {
+                    incoming = std::mem::take(&mut self.early);
+                }
+            }
+            Before::Starttls(starttls) => {
+                let talk = self.begin_exchange(plan, tls, starttls).await?;
+                let agreed = self.hold_exchange(tls, talk, deadline).await?;
+                // A server that is dialled never decides that there will be no TLS.
+                if agreed == Agreed::Clear && tls.on == Position::Downstream {
+                    return self.continue_in_clear(plan).await;
+                }
+                incoming = self.take_handshake_input(tls);
+            }
+            Before::FirstBytes => {
+                let reading = async { Ok(first_bytes(self.socket(tls.on)?).await?) };
+                incoming = within(deadline, || stalled(&tls.terms), reading).await?;
+                deadline = Instant::now() + tls.terms.timeout;
+            }
+        }
+        let terms = self.terms(tls, job)?;
+        let io = HandshakeIo {
+            record: self.connection.record(),
+            peer_of: tls.parent.unwrap_or(self.connection.record()),
+            leg: self.socket(tls.on)?,
+            tls: &terms,
+            deadline,
+            // A client waits for our last flight, and must not wait for what is dialled.
+            last_flight: match tls.dial {
+                Dial::AfterHandshake => LastFlight::Sent,
+                Dial::First => LastFlight::Kept,
+            },
+        };
+        let handshaken = match io.run(&self.lane.shared.gates, incoming).await {
+            Ok(handshaken) => handshaken,
+            Err(failure) => {
+                self.close_refused(tls).await;
+                return Err(failure);
+            }
+        };
+        self.complete(plan, tls, terms, handshaken).await
+    }
+
+    /// What is left to do when the handshake is complete.
+    async fn complete(
+        mut self,
+        plan: &Plan<'_>,
+        tls: &TlsPlan<'_>,
+        terms: TlsTerms,
+        handshaken: Handshaken,
+    ) -> Result<Path, Failure> {
+        let record = self.connection.record();
+        let Handshaken { mut session, incomplete, mut last_flight } = handshaken;
+        if let (Some(parent), Family::Server(_)) = (tls.parent, &terms.settings)
+            && let Err(failure) = proof::check(parent, record)
+        {
+            let _ = session.seal_alert(AlertDescription::ACCESS_DENIED, &mut last_flight);
+            Outgoing::new(last_flight).flush(self.socket(tls.on)?).await?;
+            self.close_refused(tls).await;
+            return Err(failure);
+        }
+        if tls.dial == Dial::AfterHandshake {
+            meter::switch(Component::Accept);
+            self.dial_for_proved_client(plan).await?;
+        } else if self.talk.is_none() && tls.parent.is_none() {
+            let mut first = std::mem::take(&mut self.early);
+            first.reserve_exact(FIRST_BYTES_MAX);
+            self.socket(Position::Downstream)?.read_arrived(&mut first).await?;
+            self.connection.count_sent(first.len());
+            last_flight.append(&mut session.seal(&first).map_err(Failure::Session)?);
+        }
+        let talk = self.talk.take();
+        let Sockets { downstream, upstream } = self.into_sockets()?;
+        let (tls_leg, clear) = match tls.on {
+            Position::Downstream => (downstream, upstream),
+            Position::Upstream => (upstream, downstream),
+        };
+        let path = SealedPath { clear, tls: tls_leg, session, incomplete, initial: last_flight };
+        let Some(talk) = talk else { return Ok(Path::Sealed(Box::new(path))) };
+        let family = talk.dialogue.stays().then_some(terms.settings);
+        Ok(relay_under_tls(path, talk, family))
+    }
+
+    /// The exchange before TLS, with what the side that connects has sent already. Its program is
+    /// dialled first where its greeting is needed.
+    async fn begin_exchange(
+        &mut self,
+        plan: &Plan<'_>,
+        tls: &TlsPlan<'_>,
+        starttls: &Starttls,
+    ) -> Result<Talk, Failure> {
+        let early = std::mem::take(&mut self.early);
+        if tls.on == Position::Upstream {
+            let mut dialogue = Dialogue::new(starttls, exchange::Role::Client);
+            dialogue.receive(Side::Program, &early);
+            return Ok(Talk::new(dialogue));
+        }
+        let mut dialogue = Dialogue::new(starttls, exchange::Role::Server);
+        dialogue.receive(Side::Peer, &early);
+        if dialogue.needs_program() {
+            // Displays do not see it: it may not be the one that is relayed to.
+            self.upstream = Some(self.connect(plan).await?);
+        }
+        Ok(Talk::new(dialogue))
+    }
+
+    /// Holds the exchange. A refusal has reached both ends when it is returned.
+    async fn hold_exchange(
+        &mut self,
+        tls: &TlsPlan<'_>,
+        mut talk: Talk,
+        deadline: Instant,
+    ) -> Result<Agreed, Failure> {
+        let peer = self.socket(tls.on)?;
+        let program = self.socket(tls.on.other()).ok();
+        let agreed = hold(&mut talk, peer, program, tls.terms.timeout, deadline).await;
+        self.talk = Some(talk);
+        match agreed {
+            Ok(agreed) => Ok(agreed),
+            Err(failure) => {
+                self.close_refused(tls).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// What came of the handshake during the exchange.
+    fn take_handshake_input(&mut self, tls: &TlsPlan<'_>) -> Vec<u8> {
+        match (&mut self.talk, tls.on) {
+            (Some(talk), Position::Downstream) => talk.dialogue.take_input(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The client did not ask for TLS, and the rule allows that.
+    async fn continue_in_clear(mut self, plan: &Plan<'_>) -> Result<Path, Failure> {
+        meter::switch(Component::Accept);
+        self.connection.go_on_in_clear();
+        if let Some(downstream) = &mut self.downstream {
+            downstream.set_clear(true);
+        }
+        if self.upstream.is_none() {
+            self.dial(plan).await?;
+        }
+        self.show_sockets();
+        let talk = self.talk.take();
+        let Sockets { downstream, upstream } = self.into_sockets()?;
+        Ok(match talk {
+            Some(talk) => relay_in_clear(talk, downstream, upstream),
+            None => {
+                let initial = Vec::new();
+                let path = ClearPath { accepted: downstream, dialled: upstream, initial };
+                Path::Clear(Box::new(path))
+            }
+        })
+    }
+
+    /// The terms of this handshake: settings of its own where other connections belong to it.
+    fn terms(&self, tls: &TlsPlan<'_>, job: Option<&Job>) -> Result<TlsTerms, Failure> {
+        let terms = tls.terms.clone();
+        let settings = match (&terms.settings, job) {
+            (Family::Server(_), Some(job)) if job.uploads.now() => terms.settings.without_tickets(),
+            _ if self.talk.as_ref().is_some_and(|talk| talk.dialogue.stays()) => {
+                terms.settings.of_its_own()?
+            }
+            _ => return Ok(terms),
+        };
+        Ok(TlsTerms { settings, ..terms })
+    }
+
+    /// The rule leaves it to the program when TLS begins.
+    fn leave_to_program(mut self, terms: &TlsTerms) -> Result<Path, Failure> {
+        let record = self.connection.record();
+        // A connection is established once, and it has controls, or would have another plan.
+        let wishes = record.controls().and_then(Controls::take_wishes);
+        let wishes = wishes.ok_or_else(|| Failure::Broken(io::ErrorKind::NotConnected.into()))?;
+        let arrives = record.rule.rule.tls_arrives();
+        let initial = std::mem::take(&mut self.early);
+        let Sockets { downstream, upstream } = self.into_sockets()?;
+        let clear = ClearPath { accepted: downstream, dialled: upstream, initial };
+        let path = ControlledPath { clear, arrives, wishes, tls: terms.clone() };
+        Ok(Path::Controlled(Box::new(path)))
+    }
+
+    /// One of the sockets.
+    fn socket(&self, position: Position) -> Result<&Leg, Failure> {
+        let leg = match position {
+            Position::Downstream => self.downstream.as_ref(),
+            Position::Upstream => self.upstream.as_ref().map(|upstream| &upstream.leg),
+        };
+        leg.ok_or_else(not_connected)
+    }
+
+    /// Both sockets.
+    fn into_sockets(self) -> Result<Sockets, Failure> {
+        match (self.downstream, self.upstream) {
+            (Some(downstream), Some(Upstream { leg, .. })) => {
+                Ok(Sockets { downstream, upstream: leg })
+            }
+            _ => Err(not_connected()),
+        }
+    }
+
+    /// Dials upstream, and shows both sockets to displays.
+    async fn dial(&mut self, plan: &Plan<'_>) -> Result<(), Failure> {
+        let upstream = self.connect(plan).await?;
+        self.upstream = Some(upstream);
+        self.show_sockets();
+        Ok(())
+    }
+
+    /// The upstream socket of a client that has proved itself: the one there is, or a new one.
+    async fn dial_for_proved_client(&mut self, plan: &Plan<'_>) -> Result<(), Failure> {
+        if self.talk.as_ref().is_some_and(|talk| talk.dialogue.needs_fresh_program())
+            && let Some(first) = self.upstream.take()
+        {
+            // The exchange has ended its connection to it.
+            first.leg.end_in_order();
+        }
+        if self.upstream.is_none() {
+            return self.dial(plan).await;
+        }
+        self.show_sockets();
+        Ok(())
+    }
+
+    fn show_sockets(&self) {
+        let (Some(downstream), Some(upstream)) = (&self.downstream, &self.upstream) else { return };
+        let target = upstream.target.clone();
+        let legs =
+            Legs { accepted: downstream.downgrade(), dialled: upstream.leg.downgrade(), target };
+        let _ = self.connection.record().legs.set(legs);
+    }
+
+    /// Connects to where the plan says, and sends the PROXY header if the rule says so.
+    async fn connect(&self, plan: &Plan<'_>) -> Result<Upstream, Failure> {
+        let record = self.connection.record();
+        let clear = plan.upstream_is_clear();
+        let options = StreamOptions {
+            congestion_control: self.lane.shared.congestion_control.clone(),
+            reset_on_exit: clear,
+        };
+        let request = match plan.target {
+            Target::OfRule => return self.connect_by_rule(&options, clear).await,
+            Target::Data(request) => request,
+        };
+        let address = request.dial;
+        let dialled = async {
+            let dialled = dial::dial_data(record, request, &options, clear).await;
+            dialled.map_err(|error| Failure::Dial(format!("cannot connect to {address}: {error}")))
+        };
+        let unreached = || Failure::Dial(format!("cannot connect to {address}: no answer"));
+        let leg = within(Instant::now() + CONNECT_TIMEOUT, unreached, dialled).await?;
+        Ok(Upstream { leg, target: address.into() })
+    }
+
+    async fn connect_by_rule(
+        &self,
+        options: &StreamOptions,
+        clear: bool,
+    ) -> Result<Upstream, Failure> {
+        let record = self.connection.record();
+        let forward = record.rule.rule.forward();
+        let timeout = forward.map_or(CONNECT_TIMEOUT, |forward| forward.connect_timeout);
+        let work =
+            async { dial::dial(record, options, timeout, clear).await.map_err(Failure::Dial) };
+        let (leg, target) = within(Instant::now() + timeout, unreached, work).await?;
+        if let Some(wanted) = forward.and_then(|forward| forward.send_proxy) {
+            let bytes = header::header(wanted, record);
+            let bytes = bytes.map_err(|error| Failure::Proxy(error.to_string()))?;
+            Outgoing::new(bytes).flush(&leg).await?;
+        }
+        Ok(Upstream { leg, target })
+    }
+
+    /// Ends the sockets of a connection whose handshake failed: the TLS peer may read its alert,
+    /// and a program that took part in STARTTLS may read why there is no TLS. Any other clear
+    /// socket is reset.
+    async fn close_refused(&mut self, tls: &TlsPlan<'_>) {
+        let downstream = self.downstream.take();
+        let upstream = self.upstream.take().map(|upstream| upstream.leg);
+        let (peer, program) = match tls.on {
+            Position::Downstream => (downstream, upstream),
+            Position::Upstream => (upstream, downstream),
+        };
+        let Some(peer) = peer else { return };
+        match (&mut self.talk, program) {
+            (Some(talk), Some(program)) => {
+                if tls.on == Position::Upstream {
+                    send_refusal(talk, &peer, &program).await;
+                }
+                close_both(peer, program).await;
+            }
+            _ => drain_after_alert(peer).await,
+        }
+    }
+}
+
+fn not_connected() -> Failure {
+    Failure::Broken(io::ErrorKind::NotConnected.into())
+}
+
+fn unreached() -> Failure {
+    Failure::Dial("the name in `connect` did not resolve, or nobody answered, in time".into())
+}

@@ -1,0 +1,167 @@
+//! The plan of a connection: who does TLS, what is exchanged before it, and when to dial.
+//!
+//! | connection | before TLS | TLS on | dial |
+//! |---|---|---|---|
+//! | permit, or TLS when the program asks for it | | | at once |
+//! | TLS arrives | STARTTLS, as a server | downstream | after the handshake |
+//! | TLS is dialled | STARTTLS, as a client | upstream | before |
+//! | data connection of FTP | the client's first bytes | either side | before |
+
+use std::time::{Duration, Instant};
+
+use tacit_core::policy::Starttls;
+use tacit_core::starttls::Side;
+use tacit_core::starttls::ftp::DataRequest;
+
+use crate::live::LiveRule;
+use crate::session::Record;
+use crate::stream::data::{ARRIVAL_WAIT_MAX, Job};
+use crate::stream::path::{Family, TlsTerms};
+
+/// What has to be done before bytes are relayed.
+#[derive(Debug)]
+pub(super) struct Plan<'r> {
+    /// Where the upstream socket is dialled to.
+    pub(super) target: Target,
+    /// What is put on one of the sockets.
+    pub(super) protection: Protection<'r>,
+}
+
+/// Where the upstream socket is dialled to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// Where the rule, the program or the run says.
+    OfRule,
+    /// Where the control connection agreed.
+    Data(DataRequest),
+}
+
+/// What is put on one of the sockets.
+#[derive(Debug)]
+pub(super) enum Protection<'r> {
+    /// Nothing.
+    Clear,
+    /// TLS, when the program asks for it.
+    OnRequest(TlsTerms),
+    /// TLS.
+    Tls(TlsPlan<'r>),
+}
+
+/// How TLS gets onto a connection.
+#[derive(Debug)]
+pub(super) struct TlsPlan<'r> {
+    /// Which socket gets it.
+    pub(super) on: Position,
+    /// Settings and limits of the handshake.
+    pub(super) terms: TlsTerms,
+    /// What is exchanged before.
+    pub(super) before: Before<'r>,
+    /// When the upstream socket is dialled.
+    pub(super) dial: Dial,
+    /// The control connection, of a data connection.
+    pub(super) parent: Option<&'r Record>,
+}
+
+/// One of the two sockets of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Position {
+    /// The one that was accepted.
+    Downstream,
+    /// The one that was dialled.
+    Upstream,
+}
+
+impl Position {
+    /// The other one.
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Downstream => Self::Upstream,
+            Self::Upstream => Self::Downstream,
+        }
+    }
+}
+
+/// What is exchanged before the handshake.
+#[derive(Debug)]
+pub(super) enum Before<'r> {
+    /// Nothing.
+    Nothing,
+    /// What the protocol needs until TLS begins.
+    Starttls(&'r Starttls),
+    /// The client's first bytes come when it has been told on its control connection that it may
+    /// begin, and it has said there by then which way the data goes.
+    FirstBytes,
+}
+
+/// When the upstream socket is dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dial {
+    /// Before anything else.
+    First,
+    /// Once the client has proved itself.
+    AfterHandshake,
+}
+
+impl<'r> Plan<'r> {
+    /// The plan of a connection under its rule.
+    pub(super) fn of_rule(rule: &'r LiveRule) -> Self {
+        let target = Target::OfRule;
+        let (Some(common), Some(terms)) = (rule.tls_common(), TlsTerms::of_rule(rule)) else {
+            return Self { target, protection: Protection::Clear };
+        };
+        if rule.is_controlled() {
+            return Self { target, protection: Protection::OnRequest(terms) };
+        }
+        let arrives = rule.rule.tls_arrives();
+        let before = match common.start.starttls() {
+            Some(starttls) => Before::Starttls(starttls),
+            None => Before::Nothing,
+        };
+        let tls = TlsPlan {
+            on: if arrives { Position::Downstream } else { Position::Upstream },
+            terms,
+            before,
+            dial: if arrives { Dial::AfterHandshake } else { Dial::First },
+            parent: None,
+        };
+        Self { target, protection: Protection::Tls(tls) }
+    }
+
+    /// The plan of a data connection, whose control connection has the rule.
+    pub(super) fn of_data(job: &'r Job) -> Self {
+        let target = Target::Data(job.request);
+        let (Some(settings), Some(terms)) =
+            (job.family.clone(), TlsTerms::of_rule(&job.parent.rule))
+        else {
+            return Self { target, protection: Protection::Clear };
+        };
+        let before = match &settings {
+            Family::Server(_) => Before::FirstBytes,
+            Family::Client(_) => Before::Nothing,
+        };
+        let on = match job.request.connects {
+            Side::Peer => Position::Downstream,
+            Side::Program => Position::Upstream,
+        };
+        let terms = TlsTerms { settings, ..terms };
+        let parent = Some(&*job.parent);
+        let tls = TlsPlan { on, terms, before, dial: Dial::First, parent };
+        Self { target, protection: Protection::Tls(tls) }
+    }
+
+    /// Whether the upstream socket carries clear text.
+    pub(super) fn upstream_is_clear(&self) -> bool {
+        !matches!(&self.protection, Protection::Tls(tls) if tls.on == Position::Upstream)
+    }
+}
+
+impl TlsPlan<'_> {
+    /// When everything before the handshake, and the handshake itself, must be complete.
+    pub(super) fn deadline(&self) -> Instant {
+        let wait = match self.parent {
+            Some(_) => ARRIVAL_WAIT_MAX,
+            None => Duration::ZERO,
+        };
+        Instant::now() + wait + self.terms.timeout
+    }
+}

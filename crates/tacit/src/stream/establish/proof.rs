@@ -1,0 +1,39 @@
+//! Whether a data connection comes from the client of its control connection.
+//!
+//! It resumes that connection's session, or shows the same certificate.
+
+use std::sync::Arc;
+
+use tacit_core::policy::DataResumption;
+
+use crate::session::{Failure, Record, TlsFacts};
+use crate::stream::data::ftp_of;
+use tacit_tls::PeerCheck;
+
+/// Checks who did the handshake of a data connection.
+///
+/// # Errors
+/// It may be another client.
+pub(super) fn check(parent: &Record, record: &Record) -> Result<(), Failure> {
+    let shown = record.tls.get();
+    let is_valid = |facts: &&Arc<TlsFacts>| facts.check == PeerCheck::Valid;
+    let peer = shown.as_ref().filter(is_valid).and_then(|facts| facts.peer.as_deref());
+    let control = parent.tls.get();
+    let control_peer = control.as_ref().filter(is_valid).and_then(|facts| facts.peer.as_deref());
+    let same = match (control_peer, peer) {
+        (Some(control), Some(peer)) => control.sha256 == peer.sha256,
+        _ => false,
+    };
+    let resumed = shown.as_ref().is_some_and(|facts| facts.agreed.resumed);
+    // Tickets of a control connection are good for its own data connections alone.
+    let off = ftp_of(parent).is_some_and(|ftp| ftp.data_resumption == DataResumption::Off)
+        && control_peer.is_none();
+    if same || resumed || off {
+        return Ok(());
+    }
+    Err(Failure::Data(
+        "the data connection neither resumes the session of its control connection nor shows its \
+         certificate, so it may be anybody's: have the client resume, or say data-resumption = \
+         \"off\" if it cannot",
+    ))
+}

@@ -1,0 +1,89 @@
+//! The exchange before TLS: held, refused, or left behind.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use tacit_core::meter::Component;
+use tacit_core::starttls::ftp::Ends;
+use tacit_core::starttls::{Refusal, Side, Step};
+use tacit_sys::socket;
+
+use crate::address;
+use crate::ledger::meter;
+use crate::net::leg::Leg;
+use crate::session::Failure;
+use crate::stream::path::{Carried, ClearPath, Family, Path, SealedPath, TalkingPath};
+use crate::stream::talk::{InClear, Outcome, Talk};
+
+use super::deadline::within;
+use super::ending::DRAIN_WAIT_MAX;
+
+/// How an exchange before TLS ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Agreed {
+    /// The handshake is next.
+    Tls,
+    /// There will be none, and the rule allows that.
+    Clear,
+}
+
+/// Holds the exchange before TLS.
+pub(super) async fn hold(
+    talk: &mut Talk,
+    peer: &Leg,
+    program: Option<&Leg>,
+    timeout: Duration,
+    deadline: Instant,
+) -> Result<Agreed, Failure> {
+    meter::switch(Component::Handshake);
+    let mut wire = InClear { leg: peer, counted: None };
+    let work = async { Ok(talk.hold(&mut wire, program).await?) };
+    match within(deadline, || Failure::Silence(timeout), work).await? {
+        Outcome::Step(Step::Secure) => Ok(Agreed::Tls),
+        Outcome::Step(Step::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
+        // It comes after the handshake, or not at all.
+        Outcome::Step(Step::Listen(_)) => Err(Failure::Starttls(Refusal::InClear)),
+        Outcome::Step(Step::Relay | Step::Settle | Step::Wait) | Outcome::Over => Ok(Agreed::Clear),
+    }
+}
+
+/// Sends the program an error in its own protocol: there will be no TLS.
+pub(super) async fn send_refusal(talk: &mut Talk, peer: &Leg, program: &Leg) {
+    talk.dialogue.unsecured();
+    let mut wire = InClear { leg: peer, counted: None };
+    let sent = talk.flush(&mut wire, Some(program));
+    let _ = tokio::time::timeout(DRAIN_WAIT_MAX, sent).await;
+}
+
+/// The relay of a connection whose client did not ask for TLS, after what is left to exchange.
+pub(super) fn relay_in_clear(mut talk: Talk, accepted: Leg, dialled: Leg) -> Path {
+    let initial = talk.dialogue.take_output(Side::Program);
+    let ends = ends(&accepted, &dialled);
+    let path = Box::new(ClearPath { accepted, dialled, initial });
+    if !talk.dialogue.stays() {
+        return Path::Clear(path);
+    }
+    let mut dialogue = talk.dialogue;
+    dialogue.settle();
+    dialogue.set_ends(ends);
+    Path::Talking(Box::new(TalkingPath { carried: Carried::Clear(path), dialogue, family: None }))
+}
+
+/// The relay of a connection under TLS, after what is left to exchange.
+pub(super) fn relay_under_tls(path: SealedPath, talk: Talk, family: Option<Family>) -> Path {
+    let mut dialogue = talk.dialogue;
+    dialogue.set_ends(ends(&path.tls, &path.clear));
+    dialogue.secured();
+    let carried = Carried::Sealed(Box::new(path));
+    Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
+}
+
+/// Where both ends of an exchange are.
+fn ends(peer: &Leg, program: &Leg) -> Ends {
+    Ends { peer: remote_ip(peer), program: remote_ip(program) }
+}
+
+/// The IP address of the other end of a socket.
+pub fn remote_ip(leg: &Leg) -> Option<IpAddr> {
+    address::from_socket(&socket::peer_address(leg.fd()).ok()??).ip()
+}

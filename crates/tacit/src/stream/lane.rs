@@ -1,0 +1,66 @@
+//! What the connections of one worker thread share.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::engine::{Engine, Load};
+use crate::live::Live;
+use crate::log::Log;
+use crate::session::Table;
+
+use super::data::Job;
+use super::gate::Gates;
+use super::scratch::Scratch;
+use super::stage::Work;
+
+/// Data connections of one worker that were agreed and wait for their task.
+const JOBS_MAX: usize = 256;
+
+/// What the connections of all threads share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The installed policy.
+    pub live: Arc<ArcSwap<Live>>,
+    /// All connections of the agent.
+    pub table: Arc<Table>,
+    /// Places for handshakes.
+    pub gates: Arc<Gates>,
+    /// Places for connections.
+    pub places: Arc<Semaphore>,
+    /// Congestion control of sockets that are opened.
+    pub congestion_control: Option<String>,
+    /// Where events go.
+    pub log: Log,
+}
+
+/// The stream lane on one worker thread.
+#[derive(Debug)]
+pub struct StreamLane {
+    /// What all threads share.
+    pub shared: Shared,
+    /// The thread's buffers.
+    pub scratch: Scratch,
+    /// What displays see of this thread.
+    pub load: Arc<Load>,
+    /// What an engine knows of the others; `None` on a data worker.
+    pub engine: Option<Engine<Work>>,
+    /// Data connections that control connections have agreed on, to be served on this thread.
+    pub jobs: mpsc::Sender<Box<Job>>,
+}
+
+impl StreamLane {
+    /// The lane of the calling thread, and the data connections that its connections agree on.
+    #[must_use]
+    pub fn new(
+        shared: Shared,
+        load: Arc<Load>,
+        engine: Option<Engine<Work>>,
+    ) -> (Rc<Self>, mpsc::Receiver<Box<Job>>) {
+        let (jobs, agreed) = mpsc::channel(JOBS_MAX);
+        let scratch = Scratch::default();
+        (Rc::new(Self { shared, scratch, load, engine, jobs }), agreed)
+    }
+}

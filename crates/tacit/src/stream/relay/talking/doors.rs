@@ -1,0 +1,123 @@
+//! The doors of a control connection: opened when it agrees on a data connection.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use tacit_core::starttls::Side;
+use tacit_core::starttls::ftp::{DataRequest, Uploads};
+use tacit_sys::socket;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::address;
+use crate::log::Event;
+use crate::net::leg::Leg;
+use crate::session::Record;
+use crate::stream::data::{DATA_CONNECTIONS_MAX, Door, Job, ftp_of};
+use crate::stream::establish::remote_ip;
+use crate::stream::lane::StreamLane;
+use crate::stream::path::Family;
+
+/// A door that is open, with the data connection that will come through it.
+struct Opened {
+    /// Where its end finds it.
+    at: SocketAddr,
+    job: Job,
+}
+
+/// The doors of a control connection.
+pub(super) struct Doors<'a> {
+    lane: &'a StreamLane,
+    record: &'a Arc<Record>,
+    family: Option<Family>,
+    uploads: Uploads,
+    places: Arc<Semaphore>,
+    /// The door that is open last; it closes when this is dropped.
+    last: Option<oneshot::Sender<Infallible>>,
+}
+
+impl<'a> Doors<'a> {
+    /// Those of a connection that has none open.
+    pub(super) fn new(
+        lane: &'a StreamLane,
+        record: &'a Arc<Record>,
+        family: Option<Family>,
+        uploads: Uploads,
+    ) -> Self {
+        let places = Arc::new(Semaphore::new(DATA_CONNECTIONS_MAX));
+        Self { lane, record, family, uploads, places, last: None }
+    }
+
+    /// Opens a door for an end, whose leg of the control connection is given; the address is where
+    /// that end finds it.
+    pub(super) async fn open(&mut self, request: DataRequest, leg: &Leg) -> Option<SocketAddr> {
+        self.last = None;
+        match self.try_open(request, leg).await {
+            Ok(Opened { at, job }) => match self.lane.jobs.try_send(Box::new(job)) {
+                Ok(()) => Some(at),
+                Err(_) => {
+                    self.report("too many data connections of this worker begin at once");
+                    None
+                }
+            },
+            Err(reason) => {
+                self.report(&reason);
+                None
+            }
+        }
+    }
+
+    fn report(&self, reason: &str) {
+        let event = Event::new("data-connection-failed").connection(self.record.id);
+        let event = event.field("rule", &self.record.rule.name());
+        self.lane.shared.log.warn(event.field("reason", reason));
+    }
+
+    async fn try_open(&mut self, request: DataRequest, leg: &Leg) -> Result<Opened, String> {
+        let full = || {
+            format!("{DATA_CONNECTIONS_MAX} of this control connection are open: end one of them")
+        };
+        let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
+        let (at, door) = match (&self.record.run, request.connects) {
+            // The program connects to where it would without tacit, and is led here.
+            (Some(of_run), Side::Program) => {
+                (request.dial, Door::inside(&of_run.run, request.dial).await?)
+            }
+            (_, connects) => {
+                let nowhere = || "its end of the control connection has no IP address".to_owned();
+                let (from, local) = remote_ip(leg).zip(local_ip(leg)).ok_or_else(nowhere)?;
+                let ftp = ftp_of(self.record).filter(|_| connects == Side::Peer);
+                let ports = ftp.map(|ftp| ftp.data_ports.as_slice()).unwrap_or_default();
+                let options = socket::StreamOptions {
+                    congestion_control: self.lane.shared.congestion_control.clone(),
+                    reset_on_exit: connects == Side::Program || !request.secure,
+                };
+                let (port, door) = Door::outside(local, ports, from, &options)?;
+                let told = ftp.and_then(|ftp| ftp.data_address).unwrap_or(local);
+                (SocketAddr::new(told, port), door)
+            }
+        };
+        let (last, closed) = oneshot::channel();
+        self.last = Some(last);
+        let family = self.family.clone().filter(|_| request.secure);
+        if request.secure && family.is_none() {
+            return Err("there is no TLS on the control connection".into());
+        }
+        let job = Job {
+            parent: Arc::clone(self.record),
+            request,
+            family,
+            uploads: self.uploads.clone(),
+            permit: Some(permit),
+            door,
+            closed,
+            places: Arc::clone(&self.lane.shared.places),
+        };
+        Ok(Opened { at, job })
+    }
+}
+
+/// The address that an end of a connection uses.
+fn local_ip(leg: &Leg) -> Option<IpAddr> {
+    address::from_socket(&socket::local_address(leg.fd()).ok()?).ip()
+}

@@ -1,0 +1,103 @@
+//! The buffers of one worker thread, which its connections use one after the other.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use tacit_core::record::RECORD_BYTES_MAX;
+
+use tacit_tls::Keyring;
+
+/// Records of one batch: half a megabyte of payload, which saves 6 % CPU on bulk against half of
+/// it and no longer fits closer caches beyond.
+pub const BATCH_RECORDS_MAX: usize = 32;
+/// Bytes that wait for slow peers on one worker, all connections together, before batches shrink
+/// to one record.
+pub const HELD_BYTES_MAX: usize = 256 << 20;
+
+/// Buffers for incomplete records that a worker keeps for their next use.
+const SPARES_MAX: usize = 16;
+
+/// A worker's buffers, shared by its connections one after the other.
+#[derive(Debug)]
+pub struct Scratch {
+    pub(super) buffers: RefCell<Buffers>,
+    held_bytes: Cell<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Buffers {
+    pub(super) bytes: Box<[u8]>,
+    pub(super) payloads: Vec<Range<usize>>,
+    pub(super) keys: Keyring,
+    /// Empty; for the front of a record that has not arrived whole.
+    pub(super) spares: Vec<Vec<u8>>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        // One more record than a batch: what was incomplete goes before what is read.
+        let bytes = (BATCH_RECORDS_MAX + 1) * RECORD_BYTES_MAX;
+        let buffers = Buffers {
+            bytes: vec![0; bytes].into_boxed_slice(),
+            payloads: Vec::with_capacity(BATCH_RECORDS_MAX),
+            keys: Keyring::default(),
+            spares: Vec::with_capacity(SPARES_MAX),
+        };
+        Self { buffers: RefCell::new(buffers), held_bytes: Cell::new(0) }
+    }
+}
+
+impl Scratch {
+    /// Bytes that wait for slow peers of this worker.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes.get()
+    }
+
+    pub(super) fn batch_records(&self, records_max: usize) -> usize {
+        if self.held_bytes.get() > HELD_BYTES_MAX { 1 } else { records_max }
+    }
+}
+
+impl Buffers {
+    /// Keeps `tail` in `kept`, which has memory only while there is something to keep.
+    pub(super) fn keep(spares: &mut Vec<Vec<u8>>, tail: &[u8], kept: &mut Vec<u8>) {
+        kept.clear();
+        if !tail.is_empty() {
+            if kept.capacity() == 0 {
+                *kept = spares.pop().unwrap_or_default();
+            }
+            kept.extend_from_slice(tail);
+        } else if kept.capacity() > 0 {
+            let spare = std::mem::take(kept);
+            if spares.len() < SPARES_MAX {
+                spares.push(spare);
+            }
+        }
+    }
+}
+
+/// One connection's part of [`Scratch::held_bytes`]; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Held<'a> {
+    pub(super) scratch: &'a Scratch,
+    pub(super) bytes: usize,
+}
+
+impl<'a> Held<'a> {
+    pub(super) fn new(scratch: &'a Scratch) -> Self {
+        Self { scratch, bytes: 0 }
+    }
+
+    pub(super) fn set(&mut self, bytes: usize) {
+        let others = self.scratch.held_bytes.get() - self.bytes;
+        self.scratch.held_bytes.set(others + bytes);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}

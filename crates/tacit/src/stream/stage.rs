@@ -1,0 +1,215 @@
+//! What one stage of a connection's life gives to the next, and one thread to another.
+
+use std::io;
+use std::sync::Arc;
+
+use tacit_core::flow::Flow;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::dns::Forwarder;
+use crate::ledger::meter::Ticks;
+use crate::net::Accepted;
+use crate::net::leg::{Leg, Parked};
+use crate::run::Run;
+use crate::session::{Connection, Record};
+use tacit_core::flow::Address;
+
+use super::data::Job;
+use super::path::Established;
+
+/// How far a connection is. An engine hands a connection over to a worker in one of these stages.
+#[derive(Debug)]
+pub enum Stage<L = Leg> {
+    /// It is accepted.
+    Accepted(Box<Arrival<L>>),
+    /// Its control connection has agreed on it; it is not accepted yet.
+    Agreed(Box<Job>),
+    /// It has its rule.
+    Admitted(Box<Admitted<L>>),
+    /// Both sockets are connected, and the handshake is complete.
+    Established(Box<Established<L>>),
+}
+
+/// A connection that has just been accepted.
+#[derive(Debug)]
+pub struct Arrival<L = Leg> {
+    /// Its socket.
+    pub leg: L,
+    /// What rules see of it.
+    pub flow: Flow,
+    /// The run it belongs to.
+    pub run: Option<Arc<Run>>,
+    /// Counts it among the open connections.
+    pub permit: OwnedSemaphorePermit,
+    /// What a PROXY header said.
+    pub claim: Option<Box<Claim>>,
+    /// What it took to accept it.
+    pub spent: Ticks,
+    /// Its place on the engine that sets it up.
+    pub slot: Slot,
+}
+
+/// A place among the connections that an engine sets up; none on a data worker.
+pub type Slot = Option<OwnedSemaphorePermit>;
+
+/// What a proxy says of a connection. The flow's remote end is then the client it names.
+#[derive(Debug)]
+pub struct Claim {
+    /// The proxy; the client is the flow's remote end.
+    pub proxy: Address,
+    /// Where the client connected to; `None`: the proxy speaks for itself.
+    pub target: Option<Address>,
+    /// Bytes that came after the header.
+    pub early: Vec<u8>,
+}
+
+/// A connection that has its rule.
+#[derive(Debug)]
+pub struct Admitted<L = Leg> {
+    /// The connection.
+    pub connection: Connection,
+    /// The socket towards the side that connects; `None`: it is not accepted yet.
+    pub downstream: Option<L>,
+    /// What came with a PROXY header.
+    pub early: Option<Box<[u8]>>,
+    /// What its control connection agreed on, for a data connection.
+    pub job: Option<Box<Job>>,
+    /// Its place on the engine that sets it up.
+    pub slot: Slot,
+}
+
+/// What one thread gives to another: work that has arrived there or was begun there.
+#[derive(Debug)]
+pub enum Work {
+    /// A question to a run's name service; the worker that gets it answers.
+    Question {
+        /// The connection that it comes on.
+        accepted: Accepted,
+        /// Answers it.
+        names: Arc<Forwarder>,
+    },
+    /// A connection.
+    Connection(Stage<Parked>),
+}
+
+impl Work {
+    /// The CPU of the worker that should continue it; `None`: any.
+    #[must_use]
+    pub fn cpu(&self) -> Option<usize> {
+        match self {
+            Self::Question { names, .. } => names.run().cpu(),
+            Self::Connection(stage) => stage.run().and_then(|run| run.cpu()),
+        }
+    }
+}
+
+impl<L> Stage<L> {
+    /// What displays see of it, once it has its rule.
+    #[must_use]
+    pub fn record(&self) -> Option<&Arc<Record>> {
+        match self {
+            Self::Accepted(_) | Self::Agreed(_) => None,
+            Self::Admitted(admitted) => Some(admitted.connection.record()),
+            Self::Established(established) => Some(established.connection.record()),
+        }
+    }
+
+    fn run(&self) -> Option<&Arc<Run>> {
+        match self {
+            Self::Accepted(arrival) => arrival.run.as_ref(),
+            Self::Agreed(job) => job.parent.run.as_ref().map(|of_run| &of_run.run),
+            Self::Admitted(_) | Self::Established(_) => {
+                self.record()?.run.as_ref().map(|of_run| &of_run.run)
+            }
+        }
+    }
+}
+
+impl<L> Stage<L> {
+    /// Takes out its place on the engine that has set it up.
+    pub fn take_slot(&mut self) -> Slot {
+        match self {
+            Self::Accepted(arrival) => arrival.slot.take(),
+            Self::Agreed(_) => None,
+            Self::Admitted(admitted) => admitted.slot.take(),
+            Self::Established(established) => established.slot.take(),
+        }
+    }
+}
+
+impl Stage {
+    /// Takes it from this thread, for another one.
+    #[must_use]
+    pub fn park(self) -> Stage<Parked> {
+        match self {
+            Self::Accepted(arrival) => Stage::Accepted(Box::new(arrival.park())),
+            Self::Agreed(job) => Stage::Agreed(job),
+            Self::Admitted(admitted) => Stage::Admitted(Box::new(admitted.park())),
+            Self::Established(established) => Stage::Established(Box::new(established.park())),
+        }
+    }
+}
+
+/// A thread could not take a stage up.
+#[derive(Debug)]
+pub struct NotTaken {
+    /// The connection, if it had its rule.
+    pub connection: Option<Connection>,
+    /// Why.
+    pub error: io::Error,
+}
+
+impl Stage<Parked> {
+    /// Continues with it on the calling thread.
+    ///
+    /// # Errors
+    /// See [`Parked::watch`].
+    pub fn watch(self) -> Result<Stage, NotTaken> {
+        let failed = |(connection, error)| NotTaken { connection: Some(connection), error };
+        Ok(match self {
+            Self::Accepted(arrival) => {
+                let arrival = arrival.watch();
+                let arrival = arrival.map_err(|error| NotTaken { connection: None, error })?;
+                Stage::Accepted(Box::new(arrival))
+            }
+            Self::Agreed(job) => Stage::Agreed(job),
+            Self::Admitted(admitted) => {
+                Stage::Admitted(Box::new(admitted.watch().map_err(failed)?))
+            }
+            Self::Established(established) => {
+                Stage::Established(Box::new(established.watch().map_err(failed)?))
+            }
+        })
+    }
+}
+
+impl Arrival {
+    fn park(self) -> Arrival<Parked> {
+        let Self { leg, flow, run, permit, claim, spent, slot } = self;
+        Arrival { leg: leg.park(), flow, run, permit, claim, spent, slot }
+    }
+}
+
+impl Arrival<Parked> {
+    fn watch(self) -> io::Result<Arrival> {
+        let Self { leg, flow, run, permit, claim, spent, slot } = self;
+        Ok(Arrival { leg: leg.watch()?, flow, run, permit, claim, spent, slot })
+    }
+}
+
+impl Admitted {
+    fn park(self) -> Admitted<Parked> {
+        let Self { connection, downstream, early, job, slot } = self;
+        Admitted { connection, downstream: downstream.map(Leg::park), early, job, slot }
+    }
+}
+
+impl Admitted<Parked> {
+    fn watch(self) -> Result<Admitted, (Connection, io::Error)> {
+        let Self { connection, downstream, early, job, slot } = self;
+        match downstream.map(Parked::watch).transpose() {
+            Ok(downstream) => Ok(Admitted { connection, downstream, early, job, slot }),
+            Err(error) => Err((connection, error)),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What the lanes register with worker threads.
+//!
+//! ```text
+//!   Workers ── Source ──> thread ── serve ──> Served      stop, finish
+//!                           │
+//!                         Lanes ── HandedOver ──> resume, on another thread
+//! ```
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::engine::{Engine, Load};
+
+/// The lanes of one thread.
+pub trait Lanes: Sized + fmt::Debug + 'static {
+    /// What the lanes of all threads share.
+    type Shared: Clone + Send + fmt::Debug + 'static;
+    /// What an engine hands over to a worker.
+    type HandedOver: Send + fmt::Debug + 'static;
+
+    /// Opens the lanes on the calling thread; an engine knows the others.
+    fn open(
+        shared: Self::Shared,
+        load: Arc<Load>,
+        engine: Option<Engine<Self::HandedOver>>,
+    ) -> Rc<Self>;
+
+    /// Continues what an engine has begun.
+    fn resume(self: &Rc<Self>, handed_over: Self::HandedOver);
+
+    /// How many connections are open on all threads together.
+    fn connections(shared: &Self::Shared) -> usize;
+}
+
+/// Something that threads serve until it is stopped: a listening socket, or a socket that receives
+/// the datagrams of a run.
+pub trait Source<L: Lanes>: Send + Sync + fmt::Debug {
+    /// The CPU whose worker alone serves it; `None`: it belongs to none.
+    fn cpu(&self) -> Option<usize>;
+
+    /// Serves it on the calling thread.
+    ///
+    /// # Errors
+    /// Its socket cannot be watched.
+    fn serve(self: Arc<Self>, lanes: &Rc<L>) -> io::Result<Box<dyn Served>>;
+}
+
+/// A source while a thread serves it.
+pub trait Served {
+    /// Takes nothing more from it. What was taken goes on to its own end.
+    fn stop(self: Box<Self>);
+
+    /// Passes on what has arrived, then ends what was taken from it.
+    fn finish(self: Box<Self>);
+}

@@ -1,0 +1,237 @@
+//! The layers of the whole workspace: each may use only those that stand before it.
+//!
+//! A crate's modules, and those of folders that are lanes or stages of their own, stand here lowest
+//! first. Beside that no crate has a circle of modules, at whatever depth.
+
+use super::Finding;
+use super::graph::{Modules, Use, circles};
+use super::source::Source;
+
+/// A crate, with what it may use of the workspace.
+struct Crate {
+    name: &'static str,
+    folder: &'static str,
+    may_use: &'static [&'static str],
+}
+
+/// Lowest first.
+const CRATES: [Crate; 6] = [
+    Crate { name: "tacit-core", folder: "crates/tacit-core/", may_use: &[] },
+    Crate { name: "tacit-sys", folder: "crates/tacit-sys/", may_use: &[] },
+    Crate { name: "tacit-tls", folder: "crates/tacit-tls/", may_use: &["tacit-core", "tacit-sys"] },
+    Crate {
+        name: "tacit",
+        folder: "crates/tacit/",
+        may_use: &["tacit-core", "tacit-sys", "tacit-tls"],
+    },
+    Crate {
+        name: "bench",
+        folder: "bench/",
+        may_use: &["tacit-core", "tacit-sys", "tacit-tls", "tacit"],
+    },
+    Crate {
+        name: "xtask",
+        folder: "xtask/",
+        may_use: &["tacit-core", "tacit-sys", "tacit-tls", "tacit"],
+    },
+];
+
+/// The modules of a folder, lowest first.
+struct Layers {
+    /// From the root; its crate's sources, or a folder in them.
+    folder: &'static str,
+    modules: &'static [&'static str],
+}
+
+const LAYERS: [Layers; 3] = [
+    Layers {
+        folder: "crates/tacit/src/",
+        modules: &[
+            "exit",
+            "clock",
+            "address",
+            "placement",
+            "ledger",
+            "log",
+            "net",
+            "live",
+            "run",
+            "session",
+            "engine",
+            "dns",
+            "query",
+            "stream",
+            "datagram",
+            "worker",
+            "control",
+            "agent",
+            "launch",
+            "doctor",
+            "ca",
+            "import",
+            "explain",
+            "project",
+            "top",
+            "workload",
+            "cli",
+        ],
+    },
+    // The stream lane: what its stages share, then the stages in the order in which a connection
+    // passes through them, last the function that calls them all.
+    Layers {
+        folder: "crates/tacit/src/stream/",
+        modules: &[
+            "scratch",
+            "gate",
+            "path",
+            "data",
+            "stage",
+            "lane",
+            "intercept",
+            "admit",
+            "dial",
+            "header",
+            "talk",
+            "establish",
+            "relay",
+            "serve",
+        ],
+    },
+    Layers {
+        folder: "crates/tacit/src/session/",
+        modules: &["controls", "record", "table", "connection", "end", "failure", "account"],
+    },
+];
+
+pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
+    for one in &CRATES {
+        check_crate(sources, one, findings);
+    }
+    for layers in &LAYERS {
+        check_layers(sources, layers, findings);
+    }
+}
+
+/// A crate uses only the crates below it, and its modules have no circle.
+fn check_crate(sources: &[Source], one: &Crate, findings: &mut Vec<Finding>) {
+    let manifest = format!("{}Cargo.toml", one.folder);
+    if let Some(manifest) = sources.iter().find(|source| source.path == manifest) {
+        check_dependencies(manifest, one, findings);
+    }
+    let folder = format!("{}src/", one.folder);
+    let modules = Modules::new(sources, &folder);
+    let uses = modules.uses();
+    for circle in circles(&uses) {
+        let in_circle = |module: &str| {
+            let is_inside = |one: &&String| {
+                module == *one
+                    || module.strip_prefix(*one).is_some_and(|rest| rest.starts_with("::"))
+            };
+            circle.iter().find(is_inside)
+        };
+        let ties = uses.iter().filter(|one| {
+            let (from, to) = (in_circle(&one.from), in_circle(&one.to));
+            from.is_some() && to.is_some() && from != to
+        });
+        let ties: Vec<&Use> = ties.collect();
+        let Some(source) = ties.first().and_then(|one| modules.file(&one.from)) else { continue };
+        let ties: Vec<String> =
+            ties.iter().map(|one| format!("{} -> {}", name(&one.from), name(&one.to))).collect();
+        let names = circle.join(", ");
+        let ties = ties.join(", ");
+        let message = format!("a circle of modules: {names}; cut one of {ties}");
+        findings.push(Finding::note(source, message));
+    }
+}
+
+/// What a crate's tests use is not looked at.
+fn check_dependencies(manifest: &Source, one: &Crate, findings: &mut Vec<Finding>) {
+    let mut section = "";
+    for (index, line) in manifest.text.lines().enumerate() {
+        if line.starts_with('[') {
+            section = line;
+        }
+        let used = line.split(['.', ' ', '=']).next().unwrap_or_default();
+        let is_ours = CRATES.iter().any(|other| other.name == used && used != one.name);
+        if section == "[dependencies]" && is_ours && !one.may_use.contains(&used) {
+            let message = format!("`{}` may not use `{used}`", one.name);
+            findings.push(Finding::new(manifest, index + 1, message));
+        }
+    }
+}
+
+/// Every module of the folder has a layer, and uses only those before it.
+fn check_layers(sources: &[Source], layers: &Layers, findings: &mut Vec<Finding>) {
+    let Some(end) = layers.folder.find("/src/") else { return };
+    let (folder, inside) = layers.folder.split_at(end + "/src/".len());
+    let prefix = inside.replace('/', "::");
+    let modules = Modules::new(sources, folder);
+    let layer = |module: &str| {
+        let own = module.strip_prefix(&prefix)?.split("::").next()?;
+        layers.modules.iter().position(|known| *known == own)
+    };
+    for module in modules.all() {
+        let is_inside = module.len() > prefix.len() && module.starts_with(&prefix);
+        if is_inside && layer(module).is_none() {
+            let Some(source) = modules.file(module) else { continue };
+            let message = "not in the table of layers: give it a place in tidy/layers.rs";
+            findings.push(Finding::new(source, 0, message));
+        }
+    }
+    for one in modules.uses() {
+        let (Some(from), Some(to)) = (layer(&one.from), layer(&one.to)) else { continue };
+        if to > from {
+            let Some(source) = modules.file(&one.from) else { continue };
+            let message = format!("`{}` uses `{}`, a layer above it", one.from, one.to);
+            findings.push(Finding::note(source, message));
+        }
+    }
+}
+
+fn name(module: &str) -> &str {
+    if module.is_empty() { "the root" } else { module }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(files: &[(&str, &str)]) -> Vec<String> {
+        let sources: Vec<Source> =
+            files.iter().map(|(path, text)| Source::new(path, text)).collect();
+        let mut findings = Vec::new();
+        check(&sources, &mut findings);
+        findings.iter().map(|finding| finding.path.clone()).collect()
+    }
+
+    #[test]
+    fn a_layer_knows_only_those_before_it() {
+        let right = [
+            ("crates/tacit/src/stream/relay/mod.rs", "use crate::stream::{path::P, lane::L};"),
+            ("crates/tacit/src/stream/path.rs", "use crate::session::Connection;"),
+            ("crates/tacit/src/stream/lane.rs", "use super::path::P;"),
+            ("crates/tacit/src/session/mod.rs", "mod end;\npub use end::End;"),
+            ("crates/tacit/src/session/end.rs", "#[cfg(test)]\nmod tests { use crate::stream; }"),
+        ];
+        assert_eq!(findings(&right), [""; 0]);
+        for wrong in [
+            ("crates/tacit/src/session/end.rs", "use crate::stream::path::P;"),
+            ("crates/tacit/src/stream/lane.rs", "fn f() { super::relay::run() }"),
+            ("crates/tacit/src/stream/novelty.rs", ""),
+            ("crates/tacit-core/Cargo.toml", "[dependencies]\ntacit-sys.workspace = true"),
+        ] {
+            let files = [right[0], right[1], ("crates/tacit/src/stream/mod.rs", ""), wrong];
+            assert_eq!(findings(&files), [wrong.0], "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_circle_is_named_with_what_ties_it() {
+        let files = [
+            ("crates/tacit-sys/src/lib.rs", "mod a;\nmod b;"),
+            ("crates/tacit-sys/src/a.rs", "use crate::b::B;"),
+            ("crates/tacit-sys/src/b.rs", "use super::a::A;"),
+        ];
+        assert_eq!(findings(&files), ["crates/tacit-sys/src/a.rs"]);
+    }
+}
