@@ -2,9 +2,8 @@
 //!
 //! What a policy says of CPUs are their numbers. Whether they are there is the agent's to find out.
 
+use super::diagnostic::Position;
 use serde::Serialize;
-
-use super::Position;
 
 /// Highest number of a CPU, which is as many as a kernel's CPU set holds.
 pub const CPU_MAX: usize = 1023;

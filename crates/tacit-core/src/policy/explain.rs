@@ -5,8 +5,10 @@ use std::fmt::Display;
 
 use serde::Serialize;
 
+use super::content::Policy;
+use super::rule::{Action, Rule};
+use super::selector::Mismatch;
 use super::selector::Near;
-use super::{Action, Mismatch, Policy, Rule};
 use crate::flow::{Address, Direction, Flow, Protocol};
 
 /// Entries of a list shown before the rest is counted.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::When;
+use super::when::When;
 use crate::flow::{Direction, Flow, Protocol};
 
 /// The conditions of a rule; all must hold. An empty list is no condition.

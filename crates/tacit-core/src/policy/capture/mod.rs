@@ -19,15 +19,14 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use self::sweep::Area;
+use super::content::Policy;
+use super::rule::{Action, Rule};
 use super::selector::{AddressSelector, Family, Near, Span, family_and_bits};
-use super::{Action, Policy, Rule};
 use crate::flow::{Direction, Protocol};
 
 mod sweep;
 
-/// Boxes at most: some ten megabytes, here and in the kernel. What would be captured beyond them is
-/// refused instead; a policy that takes as many without any name fails its check.
-pub const BOXES_MAX: usize = 65_536;
+pub use sweep::BOXES_MAX;
 
 /// All addresses from the first to the last with all ports from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

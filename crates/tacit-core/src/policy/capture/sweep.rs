@@ -16,7 +16,9 @@
 
 use std::ops::RangeInclusive;
 
-use super::BOXES_MAX;
+/// Boxes at most: some ten megabytes, here and in the kernel. What would be captured beyond them is
+/// refused instead; a policy that takes as many without any name fails its check.
+pub const BOXES_MAX: usize = 65_536;
 
 /// Addresses of one family and protocol with one range of ports, as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,8 +28,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use super::rule::{Action, Rule};
+use super::selector::Selectors;
 use super::selector::{AddressSelector, Family, family_and_bits};
-use super::{Action, Rule, Selectors};
 use crate::flow::{Address, Direction, Flow, Protocol};
 
 /// Most entries a rule puts into the tables for each `listen`; any one IPv4 range with any one port

@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::Position;
+use super::diagnostic::Position;
 use super::selector::AddressSelector;
 use distinguished::{Attribute, DnPattern};
 use pattern::{Pattern, Weight};

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::flow::Address;
-use crate::policy::Target;
 use crate::policy::selector::{AddressSelector, Near, mask};
+use crate::policy::target::Target;
 use crate::policy::text::Value;
 
 /// Longest path or abstract name of a UNIX socket: `sun_path` is 108 bytes, one of them a NUL.

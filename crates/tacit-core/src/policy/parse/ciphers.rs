@@ -1,7 +1,7 @@
 //! Names of versions, suites and groups: those that are spoken, and those refused by name.
 
+use crate::policy::suite::{Group, Suite, TlsVersion, suite_refusal};
 use crate::policy::text::{Value, nearest_word, word_list};
-use crate::policy::{Group, Suite, TlsVersion};
 
 /// The value of `min-version`.
 pub(super) fn version(value: &Value<'_>) -> Option<TlsVersion> {
@@ -92,37 +92,6 @@ const OPENSSL_SUITES: [(&str, Suite); 6] = [
     ("ECDHE_RSA_CHACHA20_POLY1305", Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
 ];
 
-/// Why a suite is refused, by a word in its name (upper case, `_` between words); the gravest
-/// reason first.
-#[must_use]
-pub fn suite_refusal(plain: &str) -> Option<&'static str> {
-    const WEAK: [(&[&str], &str); 11] = [
-        (&["NULL"], "NULL does not encrypt"),
-        (&["EXPORT", "EXP", "EXPORT40", "EXPORT1024"], "EXPORT keys were made to be broken"),
-        (&["ANON", "ADH", "AECDH"], "anonymous suites do not say who the peer is"),
-        (&["RC4", "RC2", "ARCFOUR"], "RC4 and RC2 are broken (RFC 7465)"),
-        (&["DES", "3DES", "DES40", "CBC3", "IDEA"], "64-bit blocks leak within hours (Sweet32)"),
-        (&["MD5"], "MD5 is broken"),
-        (&["PSK", "SRP", "KRB5"], "keys agreed beforehand are not supported"),
-        (&["DHE", "EDH", "DH"], "finite-field DHE is slow and its groups are often weak"),
-        (&["CCM", "CCM8", "CAMELLIA", "ARIA", "SEED"], "only AES-GCM and ChaCha20 are spoken"),
-        (&["CBC"], "CBC with a separate MAC is fragile, only AEAD suites are spoken"),
-        (&["RSA"], "static RSA has no forward secrecy"),
-    ];
-    let words: Vec<&str> = plain.split('_').collect();
-    let ephemeral = words.contains(&"ECDHE");
-    let aead = words.contains(&"GCM") || words.contains(&"POLY1305");
-    // OpenSSL leaves the key exchange out of the name where it is static RSA, and CBC always.
-    let static_rsa = words.contains(&"RSA") || words[0].starts_with("AES");
-    WEAK.iter()
-        .find(|(weak, _)| match *weak {
-            ["RSA"] => static_rsa && !ephemeral,
-            ["CBC"] => words.contains(&"CBC") || (!aead && plain.contains("AES")),
-            _ => weak.iter().any(|word| words.contains(word)),
-        })
-        .map(|(_, why)| *why)
-}
-
 /// The suite to use instead of a refused one.
 fn replacement(plain: &str) -> Suite {
     match (plain.contains("ECDSA") || plain.contains("DSS"), plain.contains("256_")) {
@@ -136,36 +105,6 @@ fn replacement(plain: &str) -> Suite {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn old_suites_are_refused_for_the_gravest_reason() {
-        for (name, why) in [
-            ("TLS_RSA_WITH_NULL_SHA256", "NULL"),
-            ("TLS_RSA_EXPORT_WITH_RC4_40_MD5", "EXPORT"),
-            ("EXP-RC4-MD5", "EXPORT"),
-            ("TLS_DH_anon_WITH_AES_128_CBC_SHA", "anonymous"),
-            ("TLS_RSA_WITH_RC4_128_SHA", "RC4"),
-            ("RC4-SHA", "RC4"),
-            ("TLS_RSA_WITH_3DES_EDE_CBC_SHA", "64-bit"),
-            ("DES-CBC3-SHA", "64-bit"),
-            ("TLS_DHE_RSA_WITH_AES_128_GCM_SHA256", "finite-field"),
-            ("DHE-RSA-AES256-GCM-SHA384", "finite-field"),
-            ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", "CBC"),
-            ("ECDHE-RSA-AES128-SHA256", "CBC"),
-            ("TLS_RSA_WITH_AES_128_CBC_SHA", "CBC"),
-            ("AES128-SHA", "CBC"),
-            ("TLS_RSA_WITH_AES_128_GCM_SHA256", "static RSA"),
-            ("AES256-GCM-SHA384", "static RSA"),
-            ("TLS_AES_128_CCM_SHA256", "only AES-GCM"),
-        ] {
-            let plain = name.to_ascii_uppercase().replace('-', "_");
-            let refused = suite_refusal(&plain).unwrap_or("accepted");
-            assert!(refused.contains(why), "{name}: {refused}");
-        }
-        for suite in Suite::DEFAULT {
-            assert_eq!(suite_refusal(suite.name()), None, "{}", suite.name());
-        }
-    }
 
     #[test]
     fn replacements_keep_key_type_and_strength() {

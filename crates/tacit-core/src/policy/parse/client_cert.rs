@@ -2,10 +2,11 @@
 
 use super::names::Names;
 use super::words::Scope;
-use crate::policy::text::{Table, Value};
-use crate::policy::{
-    Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset, Start, Starttls, StarttlsMode,
+use crate::policy::client_cert::{
+    Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset,
 };
+use crate::policy::starttls::{Start, Starttls, StarttlsMode};
+use crate::policy::text::{Table, Value};
 
 /// The settings before the trust and the map that they ask for are known.
 struct Settings {

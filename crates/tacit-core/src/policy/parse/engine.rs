@@ -1,6 +1,6 @@
 //! `[engine]`, and the words of `[agent]` that are about CPUs.
 
-use super::count;
+use super::value;
 use super::words::Scope;
 use crate::policy::engine::{CPU_MAX, Class, Engine, Placement};
 use crate::policy::text::{Table, Value};
@@ -18,7 +18,7 @@ pub(super) fn read(top: &Table<'_>) -> Option<Option<Engine>> {
         .required("cpus", "name the CPUs to set aside: cpus = \"2-3\"")
         .and_then(|value| cpus(&value));
     let spill = table.boolean("spill", true);
-    let queue = count(&table, "queue", QUEUE_MAX);
+    let queue = value::count(&table, "queue", QUEUE_MAX);
     let class = table.value("class").map_or(Some(Class::Normal), |value| class(&value));
     let nice = table.value("nice").map_or(Some(0), |value| nice(&value));
     Some(Some(Engine {

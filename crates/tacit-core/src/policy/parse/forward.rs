@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use super::{address, value};
 use crate::flow::Address;
+use crate::policy::rule::{Action, Forward, Rule, SendProxy, UnixSocket};
+use crate::policy::starttls::Start;
+use crate::policy::target::Target;
 use crate::policy::text::{Table, Value};
-use crate::policy::{Action, Forward, Rule, SendProxy, Start, Target, Tls, UnixSocket};
+use crate::policy::tls::Tls;
 
 /// Default of `connect-timeout`.
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 use super::address;
 use super::value;
 use super::words::Scope;
-use crate::policy::Map;
+use crate::policy::map::Map;
 use crate::policy::map::distinguished::{ATTRIBUTES_MAX, DnFault, DnPattern, TYPES};
 use crate::policy::map::pattern::Pattern;
 use crate::policy::map::{CONDITIONS, Conditions, ENTRIES_MAX, Entry, Outcome, fold_email};

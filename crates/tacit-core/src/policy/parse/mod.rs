@@ -14,9 +14,13 @@
 
 use std::time::Duration;
 
+use super::agent::{Agent, Limits};
 use super::capture::{self, BOXES_MAX};
+use super::content::Policy;
+use super::diagnostic::{Diagnostic, Position, Severity};
+use super::engine::Engine;
+use super::rule::Rule;
 use super::text::{Document, Report, Table, Value};
-use super::{Agent, Diagnostic, Engine, Limits, Policy, Position, Rule, Severity};
 use names::{Names, Tables};
 use words::Scope;
 
@@ -32,13 +36,13 @@ mod not_built;
 mod review;
 mod rule;
 mod run;
+mod selectors;
 mod starttls;
 mod tls;
 mod value;
 mod when;
 mod words;
 
-pub use ciphers::suite_refusal;
 pub use value::{parse_duration, parse_size};
 
 #[cfg(test)]
@@ -133,7 +137,7 @@ const CONGESTION_CONTROL_BYTES_MAX: usize = 15;
 fn agent(top: &Table<'_>) -> Option<Agent> {
     let Some(value) = top.value("agent") else { return Some(Agent::default()) };
     let table = value.table(Scope::Agent, "[agent]")?;
-    let workers = count(&table, "workers", WORKERS_MAX);
+    let workers = value::count(&table, "workers", WORKERS_MAX);
     let congestion_control = table.value("congestion-control").map_or(Some(None), |value| {
         let name = value.string()?;
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
@@ -169,8 +173,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(30 * 86_400);
 fn limits(top: &Table<'_>) -> Option<Limits> {
     let Some(value) = top.value("limits") else { return Some(Limits::default()) };
     let table = value.table(Scope::Limits, "[limits]")?;
-    let connections = count(&table, "connections", CONNECTIONS_MAX);
-    let handshakes = count(&table, "handshakes", CONNECTIONS_MAX);
+    let connections = value::count(&table, "connections", CONNECTIONS_MAX);
+    let handshakes = value::count(&table, "handshakes", CONNECTIONS_MAX);
     let default = Limits::default();
     let all = handshakes.flatten().unwrap_or(default.handshakes);
     let per_rule = part(&table, "handshakes-per-rule", all);
@@ -188,15 +192,9 @@ fn limits(top: &Table<'_>) -> Option<Limits> {
     })
 }
 
-/// A number from 1 to `max`; `Some(None)` if it was not given.
-fn count(table: &Table<'_>, key: &'static str, max: u64) -> Option<Option<usize>> {
-    let Some(value) = table.value(key) else { return Some(None) };
-    value.integer(1, max).and_then(|number| usize::try_from(number).ok()).map(Some)
-}
-
 /// A limit that is a part of `handshakes`.
 fn part(table: &Table<'_>, key: &'static str, all: usize) -> Option<Option<usize>> {
-    let part = count(table, key, CONNECTIONS_MAX)?;
+    let part = value::count(table, key, CONNECTIONS_MAX)?;
     if let Some(part) = part.filter(|part| *part > all)
         && let Some(value) = table.value(key)
     {

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use super::map;
 use super::value;
 use super::words::Scope;
+use crate::policy::credentials::{Identity, Revocation, Trust, TrustSource};
+use crate::policy::diagnostic::Position;
+use crate::policy::map::Map;
 use crate::policy::text::{Report, Span, Table, Value, nearest_word};
-use crate::policy::{Identity, Map, Position, Revocation, Trust, TrustSource};
 
 /// The trust that every policy has: the distribution's own bundle.
 const SYSTEM: &str = "system";

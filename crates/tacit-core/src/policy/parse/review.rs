@@ -5,9 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use crate::flow::{Address, Direction, Flow};
+use crate::policy::lookup::Index;
+use crate::policy::rule::{Action, Form, Forward, Rule};
+use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, Near};
 use crate::policy::text::{Report, Value};
-use crate::policy::{Action, Form, Forward, Index, Rule, Selectors, When};
+use crate::policy::when::When;
 
 /// Reports names given twice, also among rules that are wrong in other ways.
 pub(super) fn names(rules: &[Value<'_>]) {

@@ -1,17 +1,18 @@
 //! One `[[rule]]`.
 
-use std::path::PathBuf;
-
 use super::forward;
 use super::names::Names;
 use super::run;
+use super::selectors::{addresses, ports, programs, users};
 use super::tls::{self, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
+use crate::policy::rule::{Action, Form, Forward, Rule};
 use crate::policy::selector::AddressSelector;
+use crate::policy::selector::Selectors;
+use crate::policy::target::Target;
 use crate::policy::text::{Table, Value};
-use crate::policy::{Action, Form, Forward, Rule, Selectors, Target};
 
 /// Reads one rule; `None` after an error was reported.
 pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
@@ -185,41 +186,6 @@ fn warn_of_unix_clients(table: &Table<'_>, forward: &Forward) {
         let message = format!("`{}` matches no client of a UNIX socket", value.name);
         table.report.warning(position, message, "remove it; `unix-mode` says who may connect");
     }
-}
-
-pub(super) type ReadAddress = fn(&Value<'_>) -> Option<AddressSelector>;
-
-pub(super) fn addresses(
-    table: &Table<'_>,
-    key: &'static str,
-    read: ReadAddress,
-) -> Option<Vec<AddressSelector>> {
-    table.value(key).map_or(Some(Vec::new()), |value| value.each(read))
-}
-
-pub(super) fn ports(
-    table: &Table<'_>,
-    key: &'static str,
-) -> Option<Vec<std::ops::RangeInclusive<u16>>> {
-    table.value(key).map_or(Some(Vec::new()), |value| value.each(value::ports))
-}
-
-pub(super) fn programs(table: &Table<'_>) -> Option<Vec<PathBuf>> {
-    let read = |value: &Value<'_>| {
-        let path = value.string()?;
-        if !path.starts_with('/') {
-            let message = format!("`program` cannot be `{path}`: not a whole path");
-            value.error(message, format!("write \"/usr/bin/{path}\", or where it is"));
-            return None;
-        }
-        Some(PathBuf::from(path))
-    };
-    table.value("program").map_or(Some(Vec::new()), |value| value.each(read))
-}
-
-pub(super) fn users(table: &Table<'_>) -> Option<Vec<String>> {
-    let read = |value: &Value<'_>| value::name(value).map(str::to_owned);
-    table.value("user").map_or(Some(Vec::new()), |value| value.each(read))
 }
 
 /// Whether the action can be done to the protocol.

@@ -1,12 +1,13 @@
 //! Rules about runs: what programs open, and the way in to where they listen.
 
-use super::rule::{addresses, ports, programs, users};
+use super::selectors::{addresses, ports, programs, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
+use crate::policy::rule::{Form, Inbound};
 use crate::policy::selector::AddressSelector;
+use crate::policy::selector::Selectors;
 use crate::policy::text::{Table, Value};
-use crate::policy::{Form, Inbound, Selectors};
 
 /// What a rule about runs says but for its action.
 pub(super) struct RunRule {

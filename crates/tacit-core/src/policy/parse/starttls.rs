@@ -2,11 +2,11 @@
 
 use super::value;
 use super::words::Scope;
-use crate::policy::text::{Table, Value};
-use crate::policy::{
-    Absent, ChainCheck, ClientCert, DataResumption, Ftp, Invalid, Start, Starttls, StarttlsMode,
-    StarttlsProtocol,
+use crate::policy::client_cert::{Absent, ChainCheck, ClientCert, Invalid};
+use crate::policy::starttls::{
+    DataResumption, Ftp, Start, Starttls, StarttlsMode, StarttlsProtocol,
 };
+use crate::policy::text::{Table, Value};
 
 /// When the rule's TLS begins.
 pub(super) fn read(tls: &Table<'_>) -> Option<Start> {

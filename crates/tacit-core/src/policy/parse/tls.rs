@@ -9,11 +9,11 @@ use super::names::Names;
 use super::starttls;
 use super::words::Scope;
 use super::{address, value};
+use crate::policy::engine::RelayOn;
+use crate::policy::starttls::{Start, StarttlsProtocol};
+use crate::policy::suite::{Group, Suite, TlsVersion};
 use crate::policy::text::{Table, Value};
-use crate::policy::{
-    ClientTls, Group, Rekey, RelayOn, ServerTls, Start, StarttlsProtocol, Suite, Tls, TlsCommon,
-    TlsVersion, Verify,
-};
+use crate::policy::tls::{ClientTls, Rekey, ServerTls, Tls, TlsCommon, Verify};
 
 /// Default of `handshake-timeout`: a peer on a slow line is done by then.
 const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);

@@ -1,6 +1,6 @@
 //! Values with a grammar of their own: durations, sizes, ports, names and paths.
 
-use crate::policy::text::Value;
+use crate::policy::text::{Table, Value};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,6 +50,12 @@ pub(super) fn size(value: &Value<'_>, min: u64, max: u64) -> Option<u64> {
         return None;
     }
     Some(bytes)
+}
+
+/// A number from 1 to `max`; `Some(None)` if it was not given.
+pub(super) fn count(table: &Table<'_>, key: &'static str, max: u64) -> Option<Option<usize>> {
+    let Some(value) = table.value(key) else { return Some(None) };
+    value.integer(1, max).and_then(|number| usize::try_from(number).ok()).map(Some)
 }
 
 /// A port as a number, or several as `"8000-8999"`.

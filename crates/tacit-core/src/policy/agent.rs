@@ -1,0 +1,71 @@
+//! What a policy says of the agent itself.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::engine::Placement;
+use crate::flow::Address;
+
+/// `[agent]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    /// Most data workers; `None`: one for every two CPUs, with `placement` one for each.
+    pub workers: Option<usize>,
+    /// Congestion control of every TCP socket; `None`: cubic where the kernel has it.
+    pub congestion_control: Option<String>,
+    /// Whether peers' chains that were verified are remembered.
+    pub chain_cache: bool,
+    /// Whether CPU time is charged to rules and components.
+    pub accounting: bool,
+    /// Where workers and programs of runs are put.
+    pub placement: Placement,
+    /// The CPUs that placement chooses from; empty: all that are not set aside for engines.
+    pub placement_cpus: Vec<usize>,
+    /// Where metrics are served over HTTP; `None`: nowhere.
+    pub metrics: Option<Address>,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        Self {
+            workers: None,
+            congestion_control: None,
+            chain_cache: true,
+            accounting: true,
+            placement: Placement::None,
+            placement_cpus: Vec::new(),
+            metrics: None,
+        }
+    }
+}
+
+/// `[limits]`. Each has a default and a reason in tacit.toml(5).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Limits {
+    /// Open connections; beyond, arrivals wait in the kernel's queue.
+    pub connections: usize,
+    /// Handshakes in flight, all rules and sources together. The last quarter is a reserve for
+    /// sources that have none in flight.
+    pub handshakes: usize,
+    /// Handshakes in flight of one rule.
+    pub handshakes_per_rule: usize,
+    /// Handshakes in flight of one source address (IPv6: one /64).
+    pub handshakes_per_source: usize,
+    /// How long a drain may take; `None`: until the last connection ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 100_000,
+            handshakes: 1024,
+            handshakes_per_rule: 768,
+            handshakes_per_source: 256,
+            drain: None,
+        }
+    }
+}

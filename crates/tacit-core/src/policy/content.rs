@@ -1,0 +1,52 @@
+//! A whole policy.
+
+use std::collections::BTreeMap;
+
+use jiff::tz::TimeZone;
+
+use super::agent::{Agent, Limits};
+use super::credentials::{Identity, Trust};
+use super::engine::Engine;
+use super::map::Map;
+use super::rule::Rule;
+
+/// A whole policy, ready to be installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// `[identity.NAME]`: who we are.
+    pub identities: BTreeMap<String, Identity>,
+    /// `[trust.NAME]`: whom we believe. Holds `system` too, if a rule names it.
+    pub trusts: BTreeMap<String, Trust>,
+    /// `[[map.NAME]]`: names for those who show certificates.
+    pub maps: BTreeMap<String, Map>,
+    /// `[[rule]]`, in order.
+    pub rules: Vec<Rule>,
+    /// `[agent]`.
+    pub agent: Agent,
+    /// `[engine]`; `None`: no CPU is set aside.
+    pub engine: Option<Engine>,
+    /// `[limits]`.
+    pub limits: Limits,
+}
+
+impl Policy {
+    /// The rule of that name with its place in the order.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
+        self.rules.iter().enumerate().find(|(_, rule)| rule.name == name)
+    }
+
+    /// Says which time zone the word `local` means.
+    pub fn set_local_zone(&mut self, local: &TimeZone) {
+        let whens = self.rules.iter_mut().filter_map(|rule| rule.selectors.when.as_mut());
+        whens.for_each(|when| when.zone.set_local(local));
+    }
+
+    /// Of each rule that has windows, whether one is open at a time, in seconds since 1970: where
+    /// two times differ in it, some rule came or went between them. Empty without windows.
+    #[must_use]
+    pub fn open_windows(&self, unix_s: i64) -> Vec<bool> {
+        let whens = self.rules.iter().filter_map(|rule| rule.selectors.when.as_ref());
+        whens.map(|when| when.is_open(unix_s)).collect()
+    }
+}

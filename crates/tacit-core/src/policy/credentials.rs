@@ -1,0 +1,62 @@
+//! Who we are and whom we trust: certificates with keys, and trust anchors.
+
+use std::path::PathBuf;
+
+use super::diagnostic::Position;
+
+/// A certificate with its key. Paths are absolute or relative to the policy file's directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// PEM file: the certificate, then the intermediates.
+    pub cert: PathBuf,
+    /// PEM file: PKCS#8, PKCS#1 or SEC1 key.
+    pub key: PathBuf,
+    /// Where the table stands in the policy text.
+    pub position: Position,
+}
+
+/// Where trust anchors come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trust {
+    /// The source of the anchors.
+    pub source: TrustSource,
+    /// PEM or DER files of certificate revocation lists.
+    pub crls: Vec<PathBuf>,
+    /// Whether they are looked at.
+    pub revocation: Revocation,
+    /// Where the table stands in the policy text; for `system`, where it was first named.
+    pub position: Position,
+}
+
+/// The file or files that hold trust anchors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrustSource {
+    /// PEM files of CA certificates.
+    Files(Vec<PathBuf>),
+    /// The distribution's own bundle.
+    System,
+}
+
+/// What is asked about revocation; anything but off only where there are lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Revocation {
+    /// Nothing.
+    #[default]
+    Off,
+    /// What a list names is refused; what no current list tells of is believed, and that is logged.
+    Soft,
+    /// What no current list tells of is refused too.
+    Hard,
+}
+
+impl Revocation {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Soft => "soft",
+            Self::Hard => "hard",
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The selectors that rules of every form read alike.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use super::value;
+use crate::policy::selector::AddressSelector;
+use crate::policy::text::{Table, Value};
+
+pub(super) type ReadAddress = fn(&Value<'_>) -> Option<AddressSelector>;
+
+pub(super) fn addresses(
+    table: &Table<'_>,
+    key: &'static str,
+    read: ReadAddress,
+) -> Option<Vec<AddressSelector>> {
+    table.value(key).map_or(Some(Vec::new()), |value| value.each(read))
+}
+
+pub(super) fn ports(table: &Table<'_>, key: &'static str) -> Option<Vec<RangeInclusive<u16>>> {
+    table.value(key).map_or(Some(Vec::new()), |value| value.each(value::ports))
+}
+
+pub(super) fn programs(table: &Table<'_>) -> Option<Vec<PathBuf>> {
+    let read = |value: &Value<'_>| {
+        let path = value.string()?;
+        if !path.starts_with('/') {
+            let message = format!("`program` cannot be `{path}`: not a whole path");
+            value.error(message, format!("write \"/usr/bin/{path}\", or where it is"));
+            return None;
+        }
+        Some(PathBuf::from(path))
+    };
+    table.value("program").map_or(Some(Vec::new()), |value| value.each(read))
+}
+
+pub(super) fn users(table: &Table<'_>) -> Option<Vec<String>> {
+    let read = |value: &Value<'_>| value::name(value).map(str::to_owned);
+    table.value("user").map_or(Some(Vec::new()), |value| value.each(read))
+}

@@ -1,0 +1,182 @@
+//! One rule: which flows, how they reach the agent, and what happens to them.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::diagnostic::Position;
+use super::selector::{Mismatch, Selectors};
+use super::target::Target;
+use super::tls::Tls;
+use crate::flow::{Address, Flow};
+
+/// One rule: which flows, and what happens to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Unique; shown in every display.
+    pub name: String,
+    /// Which flows.
+    pub selectors: Selectors,
+    /// How its flows reach the agent.
+    pub form: Form,
+    /// What happens.
+    pub action: Action,
+    /// Whether each connection's start and end are logged.
+    pub log: bool,
+    /// Where the rule begins in the policy text.
+    pub position: Position,
+}
+
+impl Rule {
+    /// Whether it says the same, wherever in the text it stands.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        let Self { name, selectors, form, action, log, position: _ } = self;
+        *name == other.name
+            && *selectors == other.selectors
+            && *form == other.form
+            && *action == other.action
+            && *log == other.log
+    }
+
+    /// The sockets of a forwarding rule; `None` for a rule about runs.
+    #[must_use]
+    pub fn forward(&self) -> Option<&Forward> {
+        match &self.form {
+            Form::Forward(forward) => Some(forward),
+            Form::Inbound(_) | Form::Outbound => None,
+        }
+    }
+
+    /// The way into a run; `None` unless the rule is an inbound rule about runs.
+    #[must_use]
+    pub fn inbound(&self) -> Option<&Inbound> {
+        match &self.form {
+            Form::Inbound(inbound) => Some(inbound),
+            Form::Forward(_) | Form::Outbound => None,
+        }
+    }
+
+    /// Where its flows arrive; empty for a rule about what programs open.
+    #[must_use]
+    pub fn listens(&self) -> &[Address] {
+        match &self.form {
+            Form::Forward(forward) => &forward.listen,
+            Form::Inbound(inbound) => &inbound.listen,
+            Form::Outbound => &[],
+        }
+    }
+
+    /// Whether TLS is on the leg that is accepted; without TLS, or where it is on the dialled one,
+    /// that leg is in clear.
+    ///
+    /// TLS is on the leg away from the program, whichever role tacit takes there. A forwarding rule
+    /// knows no program: there the role says the leg, a server's was accepted, a client's dialled.
+    #[must_use]
+    pub fn tls_arrives(&self) -> bool {
+        let Action::Tls(tls) = &self.action else { return false };
+        match &self.form {
+            Form::Forward(_) => matches!(tls, Tls::Server(_)),
+            Form::Inbound(_) => true,
+            Form::Outbound => false,
+        }
+    }
+
+    /// Whether the rule is about the flow; if not, what speaks against it first.
+    ///
+    /// This is the meaning of a rule. [`Index`] finds the same answer among many rules faster.
+    ///
+    /// # Errors
+    /// The first selector, in the order of [`Mismatch`], that does not hold.
+    pub fn matches(&self, flow: &Flow) -> Result<(), Mismatch> {
+        let listens = match &flow.listen {
+            Some(arrived) => self.listens().contains(arrived),
+            None => self.listens().is_empty(),
+        };
+        if !listens {
+            return Err(Mismatch::Listen);
+        }
+        self.selectors.matches(flow, self.action == Action::Deny)
+    }
+}
+
+/// What happens to a flow. Each action owns its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly every rule is a TLS rule")]
+pub enum Action {
+    /// Carry the bytes as they are.
+    Permit,
+    /// Refuse.
+    Deny,
+    /// TLS on the leg away from the program.
+    Tls(Tls),
+}
+
+impl Action {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Permit => "permit",
+            Self::Deny => "deny",
+            Self::Tls(_) => "tls",
+        }
+    }
+}
+
+/// How the flows of a rule reach the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A forwarding rule: the agent accepts at `listen` and connects to `connect`. Its flows are
+    /// inbound TCP.
+    Forward(Forward),
+    /// An inbound rule about runs: the agent accepts outside a run and connects to a program of it.
+    Inbound(Inbound),
+    /// An outbound rule about runs: the agent accepts what a program of a run opens.
+    Outbound,
+}
+
+/// The sockets of a forwarding rule: accept at `listen`, connect to `connect`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Where connections arrive; at least one.
+    pub listen: Vec<Address>,
+    /// Where they go. `None` only for a deny.
+    pub connect: Option<Target>,
+    /// Read a PROXY protocol v2 header before anything else, and take the client address from it.
+    pub accept_proxy: bool,
+    /// The PROXY protocol v2 header that is sent before anything else, if one is.
+    pub send_proxy: Option<SendProxy>,
+    /// How long dialling `connect` may take in all.
+    pub connect_timeout: Duration,
+    /// Mode and owner of UNIX sockets at `listen`.
+    pub unix: UnixSocket,
+}
+
+/// What a PROXY protocol header that is sent says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendProxy {
+    /// Who the client is, and where it connected to.
+    Addresses,
+    /// And what there is to say of its TLS. Server role only.
+    Tls,
+}
+
+/// The way into a run: accept at `listen` outside, carry to where the program listens inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inbound {
+    /// Where connections arrive; at least one, all with an IP address.
+    pub listen: Vec<Address>,
+    /// Where the program listens; at least one. They say where connections go and select nothing.
+    pub local_ports: Vec<RangeInclusive<u16>>,
+}
+
+/// How a UNIX socket at `listen` is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixSocket {
+    /// Permission bits; default 0o600.
+    pub mode: u32,
+    /// `user`, `user:group` or `:group`; names or numbers. Default: who the agent is.
+    pub owner: Option<String>,
+    /// Whether a socket file that nobody listens on is replaced. One with a live owner never is.
+    pub replace_stale: bool,
+}

@@ -1,0 +1,131 @@
+//! What a rule says of its TLS.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use super::client_cert::ClientCert;
+use super::engine::RelayOn;
+use super::starttls::Start;
+use super::suite::{Group, Suite, TlsVersion};
+
+/// TLS by role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// tacit answers the handshake.
+    Server(ServerTls),
+    /// tacit opens the handshake.
+    Client(ClientTls),
+}
+
+impl Tls {
+    /// What both roles have.
+    #[must_use]
+    pub fn common(&self) -> &TlsCommon {
+        match self {
+            Self::Server(tls) => &tls.common,
+            Self::Client(tls) => &tls.common,
+        }
+    }
+
+    /// The word the policy uses for the role.
+    #[must_use]
+    pub fn role(&self) -> &'static str {
+        match self {
+            Self::Server(_) => "server",
+            Self::Client(_) => "client",
+        }
+    }
+}
+
+/// `tls = { role = "server", … }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerTls {
+    /// Names of identities, at least one; chosen by SNI, the first where none fits.
+    pub identities: Vec<String>,
+    /// What is asked of the client.
+    pub client_cert: ClientCert,
+    /// What both roles have.
+    pub common: TlsCommon,
+}
+
+/// `tls = { role = "client", … }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientTls {
+    /// Name of the identity presented if the server asks; never a default.
+    pub identity: Option<String>,
+    /// How the server is checked.
+    pub verify: Verify,
+    /// Whether the server name is sent (SNI).
+    pub sni: bool,
+    /// What both roles have.
+    pub common: TlsCommon,
+}
+
+/// How a client checks a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Chain and name.
+    Full {
+        /// Name of the trust.
+        trust: String,
+        /// The name (or IP address) the certificate must cover; `None` in a rule about runs:
+        /// the name the program asked for.
+        server_name: Option<String>,
+    },
+    /// The chain, and no name; warned about.
+    Chain {
+        /// Name of the trust.
+        trust: String,
+        /// The name for SNI and for resumption, if there is one.
+        server_name: Option<String>,
+    },
+    /// Nothing is checked; warned about.
+    None {
+        /// The name for SNI and for resumption, if there is one.
+        server_name: Option<String>,
+    },
+}
+
+impl Verify {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Full { .. } => "full",
+            Self::Chain { .. } => "chain",
+            Self::None { .. } => "none",
+        }
+    }
+}
+
+/// What both TLS roles have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsCommon {
+    /// When TLS begins.
+    pub start: Start,
+    /// Oldest version accepted.
+    pub min_version: TlsVersion,
+    /// Suites, in order of preference; never empty.
+    pub suites: Vec<Suite>,
+    /// Key exchange groups, in order of preference; never empty.
+    pub groups: Vec<Group>,
+    /// Application protocols, in order of preference; empty: the extension is not used.
+    pub alpn: Vec<String>,
+    /// Whether sessions may be resumed.
+    pub resumption: bool,
+    /// How long a handshake may take.
+    pub handshake_timeout: Duration,
+    /// When to send a KeyUpdate (RFC 8446 section 4.6.3); needs `min_version` 1.3.
+    pub rekey: Rekey,
+    /// Which threads carry its bytes.
+    pub relay: RelayOn,
+}
+
+/// When new keys are made. Both unset: only at the suite's own limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rekey {
+    /// After this many bytes of plaintext, both directions together.
+    pub bytes: Option<NonZeroU64>,
+    /// After this long.
+    pub after: Option<Duration>,
+}
