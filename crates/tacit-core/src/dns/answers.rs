@@ -6,8 +6,8 @@ use std::time::Duration;
 use simple_dns::rdata::RData;
 use simple_dns::{Name, Packet};
 
+use super::question::{DnsError, Refusal};
 use super::question::{Head, Question, push_label};
-use super::{DnsError, Refusal};
 
 /// Addresses taken from one answer.
 pub const ADDRESSES_MAX: usize = 64;

@@ -11,9 +11,8 @@
 //!
 //! Names learnt backwards open nothing: only answers to A and AAAA questions are remembered.
 
+use super::question::{Question, Refusal};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use super::{Question, Refusal};
 
 /// What becomes of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 
 use std::fmt::Write;
 
-use super::html::escaped;
-use super::{grouped, number};
+use super::markup::escaped;
+use super::number::{grouped, number};
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 316.0;

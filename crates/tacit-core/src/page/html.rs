@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::{Bars, Chart, Table};
+use super::chart::{Bars, Chart};
+use super::markup::escaped;
+use super::table::Table;
 
 const STYLE: &str = "\
 :root { color-scheme: light dark; --ground: #fff; --text: #1b1f24; --faint: #6b7280;\n\
@@ -108,22 +110,6 @@ fn table(out: &mut String, table: &Table) {
         let _ = writeln!(out, "<tr>{}</tr>", cells.collect::<String>());
     }
     out.push_str("</table>\n</div>\n");
-}
-
-/// Text that means itself, between tags and inside quotes.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            other => out.push(other),
-        }
-    }
-    out
 }
 
 #[cfg(test)]
