@@ -3,7 +3,8 @@
 //! A line ends with LF, CR LF as a rule; what is passed on ends with CR LF. A CR or NUL elsewhere
 //! is refused: two programs that end a line at different bytes do not see the same commands.
 
-use super::{Refusal, Side};
+use super::machine::Refusal;
+use super::side::Side;
 
 /// Longest line: an AUTH command with its answer in it (RFC 4954 section 4).
 pub(super) const LINE_BYTES_MAX: usize = 12 * 1024;

@@ -1,7 +1,12 @@
 //! The client role: what tacit says to a server before its program may say anything (RFC 4217).
 
-use super::{AUTH, Command, Ftp, GREETING_BYTES_MAX, Own, PBSZ, PROT, Part, Phase};
-use crate::starttls::{Refusal, Side, Step, Wires, shown};
+use super::control::{AUTH, Command, Ftp, Own, PBSZ, PROT, Phase};
+use super::reply::Part;
+use crate::starttls::machine::{Refusal, Step, Wires, shown};
+use crate::starttls::side::Side;
+
+/// What a server may say before anybody has asked it anything.
+pub const GREETING_BYTES_MAX: usize = 16 * 1024;
 
 impl Ftp {
     /// Goes on until the program may speak: greeting, AUTH, the handshake, PBSZ, PROT. `None`: it

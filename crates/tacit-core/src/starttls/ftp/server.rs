@@ -1,7 +1,7 @@
 //! The server role: what tacit answers its TLS clients itself (RFC 4217).
 
-use super::{Command, Ftp, Phase};
-use crate::starttls::Wires;
+use super::control::{Command, Ftp, Phase};
+use crate::starttls::machine::Wires;
 
 /// What a client may ask before TLS, which a server answers without knowing who asks.
 const HARMLESS: [&str; 5] = ["FEAT", "HELP", "NOOP", "QUIT", "SYST"];

@@ -1,14 +1,16 @@
 //! Whole conversations, each at every place where they can be cut, and arbitrary ones.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use proptest::prelude::*;
 
-use super::super::OUTPUT_BYTES_MAX;
-use super::super::testing::{Stage, refusal};
-use super::Side::{Peer, Program};
 use super::*;
 use crate::policy::{self, StarttlsMode, StarttlsProtocol};
+use crate::starttls::Side::{Peer, Program};
+use crate::starttls::machine::{Machine, Wires};
+use crate::starttls::testing::{Stage, refusal};
+use crate::starttls::{OUTPUT_BYTES_MAX, Refusal, Role, Side, Step};
 
 fn staged(mode: StarttlsMode, role: Role) -> Stage {
     Stage::new(StarttlsProtocol::Ftp(policy::Ftp::default()), mode, role)

@@ -17,7 +17,8 @@
 //! RFCs there are none; the protocol is chapter "Frontend/Backend Protocol" of PostgreSQL's
 //! documentation, sections "SSL Session Encryption" and "Message Formats".
 
-use super::{Machine, Refusal, Side, Step, Wires, shown};
+use super::machine::{Machine, Refusal, Step, Wires, shown};
+use super::side::Side;
 use crate::policy::StarttlsMode;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! tacit asks a server for a program in clear.
 
-use super::{STARTTLS, offers_starttls, write_capabilities, write_command};
+use super::words::{STARTTLS, offers_starttls, write_capabilities, write_command};
 use crate::starttls::lines::{Reply, ReplyReader, take_line, verb};
-use crate::starttls::{Machine, Refusal, Side, Step, Wires, shown};
+use crate::starttls::machine::{Machine, Refusal, Step, Wires, shown};
+use crate::starttls::side::Side;
 
 /// The client role.
 #[derive(Debug, Default)]

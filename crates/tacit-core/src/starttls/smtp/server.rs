@@ -1,9 +1,10 @@
 //! tacit answers clients for a server in clear.
 
-use super::{AUTH, STARTTLS, write_capabilities, write_command};
+use super::words::{AUTH, STARTTLS, write_capabilities, write_command};
 use crate::policy::StarttlsMode;
 use crate::starttls::lines::{Reply, ReplyReader, argument, take_line, verb};
-use crate::starttls::{Machine, Refusal, Side, Step, Wires};
+use crate::starttls::machine::{Machine, Refusal, Step, Wires};
+use crate::starttls::side::Side;
 
 /// The server role.
 #[derive(Debug)]

@@ -16,7 +16,8 @@
 //! and thrown away under TLS. In the client role other options of the server are refused; text of
 //! it is not waited through.
 
-use super::{Machine, Refusal, Side, Step, Wires, shown};
+use super::machine::{Machine, Refusal, Step, Wires, shown};
+use super::side::Side;
 use crate::policy::StarttlsMode;
 
 #[cfg(test)]

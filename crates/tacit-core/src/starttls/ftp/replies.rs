@@ -1,0 +1,110 @@
+//! Replies of the server, and what of them is changed on the way.
+
+use super::address;
+use super::control::{Asked, Data, Ftp, Question};
+use super::reply::Part;
+use crate::starttls::data::DataRequest;
+use crate::starttls::machine::Wires;
+use crate::starttls::side::Role;
+
+/// Features that are tacit's to announce, or not to.
+const HIDDEN: [&[u8]; 10] =
+    [b"AUTH", b"PBSZ", b"PROT", b"CCC", b"ADAT", b"CPSV", b"SPSV", b"SSCN", b"LPRT", b"LPSV"];
+/// What tacit announces in the server role (RFC 4217 section 6).
+const ANNOUNCED: [&[u8]; 3] = [b" AUTH TLS", b" PBSZ", b" PROT"];
+
+impl Ftp {
+    /// Passes a line of the server on, or what becomes of it.
+    pub(super) fn take_reply(&mut self, wires: &mut Wires, line: &[u8]) {
+        let part = self.reply.take(line);
+        let question = self.asked.map(|asked| asked.what);
+        match (part, question) {
+            (
+                Part::Whole(227..=229)
+                | Part::First(227..=229)
+                | Part::Middle(227..=229)
+                | Part::Last(227..=229),
+                _,
+            ) => self.take_address(wires, part, line),
+            (_, Some(Question::Features)) => self.take_feature(wires, part, line),
+            _ => wires.end_mut(self.client()).say_line(line),
+        }
+        if let Some(code) = part.complete() {
+            // RFC 959 section 4.2.1: both say that the control connection is closed.
+            self.is_over = matches!(code, 221 | 421);
+            self.count_reply(code);
+        }
+    }
+
+    /// A reply is complete: what was asked may be answered by that.
+    fn count_reply(&mut self, code: u16) {
+        let Some(asked) = &mut self.asked else { return };
+        let answers = match code {
+            100..=199 => {
+                asked.in_transfer = true;
+                return;
+            }
+            // A greeting that came late, or the second answer to an ABOR.
+            220 | 225 | 226 => asked.what == Question::Other,
+            // Whatever it says, nothing more comes.
+            _ => true,
+        };
+        if answers {
+            asked.replies -= 1;
+            if asked.replies == 0 {
+                self.asked = None;
+            }
+        }
+    }
+
+    /// The server says where it listens. Its address is the one it is reached at: others are of no
+    /// use behind a translator, and none of the client's business (RFC 2577 section 3).
+    fn take_address(&mut self, wires: &mut Wires, part: Part, line: &[u8]) {
+        let Some(code) = part.complete() else { return };
+        let Some(Asked { what: what @ Question::Passive { extended }, .. }) = self.asked else {
+            return self.answer(wires, "425 The server named an address that was not asked for.");
+        };
+        let port = match code {
+            227 => address::passive(line).map(|address| address.port()),
+            229 => address::extended_passive(line),
+            _ => None,
+        };
+        match (port, self.ends.of(self.server())) {
+            (Some(port), Some(ip)) => {
+                let (connects, secure) = (self.client(), self.is_secure());
+                let request = DataRequest { connects, dial: (ip, port).into(), secure };
+                self.data = Data::Wanted(request, what, extended);
+            }
+            _ => self.answer(wires, "425 The server named an address that cannot be read."),
+        }
+    }
+
+    /// RFC 2389 section 3.2: one feature a line, between the first and the last.
+    fn take_feature(&mut self, wires: &mut Wires, part: Part, line: &[u8]) {
+        let announces = self.role == Role::Server;
+        let client = wires.end_mut(self.client());
+        match part {
+            // A server that knows no FEAT, or has nothing to tell.
+            Part::Whole(code) if announces && (code == 211 || code >= 400) => {
+                client.say_line(b"211-Features:");
+                ANNOUNCED.iter().for_each(|feature| client.say_line(feature));
+                client.say_line(b"211 End");
+            }
+            Part::Middle(211) if is_hidden(line) => {}
+            Part::Last(211) if announces => {
+                ANNOUNCED.iter().for_each(|feature| client.say_line(feature));
+                client.say_line(line);
+            }
+            _ => client.say_line(line),
+        }
+    }
+}
+
+/// Whether a line names a feature that is not the server's own to announce here. Some servers write
+/// the code before each.
+fn is_hidden(line: &[u8]) -> bool {
+    let feature = line.strip_prefix(b"211-").unwrap_or(line).trim_ascii();
+    let end = feature.iter().position(|byte| !byte.is_ascii_alphanumeric());
+    let name = feature.get(..end.unwrap_or(feature.len())).unwrap_or_default();
+    HIDDEN.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
+}

@@ -1,0 +1,227 @@
+//! What the machine of a protocol is, and what it reads and writes.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::data::{DataRequest, Ends, Uploads};
+use super::side::Side;
+
+/// Bytes of one end that may wait to be understood: a reply of many lines fits.
+pub const INPUT_BYTES_MAX: usize = 16 * 1024;
+/// Bytes that may wait for one end before nothing is read that could make more.
+pub const OUTPUT_BYTES_MAX: usize = 32 * 1024;
+/// Bytes that one end may send before TLS: who says more talks for ever.
+pub const CLEAR_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a reply shown in a refusal.
+const SHOWN_BYTES_MAX: usize = 80;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Send what there is, and wait for more.
+    Wait,
+    /// Send what there is, then shake hands with the peer. What it has sent already and is not
+    /// taken by [`super::Dialogue::take_input`] is not part of it.
+    Secure,
+    /// Send what there is; the rest is nobody's business.
+    Relay,
+    /// Nothing need be secured any more, but the dialogue goes on to the end of the connection:
+    /// send what there is, and say so by [`super::Dialogue::settle`].
+    Settle,
+    /// Open a door for a data connection, and say where it is by [`super::Dialogue::listens`].
+    Listen(DataRequest),
+    /// Send what there is, then end both.
+    Refuse(Refusal),
+}
+
+/// Why a dialogue did not end in TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// One end closed its connection first.
+    Ended(Side),
+    /// The client goes on in clear, which the rule does not allow.
+    InClear,
+    /// The server offers no TLS, or refuses it; what it said instead.
+    NotOffered(String),
+    /// One end sent more in clear behind its last word before TLS.
+    Stuffed(Side),
+    /// One end sent something of which no more than the limit is read.
+    TooLong(Side, &'static str),
+    /// One end does not speak the protocol; what is wrong.
+    Garbled(Side, &'static str),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = |side: &Side| match side {
+            Side::Peer => "the peer",
+            Side::Program => "the program",
+        };
+        match self {
+            Self::Ended(side) => write!(f, "{} ended the connection before TLS", who(side)),
+            Self::InClear => f.write_str(
+                "the client goes on in clear, and the rule requires TLS: have it use STARTTLS, or \
+                 say mode = \"optional\"",
+            ),
+            Self::NotOffered(said) => write!(
+                f,
+                "the server offers no TLS here, and nothing is sent to it in clear ({said}): turn \
+                 TLS on there"
+            ),
+            Self::Stuffed(side) => write!(
+                f,
+                "{} sent more in clear behind its last word before TLS, as an attacker would to \
+                 have it believed under TLS",
+                who(side)
+            ),
+            Self::TooLong(side, what) => {
+                write!(f, "{} sent {what} before TLS that is longer than the limit", who(side))
+            }
+            Self::Garbled(side, what) => {
+                write!(f, "{} does not speak the rule's `starttls` protocol: {what}", who(side))
+            }
+        }
+    }
+}
+
+/// One protocol in one role.
+pub(super) trait Machine: fmt::Debug + Send + Sync {
+    /// See [`super::Dialogue::needs_program`].
+    fn needs_program(&self) -> bool {
+        true
+    }
+    /// See [`super::Dialogue::needs_fresh_program`].
+    fn needs_fresh_program(&self) -> bool {
+        false
+    }
+    /// Goes on as far as the input allows.
+    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal>;
+    /// Whether there is anything to be looked at under TLS.
+    fn goes_on(&self) -> bool {
+        false
+    }
+    /// See [`super::Dialogue::secured`].
+    fn secured(&mut self, _: &mut Wires) {}
+    /// See [`super::Dialogue::unsecured`].
+    fn unsecured(&mut self, _: &mut Wires) {}
+    /// See [`super::Dialogue::stays`].
+    fn stays(&self) -> bool {
+        false
+    }
+    /// See [`super::Dialogue::is_over`].
+    fn is_over(&self) -> bool {
+        false
+    }
+    /// See [`super::Dialogue::uploads`].
+    fn uploads(&self) -> Uploads {
+        Uploads::default()
+    }
+    /// Whether there is something to be done yet when this end says no more.
+    fn outlasts(&self, _: Side) -> bool {
+        self.stays()
+    }
+    /// Whether something whole that this end has said waits for its turn.
+    fn holds(&self, _: Side) -> bool {
+        false
+    }
+    /// See [`super::Dialogue::set_ends`].
+    fn set_ends(&mut self, _: Ends) {}
+    /// See [`super::Dialogue::listens`].
+    fn listens(&mut self, _: &mut Wires, _: Option<SocketAddr>) {}
+}
+
+/// What both ends have said and are to be told.
+#[derive(Debug, Default)]
+pub(super) struct Wires {
+    pub(super) peer: End,
+    pub(super) program: End,
+    pub(super) is_secure: bool,
+    /// It stays in clear.
+    pub(super) is_settled: bool,
+    /// See [`super::Dialogue::is_stalled`].
+    pub(super) is_stalled: bool,
+}
+
+/// What one end has said and is to be told.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    /// Not understood yet.
+    pub(super) input: Vec<u8>,
+    /// Not sent yet.
+    pub(super) output: Vec<u8>,
+    /// It sends no more.
+    pub(super) ended: bool,
+    /// How much it said before TLS.
+    pub(super) clear_bytes: usize,
+}
+
+impl End {
+    pub(super) fn say(&mut self, bytes: impl AsRef<[u8]>) {
+        self.output.extend_from_slice(bytes.as_ref());
+    }
+
+    pub(super) fn say_line(&mut self, line: impl AsRef<[u8]>) {
+        self.say(line);
+        self.say(b"\r\n");
+    }
+}
+
+impl Wires {
+    pub(super) fn end(&self, side: Side) -> &End {
+        match side {
+            Side::Peer => &self.peer,
+            Side::Program => &self.program,
+        }
+    }
+
+    pub(super) fn end_mut(&mut self, side: Side) -> &mut End {
+        match side {
+            Side::Peer => &mut self.peer,
+            Side::Program => &mut self.program,
+        }
+    }
+
+    /// Whether too much waits to be sent for a command to be taken up that may make more.
+    pub(super) fn stall(&mut self) -> bool {
+        let is_full = |end: &End| end.output.len() >= OUTPUT_BYTES_MAX;
+        self.is_stalled = is_full(&self.peer) || is_full(&self.program);
+        self.is_stalled
+    }
+
+    /// Whether all is said that comes before TLS.
+    pub(super) fn is_beyond(&self) -> bool {
+        self.is_secure || self.is_settled
+    }
+
+    /// Passes everything that was said.
+    pub(super) fn pass_all(&mut self) {
+        let Self { peer, program, .. } = self;
+        program.output.append(&mut peer.input);
+        peer.output.append(&mut program.input);
+    }
+
+    /// What a machine that waits cannot wait for.
+    pub(super) fn outlast(&self, machine: &dyn Machine) -> Step {
+        for side in [Side::Peer, Side::Program] {
+            let end = self.end(side);
+            match self.is_beyond() {
+                false if end.clear_bytes > CLEAR_BYTES_MAX => {
+                    return Step::Refuse(Refusal::TooLong(side, "a dialogue"));
+                }
+                false if end.ended => return Step::Refuse(Refusal::Ended(side)),
+                // Beyond that nothing is left to be kept from anybody: what remains, passes.
+                true if end.ended && (!machine.outlasts(side) || self.end(side.other()).ended) => {
+                    return Step::Relay;
+                }
+                _ => {}
+            }
+        }
+        Step::Wait
+    }
+}
+
+/// Text of a peer for a log line: one line, not too long.
+pub(super) fn shown(text: &[u8]) -> String {
+    let cut = text.get(..SHOWN_BYTES_MAX).unwrap_or(text);
+    String::from_utf8_lossy(cut).trim_end().escape_debug().to_string()
+}
