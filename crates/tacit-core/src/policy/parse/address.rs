@@ -11,8 +11,14 @@ use crate::policy::text::Value;
 /// Longest path or abstract name of a UNIX socket: `sun_path` is 108 bytes, one of them a NUL.
 pub(super) const UNIX_PATH_BYTES_MAX: usize = 107;
 
-/// What is wrong and what to write instead.
-type Fault = (String, String);
+/// An address that cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+struct Fault {
+    /// What is wrong.
+    message: String,
+    /// What to write instead.
+    fix: String,
+}
 
 /// An entry of `local` or `remote`.
 pub(super) fn selector(value: &Value<'_>) -> Option<AddressSelector> {
@@ -40,7 +46,8 @@ pub(super) fn server_name(value: &Value<'_>) -> Option<String> {
     }
     let name = host(text).ok_or_else(|| {
         let fix = "write a name as \"db.example.com\" or an IP address, without port or wildcard";
-        (format!("`{text}` is not the name of a server"), fix.to_owned())
+        let message = format!("`{text}` is not the name of a server");
+        Fault { message, fix: fix.to_owned() }
     });
     report(value, name)
 }
@@ -61,11 +68,11 @@ fn host(text: &str) -> Option<String> {
 }
 
 fn report<T>(value: &Value<'_>, read: Result<T, Fault>) -> Option<T> {
-    read.map_err(|(message, fix)| value.error(message, fix)).ok()
+    read.map_err(|fault| value.error(fault.message, fault.fix)).ok()
 }
 
 fn fault<T>(message: impl Into<String>, fix: impl Into<String>) -> Result<T, Fault> {
-    Err((message.into(), fix.into()))
+    Err(Fault { message: message.into(), fix: fix.into() })
 }
 
 fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
@@ -88,11 +95,8 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
         let fix = "keep the address here and put the port in `remote-ports` or `local-ports`";
         return fault(format!("`{text}` holds a port"), fix);
     }
-    let (name, wildcard) = match text.strip_prefix("*.") {
-        Some(name) => (name, true),
-        None => (text, false),
-    };
-    let Some(host) = host(name) else {
+    let domain = text.strip_prefix("*.");
+    let Some(host) = host(domain.unwrap_or(text)) else {
         let fix = "write an address \"10.1.2.3\", a network \"10.1.0.0/16\", a range \
                    \"10.1.2.3-10.1.2.9\", a name \"db.example.com\" or \"*.example.com\", \
                    \"loopback\" or \"link-local\"";
@@ -102,7 +106,7 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
         let message = format!("`{text}` is a name, and no name leads to this host itself");
         return fault(message, "write \"loopback\", \"127.0.0.1\" or \"::1\"");
     }
-    Ok(AddressSelector::Name { host, wildcard })
+    Ok(AddressSelector::Name { host, wildcard: domain.is_some() })
 }
 
 fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelector, Fault> {
@@ -223,10 +227,8 @@ fn parse_port(text: &str, port: &str) -> Result<u16, Fault> {
 }
 
 fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
-    let (abstract_name, shown) = match name.strip_prefix('@') {
-        Some(name) => (true, name),
-        None => (false, name),
-    };
+    let abstract_name = name.strip_prefix('@');
+    let shown = abstract_name.unwrap_or(name);
     if shown.is_empty() {
         let fix = "write \"unix:/run/x.sock\" or \"unix:@name\"";
         return fault(format!("`{text}` names no socket"), fix);
@@ -237,7 +239,7 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
         let fix = "choose a shorter path, such as one below /run";
         return fault(format!("{message} {UNIX_PATH_BYTES_MAX}"), fix);
     }
-    if abstract_name {
+    if abstract_name.is_some() {
         return Ok(Address::Abstract(shown.to_owned()));
     }
     if !shown.starts_with('/') {
@@ -333,7 +335,7 @@ mod tests {
                 "write \"loopback\", \"127.0.0.1\" or \"::1\"",
             ),
         ] {
-            let wanted = Err((message.to_owned(), fix.to_owned()));
+            let wanted = fault(message, fix);
             assert_eq!(parse_selector(text).map(|s| s.to_string()), wanted);
         }
         for text in ["10.1.2.300", "10.1", "a..b", "*", "*.*.x", "-a.b", "10.0/8", "1.2.3.4:5", ""]
@@ -347,7 +349,7 @@ mod tests {
         let shown = |text| match parse_endpoint(text) {
             Ok(Target::Address(address)) => address.to_string(),
             Ok(Target::Name { host, port }) => format!("name {host} {port}"),
-            Err((message, _)) => message,
+            Err(fault) => fault.message,
         };
         for (text, wanted) in [
             ("0.0.0.0:8443", "0.0.0.0:8443"),

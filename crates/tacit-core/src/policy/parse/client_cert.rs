@@ -61,11 +61,15 @@ pub(super) fn refuse_in_clear(table: &Table<'_>, level: &ClientCert, start: &Sta
 }
 
 fn preset_settings(preset: Preset) -> Settings {
-    let (invalid, source) = match preset {
-        Preset::Preferred => (Some(Invalid::Log), Source::Certificate),
-        Preset::Required | Preset::AtFull => (Some(Invalid::Deny), Source::Certificate),
-        Preset::Full | Preset::SafCheck => (Some(Invalid::Deny), Source::Map),
-        Preset::PassThru => (None, Source::Nowhere),
+    let invalid = match preset {
+        Preset::Preferred => Some(Invalid::Log),
+        Preset::Required | Preset::AtFull | Preset::Full | Preset::SafCheck => Some(Invalid::Deny),
+        Preset::PassThru => None,
+    };
+    let source = match preset {
+        Preset::Preferred | Preset::Required | Preset::AtFull => Source::Certificate,
+        Preset::Full | Preset::SafCheck => Source::Map,
+        Preset::PassThru => Source::Nowhere,
     };
     Settings { preset: Some(preset), absent: preset.absent(), invalid, source }
 }
@@ -111,7 +115,7 @@ fn asked(table: &Table<'_>, names: &Names<'_>, settings: Settings) -> Option<Cli
     if trust.is_none() {
         table.missing("trust", "say whose client certificates are believed: trust = \"corp\"");
     }
-    let trust = trust.and_then(|value| names.trust(&value));
+    let named = trust.and_then(|value| names.trust(&value));
     let map = table.value("map");
     let name = match (source, map) {
         (Source::Map, None) => {
@@ -128,7 +132,7 @@ fn asked(table: &Table<'_>, names: &Names<'_>, settings: Settings) -> Option<Cli
         (Source::Nowhere, None) => Some(PeerName::None),
         (Source::Certificate, None) => Some(PeerName::Certificate),
     };
-    let chain = ChainCheck::Made { trust: trust?, invalid, name: name? };
+    let chain = ChainCheck::Made { trust: named?, invalid, name: name? };
     Some(ClientCert::Asked(Asked { preset, absent, chain }))
 }
 

@@ -31,20 +31,29 @@ pub(super) fn read(top: &Table<'_>) -> Option<Option<Engine>> {
     }))
 }
 
+/// Where workers and programs of runs are put.
+pub(super) struct Places {
+    pub(super) placement: Placement,
+    /// The CPUs to choose from.
+    pub(super) cpus: Vec<usize>,
+}
+
 /// Reads `placement` and `placement-cpus` of `[agent]`.
-pub(super) fn placement(table: &Table<'_>) -> Option<(Placement, Vec<usize>)> {
+pub(super) fn placement(table: &Table<'_>) -> Option<Places> {
     let words =
         [("none", Placement::None), ("split", Placement::Split), ("one-cpu", Placement::OneCpu)];
     let placement =
         table.value("placement").map_or(Some(Placement::None), |value| value.choice(&words))?;
-    let Some(value) = table.value("placement-cpus") else { return Some((placement, Vec::new())) };
+    let Some(value) = table.value("placement-cpus") else {
+        return Some(Places { placement, cpus: Vec::new() });
+    };
     let cpus = cpus(&value)?;
     if placement == Placement::None {
         let fix = "say placement = \"split\" or \"one-cpu\", or remove it";
         value.error("`placement-cpus` means nothing without `placement`", fix);
         return None;
     }
-    Some((placement, cpus))
+    Some(Places { placement, cpus })
 }
 
 /// Reports CPUs that are to be engines' alone and somebody else's too.
@@ -62,13 +71,8 @@ fn cpus(value: &Value<'_>) -> Option<Vec<usize>> {
     let text = value.string()?;
     let mut cpus = Vec::new();
     for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| {
-            let text = text.trim();
-            let plain = text.bytes().all(|byte| byte.is_ascii_digit());
-            text.parse::<usize>().ok().filter(|_| plain)
-        };
-        let (Some(first), Some(last)) = (number(first), number(last)) else {
+        let ends = part.split_once('-').unwrap_or((part, part));
+        let (Some(first), Some(last)) = (number(ends.0.trim()), number(ends.1.trim())) else {
             let message = format!("`{}` cannot be `{text}`: no list of CPUs", value.name);
             value.error(message, "write numbers and ranges, as in \"2\", \"2-3\" or \"0,4-7\"");
             return None;
@@ -97,6 +101,12 @@ fn cpus(value: &Value<'_>) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
+/// A number of digits alone.
+fn number(text: &str) -> Option<usize> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| plain)
+}
+
 fn class(value: &Value<'_>) -> Option<Class> {
     if value.value.as_str() == Some("idle") {
         let fix = "write \"normal\" or \"batch\"; `nice` makes a share smaller";
@@ -111,10 +121,11 @@ fn nice(value: &Value<'_>) -> Option<i32> {
         value.wrong_type("a whole number, without quotes");
         return None;
     };
-    let nice = i32::from_str_radix(number.as_str(), number.radix()).ok();
-    let nice = nice.filter(|nice| NICE.contains(nice));
+    let read = i32::from_str_radix(number.as_str(), number.radix()).ok();
+    let nice = read.filter(|nice| NICE.contains(nice));
     if nice.is_none() {
-        let (min, max) = (NICE.start(), NICE.end());
+        let min = NICE.start();
+        let max = NICE.end();
         value.error(
             format!("`nice` is {number}, outside {min} to {max}"),
             format!("write a number from {min} (first) to {max} (last)"),

@@ -19,13 +19,15 @@ const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 /// Default of `unix-mode`: nobody but the agent's own user.
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
-/// Reads where connections go: `Some(None)` for a deny, `None` after an error.
-pub(super) fn connect(table: &Table<'_>, denies: bool) -> Option<Option<Target>> {
-    if denies {
-        let keys = ["connect", "connect-timeout", "send-proxy"];
-        table.refuse(&keys, "a deny connects to nothing", "remove it");
-        return (!keys.into_iter().any(|key| table.holds(key))).then_some(None);
-    }
+/// Refuses what says where connections of a deny go: `Some(None)`, or `None` after an error.
+pub(super) fn refuse_connect(table: &Table<'_>) -> Option<Option<Target>> {
+    let keys = ["connect", "connect-timeout", "send-proxy"];
+    table.refuse(&keys, "a deny connects to nothing", "remove it");
+    (!keys.into_iter().any(|key| table.holds(key))).then_some(None)
+}
+
+/// Reads where connections go; `None` after an error.
+pub(super) fn connect(table: &Table<'_>) -> Option<Option<Target>> {
     // A rule whose `deny` is wrong is told so, not that it should connect.
     if table.holds("deny") && !table.holds("connect") {
         return None;

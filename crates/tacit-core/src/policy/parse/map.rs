@@ -51,17 +51,17 @@ fn entry(name: &str, value: &Value<'_>) -> Option<Entry> {
 }
 
 fn outcome(table: &Table<'_>) -> Option<Outcome> {
-    let (name, deny) = (table.value("name"), table.value("deny"));
     let warn = table.boolean("warn", false);
-    let outcome = match (name, deny) {
+    let outcome = match (table.value("name"), table.value("deny")) {
         (Some(name), None) => person(&name).map(Outcome::Name),
-        (None, Some(deny)) => match deny.boolean()? {
-            true => Some(if warn? { Outcome::Warn } else { Outcome::Deny }),
-            false => {
+        (None, Some(deny)) => {
+            if deny.boolean()? {
+                Some(if warn? { Outcome::Warn } else { Outcome::Deny })
+            } else {
                 deny.error("`deny = false` says nothing", "say name = \"alice\", or deny = true");
                 None
             }
-        },
+        }
         (Some(_), Some(deny)) => {
             let message = format!("{} has both `name` and `deny`", table.title);
             table.report.error(&deny.name_at, message, "keep one; write two entries for two cases");

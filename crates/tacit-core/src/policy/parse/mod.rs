@@ -65,8 +65,7 @@ pub struct Parsed {
 /// Reads a policy. Never panics, whatever the text.
 #[must_use]
 pub fn parse(text: &str) -> Parsed {
-    // Some editors begin a file with a byte order mark; it is no part of any line.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = without_byte_order_mark(text);
     if text.len() > POLICY_BYTES_MAX {
         let message = format!("the policy has {} bytes", text.len());
         let fix = format!("the limit is {POLICY_BYTES_MAX}: merge rules by lists and networks");
@@ -81,6 +80,11 @@ pub fn parse(text: &str) -> Parsed {
     let sound = diagnostics.iter().all(|finding| finding.severity == Severity::Warning);
     debug_assert!(!sound || policy.is_some(), "a reader failed in silence");
     Parsed { policy: policy.filter(|_| sound), diagnostics }
+}
+
+/// Some editors begin a file with a byte order mark; it is no part of any line.
+fn without_byte_order_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 const START: Position = Position { line: 1, column: 1 };
@@ -105,7 +109,8 @@ fn policy(top: &Table<'_>) -> Option<Policy> {
     }
     let tables = names.finish();
     version?;
-    let (agent, engine) = (agent?, engine?);
+    let agent = agent?;
+    let engine = engine?;
     let apart = |engine: &Engine| engine::check_apart(top, engine, &agent.placement_cpus);
     if !engine.as_ref().is_none_or(apart) {
         return None;
@@ -151,8 +156,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
     });
     let chain_cache = table.boolean("chain-cache", true);
     let accounting = table.boolean("accounting", true);
-    let placement = engine::placement(&table);
-    let (placement, placement_cpus) = placement?;
+    let engine::Places { placement, cpus } = engine::placement(&table)?;
     let metrics = metrics::read(&table);
     Some(Agent {
         workers: workers?,
@@ -160,7 +164,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
         chain_cache: chain_cache?,
         accounting: accounting?,
         placement,
-        placement_cpus,
+        placement_cpus: cpus,
         metrics: metrics?,
     })
 }

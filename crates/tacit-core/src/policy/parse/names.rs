@@ -116,8 +116,12 @@ impl<'a> Names<'a> {
         let identities = owned(self.identities)?;
         let mut trusts = owned(self.trusts)?;
         if let Some(position) = self.system_first_named.take() {
-            let (crls, revocation) = (Vec::new(), Revocation::Off);
-            let system = Trust { source: TrustSource::System, crls, revocation, position };
+            let system = Trust {
+                source: TrustSource::System,
+                crls: Vec::new(),
+                revocation: Revocation::Off,
+                position,
+            };
             trusts.insert(SYSTEM.to_owned(), system);
         }
         Some(Tables { identities, trusts, maps: owned(self.maps)? })
@@ -165,33 +169,39 @@ fn trust(name: &str, value: &Value<'_>) -> Option<Trust> {
     let files = table
         .required("ca", "name a PEM file: ca = \"corp-ca.pem\"")
         .and_then(|value| value.each_once(value::file));
-    let revocation = revocation(&table);
+    let lists = lists(&table);
     let source = TrustSource::Files(files?);
-    let (crls, revocation) = revocation?;
+    let Lists { crls, revocation } = lists?;
     Some(Trust { source, crls, revocation, position: position(&table.at, value.report) })
 }
 
-/// The lists of a trust, and what they are for: hard where it is not said.
-fn revocation(table: &Table<'_>) -> Option<(Vec<PathBuf>, Revocation)> {
-    let given = table.value("revocation");
+/// The revocation lists of a trust, and how they are used.
+struct Lists {
+    crls: Vec<PathBuf>,
+    revocation: Revocation,
+}
+
+/// The lists of a trust; they are hard where the policy does not say.
+fn lists(table: &Table<'_>) -> Option<Lists> {
     let words = [Revocation::Off, Revocation::Soft, Revocation::Hard].map(|it| (it.word(), it));
-    let revocation = given.as_ref().map(|value| value.choice(&words));
+    let given = table.value("revocation").map(|value| value.choice(&words));
     let Some(crl) = table.value("crl") else {
-        if let Some(Some(Revocation::Soft | Revocation::Hard)) = revocation {
+        if let Some(Some(Revocation::Soft | Revocation::Hard)) = given {
             let fix = "name the lists: crl = \"corp.crl\", or say revocation = \"off\"";
             table.missing("crl", fix);
             return None;
         }
-        return Some((Vec::new(), revocation.unwrap_or(Some(Revocation::Off))?));
+        let revocation = given.unwrap_or(Some(Revocation::Off))?;
+        return Some(Lists { crls: Vec::new(), revocation });
     };
     let crls = crl.each_once(value::file);
-    let revocation = revocation.unwrap_or(Some(Revocation::Hard))?;
+    let revocation = given.unwrap_or(Some(Revocation::Hard))?;
     if revocation == Revocation::Off {
         let fix = "say revocation = \"hard\" or \"soft\", or remove `crl`";
         let position = table.report.position(crl.name_at.start);
         table.report.warning(position, "`crl` is not looked at: revocation is off", fix);
     }
-    Some((crls?, revocation))
+    Some(Lists { crls: crls?, revocation })
 }
 
 fn position(at: &Span, report: &Report<'_>) -> Position {

@@ -100,8 +100,8 @@ fn unreachable(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
         // For most rules that is the rule itself, which saves comparing all with all.
         let Some(first) = index.lookup(&typical_flow(rule)).rule else { continue };
         let earlier = rules.get(first..place).unwrap_or_default();
-        let mut earlier = earlier.iter().take(COVER_PLACES_MAX);
-        let Some((_, cover)) = earlier.find(|(_, earlier)| covers(earlier, rule)) else {
+        let mut compared = earlier.iter().take(COVER_PLACES_MAX);
+        let Some((_, cover)) = compared.find(|(_, earlier)| covers(earlier, rule)) else {
             continue;
         };
         let line = cover.position.line;
@@ -117,15 +117,15 @@ fn unreachable(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
 /// Some flow that the rule matches.
 fn typical_flow(rule: &Rule) -> Flow {
     let Selectors { direction, protocol, program, user, .. } = &rule.selectors;
-    let (local, _) = typical_end(&rule.selectors.local, &rule.selectors.local_ports);
-    let (remote, name) = typical_end(&rule.selectors.remote, &rule.selectors.remote_ports);
+    let local = typical_end(&rule.selectors.local, &rule.selectors.local_ports);
+    let remote = typical_end(&rule.selectors.remote, &rule.selectors.remote_ports);
     Flow {
         direction: *direction,
         protocol: *protocol,
         listen: rule.listens().first().cloned(),
-        local,
-        remote,
-        remote_names: name.into_iter().collect(),
+        local: local.address,
+        remote: remote.address,
+        remote_names: remote.name.into_iter().collect(),
         // Somebody, though not one that another rule could name.
         program: Some(program.first().cloned().unwrap_or_default()),
         user: Some(user.first().cloned().unwrap_or_default()),
@@ -133,26 +133,29 @@ fn typical_flow(rule: &Rule) -> Flow {
     }
 }
 
-fn typical_end(
-    addresses: &[AddressSelector],
-    ports: &[RangeInclusive<u16>],
-) -> (Address, Option<String>) {
-    let (ip, name) = match addresses.first() {
-        None if ports.is_empty() => return (Address::Unnamed, None),
-        None => (Ipv4Addr::BROADCAST.into(), None),
-        Some(AddressSelector::Prefix { network, .. }) => (*network, None),
-        Some(AddressSelector::Range { first, .. }) => (*first, None),
-        Some(AddressSelector::Near(Near::Loopback)) => (Ipv4Addr::LOCALHOST.into(), None),
-        Some(AddressSelector::Near(Near::LinkLocal)) => {
-            (Ipv4Addr::new(169, 254, 0, 0).into(), None)
-        }
-        Some(AddressSelector::Name { host, wildcard }) => {
-            let name = if *wildcard { format!("any.{host}") } else { host.clone() };
-            (Ipv4Addr::BROADCAST.into(), Some(name))
-        }
+/// One end of a flow.
+struct End {
+    address: Address,
+    /// The name that led to the address.
+    name: Option<String>,
+}
+
+fn typical_end(addresses: &[AddressSelector], ports: &[RangeInclusive<u16>]) -> End {
+    let ip = match addresses.first() {
+        None if ports.is_empty() => return End { address: Address::Unnamed, name: None },
+        None | Some(AddressSelector::Name { .. }) => Ipv4Addr::BROADCAST.into(),
+        Some(AddressSelector::Prefix { network, .. }) => *network,
+        Some(AddressSelector::Range { first, .. }) => *first,
+        Some(AddressSelector::Near(Near::Loopback)) => Ipv4Addr::LOCALHOST.into(),
+        Some(AddressSelector::Near(Near::LinkLocal)) => Ipv4Addr::new(169, 254, 0, 0).into(),
+    };
+    let name = match addresses.first() {
+        Some(AddressSelector::Name { host, wildcard: true }) => Some(format!("any.{host}")),
+        Some(AddressSelector::Name { host, wildcard: false }) => Some(host.clone()),
+        _ => None,
     };
     let port = ports.first().map_or(0, |ports| *ports.start());
-    (SocketAddr::new(ip, port).into(), name)
+    End { address: SocketAddr::new(ip, port).into(), name }
 }
 
 /// Whether every flow that `b` matches is matched by `a`.

@@ -60,7 +60,10 @@ struct Body {
 }
 
 fn forwarding_body(table: &Table<'_>, word: Option<Word>) -> Body {
-    let connect = forward::connect(table, word == Some(Word::Deny));
+    let connect = match word {
+        Some(Word::Deny) => forward::refuse_connect(table),
+        _ => forward::connect(table),
+    };
     let setting = forwarding_setting(connect.as_ref());
     let forward = forward::read(table, connect);
     let selectors = forwarding_selectors(table, forward.as_ref());

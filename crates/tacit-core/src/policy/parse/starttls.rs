@@ -7,6 +7,7 @@ use crate::policy::starttls::{
     DataResumption, Ftp, Start, Starttls, StarttlsMode, StarttlsProtocol,
 };
 use crate::policy::text::{Table, Value};
+use crate::policy::tls::TlsCommon;
 
 /// When the rule's TLS begins.
 pub(super) fn read(tls: &Table<'_>) -> Option<Start> {
@@ -92,15 +93,14 @@ fn ftp(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<Ftp> {
 /// Reports a server whose clients' data connections could not show whose they are.
 pub(super) fn check_data(
     tls: &Table<'_>,
-    start: &Start,
-    resumption: bool,
+    common: &TlsCommon,
     client_cert: &ClientCert,
 ) -> Option<()> {
-    let Some(StarttlsProtocol::Ftp(ftp)) = start.starttls().map(|starttls| &starttls.protocol)
-    else {
+    let starttls = common.start.starttls();
+    let Some(StarttlsProtocol::Ftp(ftp)) = starttls.map(|starttls| &starttls.protocol) else {
         return Some(());
     };
-    let resumes = resumption || ftp.data_resumption == DataResumption::Off;
+    let resumes = common.resumption || ftp.data_resumption == DataResumption::Off;
     if resumes || always_known(client_cert) {
         return Some(());
     }

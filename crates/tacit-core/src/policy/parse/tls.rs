@@ -73,10 +73,10 @@ pub(super) enum Role {
 /// Reads the table; `None` after an error was reported.
 pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> Option<Tls> {
     let table = value.table(Scope::Tls, "`tls`")?;
-    let common = common(&table, names);
+    let read = common(&table, names);
     let is_fixed = matches!(setting.role, RoleDefault::MustBeSaid);
     let may_start = |common: &TlsCommon| starttls::refuse_controlled(&table, &common.start);
-    let common = common.filter(|common| !is_fixed || may_start(common).is_some());
+    let common = read.filter(|common| !is_fixed || may_start(common).is_some());
     let role = match (table.value("role"), setting.role) {
         (Some(role), _) => role.choice(&[("server", Role::Server), ("client", Role::Client)])?,
         (None, RoleDefault::Is(role)) => role,
@@ -112,9 +112,10 @@ fn server(table: &Table<'_>, common: Option<TlsCommon>, names: &Names<'_>) -> Op
         .required("identity", "name a table: identity = \"web\" for [identity.web]")
         .and_then(|value| value.each_once(|item| names.identity(item)));
     let client_cert = client_cert::read(table, names);
-    let (client_cert, common) = (client_cert?, common?);
+    let client_cert = client_cert?;
+    let common = common?;
     client_cert::refuse_in_clear(table, &client_cert, &common.start)?;
-    starttls::check_data(table, &common.start, common.resumption, &client_cert)?;
+    starttls::check_data(table, &common, &client_cert)?;
     Some(ServerTls { identities: identities?, client_cert, common })
 }
 
@@ -126,7 +127,7 @@ fn client(
 ) -> Option<ClientTls> {
     let why = "it is what a server asks of its clients, and this rule is a client";
     table.refuse(&["client-cert", "map"], why, "remove it, or say role = \"server\"");
-    let identity = table.value("identity").map(|value| {
+    let named = table.value("identity").map(|value| {
         if value.value.is_array() {
             let fix = "write one name, as in identity = \"web\"";
             value.error("a client has one identity, not a list", fix);
@@ -137,10 +138,10 @@ fn client(
     let verify = verify(table, setting, names);
     let sni = table.boolean("sni", true);
     // An identity that was named but could not be read is an error, one not named is none.
-    let identity = identity.map_or(Some(None), |read| read.map(Some));
-    let common = common.filter(|common| starttls::refuse_optional(table, &common.start).is_some());
+    let identity = named.map_or(Some(None), |read| read.map(Some));
+    let sound = common.filter(|common| starttls::refuse_optional(table, &common.start).is_some());
     starttls::refuse_in_client(table);
-    Some(ClientTls { identity: identity?, verify: verify?, sni: sni?, common: common? })
+    Some(ClientTls { identity: identity?, verify: verify?, sni: sni?, common: sound? })
 }
 
 /// The three kinds of [`Verify`].
@@ -162,7 +163,7 @@ fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Ver
         let fix = "say whose certificates are believed: trust = \"corp\", or \"system\"";
         table.missing("trust", fix);
     }
-    let trust = trust.map(|value| names.trust(&value));
+    let named = trust.map(|value| names.trust(&value));
     let server_name = match (given, &setting.server) {
         (Some(given), _) => Some(given?),
         (None, Some(ServerNameDefault::Host(host))) => Some(host.clone()),
@@ -173,7 +174,7 @@ fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Ver
         }
         (None, _) => None,
     };
-    match (kind?, trust) {
+    match (kind?, named) {
         (Kind::Full, trust) => Some(Verify::Full { trust: trust??, server_name }),
         (Kind::Chain, trust) => Some(Verify::Chain { trust: trust??, server_name }),
         (Kind::None, None) => Some(Verify::None { server_name }),
@@ -184,18 +185,22 @@ fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Ver
 fn verify_kind(value: &Value<'_>) -> Option<Kind> {
     let kinds = [("full", Kind::Full), ("chain", Kind::Chain), ("none", Kind::None)];
     let kind = value.choice(&kinds)?;
-    let (message, fix) = match kind {
-        Kind::Full => return Some(kind),
-        Kind::Chain => (
-            "the server's name is not checked: anybody whom the trust vouches for can be it",
-            "say verify = \"full\", with `server-name` if the certificate has another name",
-        ),
-        Kind::None => (
-            "the server is not checked: anybody can be it",
-            "give `trust`, with the CA or the self-signed certificate of the server",
-        ),
-    };
-    value.report.warning(value.report.position(value.at.start), message, fix);
+    let position = value.report.position(value.at.start);
+    match kind {
+        Kind::Full => {}
+        Kind::Chain => {
+            let message =
+                "the server's name is not checked: anybody whom the trust vouches for can be it";
+            let fix =
+                "say verify = \"full\", with `server-name` if the certificate has another name";
+            value.report.warning(position, message, fix);
+        }
+        Kind::None => {
+            let message = "the server is not checked: anybody can be it";
+            let fix = "give `trust`, with the CA or the self-signed certificate of the server";
+            value.report.warning(position, message, fix);
+        }
+    }
     Some(kind)
 }
 
@@ -302,7 +307,8 @@ fn rekey(value: &Value<'_>) -> Option<Rekey> {
         table.report.missing(&table.at, "`rekey` is empty", fix);
         return None;
     }
-    let bytes = bytes.map_or(Some(None), |read| read.map(NonZeroU64::new));
-    let after = after.map_or(Some(None), |read| read.map(Some));
-    Some(Rekey { bytes: bytes?, after: after? })
+    Some(Rekey {
+        bytes: bytes.map_or(Some(None), |read| read.map(NonZeroU64::new))?,
+        after: after.map_or(Some(None), |read| read.map(Some))?,
+    })
 }

@@ -22,9 +22,9 @@ pub(super) fn duration(value: &Value<'_>, min: Duration, max: Duration) -> Optio
         return None;
     };
     if !(min..=max).contains(&duration) {
-        let (min, max) = (show_duration(min), show_duration(max));
-        let message = format!("`{}` is {text}, outside {min} to {max}", value.name);
-        value.error(message, format!("write a time from {min} to {max}"));
+        let range = format!("{} to {}", show_duration(min), show_duration(max));
+        let message = format!("`{}` is {text}, outside {range}", value.name);
+        value.error(message, format!("write a time from {range}"));
         return None;
     }
     Some(duration)
@@ -44,9 +44,9 @@ pub(super) fn size(value: &Value<'_>, min: u64, max: u64) -> Option<u64> {
         bytes
     };
     if !(min..=max).contains(&bytes) {
-        let (min, max) = (show_size(min), show_size(max));
-        let message = format!("`{}` is {bytes} bytes, outside {min} to {max}", value.name);
-        value.error(message, format!("write a size from {min} to {max}"));
+        let range = format!("{} to {}", show_size(min), show_size(max));
+        let message = format!("`{}` is {bytes} bytes, outside {range}", value.name);
+        value.error(message, format!("write a size from {range}"));
         return None;
     }
     Some(bytes)
@@ -115,7 +115,9 @@ const UNITS: [(&str, u64); 5] =
 /// once.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    let (mut rest, mut units, mut total_ms) = (text, UNITS.as_slice(), 0_u64);
+    let mut rest = text;
+    let mut units = UNITS.as_slice();
+    let mut total_ms = 0_u64;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;
         let number: u64 = rest[..digits].parse().ok()?;

@@ -116,8 +116,8 @@ fn zone(value: &Value<'_>) -> Option<Zone> {
     let zone = Zone::named(text);
     if zone.is_none() {
         let names = Zone::names();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let fix = match nearest_word(text, &names) {
+        let known: Vec<&str> = names.iter().map(String::as_str).collect();
+        let fix = match nearest_word(text, &known) {
             Some(name) => format!("did you mean `{name}`?"),
             None => "write \"local\", \"UTC\" or a name as \"Europe/Berlin\"".to_owned(),
         };

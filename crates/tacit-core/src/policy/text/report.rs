@@ -81,12 +81,12 @@ impl<'t> Report<'t> {
     pub fn finish(self) -> Vec<Diagnostic> {
         let Self { mut syntax, found, .. } = self;
         // What was guessed from a line that is not TOML would only distract from what is wrong.
-        let found = found
-            .into_inner()
-            .into_iter()
-            .filter(|finding| !syntax.iter().any(|e| e.position.line == finding.position.line));
-        let found: Vec<_> = found.collect();
-        syntax.extend(found);
+        let is_guess = |finding: &Diagnostic| {
+            syntax.iter().any(|error| error.position.line == finding.position.line)
+        };
+        let sound: Vec<Diagnostic> =
+            found.into_inner().into_iter().filter(|finding| !is_guess(finding)).collect();
+        syntax.extend(sound);
         syntax.sort_by_key(|finding| (finding.position, finding.severity));
         syntax.dedup();
         syntax
@@ -94,8 +94,8 @@ impl<'t> Report<'t> {
 
     fn syntax_error(&self, error: &toml::de::Error) -> Diagnostic {
         let at = error.span().map_or(0, |span| span.start);
-        let message = error.message().lines().next().unwrap_or("unreadable");
-        let message = message.trim_end_matches(", expected nothing");
+        let line = error.message().lines().next().unwrap_or("unreadable");
+        let message = line.trim_end_matches(", expected nothing");
         let fix = match message {
             "duplicate key" => "keep one of the two",
             header if header.contains("table") => "write headers as [limits] or [[rule]]",

@@ -100,9 +100,14 @@ impl<'a> Table<'a> {
     /// Every key with its table, for `[identity.NAME]` and `[trust.NAME]`.
     pub fn named_tables(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> {
         self.entries.iter().map(|(name, value)| {
-            let (at, name_at) = (value.span(), name.span());
-            let value = value.get_ref();
-            (name.get_ref().as_ref(), Value { report: self.report, name: "", name_at, at, value })
+            let named = Value {
+                report: self.report,
+                name: "",
+                name_at: name.span(),
+                at: value.span(),
+                value: value.get_ref(),
+            };
+            (name.get_ref().as_ref(), named)
         })
     }
 

@@ -3,11 +3,11 @@
 /// The known word most like this one, if any is like it at all.
 #[must_use]
 pub fn nearest_word<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
-    let word: Vec<char> = word.chars().take(WORD_CHARS_MAX).flat_map(char::to_lowercase).collect();
-    let distances = known.iter().map(|known| (edits(&word, known), *known));
+    let lower: Vec<char> = word.chars().take(WORD_CHARS_MAX).flat_map(char::to_lowercase).collect();
+    let distances = known.iter().map(|known| (edits(&lower, known), *known));
     let (distance, nearest) = distances.min_by_key(|(distance, _)| *distance)?;
     // One slip in three characters: `lisen` is `listen`, but `foo` is not `log`.
-    let length = word.len().max(nearest.chars().count());
+    let length = lower.len().max(nearest.chars().count());
     (distance * 3 <= length).then_some(nearest)
 }
 
@@ -24,7 +24,8 @@ const WORD_CHARS_MAX: usize = 64;
 /// lower case already.
 fn edits(word: &[char], known: &str) -> usize {
     let known: Vec<char> = known.chars().flat_map(char::to_lowercase).collect();
-    let (mut before, mut last) = (Vec::new(), (0..=known.len()).collect::<Vec<_>>());
+    let mut before = Vec::new();
+    let mut last: Vec<usize> = (0..=known.len()).collect();
     for (i, a) in word.iter().enumerate() {
         let mut row = vec![i + 1];
         for (j, b) in known.iter().enumerate() {
