@@ -49,9 +49,10 @@ pub(super) struct AttlsArgs {
 
 /// Runs it.
 pub(super) fn run(args: &AttlsArgs) -> ExitCode {
+    let disk = OnDisk::default();
     let mut findings = Findings::default();
     let map_name = args.map.as_ref().map(|map| map.display().to_string());
-    let map_bytes = map_name.as_ref().and_then(|file| read(file, &mut findings));
+    let map_bytes = map_name.as_ref().and_then(|file| read(&disk, file, &mut findings));
     let map = match (&map_name, &map_bytes) {
         (Some(file), Some(bytes)) => Some(Input { file, bytes }),
         _ => None,
@@ -66,18 +67,18 @@ pub(super) fn run(args: &AttlsArgs) -> ExitCode {
             fail_closed: args.fail_closed,
         },
     };
-    let imported = import(&request, &OnDisk, &mut findings);
+    let imported = import(&request, &disk, &mut findings);
     if args.effective {
         told(&findings.finish());
         let code = if imported.policy.is_some() { EXIT_OK } else { EXIT_POLICY };
         return print(imported.effective, code);
     }
-    finish(&args.output, imported.policy.as_deref(), findings)
+    finish(&args.output, &disk, imported.policy.as_deref(), findings)
 }
 
 /// What the file holds; `None` after an error.
-fn read(file: &str, findings: &mut Findings) -> Option<Vec<u8>> {
-    match OnDisk.read(file) {
+fn read(disk: &OnDisk, file: &str, findings: &mut Findings) -> Option<Vec<u8>> {
+    match disk.read(file) {
         Ok(bytes) => Some(bytes),
         Err(error) => {
             let at = Origin { file: file.into(), line: 1 };

@@ -3,7 +3,8 @@
 //! What was found goes to standard error, the policy to `-o` or standard output: all of it, or,
 //! after an error, nothing.
 
-use std::path::{Path, PathBuf};
+use std::cell::RefCell;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -12,7 +13,10 @@ use tacit_import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
 
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
 
+use output::FileId;
+
 mod attls;
+mod output;
 mod stunnel;
 
 /// Which product the policy is of.
@@ -50,8 +54,13 @@ pub fn run(args: &ImportArgs) -> ExitCode {
     }
 }
 
-/// Tells what was found and hands the policy over.
-fn finish(output: &OutputArgs, policy: Option<&str>, findings: Findings) -> ExitCode {
+/// Reports what was found and writes the policy.
+fn finish(
+    output: &OutputArgs,
+    disk: &OnDisk,
+    policy: Option<&str>,
+    findings: Findings,
+) -> ExitCode {
     let findings = findings.finish();
     let code = if policy.is_some() { EXIT_OK } else { EXIT_POLICY };
     if output.json {
@@ -64,18 +73,15 @@ fn finish(output: &OutputArgs, policy: Option<&str>, findings: Findings) -> Exit
         return fail(format_args!("nothing is imported: {}", of("error", count)), code);
     };
     let Some(path) = &output.output else { return print(policy, code) };
-    if let Err(error) = replace(path, policy) {
+    if let Err(error) = output::write(path, policy, &disk.read.borrow()) {
         return fail(format_args!("{}: {error}", path.display()), EXIT_FAILURE);
     }
     let path = path.display();
-    let (changed, info) = (count(&findings, Severity::Changed), count(&findings, Severity::Info));
-    print(
-        format!(
-            "{path}: {}, {changed} changed, {info} info\nnext: tacit check {path}\n",
-            of("rule", policy.matches("[[rule]]").count())
-        ),
-        code,
-    )
+    let rules = of("rule", policy.matches("[[rule]]").count());
+    let changed = count(&findings, Severity::Changed);
+    let info = count(&findings, Severity::Info);
+    let summary = format!("{path}: {rules}, {changed} changed, {info} info");
+    print(format!("{summary}\nnext: tacit check {path}\n"), code)
 }
 
 /// Prints what was found, one below the other.
@@ -91,18 +97,12 @@ fn of(what: &str, count: usize) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Puts the text there at one stroke: an agent that reloads sees the old or the new.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}", std::process::id()));
-    std::fs::write(&beside, text)?;
-    std::fs::rename(&beside, path).inspect_err(|_| {
-        let _ = std::fs::remove_file(&beside);
-    })
-}
-
 /// The files of this host.
-struct OnDisk;
+#[derive(Default)]
+struct OnDisk {
+    /// Those that were read.
+    read: RefCell<Vec<FileId>>,
+}
 
 impl Files for OnDisk {
     fn read(&self, path: &str) -> Result<Vec<u8>, String> {
@@ -113,6 +113,7 @@ impl Files for OnDisk {
         if metadata.len() > FILE_BYTES_MAX {
             return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
         }
+        self.read.borrow_mut().push(FileId::of(&metadata));
         std::fs::read(path).map_err(|error| error.to_string())
     }
 

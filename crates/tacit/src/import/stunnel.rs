@@ -37,7 +37,8 @@ pub(super) fn run(args: &StunnelArgs) -> ExitCode {
         keep_no_verification: args.keep_no_verification,
         keep_no_name_check: args.keep_no_name_check,
     };
+    let disk = OnDisk::default();
     let mut findings = Findings::default();
-    let policy = import(&args.files, &OnDisk, &options, &mut findings);
-    finish(&args.output, policy.as_deref(), findings)
+    let policy = import(&args.files, &disk, &options, &mut findings);
+    finish(&args.output, &disk, policy.as_deref(), findings)
 }

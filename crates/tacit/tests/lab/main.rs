@@ -32,6 +32,7 @@ mod forms;
 mod ftp;
 mod import_attls;
 mod import_filters;
+mod import_output;
 mod import_stunnel;
 mod job;
 mod kill;
