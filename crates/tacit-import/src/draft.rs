@@ -3,7 +3,7 @@
 //! Importers say what each table and rule holds and where it comes from; the text, its comments and
 //! its last check are made here alone. What our own parser refuses is never written.
 
-use super::{Findings, Origin};
+use crate::finding::{Findings, Origin};
 use tacit_core::policy::text::one_line;
 use tacit_core::policy::{Severity, parse};
 

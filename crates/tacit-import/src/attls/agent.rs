@@ -15,7 +15,8 @@ use super::lex::{Document, Node};
 use super::map::Map;
 use super::request::Request;
 use crate::draft::quote;
-use crate::{Files, Findings, Input, Origin};
+use crate::files::{Files, Input};
+use crate::finding::{Findings, Origin};
 
 /// The files of both kinds of policies.
 #[derive(Debug, Default)]

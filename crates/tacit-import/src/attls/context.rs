@@ -4,7 +4,7 @@ use super::map::Map;
 use super::names::Names;
 use super::needs::Needs;
 use super::request::Options;
-use crate::Findings;
+use crate::finding::Findings;
 
 /// What the decisions about a rule look at, and what they leave behind.
 pub(super) struct Context<'a> {

@@ -15,7 +15,7 @@ use super::needs::Needs;
 use super::request::Options;
 use super::words::Kind;
 use crate::draft::{Item, Toml};
-use crate::{Findings, Origin};
+use crate::finding::{Findings, Origin};
 use tacit_core::flow::Direction;
 use tacit_core::policy::text::nearest_word;
 

@@ -2,7 +2,8 @@
 
 use super::lex::Document;
 use super::text;
-use crate::{Findings, Input, Origin};
+use crate::files::Input;
+use crate::finding::{Findings, Origin};
 
 /// The statements of one file; `None` if it is not text.
 pub(super) fn read(input: &Input<'_>, findings: &mut Findings) -> Option<Document> {

@@ -15,7 +15,7 @@ use super::objects::{Field, Object, Objects};
 use super::time;
 use super::words::{Form, Kind};
 use crate::draft::Toml;
-use crate::{Findings, Origin};
+use crate::finding::{Findings, Origin};
 
 /// A rule with everything that decides about it.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use super::effective::Effective;
 use super::needs::MissingKey;
 use super::words::Kind;
 use crate::draft::{Keys, Toml, set};
-use crate::{Findings, Origin};
+use crate::finding::{Findings, Origin};
 use tacit_core::flow::Direction;
 
 /// Most ports of one rule that are listened at: each is a socket for each address.

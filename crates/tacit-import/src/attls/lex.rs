@@ -16,9 +16,8 @@
 //!
 //! Limits: [`DEPTH_MAX`], [`NODES_MAX`].
 
+use crate::finding::{Findings, Origin};
 use std::sync::Arc;
-
-use crate::{Findings, Origin};
 
 /// Deepest nesting: the language has four levels.
 pub(super) const DEPTH_MAX: usize = 16;
@@ -185,8 +184,8 @@ impl Tree<'_> {
 
     fn node(&mut self, line: &str, at: Origin) {
         self.count += 1;
-        let (keyword, value) = line.split_once(|c: char| c.is_whitespace()).unwrap_or((line, ""));
-        let value = value.trim_start();
+        let (keyword, rest) = line.split_once(|c: char| c.is_whitespace()).unwrap_or((line, ""));
+        let value = rest.trim_start();
         if let Some(placeholder) = placeholder(keyword).or_else(|| placeholder(value)) {
             let message = format!("`{placeholder}` is a placeholder, not a value");
             self.findings.error(&at, message, "fill it in: this is a template, not a policy");

@@ -29,7 +29,7 @@ use toml::de::DeValue;
 use super::map_keys::{JOB, KEYRING, LABEL, NAMES, RULE, RULE_KEYS, TOP, TOP_TITLE};
 
 use crate::draft::{Keys, Toml, set};
-use crate::{Findings, Origin};
+use crate::finding::{Findings, Origin};
 use tacit_core::policy::POLICY_BYTES_MAX;
 use tacit_core::policy::text::{Document, Report, Table, Value};
 

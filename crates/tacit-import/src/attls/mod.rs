@@ -14,7 +14,8 @@
 //! Beside the policy itself, main and image files are followed (`agent`), and IP filter rules are
 //! put before it (`filters`). It does not protect packets: IPsec and IKE are refused.
 
-use crate::{Files, Findings};
+use crate::files::Files;
+use crate::finding::Findings;
 use effective::Effective;
 use map::Map;
 use write::Sources;

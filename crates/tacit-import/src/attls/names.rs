@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::map::Pair;
-use crate::Origin;
 use crate::draft::{Item, Toml, name_of, word};
+use crate::finding::Origin;
 
 /// A key ring, or the certificate of it that has a label.
 #[derive(Clone, Copy)]

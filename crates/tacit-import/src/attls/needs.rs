@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::map::Map;
 use crate::draft::{name_of, word};
-use crate::{Findings, Origin};
+use crate::finding::{Findings, Origin};
 
 /// Everything that was looked for in the map and not found.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use super::lex::Node;
 use super::values;
 use super::words::Kind::{IpAddr, IpAddrGroup, IpAddrSet, PortGroup, PortRange};
 use super::words::{Attribute, Form, Kind};
-use crate::{Findings, Origin};
+use crate::finding::{Findings, Origin};
 use tacit_core::policy::text::{nearest_word, word_list};
 
 /// One statement.

@@ -1,6 +1,6 @@
 //! First step of an import: from files to rules with all that holds for them.
 
-use super::agent::{self, Sources};
+use super::agent;
 use super::effective::Effective;
 use super::filters::{self, Filter};
 use super::lex::Node;
@@ -9,7 +9,8 @@ use super::objects::Objects;
 use super::request::Request;
 use super::text;
 use super::words::Kind;
-use crate::{Files, Findings, Origin};
+use crate::files::Files;
+use crate::finding::{Findings, Origin};
 
 /// What the files of an import say.
 pub(super) struct Original {
@@ -27,8 +28,8 @@ pub(super) fn read(
     map: &Map,
     findings: &mut Findings,
 ) -> Original {
-    let Sources { tls, filters } = agent::sources(request, files, map, findings);
-    let filters = filters.map(|documents| {
+    let sources = agent::sources(request, files, map, findings);
+    let filters = sources.filters.map(|documents| {
         let nodes: Vec<Node> = documents.into_iter().flat_map(|one| one.nodes).collect();
         for node in nodes.iter().filter(|node| kind(node) == Some(Kind::Rule)) {
             let message = "a TLS rule stands in a file of filters, where it is not looked for";
@@ -37,8 +38,8 @@ pub(super) fn read(
         }
         filters::read(&nodes, findings)
     });
-    let first = tls.first().map(|document| Origin { file: document.file.clone(), line: 1 });
-    let nodes: Vec<Node> = tls.into_iter().flat_map(|one| one.nodes).collect();
+    let first = sources.tls.first().map(|document| Origin { file: document.file.clone(), line: 1 });
+    let nodes: Vec<Node> = sources.tls.into_iter().flat_map(|one| one.nodes).collect();
     for node in nodes.iter().filter(|node| is_filter(node)) {
         let message = "filters stand in a file of TLS rules, where they are not looked for";
         let fix = "put them into a file of their own, and name that by --ipsec";

@@ -1,6 +1,6 @@
 //! What to import, and how.
 
-use crate::Input;
+use crate::files::Input;
 
 /// What to import, and how.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use super::effective::Effective;
 use super::objects::Field;
-use crate::{Findings, Origin};
+use crate::finding::{Findings, Origin};
 use tacit_core::policy::text::nearest_word;
 use tacit_core::policy::{Group, Suite, TlsVersion, suite_refusal};
 

@@ -5,8 +5,8 @@
 
 use super::objects::{Field, Object, Objects};
 use super::words::Kind;
-use crate::Findings;
 use crate::draft::{Keys, Toml, set};
+use crate::finding::Findings;
 
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 const MONTHS: [&str; 12] =
@@ -105,9 +105,9 @@ fn hours(condition: &Object, findings: &mut Findings) -> Option<Option<Toml>> {
     for field in condition.all("TimeOfDayRange") {
         for range in field.value.split(',').map(str::trim) {
             let clock = |text: &str| {
-                let (hour, minute) = text.trim().split_once(':')?;
-                let hour = hour.parse::<u8>().ok()?;
-                let minute = minute.parse::<u8>().ok()?;
+                let (hours, minutes) = text.trim().split_once(':')?;
+                let hour = hours.parse::<u8>().ok()?;
+                let minute = minutes.parse::<u8>().ok()?;
                 Some(format!("{hour:02}:{minute:02}"))
             };
             let ends = range.split_once('-');

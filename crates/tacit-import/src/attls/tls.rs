@@ -8,8 +8,8 @@ use super::needs::MissingKey;
 use super::objects::Field;
 use super::start;
 use super::suites::{self, Side};
-use crate::Origin;
 use crate::draft::{Keys, Toml, set};
+use crate::finding::Origin;
 use tacit_core::flow::Direction;
 use tacit_core::policy::TlsVersion;
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::lex::Node;
-use crate::Findings;
+use crate::finding::Findings;
 use tacit_core::policy::selector::AddressSelector;
 
 /// Checks an address, range or network and writes it in the one way; `None` after an error.
@@ -40,9 +40,9 @@ fn selector(text: &str) -> Option<AddressSelector> {
         let bits: u8 = length.trim().parse().ok().filter(|bits| *bits <= whole(ip))?;
         return Some(AddressSelector::network(ip, bits));
     }
-    if let Some((first, last)) = text.split_once('-') {
-        let first: IpAddr = first.trim().parse().ok()?;
-        let last: IpAddr = last.trim().parse().ok()?;
+    if let Some((from, to)) = text.split_once('-') {
+        let first: IpAddr = from.trim().parse().ok()?;
+        let last: IpAddr = to.trim().parse().ok()?;
         let is_range = first.is_ipv4() == last.is_ipv4() && first <= last;
         return is_range.then_some(AddressSelector::Range { first, last });
     }

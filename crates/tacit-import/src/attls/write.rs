@@ -7,7 +7,7 @@ use super::filters::{Filter, combine};
 use super::map::Map;
 use super::request::Options;
 use crate::draft::{Draft, Item, Toml, name_of, word};
-use crate::{Findings, Origin};
+use crate::finding::{Findings, Origin};
 
 /// What the policy is written from, beside the decisions.
 pub(super) struct Sources<'a> {

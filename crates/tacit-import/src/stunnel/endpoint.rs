@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::lines::Entry;
-use crate::Findings;
+use crate::finding::Findings;
 
 /// One end of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,9 +10,9 @@
 //!
 //! Limits: [`INCLUDE_DEPTH_MAX`], [`LINES_MAX`].
 
+use crate::files::Files;
+use crate::finding::{Findings, Origin};
 use std::sync::Arc;
-
-use crate::{Files, Findings, Origin};
 
 /// Deepest nesting of `include`.
 const INCLUDE_DEPTH_MAX: usize = 8;
@@ -96,13 +96,13 @@ impl Reader<'_> {
             self.read.sections.push(Section { name: name.to_owned(), at, entries: Vec::new() });
             return;
         }
-        let Some((name, value)) = line.split_once('=') else {
+        let Some((before, after)) = line.split_once('=') else {
             let message = format!("`{line}` has no `=`");
             self.findings.error(&at, message, "write `option = value`, `[service]` or `; comment`");
             return;
         };
-        let name = name.trim();
-        let value = value.trim();
+        let name = before.trim();
+        let value = after.trim();
         if name.eq_ignore_ascii_case("include") {
             self.include(value, &at, depth + 1);
             return;

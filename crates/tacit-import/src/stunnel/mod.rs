@@ -17,7 +17,8 @@
 use std::collections::BTreeSet;
 
 use super::draft::{Draft, Item, Toml};
-use super::{Files, Findings, Origin};
+use crate::files::Files;
+use crate::finding::{Findings, Origin};
 use lines::Section;
 use rule::Rule;
 use service::{Role, Service};

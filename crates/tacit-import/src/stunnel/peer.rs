@@ -9,8 +9,8 @@ use super::lines::Entry;
 use super::options::Options;
 use super::service::{Keys, Service, Switch};
 use super::tables::Tables;
-use crate::Findings;
 use crate::draft::Toml;
+use crate::finding::Findings;
 
 /// What is asked of the peer, after all options in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::service::{Keys, Role, Service, Switch};
 use super::tables::Tables;
 use super::{peer, tls};
 use crate::draft::Toml;
-use crate::{Findings, Origin};
+use crate::finding::{Findings, Origin};
 use tacit_core::policy::{Group, Suite, TlsVersion};
 
 /// A rule to be written.

@@ -1,8 +1,8 @@
 //! One section with the defaults that hold for it.
 
 use super::lines::{Entry, Section};
-use crate::Findings;
 use crate::draft::Toml;
+use crate::finding::Findings;
 
 /// A section with the defaults that stand before all sections.
 pub(super) struct Service<'s> {

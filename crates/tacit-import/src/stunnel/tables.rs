@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::lines::Entry;
 use super::service::Service;
 use crate::draft::{self, Draft, Item};
-use crate::{Files, Findings, Origin};
+use crate::files::Files;
+use crate::finding::{Findings, Origin};
 
 /// Where the CAs of the distribution stand, by hash and in one file.
 const SYSTEM: [&str; 5] = [

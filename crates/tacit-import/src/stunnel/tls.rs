@@ -3,7 +3,7 @@
 use super::ciphers::{self, Known};
 use super::lines::Entry;
 use super::service::Service;
-use crate::Findings;
+use crate::finding::Findings;
 use tacit_core::policy::{Group, Suite, TlsVersion};
 
 /// What a rule's `tls` says about them; `None` where it says nothing.

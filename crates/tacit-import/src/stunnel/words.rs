@@ -4,7 +4,7 @@
 //! answer: nothing is passed over because nobody thought of it.
 
 use super::lines::Entry;
-use crate::Findings;
+use crate::finding::Findings;
 use tacit_core::policy::text::nearest_word;
 
 /// Where an option may stand; service options stand before all sections too, as defaults.

@@ -15,9 +15,9 @@ use std::ops::RangeInclusive;
 
 use super::filter::{Action, Filter, Flow};
 use super::space;
-use crate::Findings;
 use crate::attls::flows::{LISTEN_PORTS_MAX, port_list};
 use crate::draft::{Item, Toml};
+use crate::finding::Findings;
 use tacit_core::flow::{Direction, Protocol};
 use tacit_core::policy::RULES_MAX;
 
@@ -59,8 +59,8 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
     match meet(&mut item, filter, flow) {
         Ok(shared) => shared?,
         Err(why) => {
-            let rule = rule.text("name").unwrap_or_default();
-            let message = format!("what rule `{rule}` and filter `{}` share: {why}", filter.name);
+            let name = rule.text("name").unwrap_or_default();
+            let message = format!("what rule `{name}` and filter `{}` share: {why}", filter.name);
             let fix = "give the two the same addresses and times, or say addresses in the map";
             findings.error(&filter.at, message, fix);
             return None;

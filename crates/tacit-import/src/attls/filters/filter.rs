@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use crate::Origin;
 use crate::draft::Toml;
+use crate::finding::Origin;
 use tacit_core::flow::{Direction, Protocol};
 
 /// One rule, or one that a group led to.

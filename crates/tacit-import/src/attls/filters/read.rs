@@ -3,13 +3,13 @@
 use std::ops::RangeInclusive;
 
 use super::filter::{Action, Filter, Flow};
-use crate::Findings;
 use crate::attls::conditions::End;
 use crate::attls::effective::tell_double_end;
 use crate::attls::lex::Node;
 use crate::attls::objects::{Field, Object, Objects};
 use crate::attls::time;
 use crate::attls::words::{Form, Kind};
+use crate::finding::Findings;
 use tacit_core::flow::{Direction, Protocol};
 
 /// The filters of a policy, in order; what is wrong with them is told.
