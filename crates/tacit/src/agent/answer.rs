@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::keeper::Keeper;
-use super::{Agent, Control, Drain, run_events, takeover};
+use super::{Agent, Control, Drain, takeover};
 use crate::control::server::Reply;
 use crate::control::{Display, Request, display};
 use crate::log::Event;
@@ -61,7 +61,7 @@ impl Agent {
     /// The same for what they cost.
     pub(super) fn show_costs(&self, back: oneshot::Sender<Reply>) {
         let (table, live) = (Arc::clone(&self.table), self.live.load_full());
-        let runs: Vec<_> = self.runs.values().map(|enrolled| Arc::clone(&enrolled.run)).collect();
+        let runs: Vec<_> = self.runs.all().map(|enrolled| Arc::clone(&enrolled.run)).collect();
         let (since, publisher) = (self.since, self.workers.publisher());
         tokio::task::spawn_local(async move {
             publisher.publish().await;
@@ -110,7 +110,7 @@ impl Agent {
               "beyond": "dropped, the program asks again" },
             { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
               "used": self.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
-            { "name": "runs", "max": run_events::RUNS_MAX, "used": self.runs.len(),
+            { "name": "runs", "max": crate::run::launchers::RUNS_MAX, "used": self.runs.len(),
               "beyond": "refused" },
             { "name": "workers", "max": self.workers.count_max(), "used": self.workers.count(),
               "beyond": "those there are carry all" },
@@ -140,7 +140,7 @@ impl Agent {
             self.workers.stop(id).await;
         }
         self.enrol = None;
-        for (_, mut enrolled) in std::mem::take(&mut self.runs) {
+        for mut enrolled in self.runs.take_all() {
             self.unlisten_run(&mut enrolled).await;
         }
         self.log.info(Event::new("draining").field("open", &self.table.len()));

@@ -12,14 +12,15 @@
 mod answer;
 mod error;
 mod expiry;
+mod inbound;
 mod install;
 pub mod keeper;
 mod lanes;
 mod listeners;
 mod metrics;
 mod reload;
-mod run_events;
 mod runs;
+mod services;
 mod start;
 mod takeover;
 
@@ -58,8 +59,8 @@ use lanes::Workers;
 pub use listeners::ListenError;
 use listeners::Opened;
 use metrics::Metrics;
-use run_events::Enrol;
-use runs::{RunEvent, Runs};
+use runs::Enrol;
+use services::{RunEvent, Runs};
 
 /// How often certificate, key and trust files are looked at.
 const FILES_INTERVAL: Duration = Duration::from_secs(2);
@@ -156,12 +157,9 @@ struct Agent {
     draining: Option<Drain>,
     keeper: Option<Keeper>,
     runs: Runs,
-    runs_made: u64,
     resolvers: Arc<Resolvers>,
     hosts: Hosts,
     run_events: mpsc::Sender<RunEvent>,
-    /// Connections of launchers whose runs a successor has.
-    departed: Vec<OwnedFd>,
 }
 
 /// The control socket while it is served.

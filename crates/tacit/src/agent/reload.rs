@@ -8,9 +8,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tacit_core::policy::{Limits, Policy};
 
+use super::inbound::reserve_missing;
 use super::install::{self, Checked, check_file, directory_of};
 use super::listeners::{self, Opened};
-use super::runs::reserve_missing;
 use super::{Agent, file_name};
 use crate::clock;
 use crate::live::Live;
@@ -36,7 +36,7 @@ impl Agent {
         let control = self.congestion_control.as_deref();
         let reserved = match self.runs.is_empty() {
             true => Vec::new(),
-            false => reserve_missing(&policy, self.runs.values(), control)
+            false => reserve_missing(&policy, self.runs.all(), control)
                 .map_err(|error| format!("nothing was installed: {error}"))?,
         };
         let wanted = listeners::wanted(&policy);

@@ -17,8 +17,8 @@ use super::expiry::Expiries;
 use super::keeper::Keeper;
 use super::lanes::Workers;
 use super::listeners::{self, Opened, Wanted};
-use super::run_events::Enrol;
-use super::runs::{self, RunEvent, RunState, Runs};
+use super::runs::Enrol;
+use super::services::{RunEvent, Runs};
 use super::{
     Agent, AgentError, Checked, Control, Given, Materials, Metrics, Options, check_file, file_name,
     install, takeover,
@@ -29,6 +29,8 @@ use crate::dns::hosts::Hosts;
 use crate::ledger::meter;
 use crate::live::Live;
 use crate::log::{Event, Log};
+use crate::run::handover::RunState;
+use crate::run::launchers;
 use crate::session::Table;
 use crate::stream::gate::Gates;
 use crate::stream::lane::Shared;
@@ -62,7 +64,7 @@ impl Agent {
         let (mut handover, launcher) = take_over(&options, given)?;
         let mut listeners = open_listeners(&mut handover, &installed, &shared)?;
         let (requests, asked) = mpsc::channel(server::REQUESTS_MAX);
-        let (run_events, events) = mpsc::channel(runs::EVENTS_MAX);
+        let (run_events, events) = mpsc::channel(launchers::EVENTS_MAX);
         let mut control = Control::open(&options.control, &mut handover, requests, &log)?;
         let mut enrol = Enrol::open(&options, &mut handover)?;
         let mut metrics = Metrics::open(&installed.policy, &mut handover, &control.requests, &log)?;
@@ -100,12 +102,10 @@ impl Agent {
             metrics,
             draining: None,
             keeper,
-            runs: Runs::new(),
-            runs_made: 0,
+            runs: Runs::default(),
             resolvers,
             hosts: Hosts::default(),
             run_events,
-            departed: Vec::new(),
         };
         agent.begin(runs, launcher).await?;
         Ok((agent, asked, events))

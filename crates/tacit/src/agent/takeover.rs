@@ -29,7 +29,7 @@ use crate::control::client::{ClientError, ask_on};
 use crate::control::server::Reply;
 
 use super::listeners::{self, ListenError, Opened, Wanted};
-use super::runs::RunState;
+use crate::run::handover::RunState;
 
 /// Sockets that were given to us and are not used yet.
 #[derive(Debug, Default)]

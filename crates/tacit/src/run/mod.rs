@@ -3,8 +3,12 @@
 
 pub mod capture;
 mod expected;
+pub mod handover;
+pub mod launchers;
 pub mod line;
+pub mod listening;
 pub mod protocol;
+pub mod registry;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,40 +2,31 @@
 //! for as long as one of its programs listens on the rule's `local-ports`.
 //!
 //! An address that is held and not open refuses connections, as a port does where no program
-//! listens. There is no event for a new listener inside, so the helper is asked again and again:
-//! often while things change, ten times a second later.
+//! listens.
 //!
 //! An agent that serves several runs gives each address to the run that came first.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tacit_core::flow::Address;
 use tacit_core::policy::{Policy, Rule};
 use tacit_sys::socket::{self, StreamOptions};
-use tokio::sync::mpsc;
 
-use super::{Enrolled, RunEvent};
+use super::lanes::Workers;
+use super::listeners::{ListenError, explain};
+use super::services::Enrolled;
 use crate::address;
-use crate::agent::lanes::Workers;
-use crate::agent::listeners::{ListenError, explain};
-use crate::live::Live;
 use crate::run::Run;
+use crate::run::handover::HeldAddress;
 use crate::stream::intercept::{Listener, Source};
-
-/// How soon after a change programs are asked again, and how seldom when nothing changes.
-const INTERVALS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
-/// How seldom when no rule leads in.
-const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A run's addresses outside.
 #[derive(Debug, Default)]
-pub(in crate::agent) struct Inbound {
+pub(super) struct Inbound {
     held: BTreeMap<String, Held>,
 }
 
@@ -44,18 +35,6 @@ struct Held {
     listener: Arc<Listener>,
     /// The number that workers know it by, while it is open.
     open: Option<u64>,
-}
-
-/// An address that is held for a run.
-#[derive(Debug)]
-pub(in crate::agent) struct Reserved {
-    address: Address,
-    socket: OwnedFd,
-}
-
-/// The addresses at which rules lead into runs.
-pub(super) fn listens(policy: &Policy) -> impl Iterator<Item = &Address> {
-    inbound_rules(policy).flat_map(|(_, listen)| listen)
 }
 
 fn inbound_rules(policy: &Policy) -> impl Iterator<Item = (&Rule, &[Address])> {
@@ -67,13 +46,13 @@ fn inbound_rules(policy: &Policy) -> impl Iterator<Item = (&Rule, &[Address])> {
 ///
 /// # Errors
 /// An address that cannot be had; all are given up then.
-pub(in crate::agent) fn reserve_missing<'a>(
+pub(super) fn reserve_missing<'a>(
     policy: &Policy,
     runs: impl IntoIterator<Item = &'a Enrolled>,
     congestion_control: Option<&str>,
-) -> Result<Vec<Reserved>, ListenError> {
-    let held: Vec<_> = runs.into_iter().flat_map(|run| run.inbound.held.keys()).collect();
-    let mut wanted: Vec<_> = listens(policy).collect();
+) -> Result<Vec<HeldAddress>, ListenError> {
+    let held: Vec<_> = runs.into_iter().flat_map(|run| run.services.inbound.held.keys()).collect();
+    let mut wanted: Vec<_> = inbound_rules(policy).flat_map(|(_, listen)| listen).collect();
     wanted.sort_by_key(|address| address.to_string());
     wanted.dedup();
     wanted.retain(|address| !held.contains(&&address.to_string()));
@@ -82,7 +61,7 @@ pub(in crate::agent) fn reserve_missing<'a>(
         let socket = address::to_socket(address)
             .and_then(|address| socket::reserve(&address, &options))
             .map_err(|error| ListenError::new(address, explain(&error)))?;
-        Ok(Reserved { address: address.clone(), socket })
+        Ok(HeldAddress { address: address.clone(), socket })
     };
     wanted.into_iter().map(reserve).collect()
 }
@@ -102,13 +81,13 @@ fn is_clear(policy: &Policy, address: &Address) -> bool {
 
 impl Inbound {
     /// Takes addresses for a run; they are closed until a program listens.
-    pub(in crate::agent) fn take(
+    pub(super) fn take(
         &mut self,
-        reserved: impl IntoIterator<Item = Reserved>,
+        reserved: impl IntoIterator<Item = HeldAddress>,
         run: &Arc<Run>,
         policy: &Policy,
     ) {
-        for Reserved { address, socket } in reserved {
+        for HeldAddress { address, socket } in reserved {
             let clear = is_clear(policy, &address);
             let (key, source) = (address.to_string(), Source::Inbound(Arc::clone(run)));
             let listener = Arc::new(Listener { address, socket: Arc::new(socket), clear, source });
@@ -121,7 +100,7 @@ impl Inbound {
     ///
     /// # Errors
     /// An address that cannot be listened on after all.
-    pub(in crate::agent) async fn follow(
+    pub(super) async fn follow(
         &mut self,
         policy: &Policy,
         listening: &[SocketAddr],
@@ -165,7 +144,7 @@ impl Inbound {
     }
 
     /// Has the workers accept no more; the sockets stay as they are.
-    pub(in crate::agent) async fn unlisten(&mut self, workers: &Workers) {
+    pub(super) async fn unlisten(&mut self, workers: &Workers) {
         for held in self.held.values_mut() {
             if let Some(number) = held.open.take() {
                 workers.stop(number).await;
@@ -177,50 +156,16 @@ impl Inbound {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(super) fn copies(&self) -> io::Result<Vec<(Address, OwnedFd)>> {
+    pub(super) fn copies(&self) -> io::Result<Vec<HeldAddress>> {
         let copy = |held: &Held| {
             let socket = held.listener.socket.as_fd().try_clone_to_owned()?;
-            Ok((held.listener.address.clone(), socket))
+            Ok(HeldAddress { address: held.listener.address.clone(), socket })
         };
         self.held.values().map(copy).collect()
     }
 
     /// What displays show: each address, and whether it is open.
-    pub(in crate::agent) fn shown(&self) -> impl Iterator<Item = (&Address, bool)> {
+    pub(super) fn shown(&self) -> impl Iterator<Item = (&Address, bool)> {
         self.held.values().map(|held| (&held.listener.address, held.open.is_some()))
-    }
-}
-
-impl Reserved {
-    /// One that an agent before this one held.
-    pub(super) fn from_predecessor(address: Address, socket: OwnedFd) -> Self {
-        Self { address, socket }
-    }
-}
-
-/// Tells the control thread where the run's programs listen, whenever that changes.
-pub(super) async fn watch(run: Arc<Run>, live: Arc<ArcSwap<Live>>, events: mpsc::Sender<RunEvent>) {
-    let (soon, seldom) = INTERVALS;
-    let mut interval = soon;
-    let mut known = Vec::new();
-    loop {
-        if listens(&live.load().policy).next().is_none() {
-            tokio::time::sleep(IDLE_INTERVAL).await;
-            continue;
-        }
-        // Without a helper nothing is known to have changed.
-        if let Ok(mut listening) = run.line.listening().await {
-            listening.sort_unstable();
-            interval = (interval * 2).min(seldom);
-            if listening != known {
-                interval = soon;
-                known.clone_from(&listening);
-                run.set_listening(listening);
-                if events.send(RunEvent::Listening(run.id)).await.is_err() {
-                    return;
-                }
-            }
-        }
-        tokio::time::sleep(interval).await;
     }
 }

@@ -9,14 +9,13 @@ use tacit_sys::socket;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::Enrolled;
-use crate::agent::run_events::RUNS_MAX;
 use crate::log::{Event, Log};
-use crate::run::line::{read_frame, write_frame};
-use crate::run::protocol::{Enrolment, FromLauncher, LAUNCHER_BYTES_MAX, Terms, ToLauncher};
+
+use super::line::{read_frame, write_frame};
+use super::protocol::{Enrolment, FromLauncher, LAUNCHER_BYTES_MAX, Terms, ToLauncher};
 
 /// Events of runs that may wait for the control thread.
-pub(in crate::agent) const EVENTS_MAX: usize = 64;
+pub const EVENTS_MAX: usize = 64;
 
 /// How long a launcher may be connected before it enrols: it sets up its namespace meanwhile.
 const ENROLMENT_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -25,20 +24,29 @@ const ENROLMENT_WAIT_MAX: Duration = Duration::from_secs(10);
 /// enough; more wait in the kernel's queue.
 const LAUNCHERS_MAX: usize = RUNS_MAX + 64;
 
+/// Runs that one agent serves: each takes some ten descriptors.
+pub const RUNS_MAX: usize = 1024;
+
 /// What launchers tell the control thread.
-pub(in crate::agent) enum RunEvent {
+///
+/// `S` is what the agent serves for a run.
+#[derive(Debug)]
+pub enum RunEvent<S> {
     /// A launcher asks.
     Begin {
+        /// What it says of its run.
         enrolment: Enrolment,
+        /// The sockets of the run.
         sockets: RunSockets,
         /// The launcher's user.
         uid: u32,
+        /// The launcher.
         launcher: Launcher,
         /// The run's number and the terms for CMD, or why it is refused.
         back: oneshot::Sender<Result<(u64, Terms), String>>,
     },
     /// It is set up.
-    Begun(Box<Enrolled>, oneshot::Sender<Result<(u64, Terms), String>>),
+    Begun(Box<S>, oneshot::Sender<Result<(u64, Terms), String>>),
     /// A new helper serves this line.
     Line(u64, OwnedFd),
     /// Its programs listen elsewhere than before.
@@ -50,26 +58,27 @@ pub(in crate::agent) enum RunEvent {
 }
 
 /// A launcher as its run knows it.
-pub(in crate::agent) struct Launcher {
+#[derive(Debug)]
+pub struct Launcher {
     /// A copy of its connection, for a successor.
-    pub(super) connection: OwnedFd,
+    pub connection: OwnedFd,
     /// Nothing is read from the connection here any more once this is dropped.
-    pub(super) _reading: oneshot::Sender<()>,
+    pub reading: oneshot::Sender<()>,
 }
 
 /// The sockets of a run, made inside and used by the agent outside.
 #[derive(Debug)]
-pub(in crate::agent) struct RunSockets {
+pub struct RunSockets {
     /// To the helper.
-    pub(in crate::agent) line: OwnedFd,
+    pub line: OwnedFd,
     /// Programs ask here about their connections; an older launcher has none.
-    pub(super) query: Option<OwnedFd>,
+    pub query: Option<OwnedFd>,
     /// Captured TCP connections, by family.
-    pub(super) tcp: Vec<OwnedFd>,
+    pub tcp: Vec<OwnedFd>,
     /// Captured datagrams, by family.
-    pub(super) udp: Vec<OwnedFd>,
+    pub udp: Vec<OwnedFd>,
     /// Errors in the name of others, by family.
-    pub(super) raw: Vec<OwnedFd>,
+    pub raw: Vec<OwnedFd>,
 }
 
 impl RunSockets {
@@ -77,7 +86,7 @@ impl RunSockets {
     ///
     /// # Errors
     /// Not one of each.
-    pub(super) fn from_order(sockets: Vec<OwnedFd>) -> io::Result<Self> {
+    pub fn from_order(sockets: Vec<OwnedFd>) -> io::Result<Self> {
         let count = sockets.len();
         if ![4, 5, 7, 8].contains(&count) {
             let text = format!(
@@ -101,10 +110,21 @@ impl RunSockets {
     }
 }
 
-/// Accepts launchers for ever.
-pub(in crate::agent) async fn accept_launchers(
+/// The connection of a launcher whose run has begun.
+#[derive(Debug)]
+pub struct Followed {
+    /// The connection.
+    pub stream: UnixStream,
+    /// Ends when this agent has given the run away.
+    pub until: oneshot::Receiver<()>,
+    /// The run's number.
+    pub id: u64,
+}
+
+/// Accepts launchers until its task is aborted.
+pub async fn accept_launchers<S: 'static>(
     listener: UnixListener,
-    events: mpsc::Sender<RunEvent>,
+    events: mpsc::Sender<RunEvent<S>>,
     log: Log,
 ) {
     let places = Arc::new(Semaphore::new(LAUNCHERS_MAX));
@@ -126,13 +146,9 @@ pub(in crate::agent) async fn accept_launchers(
 }
 
 /// Serves one launcher, from its enrolment to its end.
-pub(in crate::agent) async fn welcome(
-    stream: UnixStream,
-    events: mpsc::Sender<RunEvent>,
-    log: Log,
-) {
+pub async fn welcome<S>(stream: UnixStream, events: mpsc::Sender<RunEvent<S>>, log: Log) {
     match enrol(stream, &events).await {
-        Ok(Some((stream, until, id))) => return follow(stream, until, id, events, log).await,
+        Ok(Some(followed)) => return follow(followed, events, log).await,
         Ok(None) => {}
         Err(error) => log.warn(Event::new("enrolment-failed").field("error", &error)),
     }
@@ -140,10 +156,10 @@ pub(in crate::agent) async fn welcome(
     let _ = events.send(RunEvent::NoRun).await;
 }
 
-async fn enrol(
+async fn enrol<S>(
     mut stream: UnixStream,
-    events: &mpsc::Sender<RunEvent>,
-) -> io::Result<Option<(UnixStream, oneshot::Receiver<()>, u64)>> {
+    events: &mpsc::Sender<RunEvent<S>>,
+) -> io::Result<Option<Followed>> {
     let uid = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
     let asked =
         tokio::time::timeout(ENROLMENT_WAIT_MAX, read_frame(&mut stream, LAUNCHER_BYTES_MAX));
@@ -157,7 +173,7 @@ async fn enrol(
     let (reading, until) = oneshot::channel();
     let begun = async {
         let connection = stream.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-        let launcher = Launcher { connection, _reading: reading };
+        let launcher = Launcher { connection, reading };
         let sockets = sockets.map_err(|error| error.to_string())?;
         let (back, begun) = oneshot::channel();
         let begin = RunEvent::Begin { enrolment, sockets, uid, launcher, back };
@@ -170,7 +186,7 @@ async fn enrol(
             // A launcher that is gone by now is found to be so by whoever follows it, and that
             // ends its run.
             let _ = write_frame(&mut stream, &ToLauncher::Terms(terms)).await;
-            Ok(Some((stream, until, id)))
+            Ok(Some(Followed { stream, until, id }))
         }
         Err(reason) => {
             write_frame(&mut stream, &ToLauncher::Refused(reason)).await?;
@@ -181,13 +197,8 @@ async fn enrol(
 
 /// Reads what the launcher of a run says until it says no more, or this agent has given the run
 /// away: a successor reads then, from the same socket.
-pub(in crate::agent) async fn follow(
-    mut stream: UnixStream,
-    mut until: oneshot::Receiver<()>,
-    id: u64,
-    events: mpsc::Sender<RunEvent>,
-    log: Log,
-) {
+pub async fn follow<S>(followed: Followed, events: mpsc::Sender<RunEvent<S>>, log: Log) {
+    let Followed { mut stream, mut until, id } = followed;
     loop {
         let said = tokio::select! {
             biased;

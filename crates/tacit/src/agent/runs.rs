@@ -1,6 +1,6 @@
 //! Runs as they begin, end, and pass to a successor.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,31 +8,28 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tacit_core::flow::Address;
-use tacit_sys::{process, socket};
+use tacit_sys::process;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::inbound::reserve_missing;
 use super::listeners::{ListenError, Opened, Wanted};
-use super::runs::{
-    self, Enrolled, Launcher, Reserved, Resumed, RunEvent, RunSockets, RunState, Surroundings,
-};
+use super::services::{self, Enrolled, RunEvent, Surroundings};
 use super::{Agent, AgentError, Drain, Options, takeover};
 use crate::address;
 use crate::clock::{self, Rfc3339};
 use crate::control::server::Reply;
 use crate::log::Event;
 use crate::run::Run;
+use crate::run::handover::{Departing, HeldAddress, Resumed, RunState};
+use crate::run::launchers::{self, Launcher, RunSockets};
 use crate::run::line::{Line, adopt};
 use crate::run::protocol::{Enrolment, Terms};
 use crate::session::Record;
 
 /// How long a reload waits for the kernel's sets of all runs.
 const CAPTURE_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Runs that one agent serves: each takes some ten descriptors here.
-pub(super) const RUNS_MAX: usize = 1024;
-/// A run's name at most.
-const NAME_BYTES_MAX: usize = 64;
 
 /// The enrolment socket while it is served.
 pub(super) struct Enrol {
@@ -75,13 +72,14 @@ impl Agent {
     ) -> Result<(), AgentError> {
         if let Some(launcher) = launcher {
             let stream = adopt(launcher).map_err(AgentError::Process)?;
-            let welcome = runs::welcome(stream, self.run_events.clone(), self.log.clone());
+            let welcome = launchers::welcome(stream, self.run_events.clone(), self.log.clone());
             tokio::task::spawn_local(welcome);
         }
         let Some(enrol) = &mut self.enrol else { return Ok(()) };
         let listener =
             takeover::listen_on(&enrol.opened.listener.socket).map_err(AgentError::Process)?;
-        let accept = runs::accept_launchers(listener, self.run_events.clone(), self.log.clone());
+        let events = self.run_events.clone();
+        let accept = launchers::accept_launchers(listener, events, self.log.clone());
         enrol.task = Some(tokio::task::spawn_local(accept));
         Ok(())
     }
@@ -98,7 +96,7 @@ impl Agent {
             }
             RunEvent::Listening(id) => self.follow_listening(id).await,
             RunEvent::Line(id, line) => {
-                if let Some(enrolled) = self.runs.get(&id) {
+                if let Some(enrolled) = self.runs.get(id) {
                     enrolled.run.line.replace(line);
                     self.log.info(Event::new("helper-replaced").field("run", &enrolled.run.name));
                 }
@@ -124,11 +122,11 @@ impl Agent {
             let _ = back.send(Err(reason));
             return;
         }
-        self.runs_made += 1;
+        let id = self.runs.next_id();
         let Enrolment { name, pid } = enrolment;
         let user = address::user_name(uid);
         let claimed = uid != process::effective_user();
-        let (id, events, log) = (self.runs_made, self.run_events.clone(), self.log.clone());
+        let (events, log) = (self.run_events.clone(), self.log.clone());
         let (live, resolvers) = (Arc::clone(&self.live), Arc::clone(&self.resolvers));
         let table = Arc::clone(&self.table);
         let hosts = self.hosts.pairs();
@@ -146,7 +144,7 @@ impl Agent {
                 let line = Line::open(sockets.line.try_clone()?)?;
                 let mut run = Run::new(id, name, pid, user, claimed, line);
                 run.place = place;
-                Enrolled::begin(Arc::new(run), sockets, launcher, None, around).await
+                services::enrol(Arc::new(run), sockets, launcher, None, around).await
             };
             match begun.await {
                 Ok(enrolled) => {
@@ -180,14 +178,14 @@ impl Agent {
     }
 
     /// Holds the addresses that lead into runs and are not held yet.
-    fn lead_in(&self) -> Result<Vec<Reserved>, ListenError> {
+    fn lead_in(&self) -> Result<Vec<HeldAddress>, ListenError> {
         let policy = &self.live.load().policy;
-        runs::reserve_missing(policy, self.runs.values(), self.congestion_control.as_deref())
+        reserve_missing(policy, self.runs.all(), self.congestion_control.as_deref())
     }
 
     /// Opens and closes the ways into a run as its programs listen.
     async fn follow_listening(&mut self, id: u64) {
-        let Some(enrolled) = self.runs.get_mut(&id) else { return };
+        let Some(enrolled) = self.runs.get_mut(id) else { return };
         let live = self.live.load_full();
         let listening = enrolled.run.listening();
         let made = &mut self.listeners_made;
@@ -196,7 +194,7 @@ impl Agent {
             *made
         };
         let followed =
-            enrolled.inbound.follow(&live.policy, &listening, &self.workers, number).await;
+            enrolled.services.inbound.follow(&live.policy, &listening, &self.workers, number).await;
         if let Err(error) = followed {
             let name = &enrolled.run.name;
             self.log.error(Event::new("listen-failed").field("run", name).field("error", &error));
@@ -205,55 +203,45 @@ impl Agent {
 
     fn check_enrolment(&self, enrolment: &Enrolment) -> Result<(), String> {
         self.check_room()?;
-        let name = &enrolment.name;
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
-            return Err(format!(
-                "a run's name has 1 to {NAME_BYTES_MAX} bytes and no control characters: \
-                 give another one with --name"
-            ));
-        }
-        Ok(())
+        self.runs.check(enrolment)
     }
 
     fn check_room(&self) -> Result<(), String> {
         if self.draining.is_some() {
             return Err("the agent is ending".into());
         }
-        if self.runs.len() >= RUNS_MAX {
-            return Err(format!("the agent serves {RUNS_MAX} runs already, as many as it may"));
-        }
-        Ok(())
+        self.runs.check_room()
     }
 
     /// Has the workers accept a run's connections and receive its datagrams.
-    async fn take_run(&mut self, mut enrolled: Enrolled, reserved: Vec<Reserved>) -> u64 {
-        enrolled.inbound.take(reserved, &enrolled.run, &self.live.load().policy);
-        for (number, listener) in &mut enrolled.listeners {
+    async fn take_run(&mut self, mut enrolled: Enrolled, reserved: Vec<HeldAddress>) -> u64 {
+        enrolled.services.inbound.take(reserved, &enrolled.run, &self.live.load().policy);
+        for listener in &mut enrolled.services.listeners {
             self.listeners_made += 1;
-            *number = self.listeners_made;
-            self.workers.serve(*number, Arc::clone(listener) as _).await;
+            listener.number = self.listeners_made;
+            self.workers.serve(listener.number, Arc::clone(&listener.source) as _).await;
         }
-        for (number, receiver) in &mut enrolled.receivers {
+        for receiver in &mut enrolled.services.receivers {
             self.listeners_made += 1;
-            *number = self.listeners_made;
-            self.workers.serve_on_one(*number, Arc::clone(receiver) as _).await;
+            receiver.number = self.listeners_made;
+            self.workers.serve_on_one(receiver.number, Arc::clone(&receiver.source) as _).await;
         }
         let run = &enrolled.run;
         self.log.info(Event::new("run-began").field("run", &run.name).field("pid", &run.pid));
         let id = run.id;
-        self.runs.insert(id, enrolled);
+        self.runs.insert(enrolled);
         self.follow_listening(id).await;
         id
     }
 
     fn secret_files(&self) -> Vec<PathBuf> {
-        runs::secret_files(&self.live.load().policy, &self.options.policy)
+        services::secret_files(&self.live.load().policy, &self.options.policy)
     }
 
     async fn end_run(&mut self, id: u64) {
-        let Some(mut enrolled) = self.runs.remove(&id) else { return };
-        for (number, _) in &enrolled.receivers {
-            self.workers.finish(*number).await;
+        let Some(mut enrolled) = self.runs.remove(id) else { return };
+        for receiver in &enrolled.services.receivers {
+            self.workers.finish(receiver.number).await;
         }
         self.unlisten_run(&mut enrolled).await;
         self.log.info(Event::new("run-ended").field("run", &enrolled.run.name));
@@ -272,11 +260,13 @@ impl Agent {
     }
 
     pub(super) async fn unlisten_run(&self, enrolled: &mut Enrolled) {
-        let listeners = enrolled.listeners.iter().map(|(number, _)| *number);
-        for number in listeners.chain(enrolled.receivers.iter().map(|(number, _)| *number)) {
-            self.workers.stop(number).await;
+        for listener in &enrolled.services.listeners {
+            self.workers.stop(listener.number).await;
         }
-        enrolled.inbound.unlisten(&self.workers).await;
+        for receiver in &enrolled.services.receivers {
+            self.workers.stop(receiver.number).await;
+        }
+        enrolled.services.inbound.unlisten(&self.workers).await;
     }
 
     /// Has every run follow the host's file of names, if it has changed.
@@ -288,11 +278,11 @@ impl Agent {
 
     /// Has every run follow the installed policy; addresses that lead in from now on go to the
     /// first run.
-    pub(super) async fn follow_policy(&mut self, reserved: Vec<Reserved>) {
-        if let Some(enrolled) = self.runs.values_mut().next() {
-            enrolled.inbound.take(reserved, &enrolled.run, &self.live.load().policy);
+    pub(super) async fn follow_policy(&mut self, reserved: Vec<HeldAddress>) {
+        if let Some(enrolled) = self.runs.first_mut() {
+            enrolled.services.inbound.take(reserved, &enrolled.run, &self.live.load().policy);
         }
-        for id in self.runs.keys().copied().collect::<Vec<_>>() {
+        for id in self.runs.ids() {
             self.follow_listening(id).await;
         }
         self.capture_anew().await;
@@ -301,7 +291,7 @@ impl Agent {
     /// Has all runs follow at the same time, and waits for them, but not for a helper that is slow
     /// or gone: that run follows later, or is refused everything.
     async fn capture_anew(&self) {
-        let following = self.start_capturing(self.runs.values());
+        let following = self.start_capturing(self.runs.all());
         let all = async {
             for run in following {
                 // A task that panicked has said so.
@@ -320,7 +310,7 @@ impl Agent {
             let (hosts, log) = (Arc::clone(&hosts), self.log.clone());
             let capture = Arc::clone(&enrolled.capture);
             tokio::task::spawn_local(async move {
-                if let Err(error) = runs::follow_with(&capture, &hosts).await {
+                if let Err(error) = services::follow_with(&capture, &hosts).await {
                     let event = Event::new("capture-failed").field("run", &capture.run.name);
                     log.error(event.field("error", &error));
                 }
@@ -331,7 +321,7 @@ impl Agent {
 
     /// Gives up the addresses of names that are believed no longer.
     pub(super) fn forget_names(&self) {
-        drop(self.start_capturing(self.runs.values()));
+        drop(self.start_capturing(self.runs.all()));
     }
 
     /// Captures anew when rules have come or gone with the time of day since `open` was filled.
@@ -346,14 +336,14 @@ impl Agent {
     /// Gives all runs to a successor; nothing is read from their sockets here any more.
     pub(super) async fn hand_over_runs(&mut self) -> Reply {
         let (mut states, mut descriptors) = (Vec::new(), Vec::new());
-        for (_, mut enrolled) in std::mem::take(&mut self.runs) {
+        for mut enrolled in self.runs.take_all() {
             self.unlisten_run(&mut enrolled).await;
-            enrolled.stop();
-            match enrolled.hand_over().await {
-                Ok((state, sockets)) => {
+            enrolled.services.stop();
+            match services::depart(&enrolled).await {
+                Ok(Departing { state, sockets }) => {
                     states.push(state);
                     descriptors.extend(sockets);
-                    self.departed.extend(enrolled.connection());
+                    self.runs.add_departed(&enrolled.launcher);
                 }
                 Err(error) => self.log.error(
                     Event::new("run-lost").field("run", &enrolled.run.name).field("error", &error),
@@ -371,7 +361,7 @@ impl Agent {
         let hosts = self.hosts.pairs();
         let resumed = async {
             let place = self.workers.place_run_on(state.cpu).await;
-            let Resumed { mut run, launcher, stream, until, sockets, inbound, before } =
+            let Resumed { mut run, launcher, followed, sockets, inbound, before } =
                 state.resume(sockets)?;
             run.place = place;
             let around = Surroundings {
@@ -383,15 +373,14 @@ impl Agent {
                 events: &self.run_events,
             };
             let enrolled =
-                Enrolled::begin(Arc::new(run), sockets, launcher, before, around).await?;
-            Ok::<_, std::io::Error>((enrolled, inbound, stream, until))
+                services::enrol(Arc::new(run), sockets, launcher, before, around).await?;
+            Ok::<_, std::io::Error>((enrolled, inbound, followed))
         };
         match resumed.await {
-            Ok((enrolled, inbound, stream, until)) => {
-                self.runs_made = self.runs_made.max(id);
+            Ok((enrolled, inbound, followed)) => {
                 self.take_run(enrolled, inbound).await;
                 let (events, log) = (self.run_events.clone(), self.log.clone());
-                tokio::task::spawn_local(runs::follow(stream, until, id, events, log));
+                tokio::task::spawn_local(launchers::follow(followed, events, log));
             }
             Err(error) => {
                 self.log.error(Event::new("run-lost").field("id", &id).field("error", &error));
@@ -403,7 +392,7 @@ impl Agent {
     pub(super) fn show_runs(&self) -> Value {
         let open = self.table.snapshot();
         let now = SystemTime::now();
-        let runs = self.runs.values().map(|enrolled| {
+        let runs = self.runs.all().map(|enrolled| {
             let run = &enrolled.run;
             let of_run = |record: &&Arc<Record>| {
                 record.run.as_ref().is_some_and(|of_run| of_run.run.id == run.id)
@@ -412,6 +401,7 @@ impl Agent {
                 json!({ "name": name, "address": address, "seconds": left.as_secs() })
             });
             let listen = enrolled
+                .services
                 .inbound
                 .shown()
                 .map(|(address, open)| json!({ "address": address, "open": open }));
@@ -424,7 +414,7 @@ impl Agent {
                 "since": Rfc3339(run.since).to_string(),
                 "age-s": now.duration_since(run.since).unwrap_or_default().as_secs(),
                 "open": open.iter().filter(of_run).count(),
-                "captured": enrolled.captured(),
+                "captured": enrolled.capture.count(),
                 "names": names.collect::<Vec<_>>(),
                 "listen": listen.collect::<Vec<_>>(),
                 "listening": *run.listening(),
@@ -435,9 +425,7 @@ impl Agent {
 
     /// After a private agent has handed its run over: its connections end with the run too.
     pub(super) fn follow_departed(&mut self) {
-        let gone = |line: &OwnedFd| socket::is_hung_up(line.as_fd());
-        if self.options.private && !self.departed.is_empty() && self.departed.iter().all(gone) {
-            self.departed.clear();
+        if self.options.private && self.runs.departed_have_ended() {
             self.draining = Some(Drain { until: Some(Instant::now() + LINGER) });
         }
     }

@@ -1,0 +1,208 @@
+//! What the agent serves for each of its runs: listeners, datagrams, name service, query socket.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tacit_core::policy::{Policy, TrustSource};
+use tacit_sys::socket;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::inbound::Inbound;
+use crate::address;
+use crate::datagram::Receiver;
+use crate::dns::{Forwarder, Resolvers};
+use crate::live::Live;
+use crate::log::{Event, Log};
+use crate::query::Service;
+use crate::run::capture::Capture;
+use crate::run::handover::{Departing, ServedSockets};
+use crate::run::launchers::{self, Launcher, RunSockets};
+use crate::run::registry::{self, Registry};
+use crate::run::{Run, listening};
+use crate::session::Table;
+use crate::stream::intercept::{Listener, Source};
+
+/// One run as the agent holds it.
+pub(super) type Enrolled = registry::Enrolled<Services>;
+/// All runs of the agent.
+pub(super) type Runs = Registry<Services>;
+/// What launchers report to the control thread.
+pub(super) type RunEvent = launchers::RunEvent<Enrolled>;
+
+/// What is served for one run.
+#[derive(Debug)]
+pub(super) struct Services {
+    /// What workers accept on.
+    pub(super) listeners: Vec<Numbered<Listener>>,
+    /// Where a worker receives datagrams.
+    pub(super) receivers: Vec<Numbered<Receiver>>,
+    /// The addresses that lead in.
+    pub(super) inbound: Inbound,
+    /// Its programs ask here about their connections.
+    query: Option<Service>,
+    /// Follows the ports that programs listen on.
+    watching: JoinHandle<()>,
+}
+
+/// Something that workers serve, with the number that they know it by; 0 before they do.
+#[derive(Debug)]
+pub(super) struct Numbered<T> {
+    pub(super) number: u64,
+    pub(super) source: Arc<T>,
+}
+
+impl<T> Numbered<T> {
+    fn new(source: T) -> Self {
+        Self { number: 0, source: Arc::new(source) }
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What of the agent its runs use.
+pub(super) struct Surroundings<'a> {
+    pub(super) live: &'a Arc<ArcSwap<Live>>,
+    pub(super) table: &'a Arc<Table>,
+    pub(super) resolvers: &'a Arc<Resolvers>,
+    pub(super) hosts: &'a [(IpAddr, String)],
+    pub(super) log: &'a Log,
+    pub(super) events: &'a mpsc::Sender<RunEvent>,
+}
+
+/// Enrols a run: captures what the policy lets through, and makes what is served for it. `before`
+/// leads to the agent that had it before, to ask about connections that stayed there.
+///
+/// # Errors
+/// The kernel refuses the sets or a socket.
+pub(super) async fn enrol(
+    run: Arc<Run>,
+    sockets: RunSockets,
+    launcher: Launcher,
+    before: Option<OwnedFd>,
+    around: Surroundings<'_>,
+) -> io::Result<Enrolled> {
+    let capture = Capture::new(Arc::clone(&run), Arc::clone(around.live), around.log.clone());
+    let capture = Arc::new(capture);
+    let query = match (sockets.query, sockets.tcp.first()) {
+        (Some(query), Some(network)) => {
+            let started = Service::start(query, network, before, &run, around.table, around.log);
+            if let Err(error) = &started {
+                // A run is as well protected without: an old kernel does not tell networks apart.
+                let event = Event::new("query-unavailable").field("run", &run.name);
+                around.log.warn(event.field("error", error));
+            }
+            started.ok()
+        }
+        _ => None,
+    };
+    run.set_capture(&capture);
+    let generation = around.live.load().generation;
+    capture.take_hosts(around.hosts);
+    capture.follow().await?;
+    let names = Arc::new(Forwarder::new(
+        Arc::clone(around.live),
+        Arc::clone(&capture),
+        Arc::clone(around.resolvers),
+        around.log.clone(),
+    ));
+    let mut listeners = Vec::new();
+    for socket in sockets.tcp {
+        listeners.push(Numbered::new(captured_listener(socket, &run, &names)?));
+    }
+    let mut receivers = Vec::new();
+    for (socket, raw) in sockets.udp.into_iter().zip(sockets.raw) {
+        receivers.push(Numbered::new(Receiver {
+            socket: Arc::new(socket),
+            raw: Arc::new(raw),
+            run: Arc::clone(&run),
+            names: Arc::clone(&names),
+        }));
+    }
+    let watch = listening::watch(Arc::clone(&run), Arc::clone(around.live), around.events.clone());
+    let watching = tokio::task::spawn_local(watch);
+    let services = Services { listeners, receivers, inbound: Inbound::default(), query, watching };
+    Ok(Enrolled { run, launcher, generation, capture, services })
+}
+
+fn captured_listener(
+    socket: OwnedFd,
+    run: &Arc<Run>,
+    names: &Arc<Forwarder>,
+) -> io::Result<Listener> {
+    // Towards the program the namespace's own congestion control, which is chosen for one machine.
+    let options = socket::StreamOptions { congestion_control: None, reset_on_exit: true };
+    socket::adopt(socket.as_fd(), &options)?;
+    let address = address::from_socket(&socket::local_address(socket.as_fd())?);
+    let source = Source::Captured(Arc::clone(run), Arc::clone(names));
+    Ok(Listener { address, socket: Arc::new(socket), clear: true, source })
+}
+
+impl Services {
+    /// Stops following; what arrives waits in the sockets.
+    pub(super) fn stop(&self) {
+        self.watching.abort();
+    }
+
+    /// Copies of all sockets, for a successor.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    fn copies(&self) -> io::Result<ServedSockets> {
+        let mut served = ServedSockets::default();
+        if let Some(query) = &self.query {
+            let (socket, before) = query.hand_over()?;
+            served.query = Some(socket);
+            served.before = Some(before);
+        }
+        for (tcp, udp) in self.listeners.iter().zip(&self.receivers) {
+            for socket in [&tcp.source.socket, &udp.source.socket, &udp.source.raw] {
+                served.captured.push(socket.as_fd().try_clone_to_owned()?);
+            }
+        }
+        served.inbound = self.inbound.copies()?;
+        Ok(served)
+    }
+}
+
+/// A run on its way to a successor.
+///
+/// # Errors
+/// No descriptor is left, or the helper makes no line.
+pub(super) async fn depart(enrolled: &Enrolled) -> io::Result<Departing> {
+    let served = enrolled.services.copies()?;
+    Departing::new(&enrolled.run, &enrolled.launcher, served).await
+}
+
+/// Has a run's capture follow the policy, and what the host's file says of names, as they are now.
+///
+/// # Errors
+/// The kernel refuses the sets, or the helper does not answer.
+pub(super) async fn follow_with(capture: &Capture, hosts: &[(IpAddr, String)]) -> io::Result<()> {
+    capture.take_hosts(hosts);
+    capture.follow().await
+}
+
+/// Files that are none of a program's business: the policy, the keys and the anchors it names. What
+/// the distribution gives to everybody stays readable.
+pub(super) fn secret_files(policy: &Policy, file: &std::path::Path) -> Vec<std::path::PathBuf> {
+    const EVERYBODYS: [&str; 4] =
+        ["/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates"];
+    let base = super::directory_of(file);
+    let keys = policy.identities.values().map(|identity| base.join(&identity.key));
+    let anchors = policy.trusts.values().flat_map(|trust| match &trust.source {
+        TrustSource::Files(files) => files.iter().map(|file| base.join(file)).collect(),
+        TrustSource::System => Vec::new(),
+    });
+    let lists = policy.trusts.values().flat_map(|trust| &trust.crls).map(|file| base.join(file));
+    let all = keys.chain(anchors).chain(lists).filter_map(|file| file.canonicalize().ok());
+    let all = all.filter(|file| !EVERYBODYS.iter().any(|directory| file.starts_with(directory)));
+    file.canonicalize().into_iter().chain(all).collect()
+}

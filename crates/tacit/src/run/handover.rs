@@ -1,0 +1,158 @@
+//! A run on its way to a successor of the agent.
+//!
+//! The sockets are the same ones: what waits in them when this agent stops reading is the
+//! successor's to take. The helper gives the successor a line of its own.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use tacit_core::dns::GRACE;
+use tacit_core::flow::Address;
+use tokio::sync::oneshot;
+
+use super::Run;
+use super::launchers::{Followed, Launcher, RunSockets};
+use super::line::{Line, adopt};
+
+/// A run in words; its sockets follow.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RunState {
+    /// Its number.
+    pub id: u64,
+    name: String,
+    pid: u32,
+    user: String,
+    since: SystemTime,
+    claimed: bool,
+    /// The CPU that it shares with a worker.
+    #[serde(default)]
+    pub cpu: Option<usize>,
+    /// Names, addresses, and for how many seconds more.
+    names: Vec<(String, IpAddr, u64)>,
+    /// Addresses held outside; their sockets come after all others but one.
+    inbound: Vec<Address>,
+    /// Whether the last socket leads to the agent before, to ask about what stays with it.
+    #[serde(default)]
+    asks_before: bool,
+    /// How many sockets follow.
+    pub sockets: usize,
+}
+
+/// Copies of the sockets that an agent serves for a run.
+#[derive(Debug, Default)]
+pub struct ServedSockets {
+    /// The query socket.
+    pub query: Option<OwnedFd>,
+    /// Captured TCP, captured datagrams, and errors in the name of others: three for each family.
+    pub captured: Vec<OwnedFd>,
+    /// Addresses held outside.
+    pub inbound: Vec<HeldAddress>,
+    /// Leads to this agent, to ask about the connections that stay with it.
+    pub before: Option<OwnedFd>,
+}
+
+/// An address outside that is held for a run.
+#[derive(Debug)]
+pub struct HeldAddress {
+    /// The address.
+    pub address: Address,
+    /// Its socket.
+    pub socket: OwnedFd,
+}
+
+/// A run on its way to a successor.
+#[derive(Debug)]
+pub struct Departing {
+    /// The run in words.
+    pub state: RunState,
+    /// Its sockets; the launcher's connection is the first.
+    pub sockets: Vec<OwnedFd>,
+}
+
+impl Departing {
+    /// What a successor needs to continue a run.
+    ///
+    /// # Errors
+    /// No descriptor is left, or the helper makes no line.
+    pub async fn new(run: &Run, launcher: &Launcher, served: ServedSockets) -> io::Result<Self> {
+        run.expect_no_more();
+        let ServedSockets { query, captured, inbound, before } = served;
+        let mut sockets = vec![launcher.connection.try_clone()?, run.line.another().await?];
+        sockets.extend(query);
+        sockets.extend(captured);
+        let mut addresses = Vec::new();
+        for HeldAddress { address, socket } in inbound {
+            addresses.push(address);
+            sockets.push(socket);
+        }
+        let asks_before = before.is_some();
+        sockets.extend(before);
+        let names = run.learnt();
+        let state = RunState {
+            id: run.id,
+            name: run.name.clone(),
+            pid: run.pid,
+            user: run.user.clone(),
+            since: run.since,
+            claimed: run.claimed,
+            cpu: run.cpu(),
+            names: names.into_iter().map(|(name, ip, left)| (name, ip, left.as_secs())).collect(),
+            inbound: addresses,
+            asks_before,
+            sockets: sockets.len(),
+        };
+        Ok(Self { state, sockets })
+    }
+}
+
+impl RunState {
+    /// The run as it was, with the launcher's connection and the sockets.
+    ///
+    /// # Errors
+    /// Sockets are missing.
+    pub fn resume(self, mut sockets: Vec<OwnedFd>) -> io::Result<Resumed> {
+        let before = if self.asks_before { sockets.pop() } else { None };
+        if sockets.len() <= self.inbound.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let held = sockets.split_off(sockets.len() - self.inbound.len());
+        let held = self.inbound.into_iter().zip(held);
+        let inbound = held.map(|(address, socket)| HeldAddress { address, socket }).collect();
+        let connection = sockets.remove(0);
+        let stream = adopt(connection.try_clone()?)?;
+        let (reading, until) = oneshot::channel();
+        let launcher = Launcher { connection, reading };
+        let sockets = RunSockets::from_order(sockets)?;
+        let line = Line::open(sockets.line.try_clone()?)?;
+        let mut run = Run::new(self.id, self.name, self.pid, self.user, self.claimed, line);
+        run.since = self.since;
+        for (name, address, seconds) in self.names {
+            // What is left counts the grace that learning adds again.
+            let left = Duration::from_secs(seconds).saturating_sub(GRACE);
+            run.learn(&name, address, left);
+        }
+        let followed = Followed { stream, until, id: self.id };
+        Ok(Resumed { run, launcher, followed, sockets, inbound, before })
+    }
+}
+
+/// A run as the agent before this one had it.
+#[derive(Debug)]
+pub struct Resumed {
+    /// The run.
+    pub run: Run,
+    /// Its launcher.
+    pub launcher: Launcher,
+    /// To be followed until the run goes on to the next agent.
+    pub followed: Followed,
+    /// Its sockets.
+    pub sockets: RunSockets,
+    /// The addresses that are held for it.
+    pub inbound: Vec<HeldAddress>,
+    /// To the agent before, which still has connections.
+    pub before: Option<OwnedFd>,
+}

@@ -1,0 +1,156 @@
+//! The runs that are enrolled with the agent.
+//!
+//! A run lives as long as its launcher's connection. Limits: [`RUNS_MAX`] runs, names of
+//! `NAME_BYTES_MAX`.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use tacit_sys::socket;
+
+use super::Run;
+use super::capture::Capture;
+use super::launchers::{Launcher, RUNS_MAX};
+use super::protocol::Enrolment;
+
+/// A run's name at most.
+const NAME_BYTES_MAX: usize = 64;
+
+/// One run as the agent holds it; `S` is what the lanes serve for it.
+#[derive(Debug)]
+pub struct Enrolled<S> {
+    /// The run.
+    pub run: Arc<Run>,
+    /// Its launcher.
+    pub launcher: Launcher,
+    /// The policy that was in force before its capture was made.
+    pub generation: u64,
+    /// What of its traffic is captured.
+    pub capture: Arc<Capture>,
+    /// What is served for it.
+    pub services: S,
+}
+
+/// All runs of the agent, by number.
+#[derive(Debug)]
+pub struct Registry<S> {
+    runs: BTreeMap<u64, Enrolled<S>>,
+    /// The number of the last run.
+    last_id: u64,
+    /// Connections of launchers whose runs a successor has.
+    departed: Vec<OwnedFd>,
+}
+
+impl<S> Default for Registry<S> {
+    fn default() -> Self {
+        Self { runs: BTreeMap::new(), last_id: 0, departed: Vec::new() }
+    }
+}
+
+impl<S> Registry<S> {
+    /// Whether one more run can be enrolled.
+    ///
+    /// # Errors
+    /// In words, for its launcher.
+    pub fn check_room(&self) -> Result<(), String> {
+        if self.runs.len() >= RUNS_MAX {
+            return Err(format!("the agent serves {RUNS_MAX} runs already, as many as it may"));
+        }
+        Ok(())
+    }
+
+    /// Whether this run can be enrolled.
+    ///
+    /// # Errors
+    /// In words, for its launcher.
+    pub fn check(&self, enrolment: &Enrolment) -> Result<(), String> {
+        self.check_room()?;
+        let name = &enrolment.name;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
+            return Err(format!(
+                "a run's name has 1 to {NAME_BYTES_MAX} bytes and no control characters: \
+                 give another one with --name"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A number for a new run.
+    pub fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Enrols a run, under its number.
+    pub fn insert(&mut self, enrolled: Enrolled<S>) {
+        let id = enrolled.run.id;
+        self.last_id = self.last_id.max(id);
+        self.runs.insert(id, enrolled);
+    }
+
+    /// Takes a run out.
+    pub fn remove(&mut self, id: u64) -> Option<Enrolled<S>> {
+        self.runs.remove(&id)
+    }
+
+    /// Takes all runs out.
+    pub fn take_all(&mut self) -> Vec<Enrolled<S>> {
+        std::mem::take(&mut self.runs).into_values().collect()
+    }
+
+    /// One of the runs.
+    #[must_use]
+    pub fn get(&self, id: u64) -> Option<&Enrolled<S>> {
+        self.runs.get(&id)
+    }
+
+    /// One of the runs, to be changed.
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut Enrolled<S>> {
+        self.runs.get_mut(&id)
+    }
+
+    /// The run that was enrolled first, to be changed.
+    pub fn first_mut(&mut self) -> Option<&mut Enrolled<S>> {
+        self.runs.values_mut().next()
+    }
+
+    /// Every run, in the order of their numbers.
+    pub fn all(&self) -> impl Iterator<Item = &Enrolled<S>> {
+        self.runs.values()
+    }
+
+    /// The numbers of all runs.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u64> {
+        self.runs.keys().copied().collect()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Remembers the launcher of a run that a successor has, to see when the run ends.
+    pub fn add_departed(&mut self, launcher: &Launcher) {
+        // Without a descriptor for it the end of the run is not seen, and a drain ends the agent.
+        self.departed.extend(launcher.connection.try_clone());
+    }
+
+    /// Whether runs were handed over to a successor and all of them have ended since; says so once.
+    pub fn departed_have_ended(&mut self) -> bool {
+        let have_ended = !self.departed.is_empty()
+            && self.departed.iter().all(|launcher| socket::is_hung_up(launcher.as_fd()));
+        if have_ended {
+            self.departed.clear();
+        }
+        have_ended
+    }
+}
