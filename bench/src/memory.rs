@@ -14,14 +14,16 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::load::terms::Terms;
-use super::measure::LoadClient;
-use super::peers::{Far, Running, Setting};
-use super::progress::Progress;
+use crate::load::LoadClient;
+use crate::peers::{Far, Running, Setting};
+use crate::progress::Progress;
+use crate::terms::Terms;
 
 /// Connections held before memory is read, and those that are counted.
 const BEFORE: usize = 100;
 pub(crate) const COUNTED: usize = 1000;
+/// Times that as many are added, the first of which is not counted.
+const STEPS: usize = 1 + COUNTED / BEFORE;
 
 /// A proxy has one socket on each side, a pair four.
 const SOCKETS_OF_A_PAIR: u64 = 4;
@@ -39,8 +41,7 @@ const OBJECTS: [(&str, u64); 5] = [
 #[derive(Debug)]
 pub(crate) struct Idle {
     pub(crate) peer: &'static str,
-    /// To the client proxy and to the server proxy.
-    pub(crate) bytes: [f64; 2],
+    pub(crate) bytes: PerSide<f64>,
 }
 
 /// Measures all who have proxies. Who cannot hold so many is left out, and the reason told.
@@ -63,24 +64,56 @@ pub(crate) fn measure(
 }
 
 fn one(peer: &Running, setting: &Setting<'_>) -> Result<Idle, String> {
-    let counts = [BEFORE, COUNTED].map(|count| count.to_string());
-    let counts = counts.each_ref().map(String::as_str);
-    let mut client = LoadClient::start(peer, setting, "hold", &counts)?;
-    let before = resident(peer, &client)?;
-    client.go()?;
-    let after = resident(peer, &client)?;
-    client.end()?;
-    let bytes =
-        std::array::from_fn(|side| (after[side] as f64 - before[side] as f64) / COUNTED as f64);
-    Ok(Idle { peer: peer.peer.name, bytes })
+    Ok(Idle { peer: peer.peer.name, bytes: idle_bytes(peer, setting)? })
 }
 
-fn resident(peer: &Running, client: &LoadClient) -> Result<[u64; 2], String> {
+/// What one idle connection adds to each proxy.
+pub(crate) fn idle_bytes(peer: &Running, setting: &Setting<'_>) -> Result<PerSide<f64>, String> {
+    let mut client = LoadClient::start(peer.client_command(setting, &hold_words(), peer.entry))?;
+    client.go()?;
+    let before = resident(peer, &client)?;
+    for _ in 1..STEPS {
+        client.go()?;
+    }
+    let after = resident(peer, &client)?;
+    client.end()?;
+    let each = |after: u64, before: u64| (after as f64 - before as f64) / COUNTED as f64;
+    Ok(PerSide {
+        client: each(after.client, before.client),
+        server: each(after.server, before.server),
+    })
+}
+
+/// The words behind `tacit workload` that hold connections, step by step.
+fn hold_words() -> Vec<String> {
+    let step = BEFORE.to_string();
+    let all = (BEFORE + COUNTED).to_string();
+    [
+        &["ramp", "client", "--ramps", "1", "--connections", &all, "--step", &step][..],
+        &["--at-once", "4", "--pause", "1ms", "--steered"],
+    ]
+    .concat()
+    .into_iter()
+    .map(str::to_owned)
+    .collect()
+}
+
+/// Something of each proxy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PerSide<T> {
+    pub(crate) client: T,
+    pub(crate) server: T,
+}
+
+fn resident(peer: &Running, client: &LoadClient) -> Result<PerSide<u64>, String> {
     match (&peer.proxies, &peer.far) {
-        (Some([client, server]), _) => {
-            Ok([client.resident_bytes(None)?, server.resident_bytes(None)?])
+        (Some([client, server]), _) => Ok(PerSide {
+            client: client.resident_bytes(None)?,
+            server: server.resident_bytes(None)?,
+        }),
+        (None, Far::Run(server)) => {
+            Ok(PerSide { client: client.resident_bytes()?, server: server.resident_bytes()? })
         }
-        (None, Far::Run(server)) => Ok([client.resident_bytes()?, server.resident_bytes()?]),
         (None, _) => Err("it has no proxies".to_owned()),
     }
 }
@@ -106,7 +139,7 @@ fn object_bytes(slabs: &str, name: &str) -> Option<u64> {
 
 impl Idle {
     pub(crate) fn json(&self) -> Value {
-        let [client, server] = self.bytes;
+        let PerSide { client, server } = self.bytes;
         json!({ "peer": self.peer, "client_bytes": client, "server_bytes": server })
     }
 }

@@ -22,9 +22,9 @@ pub(crate) struct Network {
     pub(crate) congestion: String,
 }
 
-/// Returns the command that runs `driver` in a namespace of its own, as root or without; if both
-/// are refused, in the host's.
-pub(crate) fn private(driver: &Path) -> Command {
+/// Returns the command that runs `driver` with a verb in a namespace of its own, as root or without;
+/// if both are refused, in the host's.
+pub(crate) fn private(driver: &Path, verb: &str) -> Command {
     for flags in [&["--net", "--mount"][..], &["--net", "--mount", "--map-root-user"]] {
         let unshare = || {
             let mut command = Command::new("unshare");
@@ -35,12 +35,12 @@ pub(crate) fn private(driver: &Path) -> Command {
         trial.args(["ip", "link", "set", "lo", "up"]).stdout(Stdio::null()).stderr(Stdio::null());
         if trial.status().is_ok_and(|status| status.success()) {
             let mut command = unshare();
-            command.arg(driver).args(["bench-driver", "--private-network"]);
+            command.arg(driver).args([verb, "--private-network"]);
             return command;
         }
     }
     let mut command = Command::new(driver);
-    command.arg("bench-driver");
+    command.arg(verb);
     command
 }
 

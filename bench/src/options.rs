@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use super::load::{self, WORKLOADS, Workload};
-use super::peers::{self, PEERS, Peer};
+use crate::peers::{self, PEERS, Peer};
+use crate::workload::{Length, WORKLOADS, Workload, workload};
 
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask bench [OPTIONS]
+       cargo xtask bench projection [--rounds N] [--program FILE]
+       cargo xtask bench sockets --help
   --workloads LIST   of 2k,64k,1m,bulk,connect (these have goals), 500,2k-1,16k,32k,5x20m,
                      resumed,
                      2k-aes256,1m-aes256,bulk-aes256,connect-aes256,
@@ -41,8 +43,7 @@ pub(crate) struct Options {
     pub(crate) workloads: Vec<&'static Workload>,
     pub(crate) peers: Vec<&'static Peer>,
     pub(crate) rounds: usize,
-    /// Shorter samples.
-    pub(crate) quick: bool,
+    pub(crate) length: Length,
     /// Write `BENCHMARKS.md` anew.
     pub(crate) write: bool,
     pub(crate) json: Option<PathBuf>,
@@ -63,7 +64,7 @@ impl Options {
             workloads: WORKLOADS.iter().collect(),
             peers: PEERS.iter().collect(),
             rounds: ROUNDS_DEFAULT,
-            quick: false,
+            length: Length::Whole,
             write: false,
             json: None,
             congestion: None,
@@ -96,7 +97,7 @@ impl Options {
                 options.line.push_str(&format!(" {word} {value}"));
             }
             match word {
-                "--workloads" => options.workloads = list(word, value?, load::workload)?,
+                "--workloads" => options.workloads = list(word, value?, workload)?,
                 "--peers" => options.peers = list(word, value?, peers::peer)?,
                 "--rounds" => options.rounds = rounds(value?)?,
                 "--only" => {
@@ -116,7 +117,7 @@ impl Options {
 
     /// What has a goal, beside who matters most.
     fn hurry(&mut self) {
-        self.quick = true;
+        self.length = Length::Quick;
         self.runs = false;
         self.workloads.retain(|workload| workload.goal.is_some());
         self.peers.retain(|peer| QUICK.contains(&peer.name));
@@ -165,7 +166,7 @@ mod tests {
     fn a_quick_run_takes_what_has_a_goal_as_often_as_a_whole_one() {
         let quick = Options::parse(&["--quick"]).unwrap();
         assert_eq!(quick.samples(), 5 * 5 * QUICK.len());
-        assert!(quick.quick && !quick.runs);
+        assert!(quick.length == Length::Quick && !quick.runs);
     }
 
     #[test]

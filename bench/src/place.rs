@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::certs;
+use crate::certs;
 
 /// The user that root runs the programs as: nobody in particular.
 const ORDINARY: u32 = 54321;
@@ -19,15 +19,16 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Makes it, with the programs of the build and certificates of its own.
-    pub(crate) fn make(target: &Path) -> Result<Self, String> {
-        let dir = std::env::temp_dir().join(format!("tacit-bench-{}", std::process::id()));
+    /// Makes it, with the tacit that is measured, as `tacit`, the one whose `workload` loads, as
+    /// `load`, and certificates of its own.
+    pub(crate) fn make(name: &str, tacit: &Path, load: &Path) -> Result<Self, String> {
+        let name = format!("tacit-bench-{name}-{}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
         let make = || {
             fs::create_dir(&dir)?;
             fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
-            for program in ["tacit", "bench"] {
-                fs::copy(target.join("release").join(program), dir.join(program))?;
-            }
+            fs::copy(tacit, dir.join("tacit"))?;
+            fs::copy(load, dir.join("load"))?;
             fs::read_to_string("/proc/self/uid_map")
         };
         let map = make().map_err(|error| format!("{}: {error}", dir.display()))?;

@@ -20,6 +20,8 @@ use serde_json::Value;
 use tacit_core::statistics::median;
 use tacit_sys::process::{Signal, signal};
 
+use crate::workspace::root;
+
 type Outcome = Result<(), String>;
 
 const USAGE: &str = "usage: cargo xtask bench projection [--rounds N] [--program FILE]
@@ -79,7 +81,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
 }
 
 fn built() -> Result<PathBuf, String> {
-    let root = crate::root();
+    let root = root();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let words = ["build", "--locked", "--release", "--package", "tacit", "--message-format=json"];
     let mut build = Command::new(cargo);

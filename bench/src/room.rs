@@ -15,9 +15,9 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 use tacit_sys::netlink::{Netlink, Subsystem, route};
 
-use super::measure::Lines;
-use super::network::Network;
-use super::process::{Process, guarded};
+use crate::load::Lines;
+use crate::network::Network;
+use crate::process::{Process, guarded};
 
 /// Where peers listen in there: nobody else does.
 pub(crate) const ENTRY: u16 = 7001;
@@ -41,7 +41,7 @@ impl Room {
         let start = || {
             let own = std::env::current_exe()?;
             let mut command = Command::new("unshare");
-            command.args(["--net", "--"]).arg(own).args(["bench-room", &network.congestion]);
+            command.args(["--net", "--"]).arg(own).args(["room", &network.congestion]);
             let pipes = [Stdio::piped(), Stdio::piped(), Stdio::piped()];
             let [input, output, errors] = pipes;
             guarded(&command).stdin(input).stdout(output).stderr(errors).spawn()

@@ -11,11 +11,8 @@ use openssl::ssl::{
     SslStream, SslVerifyMode, SslVersion,
 };
 
-use crate::SERVER_NAME;
-use crate::load::Wire;
-use crate::load::client::{self, Dial};
-use crate::load::server::Answer;
-use crate::load::terms::Terms;
+use crate::terms::{SERVER_NAME, Terms, Version};
+use crate::wire::{Answer, Dial, Wire, tcp};
 
 /// A connection through the library; its end is announced before it closes.
 struct Sealed(SslStream<TcpStream>);
@@ -46,12 +43,12 @@ impl Drop for Sealed {
 }
 
 /// The client end.
-pub(crate) fn dial(terms: Terms, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
+pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
     let mut context = context(terms, dir, "client")?;
     context.set_verify(SslVerifyMode::PEER);
     let context = context.build();
     Ok(Arc::new(move |address| {
-        let stream = client::tcp(address)?;
+        let stream = tcp(address)?;
         let ssl = new(&context, |ssl| {
             ssl.param_mut().set_host(SERVER_NAME)?;
             ssl.set_hostname(SERVER_NAME)
@@ -61,7 +58,7 @@ pub(crate) fn dial(terms: Terms, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
 }
 
 /// The server end.
-pub(crate) fn answer(terms: Terms, dir: &Path) -> Result<Arc<Answer>, ErrorStack> {
+pub(crate) fn answer(terms: &Terms, dir: &Path) -> Result<Arc<Answer>, ErrorStack> {
     let mut context = context(terms, dir, "server")?;
     context.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
     let context = context.build();
@@ -80,17 +77,23 @@ fn new(
     Ok(ssl)
 }
 
-fn context(terms: Terms, dir: &Path, name: &str) -> Result<SslContextBuilder, ErrorStack> {
+fn context(terms: &Terms, dir: &Path, name: &str) -> Result<SslContextBuilder, ErrorStack> {
     let mut context = SslContext::builder(SslMethod::tls())?;
-    let version = if terms == Terms::Tls12 { SslVersion::TLS1_2 } else { SslVersion::TLS1_3 };
-    context.set_min_proto_version(Some(version))?;
-    context.set_max_proto_version(Some(version))?;
-    match terms {
-        Terms::Tls12 => context.set_cipher_list("ECDHE-ECDSA-AES128-GCM-SHA256")?,
-        _ => context.set_ciphersuites(terms.suite())?,
+    match terms.version {
+        Version::Tls12 => {
+            context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
+            context.set_max_proto_version(Some(SslVersion::TLS1_2))?;
+            context.set_cipher_list("ECDHE-ECDSA-AES128-GCM-SHA256")?;
+            // In TLS 1.2 the list is also about the curves of certificates.
+            context.set_groups_list("X25519:P-256")?;
+        }
+        Version::Tls13 => {
+            context.set_min_proto_version(Some(SslVersion::TLS1_3))?;
+            context.set_max_proto_version(Some(SslVersion::TLS1_3))?;
+            context.set_ciphersuites(&terms.suite)?;
+            context.set_groups_list("X25519")?;
+        }
     }
-    // In TLS 1.2 the list is also about the curves of certificates.
-    context.set_groups_list(if terms == Terms::Tls12 { "X25519:P-256" } else { "X25519" })?;
     context.set_ca_file(dir.join("ca.pem"))?;
     context.set_certificate_chain_file(dir.join(format!("{name}.pem")))?;
     context.set_private_key_file(dir.join(format!("{name}.key")), SslFiletype::PEM)?;

@@ -16,11 +16,8 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
-use crate::SERVER_NAME;
-use crate::load::Wire;
-use crate::load::client::{self, Dial};
-use crate::load::server::Answer;
-use crate::load::terms::Terms;
+use crate::terms::{SERVER_NAME, Sessions, Terms, Version};
+use crate::wire::{Answer, Dial, Wire, tcp};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -62,34 +59,34 @@ wire!(Near);
 wire!(Far);
 
 /// The client end.
-pub(crate) fn dial(terms: Terms, dir: &Path) -> Result<Arc<Dial>, Failure> {
-    let (certificates, key) = identity(dir, "client")?;
+pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, Failure> {
+    let Identity { certificates, key } = identity(dir, "client")?;
     let mut config = ClientConfig::builder_with_provider(provider(terms))
         .with_protocol_versions(&[version(terms)])?
         .with_root_certificates(trust(dir)?)
         .with_client_auth_cert(certificates, key)?;
-    if !terms.resumes() {
+    if terms.sessions == Sessions::Full {
         config.resumption = Resumption::disabled();
     }
     let config = Arc::new(config);
     let name = ServerName::try_from(SERVER_NAME)?;
     Ok(Arc::new(move |address| {
-        let stream = client::tcp(address)?;
+        let stream = tcp(address)?;
         let connection = ClientConnection::new(config.clone(), name.clone());
         Ok(Box::new(Near(StreamOwned::new(connection.map_err(io::Error::other)?, stream))))
     }))
 }
 
 /// The server end.
-pub(crate) fn answer(terms: Terms, dir: &Path) -> Result<Arc<Answer>, Failure> {
-    let (certificates, key) = identity(dir, "server")?;
+pub(crate) fn answer(terms: &Terms, dir: &Path) -> Result<Arc<Answer>, Failure> {
+    let Identity { certificates, key } = identity(dir, "server")?;
     let verifier =
         WebPkiClientVerifier::builder_with_provider(trust(dir)?.into(), provider(terms)).build()?;
     let mut config = ServerConfig::builder_with_provider(provider(terms))
         .with_protocol_versions(&[version(terms)])?
         .with_client_cert_verifier(verifier)
         .with_single_cert(certificates, key)?;
-    if terms.resumes() {
+    if terms.sessions == Sessions::Resumed {
         config.ticketer = aws_lc_rs::Ticketer::new()?;
     } else {
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -103,16 +100,19 @@ pub(crate) fn answer(terms: Terms, dir: &Path) -> Result<Arc<Answer>, Failure> {
 }
 
 /// One suite and one group.
-fn provider(terms: Terms) -> Arc<CryptoProvider> {
+fn provider(terms: &Terms) -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
     let name = |suite: rustls::CipherSuite| format!("{suite:?}").replace("TLS13_", "TLS_");
-    provider.cipher_suites.retain(|suite| name(suite.suite()) == terms.suite());
+    provider.cipher_suites.retain(|suite| name(suite.suite()) == terms.suite);
     provider.kx_groups = vec![aws_lc_rs::kx_group::X25519];
     Arc::new(provider)
 }
 
-fn version(terms: Terms) -> &'static SupportedProtocolVersion {
-    if terms == Terms::Tls12 { &TLS12 } else { &TLS13 }
+fn version(terms: &Terms) -> &'static SupportedProtocolVersion {
+    match terms.version {
+        Version::Tls12 => &TLS12,
+        Version::Tls13 => &TLS13,
+    }
 }
 
 fn trust(dir: &Path) -> Result<RootCertStore, Failure> {
@@ -123,10 +123,15 @@ fn trust(dir: &Path) -> Result<RootCertStore, Failure> {
     Ok(roots)
 }
 
-type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+/// A certificate chain with its key.
+struct Identity {
+    certificates: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
 
 fn identity(dir: &Path, name: &str) -> Result<Identity, Failure> {
     let file = dir.join(format!("{name}.pem"));
     let certificates = CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>()?;
-    Ok((certificates, PrivateKeyDer::from_pem_file(dir.join(format!("{name}.key")))?))
+    let key = PrivateKeyDer::from_pem_file(dir.join(format!("{name}.key")))?;
+    Ok(Identity { certificates, key })
 }

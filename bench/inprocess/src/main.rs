@@ -1,27 +1,33 @@
-//! The load programs of the benchmark with a TLS library in them: `inprocess END LIBRARY TERMS DIR
-//! ADDRESS …`, or `inprocess version LIBRARY`.
+//! The load programs of the benchmark with a TLS library in them:
 //!
-//! Client and server are those of every other peer; what they read and write goes through the
-//! library in their own threads, with blocking sockets, as its documentation shows. Nothing is
-//! tuned: this is what a program pays that has TLS built in.
+//! ```text
+//! inprocess LIBRARY VERSION SUITE full|resumed DIR interactive server --json --listen ADDRESS
+//! inprocess LIBRARY VERSION SUITE full|resumed DIR MODE client --connect ADDRESS ...
+//! inprocess version LIBRARY
+//! ```
+//! They speak the protocol of `tacit workload` (`tacit_core::workload`), and take some of its
+//! words. What they read and write goes through the library in their own threads, with blocking
+//! sockets, as its documentation shows. Nothing is tuned: this is what a program pays that has TLS
+//! built in.
 
 mod by_openssl;
 mod by_rustls;
-#[expect(dead_code, unused_imports, reason = "the benchmark's driver uses the rest of it")]
-#[path = "../../src/load/mod.rs"]
+mod client;
 mod load;
+mod server;
+mod terms;
+mod wire;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use load::client::{self, Dial};
-use load::server::{self, Answer};
-use load::terms::Terms;
+use load::Load;
+use terms::Terms;
+use wire::{Answer, Dial};
 
-/// The name in the server's certificate, which the client checks.
-const SERVER_NAME: &str = "server.test";
+const USAGE: &str =
+    "usage: inprocess LIBRARY VERSION SUITE full|resumed DIR MODE client|server OPTIONS";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -41,27 +47,22 @@ fn run(words: &[&str]) -> Result<(), String> {
             println!("{}", version(library)?);
             Ok(())
         }
-        ["server", library, terms, dir, at] => {
-            server::main(address(at)?, answer(library, named(terms)?, Path::new(dir))?)
+        [library, version, suite, sessions, dir, mode, end, rest @ ..] => {
+            let terms = Terms::parse(version, suite, sessions)?;
+            let dir = Path::new(dir);
+            match *end {
+                "client" => {
+                    client::run(&Load::parse(mode, rest)?, &*dial(library, &terms, dir)?)
+                }
+                "server" => {
+                    let at = rest.last().copied().unwrap_or_default();
+                    let at = at.parse().map_err(|error| format!("--listen {at}: {error}"))?;
+                    server::run(at, &answer(library, &terms, dir)?)
+                }
+                _ => Err(USAGE.to_owned()),
+            }
         }
-        ["client", library, terms, dir, at, workload, rest @ ..] => {
-            let workload = load::workload(workload).ok_or("no such workload")?;
-            let dial = dial(library, named(terms)?, Path::new(dir))?;
-            client::main(address(at)?, workload, rest == ["quick"], &dial)
-        }
-        ["knock", library, terms, dir, at, count] => {
-            let count = count.parse().map_err(|error| format!("{count}: {error}"))?;
-            client::knocks(address(at)?, count, &dial(library, named(terms)?, Path::new(dir))?)
-        }
-        ["hold", library, terms, dir, at, counts @ ..] => {
-            let counts: Result<Vec<_>, _> = counts.iter().map(|count| count.parse()).collect();
-            let counts = counts.map_err(|error| format!("{error}"))?;
-            let dial = dial(library, named(terms)?, Path::new(dir))?;
-            client::hold_all(address(at)?, &counts, &dial)
-        }
-        _ => {
-            Err("usage: inprocess server|client|knock|hold LIBRARY TERMS DIR ADDRESS …".to_owned())
-        }
+        _ => Err(USAGE.to_owned()),
     }
 }
 
@@ -73,7 +74,7 @@ fn version(library: &str) -> Result<String, String> {
     }
 }
 
-fn dial(library: &str, terms: Terms, dir: &Path) -> Result<Arc<Dial>, String> {
+fn dial(library: &str, terms: &Terms, dir: &Path) -> Result<Arc<Dial>, String> {
     match library {
         "openssl" => by_openssl::dial(terms, dir).map_err(|error| format!("OpenSSL: {error}")),
         "rustls" => by_rustls::dial(terms, dir).map_err(|error| format!("rustls: {error}")),
@@ -81,19 +82,10 @@ fn dial(library: &str, terms: Terms, dir: &Path) -> Result<Arc<Dial>, String> {
     }
 }
 
-fn answer(library: &str, terms: Terms, dir: &Path) -> Result<Arc<Answer>, String> {
+fn answer(library: &str, terms: &Terms, dir: &Path) -> Result<Arc<Answer>, String> {
     match library {
         "openssl" => by_openssl::answer(terms, dir).map_err(|error| format!("OpenSSL: {error}")),
         "rustls" => by_rustls::answer(terms, dir).map_err(|error| format!("rustls: {error}")),
         _ => Err(format!("no library `{library}` here")),
     }
-}
-
-fn named(terms: &str) -> Result<Terms, String> {
-    let found = Terms::ALL.into_iter().find(|known| known.name() == terms);
-    found.ok_or_else(|| format!("no terms `{terms}` here"))
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|error| format!("{text}: {error}"))
 }

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Plan, Proxy, Side};
+use super::plan::{Plan, Proxy, Side};
 use crate::certs::SERVER_NAME;
 
 pub(super) const PROXY: Proxy = Proxy {
-    program: |target| target.join("bench-peers/envoy/_bin/envoy"),
+    program: |setting| setting.target.join("bench-peers/envoy/_bin/envoy"),
     version: "--version",
     extension: "json",
     config,

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use super::{Plan, Proxy, Side};
+use super::plan::{Plan, Proxy, Side};
 use crate::certs::SERVER_NAME;
 
 pub(super) const PROXY: Proxy = Proxy {

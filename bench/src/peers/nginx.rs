@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{Plan, Proxy, Side};
+use super::plan::{Plan, Proxy, Side};
 use crate::certs::SERVER_NAME;
-use crate::load::terms::Terms;
+use crate::terms::Terms;
 
 pub(super) const PROXY: Proxy = Proxy {
     program: |_| PathBuf::from("/usr/sbin/nginx"),

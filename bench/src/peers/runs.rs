@@ -6,15 +6,17 @@
 //! ```
 //! The client's run lasts for one sample, as the load client does. The server's goes on.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
-use super::inprocess::knock_twice;
+use super::check;
+use super::peer::Peer;
+use super::plan::Setting;
+use super::running::{Client, Far, Running};
 use super::tacit::tls;
-use super::{Client, Far, Peer, Running, Setting, check};
 use crate::certs::SERVER_NAME;
-use crate::load::terms::Terms;
-use crate::measure::LoadServer;
+use crate::load::{LoadServer, server_words};
 use crate::process::guarded;
+use crate::terms::Terms;
 
 /// Where the program listens inside its run.
 const LOCAL_PORT: u16 = 9000;
@@ -42,10 +44,9 @@ pub(super) fn start(
         }
         place.write(name, text)?;
     }
-    let program = place.dir.join("bench");
-    let program = program.to_string_lossy();
-    let inside = format!("0.0.0.0:{LOCAL_PORT}");
-    let words = ["run", "--policy", &server, "--", &program, "bench-server", &inside];
+    let inside = server_words(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), LOCAL_PORT));
+    let inside: Vec<&str> = inside.iter().map(String::as_str).collect();
+    let words = [&["run", "--policy", &server, "--", "./load"][..], &inside].concat();
     let mut server = LoadServer::adopt(&place.ordinary("./tacit", &words), &place.dir)?;
     server.process.count_descendants()?;
     let version = guarded(&std::process::Command::new(place.dir.join("tacit")))
@@ -63,7 +64,7 @@ pub(super) fn start(
         proxies: None,
         far: Far::Run(server),
     };
-    knock_twice(&running, tap.address, setting)?;
+    running.knock_twice(tap.address, setting)?;
     running.negotiated = tap.negotiated(terms.resumes())?;
     Ok(running)
 }

@@ -2,9 +2,9 @@
 //!
 //! It chooses a congestion control for its own sockets where it may; here it gets the others'.
 
-use super::{Plan, Proxy, Side};
+use super::plan::{Plan, Proxy, Side};
 use crate::certs::SERVER_NAME;
-use crate::load::terms::Terms;
+use crate::terms::Terms;
 
 pub(super) const PROXY: Proxy = proxy(config);
 
@@ -14,7 +14,7 @@ pub(super) const UNMETERED: Proxy =
 
 const fn proxy(config: fn(&Plan<'_>) -> String) -> Proxy {
     Proxy {
-        program: |target| target.join("release/tacit"),
+        program: |setting| setting.tacit.clone(),
         version: "--version",
         extension: "toml",
         config,
@@ -64,14 +64,14 @@ trust       = "bench"
 
 /// What a rule says about the TLS itself.
 pub(super) fn tls(terms: Terms) -> String {
-    let version = if terms == Terms::Tls12 { "1.2" } else { "1.3" };
     format!(
         "\
-min-version = \"{version}\"
+min-version = \"{}\"
 suites      = [\"{}\"]
 groups      = [\"x25519\"]
 resumption  = {}
 ",
+        terms.version(),
         terms.suite(),
         terms.resumes()
     )
@@ -80,7 +80,7 @@ resumption  = {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::tests::setting;
+    use crate::peers::plan::tests::setting;
 
     #[test]
     fn tacit_takes_both_policies_on_all_terms() {

@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use tacit_core::page::{Bars, Page, Part, Table};
 
 use self::summary::Summary;
-use super::load::Workload;
-use super::load::terms::Terms;
-use super::measure::{PARTS, Sample};
-use super::memory::{self, Idle};
-use super::network::Network;
-use super::options::Options;
-use super::peers::{METERED, Peer, Running, SUBJECT, UNMETERED};
+use crate::measure::{PARTS, Sample};
+use crate::memory::{self, Idle};
+use crate::network::Network;
+use crate::options::Options;
+use crate::peers::{METERED, Peer, Running, SUBJECT, UNMETERED};
+use crate::terms::Terms;
+use crate::workload::{Length, Workload};
 
 /// The report of a whole run.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ pub(crate) struct Seen<'a> {
 impl Report {
     /// A report about this machine.
     pub(crate) fn new(options: &Options, network: &Network) -> Self {
-        let quick = if options.quick { ", short samples" } else { "" };
+        let quick = if options.length == Length::Quick { ", short samples" } else { "" };
         let head = vec![
             format!("{}; Linux {}", machine(), kernel()),
             network.describe(),
@@ -275,8 +275,8 @@ fn sample_json(sample: &Sample) -> Value {
         "workload": sample.workload.name,
         "units": sample.units,
         "seconds": sample.seconds,
-        "p50_us": sample.latency_us[0],
-        "p99_us": sample.latency_us[1],
+        "p50_us": sample.latency.p50_us,
+        "p99_us": sample.latency.p99_us,
         "cpu_ns": cpu_ns,
         "machine_ns": sample.machine_ns,
         "dropped": sample.is_disturbed(),
@@ -303,15 +303,11 @@ fn kernel() -> String {
     version.trim().split('-').next().unwrap_or_default().to_owned()
 }
 
-/// Three digits or more, and not more than are known.
-pub(super) fn figure(value: f64) -> String {
-    if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::summary::tests::sample;
     use super::*;
+    use crate::memory::PerSide;
 
     #[test]
     fn every_form_of_the_report_has_the_goals_and_who_is_missing() {
@@ -320,7 +316,7 @@ mod tests {
         let mut report = Report::new(&options, &network);
         let samples = [sample("envoy", 50), sample("tacit-split", 39), sample("tacit-run", 45)];
         let absent = ["usual (nginx: not there)".to_owned()];
-        let idle = [Idle { peer: "tacit-run", bytes: [1024.0, 512.0] }];
+        let idle = [Idle { peer: "tacit-run", bytes: PerSide { client: 1024.0, server: 512.0 } }];
         let seen = Seen { running: &[], absent: &absent, samples: &samples, idle: &idle };
         let json = report.add_peers(&options, &seen);
         report.add_columns("Starts", "a  b\n".to_owned());

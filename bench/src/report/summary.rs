@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use tacit_core::statistics::median;
 
-use crate::load::Workload;
-use crate::measure::{PARTS, Sample};
+use crate::measure::{Latency, PARTS, Sample};
 use crate::peers::{Peer, peer};
+use crate::workload::Workload;
 
 /// A cell with more than one dropped sample in so many is not measured.
 const DROPPED_ONE_IN: usize = 3;
@@ -32,8 +32,8 @@ pub(crate) struct Figures {
     /// Medians of each process.
     pub(crate) parts_us: [f64; 4],
     pub(crate) rate: f64,
-    /// Medians of the middle and of the 99th of 100 operations.
-    pub(crate) latency_us: [f64; 2],
+    /// Medians.
+    pub(crate) latency: Latency,
 }
 
 /// All rows, in the order of workloads and peers.
@@ -56,7 +56,10 @@ impl Row {
             cpu_us_min: of(&Sample::cpu_us).into_iter().fold(f64::INFINITY, f64::min),
             parts_us: std::array::from_fn(|part| middle(&|sample| sample.parts_us()[part])),
             rate: middle(&Sample::rate),
-            latency_us: [0, 1].map(|at| middle(&|sample| sample.latency_us[at])),
+            latency: Latency {
+                p50_us: middle(&|sample| sample.latency.p50_us),
+                p99_us: middle(&|sample| sample.latency.p99_us),
+            },
         });
         Some(Self {
             peer: peer(first.peer)?,
@@ -87,8 +90,8 @@ impl Row {
                 "cpu_us_min": figures.cpu_us_min,
                 "cpu_us_parts": parts,
                 "rate_median": figures.rate,
-                "p50_us": figures.latency_us[0],
-                "p99_us": figures.latency_us[1],
+                "p50_us": figures.latency.p50_us,
+                "p99_us": figures.latency.p99_us,
             })
         });
         json!({
@@ -164,7 +167,7 @@ pub(crate) fn ratio_of_minima(row: Option<&Row>, to: Option<&Row>) -> Option<f64
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::load::WORKLOADS;
+    use crate::workload::WORKLOADS;
 
     /// A sample of the first workload; nothing of 90 us is undisturbed.
     pub(crate) fn sample(peer: &'static str, cpu_us: u64) -> Sample {
@@ -173,7 +176,7 @@ pub(crate) mod tests {
             workload: &WORKLOADS[0],
             units: 1000.0,
             seconds: 1.0,
-            latency_us: [100.0, 200.0],
+            latency: Latency { p50_us: 100.0, p99_us: 200.0 },
             cpu_ns: [cpu_us * 1_000_000, 0, 0, 0],
             machine_ns: if cpu_us == 90 { 1_000_000_000 } else { 0 },
         }

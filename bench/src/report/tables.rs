@@ -4,10 +4,10 @@ use tacit_core::page::{Bar, Bars, Cell, Table};
 use tacit_core::statistics::{Mean, median};
 
 use super::summary::{Row, Summary, ratio, ratio_of_minima};
-use crate::load::{Goal, Workload};
 use crate::measure::Sample;
-use crate::memory::Idle;
+use crate::memory::{Idle, PerSide};
 use crate::peers::{METERED, SUBJECT, UNMETERED};
+use crate::workload::{Goal, Workload};
 
 /// tacit beside OpenSSL in the programs: workload, and what was aimed at.
 const INSIDE: [(&str, f64); 3] = [("connect", 0.5), ("1m", 1.0), ("2k", 2.2)];
@@ -121,10 +121,9 @@ pub(super) fn workload(summary: &Summary, workload: &Workload) -> Table {
         }
         cells.push(number(figures.map(|figures| figures.rate)));
         let has_latency = workload.kind.unit() == "op";
-        for at in 0..2 {
-            let shown = figures.map(|figures| figures.latency_us[at]);
-            cells.push(number(shown.filter(|_| has_latency)));
-        }
+        let latency = figures.map(|figures| figures.latency).filter(|_| has_latency);
+        cells.push(number(latency.map(|latency| latency.p50_us)));
+        cells.push(number(latency.map(|latency| latency.p99_us)));
         let rate = figures.zip(best.and_then(|best| best.figures)).map(|(a, b)| a.rate / b.rate);
         cells.push(share(ratio(Some(row), best)));
         cells.push(share(ratio_of_minima(Some(row), best)));
@@ -233,7 +232,7 @@ pub(super) fn memory(idle: &[Idle], kernel_bytes: u64) -> Option<Table> {
     let columns = ["", "client proxy KB", "server proxy KB", "both KB", "kernel KB", "goal KB"];
     let kb = |bytes: f64| Cell::Number(bytes / 1024.0);
     let rows = idle.iter().map(|idle| {
-        let [client, server] = idle.bytes;
+        let PerSide { client, server } = idle.bytes;
         let goal = idle.peer.starts_with("tacit").then_some(4.0);
         let kernel = kb(kernel_bytes as f64);
         vec![text(idle.peer), kb(client), kb(server), kb(client + server), kernel, number(goal)]
@@ -267,7 +266,7 @@ fn share(value: Option<f64>) -> Cell {
 mod tests {
     use super::super::summary::tests::{sample, summary};
     use super::*;
-    use crate::load::WORKLOADS;
+    use crate::workload::WORKLOADS;
 
     #[test]
     fn a_goal_is_reached_by_the_median_and_only_where_it_is_measured() {

@@ -9,15 +9,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tacit_core::statistics::median;
 
-use super::{FAR, SERVER, policies};
-use crate::load::{RUN_WORKLOADS, Workload};
-use crate::measure::{Lines, LoadServer};
+use super::setup::{FAR, SERVER, policies};
+use crate::load::{Lines, LoadServer};
 use crate::network::Network;
 use crate::options::Options;
 use crate::place::Place;
 use crate::process::Process;
 use crate::progress::Progress;
-use crate::report::figure;
+use crate::workload::{Length, RUN_WORKLOADS, Workload};
 
 /// How the program gets its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +69,8 @@ pub(super) fn measure(
     network: &Network,
     place: &Place,
 ) -> Result<Report, String> {
-    let server = LoadServer::start(SocketAddr::new(SERVER.into(), 0), &place.dir)?;
+    let server =
+        LoadServer::start(place.dir.join("load"), SocketAddr::new(SERVER.into(), 0), &place.dir)?;
     for (name, text) in policies(server.address, &network.congestion) {
         place.write(name, &text)?;
     }
@@ -108,9 +108,15 @@ fn take(
     workload: &'static Workload,
 ) -> Result<Sample, String> {
     let entry = if carrier == Carrier::Tls { FAR } else { server.address };
-    let (entry, program) = (entry.to_string(), place.dir.join("bench"));
+    let entry = entry.to_string();
+    let program = place.dir.join("load");
     let program = program.to_string_lossy();
-    let client = [&*program, "bench-client", &entry, workload.name];
+    let words = workload.words(Length::Whole);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    // A network that has just been made may take a while to carry the first byte.
+    let before = [&*program, "workload"];
+    let behind = ["--connect", &entry, "--wait", "20s"];
+    let client = [&before[..], &words, &behind].concat();
     let mut command = match carrier {
         Carrier::Direct => place.ordinary(&program, &client[1..]),
         Carrier::Permit => tacit(place, "permit.toml", &client),
@@ -150,8 +156,9 @@ fn take(
     say("end")?;
     // Ended by the program's end, unless it is not: then by dropping it.
     let _ = process.child().wait();
-    let number = |key: &str| result[key].as_f64().ok_or_else(|| format!("it says {result}"));
-    let units = workload.kind.units(number("done")?);
+    let figures = &result["figures"];
+    let number = |key: &str| figures[key].as_f64().ok_or_else(|| format!("it says {result}"));
+    let units = number(workload.kind.figure())?;
     Ok(Sample { carrier, workload, units, seconds: number("seconds")?, cpu_ns })
 }
 
@@ -218,6 +225,11 @@ impl Report {
         values.sort_by(f64::total_cmp);
         values
     }
+}
+
+/// Three digits or more, and not more than are known.
+fn figure(value: f64) -> String {
+    if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
 impl Display for Report {

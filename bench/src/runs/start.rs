@@ -14,7 +14,8 @@ use tacit_core::statistics::median;
 use tacit_sys::process::descendants;
 use tacit_sys::{cpu, orphan, process};
 
-use super::{RULES, carry};
+use super::carry;
+use super::setup::RULES;
 use crate::options::Options;
 use crate::place::Place;
 use crate::progress::Progress;

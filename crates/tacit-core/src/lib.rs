@@ -16,6 +16,7 @@
 //! * [`starttls`]: dialogues in clear that end in TLS, for programs that know nothing of it;
 //! * [`projection`]: what something would cost, from what was measured;
 //! * [`statistics`]: percentiles and lines through what was measured;
+//! * [`workload`]: what the two ends of a workload send to each other;
 //! * [`page`]: tables, charts and pages that show it.
 #![forbid(unsafe_code)]
 
@@ -32,3 +33,4 @@ pub mod query;
 pub mod record;
 pub mod starttls;
 pub mod statistics;
+pub mod workload;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tacit_sys::{cpu, process};
 
-use super::WorkloadError;
+use super::error::WorkloadError;
 use super::ledgers::{Agent, Spent};
 use crate::ledger::costs::Costs;
 

@@ -11,17 +11,19 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tacit_core::flow::Address;
+use tacit_core::page::Chart;
 use tacit_core::statistics::Histogram;
+use tacit_core::workload::{MESSAGE_BYTES_MAX, Request, repeated_bytes};
 
+use super::arguments::{ClientArgs, bytes, count, rate, time};
 use super::clocks::{Clocks, Used};
-use super::protocol::{MESSAGE_BYTES_MAX, Wish, repeated_bytes};
-use super::report::{Chart, OutputArgs, Report};
+use super::error::WorkloadError;
+use super::limits::{BUFFERS_BYTES_MAX, DUE_MAX, THREADS_MAX};
+use super::report::{OutputArgs, Report, counted};
 use super::schedule::Schedule;
+use super::socket::{Stream, allow_descriptors, dial};
+use super::threads::at_once;
 use super::watch::{Done, Ends, Unit, Watch};
-use super::{
-    BUFFERS_BYTES_MAX, ClientArgs, DUE_MAX, Stream, THREADS_MAX, WorkloadError, at_once, bytes,
-    count, counted, dial, rate, resolve,
-};
 
 /// Short messages to and fro on several connections
 #[derive(Debug, Args)]
@@ -75,10 +77,10 @@ struct PaceArgs {
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
     /// How long it is measured
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = super::time)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     seconds: Duration,
     /// How long it runs before it is measured
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = super::time)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = time)]
     warm_up: Duration,
 }
 
@@ -93,20 +95,38 @@ struct Load {
 
 pub(super) fn interactive(args: &InteractiveArgs) -> Result<(), WorkloadError> {
     let InteractiveArgs { client, connections, bytes, pace } = args;
-    measure("interactive", client, &Load::of(*connections, [*bytes, *bytes], pace))
+    measure("interactive", client, &Load::of(*connections, Sizes::equal(*bytes), pace))
 }
 
 pub(super) fn request_reply(args: &RequestReplyArgs) -> Result<(), WorkloadError> {
     let RequestReplyArgs { client, connections, request, reply, pace } = args;
-    measure("request-reply", client, &Load::of(*connections, [*request, *reply], pace))
+    let sizes = Sizes { request_bytes: *request, reply_bytes: *reply };
+    measure("request-reply", client, &Load::of(*connections, sizes, pace))
+}
+
+/// How long messages are.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    request_bytes: u64,
+    reply_bytes: u64,
+}
+
+impl Sizes {
+    fn equal(bytes: u64) -> Self {
+        Self { request_bytes: bytes, reply_bytes: bytes }
+    }
 }
 
 impl Load {
-    fn of(connections: usize, bytes: [u64; 2], pace: &PaceArgs) -> Self {
+    fn of(connections: usize, sizes: Sizes, pace: &PaceArgs) -> Self {
         // The command line bounds them far below.
-        let [request_bytes, reply_bytes] =
-            bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        Self { connections, request_bytes, reply_bytes, pace: pace.clone() }
+        let in_memory = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+        Self {
+            connections,
+            request_bytes: in_memory(sizes.request_bytes),
+            reply_bytes: in_memory(sizes.reply_bytes),
+            pace: pace.clone(),
+        }
     }
 
     /// Each option is bounded by itself; some are too much together.
@@ -127,19 +147,29 @@ impl Load {
         Ok(())
     }
 
-    fn wish(&self) -> Wish {
-        let [request_bytes, reply_bytes] =
-            [self.request_bytes, self.reply_bytes].map(|bytes| bytes as u64);
-        Wish::Exchange { request_bytes, reply_bytes }
+    fn request(&self) -> Request {
+        Request::Exchange {
+            request_bytes: self.request_bytes as u64,
+            reply_bytes: self.reply_bytes as u64,
+        }
     }
 }
 
 fn measure(mode: &'static str, client: &ClientArgs, load: &Load) -> Result<(), WorkloadError> {
     load.check()?;
-    let addresses = resolve(&client.connect)?;
+    let addresses = client.reach()?;
     let clocks = Clocks::of(&client.output.clocks)?;
-    let (seen, used, charts) = drive(&addresses, load, &clocks, &client.output)?;
-    report(mode, load, (&seen, &used, &clocks), charts)?.write(&client.output)
+    let measured = drive(&addresses, load, &clocks, &client.output)?;
+    report(mode, load, &clocks, &measured)?.write(&client.output)
+}
+
+/// A measurement.
+struct Measured {
+    seen: Seen,
+    used: Used,
+    charts: Vec<Chart>,
+    /// Open until the report is written.
+    _connections: Vec<Connection>,
 }
 
 /// What was seen on connections.
@@ -168,36 +198,40 @@ fn drive(
     load: &Load,
     clocks: &Clocks,
     output: &OutputArgs,
-) -> Result<(Seen, Used, Vec<Chart>), WorkloadError> {
-    super::allow_descriptors(load.connections)?;
-    let mut lines = (0..load.connections)
-        .map(|_| Line::open(addresses, load))
+) -> Result<Measured, WorkloadError> {
+    allow_descriptors(load.connections)?;
+    let mut connections = (0..load.connections)
+        .map(|_| Connection::open(addresses, load))
         .collect::<Result<Vec<_>, _>>()?;
     // Warm-up opens windows, faults in buffers and lets the scheduler place the processes.
     let failed = AtomicBool::new(false);
     let warm_up = Pace { start: Instant::now(), length: load.pace.warm_up };
-    at_once(&mut lines, &failed, |_, line| line.closed_loop(&warm_up, &failed, || ()))?;
+    at_once(&mut connections, &failed, |_, connection| {
+        connection.closed_loop(&warm_up, &failed, || ())
+    })?;
+    output.steering().ready()?;
 
     let done = Done::new(load.connections);
-    let own = lines.first().and_then(|line| line.stream.try_clone().ok());
+    let own = connections.first().and_then(|first| first.stream.try_clone().ok());
     let ends = Ends { own, agents: output.watched() };
-    let watch = Watch::start(Unit { plural: "exchanges", of: 1.0 }, &done, ends, output.progress);
+    let watch =
+        Watch::start(Unit { plural: "exchanges", of: 1.0 }, &done, ends, output.progress_lines());
     let before = clocks.read()?;
     // The threads have to be there when the first requests are due.
     let start = Instant::now() + THREAD_START_TIME * u32::try_from(load.connections).unwrap_or(0);
-    let seen = at_once(&mut lines, &failed, |number, line| {
+    let seen = at_once(&mut connections, &failed, |number, connection| {
         let schedule = load.pace.rate.map(|rate| Schedule::share(rate, load.connections, number));
         let pace = Pace { start, length: load.pace.seconds };
         let count = || done.count(number, 1);
         match schedule {
-            Some(schedule) => line.scheduled(&pace, schedule, &failed, count),
-            None => line.closed_loop(&pace, &failed, count),
+            Some(schedule) => connection.scheduled(&pace, schedule, &failed, count),
+            None => connection.closed_loop(&pace, &failed, count),
         }
     })?;
     let used = clocks.since(&before)?;
     let mut all = Seen::default();
     seen.iter().for_each(|one| all.add(one));
-    Ok((all, used, watch.finish(None)))
+    Ok(Measured { seen: all, used, charts: watch.finish(None), _connections: connections })
 }
 
 /// How long a thread takes to start, at most.
@@ -210,18 +244,19 @@ struct Pace {
 }
 
 /// One connection.
-struct Line {
+struct Connection {
     stream: Stream,
     request: Vec<u8>,
     reply: Vec<u8>,
     sent: u64,
 }
 
-impl Line {
+impl Connection {
     fn open(addresses: &[Address], load: &Load) -> Result<Self, WorkloadError> {
         let mut stream = dial(addresses)?;
-        stream.write_all(&load.wish().encode()).map_err(broken)?;
-        let [request, reply] = [load.request_bytes, load.reply_bytes].map(|bytes| vec![7; bytes]);
+        stream.write_all(&load.request().encode()).map_err(broken)?;
+        let request = vec![7; load.request_bytes];
+        let reply = vec![7; load.reply_bytes];
         Ok(Self { stream, request, reply, sent: 0 })
     }
 
@@ -232,10 +267,10 @@ impl Line {
         self.request[..repeated].copy_from_slice(&number[..repeated]);
         self.stream.write_all(&self.request).map_err(broken)?;
         self.stream.read_exact(&mut self.reply).map_err(broken)?;
-        match self.reply[..repeated] == number[..repeated] {
-            true => Ok(()),
-            false => Err(WorkloadError::Mixed("a reply")),
+        if self.reply[..repeated] != number[..repeated] {
+            return Err(WorkloadError::Mixed("a reply"));
         }
+        Ok(())
     }
 
     /// Sends when the last reply has come.
@@ -307,23 +342,25 @@ fn ns(time: Duration) -> u64 {
 fn report(
     mode: &'static str,
     load: &Load,
-    (seen, used, clocks): (&Seen, &Used, &Clocks),
-    charts: Vec<Chart>,
+    clocks: &Clocks,
+    measured: &Measured,
 ) -> Result<Report, WorkloadError> {
+    let Measured { seen, used, charts, .. } = measured;
     if seen.done == 0 {
         return Err(WorkloadError::Nothing);
     }
     let Load { connections, request_bytes, reply_bytes, pace } = load;
-    let bytes = match request_bytes == reply_bytes {
-        true => format!("{request_bytes} bytes each way"),
-        false => format!("{request_bytes} bytes out, {reply_bytes} back"),
+    let sizes = if request_bytes == reply_bytes {
+        format!("{request_bytes} bytes each way")
+    } else {
+        format!("{request_bytes} bytes out, {reply_bytes} back")
     };
     let how = match pace.rate {
         Some(rate) => format!("{rate} requests/s"),
         None => "closed loop".to_owned(),
     };
     let lines = counted(*connections, "connection");
-    let summary = format!("{lines}, {bytes}, {how}, {:.1} s", used.seconds);
+    let summary = format!("{lines}, {sizes}, {how}, {:.1} s", used.seconds);
     let mut report = Report::new(mode, summary);
     report.set("connections", *connections);
     report.set("request_bytes", *request_bytes);
@@ -334,6 +371,7 @@ fn report(
     let done = seen.done as f64;
     report.figure("exchanges", "exchanges", "", done);
     report.figure("exchanges_per_s", "rate", "/s", done / used.seconds);
+    report.figure("seconds", "time", "s", used.seconds);
     let bytes = done * (request_bytes + reply_bytes) as f64;
     report.figure("mb_per_s", "both directions", "MB/s", bytes / 1e6 / used.seconds);
     if pace.rate.is_some() {
@@ -354,7 +392,7 @@ fn report(
         );
     }
     report.cpu(&clocks.names(), used, "exchange", done);
-    report.charts.extend(charts);
+    report.charts.extend(charts.iter().cloned());
     Ok(report)
 }
 
@@ -365,15 +403,17 @@ mod tests {
     use super::*;
 
     fn load(request: u64, reply: u64, rate: Option<f64>) -> Load {
-        let [seconds, warm_up] = [200, 10].map(Duration::from_millis);
-        Load::of(3, [request, reply], &PaceArgs { rate, seconds, warm_up })
+        let seconds = Duration::from_millis(200);
+        let warm_up = Duration::from_millis(10);
+        let sizes = Sizes { request_bytes: request, reply_bytes: reply };
+        Load::of(3, sizes, &PaceArgs { rate, seconds, warm_up })
     }
 
     fn driven(load: &Load) -> Seen {
         let listening = server::listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
         server::spawn(&listening, 1).unwrap();
         let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
-        drive(&[listening.address], load, &clocks, &OutputArgs::default()).unwrap().0
+        drive(&[listening.address], load, &clocks, &OutputArgs::default()).unwrap().seen
     }
 
     #[test]
@@ -405,7 +445,7 @@ mod tests {
         let address = listener.local_addr().unwrap().into();
         let liar = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.read_exact(&mut [0; super::super::protocol::HEADER_BYTES + 16]).unwrap();
+            stream.read_exact(&mut [0; tacit_core::workload::HEADER_BYTES + 16]).unwrap();
             stream.write_all(&[0xff; 16]).unwrap();
         });
         let mut load = load(16, 16, None);
@@ -416,7 +456,8 @@ mod tests {
             &Clocks::of(&ClocksArgs::default()).unwrap(),
             &OutputArgs::default(),
         )
-        .unwrap_err();
+        .err()
+        .unwrap();
         assert!(error.to_string().contains("does not belong"), "{error}");
         liar.join().unwrap();
     }

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use tacit_core::meter::Component;
+use tacit_core::page::{Cell, Table};
 use tacit_sys::socket;
 
-use super::WorkloadError;
-use super::report::{Cell, Table};
+use super::error::WorkloadError;
 use crate::control::client::{self, ClientError};
 use crate::launch;
 use crate::ledger::costs::{Costs, Places};

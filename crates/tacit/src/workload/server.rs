@@ -13,15 +13,17 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 use tacit_core::flow::Address;
+use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, Request, Sampling, repeated_bytes};
 use tacit_sys::process;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::protocol::{self, BLOCK_BYTES, HEADER_BYTES, Wish};
+use super::error::WorkloadError;
+use super::limits::{BUFFERS_BYTES_MAX, CONNECTIONS_MAX};
 use super::samples::Samples;
 use super::tcp::Sample;
-use super::{BUFFERS_BYTES_MAX, CONNECTIONS_MAX, WorkloadError};
+use super::threads;
 use crate::{address, exit};
 
 /// The far end: answers clients of every mode until it is ended
@@ -67,12 +69,13 @@ pub(super) fn run(args: &ServerArgs) -> Result<(), WorkloadError> {
     let listening = listen(&args.listen)?;
     let address = &listening.address;
     let pid = std::process::id();
-    let line = match args.json {
-        true => format!("{}\n", json!({ "listening": address.to_string(), "pid": pid })),
-        false => format!("listening on {address}, process {pid}\n"),
+    let line = if args.json {
+        format!("{}\n", json!({ "listening": address.to_string(), "pid": pid }))
+    } else {
+        format!("listening on {address}, process {pid}\n")
     };
     exit::print(line, exit::EXIT_OK);
-    let threads = args.threads.map_or_else(super::cpus, usize::from);
+    let threads = args.threads.map_or_else(threads::cpus, usize::from);
     for thread in spawn(&listening, threads)? {
         // A thread ends only by a panic, of which it has told.
         let _ = thread.join();
@@ -108,23 +111,34 @@ fn spawn_in(
     listening: &Listening,
     count: usize,
 ) -> Result<Vec<thread::JoinHandle<()>>, WorkloadError> {
-    let is_inet = matches!(listening.address, Address::Inet(_));
+    let family = match listening.address {
+        Address::Inet(_) => Family::Inet,
+        _ => Family::Unix,
+    };
     let start = |number| {
-        let (socket, room) = (listening.socket.try_clone()?, Arc::clone(room));
+        let socket = listening.socket.try_clone()?;
+        let room = Arc::clone(room);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         thread::Builder::new().name(format!("server-{number}")).spawn(move || {
             let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, accept(socket, is_inet, room));
+            local.block_on(&runtime, accept(socket, family, room));
         })
     };
     (0..count).map(start).collect::<io::Result<_>>().map_err(WorkloadError::Thread)
 }
 
-async fn accept(socket: OwnedFd, is_inet: bool, room: Arc<Room>) {
-    let listener = match is_inet {
-        true => TcpListener::from_std(socket.into()).map(Listener::Tcp),
-        false => UnixListener::from_std(socket.into()).map(Listener::Unix),
+/// Of the listening socket.
+#[derive(Clone, Copy)]
+enum Family {
+    Inet,
+    Unix,
+}
+
+async fn accept(socket: OwnedFd, family: Family, room: Arc<Room>) {
+    let listener = match family {
+        Family::Inet => TcpListener::from_std(socket.into()).map(Listener::Tcp),
+        Family::Unix => UnixListener::from_std(socket.into()).map(Listener::Unix),
     };
     let listener = match listener {
         Ok(listener) => listener,
@@ -175,18 +189,18 @@ async fn serve(
 ) -> io::Result<()> {
     let mut header = [0; HEADER_BYTES];
     while stream.read_exact(&mut header).await.is_ok() {
-        match Wish::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
-            Wish::Exchange { request_bytes, reply_bytes } => {
+        match Request::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
+            Request::Exchange { request_bytes, reply_bytes } => {
                 return exchange(&mut stream, room, request_bytes, reply_bytes).await;
             }
-            Wish::Out => swallow(&mut stream).await?,
-            Wish::In { bytes, watched } => {
-                pour(&mut stream, watched, |sent| bytes - sent).await?;
+            Request::Out => swallow(&mut stream).await?,
+            Request::In { bytes, sampling } => {
+                pour(&mut stream, sampling, |sent| bytes - sent).await?;
             }
-            Wish::InFor { ms, watched } => {
+            Request::InFor { ms, sampling } => {
                 let end = Instant::now() + Duration::from_millis(ms);
-                let go_on = |_| if Instant::now() < end { u64::MAX } else { 0 };
-                pour(&mut stream, watched, go_on).await?;
+                let left = |_| if Instant::now() < end { u64::MAX } else { 0 };
+                pour(&mut stream, sampling, left).await?;
             }
         }
     }
@@ -200,13 +214,16 @@ async fn exchange(
     reply: u64,
 ) -> io::Result<()> {
     let size = |bytes| usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData);
-    let (request, reply) = (size(request)?, size(reply)?);
-    let kilobytes = u32::try_from((request + reply).div_ceil(KILOBYTE)).unwrap_or(u32::MAX);
+    let request_bytes = size(request)?;
+    let reply_bytes = size(reply)?;
+    let kilobytes = u32::try_from((request_bytes + reply_bytes).div_ceil(KILOBYTE));
+    let kilobytes = kilobytes.unwrap_or(u32::MAX);
     // Who asks for more than there is gets nothing, rather than a wait for others to end.
     let taken = room.kilobytes.try_acquire_many(kilobytes);
     let _taken = taken.map_err(|_| io::ErrorKind::OutOfMemory)?;
-    let (mut request, mut reply) = (vec![0; request], vec![0; reply]);
-    let repeated = protocol::repeated_bytes(request.len(), reply.len());
+    let mut request = vec![0; request_bytes];
+    let mut reply = vec![0; reply_bytes];
+    let repeated = repeated_bytes(request_bytes, reply_bytes);
     loop {
         stream.read_exact(&mut request).await?;
         reply[..repeated].copy_from_slice(&request[..repeated]);
@@ -237,7 +254,7 @@ async fn swallow(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Resu
 /// like meanwhile, if that was asked for.
 async fn pour(
     stream: &mut (impl AsyncWrite + AsFd + Unpin),
-    watched: bool,
+    sampling: Sampling,
     left: impl Fn(u64) -> u64,
 ) -> io::Result<()> {
     let mut block = vec![7; NUMBERED];
@@ -251,14 +268,14 @@ async fn pour(
             break;
         }
         sent += part as u64;
-        if watched
+        if sampling == Sampling::On
             && samples.wait().is_zero()
             && let Some(sample) = Sample::of(stream.as_fd(), samples.start())
         {
             samples.keep(sample);
         }
     }
-    if watched {
+    if sampling == Sampling::On {
         let samples = samples.into_kept();
         stream.write_u64(samples.len() as u64).await?;
         stream.write_all(&samples.iter().flat_map(Sample::encode).collect::<Vec<_>>()).await?;
@@ -307,8 +324,8 @@ mod tests {
     #[test]
     fn replies_repeat_the_number_of_their_requests() {
         let mut stream = served();
-        let wish = Wish::Exchange { request_bytes: 10, reply_bytes: 20 };
-        stream.write_all(&wish.encode()).unwrap();
+        let asked = Request::Exchange { request_bytes: 10, reply_bytes: 20 };
+        stream.write_all(&asked.encode()).unwrap();
         for request in [[1; 10], [2; 10]] {
             stream.write_all(&request).unwrap();
             let mut reply = [9; 20];
@@ -326,8 +343,8 @@ mod tests {
         spawn_in(&Room::of(2 * KILOBYTE), &listening, 1).unwrap();
         for (bytes, is_served) in [(2048, false), (1024, true), (1025, false)] {
             let mut stream = connect(&listening);
-            let wish = Wish::Exchange { request_bytes: bytes, reply_bytes: 1024 };
-            stream.write_all(&wish.encode()).unwrap();
+            let asked = Request::Exchange { request_bytes: bytes, reply_bytes: 1024 };
+            stream.write_all(&asked.encode()).unwrap();
             // What is cut off may be reset before it is read.
             let _ = stream.write_all(&vec![1; usize::try_from(bytes).unwrap()]);
             assert_eq!(matches!(stream.read(&mut [0]), Ok(1)), is_served, "{bytes}");
@@ -338,14 +355,14 @@ mod tests {
     fn streams_have_the_length_that_was_asked_for_one_after_the_other() {
         let mut stream = served();
         let bytes = BLOCK_BYTES as u64 + 3;
-        stream.write_all(&Wish::In { bytes, watched: false }.encode()).unwrap();
+        stream.write_all(&Request::In { bytes, sampling: Sampling::Off }.encode()).unwrap();
         for wanted in [BLOCK_BYTES, 3, 0] {
             assert_eq!(number(&mut stream), wanted as u64);
             stream.read_exact(&mut vec![0; wanted]).unwrap();
         }
-        stream.write_all(&Wish::InFor { ms: 0, watched: true }.encode()).unwrap();
+        stream.write_all(&Request::InFor { ms: 0, sampling: Sampling::On }.encode()).unwrap();
         assert_eq!([number(&mut stream), number(&mut stream)], [0, 0], "no block, no sample");
-        stream.write_all(&Wish::Out.encode()).unwrap();
+        stream.write_all(&Request::Out.encode()).unwrap();
         for block in [5_u64, 7, 0] {
             stream.write_all(&block.to_be_bytes()).unwrap();
             stream.write_all(&vec![1; usize::try_from(block).unwrap()]).unwrap();

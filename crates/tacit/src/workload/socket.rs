@@ -11,7 +11,8 @@ use std::path::Path;
 use tacit_core::flow::Address;
 use tacit_sys::socket::{self, StreamOptions};
 
-use super::{SILENCE_MAX, WorkloadError};
+use super::error::WorkloadError;
+use super::limits::SILENCE_MAX;
 use crate::address;
 
 /// A connection. No wait on it is without end.
@@ -19,6 +20,17 @@ use crate::address;
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+/// Makes room for so many connections.
+pub(super) fn allow_descriptors(connections: usize) -> Result<(), WorkloadError> {
+    /// For everything else that is open.
+    const SPARE: u64 = 64;
+    let limit = tacit_sys::process::raise_descriptor_limit().map_err(WorkloadError::Descriptors)?;
+    if connections as u64 + SPARE > limit {
+        return Err(WorkloadError::TooFewDescriptors { wanted: connections, limit });
+    }
+    Ok(())
 }
 
 /// Where `--connect` leads. It is resolved once: under `tacit run` that is when the name is learnt.

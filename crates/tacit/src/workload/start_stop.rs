@@ -8,15 +8,17 @@ use std::time::Instant;
 
 use clap::Args;
 use tacit_core::flow::Address;
+use tacit_core::page::Chart;
 use tacit_core::statistics::Histogram;
 
+use super::arguments::{ClientArgs, count};
 use super::clocks::{Clocks, Used};
+use super::error::WorkloadError;
+use super::limits::{CONNECTIONS_MAX, SETTLE_TIME, THREADS_MAX};
 use super::open::{CONNECTIONS, close, merged, open, record, share};
-use super::report::{Chart, Report};
+use super::report::Report;
+use super::socket::{Stream, allow_descriptors, resolve};
 use super::watch::{Done, Ends, Watch};
-use super::{
-    CONNECTIONS_MAX, ClientArgs, SETTLE_TIME, Stream, THREADS_MAX, WorkloadError, count, resolve,
-};
 
 /// Thousands of connections started, then stopped
 #[derive(Debug, Args)]
@@ -48,6 +50,15 @@ struct Seen {
     latency: Vec<Histogram>,
     stopping: Used,
     stop_s: f64,
+    charts: Vec<Chart>,
+}
+
+/// What one thread has started.
+#[derive(Default)]
+struct Part {
+    streams: Vec<Stream>,
+    /// By way.
+    latency: Vec<Histogram>,
 }
 
 const WAYS: [&str; 2] = ["outbound", "inbound"];
@@ -56,41 +67,46 @@ const WARM_UP: usize = 100;
 
 pub(super) fn run(args: &StartStopArgs) -> Result<(), WorkloadError> {
     let clocks = Clocks::of(&args.client.output.clocks)?;
-    let ways = [Some(&args.client.connect), args.inbound.as_ref()];
-    let ways: Vec<_> =
-        ways.into_iter().flatten().map(|way| resolve(way)).collect::<Result<_, _>>()?;
+    let mut ways = vec![args.client.reach()?];
+    if let Some(inbound) = &args.inbound {
+        ways.push(resolve(inbound)?);
+    }
     let total = args.connections * ways.len();
     if total > CONNECTIONS_MAX {
         return Err(WorkloadError::Usage(format!(
             "{total} connections at a time are more than {CONNECTIONS_MAX}: ask for fewer"
         )));
     }
-    super::allow_descriptors(total)?;
-    let (seen, charts) = drive(&ways, args, &clocks)?;
-    report(args, total, &seen, &clocks, charts).write(&args.client.output)
+    allow_descriptors(total)?;
+    let seen = drive(&ways, args, &clocks)?;
+    report(args, total, &seen, &clocks).write(&args.client.output)
 }
 
 fn drive(
     ways: &[Vec<Address>],
     args: &StartStopArgs,
     clocks: &Clocks,
-) -> Result<(Seen, Vec<Chart>), WorkloadError> {
+) -> Result<Seen, WorkloadError> {
     let total = args.connections * ways.len();
     let way = |number: usize| &ways[number % ways.len()];
     share(WARM_UP.min(total), args.at_once, |_, number, _: &mut ()| {
         open(way(number)).and_then(close)
     })?;
     std::thread::sleep(SETTLE_TIME);
+    args.client.output.steering().ready()?;
 
     let done = Done::new(args.at_once);
-    let watch = Watch::start(CONNECTIONS, &done, Ends::default(), args.client.output.progress);
+    let watch =
+        Watch::start(CONNECTIONS, &done, Ends::default(), args.client.output.progress_lines());
     let before = clocks.read()?;
     let start = Instant::now();
-    let open_one = |thread, number, (streams, seen): &mut (Vec<Stream>, Vec<Histogram>)| {
-        seen.resize_with(ways.len(), Histogram::default);
+    let open_one = |thread, number, part: &mut Part| {
+        part.latency.resize_with(ways.len(), Histogram::default);
         let from = Instant::now();
-        streams.push(open(way(number))?);
-        seen.get_mut(number % ways.len()).into_iter().for_each(|seen| record(seen, from));
+        part.streams.push(open(way(number))?);
+        if let Some(latency) = part.latency.get_mut(number % ways.len()) {
+            record(latency, from);
+        }
         done.count(thread, 1);
         Ok(())
     };
@@ -101,9 +117,9 @@ fn drive(
     let starting = clocks.since(&before)?;
     let charts = watch.finish(None);
 
-    let by_way = |way| merged(parts.iter().filter_map(|(_, seen): &(_, Vec<_>)| seen.get(way)));
+    let by_way = |way| merged(parts.iter().filter_map(|part: &Part| part.latency.get(way)));
     let latency = (0..ways.len()).map(by_way).collect();
-    let streams = std::sync::Mutex::new(parts.into_iter().flat_map(|(streams, _)| streams));
+    let streams = std::sync::Mutex::new(parts.into_iter().flat_map(|part| part.streams));
     let before = clocks.read()?;
     let stop = Instant::now();
     share(total, args.at_once, |_, _, _: &mut ()| {
@@ -114,16 +130,10 @@ fn drive(
     let stop_s = stop.elapsed().as_secs_f64();
     std::thread::sleep(SETTLE_TIME);
     let stopping = clocks.since(&before)?;
-    Ok((Seen { starting, start_s, latency, stopping, stop_s }, charts))
+    Ok(Seen { starting, start_s, latency, stopping, stop_s, charts })
 }
 
-fn report(
-    args: &StartStopArgs,
-    total: usize,
-    seen: &Seen,
-    clocks: &Clocks,
-    charts: Vec<Chart>,
-) -> Report {
+fn report(args: &StartStopArgs, total: usize, seen: &Seen, clocks: &Clocks) -> Report {
     let ways: Vec<_> = WAYS.iter().take(seen.latency.len()).copied().collect();
     let StartStopArgs { connections, at_once, .. } = args;
     let summary = format!(
@@ -149,7 +159,7 @@ fn report(
          stop 100 to 150, and starts keep 75 to 80 % of the rate in clear, where MQ itself spends \
          much more on a start than the stack; here a start in clear is a connection and two bytes",
     );
-    report.charts.extend(charts);
+    report.charts.extend(seen.charts.iter().cloned());
     report
 }
 
@@ -173,10 +183,10 @@ mod tests {
         let args = Words::try_parse_from(words).unwrap().args;
         let ways = [vec![served()], vec![served()]];
         let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
-        let (seen, charts) = drive(&ways, &args, &clocks).unwrap();
+        let seen = drive(&ways, &args, &clocks).unwrap();
         let counts: Vec<_> = seen.latency.iter().map(Histogram::count).collect();
         assert_eq!(counts, [30, 30]);
-        let json = report(&args, 60, &seen, &clocks, charts).json();
+        let json = report(&args, 60, &seen, &clocks).json();
         for key in [
             "starts_per_s",
             "stops_per_s",

@@ -9,16 +9,19 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use tacit_core::flow::Address;
+use tacit_core::page::Chart;
+use tacit_core::workload::{BLOCK_BYTES, Request, STREAM_BYTES_MAX, STREAM_MS_MAX, Sampling};
 
+use super::arguments::{ClientArgs, bytes, count, time};
 use super::clocks::{Clocks, Used};
-use super::protocol::{BLOCK_BYTES, STREAM_BYTES_MAX, STREAM_MS_MAX, Wish};
-use super::report::{Chart, Report};
+use super::error::WorkloadError;
+use super::limits::{STREAMS_MAX, THREADS_MAX};
+use super::report::{Report, counted};
 use super::samples::SAMPLES_MAX;
+use super::socket::{Stream, allow_descriptors, dial};
 use super::tcp::{SAMPLE_BYTES, Sample, Trace};
+use super::threads::at_once;
 use super::watch::{Done, Ends, Unit, Watch};
-use super::{
-    ClientArgs, Stream, THREADS_MAX, WorkloadError, at_once, bytes, count, counted, dial, resolve,
-};
 
 /// Long one-way transfers, in or out
 #[derive(Debug, Args)]
@@ -39,8 +42,11 @@ pub(super) struct StreamArgs {
     #[arg(long, value_name = "BYTES", default_value = "20000000",
           value_parser = bytes(STREAM_BYTES_MAX))]
     bytes: u64,
+    /// Streams of each connection, one after the other
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count(STREAMS_MAX))]
+    times: usize,
     /// Stream for so long instead
-    #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = super::time)]
+    #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = time)]
     seconds: Option<Duration>,
 }
 
@@ -64,58 +70,78 @@ const WARM_UP: Amount = Amount::Bytes(1_000_000);
 
 pub(super) fn run(args: &StreamArgs) -> Result<(), WorkloadError> {
     let clocks = Clocks::of(&args.client.output.clocks)?;
-    let addresses = resolve(&args.client.connect)?;
-    let (bytes, used, charts) = drive(&addresses, args, &clocks)?;
-    report(args, bytes, &used, &clocks, charts)?.write(&args.client.output)
+    let addresses = args.client.reach()?;
+    let measured = drive(&addresses, args, &clocks)?;
+    report(args, &clocks, &measured)?.write(&args.client.output)
+}
+
+/// A measurement.
+struct Measured {
+    bytes: u64,
+    used: Used,
+    charts: Vec<Chart>,
+    /// Open until the report is written.
+    _connections: Vec<Connection>,
 }
 
 fn drive(
     addresses: &[Address],
     args: &StreamArgs,
     clocks: &Clocks,
-) -> Result<(u64, Used, Vec<Chart>), WorkloadError> {
-    super::allow_descriptors(args.connections)?;
-    let mut lines = (0..args.connections)
-        .map(|_| Line::open(addresses))
+) -> Result<Measured, WorkloadError> {
+    allow_descriptors(args.connections)?;
+    let mut connections = (0..args.connections)
+        .map(|_| Connection::open(addresses))
         .collect::<Result<Vec<_>, WorkloadError>>()?;
     let failed = AtomicBool::new(false);
     let direction = args.direction;
-    at_once(&mut lines, &failed, |_, line| line.stream(direction, WARM_UP, &failed, |_| ()))?;
-    if let Some(line) = lines.first_mut() {
-        line.samples = Some(Vec::new());
+    at_once(&mut connections, &failed, |_, connection| {
+        connection.stream(direction, WARM_UP, &failed, |_| ())
+    })?;
+    if let Some(first) = connections.first_mut() {
+        first.samples = Some(Vec::new());
     }
+    args.client.output.steering().ready()?;
 
     let done = Done::new(args.connections);
     // The end that sends is looked at: of a stream in, the server tells of it.
-    let sends = |_: &&Line| direction == Direction::Out;
-    let own = lines.first().filter(sends).and_then(|line| line.stream.try_clone().ok());
+    let own = match direction {
+        Direction::In => None,
+        Direction::Out => connections.first().and_then(|first| first.stream.try_clone().ok()),
+    };
     let ends = Ends { own, agents: args.client.output.watched() };
     let unit = Unit { plural: "MB", of: MB };
-    let watch = Watch::start(unit, &done, ends, args.client.output.progress);
+    let watch = Watch::start(unit, &done, ends, args.client.output.progress_lines());
     let amount = args.seconds.map_or(Amount::Bytes(args.bytes), Amount::Time);
     let before = clocks.read()?;
-    let moved = at_once(&mut lines, &failed, |number, line| {
-        line.stream(direction, amount, &failed, |bytes| done.count(number, bytes))
+    let moved = at_once(&mut connections, &failed, |number, connection| {
+        let mut moved = 0;
+        for _ in 0..args.times {
+            moved +=
+                connection.stream(direction, amount, &failed, |more| done.count(number, more))?;
+        }
+        Ok(moved)
     })?;
     let used = clocks.since(&before)?;
-    let samples = lines.first_mut().and_then(|line| line.samples.take()).unwrap_or_default();
-    let charts = watch.finish(Trace { of: "server".to_owned(), samples });
-    Ok((moved.iter().sum(), used, charts))
+    let samples = connections.first_mut().and_then(|first| first.samples.take());
+    let trace = Trace { of: "server".to_owned(), samples: samples.unwrap_or_default() };
+    let charts = watch.finish(trace);
+    Ok(Measured { bytes: moved.iter().sum(), used, charts, _connections: connections })
 }
 
 const MB: f64 = 1e6;
 const LENGTH_BYTES: usize = size_of::<u64>();
 
 /// One connection.
-struct Line {
+struct Connection {
     stream: Stream,
     /// A block with its length in front, so that one write sends both.
     block: Vec<u8>,
-    /// What the server's socket was like, if it is to say.
+    /// What the server's socket was like in the last stream, if it is to report it.
     samples: Option<Vec<Sample>>,
 }
 
-impl Line {
+impl Connection {
     fn open(addresses: &[Address]) -> Result<Self, WorkloadError> {
         let block = vec![7; LENGTH_BYTES + BLOCK_BYTES];
         Ok(Self { stream: dial(addresses)?, block, samples: None })
@@ -140,8 +166,9 @@ impl Line {
         failed: &AtomicBool,
         count: impl Fn(u64),
     ) -> Result<u64, WorkloadError> {
-        self.stream.write_all(&Wish::Out.encode()).map_err(broken)?;
-        let (start, mut sent) = (Instant::now(), 0);
+        self.stream.write_all(&Request::Out.encode()).map_err(broken)?;
+        let start = Instant::now();
+        let mut sent = 0;
         loop {
             let left = match amount {
                 _ if failed.load(Ordering::Relaxed) => 0,
@@ -170,15 +197,15 @@ impl Line {
         failed: &AtomicBool,
         count: impl Fn(u64),
     ) -> Result<u64, WorkloadError> {
-        let watched = self.samples.is_some();
-        let wish = match amount {
-            Amount::Bytes(bytes) => Wish::In { bytes, watched },
+        let sampling = if self.samples.is_some() { Sampling::On } else { Sampling::Off };
+        let request = match amount {
+            Amount::Bytes(bytes) => Request::In { bytes, sampling },
             Amount::Time(time) => {
                 let ms = u64::try_from(time.as_millis()).unwrap_or(STREAM_MS_MAX);
-                Wish::InFor { ms: ms.min(STREAM_MS_MAX), watched }
+                Request::InFor { ms: ms.min(STREAM_MS_MAX), sampling }
             }
         };
-        self.stream.write_all(&wish.encode()).map_err(broken)?;
+        self.stream.write_all(&request.encode()).map_err(broken)?;
         let mut received = 0;
         while !failed.load(Ordering::Relaxed) {
             let length = self.number()?;
@@ -234,12 +261,11 @@ fn broken(error: io::Error) -> WorkloadError {
 
 fn report(
     args: &StreamArgs,
-    bytes: u64,
-    used: &Used,
     clocks: &Clocks,
-    charts: Vec<Chart>,
+    measured: &Measured,
 ) -> Result<Report, WorkloadError> {
-    if bytes == 0 {
+    let Measured { bytes, used, charts, .. } = measured;
+    if *bytes == 0 {
         return Err(WorkloadError::Nothing);
     }
     let direction = match args.direction {
@@ -251,18 +277,23 @@ fn report(
         None => format!("of {} bytes each", args.bytes),
     };
     let streams = counted(args.connections, "stream");
-    let summary = format!("{streams} {direction}, {each}, {:.2} s", used.seconds);
+    let again = match args.times {
+        1 => String::new(),
+        times => format!(", {times} times"),
+    };
+    let summary = format!("{streams} {direction}, {each}{again}, {:.2} s", used.seconds);
     let mut report = Report::new("stream", summary);
     report.set("direction", direction);
     report.set("connections", args.connections);
+    report.set("times", args.times);
     report.set("bytes", args.seconds.is_none().then_some(args.bytes));
     report.set("seconds", args.seconds.map(|time| time.as_secs_f64()));
-    let mb = bytes as f64 / MB;
+    let mb = *bytes as f64 / MB;
     report.figure("mb", "moved", "MB", mb);
     report.figure("mb_per_s", "rate", "MB/s", mb / used.seconds);
     report.figure("seconds", "time", "s", used.seconds);
     report.cpu(&clocks.names(), used, "MB", mb);
-    report.charts.extend(charts);
+    report.charts.extend(charts.iter().cloned());
     Ok(report)
 }
 
@@ -285,7 +316,8 @@ mod tests {
         server::spawn(&listening, 2).unwrap();
         let words = ["", "--connect", "here", "--connections", "2"].iter().chain(words);
         let args = Line::try_parse_from(words).unwrap().args;
-        drive(&[listening.address], &args, &Clocks::of(&ClocksArgs::default()).unwrap()).unwrap().0
+        let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
+        drive(&[listening.address], &args, &clocks).unwrap().bytes
     }
 
     #[test]
@@ -295,6 +327,13 @@ mod tests {
                 let given = bytes.to_string();
                 assert_eq!(moved(&[direction, "--bytes", &given]), 2 * bytes as u64, "{direction}");
             }
+        }
+    }
+
+    #[test]
+    fn streams_follow_each_other_on_the_same_connection() {
+        for direction in ["in", "out"] {
+            assert_eq!(moved(&[direction, "--bytes", "700001", "--times", "3"]), 2 * 3 * 700_001);
         }
     }
 
@@ -316,8 +355,8 @@ mod tests {
         });
         let words = ["", "in", "--connect", "here", "--connections", "1"];
         let args = Line::try_parse_from(words).unwrap().args;
-        let error =
-            drive(&[address], &args, &Clocks::of(&ClocksArgs::default()).unwrap()).unwrap_err();
+        let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
+        let error = drive(&[address], &args, &clocks).err().unwrap();
         assert!(error.to_string().contains("length of a stream"), "{error}");
         liar.join().unwrap();
     }

@@ -8,9 +8,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use serde_json::Value;
+use tacit_core::page::{Chart, Mark, Series};
 use tacit_sys::socket;
-
-use super::report::{Chart, Mark, Series};
 
 /// Bytes of a sample on the wire.
 pub(super) const SAMPLE_BYTES: usize = 6 * NUMBER_BYTES;

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::Stream;
+use tacit_core::page::{Chart, Mark, Series};
+
 use super::ledgers::Agent;
-use super::report::{Chart, Mark, Series};
+use super::legs;
 use super::samples::Samples;
+use super::socket::Stream;
 use super::tcp::{self, Trace};
-use crate::workload::legs;
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -60,6 +61,17 @@ pub(super) struct Ends {
     pub(super) agents: Vec<Agent>,
 }
 
+/// Where a line is written every second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProgressLines {
+    /// Nowhere.
+    Never,
+    /// To standard error if that is a terminal.
+    OnTerminal,
+    /// To standard error, whatever it is.
+    Always,
+}
+
 /// How far it was at one instant.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
@@ -71,7 +83,7 @@ struct Progress {
 #[derive(Debug)]
 pub(super) struct Watch {
     ended: Arc<AtomicBool>,
-    look: Option<JoinHandle<(Vec<Progress>, Trace)>>,
+    look: Option<JoinHandle<Looked>>,
     legs: Vec<JoinHandle<Trace>>,
     unit: Unit,
 }
@@ -79,7 +91,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Starts to look at `done`, and at connections. A thread that cannot be had leaves progress
     /// and charts out.
-    pub(super) fn start(unit: Unit, done: &Done, ends: Ends, progress: bool) -> Self {
+    pub(super) fn start(unit: Unit, done: &Done, ends: Ends, lines: ProgressLines) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let start = Instant::now();
         let thread = || std::thread::Builder::new().name("watch".to_owned());
@@ -88,15 +100,26 @@ impl Watch {
             thread().spawn(move || legs::follow(&agent, start, &ended)).ok()
         };
         let legs = ends.agents.into_iter().filter_map(follow).collect();
-        let progress = progress || std::io::stderr().is_terminal();
-        let (done, own) = (done.clone(), ends.own);
-        let look = Look { ended: Arc::clone(&ended), unit, done, own, progress };
+        let lines = match lines {
+            ProgressLines::OnTerminal if !std::io::stderr().is_terminal() => ProgressLines::Never,
+            lines => lines,
+        };
+        let done = done.clone();
+        let look = Look { ended: Arc::clone(&ended), unit, done, own: ends.own, lines };
         Self { ended, look: thread().spawn(move || look.run(start)).ok(), legs, unit }
     }
 
     /// Ends it, and draws what was seen; the far end may have seen something as well.
     pub(super) fn finish(mut self, far: impl Into<Option<Trace>>) -> Vec<Chart> {
-        let (progress, mut traces) = self.end();
+        self.stop();
+        let looked = self.look.take().and_then(|look| look.join().ok());
+        let mut traces = Vec::new();
+        let mut progress = Vec::new();
+        if let Some(looked) = looked {
+            progress = looked.progress;
+            traces.push(looked.own);
+        }
+        traces.extend(self.legs.drain(..).filter_map(|leg| leg.join().ok()));
         traces.extend(far.into());
         traces.retain(|trace| !trace.samples.is_empty());
         let mut charts = vec![rate(&progress, self.unit)];
@@ -105,23 +128,30 @@ impl Watch {
         charts
     }
 
-    fn end(&mut self) -> (Vec<Progress>, Vec<Trace>) {
+    /// Tells the threads to end.
+    fn stop(&self) {
         self.ended.store(true, Ordering::Relaxed);
         let threads = self.look.iter().map(JoinHandle::thread);
         threads
             .chain(self.legs.iter().map(JoinHandle::thread))
             .for_each(std::thread::Thread::unpark);
-        let looked = self.look.take().and_then(|look| look.join().ok());
-        let (progress, own) = looked.unzip();
-        let legs = self.legs.drain(..).filter_map(|leg| leg.join().ok());
-        (progress.unwrap_or_default(), own.into_iter().chain(legs).collect())
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.end();
+        self.stop();
+        // A watch that is dropped shows nothing of what its threads have seen.
+        let _ = self.look.take().map(JoinHandle::join);
+        self.legs.drain(..).for_each(|leg| drop(leg.join()));
     }
+}
+
+/// What was looked at: how far the workload was, and the client's connection.
+#[derive(Debug)]
+struct Looked {
+    progress: Vec<Progress>,
+    own: Trace,
 }
 
 struct Look {
@@ -129,13 +159,15 @@ struct Look {
     unit: Unit,
     done: Done,
     own: Option<Stream>,
-    progress: bool,
+    lines: ProgressLines,
 }
 
 impl Look {
-    fn run(self, start: Instant) -> (Vec<Progress>, Trace) {
-        let (mut progress, mut samples) = (Samples::starting(start), Samples::starting(start));
-        let (mut line, mut before) = (start + PROGRESS_INTERVAL, 0);
+    fn run(self, start: Instant) -> Looked {
+        let mut progress = Samples::starting(start);
+        let mut samples = Samples::starting(start);
+        let mut line = start + PROGRESS_INTERVAL;
+        let mut before = 0;
         while !self.ended.load(Ordering::Relaxed) {
             std::thread::park_timeout(progress.wait());
             if !progress.wait().is_zero() {
@@ -147,19 +179,20 @@ impl Look {
             if let Some(sample) = own.and_then(|own| tcp::Sample::of(own.as_fd(), start)) {
                 samples.keep(sample);
             }
-            if self.progress && Instant::now() >= line {
+            if self.lines != ProgressLines::Never && Instant::now() >= line {
                 line += PROGRESS_INTERVAL;
                 say(&self.line(start.elapsed(), done, before));
                 before = done;
             }
         }
         let own = Trace { of: "client".to_owned(), samples: samples.into_kept() };
-        (progress.into_kept(), own)
+        Looked { progress: progress.into_kept(), own }
     }
 
     fn line(&self, elapsed: Duration, total: u64, before: u64) -> String {
         let Unit { plural, of } = self.unit;
-        let [all, last] = [total, total - before].map(|count| count as f64 / of);
+        let all = total as f64 / of;
+        let last = (total - before) as f64 / of;
         format!("{:4} s  {all:12.0} {plural}  {last:10.0} in the last second", elapsed.as_secs())
     }
 }
@@ -213,8 +246,9 @@ mod tests {
 
     #[test]
     fn a_progress_line_tells_all_and_the_last_second() {
-        let look =
-            Look { ended: Arc::default(), unit: MB, done: Done::new(1), own: None, progress: true };
+        let done = Done::new(1);
+        let lines = ProgressLines::Always;
+        let look = Look { ended: Arc::default(), unit: MB, done, own: None, lines };
         let line = look.line(Duration::from_secs(3), 30_000_000, 20_000_000);
         assert_eq!(line, "   3 s            30 MB          10 in the last second");
     }
@@ -225,7 +259,7 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let done = Done::new(1);
         let ends = Ends { own: Some(Stream::Tcp(stream)), ..Ends::default() };
-        let watch = Watch::start(MB, &done, ends, false);
+        let watch = Watch::start(MB, &done, ends, ProgressLines::Never);
         std::thread::sleep(Duration::from_millis(450));
         let samples = vec![tcp::Sample::default(); 3];
         let charts = watch.finish(Trace { of: "server".to_owned(), samples });

@@ -1,9 +1,9 @@
 //! `tacit workload` as its users meet it: both ends as programs, bare and with agents between.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ fn report(lab: &Lab, words: &str) -> Value {
 /// the machine.
 type Mode = (&'static str, &'static [(&'static str, Option<f64>)]);
 
-const MODES: [Mode; 7] = [
+const MODES: [Mode; 9] = [
     (
         "interactive client --seconds 200ms --warm-up 10ms --connections 3",
         &[("exchanges", None), ("latency_p999_us", None), ("cpu_us_per_exchange", None)],
@@ -87,6 +87,14 @@ const MODES: [Mode; 7] = [
     (
         "connect client --connections 60 --at-once 3",
         &[("connections", Some(60.0)), ("latency_p50_us", None), ("cpu_us_per_connection", None)],
+    ),
+    (
+        "stream client out --bytes 500000 --times 3 --connections 2",
+        &[("mb", Some(3.0)), ("seconds", None)],
+    ),
+    (
+        "connect client --connections 20 --at-once 3 --bytes 5000 --warm-up 0",
+        &[("connections", Some(20.0)), ("latency_p99_us", None), ("seconds", None)],
     ),
     (
         "ramp client --connections 60 --step 20 --ramps 2 --pause 20ms",
@@ -378,14 +386,92 @@ fn progress_is_said_every_second_where_it_is_asked_for() {
     assert!(lines.starts_with("   1 s ") && lines.contains("exchanges"), "{lines}");
 }
 
+/// A client that this test steers.
+struct Steered {
+    child: Ended,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Steered {
+    fn start(lab: &Lab, words: &str) -> Self {
+        let mut command = lab.command(TACIT);
+        command.arg("workload").args(words.split(' ')).arg("--steered");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child: Ended(child), input, output }
+    }
+
+    fn next(&mut self) -> Value {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    fn go(&mut self) -> Value {
+        writeln!(self.input.as_mut().unwrap(), "go").unwrap();
+        self.next()
+    }
+
+    fn end(mut self) {
+        drop(self.input.take());
+        assert!(self.child.0.wait().unwrap().success());
+    }
+}
+
 #[test]
-fn sockets_needs_no_server() {
+fn a_steered_client_waits_before_it_measures_and_before_it_closes() {
     let lab = Lab::new();
-    let report =
-        report(&lab, "sockets --lock rw --displays --seconds 200ms --connections 100 --threads 2");
-    assert!(report["figures"]["transactions_per_s"].as_f64().unwrap() > 0.0);
-    assert!(report["figures"]["display_p99_us"].as_f64().unwrap() > 0.0);
-    assert_eq!(report["settings"]["lock"], "rw");
+    let server = Server::start(&lab);
+    let (agent, entry) = between(&lab, &server.address);
+    let open = || agent.show("connections").as_array().unwrap().len();
+    let exchange = "request-reply client --connections 3 --seconds 100ms --warm-up 10ms";
+    for (mode, key, held) in [
+        (exchange, "exchanges", 3),
+        ("stream client out --bytes 100000 --connections 2", "mb", 2),
+        ("connect client --connections 5 --bytes 100 --warm-up 0", "connections", 0),
+    ] {
+        let mut client = Steered::start(&lab, &format!("{mode} --connect {entry}"));
+        let ready = client.next();
+        assert_eq!(ready["ready"], true);
+        assert_eq!(ready["pid"], client.child.0.id());
+        let report = client.go();
+        assert!(report["figures"][key].as_f64().unwrap() > 0.0, "{mode}: {report}");
+        assert!(report["figures"]["seconds"].as_f64().unwrap() > 0.0, "{mode}: {report}");
+        // One connection is one of both rules.
+        wait_for("those that were closed", || open() == 2 * held);
+        client.end();
+        wait_for("the end of the others", || open() == 0);
+    }
+}
+
+#[test]
+fn a_steered_ramp_waits_after_each_step() {
+    let lab = Lab::new();
+    let server = Server::start(&lab);
+    let words = "ramp client --connections 50 --step 20 --ramps 1 --pause 1ms --connect";
+    let mut client = Steered::start(&lab, &format!("{words} {}", server.address));
+    assert_eq!(client.next()["ready"], true);
+    for held in [20, 40, 50] {
+        assert_eq!(client.go()["held"], held);
+    }
+    assert_eq!(client.go()["mode"], "ramp");
+    client.end();
+}
+
+#[test]
+fn a_far_end_that_starts_later_is_waited_for() {
+    let lab = Lab::new();
+    let address = format!("127.0.0.1:{}", free_port());
+    let words = format!("workload connect client --connections 2 --wait 60s --connect {address}");
+    let mut command = lab.command(TACIT);
+    command.args(words.split(' ')).stdout(Stdio::null());
+    let mut client = Ended(command.spawn().unwrap());
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(client.0.try_wait().unwrap().is_none(), "it waits");
+    let _server = Server::listening(&lab, &["--listen", &address]);
+    assert!(client.0.wait().unwrap().success());
 }
 
 #[test]
@@ -417,7 +503,7 @@ fn what_cannot_be_measured_is_told_with_its_status() {
             64,
             "18000 connections",
         ),
-        ("sockets --lock none --send throughout".to_owned(), 64, "leave it out"),
+        (format!("connect client --connect {to} --steered --json -"), 64, "cannot be used with"),
         ("interactive client --connect 127.0.0.1:1".to_owned(), 1, "workload MODE server"),
         ("interactive client --connect nonsense".to_owned(), 1, "a name or an address"),
         (format!("connect client --connect {stranger} --connections 3"), 1, "broke"),

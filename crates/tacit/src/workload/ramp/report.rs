@@ -1,11 +1,16 @@
 //! What came of ramps: a line with its interval, and what each way costs more than the first.
 
+use tacit_core::page::{Cell, Chart, Mark, Series, Table};
 use tacit_core::statistics::{Line, Mean, median};
 
 use super::super::clocks::{Clocks, Used};
 use super::super::ledgers;
-use super::super::report::{Cell, Chart, Mark, Report, Series, Table};
-use super::{RAMPS_WANTED, Ramp, RampArgs, Seen, Step};
+use super::super::report::Report;
+use super::arguments::RampArgs;
+use super::steps::{Ramp, Seen, Step};
+
+/// Ramps below which the interval says little.
+const RAMPS_WANTED: usize = 5;
 
 /// What is looked at: a component, or the sum of several.
 type Of<'a> = (String, Box<dyn Fn(&Used) -> u64 + 'a>);
@@ -246,7 +251,7 @@ fn chart_by_way(seen: &[Seen]) -> Chart {
 mod tests {
     use tacit_core::statistics::Histogram;
 
-    use super::super::tests::args;
+    use super::super::arguments::tests::args;
     use super::*;
 
     fn step(held: usize, us: u64) -> Step {

@@ -1,8 +1,9 @@
 //! The report as one page that needs nothing else.
 
-use tacit_core::page::{Page, Part, number};
+use tacit_core::page::{Cell, Page, Part, Table, number};
 
-use super::{Cell, Report, Table};
+use super::super::threads;
+use super::content::{Report, kernel};
 
 /// The whole page.
 pub(super) fn page(report: &Report) -> String {
@@ -10,8 +11,7 @@ pub(super) fn page(report: &Report) -> String {
         Some(label) => format!("tacit workload {}: {label}", report.mode),
         None => format!("tacit workload {}", report.mode),
     };
-    let (kernel, cpus) = (super::kernel(), super::super::cpus());
-    let subtitle = format!("{}; Linux {kernel}, {cpus} CPUs", report.summary);
+    let subtitle = format!("{}; Linux {}, {} CPUs", report.summary, kernel(), threads::cpus());
     let mut parts = vec![Part::Table(figures(report))];
     parts.extend(report.tables.iter().cloned().map(Part::Table));
     let mut charts = report.charts.iter().filter(|chart| !chart.is_empty()).peekable();
@@ -45,7 +45,7 @@ fn figures(report: &Report) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::report;
+    use super::super::content::tests::report;
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use tacit_core::page::number;
 
-use super::Report;
+use super::content::Report;
 
 /// The report in columns.
 pub(super) fn text(report: &Report) -> String {
@@ -47,7 +47,7 @@ fn figures(out: &mut String, report: &Report) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::report;
+    use super::super::content::tests::report;
     use super::*;
 
     #[test]

@@ -3,24 +3,16 @@
 //! They are a package of their own (`bench/inprocess`), so that neither the libraries nor their
 //! headers are needed to build and test tacit.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 
-use super::{Client, Far, Peer, Running, Setting, check};
-use crate::load::terms::Terms;
-use crate::measure::LoadServer;
-
-/// The program with both ends and both libraries.
-pub(super) fn program(target: &Path) -> PathBuf {
-    target.join("release/inprocess")
-}
-
-/// The words before an address: which end, by which library, on which terms.
-pub(super) fn words(end: &str, library: &str, terms: Terms, dir: &Path) -> Vec<String> {
-    let dir = dir.to_string_lossy();
-    [end, library, terms.name(), &dir].map(str::to_owned).to_vec()
-}
+use super::check;
+use super::peer::Peer;
+use super::plan::Setting;
+use super::running::{Client, Far, Running};
+use crate::inprocess;
+use crate::load::{LoadServer, server_words};
+use crate::terms::Terms;
 
 /// Starts the server end and looks at what the two negotiate.
 pub(super) fn start(
@@ -29,12 +21,13 @@ pub(super) fn start(
     terms: Terms,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
-    let program = program(&setting.target);
+    let program = inprocess::program(&setting.target);
     let version = Command::new(&program).args(["version", library]).output().map_err(|error| {
         format!("cannot run {}: {error}; `cargo xtask bench` builds it", program.display())
     })?;
     let mut command = Command::new(&program);
-    command.args(words("server", library, terms, &setting.dir)).arg("127.0.0.1:0");
+    let any_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+    command.args(inprocess::words(library, terms, &setting.dir)).args(&server_words(any_port)[1..]);
     let server = LoadServer::adopt(&command, &setting.dir)?;
     check::refuses_without_certificate(server.address, &setting.dir)?;
 
@@ -50,22 +43,7 @@ pub(super) fn start(
         proxies: None,
         far: Far::Own(server),
     };
-    knock_twice(&running, tap.address, setting)?;
+    running.knock_twice(tap.address, setting)?;
     running.negotiated = tap.negotiated(terms.resumes())?;
     Ok(running)
-}
-
-/// Two connections of the client end past the tap.
-pub(super) fn knock_twice(
-    running: &Running,
-    tap: SocketAddr,
-    setting: &Setting<'_>,
-) -> Result<(), String> {
-    let output = running.client_command(setting, "knock", &[&tap.to_string(), "2"]).output();
-    let output = output.map_err(|error| format!("the load client: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = [output.stdout, output.stderr].concat();
-    Err(format!("the load client: {}", String::from_utf8_lossy(&said).trim()))
 }

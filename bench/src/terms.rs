@@ -31,6 +31,14 @@ impl Terms {
         }
     }
 
+    /// The one version.
+    pub(crate) fn version(self) -> &'static str {
+        match self {
+            Self::Tls12 => "1.2",
+            _ => "1.3",
+        }
+    }
+
     /// The one suite, by its name of IANA.
     pub(crate) fn suite(self) -> &'static str {
         match self {

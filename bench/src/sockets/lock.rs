@@ -123,20 +123,23 @@ mod tests {
     #[test]
     fn readers_pass_a_lock_of_writers_and_wait_for_a_global_one() {
         for kind in [LockKind::Writers, LockKind::None] {
-            let (lock, mut waits) = (Lock::of(kind), Waits::default());
+            let lock = Lock::of(kind);
+            let mut waits = Waits::default();
             let held = lock.exclusive(&mut waits);
             assert!(matches!(lock.shared(&mut waits), Held::Free), "{kind:?}");
             drop(held);
             assert_eq!(waits.count, 0);
         }
-        let (lock, mut waits) = (Lock::of(LockKind::Global), Waits::default());
+        let lock = Lock::of(LockKind::Global);
+        let mut waits = Waits::default();
         assert!(matches!(lock.shared(&mut waits), Held::Mutex(_)));
     }
 
     #[test]
     fn a_lock_that_is_held_is_waited_for_and_the_wait_is_counted() {
         let lock = Lock::of(LockKind::Rw);
-        let (mut ours, mut theirs) = (Waits::default(), Waits::default());
+        let mut ours = Waits::default();
+        let mut theirs = Waits::default();
         let first = lock.shared(&mut ours);
         drop(lock.shared(&mut ours));
         assert_eq!(ours.count, 0, "readers share");

@@ -1,0 +1,226 @@
+//! The client: does what `tacit workload` does as a client, through a library.
+//!
+//! Each connection has a thread with a blocking socket. Lines on standard input and output steer
+//! it as they steer `tacit workload client --steered`, and its report has the figures of that one.
+
+use std::io::{self, BufRead, Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tacit_core::statistics::Histogram;
+use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, Request, repeated_bytes};
+
+use crate::load::{Kind, Load, Steering};
+use crate::wire::{Dial, Wire};
+
+const LENGTH_BYTES: usize = size_of::<u64>();
+/// What precedes the measured streams.
+const STREAM_WARM_UP_BYTES: u64 = 1_000_000;
+const FILLER: u8 = 7;
+
+/// What was done, and how long each operation took.
+#[derive(Default)]
+struct Done {
+    count: u64,
+    latency: Histogram,
+}
+
+/// Runs a load to its end.
+pub(crate) fn run(load: &Load, dial: &Dial) -> Result<(), String> {
+    let done = match load.kind {
+        Kind::Exchange { bytes, warm_up, time } => exchange(load, dial, bytes, warm_up, time),
+        Kind::Stream { bytes, times } => stream(load, dial, bytes, times),
+        Kind::Connect { bytes, warm_up, count } => connect(load, dial, bytes, warm_up, count),
+    };
+    done.map_err(|error| format!("load client: {error}"))
+}
+
+fn exchange(
+    load: &Load,
+    dial: &Dial,
+    bytes: usize,
+    warm_up: Duration,
+    time: Duration,
+) -> io::Result<()> {
+    let open = |_| Exchange::open(load.address, dial, bytes);
+    let mut connections = (0..load.threads).map(open).collect::<io::Result<Vec<_>>>()?;
+    on_threads(&mut connections, |connection| connection.for_a_while(warm_up))?;
+    ready(load)?;
+    let start = Instant::now();
+    let done = on_threads(&mut connections, |connection| connection.for_a_while(time))?;
+    report(load, &done, "exchanges", done.count as f64, start.elapsed())
+}
+
+fn stream(load: &Load, dial: &Dial, bytes: u64, times: u64) -> io::Result<()> {
+    let open = |_| dial(load.address);
+    let mut connections = (0..load.threads).map(open).collect::<io::Result<Vec<_>>>()?;
+    on_threads(&mut connections, |wire| pour(&mut **wire, STREAM_WARM_UP_BYTES))?;
+    ready(load)?;
+    let start = Instant::now();
+    let done = on_threads(&mut connections, |wire| {
+        let mut all = Done::default();
+        for _ in 0..times {
+            all.count += pour(&mut **wire, bytes)?.count;
+        }
+        Ok(all)
+    })?;
+    report(load, &done, "mb", done.count as f64 / 1e6, start.elapsed())
+}
+
+fn connect(
+    load: &Load,
+    dial: &Dial,
+    bytes: usize,
+    warm_up: usize,
+    count: usize,
+) -> io::Result<()> {
+    let visits = |count: usize| {
+        let next = AtomicUsize::new(0);
+        on_threads(&mut vec![(); load.threads], |()| {
+            let mut done = Done::default();
+            while next.fetch_add(1, Ordering::Relaxed) < count {
+                let start = Instant::now();
+                Exchange::open(load.address, dial, bytes)?.once()?;
+                done.add(start.elapsed());
+            }
+            Ok(done)
+        })
+    };
+    visits(warm_up)?;
+    ready(load)?;
+    let start = Instant::now();
+    let done = visits(count)?;
+    report(load, &done, "connections", done.count as f64, start.elapsed())
+}
+
+/// A connection with requests and replies.
+struct Exchange {
+    wire: Box<dyn Wire>,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    sent: u64,
+    /// What is sent before the first request.
+    header: Option<[u8; HEADER_BYTES]>,
+}
+
+impl Exchange {
+    fn open(address: SocketAddr, dial: &Dial, bytes: usize) -> io::Result<Self> {
+        let request = Request::Exchange { request_bytes: bytes as u64, reply_bytes: bytes as u64 };
+        Ok(Self {
+            wire: dial(address)?,
+            request: vec![FILLER; bytes],
+            reply: vec![0; bytes],
+            sent: 0,
+            header: Some(request.encode()),
+        })
+    }
+
+    fn once(&mut self) -> io::Result<()> {
+        self.sent += 1;
+        let number = self.sent.to_le_bytes();
+        let repeated = repeated_bytes(self.request.len(), self.reply.len());
+        self.request[..repeated].copy_from_slice(&number[..repeated]);
+        match self.header.take() {
+            Some(header) => self.wire.write_all(&[&header, &self.request[..]].concat())?,
+            None => self.wire.write_all(&self.request)?,
+        }
+        self.wire.read_exact(&mut self.reply)?;
+        if self.reply[..repeated] != number[..repeated] {
+            return Err(io::Error::other("the reply belongs to another request"));
+        }
+        Ok(())
+    }
+
+    fn for_a_while(&mut self, time: Duration) -> io::Result<Done> {
+        let mut done = Done::default();
+        let end = Instant::now() + time;
+        let mut sent = Instant::now();
+        while sent < end {
+            self.once()?;
+            let now = Instant::now();
+            done.add(now - sent);
+            sent = now;
+        }
+        Ok(done)
+    }
+}
+
+/// One stream to the server; returns its bytes.
+fn pour(wire: &mut dyn Wire, bytes: u64) -> io::Result<Done> {
+    wire.write_all(&Request::Out.encode())?;
+    // A block with its length in front, so that one write sends both.
+    let mut block = vec![FILLER; LENGTH_BYTES + BLOCK_BYTES];
+    let mut left = bytes;
+    loop {
+        let part = usize::try_from(left).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+        block[..LENGTH_BYTES].copy_from_slice(&(part as u64).to_be_bytes());
+        wire.write_all(&block[..LENGTH_BYTES + part])?;
+        if part == 0 {
+            break;
+        }
+        left -= part as u64;
+    }
+    let mut arrived = [0; LENGTH_BYTES];
+    wire.read_exact(&mut arrived)?;
+    if u64::from_be_bytes(arrived) != bytes {
+        return Err(io::Error::other("the stream has lost bytes"));
+    }
+    Ok(Done { count: bytes, ..Done::default() })
+}
+
+impl Done {
+    fn add(&mut self, took: Duration) {
+        self.count += 1;
+        self.latency.record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+/// Lets each of `workers` do its work on a thread, and adds up what they have done.
+fn on_threads<W: Send>(
+    workers: &mut [W],
+    work: impl Fn(&mut W) -> io::Result<Done> + Sync,
+) -> io::Result<Done> {
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> =
+            workers.iter_mut().map(|worker| scope.spawn(move || work(worker))).collect();
+        let mut all = Done::default();
+        for thread in threads {
+            let own = thread.join().map_err(|_| io::Error::other("a thread panicked"))??;
+            all.count += own.count;
+            all.latency.add(&own.latency);
+        }
+        Ok(all)
+    })
+}
+
+fn ready(load: &Load) -> io::Result<()> {
+    match load.steering {
+        Steering::Absent => Ok(()),
+        Steering::ByPipes => exchange_lines(&json!({ "ready": true, "pid": std::process::id() })),
+    }
+}
+
+fn report(load: &Load, done: &Done, unit: &str, units: f64, took: Duration) -> io::Result<()> {
+    let us = |per_mille| done.latency.per_mille(per_mille) as f64 / 1000.0;
+    let mut figures = serde_json::Map::new();
+    figures.insert(unit.to_owned(), json!(units));
+    figures.insert("seconds".to_owned(), json!(took.as_secs_f64()));
+    figures.insert("latency_p50_us".to_owned(), json!(us(500)));
+    figures.insert("latency_p99_us".to_owned(), json!(us(990)));
+    let report = json!({ "figures": figures });
+    if load.steering == Steering::Absent {
+        println!("{report}");
+        return Ok(());
+    }
+    exchange_lines(&report)
+}
+
+/// Writes a line and reads one. The end of the input counts as a line.
+fn exchange_lines(line: &Value) -> io::Result<()> {
+    println!("{line}");
+    io::stdin().lock().read_line(&mut String::new()).map(|_| ())
+}

@@ -1,0 +1,97 @@
+//! The server: answers what `tacit workload` asks for, through a library. Runs until it is killed.
+//!
+//! Its threads all wait in accept and serve a connection to its end, so that a short connection
+//! costs no start of a thread. Not here: streams to the client.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread;
+
+use serde_json::json;
+use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, Request, repeated_bytes};
+
+use crate::wire::{Answer, Wire};
+
+/// Connections served at a time; more wait in the listener's queue.
+const CONNECTIONS_MAX: usize = 32;
+
+/// Listens at `address`, prints the full address and the process id as a line of JSON, and serves.
+/// Port 0 is a free one.
+pub(crate) fn run(address: SocketAddr, answer: &Arc<Answer>) -> Result<(), String> {
+    let failed = |error: io::Error| format!("load server: {address}: {error}");
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let own = listener.local_addr().map_err(failed)?.to_string();
+    println!("{}", json!({ "listening": own, "pid": std::process::id() }));
+    let listener = Arc::new(listener);
+    let start = |_| {
+        let listener = Arc::clone(&listener);
+        let answer = Arc::clone(answer);
+        thread::Builder::new().spawn(move || accept(&listener, &answer))
+    };
+    let threads: Vec<_> =
+        (0..CONNECTIONS_MAX).map(start).collect::<io::Result<_>>().map_err(failed)?;
+    for thread in threads {
+        thread.join().map_err(|_| "load server: a thread ended".to_owned())?;
+    }
+    Ok(())
+}
+
+fn accept(listener: &TcpListener, answer: &Arc<Answer>) {
+    loop {
+        // The client notices and reports what goes wrong on a connection.
+        let _ = listener.accept().and_then(|(stream, _)| {
+            stream.set_nodelay(true)?;
+            serve(&mut *answer(stream)?)
+        });
+    }
+}
+
+fn serve(wire: &mut dyn Wire) -> io::Result<()> {
+    let mut header = [0; HEADER_BYTES];
+    while wire.read_exact(&mut header).is_ok() {
+        match Request::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
+            Request::Exchange { request_bytes, reply_bytes } => {
+                return exchange(wire, request_bytes, reply_bytes);
+            }
+            Request::Out => swallow(wire)?,
+            Request::In { .. } | Request::InFor { .. } => {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn exchange(wire: &mut dyn Wire, request_bytes: u64, reply_bytes: u64) -> io::Result<()> {
+    let size = |bytes| usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData);
+    let mut request = vec![0; size(request_bytes)?];
+    let mut reply = vec![0; size(reply_bytes)?];
+    let repeated = repeated_bytes(request.len(), reply.len());
+    loop {
+        wire.read_exact(&mut request)?;
+        reply[..repeated].copy_from_slice(&request[..repeated]);
+        wire.write_all(&reply)?;
+    }
+}
+
+fn swallow(wire: &mut dyn Wire) -> io::Result<()> {
+    let mut buffer = vec![0; BLOCK_BYTES];
+    let mut total = 0_u64;
+    loop {
+        let mut length = [0; size_of::<u64>()];
+        wire.read_exact(&mut length)?;
+        let mut left = u64::from_be_bytes(length);
+        if left == 0 {
+            return wire.write_all(&total.to_be_bytes());
+        }
+        total = total.saturating_add(left);
+        while left > 0 {
+            let wanted = usize::try_from(left).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+            match wire.read(&mut buffer[..wanted])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => left -= read as u64,
+            }
+        }
+    }
+}

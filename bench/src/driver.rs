@@ -1,0 +1,179 @@
+//! The comparison with the peers: builds what is measured, starts all, takes the samples in turn.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::load::LoadServer;
+use crate::measure::{self, Sample};
+use crate::network::{self, Network};
+use crate::options::Options;
+use crate::peers::{self, Running, Setting};
+use crate::place::Place;
+use crate::progress::Progress;
+use crate::report::{Report, Seen};
+use crate::room::Room;
+use crate::terms::Terms;
+use crate::workspace::{build, fresh_dir, lock, root, target_dir};
+use crate::{certs, memory, runs};
+
+/// Builds what is measured, then becomes the driver: that one is optimised, and in a namespace.
+pub(crate) fn launch(options: &Options, words: &[&str]) -> Result<(), String> {
+    let target = target_dir()?;
+    let sources = root();
+    build(&sources, &["--package", "bench", "--package", "tacit"], &target)?;
+    if options.peers.iter().any(|peer| peer.name.starts_with("inproc")) {
+        build(&sources.join("bench/inprocess"), &[], &target)?;
+    }
+    let driver = target.join("release/bench");
+    let mut command = network::private(&driver, "driver");
+    Err(format!("{}: {}", driver.display(), command.args(words).exec()))
+}
+
+pub(crate) fn drive(options: &Options) -> Result<(), String> {
+    let begin = Instant::now();
+    let target = target_dir()?;
+    let bench = target.join("bench");
+    let _alone = lock(&bench)?;
+    let dir = fresh_dir(&bench)?;
+    let network = Network::set_up(options.private_network, options.congestion.as_deref())?;
+    eprintln!("{}", network.describe());
+    // Thousands of connections are held at a time.
+    tacit_sys::process::raise_descriptor_limit().map_err(|error| format!("setrlimit: {error}"))?;
+    let place = network
+        .private
+        .then(|| {
+            let tacit = target.join("release/tacit");
+            Place::make("bench", &tacit, &tacit)
+        })
+        .transpose()?;
+
+    let mut report = Report::new(options, &network);
+    let peers = match options.proxies {
+        true => Some(peers_in_turn(options, &network, dir, &target, place.as_ref(), &mut report)?),
+        false => None,
+    };
+    let runs = match (&place, options.runs) {
+        (Some(place), true) => {
+            let measured = runs::measure(options, &network, place)?;
+            report.add_columns("Programs under tacit run", measured.text);
+            Some(measured.json)
+        }
+        (None, true) => {
+            let why = "not measured: nobody may make a network namespace here\n";
+            report.add_columns("Programs under tacit run", why.to_owned());
+            None
+        }
+        (_, false) => None,
+    };
+    print!("{}", report.text());
+    let all = serde_json::json!({ "peers": peers, "runs": runs });
+    let json = options.json.clone().unwrap_or_else(|| bench.join("result.json"));
+    let page = bench.join("report.html");
+    write(&json, &format!("{all:#}\n"))?;
+    write(&page, &report.html())?;
+    write(&bench.join("BENCHMARKS.md"), &report.markdown())?;
+    if options.write {
+        write(&root().join("BENCHMARKS.md"), &report.markdown())?;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("\nevery sample: {}", json.display());
+    println!("with charts:  {}   ({seconds:.0} s in all)", page.display());
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("writing {}: {error}", path.display()))
+}
+
+/// Measures the peers, and adds them to the report; returns the same with every sample.
+fn peers_in_turn(
+    options: &Options,
+    network: &Network,
+    dir: PathBuf,
+    target: &Path,
+    place: Option<&Place>,
+    report: &mut Report,
+) -> Result<Value, String> {
+    let mut progress = Progress::start(options.samples());
+    certs::make(&dir)?;
+    let tacit = target.join("release/tacit");
+    let any_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+    let server = LoadServer::start(&tacit, any_port, &dir)?;
+    let room = network.private.then(|| Room::open(network)).transpose();
+    let room = room.inspect_err(|error| progress.say(&format!("no room: {error}")));
+    let room = room.ok().flatten();
+    let setting = Setting {
+        application: server.address,
+        dir,
+        target: target.to_owned(),
+        load: tacit.clone(),
+        tacit,
+        congestion: network.congestion.clone(),
+        place,
+        room: room.as_ref(),
+    };
+    let mut started = start_all(options, &setting, &progress);
+    let running = &started.running;
+    let samples = measure_all(options, running, &server, &setting, &mut progress)?;
+    let idle = memory::measure(running, &setting, &progress, &mut started.absent);
+    drop(progress);
+    let seen = Seen { running, absent: &started.absent, samples: &samples, idle: &idle };
+    Ok(report.add_peers(options, &seen))
+}
+
+/// Who takes part, and who does not, and why.
+struct Started {
+    running: Vec<Running>,
+    absent: Vec<String>,
+}
+
+/// Starts everybody on all terms that are asked for. Who cannot be started is left out, and the
+/// reason told.
+fn start_all(options: &Options, setting: &Setting<'_>, progress: &Progress) -> Started {
+    let mut running = Vec::new();
+    let mut absent = Vec::new();
+    for terms in Terms::ALL {
+        if options.workloads.iter().all(|workload| workload.terms != terms) {
+            continue;
+        }
+        for peer in options.peers.iter().filter(|peer| peer.takes(terms)) {
+            progress.say(&format!("starting {}, {}", peer.name, terms.name()));
+            match peers::start(peer, terms, setting) {
+                Ok(started) => running.push(started),
+                Err(error) => absent.push(format!("{} ({error})", terms.name())),
+            }
+        }
+    }
+    Started { running, absent }
+}
+
+/// Takes the peers in turn inside each round, another one first each time: what changes on the
+/// machine meanwhile then meets them all alike.
+fn measure_all(
+    options: &Options,
+    running: &[Running],
+    server: &LoadServer,
+    setting: &Setting<'_>,
+    progress: &mut Progress,
+) -> Result<Vec<Sample>, String> {
+    let mut samples = Vec::with_capacity(options.samples());
+    for round in 0..options.rounds {
+        for workload in &options.workloads {
+            let takers: Vec<_> =
+                running.iter().filter(|peer| peer.terms == workload.terms).collect();
+            for turn in 0..takers.len() {
+                let peer = takers[(turn + round) % takers.len()];
+                let [now, all] = [round + 1, options.rounds];
+                progress.step(&format!("round {now}/{all} {} {}", workload.name, peer.peer.name));
+                let length = options.length;
+                samples.push(measure::sample(peer, server, workload, setting, length)?);
+            }
+        }
+    }
+    Ok(samples)
+}

@@ -1,0 +1,137 @@
+//! Pairs of proxies: as they are installed, and in a room with what `tacit run` has.
+
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::check::{self, Tap};
+use super::peer::Peer;
+use super::plan::{Plan, Proxy, Setting, Side, command, command_of};
+use super::running::{Client, Far, Running};
+use crate::load::{LoadServer, knock, knock_words, server_words};
+use crate::process::Process;
+use crate::room;
+use crate::terms::Terms;
+
+/// A pair of proxies that cannot carry a byte so long after its start has failed.
+const START_TIME_MAX: Duration = Duration::from_secs(15);
+
+/// Starts a pair as it is installed, and checks it.
+pub(super) fn start(
+    peer: &'static Peer,
+    proxy: &Proxy,
+    terms: Terms,
+    setting: &Setting<'_>,
+) -> Result<Running, String> {
+    let version = proxy.version(setting)?;
+    let start = |part: &str, plan: &Plan<'_>| {
+        proxy.start(&format!("{}-{}-{part}", peer.name, terms.name()), plan, &[])
+    };
+    let [entry, tls] = free_addresses()?;
+    let connect = setting.application;
+    let plan = Plan { side: Side::Server, listen: tls, connect, terms, setting };
+    let mut server = start("server", &plan)?;
+    let plan = Plan { side: Side::Client, listen: entry, connect: tls, terms, setting };
+    let mut client = start("client", &plan)?;
+    wait_ready(entry, &mut client, &mut server)?;
+
+    check::refuses_without_certificate(tls, &setting.dir)?;
+    let tap = Tap::new(tls).map_err(|error| format!("the tap: {error}"))?;
+    let [entry_of_probe, _] = free_addresses()?;
+    let plan = Plan { listen: entry_of_probe, connect: tap.address, ..plan };
+    let mut probe = start("probe", &plan)?;
+    wait_ready(entry_of_probe, &mut probe, &mut server)?;
+    knock(entry_of_probe)?;
+    let negotiated = tap.negotiated(terms.resumes())?;
+
+    client.count_descendants()?;
+    server.count_descendants()?;
+    Ok(Running {
+        peer,
+        terms,
+        version,
+        negotiated,
+        entry,
+        client: Client::Plain(Vec::new()),
+        proxies: Some([client, server]),
+        far: Far::Shared,
+    })
+}
+
+/// The same configuration in a room. Its check was that of the peer as installed.
+pub(super) fn start_in_room(
+    peer: &'static Peer,
+    number: u8,
+    proxy: &Proxy,
+    terms: Terms,
+    setting: &Setting<'_>,
+) -> Result<Running, String> {
+    let room = setting.room.ok_or("no network namespace with large segments was granted")?;
+    let entry = room::address(number, room::ENTRY);
+    let tls = room::address(number, room::TLS);
+    let application = room::address(number, room::APPLICATION);
+    let mut command = command(&room.words(Side::Server.cpu()));
+    command.arg(&setting.load).args(server_words(application));
+    let far = LoadServer::adopt(&command, &setting.dir)?;
+    let start = |side: Side, listen, connect| {
+        let plan = Plan { side, listen, connect, terms, setting };
+        let words = room.words(side.cpu());
+        proxy.start(&format!("{}-{}", peer.name, side.name()), &plan, &words)
+    };
+    let mut server = start(Side::Server, tls, application)?;
+    let mut client = start(Side::Client, entry, tls)?;
+    let words = room.words(Side::Client.cpu());
+    let mut knock = command_of(&words, &setting.load);
+    knock.arg("workload").args(knock_words(1)).args(["--connect", &entry.to_string()]);
+    wait_until(&mut client, &mut server, || {
+        let output = knock.output().map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    })?;
+    client.count_descendants()?;
+    server.count_descendants()?;
+    Ok(Running {
+        peer,
+        terms,
+        version: proxy.version(setting)?,
+        negotiated: "as above".to_owned(),
+        entry,
+        client: Client::Plain(words),
+        proxies: Some([client, server]),
+        far: Far::Own(far),
+    })
+}
+
+/// Two addresses of loopback that nobody listens on.
+fn free_addresses() -> Result<[SocketAddr; 2], String> {
+    let bound = || {
+        let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+        Ok::<_, std::io::Error>([listeners[0].local_addr()?, listeners[1].local_addr()?])
+    };
+    bound().map_err(|error| format!("no free port on loopback: {error}"))
+}
+
+/// Waits until a connection goes through the whole chain.
+fn wait_ready(entry: SocketAddr, client: &mut Process, server: &mut Process) -> Result<(), String> {
+    wait_until(client, server, || knock(entry))
+}
+
+fn wait_until(
+    client: &mut Process,
+    server: &mut Process,
+    mut try_once: impl FnMut() -> Result<(), String>,
+) -> Result<(), String> {
+    let start = Instant::now();
+    loop {
+        let Err(error) = try_once() else { return Ok(()) };
+        client.check_running()?;
+        server.check_running()?;
+        if start.elapsed() > START_TIME_MAX {
+            let [client, server] = [client.log_tail(), server.log_tail()];
+            return Err(format!("carries no byte to the other end: {error}\n{client}\n{server}"));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}

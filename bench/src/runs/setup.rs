@@ -1,0 +1,69 @@
+//! The policies and addresses of programs under `tacit run`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use crate::certs::SERVER_NAME;
+
+/// Where the load server listens; not loopback, which runs have of their own.
+pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 8, 7);
+/// Where the far agent answers TLS.
+pub(super) const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 8, 8)), 8443);
+
+/// Rules of the larger policy.
+pub(super) const RULES: u32 = 1000;
+
+/// A policy of so many rules that nothing can be left out of.
+pub(super) fn many_rules(count: u32) -> String {
+    let rule = |number: u32| {
+        let [network, host] = [number / 250 + 1, number % 250];
+        format!(
+            "[[rule]]\nname = \"rule-{number}\"\ndirection = \"outbound\"\n\
+             remote = \"10.{network}.{host}.0/24\"\nremote-ports = {}\npermit = true\n",
+            1000 + number
+        )
+    };
+    format!("version = 1\n{}", (0..count).map(rule).collect::<String>())
+}
+
+/// The policies of the run and of the far agent.
+pub(super) fn policies(server: SocketAddr, congestion: &str) -> [(&'static str, String); 3] {
+    let head = format!(
+        "version = 1\n[agent]\nworkers = 1\ncongestion-control = \"{congestion}\"\n\
+         [trust.bench]\nca = \"ca.pem\"\n"
+    );
+    let outbound = |address: SocketAddr, action: &str| {
+        format!(
+            "{head}[[rule]]\nname = \"bench\"\ndirection = \"outbound\"\nremote = \"{}\"\n\
+             remote-ports = {}\n{action}\n",
+            address.ip(),
+            address.port()
+        )
+    };
+    let alike = "min-version = \"1.3\"\ngroups = [\"x25519\"]\nresumption = false";
+    let client = format!("[rule.tls]\ntrust = \"bench\"\nserver-name = \"{SERVER_NAME}\"\n{alike}");
+    let far = format!(
+        "{head}[identity.server]\ncert = \"server.pem\"\nkey = \"server.key\"\n\
+         [[rule]]\nname = \"far\"\nlisten = \"{FAR}\"\nconnect = \"{server}\"\nclear = true\n\
+         [rule.tls]\nrole = \"server\"\nidentity = \"server\"\nclient-cert = \"none\"\n{alike}\n"
+    );
+    [
+        ("permit.toml", outbound(server, "permit = true")),
+        ("tls.toml", outbound(FAR, &client)),
+        ("far.toml", far),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tacit_takes_all_policies() {
+        let server = SocketAddr::from((SERVER, 9000));
+        let many = [("one", many_rules(1)), ("many", many_rules(RULES))];
+        for (name, text) in policies(server, "cubic").into_iter().chain(many) {
+            let parsed = tacit_core::policy::parse(&text);
+            assert!(parsed.policy.is_some(), "{name}: {parsed:?}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The rows of the comparison, and the words of `tacit workload` that make a sample of each.
+
+use crate::terms::Terms;
+
+/// One row of the comparison.
+#[derive(Debug)]
+pub(crate) struct Workload {
+    /// What `--workloads` calls it.
+    pub(crate) name: &'static str,
+    /// What the report calls it.
+    pub(crate) title: &'static str,
+    /// Connections at a time, each with a thread of the client.
+    pub(crate) connections: usize,
+    /// What each of them does.
+    pub(crate) kind: Kind,
+    /// The TLS between them.
+    pub(crate) terms: Terms,
+    /// What tacit is to reach.
+    pub(crate) goal: Option<Goal>,
+}
+
+/// CPU time as a share of the best peer's, as installed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Goal {
+    pub(crate) target: f64,
+    pub(crate) stretch: f64,
+}
+
+/// What a connection does, and how much of it makes a sample.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// Requests and replies of `bytes` each, one after the other, for a while.
+    Exchange { bytes: usize },
+    /// `bytes` from client to server, `times` on all connections together. Counted in MB.
+    Stream { bytes: u64, times: usize },
+    /// `count` times: connect, a byte each way, close.
+    Connect { count: usize },
+    /// `count` times: connect, a request and a reply of `bytes` each, close.
+    Visit { count: usize, bytes: usize },
+}
+
+/// How long a sample is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// As the report wants it.
+    Whole,
+    /// Shorter, for a first look.
+    Quick,
+}
+
+/// How long one sample of requests and replies lasts, and that of a quick run.
+const EXCHANGE_TIME: &str = "1s";
+const EXCHANGE_TIME_QUICK: &str = "400ms";
+/// What comes before it.
+const EXCHANGE_WARM_UP: &str = "200ms";
+/// Connections of a quick run are fewer.
+const CONNECTIONS_QUICK_PART: usize = 3;
+
+impl Kind {
+    /// The unit that CPU time is stated per.
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Self::Exchange { .. } => "op",
+            Self::Stream { .. } => "MB",
+            Self::Connect { .. } | Self::Visit { .. } => "connect",
+        }
+    }
+
+    /// The figure of the load client's report that counts these units.
+    pub(crate) fn figure(self) -> &'static str {
+        match self {
+            Self::Exchange { .. } => "exchanges",
+            Self::Stream { .. } => "mb",
+            Self::Connect { .. } | Self::Visit { .. } => "connections",
+        }
+    }
+}
+
+impl Workload {
+    /// The words behind `tacit workload` that make one sample, but for `--connect ADDRESS`.
+    pub(crate) fn words(&self, length: Length) -> Vec<String> {
+        let connections = self.connections.to_string();
+        let words = match self.kind {
+            Kind::Exchange { bytes } => {
+                let bytes = bytes.to_string();
+                let time = match length {
+                    Length::Whole => EXCHANGE_TIME,
+                    Length::Quick => EXCHANGE_TIME_QUICK,
+                };
+                words(&[
+                    &["request-reply", "client", "--request", &bytes, "--reply", &bytes],
+                    &["--connections", &connections],
+                    &["--seconds", time, "--warm-up", EXCHANGE_WARM_UP],
+                ])
+            }
+            Kind::Stream { bytes, times } => {
+                let each = times.div_ceil(self.connections).to_string();
+                words(&[
+                    &["stream", "client", "out", "--bytes", &bytes.to_string()],
+                    &["--connections", &connections, "--times", &each],
+                ])
+            }
+            Kind::Connect { count } => connect_words(length, count, 1, &connections),
+            Kind::Visit { count, bytes } => connect_words(length, count, bytes, &connections),
+        };
+        [words, vec!["--steered".to_owned()]].concat()
+    }
+}
+
+fn connect_words(length: Length, count: usize, bytes: usize, at_once: &str) -> Vec<String> {
+    let count = match length {
+        Length::Whole => count,
+        Length::Quick => count / CONNECTIONS_QUICK_PART,
+    };
+    let count = count.to_string();
+    let bytes = bytes.to_string();
+    words(&[
+        &["connect", "client", "--connections", &count, "--at-once", at_once],
+        &["--bytes", &bytes],
+    ])
+}
+
+fn words(groups: &[&[&str]]) -> Vec<String> {
+    groups.concat().into_iter().map(str::to_owned).collect()
+}
+
+/// Bytes of a gigabyte here, as on the packages of disks.
+const GB: u64 = 1_000_000_000;
+
+const fn exchange(
+    name: &'static str,
+    title: &'static str,
+    connections: usize,
+    bytes: usize,
+) -> Workload {
+    let kind = Kind::Exchange { bytes };
+    Workload { name, title, connections, kind, terms: Terms::Usual, goal: None }
+}
+
+const fn under(terms: Terms, name: &'static str, title: &'static str, same: &Workload) -> Workload {
+    let Workload { connections, kind, .. } = *same;
+    Workload { name, title, connections, kind, terms, goal: None }
+}
+
+const fn with_goal(workload: Workload, target: f64, stretch: f64) -> Workload {
+    let Workload { name, title, connections, kind, terms, .. } = workload;
+    Workload { name, title, connections, kind, terms, goal: Some(Goal { target, stretch }) }
+}
+
+const KB: usize = 1024;
+
+const K2: Workload = exchange("2k", "2 KB request and reply, 10 connections", 10, 2 * KB);
+const K16: Workload = exchange("16k", "16 KB request and reply, 10 connections", 10, 16 * KB);
+const K32: Workload = exchange("32k", "32 KB request and reply, 10 connections", 10, 32 * KB);
+const K64: Workload = exchange("64k", "64 KB request and reply, 10 connections", 10, 64 * KB);
+const M1: Workload = exchange("1m", "1 MB request and reply, 1 connection", 1, KB * KB);
+const BULK: Workload = Workload {
+    name: "bulk",
+    title: "1 GB one way, 1 connection",
+    connections: 1,
+    kind: Kind::Stream { bytes: GB, times: 1 },
+    terms: Terms::Usual,
+    goal: None,
+};
+const CONNECT: Workload = Workload {
+    name: "connect",
+    title: "full mutual connect, 4 at a time: connect, 1 byte each way, close",
+    connections: 4,
+    kind: Kind::Connect { count: 3000 },
+    terms: Terms::Usual,
+    goal: None,
+};
+
+/// Every row, in the order of the report: first those that have a goal.
+pub(crate) static WORKLOADS: [Workload; 25] = [
+    with_goal(K2, 0.80, 0.75),
+    with_goal(K64, 0.66, 0.62),
+    with_goal(M1, 0.54, 0.47),
+    with_goal(BULK, 0.54, 0.48),
+    with_goal(CONNECT, 0.60, 0.55),
+    exchange("500", "500 byte request and reply, 10 connections", 10, 500),
+    exchange("2k-1", "2 KB request and reply, 1 connection", 1, 2 * KB),
+    K16,
+    K32,
+    Workload {
+        name: "5x20m",
+        title: "20 MB one way, again and again, 5 connections",
+        connections: 5,
+        kind: Kind::Stream { bytes: GB / 50, times: 50 },
+        terms: Terms::Usual,
+        goal: None,
+    },
+    under(
+        Terms::Resumed,
+        "resumed",
+        "resumed mutual connect, 4 at a time: connect, 1 byte each way, close",
+        &CONNECT,
+    ),
+    under(Terms::Aes256, "2k-aes256", "2 KB, 10 connections, AES-256-GCM", &K2),
+    under(Terms::Aes256, "1m-aes256", "1 MB, 1 connection, AES-256-GCM", &M1),
+    under(Terms::Aes256, "bulk-aes256", "1 GB one way, AES-256-GCM", &BULK),
+    under(Terms::Aes256, "connect-aes256", "full mutual connect, AES-256-GCM", &CONNECT),
+    under(Terms::Tls12, "2k-tls12", "2 KB, 10 connections, TLS 1.2", &K2),
+    under(Terms::Tls12, "1m-tls12", "1 MB, 1 connection, TLS 1.2", &M1),
+    under(Terms::Tls12, "bulk-tls12", "1 GB one way, TLS 1.2", &BULK),
+    under(Terms::Tls12, "connect-tls12", "full mutual connect, TLS 1.2", &CONNECT),
+    under(Terms::ChaCha20, "2k-chacha20", "2 KB, 1 connection, ChaCha20-Poly1305", &alone(K2)),
+    under(Terms::ChaCha20, "16k-chacha20", "16 KB, 1 connection, ChaCha20-Poly1305", &alone(K16)),
+    under(Terms::ChaCha20, "32k-chacha20", "32 KB, 1 connection, ChaCha20-Poly1305", &alone(K32)),
+    under(Terms::ChaCha20, "64k-chacha20", "64 KB, 1 connection, ChaCha20-Poly1305", &alone(K64)),
+    under(Terms::ChaCha20, "1m-chacha20", "1 MB, 1 connection, ChaCha20-Poly1305", &M1),
+    under(Terms::ChaCha20, "bulk-chacha20", "1 GB one way, ChaCha20-Poly1305", &BULK),
+];
+
+/// The same on one connection: a round trip is then what one program waits for.
+const fn alone(workload: Workload) -> Workload {
+    let Workload { name, title, kind, terms, goal, .. } = workload;
+    Workload { name, title, connections: 1, kind, terms, goal }
+}
+
+/// What programs inside a run do.
+pub(crate) static RUN_WORKLOADS: [Workload; 2] = [
+    Workload {
+        name: "visit",
+        title: "connect, 100 bytes each way, close; 4 at a time",
+        connections: 4,
+        kind: Kind::Visit { count: 2000, bytes: 100 },
+        terms: Terms::Usual,
+        goal: None,
+    },
+    Workload { name: "pour", ..BULK },
+];
+
+/// Finds a row by its name.
+pub(crate) fn workload(name: &str) -> Option<&'static Workload> {
+    WORKLOADS.iter().find(|workload| workload.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_asked_for_in_the_words_of_tacit_workload() {
+        let whole = |name: &str| workload(name).unwrap().words(Length::Whole).join(" ");
+        assert_eq!(
+            whole("2k"),
+            "request-reply client --request 2048 --reply 2048 --connections 10 --seconds 1s \
+             --warm-up 200ms --steered"
+        );
+        assert_eq!(
+            whole("5x20m"),
+            "stream client out --bytes 20000000 --connections 5 --times 10 --steered"
+        );
+        assert_eq!(
+            whole("connect"),
+            "connect client --connections 3000 --at-once 4 --bytes 1 --steered"
+        );
+        let quick = RUN_WORKLOADS[0].words(Length::Quick).join(" ");
+        assert_eq!(quick, "connect client --connections 666 --at-once 4 --bytes 100 --steered");
+    }
+}

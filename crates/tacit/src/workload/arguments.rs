@@ -1,0 +1,72 @@
+//! Arguments that several workloads take, and how their values are read.
+
+use std::time::Duration;
+
+use clap::Args;
+use tacit_core::flow::Address;
+use tacit_core::policy::{parse_duration, parse_size};
+
+use super::error::WorkloadError;
+use super::limits::{RATE_MAX, TIME_MAX};
+use super::open;
+use super::report::OutputArgs;
+use super::socket::resolve;
+
+/// What every client takes.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ClientArgs {
+    /// The far end, or what stands before it
+    #[arg(long, value_name = "HOST:PORT|unix:PATH")]
+    pub(super) connect: String,
+    /// Try to reach the far end for so long [default: the first refusal ends it]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(super) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
+impl ClientArgs {
+    /// The addresses of the far end, once it answers if `--wait` asks for that.
+    pub(super) fn reach(&self) -> Result<Vec<Address>, WorkloadError> {
+        let addresses = resolve(&self.connect)?;
+        if let Some(wait) = self.wait {
+            open::reach(&addresses, wait)?;
+        }
+        Ok(addresses)
+    }
+}
+
+/// Reads a number from 1 to `max`.
+pub(super) fn count(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    count_from(1, max)
+}
+
+/// Reads a number from `min` to `max`.
+pub(super) fn count_from(min: usize, max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| match text.parse() {
+        Ok(count) if (min..=max).contains(&count) => Ok(count),
+        _ => Err(format!("write a number from {min} to {max}")),
+    }
+}
+
+/// Reads bytes from 1 to `max`.
+pub(super) fn bytes(max: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| match text.parse().ok().or_else(|| parse_size(text)) {
+        Some(bytes) if (1..=max).contains(&bytes) => Ok(bytes),
+        _ => Err(format!("write bytes from 1 to {max}, or such as 64KiB")),
+    }
+}
+
+/// Reads a time that is not zero.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).filter(|time| !time.is_zero() && *time <= TIME_MAX);
+    time.ok_or_else(|| "write a time up to a day, such as 10s or 500ms".to_owned())
+}
+
+/// Reads requests a second.
+pub(super) fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if rate > 0.0 && rate <= RATE_MAX => Ok(rate),
+        _ => Err(format!("write requests a second, above 0 and up to {RATE_MAX}")),
+    }
+}

@@ -1,0 +1,173 @@
+//! `connect`: connections that are opened, used once and closed.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tacit_core::flow::Address;
+use tacit_core::page::Chart;
+use tacit_core::statistics::Histogram;
+use tacit_core::workload::MESSAGE_BYTES_MAX;
+
+use super::arguments::{ClientArgs, bytes, count, count_from, rate};
+use super::clocks::{Clocks, Used};
+use super::error::WorkloadError;
+use super::limits::{BUFFERS_BYTES_MAX, OPENED_MAX, SETTLE_TIME, THREADS_MAX};
+use super::open::{CONNECTIONS, merged, open_with, record, share};
+use super::report::Report;
+use super::schedule::Schedule;
+use super::socket::allow_descriptors;
+use super::watch::{Done, Ends, Watch};
+
+/// Connections that are opened, used once and closed
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit workload connect client --connect 127.0.0.1:7000
+  tacit workload connect client --connect 127.0.0.1:7000 --rate 200 --ledger-of near=agent.sock
+
+Whether handshakes are full or resumed is decided by the policy of the agent between the ends
+(`resumption` of its rules); --ledger-of counts both.")]
+pub(super) struct ConnectArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// Connections in all
+    #[arg(long, value_name = "N", default_value = "3000", value_parser = count(OPENED_MAX))]
+    connections: usize,
+    /// Bytes of the one request, and of its reply
+    #[arg(long, value_name = "BYTES", default_value = "1", value_parser = bytes(MESSAGE_BYTES_MAX))]
+    bytes: u64,
+    /// Connections opened and closed before it is measured [default: a twentieth]
+    #[arg(long, value_name = "N", value_parser = count_from(0, OPENED_MAX))]
+    warm_up: Option<usize>,
+    /// How many are opened at a time
+    #[arg(long, value_name = "N", default_value = "4", value_parser = count(THREADS_MAX))]
+    at_once: usize,
+    /// Connections a second [default: a closed loop]
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: Option<f64>,
+}
+
+/// What was seen.
+struct Seen {
+    latency: Histogram,
+    used: Used,
+    charts: Vec<Chart>,
+}
+
+pub(super) fn run(args: &ConnectArgs) -> Result<(), WorkloadError> {
+    let buffers = args.bytes.saturating_mul(2 * args.at_once as u64);
+    if buffers > BUFFERS_BYTES_MAX as u64 {
+        return Err(WorkloadError::Usage(format!(
+            "{buffers} bytes of requests and replies at a time are more than {BUFFERS_BYTES_MAX}: \
+             ask for fewer connections at a time or smaller messages"
+        )));
+    }
+    let clocks = Clocks::of(&args.client.output.clocks)?;
+    let addresses = args.client.reach()?;
+    allow_descriptors(args.at_once)?;
+    let seen = drive(&addresses, args, &clocks)?;
+    report(args, &clocks, seen).write(&args.client.output)
+}
+
+fn drive(
+    addresses: &[Address],
+    args: &ConnectArgs,
+    clocks: &Clocks,
+) -> Result<Seen, WorkloadError> {
+    let bytes = usize::try_from(args.bytes).unwrap_or(usize::MAX);
+    // Caches of certificates and of memory are filled first.
+    let warm_up = args.warm_up.unwrap_or_else(|| args.connections.div_ceil(20));
+    share(warm_up, args.at_once, |_, _, _: &mut ()| open_with(addresses, bytes).map(drop))?;
+    std::thread::sleep(SETTLE_TIME);
+    args.client.output.steering().ready()?;
+    let done = Done::new(args.at_once);
+    let watch =
+        Watch::start(CONNECTIONS, &done, Ends::default(), args.client.output.progress_lines());
+    let before = clocks.read()?;
+    let start = Instant::now();
+    let schedule = args.rate.map(|rate| Schedule::share(rate, 1, 0));
+    let parts = share(args.connections, args.at_once, |thread, number, seen: &mut Histogram| {
+        let due = schedule.map(|schedule| {
+            let due = start + Duration::from_nanos(schedule.due_ns(number as u64));
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            due
+        });
+        let from = due.unwrap_or_else(Instant::now);
+        drop(open_with(addresses, bytes)?);
+        record(seen, from);
+        done.count(thread, 1);
+        Ok(())
+    })?;
+    let used = clocks.since(&before)?;
+    Ok(Seen { latency: merged(&parts), used, charts: watch.finish(None) })
+}
+
+fn report(args: &ConnectArgs, clocks: &Clocks, seen: Seen) -> Report {
+    let Seen { latency, used, charts } = seen;
+    let ConnectArgs { connections, at_once, bytes, rate, .. } = args;
+    let how = match rate {
+        Some(rate) => format!("{rate} a second"),
+        None => "closed loop".to_owned(),
+    };
+    let each_way = match bytes {
+        1 => "a byte each way".to_owned(),
+        _ => format!("{bytes} bytes each way"),
+    };
+    let summary = format!(
+        "{connections} connections, at most {at_once} at a time, {each_way}, {how}, {:.2} s",
+        used.seconds
+    );
+    let mut report = Report::new("connect", summary);
+    report.set("connections", *connections);
+    report.set("at_once", *at_once);
+    report.set("bytes", *bytes);
+    report.set("rate_per_s", *rate);
+    report.set("closed_loop", rate.is_none());
+    let opened = latency.count() as f64;
+    report.figure("connections", "connections", "", opened);
+    report.figure("connections_per_s", "rate", "/s", opened / used.seconds);
+    report.figure("seconds", "time", "s", used.seconds);
+    let from = if rate.is_some() { "open since due" } else { "open" };
+    report.latency("latency", from, &latency);
+    report.cpu(&clocks.names(), &used, "connection", opened);
+    if rate.is_none() {
+        report.note("closed loop: the next connection waits for one before it; see --rate");
+    }
+    if used.ledgers.is_empty() {
+        report.note(
+            "these ends speak no TLS: whether handshakes were full or resumed is decided by what \
+             stands between; --ledger-of counts both",
+        );
+    }
+    report.charts.extend(charts);
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::clocks::ClocksArgs;
+    use super::super::open::tests::served;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        args: ConnectArgs,
+    }
+
+    #[test]
+    fn as_many_connections_are_made_as_were_asked_for_with_messages_of_any_size() {
+        for bytes in ["1", "100", "70000"] {
+            let words = ["", "--connect", "here", "--connections", "20", "--bytes", bytes];
+            let args = Words::try_parse_from(words).unwrap().args;
+            let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
+            let seen = drive(&[served()], &args, &clocks).unwrap();
+            assert_eq!(seen.latency.count(), 20, "{bytes}");
+            let json = report(&args, &clocks, seen).json();
+            assert_eq!(json["settings"]["bytes"].to_string(), bytes);
+            assert!(json["figures"]["seconds"].as_f64().unwrap() > 0.0);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The command line of `ramp`.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::super::arguments::{ClientArgs, count, time};
+use super::super::limits::{CONNECTIONS_MAX, THREADS_MAX};
+
+/// Connections that are opened and held: what the next one costs
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit workload ramp client --connect 127.0.0.1:7000 --cpu-of agent=1234
+  tacit workload ramp client --connections 600 --step 120 --ledger-of far=agent.sock \\
+    --connect 127.0.0.1:7101 --label none --also preferred=127.0.0.1:7102")]
+pub(in crate::workload) struct RampArgs {
+    #[command(flatten)]
+    pub(super) client: ClientArgs,
+    /// Another way, whose ramps take turns with those of --connect; what it costs more is printed;
+    /// may be repeated
+    #[arg(long, value_name = "NAME=HOST:PORT")]
+    pub(super) also: Vec<Way>,
+    /// Connections held at the end of a ramp
+    #[arg(long, value_name = "N", default_value = "9000", value_parser = count(CONNECTIONS_MAX))]
+    pub(super) connections: usize,
+    /// Connections of a step
+    #[arg(long, value_name = "N", default_value = "500", value_parser = count(CONNECTIONS_MAX))]
+    pub(super) step: usize,
+    /// Ramps
+    #[arg(long, value_name = "N", default_value = "5", value_parser = count(RAMPS_MAX))]
+    pub(super) ramps: usize,
+    /// How many are opened at a time
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count(THREADS_MAX))]
+    pub(super) at_once: usize,
+    /// How long others may tidy up between two ramps, and until they are idle
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
+    pub(super) pause: Duration,
+}
+
+const RAMPS_MAX: usize = 100;
+
+/// A way by a name of the caller's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) name: String,
+    pub(super) connect: String,
+}
+
+impl FromStr for Way {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, connect)) if !name.is_empty() && !connect.is_empty() => {
+                Ok(Self { name: name.to_owned(), connect: connect.to_owned() })
+            }
+            _ => Err("write a name and where it leads: preferred=127.0.0.1:7102".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        args: RampArgs,
+    }
+
+    pub(crate) fn args(words: &[&str]) -> RampArgs {
+        let words = ["", "--connect", "here", "--pause", "10ms"].iter().chain(words);
+        Words::try_parse_from(words).unwrap().args
+    }
+
+    #[test]
+    fn ways_have_names() {
+        let way = Way { name: "none".to_owned(), connect: "here:7101".to_owned() };
+        assert_eq!("none=here:7101".parse(), Ok(way));
+        for wrong in ["here:7101", "=here:7101", "none="] {
+            assert!(wrong.parse::<Way>().is_err(), "{wrong}");
+        }
+    }
+}

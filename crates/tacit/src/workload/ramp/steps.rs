@@ -1,0 +1,36 @@
+//! What ramps have shown.
+
+use tacit_core::statistics::Histogram;
+
+use super::super::clocks::Used;
+
+/// The steps of one ramp.
+pub(super) type Ramp = Vec<Step>;
+
+/// What was seen on one way.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) way: String,
+    pub(super) ramps: Vec<Ramp>,
+    pub(super) latency: Histogram,
+}
+
+/// What one step opened, and what that took.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) held: usize,
+    pub(super) opened: usize,
+    pub(super) used: Used,
+}
+
+impl Step {
+    /// How many were held in its middle.
+    pub(super) fn middle(&self) -> f64 {
+        self.held as f64 + self.opened as f64 / 2.0
+    }
+
+    /// CPU time for each that it opened.
+    pub(super) fn us(&self, of: impl Fn(&Used) -> u64) -> f64 {
+        of(&self.used) as f64 / 1000.0 / self.opened as f64
+    }
+}
