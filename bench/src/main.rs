@@ -5,6 +5,7 @@
 //! bench driver       load client -> client proxy == mutual TLS 1.3 ==> server proxy -> load server
 //!                    for each round, each workload, each peer: one sample
 //! bench room         a network for some peers
+//! bench compare      one tacit beside an older one, in turns
 //! bench projection   what `tacit project` foretells, beside a later run
 //! bench sockets      locks around the agent's connection table; no network
 //! ```
@@ -19,6 +20,7 @@
 //! but a peer that loses bytes is. One that cannot be started is left out, and told.
 
 mod certs;
+mod compare;
 mod driver;
 mod inprocess;
 mod load;
@@ -51,6 +53,8 @@ fn main() -> ExitCode {
             println!("{}", options::USAGE);
             Ok(())
         }
+        ["compare", rest @ ..] => compare::run(rest),
+        ["compare-driver", rest @ ..] => compare::drive(rest),
         ["projection", rest @ ..] => projection::run(rest),
         ["sockets", rest @ ..] => sockets::run(rest),
         ["driver", rest @ ..] => Options::parse(rest).and_then(|options| driver::drive(&options)),

@@ -1,0 +1,140 @@
+//! The command line.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::tasks::Task;
+
+pub(super) const USAGE: &str = "\
+usage: cargo xtask bench compare OLD NEW [OPTIONS]
+  OLD, NEW           two tacit programs, built for release
+  --rounds N         samples of each; 9 if not given
+  --minutes N        no round begins that would end later; 12 if not given
+  --workloads LIST   of connect,resumed,2k,bulk,memory,run-2k,run-start; all if not given
+  --json FILE        every sample and the summary; - for standard output, instead of the table";
+
+const ROUNDS_DEFAULT: usize = 9;
+const ROUNDS_MAX: usize = 1000;
+const MINUTES_DEFAULT: u64 = 12;
+/// A day.
+const MINUTES_MAX: u64 = 1440;
+
+/// What to compare.
+#[derive(Debug)]
+pub(super) struct Options {
+    pub(super) old: PathBuf,
+    pub(super) new: PathBuf,
+    pub(super) rounds: usize,
+    pub(super) time_max: Duration,
+    pub(super) tasks: Vec<Task>,
+    pub(super) json: Option<PathBuf>,
+    /// Set by the launcher: this program is in a network namespace that it may configure.
+    pub(super) private_network: bool,
+}
+
+impl Options {
+    pub(super) fn parse(words: &[&str]) -> Result<Self, String> {
+        let mut programs = Vec::new();
+        let mut options = Self {
+            old: PathBuf::new(),
+            new: PathBuf::new(),
+            rounds: ROUNDS_DEFAULT,
+            time_max: Duration::from_secs(60 * MINUTES_DEFAULT),
+            tasks: Task::ALL.to_vec(),
+            json: None,
+            private_network: false,
+        };
+        let mut rest = words.iter().copied();
+        while let Some(word) = rest.next() {
+            if word == "--private-network" {
+                options.private_network = true;
+                continue;
+            }
+            if !word.starts_with("--") {
+                programs.push(program(word)?);
+                continue;
+            }
+            let value =
+                rest.next().ok_or_else(|| format!("{word}: a value is missing\n{USAGE}"))?;
+            match word {
+                "--rounds" => options.rounds = number(word, value, ROUNDS_MAX)?,
+                "--minutes" => {
+                    let minutes = number(word, value, MINUTES_MAX)?;
+                    options.time_max = Duration::from_secs(60 * minutes);
+                }
+                "--workloads" => options.tasks = tasks(value)?,
+                "--json" => options.json = Some(PathBuf::from(value)),
+                _ => return Err(format!("unknown option {word}\n{USAGE}")),
+            }
+        }
+        let [old, new] = <[PathBuf; 2]>::try_from(programs)
+            .map_err(|_| format!("name two programs, OLD and NEW\n{USAGE}"))?;
+        Ok(Self { old, new, ..options })
+    }
+}
+
+fn program(word: &str) -> Result<PathBuf, String> {
+    let path = Path::new(word);
+    path.canonicalize().map_err(|error| format!("{word}: {error}: build it for release first"))
+}
+
+fn number<T: FromStr + PartialOrd + Display + From<u8>>(
+    option: &str,
+    value: &str,
+    max: T,
+) -> Result<T, String> {
+    match value.parse() {
+        Ok(number) if number >= T::from(1) && number <= max => Ok(number),
+        _ => Err(format!("{option}: {value} is not a number from 1 to {max}")),
+    }
+}
+
+fn tasks(value: &str) -> Result<Vec<Task>, String> {
+    let find = |name: &str| {
+        let found = Task::ALL.into_iter().find(|task| task.name() == name);
+        found.ok_or_else(|| format!("--workloads: no `{name}` here\n{USAGE}"))
+    };
+    value.split(',').map(find).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_programs_are_compared_in_nine_rounds_unless_given_otherwise() {
+        let options = Options::parse(&["/bin/sh", "/bin/sh"]).unwrap();
+        assert_eq!(options.rounds, 9);
+        assert_eq!(options.time_max, Duration::from_secs(720));
+        assert_eq!(options.tasks, Task::ALL);
+        let words = ["--rounds", "3", "/bin/sh", "--workloads", "2k,memory", "/bin/sh"];
+        let options = Options::parse(&words).unwrap();
+        assert_eq!(options.rounds, 3);
+        assert_eq!(options.tasks, [Task::Small, Task::Memory]);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (words, named) in [
+            (&["/bin/sh"][..], "name two programs"),
+            (&["/bin/sh", "/nowhere/tacit"], "/nowhere/tacit"),
+            (&["/bin/sh", "/bin/sh", "--rounds", "0"], "0 is not"),
+            (&["/bin/sh", "/bin/sh", "--workloads", "3k"], "`3k`"),
+            (&["/bin/sh", "/bin/sh", "--json"], "value is missing"),
+            (&["/bin/sh", "/bin/sh", "--round", "3"], "unknown option --round"),
+        ] {
+            let error = Options::parse(words).unwrap_err();
+            assert!(error.contains(named), "{words:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_usage_names_every_workload() {
+        let mut list = USAGE.lines().find(|line| line.contains("--workloads")).unwrap();
+        list = list.split("of ").nth(1).unwrap().split(';').next().unwrap();
+        let names: Vec<_> = Task::ALL.iter().map(|task| task.name()).collect();
+        assert_eq!(list, names.join(","));
+    }
+}

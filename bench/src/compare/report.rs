@@ -1,0 +1,241 @@
+//! Medians, ratios, and the limit.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tacit_core::statistics::median;
+
+use super::options::Options;
+use super::subjects::Role;
+use super::tasks::Task;
+use crate::network::Network;
+
+/// What NEW may cost beyond the difference between OLD and OLD.
+const ALLOWANCE: f64 = 0.02;
+
+/// One value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) task: Task,
+    pub(super) role: Role,
+    pub(super) value: f64,
+}
+
+/// Everything that was seen.
+#[derive(Debug)]
+pub(super) struct Report {
+    head: Vec<String>,
+    notes: Vec<String>,
+    samples: Vec<Sample>,
+    /// Rounds that were completed.
+    pub(super) rounds: usize,
+}
+
+/// One workload.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    task: Task,
+    old: f64,
+    again: f64,
+    new: f64,
+}
+
+impl Row {
+    /// NEW divided by OLD, the samples of both OLD together.
+    fn ratio(self) -> f64 {
+        self.new / f64::midpoint(self.old, self.again)
+    }
+
+    /// How far OLD is from OLD, as a part of it.
+    fn spread(self) -> f64 {
+        let middle = f64::midpoint(self.old, self.again);
+        (self.old - self.again).abs() / middle
+    }
+
+    fn limit(self) -> f64 {
+        1.0 + self.spread() + ALLOWANCE
+    }
+
+    fn is_within(self) -> bool {
+        self.ratio() <= self.limit()
+    }
+}
+
+impl Report {
+    pub(super) fn new(options: &Options, network: &Network) -> Self {
+        let head = vec![
+            format!("old: {}", options.old.display()),
+            format!("new: {}, which also loads", options.new.display()),
+            network.describe(),
+        ];
+        Self { head, notes: Vec::new(), samples: Vec::new(), rounds: 0 }
+    }
+
+    pub(super) fn add(&mut self, sample: Sample) {
+        self.samples.push(sample);
+    }
+
+    pub(super) fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// A workload that cannot be measured here.
+    pub(super) fn skip(&mut self, task: Task) {
+        self.note(format!(
+            "{}: skipped: this machine grants no network namespace to start runs in",
+            task.name()
+        ));
+    }
+
+    fn median_of(&self, task: Task, role: Role) -> Option<f64> {
+        let own = self.samples.iter().filter(|one| one.task == task && one.role == role);
+        let values: Vec<f64> = own.map(|one| one.value).collect();
+        if values.is_empty() { None } else { Some(median(&values)) }
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let row = |task| {
+            Some(Row {
+                task,
+                old: self.median_of(task, Role::Old)?,
+                again: self.median_of(task, Role::Again)?,
+                new: self.median_of(task, Role::New)?,
+            })
+        };
+        Task::ALL.into_iter().filter_map(row).collect()
+    }
+
+    fn text(&self, took: Duration) -> String {
+        let mut out = format!("{}\n", self.head.join("\n"));
+        out.push_str(&format!(
+            "{} rounds in {:.0} s; medians of the agents' CPU time, or memory, for one unit\n\n",
+            self.rounds,
+            took.as_secs_f64()
+        ));
+        out.push_str(&format!(
+            "{:10} {:>10} {:>10} {:>10}  {:16} {:>8} {:>10} {:>8}  {}\n",
+            "workload",
+            "old",
+            "old again",
+            "new",
+            "unit",
+            "new/old",
+            "old/old %",
+            "limit",
+            "within"
+        ));
+        for row in self.rows() {
+            out.push_str(&format!(
+                "{:10} {:>10.2} {:>10.2} {:>10.2}  {:16} {:>8.3} {:>10.2} {:>8.3}  {}\n",
+                row.task.name(),
+                row.old,
+                row.again,
+                row.new,
+                row.task.unit(),
+                row.ratio(),
+                100.0 * row.spread(),
+                row.limit(),
+                if row.is_within() { "yes" } else { "NO" }
+            ));
+        }
+        for note in &self.notes {
+            out.push_str(&format!("note: {note}\n"));
+        }
+        out
+    }
+
+    fn json(&self, took: Duration) -> Value {
+        let row = |row: &Row| {
+            json!({
+                "workload": row.task.name(),
+                "unit": row.task.unit(),
+                "old": row.old,
+                "old_again": row.again,
+                "new": row.new,
+                "ratio": row.ratio(),
+                "old_old_spread": row.spread(),
+                "limit": row.limit(),
+                "within": row.is_within(),
+            })
+        };
+        let sample = |sample: &Sample| {
+            json!({
+                "workload": sample.task.name(),
+                "program": sample.role.name(),
+                "value": sample.value,
+            })
+        };
+        json!({
+            "schema": 1,
+            "head": self.head,
+            "rounds": self.rounds,
+            "seconds": took.as_secs_f64(),
+            "rows": self.rows().iter().map(row).collect::<Vec<_>>(),
+            "samples": self.samples.iter().map(sample).collect::<Vec<_>>(),
+            "notes": self.notes,
+        })
+    }
+
+    /// Prints the table, and writes JSON where that is asked for.
+    pub(super) fn write(&self, json: Option<&Path>, took: Duration) -> Result<(), String> {
+        match json {
+            Some(path) if path == Path::new("-") => {
+                println!("{:#}", self.json(took));
+                return Ok(());
+            }
+            Some(path) => std::fs::write(path, format!("{:#}\n", self.json(took)))
+                .map_err(|error| format!("writing {}: {error}", path.display()))?,
+            None => {}
+        }
+        print!("{}", self.text(took));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(new: [f64; 3]) -> Report {
+        let network = Network { private: true, congestion: "cubic".to_owned() };
+        let options = Options::parse(&["/bin/sh", "/bin/sh"]).unwrap();
+        let mut report = Report::new(&options, &network);
+        report.rounds = 3;
+        let task = Task::Small;
+        for (role, values) in
+            [(Role::Old, [10.0, 9.0, 30.0]), (Role::Again, [10.2, 11.0, 10.2]), (Role::New, new)]
+        {
+            values.into_iter().for_each(|value| report.add(Sample { task, role, value }));
+        }
+        report.skip(Task::RunStart);
+        report
+    }
+
+    #[test]
+    fn new_may_cost_the_difference_of_old_and_old_and_two_percent_more() {
+        // The medians of OLD are 10.0 and 10.2: 10.1, and 1.98 % apart.
+        for (new, is_within) in [(10.1, true), (10.5, true), (10.51, false), (2.0, true)] {
+            let rows = report([new, 1.0, 99.0]).rows();
+            assert_eq!(rows.len(), 1);
+            assert!((rows[0].spread() - 0.0198).abs() < 1e-4);
+            assert_eq!(rows[0].is_within(), is_within, "{new}: {:?}", rows[0]);
+        }
+    }
+
+    #[test]
+    fn the_table_and_json_have_every_figure() {
+        let report = report([10.1; 3]);
+        let took = Duration::from_secs(60);
+        let text = report.text(took);
+        for part in ["3 rounds in 60 s", "1.000", "1.98", "1.040", "yes", "run-start: skipped"] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        let json = report.json(took);
+        assert_eq!(json["rows"][0]["workload"], "2k");
+        assert_eq!(json["rows"][0]["within"], true);
+        assert_eq!(json["samples"].as_array().unwrap().len(), 9);
+    }
+}
