@@ -6,6 +6,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -32,6 +33,28 @@ pub struct StreamOptions {
     /// Whether the kernel resets the connection when this process ends without closing it in
     /// order. A peer in clear text has no other way to tell an end from a cut.
     pub reset_on_exit: bool,
+}
+
+/// What agents use on loopback where nothing is configured: every kernel has it, and every user may
+/// choose it. A model of the path, such as bbr, costs twice the CPU time there.
+const LOOPBACK_CONGESTION_CONTROL: &str = "reno";
+
+impl StreamOptions {
+    /// These options for a socket of an agent that listens at `address` or connects to it: on
+    /// loopback it does not have the congestion control of the system.
+    #[must_use]
+    pub fn for_address(&self, address: &SocketAddrAny) -> Self {
+        let mut options = self.clone();
+        if options.congestion_control.is_none() && is_loopback(address) {
+            options.congestion_control = Some(LOOPBACK_CONGESTION_CONTROL.to_owned());
+        }
+        options
+    }
+}
+
+fn is_loopback(address: &SocketAddrAny) -> bool {
+    let address = SocketAddr::try_from(address.clone());
+    address.is_ok_and(|address| address.ip().to_canonical().is_loopback())
 }
 
 fn new_stream(family: AddressFamily, options: &StreamOptions) -> io::Result<OwnedFd> {
@@ -473,6 +496,40 @@ mod tests {
         drop(server);
         let error = read_blocking(client.as_fd(), &mut [0; 16]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn sockets_of_an_agent_on_loopback_have_not_the_systems_congestion_control() {
+        let any: SocketAddrAny = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();
+        let options = StreamOptions::default();
+        let listener = listen(&any, &options.for_address(&any)).unwrap();
+        let address = local_address(listener.as_fd()).unwrap();
+        let client = dial(&address, &options.for_address(&address)).unwrap().0;
+        rustix::io::ioctl_fionbio(&listener, false).unwrap();
+        let (server, _) = accept(listener.as_fd()).unwrap();
+        for socket in [&listener, &client, &server] {
+            assert_eq!(congestion_control(socket.as_fd()).unwrap(), "reno");
+        }
+    }
+
+    #[test]
+    fn what_is_configured_and_other_addresses_are_left_alone() {
+        let at = |address: &str| SocketAddrAny::from(address.parse::<SocketAddr>().unwrap());
+        let options = StreamOptions::default();
+        for elsewhere in ["192.0.2.1:1", "[2001:db8::1]:1", "0.0.0.0:1", "[::]:1"] {
+            assert_eq!(options.for_address(&at(elsewhere)), options, "{elsewhere}");
+        }
+        for here in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            let chosen = options.for_address(&at(here)).congestion_control;
+            assert_eq!(chosen.as_deref(), Some("reno"), "{here}");
+        }
+        let named = StreamOptions {
+            congestion_control: Some("bbr".to_owned()),
+            ..StreamOptions::default()
+        };
+        assert_eq!(named.for_address(&at("127.0.0.1:1")), named);
+        let unix = SocketAddrAny::from(UnixAddress::new_abstract_name(b"x").unwrap());
+        assert_eq!(options.for_address(&unix), options);
     }
 
     #[test]

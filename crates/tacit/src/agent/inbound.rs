@@ -59,7 +59,7 @@ pub(super) fn reserve_missing<'a>(
     let reserve = |address: &Address| {
         let options = options(is_clear(policy, address), congestion_control);
         let socket = address::to_socket(address)
-            .and_then(|address| socket::reserve(&address, &options))
+            .and_then(|address| socket::reserve(&address, &options.for_address(&address)))
             .map_err(|error| ListenError::new(address, explain(&error)))?;
         Ok(HeldAddress { address: address.clone(), socket })
     };

@@ -162,8 +162,8 @@ pub(super) fn open(
         }
         _ => {
             let kernel = address::to_socket(address).map_err(|error| fail(error.to_string()))?;
-            let socket =
-                socket::listen(&kernel, &options).map_err(|error| fail(explain(&error)))?;
+            let socket = socket::listen(&kernel, &options.for_address(&kernel))
+                .map_err(|error| fail(explain(&error)))?;
             (socket, None)
         }
     };
@@ -183,7 +183,9 @@ pub(super) fn adopt(
     congestion_control: Option<&str>,
     inherits_file: bool,
 ) -> Result<Opened, ListenError> {
-    socket::adopt(socket.as_fd(), &options(wanted, congestion_control))
+    let options = options(wanted, congestion_control);
+    address::to_socket(address)
+        .and_then(|at| socket::adopt(socket.as_fd(), &options.for_address(&at)))
         .map_err(|error| ListenError { address: address.clone(), reason: error.to_string() })?;
     let unix = wanted.unix.clone();
     Ok(Opened { listener: listener(address, wanted, socket), unix, file: None, inherits_file })

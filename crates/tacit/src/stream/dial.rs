@@ -56,7 +56,8 @@ pub(super) async fn dial(
 }
 
 async fn dial_one(address: &Address, options: &StreamOptions, clear: bool) -> io::Result<Leg> {
-    let (socket, connected) = socket::dial(&address::to_socket(address)?, options)?;
+    let to = address::to_socket(address)?;
+    let (socket, connected) = socket::dial(&to, &options.for_address(&to))?;
     finish(Leg::new(socket, clear)?, connected).await
 }
 

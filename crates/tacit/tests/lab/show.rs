@@ -66,6 +66,25 @@ fn connections_show_both_legs_their_tls_and_their_peer() {
 }
 
 #[test]
+fn on_loopback_no_socket_of_the_agent_has_the_hosts_congestion_control() {
+    let lab = Lab::new();
+    let port = free_port();
+    // A name that no kernel has is refused; elsewhere the host's own would stay.
+    let agent = lab.agent(&format!(
+        "[agent]\ncongestion-control = \"no-such\"\n[[rule]]\nname = \"r\"\n\
+         listen = \"127.0.0.1:{port}\"\nconnect = \"{}\"\npermit = true\n",
+        echo()
+    ));
+    assert!(agent.log().contains(" warn congestion-control-refused "), "{}", agent.log());
+    let mut stream = connect(("127.0.0.1", port));
+    assert!(ping(&mut stream));
+    let shown = agent.show("connections");
+    for socket in ["accepted-tcp", "dialled-tcp"] {
+        assert_eq!(shown[0][socket]["congestion-control"], "reno", "{socket}: {shown}");
+    }
+}
+
+#[test]
 fn rules_identities_and_limits_are_shown_alike_in_both_forms() {
     let lab = Lab::new();
     let (agent, clear, tls) = agent(&lab);

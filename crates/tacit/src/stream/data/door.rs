@@ -54,7 +54,10 @@ impl Door {
         from: IpAddr,
         options: &StreamOptions,
     ) -> Result<(u16, Self), String> {
-        let listen = |port| socket::listen(&SocketAddr::new(ip, port).into(), options);
+        let listen = |port| {
+            let address = SocketAddr::new(ip, port).into();
+            socket::listen(&address, &options.for_address(&address))
+        };
         let socket = match ports {
             [] => listen(0).map_err(|error| format!("cannot listen at {ip}: {error}"))?,
             ports => {
