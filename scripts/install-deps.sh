@@ -5,7 +5,8 @@
 #   scripts/install-deps.sh demo     what `make demo` needs
 #
 # Looks first, so a second run takes a moment and needs neither root nor network. Installs from the
-# distribution (apt) alone; elsewhere it prints what is missing. Rust itself is not installed.
+# distribution (apt); elsewhere it prints what is missing. cargo-deny is built with cargo, once, below
+# the build directory. Rust itself is not installed.
 set -euo pipefail
 
 purpose=${1:-test}
@@ -85,7 +86,22 @@ if [ "$purpose" = test ]; then
     PATH="$PATH:/usr/sbin:/sbin" need openssh-server sshd
 fi
 
+# What checks licences, bans, sources and advisories. Optimised for its build, not for its run.
+deny_version=0.20.2
+tools=${CARGO_TARGET_DIR:-target}/tools
+need_deny() {
+    [ "$purpose" = test ] || return 0
+    command -v cargo-deny >/dev/null && return
+    "$tools/bin/cargo-deny" --version 2>/dev/null | grep -q " $deny_version\$" && return
+    say "building cargo-deny $deny_version"
+    cargo install --quiet --locked --debug --root "$tools" --target-dir "$tools/build" \
+        cargo-deny --version "$deny_version" && rm -rf "$tools/build" ||
+        say "cargo-deny cannot be built: what is linked will not be checked"
+}
+cd "$(dirname "$0")/.."
+
 if [ ${#missing[@]} -eq 0 ]; then
+    need_deny
     say "everything needed is here"
     exit 0
 fi
@@ -116,4 +132,5 @@ esac
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+need_deny
 say "done"

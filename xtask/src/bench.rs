@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::Outcome;
+use crate::workspace::Outcome;
 
 /// Runs it with the words behind the verb.
 pub(crate) fn run(words: &[&str]) -> Outcome {

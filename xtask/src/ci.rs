@@ -5,7 +5,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{Outcome, dependencies, tidy};
+use crate::workspace::{Outcome, root};
+use crate::{dependencies, tidy};
 
 /// A step and how it is run.
 struct Step {
@@ -80,7 +81,7 @@ fn cargo(args: &[&str], variable: Option<(&str, &str)>) -> Outcome {
     let status = Command::new(env!("CARGO"))
         .args(args)
         .envs(variable)
-        .current_dir(crate::root())
+        .current_dir(root())
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("cargo {}: {status}", args.join(" "))) }

@@ -1,6 +1,5 @@
 //! The developers' own commands: `cargo xtask VERB`. One file or folder a verb.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod bench;
@@ -9,13 +8,15 @@ mod dependencies;
 mod fuzz;
 mod samples;
 mod tidy;
+mod workspace;
 
 const USAGE: &str = "\
 usage: cargo xtask VERB
   ci                      everything that must pass before a merge, in order
   tidy                    the style rules that no lint knows
   bench                   the crate `bench`, built for release; `bench --help`
-  dependencies            licences, bans and sources of what is linked (deny.toml)
+  dependencies            licences, bans, sources and known weaknesses of what is linked
+                          (cargo-deny, deny.toml)
   samples DIR             imports every file of a directory elsewhere: [--map FILE]
                           [--findings]
   fuzz NAME|smoke|canary  throw mutated input at a parser:
@@ -43,17 +44,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// What a verb ends with: nothing, or a line for the developer.
-type Outcome = Result<(), String>;
-
-/// The folder with the workspace's `Cargo.toml`. cargo says where this run's sources are; what was
-/// true at compile time may be another checkout that shares the target folder.
-fn root() -> PathBuf {
-    let here = std::env::var_os("CARGO_MANIFEST_DIR");
-    let here = here.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    here.parent().unwrap_or(&here).to_path_buf()
 }
 
 const EXIT_USAGE: u8 = 64;

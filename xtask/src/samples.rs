@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use tacit_import::attls::{self, Request};
 use tacit_import::{Files, Finding, Findings, Input, Severity, stunnel};
 
-use crate::Outcome;
+use crate::workspace::Outcome;
 
 /// What the lines of the directory are held against.
 const EXPECTED: &str = "expected";

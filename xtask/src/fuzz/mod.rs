@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::Outcome;
+use crate::workspace::Outcome;
 
 mod engine;
 mod mutate;
@@ -123,7 +123,7 @@ fn fuzz(target: &Target, options: &Options) -> Outcome {
 
 /// Writes the input of a failure and says how to see it again.
 fn report(target: &Target, seed: u64, failure: &Failure) -> Outcome {
-    let folder = crate::root().join("target/fuzz");
+    let folder = crate::workspace::root().join("target/fuzz");
     let path = folder.join(format!("{}-{seed}-{}.bin", target.name, failure.input.len()));
     fs::create_dir_all(&folder)
         .and_then(|()| fs::write(&path, &failure.input))
@@ -164,7 +164,7 @@ fn canary(seed: u64) -> Outcome {
 /// The inputs to start from: those in the code and the files of `fuzz/seeds/NAME/`.
 fn seeds(target: &Target) -> Result<Vec<Vec<u8>>, String> {
     let mut seeds: Vec<Vec<u8>> = (target.seeds)();
-    let folder = crate::root().join("fuzz/seeds").join(target.name);
+    let folder = crate::workspace::root().join("fuzz/seeds").join(target.name);
     if folder.is_dir() {
         let wrong = |error| format!("{}: {error}", folder.display());
         let mut paths: Vec<PathBuf> = Vec::new();

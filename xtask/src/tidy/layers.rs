@@ -3,7 +3,7 @@
 //! A crate's modules, and those of folders that are lanes or stages of their own, stand here lowest
 //! first. Beside that no crate has a circle of modules, at whatever depth.
 
-use super::Finding;
+use super::finding::Finding;
 use super::graph::{Modules, Use, circles};
 use super::source::Source;
 

@@ -5,8 +5,9 @@
 
 use std::path::Path;
 
-use crate::Outcome;
+use crate::workspace::Outcome;
 
+mod finding;
 mod graph;
 mod layers;
 mod modules;
@@ -14,42 +15,11 @@ mod prose;
 mod rust;
 mod source;
 
-use source::Source;
-
-/// Something to put right.
-pub(crate) struct Finding {
-    /// From the root.
-    path: String,
-    /// From 1; 0 where it is about the whole file.
-    line: usize,
-    /// What, and what to do instead.
-    message: String,
-    /// Whether it only deserves a thought.
-    note: bool,
-}
-
-impl Finding {
-    fn new(source: &Source, line: usize, message: impl Into<String>) -> Self {
-        Self { path: source.path.clone(), line, message: message.into(), note: false }
-    }
-
-    fn note(source: &Source, message: impl Into<String>) -> Self {
-        Self { note: true, ..Self::new(source, 0, message) }
-    }
-
-    fn render(&self) -> String {
-        let Self { path, line, message, note } = self;
-        let kind = if *note { "note: " } else { "" };
-        match line {
-            0 => format!("{path}: {kind}{message}"),
-            _ => format!("{path}:{line}: {kind}{message}"),
-        }
-    }
-}
+use finding::Finding;
 
 /// Checks the repository and prints what there is to put right.
 pub(crate) fn run() -> Outcome {
-    let findings = check(&crate::root())?;
+    let findings = check(&crate::workspace::root())?;
     for finding in &findings {
         println!("{}", finding.render());
     }
@@ -86,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_repository_is_tidy() {
-        let findings = check(&crate::root()).unwrap();
+        let findings = check(&crate::workspace::root()).unwrap();
         let wrong: Vec<String> =
             findings.iter().filter(|finding| !finding.note).map(Finding::render).collect();
         assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, identifier, words};
 
 /// Every `.rs` file must be a crate's root or be named by a `mod` that is itself reached.

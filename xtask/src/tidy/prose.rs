@@ -1,6 +1,6 @@
 //! Checks of what is written for people: places, titles, promises, the manual.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, identifier, words};
 
 /// Every check of one file.

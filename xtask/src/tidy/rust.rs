@@ -1,6 +1,6 @@
 //! Checks of one Rust file: sizes, words, and who may name what.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, identifier, words};
 
 /// Every check of one file.

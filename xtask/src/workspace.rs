@@ -1,0 +1,14 @@
+//! What every verb uses: where the sources are, and what a verb ends with.
+
+use std::path::PathBuf;
+
+/// What a verb ends with: nothing, or a line for the developer.
+pub(crate) type Outcome = Result<(), String>;
+
+/// The folder with the workspace's `Cargo.toml`. cargo says where this run's sources are; what was
+/// true at compile time may be another checkout that shares the target folder.
+pub(crate) fn root() -> PathBuf {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR");
+    let here = here.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    here.parent().unwrap_or(&here).to_path_buf()
+}
