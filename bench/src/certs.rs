@@ -21,9 +21,11 @@ pub(crate) fn make(dir: &Path) -> Result<(), String> {
 }
 
 fn leaf(dir: &Path, name: &str, usage: &str, names: &str) -> Result<(), String> {
-    let [key, cert] = [format!("{name}.key"), format!("{name}.pem")];
+    let key = format!("{name}.key");
+    let cert = format!("{name}.pem");
     let subject = format!("/CN={name}.test");
-    let [names, usage] = [format!("subjectAltName={names}"), format!("extendedKeyUsage={usage}")];
+    let names = format!("subjectAltName={names}");
+    let usage = format!("extendedKeyUsage={usage}");
     let files = ["-CA", "ca.pem", "-CAkey", "ca.key", "-keyout", &key, "-out", &cert];
     let content = ["-subj", &subject, "-addext", &names, "-addext", &usage];
     let basic = ["-addext", "basicConstraints=critical,CA:FALSE"];

@@ -40,17 +40,12 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
     let bench = target.join("bench");
     let _alone = lock(&bench)?;
     let dir = fresh_dir(&bench)?;
-    let network = Network::set_up(options.private_network, options.congestion.as_deref())?;
+    let network = Network::set_up(options.namespace, options.congestion.as_deref())?;
     eprintln!("{}", network.describe());
     // Thousands of connections are held at a time.
     tacit_sys::process::raise_descriptor_limit().map_err(|error| format!("setrlimit: {error}"))?;
-    let place = network
-        .private
-        .then(|| {
-            let tacit = target.join("release/tacit");
-            Place::make("bench", &tacit, &tacit)
-        })
-        .transpose()?;
+    let tacit = target.join("release/tacit");
+    let place = network.is_own().then(|| Place::make("bench", &tacit, &tacit)).transpose()?;
 
     let mut report = Report::new(options, &network);
     let peers = match options.proxies {
@@ -104,7 +99,7 @@ fn peers_in_turn(
     let tacit = target.join("release/tacit");
     let any_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let server = LoadServer::start(&tacit, any_port, &dir)?;
-    let room = network.private.then(|| Room::open(network)).transpose();
+    let room = network.is_own().then(|| Room::open(network)).transpose();
     let room = room.inspect_err(|error| progress.say(&format!("no room: {error}")));
     let room = room.ok().flatten();
     let setting = Setting {
@@ -168,7 +163,8 @@ fn measure_all(
                 running.iter().filter(|peer| peer.terms == workload.terms).collect();
             for turn in 0..takers.len() {
                 let peer = takers[(turn + round) % takers.len()];
-                let [now, all] = [round + 1, options.rounds];
+                let now = round + 1;
+                let all = options.rounds;
                 progress.step(&format!("round {now}/{all} {} {}", workload.name, peer.peer.name));
                 let length = options.length;
                 samples.push(measure::sample(peer, server, workload, setting, length)?);

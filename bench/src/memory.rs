@@ -118,17 +118,26 @@ fn resident(peer: &Running, client: &LoadClient) -> Result<PerSide<u64>, String>
     }
 }
 
-/// What the kernel keeps for the sockets of a pair, and how that is known.
-pub(crate) fn kernel_bytes() -> (u64, &'static str) {
+/// What the kernel keeps for the sockets of a pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KernelBytes {
+    pub(crate) bytes: u64,
+    /// How that is known.
+    pub(crate) source: &'static str,
+}
+
+/// What the kernel keeps for the sockets of a pair.
+pub(crate) fn kernel_bytes() -> KernelBytes {
     let slabs = fs::read_to_string("/proc/slabinfo").unwrap_or_default();
     let sizes = OBJECTS.map(|(name, _)| object_bytes(&slabs, name));
     let known = sizes.iter().all(Option::is_some);
     let sum: u64 = sizes.iter().zip(OBJECTS).map(|(size, (_, usual))| size.unwrap_or(usual)).sum();
-    let source = match known {
-        true => "sizes of /proc/slabinfo",
-        false => "computed: not all sizes could be read from /proc/slabinfo",
+    let source = if known {
+        "sizes of /proc/slabinfo"
+    } else {
+        "computed: not all sizes could be read from /proc/slabinfo"
     };
-    (sum * SOCKETS_OF_A_PAIR, source)
+    KernelBytes { bytes: sum * SOCKETS_OF_A_PAIR, source }
 }
 
 /// Name, objects in use, objects, bytes of an object.
@@ -154,7 +163,7 @@ mod tests {
                      TCPv6 1 2 2496 3\nTCP              36     52   2368   13    8 : tunables\n";
         assert_eq!(object_bytes(slabs, "TCP"), Some(2368));
         assert_eq!(object_bytes(slabs, "filp"), None);
-        let (bytes, _) = kernel_bytes();
+        let bytes = kernel_bytes().bytes;
         assert!((8_000..40_000).contains(&bytes), "{bytes}");
     }
 }

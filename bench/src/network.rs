@@ -14,10 +14,19 @@ const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// have the first; on loopback the two cost the same.
 const PREFERRED: [&str; 2] = ["cubic", "reno"];
 
+/// Whose network namespace it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Namespace {
+    /// The host's, with everything else that is in there.
+    Host,
+    /// One that was made for the benchmark, which may configure it.
+    Own,
+}
+
 /// Where the samples were taken.
 #[derive(Debug)]
 pub(crate) struct Network {
-    pub(crate) private: bool,
+    pub(crate) namespace: Namespace,
     /// The congestion control of every socket.
     pub(crate) congestion: String,
 }
@@ -46,8 +55,8 @@ pub(crate) fn private(driver: &Path, verb: &str) -> Command {
 
 impl Network {
     /// Brings loopback up and sets the congestion control, if the namespace is ours to change.
-    pub(crate) fn set_up(private: bool, wanted: Option<&str>) -> Result<Self, String> {
-        if private {
+    pub(crate) fn set_up(namespace: Namespace, wanted: Option<&str>) -> Result<Self, String> {
+        if namespace == Namespace::Own {
             let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
             if !up.is_ok_and(|status| status.success()) {
                 return Err("ip link set lo up failed in the benchmark's namespace".to_owned());
@@ -64,12 +73,17 @@ impl Network {
         }
         let congestion =
             fs::read_to_string(CONGESTION).map_err(|error| format!("{CONGESTION}: {error}"))?;
-        Ok(Self { private, congestion: congestion.trim().to_owned() })
+        Ok(Self { namespace, congestion: congestion.trim().to_owned() })
+    }
+
+    /// Whether the benchmark may configure it.
+    pub(crate) fn is_own(&self) -> bool {
+        self.namespace == Namespace::Own
     }
 
     pub(crate) fn describe(&self) -> String {
         let congestion = &self.congestion;
-        if self.private {
+        if self.is_own() {
             format!("network: a namespace of its own, TCP congestion control {congestion}")
         } else {
             format!(

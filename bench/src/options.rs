@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::network::Namespace;
 use crate::peers::{self, PEERS, Peer};
 use crate::workload::{Length, WORKLOADS, Workload, workload};
 
@@ -55,8 +56,8 @@ pub(crate) struct Options {
     pub(crate) runs: bool,
     /// The options as they were given, without what means this machine alone.
     pub(crate) line: String,
-    /// Set by the launcher: the driver is in a network namespace that it may configure.
-    pub(crate) private_network: bool,
+    /// Set by the launcher.
+    pub(crate) namespace: Namespace,
 }
 
 impl Options {
@@ -72,13 +73,13 @@ impl Options {
             proxies: true,
             runs: true,
             line: String::new(),
-            private_network: false,
+            namespace: Namespace::Host,
         };
         let mut rest = words.iter().copied();
         while let Some(word) = rest.next() {
             match word {
                 "--private-network" => {
-                    options.private_network = true;
+                    options.namespace = Namespace::Own;
                     continue;
                 }
                 "--quick" => {

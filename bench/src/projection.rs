@@ -35,10 +35,18 @@ const INTERVAL: Duration = Duration::from_secs(3);
 const WARM_UP: Duration = Duration::from_secs(1);
 const PORT: u16 = 17_541;
 
-/// Traffic: its name, messages a second each way, and options of the workload.
-const TRAFFIC: [(&str, u32, [&str; 4]); 2] = [
-    ("2k", 4000, ["--request", "2KiB", "--reply", "2KiB"]),
-    ("64k", 600, ["--request", "64KiB", "--reply", "64KiB"]),
+/// Requests and replies of one size.
+struct Traffic {
+    name: &'static str,
+    /// Messages a second each way.
+    rate: u32,
+    /// Options of the workload.
+    sizes: [&'static str; 4],
+}
+
+const TRAFFIC: [Traffic; 2] = [
+    Traffic { name: "2k", rate: 4000, sizes: ["--request", "2KiB", "--reply", "2KiB"] },
+    Traffic { name: "64k", rate: 600, sizes: ["--request", "64KiB", "--reply", "64KiB"] },
 ];
 
 /// An agent's policy: the suite of both rules, or none for a permit.
@@ -46,20 +54,68 @@ const AES: Option<&str> = Some("TLS_AES_128_GCM_SHA256");
 const CHACHA: Option<&str> = Some("TLS_CHACHA20_POLY1305_SHA256");
 const CLEAR: Option<&str> = None;
 
-/// A question: its name, what is measured, what is asked, and what answers it (with its rate).
-type Question = (&'static str, Option<&'static str>, &'static [&'static str], Answer);
-type Answer = (Option<&'static str>, u32);
+/// How an agent is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Setting {
+    suite: Option<&'static str>,
+    /// So many times the rate of the traffic.
+    times: u32,
+}
+
+/// What is measured.
+const SETTINGS: [Setting; 4] = [
+    Setting { suite: AES, times: 1 },
+    Setting { suite: CHACHA, times: 1 },
+    Setting { suite: CLEAR, times: 1 },
+    Setting { suite: AES, times: 2 },
+];
+
+/// What `tacit project` is asked about one setting, and the setting that answers it.
+struct Question {
+    name: &'static str,
+    about: Setting,
+    words: &'static [&'static str],
+    answer: Setting,
+}
 
 const QUESTIONS: [Question; 4] = [
-    ("suite aes -> chacha20", AES, &["--suite", "chacha20"], (CHACHA, 1)),
-    ("rules tls -> permit", AES, &["--rule", "front=permit", "--rule", "back=permit"], (CLEAR, 1)),
-    ("rules permit -> tls", CLEAR, &["--rule", "front=tls", "--rule", "back=tls"], (AES, 1)),
-    ("twice the traffic", AES, &["--scale", "2"], (AES, 2)),
+    Question {
+        name: "suite aes -> chacha20",
+        about: Setting { suite: AES, times: 1 },
+        words: &["--suite", "chacha20"],
+        answer: Setting { suite: CHACHA, times: 1 },
+    },
+    Question {
+        name: "rules tls -> permit",
+        about: Setting { suite: AES, times: 1 },
+        words: &["--rule", "front=permit", "--rule", "back=permit"],
+        answer: Setting { suite: CLEAR, times: 1 },
+    },
+    Question {
+        name: "rules permit -> tls",
+        about: Setting { suite: CLEAR, times: 1 },
+        words: &["--rule", "front=tls", "--rule", "back=tls"],
+        answer: Setting { suite: AES, times: 1 },
+    },
+    Question {
+        name: "twice the traffic",
+        about: Setting { suite: AES, times: 1 },
+        words: &["--scale", "2"],
+        answer: Setting { suite: AES, times: 2 },
+    },
 ];
+
+/// CPU time of a message by one question, in microseconds, a value for each round.
+#[derive(Default)]
+struct Answers {
+    foretold: Vec<f64>,
+    real: Vec<f64>,
+}
 
 /// Runs the verb.
 pub(crate) fn run(words: &[&str]) -> Outcome {
-    let (mut rounds, mut program) = (5_u32, None);
+    let mut rounds = 5_u32;
+    let mut program = None;
     for pair in words.chunks(2) {
         match pair {
             ["--rounds", count] => rounds = count.parse().map_err(|_| USAGE.to_owned())?,
@@ -133,49 +189,49 @@ impl Bench {
             "{:8} {:24} {:>9} {:>9} {:>7}",
             "TRAFFIC", "QUESTION", "FORETOLD", "MEASURED", "OFF"
         );
-        for (traffic, rate, sizes) in TRAFFIC {
-            let mut us: BTreeMap<&str, [Vec<f64>; 2]> = BTreeMap::new();
+        for traffic in TRAFFIC {
+            let mut us: BTreeMap<&str, Answers> = BTreeMap::new();
             for _ in 0..rounds {
-                let mut measured: BTreeMap<(Option<&str>, u32), Measured> = BTreeMap::new();
-                for setting in [(AES, 1), (CHACHA, 1), (CLEAR, 1), (AES, 2)] {
-                    measured.insert(setting, self.measure(setting.0, rate * setting.1, sizes)?);
+                let mut measured: BTreeMap<Setting, Measured> = BTreeMap::new();
+                for setting in SETTINGS {
+                    measured.insert(setting, self.measure(setting, &traffic)?);
                 }
-                for (name, asked, _, answer) in QUESTIONS {
-                    let (asked, answer) = (&measured[&(asked, 1)], (&measured[&answer], answer.1));
-                    let [foretold, real] = us.entry(name).or_default();
-                    let messages = asked.messages * f64::from(answer.1);
-                    foretold.push(us_each(asked.foretold[name], messages));
-                    real.push(us_each(answer.0.percent, answer.0.messages));
+                for question in QUESTIONS {
+                    let about = &measured[&question.about];
+                    let answer = &measured[&question.answer];
+                    let messages = about.messages * f64::from(question.answer.times);
+                    let answers = us.entry(question.name).or_default();
+                    answers.foretold.push(us_each(about.foretold[question.name], messages));
+                    answers.real.push(us_each(answer.percent, answer.messages));
                 }
             }
-            for (name, values) in us {
-                let [foretold, real] = values.map(|values| median(&values));
+            for (name, answers) in us {
+                let foretold = median(&answers.foretold);
+                let real = median(&answers.real);
                 let off = (foretold / real - 1.0) * 100.0;
                 let beyond = if off.abs() > GOAL_PERCENT { "  beyond the aim" } else { "" };
-                println!("{traffic:8} {name:24} {foretold:9.2} {real:9.2} {off:+6.1}%{beyond}");
+                println!(
+                    "{:8} {name:24} {foretold:9.2} {real:9.2} {off:+6.1}%{beyond}",
+                    traffic.name
+                );
             }
         }
         Ok(())
     }
 
-    /// Loads an agent with that suite and reads what an interval cost it.
-    fn measure(
-        &self,
-        suite: Option<&'static str>,
-        rate: u32,
-        sizes: [&str; 4],
-    ) -> Result<Measured, String> {
-        self.write("policy.toml", &policy(suite))?;
+    /// Loads an agent and reads what an interval cost it.
+    fn measure(&self, setting: Setting, traffic: &Traffic) -> Result<Measured, String> {
+        self.write("policy.toml", &policy(setting.suite))?;
         let far = format!("127.0.0.1:{}", PORT + 2);
         let near = format!("127.0.0.1:{PORT}");
         let _server = self.start(&["workload", "request-reply", "server", "--listen", &far])?;
         let _agent =
             self.start(&["agent", "--policy", "policy.toml", "--control", "a.sock", "--quiet"])?;
         thread::sleep(WARM_UP / 2);
-        let rate = rate.to_string();
+        let rate = (traffic.rate * setting.times).to_string();
         let load =
             ["workload", "request-reply", "client", "--connect", &near, "--connections", "4"];
-        let load = [&load[..], &sizes, &["--rate", &rate, "--seconds", "60s"]].concat();
+        let load = [&load[..], &traffic.sizes, &["--rate", &rate, "--seconds", "60s"]].concat();
         let _client = self.start(&load)?;
         thread::sleep(WARM_UP);
         let costs = ["show", "costs", "--json", "--control", "a.sock"];
@@ -186,9 +242,9 @@ impl Bench {
         self.write("later.json", &later)?;
         let messages = messages(&later)? - messages(&earlier)?;
         let mut foretold = BTreeMap::new();
-        for (name, asked, words, _) in QUESTIONS {
-            if asked == suite {
-                foretold.insert(name, self.project(words)?);
+        for question in QUESTIONS {
+            if question.about.suite == setting.suite {
+                foretold.insert(question.name, self.project(question.words)?);
             }
         }
         let percent = self.project(&[])?;
@@ -237,21 +293,36 @@ fn us_each(percent: f64, messages: f64) -> f64 {
     percent * 1e4 / messages.max(1.0)
 }
 
-fn policy(suite: Option<&str>) -> String {
-    let (tables, front, back) = match suite {
-        None => (String::new(), "permit = true".to_owned(), "permit = true".to_owned()),
-        Some(suite) => (
-            "[identity.me]\ncert = \"localhost.pem\"\nkey = \"localhost.key\"\n\
-             [trust.ca]\nca = \"ca.pem\"\n"
-                .to_owned(),
-            format!("tls = {{ role = \"client\", trust = \"ca\", suites = [\"{suite}\"] }}"),
-            format!(
+/// The parts of a policy that depend on the suite.
+struct Parts {
+    tables: &'static str,
+    front: String,
+    back: String,
+}
+
+impl Parts {
+    fn of(suite: Option<&str>) -> Self {
+        let Some(suite) = suite else {
+            let permit = "permit = true".to_owned();
+            return Self { tables: "", front: permit.clone(), back: permit };
+        };
+        Self {
+            tables: "[identity.me]\ncert = \"localhost.pem\"\nkey = \"localhost.key\"\n\
+                     [trust.ca]\nca = \"ca.pem\"\n",
+            front: format!("tls = {{ role = \"client\", trust = \"ca\", suites = [\"{suite}\"] }}"),
+            back: format!(
                 "tls = {{ role = \"server\", identity = \"me\", client-cert = \"none\", \
                  suites = [\"{suite}\"] }}"
             ),
-        ),
-    };
-    let [near, middle, far] = [PORT, PORT + 1, PORT + 2];
+        }
+    }
+}
+
+fn policy(suite: Option<&str>) -> String {
+    let Parts { tables, front, back } = Parts::of(suite);
+    let near = PORT;
+    let middle = PORT + 1;
+    let far = PORT + 2;
     format!(
         "version = 1\n[agent]\nworkers = 1\n{tables}\
          [[rule]]\nname = \"front\"\nlisten = \"127.0.0.1:{near}\"\n\

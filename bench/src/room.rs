@@ -16,7 +16,7 @@ use serde_json::json;
 use tacit_sys::netlink::{Netlink, Subsystem, route};
 
 use crate::load::Lines;
-use crate::network::Network;
+use crate::network::{Namespace, Network};
 use crate::process::{Process, guarded};
 
 /// Where peers listen in there: nobody else does.
@@ -42,9 +42,8 @@ impl Room {
             let own = std::env::current_exe()?;
             let mut command = Command::new("unshare");
             command.args(["--net", "--"]).arg(own).args(["room", &network.congestion]);
-            let pipes = [Stdio::piped(), Stdio::piped(), Stdio::piped()];
-            let [input, output, errors] = pipes;
-            guarded(&command).stdin(input).stdout(output).stderr(errors).spawn()
+            let mut command = guarded(&command);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
         };
         let child = start().map_err(|error| format!("unshare: {error}"))?;
         let mut holder = Process::adopt("bench-room", child);
@@ -64,7 +63,7 @@ impl Room {
 
 /// The child: sets the network up, says so, and holds it until its input ends.
 pub(crate) fn hold(congestion: &str) -> Result<(), String> {
-    Network::set_up(true, Some(congestion))?;
+    Network::set_up(Namespace::Own, Some(congestion))?;
     let mut link = Netlink::open(Subsystem::Route).map_err(|error| error.to_string())?;
     let large = route::allow_large_segments(&mut link).map_err(|error| error.to_string())?;
     if !large.v4 {

@@ -15,6 +15,13 @@ pub(crate) enum Terms {
     Tls12,
 }
 
+/// A handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handshake {
+    Full,
+    Resumed,
+}
+
 impl Terms {
     /// All of them, the usual ones first.
     pub(crate) const ALL: [Self; 5] =
@@ -52,5 +59,10 @@ impl Terms {
     /// Whether a second connection takes up the session of the first.
     pub(crate) fn resumes(self) -> bool {
         self == Self::Resumed
+    }
+
+    /// What the second of two connections has to do.
+    pub(crate) fn second_handshake(self) -> Handshake {
+        if self.resumes() { Handshake::Resumed } else { Handshake::Full }
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
     let bench = target_dir()?.join("bench");
     let _alone = lock(&bench)?;
     let dir = fresh_dir(&bench)?;
-    let network = Network::set_up(options.private_network, None)?;
+    let network = Network::set_up(options.namespace, None)?;
     eprintln!("{}", network.describe());
     tacit_sys::process::raise_descriptor_limit().map_err(|error| format!("setrlimit: {error}"))?;
     let any_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
@@ -84,7 +84,8 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
             for turn in 0..subjects.len() {
                 let subject = &subjects[(turn + round) % subjects.len()];
                 let name = subject.role.name();
-                let [now, all] = [round + 1, options.rounds];
+                let now = round + 1;
+                let all = options.rounds;
                 progress.step(&format!("round {now}/{all} {} {name}", task.name()));
                 take(&mut report, *task, subject, &server)?;
             }

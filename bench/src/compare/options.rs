@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::tasks::Task;
+use crate::network::Namespace;
 
 pub(super) const USAGE: &str = "\
 usage: cargo xtask bench compare OLD NEW [OPTIONS]
@@ -30,8 +31,8 @@ pub(super) struct Options {
     pub(super) time_max: Duration,
     pub(super) tasks: Vec<Task>,
     pub(super) json: Option<PathBuf>,
-    /// Set by the launcher: this program is in a network namespace that it may configure.
-    pub(super) private_network: bool,
+    /// Set by the launcher.
+    pub(super) namespace: Namespace,
 }
 
 impl Options {
@@ -44,12 +45,12 @@ impl Options {
             time_max: Duration::from_secs(60 * MINUTES_DEFAULT),
             tasks: Task::ALL.to_vec(),
             json: None,
-            private_network: false,
+            namespace: Namespace::Host,
         };
         let mut rest = words.iter().copied();
         while let Some(word) = rest.next() {
             if word == "--private-network" {
-                options.private_network = true;
+                options.namespace = Namespace::Own;
                 continue;
             }
             if !word.starts_with("--") {

@@ -198,9 +198,10 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::Namespace;
 
     fn report(new: [f64; 3]) -> Report {
-        let network = Network { private: true, congestion: "cubic".to_owned() };
+        let network = Network { namespace: Namespace::Own, congestion: "cubic".to_owned() };
         let options = Options::parse(&["/bin/sh", "/bin/sh"]).unwrap();
         let mut report = Report::new(&options, &network);
         report.rounds = 3;

@@ -64,7 +64,7 @@ pub(super) fn place(
     options: &Options,
     network: &Network,
 ) -> Result<Option<Place>, String> {
-    if !network.private {
+    if !network.is_own() {
         return Ok(None);
     }
     let place = Place::make(role.name(), program(role, options), &options.new)?;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::hello::ServerHello;
 use crate::process::{Process, guarded};
+use crate::terms::Handshake;
 
 /// A server that has not closed by then has accepted a client without a certificate.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(3);
@@ -43,19 +44,23 @@ impl Tap {
     }
 
     /// What the server said in those connections, which must have been made: version, suite and
-    /// group. The second must be a full handshake, or must not be if `resumes`.
-    pub(super) fn negotiated(self, resumes: bool) -> Result<String, String> {
+    /// group. The first must be a full handshake, and the second what is `wanted`.
+    pub(super) fn negotiated(self, wanted: Handshake) -> Result<String, String> {
         let seen = self.connections.join().map_err(|_| "the tap panicked")?;
         let seen = seen.map_err(|error| format!("the tap: {error}"))?;
         let [Some(hello), Some(second)] = seen.map(|bytes| ServerHello::parse(&bytes)) else {
             return Err("the server side spoke neither TLS 1.3 nor 1.2".to_owned());
         };
-        match (second.resumed, resumes) {
-            (true, false) => Err("the second connection was not a full handshake".to_owned()),
-            (false, true) => Err("the second connection resumed no session".to_owned()),
-            _ if hello.resumed => Err("the first connection was not a full handshake".to_owned()),
-            _ => Ok(second.to_string()),
+        if wanted == Handshake::Full && second.resumed {
+            return Err("the second connection was not a full handshake".to_owned());
         }
+        if wanted == Handshake::Resumed && !second.resumed {
+            return Err("the second connection resumed no session".to_owned());
+        }
+        if hello.resumed {
+            return Err("the first connection was not a full handshake".to_owned());
+        }
+        Ok(second.to_string())
     }
 }
 
@@ -128,6 +133,6 @@ mod tests {
             assert_eq!((&asked, answer.len()), (b"ask", 2 * HELLO_BYTES_MAX));
             drop(client);
         }
-        assert!(tap.negotiated(false).unwrap_err().contains("neither TLS 1.3"));
+        assert!(tap.negotiated(Handshake::Full).unwrap_err().contains("neither TLS 1.3"));
     }
 }

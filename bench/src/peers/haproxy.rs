@@ -14,6 +14,13 @@ pub(super) const PROXY: Proxy = Proxy {
     arguments: |_| ["-db", "-q", "-f"].map(str::to_owned).to_vec(),
 };
 
+/// What the configuration says about the resumption of sessions.
+struct Sessions {
+    cache: &'static str,
+    tickets: &'static str,
+    reuse: &'static str,
+}
+
 fn config(plan: &Plan<'_>) -> String {
     let Plan { side, listen, connect, terms, .. } = plan;
     let tls = format!("ssl crt {}.both.pem ca-file ca.pem verify required", side.name());
@@ -25,10 +32,13 @@ fn config(plan: &Plan<'_>) -> String {
         }
         Side::Server => (format!("{tls} curves X25519"), String::new()),
     };
-    let [cache, tickets, reuse] = match terms.resumes() {
-        true => ["20000", "", ""],
-        false => ["0", " no-tls-tickets", "default-server no-ssl-reuse"],
+    let sessions = if terms.resumes() {
+        Sessions { cache: "20000", tickets: "", reuse: "" }
+    } else {
+        let reuse = "default-server no-ssl-reuse";
+        Sessions { cache: "0", tickets: " no-tls-tickets", reuse }
     };
+    let Sessions { cache, tickets, reuse } = sessions;
     format!(
         "\
 global

@@ -34,11 +34,11 @@ impl ServerHello {
     pub(super) fn parse(stream: &[u8]) -> Option<Self> {
         let flight = handshake(stream);
         let mut rest = &flight[..];
-        let mut hello =
-            Self::hello(message(&mut rest).filter(|(kind, _)| *kind == SERVER_HELLO)?.1)?;
+        let first = message(&mut rest).filter(|first| first.kind == SERVER_HELLO)?;
+        let mut hello = Self::hello(first.body)?;
         if hello.version == TLS12 {
             hello.resumed = true;
-            while let Some((kind, mut body)) = message(&mut rest) {
+            while let Some(Message { kind, mut body }) = message(&mut rest) {
                 match kind {
                     CERTIFICATE => hello.resumed = false,
                     // A named curve, and which.
@@ -61,7 +61,8 @@ impl ServerHello {
         take(&mut rest, 1)?;
         let length = number(&mut rest).unwrap_or(0);
         let mut extensions = take(&mut rest, usize::from(length))?;
-        let [mut version, mut group] = [None, None];
+        let mut version = None;
+        let mut group = None;
         let mut resumed = false;
         while !extensions.is_empty() {
             let kind = number(&mut extensions)?;
@@ -116,16 +117,22 @@ fn handshake(mut stream: &[u8]) -> Vec<u8> {
     flight
 }
 
+/// A message of a handshake.
+struct Message<'a> {
+    kind: u8,
+    body: &'a [u8],
+}
+
 /// The next message of a handshake. One that was cut off at the end counts with what is there,
 /// unless it is the first: a hello must be whole.
-fn message<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
+fn message<'a>(rest: &mut &'a [u8]) -> Option<Message<'a>> {
     let &[kind, high, middle, low] = take(rest, 4)? else { return None };
     let length = usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()?;
     if length > rest.len() && kind == SERVER_HELLO {
         return None;
     }
     let there = length.min(rest.len());
-    Some((kind, take(rest, there)?))
+    Some(Message { kind, body: take(rest, there)? })
 }
 
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {

@@ -44,6 +44,6 @@ pub(super) fn start(
         far: Far::Own(server),
     };
     running.knock_twice(tap.address, setting)?;
-    running.negotiated = tap.negotiated(terms.resumes())?;
+    running.negotiated = tap.negotiated(terms.second_handshake())?;
     Ok(running)
 }

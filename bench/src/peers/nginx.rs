@@ -22,8 +22,9 @@ fn config(plan: &Plan<'_>) -> String {
     let Plan { side, listen, connect, terms, setting, .. } = plan;
     let name = side.name();
     let file = |name: &str| setting.dir.join(name).display().to_string();
-    let [cert, key, ca] =
-        [file(&format!("{name}.pem")), file(&format!("{name}.key")), file("ca.pem")];
+    let cert = file(&format!("{name}.pem"));
+    let key = file(&format!("{name}.key"));
+    let ca = file("ca.pem");
     let (tls, accepts) = match side {
         Side::Client => (
             format!(

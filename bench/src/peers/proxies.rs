@@ -27,7 +27,8 @@ pub(super) fn start(
     let start = |part: &str, plan: &Plan<'_>| {
         proxy.start(&format!("{}-{}-{part}", peer.name, terms.name()), plan, &[])
     };
-    let [entry, tls] = free_addresses()?;
+    let entry = free_address()?;
+    let tls = free_address()?;
     let connect = setting.application;
     let plan = Plan { side: Side::Server, listen: tls, connect, terms, setting };
     let mut server = start("server", &plan)?;
@@ -37,12 +38,12 @@ pub(super) fn start(
 
     check::refuses_without_certificate(tls, &setting.dir)?;
     let tap = Tap::new(tls).map_err(|error| format!("the tap: {error}"))?;
-    let [entry_of_probe, _] = free_addresses()?;
+    let entry_of_probe = free_address()?;
     let plan = Plan { listen: entry_of_probe, connect: tap.address, ..plan };
     let mut probe = start("probe", &plan)?;
     wait_ready(entry_of_probe, &mut probe, &mut server)?;
     knock(entry_of_probe)?;
-    let negotiated = tap.negotiated(terms.resumes())?;
+    let negotiated = tap.negotiated(terms.second_handshake())?;
 
     client.count_descendants()?;
     server.count_descendants()?;
@@ -104,13 +105,10 @@ pub(super) fn start_in_room(
     })
 }
 
-/// Two addresses of loopback that nobody listens on.
-fn free_addresses() -> Result<[SocketAddr; 2], String> {
-    let bound = || {
-        let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
-        Ok::<_, std::io::Error>([listeners[0].local_addr()?, listeners[1].local_addr()?])
-    };
-    bound().map_err(|error| format!("no free port on loopback: {error}"))
+/// An address of loopback at which no socket listens.
+fn free_address() -> Result<SocketAddr, String> {
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    address.map_err(|error| format!("no free port on loopback: {error}"))
 }
 
 /// Waits until a connection goes through the whole chain.
@@ -129,7 +127,8 @@ fn wait_until(
         client.check_running()?;
         server.check_running()?;
         if start.elapsed() > START_TIME_MAX {
-            let [client, server] = [client.log_tail(), server.log_tail()];
+            let client = client.log_tail();
+            let server = server.log_tail();
             return Err(format!("carries no byte to the other end: {error}\n{client}\n{server}"));
         }
         thread::sleep(Duration::from_millis(50));

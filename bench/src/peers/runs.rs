@@ -65,7 +65,7 @@ pub(super) fn start(
         far: Far::Run(server),
     };
     running.knock_twice(tap.address, setting)?;
-    running.negotiated = tap.negotiated(terms.resumes())?;
+    running.negotiated = tap.negotiated(terms.second_handshake())?;
     Ok(running)
 }
 

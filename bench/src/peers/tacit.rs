@@ -28,7 +28,8 @@ const fn proxy(config: fn(&Plan<'_>) -> String) -> Proxy {
 
 fn config(plan: &Plan<'_>) -> String {
     let Plan { side, listen, connect, terms, setting, .. } = plan;
-    let [name, congestion] = [side.name(), &setting.congestion];
+    let name = side.name();
+    let congestion = &setting.congestion;
     let role = match side {
         Side::Client => format!(r#"server-name = "{SERVER_NAME}""#),
         Side::Server => r#"client-cert = "required""#.to_owned(),

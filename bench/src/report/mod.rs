@@ -242,7 +242,8 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
 }
 
 fn idle(idle: &[Idle]) -> Option<Section> {
-    let (kernel_bytes, source) = memory::kernel_bytes();
+    let kernel = memory::kernel_bytes();
+    let source = kernel.source;
     Some(Section {
         title: "Memory".to_owned(),
         prose: format!(
@@ -251,7 +252,7 @@ fn idle(idle: &[Idle]) -> Option<Section> {
              ({source}); the goal is about the processes.",
             memory::COUNTED
         ),
-        tables: vec![tables::memory(idle, kernel_bytes)?],
+        tables: vec![tables::memory(idle, kernel.bytes)?],
         ..Section::default()
     })
 }
@@ -308,11 +309,12 @@ mod tests {
     use super::summary::tests::sample;
     use super::*;
     use crate::memory::PerSide;
+    use crate::network::Namespace;
 
     #[test]
     fn every_form_of_the_report_has_the_goals_and_who_is_missing() {
         let options = Options::parse(&["--workloads", "2k"]).unwrap();
-        let network = Network { private: true, congestion: "cubic".to_owned() };
+        let network = Network { namespace: Namespace::Own, congestion: "cubic".to_owned() };
         let mut report = Report::new(&options, &network);
         let samples = [sample("envoy", 50), sample("tacit-split", 39), sample("tacit-run", 45)];
         let absent = ["usual (nginx: not there)".to_owned()];

@@ -105,7 +105,8 @@ fn with_goals<'a>(
 /// Everybody under one workload; `x` is each row divided by the best peer as installed.
 pub(super) fn workload(summary: &Summary, workload: &Workload) -> Table {
     let unit = workload.kind.unit();
-    let [cpu, rate] = [format!("us/{unit}"), format!("{unit}/s")];
+    let cpu = format!("us/{unit}");
+    let rate = format!("{unit}/s");
     let columns = [
         "", &cpu, "minimum", "client", "proxy", "proxy", "server", &rate, "p50 us", "p99 us",
         "x CPU", "x min", "x rate", "dropped",
@@ -155,7 +156,8 @@ pub(super) fn accounting(samples: &[Sample], workloads: &[&'static Workload]) ->
             let of_both = |it: &&Sample| it.peer == peer && it.workload.name == workload.name;
             samples.iter().filter(of_both).map(Sample::cpu_us).collect()
         };
-        let (with, without) = (of(METERED), of(UNMETERED));
+        let with = of(METERED);
+        let without = of(UNMETERED);
         let more = |(with, without): (&f64, &f64)| (with / without - 1.0) * 100.0;
         let more: Vec<f64> = with.iter().zip(&without).map(more).collect();
         let mean = Mean::of(&more)?;
@@ -208,7 +210,8 @@ pub(super) fn paper(summary: &Summary) -> Option<Table> {
         let tacit = [SUBJECT, "tacit-run", "tacit-fixed"];
         let tacit = tacit.into_iter().find_map(|form| summary.row(workload, form));
         let took = |row: Option<&Row>| Some(1e6 / row?.figures?.rate);
-        let [before_us, after_us] = [took(Some(openssl)), took(tacit)];
+        let before_us = took(Some(openssl));
+        let after_us = took(tacit);
         let more = |ratio: f64| (ratio - 1.0) * 100.0;
         let aim = (workload == "1m-chacha20").then_some(PAPER_GOAL);
         Some(vec![

@@ -88,8 +88,9 @@ pub(super) fn measure(
         for workload in &RUN_WORKLOADS {
             for turn in 0..CARRIERS.len() {
                 let carrier = CARRIERS[(turn + round) % CARRIERS.len()];
-                let [now, all, name] =
-                    [&(round + 1).to_string(), &options.rounds.to_string(), carrier.name()];
+                let now = round + 1;
+                let all = options.rounds;
+                let name = carrier.name();
                 progress.step(&format!("round {now}/{all} {} {name}", workload.name));
                 let sample = take(place, &server, &far, carrier, workload);
                 let blame = |error| format!("{name}, {}: {error}", workload.name);
@@ -242,7 +243,8 @@ impl Display for Report {
         for workload in &RUN_WORKLOADS {
             let unit = workload.kind.unit();
             writeln!(f, "\n{}: {}", workload.name, workload.title)?;
-            let [cpu, rate] = [format!("us/{unit}"), format!("{unit}/s")];
+            let cpu = format!("us/{unit}");
+            let rate = format!("{unit}/s");
             writeln!(f, "{:14} {cpu:>10} {:>8} {rate:>10} {:>8} {:>8}", "", "minimum", "x", "x")?;
             let cpu = |carrier| median(&self.sorted(carrier, workload, Sample::cpu_us));
             for carrier in CARRIERS {
@@ -252,7 +254,8 @@ impl Display for Report {
                 let rate = median(&self.sorted(carrier, workload, rate));
                 write!(f, "{:<14} {:>10}", carrier.name(), figure(own))?;
                 write!(f, " {:>8} {rate:>10.0}", figure(least))?;
-                let [pasta, slirp] = [Carrier::Pasta, Carrier::Slirp].map(|other| own / cpu(other));
+                let pasta = own / cpu(Carrier::Pasta);
+                let slirp = own / cpu(Carrier::Slirp);
                 writeln!(f, " {pasta:>8.2} {slirp:>8.2}")?;
             }
         }

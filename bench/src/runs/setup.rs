@@ -15,7 +15,8 @@ pub(super) const RULES: u32 = 1000;
 /// A policy of so many rules that nothing can be left out of.
 pub(super) fn many_rules(count: u32) -> String {
     let rule = |number: u32| {
-        let [network, host] = [number / 250 + 1, number % 250];
+        let network = number / 250 + 1;
+        let host = number % 250;
         format!(
             "[[rule]]\nname = \"rule-{number}\"\ndirection = \"outbound\"\n\
              remote = \"10.{network}.{host}.0/24\"\nremote-ports = {}\npermit = true\n",

@@ -105,7 +105,8 @@ pub(super) fn measure(options: &Options, place: &Place) -> Result<Report, String
     for round in 0..options.rounds {
         for turn in 0..WAYS.len() {
             let way = WAYS[(turn + round) % WAYS.len()];
-            let [now, all] = [round + 1, options.rounds];
+            let now = round + 1;
+            let all = options.rounds;
             progress.step(&format!("round {now}/{all} {}", way.name()));
             for _ in 0..STARTS {
                 samples.push(take(way, place)?);
@@ -117,7 +118,8 @@ pub(super) fn measure(options: &Options, place: &Place) -> Result<Report, String
 
 fn take(way: Way, place: &Place) -> Result<Sample, String> {
     let clock = || cpu::children_ns().map_err(|error| format!("getrusage: {error}"));
-    let (before, start) = (clock()?, Instant::now());
+    let before = clock()?;
+    let start = Instant::now();
     way.go(place)?;
     let wall_ms = start.elapsed().as_secs_f64() * 1000.0;
     for pid in descendants(std::process::id()).map_err(|error| format!("/proc: {error}"))? {
@@ -130,10 +132,7 @@ fn take(way: Way, place: &Place) -> Result<Sample, String> {
 
 impl Report {
     pub(super) fn json(&self) -> Value {
-        let sample = |one: &Sample| {
-            let (wall_ms, cpu_ms) = (one.wall_ms, one.cpu_ms);
-            json!({ "way": one.way.name(), "wall_ms": wall_ms, "cpu_ms": cpu_ms })
-        };
+        let sample = |one: &Sample| json!({ "way": one.way.name(), "wall_ms": one.wall_ms, "cpu_ms": one.cpu_ms });
         self.0.iter().map(sample).collect()
     }
 
@@ -154,10 +153,11 @@ impl Display for Report {
         )?;
         writeln!(f, "{:28} {:>8} {:>8} {:>8}", "", "wall", "minimum", "CPU")?;
         for way in WAYS {
-            let [wall, cpu] =
-                [self.sorted(way, |one| one.wall_ms), self.sorted(way, |one| one.cpu_ms)];
-            let [median_wall, least, cpu] = [median(&wall), wall[0], median(&cpu)];
-            writeln!(f, "{:28} {median_wall:>8.2} {least:>8.2} {cpu:>8.2}", way.name())?;
+            let walls = self.sorted(way, |one| one.wall_ms);
+            let wall = median(&walls);
+            let least = walls[0];
+            let cpu = median(&self.sorted(way, |one| one.cpu_ms));
+            writeln!(f, "{:28} {wall:>8.2} {least:>8.2} {cpu:>8.2}", way.name())?;
         }
         Ok(())
     }
