@@ -16,14 +16,15 @@
 //! ```text
 //! options.rs    the command line
 //! subjects.rs   the three, with their agents
-//! tasks.rs      what is measured, and one sample of it
+//! task.rs       what is compared; sample.rs: one sample of it
 //! report.rs     medians, ratios, the limit
 //! ```
 
 mod options;
 mod report;
+mod sample;
 mod subjects;
-mod tasks;
+mod task;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
@@ -34,7 +35,7 @@ use tacit_sys::orphan;
 use self::options::Options;
 use self::report::{Report, Sample};
 use self::subjects::{Role, Subject};
-use self::tasks::Task;
+use self::task::Task;
 use crate::load::LoadServer;
 use crate::network::{self, Network};
 use crate::progress::Progress;
@@ -110,7 +111,7 @@ fn take(
     subject: &Subject<'_>,
     server: &LoadServer,
 ) -> Result<(), String> {
-    match task.sample(subject, server)? {
+    match sample::sample(task, subject, server)? {
         Some(value) => report.add(Sample { task, role: subject.role, value }),
         None => report.skip(task),
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::tasks::Task;
+use super::task::Task;
 use crate::network::Namespace;
 
 pub(super) const USAGE: &str = "\

@@ -8,7 +8,7 @@ use tacit_core::statistics::median;
 
 use super::options::Options;
 use super::subjects::Role;
-use super::tasks::Task;
+use super::task::Task;
 use crate::network::Network;
 
 /// What NEW may cost beyond the difference between OLD and OLD.

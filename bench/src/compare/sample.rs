@@ -1,0 +1,100 @@
+//! One sample.
+
+use std::process::Stdio;
+
+use tacit_sys::process::descendants;
+use tacit_sys::{cpu, process};
+
+use super::subjects::{RUN_POLICY, Subject};
+use super::task::Task;
+use crate::load::LoadServer;
+use crate::measure;
+use crate::memory;
+use crate::peers::Running;
+use crate::workload::{Length, workload};
+
+/// Runs that are started for one sample.
+const STARTS: u32 = 10;
+
+/// Which processes carry the load.
+enum Load<'a> {
+    /// A pair that carries this row of the comparison with the peers.
+    Pair {
+        pair: &'a Running,
+        row: &'static str,
+    },
+    Memory,
+    Starts,
+    /// The pair could not be started.
+    Absent,
+}
+
+fn load<'a>(task: Task, subject: &'a Subject<'_>) -> Load<'a> {
+    let of = |pair: &'a Option<Running>, row| match pair {
+        Some(pair) => Load::Pair { pair, row },
+        None => Load::Absent,
+    };
+    match task {
+        Task::Connect => Load::Pair { pair: &subject.full, row: "connect" },
+        Task::Resumed => Load::Pair { pair: &subject.resumed, row: "resumed" },
+        Task::Small => Load::Pair { pair: &subject.full, row: "2k" },
+        Task::Bulk => Load::Pair { pair: &subject.full, row: "bulk" },
+        Task::Memory => Load::Memory,
+        Task::RunSmall => of(&subject.runs, "2k"),
+        Task::RunStart if subject.runs.is_none() => Load::Absent,
+        Task::RunStart => Load::Starts,
+    }
+}
+
+/// One sample: CPU time of the agents, or their memory, for one unit. `None` where the machine
+/// does not allow what it takes.
+pub(super) fn sample(
+    task: Task,
+    subject: &Subject<'_>,
+    server: &LoadServer,
+) -> Result<Option<f64>, String> {
+    let value = match load(task, subject) {
+        Load::Absent => return Ok(None),
+        Load::Pair { pair, row } => {
+            let row = workload(row).ok_or_else(|| format!("no workload {row}"))?;
+            let setting = &subject.setting;
+            let sample = measure::sample(pair, server, row, setting, Length::Whole)?;
+            let [_, client_agent, server_agent, _] = sample.parts_us();
+            client_agent + server_agent
+        }
+        Load::Memory => {
+            let pair = subject.start_once()?;
+            let bytes = memory::idle_bytes(&pair, &subject.setting_once)?;
+            bytes.client + bytes.server
+        }
+        Load::Starts => starts(subject)?,
+    };
+    Ok(Some(value))
+}
+
+/// CPU time of one run, with everything that was started for it.
+fn starts(subject: &Subject<'_>) -> Result<f64, String> {
+    let clock = || cpu::children_ns().map_err(|error| format!("getrusage: {error}"));
+    let place = subject.setting.place.ok_or("no network namespace was granted")?;
+    let before = clock()?;
+    for _ in 0..STARTS {
+        let known = descendants(std::process::id()).map_err(|error| format!("/proc: {error}"))?;
+        let mut command = place.ordinary("./tacit", &["run", "--policy", RUN_POLICY, "true"]);
+        let status = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status()
+            .map_err(|error| format!("tacit run: {error}"))?;
+        if !status.success() {
+            return Err(format!("tacit run true: {status}"));
+        }
+        // The private agent ends after its run; it has come to this process, and counts.
+        for pid in descendants(std::process::id()).map_err(|error| format!("/proc: {error}"))? {
+            if !known.contains(&pid) {
+                // A process that is no child of this one is counted by its parent.
+                let _ = process::wait(pid);
+            }
+        }
+    }
+    Ok(clock()?.saturating_sub(before) as f64 / 1000.0 / f64::from(STARTS))
+}
