@@ -31,8 +31,8 @@ pub(crate) struct Network {
     pub(crate) congestion: String,
 }
 
-/// Returns the command that runs `driver` with a verb in a namespace of its own, as root or without;
-/// if both are refused, in the host's.
+/// Returns the command that runs `driver` with a verb in a namespace of its own, as root or
+/// without; if both are refused, in the host's.
 pub(crate) fn private(driver: &Path, verb: &str) -> Command {
     for flags in [&["--net", "--mount"][..], &["--net", "--mount", "--map-root-user"]] {
         let unshare = || {

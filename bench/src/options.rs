@@ -8,7 +8,7 @@ use crate::workload::{Length, WORKLOADS, Workload, workload};
 
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask bench [OPTIONS]
-       cargo xtask bench compare OLD NEW [--rounds N] [--minutes N] [--workloads LIST] [--json FILE|-]
+       cargo xtask bench compare OLD NEW [OPTIONS]
        cargo xtask bench projection [--rounds N] [--program FILE]
        cargo xtask bench sockets --help
   --workloads LIST   of 2k,64k,1m,bulk,connect (these have goals), 500,2k-1,16k,32k,5x20m,

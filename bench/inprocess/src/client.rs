@@ -70,13 +70,7 @@ fn stream(load: &Load, dial: &Dial, bytes: u64, times: u64) -> io::Result<()> {
     report(load, &done, "mb", done.count as f64 / 1e6, start.elapsed())
 }
 
-fn connect(
-    load: &Load,
-    dial: &Dial,
-    bytes: usize,
-    warm_up: usize,
-    count: usize,
-) -> io::Result<()> {
+fn connect(load: &Load, dial: &Dial, bytes: usize, warm_up: usize, count: usize) -> io::Result<()> {
     let visits = |count: usize| {
         let next = AtomicUsize::new(0);
         on_threads(&mut vec![(); load.threads], |()| {

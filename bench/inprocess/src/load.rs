@@ -43,9 +43,10 @@ impl Load {
                 warm_up: options.time("--warm-up")?,
                 time: options.time("--seconds")?,
             },
-            "stream" => {
-                Kind::Stream { bytes: options.number("--bytes")?, times: options.number("--times")? }
-            }
+            "stream" => Kind::Stream {
+                bytes: options.number("--bytes")?,
+                times: options.number("--times")?,
+            },
             "connect" => {
                 let count: usize = options.number("--connections")?;
                 let warm_up = match options.value("--warm-up") {

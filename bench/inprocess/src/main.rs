@@ -51,9 +51,7 @@ fn run(words: &[&str]) -> Result<(), String> {
             let terms = Terms::parse(version, suite, sessions)?;
             let dir = Path::new(dir);
             match *end {
-                "client" => {
-                    client::run(&Load::parse(mode, rest)?, &*dial(library, &terms, dir)?)
-                }
+                "client" => client::run(&Load::parse(mode, rest)?, &*dial(library, &terms, dir)?),
                 "server" => {
                     let at = rest.last().copied().unwrap_or_default();
                     let at = at.parse().map_err(|error| format!("--listen {at}: {error}"))?;

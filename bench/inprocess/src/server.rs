@@ -3,7 +3,7 @@
 //! Its threads all wait in accept and serve a connection to its end, so that a short connection
 //! costs no start of a thread. Not here: streams to the client.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread;

@@ -132,7 +132,13 @@ fn take(way: Way, place: &Place) -> Result<Sample, String> {
 
 impl Report {
     pub(super) fn json(&self) -> Value {
-        let sample = |one: &Sample| json!({ "way": one.way.name(), "wall_ms": one.wall_ms, "cpu_ms": one.cpu_ms });
+        let sample = |one: &Sample| {
+            json!({
+                "way": one.way.name(),
+                "wall_ms": one.wall_ms,
+                "cpu_ms": one.cpu_ms,
+            })
+        };
         self.0.iter().map(sample).collect()
     }
 
