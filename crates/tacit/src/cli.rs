@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tacit_core::policy::{Diagnostic, UnixSocket, parse_duration};
 use tacit_sys::descriptor;
 
-use crate::agent::{self, AgentError, check_file, keeper};
+use crate::agent::supervisor::{self, Supervisor};
+use crate::agent::{self, AgentError, RunningAgent, check_file};
 use crate::control::render::costs::By;
 use crate::control::{self, Display, Request, client, render};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
@@ -114,9 +115,12 @@ struct AgentArgs {
     /// Serve one run and end with it
     #[arg(long, hide = true)]
     private: bool,
-    /// Started by the parent process of an agent
+    /// Run the agent in this process, without a supervisor that starts its successor
+    #[arg(long)]
+    no_supervisor: bool,
+    /// Started by a supervisor
     #[arg(long, hide = true)]
-    kept: bool,
+    supervised: bool,
     /// Take the listening sockets of the agent in place
     #[arg(long, hide = true)]
     take_over: bool,
@@ -216,8 +220,8 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
 
 fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
     match verb {
-        Verb::Agent(args) if args.kept => agent(args),
-        Verb::Agent(args) => keep(&args, arguments.get(1..).unwrap_or_default()),
+        Verb::Agent(args) if args.supervised => agent(args, Parent::Supervisor),
+        Verb::Agent(args) => start_agent(args, arguments.get(1..).unwrap_or_default()),
         Verb::Run(args) => launch::run(&args),
         Verb::Check(args) => check(&args),
         Verb::Explain(args) => explain::run(&args),
@@ -254,24 +258,53 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// The parent process: it looks at the policy once, so that a mistake is told at once and by the
-/// process that was started, then starts the agent.
-fn keep(args: &AgentArgs, arguments: &[OsString]) -> ExitCode {
+/// What started the process of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parent {
+    /// A supervisor of its own.
+    Supervisor,
+    /// A shell or a service manager.
+    Other,
+}
+
+/// Looks at the policy and for an agent that runs already, so that the process that was started
+/// reports both at once; then it becomes the supervisor of an agent, or an agent without one.
+fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     if let Err(findings) = check_file(&args.policy) {
-        return fail(AgentError::Policy(args.policy.clone(), findings), EXIT_POLICY);
+        return fail(AgentError::Policy(args.policy, findings), EXIT_POLICY);
     }
-    match keeper::run(arguments) {
+    let control = args.control.clone().unwrap_or_else(control::default_path);
+    if let Some(running) = RunningAgent::at(&control) {
+        let control = control.display();
+        let reason = format!(
+            "an agent runs already at {control}: {running}\n    \
+             fix: end it with `tacit drain --control {control}` or, at once, `kill {}`; \
+             or name another socket with --control",
+            running.pid
+        );
+        return fail(reason, EXIT_FAILURE);
+    }
+    if args.no_supervisor {
+        return agent(args, Parent::Other);
+    }
+    match supervisor::run(arguments) {
         Ok(code) => code,
         Err(error) => fail(format_args!("the agent cannot be started: {error}"), EXIT_FAILURE),
     }
 }
 
-fn agent(args: AgentArgs) -> ExitCode {
-    let inherited = descriptor::take_inherited(descriptor::ACTIVATION_FIRST, activated());
-    let keeper = keeper::Keeper::inherit();
-    let started = inherited.and_then(|inherited| Ok((inherited, keeper?)));
-    let (inherited, keeper) = match started {
-        Ok(started) => started,
+fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
+    let inherited = descriptor::take_inherited(descriptor::ACTIVATION_FIRST, activated(parent));
+    let inherited = match inherited {
+        Ok(inherited) => inherited,
+        Err(error) => return fail(error, EXIT_FAILURE),
+    };
+    let supervisor = match parent {
+        Parent::Supervisor => Supervisor::inherit().map(Some),
+        Parent::Other => Ok(None),
+    };
+    let supervisor = match supervisor {
+        Ok(supervisor) => supervisor,
         Err(error) => return fail(error, EXIT_FAILURE),
     };
     let unix = UnixSocket { mode: args.enrol_mode, owner: args.enrol_owner, replace_stale: true };
@@ -286,19 +319,25 @@ fn agent(args: AgentArgs) -> ExitCode {
         resolvers: args.resolvers,
         take_over: args.take_over,
     };
-    match agent::run(options, agent::Given::Listening(inherited), Some(keeper)) {
+    match agent::run(options, agent::Given::Listening(inherited), supervisor) {
         Ok(()) => EXIT_OK.into(),
         Err(error) if error.is_policy() => fail(error, EXIT_POLICY),
         Err(error) => fail(error, EXIT_FAILURE),
     }
 }
 
-/// How many sockets systemd passed; it names the parent process, which started us.
-fn activated() -> usize {
-    let ours = std::env::var("LISTEN_PID")
-        .is_ok_and(|pid| pid == std::os::unix::process::parent_id().to_string());
-    let count = std::env::var("LISTEN_FDS").ok().and_then(|count| count.parse().ok());
-    count.filter(|_| ours).unwrap_or(0)
+/// How many sockets systemd passed. It names the process that it started: the supervisor, or the
+/// agent itself.
+fn activated(parent: Parent) -> usize {
+    let started = match parent {
+        Parent::Supervisor => std::os::unix::process::parent_id(),
+        Parent::Other => std::process::id(),
+    };
+    if std::env::var("LISTEN_PID").ok() != Some(started.to_string()) {
+        return 0;
+    }
+    let count = std::env::var("LISTEN_FDS").ok();
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 fn check(args: &CheckArgs) -> ExitCode {

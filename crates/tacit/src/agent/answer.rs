@@ -11,8 +11,7 @@ use tacit_sys::socket;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::keeper::Keeper;
-use super::{Agent, Control, Drain, takeover};
+use super::{Agent, Control, Drain, RunningAgent, service_manager, takeover};
 use crate::control::server::Reply;
 use crate::control::{Display, Request, display};
 use crate::log::Event;
@@ -32,13 +31,11 @@ impl Agent {
                 self.drain(asked).await;
                 Reply::ok(json!({ "open": self.table.len() }))
             }
-            Request::Restart => match &mut self.keeper {
-                None => Reply::error("this agent has no parent process that could start another"),
-                Some(keeper) => match keeper.restart() {
-                    Ok(()) => Reply::ok(json!({ "open": self.table.len() })),
-                    Err(error) => Reply::error(format!("the parent process is gone: {error}")),
-                },
+            Request::Restart => match self.restart() {
+                Ok(()) => Reply::ok(json!({ "open": self.table.len() })),
+                Err(reason) => Reply::error(reason),
             },
+            Request::Identify => Reply::ok(self.identify()),
             Request::Close { ids, stale } => Reply::ok(self.close(&ids, stale)),
             Request::TakeOver => self.hand_over(),
             Request::Release => match self.release().await {
@@ -170,7 +167,8 @@ impl Agent {
         let own = own_control_path(&self.options.control);
         let mut handover = takeover::Handover::default();
         let requests = self.control.requests.clone();
-        let mut control = Control::open(&own, &mut handover, requests, &self.log)
+        let supervisor = self.supervisor.as_ref();
+        let mut control = Control::open(&own, &mut handover, requests, &self.log, supervisor)
             .map_err(|error| error.to_string())?;
         std::mem::swap(&mut self.control, &mut control);
         control.task.abort();
@@ -187,13 +185,58 @@ impl Agent {
         Ok(runs)
     }
 
-    pub(super) fn tell_keeper(&mut self, tell: impl FnOnce(&mut Keeper) -> std::io::Result<()>) {
-        if let Some(keeper) = &mut self.keeper
-            && let Err(error) = tell(keeper)
-        {
-            self.log.warn(Event::new("parent-gone").field("error", &error));
+    /// Reports that this agent serves: to its supervisor, or else to the service manager.
+    pub(super) fn report_ready(&mut self) -> std::io::Result<()> {
+        let Some(supervisor) = &mut self.supervisor else {
+            service_manager::notify_ready(std::process::id());
+            return Ok(());
+        };
+        supervisor.watch(&self.log)?;
+        // A supervisor that is gone already is reported by the watch.
+        let _ = supervisor.ready();
+        Ok(())
+    }
+
+    /// Has the supervisor start a successor.
+    fn restart(&mut self) -> Result<(), String> {
+        let Some(supervisor) = &mut self.supervisor else {
+            return Err(NO_SUPERVISOR.to_owned());
+        };
+        let pid = supervisor.pid();
+        supervisor.restart().map_err(|_| {
+            format!(
+                "the supervisor of this agent, process {pid}, is gone: nothing can start a \
+                 successor. The agent serves on\n    fix: `tacit drain` ends it after its open \
+                 connections; then start it again as before"
+            )
+        })
+    }
+
+    pub(super) fn restart_on_signal(&mut self) {
+        if let Err(reason) = self.restart() {
+            self.log.error(Event::new("restart-refused").field("reason", &reason));
         }
     }
+
+    /// Which agent this is, for whoever finds its sockets taken.
+    fn identify(&self) -> Value {
+        let identity = RunningAgent {
+            pid: std::process::id(),
+            policy: Some(absolute(&self.options.policy)),
+            draining: self.draining.is_some(),
+            open: self.table.len(),
+        };
+        serde_json::to_value(identity).unwrap_or_default()
+    }
+}
+
+const NO_SUPERVISOR: &str = "this agent was started with --no-supervisor: nothing can start a \
+     successor\n    fix: restart it with what started it, such as `systemctl restart tacit`, which \
+     cuts open connections; after `tacit drain` there are none";
+
+/// The path as it reads from every directory.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Where an agent that was replaced still answers.

@@ -17,7 +17,7 @@ use tacit_core::policy::{Policy, Rule};
 use tacit_sys::socket::{self, StreamOptions};
 
 use super::lanes::Workers;
-use super::listeners::{ListenError, explain};
+use super::listeners::ListenError;
 use super::services::Enrolled;
 use crate::address;
 use crate::run::Run;
@@ -60,7 +60,7 @@ pub(super) fn reserve_missing<'a>(
         let options = options(is_clear(policy, address), congestion_control);
         let socket = address::to_socket(address)
             .and_then(|address| socket::reserve(&address, &options.for_address(&address)))
-            .map_err(|error| ListenError::new(address, explain(&error)))?;
+            .map_err(|error| ListenError::refused(address, &error))?;
         Ok(HeldAddress { address: address.clone(), socket })
     };
     wanted.into_iter().map(reserve).collect()

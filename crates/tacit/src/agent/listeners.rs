@@ -16,6 +16,7 @@ use tacit_core::flow::Address;
 use tacit_core::policy::{Policy, UnixSocket};
 use tacit_sys::socket::{self, StreamOptions};
 
+use super::holder::Holder;
 use crate::address;
 use crate::stream::intercept::{Listener, Source};
 
@@ -107,8 +108,7 @@ impl Opened {
     pub(super) fn dress_file(&mut self, unix: &UnixSocket) -> Result<(), ListenError> {
         let Address::Path(path) = &self.listener.address else { return Ok(()) };
         if let Err(error) = dress(path, unix) {
-            let address = self.listener.address.clone();
-            return Err(ListenError { address, reason: error.to_string() });
+            return Err(ListenError::new(&self.listener.address, error.to_string()));
         }
         self.unix = unix.clone();
         Ok(())
@@ -120,17 +120,33 @@ impl Opened {
 pub struct ListenError {
     address: Address,
     reason: String,
+    /// Who has the address, if that is the reason.
+    holder: Option<Holder>,
 }
 
 impl ListenError {
     pub(super) fn new(address: &Address, reason: String) -> Self {
-        Self { address: address.clone(), reason }
+        Self { address: address.clone(), reason, holder: None }
+    }
+
+    /// The kernel's refusal, with what it means here.
+    pub(super) fn refused(address: &Address, error: &io::Error) -> Self {
+        let holder = (error.kind() == io::ErrorKind::AddrInUse).then(|| Holder::of(address));
+        let reason = match error.kind() {
+            io::ErrorKind::AddrNotAvailable => format!("{error}: this host has no such address"),
+            io::ErrorKind::PermissionDenied => {
+                format!("{error}: ports below 1024 need CAP_NET_BIND_SERVICE")
+            }
+            _ => error.to_string(),
+        };
+        Self { address: address.clone(), reason, holder }
     }
 }
 
 impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot listen on {}: {}", self.address, self.reason)
+        write!(f, "cannot listen on {}: {}", self.address, self.reason)?;
+        self.holder.as_ref().map_or(Ok(()), |holder| write!(f, "; {holder}"))
     }
 }
 
@@ -153,7 +169,7 @@ pub(super) fn open(
     wanted: &Wanted,
     congestion_control: Option<&str>,
 ) -> Result<Opened, ListenError> {
-    let fail = |reason: String| ListenError { address: address.clone(), reason };
+    let fail = |reason: String| ListenError::new(address, reason);
     let options = options(wanted, congestion_control);
     let (socket, file) = match address {
         Address::Path(path) => {
@@ -161,9 +177,9 @@ pub(super) fn open(
             (socket, Some(file))
         }
         _ => {
-            let kernel = address::to_socket(address).map_err(|error| fail(error.to_string()))?;
-            let socket = socket::listen(&kernel, &options.for_address(&kernel))
-                .map_err(|error| fail(explain(&error)))?;
+            let refused = |error: io::Error| ListenError::refused(address, &error);
+            let kernel = address::to_socket(address).map_err(refused)?;
+            let socket = socket::listen(&kernel, &options.for_address(&kernel)).map_err(refused)?;
             (socket, None)
         }
     };
@@ -186,7 +202,7 @@ pub(super) fn adopt(
     let options = options(wanted, congestion_control);
     address::to_socket(address)
         .and_then(|at| socket::adopt(socket.as_fd(), &options.for_address(&at)))
-        .map_err(|error| ListenError { address: address.clone(), reason: error.to_string() })?;
+        .map_err(|error| ListenError::new(address, error.to_string()))?;
     let unix = wanted.unix.clone();
     Ok(Opened { listener: listener(address, wanted, socket), unix, file: None, inherits_file })
 }
@@ -201,19 +217,6 @@ fn options(wanted: &Wanted, congestion_control: Option<&str>) -> StreamOptions {
 fn listener(address: &Address, wanted: &Wanted, socket: OwnedFd) -> Arc<Listener> {
     let (address, socket) = (address.clone(), Arc::new(socket));
     Arc::new(Listener { address, socket, clear: wanted.clear, source: Source::Forward })
-}
-
-pub(super) fn explain(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("{error}; find who has it with `ss -ltnp`, or name another address")
-        }
-        io::ErrorKind::AddrNotAvailable => format!("{error}: this host has no such address"),
-        io::ErrorKind::PermissionDenied => {
-            format!("{error}: ports below 1024 need CAP_NET_BIND_SERVICE")
-        }
-        _ => error.to_string(),
-    }
 }
 
 fn open_path(path: &Path, unix: &UnixSocket) -> Result<(OwnedFd, SocketFile), String> {
@@ -263,7 +266,9 @@ fn clear_the_way(
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
             return Err(format!("the path exists and cannot be asked for its owner: {error}"));
         }
-        Ok((peer, _)) => return Err(format!("{} listens there", owner(&peer))),
+        Ok((peer, _)) => {
+            return Err(format!("{} listens there; end it, or name another path", owner(&peer)));
+        }
         Err(_) => return Err("somebody listens there, too busy to say who".into()),
     }
     if !replace_stale {

@@ -12,16 +12,19 @@
 mod answer;
 mod error;
 mod expiry;
+mod holder;
 mod inbound;
 mod install;
-pub mod keeper;
 mod lanes;
 mod listeners;
 mod metrics;
 mod reload;
+mod running;
 mod runs;
+mod service_manager;
 mod services;
 mod start;
+pub mod supervisor;
 mod takeover;
 
 use std::collections::BTreeMap;
@@ -54,13 +57,14 @@ use tacit_tls::verify::Chains;
 pub use error::AgentError;
 use expiry::Expiries;
 pub use install::{Checked, Materials, build_rules, check_file, directory_of, localize, names};
-use keeper::Keeper;
 use lanes::Workers;
 pub use listeners::ListenError;
 use listeners::Opened;
 use metrics::Metrics;
+pub use running::RunningAgent;
 use runs::Enrol;
 use services::{RunEvent, Runs};
+use supervisor::Supervisor;
 
 /// How often certificate, key and trust files are looked at.
 const FILES_INTERVAL: Duration = Duration::from_secs(2);
@@ -103,11 +107,15 @@ pub enum Given {
     Launcher(StdStream),
 }
 
-/// Runs an agent to its end.
+/// Runs an agent to its end; without a supervisor nothing can start its successor.
 ///
 /// # Errors
 /// It could not start; nothing was changed then.
-pub fn run(options: Options, given: Given, keeper: Option<Keeper>) -> Result<(), AgentError> {
+pub fn run(
+    options: Options,
+    given: Given,
+    supervisor: Option<Supervisor>,
+) -> Result<(), AgentError> {
     meter::start(false);
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
@@ -123,7 +131,7 @@ pub fn run(options: Options, given: Given, keeper: Option<Keeper>) -> Result<(),
         .map_err(AgentError::Process)?;
     let result = runtime.block_on(async {
         let (mut agent, requests, events) =
-            Agent::start(options, given, keeper, log.clone(), descriptors, table).await?;
+            Agent::start(options, given, supervisor, log.clone(), descriptors, table).await?;
         agent.work(requests, events).await;
         Ok(())
     });
@@ -155,7 +163,7 @@ struct Agent {
     enrol: Option<Enrol>,
     metrics: Option<Metrics>,
     draining: Option<Drain>,
-    keeper: Option<Keeper>,
+    supervisor: Option<Supervisor>,
     runs: Runs,
     resolvers: Arc<Resolvers>,
     hosts: Hosts,
@@ -192,10 +200,11 @@ impl Agent {
         let mut growth = tokio::time::interval(GROWTH_INTERVAL);
         growth.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let private = self.options.private;
-        let (Some(mut stop), Some(mut quit), Some(mut reload)) = (
+        let (Some(mut stop), Some(mut quit), Some(mut reload), Some(mut restart)) = (
             self.watch(SignalKind::terminate()),
             self.watch(SignalKind::interrupt()),
             self.watch(SignalKind::hangup()),
+            self.watch(SignalKind::user_defined2()),
         ) else {
             return;
         };
@@ -238,6 +247,7 @@ impl Agent {
                         self.log.error(Event::new("reload-refused").field("reason", &reason));
                     }
                 }
+                Some(()) = restart.recv() => self.restart_on_signal(),
                 // A private agent ends with its run: such a signal is meant for the program.
                 _ = stop.recv(), if !private => break,
                 _ = quit.recv(), if !private => break,

@@ -14,11 +14,11 @@ use tacit_sys::socket;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::expiry::Expiries;
-use super::keeper::Keeper;
 use super::lanes::Workers;
 use super::listeners::{self, Opened, Wanted};
 use super::runs::Enrol;
 use super::services::{RunEvent, Runs};
+use super::supervisor::Supervisor;
 use super::{
     Agent, AgentError, Checked, Control, Given, Materials, Metrics, Options, check_file, file_name,
     install, takeover,
@@ -44,7 +44,7 @@ impl Agent {
     pub(super) async fn start(
         options: Options,
         given: Given,
-        keeper: Option<Keeper>,
+        supervisor: Option<Supervisor>,
         log: Log,
         descriptors: u64,
         table: Arc<Table>,
@@ -65,7 +65,8 @@ impl Agent {
         let mut listeners = open_listeners(&mut handover, &installed, &shared)?;
         let (requests, asked) = mpsc::channel(server::REQUESTS_MAX);
         let (run_events, events) = mpsc::channel(launchers::EVENTS_MAX);
-        let mut control = Control::open(&options.control, &mut handover, requests, &log)?;
+        let mut control =
+            Control::open(&options.control, &mut handover, requests, &log, supervisor.as_ref())?;
         let mut enrol = Enrol::open(&options, &mut handover)?;
         let mut metrics = Metrics::open(&installed.policy, &mut handover, &control.requests, &log)?;
         let workers = Workers::start(&installed.policy, &shared, &log).await;
@@ -101,7 +102,7 @@ impl Agent {
             enrol,
             metrics,
             draining: None,
-            keeper,
+            supervisor,
             runs: Runs::default(),
             resolvers,
             hosts: Hosts::default(),
@@ -121,8 +122,7 @@ impl Agent {
             self.resume_run(state, sockets).await;
         }
         self.welcome_launchers(launcher)?;
-        self.tell_keeper(Keeper::ready);
-        Ok(())
+        self.report_ready().map_err(AgentError::Process)
     }
 }
 
@@ -198,6 +198,7 @@ impl Control {
         handover: &mut takeover::Handover,
         requests: mpsc::Sender<Asked>,
         log: &Log,
+        supervisor: Option<&Supervisor>,
     ) -> Result<Self, AgentError> {
         let wanted = Wanted {
             clear: true,
@@ -208,8 +209,9 @@ impl Control {
         let opened = handover.open(&address, &wanted, None).map_err(AgentError::Listen)?;
         let listening = takeover::listen_on(&opened.listener.socket)
             .map_err(|error| AgentError::Control(path.into(), error))?;
-        let task =
-            tokio::task::spawn_local(server::serve(listening, requests.clone(), log.clone()));
+        let supervisor = supervisor.map(Supervisor::pid);
+        let serve = server::serve(listening, requests.clone(), log.clone(), supervisor);
+        let task = tokio::task::spawn_local(serve);
         Ok(Self { opened, task, requests })
     }
 }

@@ -35,6 +35,8 @@ pub enum Request {
     },
     /// Start a successor that takes the listening sockets, then drain.
     Restart,
+    /// Which agent is this: process, policy, supervisor.
+    Identify,
     /// Reset connections.
     Close {
         /// These.

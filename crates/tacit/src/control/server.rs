@@ -41,14 +41,20 @@ impl Reply {
     }
 }
 
-/// Accepts control connections for ever.
-pub async fn serve(listener: UnixListener, requests: mpsc::Sender<Asked>, log: Log) {
+/// Accepts control connections until the task ends. Children of `supervisor`, the process that
+/// started this agent, are its successors.
+pub async fn serve(
+    listener: UnixListener,
+    requests: mpsc::Sender<Asked>,
+    log: Log,
+    supervisor: Option<u32>,
+) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let (requests, log) = (requests.clone(), log.clone());
                 tokio::task::spawn_local(async move {
-                    if let Err(error) = converse(stream, requests).await {
+                    if let Err(error) = converse(stream, requests, supervisor).await {
                         log.warn(Event::new("control-failed").field("error", &error));
                     }
                 });
@@ -61,9 +67,13 @@ pub async fn serve(listener: UnixListener, requests: mpsc::Sender<Asked>, log: L
     }
 }
 
-async fn converse(stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Result<()> {
+async fn converse(
+    stream: UnixStream,
+    requests: mpsc::Sender<Asked>,
+    supervisor: Option<u32>,
+) -> io::Result<()> {
     let peer = socket::peer_credentials(stream.as_fd())?;
-    let refusal = refusal(peer.pid.as_raw_pid(), peer.uid.as_raw());
+    let refusal = refusal(peer.pid.as_raw_pid(), peer.uid.as_raw(), supervisor);
     let mut stream = BufReader::new(stream);
     loop {
         let mut line = String::new();
@@ -84,13 +94,15 @@ async fn converse(stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Resu
 }
 
 /// Why a process may not control this agent.
-fn refusal(pid: i32, uid: u32) -> Option<String> {
+fn refusal(pid: i32, uid: u32, supervisor: Option<u32>) -> Option<String> {
     // The file's mode keeps other users out already; this also holds where modes are ignored.
     if uid != 0 && uid != process::effective_user() {
         return Some(format!("user {uid} may not control this agent"));
     }
-    // A successor hides its memory from the start, and with it where it lives.
-    let is_sibling = process::parent_of(pid) == Some(std::os::unix::process::parent_id());
+    // A successor hides its memory from the start, and with it where it lives. Without a
+    // supervisor there is none: orphans of a run have the same parent as this agent then.
+    let parent = std::os::unix::process::parent_id();
+    let is_sibling = supervisor == Some(parent) && process::parent_of(pid) == Some(parent);
     // A program under `tacit run` is of the same user.
     (!is_sibling && process::lives_elsewhere(pid, uid)).then(|| {
         format!("process {pid} may not control this agent from another network or user namespace")

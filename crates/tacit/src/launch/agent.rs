@@ -10,7 +10,7 @@ use tacit_sys::{process, socket};
 
 use super::enter::Given;
 use super::{RunArgs, RunError};
-use crate::agent::keeper::{self, Private};
+use crate::agent::supervisor::{self, Private};
 use crate::exit::{EXIT_FAILURE, complain};
 use crate::run::protocol::{self, Enrolment, FromLauncher, Terms, ToLauncher};
 
@@ -64,7 +64,7 @@ impl Agent {
             let kept = process::keep_only(&[theirs.as_fd()], true);
             // Neither the terminal's signals nor anybody's who means CMD are for the agent.
             let kept = kept.and_then(|()| process::lead_process_group());
-            let ended = kept.and_then(|()| keeper::run_private(private, theirs));
+            let ended = kept.and_then(|()| supervisor::run_private(private, theirs));
             // A launcher that was killed has not done it.
             let _ = std::fs::remove_dir_all(&made.directory);
             match ended {

@@ -129,9 +129,9 @@ impl Desk {
     /// the connection a moment ago, is below the launcher as programs are; its parent tells.
     async fn is_within(&self, ends: &Ends) -> bool {
         let Ends { protocol, program, peer } = *ends;
-        let keeper = std::os::unix::process::parent_id();
+        let supervisor = std::os::unix::process::parent_id();
         let parent = |owner: Owner| process::parent_of(i32::try_from(owner.pid).ok()?);
-        let is_program = |owner| parent(owner).is_some_and(|parent| parent != keeper);
+        let is_program = |owner| parent(owner).is_some_and(|parent| parent != supervisor);
         let owner = self.run.line.owner(protocol, peer, program).await;
         owner.is_ok_and(|owner| owner.is_some_and(is_program))
     }

@@ -115,7 +115,7 @@ fn without_its_launcher_a_run_has_no_network_and_leaves_nobody_behind() {
     for output in as_each_user(&script) {
         let said = String::from_utf8_lossy(&output.stdout);
         let (own, refused) = said.split_at(said.len().min("2\ngone\ngone\n".len()));
-        assert_eq!(own, "2\ngone\ngone\n", "helper and keeper: {}", text_of(&output));
+        assert_eq!(own, "2\ngone\ngone\n", "helper and supervisor: {}", text_of(&output));
         assert!(["111\n111\n", "101\n111\n"].contains(&refused), "{}", text_of(&output));
     }
 }

@@ -1,13 +1,14 @@
 //! `tacit restart`: a successor takes the listening sockets; no connection is refused or cut.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::harness::{
-    Agent, Lab, PATIENCE, TACIT, connect, echo, free_port, policy, signal_process, wait_for,
+    Agent, Lab, PATIENCE, TACIT, connect, echo, free_port, policy, text_of, wait_for,
 };
 use crate::peers::{dial, exchange, ping};
 
@@ -206,7 +207,7 @@ fn an_agent_that_was_replaced_still_answers_at_a_socket_of_its_own() {
 }
 
 /// Starts the agent as systemd does: with the listening socket as descriptor 3.
-fn activated(lab: &Lab, listen: &str, rules: &str) -> Agent {
+fn activated(lab: &Lab, listen: &str, rules: &str, arguments: &[&str]) -> Agent {
     const WRAPPER: &str = "
 import os, socket, sys
 kind, name = sys.argv[1].split(':', 1)
@@ -226,6 +227,7 @@ os.execv(sys.argv[2], sys.argv[2:])
         .arg(&file)
         .arg("--control")
         .arg(&control)
+        .args(arguments)
         .stdin(Stdio::null())
         .stderr(std::fs::File::create(&log).unwrap())
         .spawn()
@@ -236,11 +238,24 @@ os.execv(sys.argv[2], sys.argv[2:])
 }
 
 #[test]
+fn sockets_of_the_service_manager_are_used_without_a_supervisor() {
+    let lab = Lab::new();
+    let tcp = format!("127.0.0.1:{}", free_port());
+    let rules = permit("tcp", &tcp, echo());
+    let mut agent = activated(&lab, &tcp, &rules, &["--no-supervisor"]);
+    // The address is taken: only with the socket that was passed can the agent serve there.
+    assert!(ping(&mut connect(tcp.as_str())));
+    agent.signal("TERM");
+    assert!(agent.child.wait().unwrap().success());
+    assert!(TcpStream::connect(&tcp).is_err());
+}
+
+#[test]
 fn sockets_of_the_service_manager_are_used_and_survive_a_restart() {
     let lab = Lab::new();
     let (port, app) = (free_port(), echo());
     let tcp = format!("127.0.0.1:{port}");
-    let agent = activated(&lab, &tcp, &permit("tcp", &tcp, app));
+    let agent = activated(&lab, &tcp, &permit("tcp", &tcp, app), &[]);
     assert!(ping(&mut connect(tcp.as_str())));
     let before = agent.serving_pids();
     agent.ok(&["restart"]);
@@ -253,7 +268,7 @@ fn a_socket_file_of_the_service_manager_is_never_removed() {
     let lab = Lab::new();
     let path = lab.path("activated-app.sock");
     let unix = format!("unix:{}", path.display());
-    let mut agent = activated(&lab, &unix, &permit("unix", &unix, echo()));
+    let mut agent = activated(&lab, &unix, &permit("unix", &unix, echo()), &[]);
     assert!(ping(&mut *dial(&unix)));
     let before = agent.serving_pids();
     agent.ok(&["restart"]);
@@ -265,19 +280,119 @@ fn a_socket_file_of_the_service_manager_is_never_removed() {
     assert!(path.exists(), "whoever made it removes it");
 }
 
+/// Starts a second agent with the policy and the control socket of one that runs, to its end.
+fn start_again(lab: &Lab, agent: &Agent, arguments: &[&str]) -> String {
+    let policy = agent.policy.to_str().unwrap();
+    let control = agent.control.to_str().unwrap();
+    let start = [&["agent", "--policy", policy, "--control", control], arguments].concat();
+    let output = lab.run(TACIT, &start);
+    assert_eq!(output.status.code(), Some(1), "{}", text_of(&output));
+    String::from_utf8(output.stderr).unwrap()
+}
+
 #[test]
-fn an_agent_whose_parent_is_gone_keeps_serving() {
+fn an_agent_whose_supervisor_was_killed_answers_its_operator() {
     let lab = Lab::new();
-    let port = free_port();
-    let agent = lab.agent(&permit("tcp", &format!("127.0.0.1:{port}"), echo()));
+    let listen = format!("127.0.0.1:{}", free_port());
+    let agent = lab.agent(&permit("before", &listen, echo()));
     let pid = agent.serving_pids()[0];
     agent.signal("KILL");
-    wait_for("the parent's end", || agent.is_dead());
-    assert!(ping(&mut connect(("127.0.0.1", port))));
+    agent.wait_for_log("supervisor-gone");
+    let mut held = connect(listen.as_str());
+    assert!(ping(&mut held));
+    assert_eq!(agent.show("connections").as_array().unwrap().len(), 1);
+    agent.write_policy(&permit("after", &listen, echo()));
+    agent.ok(&["reload"]);
+    assert_eq!(agent.show("rules")["rules"][0]["name"], "after");
     let refused = agent.verb(&["restart"]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("parent process is gone"));
-    signal_process(pid, "TERM");
+    let reason = text_of(&refused);
+    let supervisor = format!("process {}, is gone", agent.child.id());
+    assert!(reason.contains(&supervisor) && reason.contains("tacit drain"), "{reason}");
+    let second = start_again(&lab, &agent, &[]);
+    let policy = agent.policy.to_str().unwrap();
+    let kill = format!("kill {pid}");
+    for part in [&format!("process {pid}, policy {policy}"), "tacit drain --control", &kill] {
+        assert!(second.contains(part), "{part}: {second}");
+    }
+    assert_eq!(agent.ok(&["close", "--stale"]), "closed 1\n");
+    assert!(ping(&mut connect(listen.as_str())), "it still serves");
+    agent.ok(&["drain"]);
     wait_for("the agent's end", || !agent.control.exists());
-    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    assert!(TcpStream::connect(&listen).is_err());
+}
+
+#[test]
+fn a_start_that_finds_its_address_taken_names_who_has_it() {
+    let lab = Lab::new();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = other.local_addr().unwrap().to_string();
+    let mut agent = lab.try_agent(&permit("taken", &taken, echo()), &[]);
+    assert_eq!(agent.child.wait().unwrap().code(), Some(1));
+    let own = format!("process {} (", std::process::id());
+    let log = agent.log();
+    assert!(log.contains("Address already in use") && log.contains(&own), "{log}");
+
+    // An agent protects its memory: whose its sockets are, only root sees.
+    let listen = format!("127.0.0.1:{}", free_port());
+    let first = lab.agent(&permit("first", &listen, echo()));
+    let mut second = lab.try_agent(&permit("second", &listen, echo()), &[]);
+    assert_eq!(second.child.wait().unwrap().code(), Some(1));
+    let log = second.log();
+    if rustix::process::geteuid().is_root() {
+        let pid = format!("process {} (", first.serving_pids()[0]);
+        assert!(log.contains(&pid) && log.contains(first.policy.to_str().unwrap()), "{log}");
+    } else {
+        assert!(log.contains("a process of user"), "{log}");
+    }
+    assert!(ping(&mut connect(listen.as_str())));
+}
+
+/// Starts an agent without a supervisor, as a service manager does: with a socket for its state.
+fn unsupervised(lab: &Lab, rules: &str) -> (Agent, UnixDatagram) {
+    let (file, log) = (lab.write("direct.toml", policy(rules)), lab.path("direct.log"));
+    let (control, audit) = (lab.path("direct.sock"), lab.path("direct.jsonl"));
+    let states = UnixDatagram::bind(lab.path("notify")).unwrap();
+    states.set_read_timeout(Some(PATIENCE)).unwrap();
+    let child = lab
+        .command(TACIT)
+        .args(["agent", "--no-supervisor", "--policy"])
+        .arg(&file)
+        .arg("--control")
+        .arg(&control)
+        .env("NOTIFY_SOCKET", lab.path("notify"))
+        .stdin(Stdio::null())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let agent = Agent { child, policy: file, control, audit, log };
+    agent.wait_until_serving();
+    (agent, states)
+}
+
+#[test]
+fn an_agent_without_supervisor_is_one_process_and_says_how_to_restart() {
+    let lab = Lab::new();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let (mut agent, states) = unsupervised(&lab, &permit("tcp", &listen, echo()));
+    let mut state = [0; 256];
+    let length = states.recv(&mut state).unwrap();
+    let pid = agent.child.id();
+    let ready = format!("READY=1\nSTATUS=agent {pid} serves");
+    assert_eq!(std::str::from_utf8(&state[..length]).unwrap(), ready);
+    assert_eq!(agent.serving_pids(), [0; 0], "it is the agent itself");
+    assert!(ping(&mut connect(listen.as_str())));
+    let refused = agent.verb(&["restart"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let reason = text_of(&refused);
+    assert!(reason.contains("--no-supervisor") && reason.contains("systemctl restart"), "{reason}");
+    agent.signal("USR2");
+    agent.wait_for_log("restart-refused");
+    agent.signal("HUP");
+    agent.wait_for_log(" reloaded ");
+    let second = start_again(&lab, &agent, &["--no-supervisor"]);
+    assert!(second.contains(&format!("process {pid}, policy ")), "{second}");
+    agent.ok(&["drain"]);
+    assert!(agent.child.wait().unwrap().success());
+    assert!(!agent.control.exists());
 }

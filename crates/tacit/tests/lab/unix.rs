@@ -135,6 +135,7 @@ fn two_agents_do_not_share_a_control_socket() {
         lab.run(crate::harness::TACIT, &["agent", "--policy", &policy, "--control", &control]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("(tacit) of user "), "{said}");
+    let holder = format!("process {}, policy {}", first.serving_pids()[0], first.policy.display());
+    assert!(said.contains(&holder), "{said}");
     assert_eq!(first.show("rules")["rules"][0]["name"], "r");
 }

@@ -146,9 +146,9 @@ with concurrent.futures.ThreadPoolExecutor(2) as pool:
     plans = []
     for number in range(rounds):
         early = dice.random() < 0.25
-        # A keeper that has just been started may have an agent that is in no list yet.
+        # A supervisor that has just been started may have an agent that is in no list yet.
         both = not early and dice.random() < 0.5
-        names = ("tacit-agent", "tacit-keeper") if both else ("tacit-agent",)
+        names = ("tacit-agent", "tacit-supervise") if both else ("tacit-agent",)
         plans.append(
             pool.submit(one_round, number, names, early, dice.uniform(0, 0.15 if early else 0.05))
         )

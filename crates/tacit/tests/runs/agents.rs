@@ -205,7 +205,7 @@ fn the_end_of_the_agent_is_told_once() {
     let text = network().ok("run python3 keep.py tls.example 2>told & client=$!
          until_true said 1
          launcher=$(basename $(dirname $(control))); launcher=${launcher#tacit-run-}
-         kill -9 $(pgrep -x -P $(pgrep -x -P $launcher tacit-keeper) tacit-agent)
+         kill -9 $(pgrep -x -P $(pgrep -x -P $launcher tacit-supervise) tacit-agent)
          until_true grep -q 'the agent has ended' told
          sleep 0.5; ask 1; wait $client; echo status $?
          grep -c tacit: told");

@@ -68,7 +68,7 @@ fn asked(script: &str) -> String {
 fn a_killed_launcher_leaves_a_program_that_reaches_nothing_new() {
     let said = asked(
         "ask tls.example
-         helper=$(process tacit-helper); all=\"$helper $(process tacit-keeper tacit-agent)\"
+         helper=$(process tacit-helper); all=\"$helper $(process tacit-supervise tacit-agent)\"
          kill -9 $launcher
          ended() { for pid; do ! grep -qs '^State:.[^ZX]' /proc/$pid/status || return; done; }
          until_true ended $helper

@@ -1,61 +1,96 @@
-//! The parent process of an agent: it starts agents, and nothing else.
+//! The supervisor: the parent process of an agent. It starts agents, and nothing else.
 //!
 //! It holds no keys, reads no policy and opens no port, so that it can start a successor (of a
 //! newer version, if the program was replaced) although the agents it starts have given up the
-//! right to. Signals it gets are for the newest agent; its exit status is that agent's.
+//! right to. It passes the signals that it gets to the newest agent; its exit status is that
+//! agent's.
 //!
 //! ```text
-//!   tacit agent (keeper) ──starts──> tacit agent (serves) ──"ready"/"restart"──> keeper
+//!   tacit agent (supervisor) ──starts──> tacit agent ──"ready", "restart"──> supervisor
 //! ```
 //!
-//! The keeper of a run's private agent is a copy of the launcher, and the first agent a copy of
-//! the keeper: starting programs would cost more than all the rest. It takes no signals: it ends
-//! with its agents, and they with the run.
+//! The supervisor of a run's private agent is a copy of the launcher, and the first agent a copy
+//! of the supervisor: starting programs would cost more than all the rest. It takes no signals: it
+//! ends with its agents, and they with the run.
+//!
+//! An agent whose supervisor was killed serves and answers its operator as before; only a restart
+//! needs the supervisor. `tacit agent --no-supervisor` runs without one.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use tacit_sys::process;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::{Given, Options};
+use super::{Given, Options, service_manager};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
-use crate::log::Format;
+use crate::log::{Event, Format, Log};
 use crate::run::protocol::{self, ToLauncher};
 
 /// Messages from agents that wait.
 const MESSAGES_MAX: usize = 16;
+/// What the supervisor of a private agent is called in lists of processes: 15 characters at most.
+const PRIVATE_NAME: &str = "tacit-supervise";
 
-/// The agent's end of the line to its keeper.
+/// The agent's end of the channel to its supervisor.
 #[derive(Debug)]
-pub struct Keeper {
-    line: UnixStream,
+pub struct Supervisor {
+    channel: UnixStream,
+    pid: u32,
 }
 
-impl Keeper {
-    /// Takes the line, which the keeper left at standard input.
+impl Supervisor {
+    /// Takes the channel that the supervisor passed as standard input.
     ///
     /// # Errors
-    /// There is none.
+    /// Standard input is not open.
     pub fn inherit() -> io::Result<Self> {
-        let line = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
-        Ok(Self { line: line.into() })
+        let channel = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
+        Ok(Self::at(channel.into()))
+    }
+
+    fn at(channel: UnixStream) -> Self {
+        Self { channel, pid: std::os::unix::process::parent_id() }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
     }
 
     pub(super) fn ready(&mut self) -> io::Result<()> {
-        self.line.write_all(b"ready\n")
+        self.channel.write_all(b"ready\n")
     }
 
     pub(super) fn restart(&mut self) -> io::Result<()> {
-        self.line.write_all(b"restart\n")
+        self.channel.write_all(b"restart\n")
+    }
+
+    /// Logs when the supervisor ends before the agent does: nothing else shows it.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(super) fn watch(&self, log: &Log) -> io::Result<()> {
+        let channel = self.channel.try_clone()?;
+        channel.set_nonblocking(true)?;
+        let mut channel = tokio::net::UnixStream::from_std(channel)?;
+        let log = log.clone();
+        let gone = Event::new("supervisor-gone")
+            .field("pid", &self.pid)
+            .field("next", "the agent serves on; to restart it: tacit drain, then start it again");
+        tokio::task::spawn_local(async move {
+            // The supervisor never writes: all that can be read is its end.
+            let _ = channel.read(&mut [0]).await;
+            log.warn(gone);
+        });
+        Ok(())
     }
 }
 
@@ -64,7 +99,7 @@ impl Keeper {
 /// # Errors
 /// An agent cannot be started, or signals cannot be watched.
 pub fn run(arguments: &[OsString]) -> io::Result<ExitCode> {
-    on_runtime(keep(arguments.to_vec(), None)).map(ExitCode::from)
+    on_runtime(supervise(arguments.to_vec(), None)).map(ExitCode::from)
 }
 
 /// What the private agent of a run is started with.
@@ -105,32 +140,32 @@ impl Private {
     }
 }
 
-/// Starts the private agent of the run that comes over `launcher`, and keeps it. The process must
-/// have one thread.
+/// Starts the private agent of the run that comes over `launcher`, and supervises it. The process
+/// must have one thread.
 ///
 /// # Errors
 /// It cannot be started.
 pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
-    process::name_thread("tacit-keeper");
+    process::name_thread(PRIVATE_NAME);
     let (ours, theirs) = UnixStream::pair()?;
     let arguments = private.arguments();
-    let told = launcher.try_clone()?;
+    let refusals = launcher.try_clone()?;
     let work = || {
         process::name_thread("tacit-agent");
-        let (given, keeper) = (Given::Launcher(launcher), Keeper { line: theirs });
-        match super::run(private.options(), given, Some(keeper)) {
+        let supervisor = Supervisor::at(theirs);
+        match super::run(private.options(), Given::Launcher(launcher), Some(supervisor)) {
             Ok(()) => EXIT_OK,
             Err(error) => {
                 let refused = ToLauncher::Refused(error.to_string());
                 // A launcher that is gone need not know.
-                let _ = protocol::write(&told, &refused, &[]);
+                let _ = protocol::write(&refusals, &refused, &[]);
                 EXIT_FAILURE
             }
         }
     };
     let pid = process::fork(work)?;
-    drop(told);
-    on_runtime(keep(arguments, Some((pid, ours))))
+    drop(refusals);
+    on_runtime(supervise(arguments, Some(Started { pid, channel: ours })))
 }
 
 fn on_runtime<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
@@ -140,11 +175,26 @@ fn on_runtime<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         .block_on(work)
 }
 
+/// An agent that runs, and the supervisor's end of the channel to it.
+struct Started {
+    pid: u32,
+    channel: UnixStream,
+}
+
+/// How an agent comes to its listening sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// It opens them.
+    First,
+    /// It takes those of the agent in place.
+    Successor,
+}
+
 struct Agents {
     program: PathBuf,
     arguments: Vec<OsString>,
     running: Vec<u32>,
-    /// Somebody asked for the end: no successor starts any more.
+    /// The end was requested: no successor starts any more.
     ending: bool,
     messages: mpsc::Sender<(u32, Message)>,
 }
@@ -155,8 +205,8 @@ enum Message {
     Restart,
 }
 
-/// Keeps the agent that runs already, or starts the first one.
-async fn keep(arguments: Vec<OsString>, first: Option<(u32, UnixStream)>) -> io::Result<u8> {
+/// Supervises the agent that runs already, or starts the first one.
+async fn supervise(arguments: Vec<OsString>, first: Option<Started>) -> io::Result<u8> {
     let program = std::env::current_exe()?;
     let private = first.is_some();
     let mut ended = signal(SignalKind::child())?;
@@ -167,10 +217,10 @@ async fn keep(arguments: Vec<OsString>, first: Option<(u32, UnixStream)>) -> io:
     let (messages, mut received) = mpsc::channel(MESSAGES_MAX);
     let mut agents = Agents { program, arguments, running: Vec::new(), ending: false, messages };
     match first {
-        Some((pid, line)) => agents.keep(pid, line)?,
-        None => agents.start(false)?,
+        Some(started) => agents.follow(started)?,
+        None => agents.start(Start::First)?,
     }
-    // One that ended before its end was watched for is not told of.
+    // No signal comes for an agent that ended before signals were watched.
     if let Some(code) = agents.reap()? {
         return Ok(code);
     }
@@ -182,7 +232,7 @@ async fn keep(arguments: Vec<OsString>, first: Option<(u32, UnixStream)>) -> io:
                 }
             }
             Some((pid, message)) = received.recv() => match message {
-                Message::Ready => notify_ready(pid),
+                Message::Ready => service_manager::notify_ready(pid),
                 Message::Restart => agents.replace(),
             },
             _ = restart.recv() => agents.replace(),
@@ -194,21 +244,23 @@ async fn keep(arguments: Vec<OsString>, first: Option<(u32, UnixStream)>) -> io:
 }
 
 impl Agents {
-    fn start(&mut self, take_over: bool) -> io::Result<()> {
+    fn start(&mut self, start: Start) -> io::Result<()> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).arg("--kept").stdin(Stdio::from(OwnedFd::from(theirs)));
-        if take_over {
+        command.args(&self.arguments).arg("--supervised").stdin(Stdio::from(OwnedFd::from(theirs)));
+        if start == Start::Successor {
             command.arg("--take-over");
         }
         let pid = process::own_process_group(&mut command).spawn()?.id();
-        self.keep(pid, ours)
+        self.follow(Started { pid, channel: ours })
     }
 
-    fn keep(&mut self, pid: u32, ours: UnixStream) -> io::Result<()> {
+    /// Takes the messages of an agent that runs.
+    fn follow(&mut self, started: Started) -> io::Result<()> {
+        let Started { pid, channel } = started;
         self.running.push(pid);
-        ours.set_nonblocking(true)?;
-        let mut lines = BufReader::new(tokio::net::UnixStream::from_std(ours)?).lines();
+        channel.set_nonblocking(true)?;
+        let mut lines = BufReader::new(tokio::net::UnixStream::from_std(channel)?).lines();
         let messages = self.messages.clone();
         tokio::task::spawn_local(async move {
             while let Ok(Some(line)) = lines.next_line().await {
@@ -230,7 +282,7 @@ impl Agents {
         if self.ending {
             return;
         }
-        if let Err(error) = self.start(true) {
+        if let Err(error) = self.start(Start::Successor) {
             complain(format_args!("tacit: no successor: {error}"));
         }
     }
@@ -242,7 +294,7 @@ impl Agents {
         self.running.retain(|pid| match process::try_wait(*pid) {
             Ok(None) => true,
             Ok(Some(status)) => {
-                // One that was just starting knows no better than to die of the signal.
+                // An agent that was just starting does not handle the signal yet.
                 let obeyed = self.ending && status.signal() == Some(process::Signal::TERM.as_raw());
                 let status = status.code().and_then(|code| u8::try_from(code).ok());
                 code = match status {
@@ -275,25 +327,5 @@ impl Agents {
         for pid in &self.running {
             let _ = process::signal(*pid, process::Signal::TERM);
         }
-    }
-}
-
-/// Tells systemd that the service is up; this process stays the main one.
-fn notify_ready(agent: u32) {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let state = format!("READY=1\nSTATUS=agent {agent} serves");
-    let sent = UnixDatagram::unbound().and_then(|socket| {
-        use std::os::linux::net::SocketAddrExt;
-        use std::os::unix::ffi::OsStrExt;
-        match path.as_bytes().strip_prefix(b"@") {
-            Some(name) => socket.send_to_addr(
-                state.as_bytes(),
-                &std::os::unix::net::SocketAddr::from_abstract_name(name)?,
-            ),
-            None => socket.send_to(state.as_bytes(), &path),
-        }
-    });
-    if let Err(error) = sent {
-        complain(format_args!("tacit: the service manager cannot be told: {error}"));
     }
 }

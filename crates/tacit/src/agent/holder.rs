@@ -1,0 +1,122 @@
+//! Who listens on an address that this agent wants: asked of the kernel.
+//!
+//! The kernel names the socket and its user to everyone; the process is found only where its
+//! descriptors may be read: as root, or for a process of the same user that does not protect its
+//! memory as agents do.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use tacit_core::flow::Address;
+use tacit_sys::netlink::{Netlink, Subsystem, diag};
+use tacit_sys::owner;
+
+use crate::address;
+
+/// Who has an address, as far as it can be found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// A process.
+    Process {
+        pid: u32,
+        /// The program's name; of a tacit its command line, which names policy and control socket.
+        program: String,
+        user: String,
+    },
+    /// A process that cannot be looked for.
+    User(String),
+    /// Nothing is known.
+    Unknown,
+}
+
+impl Holder {
+    /// The process that listens on this address, or on one that includes it.
+    pub(super) fn of(address: &Address) -> Self {
+        let Address::Inet(wanted) = address else { return Self::Unknown };
+        let Some(socket) = listening_socket(*wanted) else { return Self::Unknown };
+        let user = address::user_name(socket.uid);
+        // Process 1 is above every other process that is seen from here.
+        match owner::holder(1, socket.inode) {
+            Some(pid) => Self::Process { pid, program: program(pid), user },
+            None => Self::User(user),
+        }
+    }
+}
+
+fn listening_socket(wanted: SocketAddr) -> Option<diag::Socket> {
+    let mut diagnosis = Netlink::open(Subsystem::SocketDiagnosis).ok()?;
+    let mut listening = diag::listeners(&mut diagnosis, false).unwrap_or_default();
+    listening.extend(diag::listeners(&mut diagnosis, true).unwrap_or_default());
+    listening.into_iter().find(|socket| excludes(socket.local, wanted))
+}
+
+/// Whether a socket that listens on `taken` excludes one on `wanted`.
+fn excludes(taken: SocketAddr, wanted: SocketAddr) -> bool {
+    let taken_ip = taken.ip().to_canonical();
+    let wanted_ip = wanted.ip().to_canonical();
+    let overlaps = taken_ip == wanted_ip || taken_ip.is_unspecified() || wanted_ip.is_unspecified();
+    taken.port() == wanted.port() && overlaps
+}
+
+fn program(pid: u32) -> String {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+    let name = read("comm").unwrap_or_default().trim_end().to_owned();
+    if !name.starts_with("tacit") {
+        return name;
+    }
+    let line = read("cmdline").unwrap_or_default();
+    let words: Vec<_> = line.split('\0').filter(|word| !word.is_empty()).collect();
+    if words.is_empty() { name } else { words.join(" ") }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { pid, program, user } => write!(
+                f,
+                "process {pid} ({program}) of user {user} listens there\n    \
+                 fix: end it with `kill {pid}`, or name another address"
+            ),
+            Self::User(user) => write!(
+                f,
+                "a process of user {user} listens there\n    \
+                 fix: find it with `ss -ltnp` as root, or name another address"
+            ),
+            Self::Unknown => {
+                f.write_str("find who has it with `ss -ltnp`, or name another address")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn the_process_that_listens_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = listener.local_addr().unwrap();
+        let any = SocketAddr::new("0.0.0.0".parse().unwrap(), taken.port());
+        for wanted in [taken, any] {
+            let holder = Holder::of(&Address::Inet(wanted));
+            let Holder::Process { pid, user, .. } = &holder else { panic!("{holder:?}") };
+            assert_eq!(*pid, std::process::id());
+            assert_eq!(*user, address::user_name(tacit_sys::process::effective_user()));
+            assert!(holder.to_string().contains(&format!("kill {pid}")), "{holder}");
+        }
+    }
+
+    #[test]
+    fn an_address_excludes_itself_and_those_that_include_it() {
+        let excludes =
+            |taken: &str, wanted: &str| excludes(taken.parse().unwrap(), wanted.parse().unwrap());
+        assert!(excludes("127.0.0.1:80", "127.0.0.1:80"));
+        assert!(excludes("0.0.0.0:80", "127.0.0.1:80"));
+        assert!(excludes("127.0.0.1:80", "[::]:80"));
+        assert!(excludes("[::ffff:127.0.0.1]:80", "127.0.0.1:80"));
+        assert!(!excludes("127.0.0.1:80", "127.0.0.2:80"));
+        assert!(!excludes("127.0.0.1:80", "127.0.0.1:81"));
+    }
+}

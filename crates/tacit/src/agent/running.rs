@@ -1,0 +1,65 @@
+//! The agent that runs already at a control socket: what a second start reports.
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tacit_sys::socket;
+
+use crate::control::Request;
+use crate::control::client;
+
+/// How long a start waits for the answer of an agent that is very busy.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// An agent that answers its operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RunningAgent {
+    /// Its process.
+    pub pid: u32,
+    /// Its policy file; `None` if it did not answer in time.
+    pub policy: Option<PathBuf>,
+    /// Whether it accepts no more connections.
+    pub draining: bool,
+    /// Its open connections.
+    pub open: usize,
+}
+
+impl RunningAgent {
+    /// The agent that listens at this control socket, if there is one.
+    #[must_use]
+    pub fn at(control: &Path) -> Option<Self> {
+        let stream = UnixStream::connect(control).ok()?;
+        let listening = socket::peer_credentials(stream.as_fd()).ok()?;
+        let pid = u32::try_from(listening.pid.as_raw_pid()).ok()?;
+        let answer = Self::ask(&stream).ok();
+        // One that is stopped, or of an older version, is known by its socket alone.
+        Some(answer.unwrap_or(Self { pid, policy: None, draining: false, open: 0 }))
+    }
+
+    fn ask(stream: &UnixStream) -> io::Result<Self> {
+        stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+        stream.set_write_timeout(Some(ANSWER_TIME_MAX))?;
+        let answer = client::ask_on(stream, &Request::Identify).map_err(io::Error::other)?;
+        serde_json::from_value(answer).map_err(io::Error::other)
+    }
+}
+
+impl fmt::Display for RunningAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.pid)?;
+        match &self.policy {
+            Some(policy) => write!(f, ", policy {}", policy.display())?,
+            None => f.write_str(", which does not answer as an agent")?,
+        }
+        if self.draining {
+            write!(f, ", draining, {} connections open", self.open)?;
+        }
+        Ok(())
+    }
+}

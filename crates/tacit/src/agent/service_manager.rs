@@ -1,0 +1,27 @@
+//! What systemd is told: that the service is up.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use crate::exit::complain;
+
+/// Tells the service manager, if there is one, that this agent serves. Its main process calls
+/// this: the supervisor, or an agent without one.
+pub(super) fn notify_ready(agent: u32) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let state = format!("READY=1\nSTATUS=agent {agent} serves");
+    if let Err(error) = send(&path, state.as_bytes()) {
+        complain(format_args!("tacit: cannot notify the service manager: {error}"));
+    }
+}
+
+fn send(path: &OsStr, state: &[u8]) -> io::Result<usize> {
+    let socket = UnixDatagram::unbound()?;
+    match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => socket.send_to_addr(state, &SocketAddr::from_abstract_name(name)?),
+        None => socket.send_to(state, path),
+    }
+}
