@@ -165,9 +165,8 @@ pub fn machine_ns() -> io::Result<u64> {
 /// user, nice, system, (idle, iowait,) irq, softirq, steal of the line for all CPUs.
 fn busy_ticks(text: &str) -> Option<u64> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
-    let fields: Option<Vec<u64>> =
-        line.split_whitespace().map(|field| field.parse().ok()).collect();
-    let fields = fields?;
+    let numbers = line.split_whitespace().map(|field| field.parse().ok());
+    let fields = numbers.collect::<Option<Vec<u64>>>()?;
     let busy = [0, 1, 2, 5, 6, 7].into_iter().map(|index| fields.get(index).copied());
     busy.sum()
 }

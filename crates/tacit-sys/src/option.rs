@@ -23,8 +23,10 @@ pub(crate) fn option(
     level: libc::c_int,
     name: libc::c_int,
 ) -> io::Result<libc::c_int> {
-    let (mut value, mut length) = (0, socklen::<libc::c_int>());
-    let (to, fd) = (&raw mut value, socket.as_raw_fd());
+    let mut value = 0;
+    let mut length = socklen::<libc::c_int>();
+    let to = &raw mut value;
+    let fd = socket.as_raw_fd();
     // SAFETY: the value is a live, writable int of that length for the time of the call.
     let result = unsafe { libc::getsockopt(fd, level, name, to.cast(), &raw mut length) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }

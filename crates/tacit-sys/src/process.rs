@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Pid, Resource, Rlimit};
 
 /// Lets this process open as many descriptors as its hard limit allows, and says how many.
 ///
@@ -93,9 +93,13 @@ pub fn name_thread(name: &str) {
 /// # Errors
 /// Whatever `kill` answers, `InvalidInput` for a number that cannot be a process.
 pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(rustix::process::kill_process(pid, signal)?)
+    Ok(rustix::process::kill_process(process(pid)?, signal)?)
+}
+
+/// `InvalidInput` for a number that cannot be a process.
+fn process(pid: u32) -> io::Result<Pid> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 pub use rustix::process::Signal;
@@ -145,24 +149,32 @@ pub fn try_wait(pid: u32) -> io::Result<Option<ExitStatus>> {
 /// # Errors
 /// Whatever `waitpid` answers.
 pub fn wait(pid: u32) -> io::Result<()> {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
-    rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
+    rustix::process::waitpid(Some(process(pid)?), rustix::process::WaitOptions::empty())?;
     Ok(())
+}
+
+/// What becomes of a copy's standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StandardError {
+    /// It stays what it is.
+    Kept,
+    /// It becomes `/dev/null`.
+    Discarded,
 }
 
 /// For a copy that [`fork`] made: closes every descriptor but these, so that nobody waits for the
 /// copy to close a pipe that it does not use. Standard input and output become `/dev/null`, and
-/// standard error unless it is to be kept.
+/// standard error with [`StandardError::Discarded`].
 ///
 /// # Errors
 /// Whatever `open`, `dup2` or `close_range` answer.
-pub fn keep_only(descriptors: &[BorrowedFd<'_>], keep_error: bool) -> io::Result<()> {
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
-    let null = null.map_err(|error| io::Error::new(error.kind(), format!("/dev/null: {error}")))?;
+pub fn keep_only(descriptors: &[BorrowedFd<'_>], error: StandardError) -> io::Result<()> {
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+    let unusable = |error: io::Error| io::Error::new(error.kind(), format!("/dev/null: {error}"));
+    let null = opened.map_err(unusable)?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
-    if !keep_error {
+    if error == StandardError::Discarded {
         rustix::stdio::dup2_stderr(&null)?;
     }
     let mut kept: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
@@ -170,7 +182,8 @@ pub fn keep_only(descriptors: &[BorrowedFd<'_>], keep_error: bool) -> io::Result
     let mut first: RawFd = 3;
     for one in kept.into_iter().filter(|one| *one >= 3).chain([RawFd::MAX]) {
         if one > first {
-            let (low, high) = (first.unsigned_abs(), (one - 1).unsigned_abs());
+            let low = first.unsigned_abs();
+            let high = (one - 1).unsigned_abs();
             // SAFETY: what is closed belongs to the original: the copy does not come back to the
             // code that owns it, and ends without running its destructors.
             let closed = unsafe { libc::syscall(libc::SYS_close_range, low, high, 0) };

@@ -35,8 +35,8 @@ const BACKLOG: i32 = 64;
 /// Whatever `socket`, `bind` or `listen` answer.
 pub fn listener() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    let socket = rustix::net::socket_with(family, kind, flags, None)?;
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     let name = ADDRESS.trim_start_matches('@').as_bytes();
     rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -98,8 +98,8 @@ pub fn is_tcp(descriptor: BorrowedFd<'_>) -> bool {
 /// Whatever `getsockopt` answers; an older kernel does not know it.
 pub fn network_of(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
-    let size = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
-    let (mut length, to) = (size, &raw mut cookie);
+    let mut length = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
+    let to = &raw mut cookie;
     let fd = socket.as_raw_fd();
     // SAFETY: the cookie is a live, writable u64 of that length for the time of the call.
     let result = unsafe {
@@ -113,9 +113,10 @@ pub fn network_of(socket: BorrowedFd<'_>) -> io::Result<u64> {
 /// # Errors
 /// As [`network_of`].
 pub fn own_network() -> io::Result<u64> {
+    let family = AddressFamily::UNIX;
     let flags = SocketFlags::CLOEXEC;
-    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
-    network_of(rustix::net::socket_with(family, kind, flags, None)?.as_fd())
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    network_of(socket.as_fd())
 }
 
 /// Takes what has come to a program's socket and the program has not read, as far as the buffer

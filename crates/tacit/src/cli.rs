@@ -230,8 +230,8 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Top(args) => top::run(&args),
         Verb::Reload(args) => tell(&args, &Request::Reload, reloaded),
         Verb::Drain(args) => {
-            let timeout_ms = args.timeout.map(|timeout| timeout.as_millis().try_into());
-            let timeout_ms = timeout_ms.transpose().unwrap_or(Some(u64::MAX));
+            let milliseconds = |timeout: Duration| timeout.as_millis().try_into();
+            let timeout_ms = args.timeout.map(|timeout| milliseconds(timeout).unwrap_or(u64::MAX));
             tell(&args.control, &Request::Drain { timeout_ms }, |value| {
                 format!("draining: {} connections open\n", value["open"])
             })
@@ -385,9 +385,8 @@ fn show_costs(args: &ShowArgs) -> ExitCode {
             if args.json { pretty(value) } else { render::costs::connections(value) }
         });
     }
-    let shown = |costs: &Costs| match args.json {
-        true => pretty(&json!(costs)),
-        false => render::costs::render(costs, by),
+    let shown = |costs: &Costs| {
+        if args.json { pretty(&json!(costs)) } else { render::costs::render(costs, by) }
     };
     match client::costs(&args.control.path(), args.interval) {
         Ok(costs) => print(shown(&costs), EXIT_OK),
@@ -408,8 +407,8 @@ fn reloaded(value: &Value) -> String {
         None => out.push_str(": no rule changed"),
         Some(changes) => {
             for (kind, names) in changes {
-                let names = names.as_array().map(Vec::as_slice).unwrap_or_default();
-                let names: Vec<_> = names.iter().filter_map(Value::as_str).collect();
+                let list = names.as_array().map(Vec::as_slice).unwrap_or_default();
+                let names: Vec<_> = list.iter().filter_map(Value::as_str).collect();
                 out.push_str(&format!("; {kind}: {}", names.join(", ")));
             }
         }
@@ -419,8 +418,8 @@ fn reloaded(value: &Value) -> String {
         out.push_str(&format!("{}\n", warning.as_str().unwrap_or_default()));
     }
     for part in value["needs-restart"].as_array().into_iter().flatten() {
-        let part = part.as_str().unwrap_or_default();
-        out.push_str(&format!("{part} changed: takes effect with `tacit restart`\n"));
+        let name = part.as_str().unwrap_or_default();
+        out.push_str(&format!("{name} changed: takes effect with `tacit restart`\n"));
     }
     out
 }

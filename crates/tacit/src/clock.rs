@@ -27,26 +27,39 @@ pub struct Rfc3339(pub SystemTime);
 impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-        let (year, month, day) = civil(days);
-        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        let Date { year, month, day } = Date::of(since.as_secs() / 86_400);
+        let of_day = since.as_secs() % 86_400;
+        let hour = of_day / 3600;
+        let minute = of_day / 60 % 60;
+        let second = of_day % 60;
         let ms = since.subsec_millis();
         write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
     }
 }
 
-/// The proleptic Gregorian date of a day counted from 1970-01-01: years are taken to begin in
-/// March, so that the leap day is a year's last.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+/// A date of the proleptic Gregorian calendar.
+struct Date {
+    year: u64,
+    month: u64,
+    day: u64,
+}
+
+impl Date {
+    /// The date of a day counted from 1970-01-01: years are taken to begin in March, so that the
+    /// leap day is a year's last.
+    fn of(day_since_1970: u64) -> Self {
+        let days = day_since_1970 + 719_468;
+        let era = days / 146_097;
+        let day_of_era = days % 146_097;
+        let leap_days = day_of_era / 1460 - day_of_era / 36_524 + day_of_era / 146_096;
+        let year_of_era = (day_of_era - leap_days) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted_month = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+        let year = era * 400 + year_of_era + u64::from(month <= 2);
+        Self { year, month, day }
+    }
 }
 
 #[cfg(test)]

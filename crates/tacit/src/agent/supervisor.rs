@@ -296,9 +296,9 @@ impl Agents {
             Ok(Some(status)) => {
                 // An agent that was just starting does not handle the signal yet.
                 let obeyed = self.ending && status.signal() == Some(process::Signal::TERM.as_raw());
-                let status = status.code().and_then(|code| u8::try_from(code).ok());
-                code = match status {
-                    Some(status) => status,
+                let exit = status.code().and_then(|code| u8::try_from(code).ok());
+                code = match exit {
+                    Some(exit) => exit,
                     None if obeyed => EXIT_OK,
                     None => EXIT_FAILURE,
                 };

@@ -253,14 +253,18 @@ fn run_at(args: CaArgs, now: SystemTime, out: &mut dyn Write) -> Result<(), CaEr
         Verb::Init(args) => init(&args, now)?,
         Verb::Issue(args) if args.renew => renew(&args, now)?,
         Verb::Issue(args) => issue(args, now)?,
-        Verb::Show(args) => show::directory(&args.dir, args.json, now)?,
+        Verb::Show(args) => {
+            let form = if args.json { show::Form::Json } else { show::Form::Table };
+            show::directory(&args.dir, form, now)?
+        }
     };
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CaError::Output)
 }
 
 fn init(args: &InitArgs, now: SystemTime) -> Result<String, CaError> {
     file::make_directory(&args.dir)?;
-    let (cert_path, key_path) = (args.dir.join(CA_CERT), args.dir.join(CA_KEY));
+    let cert_path = args.dir.join(CA_CERT);
+    let key_path = args.dir.join(CA_KEY);
 
     let mut params = dated(now, args.days);
     params.distinguished_name = common_name(&args.name);
@@ -294,8 +298,7 @@ fn issue(args: IssueArgs, now: SystemTime) -> Result<String, CaError> {
     let mut params = dated(now, args.days);
     params.distinguished_name = common_name(args.name.as_str());
     params.subject_alt_names.push(args.name.san().into_rcgen());
-    for san in args.san {
-        let san = san.into_rcgen();
+    for san in args.san.into_iter().map(San::into_rcgen) {
         if !params.subject_alt_names.contains(&san) {
             params.subject_alt_names.push(san);
         }
@@ -366,7 +369,8 @@ struct Ca {
 
 impl Ca {
     fn open(dir: &Path) -> Result<Self, CaError> {
-        let (cert_path, key_path) = (dir.join(CA_CERT), dir.join(CA_KEY));
+        let cert_path = dir.join(CA_CERT);
+        let key_path = dir.join(CA_KEY);
         for path in [&cert_path, &key_path] {
             if !path.exists() {
                 return Err(CaError::NoCa(path.clone()));
@@ -459,8 +463,8 @@ fn shown_directory(dir: &Path) -> String {
 
 /// The path as a TOML string; from the root, so that it is right wherever the policy lies.
 fn in_policy(path: &Path) -> String {
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    format!("{:?}", path.display().to_string())
+    let from_root = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    format!("{:?}", from_root.display().to_string())
 }
 
 fn days(count: u32) -> Duration {

@@ -123,19 +123,27 @@ impl Certificate {
     }
 }
 
-/// The list of a directory's certificates as text or JSON, the CA first.
-pub(super) fn directory(dir: &Path, json: bool, now: SystemTime) -> Result<String, CaError> {
+/// How a list is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Table,
+    Json,
+}
+
+/// The list of a directory's certificates, the CA first.
+pub(super) fn directory(dir: &Path, form: Form, now: SystemTime) -> Result<String, CaError> {
     let mut rows = Vec::new();
     for path in certificate_files(dir)? {
         let certificate = Certificate::read(&path)?;
-        let (days_left, state) = (certificate.days_left(now), certificate.state(now));
+        let days_left = certificate.days_left(now);
+        let state = certificate.state(now);
         rows.push(Row { certificate, days_left, state });
     }
     if rows.is_empty() {
         return Err(CaError::NoCa(dir.join(super::CA_CERT)));
     }
     rows.sort_by_cached_key(|row| (!row.certificate.facts.is_ca, row.certificate.file.clone()));
-    if json {
+    if form == Form::Json {
         let text = serde_json::to_string_pretty(&Listing { certificates: rows });
         return text.map(|text| text + "\n").map_err(|error| CaError::Output(error.into()));
     }

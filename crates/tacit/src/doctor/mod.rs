@@ -62,23 +62,27 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
     // First, while this process has one thread.
     let mut findings = namespace::look();
     findings.extend(host::look());
-    let works = findings.iter().all(|finding| finding.present || !finding.needed);
-    let text = if args.json { pretty(&as_json(&findings, works)) } else { text(&findings, works) };
-    print(text, if works { EXIT_OK } else { EXIT_FAILURE })
+    let text = if args.json { pretty(&as_json(&findings)) } else { text(&findings) };
+    print(text, if works(&findings) { EXIT_OK } else { EXIT_FAILURE })
 }
 
-fn as_json(findings: &[Finding], works: bool) -> Value {
-    let findings: Vec<_> = findings
+/// Whether `tacit run` works here.
+fn works(findings: &[Finding]) -> bool {
+    findings.iter().all(|finding| finding.present || !finding.needed)
+}
+
+fn as_json(findings: &[Finding]) -> Value {
+    let shown: Vec<_> = findings
         .iter()
         .map(|finding| {
             let Finding { name, present, needed, note } = finding;
             json!({ "name": name, "present": present, "needed": needed, "note": note })
         })
         .collect();
-    json!({ "run-works": works, "findings": findings })
+    json!({ "run-works": works(findings), "findings": shown })
 }
 
-fn text(findings: &[Finding], works: bool) -> String {
+fn text(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for Finding { name, present, needed, note } in findings {
@@ -90,7 +94,7 @@ fn text(findings: &[Finding], works: bool) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{name:width$}  {answer:3}  {note}");
     }
-    text.push_str(if works {
+    text.push_str(if works(findings) {
         "`tacit run` works here\n"
     } else {
         "`tacit run` does not work here: see what says NO\n"
@@ -110,13 +114,13 @@ mod tests {
             Finding::wanted("kernel", true, "Linux 6.18"),
         ];
         assert_eq!(
-            text(&findings, false),
+            text(&findings),
             "network namespace  NO   user.max_user_namespaces is 0\n\
              cubic              no   a byte costs more\n\
              kernel             yes  Linux 6.18\n\
              `tacit run` does not work here: see what says NO\n"
         );
-        let json = as_json(&findings, false);
+        let json = as_json(&findings);
         assert_eq!(json["run-works"], false);
         assert_eq!(json["findings"][0]["needed"], true);
         assert_eq!(json["findings"][2]["note"], "Linux 6.18");

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 use tacit_sys::inside::{self, Inside, Original, StartError};
 use tacit_sys::namespace::{self, Namespace, NamespaceError, Step};
-use tacit_sys::netlink::route::Families;
-use tacit_sys::process;
+use tacit_sys::netlink::route::{Families, LargeSegments};
+use tacit_sys::process::{self, StandardError};
 
 use super::Finding;
 use crate::run::protocol;
@@ -49,39 +49,57 @@ enum At {
 pub(super) fn look() -> Vec<Finding> {
     let original = Original::capture();
     match try_to_make() {
-        Ok((Tried::Refused { at, reason }, _, _)) => refused(at, reason),
-        Ok((
-            Tried::Made { has_own_user, large_v4, large_v6, congestion_control, missing },
-            namespaces,
-            line,
-        )) => {
-            let mut findings = made(has_own_user);
-            findings.extend(start(&namespaces, has_own_user, &original));
-            findings.push(large_segments(large_v4, large_v6));
-            findings.extend(settings(&missing, &congestion_control));
-            drop(line);
-            findings
-        }
+        Ok(attempt) => found(&attempt, &original),
         Err(error) => refused(At::Namespace, format!("cannot be tried: {error}")),
     }
 }
 
-type Made = (Tried, Vec<OwnedFd>, UnixStream);
+fn found(attempt: &Attempt, original: &Original) -> Vec<Finding> {
+    match &attempt.tried {
+        Tried::Refused { at, reason } => refused(*at, reason.clone()),
+        Tried::Made { has_own_user, large_v4, large_v6, congestion_control, missing } => {
+            let user = if *has_own_user { User::Own } else { User::Root };
+            let large = LargeSegments { v4: *large_v4, v6: *large_v6 };
+            let mut findings = made(user);
+            findings.extend(start(&attempt.namespaces, user, original));
+            findings.push(large_segments(large));
+            findings.extend(settings(missing, congestion_control));
+            findings
+        }
+    }
+}
 
-/// Has a copy of this process move into namespaces; it stays there until the line is closed.
-fn try_to_make() -> io::Result<Made> {
+/// Whose rights hold in the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum User {
+    /// It has a user namespace of its own.
+    Own,
+    /// It was made by root, without one.
+    Root,
+}
+
+/// What a copy of this process found.
+struct Attempt {
+    tried: Tried,
+    namespaces: Vec<OwnedFd>,
+    /// The copy stays in the namespaces until this is closed.
+    _channel: UnixStream,
+}
+
+/// Has a copy of this process move into namespaces.
+fn try_to_make() -> io::Result<Attempt> {
     let (ours, theirs) = UnixStream::pair()?;
     let parent = std::process::id();
     let work = || {
-        let kept = process::keep_only(&[theirs.as_fd()], false);
-        let tried = kept.and_then(|()| try_inside(&theirs, parent));
+        let tried = process::keep_only(&[theirs.as_fd()], StandardError::Discarded)
+            .and_then(|()| try_inside(&theirs, parent));
         u8::from(tried.is_err())
     };
     process::fork(work)?;
     drop(theirs);
     let (tried, namespaces) = protocol::read::<Tried>(&ours)?
         .ok_or_else(|| io::Error::other("the process that tried it ended without a word"))?;
-    Ok((tried, namespaces, ours))
+    Ok(Attempt { tried, namespaces, _channel: ours })
 }
 
 fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
@@ -91,9 +109,13 @@ fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
         Ok((namespace, sockets)) => {
             let Namespace { has_own_user, large_segments, congestion_control, missing, .. } =
                 namespace;
-            let (large_v4, large_v6) = (large_segments.v4, large_segments.v6);
-            let made =
-                Tried::Made { has_own_user, large_v4, large_v6, congestion_control, missing };
+            let made = Tried::Made {
+                has_own_user,
+                large_v4: large_segments.v4,
+                large_v6: large_segments.v6,
+                congestion_control,
+                missing,
+            };
             protocol::write(line, &made, &[sockets.network.as_fd(), sockets.user.as_fd()])?;
             // Until the other side has seen enough.
             io::Read::read(&mut &*line, &mut [0]).map(|_| ())
@@ -131,11 +153,13 @@ fn refused(at: At, reason: String) -> Vec<Finding> {
     findings
 }
 
-fn made(has_own_user: bool) -> Vec<Finding> {
-    let whose = if has_own_user {
-        "with a user namespace: programs hold no rights, and need none"
-    } else {
-        "as root: without a user namespace; programs keep root's rights less those that lead out"
+fn made(user: User) -> Vec<Finding> {
+    let whose = match user {
+        User::Own => "with a user namespace: programs hold no rights, and need none",
+        User::Root => {
+            "as root: without a user namespace; programs keep root's rights less those that lead \
+             out"
+        }
     };
     vec![
         Finding::needed(NAMESPACE, true, whose),
@@ -149,14 +173,14 @@ fn made(has_own_user: bool) -> Vec<Finding> {
 }
 
 /// Starts a program there that ends at once, with a file hidden from it.
-fn start(namespaces: &[OwnedFd], has_own_user: bool, original: &Original) -> Vec<Finding> {
-    let [network, user] = namespaces else {
+fn start(namespaces: &[OwnedFd], user: User, original: &Original) -> Vec<Finding> {
+    let [network, user_namespace] = namespaces else {
         return vec![Finding::needed(START, false, "the namespace was not handed over")];
     };
     let hide = [PathBuf::from("/etc/passwd")];
     let inside = Inside {
         network: network.as_fd(),
-        user: has_own_user.then_some(user.as_fd()),
+        user: (user == User::Own).then_some(user_namespace.as_fd()),
         hide: &hide,
         original,
         dies_with_parent: true,
@@ -187,16 +211,14 @@ fn start(namespaces: &[OwnedFd], has_own_user: bool, original: &Original) -> Vec
     }
 }
 
-fn large_segments(v4: bool, v6: bool) -> Finding {
+fn large_segments(large: LargeSegments) -> Finding {
     let name = "large segments";
-    match (v4, v6) {
-        (true, true) => Finding::wanted(name, true, "256 KiB a packet between program and agent"),
-        (v4, _) => {
-            let missing = if v4 { "IPv6 (Linux 5.19)" } else { "IPv4 (Linux 6.3)" };
-            let note = format!("not for {missing}: a byte between program and agent costs more");
-            Finding::wanted(name, false, note)
-        }
+    if large.v4 && large.v6 {
+        return Finding::wanted(name, true, "256 KiB a packet between program and agent");
     }
+    let missing = if large.v4 { "IPv6 (Linux 5.19)" } else { "IPv4 (Linux 6.3)" };
+    let note = format!("not for {missing}: a byte between program and agent costs more");
+    Finding::wanted(name, false, note)
 }
 
 /// Settings of the namespace, each with what it is for. Of the congestion control the one in force
@@ -252,7 +274,8 @@ mod tests {
             "programs cannot ping themselves (net.ipv4.ping_group_range = 1 1: Read-only file \
              system)"
         );
-        assert!(!large_segments(true, false).present);
-        assert!(large_segments(false, true).note.contains("IPv4"));
+        assert!(!large_segments(LargeSegments { v4: true, v6: false }).present);
+        let without_v4 = large_segments(LargeSegments { v4: false, v6: true });
+        assert!(without_v4.note.contains("IPv4"));
     }
 }

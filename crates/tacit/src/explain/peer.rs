@@ -103,10 +103,13 @@ pub(super) fn ask_rule(
         }
     };
     let run = run.map_err(|error| error.to_string())?;
-    let map = map.filter(|_| run.check.is_believed());
-    let map = map.and_then(|(name, map)| ask(name, map, &chain, peer));
-    let (rule, level, check) = (Some(name.to_owned()), Some(level), Some(run.check.clone()));
-    Ok(Answer { rule, level, check, map, ..answer(&chain, run)? })
+    let asked = match map {
+        Some((name, map)) if run.check.is_believed() => ask(name, map, &chain, peer),
+        _ => None,
+    };
+    let check = Some(run.check.clone());
+    let rule = Some(name.to_owned());
+    Ok(Answer { rule, level: Some(level), check, map: asked, ..answer(&chain, run)? })
 }
 
 /// Asks a map alone, as if the certificate were believed.
@@ -131,15 +134,15 @@ fn trust(policy: &Policy, base: &Path, name: &str) -> Result<TrustMaterial, Stri
 
 fn ask(name: &str, map: &Map, chain: &[CertificateDer<'_>], peer: &Peer<'_>) -> Option<MapAnswer> {
     // What cannot be read is refused, and the reason says so.
-    let holder = holder::holder(chain.first()?, peer.address).ok()?;
+    let subject = holder::holder(chain.first()?, peer.address).ok()?;
     let one =
         |entry: &Entry| Decides { line: entry.position.line, outcome: entry.outcome.to_string() };
-    let decide = match map.find(&holder) {
+    let decide = match map.find(&subject) {
         Mapped::Entry(entry) => vec![one(entry)],
         Mapped::Ambiguous(entry, rival) => vec![one(entry), one(rival)],
         Mapped::Nobody => Vec::new(),
     };
-    Some(MapAnswer { name: name.to_owned(), decide, passed: map.passed(&holder) })
+    Some(MapAnswer { name: name.to_owned(), decide, passed: map.passed(&subject) })
 }
 
 fn answer(chain: &[CertificateDer<'_>], run: DryRun) -> Result<Answer, String> {
@@ -153,8 +156,16 @@ fn answer(chain: &[CertificateDer<'_>], run: DryRun) -> Result<Answer, String> {
         }
         Err(reason) => ("refused", None, Some(reason)),
     };
-    let (rule, level, check, map) = (None, None, None, None);
-    Ok(Answer { rule, level, check, map, verdict, identity, reason, certificate })
+    Ok(Answer {
+        rule: None,
+        level: None,
+        check: None,
+        map: None,
+        verdict,
+        identity,
+        reason,
+        certificate,
+    })
 }
 
 impl fmt::Display for Answer {
@@ -178,11 +189,11 @@ impl fmt::Display for Answer {
                 writeln!(f, "line {line}: [[map.{name}]] decides: {outcome}")?;
             }
         }
-        let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+        let why = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
         match identity {
-            Some(identity) => write!(f, "{verdict} as {identity}{reason}"),
-            None if *verdict == "served" => write!(f, "served without a name{reason}"),
-            None => write!(f, "{verdict}{reason}"),
+            Some(identity) => write!(f, "{verdict} as {identity}{why}"),
+            None if *verdict == "served" => write!(f, "served without a name{why}"),
+            None => write!(f, "{verdict}{why}"),
         }
     }
 }

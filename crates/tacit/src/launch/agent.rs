@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use tacit_sys::process::StandardError;
 use tacit_sys::{process, socket};
 
 use super::enter::Given;
@@ -61,10 +62,10 @@ impl Agent {
             resolvers: args.resolvers.clone(),
         };
         let work = || {
-            let kept = process::keep_only(&[theirs.as_fd()], true);
-            // Neither the terminal's signals nor anybody's who means CMD are for the agent.
-            let kept = kept.and_then(|()| process::lead_process_group());
-            let ended = kept.and_then(|()| supervisor::run_private(private, theirs));
+            // Neither the terminal's signals nor those that mean CMD are for the agent.
+            let ended = process::keep_only(&[theirs.as_fd()], StandardError::Kept)
+                .and_then(|()| process::lead_process_group())
+                .and_then(|()| supervisor::run_private(private, theirs));
             // A launcher that was killed has not done it.
             let _ = std::fs::remove_dir_all(&made.directory);
             match ended {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use tacit_sys::namespace::Sockets;
-use tacit_sys::process;
+use tacit_sys::process::{self, StandardError};
 
 use super::RunError;
 use super::helper::{self, Ready};
@@ -44,7 +44,7 @@ impl Helper {
         let (ours, theirs) = UnixStream::pair().map_err(own)?;
         let launcher = std::process::id();
         let work = || {
-            let kept = process::keep_only(&[theirs.as_fd()], false);
+            let kept = process::keep_only(&[theirs.as_fd()], StandardError::Discarded);
             process::name_thread("tacit-helper");
             ending(kept.and_then(|()| helper::run(&theirs, launcher)))
         };
@@ -71,7 +71,7 @@ impl Helper {
         let work = || {
             let mut kept = vec![theirs.as_fd(), self.network.as_fd()];
             kept.extend(user);
-            let kept = process::keep_only(&kept, false);
+            let kept = process::keep_only(&kept, StandardError::Discarded);
             process::name_thread("tacit-helper");
             std::thread::sleep(pause);
             let line = theirs.try_clone();

@@ -150,7 +150,8 @@ struct Running {
 }
 
 fn start(args: &RunArgs) -> Result<Running, RunError> {
-    user::settle(args.as_root).map_err(RunError::User)?;
+    let sudo = if args.as_root { user::UnderSudo::StayRoot } else { user::UnderSudo::BecomeCaller };
+    user::settle(sudo).map_err(RunError::User)?;
     inherited::check(&args.inherit).map_err(RunError::Inherit)?;
     let original = Original::capture();
     // Both set up at the same time. They are started before signals are blocked: they would

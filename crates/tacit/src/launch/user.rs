@@ -36,9 +36,18 @@ impl fmt::Display for UserError {
 
 impl std::error::Error for UserError {}
 
-/// Becomes the user who called `sudo`, if somebody did. Call before the launcher opens anything.
-pub(super) fn settle(as_root: bool) -> Result<(), UserError> {
-    if as_root || process::effective_user() != 0 {
+/// Whose run it is under `sudo`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UnderSudo {
+    /// That of the user who called it.
+    BecomeCaller,
+    /// Root's.
+    StayRoot,
+}
+
+/// Becomes the user who called `sudo`, if a user did. Call before the launcher opens anything.
+pub(super) fn settle(sudo: UnderSudo) -> Result<(), UserError> {
+    if sudo == UnderSudo::StayRoot || process::effective_user() != 0 {
         return Ok(());
     }
     match caller(|name| std::env::var_os(name))? {

@@ -134,10 +134,10 @@ fn rule(ledger: &costs::RuleCosts) -> RuleCosts {
 
 /// The suite of an open connection of each rule.
 fn suites(connections: &Value) -> Vec<(String, Suite)> {
-    let connections = connections.as_array().into_iter().flatten();
+    let shown = connections.as_array().into_iter().flatten();
     let suite = |connection: &Value| {
         let suite = SuiteArg::of_name(connection["tls"]["suite"].as_str()?)?;
         Some((connection["rule"].as_str()?.to_owned(), suite))
     };
-    connections.filter_map(suite).collect()
+    shown.filter_map(suite).collect()
 }

@@ -137,10 +137,11 @@ impl FromStr for RuleChange {
             _ => None,
         };
         let split = text.rsplit_once('=').filter(|(name, _)| !name.is_empty());
-        let change = split.and_then(|(name, word)| Some((name.to_owned(), what(word)?)));
-        let (name, what) =
-            change.ok_or("write NAME=permit, NAME=tls or NAME=engine: orders-db=permit")?;
-        Ok(Self { name, what })
+        let change =
+            split.and_then(|(name, word)| Some(Self { name: name.to_owned(), what: what(word)? }));
+        change.ok_or_else(|| {
+            "write NAME=permit, NAME=tls or NAME=engine: orders-db=permit".to_owned()
+        })
     }
 }
 
@@ -205,8 +206,7 @@ fn answer(args: &ProjectArgs) -> Result<report::Answer, ProjectError> {
         return Err(ProjectError::Engines { asked, cpus: costs.cpus });
     }
     let mut units = Units::new(costs, TRIAL_TIME);
-    let changes = units.changes(args, &suites, &mut assumptions);
-    let changes = changes.map_err(ProjectError::Units)?;
+    let changes = units.changes(args, &suites, &mut assumptions).map_err(ProjectError::Units)?;
     let question = Question { engines, scale: args.scale, changes };
     let projected = project(costs, &question).map_err(ProjectError::Refused)?;
     Ok(report::Answer::new(costs, &question, projected, assumptions))

@@ -197,8 +197,8 @@ impl Answer {
     }
 
     fn side(&self, load: &Load, general: &General) -> Value {
-        let rules = self.rules.iter().zip(&load.rules);
-        let rules = rules.map(|(name, cell)| json!({ "rule": name, "percent": cell }));
+        let cells = self.rules.iter().zip(&load.rules);
+        let rules = cells.map(|(name, cell)| json!({ "rule": name, "percent": cell }));
         json!({
             "total": load.total(),
             "components": load.components,

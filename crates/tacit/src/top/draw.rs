@@ -216,10 +216,10 @@ fn connections(view: &mut View, lines_max: usize, columns: usize) -> Vec<Line> {
         vec![Line::of(Look::Plain, whose), Line::of(Look::Heading, pad(&title, columns))];
     lines.extend(page.connections.into_iter().map(|one| {
         let Connection { id, rule, remote, program, tls, bytes, cpu_us, .. } = one;
-        let id = id.to_string();
+        let number = id.to_string();
         let mb = figure(*bytes as f64 / 1e6);
         let cpu_ms = figure(cpu_us / 1000.0);
-        Line::of(Look::Plain, connection_line([&id, rule, remote, program, tls, &mb, &cpu_ms]))
+        Line::of(Look::Plain, connection_line([&number, rule, remote, program, tls, &mb, &cpu_ms]))
     }));
     lines
 }

@@ -99,9 +99,9 @@ impl View {
     /// Chooses the next rule up or down; above the first is none, which is all.
     pub(super) fn choose(&mut self, step: isize) {
         let names: Vec<String> = self.rules().into_iter().map(name).collect();
-        let at = names.iter().position(|name| Some(name) == self.chosen.as_ref());
+        let chosen = names.iter().position(|name| Some(name) == self.chosen.as_ref());
         // None is -1: one before the first.
-        let at = at.and_then(|at| isize::try_from(at).ok()).unwrap_or(-1);
+        let at = chosen.and_then(|at| isize::try_from(at).ok()).unwrap_or(-1);
         let to = usize::try_from(at.saturating_add(step)).ok();
         self.chosen = to.and_then(|to| names.get(to.min(names.len().saturating_sub(1))).cloned());
         self.page = 0;
@@ -155,8 +155,8 @@ impl View {
 
     /// The page of connections that is shown, of so many lines: those of the chosen rule, or all,
     /// those that work the most first. A page beyond the last is the last.
-    pub(super) fn connections(&mut self, lines: usize) -> Page<'_> {
-        let lines = lines.max(1);
+    pub(super) fn connections(&mut self, lines_max: usize) -> Page<'_> {
+        let lines = lines_max.max(1);
         let Some(sample) = &self.sample else { return Page::default() };
         let chosen = self.chosen.as_deref();
         let of_rule = |one: &&Connection| chosen.is_none_or(|rule| one.rule == rule);
