@@ -99,9 +99,13 @@ fn peers_in_turn(
     let tacit = target.join("release/tacit");
     let any_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let server = LoadServer::start(&tacit, any_port, &dir)?;
-    let room = network.is_own().then(|| Room::open(network)).transpose();
-    let room = room.inspect_err(|error| progress.say(&format!("no room: {error}")));
-    let room = room.ok().flatten();
+    let mut room = None;
+    if network.is_own() {
+        match Room::open(network) {
+            Ok(opened) => room = Some(opened),
+            Err(error) => progress.say(&format!("no room: {error}")),
+        }
+    }
     let setting = Setting {
         application: server.address,
         dir,

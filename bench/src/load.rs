@@ -94,8 +94,10 @@ impl LoadServer {
     pub(crate) fn adopt(command: &Command, dir: &Path) -> Result<Self, String> {
         let mut process = with_pipes(command, dir, "load server")?;
         let line = Lines::of(&mut process)?.next()?;
-        let address = line["listening"].as_str().and_then(|address| address.parse().ok());
-        let address = address.ok_or_else(|| format!("the load server says {line}"))?;
+        let address = line["listening"]
+            .as_str()
+            .and_then(|address| address.parse().ok())
+            .ok_or_else(|| format!("the load server says {line}"))?;
         Ok(Self { address, pid: number_of_process(&line)?, process })
     }
 

@@ -69,8 +69,7 @@ pub(crate) fn sample(
     length: Length,
 ) -> Result<Sample, String> {
     take(peer, shared, workload, setting, length).map_err(|error| {
-        let logs = peer.proxies.iter().flatten().map(Process::log_tail);
-        let logs: Vec<_> = logs.collect();
+        let logs: Vec<_> = peer.proxies.iter().flatten().map(Process::log_tail).collect();
         format!("{}, {}: {error}\n{}", peer.peer.name, workload.name, logs.join("\n"))
     })
 }

@@ -95,8 +95,8 @@ impl Options {
             }
             let value = rest.next().ok_or_else(|| format!("{word}: a value is missing\n{USAGE}"));
             if word != "--json" {
-                let value = value.as_deref().unwrap_or_default();
-                options.line.push_str(&format!(" {word} {value}"));
+                let shown = value.as_deref().unwrap_or_default();
+                options.line.push_str(&format!(" {word} {shown}"));
             }
             match word {
                 "--workloads" => options.workloads = list(word, value?, workload)?,

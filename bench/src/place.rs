@@ -66,8 +66,8 @@ impl Place {
     /// Runs a script in there.
     pub(crate) fn shell(&self, script: &str) -> Result<(), String> {
         let mut command = Command::new("sh");
-        let output = command.args(["-ec", script]).current_dir(&self.dir).output();
-        let output = output.map_err(|error| format!("sh: {error}"))?;
+        command.args(["-ec", script]).current_dir(&self.dir);
+        let output = command.output().map_err(|error| format!("sh: {error}"))?;
         if output.status.success() {
             return Ok(());
         }

@@ -93,8 +93,8 @@ impl Process {
 
     /// The end of what the program printed, for an error message.
     pub(crate) fn log_tail(&self) -> String {
-        let text = fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<_> = text.lines().collect();
         let tail = &lines[lines.len().saturating_sub(LOG_LINES_MAX)..];
         format!("--- end of {} ---\n{}", self.log.display(), tail.join("\n"))

@@ -40,9 +40,9 @@ impl Room {
     pub(crate) fn open(network: &Network) -> Result<Self, String> {
         let start = || {
             let own = std::env::current_exe()?;
-            let mut command = Command::new("unshare");
-            command.args(["--net", "--"]).arg(own).args(["room", &network.congestion]);
-            let mut command = guarded(&command);
+            let mut unshare = Command::new("unshare");
+            unshare.args(["--net", "--"]).arg(own).args(["room", &network.congestion]);
+            let mut command = guarded(&unshare);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
         };
         let child = start().map_err(|error| format!("unshare: {error}"))?;

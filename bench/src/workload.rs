@@ -109,10 +109,9 @@ impl Workload {
 
 fn connect_words(length: Length, count: usize, bytes: usize, at_once: &str) -> Vec<String> {
     let count = match length {
-        Length::Whole => count,
-        Length::Quick => count / CONNECTIONS_QUICK_PART,
+        Length::Whole => count.to_string(),
+        Length::Quick => (count / CONNECTIONS_QUICK_PART).to_string(),
     };
-    let count = count.to_string();
     let bytes = bytes.to_string();
     words(&[
         &["connect", "client", "--connections", &count, "--at-once", at_once],

@@ -8,8 +8,8 @@ use std::process::Command;
 /// The folder with the workspace's `Cargo.toml`. cargo says where this run's sources are; what was
 /// true at compile time may be another checkout that shares the target folder.
 pub(crate) fn root() -> PathBuf {
-    let here = std::env::var_os("CARGO_MANIFEST_DIR");
-    let here = here.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    let here = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     here.parent().unwrap_or(&here).to_path_buf()
 }
 

@@ -52,8 +52,8 @@ fn command(program: &Path, words: &[&str]) -> Command {
 
 /// The program below the build directory, or the one in `PATH`.
 fn installed() -> Option<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = target.unwrap_or_else(|| root().join("target"));
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let own = root().join(target).join("tools/bin").join(PROGRAM);
     let is_program = |path: &PathBuf| {
         let mut version = Command::new(path);
@@ -65,9 +65,10 @@ fn installed() -> Option<PathBuf> {
 
 /// Where cargo-deny keeps its databases.
 fn databases() -> Option<PathBuf> {
-    let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let in_home = |home: OsString| PathBuf::from(home).join(".cargo");
-    let cargo = cargo.or_else(|| std::env::var_os("HOME").map(in_home))?;
+    let cargo = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(in_home))?;
     Some(cargo.join("advisory-dbs"))
 }
 

@@ -23,8 +23,8 @@ usage: cargo xtask VERB
                           [--seed N] [--runs N | --seconds N] [--input FILE]";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["bench", rest @ ..] => bench::run(rest),
         ["ci"] => ci::run(),

@@ -79,12 +79,12 @@ fn import(path: &Path, map: Option<&Path>) -> Result<Vec<Finding>, String> {
     }
     let beside = PathBuf::from(format!("{}{MAP_ENDING}", path.display()));
     let map = if beside.exists() { Some(beside.as_path()) } else { map };
-    let map = map.map(|map| {
-        let bytes = std::fs::read(map).map_err(|error| format!("{}: {error}", map.display()))?;
-        Ok::<_, String>((map.display().to_string(), bytes))
-    });
-    let map = map.transpose()?;
-    let map = map.as_ref().map(|(file, bytes)| Input { file, bytes });
+    let map_file = map.map(|map| map.display().to_string()).unwrap_or_default();
+    let map_bytes = match map {
+        Some(map) => std::fs::read(map).map_err(|error| format!("{map_file}: {error}"))?,
+        None => Vec::new(),
+    };
+    let map = map.map(|_| Input { file: &map_file, bytes: &map_bytes });
     let is_filters = text.lines().any(|line| line.trim().starts_with("IpFilterPolicy"));
     let mut request = Request { map, ..Request::default() };
     if is_filters {
@@ -119,19 +119,22 @@ fn compare(directory: &Path, lines: &BTreeMap<String, String>) -> Outcome {
     if !path.exists() {
         return Ok(());
     }
-    let text = std::fs::read_to_string(&path);
-    let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
+    let text =
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let found: Vec<String> = lines.iter().map(|(name, line)| format!("{name}: {line}")).collect();
     let wanted: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let lost = wanted.iter().filter(|line| !found.iter().any(|found| found == *line));
-    let new = found.iter().filter(|line| !wanted.contains(&line.as_str()));
-    let lost: Vec<String> = lost.map(|line| format!("- {line}")).collect();
-    let new: Vec<String> = new.map(|line| format!("+ {line}")).collect();
-    if lost.is_empty() && new.is_empty() {
+    let mut different = Vec::new();
+    for line in wanted.iter().filter(|line| !found.iter().any(|found| found == *line)) {
+        different.push(format!("- {line}"));
+    }
+    for line in found.iter().filter(|line| !wanted.contains(&line.as_str())) {
+        different.push(format!("+ {line}"));
+    }
+    if different.is_empty() {
         println!("all as expected");
         return Ok(());
     }
-    Err(format!("not as {} says:\n{}", path.display(), [lost, new].concat().join("\n")))
+    Err(format!("not as {} says:\n{}", path.display(), different.join("\n")))
 }
 
 /// The files of this host.

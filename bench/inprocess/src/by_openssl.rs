@@ -44,9 +44,9 @@ impl Drop for Sealed {
 
 /// The client end.
 pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
-    let mut context = context(terms, dir, "client")?;
-    context.set_verify(SslVerifyMode::PEER);
-    let context = context.build();
+    let mut builder = context(terms, dir, "client")?;
+    builder.set_verify(SslVerifyMode::PEER);
+    let context = builder.build();
     Ok(Arc::new(move |address| {
         let stream = tcp(address)?;
         let ssl = new(&context, |ssl| {
@@ -59,9 +59,9 @@ pub(crate) fn dial(terms: &Terms, dir: &Path) -> Result<Arc<Dial>, ErrorStack> {
 
 /// The server end.
 pub(crate) fn answer(terms: &Terms, dir: &Path) -> Result<Arc<Answer>, ErrorStack> {
-    let mut context = context(terms, dir, "server")?;
-    context.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
-    let context = context.build();
+    let mut builder = context(terms, dir, "server")?;
+    builder.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
+    let context = builder.build();
     Ok(Arc::new(move |stream| {
         let ssl = new(&context, |_| Ok(()))?;
         Ok(Box::new(Sealed(ssl.accept(stream).map_err(io::Error::other)?)))

@@ -30,8 +30,8 @@ const USAGE: &str =
     "usage: inprocess LIBRARY VERSION SUITE full|resumed DIR MODE client|server OPTIONS";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match run(&words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -53,9 +53,10 @@ fn run(words: &[&str]) -> Result<(), String> {
             match *end {
                 "client" => client::run(&Load::parse(mode, rest)?, &*dial(library, &terms, dir)?),
                 "server" => {
-                    let at = rest.last().copied().unwrap_or_default();
-                    let at = at.parse().map_err(|error| format!("--listen {at}: {error}"))?;
-                    server::run(at, &answer(library, &terms, dir)?)
+                    let listen = rest.last().copied().unwrap_or_default();
+                    let address =
+                        listen.parse().map_err(|error| format!("--listen {listen}: {error}"))?;
+                    server::run(address, &answer(library, &terms, dir)?)
                 }
                 _ => Err(USAGE.to_owned()),
             }

@@ -46,8 +46,8 @@ impl Tap {
     /// What the server said in those connections, which must have been made: version, suite and
     /// group. The first must be a full handshake, and the second what is `wanted`.
     pub(super) fn negotiated(self, wanted: Handshake) -> Result<String, String> {
-        let seen = self.connections.join().map_err(|_| "the tap panicked")?;
-        let seen = seen.map_err(|error| format!("the tap: {error}"))?;
+        let joined = self.connections.join().map_err(|_| "the tap panicked")?;
+        let seen = joined.map_err(|error| format!("the tap: {error}"))?;
         let [Some(hello), Some(second)] = seen.map(|bytes| ServerHello::parse(&bytes)) else {
             return Err("the server side spoke neither TLS 1.3 nor 1.2".to_owned());
         };

@@ -108,12 +108,11 @@ impl Proxy {
                 program.display()
             )
         })?;
-        let text = [output.stdout, output.stderr].concat();
-        let text = String::from_utf8_lossy(&text);
-        let line = text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit()));
-        let line = line.unwrap_or("version unknown");
-        let line = line.trim_start_matches(&*program.to_string_lossy());
-        Ok(line.trim().to_owned())
+        let printed = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&printed);
+        let numbered = text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit()));
+        let line = numbered.unwrap_or("version unknown");
+        Ok(line.trim_start_matches(&*program.to_string_lossy()).trim().to_owned())
     }
 }
 

@@ -58,8 +58,8 @@ impl Running {
         entry: SocketAddr,
     ) -> Command {
         let entry = entry.to_string();
-        let words = words.iter().map(String::as_str).chain(["--connect", &entry]);
-        let words: Vec<&str> = words.collect();
+        let words: Vec<&str> =
+            words.iter().map(String::as_str).chain(["--connect", &entry]).collect();
         match &self.client {
             Client::Plain(before) => {
                 let mut command = command_of(before, &setting.load);
@@ -83,8 +83,8 @@ impl Running {
 
     /// Has the load client make two connections by way of `tap`.
     pub(super) fn knock_twice(&self, tap: SocketAddr, setting: &Setting<'_>) -> Result<(), String> {
-        let output = self.client_command(setting, &knock_words(2), tap).output();
-        let output = output.map_err(|error| format!("the load client: {error}"))?;
+        let mut command = self.client_command(setting, &knock_words(2), tap);
+        let output = command.output().map_err(|error| format!("the load client: {error}"))?;
         if output.status.success() {
             return Ok(());
         }

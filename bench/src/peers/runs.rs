@@ -45,8 +45,8 @@ pub(super) fn start(
         place.write(name, text)?;
     }
     let inside = server_words(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), LOCAL_PORT));
-    let inside: Vec<&str> = inside.iter().map(String::as_str).collect();
-    let words = [&["run", "--policy", &server, "--", "./load"][..], &inside].concat();
+    let mut words = vec!["run", "--policy", &server, "--", "./load"];
+    words.extend(inside.iter().map(String::as_str));
     let mut server = LoadServer::adopt(&place.ordinary("./tacit", &words), &place.dir)?;
     server.process.count_descendants()?;
     let version = guarded(&std::process::Command::new(place.dir.join("tacit")))

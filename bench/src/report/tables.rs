@@ -158,8 +158,11 @@ pub(super) fn accounting(samples: &[Sample], workloads: &[&'static Workload]) ->
         };
         let with = of(METERED);
         let without = of(UNMETERED);
-        let more = |(with, without): (&f64, &f64)| (with / without - 1.0) * 100.0;
-        let more: Vec<f64> = with.iter().zip(&without).map(more).collect();
+        let more: Vec<f64> = with
+            .iter()
+            .zip(&without)
+            .map(|(with, without)| (with / without - 1.0) * 100.0)
+            .collect();
         let mean = Mean::of(&more)?;
         Some(vec![
             text(workload.name),
@@ -207,8 +210,9 @@ pub(super) fn paper(summary: &Summary) -> Option<Table> {
     ];
     let rows = PAPER.into_iter().filter_map(|(workload, before)| {
         let openssl = summary.row(workload, "inproc-openssl")?;
-        let tacit = [SUBJECT, "tacit-run", "tacit-fixed"];
-        let tacit = tacit.into_iter().find_map(|form| summary.row(workload, form));
+        let tacit = [SUBJECT, "tacit-run", "tacit-fixed"]
+            .into_iter()
+            .find_map(|form| summary.row(workload, form));
         let took = |row: Option<&Row>| Some(1e6 / row?.figures?.rate);
         let before_us = took(Some(openssl));
         let after_us = took(tacit);

@@ -108,16 +108,15 @@ fn take(
     carrier: Carrier,
     workload: &'static Workload,
 ) -> Result<Sample, String> {
-    let entry = if carrier == Carrier::Tls { FAR } else { server.address };
-    let entry = entry.to_string();
-    let program = place.dir.join("load");
-    let program = program.to_string_lossy();
+    let address = if carrier == Carrier::Tls { FAR } else { server.address };
+    let entry = address.to_string();
+    let load = place.dir.join("load");
+    let program = load.to_string_lossy();
     let words = workload.words(Length::Whole);
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut client = vec![&*program, "workload"];
+    client.extend(words.iter().map(String::as_str));
     // A network that has just been made may take a while to carry the first byte.
-    let before = [&*program, "workload"];
-    let behind = ["--connect", &entry, "--wait", "20s"];
-    let client = [&before[..], &words, &behind].concat();
+    client.extend(["--connect", &entry, "--wait", "20s"]);
     let mut command = match carrier {
         Carrier::Direct => place.ordinary(&program, &client[1..]),
         Carrier::Permit => tacit(place, "permit.toml", &client),
@@ -250,8 +249,8 @@ impl Display for Report {
             for carrier in CARRIERS {
                 let least = self.sorted(carrier, workload, Sample::cpu_us)[0];
                 let own = cpu(carrier);
-                let rate = |sample: &Sample| sample.units / sample.seconds;
-                let rate = median(&self.sorted(carrier, workload, rate));
+                let rates = self.sorted(carrier, workload, |one| one.units / one.seconds);
+                let rate = median(&rates);
                 write!(f, "{:<14} {:>10}", carrier.name(), figure(own))?;
                 write!(f, " {:>8} {rate:>10.0}", figure(least))?;
                 let pasta = own / cpu(Carrier::Pasta);

@@ -79,8 +79,8 @@ impl<'a> Bench<'a> {
         const POLICY: &str = "version = 1\n[[rule]]\nname = \"sockets\"\n\
             listen = \"127.0.0.1:1\"\nconnect = \"127.0.0.1:2\"\npermit = true\n";
         let policy = parse(POLICY).policy.ok_or_else(|| wrong(&"its policy is refused"))?;
-        let rules = build_rules(&policy, &Materials::default(), None, None);
-        let rules = rules.map_err(|(_, error)| wrong(&error))?;
+        let rules = build_rules(&policy, &Materials::default(), None, None)
+            .map_err(|(_, error)| wrong(&error))?;
         Ok(Self {
             args,
             send: args.send()?,

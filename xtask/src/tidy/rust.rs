@@ -97,8 +97,8 @@ fn check_functions(source: &Source, findings: &mut Vec<Finding>) {
     for start in words(&source.code, "fn") {
         let signature = source.code.get(start..).unwrap_or_default();
         let Some(open) = signature.find(['{', ';']) else { continue };
-        let body = signature.get(open..).unwrap_or_default();
-        let body = body.get(..block_bytes(body)).unwrap_or_default();
+        let rest = signature.get(open..).unwrap_or_default();
+        let body = rest.get(..block_bytes(rest)).unwrap_or_default();
         let with_code = body.lines().filter(|line| !line.trim().is_empty()).count();
         let lines = with_code.saturating_sub(2);
         if lines > FUNCTION_LINES_MAX {

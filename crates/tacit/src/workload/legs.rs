@@ -66,11 +66,15 @@ impl Choice {
         if let Some(found) = self.id.and_then(find) {
             return Some(found);
         }
-        let carried = connections.iter().filter_map(|one| {
-            let [id, to, fro] = ["id", "bytes-in", "bytes-out"].map(|key| one[key].as_u64());
-            Some((id?, to? + fro?))
-        });
-        let carried: HashMap<u64, u64> = carried.collect();
+        let mut carried = HashMap::new();
+        for one in connections {
+            let number = |key: &str| one[key].as_u64();
+            if let (Some(id), Some(received), Some(sent)) =
+                (number("id"), number("bytes-in"), number("bytes-out"))
+            {
+                carried.insert(id, received + sent);
+            }
+        }
         let grown = |(id, bytes): (&u64, &u64)| {
             let more = bytes.saturating_sub(*self.first_bytes.get(id)?);
             (more > 0).then_some((more, *id))

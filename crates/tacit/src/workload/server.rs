@@ -136,11 +136,11 @@ enum Family {
 }
 
 async fn accept(socket: OwnedFd, family: Family, room: Arc<Room>) {
-    let listener = match family {
+    let adopted = match family {
         Family::Inet => TcpListener::from_std(socket.into()).map(Listener::Tcp),
         Family::Unix => UnixListener::from_std(socket.into()).map(Listener::Unix),
     };
-    let listener = match listener {
+    let listener = match adopted {
         Ok(listener) => listener,
         Err(error) => return exit::complain(format_args!("tacit: the listening socket: {error}")),
     };
@@ -216,8 +216,8 @@ async fn exchange(
     let size = |bytes| usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData);
     let request_bytes = size(request)?;
     let reply_bytes = size(reply)?;
-    let kilobytes = u32::try_from((request_bytes + reply_bytes).div_ceil(KILOBYTE));
-    let kilobytes = kilobytes.unwrap_or(u32::MAX);
+    let kilobytes =
+        u32::try_from((request_bytes + reply_bytes).div_ceil(KILOBYTE)).unwrap_or(u32::MAX);
     // Who asks for more than there is gets nothing, rather than a wait for others to end.
     let taken = room.kilobytes.try_acquire_many(kilobytes);
     let _taken = taken.map_err(|_| io::ErrorKind::OutOfMemory)?;

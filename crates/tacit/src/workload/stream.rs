@@ -209,8 +209,10 @@ impl Connection {
         let mut received = 0;
         while !failed.load(Ordering::Relaxed) {
             let length = self.number()?;
-            let part = usize::try_from(length).ok().and_then(|part| self.block.get_mut(..part));
-            let part = part.ok_or(WorkloadError::Mixed("a block"))?;
+            let part = usize::try_from(length)
+                .ok()
+                .and_then(|part| self.block.get_mut(..part))
+                .ok_or(WorkloadError::Mixed("a block"))?;
             if part.is_empty() {
                 break;
             }

@@ -132,8 +132,8 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
 fn lines(seen: &Seen, names: &[String], end: usize) -> Table {
     let rows = names.iter().enumerate().filter_map(|(at, name)| {
         let line = Line::through(&points(&seen.ramps, component(at)))?;
-        let rise = line.rise(end as f64);
-        let rise = rise.map_or([f64::NAN; 3], |rise| [rise.percent, rise.low, rise.high]);
+        let rise =
+            line.rise(end as f64).map_or([f64::NAN; 3], |rise| [rise.percent, rise.low, rise.high]);
         let last = line.intercept + line.slope * end as f64;
         let numbers = [line.intercept, last].into_iter().chain(rise).map(Cell::Number);
         Some([Cell::Text(name.clone())].into_iter().chain(numbers).collect())
@@ -192,10 +192,10 @@ fn beside(report: &mut Report, first: &Seen, others: &[Seen], ofs: &[Of<'_>]) {
         rows.push(row(&first.way, mean(&own), [0.0; 3]));
         for other in others {
             let theirs = each(other);
-            let more: Vec<_> = theirs.iter().zip(&own).map(|(one, other)| one - other).collect();
-            let more = match Mean::of(&more) {
+            let pairs: Vec<_> = theirs.iter().zip(&own).map(|(one, other)| one - other).collect();
+            let more = match Mean::of(&pairs) {
                 Some(Mean { value, margin }) => [value, value - margin, value + margin],
-                None => [mean(&more), f64::NAN, f64::NAN],
+                None => [mean(&pairs), f64::NAN, f64::NAN],
             };
             rows.push(row(&other.way, mean(&theirs), more));
         }

@@ -172,8 +172,10 @@ impl Beside {
         }
         let text = std::fs::read(path).map_err(wrong)?;
         let value: Value = serde_json::from_slice(&text).map_err(|error| wrong(error.into()))?;
-        let figures = value["figures"].as_object().cloned();
-        let figures = figures.ok_or_else(|| wrong(std::io::ErrorKind::InvalidData.into()))?;
+        let figures = value["figures"]
+            .as_object()
+            .cloned()
+            .ok_or_else(|| wrong(std::io::ErrorKind::InvalidData.into()))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let label = value["label"].as_str().map_or(name, str::to_owned);
         Ok(Self { label, figures })

@@ -39,8 +39,10 @@ fn figures(out: &mut String, report: &Report) {
             out.push('\n');
             continue;
         };
-        let ratio = beside.and_then(|beside| beside.ratio(figure));
-        let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let ratio = match beside.and_then(|beside| beside.ratio(figure)) {
+            Some(ratio) => format!("{ratio:.2}"),
+            None => "-".to_owned(),
+        };
         let _ = writeln!(out, " {:<4} {:>12}  {ratio:>5}", figure.unit, number(value));
     }
 }
