@@ -16,7 +16,8 @@ use tacit_core::policy::{
     Verify,
 };
 
-use super::material::{IdentityMaterial, TrustMaterial};
+use super::failure::Role;
+use super::material::{IdentityMaterial, TrustMaterial, WrongUsage};
 use super::outcome::{self, report_name};
 use super::verify::{Chains, ClientCheck, Naming, ServerCheck};
 
@@ -49,20 +50,35 @@ const FAMILY_SESSIONS_MAX: usize = 8;
 /// Servers that settings for one connection and those that belong to it know.
 const FAMILY_SERVERS_MAX: usize = 1;
 
-/// The library refused a combination that policy allowed.
+/// Settings that policy allowed and that cannot work: the library refused them, or a certificate
+/// is not for its role.
 #[derive(Debug)]
 pub struct SettingsRefused(String);
 
 impl std::fmt::Display for SettingsRefused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the TLS library refuses these settings: {}", self.0)
+        f.write_str(&self.0)
     }
 }
 
 impl std::error::Error for SettingsRefused {}
 
-pub(super) fn refused(error: impl ToString) -> SettingsRefused {
-    SettingsRefused(error.to_string())
+pub(super) fn refused(error: impl std::fmt::Display) -> SettingsRefused {
+    SettingsRefused(format!("the TLS library refuses these settings: {error}"))
+}
+
+impl From<WrongUsage> for SettingsRefused {
+    fn from(why: WrongUsage) -> Self {
+        Self(why.to_string())
+    }
+}
+
+/// Refuses an identity whose certificate is not for the role.
+fn check_usage(identity: &IdentityMaterial, role: Role) -> Result<(), SettingsRefused> {
+    match identity.wrong_usage(role) {
+        Some(wrong) => Err(wrong.into()),
+        None => Ok(()),
+    }
 }
 
 impl ServerSettings {
@@ -70,7 +86,7 @@ impl ServerSettings {
     /// `chains`.
     ///
     /// # Errors
-    /// The library refuses.
+    /// The library refuses, or an identity is not for servers.
     pub fn new(
         rule: &ServerTls,
         identities: &[Arc<IdentityMaterial>],
@@ -78,6 +94,9 @@ impl ServerSettings {
         map: Option<&Map>,
         chains: Option<&Arc<Chains>>,
     ) -> Result<Self, SettingsRefused> {
+        for identity in identities {
+            check_usage(identity, Role::Server)?;
+        }
         let provider = provider(&rule.common);
         let naming = Naming::of(&rule.client_cert, map);
         let naming = naming.ok_or_else(|| refused("names from a map without the map"))?;
@@ -137,13 +156,16 @@ impl ClientSettings {
     /// `chains`.
     ///
     /// # Errors
-    /// The library refuses.
+    /// The library refuses, or the identity is not for clients.
     pub fn new(
         rule: &ClientTls,
         identity: Option<&IdentityMaterial>,
         trust: Option<&TrustMaterial>,
         chains: Option<&Arc<Chains>>,
     ) -> Result<Self, SettingsRefused> {
+        if let Some(identity) = identity {
+            check_usage(identity, Role::Client)?;
+        }
         let (check, name) = server_check(&rule.verify, trust)?;
         let check = Arc::new(check.remembering(chains));
         let server_name = name.cloned().map(ServerName::try_from).transpose().map_err(refused)?;

@@ -38,6 +38,7 @@ pub enum MaterialFault {
     WeakKey { subject: String, key: String },
     Expired { subject: String, not_after: i64 },
     NotYetValid { subject: String, not_before: i64 },
+    NoCa { subject: String, issuer: String },
     NoSystemBundle,
     NoList,
     BadList { number: usize },
@@ -106,6 +107,27 @@ impl fmt::Display for MaterialFault {
                 "the key does not belong to the first certificate, of the CA {subject}; \
                  put the leaf first"
             ),
+            Self::NoList => {
+                f.write_str("holds no list of revoked certificates (no BEGIN X509 CRL line)")
+            }
+            Self::BadList { number } => write!(
+                f,
+                "list {number} in it is no list of revoked certificates that can be used (X.509 v2 \
+                 with a next update); get it again from its CA"
+            ),
+            Self::NoSystemBundle => f.write_str(
+                "the system has no bundle of CA certificates here or in the other usual places; \
+                 install the package ca-certificates, or name a file with [trust.NAME] ca = …",
+            ),
+            _ => self.fmt_certificate(f),
+        }
+    }
+}
+
+impl MaterialFault {
+    /// Faults of a certificate that can be read.
+    fn fmt_certificate(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::OldVersion { subject, version } => write!(
                 f,
                 "the certificate of {subject} is X.509 v{version}, which peers refuse; \
@@ -125,18 +147,12 @@ impl fmt::Display for MaterialFault {
                  clock",
                 utc(*not_before)
             ),
-            Self::NoList => {
-                f.write_str("holds no list of revoked certificates (no BEGIN X509 CRL line)")
-            }
-            Self::BadList { number } => write!(
+            Self::NoCa { subject, issuer } => write!(
                 f,
-                "list {number} in it is no list of revoked certificates that can be used (X.509 v2 \
-                 with a next update); get it again from its CA"
+                "holds no CA certificate: {subject} is a leaf certificate, for which no peer is \
+                 trusted; name the certificate of the CA that issued it, {issuer}"
             ),
-            Self::NoSystemBundle => f.write_str(
-                "the system has no bundle of CA certificates here or in the other usual places; \
-                 install the package ca-certificates, or name a file with [trust.NAME] ca = …",
-            ),
+            _ => Ok(()),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Who we are: the certificate chain and the private key of an identity.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use super::error::{MaterialError, MaterialFault};
 use super::expiry::{expiry_warning, now_seconds};
 use super::pem::{certificates, facts_of, is_der, read};
 use crate::facts::CertificateFacts;
+use crate::failure::Role;
 use crate::files::FileStamp;
 
 /// An identity, ready for handshakes.
@@ -35,6 +37,49 @@ impl IdentityMaterial {
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         self.certified_key.cert == other.certified_key.cert
+    }
+
+    /// Why peers refuse its certificate where tacit has that role: the extended key usage is for
+    /// something else (RFC 5280 section 4.2.1.12).
+    #[must_use]
+    pub fn wrong_usage(&self, role: Role) -> Option<WrongUsage> {
+        let needed = match role {
+            Role::Server => "serverAuth",
+            Role::Client => "clientAuth",
+        };
+        let usages = &self.facts.usages;
+        let fits =
+            usages.is_empty() || usages.iter().any(|usage| usage == needed || usage == "any");
+        (!fits).then(|| WrongUsage {
+            role,
+            identity: self.name.clone(),
+            subject: self.facts.title().to_owned(),
+            usages: usages.join(", "),
+            needed,
+        })
+    }
+}
+
+/// The certificate of an identity is not for the role that a rule gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongUsage {
+    role: Role,
+    identity: String,
+    subject: String,
+    usages: String,
+    needed: &'static str,
+}
+
+impl fmt::Display for WrongUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { role, identity, subject, usages, needed } = self;
+        write!(
+            f,
+            "identity '{identity}': the certificate of {subject} is for {usages}, not for {needed}, \
+             so that every {} refuses it: reissue it with extendedKeyUsage = {needed}, or name \
+             another identity",
+            role.peer()
+        )
     }
 }
 

@@ -23,7 +23,7 @@ mod verifiers;
 
 pub use error::{MaterialError, MaterialFault};
 pub use expiry::{EXPIRY_WARNING_DAYS, ends_soon};
-pub use identity::{IdentityMaterial, load_chain, load_identity};
+pub use identity::{IdentityMaterial, WrongUsage, load_chain, load_identity};
 #[cfg(feature = "fuzz")]
 pub(super) use lists::list_facts;
 pub use lists::{ListFacts, RevocationList, list_ends_soon};

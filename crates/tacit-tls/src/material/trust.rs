@@ -158,6 +158,9 @@ fn load_files(
         }
         sources.push(content.stamp);
     }
+    if let (Some(fault), Some(first)) = (without_ca(&facts), sources.first()) {
+        return Err(MaterialError { owner, path: first.path.clone(), fault });
+    }
     let (roots, mut lists) = (Arc::new(roots), Vec::new());
     for path in crls {
         let fail = |fault| MaterialError { owner: owner.clone(), path: path.clone(), fault };
@@ -170,6 +173,18 @@ fn load_files(
     warnings.extend(lists::warnings(&owner, revocation, &lists, &facts, now));
     let anchors = TrustMaterial::of_roots(name, roots);
     Ok(TrustMaterial { facts, lists, revocation, sources, warnings, ..anchors })
+}
+
+/// What is wrong with a trust of leaf certificates alone: no peer is trusted for them. One that
+/// signed itself is its own CA, and one of X.509 v1 cannot say whether it is a CA.
+fn without_ca(facts: &[CertificateFacts]) -> Option<MaterialFault> {
+    let first = facts.first()?;
+    let can_be_anchor = |one: &CertificateFacts| one.is_ca || one.is_self_signed || one.version < 3;
+    if facts.iter().any(can_be_anchor) {
+        return None;
+    }
+    let subject = first.title().to_owned();
+    Some(MaterialFault::NoCa { subject, issuer: first.issuer.clone() })
 }
 
 /// Takes the first bundle there is. A certificate in it that cannot be read is the distribution's
@@ -254,9 +269,15 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_as_anchor_is_warned_about() {
+    fn a_leaf_alone_is_refused_as_anchor_and_beside_a_ca_warned_about() {
         let directory = Directory::new();
-        directory.write("leaf.pem", Ca::new("issuer").leaf(Kind::Valid).cert_pem, 0o644);
+        let ca = Ca::new("issuer");
+        let leaf = ca.leaf(Kind::Valid);
+        directory.write("leaf.pem", &leaf.cert_pem, 0o644);
+        let line = load(&directory, &["leaf.pem"]).unwrap_err().to_string();
+        assert!(line.contains("CN=leaf is a leaf certificate"), "{line}");
+        assert!(line.contains("the CA that issued it, CN=issuer"), "{line}");
+        directory.write("leaf.pem", leaf.cert_pem + &ca.pem(), 0o644);
         let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
         assert!(warnings[0].contains("name the CA that issued it, CN=issuer"), "{warnings:?}");
         directory.write("leaf.pem", self_signed().cert_pem, 0o644);

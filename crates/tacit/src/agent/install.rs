@@ -3,7 +3,7 @@
 //! Everything that can fail happens before anything is changed. A rule that is the same as before,
 //! with the same certificates, keeps its [`LiveRule`]: its connections stay current.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use tacit_tls::material::{
     IdentityMaterial, MaterialError, TrustMaterial, load_identity, load_trust,
 };
 use tacit_tls::verify::Chains;
-use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
+use tacit_tls::{ClientSettings, Role, ServerSettings, SettingsRefused};
 
 /// Certificates, keys and trust that a policy names, loaded.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +73,7 @@ fn check_text(text: &str, base: &Path) -> Result<Checked, Vec<Diagnostic>> {
     findings.extend(placement::check(&policy));
     findings.extend(localize(&mut policy));
     let materials = load_all(&policy, base, &mut findings);
+    findings.extend(wrong_usages(&policy, &materials));
     findings.sort_by_key(|finding| finding.position);
     if findings.iter().any(|finding| finding.severity == Severity::Error) {
         return Err(findings);
@@ -131,6 +132,30 @@ fn load_all(policy: &Policy, base: &Path, findings: &mut Vec<Diagnostic>) -> Mat
         }
     }
     materials
+}
+
+/// Identities whose certificate is not for the role that a rule gives them, each once.
+fn wrong_usages(policy: &Policy, materials: &Materials) -> Vec<Diagnostic> {
+    let mut reported = BTreeSet::new();
+    let mut findings = Vec::new();
+    for rule in &policy.rules {
+        let role = match &rule.action {
+            Action::Tls(Tls::Server(_)) => Role::Server,
+            Action::Tls(Tls::Client(_)) => Role::Client,
+            Action::Permit | Action::Deny => continue,
+        };
+        let (identities, _) = names(rule);
+        for name in identities {
+            let wrong = materials.identities.get(name).and_then(|found| found.wrong_usage(role));
+            if let Some(wrong) = wrong
+                && reported.insert((name, role.peer()))
+            {
+                let message = format!("rule `{}`: {wrong}", rule.name);
+                findings.push(Diagnostic::error(rule.position, message));
+            }
+        }
+    }
+    findings
 }
 
 impl Materials {

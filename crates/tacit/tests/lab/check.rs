@@ -94,6 +94,44 @@ fn files_that_cannot_be_used_are_told_where_they_are_named() {
 }
 
 #[test]
+fn certificates_that_do_not_fit_their_use_are_refused() {
+    let lab = Lab::new();
+    let ca = Ca::new("CA");
+    for (name, kind) in [("server", Kind::ServerOnly), ("both", Kind::Valid)] {
+        let leaf = ca.leaf(kind);
+        write_pair(&lab, name, &leaf.cert_pem, &leaf.key_pem);
+    }
+    lab.write("corp.pem", ca.pem());
+    let text = |identity: &str, trust: &str, tls: &str| {
+        format!(
+            "version = 1\n[identity.web]\ncert = \"{identity}.pem\"\nkey = \"{identity}.key\"\n\
+             [trust.corp]\nca = \"{trust}.pem\"\n{RULE}tls = {{ identity = \"web\", {tls} }}\n"
+        )
+    };
+    let server = "role = \"server\", client-cert = \"required\", trust = \"corp\"";
+    let client = "role = \"client\", trust = \"corp\", server-name = \"a.example\"";
+    for (identity, trust, tls, place, words) in [
+        ("alice", "corp", server, "7:1", "is for clientAuth, not for serverAuth"),
+        ("server", "corp", client, "7:1", "is for serverAuth, not for clientAuth"),
+        ("both", "server", server, "5:1", "CN=leaf is a leaf certificate"),
+        ("both", "server", client, "5:1", "name the certificate of the CA that issued it, CN=CA"),
+    ] {
+        let (code, _, said) = check(&lab, &text(identity, trust, tls), &[]);
+        assert_eq!(code, Some(78), "{identity} {trust}: {said}");
+        assert!(said.contains(&format!("p.toml:{place}: error: ")), "{said}");
+        assert!(said.contains(words), "{said}");
+        let agent = lab.run(TACIT, &["agent", "--policy", "p.toml", "--control", "c.sock"]);
+        assert_eq!(agent.status.code(), Some(78));
+    }
+    for (identity, tls) in
+        [("server", server), ("both", server), ("alice", client), ("both", client)]
+    {
+        let (code, _, said) = check(&lab, &text(identity, "corp", tls), &[]);
+        assert_eq!(code, Some(0), "{identity}: {said}");
+    }
+}
+
+#[test]
 fn warnings_are_told_and_no_error() {
     let lab = Lab::new();
     let ca = Ca::new("CA");

@@ -43,7 +43,7 @@ fn entry(name: &str, value: &Value<'_>) -> Option<Entry> {
     let conditions = conditions(&table);
     if !CONDITIONS.iter().any(|condition| table.holds(condition)) {
         let fix = "say whom it is about; subject = \"*\" is everybody";
-        table.report.missing(&table.at, format!("{} has no condition", table.title), fix);
+        table.incomplete(format!("{} has no condition", table.title), fix);
         return None;
     }
     let position = table.report.position(table.at.start);
@@ -70,7 +70,7 @@ fn outcome(table: &Table<'_>) -> Option<Outcome> {
         (None, None) => {
             let fix = "say name = \"alice\", or deny = true";
             let message = format!("{} says neither `name` nor `deny`", table.title);
-            table.report.missing(&table.at, message, fix);
+            table.incomplete(message, fix);
             None
         }
     };

@@ -100,7 +100,7 @@ fn action_word(table: &Table<'_>) -> Option<Word> {
             if !table.holds("ipsec") {
                 let fix = "add one of `permit = true`, `deny = true`, `tls = { … }`";
                 let message = format!("{} has no action", table.title);
-                table.report.missing(&table.at, message, fix);
+                table.incomplete(message, fix);
             }
             None
         }

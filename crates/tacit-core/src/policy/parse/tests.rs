@@ -425,7 +425,45 @@ fn every_error_is_reported_in_one_run() {
                 connect = \"x:99999\"\nlog = \"yes\"\n[[rule]]\ndirection = \"up\"\nallow = true\n";
     let place = |error: &String| error.split(": ").next().unwrap().to_owned();
     let lines: Vec<String> = errors(text).iter().map(place).collect();
-    assert_eq!(lines, ["2:1", "4:11", "4:17", "5:1", "6:11", "7:7", "8:1", "8:1", "9:13", "10:1"]);
+    assert_eq!(lines, ["2:1", "4:11", "4:17", "5:1", "6:11", "7:7", "9:13", "10:1"]);
+    let without = text.replace("allow = true\n", "");
+    let lines: Vec<String> = errors(&without).iter().map(place).collect();
+    assert_eq!(lines, ["2:1", "4:11", "4:17", "5:1", "6:11", "7:7", "8:1", "8:1", "9:13"]);
+}
+
+#[test]
+fn an_unknown_key_is_reported_without_the_errors_that_it_causes() {
+    let misspelled = [
+        ("listen", "lisen"),
+        ("connect", "conect"),
+        ("name", "nmae"),
+        ("tls", "tsl"),
+        ("role", "rolle"),
+        ("identity = \"web\"", "identiy = \"web\""),
+        ("trust", "trst"),
+        ("[identity.web]", "[identitty.web]"),
+        ("cert =", "crt ="),
+        ("ca =", "cas ="),
+    ];
+    let rule = server("client-cert = \"required\", trust = \"corp\"");
+    sound(&rule);
+    for (key, written) in misspelled {
+        let text = rule.replacen(key, written, 1);
+        assert_ne!(text, rule, "{key}");
+        let found = errors(&text);
+        let key = key.split([' ', '.']).next().unwrap().trim_start_matches('[');
+        assert_eq!(found.len(), 1, "{written}: {found:?}");
+        assert!(found[0].contains("unknown key"), "{found:?}");
+        assert!(found[0].ends_with(&format!("did you mean `{key}`?")), "{found:?}");
+    }
+    // What resembles no key may be any that is missing.
+    let found = errors(&rule.replacen("listen", "frobnicate", 1).replacen("name", "log = 1 #", 1));
+    assert!(found[0].contains("`log` cannot be a whole number"), "{found:?}");
+    assert!(found.iter().any(|error| error.contains("unknown key `frobnicate`")), "{found:?}");
+    assert_eq!(found.len(), 2, "{found:?}");
+    // A key beside its own misspelling is the one that counts.
+    let found = errors(&rule.replacen("listen", "lisen = 5\nlisten", 1));
+    assert_eq!(found.len(), 1, "{found:?}");
 }
 
 #[test]

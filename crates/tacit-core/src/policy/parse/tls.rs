@@ -304,7 +304,7 @@ fn rekey(value: &Value<'_>) -> Option<Rekey> {
         table.value("after").map(|value| value::duration(&value, REKEY_AFTER_MIN, REKEY_AFTER_MAX));
     if bytes.is_none() && after.is_none() {
         let fix = "say when: rekey = { bytes = \"1GiB\", after = \"1h\" }, or one of the two";
-        table.report.missing(&table.at, "`rekey` is empty", fix);
+        table.incomplete("`rekey` is empty", fix);
         return None;
     }
     Some(Rekey {

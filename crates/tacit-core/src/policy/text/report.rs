@@ -19,6 +19,8 @@ pub struct Report<'t> {
     line_starts: Vec<usize>,
     syntax: Vec<Diagnostic>,
     found: RefCell<Vec<Diagnostic>>,
+    /// Where a value is read by a guess, so that errors in it would be guesses too.
+    silent: RefCell<Vec<Span>>,
 }
 
 impl<'t> Report<'t> {
@@ -32,6 +34,7 @@ impl<'t> Report<'t> {
             line_starts: std::iter::once(0).chain(starts).collect(),
             syntax: Vec::new(),
             found: RefCell::default(),
+            silent: RefCell::default(),
         };
         report.syntax = document.errors().iter().map(|error| report.syntax_error(error)).collect();
         report
@@ -47,12 +50,20 @@ impl<'t> Report<'t> {
 
     /// Records an error: the text is not used.
     pub fn error(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
+        if self.silent.borrow().iter().any(|silent| silent.contains(&at.start)) {
+            return;
+        }
         self.error_at(self.position(at.start), message, fix);
     }
 
     /// The same where only the position is known by now.
     pub fn error_at(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
         self.found.borrow_mut().push(Diagnostic::error(at, message).with_fix(fix));
+    }
+
+    /// Drops the errors that follow in a part of the text, where one was reported.
+    pub(super) fn silence(&self, part: Span) {
+        self.silent.borrow_mut().push(part);
     }
 
     /// Records a warning, if the text is TOML.

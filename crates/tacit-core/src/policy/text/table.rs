@@ -2,6 +2,10 @@
 //!
 //! Opening a table reports every key that does not belong there. A reader then asks for the keys it
 //! knows; whatever is wrong with a value is reported where it stands, and `None` comes back.
+//!
+//! An unknown key causes no further errors. One that resembles a known key which is not given is
+//! read as that one, silently; beside one that resembles none, nothing is reported as missing or
+//! misplaced.
 
 use toml::de::{DeTable, DeValue};
 
@@ -24,6 +28,23 @@ pub struct Table<'a> {
     pub title: String,
     schema: Schema,
     entries: &'a DeTable<'a>,
+    unknown: Unknown<'a>,
+}
+
+/// The keys of a table that were reported as unknown.
+#[derive(Debug, Default)]
+struct Unknown<'a> {
+    /// Those that resemble a known key which is not given.
+    misspelled: Vec<Misspelled<'a>>,
+    /// Whether any resembles none.
+    others: bool,
+}
+
+/// A known key, and how the text writes it.
+#[derive(Debug)]
+struct Misspelled<'a> {
+    known: &'static str,
+    written: &'a str,
 }
 
 impl<'a> Table<'a> {
@@ -45,17 +66,28 @@ impl<'a> Table<'a> {
         schema: impl Into<Schema>,
         title: impl Into<String>,
     ) -> Self {
-        let table = Self { report, at, title: title.into(), schema: schema.into(), entries };
-        for key in entries.keys() {
-            table.check_key(key.get_ref(), &key.span());
+        let title = title.into();
+        let schema = schema.into();
+        let mut table = Self { report, at, title, schema, entries, unknown: Unknown::default() };
+        for (key, value) in entries {
+            table.check_key(key.get_ref(), &key.span(), &value.span());
         }
         table
+    }
+
+    /// How a known key is written in this table, if it was given.
+    fn written<'k>(&'k self, key: &'k str) -> Option<&'k str> {
+        if self.entries.contains_key(key) {
+            return Some(key);
+        }
+        let misspelled = self.unknown.misspelled.iter().find(|misspelled| misspelled.known == key);
+        misspelled.map(|misspelled| misspelled.written)
     }
 
     /// The value of a key, if it was given.
     pub fn value(&self, key: &'static str) -> Option<Value<'a>> {
         debug_assert!(self.schema.known().contains(&key), "`{key}` is not in {:?}", self.schema);
-        let (name, value) = self.entries.get_key_value(key)?;
+        let (name, value) = self.entries.get_key_value(self.written(key)?)?;
         Some(Value {
             report: self.report,
             name: key,
@@ -76,11 +108,22 @@ impl<'a> Table<'a> {
 
     /// Reports that a key is not there.
     pub fn missing(&self, key: &str, fix: &str) {
-        self.report.missing(&self.at, format!("{} has no `{key}`", self.title), fix);
+        self.incomplete(format!("{} has no `{key}`", self.title), fix);
     }
 
-    /// Reports the keys that were given although they mean nothing here.
+    /// Reports that something is not there, unless an unknown key may be it.
+    pub fn incomplete(&self, message: impl Into<String>, fix: &str) {
+        if !self.unknown.others {
+            self.report.missing(&self.at, message, fix);
+        }
+    }
+
+    /// Reports the keys that were given although they mean nothing here, unless that may depend on
+    /// an unknown key.
     pub fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) {
+        if self.unknown.others {
+            return;
+        }
         for value in keys.iter().filter_map(|key| self.value(key)) {
             let message = format!("`{}` does not belong here: {why}", value.name);
             self.report.error(&value.name_at, message, fix);
@@ -94,7 +137,7 @@ impl<'a> Table<'a> {
 
     /// Whether the key stands in the text, known or not.
     pub fn holds(&self, key: &str) -> bool {
-        self.entries.contains_key(key)
+        self.written(key).is_some()
     }
 
     /// Every key with its table, for `[identity.NAME]` and `[trust.NAME]`.
@@ -111,7 +154,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    fn check_key(&self, key: &str, at: &Span) {
+    fn check_key(&mut self, key: &'a str, at: &Span, value_at: &Span) {
         let known = self.schema.known();
         if self.schema.keys == Keys::Names || known.contains(&key) {
             return;
@@ -125,12 +168,21 @@ impl<'a> Table<'a> {
             return;
         }
         let message = format!("unknown key `{key}` in {}", self.title);
-        let fix = match (home, nearest_word(key, known)) {
+        let nearest = nearest_word(key, known);
+        let fix = match (home, nearest) {
             (Some(home), _) => format!("`{key}` belongs in {home}"),
             (None, Some(word)) => format!("did you mean `{word}`?"),
             (None, None) => format!("known here: {}", word_list(known)),
         };
         self.report.error(at, message, fix);
+        match nearest.filter(|_| home.is_none()) {
+            Some(known) if self.written(known).is_none() => {
+                self.unknown.misspelled.push(Misspelled { known, written: key });
+                self.report.silence(at.start..value_at.end);
+            }
+            Some(_) => {}
+            None => self.unknown.others = true,
+        }
     }
 }
 
