@@ -379,6 +379,8 @@ fn into_session(
     let refused = |_| fail(rustls::Error::General("no record key for the suite".into()));
     let (seal_key, protection, iv) = DirectionKey::split(tx, tls13).map_err(refused)?;
     let sealer = Sealer::new(protection, iv, tx_sequence);
+    #[cfg(feature = "testing")]
+    let sealer = super::testing::with_lower_limit(sealer);
     let (open_key, protection, iv) = DirectionKey::split(rx, tls13).map_err(refused)?;
     let opener = Opener::new(protection, iv, rx_sequence);
     let keys = Keys { seal_key, sealer, open_key, opener };

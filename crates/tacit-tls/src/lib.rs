@@ -77,6 +77,8 @@ pub mod verify;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod test_certificates;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use check::PeerCheck;
 pub use config::{ClientSettings, ServerSettings, SettingsRefused};
@@ -85,4 +87,4 @@ pub use failure::{HandshakeFailure, Role};
 pub use handshake::{Agreed, Established, Handshake, INCOMING_BYTES_MAX};
 pub use keys::{HOT_CONNECTIONS_MAX, HotKeys, Keyring};
 pub use machine::Progress;
-pub use session::{Batch, NoRekey, Session, SessionError};
+pub use session::{Batch, KeyUse, NoRekey, Session, SessionError};

@@ -29,6 +29,12 @@ pub const TAG_BYTES: usize = 16;
 pub const PROTECTED_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 256;
 /// The longest record with its header: what a reader must be able to hold.
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + PROTECTED_BYTES_MAX;
+/// 2^24.5, rounded down.
+const GCM_RECORDS_MAX: u64 = 23_726_566;
+/// Bytes of a block of AES.
+const BLOCK_BYTES: usize = 16;
+/// What [`blocks_of`] counts for a full-size record.
+const FULL_RECORD_BLOCKS: u64 = blocks_of(PAYLOAD_BYTES_MAX);
 /// Records without payload in a row before the peer is taken to waste our time.
 pub const EMPTY_RECORDS_MAX: u32 = 32;
 
@@ -126,13 +132,16 @@ impl Protection {
         self.prefix_bytes() + PAYLOAD_BYTES_MAX + self.suffix_bytes()
     }
 
-    /// Records one key may protect. AES-GCM: 2^24.5 full records keep the advantage of an attacker
-    /// below 2^-57 (RFC 8446 section 5.5); half of it leaves room for the KeyUpdate to happen.
-    /// ChaCha20-Poly1305 has no such limit before the sequence number ends.
+    /// Full-size records that one key may protect, or as many blocks of AES in smaller records.
+    /// AES-GCM: 2^24.5 full-size records keep the advantage of an attacker below 2^-57 (RFC 8446
+    /// section 5.5). TLS 1.3 takes a third of them, so that a KeyUpdate happens in time; TLS 1.2
+    /// has no KeyUpdate and takes them all. ChaCha20-Poly1305 has no such limit before the sequence
+    /// number ends.
     #[must_use]
     pub fn records_max(self) -> u64 {
         match self {
-            Self::Tls13Gcm | Self::Tls12Gcm => 1 << 23,
+            Self::Tls13Gcm => 1 << 23,
+            Self::Tls12Gcm => GCM_RECORDS_MAX,
             Self::Tls13ChaCha | Self::Tls12ChaCha => 1 << 48,
         }
     }
@@ -235,12 +244,20 @@ impl AlertDescription {
     pub const NO_RENEGOTIATION: Self = Self(100);
 }
 
+/// Blocks that a record takes of its key: those of the payload with the content type of TLS 1.3,
+/// and the one that masks the tag.
+const fn blocks_of(payload_bytes: usize) -> u64 {
+    (payload_bytes / BLOCK_BYTES) as u64 + 2
+}
+
 /// The sending side of one connection.
 #[derive(Clone, Debug)]
 pub struct Sealer {
     protection: Protection,
     iv: Nonce,
     sequence: u64,
+    /// Blocks that the key may still protect.
+    blocks_left: u64,
 }
 
 impl Sealer {
@@ -252,7 +269,9 @@ impl Sealer {
     /// demands, never wrapping, and never equal to the one or two nonces used before.
     #[must_use]
     pub fn new(protection: Protection, iv: Nonce, sequence: u64) -> Self {
-        Self { protection, iv, sequence }
+        // What the handshake's own records took is not known: each counts as a full one.
+        let records = protection.records_max().saturating_sub(sequence);
+        Self { protection, iv, sequence, blocks_left: records * FULL_RECORD_BLOCKS }
     }
 
     /// How records are protected.
@@ -273,11 +292,15 @@ impl Sealer {
         self.iv
     }
 
-    /// Records the key may still protect. Sequence numbers start at zero with each key, so that
-    /// those the handshake used count too.
+    /// Full-size records that the key may still protect; of smaller ones, more.
     #[must_use]
     pub fn records_left(&self) -> u64 {
-        self.protection.records_max().saturating_sub(self.sequence)
+        self.blocks_left / FULL_RECORD_BLOCKS
+    }
+
+    /// Lowers the number of full-size records that the key may still protect.
+    pub fn limit_records(&mut self, records: u64) {
+        self.blocks_left = self.blocks_left.min(records.saturating_mul(FULL_RECORD_BLOCKS));
     }
 
     /// Seals `payload_bytes` that stand in the slots of `buffer`, the last slot perhaps partly
@@ -332,9 +355,9 @@ impl Sealer {
         slot: &mut [u8],
         payload_bytes: usize,
     ) -> Result<usize, RecordError> {
-        if self.records_left() == 0 {
+        let Some(blocks_left) = self.blocks_left.checked_sub(blocks_of(payload_bytes)) else {
             return Err(RecordError::KeyUsedUp);
-        }
+        };
         let (prefix, suffix) = (self.protection.prefix_bytes(), self.protection.suffix_bytes());
         let total = prefix + payload_bytes + suffix;
         let (head, body) = slot[..total].split_at_mut(prefix);
@@ -353,6 +376,7 @@ impl Sealer {
         let sealed = key.seal(nonce, aad, data).map_err(|_| RecordError::KeyUsedUp)?;
         tag.copy_from_slice(&sealed);
         self.sequence += 1;
+        self.blocks_left = blocks_left;
         Ok(total)
     }
 
@@ -375,7 +399,8 @@ pub struct Opener {
     protection: Protection,
     iv: Nonce,
     sequence: u64,
-    empty_records: u32,
+    /// Fewer than [`EMPTY_RECORDS_MAX`].
+    empty_records: u8,
 }
 
 /// One record, opened.
@@ -469,7 +494,7 @@ impl Opener {
 
     fn count_empty(&mut self, payload_bytes: usize) -> Result<(), RecordError> {
         self.empty_records = if payload_bytes == 0 { self.empty_records + 1 } else { 0 };
-        if self.empty_records >= EMPTY_RECORDS_MAX {
+        if u32::from(self.empty_records) >= EMPTY_RECORDS_MAX {
             return Err(RecordError::PeerSentEmptyRecords);
         }
         Ok(())

@@ -259,9 +259,42 @@ fn tls12_explicit_nonces_rise_and_never_meet_those_of_the_handshake() {
 #[test]
 fn a_key_that_is_used_up_refuses() {
     let (mut sealer, _) = ends(Protection::Tls12Gcm);
-    sealer.sequence = sealer.protection.records_max();
+    sealer.limit_records(0);
     assert_eq!(sealer.records_left(), 0);
     let mut out = b"kept".to_vec();
     let result = sealer.seal_message(&mut Toy, ContentType::Alert, &[1, 0], &mut out);
     assert_eq!((result, out.as_slice()), (Err(RecordError::KeyUsedUp), &b"kept"[..]));
+}
+
+#[test]
+fn a_key_counts_blocks_so_that_small_records_take_little_of_it() {
+    for protection in [Protection::Tls12Gcm, Protection::Tls13Gcm] {
+        let (mut sealer, _) = ends(protection);
+        sealer.limit_records(4);
+        seal_all(&mut sealer, &[0; PAYLOAD_BYTES_MAX]);
+        assert_eq!(sealer.records_left(), 3);
+        // A record of 16 bytes takes three blocks: one of data, one for the type, one for the tag.
+        let small = 2 * FULL_RECORD_BLOCKS / 3;
+        for _ in 0..small {
+            seal_all(&mut sealer, &[0; 16]);
+        }
+        assert_eq!(sealer.records_left(), 1);
+        seal_all(&mut sealer, &[0; PAYLOAD_BYTES_MAX]);
+        let mut out = Vec::new();
+        let result = sealer.seal_message(&mut Toy, ContentType::Alert, &[1, 0], &mut out);
+        assert_eq!(result, Err(RecordError::KeyUsedUp));
+    }
+}
+
+#[test]
+fn limits_are_those_of_the_rfc_and_of_the_sequence_number() {
+    let gcm = |protection: Protection| protection.records_max() as f64;
+    // RFC 8446 section 5.5: 2^24.5 full-size records.
+    assert!(gcm(Protection::Tls12Gcm) <= 24.5_f64.exp2());
+    assert!(gcm(Protection::Tls12Gcm) > 24.49_f64.exp2());
+    assert!(gcm(Protection::Tls13Gcm) < 24.0_f64.exp2());
+    for protection in [Protection::Tls12ChaCha, Protection::Tls13ChaCha] {
+        let blocks = protection.records_max().checked_mul(FULL_RECORD_BLOCKS);
+        assert!(blocks.is_some(), "no sequence number is used twice before the limit");
+    }
 }

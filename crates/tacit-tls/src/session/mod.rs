@@ -38,6 +38,11 @@ const IDLE_MESSAGES_MAX: u8 = 32;
 const UPDATES_WITHOUT_DATA_MAX: u8 = 8;
 /// Records a key must still be good for before a batch: more than one batch ever needs.
 const RECORDS_LEFT_MIN: u64 = 1024;
+/// A TLS 1.2 key with less than one part in so many left is warned about.
+const KEY_WARNING_PART: u64 = 10;
+/// Records of a TLS 1.2 key below which nothing more is taken from the program: more than one batch
+/// needs.
+const LAST_RECORDS_MIN: u64 = 64;
 /// Records of a key that data may not use, so that an alert can still say what happened.
 const RECORDS_RESERVED: u64 = 2;
 
@@ -114,6 +119,21 @@ pub struct Batch {
     pub consumed: usize,
     /// The peer said that it sends no more; what follows is no record of this session.
     pub closed: bool,
+}
+
+/// How much of its sending key a session has used. TLS 1.2 has no KeyUpdate, so that its
+/// connections end before the key may protect no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeyUse {
+    /// The limit is far, or TLS 1.3 makes a new key before it.
+    #[default]
+    Low,
+    /// Nine tenths are used.
+    High,
+    /// The session ends as soon as the program pauses.
+    Last,
+    /// The session ends now.
+    Full,
 }
 
 /// Why no KeyUpdate was sent that was asked for.
@@ -204,6 +224,24 @@ impl Session {
     #[must_use]
     pub fn protection(&self) -> Protection {
         self.sealer.protection()
+    }
+
+    /// How much of the sending key is used.
+    #[must_use]
+    pub fn key_use(&self) -> KeyUse {
+        if self.later.is_some() {
+            return KeyUse::Low;
+        }
+        let left = self.sealer.records_left();
+        if left < LAST_RECORDS_MIN {
+            KeyUse::Full
+        } else if left < RECORDS_LEFT_MIN {
+            KeyUse::Last
+        } else if left < self.sealer.protection().records_max() / KEY_WARNING_PART {
+            KeyUse::High
+        } else {
+            KeyUse::Low
+        }
     }
 
     /// KeyUpdates sent so far.

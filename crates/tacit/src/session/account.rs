@@ -124,11 +124,19 @@ fn level(event: Event, record: &Record) -> Event {
     }
 }
 
+/// A connection will end soon, because TLS 1.2 cannot replace its key.
+pub fn key_limit_near(log: &Log, connection: &Connection) {
+    let reason = "nine tenths of what the key of this TLS 1.2 connection may protect are used, and \
+                  tacit will close the connection in order at the limit: have the program \
+                  reconnect, or let the peer speak TLS 1.3, which replaces keys";
+    log.warn(about("key-limit-near", connection.record()).field("reason", reason));
+}
+
 /// A connection ended.
 pub fn settle(log: &Log, record: &Record, end: &End) {
     let event = || closed(record).field("end", &end_of(end, record));
     match end {
-        End::Session(_) | End::Refused(_) | End::Asked(_) => log.warn(event()),
+        End::KeyLimit | End::Session(_) | End::Refused(_) | End::Asked(_) => log.warn(event()),
         _ if record.rule.rule.log => log.info(event()),
         _ => {}
     }

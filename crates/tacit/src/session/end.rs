@@ -12,6 +12,8 @@ use tacit_tls::SessionError;
 pub enum End {
     /// Both directions ended in order.
     Orderly,
+    /// The same, because tacit ended its own: the key of a TLS 1.2 session is used up.
+    KeyLimit,
     /// The TLS peer's stream was cut: it ended without `close_notify`.
     Truncated,
     /// One leg was reset, or failed otherwise.
@@ -33,6 +35,10 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Orderly => f.write_str("closed"),
+            Self::KeyLimit => f.write_str(
+                "closed at the limit of its key, which TLS 1.2 cannot replace: let the peer speak \
+                 TLS 1.3, or have the program reconnect",
+            ),
             Self::Truncated => f.write_str("the TLS peer ended without close_notify"),
             Self::Broken { clear: true, error } => write!(f, "the clear leg broke: {error}"),
             Self::Broken { clear: false, error } => write!(f, "the far leg broke: {error}"),

@@ -60,7 +60,7 @@ impl StreamLane {
         engine: Option<Engine<Work>>,
     ) -> (Rc<Self>, mpsc::Receiver<Box<Job>>) {
         let (jobs, agreed) = mpsc::channel(JOBS_MAX);
-        let scratch = Scratch::default();
+        let scratch = Scratch::new(shared.log.clone());
         (Rc::new(Self { shared, scratch, load, engine, jobs }), agreed)
     }
 }

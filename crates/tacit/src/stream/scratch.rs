@@ -1,4 +1,5 @@
-//! The buffers of one worker thread, which its connections use one after the other.
+//! The buffers of one worker thread, which its connections use one after the other, and where they
+//! report.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -6,6 +7,8 @@ use std::ops::Range;
 use tacit_core::record::RECORD_BYTES_MAX;
 
 use tacit_tls::Keyring;
+
+use crate::log::Log;
 
 /// Records of one batch: half a megabyte of payload, which saves 6 % CPU on bulk against half of
 /// it and no longer fits closer caches beyond.
@@ -22,6 +25,7 @@ const SPARES_MAX: usize = 16;
 pub struct Scratch {
     pub(super) buffers: RefCell<Buffers>,
     held_bytes: Cell<usize>,
+    pub(super) log: Log,
 }
 
 #[derive(Debug)]
@@ -33,8 +37,10 @@ pub(super) struct Buffers {
     pub(super) spares: Vec<Vec<u8>>,
 }
 
-impl Default for Scratch {
-    fn default() -> Self {
+impl Scratch {
+    /// Buffers of a worker whose events go to `log`.
+    #[must_use]
+    pub fn new(log: Log) -> Self {
         // One more record than a batch: what was incomplete goes before what is read.
         let bytes = (BATCH_RECORDS_MAX + 1) * RECORD_BYTES_MAX;
         let buffers = Buffers {
@@ -43,11 +49,9 @@ impl Default for Scratch {
             keys: Keyring::default(),
             spares: Vec::with_capacity(SPARES_MAX),
         };
-        Self { buffers: RefCell::new(buffers), held_bytes: Cell::new(0) }
+        Self { buffers: RefCell::new(buffers), held_bytes: Cell::new(0), log }
     }
-}
 
-impl Scratch {
     /// Bytes that wait for slow peers of this worker.
     #[must_use]
     pub fn held_bytes(&self) -> usize {

@@ -96,8 +96,19 @@ impl Lab {
         agent
     }
 
+    /// Starts an agent whose environment has one more variable.
+    pub fn agent_with_variable(&self, rules: &str, name: &str, value: &str) -> Agent {
+        let agent = self.start_agent(rules, &[], &[(name, value)]);
+        agent.wait_until_serving();
+        agent
+    }
+
     /// Starts an agent that may well refuse.
     pub fn try_agent(&self, rules: &str, arguments: &[&str]) -> Agent {
+        self.start_agent(rules, arguments, &[])
+    }
+
+    fn start_agent(&self, rules: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Agent {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let policy = self.write(&format!("policy-{number}.toml"), policy(rules));
@@ -114,6 +125,7 @@ impl Lab {
             .arg("--audit")
             .arg(&audit)
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stderr(std::fs::File::create(&log).unwrap())
             .spawn()

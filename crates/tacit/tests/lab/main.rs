@@ -35,6 +35,7 @@ mod import_filters;
 mod import_output;
 mod import_stunnel;
 mod job;
+mod key_limit;
 mod kill;
 mod limits;
 mod metrics;

@@ -126,6 +126,44 @@ fn a_key_near_its_limit_is_replaced() {
 }
 
 #[test]
+fn without_key_updates_the_use_of_a_key_is_known_before_its_limit() {
+    let (mut client, mut server) = pair(TLS12, NO_REKEY);
+    let limit = client.session().protection().records_max();
+    let uses = [
+        (0, KeyUse::Low),
+        (limit / 10 * 9, KeyUse::Low),
+        (limit / 10 * 9 + 10, KeyUse::High),
+        (limit - RECORDS_LEFT_MIN + 1, KeyUse::Last),
+        (limit - LAST_RECORDS_MIN + 1, KeyUse::Full),
+    ];
+    for (records, key_use) in uses {
+        age(&mut client, &mut server, records);
+        assert_eq!(client.session().key_use(), key_use, "after {records} records");
+    }
+    // What ends the session must still be said.
+    client.write(b"the last batch");
+    client.close();
+    settle(&mut client, &mut server);
+    assert!(server.is_closed());
+    assert_eq!(server.received(), b"the last batch");
+    let (mut client, mut server) = pair(TLS13, NO_REKEY);
+    let limit = client.session().protection().records_max();
+    age(&mut client, &mut server, limit - 1);
+    assert_eq!(client.session().key_use(), KeyUse::Low, "a KeyUpdate follows");
+}
+
+#[test]
+fn small_records_do_not_end_a_session_that_has_no_key_updates() {
+    let (mut client, _) = pair(TLS12, NO_REKEY);
+    let records = client.session().sealer.records_left();
+    for _ in 0..2000 {
+        client.session().seal(b"a small record of 31 bytes long").unwrap();
+    }
+    let used = records - client.session().sealer.records_left();
+    assert!(used < 10, "{used} of a full size were counted for 2000 of 31 bytes");
+}
+
+#[test]
 fn without_key_updates_a_key_near_its_limit_ends_the_session_aloud() {
     let (mut client, mut server) = pair(TLS12, NO_REKEY);
     let limit = client.session().protection().records_max();

@@ -397,7 +397,7 @@ async fn stop(
     let stopped = tokio::time::timeout(tls.timeout, stopped).await;
     if let Err(end) = stopped.unwrap_or(Err(End::Asked("the peer did not end TLS in time"))) {
         let refusal = match &end {
-            End::Orderly => Fault::Ended.into(),
+            End::Orderly | End::KeyLimit => Fault::Ended.into(),
             end => failed(end),
         };
         finish(&mut pump, &end).await;

@@ -15,6 +15,8 @@
 //!   A TLS stream that ends without `close_notify` was cut: the clear leg is reset after the bytes
 //!   that are good. A reset of one leg resets the other, after the bytes that are good, or after
 //!   [`DELIVERY_WAIT_MAX`] without any progress. A UNIX socket has no reset: its peer reads an end.
+//! * Key limit: TLS 1.2 cannot replace a key. Near its limit the connection takes what the program
+//!   has written so far, sends `close_notify`, and goes on to read until the peer has closed too.
 //! * Fairness: after a read that filled the buffer the connection goes to the end of the queue.
 
 mod clear;

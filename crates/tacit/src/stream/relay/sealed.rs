@@ -5,22 +5,26 @@ use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tacit_core::meter::Component;
 use tacit_core::record::{PAYLOAD_BYTES_MAX, Protection};
 use tacit_sys::socket;
+use tokio::time::Sleep;
 
 use crate::ledger::meter;
 use crate::net::leg::{Leg, Outgoing};
-use crate::session::Connection;
+use crate::session::{Connection, account};
 use crate::stream::path::SealedPath;
-use tacit_tls::{Batch, Session, SessionError};
+use tacit_tls::{Batch, KeyUse, Session, SessionError};
 
 use super::{
     BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, End, Held, Scratch, deliver,
     written,
 };
+
+/// How long a program must not have written before a key that is nearly used up ends its direction.
+const KEY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs the pump to the end, then ends both legs accordingly.
 pub(super) async fn run(scratch: &Scratch, path: Box<SealedPath>, connection: &Connection) -> End {
@@ -83,6 +87,10 @@ pub(super) struct Pump<'a> {
     pub(super) broken: Option<Box<Broken>>,
     /// What waits cannot be delivered, or was not in time.
     gave_up: bool,
+    /// How much of the sending key was used when it was looked at last.
+    key_use: KeyUse,
+    /// How long the program has not written while its key is nearly used up.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Future for Pump<'_> {
@@ -100,6 +108,7 @@ impl Future for Pump<'_> {
         Poll::Ready(match (pump.broken.take(), polled) {
             (Some(broken), _) => broken.end,
             (None, Poll::Ready(Err(end))) => end,
+            (None, _) if pump.key_use >= KeyUse::Last => End::KeyLimit,
             (None, _) => End::Orderly,
         })
     }
@@ -127,6 +136,8 @@ impl<'a> Pump<'a> {
             opening: Direction::Open,
             broken: None,
             gave_up: false,
+            key_use: KeyUse::Low,
+            pause: None,
         }
     }
 
@@ -144,7 +155,7 @@ impl<'a> Pump<'a> {
             // A key that is used up has nothing to say it with.
             let _ = self.session.seal_alert(alert, self.to_tls.tail());
         }
-        !matches!(end, End::Orderly) && !self.gave_up
+        !matches!(end, End::Orderly | End::KeyLimit) && !self.gave_up
     }
 
     /// See [`deliver`].
@@ -155,7 +166,7 @@ impl<'a> Pump<'a> {
     /// Ends both legs as the pump ended.
     pub(super) fn part(&self, end: &End) {
         match end {
-            End::Orderly => self.clear.end_in_order(),
+            End::Orderly | End::KeyLimit => self.clear.end_in_order(),
             // What broke one leg breaks the other, as if there were no relay.
             End::Broken { .. } => {
                 self.clear.reset();
@@ -261,11 +272,51 @@ impl<'a> Pump<'a> {
             if self.seal_due()? {
                 continue;
             }
-            if ready!(self.poll_seal_batch(cx))? {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
+            self.look_at_key();
+            if self.key_use == KeyUse::Full {
+                self.end_sealing()?;
+                continue;
+            }
+            match self.poll_seal_batch(cx)? {
+                Poll::Ready(false) => self.pause = None,
+                Poll::Ready(true) => {
+                    self.pause = None;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Poll::Pending => {
+                    ready!(self.poll_pause(cx));
+                    self.end_sealing()?;
+                }
             }
         }
+    }
+
+    /// Warns once that the key of a TLS 1.2 connection nears its limit.
+    fn look_at_key(&mut self) {
+        let key_use = self.session.key_use();
+        if key_use > self.key_use {
+            if self.key_use == KeyUse::Low {
+                account::key_limit_near(&self.at.held.scratch.log, self.at.connection);
+            }
+            self.key_use = key_use;
+        }
+    }
+
+    /// Ready when the key is nearly used up and the program has not written for a while: a write
+    /// that is larger than its socket's buffer is not cut.
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.key_use < KeyUse::Last {
+            return Poll::Pending;
+        }
+        let pause = self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(KEY_PAUSE)));
+        pause.as_mut().poll(cx)
+    }
+
+    /// Nothing more is read from the program: `close_notify` follows what was.
+    fn end_sealing(&mut self) -> Result<(), Stop> {
+        self.sealing = Direction::Ending;
+        self.session.seal_close(self.to_tls.tail()).map_err(Stop::session)
     }
 
     /// Reads, seals and writes once. `true`: the read filled a batch.
@@ -290,8 +341,8 @@ impl<'a> Pump<'a> {
                 return Poll::Ready(Err(Stop::Now(End::Truncated)));
             }
             Ok(0) => {
-                self.sealing = Direction::Ending;
-                self.session.seal_close(self.to_tls.tail()).map_err(Stop::session)?;
+                drop(buffers);
+                self.end_sealing()?;
                 return Poll::Ready(Ok(false));
             }
             Ok(count) => count,

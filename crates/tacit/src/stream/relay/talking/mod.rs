@@ -122,7 +122,7 @@ async fn part(
     deliver((&mut to_peer, peer), (&mut to_program, program)).await;
     match &end {
         // Both know what there is to know.
-        End::Orderly | End::Refused(_) => program.end_in_order(),
+        End::Orderly | End::KeyLimit | End::Refused(_) => program.end_in_order(),
         End::Truncated | End::Session(_) | End::Asked(_) => program.reset(),
         End::Broken { .. } => {
             program.reset();

@@ -1,0 +1,107 @@
+//! The end of a TLS 1.2 connection whose key is used up, with `openssl` as its peer. The limit is
+//! lowered: the real one is some 390 GB away.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+
+use tacit_tls::testing::KEY_RECORDS;
+
+use crate::harness::{Agent, Lab, connect, free_port, serve, wait_for};
+use crate::programs::{Peer, client_rule, pattern, server_rule};
+
+/// Full-size records of which six leave so few that the connection ends at the next pause.
+const RECORDS: &str = "1030";
+/// More than six full-size records.
+const BYTES: usize = 200_000;
+
+/// Starts `openssl` so that its standard output is payload and nothing else.
+fn openssl(lab: &Lab, words: &str) -> Peer {
+    let line = format!("exec openssl {words} -tls1_2 -quiet 2> openssl.log");
+    Peer::start(lab.command("sh").args(["-c", &line]))
+}
+
+fn s_server(lab: &Lab) -> (Peer, u16) {
+    let port = free_port();
+    let identity = "-cert localhost.pem -key localhost.key -CAfile ca.pem";
+    let server = openssl(lab, &format!("s_server -accept 127.0.0.1:{port} {identity}"));
+    // A first connection that says nothing: the server complains of its end.
+    wait_for("s_server", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let log = || std::fs::read_to_string(lab.path("openssl.log")).unwrap();
+    wait_for("its complaint", || log().contains("unexpected eof"));
+    (server, port)
+}
+
+fn warned_once(agent: &Agent) {
+    agent.wait_for_log("closed at the limit of its key");
+    assert_eq!(agent.log().matches(" warn key-limit-near ").count(), 1, "{}", agent.log());
+}
+
+/// OpenSSL complains of each connection that ends without `close_notify`: of `others` before.
+fn ended_in_order(lab: &Lab, others: usize) {
+    let log = std::fs::read_to_string(lab.path("openssl.log")).unwrap();
+    let complaints = log.matches("unexpected eof").count();
+    assert!(complaints == others && !log.contains("alert"), "{log}");
+}
+
+#[test]
+fn all_that_a_program_wrote_reaches_a_server_before_the_close() {
+    let lab = Lab::new();
+    let (server, target) = s_server(&lab);
+    let port = free_port();
+    let rule = client_rule("out", port, target, "");
+    let agent = lab.agent_with_variable(&rule, KEY_RECORDS, RECORDS);
+    let mut stream = connect(("127.0.0.1", port));
+    let bytes = pattern(BYTES);
+    stream.write_all(&bytes).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "an end in order");
+    wait_for("all of it", || server.said_bytes() == bytes);
+    warned_once(&agent);
+    ended_in_order(&lab, 1);
+}
+
+#[test]
+fn all_that_a_program_wrote_reaches_a_client_whose_bytes_have_no_limit() {
+    let lab = Lab::new();
+    let port = free_port();
+    let (report, reported) = mpsc::sync_channel(1);
+    let app = serve(move |mut stream| {
+        let mut got = vec![0; BYTES];
+        stream.read_exact(&mut got).unwrap();
+        stream.write_all(&pattern(BYTES)).unwrap();
+        let end = stream.read(&mut [0]).map_err(|error| error.kind());
+        report.send((got, end)).unwrap();
+    });
+    let rule = server_rule("in", port, &app.to_string(), "");
+    let agent = lab.agent_with_variable(&rule, KEY_RECORDS, RECORDS);
+    let words = "-CAfile ca.pem -cert alice.pem -key alice.key -nocommands";
+    let mut client = openssl(&lab, &format!("s_client -connect 127.0.0.1:{port} {words}"));
+    let bytes = pattern(BYTES);
+    client.say(&bytes);
+    wait_for("all of it", || client.said_bytes() == bytes);
+    let (got, end) = reported.recv().unwrap();
+    assert!(got == bytes, "what the peer sends does not count");
+    assert_eq!(end, Ok(0), "an end in order");
+    assert!(client.end().1);
+    warned_once(&agent);
+    ended_in_order(&lab, 0);
+}
+
+#[test]
+fn a_program_that_writes_on_is_reset_behind_what_was_sent_in_order() {
+    let lab = Lab::new();
+    let (server, target) = s_server(&lab);
+    let port = free_port();
+    let rule = client_rule("out", port, target, "");
+    let agent = lab.agent_with_variable(&rule, KEY_RECORDS, RECORDS);
+    let bytes = pattern(40_000_000);
+    let mut stream = connect(("127.0.0.1", port));
+    let error = stream.write_all(&bytes).expect_err("its end");
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    warned_once(&agent);
+    ended_in_order(&lab, 1);
+    let limit = RECORDS.parse::<usize>().unwrap() * 16_384;
+    wait_for("what was sealed", || server.said_bytes().len() > 6 * 16_384);
+    let said = server.said_bytes();
+    assert!(said.len() < limit && bytes.starts_with(&said), "{} bytes", said.len());
+}
