@@ -75,9 +75,9 @@ impl fmt::Display for WrongUsage {
         let Self { role, identity, subject, usages, needed } = self;
         write!(
             f,
-            "identity '{identity}': the certificate of {subject} is for {usages}, not for {needed}, \
-             so that every {} refuses it: reissue it with extendedKeyUsage = {needed}, or name \
-             another identity",
+            "identity '{identity}': the certificate of {subject} is for {usages}, not for \
+             {needed}, so that every {} refuses it: reissue it with extendedKeyUsage = {needed}, \
+             or name another identity",
             role.peer()
         )
     }
