@@ -10,7 +10,11 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::CaError;
+use super::error::CaError;
+
+/// The certificate and the key of the CA in its directory.
+pub(super) const CA_CERT: &str = "ca.pem";
+pub(super) const CA_KEY: &str = "ca.key";
 
 /// A PEM file is small; more is not one.
 const FILE_BYTES_MAX: u64 = 1 << 20;

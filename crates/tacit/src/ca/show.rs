@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rcgen::{ExtendedKeyUsagePurpose, KeyPair, PublicKeyData, SanType};
 use rustls_pki_types::CertificateDer;
@@ -12,7 +12,9 @@ use rustls_pki_types::pem::PemObject;
 use serde::Serialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::{CaError, San, file, unix_seconds};
+use super::error::CaError;
+use super::file;
+use super::name::San;
 use tacit_tls::facts::{CertificateFacts, NAMES_MAX, utc};
 
 /// Certificates listed at most; a directory with more is not one that `tacit ca` keeps.
@@ -123,6 +125,12 @@ impl Certificate {
     }
 }
 
+/// Seconds since 1970; zero for a clock before it.
+pub(super) fn unix_seconds(time: SystemTime) -> i64 {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
 /// How a list is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
@@ -140,7 +148,7 @@ pub(super) fn directory(dir: &Path, form: Form, now: SystemTime) -> Result<Strin
         rows.push(Row { certificate, days_left, state });
     }
     if rows.is_empty() {
-        return Err(CaError::NoCa(dir.join(super::CA_CERT)));
+        return Err(CaError::NoCa(dir.join(file::CA_CERT)));
     }
     rows.sort_by_cached_key(|row| (!row.certificate.facts.is_ca, row.certificate.file.clone()));
     if form == Form::Json {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tacit_sys::{inside, namespace, process, schedule};
 
-use super::Finding;
+use super::finding::Finding;
 use crate::dns::Resolvers;
 use crate::placement;
 use crate::run::capture::is_routable;

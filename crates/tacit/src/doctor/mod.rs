@@ -8,6 +8,7 @@
 //! One line a thing: its name, whether it is there, and what it is for, or what its lack costs and
 //! who can change that. Nothing is changed and no packet leaves.
 
+mod finding;
 mod host;
 mod namespace;
 
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
+use self::finding::Finding;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, pretty, print};
 
 /// Say what this kernel and host offer, and what each missing thing costs
@@ -31,29 +33,6 @@ pub struct DoctorArgs {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Finding {
-    name: &'static str,
-    present: bool,
-    /// Whether `tacit run` needs it.
-    needed: bool,
-    /// What it is for, or what its lack costs.
-    note: String,
-}
-
-impl Finding {
-    /// What `tacit run` does not work without.
-    fn needed(name: &'static str, present: bool, note: impl Into<String>) -> Self {
-        Self { name, present, needed: true, note: note.into() }
-    }
-
-    /// What something would be better with.
-    fn wanted(name: &'static str, present: bool, note: impl Into<String>) -> Self {
-        Self { name, present, needed: false, note: note.into() }
-    }
 }
 
 /// Runs the verb.

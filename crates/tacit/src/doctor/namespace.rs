@@ -12,7 +12,7 @@ use tacit_sys::namespace::{self, Namespace, NamespaceError, Step};
 use tacit_sys::netlink::route::{Families, LargeSegments};
 use tacit_sys::process::{self, StandardError};
 
-use super::Finding;
+use super::finding::Finding;
 use crate::run::protocol;
 
 const NAMESPACE: &str = "network namespace";

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use tacit_sys::process::StandardError;
 use tacit_sys::{process, socket};
 
+use super::arguments::RunArgs;
 use super::enter::Given;
-use super::{RunArgs, RunError};
+use super::error::RunError;
 use crate::agent::supervisor::{self, Private};
 use crate::exit::{EXIT_FAILURE, complain};
 use crate::run::protocol::{self, Enrolment, FromLauncher, Terms, ToLauncher};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tacit_sys::namespace::Sockets;
 use tacit_sys::process::{self, StandardError};
 
-use super::RunError;
+use super::error::RunError;
 use super::helper::{self, Ready};
 use crate::exit::complain;
 use crate::run::protocol;

@@ -12,123 +12,37 @@
 //! own failures exit with 125; 126 and 127 are a shell's.
 
 mod agent;
+mod arguments;
 mod enter;
+mod error;
 pub mod helper;
 pub mod inherited;
 mod orphans;
+mod running;
 pub mod user;
 mod wait;
 
-use std::ffi::OsString;
-use std::fmt;
-use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode};
+use std::process::{Command, ExitCode};
 
-use clap::Args;
-use tacit_sys::inside::{self, Inside, Original, StartError};
+use tacit_sys::inside::{self, Inside, Original};
 use tacit_sys::schedule;
 
 use crate::exit::complain;
 use crate::run::protocol::{Enrolment, Terms};
 use agent::Agent;
 pub use agent::control_of;
+pub use arguments::RunArgs;
 use enter::Helper;
-use orphans::Orphans;
-
-/// The launcher's own failure.
-const EXIT_OWN: u8 = 125;
-/// CMD cannot be run.
-const EXIT_NOT_RUN: u8 = 126;
-/// CMD is not there.
-const EXIT_NOT_FOUND: u8 = 127;
+pub use error::RunError;
+use running::Running;
 
 /// Where CMD finds the address at which it may ask about its connections.
 const QUERY_VARIABLE: &str = "TACIT_QUERY";
 
 /// How much of a program's name a run takes on; four bytes each are within what an agent takes.
 const NAME_CHARACTERS: usize = 16;
-
-/// Run a program whose connections the policy decides
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  tacit run --policy policy.toml -- curl http://orders.corp.example:8080/
-  tacit run --policy policy.toml -- sh -c 'psql -h db.corp.example'
-  tacit run --agent /run/tacit/enrol.sock --name orders -- ./orders-server
-
-Exit status: CMD's; 125 if tacit itself fails, 126 if CMD cannot be run, 127 if it is not there.")]
-pub struct RunArgs {
-    /// The policy file, for an agent of this run's own
-    #[arg(long, value_name = "FILE", required_unless_present = "agent")]
-    policy: Option<PathBuf>,
-    /// Enrol with the agent that serves this socket, and its policy, instead
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["policy", "resolvers"])]
-    agent: Option<PathBuf>,
-    /// What displays call the run [default: the program's name]
-    #[arg(long, value_name = "NAME")]
-    name: Option<String>,
-    /// Ask this resolver instead of those in /etc/resolv.conf; may be repeated
-    #[arg(long = "resolver", value_name = "ADDRESS")]
-    resolvers: Vec<SocketAddr>,
-    /// What becomes of processes that the program leaves behind when it ends
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-    orphans: Orphans,
-    /// Let the program have this open network socket, which goes past the policy; may be repeated
-    #[arg(long = "inherit-fd", value_name = "NUMBER")]
-    inherit: Vec<i32>,
-    /// Under sudo, stay root instead of becoming the user who called it
-    #[arg(long)]
-    as_root: bool,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
-    command: Vec<OsString>,
-}
-
-/// Why a run could not start.
-#[derive(Debug)]
-pub enum RunError {
-    /// The user who called sudo.
-    User(user::UserError),
-    /// The program would have a way past the policy.
-    Inherit(inherited::InheritError),
-    /// A process, socket or file of the launcher's own.
-    Own(&'static str, io::Error),
-    /// The namespace cannot be made; says which knob.
-    Namespace(String),
-    /// The agent refuses the run, or ended.
-    Agent(String),
-    /// The program cannot be started.
-    Start(StartError),
-}
-
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Own(what, error) => write!(f, "cannot {what}: {error}"),
-            Self::User(error) => write!(f, "{error}"),
-            Self::Inherit(error) => write!(f, "{error}"),
-            Self::Namespace(reason) | Self::Agent(reason) => f.write_str(reason),
-            Self::Start(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl std::error::Error for RunError {}
-
-impl RunError {
-    fn exit_code(&self) -> u8 {
-        match self {
-            Self::Start(StartError::Program(error)) if error.kind() == io::ErrorKind::NotFound => {
-                EXIT_NOT_FOUND
-            }
-            Self::Start(StartError::Program(_)) => EXIT_NOT_RUN,
-            _ => EXIT_OWN,
-        }
-    }
-}
 
 /// Runs the verb.
 #[must_use]
@@ -140,13 +54,6 @@ pub fn run(args: &RunArgs) -> ExitCode {
             error.exit_code().into()
         }
     }
-}
-
-/// A program that runs, and what ends with it.
-struct Running {
-    child: Child,
-    agent: Agent,
-    helper: Helper,
 }
 
 fn start(args: &RunArgs) -> Result<Running, RunError> {

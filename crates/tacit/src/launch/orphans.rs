@@ -12,12 +12,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use tacit_sys::job::{self, Arrived};
 use tacit_sys::orphan;
 use tacit_sys::process::Signal;
 
-use super::Running;
+use super::arguments::Orphans;
+use super::running::Running;
 use crate::exit::complain;
 
 /// How long a process has to end after SIGTERM.
@@ -29,18 +29,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long orphans are not spoken of.
 const PATIENCE: Duration = Duration::from_millis(200);
-
-/// What to do with processes that outlive CMD
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Orphans {
-    /// Ask them to end, and kill them after 5 seconds
-    #[default]
-    Terminate,
-    /// End when the last of them has
-    Wait,
-    /// Leave them, without a network
-    Leave,
-}
 
 /// Why a wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use tacit_sys::job::{self, ChildState};
 use tacit_sys::{orphan, process};
 
-use super::orphans::Orphans;
-use super::{RunError, Running};
+use super::arguments::Orphans;
+use super::error::RunError;
+use super::running::Running;
 use crate::exit::complain;
 
 impl Running {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tacit_core::policy::Suite;
 use tacit_core::projection::{Cell, Components, Costs, RuleCosts};
 
-use super::{ProjectArgs, SuiteArg};
+use super::arguments::{ProjectArgs, SuiteArg};
 use crate::control::client::{self, ClientError};
 use crate::control::render::costs::name;
 use crate::control::{self, Display, Request};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tacit_core::policy::Suite;
 use tacit_core::projection::{Change, Costs, RuleCosts, UnitCosts};
 
-use super::{Becomes, ProjectArgs};
+use super::arguments::{Becomes, ProjectArgs, SuiteArg};
 use tacit_tls::measure::{self, CannotMeasure, RecordCosts};
 
 /// A message where none was counted: one full record.
@@ -33,7 +33,7 @@ impl<'a> Units<'a> {
         suites: &[(String, Suite)],
         assumptions: &mut Vec<String>,
     ) -> Result<BTreeMap<String, Vec<Change>>, CannotMeasure> {
-        let wanted = args.suite.map(super::SuiteArg::suite);
+        let wanted = args.suite.map(SuiteArg::suite);
         let mut changes: BTreeMap<String, Vec<Change>> = BTreeMap::new();
         for rule in &args.rules {
             let what = match rule.what {

@@ -1,0 +1,58 @@
+//! Why a run could not start, and the exit codes for it.
+
+use std::fmt;
+use std::io;
+
+use tacit_sys::inside::StartError;
+
+use super::{inherited, user};
+
+/// The launcher's own failure.
+const EXIT_OWN: u8 = 125;
+/// CMD cannot be run.
+const EXIT_NOT_RUN: u8 = 126;
+/// CMD is not there.
+const EXIT_NOT_FOUND: u8 = 127;
+
+/// Why a run could not start.
+#[derive(Debug)]
+pub enum RunError {
+    /// The user who called sudo.
+    User(user::UserError),
+    /// The program would have a way past the policy.
+    Inherit(inherited::InheritError),
+    /// A process, socket or file of the launcher's own.
+    Own(&'static str, io::Error),
+    /// The namespace cannot be made; says which knob.
+    Namespace(String),
+    /// The agent refuses the run, or ended.
+    Agent(String),
+    /// The program cannot be started.
+    Start(StartError),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(what, error) => write!(f, "cannot {what}: {error}"),
+            Self::User(error) => write!(f, "{error}"),
+            Self::Inherit(error) => write!(f, "{error}"),
+            Self::Namespace(reason) | Self::Agent(reason) => f.write_str(reason),
+            Self::Start(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+impl RunError {
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Start(StartError::Program(error)) if error.kind() == io::ErrorKind::NotFound => {
+                EXIT_NOT_FOUND
+            }
+            Self::Start(StartError::Program(_)) => EXIT_NOT_RUN,
+            _ => EXIT_OWN,
+        }
+    }
+}
