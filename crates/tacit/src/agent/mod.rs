@@ -24,6 +24,7 @@ mod runs;
 mod service_manager;
 mod services;
 mod start;
+mod supervised;
 pub mod supervisor;
 mod takeover;
 
@@ -64,7 +65,7 @@ use metrics::Metrics;
 pub use running::RunningAgent;
 use runs::Enrol;
 use services::{RunEvent, Runs};
-use supervisor::Supervisor;
+pub use supervised::Supervisor;
 
 /// How often certificate, key and trust files are looked at.
 const FILES_INTERVAL: Duration = Duration::from_secs(2);

@@ -185,7 +185,7 @@ impl Agent {
 
     /// Opens and closes the ways into a run as its programs listen.
     async fn follow_listening(&mut self, id: u64) {
-        let Some(enrolled) = self.runs.get_mut(id) else { return };
+        let Some(enrolled) = self.runs.find_mut(id) else { return };
         let live = self.live.load_full();
         let listening = enrolled.run.listening();
         let made = &mut self.listeners_made;

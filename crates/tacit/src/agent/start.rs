@@ -18,7 +18,7 @@ use super::lanes::Workers;
 use super::listeners::{self, Opened, Wanted};
 use super::runs::Enrol;
 use super::services::{RunEvent, Runs};
-use super::supervisor::Supervisor;
+use super::supervised::Supervisor;
 use super::{
     Agent, AgentError, Checked, Control, Given, Materials, Metrics, Options, check_file, file_name,
     install, takeover,

@@ -7,7 +7,7 @@ use clap::Args;
 use tacit_import::attls::{Options, Request, import};
 use tacit_import::{Files, Findings, Input, Origin};
 
-use super::{OnDisk, OutputArgs, finish, told};
+use super::finish::{OnDisk, OutputArgs, finish, told};
 use crate::exit::{EXIT_OK, EXIT_POLICY, print};
 
 /// Which files, and what is kept of them.

@@ -3,19 +3,12 @@
 //! What was found goes to standard error, the policy to `-o` or standard output: all of it, or,
 //! after an error, nothing.
 
-use std::cell::RefCell;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::json;
-use tacit_import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
-
-use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
-
-use output::FileId;
 
 mod attls;
+mod finish;
 mod output;
 mod stunnel;
 
@@ -34,95 +27,11 @@ enum From {
     Stunnel(stunnel::StunnelArgs),
 }
 
-/// Where what comes of an import goes.
-#[derive(Debug, Args)]
-struct OutputArgs {
-    /// Write the policy to this file [default: standard output]
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Print policy and findings as JSON
-    #[arg(long, conflicts_with = "output")]
-    json: bool,
-}
-
 /// Runs the verb: 0 if there is a policy, changed or not, 78 if there is none.
 #[must_use]
 pub fn run(args: &ImportArgs) -> ExitCode {
     match &args.from {
         From::Attls(args) => attls::run(args),
         From::Stunnel(args) => stunnel::run(args),
-    }
-}
-
-/// Reports what was found and writes the policy.
-fn finish(
-    output: &OutputArgs,
-    disk: &OnDisk,
-    policy: Option<&str>,
-    findings: Findings,
-) -> ExitCode {
-    let findings = findings.finish();
-    let code = if policy.is_some() { EXIT_OK } else { EXIT_POLICY };
-    if output.json {
-        let value = json!({ "ok": policy.is_some(), "policy": policy, "findings": findings });
-        return print(pretty(&value), code);
-    }
-    told(&findings);
-    let Some(policy) = policy else {
-        let count = count(&findings, Severity::Error);
-        return fail(format_args!("nothing is imported: {}", of("error", count)), code);
-    };
-    let Some(path) = &output.output else { return print(policy, code) };
-    if let Err(error) = output::write(path, policy, &disk.read.borrow()) {
-        return fail(format_args!("{}: {error}", path.display()), EXIT_FAILURE);
-    }
-    let path = path.display();
-    let rules = of("rule", policy.matches("[[rule]]").count());
-    let changed = count(&findings, Severity::Changed);
-    let info = count(&findings, Severity::Info);
-    let summary = format!("{path}: {rules}, {changed} changed, {info} info");
-    print(format!("{summary}\nnext: tacit check {path}\n"), code)
-}
-
-/// Prints what was found, one below the other.
-fn told(findings: &[Finding]) {
-    findings.iter().for_each(|finding| complain(finding.render()));
-}
-
-fn count(findings: &[Finding], severity: Severity) -> usize {
-    findings.iter().filter(|finding| finding.severity == severity).count()
-}
-
-fn of(what: &str, count: usize) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// The files of this host.
-#[derive(Default)]
-struct OnDisk {
-    /// Those that were read.
-    read: RefCell<Vec<FileId>>,
-}
-
-impl Files for OnDisk {
-    fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
-        if !metadata.is_file() {
-            return Err("it is no regular file".to_owned());
-        }
-        if metadata.len() > FILE_BYTES_MAX {
-            return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
-        }
-        self.read.borrow_mut().push(FileId::of(&metadata));
-        std::fs::read(path).map_err(|error| error.to_string())
-    }
-
-    fn names(&self, directory: &str) -> Result<Vec<String>, String> {
-        let entries = std::fs::read_dir(directory).map_err(|error| error.to_string())?;
-        let name = |entry: std::io::Result<std::fs::DirEntry>| {
-            let name = entry.map_err(|error| error.to_string())?.file_name();
-            name.into_string().map_err(|_| "a name in it is not UTF-8".to_owned())
-        };
-        entries.map(name).collect()
     }
 }

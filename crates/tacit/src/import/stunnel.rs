@@ -6,7 +6,7 @@ use clap::Args;
 use tacit_import::Findings;
 use tacit_import::stunnel::{Options, import};
 
-use super::{OnDisk, OutputArgs, finish};
+use super::finish::{OnDisk, OutputArgs, finish};
 
 /// Which files, and what is kept of them.
 #[derive(Debug, Args)]

@@ -106,7 +106,7 @@ impl<S> Registry<S> {
     }
 
     /// One of the runs, to be changed.
-    pub fn get_mut(&mut self, id: u64) -> Option<&mut Enrolled<S>> {
+    pub fn find_mut(&mut self, id: u64) -> Option<&mut Enrolled<S>> {
         self.runs.get_mut(&id)
     }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tacit_core::meter::Component;
 
-use super::{Column, lay_out, table, text};
+use super::table::{Column, lay_out, program, table, text};
 use crate::ledger::costs::{Costs, Kind, Places, RuleCosts, RunCosts, percent};
 
 /// What a row of `tacit show costs` is.
@@ -138,7 +138,7 @@ pub fn connections(value: &Value) -> String {
         ("ID", |c| text(&c["id"])),
         ("RULE", |c| text(&c["rule"])),
         ("RUN", |c| text(&c["run"]["name"])),
-        ("PROGRAM", super::program),
+        ("PROGRAM", program),
         ("AGE", |c| format!("{}s", text(&c["age-s"]))),
         ("MSGS", |c| messages(c).to_string()),
         ("MB", |c| figure(megabytes(c))),

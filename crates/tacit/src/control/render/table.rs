@@ -1,0 +1,59 @@
+//! Tables: columns that do not move, one line an entry.
+
+use serde_json::Value;
+
+use super::column;
+
+/// A column: its heading, and how an entry's cell is made.
+pub(super) type Column = (&'static str, fn(&Value) -> String);
+
+/// Columns as wide as their widest cell, two spaces apart.
+pub(super) fn table(entries: &Value, columns: &[Column]) -> String {
+    let entries = entries.as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut rows: Vec<Vec<String>> =
+        vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
+    for entry in entries {
+        rows.push(columns.iter().map(|(_, cell)| cell(entry)).collect());
+    }
+    lay_out(&rows)
+}
+
+/// Rows, the first of them headings, as lines.
+pub(super) fn lay_out(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let widths: Vec<usize> = (0..columns)
+        .map(|at| rows.iter().map(|row| column::width(&row[at])).max().unwrap_or(0))
+        .collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(&column::pad(cell, width + 2));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) if text.is_empty() => "-".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) if list.is_empty() => "-".into(),
+        Value::Array(list) => list.iter().map(text).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
+
+/// Whose connection it is; what another user's run says of itself is only its word.
+pub(super) fn program(connection: &Value) -> String {
+    let owner = &connection["run"]["program"];
+    let name = text(&owner["name"]);
+    let claim = if connection["run"]["claimed"] == true { " (claimed)" } else { "" };
+    match &owner["pid"] {
+        Value::Null => "-".into(),
+        pid => format!("{name}[{pid}]{claim}"),
+    }
+}
