@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 use tacit_core::policy::{Diagnostic, UnixSocket, parse_duration};
 use tacit_sys::descriptor;
 
-use crate::agent::{self, AgentError, RunningAgent, Supervisor, check_file, supervisor};
+use crate::agent::{self, AgentError, RunningAgent, Supervisor, supervisor};
 use crate::control::render::costs::By;
 use crate::control::{self, Display, Request, client, render};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
 use crate::ledger::costs::Costs;
+use crate::live::check_file;
 use crate::log::Format;
 use crate::{ca, doctor, explain, import, launch, project, top, workload};
 

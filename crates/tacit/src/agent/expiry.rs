@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::Materials;
+use crate::live::Materials;
 use crate::log::Event;
 use tacit_tls::facts::{DAY_SECONDS, utc};
 use tacit_tls::material::{ends_soon, list_ends_soon};

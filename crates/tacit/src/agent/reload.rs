@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 use tacit_core::policy::{Limits, Policy};
 
 use super::inbound::reserve_missing;
-use super::install::{self, Checked, check_file, directory_of};
 use super::listeners::{self, Opened};
 use super::{Agent, file_name};
 use crate::clock;
-use crate::live::Live;
+use crate::live::{Checked, Live, build_rules, check_file, directory_of};
 use crate::log::Event;
 
 impl Agent {
@@ -28,7 +27,7 @@ impl Agent {
         let Checked { mut policy, materials, warnings } = checked;
         let restart = keep_until_restart(&mut policy, &before.policy);
         let used = Some((before.as_ref(), &self.materials));
-        let rules = install::build_rules(&policy, &materials, used, self.chains.as_ref())
+        let rules = build_rules(&policy, &materials, used, self.chains.as_ref())
             .map_err(|(rule, error)| format!("nothing was installed: rule {rule}: {error}"))?;
         let opened = self
             .prepare_listeners(&policy)
@@ -124,7 +123,7 @@ impl Agent {
             return;
         }
         let used = Some((before.as_ref(), &self.materials));
-        match install::build_rules(&before.policy, &fresh, used, self.chains.as_ref()) {
+        match build_rules(&before.policy, &fresh, used, self.chains.as_ref()) {
             Ok(rules) => {
                 let live = Live::new(before.generation + 1, before.policy.clone(), rules);
                 let diff = difference(&before, &live);

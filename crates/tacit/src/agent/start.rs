@@ -19,15 +19,12 @@ use super::listeners::{self, Opened, Wanted};
 use super::runs::Enrol;
 use super::services::{RunEvent, Runs};
 use super::supervised::Supervisor;
-use super::{
-    Agent, AgentError, Checked, Control, Given, Materials, Metrics, Options, check_file, file_name,
-    install, takeover,
-};
+use super::{Agent, AgentError, Control, Given, Metrics, Options, file_name, takeover};
 use crate::control::server::{self, Asked};
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
 use crate::ledger::meter;
-use crate::live::Live;
+use crate::live::{Checked, Live, Materials, build_rules, check_file};
 use crate::log::{Event, Log};
 use crate::run::handover::RunState;
 use crate::run::launchers;
@@ -139,7 +136,7 @@ fn first(
     materials: &Materials,
     chains: Option<&Arc<Chains>>,
 ) -> Result<Live, AgentError> {
-    let rules = install::build_rules(&policy, materials, None, chains).map_err(AgentError::Rule)?;
+    let rules = build_rules(&policy, materials, None, chains).map_err(AgentError::Rule)?;
     Ok(Live::new(1, policy, rules))
 }
 

@@ -11,10 +11,9 @@ use serde_json::{Value, json};
 use tacit_core::policy::{Action, Tls};
 use tacit_sys::socket;
 
-use crate::agent::Materials;
 use crate::clock::{self, Rfc3339};
 use crate::ledger::costs::{Costs, RunCosts};
-use crate::live::{Live, LiveRule};
+use crate::live::{Live, LiveRule, Materials, names};
 use crate::run::protocol::Owner;
 use crate::run::{self, Run};
 use crate::session::{Record, Table};
@@ -277,7 +276,7 @@ fn users<'a>(live: &'a Live, name: &str) -> Vec<&'a str> {
     live.rules
         .iter()
         .filter(|rule| {
-            let (identities, trust) = crate::agent::names(&rule.rule);
+            let (identities, trust) = names(&rule.rule);
             identities.contains(&name) || trust == Some(name)
         })
         .map(|rule| rule.name())

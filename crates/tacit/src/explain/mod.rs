@@ -14,9 +14,9 @@ use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::policy::{Policy, Severity, explain, parse};
 
 use crate::address::user_word;
-use crate::agent::{directory_of, localize};
 use crate::clock;
 use crate::exit::{EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, pretty, print};
+use crate::live::{directory_of, localize};
 
 use self::peer::Peer;
 

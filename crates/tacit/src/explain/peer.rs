@@ -18,6 +18,8 @@ use tacit_tls::material::{TrustMaterial, load_chain, load_trust};
 use tacit_tls::verify::{Named, Naming, identity};
 use tacit_tls::{CertificateFacts, PeerCheck, holder};
 
+use crate::live::names;
+
 /// Who is asked about.
 #[derive(Debug)]
 pub(super) struct Peer<'a> {
@@ -84,7 +86,7 @@ pub(super) fn ask_rule(
         return Err(format!("rule `{name}` is a {action}: it looks at no certificate"));
     };
     let chain = load_chain(peer.file).map_err(|error| error.to_string())?;
-    let trust = match crate::agent::names(rule).1 {
+    let trust = match names(rule).1 {
         None => None,
         Some(name) => Some(trust(policy, base, name)?),
     };

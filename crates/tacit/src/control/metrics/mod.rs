@@ -23,9 +23,8 @@ pub use self::exposition::CONTENT_TYPE;
 use self::exposition::{Kind, Page};
 use super::display::{first_end, lists_until};
 use super::render::costs::name;
-use crate::agent::Materials;
 use crate::ledger::costs::{Costs, Places, RuleCosts};
-use crate::live::{Live, LiveAction, LiveRule};
+use crate::live::{Live, LiveAction, LiveRule, Materials};
 use crate::session::Table;
 
 /// What is read for a page.

@@ -19,6 +19,10 @@ use crate::ledger::Account;
 use crate::net::target::LiveTarget;
 use tacit_tls::{ClientSettings, ServerSettings};
 
+mod build;
+
+pub use build::{Checked, Materials, build_rules, check_file, directory_of, localize, names};
+
 /// One installed policy.
 #[derive(Debug)]
 pub struct Live {

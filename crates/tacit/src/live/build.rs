@@ -14,7 +14,6 @@ use tokio::sync::Semaphore;
 
 use crate::address;
 use crate::clock;
-use crate::live::{Live, LiveAction, LiveRule, RuleCounters};
 use crate::net::target::LiveTarget;
 use crate::placement;
 use tacit_tls::material::{
@@ -22,6 +21,8 @@ use tacit_tls::material::{
 };
 use tacit_tls::verify::Chains;
 use tacit_tls::{ClientSettings, Role, ServerSettings, SettingsRefused};
+
+use super::{Live, LiveAction, LiveRule, RuleCounters};
 
 /// Certificates, keys and trust that a policy names, loaded.
 #[derive(Clone, Debug, Default)]
