@@ -1,6 +1,7 @@
 //! A whole policy.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
@@ -19,8 +20,9 @@ pub struct Policy {
     pub trusts: BTreeMap<String, Trust>,
     /// `[[map.NAME]]`: names for those who show certificates.
     pub maps: BTreeMap<String, Map>,
-    /// `[[rule]]`, in order.
-    pub rules: Vec<Rule>,
+    /// `[[rule]]`, in order. Each is stored once, and shared with the [`Index`] and with what
+    /// serves it.
+    pub rules: Vec<Arc<Rule>>,
     /// `[agent]`.
     pub agent: Agent,
     /// `[engine]`; `None`: no CPU is set aside.
@@ -33,13 +35,17 @@ impl Policy {
     /// The rule of that name with its place in the order.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
-        self.rules.iter().enumerate().find(|(_, rule)| rule.name == name)
+        let (place, rule) = self.rules.iter().enumerate().find(|(_, rule)| rule.name == name)?;
+        Some((place, rule))
     }
 
     /// Says which time zone the word `local` means.
     pub fn set_local_zone(&mut self, local: &TimeZone) {
-        let whens = self.rules.iter_mut().filter_map(|rule| rule.selectors.when.as_mut());
-        whens.for_each(|when| when.zone.set_local(local));
+        for rule in self.rules.iter_mut().filter(|rule| rule.selectors.when.is_some()) {
+            if let Some(when) = &mut Arc::make_mut(rule).selectors.when {
+                when.zone.set_local(local);
+            }
+        }
     }
 
     /// Of each rule that has windows, whether one is open at a time, in seconds since 1970: where

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -81,7 +82,8 @@ fn evaded<'p>(policy: &'p Policy, permit: &Rule, flow: &Flow) -> Option<&'p Rule
     if permit.action != Action::Permit {
         return None;
     }
-    let before = policy.rules.iter().take_while(|rule| rule.position != permit.position);
+    let rules = policy.rules.iter().map(Arc::as_ref);
+    let before = rules.take_while(|rule| rule.position != permit.position);
     let mut secured = before.filter(|rule| matches!(rule.action, Action::Tls(_)));
     secured.find(|rule| {
         let arrives = match &flow.listen {

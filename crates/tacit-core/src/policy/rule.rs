@@ -101,7 +101,6 @@ impl Rule {
 
 /// What happens to a flow. Each action owns its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "nearly every rule is a TLS rule")]
 pub enum Action {
     /// Carry the bytes as they are.
     Permit,

@@ -1,6 +1,7 @@
 //! What a rule says of its TLS.
 
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::client_cert::ClientCert;
@@ -12,9 +13,9 @@ use super::suite::{Group, Suite, TlsVersion};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
     /// tacit answers the handshake.
-    Server(ServerTls),
+    Server(Arc<ServerTls>),
     /// tacit opens the handshake.
-    Client(ClientTls),
+    Client(Arc<ClientTls>),
 }
 
 impl Tls {

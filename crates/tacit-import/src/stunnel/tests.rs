@@ -383,7 +383,7 @@ fn of_several_files_of_cas_the_last_counts() {
 #[test]
 fn names_of_rules_are_made_to_fit_and_differ() {
     let text = format!("{SERVER}{}", SERVER.replace("[s]", "[s]\n").replace(":993", ":994"));
-    let names: Vec<String> = rules(&text).rules.into_iter().map(|rule| rule.name).collect();
+    let names: Vec<String> = rules(&text).rules.iter().map(|rule| rule.name.clone()).collect();
     assert_eq!(names, ["s", "s-2"]);
     let odd = SERVER.replace("[s]", "[mail \u{e4}/1]");
     assert_eq!(rules(&odd).rules[0].name, "mail---1");

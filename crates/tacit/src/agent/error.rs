@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tacit_core::policy::Diagnostic;
 
 use crate::control::client::ClientError;
-use tacit_tls::SettingsRefused;
+use crate::live::RuleRefused;
 
 use super::listeners::ListenError;
 
@@ -21,7 +21,7 @@ pub enum AgentError {
     /// The policy has errors.
     Policy(PathBuf, Vec<Diagnostic>),
     /// The TLS library refuses a rule.
-    Rule((String, SettingsRefused)),
+    Rule(RuleRefused),
     /// An address cannot be listened on.
     Listen(ListenError),
     /// The control socket cannot be made.
@@ -52,7 +52,7 @@ impl fmt::Display for AgentError {
                 }
                 Ok(())
             }
-            Self::Rule((rule, error)) => write!(f, "rule {rule}: {error}"),
+            Self::Rule(error) => write!(f, "{error}"),
             Self::Listen(error) => write!(f, "{error}"),
             Self::Control(path, error) => write!(
                 f,

@@ -5,10 +5,11 @@
 
 use std::collections::HashMap;
 
-use crate::live::Materials;
-use crate::log::Event;
 use tacit_tls::facts::{DAY_SECONDS, utc};
 use tacit_tls::material::{ends_soon, list_ends_soon};
+
+use crate::live::Materials;
+use crate::log::Event;
 
 /// What was told of, and when.
 #[derive(Debug, Default)]

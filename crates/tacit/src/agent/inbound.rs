@@ -6,7 +6,7 @@
 //!
 //! An agent that serves several runs gives each address to the run that came first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -37,9 +37,8 @@ struct Held {
     open: Option<u64>,
 }
 
-fn inbound_rules(policy: &Policy) -> impl Iterator<Item = (&Rule, &[Address])> {
-    let rules = policy.rules.iter();
-    rules.filter(|rule| rule.inbound().is_some()).map(|rule| (rule, rule.listens()))
+fn inbound_rules(policy: &Policy) -> impl Iterator<Item = &Rule> {
+    policy.rules.iter().map(Arc::as_ref).filter(|rule| rule.inbound().is_some())
 }
 
 /// Holds every address of the policy that none of the runs holds yet.
@@ -51,19 +50,22 @@ pub(super) fn reserve_missing<'a>(
     runs: impl IntoIterator<Item = &'a Enrolled>,
     congestion_control: Option<&str>,
 ) -> Result<Vec<HeldAddress>, ListenError> {
-    let held: Vec<_> = runs.into_iter().flat_map(|run| run.services.inbound.held.keys()).collect();
-    let mut wanted: Vec<_> = inbound_rules(policy).flat_map(|(_, listen)| listen).collect();
-    wanted.sort_by_key(|address| address.to_string());
-    wanted.dedup();
-    wanted.retain(|address| !held.contains(&&address.to_string()));
+    let held: HashSet<_> =
+        runs.into_iter().flat_map(|run| run.services.inbound.held.keys()).collect();
+    let mut wanted: BTreeMap<_, _> = inbound_rules(policy)
+        .flat_map(Rule::listens)
+        .map(|address| (address.to_string(), address))
+        .collect();
+    wanted.retain(|key, _| !held.contains(key));
+    let clear = clear_addresses(policy);
     let reserve = |address: &Address| {
-        let options = options(is_clear(policy, address), congestion_control);
+        let options = options(clear.contains(address), congestion_control);
         let socket = address::to_socket(address)
             .and_then(|address| socket::reserve(&address, &options.for_address(&address)))
             .map_err(|error| ListenError::refused(address, &error))?;
         Ok(HeldAddress { address: address.clone(), socket })
     };
-    wanted.into_iter().map(reserve).collect()
+    wanted.into_values().map(reserve).collect()
 }
 
 fn options(clear: bool, congestion_control: Option<&str>) -> StreamOptions {
@@ -73,10 +75,9 @@ fn options(clear: bool, congestion_control: Option<&str>) -> StreamOptions {
     }
 }
 
-/// Whether clear bytes may arrive at an address.
-fn is_clear(policy: &Policy, address: &Address) -> bool {
-    let mut there = inbound_rules(policy).filter(|(_, listen)| listen.contains(address));
-    there.any(|(rule, _)| !rule.tls_arrives())
+/// The addresses at which clear bytes may arrive.
+fn clear_addresses(policy: &Policy) -> HashSet<&Address> {
+    inbound_rules(policy).filter(|rule| !rule.tls_arrives()).flat_map(Rule::listens).collect()
 }
 
 impl Inbound {
@@ -87,9 +88,11 @@ impl Inbound {
         run: &Arc<Run>,
         policy: &Policy,
     ) {
+        let clear_addresses = clear_addresses(policy);
         for HeldAddress { address, socket } in reserved {
-            let clear = is_clear(policy, &address);
-            let (key, source) = (address.to_string(), Source::Inbound(Arc::clone(run)));
+            let clear = clear_addresses.contains(&address);
+            let key = address.to_string();
+            let source = Source::Inbound(Arc::clone(run));
             let listener = Arc::new(Listener { address, socket: Arc::new(socket), clear, source });
             self.held.insert(key, Held { listener, open: None });
         }
@@ -108,12 +111,12 @@ impl Inbound {
         mut number: impl FnMut() -> u64,
     ) -> io::Result<()> {
         let mut named = BTreeMap::new();
-        for (rule, listen) in inbound_rules(policy) {
+        for rule in inbound_rules(policy) {
             let ports = rule.inbound().into_iter().flat_map(|inbound| &inbound.local_ports);
             let open = ports
                 .into_iter()
                 .any(|ports| listening.iter().any(|program| ports.contains(&program.port())));
-            for address in listen {
+            for address in rule.listens() {
                 *named.entry(address.to_string()).or_insert(false) |= open;
             }
         }

@@ -238,7 +238,7 @@ impl Agent {
                     self.refresh_hosts().await;
                 }
                 _ = names.tick() => self.forget_names(),
-                _ = windows.tick(), if self.live.load().has_windows => {
+                _ = windows.tick(), if self.live.load().has_windows() => {
                     self.follow_windows(&mut open_windows).await;
                 }
                 Some(()) = reload.recv() => {

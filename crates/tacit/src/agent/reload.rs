@@ -3,16 +3,21 @@
 //! Everything that can fail comes first. What a reload cannot change (`[agent]`,
 //! `[engine]`, most of `[limits]`) stays as it is, in the displays too, until a successor starts.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tacit_core::flow::Address;
 use tacit_core::policy::{Limits, Policy};
 
 use super::inbound::reserve_missing;
-use super::listeners::{self, Opened};
+use super::listeners::{self, Opened, Wanted};
 use super::{Agent, file_name};
 use crate::clock;
-use crate::live::{Checked, Live, build_rules, check_file, directory_of};
+use crate::live::{
+    BuildContext, Built, Changes, Checked, Installed, Refreshed, check_file, directory_of, rebuild,
+    renew,
+};
 use crate::log::Event;
 
 impl Agent {
@@ -26,21 +31,21 @@ impl Agent {
         let before = self.live.load_full();
         let Checked { mut policy, materials, warnings } = checked;
         let restart = keep_until_restart(&mut policy, &before.policy);
-        let used = Some((before.as_ref(), &self.materials));
-        let rules = build_rules(&policy, &materials, used, self.chains.as_ref())
-            .map_err(|(rule, error)| format!("nothing was installed: rule {rule}: {error}"))?;
+        let wanted = listeners::wanted(&policy);
+        let context = BuildContext { materials: &materials, chains: self.chains.as_ref() };
+        let installed = Installed { live: &before, materials: &self.materials };
+        let Built { live, changes } = rebuild(policy, context, installed)
+            .map_err(|refused| format!("nothing was installed: {refused}"))?;
         let opened = self
-            .prepare_listeners(&policy)
+            .prepare_listeners(&wanted)
             .map_err(|error| format!("nothing was installed: {error}"))?;
         let control = self.congestion_control.as_deref();
         let reserved = match self.runs.is_empty() {
             true => Vec::new(),
-            false => reserve_missing(&policy, self.runs.all(), control)
+            false => reserve_missing(&live.policy, self.runs.all(), control)
                 .map_err(|error| format!("nothing was installed: {error}"))?,
         };
-        let wanted = listeners::wanted(&policy);
-        let live = Live::new(before.generation + 1, policy, rules);
-        let diff = difference(&before, &live);
+        live.mark_relays();
         self.live.store(Arc::new(live));
         self.follow_policy(reserved).await;
         self.materials = materials;
@@ -57,9 +62,10 @@ impl Agent {
                 self.workers.stop(id).await;
             }
         }
-        self.log.info(Event::new("reloaded").field("changes", &diff));
+        let changes = shown(&changes);
+        self.log.info(Event::new("reloaded").field("changes", &changes));
         let warnings: Vec<_> = warnings.iter().map(|warning| warning.render(&file)).collect();
-        Ok(json!({ "generation": before.generation + 1, "changes": diff, "warnings": warnings,
+        Ok(json!({ "generation": before.generation + 1, "changes": changes, "warnings": warnings,
                    "needs-restart": restart }))
     }
 
@@ -67,11 +73,10 @@ impl Agent {
     /// error all is as it was.
     fn prepare_listeners(
         &mut self,
-        policy: &Policy,
+        wanted: &BTreeMap<String, (Address, Wanted)>,
     ) -> Result<Vec<(String, Opened)>, listeners::ListenError> {
-        let wanted = listeners::wanted(policy);
         let mut opened = Vec::new();
-        for (key, (address, wanted)) in &wanted {
+        for (key, (address, wanted)) in wanted {
             if !self.listeners.contains_key(key) {
                 let new = listeners::open(address, wanted, self.congestion_control.as_deref())?;
                 opened.push((key.clone(), new));
@@ -107,7 +112,8 @@ impl Agent {
     pub(super) fn refresh_materials(&mut self) {
         let before = self.live.load_full();
         let base = directory_of(&self.options.policy);
-        let (fresh, errors) = self.materials.refreshed(&before.policy, &base);
+        let Refreshed { materials: fresh, errors } =
+            self.materials.refreshed(&before.policy, &base);
         let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
         if errors != self.material_errors {
             for error in &errors {
@@ -122,20 +128,22 @@ impl Agent {
         if fresh.same(&self.materials) {
             return;
         }
-        let used = Some((before.as_ref(), &self.materials));
-        match build_rules(&before.policy, &fresh, used, self.chains.as_ref()) {
-            Ok(rules) => {
-                let live = Live::new(before.generation + 1, before.policy.clone(), rules);
-                let diff = difference(&before, &live);
-                if diff != Value::Null {
+        let context = BuildContext { materials: &fresh, chains: self.chains.as_ref() };
+        let installed = Installed { live: &before, materials: &self.materials };
+        match renew(context, installed) {
+            Ok(Built { live, changes }) => {
+                if !changes.is_empty() {
                     self.live.store(Arc::new(live));
-                    self.log.info(Event::new("files-reloaded").field("changes", &diff));
+                    let changes = shown(&changes);
+                    self.log.info(Event::new("files-reloaded").field("changes", &changes));
                 }
                 self.materials = fresh;
             }
-            Err((rule, error)) => self
-                .log
-                .error(Event::new("file-refused").field("rule", &rule).field("reason", &error)),
+            Err(refused) => self.log.error(
+                Event::new("file-refused")
+                    .field("rule", &refused.rule)
+                    .field("reason", &refused.error),
+            ),
         }
     }
 }
@@ -164,26 +172,6 @@ fn keep_until_restart(policy: &mut Policy, before: &Policy) -> Vec<&'static str>
 }
 
 /// Rules that came, went or changed; null if none did.
-fn difference(before: &Live, now: &Live) -> Value {
-    let mut changes = serde_json::Map::new();
-    let mut note = |kind: &str, name: &str| {
-        if let Value::Array(list) =
-            changes.entry(kind.to_owned()).or_insert_with(|| Value::Array(Vec::new()))
-        {
-            list.push(name.into());
-        }
-    };
-    for rule in &now.rules {
-        match before.find(rule.name()) {
-            None => note("added", rule.name()),
-            Some(old) if !Arc::ptr_eq(old, rule) => note("changed", rule.name()),
-            Some(_) => {}
-        }
-    }
-    for rule in &before.rules {
-        if now.find(rule.name()).is_none() {
-            note("removed", rule.name());
-        }
-    }
-    if changes.is_empty() { Value::Null } else { Value::Object(changes) }
+fn shown(changes: &Changes) -> Value {
+    if changes.is_empty() { Value::Null } else { json!(changes) }
 }

@@ -15,7 +15,7 @@ use super::inbound::Inbound;
 use crate::address;
 use crate::datagram::Receiver;
 use crate::dns::{Forwarder, Resolvers};
-use crate::live::Live;
+use crate::live::{Live, directory_of};
 use crate::log::{Event, Log};
 use crate::query::Service;
 use crate::run::capture::Capture;
@@ -195,7 +195,7 @@ pub(super) async fn follow_with(capture: &Capture, hosts: &[(IpAddr, String)]) -
 pub(super) fn secret_files(policy: &Policy, file: &std::path::Path) -> Vec<std::path::PathBuf> {
     const EVERYBODYS: [&str; 4] =
         ["/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates"];
-    let base = super::directory_of(file);
+    let base = directory_of(file);
     let keys = policy.identities.values().map(|identity| base.join(&identity.key));
     let anchors = policy.trusts.values().flat_map(|trust| match &trust.source {
         TrustSource::Files(files) => files.iter().map(|file| base.join(file)).collect(),

@@ -24,14 +24,13 @@ use crate::control::server::{self, Asked};
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
 use crate::ledger::meter;
-use crate::live::{Checked, Live, Materials, build_rules, check_file};
+use crate::live::{BuildContext, Checked, Live, build, check_file};
 use crate::log::{Event, Log};
 use crate::run::handover::RunState;
 use crate::run::launchers;
 use crate::session::Table;
 use crate::stream::gate::Gates;
 use crate::stream::lane::Shared;
-use tacit_tls::verify::Chains;
 
 /// Descriptors that are not connections: logs, listeners, displays, resolvers.
 const DESCRIPTORS_RESERVED: u64 = 256;
@@ -53,7 +52,9 @@ impl Agent {
         }
         let Checked { policy, materials, .. } = checked;
         let chains = policy.agent.chain_cache.then(Arc::default);
-        let installed = Arc::new(first(policy, &materials, chains.as_ref())?);
+        let context = BuildContext { materials: &materials, chains: chains.as_ref() };
+        let installed = Arc::new(build(policy, context).map_err(AgentError::Rule)?);
+        installed.mark_relays();
         meter::allow(installed.policy.agent.accounting);
         let live = Arc::new(ArcSwap::new(Arc::clone(&installed)));
         let connections_max = connections_max(installed.limits(), descriptors);
@@ -72,10 +73,14 @@ impl Agent {
             workers.serve(*number, Arc::clone(&opened.listener) as _).await;
         }
         let runs = handover.release().map_err(AgentError::TakeOver)?;
-        let all = listeners.values_mut().map(|(_, opened)| opened);
-        let all = all.chain([&mut control.opened]);
-        let all = all.chain(enrol.as_mut().map(|enrol| &mut enrol.opened));
-        all.chain(metrics.as_mut().map(|metrics| &mut metrics.opened)).for_each(Opened::take_file);
+        listeners.values_mut().for_each(|(_, opened)| opened.take_file());
+        control.opened.take_file();
+        if let Some(enrol) = &mut enrol {
+            enrol.opened.take_file();
+        }
+        if let Some(metrics) = &mut metrics {
+            metrics.opened.take_file();
+        }
         log.info(serving(&installed, listeners.len(), workers.count_max()));
         let resolvers = Arc::new(Resolvers::new(&options.resolvers));
         let mut agent = Self {
@@ -128,16 +133,6 @@ fn serving(live: &Live, listeners: usize, workers: usize) -> Event {
         .field("rules", &live.rules.len())
         .field("listeners", &listeners)
         .field("workers", &workers)
-}
-
-/// The policy that the agent starts with.
-fn first(
-    policy: Policy,
-    materials: &Materials,
-    chains: Option<&Arc<Chains>>,
-) -> Result<Live, AgentError> {
-    let rules = build_rules(&policy, materials, None, chains).map_err(AgentError::Rule)?;
-    Ok(Live::new(1, policy, rules))
 }
 
 /// What others hand to this agent: listening sockets, and the launcher of its run.

@@ -8,12 +8,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tacit_core::policy::{Action, Tls};
 use tacit_sys::socket;
 
 use crate::clock::{self, Rfc3339};
 use crate::ledger::costs::{Costs, RunCosts};
-use crate::live::{Live, LiveRule, Materials, names};
+use crate::live::{CredentialNames, Live, LiveRule, Materials};
 use crate::run::protocol::Owner;
 use crate::run::{self, Run};
 use crate::session::{Record, Table};
@@ -176,32 +175,34 @@ fn tcp(leg: &Weak<OwnedFd>) -> Option<Value> {
 }
 
 fn role(rule: &LiveRule) -> Option<&'static str> {
-    match &rule.rule.action {
-        Action::Tls(tls) => Some(tls.role()),
-        Action::Permit | Action::Deny => None,
-    }
+    rule.action.tls().map(|tls| tls.role().word())
 }
 
 /// The level of client certificates, as the policy writes it.
 fn client_cert(rule: &LiveRule) -> Option<String> {
-    match &rule.rule.action {
-        Action::Tls(Tls::Server(tls)) => Some(tls.client_cert.to_string()),
-        _ => None,
-    }
+    rule.action.tls()?.client_cert().map(ToString::to_string)
 }
 
 /// `tacit show rules`.
 #[must_use]
 pub fn rules(table: &Table, live: &Live) -> Value {
-    let open = table.snapshot();
-    let rules: Vec<_> = live.rules.iter().map(|rule| one_rule(rule, &open)).collect();
+    let records = table.snapshot();
+    let mut open: HashMap<&str, usize> = HashMap::new();
+    for record in &records {
+        *open.entry(record.rule.name()).or_default() += 1;
+    }
+    let mut rules = Vec::with_capacity(live.rules.len());
+    for (place, rule) in live.rules.iter().enumerate() {
+        let open = open.get(rule.name()).copied().unwrap_or_default();
+        rules.push(one_rule(rule, open, live.line(place)));
+    }
     json!({ "generation": live.generation, "rules": rules, "default": "deny" })
 }
 
-fn one_rule(rule: &Arc<LiveRule>, open: &[Arc<Record>]) -> Value {
+fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> Value {
     json!({
         "name": rule.name(),
-        "action": rule.rule.action.word(),
+        "action": rule.action.word(),
         "role": role(rule),
         "starttls": rule.starttls().map(|starttls| json!({
             "protocol": starttls.protocol.word(),
@@ -214,8 +215,8 @@ fn one_rule(rule: &Arc<LiveRule>, open: &[Arc<Record>]) -> Value {
         "hits": rule.counters.hits(),
         "failures": rule.counters.failures(),
         "last-hit": rule.counters.last_hit().map(|time| Rfc3339(time).to_string()),
-        "open": open.iter().filter(|record| record.rule.name() == rule.name()).count(),
-        "line": rule.rule.position.line,
+        "open": open,
+        "line": line,
     })
 }
 
@@ -276,8 +277,8 @@ fn users<'a>(live: &'a Live, name: &str) -> Vec<&'a str> {
     live.rules
         .iter()
         .filter(|rule| {
-            let (identities, trust) = names(&rule.rule);
-            identities.contains(&name) || trust == Some(name)
+            let names = CredentialNames::of(&rule.rule);
+            names.identities.contains(&name) || names.trust == Some(name)
         })
         .map(|rule| rule.name())
         .collect()

@@ -12,13 +12,12 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tacit_core::policy::map::{Entry, Mapped, Passed};
 use tacit_core::policy::{Action, Map, Policy, Tls};
-
 use tacit_tls::dry_run::{self, DryRun};
 use tacit_tls::material::{TrustMaterial, load_chain, load_trust};
 use tacit_tls::verify::{Named, Naming, identity};
 use tacit_tls::{CertificateFacts, PeerCheck, holder};
 
-use crate::live::names;
+use crate::live::CredentialNames;
 
 /// Who is asked about.
 #[derive(Debug)]
@@ -86,7 +85,7 @@ pub(super) fn ask_rule(
         return Err(format!("rule `{name}` is a {action}: it looks at no certificate"));
     };
     let chain = load_chain(peer.file).map_err(|error| error.to_string())?;
-    let trust = match names(rule).1 {
+    let trust = match CredentialNames::of(rule).trust {
         None => None,
         Some(name) => Some(trust(policy, base, name)?),
     };

@@ -1,310 +1,248 @@
-//! From policy text to rules that can serve: parse, resolve, validate, and only then swap.
+//! From a checked policy to one that can serve; what did not change is kept.
 //!
-//! Everything that can fail happens before anything is changed. A rule that is the same as before,
-//! with the same certificates, keeps its [`LiveRule`]: its connections stay current.
+//! A rule that is the same as before, with the same credentials and the same map, keeps its
+//! [`LiveRule`]: its connections stay current. Each rule is looked up once by its name, and
+//! credentials and maps are compared once by theirs, so that the cost grows with the number of
+//! rules. Nothing here changes what is installed, and everything may run on any thread.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
-use tacit_core::policy::{
-    Action, Diagnostic, Policy, Position, Rule, Severity, Tls, Verify, parse,
-};
+use serde::Serialize;
+use tacit_core::policy::{Action, Policy, Rule, Tls};
+use tacit_tls::verify::Chains;
+use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
 use tokio::sync::Semaphore;
 
-use crate::address;
-use crate::clock;
 use crate::net::target::LiveTarget;
-use crate::placement;
-use tacit_tls::material::{
-    IdentityMaterial, MaterialError, TrustMaterial, load_identity, load_trust,
-};
-use tacit_tls::verify::Chains;
-use tacit_tls::{ClientSettings, Role, ServerSettings, SettingsRefused};
 
-use super::{Live, LiveAction, LiveRule, RuleCounters};
+use super::materials::CredentialNames;
+use super::{Live, LiveAction, LiveRule, LiveTls, Materials, RuleCounters, Search};
 
-/// Certificates, keys and trust that a policy names, loaded.
-#[derive(Clone, Debug, Default)]
-pub struct Materials {
-    /// By name of the identity.
-    pub identities: BTreeMap<String, Arc<IdentityMaterial>>,
-    /// By name of the trust.
-    pub trusts: BTreeMap<String, Arc<TrustMaterial>>,
+/// What rules are built with.
+#[derive(Clone, Copy, Debug)]
+pub struct BuildContext<'a> {
+    /// The credentials that the policy names.
+    pub materials: &'a Materials,
+    /// Where chains that peers send are remembered; `None`: nowhere.
+    pub chains: Option<&'a Arc<Chains>>,
 }
 
-/// A policy that passed every check, with what it names.
-#[derive(Debug)]
-pub struct Checked {
+/// What is installed, with the credentials that it was built with.
+#[derive(Clone, Copy, Debug)]
+pub struct Installed<'a> {
     /// The policy.
-    pub policy: Policy,
-    /// What it names.
-    pub materials: Materials,
-    /// Warnings.
-    pub warnings: Vec<Diagnostic>,
+    pub live: &'a Live,
+    /// Its credentials.
+    pub materials: &'a Materials,
 }
 
-/// Reads and checks a policy file with everything it names.
-///
-/// # Errors
-/// All findings, at least one of them an error.
-pub fn check_file(path: &Path) -> Result<Checked, Vec<Diagnostic>> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        vec![
-            Diagnostic::error(Position { line: 1, column: 1 }, format!("cannot be read: {error}"))
-                .with_fix("name a policy file that this user can read"),
-        ]
-    })?;
-    check_text(&text, &directory_of(path))
+/// A policy that is ready to be installed.
+#[derive(Debug)]
+pub struct Built {
+    /// The policy.
+    pub live: Live,
+    /// How it differs from the installed one.
+    pub changes: Changes,
 }
 
-/// The directory that paths in a policy are relative to.
-#[must_use]
-pub fn directory_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
+/// The rules in which two policies differ, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Changes {
+    /// Those that only the new one has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub added: Vec<String>,
+    /// Those that differ, or use other credentials or another map.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+    /// Those that only the old one has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
 }
 
-fn check_text(text: &str, base: &Path) -> Result<Checked, Vec<Diagnostic>> {
-    let parsed = parse(text);
-    let mut findings = parsed.diagnostics;
-    let Some(mut policy) = parsed.policy else { return Err(findings) };
-    findings.extend(placement::check(&policy));
-    findings.extend(localize(&mut policy));
-    let materials = load_all(&policy, base, &mut findings);
-    findings.extend(wrong_usages(&policy, &materials));
-    findings.sort_by_key(|finding| finding.position);
-    if findings.iter().any(|finding| finding.severity == Severity::Error) {
-        return Err(findings);
-    }
-    Ok(Checked { policy, materials, warnings: findings })
-}
-
-/// Says what a policy means on this host; what could not be found out comes back as a warning.
-///
-/// Flows carry users by name, so rules that give a number get the name, if the number has one.
-/// Windows in local time get the local zone.
-pub fn localize(policy: &mut Policy) -> Option<Diagnostic> {
-    for user in policy.rules.iter_mut().flat_map(|rule| &mut rule.selectors.user) {
-        *user = address::user_word(user);
-    }
-    let is_local = |rule: &&Rule| rule.selectors.when.as_ref().is_some_and(|w| w.zone.is_local());
-    let position = policy.rules.iter().find(is_local)?.position;
-    match clock::local_zone() {
-        Ok(zone) => {
-            policy.set_local_zone(&zone);
-            None
-        }
-        Err(error) => {
-            let message = format!("the time zone of this host is not known, UTC is used: {error}");
-            let fix = "say zone = \"Europe/Berlin\" or the like in `when`, or link /etc/localtime";
-            Some(Diagnostic::warning(position, message).with_fix(fix))
-        }
-    }
-}
-
-fn load_all(policy: &Policy, base: &Path, findings: &mut Vec<Diagnostic>) -> Materials {
-    let mut materials = Materials::default();
-    let mut note = |position, result: Result<&[String], MaterialError>| match result {
-        Ok(warnings) => {
-            let warnings = warnings.iter().map(|text| Diagnostic::warning(position, text));
-            findings.extend(warnings);
-        }
-        Err(error) => findings.push(Diagnostic::error(position, error.to_string())),
-    };
-    for (name, identity) in &policy.identities {
-        match load_identity(name, identity, base) {
-            Ok(material) => {
-                note(identity.position, Ok(&material.warnings));
-                materials.identities.insert(name.clone(), Arc::new(material));
-            }
-            Err(error) => note(identity.position, Err(error)),
-        }
-    }
-    for (name, trust) in &policy.trusts {
-        match load_trust(name, trust, base) {
-            Ok(material) => {
-                note(trust.position, Ok(&material.warnings));
-                materials.trusts.insert(name.clone(), Arc::new(material));
-            }
-            Err(error) => note(trust.position, Err(error)),
-        }
-    }
-    materials
-}
-
-/// Identities whose certificate is not for the role that a rule gives them, each once.
-fn wrong_usages(policy: &Policy, materials: &Materials) -> Vec<Diagnostic> {
-    let mut reported = BTreeSet::new();
-    let mut findings = Vec::new();
-    for rule in &policy.rules {
-        let role = match &rule.action {
-            Action::Tls(Tls::Server(_)) => Role::Server,
-            Action::Tls(Tls::Client(_)) => Role::Client,
-            Action::Permit | Action::Deny => continue,
-        };
-        let (identities, _) = names(rule);
-        for name in identities {
-            let wrong = materials.identities.get(name).and_then(|found| found.wrong_usage(role));
-            if let Some(wrong) = wrong
-                && reported.insert((name, role.peer()))
-            {
-                let message = format!("rule `{}`: {wrong}", rule.name);
-                findings.push(Diagnostic::error(rule.position, message));
-            }
-        }
-    }
-    findings
-}
-
-impl Materials {
-    /// Loads anew what changed on disk. What cannot be loaded stays as it was, and is told of.
+impl Changes {
+    /// Whether there is none.
     #[must_use]
-    pub fn refreshed(&self, policy: &Policy, base: &Path) -> (Self, Vec<MaterialError>) {
-        let (mut fresh, mut errors) = (self.clone(), Vec::new());
-        for (name, material) in &mut fresh.identities {
-            let changed = material.sources.iter().any(|source| source.changed());
-            if let Some(identity) = policy.identities.get(name).filter(|_| changed) {
-                match load_identity(name, identity, base) {
-                    Ok(loaded) => *material = Arc::new(loaded),
-                    Err(error) => errors.push(error),
-                }
-            }
-        }
-        for (name, material) in &mut fresh.trusts {
-            let changed = material.sources.iter().any(|source| source.changed());
-            if let Some(trust) = policy.trusts.get(name).filter(|_| changed) {
-                match load_trust(name, trust, base) {
-                    Ok(loaded) => *material = Arc::new(loaded),
-                    Err(error) => errors.push(error),
-                }
-            }
-        }
-        (fresh, errors)
-    }
-
-    /// Whether nothing was loaded anew between the two.
-    #[must_use]
-    pub fn same(&self, before: &Self) -> bool {
-        let identities = self.identities.values().zip(before.identities.values());
-        let trusts = self.trusts.values().zip(before.trusts.values());
-        identities.into_iter().all(|(now, old)| Arc::ptr_eq(now, old))
-            && trusts.into_iter().all(|(now, old)| Arc::ptr_eq(now, old))
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
     }
 }
 
-/// Makes every rule ready to serve; unchanged rules are taken over from `before`. Chains that peers
-/// send are remembered in `chains`.
+/// A rule that the TLS library refuses.
+#[derive(Debug)]
+pub struct RuleRefused {
+    /// The name of the rule.
+    pub rule: String,
+    /// Why it is refused.
+    pub error: SettingsRefused,
+}
+
+impl fmt::Display for RuleRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule {}: {}", self.rule, self.error)
+    }
+}
+
+impl std::error::Error for RuleRefused {}
+
+/// Makes every rule of the first policy ready to serve.
 ///
 /// # Errors
 /// The rule that the TLS library refuses.
-pub fn build_rules(
-    policy: &Policy,
-    materials: &Materials,
-    before: Option<(&Live, &Materials)>,
-    chains: Option<&Arc<Chains>>,
-) -> Result<Vec<Arc<LiveRule>>, (String, SettingsRefused)> {
-    policy
-        .rules
-        .iter()
-        .map(|rule| {
-            let old = before.and_then(|(live, _)| live.find(&rule.name));
-            if let (Some(old), Some((live, used))) = (old, before)
-                && old.rule.same(rule)
-                && uses_same(rule, used, materials)
-                && same_map(rule, &live.policy, policy)
-            {
-                return Ok(Arc::clone(old));
+pub fn build(mut policy: Policy, context: BuildContext<'_>) -> Result<Live, RuleRefused> {
+    let mut rules = Vec::with_capacity(policy.rules.len());
+    for rule in &policy.rules {
+        rules.push(build_rule(&policy, rule, context, Arc::new(RuleCounters::new(&rule.name)))?);
+    }
+    let search = Search::new(&mut policy, &rules);
+    Ok(Live::new(1, Arc::new(policy), rules, Arc::new(search)))
+}
+
+/// Makes every rule of another policy ready to serve.
+///
+/// # Errors
+/// The rule that the TLS library refuses.
+pub fn rebuild(
+    mut policy: Policy,
+    context: BuildContext<'_>,
+    installed: Installed<'_>,
+) -> Result<Built, RuleRefused> {
+    let differing = Differing::of(&policy, context.materials, installed);
+    let mut changes = Changes::default();
+    let mut rules = Vec::with_capacity(policy.rules.len());
+    for rule in &policy.rules {
+        let counters = match installed.live.find(&rule.name) {
+            Some(old) if old.rule.same(rule) && !differing.concerns(rule) => {
+                rules.push(Arc::clone(old));
+                continue;
             }
-            build_rule(policy, rule, materials, (old, chains))
-                .map_err(|error| (rule.name.clone(), error))
-        })
-        .collect()
+            Some(old) => {
+                changes.changed.push(rule.name.clone());
+                Arc::clone(&old.counters)
+            }
+            None => {
+                changes.added.push(rule.name.clone());
+                Arc::new(RuleCounters::new(&rule.name))
+            }
+        };
+        rules.push(build_rule(&policy, rule, context, counters)?);
+    }
+    let search = Search::new(&mut policy, &rules);
+    let names = installed.live.rules.iter().map(|rule| rule.name());
+    changes.removed =
+        names.filter(|name| search.place(name).is_none()).map(str::to_owned).collect();
+    let generation = installed.live.generation + 1;
+    let live = Live::new(generation, Arc::new(policy), rules, Arc::new(search));
+    Ok(Built { live, changes })
 }
 
-/// Whether everything the rule names holds the same in both.
-fn uses_same(rule: &Rule, before: &Materials, now: &Materials) -> bool {
-    let (identities, trust) = names(rule);
-    let same_identity = |name: &str| {
-        matches!(
-            (before.identities.get(name), now.identities.get(name)),
-            (Some(old), Some(new)) if old.same(new)
-        )
-    };
-    let same_trust = |name: &str| {
-        matches!(
-            (before.trusts.get(name), now.trusts.get(name)),
-            (Some(old), Some(new)) if old.same(new)
-        )
-    };
-    identities.into_iter().all(same_identity) && trust.is_none_or(same_trust)
+/// Builds the rules again that use credentials which were loaded since; the policy is the same.
+///
+/// # Errors
+/// The rule that the TLS library refuses.
+pub fn renew(context: BuildContext<'_>, installed: Installed<'_>) -> Result<Built, RuleRefused> {
+    let live = installed.live;
+    let differing = Differing::of(&live.policy, context.materials, installed);
+    let mut changes = Changes::default();
+    let mut rules = live.rules.clone();
+    for rule in rules.iter_mut().filter(|rule| differing.concerns(&rule.rule)) {
+        changes.changed.push(rule.name().to_owned());
+        let counters = Arc::clone(&rule.counters);
+        *rule = build_rule(&live.policy, &rule.rule, context, counters)?;
+    }
+    let policy = Arc::clone(&live.policy);
+    let live = Live::new(live.generation + 1, policy, rules, Arc::clone(&live.search));
+    Ok(Built { live, changes })
 }
 
-/// Whether the map that the rule names says the same in both.
-fn same_map(rule: &Rule, before: &Policy, now: &Policy) -> bool {
-    let Action::Tls(Tls::Server(tls)) = &rule.action else { return true };
-    tls.client_cert.map().is_none_or(|name| {
-        matches!(
-            (before.maps.get(name), now.maps.get(name)),
-            (Some(old), Some(new)) if old.same(new)
-        )
-    })
+/// Names of credentials and maps that are not the same in two policies.
+#[derive(Debug)]
+struct Differing<'a> {
+    identities: HashSet<&'a str>,
+    trusts: HashSet<&'a str>,
+    maps: HashSet<&'a str>,
 }
 
-/// The identities and the trust a rule names.
-#[must_use]
-pub fn names(rule: &Rule) -> (Vec<&str>, Option<&str>) {
-    match &rule.action {
-        Action::Tls(Tls::Server(tls)) => {
-            let trust = tls.client_cert.trust();
-            (tls.identities.iter().map(String::as_str).collect(), trust)
+impl<'a> Differing<'a> {
+    /// Of a policy with its credentials, against those that are installed.
+    fn of(policy: &'a Policy, materials: &'a Materials, installed: Installed<'_>) -> Self {
+        let Installed { live, materials: before } = installed;
+        let identities = materials.identities.iter().filter(|(name, now)| {
+            before.identities.get(*name).is_none_or(|old| !Arc::ptr_eq(old, now) && !old.same(now))
+        });
+        let trusts = materials.trusts.iter().filter(|(name, now)| {
+            before.trusts.get(*name).is_none_or(|old| !Arc::ptr_eq(old, now) && !old.same(now))
+        });
+        let maps = policy
+            .maps
+            .iter()
+            .filter(|(name, now)| live.policy.maps.get(*name).is_none_or(|old| !old.same(now)));
+        Self {
+            identities: identities.map(|(name, _)| name.as_str()).collect(),
+            trusts: trusts.map(|(name, _)| name.as_str()).collect(),
+            maps: maps.map(|(name, _)| name.as_str()).collect(),
         }
-        Action::Tls(Tls::Client(tls)) => {
-            let trust = match &tls.verify {
-                Verify::Full { trust, .. } | Verify::Chain { trust, .. } => Some(trust.as_str()),
-                Verify::None { .. } => None,
-            };
-            (tls.identity.iter().map(String::as_str).collect(), trust)
-        }
-        Action::Permit | Action::Deny => (Vec::new(), None),
+    }
+
+    /// Whether a rule uses one of them.
+    fn concerns(&self, rule: &Rule) -> bool {
+        let Action::Tls(tls) = &rule.action else { return false };
+        let map = match tls {
+            Tls::Server(tls) => tls.client_cert.map(),
+            Tls::Client(_) => None,
+        };
+        let CredentialNames { identities, trust } = CredentialNames::of(rule);
+        identities.iter().any(|name| self.identities.contains(name))
+            || trust.is_some_and(|name| self.trusts.contains(name))
+            || map.is_some_and(|name| self.maps.contains(name))
     }
 }
 
 fn build_rule(
     policy: &Policy,
-    rule: &Rule,
-    materials: &Materials,
-    (old, chains): (Option<&Arc<LiveRule>>, Option<&Arc<Chains>>),
-) -> Result<Arc<LiveRule>, SettingsRefused> {
-    let (identities, trust) = names(rule);
-    let identities: Vec<_> = identities
-        .iter()
-        .filter_map(|name| materials.identities.get(*name).map(Arc::clone))
-        .collect();
-    let trust = trust.and_then(|name| materials.trusts.get(name).map(Arc::as_ref));
-    let action = match &rule.action {
-        Action::Permit => LiveAction::Permit,
-        Action::Deny => LiveAction::Deny,
-        Action::Tls(Tls::Server(tls)) => {
-            let map = tls.client_cert.map().and_then(|name| policy.maps.get(name));
-            let settings = ServerSettings::new(tls, &identities, trust, map, chains)?;
-            LiveAction::TlsServer(Arc::new(settings))
-        }
-        Action::Tls(Tls::Client(tls)) => {
-            let identity = identities.first().map(Arc::as_ref);
-            LiveAction::TlsClient(Arc::new(ClientSettings::new(tls, identity, trust, chains)?))
-        }
-    };
-    let counters = old
-        .map_or_else(|| Arc::new(RuleCounters::new(&rule.name)), |old| Arc::clone(&old.counters));
+    rule: &Arc<Rule>,
+    context: BuildContext<'_>,
+    counters: Arc<RuleCounters>,
+) -> Result<Arc<LiveRule>, RuleRefused> {
+    let action = build_action(policy, rule, context)
+        .map_err(|error| RuleRefused { rule: rule.name.clone(), error })?;
     let target = rule.forward().and_then(|forward| forward.connect.as_ref()).map(LiveTarget::new);
     Ok(Arc::new(LiveRule {
-        rule: rule.clone(),
+        rule: Arc::clone(rule),
         action,
         target,
         handshakes: Arc::new(Semaphore::new(policy.limits.handshakes_per_rule)),
         counters,
     }))
+}
+
+fn build_action(
+    policy: &Policy,
+    rule: &Rule,
+    context: BuildContext<'_>,
+) -> Result<LiveAction, SettingsRefused> {
+    let parsed = match &rule.action {
+        Action::Permit => return Ok(LiveAction::Permit),
+        Action::Deny => return Ok(LiveAction::Deny),
+        Action::Tls(parsed) => parsed,
+    };
+    let BuildContext { materials, chains } = context;
+    let names = CredentialNames::of(rule);
+    let identities = names.identities.iter().filter_map(|name| materials.identities.get(*name));
+    let trust = names.trust.and_then(|name| materials.trusts.get(name)).map(Arc::as_ref);
+    let tls = match parsed {
+        Tls::Server(tls) => {
+            let identities: Vec<_> = identities.cloned().collect();
+            let map = tls.client_cert.map().and_then(|name| policy.maps.get(name));
+            let settings = ServerSettings::new(tls, &identities, trust, map, chains)?;
+            LiveTls::server(parsed.clone(), settings)
+        }
+        Tls::Client(tls) => {
+            let mut identities = identities.map(Arc::as_ref);
+            let settings = ClientSettings::new(tls, identities.next(), trust, chains)?;
+            LiveTls::client(parsed.clone(), settings)
+        }
+    };
+    Ok(LiveAction::Tls(Arc::new(tls)))
 }

@@ -8,7 +8,6 @@ use serde_json::Value;
 use tacit_core::policy::TlsVersion;
 use tacit_core::query::{ConnectionState, Fault, PolicyState, Question};
 
-use crate::live::LiveAction;
 use crate::session::Record;
 use crate::session::controls::{Refusal, Wish};
 use tacit_tls::PeerCheck;
@@ -86,13 +85,12 @@ pub(super) async fn about(
 }
 
 fn state(record: &Record) -> Value {
-    let (enabled, role) = match &record.rule.action {
-        LiveAction::Permit | LiveAction::Deny => (PolicyState::NotEnabled, None),
-        LiveAction::TlsServer(_) => (PolicyState::Enabled, Some("server")),
-        LiveAction::TlsClient(_) => (PolicyState::Enabled, Some("client")),
+    let role = record.rule.action.tls().map(|tls| tls.role().word());
+    let policy = match role {
+        _ if record.controls().is_some() => PolicyState::Controlled,
+        Some(_) => PolicyState::Enabled,
+        None => PolicyState::NotEnabled,
     };
-    let controls = record.controls();
-    let policy = if controls.is_some() { PolicyState::Controlled } else { enabled };
     let connection = record.state();
     let tls = record.tls.get().filter(|_| connection == ConnectionState::Secure);
     let mut answer = Answer::plain(policy, connection);

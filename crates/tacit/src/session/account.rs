@@ -3,13 +3,13 @@
 use std::fmt::Display;
 
 use tacit_core::flow::Flow;
-use tacit_core::policy::{Action, ClientCert, Tls};
-
-use crate::live::LiveAction;
-use crate::log::{Event, Log, Outcome};
+use tacit_core::policy::ClientCert;
 use tacit_tls::failure::describe_alert_number;
 use tacit_tls::verify::{Named, identity};
 use tacit_tls::{PeerCheck, Role, SessionError};
+
+use crate::live::{LiveAction, TlsRole};
+use crate::log::{Event, Log, Outcome};
 
 use super::connection::{Connection, Refused};
 use super::end::End;
@@ -116,11 +116,9 @@ fn remark(log: &Log, record: &Record, tls: &TlsFacts) {
 
 /// The level of a rule that asks clients for certificates, as the policy writes it.
 fn level(event: Event, record: &Record) -> Event {
-    match &record.rule.rule.action {
-        Action::Tls(Tls::Server(tls)) if tls.client_cert != ClientCert::None => {
-            event.field("client-cert", &tls.client_cert)
-        }
-        _ => event,
+    match record.rule.action.tls().and_then(|tls| tls.client_cert()) {
+        Some(client_cert @ ClientCert::Asked(_)) => event.field("client-cert", client_cert),
+        Some(ClientCert::None) | None => event,
     }
 }
 
@@ -159,9 +157,9 @@ fn closed(record: &Record) -> Event {
 /// How it ended; an alert of the peer with its next step. A TLS 1.3 server refuses a client's
 /// certificate only now, when the handshake is over.
 fn end_of(end: &End, record: &Record) -> String {
-    let role = match record.rule.action {
-        LiveAction::TlsClient(_) => Role::Client,
-        _ => Role::Server,
+    let role = match record.rule.action.tls().map(|tls| tls.role()) {
+        Some(TlsRole::Client(_)) => Role::Client,
+        Some(TlsRole::Server(_)) | None => Role::Server,
     };
     match end {
         End::Session(SessionError::PeerAlert(alert)) => {
@@ -181,7 +179,7 @@ fn about(event: &'static str, record: &Record) -> Event {
     if let Some(parent) = &record.parent {
         event = event.field("parent", parent);
     }
-    let event = event.field("remote", record.client());
+    event = event.field("remote", record.client());
     match (&record.legs.get(), &record.rule.action) {
         (Some(legs), _) => event.field("connect", &legs.target),
         (None, LiveAction::Deny) => event,

@@ -10,7 +10,6 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
 use tacit_core::flow::{Address, Protocol};
-use tacit_core::policy::Action;
 use tacit_core::query::ConnectionState;
 use tacit_sys::socket;
 use tokio::sync::Notify;
@@ -210,7 +209,7 @@ impl Record {
     pub fn state(&self) -> ConnectionState {
         let is_shaking = match self.controls() {
             Some(controls) => controls.is_shaking(),
-            None => matches!(self.rule.rule.action, Action::Tls(_)) && !self.is_open(),
+            None => self.rule.action.tls().is_some() && !self.is_open(),
         };
         match self.tls.get() {
             _ if is_shaking => ConnectionState::Handshaking,

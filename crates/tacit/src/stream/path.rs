@@ -3,19 +3,15 @@
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tacit_core::policy::Rekey;
 use tacit_core::starttls::Dialogue;
-
-use crate::live::LiveAction;
-use crate::live::LiveRule;
-use crate::net::leg::{Leg, Parked};
-use crate::session::controls::Wishes;
-use crate::session::{Connection, Failure};
+use tacit_tls::Session;
 use tokio::sync::OwnedSemaphorePermit;
 
-use tacit_tls::{ClientSettings, Role, ServerSettings, Session};
+use crate::live::LiveTls;
+use crate::net::leg::{Leg, Parked};
+use crate::session::Connection;
+use crate::session::controls::Wishes;
 
 /// A connection whose legs are ready to carry bytes.
 #[derive(Debug)]
@@ -64,7 +60,7 @@ pub struct TalkingPath<L = Leg> {
     /// What is said before.
     pub dialogue: Dialogue,
     /// How connections that belong to this one shake hands, if there can be any.
-    pub family: Option<Family>,
+    pub family: Option<Arc<LiveTls>>,
 }
 
 /// What a dialogue is held over.
@@ -74,58 +70,6 @@ pub enum Carried<L = Leg> {
     Sealed(Box<SealedPath<L>>),
     /// The peer was accepted, and is in clear too.
     Clear(Box<ClearPath<L>>),
-}
-
-/// The TLS settings of one connection and those that belong to it: nobody else resumes its session.
-#[derive(Clone, Debug)]
-pub enum Family {
-    /// tacit answers.
-    Server(Arc<ServerSettings>),
-    /// tacit asks.
-    Client(Arc<ClientSettings>),
-}
-
-impl Family {
-    /// The same where clients will not read what is sent besides.
-    #[must_use]
-    pub fn without_tickets(&self) -> Self {
-        match self {
-            Self::Server(settings) => Self::Server(Arc::new(settings.without_tickets())),
-            Self::Client(settings) => Self::Client(Arc::clone(settings)),
-        }
-    }
-
-    /// The settings of a rule; `None`: it has no TLS.
-    #[must_use]
-    pub fn of_rule(rule: &LiveRule) -> Option<Self> {
-        match &rule.action {
-            LiveAction::TlsServer(settings) => Some(Self::Server(Arc::clone(settings))),
-            LiveAction::TlsClient(settings) => Some(Self::Client(Arc::clone(settings))),
-            LiveAction::Permit | LiveAction::Deny => None,
-        }
-    }
-
-    /// The same for one connection and those that will belong to it.
-    ///
-    /// # Errors
-    /// No key for the tickets can be made.
-    pub fn of_its_own(&self) -> Result<Self, Failure> {
-        Ok(match self {
-            Self::Server(settings) => {
-                Self::Server(Arc::new(settings.for_family().map_err(io::Error::other)?))
-            }
-            Self::Client(settings) => Self::Client(Arc::new(settings.for_family())),
-        })
-    }
-
-    /// Which side of the handshake tacit is.
-    #[must_use]
-    pub fn role(&self) -> Role {
-        match self {
-            Self::Server(_) => Role::Server,
-            Self::Client(_) => Role::Client,
-        }
-    }
 }
 
 /// Legs of a relay in clear, with what came early.
@@ -149,28 +93,7 @@ pub struct ControlledPath<L = Leg> {
     /// What the program asks for.
     pub wishes: Wishes,
     /// The rule's settings, for when it asks for TLS.
-    pub tls: TlsTerms,
-}
-
-/// How a handshake of a connection is done.
-#[derive(Clone, Debug)]
-pub struct TlsTerms {
-    /// The settings of our role.
-    pub settings: Family,
-    /// How long it may take.
-    pub timeout: Duration,
-    /// When new keys are made.
-    pub rekey: Rekey,
-}
-
-impl TlsTerms {
-    /// The terms of a rule; `None`: it has no TLS.
-    #[must_use]
-    pub fn of_rule(rule: &LiveRule) -> Option<Self> {
-        let common = rule.tls_common()?;
-        let settings = Family::of_rule(rule)?;
-        Some(Self { settings, timeout: common.handshake_timeout, rekey: common.rekey })
-    }
+    pub tls: Arc<LiveTls>,
 }
 
 impl Established {

@@ -15,6 +15,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +58,7 @@ pub fn captured<'a>(
 }
 
 /// Whether the rules alone, at whatever time, take more boxes than there may be.
-pub(super) fn takes_too_many(rules: &[Rule]) -> bool {
+pub(super) fn takes_too_many(rules: &[Arc<Rule>]) -> bool {
     // Outside their windows denies take nothing away.
     let rules = rules.iter().filter(|rule| can_pass(rule) || rule.selectors.when.is_none());
     boxes(rules, &Learnt::default()).len() >= BOXES_MAX
@@ -112,7 +113,7 @@ fn is_open(rule: &Rule, unix_s: i64) -> bool {
     rule.selectors.when.as_ref().is_none_or(|when| when.is_open(unix_s))
 }
 
-fn boxes<'r>(rules: impl Iterator<Item = &'r Rule>, learnt: &Learnt<'_>) -> Vec<Captured> {
+fn boxes<'r>(rules: impl Iterator<Item = &'r Arc<Rule>>, learnt: &Learnt<'_>) -> Vec<Captured> {
     let mut planes: BTreeMap<(bool, Family), Vec<Area>> = BTreeMap::new();
     let mut denied: BTreeMap<(bool, Family), Vec<Area>> = BTreeMap::new();
     for rule in rules {

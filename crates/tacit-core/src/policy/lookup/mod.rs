@@ -27,6 +27,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use super::rule::{Action, Rule};
 use super::selector::Selectors;
@@ -64,7 +65,7 @@ pub struct Index {
 impl Index {
     /// Arranges the rules.
     #[must_use]
-    pub fn new<'r>(rules: impl IntoIterator<Item = &'r Rule>) -> Self {
+    pub fn new<'r>(rules: impl IntoIterator<Item = &'r Arc<Rule>>) -> Self {
         let mut builder = Builder::default();
         for rule in rules {
             builder.add(rule);
@@ -123,7 +124,8 @@ impl Index {
                 return;
             }
             found.comparisons += 1;
-            let Verified { selectors, is_deny, is_tls } = &self.rules[rule];
+            let Verified { whole, is_deny, is_tls } = &self.rules[rule];
+            let selectors = &whole.selectors;
             // As a deny would: an owner that is not known may be one that is named.
             if selectors.matches(flow, true).is_err() {
                 continue;
@@ -178,7 +180,7 @@ struct Found {
 /// What a rule is verified with once it is found.
 #[derive(Clone, Debug)]
 struct Verified {
-    selectors: Selectors,
+    whole: Arc<Rule>,
     is_deny: bool,
     is_tls: bool,
 }
@@ -279,7 +281,7 @@ struct Builder {
 }
 
 impl Builder {
-    fn add(&mut self, rule: &Rule) {
+    fn add(&mut self, rule: &Arc<Rule>) {
         let place = self.rules.len();
         let Selectors { local, local_ports, remote, remote_ports, .. } = &rule.selectors;
         let mut parts = [
@@ -304,7 +306,7 @@ impl Builder {
         }
         let is_deny = rule.action == Action::Deny;
         let is_tls = matches!(rule.action, Action::Tls(_));
-        self.rules.push(Verified { selectors: rule.selectors.clone(), is_deny, is_tls });
+        self.rules.push(Verified { whole: Arc::clone(rule), is_deny, is_tls });
     }
 
     fn enter(&mut self, place: usize, rule: &Rule, listen: u32, parts: [&Part; 4]) {

@@ -232,7 +232,7 @@ proptest! {
 
     #[test]
     fn finds_what_a_naive_scan_finds(
-        rules in vec(any_rule(), 0..12),
+        rules in vec(any_rule().prop_map(Arc::new), 0..12),
         flows in vec(any_flow(), 1..24),
     ) {
         let index = Index::new(&rules);
@@ -244,7 +244,7 @@ proptest! {
 
     #[test]
     fn an_owner_is_needed_exactly_if_some_owner_gets_another_rule(
-        rules in vec(any_rule(), 0..12),
+        rules in vec(any_rule().prop_map(Arc::new), 0..12),
         flows in vec(any_flow(), 1..24),
     ) {
         let index = Index::new(&rules);
@@ -339,8 +339,8 @@ const KINDS: &[Kind] = &[
 /// Most comparisons of any look-up among `count` rules: of a flow for the first, the middle and the
 /// last rule, and of one that none matches.
 fn worst(count: u16, make: impl Fn(u16) -> (Selectors, Flow)) -> u32 {
-    let rules: Vec<Rule> =
-        (0..count).map(|i| rule(make(i).0, Vec::new(), Action::Permit)).collect();
+    let rules: Vec<Arc<Rule>> =
+        (0..count).map(|i| rule(make(i).0, Vec::new(), Action::Permit).into()).collect();
     let index = Index::new(&rules);
     let mut worst = 0;
     for i in [0, count / 2, count - 1] {
@@ -380,7 +380,7 @@ fn a_rule_of_many_long_lists_is_indexed_by_fewer_values() {
     let whole = |bits| Ipv6Addr::from_bits(bits).into();
     let range = AddressSelector::Range { first: whole(1), last: whole(u128::MAX - 1) };
     let selectors = Selectors { remote: vec![range], remote_ports: ranges, ..outbound() };
-    let index = Index::new(&[rule(selectors, Vec::new(), Action::Permit)]);
+    let index = Index::new(&[rule(selectors, Vec::new(), Action::Permit).into()]);
     let entries: usize = index.tables.iter().map(|table| table.rules.len()).sum();
     assert!(entries <= ENTRIES_PER_RULE_MAX, "{entries}");
     let ip: IpAddr = "2001:db8::1".parse().unwrap();

@@ -12,6 +12,7 @@
 //!
 //! Not done here, as it needs I/O: whether files, users, interfaces and names exist.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::agent::{Agent, Limits};
@@ -209,7 +210,7 @@ fn part(table: &Table<'_>, key: &'static str, all: usize) -> Option<Option<usize
     Some(part)
 }
 
-fn rules(top: &Table<'_>, names: &Names<'_>) -> Option<Vec<Rule>> {
+fn rules(top: &Table<'_>, names: &Names<'_>) -> Option<Vec<Arc<Rule>>> {
     let value = top.value("rule");
     if let Some(value) = value.as_ref().filter(|value| !value.value.is_array()) {
         value.error("`rule` is not a list of rules", "begin each rule with [[rule]]");
@@ -220,9 +221,10 @@ fn rules(top: &Table<'_>, names: &Names<'_>) -> Option<Vec<Rule>> {
         let fix = "add a [[rule]]; what no rule matches is denied";
         top.report.warning(START, "the policy has no rule, so every connection is denied", fix);
     }
-    let rules: Vec<Option<Rule>> = items.iter().map(|item| rule::read(item, names)).collect();
+    let rules: Vec<Option<Arc<Rule>>> =
+        items.iter().map(|item| rule::read(item, names).map(Arc::new)).collect();
     review::names(&items);
-    let sound: Vec<(&Value<'_>, &Rule)> =
+    let sound: Vec<(&Value<'_>, &Arc<Rule>)> =
         items.iter().zip(&rules).filter_map(|(item, rule)| Some((item, rule.as_ref()?))).collect();
     review::rules(top.report, &sound);
     rules.into_iter().collect()

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use crate::flow::{Address, Direction, Flow};
 use crate::policy::lookup::Index;
@@ -30,13 +31,13 @@ pub(super) fn names(rules: &[Value<'_>]) {
 }
 
 /// Reports rules that cannot stand together, and warns about those that do nothing.
-pub(super) fn rules(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
+pub(super) fn rules(report: &Report<'_>, rules: &[(&Value<'_>, &Arc<Rule>)]) {
     shared_listens(rules);
     unreachable(report, rules);
 }
 
 /// Rules may share a socket, but it is one socket: what concerns it must be said alike.
-fn shared_listens(rules: &[(&Value<'_>, &Rule)]) {
+fn shared_listens(rules: &[(&Value<'_>, &Arc<Rule>)]) {
     let mut first_at: HashMap<&Address, &Rule> = HashMap::new();
     for (value, rule) in rules {
         for address in rule.listens() {
@@ -93,7 +94,7 @@ const COVER_PLACES_MAX: usize = 1024;
 ///
 /// A rule covered by several earlier ones together, but by none alone, is not found; nor is one
 /// whose cover stands more than [`COVER_PLACES_MAX`] behind the first rule that could be it.
-fn unreachable(report: &Report<'_>, rules: &[(&Value<'_>, &Rule)]) {
+fn unreachable(report: &Report<'_>, rules: &[(&Value<'_>, &Arc<Rule>)]) {
     let index = Index::new(rules.iter().map(|(_, rule)| *rule));
     for (place, (_, rule)) in rules.iter().enumerate() {
         // Whoever covers the rule also matches this flow of it, and nobody before `first` does.

@@ -1,6 +1,7 @@
 //! Whole policy texts: what they become, and every error with its place and fix.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::vec;
@@ -60,7 +61,7 @@ fn sound(text: &str) -> Policy {
 fn only_rule(text: &str) -> Rule {
     let mut rules = sound(text).rules;
     assert_eq!(rules.len(), 1);
-    rules.remove(0)
+    Arc::unwrap_or_clone(rules.remove(0))
 }
 
 /// A forwarding rule; its `tls` begins at 11:7, and `more` in it at 12:3.
@@ -162,8 +163,8 @@ fn starttls_of_ftp_says_where_its_data_connections_go() {
 #[test]
 fn a_client_rule_checks_the_host_it_connects_to() {
     let name_of = |text: &str| match only_rule(text).action {
-        Action::Tls(Tls::Client(tls)) => match tls.verify {
-            Verify::Full { server_name, .. } => server_name,
+        Action::Tls(Tls::Client(tls)) => match &tls.verify {
+            Verify::Full { server_name, .. } => server_name.clone(),
             Verify::Chain { .. } => Some("chain".to_owned()),
             Verify::None { .. } => Some("none".to_owned()),
         },

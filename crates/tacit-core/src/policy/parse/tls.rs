@@ -1,6 +1,7 @@
 //! The `tls` table of a rule.
 
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::ciphers;
@@ -73,10 +74,11 @@ pub(super) enum Role {
 /// Reads the table; `None` after an error was reported.
 pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> Option<Tls> {
     let table = value.table(Scope::Tls, "`tls`")?;
-    let read = common(&table, names);
-    let is_fixed = matches!(setting.role, RoleDefault::MustBeSaid);
-    let may_start = |common: &TlsCommon| starttls::refuse_controlled(&table, &common.start);
-    let common = read.filter(|common| !is_fixed || may_start(common).is_some());
+    let is_forwarding = matches!(setting.role, RoleDefault::MustBeSaid);
+    let may_start = |common: &TlsCommon| {
+        !is_forwarding || starttls::refuse_controlled(&table, &common.start).is_some()
+    };
+    let common = common(&table, names).filter(may_start);
     let role = match (table.value("role"), setting.role) {
         (Some(role), _) => role.choice(&[("server", Role::Server), ("client", Role::Client)])?,
         (None, RoleDefault::Is(role)) => role,
@@ -100,8 +102,10 @@ pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> O
         return None;
     }
     match role {
-        Role::Server => server(&table, common, names).map(Tls::Server),
-        Role::Client => client(&table, common, setting, names).map(Tls::Client),
+        Role::Server => server(&table, common, names).map(|tls| Tls::Server(Arc::new(tls))),
+        Role::Client => {
+            client(&table, common, setting, names).map(|tls| Tls::Client(Arc::new(tls)))
+        }
     }
 }
 

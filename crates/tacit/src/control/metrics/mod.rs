@@ -96,7 +96,7 @@ fn agent(page: &mut Page, sources: &Sources<'_>) {
     .sample(&[], sources.live.generation as f64);
     let mut rules = page.family("tacit_rule_info", Kind::Gauge, "A rule's action; always 1.");
     for rule in &sources.live.rules {
-        rules.sample(&[("rule", rule.name()), ("action", rule.rule.action.word())], 1.0);
+        rules.sample(&[("rule", rule.name()), ("action", rule.action.word())], 1.0);
     }
     page.family("tacit_runs_active", Kind::Gauge, "Programs under tacit run.")
         .sample(&[], sources.runs as f64);
@@ -108,7 +108,7 @@ fn connections(page: &mut Page, sources: &Sources<'_>) {
     let mut open: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
     for rule in &sources.live.rules {
         let versions: &[_] = match rule.action {
-            LiveAction::TlsServer(_) | LiveAction::TlsClient(_) => &["none", "1.2", "1.3"],
+            LiveAction::Tls(_) => &["none", "1.2", "1.3"],
             LiveAction::Permit => &["none"],
             LiveAction::Deny => &[],
         };

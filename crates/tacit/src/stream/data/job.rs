@@ -9,10 +9,10 @@ use tacit_core::starttls::Side;
 use tacit_core::starttls::ftp::{DataRequest, Uploads};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use crate::live::LiveTls;
 use crate::net::Accepted;
 use crate::net::leg::Leg;
 use crate::session::Record;
-use crate::stream::path::Family;
 
 use super::door::Door;
 
@@ -30,7 +30,7 @@ pub struct Job {
     /// What it agreed on.
     pub request: DataRequest,
     /// How it shakes hands; `None`: it is carried in clear.
-    pub family: Option<Family>,
+    pub family: Option<Arc<LiveTls>>,
     /// Which way the data goes.
     pub uploads: Uploads,
     /// Counts it among the data connections of its control connection, until it ends.

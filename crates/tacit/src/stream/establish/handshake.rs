@@ -11,12 +11,13 @@ use rustls_pki_types::UnixTime;
 use tacit_core::meter::Component;
 
 use crate::ledger::{Count, meter};
+use crate::live::{LiveTls, TlsRole};
 use crate::net::leg::{Leg, Outgoing};
 use crate::session::{Failure, Record, TlsFacts};
 use crate::stream::gate::{Gates, Place};
-use crate::stream::path::{Family, TlsTerms};
 use tacit_tls::{
-    Established as Secrets, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Session,
+    Established as Secrets, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role,
+    Session,
 };
 
 use super::deadline::within;
@@ -54,7 +55,7 @@ pub struct HandshakeIo<'a> {
     /// The socket.
     pub leg: &'a Leg,
     /// The settings.
-    pub tls: &'a TlsTerms,
+    pub tls: &'a LiveTls,
     /// When it must be complete, waiting for a place included.
     pub deadline: Instant,
     /// When our last flight leaves.
@@ -88,12 +89,12 @@ impl HandshakeIo<'_> {
     }
 
     fn begin(&self) -> Result<Handshake, HandshakeFailure> {
-        match &self.tls.settings {
-            Family::Server(settings) => {
+        match self.tls.role() {
+            TlsRole::Server(settings) => {
                 let handshake = Handshake::server(settings)?;
                 Ok(handshake.with_peer_address(tls_peer(self.peer_of)))
             }
-            Family::Client(settings) => Handshake::client(settings, &wanted_names(self.peer_of)),
+            TlsRole::Client(settings) => Handshake::client(settings, &wanted_names(self.peer_of)),
         }
     }
 
@@ -121,7 +122,7 @@ impl HandshakeIo<'_> {
         }
         // It lives as long as the connection, empty in nearly every one.
         incoming.shrink_to_fit();
-        match handshake.finish(self.tls.rekey, Instant::now(), wall_now()) {
+        match handshake.finish(self.tls.common().rekey, Instant::now(), wall_now()) {
             Ok(Secrets { session, agreed, check, named, peer }) => {
                 self.record.tls.set(TlsFacts { agreed, check, named, peer });
                 Ok(Handshaken { session, incomplete: incoming, last_flight })
@@ -136,8 +137,12 @@ impl HandshakeIo<'_> {
 }
 
 /// The peer did not complete the handshake in time.
-pub(super) fn stalled(tls: &TlsTerms) -> Failure {
-    HandshakeFailure::timed_out(tls.settings.role(), tls.timeout).into()
+pub(super) fn stalled(tls: &LiveTls) -> Failure {
+    let role = match tls.role() {
+        TlsRole::Server(_) => Role::Server,
+        TlsRole::Client(_) => Role::Client,
+    };
+    HandshakeFailure::timed_out(role, tls.common().handshake_timeout).into()
 }
 
 /// Counts the handshake of a connection for its rule, if there was one.

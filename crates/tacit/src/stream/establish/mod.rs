@@ -30,14 +30,14 @@ use tacit_core::starttls::{self as exchange, Dialogue, Side};
 use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::meter;
-use crate::live::LiveRule;
+use crate::live::{LiveRule, LiveTls, TlsRole};
 use crate::net::leg::{Leg, Outgoing};
 use crate::session::controls::Controls;
 use crate::session::{Connection, Failure, Legs};
 
 use super::data::Job;
 use super::lane::StreamLane;
-use super::path::{ClearPath, ControlledPath, Established, Family, Path, SealedPath, TlsTerms};
+use super::path::{ClearPath, ControlledPath, Established, Path, SealedPath};
 use super::stage::Admitted;
 use super::talk::Talk;
 use super::{dial, header};
@@ -133,9 +133,9 @@ impl Establishing<'_> {
                 let path = ClearPath { accepted: downstream, dialled: upstream, initial };
                 Ok(Path::Clear(Box::new(path)))
             }
-            Protection::OnRequest(terms) => {
+            Protection::OnRequest(settings) => {
                 self.dial(&plan).await?;
-                self.leave_to_program(terms)
+                self.leave_to_program(settings)
             }
             Protection::Tls(tls) => self.run_tls(&plan, tls, job).await,
         }
@@ -169,16 +169,16 @@ impl Establishing<'_> {
             }
             Before::FirstBytes => {
                 let reading = async { Ok(first_bytes(self.socket(tls.on)?).await?) };
-                incoming = within(deadline, || stalled(&tls.terms), reading).await?;
-                deadline = Instant::now() + tls.terms.timeout;
+                incoming = within(deadline, || stalled(&tls.settings), reading).await?;
+                deadline = Instant::now() + tls.timeout();
             }
         }
-        let terms = self.terms(tls, job)?;
+        let settings = self.settings(tls, job)?;
         let io = HandshakeIo {
             record: self.connection.record(),
             peer_of: tls.parent.unwrap_or(self.connection.record()),
             leg: self.socket(tls.on)?,
-            tls: &terms,
+            tls: &settings,
             deadline,
             // A client waits for our last flight, and must not wait for what is dialled.
             last_flight: match tls.dial {
@@ -193,7 +193,7 @@ impl Establishing<'_> {
                 return Err(failure);
             }
         };
-        self.complete(plan, tls, terms, handshaken).await
+        self.complete(plan, tls, settings, handshaken).await
     }
 
     /// What is left to do when the handshake is complete.
@@ -201,12 +201,12 @@ impl Establishing<'_> {
         mut self,
         plan: &Plan<'_>,
         tls: &TlsPlan<'_>,
-        terms: TlsTerms,
+        settings: Arc<LiveTls>,
         handshaken: Handshaken,
     ) -> Result<Path, Failure> {
         let record = self.connection.record();
         let Handshaken { mut session, incomplete, mut last_flight } = handshaken;
-        if let (Some(parent), Family::Server(_)) = (tls.parent, &terms.settings)
+        if let (Some(parent), TlsRole::Server(_)) = (tls.parent, settings.role())
             && let Err(failure) = proof::check(parent, record)
         {
             let _ = session.seal_alert(AlertDescription::ACCESS_DENIED, &mut last_flight);
@@ -232,7 +232,7 @@ impl Establishing<'_> {
         };
         let path = SealedPath { clear, tls: tls_leg, session, incomplete, initial: last_flight };
         let Some(talk) = talk else { return Ok(Path::Sealed(Box::new(path))) };
-        let family = talk.dialogue.stays().then_some(terms.settings);
+        let family = talk.dialogue.stays().then_some(settings);
         Ok(relay_under_tls(path, talk, family))
     }
 
@@ -268,7 +268,7 @@ impl Establishing<'_> {
     ) -> Result<Agreed, Failure> {
         let peer = self.socket(tls.on)?;
         let program = self.socket(tls.on.other()).ok();
-        let agreed = hold(&mut talk, peer, program, tls.terms.timeout, deadline).await;
+        let agreed = hold(&mut talk, peer, program, tls.timeout(), deadline).await;
         self.talk = Some(talk);
         match agreed {
             Ok(agreed) => Ok(agreed),
@@ -310,21 +310,21 @@ impl Establishing<'_> {
         })
     }
 
-    /// The terms of this handshake: settings of its own where other connections belong to it.
-    fn terms(&self, tls: &TlsPlan<'_>, job: Option<&Job>) -> Result<TlsTerms, Failure> {
-        let terms = tls.terms.clone();
-        let settings = match (&terms.settings, job) {
-            (Family::Server(_), Some(job)) if job.uploads.now() => terms.settings.without_tickets(),
-            _ if self.talk.as_ref().is_some_and(|talk| talk.dialogue.stays()) => {
-                terms.settings.of_its_own()?
-            }
-            _ => return Ok(terms),
-        };
-        Ok(TlsTerms { settings, ..terms })
+    /// The settings of this handshake: of its own where other connections belong to it.
+    fn settings(&self, tls: &TlsPlan<'_>, job: Option<&Job>) -> Result<Arc<LiveTls>, Failure> {
+        let uploads = job.is_some_and(|job| job.uploads.now());
+        if uploads && matches!(tls.settings.role(), TlsRole::Server(_)) {
+            return Ok(Arc::new(tls.settings.without_tickets()));
+        }
+        if self.talk.as_ref().is_some_and(|talk| talk.dialogue.stays()) {
+            let settings = tls.settings.for_family().map_err(io::Error::other)?;
+            return Ok(Arc::new(settings));
+        }
+        Ok(Arc::clone(&tls.settings))
     }
 
     /// The rule leaves it to the program when TLS begins.
-    fn leave_to_program(mut self, terms: &TlsTerms) -> Result<Path, Failure> {
+    fn leave_to_program(mut self, settings: &Arc<LiveTls>) -> Result<Path, Failure> {
         let record = self.connection.record();
         // A connection is established once, and it has controls, or would have another plan.
         let wishes = record.controls().and_then(Controls::take_wishes);
@@ -333,7 +333,7 @@ impl Establishing<'_> {
         let initial = std::mem::take(&mut self.early);
         let Sockets { downstream, upstream } = self.into_sockets()?;
         let clear = ClearPath { accepted: downstream, dialled: upstream, initial };
-        let path = ControlledPath { clear, arrives, wishes, tls: terms.clone() };
+        let path = ControlledPath { clear, arrives, wishes, tls: Arc::clone(settings) };
         Ok(Path::Controlled(Box::new(path)))
     }
 

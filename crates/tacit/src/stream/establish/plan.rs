@@ -7,16 +7,16 @@
 //! | TLS is dialled | STARTTLS, as a client | upstream | before |
 //! | data connection of FTP | the client's first bytes | either side | before |
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tacit_core::policy::Starttls;
 use tacit_core::starttls::Side;
 use tacit_core::starttls::ftp::DataRequest;
 
-use crate::live::LiveRule;
+use crate::live::{LiveAction, LiveRule, LiveTls, TlsRole};
 use crate::session::Record;
 use crate::stream::data::{ARRIVAL_WAIT_MAX, Job};
-use crate::stream::path::{Family, TlsTerms};
 
 /// What has to be done before bytes are relayed.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) enum Protection<'r> {
     /// Nothing.
     Clear,
     /// TLS, when the program asks for it.
-    OnRequest(TlsTerms),
+    OnRequest(Arc<LiveTls>),
     /// TLS.
     Tls(TlsPlan<'r>),
 }
@@ -53,7 +53,7 @@ pub(super) struct TlsPlan<'r> {
     /// Which socket gets it.
     pub(super) on: Position,
     /// Settings and limits of the handshake.
-    pub(super) terms: TlsTerms,
+    pub(super) settings: Arc<LiveTls>,
     /// What is exchanged before.
     pub(super) before: Before<'r>,
     /// When the upstream socket is dialled.
@@ -106,20 +106,20 @@ impl<'r> Plan<'r> {
     /// The plan of a connection under its rule.
     pub(super) fn of_rule(rule: &'r LiveRule) -> Self {
         let target = Target::OfRule;
-        let (Some(common), Some(terms)) = (rule.tls_common(), TlsTerms::of_rule(rule)) else {
+        let LiveAction::Tls(settings) = &rule.action else {
             return Self { target, protection: Protection::Clear };
         };
         if rule.is_controlled() {
-            return Self { target, protection: Protection::OnRequest(terms) };
+            return Self { target, protection: Protection::OnRequest(Arc::clone(settings)) };
         }
         let arrives = rule.rule.tls_arrives();
-        let before = match common.start.starttls() {
+        let before = match settings.common().start.starttls() {
             Some(starttls) => Before::Starttls(starttls),
             None => Before::Nothing,
         };
         let tls = TlsPlan {
             on: if arrives { Position::Downstream } else { Position::Upstream },
-            terms,
+            settings: Arc::clone(settings),
             before,
             dial: if arrives { Dial::AfterHandshake } else { Dial::First },
             parent: None,
@@ -130,22 +130,20 @@ impl<'r> Plan<'r> {
     /// The plan of a data connection, whose control connection has the rule.
     pub(super) fn of_data(job: &'r Job) -> Self {
         let target = Target::Data(job.request);
-        let (Some(settings), Some(terms)) =
-            (job.family.clone(), TlsTerms::of_rule(&job.parent.rule))
-        else {
+        let Some(settings) = &job.family else {
             return Self { target, protection: Protection::Clear };
         };
-        let before = match &settings {
-            Family::Server(_) => Before::FirstBytes,
-            Family::Client(_) => Before::Nothing,
+        let before = match settings.role() {
+            TlsRole::Server(_) => Before::FirstBytes,
+            TlsRole::Client(_) => Before::Nothing,
         };
         let on = match job.request.connects {
             Side::Peer => Position::Downstream,
             Side::Program => Position::Upstream,
         };
-        let terms = TlsTerms { settings, ..terms };
+        let settings = Arc::clone(settings);
         let parent = Some(&*job.parent);
-        let tls = TlsPlan { on, terms, before, dial: Dial::First, parent };
+        let tls = TlsPlan { on, settings, before, dial: Dial::First, parent };
         Self { target, protection: Protection::Tls(tls) }
     }
 
@@ -156,12 +154,17 @@ impl<'r> Plan<'r> {
 }
 
 impl TlsPlan<'_> {
+    /// How long everything before the handshake, and the handshake itself, may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.settings.common().handshake_timeout
+    }
+
     /// When everything before the handshake, and the handshake itself, must be complete.
     pub(super) fn deadline(&self) -> Instant {
         let wait = match self.parent {
             Some(_) => ARRIVAL_WAIT_MAX,
             None => Duration::ZERO,
         };
-        Instant::now() + wait + self.terms.timeout
+        Instant::now() + wait + self.timeout()
     }
 }

@@ -1,6 +1,7 @@
 //! The exchange before TLS: held, refused, or left behind.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tacit_core::meter::Component;
@@ -10,9 +11,10 @@ use tacit_sys::socket;
 
 use crate::address;
 use crate::ledger::meter;
+use crate::live::LiveTls;
 use crate::net::leg::Leg;
 use crate::session::Failure;
-use crate::stream::path::{Carried, ClearPath, Family, Path, SealedPath, TalkingPath};
+use crate::stream::path::{Carried, ClearPath, Path, SealedPath, TalkingPath};
 use crate::stream::talk::{InClear, Outcome, Talk};
 
 use super::deadline::within;
@@ -70,7 +72,7 @@ pub(super) fn relay_in_clear(mut talk: Talk, accepted: Leg, dialled: Leg) -> Pat
 }
 
 /// The relay of a connection under TLS, after what is left to exchange.
-pub(super) fn relay_under_tls(path: SealedPath, talk: Talk, family: Option<Family>) -> Path {
+pub(super) fn relay_under_tls(path: SealedPath, talk: Talk, family: Option<Arc<LiveTls>>) -> Path {
     let mut dialogue = talk.dialogue;
     dialogue.set_ends(ends(&path.tls, &path.clear));
     dialogue.secured();

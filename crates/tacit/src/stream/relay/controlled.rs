@@ -20,6 +20,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,7 @@ use tacit_core::query::Fault;
 use tacit_sys::query;
 
 use crate::ledger::meter;
+use crate::live::LiveTls;
 use crate::net::leg::Leg;
 use crate::session::controls::{Asked, Refusal, Wish, Wishes};
 use crate::session::{Connection, End, account};
@@ -35,7 +37,7 @@ use crate::stream::establish::{
     HandshakeIo, Handshaken, LastFlight, count_handshake, drain_after_alert,
 };
 use crate::stream::lane::StreamLane;
-use crate::stream::path::{ClearPath, ControlledPath, SealedPath, TlsTerms};
+use crate::stream::path::{ClearPath, ControlledPath, SealedPath};
 use crate::stream::scratch::Scratch;
 use tacit_tls::{INCOMING_BYTES_MAX, NoRekey};
 
@@ -53,7 +55,7 @@ struct ClearPhase {
     path: ClearPath,
     arrives: bool,
     wishes: Wishes,
-    tls: TlsTerms,
+    tls: Arc<LiveTls>,
     /// What came in clear behind the end of TLS, for the program.
     to_program: Vec<u8>,
 }
@@ -75,7 +77,7 @@ struct TlsPhase {
     path: SealedPath,
     arrives: bool,
     wishes: Wishes,
-    tls: TlsTerms,
+    tls: Arc<LiveTls>,
 }
 
 impl From<ControlledPath> for ClearPhase {
@@ -121,7 +123,7 @@ async fn upgrade_to_tls(
         peer_of: record,
         leg: &outside,
         tls: &tls,
-        deadline: Instant::now() + tls.timeout,
+        deadline: Instant::now() + tls.common().handshake_timeout,
         last_flight: LastFlight::Kept,
     };
     set_handshaking(connection, true);
@@ -237,7 +239,7 @@ struct Request {
     arrives: bool,
     asked: Asked,
     wishes: Wishes,
-    tls: TlsTerms,
+    tls: Arc<LiveTls>,
 }
 
 /// What comes next: the relay ends, or is asked for something.
@@ -281,7 +283,7 @@ async fn start(
         }
         take_back(&program, asked, &mut bytes).await
     };
-    let taken = tokio::time::timeout(request.tls.timeout, work).await;
+    let taken = tokio::time::timeout(request.tls.common().handshake_timeout, work).await;
     match taken.unwrap_or(Err(End::Asked("the peer did not take what the program sent in clear"))) {
         Ok(mut incoming) => {
             incoming.extend_from_slice(way_in.unwritten());
@@ -394,7 +396,7 @@ async fn stop(
         })
         .await
     };
-    let stopped = tokio::time::timeout(tls.timeout, stopped).await;
+    let stopped = tokio::time::timeout(tls.common().handshake_timeout, stopped).await;
     if let Err(end) = stopped.unwrap_or(Err(End::Asked("the peer did not end TLS in time"))) {
         let refusal = match &end {
             End::Orderly | End::KeyLimit => Fault::Ended.into(),

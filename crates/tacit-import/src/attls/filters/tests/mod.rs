@@ -107,7 +107,7 @@ fn shown(policy: &Policy) -> Vec<String> {
             if rule.log { " log" } else { "" },
         )
     };
-    policy.rules.iter().map(rule).collect()
+    policy.rules.iter().map(|one| rule(one)).collect()
 }
 
 #[test]

@@ -10,13 +10,13 @@ use tacit_sys::socket;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::address;
+use crate::live::LiveTls;
 use crate::log::Event;
 use crate::net::leg::Leg;
 use crate::session::Record;
 use crate::stream::data::{DATA_CONNECTIONS_MAX, Door, Job, ftp_of};
 use crate::stream::establish::remote_ip;
 use crate::stream::lane::StreamLane;
-use crate::stream::path::Family;
 
 /// A door that is open, with the data connection that will come through it.
 struct Opened {
@@ -29,7 +29,7 @@ struct Opened {
 pub(super) struct Doors<'a> {
     lane: &'a StreamLane,
     record: &'a Arc<Record>,
-    family: Option<Family>,
+    family: Option<Arc<LiveTls>>,
     uploads: Uploads,
     places: Arc<Semaphore>,
     /// The door that is open last; it closes when this is dropped.
@@ -41,7 +41,7 @@ impl<'a> Doors<'a> {
     pub(super) fn new(
         lane: &'a StreamLane,
         record: &'a Arc<Record>,
-        family: Option<Family>,
+        family: Option<Arc<LiveTls>>,
         uploads: Uploads,
     ) -> Self {
         let places = Arc::new(Semaphore::new(DATA_CONNECTIONS_MAX));

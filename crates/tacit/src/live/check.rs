@@ -1,0 +1,112 @@
+//! From a policy file to a policy with its credentials: every check that needs this host.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tacit_core::policy::{Action, Tls, Diagnostic, Policy, Position, Rule, Severity, parse};
+use tacit_tls::Role;
+
+use crate::address;
+use crate::clock;
+use crate::placement;
+
+use super::{Materials, names};
+
+/// A policy that passed every check, with what it names.
+#[derive(Debug)]
+pub struct Checked {
+    /// The policy.
+    pub policy: Policy,
+    /// What it names.
+    pub materials: Materials,
+    /// Warnings.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads and checks a policy file with everything it names.
+///
+/// # Errors
+/// All findings, at least one of them an error.
+pub fn check_file(path: &Path) -> Result<Checked, Vec<Diagnostic>> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        vec![
+            Diagnostic::error(Position { line: 1, column: 1 }, format!("cannot be read: {error}"))
+                .with_fix("name a policy file that this user can read"),
+        ]
+    })?;
+    check_text(&text, &directory_of(path))
+}
+
+/// The directory that paths in a policy are relative to.
+#[must_use]
+pub fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn check_text(text: &str, base: &Path) -> Result<Checked, Vec<Diagnostic>> {
+    let parsed = parse(text);
+    let mut findings = parsed.diagnostics;
+    let Some(mut policy) = parsed.policy else { return Err(findings) };
+    findings.extend(placement::check(&policy));
+    findings.extend(localize(&mut policy));
+    let materials = Materials::load(&policy, base, &mut findings);
+    findings.extend(wrong_usages(&policy, &materials));
+    findings.sort_by_key(|finding| finding.position);
+    if findings.iter().any(|finding| finding.severity == Severity::Error) {
+        return Err(findings);
+    }
+    Ok(Checked { policy, materials, warnings: findings })
+}
+
+/// Identities whose certificate is not for the role that a rule gives them, each once.
+fn wrong_usages(policy: &Policy, materials: &Materials) -> Vec<Diagnostic> {
+    let mut reported = BTreeSet::new();
+    let mut findings = Vec::new();
+    for rule in &policy.rules {
+        let role = match &rule.action {
+            Action::Tls(Tls::Server(_)) => Role::Server,
+            Action::Tls(Tls::Client(_)) => Role::Client,
+            Action::Permit | Action::Deny => continue,
+        };
+        let (identities, _) = names(rule);
+        for name in identities {
+            let wrong = materials.identities.get(name).and_then(|found| found.wrong_usage(role));
+            if let Some(wrong) = wrong
+                && reported.insert((name, role.peer()))
+            {
+                let message = format!("rule `{}`: {wrong}", rule.name);
+                findings.push(Diagnostic::error(rule.position, message));
+            }
+        }
+    }
+    findings
+}
+
+/// Says what a policy means on this host; what could not be found out comes back as a warning.
+///
+/// Flows carry users by name, so rules that give a number get the name, if the number has one.
+/// Windows in local time get the local zone.
+pub fn localize(policy: &mut Policy) -> Option<Diagnostic> {
+    for rule in policy.rules.iter_mut().filter(|rule| !rule.selectors.user.is_empty()) {
+        for user in &mut Arc::make_mut(rule).selectors.user {
+            *user = address::user_word(user);
+        }
+    }
+    let is_local = |rule: &Rule| rule.selectors.when.as_ref().is_some_and(|w| w.zone.is_local());
+    let position = policy.rules.iter().find(|rule| is_local(rule))?.position;
+    match clock::local_zone() {
+        Ok(zone) => {
+            policy.set_local_zone(&zone);
+            None
+        }
+        Err(error) => {
+            let message = format!("the time zone of this host is not known, UTC is used: {error}");
+            let fix = "say zone = \"Europe/Berlin\" or the like in `when`, or link /etc/localtime";
+            Some(Diagnostic::warning(position, message).with_fix(fix))
+        }
+    }
+}

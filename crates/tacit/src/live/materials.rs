@@ -1,0 +1,137 @@
+//! The credentials that a policy names, loaded from their files.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use tacit_core::policy::{Action, Diagnostic, Policy, Position, Rule, Tls, Verify};
+use tacit_tls::material::{
+    IdentityMaterial, MaterialError, TrustMaterial, load_identity, load_trust,
+};
+
+/// Certificates, keys and trust that a policy names, loaded.
+#[derive(Clone, Debug, Default)]
+pub struct Materials {
+    /// By name of the identity.
+    pub identities: BTreeMap<String, Arc<IdentityMaterial>>,
+    /// By name of the trust.
+    pub trusts: BTreeMap<String, Arc<TrustMaterial>>,
+}
+
+/// Credentials of which changed files were loaded again.
+#[derive(Debug)]
+pub struct Refreshed {
+    /// All of them. What cannot be loaded is as it was.
+    pub materials: Materials,
+    /// Why something cannot be loaded.
+    pub errors: Vec<MaterialError>,
+}
+
+impl Materials {
+    /// Loads all that a policy names; adds what is wrong with it, and warnings, to `findings`.
+    #[must_use]
+    pub fn load(policy: &Policy, base: &Path, findings: &mut Vec<Diagnostic>) -> Self {
+        let mut materials = Self::default();
+        for (name, identity) in &policy.identities {
+            match load_identity(name, identity, base) {
+                Ok(material) => {
+                    findings.extend(warnings(identity.position, &material.warnings));
+                    materials.identities.insert(name.clone(), Arc::new(material));
+                }
+                Err(error) => {
+                    findings.push(Diagnostic::error(identity.position, error.to_string()));
+                }
+            }
+        }
+        for (name, trust) in &policy.trusts {
+            match load_trust(name, trust, base) {
+                Ok(material) => {
+                    findings.extend(warnings(trust.position, &material.warnings));
+                    materials.trusts.insert(name.clone(), Arc::new(material));
+                }
+                Err(error) => findings.push(Diagnostic::error(trust.position, error.to_string())),
+            }
+        }
+        materials
+    }
+
+    /// Whether some file has changed on disk since it was loaded.
+    #[must_use]
+    pub fn have_changed(&self) -> bool {
+        let of_identities = self.identities.values().flat_map(|material| &material.sources);
+        let of_trusts = self.trusts.values().flat_map(|material| &material.sources);
+        of_identities.chain(of_trusts).any(|source| source.changed())
+    }
+
+    /// Loads again what changed on disk.
+    #[must_use]
+    pub fn refreshed(&self, policy: &Policy, base: &Path) -> Refreshed {
+        let mut materials = self.clone();
+        let mut errors = Vec::new();
+        for (name, material) in &mut materials.identities {
+            let changed = material.sources.iter().any(|source| source.changed());
+            if let Some(identity) = policy.identities.get(name).filter(|_| changed) {
+                match load_identity(name, identity, base) {
+                    Ok(loaded) => *material = Arc::new(loaded),
+                    Err(error) => errors.push(error),
+                }
+            }
+        }
+        for (name, material) in &mut materials.trusts {
+            let changed = material.sources.iter().any(|source| source.changed());
+            if let Some(trust) = policy.trusts.get(name).filter(|_| changed) {
+                match load_trust(name, trust, base) {
+                    Ok(loaded) => *material = Arc::new(loaded),
+                    Err(error) => errors.push(error),
+                }
+            }
+        }
+        Refreshed { materials, errors }
+    }
+
+    /// Whether nothing was loaded between the two.
+    #[must_use]
+    pub fn same(&self, before: &Self) -> bool {
+        let mut identities = self.identities.values().zip(before.identities.values());
+        let mut trusts = self.trusts.values().zip(before.trusts.values());
+        identities.all(|(now, old)| Arc::ptr_eq(now, old))
+            && trusts.all(|(now, old)| Arc::ptr_eq(now, old))
+    }
+}
+
+fn warnings(position: Position, texts: &[String]) -> impl Iterator<Item = Diagnostic> {
+    texts.iter().map(move |text| Diagnostic::warning(position, text))
+}
+
+/// The names of the credentials that a rule uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CredentialNames<'a> {
+    /// Names of identities; in the client role at most one.
+    pub identities: Vec<&'a str>,
+    /// The name of the trust that checks the peer.
+    pub trust: Option<&'a str>,
+}
+
+impl<'a> CredentialNames<'a> {
+    /// Those that a rule uses.
+    #[must_use]
+    pub fn of(rule: &'a Rule) -> Self {
+        match &rule.action {
+            Action::Tls(Tls::Server(tls)) => Self {
+                identities: tls.identities.iter().map(String::as_str).collect(),
+                trust: tls.client_cert.trust(),
+            },
+            Action::Tls(Tls::Client(tls)) => {
+                let trust = match &tls.verify {
+                    Verify::Full { trust, .. } | Verify::Chain { trust, .. } => Some(trust),
+                    Verify::None { .. } => None,
+                };
+                Self {
+                    identities: tls.identity.iter().map(String::as_str).collect(),
+                    trust: trust.map(String::as_str),
+                }
+            }
+            Action::Permit | Action::Deny => Self::default(),
+        }
+    }
+}
