@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use tacit::agent::{Materials, build_rules};
-use tacit::live::Live;
+use tacit::live::{self, BuildContext, Live, Materials};
 use tacit::session::{AcceptedSide, Connection, Opening, Record, Table};
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::policy::parse;
@@ -79,14 +78,14 @@ impl<'a> Bench<'a> {
         const POLICY: &str = "version = 1\n[[rule]]\nname = \"sockets\"\n\
             listen = \"127.0.0.1:1\"\nconnect = \"127.0.0.1:2\"\npermit = true\n";
         let policy = parse(POLICY).policy.ok_or_else(|| wrong(&"its policy is refused"))?;
-        let rules = build_rules(&policy, &Materials::default(), None, None)
-            .map_err(|(_, error)| wrong(&error))?;
+        let context = BuildContext { materials: &Materials::default(), chains: None };
+        let live = live::build(policy, context).map_err(|refused| wrong(&refused))?;
         Ok(Self {
             args,
             send: args.send()?,
             lock: Lock::of(args.lock),
             table: Arc::default(),
-            live: Live::new(1, policy, rules),
+            live,
             places: Arc::new(Semaphore::new(args.connections)),
         })
     }

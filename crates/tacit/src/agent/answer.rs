@@ -8,24 +8,23 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tacit_core::policy::Limits;
 use tacit_sys::socket;
+use tacit_tls::verify::CHAINS_MAX;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::reload::Asker;
 use super::{Agent, Control, Drain, RunningAgent, service_manager, takeover};
 use crate::control::server::Reply;
 use crate::control::{Display, Request, display};
+use crate::ledger::on_own_thread;
 use crate::log::Event;
-use tacit_tls::verify::CHAINS_MAX;
 
 impl Agent {
-    /// Answers one request.
-    pub(super) async fn answer(&mut self, request: Request) -> Reply {
-        match request {
-            Request::Show { what } => Reply::ok(self.show(what)),
-            Request::Reload => match self.reload().await {
-                Ok(value) => Reply::ok(value),
-                Err(reason) => Reply::error(reason),
-            },
+    /// Answers one request, now or when what it asks for is done.
+    pub(super) async fn take_request(&mut self, request: Request, back: oneshot::Sender<Reply>) {
+        let reply = match request {
+            Request::Show { what } => return self.show(what, back),
+            Request::Reload => return self.reload(Asker::Operator(back)),
             Request::Drain { timeout_ms } => {
                 let asked = timeout_ms.map(Duration::from_millis);
                 self.drain(asked).await;
@@ -42,12 +41,30 @@ impl Agent {
                 Ok(reply) => reply,
                 Err(error) => Reply::error(error),
             },
-        }
+        };
+        // Who asked may be gone.
+        let _ = back.send(reply);
+    }
+
+    fn show(&self, what: Display, back: oneshot::Sender<Reply>) {
+        let value = match what {
+            Display::Connections => return self.show_connections(back),
+            Display::Costs => return self.show_costs(back),
+            Display::Metrics => return self.show_metrics(back),
+            Display::Rules => return self.show_rules(back),
+            Display::Identities => return self.show_identities(back),
+            Display::Runs => self.show_runs(),
+            Display::Engines => self.workers.show(),
+            Display::Limits => self.limits(self.live.load().limits()),
+        };
+        // Who asked may be gone.
+        let _ = back.send(Reply::ok(value));
     }
 
     /// Answers when the runs have said whose their connections are; other requests go on.
-    pub(super) fn show_connections(&self, back: oneshot::Sender<Reply>) {
-        let (table, live) = (Arc::clone(&self.table), self.live.load_full());
+    fn show_connections(&self, back: oneshot::Sender<Reply>) {
+        let table = Arc::clone(&self.table);
+        let live = self.live.load_full();
         tokio::task::spawn_local(async move {
             let shown = display::connections(&table, &live).await;
             // Who asked may be gone.
@@ -56,10 +73,12 @@ impl Agent {
     }
 
     /// The same for what they cost.
-    pub(super) fn show_costs(&self, back: oneshot::Sender<Reply>) {
-        let (table, live) = (Arc::clone(&self.table), self.live.load_full());
+    fn show_costs(&self, back: oneshot::Sender<Reply>) {
+        let table = Arc::clone(&self.table);
+        let live = self.live.load_full();
         let runs: Vec<_> = self.runs.all().map(|enrolled| Arc::clone(&enrolled.run)).collect();
-        let (since, publisher) = (self.since, self.workers.publisher());
+        let since = self.since;
+        let publisher = self.workers.publisher();
         tokio::task::spawn_local(async move {
             publisher.publish().await;
             let costs = display::costs(&table, &live, &runs, since).await;
@@ -68,17 +87,16 @@ impl Agent {
         });
     }
 
-    fn show(&self, what: Display) -> Value {
-        let live = self.live.load();
-        match what {
-            // They are answered where requests arrive.
-            Display::Connections | Display::Costs | Display::Metrics => Value::Null,
-            Display::Runs => self.show_runs(),
-            Display::Rules => display::rules(&self.table, &live),
-            Display::Identities => display::identities(&self.materials, &live),
-            Display::Engines => self.workers.show(),
-            Display::Limits => self.limits(live.limits()),
-        }
+    fn show_rules(&self, back: oneshot::Sender<Reply>) {
+        let table = Arc::clone(&self.table);
+        let live = self.live.load_full();
+        show_aside(back, move || Reply::written(display::rules(&table, &live)));
+    }
+
+    fn show_identities(&self, back: oneshot::Sender<Reply>) {
+        let materials = self.materials.clone();
+        let live = self.live.load_full();
+        show_aside(back, move || Reply::written(display::identities(&materials, &live)));
     }
 
     fn limits(&self, limits: &Limits) -> Value {
@@ -237,6 +255,24 @@ const NO_SUPERVISOR: &str = "this agent was started with --no-supervisor: nothin
 /// The path as it reads from every directory.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Makes a display that is as long as the policy on a thread of its own; other requests go on.
+pub(super) fn show_aside(
+    back: oneshot::Sender<Reply>,
+    make: impl FnOnce() -> Reply + Send + 'static,
+) {
+    let made = on_own_thread("display", make);
+    tokio::task::spawn_local(async move {
+        let reply = match made {
+            Ok(made) => made.await.unwrap_or_else(|_| {
+                Reply::error("the agent failed to make this display; this is a bug of tacit")
+            }),
+            Err(error) => Reply::error(format!("the kernel gives no thread: {error}")),
+        };
+        // Who asked may be gone.
+        let _ = back.send(reply);
+    });
 }
 
 /// Where an agent that was replaced still answers.

@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::answer::show_aside;
 use super::listeners::{ListenError, Opened, Wanted};
 use super::takeover::Handover;
 use super::{Agent, AgentError};
@@ -62,29 +63,34 @@ impl Agent {
     /// Answers a scraper, or `tacit show metrics`, when the workers have published what they have
     /// spent; other requests go on.
     pub(super) fn show_metrics(&self, back: oneshot::Sender<Reply>) {
-        let (table, live) = (Arc::clone(&self.table), self.live.load_full());
-        let (materials, log) = (self.materials.clone(), self.log.clone());
-        let (since, publisher) = (self.since, self.workers.publisher());
+        let table = Arc::clone(&self.table);
+        let live = self.live.load_full();
+        let materials = self.materials.clone();
+        let log = self.log.clone();
+        let since = self.since;
+        let publisher = self.workers.publisher();
         let handshakes = self.gates.in_flight(live.limits());
-        let (connections_max, runs) = (self.connections_max, self.runs.len());
+        let connections_max = self.connections_max;
+        let runs = self.runs.len();
         tokio::task::spawn_local(async move {
             publisher.publish().await;
             let failures = |account: &_| live.failures(account);
             // Programs of runs are not asked what they used: their names are no labels.
             let costs = Costs::read(since, failures, Vec::new());
-            let page = metrics::text(&Sources {
-                costs: &costs,
-                live: &live,
-                table: &table,
-                materials: &materials,
-                since,
-                handshakes,
-                connections_max,
-                runs,
-                log_lines_lost: log.lost(),
+            show_aside(back, move || {
+                let page = metrics::text(&Sources {
+                    costs: &costs,
+                    live: &live,
+                    table: &table,
+                    materials: &materials,
+                    since,
+                    handshakes,
+                    connections_max,
+                    runs,
+                    log_lines_lost: log.lost(),
+                });
+                Reply::ok(Value::String(page))
             });
-            // Who asked may be gone.
-            let _ = back.send(Reply::ok(Value::String(page)));
         });
     }
 }

@@ -17,6 +17,7 @@ mod inbound;
 mod lanes;
 mod listeners;
 mod metrics;
+mod prepare;
 mod reload;
 mod running;
 mod runs;
@@ -38,12 +39,12 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use tacit_core::policy::UnixSocket;
 use tacit_sys::process;
+use tacit_tls::verify::Chains;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::control::server::Asked;
-use crate::control::{Display, Request};
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
 use crate::ledger::meter;
@@ -52,7 +53,6 @@ use crate::log::{Event, Format, Log};
 use crate::session::Table;
 use crate::stream::gate::Gates;
 use crate::worker::GROWTH_INTERVAL;
-use tacit_tls::verify::Chains;
 
 pub use error::AgentError;
 use expiry::Expiries;
@@ -60,6 +60,7 @@ use lanes::Workers;
 pub use listeners::ListenError;
 use listeners::Opened;
 use metrics::Metrics;
+use reload::{Asker, Changing};
 pub use running::RunningAgent;
 use runs::Enrol;
 use services::{RunEvent, Runs};
@@ -149,6 +150,7 @@ struct Agent {
     /// Chains of peers that were verified; `None`: each is verified anew.
     chains: Option<Arc<Chains>>,
     material_errors: Vec<String>,
+    changing: Changing,
     expiries: Expiries,
     table: Arc<Table>,
     gates: Arc<Gates>,
@@ -209,44 +211,22 @@ impl Agent {
         };
         loop {
             tokio::select! {
-                Some((request, back)) = requests.recv() => {
-                    match request {
-                        Request::Show { what: Display::Connections } => {
-                            self.show_connections(back);
-                            continue;
-                        }
-                        Request::Show { what: Display::Costs } => {
-                            self.show_costs(back);
-                            continue;
-                        }
-                        Request::Show { what: Display::Metrics } => {
-                            self.show_metrics(back);
-                            continue;
-                        }
-                        _ => {}
-                    }
-                    let reply = self.answer(request).await;
-                    // Who asked may be gone.
-                    let _ = back.send(reply);
-                }
+                Some((request, back)) = requests.recv() => self.take_request(request, back).await,
                 Some(event) = run_events.recv() => self.take_run_event(event).await,
                 _ = growth.tick(), if self.workers.may_grow() => self.workers.grow().await,
                 _ = files.tick() => {
                     self.workers.look();
                     self.refresh_materials();
                     self.tell_expiries();
-                    self.refresh_hosts().await;
+                    self.refresh_hosts();
                 }
                 _ = names.tick() => self.forget_names(),
                 _ = windows.tick(), if self.live.load().has_windows() => {
-                    self.follow_windows(&mut open_windows).await;
+                    self.follow_windows(&mut open_windows);
                 }
-                Some(()) = reload.recv() => {
-                    if let Err(reason) = self.reload().await {
-                        self.log.error(Event::new("reload-refused").field("reason", &reason));
-                    }
-                }
+                Some(()) = reload.recv() => self.reload(Asker::Signal),
                 Some(()) = restart.recv() => self.restart_on_signal(),
+                due = self.changing.due() => self.take_change(due).await,
                 // A private agent ends with its run: such a signal is meant for the program.
                 _ = stop.recv(), if !private => break,
                 _ = quit.recv(), if !private => break,

@@ -1,72 +1,201 @@
 //! Changes under a running agent: a policy is taken whole or not at all, a file only if it is good.
 //!
-//! Everything that can fail comes first. What a reload cannot change (`[agent]`,
-//! `[engine]`, most of `[limits]`) stays as it is, in the displays too, until a successor starts.
+//! ```text
+//!   control                                       a thread of its own
+//!   reload, or a changed file ── Inputs ────────> prepare.rs: read, check, build
+//!   listeners, swap, answer  <── Prepared ───────
+//! ```
+//!
+//! The control thread goes on with everything else meanwhile. One change is prepared at a time, and
+//! nothing else installs anything: what was prepared fits what is installed when it comes back.
+//! Requests that arrive meanwhile are answered together by one more reload, which reads the file
+//! after the last of them arrived.
+//!
+//! Limits: [`WAITING_MAX`] requests. Opening listeners that are new is the control thread's work.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tacit_core::flow::Address;
-use tacit_core::policy::{Limits, Policy};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use super::inbound::reserve_missing;
 use super::listeners::{self, Opened, Wanted};
-use super::{Agent, file_name};
+use super::prepare::{Inputs, NewFiles, NewPolicy, Prepared};
+use super::{Agent, runs};
 use crate::clock;
-use crate::live::{
-    BuildContext, Built, Changes, Checked, Installed, Refreshed, check_file, directory_of, rebuild,
-    renew,
-};
-use crate::log::Event;
+use crate::control::server::Reply;
+use crate::ledger::on_own_thread;
+use crate::live::{Built, Changes};
+use crate::log::{Event, Log};
+
+/// Requests that wait for the next reload at most.
+const WAITING_MAX: usize = 64;
+
+/// Who asks for a reload.
+#[derive(Debug)]
+pub(super) enum Asker {
+    /// `tacit reload`, which waits for the answer.
+    Operator(oneshot::Sender<Reply>),
+    /// SIGHUP.
+    Signal,
+}
+
+/// The change that is being prepared, and the requests behind it.
+#[derive(Debug, Default)]
+pub(super) struct Changing {
+    under_way: Option<Preparation>,
+    waiting: Vec<Asker>,
+}
+
+#[derive(Debug)]
+struct Preparation {
+    prepared: oneshot::Receiver<Prepared>,
+    askers: Vec<Asker>,
+}
+
+/// A change that was prepared, with those who asked for it.
+#[derive(Debug)]
+pub(super) struct Due {
+    prepared: Prepared,
+    askers: Vec<Asker>,
+}
+
+impl Changing {
+    /// Waits until a change is prepared.
+    pub(super) async fn due(&mut self) -> Due {
+        let Some(preparation) = &mut self.under_way else { return pending().await };
+        let prepared = (&mut preparation.prepared).await.unwrap_or_else(|_| {
+            let reason = "nothing was installed: the agent failed while it read the policy; this \
+                          is a bug of tacit, report it with the policy";
+            Prepared::Policy(Err(reason.to_owned()))
+        });
+        let askers = self.under_way.take().map(|done| done.askers).unwrap_or_default();
+        Due { prepared, askers }
+    }
+}
+
+/// A policy that was installed.
+struct Installation {
+    /// What the operator is told.
+    answer: Value,
+    /// Runs that follow it.
+    capturing: Vec<JoinHandle<()>>,
+}
 
 impl Agent {
-    /// Installs the policy file as it is now, or changes nothing.
-    pub(super) async fn reload(&mut self) -> Result<Value, String> {
-        let file = file_name(&self.options);
-        let checked = check_file(&self.options.policy).map_err(|findings| {
-            let lines: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
-            format!("nothing was installed:\n{}", lines.join("\n"))
-        })?;
-        let before = self.live.load_full();
-        let Checked { mut policy, materials, warnings } = checked;
-        let restart = keep_until_restart(&mut policy, &before.policy);
-        let wanted = listeners::wanted(&policy);
-        let context = BuildContext { materials: &materials, chains: self.chains.as_ref() };
-        let installed = Installed { live: &before, materials: &self.materials };
-        let Built { live, changes } = rebuild(policy, context, installed)
-            .map_err(|refused| format!("nothing was installed: {refused}"))?;
-        let opened = self
-            .prepare_listeners(&wanted)
-            .map_err(|error| format!("nothing was installed: {error}"))?;
-        let control = self.congestion_control.as_deref();
-        let reserved = match self.runs.is_empty() {
-            true => Vec::new(),
-            false => reserve_missing(&live.policy, self.runs.all(), control)
-                .map_err(|error| format!("nothing was installed: {error}"))?,
+    /// Installs the policy file as it is now or later, or changes nothing, and answers then.
+    pub(super) fn reload(&mut self, asker: Asker) {
+        let refusal = if self.draining.is_some() {
+            "nothing was installed: the agent is ending"
+        } else if self.changing.waiting.len() >= WAITING_MAX {
+            "nothing was installed: too many requests wait for the reload that is under way"
+        } else {
+            self.changing.waiting.push(asker);
+            return self.prepare_next();
         };
-        live.mark_relays();
-        self.live.store(Arc::new(live));
-        self.follow_policy(reserved).await;
-        self.materials = materials;
-        self.material_errors.clear();
-        for (key, new) in opened {
-            self.listeners_made += 1;
-            self.workers.serve(self.listeners_made, Arc::clone(&new.listener) as _).await;
-            self.listeners.insert(key, (self.listeners_made, new));
+        answer(vec![asker], &Err(refusal.to_owned()), &self.log);
+    }
+
+    /// Prepares the reload that requests wait for, if there is one, and no other change under way.
+    fn prepare_next(&mut self) {
+        if self.changing.under_way.is_some() || self.changing.waiting.is_empty() {
+            return;
         }
-        let gone: Vec<_> =
-            self.listeners.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
-        for key in gone {
-            if let Some((id, _closed)) = self.listeners.remove(&key) {
-                self.workers.stop(id).await;
+        let askers = std::mem::take(&mut self.changing.waiting);
+        let inputs = self.inputs();
+        match on_own_thread("reload", move || Prepared::Policy(inputs.policy())) {
+            Ok(prepared) => self.changing.under_way = Some(Preparation { prepared, askers }),
+            Err(error) => {
+                let refusal = format!("nothing was installed: the kernel gives no thread: {error}");
+                answer(askers, &Err(refusal), &self.log);
             }
         }
+    }
+
+    /// Takes certificate, key and trust files that changed on disk; bad ones keep the old.
+    pub(super) fn refresh_materials(&mut self) {
+        if self.changing.under_way.is_some() {
+            // The files are looked at again with the next tick.
+            return;
+        }
+        if !self.materials.have_changed() {
+            self.material_errors.clear();
+            return;
+        }
+        let inputs = self.inputs();
+        match on_own_thread("reload", move || Prepared::Files(inputs.files())) {
+            Ok(prepared) => {
+                self.changing.under_way = Some(Preparation { prepared, askers: Vec::new() });
+            }
+            Err(error) => {
+                let event = Event::new("files-not-read").field("error", &error);
+                self.log.error(event.field("next", "they are read again soon"));
+            }
+        }
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs {
+            file: self.options.policy.clone(),
+            live: self.live.load_full(),
+            materials: self.materials.clone(),
+            chains: self.chains.clone(),
+        }
+    }
+
+    /// Installs what was prepared, and goes on with the next change.
+    pub(super) async fn take_change(&mut self, due: Due) {
+        let Due { prepared, askers } = due;
+        match prepared {
+            Prepared::Files(files) => self.take_files(*files),
+            Prepared::Policy(Err(refusal)) => answer(askers, &Err(refusal), &self.log),
+            Prepared::Policy(Ok(policy)) => match self.install(*policy).await {
+                Err(refusal) => answer(askers, &Err(refusal), &self.log),
+                Ok(Installation { answer: installed, capturing }) => {
+                    let log = self.log.clone();
+                    tokio::task::spawn_local(async move {
+                        runs::wait_for_capture(capturing).await;
+                        answer(askers, &Ok(installed), &log);
+                    });
+                }
+            },
+        }
+        self.prepare_next();
+    }
+
+    /// Everything that can fail comes first.
+    async fn install(&mut self, new: NewPolicy) -> Result<Installation, String> {
+        if self.draining.is_some() {
+            return Err("nothing was installed: the agent is ending".to_owned());
+        }
+        let NewPolicy { live, materials, changes, listeners, warnings, needs_restart } = new;
+        let opened = self
+            .prepare_listeners(&listeners)
+            .map_err(|error| format!("nothing was installed: {error}"))?;
+        let reserved = if self.runs.is_empty() {
+            Vec::new()
+        } else {
+            let congestion_control = self.congestion_control.as_deref();
+            reserve_missing(&live.policy, self.runs.all(), congestion_control)
+                .map_err(|error| format!("nothing was installed: {error}"))?
+        };
+        let generation = live.generation;
+        live.mark_relays();
+        let old_live = self.live.swap(Arc::new(live));
+        let old_materials = std::mem::replace(&mut self.materials, materials);
+        drop_aside((old_live, old_materials));
+        let capturing = self.follow_policy(reserved).await;
+        self.material_errors.clear();
+        self.change_listeners(&listeners, opened).await;
         let changes = shown(&changes);
         self.log.info(Event::new("reloaded").field("changes", &changes));
-        let warnings: Vec<_> = warnings.iter().map(|warning| warning.render(&file)).collect();
-        Ok(json!({ "generation": before.generation + 1, "changes": changes, "warnings": warnings,
-                   "needs-restart": restart }))
+        let answer = json!({ "generation": generation, "changes": changes, "warnings": warnings,
+                             "needs-restart": needs_restart });
+        Ok(Installation { answer, capturing })
     }
 
     /// Opens what is new, and gives socket files that stay their new mode and owner. After an
@@ -102,19 +231,28 @@ impl Agent {
         Ok(opened)
     }
 
-    /// Tells of certificates and lists that end soon; of each when it is new, and once a day.
-    pub(super) fn tell_expiries(&mut self) {
-        let due = self.expiries.due(&self.materials, clock::now_unix_s());
-        due.into_iter().for_each(|event| self.log.warn(event));
+    /// Has the workers accept at what was opened, and no more at what is not wanted.
+    async fn change_listeners(
+        &mut self,
+        wanted: &BTreeMap<String, (Address, Wanted)>,
+        opened: Vec<(String, Opened)>,
+    ) {
+        for (key, new) in opened {
+            self.listeners_made += 1;
+            self.workers.serve(self.listeners_made, Arc::clone(&new.listener) as _).await;
+            self.listeners.insert(key, (self.listeners_made, new));
+        }
+        let gone: Vec<_> =
+            self.listeners.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
+        for key in gone {
+            if let Some((id, _closed)) = self.listeners.remove(&key) {
+                self.workers.stop(id).await;
+            }
+        }
     }
 
-    /// Takes certificate, key and trust files that changed on disk; bad ones keep the old.
-    pub(super) fn refresh_materials(&mut self) {
-        let before = self.live.load_full();
-        let base = directory_of(&self.options.policy);
-        let Refreshed { materials: fresh, errors } =
-            self.materials.refreshed(&before.policy, &base);
-        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    fn take_files(&mut self, files: NewFiles) {
+        let NewFiles { materials, errors, built } = files;
         if errors != self.material_errors {
             for error in &errors {
                 self.log.error(
@@ -125,53 +263,53 @@ impl Agent {
             }
             self.material_errors = errors;
         }
-        if fresh.same(&self.materials) {
-            return;
-        }
-        let context = BuildContext { materials: &fresh, chains: self.chains.as_ref() };
-        let installed = Installed { live: &before, materials: &self.materials };
-        match renew(context, installed) {
-            Ok(Built { live, changes }) => {
+        match built {
+            None => {}
+            Some(Ok(Built { live, changes })) => {
                 if !changes.is_empty() {
-                    self.live.store(Arc::new(live));
+                    drop_aside(self.live.swap(Arc::new(live)));
                     let changes = shown(&changes);
                     self.log.info(Event::new("files-reloaded").field("changes", &changes));
                 }
-                self.materials = fresh;
+                self.materials = materials;
             }
-            Err(refused) => self.log.error(
+            Some(Err(refused)) => self.log.error(
                 Event::new("file-refused")
                     .field("rule", &refused.rule)
                     .field("reason", &refused.error),
             ),
         }
     }
-}
 
-/// Leaves what workers and gates were built with as it is; names the parts that would differ.
-fn keep_until_restart(policy: &mut Policy, before: &Policy) -> Vec<&'static str> {
-    let limits = Limits { drain: policy.limits.drain, ..before.limits.clone() };
-    let mut parts = Vec::new();
-    if policy.agent != before.agent {
-        parts.push("[agent]");
+    /// Tells of certificates and lists that end soon; of each when it is new, and once a day.
+    pub(super) fn tell_expiries(&mut self) {
+        let due = self.expiries.due(&self.materials, clock::now_unix_s());
+        due.into_iter().for_each(|event| self.log.warn(event));
     }
-    let same_engine = match (&policy.engine, &before.engine) {
-        (Some(new), Some(old)) => new.same(old),
-        (new, old) => new.is_none() && old.is_none(),
-    };
-    if !same_engine {
-        parts.push("[engine]");
-    }
-    if policy.limits != limits {
-        parts.push("[limits]");
-    }
-    policy.agent = before.agent.clone();
-    policy.engine.clone_from(&before.engine);
-    policy.limits = limits;
-    parts
 }
 
 /// Rules that came, went or changed; null if none did.
 fn shown(changes: &Changes) -> Value {
     if changes.is_empty() { Value::Null } else { json!(changes) }
+}
+
+/// Drops what may hold many thousand rules while the control thread goes on.
+fn drop_aside<T: Send + 'static>(old: T) {
+    // Without a thread it is dropped here.
+    let _ = on_own_thread("reload", move || drop(old));
+}
+
+/// Answers those who asked for a reload; there is nobody behind a signal, so its refusal is logged.
+fn answer(askers: Vec<Asker>, result: &Result<Value, String>, log: &Log) {
+    for asker in askers {
+        match (asker, result) {
+            // Who asked may be gone.
+            (Asker::Operator(back), Ok(installed)) => drop(back.send(Reply::ok(installed.clone()))),
+            (Asker::Operator(back), Err(reason)) => drop(back.send(Reply::error(reason))),
+            (Asker::Signal, Ok(_)) => {}
+            (Asker::Signal, Err(reason)) => {
+                log.error(Event::new("reload-refused").field("reason", reason));
+            }
+        }
+    }
 }

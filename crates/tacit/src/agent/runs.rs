@@ -270,35 +270,25 @@ impl Agent {
     }
 
     /// Has every run follow the host's file of names, if it has changed.
-    pub(super) async fn refresh_hosts(&mut self) {
+    pub(super) fn refresh_hosts(&mut self) {
         if self.hosts.read_again() {
-            self.capture_anew().await;
+            drop(self.start_capturing(self.runs.all()));
         }
     }
 
-    /// Has every run follow the installed policy; addresses that lead in from now on go to the
-    /// first run.
-    pub(super) async fn follow_policy(&mut self, reserved: Vec<HeldAddress>) {
+    /// Has every run follow the installed policy, all at the same time; addresses that lead in from
+    /// now on go to the first run.
+    pub(super) async fn follow_policy(
+        &mut self,
+        reserved: Vec<HeldAddress>,
+    ) -> Vec<JoinHandle<()>> {
         if let Some(enrolled) = self.runs.first_mut() {
             enrolled.services.inbound.take(reserved, &enrolled.run, &self.live.load().policy);
         }
         for id in self.runs.ids() {
             self.follow_listening(id).await;
         }
-        self.capture_anew().await;
-    }
-
-    /// Has all runs follow at the same time, and waits for them, but not for a helper that is slow
-    /// or gone: that run follows later, or is refused everything.
-    async fn capture_anew(&self) {
-        let following = self.start_capturing(self.runs.all());
-        let all = async {
-            for run in following {
-                // A task that panicked has said so.
-                let _ = run.await;
-            }
-        };
-        let _ = tokio::time::timeout(CAPTURE_WAIT_MAX, all).await;
+        self.start_capturing(self.runs.all())
     }
 
     fn start_capturing<'a>(
@@ -324,11 +314,11 @@ impl Agent {
         drop(self.start_capturing(self.runs.all()));
     }
 
-    /// Captures anew when rules have come or gone with the time of day since `open` was filled.
-    pub(super) async fn follow_windows(&self, open: &mut Vec<bool>) {
+    /// Captures again when rules have come or gone with the time of day since `open` was filled.
+    pub(super) fn follow_windows(&self, open: &mut Vec<bool>) {
         let now = self.live.load().policy.open_windows(clock::now_unix_s());
         if *open != now {
-            self.capture_anew().await;
+            drop(self.start_capturing(self.runs.all()));
             *open = now;
         }
     }
@@ -429,4 +419,16 @@ impl Agent {
             self.draining = Some(Drain { until: Some(Instant::now() + LINGER) });
         }
     }
+}
+
+/// Waits until runs capture what the policy says, but not for a helper that is slow or gone: that
+/// run follows later, or is refused everything.
+pub(super) async fn wait_for_capture(capturing: Vec<JoinHandle<()>>) {
+    let all = async {
+        for run in capturing {
+            // A task that panicked has said so.
+            let _ = run.await;
+        }
+    };
+    let _ = tokio::time::timeout(CAPTURE_WAIT_MAX, all).await;
 }

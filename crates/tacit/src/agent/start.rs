@@ -9,13 +9,14 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use tacit_core::flow::Address;
-use tacit_core::policy::{Limits, Policy, UnixSocket};
+use tacit_core::policy::{Diagnostic, Limits, Policy, UnixSocket};
 use tacit_sys::socket;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::expiry::Expiries;
 use super::lanes::Workers;
 use super::listeners::{self, Opened, Wanted};
+use super::reload::Changing;
 use super::runs::Enrol;
 use super::services::{RunEvent, Runs};
 use super::supervised::Supervisor;
@@ -47,9 +48,7 @@ impl Agent {
     ) -> Result<(Self, mpsc::Receiver<Asked>, mpsc::Receiver<RunEvent>), AgentError> {
         let checked = check_file(&options.policy)
             .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
-        for warning in checked.warnings.iter().filter(|_| !options.quiet) {
-            log.warn(Event::new("policy").field("text", &warning.render(&file_name(&options))));
-        }
+        log_warnings(&checked.warnings, &options, &log);
         let Checked { policy, materials, .. } = checked;
         let chains = policy.agent.chain_cache.then(Arc::default);
         let context = BuildContext { materials: &materials, chains: chains.as_ref() };
@@ -92,6 +91,7 @@ impl Agent {
             materials,
             chains,
             material_errors: Vec::new(),
+            changing: Changing::default(),
             expiries: Expiries::default(),
             table: shared.table,
             gates: shared.gates,
@@ -125,6 +125,15 @@ impl Agent {
         }
         self.welcome_launchers(launcher)?;
         self.report_ready().map_err(AgentError::Process)
+    }
+}
+
+fn log_warnings(warnings: &[Diagnostic], options: &Options, log: &Log) {
+    if options.quiet {
+        return;
+    }
+    for warning in warnings {
+        log.warn(Event::new("policy").field("text", &warning.render(&file_name(options))));
     }
 }
 

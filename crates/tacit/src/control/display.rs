@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tacit_sys::socket;
+use tacit_tls::material::TrustMaterial;
+use tacit_tls::verify::identity;
 
 use crate::clock::{self, Rfc3339};
 use crate::ledger::costs::{Costs, RunCosts};
@@ -16,8 +18,6 @@ use crate::live::{CredentialNames, Live, LiveRule, Materials};
 use crate::run::protocol::Owner;
 use crate::run::{self, Run};
 use crate::session::{Record, Table};
-use tacit_tls::material::TrustMaterial;
-use tacit_tls::verify::identity;
 
 /// How long a run may take to say whose connections it has; it is then shown without.
 const OWNERS_WAIT_MAX: Duration = Duration::from_millis(300);
@@ -224,6 +224,7 @@ fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> Value {
 #[must_use]
 pub fn identities(materials: &Materials, live: &Live) -> Value {
     let now = clock::now_unix_s();
+    let users = Users::of(live);
     let identities: Vec<_> = materials
         .identities
         .iter()
@@ -234,7 +235,7 @@ pub fn identities(materials: &Materials, live: &Live) -> Value {
                 "certificate": material.facts,
                 "days-left": material.facts.days_left(now),
                 "files": material.sources.iter().map(|file| &file.path).collect::<Vec<_>>(),
-                "rules": users(live, name),
+                "rules": users.identities.get(name.as_str()).map_or(&[][..], Vec::as_slice),
             })
         })
         .collect();
@@ -253,7 +254,7 @@ pub fn identities(materials: &Materials, live: &Live) -> Value {
                 "lists": material.lists.iter().map(|list| &list.facts).collect::<Vec<_>>(),
                 "lists-until": lists_until(material),
                 "files": material.sources.iter().map(|file| &file.path).collect::<Vec<_>>(),
-                "rules": users(live, name),
+                "rules": users.trusts.get(name.as_str()).map_or(&[][..], Vec::as_slice),
             })
         })
         .collect();
@@ -272,14 +273,25 @@ pub fn lists_until(trust: &TrustMaterial) -> Option<i64> {
     trust.lists.iter().map(|list| list.facts.next_update).min()
 }
 
-/// The rules that name an identity or a trust.
-fn users<'a>(live: &'a Live, name: &str) -> Vec<&'a str> {
-    live.rules
-        .iter()
-        .filter(|rule| {
+/// The rules that use each credential, by its name.
+#[derive(Default)]
+struct Users<'a> {
+    identities: HashMap<&'a str, Vec<&'a str>>,
+    trusts: HashMap<&'a str, Vec<&'a str>>,
+}
+
+impl<'a> Users<'a> {
+    fn of(live: &'a Live) -> Self {
+        let mut users = Self::default();
+        for rule in &live.rules {
             let names = CredentialNames::of(&rule.rule);
-            names.identities.contains(&name) || names.trust == Some(name)
-        })
-        .map(|rule| rule.name())
-        .collect()
+            for name in names.identities {
+                users.identities.entry(name).or_default().push(rule.name());
+            }
+            if let Some(name) = names.trust {
+                users.trusts.entry(name).or_default().push(rule.name());
+            }
+        }
+        users
+    }
 }

@@ -21,23 +21,41 @@ pub type Asked = (Request, oneshot::Sender<Reply>);
 /// What the agent says.
 #[derive(Debug)]
 pub struct Reply {
-    /// The line that answers.
-    pub answer: Answer,
+    /// What answers.
+    pub body: Body,
     /// Descriptors that follow it, one to a message, in the order the answer names them.
     pub descriptors: Vec<OwnedFd>,
+}
+
+/// The line that answers.
+#[derive(Debug)]
+pub enum Body {
+    /// To be written.
+    Answer(Answer),
+    /// Written already, as it is long.
+    Written(Vec<u8>),
 }
 
 impl Reply {
     /// A plain success.
     #[must_use]
     pub fn ok(value: Value) -> Self {
-        Self { answer: Answer::Ok(value), descriptors: Vec::new() }
+        Self { body: Body::Answer(Answer::Ok(value)), descriptors: Vec::new() }
+    }
+
+    /// The same for a long answer, which the calling thread writes.
+    #[must_use]
+    pub fn written(value: Value) -> Self {
+        match serde_json::to_vec(&Answer::Ok(value)) {
+            Ok(text) => Self { body: Body::Written(text), descriptors: Vec::new() },
+            Err(error) => Self::error(error),
+        }
     }
 
     /// A refusal.
     #[must_use]
     pub fn error(reason: impl ToString) -> Self {
-        Self { answer: Answer::Error(reason.to_string()), descriptors: Vec::new() }
+        Self { body: Body::Answer(Answer::Error(reason.to_string())), descriptors: Vec::new() }
     }
 }
 
@@ -119,7 +137,10 @@ pub(super) async fn ask(requests: &mpsc::Sender<Asked>, request: Request) -> Rep
 }
 
 async fn send(stream: &mut UnixStream, reply: Reply) -> io::Result<()> {
-    let mut line = serde_json::to_vec(&reply.answer)?;
+    let mut line = match reply.body {
+        Body::Answer(answer) => serde_json::to_vec(&answer)?,
+        Body::Written(line) => line,
+    };
     line.push(b'\n');
     stream.write_all(&line).await?;
     for one in reply.descriptors {

@@ -17,10 +17,36 @@ pub mod meter;
 
 pub use account::{Account, Count, Counts, Effort, Owner, Spent, Totals};
 
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::thread;
 
 use tacit_core::meter::Component;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+/// Does what takes long on a thread of its own, in the calling runtime, and charges it to the agent
+/// itself. The result does not come if `work` panics.
+///
+/// # Errors
+/// The kernel gives no thread; `work` is not done, and dropped here.
+pub fn on_own_thread<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<oneshot::Receiver<T>> {
+    let (done, result) = oneshot::channel();
+    let runtime = Handle::current();
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let _entered = runtime.enter();
+        meter::start(false);
+        let made = work();
+        meter::publish();
+        // The one who waited may be gone.
+        let _ = done.send(made);
+    })?;
+    Ok(result)
+}
 
 /// Charges a future to the agent itself.
 pub async fn metered<T>(component: Component, future: impl Future<Output = T>) -> T {

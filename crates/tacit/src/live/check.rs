@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tacit_core::policy::{Action, Tls, Diagnostic, Policy, Position, Rule, Severity, parse};
+use tacit_core::policy::{Action, Diagnostic, Policy, Position, Rule, Severity, Tls, parse};
 use tacit_tls::Role;
 
 use crate::address;
 use crate::clock;
 use crate::placement;
 
-use super::{Materials, names};
+use super::{CredentialNames, Materials};
 
 /// A policy that passed every check, with what it names.
 #[derive(Debug)]
@@ -72,8 +72,7 @@ fn wrong_usages(policy: &Policy, materials: &Materials) -> Vec<Diagnostic> {
             Action::Tls(Tls::Client(_)) => Role::Client,
             Action::Permit | Action::Deny => continue,
         };
-        let (identities, _) = names(rule);
-        for name in identities {
+        for name in CredentialNames::of(rule).identities {
             let wrong = materials.identities.get(name).and_then(|found| found.wrong_usage(role));
             if let Some(wrong) = wrong
                 && reported.insert((name, role.peer()))

@@ -2,11 +2,12 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::certificates::{self, Ca, Kind};
-use crate::harness::{Agent, Lab, connect, echo, free_port, serve, wait_for};
+use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, serve, text_of, wait_for};
 use crate::peers::{TlsClient, is_reset, ping, write_pair};
 
 fn permit(name: &str, port: u16, to: SocketAddr) -> String {
@@ -67,6 +68,8 @@ fn rules_come_go_and_change_and_open_connections_keep_their_verdict() {
     );
     let mut held = [kept, changed, removed].map(|port| connect(("127.0.0.1", port)));
     assert!(held.iter_mut().all(ping));
+    let line = |agent: &Agent, place: usize| agent.show("rules")["rules"][place]["line"].as_u64();
+    let line_before = line(&agent, 0).unwrap();
     // Other lines, other order: the same rule all the same.
     agent.write_policy(
         &("\n\n".to_owned()
@@ -90,11 +93,89 @@ fn rules_come_go_and_change_and_open_connections_keep_their_verdict() {
     let expected = [("kept", "current"), ("changed", "stale"), ("removed", "stale")];
     assert_eq!(stale(&agent), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
     assert_eq!(agent.show("rules")["rules"][1]["hits"], 1, "counters outlive a reload");
+    assert_eq!(line(&agent, 1), Some(line_before + 7), "it stands below two lines and a rule now");
     assert!(agent.ok(&["close", "--stale"]).contains("closed 2"));
     let [first, second, third] = &mut held;
     assert!(is_reset(second) && is_reset(third) && ping(first));
     assert_eq!(agent.verb(&["close", "999"]).status.code(), Some(0));
     assert!(agent.ok(&["close", "999"]).contains("no open connection has the id 999"));
+}
+
+#[test]
+fn an_agent_answers_while_a_policy_is_read() {
+    let lab = Lab::new();
+    let (port, added, app) = (free_port(), free_port(), echo());
+    let one = permit("a", port, app);
+    let two = one.clone() + &permit("b", added, app);
+    let agent = lab.agent(&one);
+    // A file that is read for as long as the test wants.
+    std::fs::remove_file(&agent.policy).unwrap();
+    assert!(Command::new("mkfifo").arg(&agent.policy).status().unwrap().success());
+    let reload = || {
+        let mut command = Command::new(TACIT);
+        command.args(["reload", "--control"]).arg(&agent.control);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let is_read = || thread_names(&agent).iter().any(|name| name == "reload");
+    let served = || {
+        let mut passing = connect(("127.0.0.1", port));
+        ping(&mut passing) && limit(&agent, "connections") > 0
+    };
+
+    let first = reload();
+    wait_for("the reload", is_read);
+    assert!(served());
+    assert_eq!(agent.show("rules")["generation"], 1);
+    let second = reload();
+    agent.write_policy(&two);
+    let output = first.wait_with_output().unwrap();
+    assert!(text_of(&output).contains("generation 2"), "{}", text_of(&output));
+    assert!(ping(&mut connect(("127.0.0.1", added))));
+    // What was asked for meanwhile reads the file again.
+    assert!(served());
+    agent.write_policy(&one);
+    let output = second.wait_with_output().unwrap();
+    assert!(text_of(&output).contains("generation 3"), "{}", text_of(&output));
+    assert!(TcpStream::connect(("127.0.0.1", added)).is_err());
+
+    let mut held = connect(("127.0.0.1", port));
+    assert!(ping(&mut held));
+    let late = reload();
+    wait_for("the reload", is_read);
+    agent.ok(&["drain"]);
+    agent.write_policy(&two);
+    let output = late.wait_with_output().unwrap();
+    let said = text_of(&output);
+    assert!(said.contains("nothing was installed: the agent is ending"), "{said}");
+    assert!(TcpStream::connect(("127.0.0.1", added)).is_err());
+    assert!(ping(&mut held));
+    drop(held);
+    wait_for("the end of the drain", || agent.is_dead());
+}
+
+#[test]
+fn an_end_by_signal_does_not_wait_for_a_policy_that_is_read() {
+    let lab = Lab::new();
+    let agent = lab.agent(&permit("a", free_port(), echo()));
+    std::fs::remove_file(&agent.policy).unwrap();
+    assert!(Command::new("mkfifo").arg(&agent.policy).status().unwrap().success());
+    agent.signal("HUP");
+    wait_for("the reload", || thread_names(&agent).iter().any(|name| name == "reload"));
+    agent.signal("TERM");
+    wait_for("the end", || agent.is_dead());
+}
+
+/// The names of the threads of all agents there are.
+fn thread_names(agent: &Agent) -> Vec<String> {
+    let mut names = Vec::new();
+    for pid in agent.serving_pids() {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        names.extend(tasks.filter_map(|task| {
+            let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+            Some(name.trim().to_owned())
+        }));
+    }
+    names
 }
 
 #[test]

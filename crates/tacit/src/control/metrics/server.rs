@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::CONTENT_TYPE;
-use crate::control::server::{Asked, ask};
+use crate::control::server::{Asked, Body, ask};
 use crate::control::{Answer, Display, Request};
 use crate::log::{Event, Log};
 
@@ -93,10 +93,12 @@ async fn answer(mut stream: impl Stream, requests: mpsc::Sender<Asked>) -> io::R
 
 async fn page(requests: &mpsc::Sender<Asked>) -> (Verdict, String) {
     let request = Request::Show { what: Display::Metrics };
-    match ask(requests, request).await.answer {
-        Answer::Ok(serde_json::Value::String(text)) => (Verdict::Metrics, text),
-        Answer::Ok(_) => (Verdict::Unavailable, "the agent has no metrics\n".to_owned()),
-        Answer::Error(reason) => (Verdict::Unavailable, format!("{reason}\n")),
+    match ask(requests, request).await.body {
+        Body::Answer(Answer::Ok(serde_json::Value::String(text))) => (Verdict::Metrics, text),
+        Body::Answer(Answer::Error(reason)) => (Verdict::Unavailable, format!("{reason}\n")),
+        Body::Answer(Answer::Ok(_)) | Body::Written(_) => {
+            (Verdict::Unavailable, "the agent has no metrics\n".to_owned())
+        }
     }
 }
 
