@@ -72,6 +72,12 @@ impl<'a> Modules<'a> {
         self.files.get(module).copied()
     }
 
+    /// The module that a file holds.
+    pub(crate) fn module_of(&self, path: &str) -> Option<&str> {
+        let found = self.files.iter().find(|(_, source)| source.path == path);
+        found.map(|(module, _)| module.as_str())
+    }
+
     /// Every module.
     pub(crate) fn all(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)

@@ -15,24 +15,25 @@ struct Crate {
 }
 
 /// Lowest first.
-const CRATES: [Crate; 6] = [
+const CRATES: [Crate; 7] = [
     Crate { name: "tacit-core", folder: "crates/tacit-core/", may_use: &[] },
     Crate { name: "tacit-sys", folder: "crates/tacit-sys/", may_use: &[] },
+    Crate { name: "tacit-import", folder: "crates/tacit-import/", may_use: &["tacit-core"] },
     Crate { name: "tacit-tls", folder: "crates/tacit-tls/", may_use: &["tacit-core", "tacit-sys"] },
     Crate {
         name: "tacit",
         folder: "crates/tacit/",
-        may_use: &["tacit-core", "tacit-sys", "tacit-tls"],
+        may_use: &["tacit-core", "tacit-import", "tacit-sys", "tacit-tls"],
     },
     Crate {
         name: "bench",
         folder: "bench/",
-        may_use: &["tacit-core", "tacit-sys", "tacit-tls", "tacit"],
+        may_use: &["tacit-core", "tacit-import", "tacit-sys", "tacit-tls", "tacit"],
     },
     Crate {
         name: "xtask",
         folder: "xtask/",
-        may_use: &["tacit-core", "tacit-sys", "tacit-tls", "tacit"],
+        may_use: &["tacit-core", "tacit-import", "tacit-sys", "tacit-tls", "tacit"],
     },
 ];
 

@@ -14,6 +14,7 @@ mod modules;
 mod prose;
 mod rust;
 mod source;
+mod walk;
 
 use finding::Finding;
 
@@ -44,6 +45,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     }
     modules::check_reached(&sources, &mut findings);
     layers::check(&sources, &mut findings);
+    walk::check(&sources, &mut findings);
     prose::check_promises(&sources, &mut findings);
     prose::check_manual(&sources, &mut findings);
     findings.sort_by(|a, b| (a.note, &a.path, a.line).cmp(&(b.note, &b.path, b.line)));

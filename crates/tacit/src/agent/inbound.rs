@@ -18,7 +18,6 @@ use tacit_sys::socket::{self, StreamOptions};
 
 use super::lanes::Workers;
 use super::listeners::ListenError;
-use super::services::Enrolled;
 use crate::address;
 use crate::run::Run;
 use crate::run::handover::HeldAddress;
@@ -47,11 +46,10 @@ fn inbound_rules(policy: &Policy) -> impl Iterator<Item = &Rule> {
 /// An address that cannot be had; all are given up then.
 pub(super) fn reserve_missing<'a>(
     policy: &Policy,
-    runs: impl IntoIterator<Item = &'a Enrolled>,
+    runs: impl IntoIterator<Item = &'a Inbound>,
     congestion_control: Option<&str>,
 ) -> Result<Vec<HeldAddress>, ListenError> {
-    let held: HashSet<_> =
-        runs.into_iter().flat_map(|run| run.services.inbound.held.keys()).collect();
+    let held: HashSet<_> = runs.into_iter().flat_map(|inbound| inbound.held.keys()).collect();
     let mut wanted: BTreeMap<_, _> = inbound_rules(policy)
         .flat_map(Rule::listens)
         .map(|address| (address.to_string(), address))

@@ -180,7 +180,8 @@ impl Agent {
             Vec::new()
         } else {
             let congestion_control = self.congestion_control.as_deref();
-            reserve_missing(&live.policy, self.runs.all(), congestion_control)
+            let held = self.runs.all().map(|run| &run.services.inbound);
+            reserve_missing(&live.policy, held, congestion_control)
                 .map_err(|error| format!("nothing was installed: {error}"))?
         };
         let generation = live.generation;

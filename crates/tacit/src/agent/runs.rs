@@ -180,7 +180,8 @@ impl Agent {
     /// Holds the addresses that lead into runs and are not held yet.
     fn lead_in(&self) -> Result<Vec<HeldAddress>, ListenError> {
         let policy = &self.live.load().policy;
-        reserve_missing(policy, self.runs.all(), self.congestion_control.as_deref())
+        let held = self.runs.all().map(|run| &run.services.inbound);
+        reserve_missing(policy, held, self.congestion_control.as_deref())
     }
 
     /// Opens and closes the ways into a run as its programs listen.

@@ -1,6 +1,6 @@
 //! One flow: two sockets, and what goes between them.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefMut};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,9 +19,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::sync::Notify;
 
-use super::receiver::Lane;
+use super::BATCH_MAX;
+use super::socket::{Receiver, Shared};
 use super::tell::{cause_of, cause_of_notice, tell};
-use super::{BATCH_MAX, Receiver};
 use crate::clock;
 use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
@@ -33,6 +33,26 @@ const NOTICES_MAX: usize = 16;
 const ROOM_POLL: Duration = Duration::from_millis(1);
 /// Datagrams, or errors about those that were sent.
 const INCOMING: Interest = Interest::READABLE.add(Interest::ERROR);
+
+/// What a flow needs of the lane that it belongs to.
+pub(super) trait FlowHost {
+    /// What all threads share.
+    fn shared(&self) -> &Shared;
+    /// Where its first datagrams arrived.
+    fn receiver(&self) -> &Receiver;
+    /// Where datagrams are received to; used between two waits only.
+    fn scratch(&self) -> RefMut<'_, Vec<u8>>;
+    /// The flow has sent something.
+    fn touch(&self, key: &Key);
+    /// The flow was answered.
+    fn note_answer(&self, key: &Key);
+    /// A datagram was dropped.
+    fn count_drop(&self);
+    /// Takes what the flow sent before it had a socket of its own.
+    fn drain(self: &Rc<Self>);
+    /// The flow is over.
+    fn forget(&self, carrier: &Rc<Carrier>);
+}
 
 /// What carries a flow.
 #[derive(Debug)]
@@ -130,12 +150,12 @@ impl Carrier {
     }
 
     /// Sends a datagram that came to the receiver.
-    pub(super) fn send_early(&self, lane: &Lane, payload: &[u8]) {
+    pub(super) fn send_early(&self, lane: &impl FlowHost, payload: &[u8]) {
         if !self.is_permitted(lane) {
-            tell(&lane.receiver, &self.key, Cause::PortUnreachable, payload, None);
+            tell(lane.receiver(), &self.key, Cause::PortUnreachable, payload, None);
             return self.end();
         }
-        if self.send(&lane.receiver, payload) == Sending::Full {
+        if self.send(lane.receiver(), payload) == Sending::Full {
             lane.count_drop();
         }
     }
@@ -144,11 +164,11 @@ impl Carrier {
     ///
     /// # Errors
     /// Why the flow is at its end.
-    pub(super) fn send_batch(&self, lane: &Lane) -> Result<Batch, End> {
+    pub(super) fn send_batch(&self, lane: &impl FlowHost) -> Result<Batch, End> {
         let Some(stand_in) = self.stand_in.get() else { return Ok(Batch::Empty) };
         let is_permitted = self.is_permitted(lane);
         lane.touch(&self.key);
-        let mut scratch = lane.scratch.borrow_mut();
+        let mut scratch = lane.scratch();
         for _ in 0..BATCH_MAX {
             meter::switch(Component::Receive);
             let payload = match datagram::receive(stand_in.get_ref().as_fd(), &mut scratch) {
@@ -159,8 +179,8 @@ impl Carrier {
                 Err(_) => return Err(End::ProgramGone),
             };
             if !is_permitted {
-                tell(&lane.receiver, &self.key, Cause::PortUnreachable, payload, None);
-            } else if self.send(&lane.receiver, payload) == Sending::Full {
+                tell(lane.receiver(), &self.key, Cause::PortUnreachable, payload, None);
+            } else if self.send(lane.receiver(), payload) == Sending::Full {
                 return Ok(Batch::Full(payload.to_vec()));
             }
         }
@@ -168,23 +188,23 @@ impl Carrier {
     }
 
     /// Gives the program what came for it.
-    fn receive_batch(&self, lane: &Lane, stand_in: &Watched) -> Result<Batch, End> {
+    fn receive_batch(&self, lane: &impl FlowHost, stand_in: &Watched) -> Result<Batch, End> {
         if !self.is_permitted(lane) {
             return Err(End::Refused);
         }
         lane.note_answer(&self.key);
-        let mut scratch = lane.scratch.borrow_mut();
+        let mut scratch = lane.scratch();
         for _ in 0..BATCH_MAX {
             meter::switch(Component::Receive);
             let payload = match datagram::receive(self.dialled.get_ref().as_fd(), &mut scratch) {
                 Ok(bytes) => scratch.get(..bytes).unwrap_or_default(),
                 Err(error) => {
-                    let told = self.tell_notices(&lane.receiver);
+                    let told = self.tell_notices(lane.receiver());
                     if error.kind() == io::ErrorKind::WouldBlock {
                         return Ok(Batch::Empty);
                     }
                     if told == 0 {
-                        self.tell_error(&lane.receiver, &error, &[]);
+                        self.tell_error(lane.receiver(), &error, &[]);
                     }
                     continue;
                 }
@@ -242,8 +262,8 @@ impl Carrier {
     }
 
     /// Whether the policy, which may be another than when the flow began, lets it go on.
-    fn is_permitted(&self, lane: &Lane) -> bool {
-        let live = lane.shared.live.load();
+    fn is_permitted(&self, lane: &impl FlowHost) -> bool {
+        let live = lane.shared().live.load();
         if live.generation == self.generation.get() {
             return true;
         }
@@ -257,25 +277,25 @@ impl Carrier {
     }
 
     /// Makes the socket inside, and carries until something ends the flow.
-    async fn carry(&self, lane: &Rc<Lane>) -> End {
-        let stand_in = match self.make_stand_in(lane).await {
+    async fn carry(&self, lane: &Rc<impl FlowHost>) -> End {
+        let stand_in = match self.make_stand_in(&**lane).await {
             Ok(stand_in) => self.stand_in.get_or_init(|| stand_in),
             Err(error) => return End::NoSocket(error),
         };
         // What the program sent before that is older than what the new socket gets.
         lane.drain();
         self.connection.mark_open();
-        account::opened(&lane.shared.log, &self.connection);
+        account::opened(&lane.shared().log, &self.connection);
         meter::switch(Component::Receive);
         loop {
             let batch = tokio::select! {
-                ready = stand_in.ready(INCOMING) => self.turn(ready, || self.send_batch(lane)),
+                ready = stand_in.ready(INCOMING) => self.turn(ready, || self.send_batch(&**lane)),
                 ready = self.dialled.ready(INCOMING) => {
-                    self.turn(ready, || self.receive_batch(lane, stand_in))
+                    self.turn(ready, || self.receive_batch(&**lane, stand_in))
                 }
             };
             match batch {
-                Ok(Batch::Full(payload)) => self.send_when_there_is_room(lane, &payload).await,
+                Ok(Batch::Full(payload)) => self.send_when_there_is_room(&**lane, &payload).await,
                 Ok(Batch::Empty | Batch::More) => {}
                 Err(end) => return end,
             }
@@ -297,9 +317,9 @@ impl Carrier {
         Ok(batch)
     }
 
-    async fn make_stand_in(&self, lane: &Lane) -> io::Result<Watched> {
+    async fn make_stand_in(&self, lane: &impl FlowHost) -> io::Result<Watched> {
         let Key { program, destination } = self.key;
-        let line = &lane.receiver.run.line;
+        let line = &lane.receiver().run.line;
         let socket = line.socket(Protocol::Udp, destination.is_ipv6()).await?;
         datagram::enlarge_buffers(socket.as_fd())?;
         transparent::stand_in(socket.as_fd(), destination, program)?;
@@ -308,15 +328,15 @@ impl Carrier {
 
     /// Holds the program's further datagrams back in its socket meanwhile. Not by readiness: on a
     /// socket that had an error once, that of writing stays for ever.
-    async fn send_when_there_is_room(&self, lane: &Lane, payload: &[u8]) {
-        while self.send(&lane.receiver, payload) == Sending::Full {
+    async fn send_when_there_is_room(&self, lane: &impl FlowHost, payload: &[u8]) {
+        while self.send(lane.receiver(), payload) == Sending::Full {
             tokio::time::sleep(ROOM_POLL).await;
         }
     }
 }
 
 /// Carries a flow to its end.
-pub(super) async fn carry(lane: Rc<Lane>, carrier: Rc<Carrier>) {
+pub(super) async fn carry(lane: Rc<impl FlowHost>, carrier: Rc<Carrier>) {
     let record = carrier.connection.record();
     let life = pin!(async {
         tokio::select! {
@@ -332,8 +352,8 @@ pub(super) async fn carry(lane: Rc<Lane>, carrier: Rc<Carrier>) {
     lane.forget(&carrier);
     match end {
         End::NoSocket(error) => {
-            account::failed(&lane.shared.log, &carrier.connection, &Failure::Broken(error));
+            account::failed(&lane.shared().log, &carrier.connection, &Failure::Broken(error));
         }
-        end => account::flow_ended(&lane.shared.log, &carrier.connection, &end),
+        end => account::flow_ended(&lane.shared().log, &carrier.connection, &end),
     }
 }

@@ -29,9 +29,11 @@
 
 mod flow;
 mod receiver;
+mod socket;
 mod tell;
 
-pub use receiver::{Lane, Receiver, Shared};
+pub use receiver::Lane;
+pub use socket::{Receiver, Shared};
 
 /// Flows of one run and family: two descriptors each.
 pub const FLOWS_MAX: usize = 2048;

@@ -1,14 +1,13 @@
 //! Where captured datagrams arrive, and which flow each belongs to.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use tacit_core::datagram::{Key, Table, is_for_one};
 use tacit_core::flow::{Direction, Flow, Protocol};
 use tacit_core::icmp::Cause;
@@ -17,20 +16,19 @@ use tacit_sys::datagram::PAYLOAD_BYTES_MAX;
 use tacit_sys::transparent;
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::flow::{self, Carrier};
+use super::flow::{self, Carrier, FlowHost};
+use super::socket::{Receiver, Shared};
 use super::tell::{cause_of, tell};
 use super::{BATCH_MAX, EARLY_BYTES_MAX, FLOWS_MAX};
 use crate::clock;
-use crate::dns::{self, Forwarder};
+use crate::dns;
 use crate::ledger::metered;
 use crate::live::{Live, LiveAction};
-use crate::log::{Event, Log};
+use crate::log::Event;
 use crate::run::Run;
-use crate::session::{
-    AcceptedSide, Connection, Failure, OfRun, Opening, Refused, Table as Sessions, account,
-};
+use crate::session::{AcceptedSide, Connection, Failure, OfRun, Opening, Refused, account};
 
 /// How often flows that are over are looked for, and drops are told.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -39,41 +37,15 @@ const FINISH_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How often that is looked at.
 const FINISH_POLL: Duration = Duration::from_millis(5);
 
-/// Where captured datagrams of a run arrive, of one family.
-#[derive(Debug)]
-pub struct Receiver {
-    /// The socket; a successor may take it over.
-    pub socket: Arc<OwnedFd>,
-    /// Takes whole packets, for errors in the name of others.
-    pub raw: Arc<OwnedFd>,
-    /// Whose datagrams.
-    pub run: Arc<Run>,
-    /// Who answers those to port 53.
-    pub names: Arc<Forwarder>,
-}
-
-/// What the datagrams of all threads share.
-#[derive(Clone, Debug)]
-pub struct Shared {
-    /// The installed policy.
-    pub live: Arc<ArcSwap<Live>>,
-    /// All connections and flows of the agent.
-    pub table: Arc<Sessions>,
-    /// Permits for them.
-    pub places: Arc<Semaphore>,
-    /// Where events go.
-    pub log: Log,
-}
-
 /// A receiver on the worker that reads it, with its flows.
 #[derive(Debug)]
 pub struct Lane {
-    pub(super) shared: Shared,
-    pub(super) receiver: Arc<Receiver>,
+    shared: Shared,
+    receiver: Arc<Receiver>,
     watched: Watched,
-    pub(super) flows: RefCell<Table<State>>,
+    flows: RefCell<Table<State>>,
     /// Where datagrams are received to; used between two waits only.
-    pub(super) scratch: RefCell<Vec<u8>>,
+    scratch: RefCell<Vec<u8>>,
     dropped: Cell<u64>,
     /// Nothing is received any more; flows go on to their end.
     is_closed: Cell<bool>,
@@ -143,7 +115,7 @@ impl Lane {
         for state in all {
             if let State::Open(carrier) = state {
                 // What still waits is tried; who would hear of a failure is gone.
-                let _ = carrier.send_batch(&self);
+                let _ = carrier.send_batch(&*self);
                 carrier.end();
             }
         }
@@ -208,7 +180,7 @@ impl Lane {
             Some(State::Open(carrier)) => {
                 let carrier = Rc::clone(carrier);
                 drop(flows);
-                carrier.send_early(self, payload);
+                carrier.send_early(&**self, payload);
             }
             Some(State::Deciding(early)) => {
                 let bytes = early.iter().map(Vec::len).sum::<usize>() + payload.len();
@@ -299,7 +271,7 @@ impl Lane {
                     let carrier = Rc::new(carrier);
                     self.put(key, State::Open(Rc::clone(&carrier)));
                     for payload in early {
-                        carrier.send_early(self, payload);
+                        carrier.send_early(&**self, payload);
                     }
                     tokio::task::spawn_local(flow::carry(Rc::clone(self), carrier));
                     return;
@@ -358,35 +330,9 @@ impl Lane {
         }
     }
 
-    /// Takes a flow out whose carrier is at its end.
-    pub(super) fn forget(&self, carrier: &Rc<Carrier>) {
-        let mut flows = self.flows.borrow_mut();
-        let is_it = flows.flow(&carrier.key).is_some_and(
-            |state| matches!(state, State::Open(present) if Rc::ptr_eq(present, carrier)),
-        );
-        if is_it {
-            flows.end(&carrier.key);
-        }
-    }
-
-    /// A datagram of the program has come to the flow's own socket.
-    pub(super) fn touch(&self, key: &Key) {
-        self.flows.borrow_mut().sent(key, Instant::now());
-    }
-
-    /// The destination has answered.
-    pub(super) fn note_answer(&self, key: &Key) {
-        self.flows.borrow_mut().answered(key, Instant::now());
-    }
-
     /// Counts the policies that were installed.
     fn generation(&self) -> u64 {
         self.shared.live.load().generation
-    }
-
-    /// A datagram that goes nowhere.
-    pub(super) fn count_drop(&self) {
-        self.dropped.set(self.dropped.get() + 1);
     }
 
     fn tell_drops(&self) {
@@ -414,6 +360,46 @@ impl Lane {
         }
         for key in self.flows.borrow().keys() {
             let _ = self.receiver.run.names_of(key.destination.ip());
+        }
+    }
+}
+
+impl FlowHost for Lane {
+    fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    fn receiver(&self) -> &Receiver {
+        &self.receiver
+    }
+
+    fn scratch(&self) -> RefMut<'_, Vec<u8>> {
+        self.scratch.borrow_mut()
+    }
+
+    fn touch(&self, key: &Key) {
+        self.flows.borrow_mut().sent(key, Instant::now());
+    }
+
+    fn note_answer(&self, key: &Key) {
+        self.flows.borrow_mut().answered(key, Instant::now());
+    }
+
+    fn count_drop(&self) {
+        self.dropped.set(self.dropped.get() + 1);
+    }
+
+    fn drain(self: &Rc<Self>) {
+        Self::drain(self);
+    }
+
+    fn forget(&self, carrier: &Rc<Carrier>) {
+        let mut flows = self.flows.borrow_mut();
+        let is_it = flows.flow(&carrier.key).is_some_and(
+            |state| matches!(state, State::Open(present) if Rc::ptr_eq(present, carrier)),
+        );
+        if is_it {
+            flows.end(&carrier.key);
         }
     }
 }

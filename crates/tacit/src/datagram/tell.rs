@@ -8,7 +8,7 @@ use tacit_core::datagram::Key;
 use tacit_core::icmp::{self, Cause, Sent};
 use tacit_sys::datagram::{NoticeKind, send_packet};
 
-use super::Receiver;
+use super::socket::Receiver;
 
 /// Tells the program by ICMP. Like any ICMP message this one may be lost: who is told must not
 /// depend on it.

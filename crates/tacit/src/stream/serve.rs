@@ -52,7 +52,7 @@ async fn serve(lane: Rc<StreamLane>, stage: Stage) {
         account(&lane, &finished);
         None
     });
-    if let Some(stage) = supervise(&lane, &record, life).await {
+    if let Some(stage) = supervise(&lane, record, life).await {
         // Boxed: only engines need the room.
         Box::pin(hand_over(&lane, stage)).await;
     }
@@ -190,18 +190,18 @@ fn account(lane: &StreamLane, finished: &Finished) {
 /// in between waits in the record.
 async fn supervise(
     lane: &StreamLane,
-    record: &Record,
+    record: Arc<Record>,
     mut life: Pin<&mut impl Future<Output = Option<Stage<Parked>>>>,
 ) -> Option<Stage<Parked>> {
     let _held = lane.load.hold();
-    let mut closed = pin!(reset_when_closed(record));
+    let mut closed = pin!(reset_when_closed(&record));
     // What `ledger::charged` does, written out: a future around this one would cost every
     // connection 72 bytes for its life.
     let mut component = Component::Accept;
     let leaving = std::future::poll_fn(|cx| {
         let (polled, ns) = meter::turn(record.account(), &mut component, || {
             if closed.as_mut().poll(cx).is_ready() {
-                account::closed_by_operator(&lane.shared.log, record);
+                account::closed_by_operator(&lane.shared.log, &record);
                 return Poll::Ready(None);
             }
             life.as_mut().poll(cx)

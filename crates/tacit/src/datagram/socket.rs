@@ -1,0 +1,39 @@
+//! The sockets that captured datagrams of a run arrive at, and what all threads share.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
+
+use crate::dns::Forwarder;
+use crate::live::Live;
+use crate::log::Log;
+use crate::run::Run;
+use crate::session::Table;
+
+/// Where captured datagrams of a run arrive, of one family.
+#[derive(Debug)]
+pub struct Receiver {
+    /// The socket; a successor may take it over.
+    pub socket: Arc<OwnedFd>,
+    /// Takes whole packets, for errors in the name of others.
+    pub raw: Arc<OwnedFd>,
+    /// Whose datagrams.
+    pub run: Arc<Run>,
+    /// Who answers those to port 53.
+    pub names: Arc<Forwarder>,
+}
+
+/// What the datagrams of all threads share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The installed policy.
+    pub live: Arc<ArcSwap<Live>>,
+    /// All connections and flows of the agent.
+    pub table: Arc<Table>,
+    /// Permits for them.
+    pub places: Arc<Semaphore>,
+    /// Where events go.
+    pub log: Log,
+}

@@ -1,0 +1,171 @@
+//! The list of files in ARCHITECTURE.md that one connection passes through.
+
+use std::collections::BTreeSet;
+
+use super::Finding;
+use super::graph::Modules;
+use super::source::Source;
+
+const PAGE: &str = "ARCHITECTURE.md";
+const TITLE: &str = "### The files of one connection";
+/// Files of a connection of a forwarding rule, and those that a run adds.
+const FILES_MAX: usize = 18;
+const FILES_OF_RUN_MAX: usize = 12;
+const CRATE: &str = "crates/tacit/src/";
+const LANE: &str = "stream";
+
+/// A row of the list.
+struct Row<'a> {
+    line: usize,
+    path: &'a str,
+    /// Modules of the lane that it calls for other connections.
+    branches: Vec<&'a str>,
+}
+
+/// Each file exists, is used by one that stands before it, and calls no module of the lane that is
+/// neither listed nor named as a branch.
+pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
+    let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return };
+    let tables = tables(&page.text);
+    let [connection, run, ..] = tables.as_slice() else {
+        findings.push(Finding::new(page, 0, format!("two tables are missing under `{TITLE}`")));
+        return;
+    };
+    for (rows, max) in [(connection, FILES_MAX), (run, FILES_OF_RUN_MAX)] {
+        if rows.len() > max {
+            let message = format!("{} files, the limit is {max}", rows.len());
+            findings.push(Finding::new(page, rows.first().map_or(0, |row| row.line), message));
+        }
+    }
+    let modules = Modules::new(sources, CRATE);
+    check_order(page, &modules, sources, connection.iter().chain(run), findings);
+    check_calls(page, &modules, connection, findings);
+}
+
+/// The first file is where the list begins; another crate's are used through its root.
+fn check_order<'a>(
+    page: &Source,
+    modules: &Modules<'_>,
+    sources: &[Source],
+    rows: impl Iterator<Item = &'a Row<'a>>,
+    findings: &mut Vec<Finding>,
+) {
+    let uses = modules.uses();
+    let mut before: BTreeSet<String> = BTreeSet::new();
+    for row in rows {
+        let Some(source) = sources.iter().find(|source| source.path == row.path) else {
+            findings.push(Finding::new(page, row.line, format!("there is no {}", row.path)));
+            continue;
+        };
+        let Some(module) = modules.module_of(&source.path) else { continue };
+        let is_used = before.is_empty()
+            || uses.iter().any(|one| before.contains(&one.from) && is_within(&one.to, module));
+        if !is_used {
+            let message = format!("no file before it in the list uses {}", row.path);
+            findings.push(Finding::new(page, row.line, message));
+        }
+        before.insert(module.to_owned());
+    }
+}
+
+/// A use of a folder's `mod.rs`, or of anything in it, is a use of the folder.
+fn is_within(used: &str, module: &str) -> bool {
+    used == module || used.strip_prefix(module).is_some_and(|rest| rest.starts_with("::"))
+}
+
+fn check_calls(
+    page: &Source,
+    modules: &Modules<'_>,
+    rows: &[Row<'_>],
+    findings: &mut Vec<Finding>,
+) {
+    let listed: BTreeSet<&str> =
+        rows.iter().filter_map(|row| modules.module_of(row.path)).collect();
+    let uses = modules.uses();
+    for row in rows {
+        let Some(module) = modules.module_of(row.path).filter(|module| is_within(module, LANE))
+        else {
+            continue;
+        };
+        // The files of a listed folder are one module of the lane.
+        let own_part = module.split("::").nth(1).unwrap_or_default();
+        for one in uses.iter().filter(|one| one.from == module && is_within(&one.to, LANE)) {
+            let part = one.to.split("::").nth(1).unwrap_or_default();
+            let is_own = part == own_part || one.to == LANE;
+            if !is_own && !listed.contains(one.to.as_str()) && !row.branches.contains(&part) {
+                let message = format!("{} calls `{}`, which is not listed", row.path, one.to);
+                findings.push(Finding::new(page, row.line, message));
+            }
+        }
+    }
+}
+
+/// The tables that follow the title, up to the next title.
+fn tables(text: &str) -> Vec<Vec<Row<'_>>> {
+    let mut tables = Vec::new();
+    let mut is_open = false;
+    let lines = text.lines().enumerate().skip_while(|(_, line)| *line != TITLE).skip(1);
+    for (index, line) in lines.take_while(|(_, line)| !line.starts_with('#')) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, file, rest @ ..] = cells.as_slice() else {
+            is_open = false;
+            continue;
+        };
+        let Some(path) = file.strip_prefix('`').and_then(|file| file.strip_suffix('`')) else {
+            if *file == "file" {
+                is_open = true;
+                tables.push(Vec::new());
+            }
+            continue;
+        };
+        let branches = rest.get(1).map(|cell| cell.split('`').skip(1).step_by(2).collect());
+        let row = Row { line: index + 1, path, branches: branches.unwrap_or_default() };
+        if let Some(rows) = tables.last_mut().filter(|_| is_open) {
+            rows.push(row);
+        }
+    }
+    tables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILES: [(&str, &str); 4] = [
+        ("crates/tacit/src/stream/serve.rs", "use super::{relay, talk};"),
+        ("crates/tacit/src/stream/relay.rs", ""),
+        ("crates/tacit/src/stream/talk.rs", ""),
+        ("crates/tacit/src/run.rs", ""),
+    ];
+
+    fn findings(first: &str, second: &str) -> Vec<String> {
+        let page = format!(
+            "{TITLE}\n\n| file | does | branches |\n|---|---|---|\n{first}\n\n\
+             | file | does |\n|---|---|\n{second}\n\n## Next\n"
+        );
+        let mut sources: Vec<Source> =
+            FILES.iter().map(|(path, text)| Source::new(path, text)).collect();
+        sources.push(Source::new(PAGE, &page));
+        let mut findings = Vec::new();
+        check(&sources, &mut findings);
+        findings.iter().map(Finding::render).collect()
+    }
+
+    const SERVE: &str = "| `crates/tacit/src/stream/serve.rs` | the life | `talk` |";
+    const RELAY: &str = "| `crates/tacit/src/stream/relay.rs` | moves bytes | |";
+
+    #[test]
+    fn a_list_that_is_true_has_no_finding() {
+        assert_eq!(findings(&format!("{SERVE}\n{RELAY}"), ""), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_missing_unused_or_not_listed_is_found() {
+        let unlisted = findings(&SERVE.replace("`talk`", ""), "");
+        assert_eq!(unlisted.len(), 2, "{unlisted:?}");
+        let unused = findings(&format!("{SERVE}\n{RELAY}"), "| `crates/tacit/src/run.rs` | run |");
+        assert_eq!(unused.len(), 1, "{unused:?}");
+        let missing = findings(&format!("{SERVE}\n{RELAY}\n| `crates/gone.rs` | | |"), "");
+        assert_eq!(missing.len(), 1, "{missing:?}");
+    }
+}
