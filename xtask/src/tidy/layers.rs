@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(findings(&right), [""; 0]);
         for wrong in [
             ("crates/tacit/src/session/end.rs", "use crate::stream::path::P;"),
-            ("crates/tacit/src/stream/lane.rs", "fn f() { super::relay::run() }"),
+            ("crates/tacit/src/stream/gate.rs", "fn f() { super::relay::run() }"),
             ("crates/tacit/src/stream/novelty.rs", ""),
             ("crates/tacit-core/Cargo.toml", "[dependencies]\ntacit-sys.workspace = true"),
         ] {
