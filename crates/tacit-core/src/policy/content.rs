@@ -20,8 +20,8 @@ pub struct Policy {
     pub trusts: BTreeMap<String, Trust>,
     /// `[[map.NAME]]`: names for those who show certificates.
     pub maps: BTreeMap<String, Map>,
-    /// `[[rule]]`, in order. Each is stored once, and shared with the [`Index`] and with what
-    /// serves it.
+    /// `[[rule]]`, in order. Each is stored once, and shared with the [`Index`](super::Index) and
+    /// with what serves it.
     pub rules: Vec<Arc<Rule>>,
     /// `[agent]`.
     pub agent: Agent,

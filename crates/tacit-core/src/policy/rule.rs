@@ -83,7 +83,8 @@ impl Rule {
 
     /// Whether the rule is about the flow; if not, what speaks against it first.
     ///
-    /// This is the meaning of a rule. [`Index`] finds the same answer among many rules faster.
+    /// This is the meaning of a rule. [`Index`](super::Index) finds the same answer among many
+    /// rules faster.
     ///
     /// # Errors
     /// The first selector, in the order of [`Mismatch`], that does not hold.

@@ -9,7 +9,8 @@
 //! key of another certificate, an expired certificate. What will probably not work is a warning.
 //! A private key is kept by rustls alone, and no message holds a byte of it.
 //!
-//! Reloading is the caller's: load again when a [`FileStamp`] of `sources` has changed, and keep
+//! Reloading is the caller's: load again when a
+//! [`FileStamp`](crate::files::FileStamp) of `sources` has changed, and keep
 //! what there was if that fails. Not done here: asking for a passphrase, keys in hardware, fetching
 //! lists of revoked certificates.
 

@@ -106,7 +106,8 @@ pub enum Request {
         protocol: Protocol,
         /// Their family.
         ipv6: bool,
-        /// How many, at most [`SOCKETS_AT_ONCE_MAX`]; fewer may come.
+        /// How many, at most [`SOCKETS_AT_ONCE_MAX`](crate::net::pool::SOCKETS_AT_ONCE_MAX);
+        /// fewer may come.
         #[serde(default = "one")]
         count: usize,
     },

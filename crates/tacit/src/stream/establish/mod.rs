@@ -16,7 +16,7 @@
 //! and what fails after that resets the end in clear, so that nothing looks complete.
 //!
 //! Limits: `handshake-timeout` of the rule for everything before TLS and the handshake together,
-//! [`CONNECT_TIMEOUT`] for dialling where no rule says it.
+//! `CONNECT_TIMEOUT` for dialling where no rule says it.
 
 use std::io;
 use std::sync::Arc;
