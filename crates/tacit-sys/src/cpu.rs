@@ -203,14 +203,16 @@ mod tests {
 
     #[test]
     fn ticks_rise_with_time() {
-        let (ticks_before, before) = (ticks(), monotonic_ns());
+        let ticks_before = ticks();
+        let before = monotonic_ns();
         spin_until(|| monotonic_ns() > before + 1_000_000);
         assert!(ticks() > ticks_before);
     }
 
     #[test]
     fn a_threads_clock_is_read_by_others() {
-        let (id, before) = (thread_id(), thread_ns());
+        let id = thread_id();
+        let before = thread_ns();
         spin_until(|| thread_ns() > before + 2_000_000);
         let read = std::thread::spawn(move || thread_ns_of(id)).join().unwrap().unwrap();
         assert!(read >= before + 2_000_000, "{read} {before}");

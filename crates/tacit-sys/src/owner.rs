@@ -92,7 +92,8 @@ mod tests {
             let inode = rustix::fs::fstat(fd.as_fd()).unwrap().st_ino;
             u32::try_from(inode).unwrap()
         };
-        let (kept, given) = (inode(&ours), inode(&theirs));
+        let kept = inode(&ours);
+        let given = inode(&theirs);
         // The shell stays the parent; `read` ends when `ours` is dropped.
         let mut shell = Command::new("sh")
             .args(["-c", "(read x; exit 0); exit 0"])

@@ -34,7 +34,8 @@ impl SystemCalls {
         let calls = Arc::new(Self::default());
         // No call can carry the descriptor over: after the filter each waits for who has it.
         let listener = Arc::new(AtomicI32::new(-1));
-        let (counted, handed) = (Arc::clone(&calls), Arc::clone(&listener));
+        let counted = Arc::clone(&calls);
+        let handed = Arc::clone(&listener);
         std::thread::spawn(move || {
             let listener = loop {
                 match handed.load(Ordering::Acquire) {

@@ -137,7 +137,8 @@ impl ServerSettings {
             // Some clients take no tickets in TLS 1.2 and know sessions by their number.
             config.session_storage = ServerSessionMemoryCache::new(FAMILY_SESSIONS_MAX);
         }
-        let (client_check, naming) = (self.client_check.clone(), self.naming.clone());
+        let client_check = self.client_check.clone();
+        let naming = self.naming.clone();
         Ok(Self { config: Arc::new(config), client_check, naming })
     }
 
@@ -146,7 +147,8 @@ impl ServerSettings {
     pub fn without_tickets(&self) -> Self {
         let mut config = ServerConfig::clone(&self.config);
         config.send_tls13_tickets = 0;
-        let (client_check, naming) = (self.client_check.clone(), self.naming.clone());
+        let client_check = self.client_check.clone();
+        let naming = self.naming.clone();
         Self { config: Arc::new(config), client_check, naming }
     }
 }

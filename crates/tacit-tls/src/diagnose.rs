@@ -164,14 +164,16 @@ fn wrong_name(name: Option<&ServerName<'_>>, leaf: &CertificateFacts) -> String 
 }
 
 fn revoked(case: &Case<'_>, leaf: &CertificateFacts) -> String {
-    let (who, title) = (case.peer.word(), leaf.title());
+    let who = case.peer.word();
+    let title = leaf.title();
     let above = if case.rest.is_empty() { "" } else { ", or one of the CAs above it," };
     format!("the {who}'s certificate of {title}{above} was revoked: issue the {who} a new one")
 }
 
 /// Which CA has no current list.
 fn unlisted(case: &Case<'_>, chain: &[CertificateFacts]) -> String {
-    let (who, trust) = (case.peer.word(), case.trust);
+    let who = case.peer.word();
+    let trust = case.trust;
     let now = i64::try_from(case.now.as_secs()).unwrap_or(i64::MAX);
     let title = chain.first().map_or("", CertificateFacts::title);
     let unknown = format!("whether the {who}'s certificate of {title} was revoked is not known");
@@ -195,7 +197,9 @@ fn unlisted(case: &Case<'_>, chain: &[CertificateFacts]) -> String {
 }
 
 fn self_signed(case: &Case<'_>, leaf: &CertificateFacts) -> String {
-    let (who, trust, title) = (case.peer.word(), case.trust, leaf.title());
+    let who = case.peer.word();
+    let trust = case.trust;
+    let title = leaf.title();
     let kind = match (leaf.is_self_signed, leaf.is_ca) {
         (true, true) => "is a self-signed CA certificate, not a leaf",
         (true, false) => "is self-signed",
@@ -208,7 +212,8 @@ fn self_signed(case: &Case<'_>, leaf: &CertificateFacts) -> String {
 }
 
 fn wrong_issuer(error: &CertificateError, case: &Case<'_>, chain: &[CertificateFacts]) -> String {
-    let (who, trust) = (case.peer.word(), case.trust);
+    let who = case.peer.word();
+    let trust = case.trust;
     let title = chain.first().map_or("", CertificateFacts::title);
     let issuer = chain.last().map(|facts| facts.issuer.as_str());
     let issuer = issuer.filter(|name| !name.is_empty()).unwrap_or("without a name");

@@ -36,7 +36,8 @@ pub fn handshake(input: &[u8]) -> u64 {
     let (client, server) = sides(choice & 2 == 0);
     let mut handshake = if choice & 1 == 0 { server } else { client };
     let piece = 1 + usize::from(choice >> 2) * 16;
-    let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
+    let mut incoming = Vec::new();
+    let mut outgoing = Vec::new();
     let mut flights = 0_u32;
     for part in wire.chunks(piece) {
         incoming.extend_from_slice(part);
@@ -97,7 +98,8 @@ pub fn handshake_seeds() -> Vec<Vec<u8>> {
     for tls13 in [true, false] {
         let (mut client, mut server) = sides(tls13);
         let choice = if tls13 { 0 } else { 2 };
-        let (mut hello, mut answer) = (Vec::new(), Vec::new());
+        let mut hello = Vec::new();
+        let mut answer = Vec::new();
         // A side that fails leaves its alert, which is a seed too.
         let _ = client.advance(&mut Vec::new(), &mut hello);
         let _ = server.advance(&mut hello.clone(), &mut answer);
@@ -218,7 +220,8 @@ fn sides(tls13: bool) -> (Handshake, Handshake) {
 
 /// Runs both handshakes to their end.
 fn establish(mut client: Handshake, mut server: Handshake) -> (Session, Session) {
-    let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+    let mut to_server = Vec::new();
+    let mut to_client = Vec::new();
     let done = (0..4).any(|_| {
         let client = client.advance(&mut to_client, &mut to_server);
         let server = server.advance(&mut to_server, &mut to_client);

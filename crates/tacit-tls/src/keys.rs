@@ -201,7 +201,8 @@ impl Seal for SealKey {
         aad: &[u8],
         data: &mut [u8],
     ) -> Result<[u8; TAG_BYTES], KeyRefused> {
-        let (nonce, aad) = (Nonce::assume_unique_for_key(nonce), Aad::from(aad));
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let aad = Aad::from(aad);
         let tag = match self {
             Self::Record(key) => key.seal_in_place_separate_tag(nonce, aad, data),
             Self::ChaCha(key) => key.seal_in_place_separate_tag(nonce, aad, data),
@@ -224,7 +225,8 @@ impl Open for OpenKey {
         aad: &[u8],
         data: &mut [u8],
     ) -> Result<(), KeyRefused> {
-        let (nonce, aad) = (Nonce::assume_unique_for_key(nonce), Aad::from(aad));
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let aad = Aad::from(aad);
         let opened = match self {
             Self::Record(key) => key.open_in_place(nonce, aad, data),
             Self::ChaCha(key) => key.open_in_place(nonce, aad, data),

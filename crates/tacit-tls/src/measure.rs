@@ -65,7 +65,8 @@ pub fn records(
     let message_bytes = message_bytes.clamp(1, MESSAGE_BYTES_MAX);
     let mut bench = Bench::new(suite, message_bytes)?;
     let until = Instant::now() + time;
-    let (mut seal_ns, mut open_ns) = (Vec::new(), Vec::new());
+    let mut seal_ns = Vec::new();
+    let mut open_ns = Vec::new();
     while seal_ns.len() < ROUNDS_MIN || Instant::now() < until {
         let start = cpu::thread_ns();
         bench.seal()?;
@@ -91,7 +92,8 @@ pub fn server_handshake_us(suite: Suite, time: Duration) -> Result<f64, CannotMe
     let mut handshakes_ns = Vec::new();
     while handshakes_ns.len() < ROUNDS_MIN || Instant::now() < until {
         let mut client = Handshake::client(&client, &[]).map_err(|_| CannotMeasure)?;
-        let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+        let mut to_server = Vec::new();
+        let mut to_client = Vec::new();
         let mut spent_ns = 0;
         let start = cpu::thread_ns();
         let mut server = Handshake::server(&server).map_err(|_| CannotMeasure)?;
@@ -175,7 +177,8 @@ impl Bench {
 
 /// Keys that protect nothing.
 fn secrets(suite: Suite) -> Secrets {
-    let (key, iv) = (AeadKey::from([7; 32]), Iv::new([9; 12]));
+    let key = AeadKey::from([7; 32]);
+    let iv = Iv::new([9; 12]);
     let name = suite.name();
     if name.contains("CHACHA20") {
         Secrets::Chacha20Poly1305 { key, iv }
@@ -207,7 +210,8 @@ mod tests {
     #[test]
     fn small_messages_cost_more_a_megabyte() {
         let of = |bytes| records(Suite::TLS_AES_128_GCM_SHA256, bytes, TIME).unwrap();
-        let (small, large) = (of(100), of(65_536));
+        let small = of(100);
+        let large = of(65_536);
         assert!(small.seal_us_per_mb > 2.0 * large.seal_us_per_mb, "{small:?} {large:?}");
         assert!(small.open_us_per_mb > 2.0 * large.open_us_per_mb, "{small:?} {large:?}");
     }

@@ -222,7 +222,8 @@ fn openssl_rsa(bits: u32, extensions: &[&str]) -> OldLeaf {
     let sign = ["x509", "-req", "-in", "csr", "-signkey", "key", "-days", "9000", "-out", "cert"];
     run(&[&sign, extensions].concat());
     let read = |name| std::fs::read_to_string(directory.path().join(name)).unwrap();
-    let (cert_pem, key_pem) = (read("cert"), read("key"));
+    let cert_pem = read("cert");
+    let key_pem = read("key");
     let chain = vec![CertificateDer::from_pem_slice(cert_pem.as_bytes()).unwrap()];
     OldLeaf { chain, cert_pem, key_pem }
 }

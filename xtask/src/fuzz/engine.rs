@@ -39,7 +39,8 @@ impl<'a> Fuzzer<'a> {
     pub(crate) fn new(target: &'a Target, seeds: &[Vec<u8>], seed: u64) -> Self {
         quieten_panics();
         let corpus = if seeds.is_empty() { vec![Vec::new()] } else { seeds.to_vec() };
-        let (random, seeds) = (Random::new(seed), corpus.len());
+        let random = Random::new(seed);
+        let seeds = corpus.len();
         Self { target, random, corpus, seeds, outcomes: BTreeSet::new(), runs: 0 }
     }
 

@@ -116,7 +116,8 @@ fn fuzz(target: &Target, options: &Options) -> Outcome {
         }
     };
     let spent = started.elapsed().as_secs_f64();
-    let (runs, kinds) = (fuzzer.runs(), fuzzer.outcomes());
+    let runs = fuzzer.runs();
+    let kinds = fuzzer.outcomes();
     println!("fuzz {}: {runs} runs, {kinds} outcomes, {spent:.1} s", target.name);
     failure.map_or(Ok(()), |failure| report(target, seed, &failure))
 }

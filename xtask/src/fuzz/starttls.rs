@@ -154,7 +154,8 @@ fn dialogue(role: u8, said: &[(u8, &str)]) -> Vec<u8> {
 }
 
 pub(crate) fn ftp_seeds() -> Vec<Vec<u8>> {
-    let (peer, program) = (0, 0x80);
+    let peer = 0;
+    let program = 0x80;
     let server: [(u8, &str); 8] = [
         (program, "220 x\r\n"),
         (peer, "FEAT\r\n"),
@@ -184,7 +185,8 @@ pub(crate) fn ftp_seeds() -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn smtp_seeds() -> Vec<Vec<u8>> {
-    let (peer, program) = (0, 0x80);
+    let peer = 0;
+    let program = 0x80;
     let server: [(u8, &str); 6] = [
         (program, "220 x\r\n"),
         (peer, "EHLO x\r\n"),

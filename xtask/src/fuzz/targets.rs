@@ -291,7 +291,8 @@ fn dns(input: &[u8]) -> u64 {
 
 /// What a program sends over TCP: messages, one behind the other.
 fn dns_stream(input: &[u8]) -> u64 {
-    let (mut rest, mut messages) = (input, 0_u32);
+    let mut rest = input;
+    let mut messages = 0_u32;
     loop {
         match dns::next_message(rest) {
             Ok(Some((message, consumed))) => {
@@ -404,7 +405,8 @@ fn proxy_protocol_seeds() -> Vec<Vec<u8>> {
         ("unix:/run/client.sock", "unix:@server"),
     ];
     let header = |(source, destination): (&str, &str)| {
-        let (source, destination) = (source.parse().ok()?, destination.parse().ok()?);
+        let source = source.parse().ok()?;
+        let destination = destination.parse().ok()?;
         let mut bytes = Vec::new();
         let header = proxy_protocol::Header::Proxy { source, destination };
         proxy_protocol::encode(&header, &mut bytes).ok().map(|()| bytes)

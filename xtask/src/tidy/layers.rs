@@ -131,7 +131,8 @@ fn check_crate(sources: &[Source], one: &Crate, findings: &mut Vec<Finding>) {
             circle.iter().find(is_inside)
         };
         let ties = uses.iter().filter(|one| {
-            let (from, to) = (in_circle(&one.from), in_circle(&one.to));
+            let from = in_circle(&one.from);
+            let to = in_circle(&one.to);
             from.is_some() && to.is_some() && from != to
         });
         let ties: Vec<&Use> = ties.collect();

@@ -14,6 +14,7 @@ mod modules;
 mod prose;
 mod rust;
 mod source;
+mod statements;
 mod walk;
 
 use finding::Finding;
@@ -40,6 +41,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     for source in &sources {
         if source.is_rust() {
             rust::check(source, &mut findings);
+            statements::check(source, &mut findings);
         }
         prose::check(source, &mut findings);
     }

@@ -1,7 +1,7 @@
 //! Checks of one Rust file: sizes, words, and who may name what.
 
 use super::finding::Finding;
-use super::source::{Source, identifier, words};
+use super::source::{Source, bracketed_bytes, identifier, words};
 
 /// Every check of one file.
 pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
@@ -98,7 +98,7 @@ fn check_functions(source: &Source, findings: &mut Vec<Finding>) {
         let signature = source.code.get(start..).unwrap_or_default();
         let Some(open) = signature.find(['{', ';']) else { continue };
         let rest = signature.get(open..).unwrap_or_default();
-        let body = rest.get(..block_bytes(rest)).unwrap_or_default();
+        let body = rest.get(..bracketed_bytes(rest, b'{', b'}')).unwrap_or_default();
         let with_code = body.lines().filter(|line| !line.trim().is_empty()).count();
         let lines = with_code.saturating_sub(2);
         if lines > FUNCTION_LINES_MAX {
@@ -107,22 +107,6 @@ fn check_functions(source: &Source, findings: &mut Vec<Finding>) {
             findings.push(Finding::new(source, source.line_of(start), message));
         }
     }
-}
-
-/// Bytes of the block that starts here, both braces included; 0 where none starts.
-fn block_bytes(code: &str) -> usize {
-    let mut depth = 0_usize;
-    for (at, byte) in code.bytes().enumerate() {
-        match byte {
-            b'{' => depth += 1,
-            b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth == 0 {
-            return if at == 0 { 0 } else { at + 1 };
-        }
-    }
-    code.len()
 }
 
 fn check_words(source: &Source, findings: &mut Vec<Finding>) {

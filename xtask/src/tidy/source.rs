@@ -80,6 +80,22 @@ pub(crate) fn identifier(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
+/// Bytes of the bracketed text that starts here, both brackets included; 0 where none starts.
+pub(crate) fn bracketed_bytes(code: &str, open: u8, close: u8) -> usize {
+    let mut depth = 0_usize;
+    for (at, byte) in code.bytes().enumerate() {
+        if byte == open {
+            depth += 1;
+        } else if byte == close {
+            depth = depth.saturating_sub(1);
+        }
+        if depth == 0 {
+            return if at == 0 { 0 } else { at + 1 };
+        }
+    }
+    code.len()
+}
+
 /// Blanks what is not code. Newlines and every offset stay where they are.
 fn blank(text: &str, comments_too: bool) -> String {
     let bytes = text.as_bytes();
@@ -121,7 +137,8 @@ fn line_comment(rest: &[u8]) -> usize {
 }
 
 fn block_comment(rest: &[u8]) -> usize {
-    let (mut depth, mut at) = (0_usize, 0);
+    let mut depth = 0_usize;
+    let mut at = 0;
     while at < rest.len() {
         match &rest[at..] {
             [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),

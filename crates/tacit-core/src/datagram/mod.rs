@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn a_flow_lives_as_long_as_it_is_used_and_longer_once_answered() {
-        let (mut table, start) = (Table::new(9), Instant::now());
+        let mut table = Table::new(9);
+        let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(table.begin(key(1), "silent", start), None);
         assert_eq!(table.begin(key(2), "sending", start), None);
@@ -173,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_full_table_gives_up_the_flow_that_was_silent_the_longest() {
-        let (mut table, start) = (Table::new(2), Instant::now());
+        let mut table = Table::new(2);
+        let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         table.begin(key(1), 1, start);
         table.begin(key(2), 2, at(1));
@@ -201,7 +203,8 @@ mod tests {
         fn the_table_never_holds_more_than_its_limit_nor_a_flow_that_is_over(
             steps in prop::collection::vec((0_u16..12, 0_u8..4, 0_u64..50), 0..200),
         ) {
-            let (mut table, mut now) = (Table::new(6), Instant::now());
+            let mut table = Table::new(6);
+            let mut now = Instant::now();
             let mut last: HashMap<u16, (Instant, bool)> = HashMap::new();
             for (port, what, seconds) in steps {
                 now += Duration::from_secs(seconds);

@@ -57,7 +57,8 @@ pub fn answers(response: &[u8], asked: &Question) -> Result<Vec<Answer>, DnsErro
     }
     let packet = Packet::parse(response).map_err(|_| DnsError::Malformed)?;
     let mut found = Vec::new();
-    let (mut name, mut ttl_s) = (asked.name.clone(), u32::MAX);
+    let mut name = asked.name.clone();
+    let mut ttl_s = u32::MAX;
     for _ in 0..ALIASES_MAX {
         let mut alias = None;
         for record in packet.answers.iter().filter(|record| text(&record.name) == name) {

@@ -29,7 +29,8 @@ impl Configuration {
     /// Reads the file's text; what is no known line is passed over, as resolvers do.
     #[must_use]
     pub fn read(text: &str) -> Self {
-        let (mut nameservers, mut search) = (Vec::new(), Vec::new());
+        let mut nameservers = Vec::new();
+        let mut search = Vec::new();
         for line in text.lines() {
             let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
             match words.next() {

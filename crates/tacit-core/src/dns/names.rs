@@ -157,8 +157,10 @@ mod tests {
 
     #[test]
     fn a_name_lives_as_long_as_its_ttl_and_its_use() {
-        let (mut names, now) = (Names::default(), Instant::now());
-        let (ttl, second) = (Duration::from_secs(600), Duration::from_secs(1));
+        let mut names = Names::default();
+        let now = Instant::now();
+        let ttl = Duration::from_secs(600);
+        let second = Duration::from_secs(1);
         assert!(names.record("short.example", ip(1), Duration::ZERO, now));
         assert!(names.record("long.example", ip(1), ttl, now));
         assert!(!names.record("long.example", ip(1), Duration::ZERO, now), "it is known");
@@ -180,14 +182,16 @@ mod tests {
 
     #[test]
     fn a_mapped_address_is_the_same_address() {
-        let (mut names, now) = (Names::default(), Instant::now());
+        let mut names = Names::default();
+        let now = Instant::now();
         names.record("v4.example", "::ffff:10.0.0.9".parse().unwrap(), TTL_MAX, now);
         assert_eq!(names.of(ip(9), now), ["v4.example"]);
     }
 
     #[test]
     fn what_the_hosts_file_says_lasts_until_it_says_something_else() {
-        let (mut names, now) = (Names::default(), Instant::now());
+        let mut names = Names::default();
+        let now = Instant::now();
         let pairs = |last: u32| [(ip(last), "db".to_owned()), (ip(last), "db.example".to_owned())];
         assert!(names.set_lasting(pairs(1)));
         assert!(!names.set_lasting(pairs(1)), "no news");
@@ -204,7 +208,8 @@ mod tests {
 
     #[test]
     fn a_name_does_not_lead_to_this_host_or_this_link() {
-        let (mut names, now) = (Names::default(), Instant::now());
+        let mut names = Names::default();
+        let now = Instant::now();
         for no in [
             "127.0.0.1",
             "::1",
@@ -228,7 +233,8 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded_and_the_oldest_make_room() {
-        let (mut names, now) = (Names::default(), Instant::now());
+        let mut names = Names::default();
+        let now = Instant::now();
         let count = u32::try_from(NAMES_MAX).unwrap() + 10;
         for last in 0..count {
             names.record("many.example", ip(last), TTL_MAX, now);

@@ -106,7 +106,8 @@ impl Head {
         let (name, at) = name(message)?;
         let tail = message.get(at..).and_then(<[u8]>::first_chunk::<4>);
         let &[a, b, c, d] = tail.ok_or(DnsError::Malformed)?;
-        let (kind, class) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        let kind = u16::from_be_bytes([a, b]);
+        let class = u16::from_be_bytes([c, d]);
         let question = Question { name, kind, class };
         Ok(Self { id: number(0), flags: number(2), question, end: at + 4 })
     }
@@ -114,7 +115,8 @@ impl Head {
 
 /// The name behind the header, and where it ends.
 fn name(message: &[u8]) -> Result<(String, usize), DnsError> {
-    let (mut name, mut at) = (String::new(), HEADER_BYTES);
+    let mut name = String::new();
+    let mut at = HEADER_BYTES;
     loop {
         let length = usize::from(*message.get(at).ok_or(DnsError::Malformed)?);
         at += 1;

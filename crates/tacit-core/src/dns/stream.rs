@@ -46,7 +46,8 @@ mod tests {
             chunk in 1_usize..40,
         ) {
             let stream: Vec<u8> = messages.iter().flat_map(|one| framed(one).unwrap()).collect();
-            let (mut held, mut out) = (Vec::new(), Vec::new());
+            let mut held = Vec::new();
+            let mut out = Vec::new();
             for part in stream.chunks(chunk) {
                 held.extend_from_slice(part);
                 while let Some((message, consumed)) = next_message(&held).unwrap() {

@@ -64,7 +64,8 @@ fn address(name: &str) -> Option<IpAddr> {
         }
         return labels.next().is_none().then(|| Ipv4Addr::from(octets).into());
     }
-    let (mut bits, mut count) = (0_u128, 0);
+    let mut bits = 0_u128;
+    let mut count = 0;
     for label in name.strip_suffix(REVERSE_V6)?.rsplit('.') {
         let digit = u128::from_str_radix(label, 16).ok().filter(|_| label.len() == 1)?;
         (bits, count) = (bits << 4 | digit, count + 1);

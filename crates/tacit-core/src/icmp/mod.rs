@@ -252,7 +252,8 @@ mod tests {
     }
 
     fn sent<'a>(source: &str, destination: &str, payload: &'a [u8]) -> Sent<'a> {
-        let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
+        let source = source.parse().unwrap();
+        let destination = destination.parse().unwrap();
         Sent { source, destination, payload }
     }
 
@@ -316,8 +317,8 @@ mod tests {
             } else {
                 ("10.0.2.15", "10.9.8.7")
             };
-            let (program, server): (IpAddr, IpAddr) =
-                (program.parse().unwrap(), server.parse().unwrap());
+            let program: IpAddr = program.parse().unwrap();
+            let server: IpAddr = server.parse().unwrap();
             let sent = Sent {
                 source: SocketAddr::new(program, ports.0),
                 destination: SocketAddr::new(server, ports.1),

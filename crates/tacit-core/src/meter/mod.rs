@@ -140,7 +140,8 @@ impl Window {
         if self.ticks == 0 {
             return None;
         }
-        let (cpu_ns, ticks) = (self.cpu_ns as f64, self.ticks as f64);
+        let cpu_ns = self.cpu_ns as f64;
+        let ticks = self.ticks as f64;
         let mean_ns = cpu_ns / ticks;
         let over_ns = cpu_ns - ticks * self.ns_per_tick;
         if over_ns <= 0.0 || self.receive_ticks == 0 {

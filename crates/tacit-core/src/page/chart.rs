@@ -100,7 +100,8 @@ impl Chart {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let right = points().map(|point| point.0).fold(0.0, f64::max);
         let up = points().map(|point| point.1).fold(0.0, f64::max);
-        let (x_step, y_step) = (step(right), step(up));
+        let x_step = step(right);
+        let y_step = step(up);
         // Up there is room to the next line of the grid; to the right it ends with the last point.
         let x_end = if right > 0.0 { right } else { x_step };
         let y_end = (up / y_step).ceil().max(1.0) * y_step;
@@ -170,7 +171,8 @@ impl Bars {
         let largest = self.bars.iter().map(|bar| bar.value).filter(|value| value.is_finite());
         let largest = largest.fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let height = BARS_TOP + BAR_STEP * self.bars.len() as f64 + 6.0;
-        let (title, unit) = (escaped(&self.title), escaped(&self.unit));
+        let title = escaped(&self.title);
+        let unit = escaped(&self.unit);
         let mut out = format!(
             "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n\
              <text class=\"title\" x=\"0\" y=\"16\">{title}</text>\n\

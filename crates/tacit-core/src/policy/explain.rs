@@ -206,7 +206,8 @@ fn unix(address: &Address) -> String {
 }
 
 fn ports(range: &std::ops::RangeInclusive<u16>) -> String {
-    let (first, last) = (range.start(), range.end());
+    let first = range.start();
+    let last = range.end();
     if first == last { format!("{first}") } else { format!("{first}-{last}") }
 }
 

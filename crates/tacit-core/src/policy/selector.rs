@@ -43,7 +43,8 @@ impl Selectors {
     /// # Errors
     /// The first condition, in the order of [`Mismatch`], that does not hold.
     pub fn matches(&self, flow: &Flow, is_deny: bool) -> Result<(), Mismatch> {
-        let (local, remote) = (&flow.local, &flow.remote);
+        let local = &flow.local;
+        let remote = &flow.remote;
         let conditions = [
             (self.direction == flow.direction, Mismatch::Direction),
             (self.protocol == flow.protocol, Mismatch::Protocol),

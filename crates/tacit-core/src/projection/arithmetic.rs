@@ -103,7 +103,8 @@ mod tests {
     #[test]
     fn what_was_foretold_brackets_what_was_measured() {
         // All of the engine: at least five per cent spill. What it really had to give: at most ten.
-        let (best, worst) = (land(NONE.eligible, 1, 100.0), land(NONE.eligible, 1, 95.13));
+        let best = land(NONE.eligible, 1, 100.0);
+        let worst = land(NONE.eligible, 1, 95.13);
         near(best.spilled, 5.17, 1e-9);
         near(worst.spilled, 10.04, 1e-9);
         assert!(best.spilled < ONE.eligible && ONE.eligible < worst.spilled);

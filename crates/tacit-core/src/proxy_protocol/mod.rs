@@ -214,7 +214,8 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) -> Result<(), ProxyError> {
         }
         (Address::Inet(_), _) | (_, Address::Inet(_)) => Err(ProxyError::MixedFamilies),
         (source, destination) => {
-            let (source, destination) = (unix_bytes(source)?, unix_bytes(destination)?);
+            let source = unix_bytes(source)?;
+            let destination = unix_bytes(destination)?;
             put_fixed(out, COMMAND_PROXY, FAMILY_UNIX_STREAM, LAYOUT_UNIX_BYTES);
             out.extend_from_slice(&source);
             out.extend_from_slice(&destination);

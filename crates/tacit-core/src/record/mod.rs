@@ -358,7 +358,8 @@ impl Sealer {
         let Some(blocks_left) = self.blocks_left.checked_sub(blocks_of(payload_bytes)) else {
             return Err(RecordError::KeyUsedUp);
         };
-        let (prefix, suffix) = (self.protection.prefix_bytes(), self.protection.suffix_bytes());
+        let prefix = self.protection.prefix_bytes();
+        let suffix = self.protection.suffix_bytes();
         let total = prefix + payload_bytes + suffix;
         let (head, body) = slot[..total].split_at_mut(prefix);
         let (data, tag) = body.split_at_mut(body.len() - TAG_BYTES);

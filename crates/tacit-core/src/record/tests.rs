@@ -70,7 +70,8 @@ fn seal_all(sealer: &mut Sealer, payload: &[u8]) -> Vec<u8> {
 
 /// Feeds `wire` in pieces of `piece` bytes and returns the payload that came out.
 fn open_all(opener: &mut Opener, wire: &[u8], piece: usize) -> Result<Vec<u8>, RecordError> {
-    let (mut held, mut payload) = (Vec::new(), Vec::new());
+    let mut held = Vec::new();
+    let mut payload = Vec::new();
     for chunk in wire.chunks(piece) {
         held.extend_from_slice(chunk);
         while let Some(record) = opener.open_record(&mut Toy, &mut held)? {
@@ -98,7 +99,8 @@ proptest! {
         piece in 1_usize..50_000,
     ) {
         let (mut sealer, mut opener) = ends(ALL[kind]);
-        let (mut wire, mut sent) = (Vec::new(), Vec::new());
+        let mut wire = Vec::new();
+        let mut sent = Vec::new();
         for (round, size) in sizes.into_iter().enumerate() {
             let payload: Vec<u8> =
                 (0..size).map(|at| u8::try_from((at * 7 + round) % 256).unwrap()).collect();

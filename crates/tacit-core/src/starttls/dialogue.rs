@@ -115,7 +115,8 @@ impl Dialogue {
     /// goes on to the end.
     #[must_use]
     pub fn has_passed(&self, from: Side) -> bool {
-        let (one, other) = (self.wires.end(from), self.wires.end(from.other()));
+        let one = self.wires.end(from);
+        let other = self.wires.end(from.other());
         let is_last = self.settled == Some(Step::Relay)
             || self.stays() && self.wires.is_beyond() && !self.machine.holds(from);
         is_last && one.ended && one.input.is_empty() && other.output.is_empty()

@@ -16,7 +16,8 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn new(protocol: StarttlsProtocol, mode: StarttlsMode, role: Role) -> Self {
         let dialogue = Dialogue::new(&Starttls { protocol, mode }, role);
-        let (to_peer, to_program) = (Vec::new(), Vec::new());
+        let to_peer = Vec::new();
+        let to_program = Vec::new();
         let mut stage = Self { dialogue, to_peer, to_program, longest_bytes: 0 };
         stage.step();
         stage
@@ -26,7 +27,8 @@ impl Stage {
     pub(super) fn step(&mut self) -> Step {
         loop {
             let step = self.dialogue.step();
-            let (peer, program) = (Side::Peer, Side::Program);
+            let peer = Side::Peer;
+            let program = Side::Program;
             for (side, heard) in [(peer, &mut self.to_peer), (program, &mut self.to_program)] {
                 let mut said = self.dialogue.take_output(side);
                 self.longest_bytes = self.longest_bytes.max(said.len());

@@ -78,7 +78,8 @@ pub(super) fn student(freedom: usize) -> f64 {
         return *t;
     }
     // The normal quantile with its first corrections: off by less than 0.003 from here on.
-    let (z, n) = (1.959_964_f64, freedom.max(1) as f64);
+    let z = 1.959_964_f64;
+    let n = freedom.max(1) as f64;
     z + (z.powi(3) + z) / (4.0 * n)
         + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * n * n)
 }

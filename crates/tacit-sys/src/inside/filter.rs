@@ -192,7 +192,8 @@ mod tests {
     /// Runs the program as the kernel would.
     fn verdict(arch: u32, number: u32, argument: u32) -> u32 {
         let program = program();
-        let (mut at, mut loaded) = (0, 0);
+        let mut at = 0;
+        let mut loaded = 0;
         loop {
             let step = program[at];
             at += 1;

@@ -273,7 +273,9 @@ fn own_mounts() -> io::Result<()> {
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    let (none, root, flags) = (std::ptr::null(), c"/".as_ptr(), libc::MS_REC | libc::MS_SLAVE);
+    let none = std::ptr::null();
+    let root = c"/".as_ptr();
+    let flags = libc::MS_REC | libc::MS_SLAVE;
     // SAFETY: the target is a live C string; a change of propagation reads nothing else.
     let result = unsafe { libc::mount(none, root, none, flags, none.cast()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -289,7 +291,8 @@ fn install(filter: &[libc::sock_filter]) -> io::Result<()> {
     let length = u16::try_from(filter.len()).unwrap_or(0);
     let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
     // The kernel takes every one of these as a long.
-    let (mode, none) = (libc::c_ulong::from(libc::SECCOMP_MODE_FILTER), libc::c_ulong::from(0_u8));
+    let mode = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
+    let none = libc::c_ulong::from(0_u8);
     let attempt = || {
         // SAFETY: the program is live, with its length; the kernel copies it and writes nothing.
         let result =

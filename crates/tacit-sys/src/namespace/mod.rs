@@ -121,7 +121,8 @@ const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
 
 /// The same user and group, in a namespace where this process may set up a network.
 fn own_user() -> Result<(), NamespaceError> {
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).map_err(Step::Unshare.failed())?;
     // Without it no group may be mapped: a process could leave a group that is denied something.
     fs::write("/proc/self/setgroups", "deny").map_err(Step::Map.failed())?;

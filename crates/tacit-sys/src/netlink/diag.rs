@@ -161,7 +161,8 @@ mod tests {
         for any in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(any).unwrap();
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (program, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+            let program = client.local_addr().unwrap();
+            let peer = client.peer_addr().unwrap();
             let found = owner(&mut open(), Protocol::Tcp, program, peer).unwrap().unwrap();
             assert_eq!((found.local, found.inode), (program, inode(&client)));
             assert_eq!(found.uid, rustix::process::geteuid().as_raw());
@@ -172,7 +173,8 @@ mod tests {
     fn the_owner_of_a_datagram_is_found_connected_or_not() {
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let (program, to) = (client.local_addr().unwrap(), peer.local_addr().unwrap());
+        let program = client.local_addr().unwrap();
+        let to = peer.local_addr().unwrap();
         let mut diag = open();
         let found = owner(&mut diag, Protocol::Udp, program, to).unwrap().unwrap();
         assert_eq!(found.inode, inode(&client));

@@ -112,8 +112,8 @@ fn messages(families: Families) -> Vec<Message> {
         all.push(route_message("leading all of IPv4 to lo", INET, RT_SCOPE_HOST, &own));
     }
     if families.v6 {
-        let (all_v6, unique_local) =
-            ("leading all of IPv6 to lo", "leading unique local IPv6 to lo");
+        let all_v6 = "leading all of IPv6 to lo";
+        let unique_local = "leading unique local IPv6 to lo";
         all.push(address_v6("giving lo the address 100::15", OWN_V6));
         all.push(route_message(all_v6, INET6, RT_SCOPE_UNIVERSE, &OWN_V6.octets()));
         all.push(address_v6("giving lo the address fd00:7ac1::15", OWN_UNIQUE_LOCAL));

@@ -52,7 +52,8 @@ impl Netlink {
             Subsystem::Netfilter => Some(families::NETFILTER),
             Subsystem::SocketDiagnosis => Some(families::SOCK_DIAG),
         };
-        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        let family = AddressFamily::NETLINK;
+        let kind = SocketType::RAW;
         let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, protocol)?;
         set_option(socket.as_fd(), libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1)?;
         set_option(socket.as_fd(), libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;

@@ -62,7 +62,8 @@ fn meet(server: ServerConfig, client: ClientConfig) -> [HandshakeFailure; 2] {
     let name = ServerName::try_from(NAME).unwrap();
     let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
     let mut server = ServerConnection::new(Arc::new(server)).unwrap();
-    let (mut hello, mut alert) = (Vec::new(), Vec::new());
+    let mut hello = Vec::new();
+    let mut alert = Vec::new();
     client.write_tls(&mut hello).unwrap();
     server.read_tls(&mut hello.as_slice()).unwrap();
     let at_server = server.process_new_packets().unwrap_err();
@@ -146,7 +147,8 @@ fn what_both_lack_in_common_is_named_on_both_sides() {
         meet(server(chacha, &[&version::TLS13]), client(aes, &[&version::TLS13]));
     assert_eq!((failure.kind, alert.kind), ("no-common-suite", "peer-sent-alert"));
 
-    let (mut x25519, mut p256) = (provider(), provider());
+    let mut x25519 = provider();
+    let mut p256 = provider();
     x25519.kx_groups = vec![aws_lc_rs::kx_group::X25519];
     p256.kx_groups = vec![aws_lc_rs::kx_group::SECP256R1];
     let [failure, _] = meet(server(x25519, BOTH), client(p256, BOTH));

@@ -9,7 +9,8 @@ pub const EXPIRY_WARNING_DAYS: i64 = 30;
 
 /// The end of a warning about a certificate that ends soon or has ended.
 pub(super) fn expiry_warning(facts: &CertificateFacts, now: i64) -> Option<String> {
-    let (days, at) = (facts.days_left(now), utc(facts.not_after));
+    let days = facts.days_left(now);
+    let at = utc(facts.not_after);
     if days < 0 {
         return Some(format!("expired at {at}"));
     }

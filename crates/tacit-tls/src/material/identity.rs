@@ -111,7 +111,8 @@ pub fn load_identity(
     let key = any_supported_type(&key).map_err(|_| at_key(MaterialFault::KeyUnusable))?;
     let certified_key = CertifiedKey::new(chain, key);
     certified_key.keys_match().map_err(|_| {
-        let (subject, is_ca) = (facts.title().to_owned(), facts.is_ca);
+        let subject = facts.title().to_owned();
+        let is_ca = facts.is_ca;
         at_key(MaterialFault::KeyMismatch { subject, is_ca })
     })?;
 

@@ -136,7 +136,8 @@ pub(super) fn warnings(
         })
         .collect();
     for RevocationList { facts, .. } in lists {
-        let (at, due) = (facts.file.display(), utc(facts.next_update));
+        let at = facts.file.display();
+        let due = utc(facts.next_update);
         let of = format!("{owner}: {at}: the list of revoked certificates of {}", facts.issuer);
         if facts.is_out_of_date(now) {
             let step = "get the current one";
@@ -160,7 +161,9 @@ mod tests {
 
     #[test]
     fn lists_are_read_in_both_forms_and_several_from_one_file() {
-        let (directory, ca, other) = (Directory::new(), Ca::new("one CA"), Ca::new("other CA"));
+        let directory = Directory::new();
+        let ca = Ca::new("one CA");
+        let other = Ca::new("other CA");
         let leaf = ca.leaf(Kind::Valid);
         let pem = ca.crl(&[&leaf], 4_000_000_000);
         directory.write("both.pem", pem.clone() + &other.crl(&[], 3_000_000_000), 0o644);
@@ -177,7 +180,8 @@ mod tests {
 
     #[test]
     fn what_is_no_list_is_refused_with_the_next_step() {
-        let (directory, ca) = (Directory::new(), Ca::new("one CA"));
+        let directory = Directory::new();
+        let ca = Ca::new("one CA");
         directory.write("cert.pem", ca.pem(), 0o644);
         let said = loaded(&directory, "cert.pem", &ca).unwrap_err();
         assert!(said.contains("no BEGIN X509 CRL line"), "{said}");
@@ -189,7 +193,9 @@ mod tests {
 
     #[test]
     fn missing_and_old_lists_are_warned_about() {
-        let (directory, ca, other) = (Directory::new(), Ca::new("one CA"), Ca::new("other CA"));
+        let directory = Directory::new();
+        let ca = Ca::new("one CA");
+        let other = Ca::new("other CA");
         directory.write("one.pem", ca.crl(&[], 2_000_000_000), 0o644);
         let lists = loaded(&directory, "one.pem", &ca).unwrap();
         let anchors = [ca.der(), other.der()].map(|der| CertificateFacts::from_der(&der).unwrap());

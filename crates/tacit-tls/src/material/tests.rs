@@ -51,7 +51,8 @@ fn a_good_identity_loads_and_notices_its_files() {
 fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     let directory = Directory::new();
     let ca = Ca::new("CA");
-    let (leaf, other) = (ca.leaf(Kind::Valid), ca.leaf(Kind::Valid));
+    let leaf = ca.leaf(Kind::Valid);
+    let other = ca.leaf(Kind::Valid);
     let missing = refusal(&directory);
     assert!(missing.starts_with("identity 'web': web.pem: cannot be read"), "{missing}");
 

@@ -143,7 +143,9 @@ fn load_files(
     let owner = format!("trust '{name}'");
     let now = now_seconds();
     let mut roots = RootCertStore::empty();
-    let (mut facts, mut sources, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+    let mut facts = Vec::new();
+    let mut sources = Vec::new();
+    let mut warnings = Vec::new();
     for path in paths {
         let fail = |fault| MaterialError { owner: owner.clone(), path: path.clone(), fault };
         let content = read(&path).map_err(fail)?;
@@ -161,7 +163,8 @@ fn load_files(
     if let (Some(fault), Some(first)) = (without_ca(&facts), sources.first()) {
         return Err(MaterialError { owner, path: first.path.clone(), fault });
     }
-    let (roots, mut lists) = (Arc::new(roots), Vec::new());
+    let roots = Arc::new(roots);
+    let mut lists = Vec::new();
     for path in crls {
         let fail = |fault| MaterialError { owner: owner.clone(), path: path.clone(), fault };
         let (more, stamp) = lists::load(&path, &roots).map_err(fail)?;

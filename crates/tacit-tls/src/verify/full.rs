@@ -64,7 +64,8 @@ impl<V: ?Sized> Full<V> {
             return (Checked { check: valid, leaf: Some(leaf) }, Ok(()));
         }
         let reason = |error: &Error| {
-            let (trust, lists) = (self.trust.as_str(), self.lists.as_slice());
+            let trust = self.trust.as_str();
+            let lists = self.lists.as_slice();
             diagnose_chain(error, &Case { peer, trust, lists, name, leaf, rest, now })
         };
         let error = match verify(&self.verifier) {

@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn what_ends_soon_is_told_when_it_is_loaded_and_once_a_day() {
-        let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+        let directory = Directory::new();
+        let ca = Ca::new("corp CA");
         let end = 4_000_000_000;
         let leaf = ca.leaf_until(end);
         directory.write("ca.pem", ca.pem(), 0o644);

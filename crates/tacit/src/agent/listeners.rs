@@ -215,7 +215,8 @@ fn options(wanted: &Wanted, congestion_control: Option<&str>) -> StreamOptions {
 }
 
 fn listener(address: &Address, wanted: &Wanted, socket: OwnedFd) -> Arc<Listener> {
-    let (address, socket) = (address.clone(), Arc::new(socket));
+    let address = address.clone();
+    let socket = Arc::new(socket);
     Arc::new(Listener { address, socket, clear: wanted.clear, source: Source::Forward })
 }
 

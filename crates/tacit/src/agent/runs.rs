@@ -126,8 +126,10 @@ impl Agent {
         let Enrolment { name, pid } = enrolment;
         let user = address::user_name(uid);
         let claimed = uid != process::effective_user();
-        let (events, log) = (self.run_events.clone(), self.log.clone());
-        let (live, resolvers) = (Arc::clone(&self.live), Arc::clone(&self.resolvers));
+        let events = self.run_events.clone();
+        let log = self.log.clone();
+        let live = Arc::clone(&self.live);
+        let resolvers = Arc::clone(&self.resolvers);
         let table = Arc::clone(&self.table);
         let hosts = self.hosts.pairs();
         let place = self.workers.place_run().await;
@@ -173,7 +175,8 @@ impl Agent {
         let of_run = enrolled.run.cpu();
         let id = self.take_run(enrolled, reserved).await;
         let (engines, all) = self.workers.cpus_of_runs();
-        let (keep_off, cpu) = (engines.to_vec(), of_run.or(all));
+        let keep_off = engines.to_vec();
+        let cpu = of_run.or(all);
         Ok((id, Terms { hide: self.secret_files(), keep_off, cpu }))
     }
 
@@ -298,7 +301,8 @@ impl Agent {
     ) -> Vec<JoinHandle<()>> {
         let hosts = self.hosts.pairs();
         let start = |enrolled: &Enrolled| {
-            let (hosts, log) = (Arc::clone(&hosts), self.log.clone());
+            let hosts = Arc::clone(&hosts);
+            let log = self.log.clone();
             let capture = Arc::clone(&enrolled.capture);
             tokio::task::spawn_local(async move {
                 if let Err(error) = services::follow_with(&capture, &hosts).await {
@@ -326,7 +330,8 @@ impl Agent {
 
     /// Gives all runs to a successor; nothing is read from their sockets here any more.
     pub(super) async fn hand_over_runs(&mut self) -> Reply {
-        let (mut states, mut descriptors) = (Vec::new(), Vec::new());
+        let mut states = Vec::new();
+        let mut descriptors = Vec::new();
         for mut enrolled in self.runs.take_all() {
             self.unlisten_run(&mut enrolled).await;
             enrolled.services.stop();
@@ -370,7 +375,8 @@ impl Agent {
         match resumed.await {
             Ok((enrolled, inbound, followed)) => {
                 self.take_run(enrolled, inbound).await;
-                let (events, log) = (self.run_events.clone(), self.log.clone());
+                let events = self.run_events.clone();
+                let log = self.log.clone();
                 tokio::task::spawn_local(launchers::follow(followed, events, log));
             }
             Err(error) => {

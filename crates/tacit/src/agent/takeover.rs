@@ -128,7 +128,8 @@ pub(super) fn request(control: &Path) -> Result<Handover, ClientError> {
 
 /// Answers [`request`].
 pub(super) fn offer<'a>(control: &'a Opened, listening: impl Iterator<Item = &'a Opened>) -> Reply {
-    let (mut names, mut descriptors) = (Vec::new(), Vec::new());
+    let mut names = Vec::new();
+    let mut descriptors = Vec::new();
     for opened in std::iter::once(control).chain(listening) {
         match opened.listener.socket.try_clone() {
             Ok(socket) => {

@@ -170,7 +170,8 @@ fn a_leaf_does_not_outlive_its_ca() {
 
 #[test]
 fn a_strangers_key_or_an_open_key_does_not_sign() {
-    let (dir, other) = (scratch("stranger"), scratch("stranger-other"));
+    let dir = scratch("stranger");
+    let other = scratch("stranger-other");
     tacit_ca(&dir, "init").unwrap();
     tacit_ca(&other, "init").unwrap();
     fs::copy(other.join("ca.key"), dir.join("ca.key")).unwrap();

@@ -70,7 +70,8 @@ pub async fn serve(
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (requests, log) = (requests.clone(), log.clone());
+                let requests = requests.clone();
+                let log = log.clone();
                 tokio::task::spawn_local(async move {
                     if let Err(error) = converse(stream, requests, supervisor).await {
                         log.warn(Event::new("control-failed").field("error", &error));

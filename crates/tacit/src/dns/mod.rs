@@ -123,7 +123,8 @@ impl Forwarder {
     }
 
     fn verdict(&self, question: &Question) -> Verdict {
-        let (live, now) = (self.live.load(), clock::now_unix_s());
+        let live = self.live.load();
+        let now = clock::now_unix_s();
         dns::verdict(
             question,
             &self.resolvers.search(),

@@ -125,7 +125,8 @@ impl Load {
     /// A row of `tacit show engines`; `before` is an earlier look at its clock.
     #[must_use]
     pub fn show(&self, before: (Instant, u64)) -> Value {
-        let (now, cpu_ns) = (Instant::now(), self.cpu_ns());
+        let now = Instant::now();
+        let cpu_ns = self.cpu_ns();
         let percent = |since: Instant, ns: u64| {
             let wall = now.duration_since(since).as_secs_f64();
             (wall > 0.0).then(|| round(as_us(cpu_ns.saturating_sub(ns)) / wall / 1e4))

@@ -63,7 +63,8 @@ fn a_rule_that_stays_is_kept_and_stored_once() {
 
 #[test]
 fn a_renewed_certificate_builds_the_rules_that_use_it() {
-    let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+    let directory = Directory::new();
+    let ca = Ca::new("corp CA");
     let write = |name: &str| {
         let leaf = ca.leaf_until(4_000_000_000);
         directory.write(&format!("{name}.pem"), &leaf.cert_pem, 0o644);

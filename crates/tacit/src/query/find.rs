@@ -109,7 +109,8 @@ impl Desk {
         let program = socket::local_address(descriptor).ok().and_then(inet);
         let peer = socket::peer_address(descriptor).ok().flatten().and_then(inet);
         let (Some(program), Some(peer)) = (program, peer) else { return Err(Fault::NotConnected) };
-        let (program, peer) = (canonical(program), canonical(peer));
+        let program = canonical(program);
+        let peer = canonical(peer);
         Ok(Found::Ends(Ends { protocol: Protocol::Tcp, program, peer }))
     }
 

@@ -73,7 +73,8 @@ impl Service {
         let network = query::network_of(network.as_fd())?;
         let before = before.map(|socket| watch_socket(Arc::new(socket))).transpose()?;
         let desk = Desk::new(Arc::clone(run), Arc::clone(table), network, before)?;
-        let (desk, listener) = (Rc::new(desk), Arc::new(listener));
+        let desk = Rc::new(desk);
+        let listener = Arc::new(listener);
         let watched = watch_socket(Arc::clone(&listener))?;
         let (open, closed) = signal::channel(());
         let accept = accept_askers(watched, Rc::clone(&desk), closed, log.clone());

@@ -45,7 +45,8 @@ impl Capture {
 
     /// Takes those of the host's own names that some rule can match.
     pub fn take_hosts(&self, pairs: &[(IpAddr, String)]) {
-        let (live, now) = (self.live.load(), clock::now_unix_s());
+        let live = self.live.load();
+        let now = clock::now_unix_s();
         let known = pairs.iter().filter(|(_, name)| can_match_name(&live.policy, name, now));
         self.run.set_lasting(known.cloned());
     }

@@ -179,7 +179,8 @@ fn place(
     client: SocketAddr,
     dialled: SocketAddr,
 ) -> Option<(SocketAddr, SocketAddr)> {
-    let (client, dialled) = (canonical(client), canonical(dialled));
+    let client = canonical(client);
+    let dialled = canonical(dialled);
     let on_ports = ports.iter().flat_map(|ports| {
         let within = listening.iter().filter(|at| ports.contains(&at.port()));
         let mut within: Vec<_> = within.copied().collect();
@@ -222,7 +223,8 @@ mod tests {
 
     #[test]
     fn a_client_is_shown_as_it_is_where_the_program_takes_its_family() {
-        let (v4, v6) = ("203.0.113.9:40000", "[2001:db8::9]:40000");
+        let v4 = "203.0.113.9:40000";
+        let v6 = "[2001:db8::9]:40000";
         let port = [8000..=8000];
         for (listening, client, wanted) in [
             (&["0.0.0.0:8000"][..], v4, "192.0.2.1:8000 203.0.113.9:40000"),

@@ -146,7 +146,8 @@ impl<L> Path<L> {
 impl<L> SealedPath<L> {
     fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<SealedPath<M>, E> {
         let Self { clear, tls, session, incomplete, initial } = self;
-        let (clear, tls) = (change(clear)?, change(tls)?);
+        let clear = change(clear)?;
+        let tls = change(tls)?;
         Ok(SealedPath { clear, tls, session, incomplete, initial })
     }
 }
@@ -154,7 +155,8 @@ impl<L> SealedPath<L> {
 impl<L> ClearPath<L> {
     fn with_legs<M, E>(self, change: impl Fn(L) -> Result<M, E>) -> Result<ClearPath<M>, E> {
         let Self { accepted, dialled, initial } = self;
-        let (accepted, dialled) = (change(accepted)?, change(dialled)?);
+        let accepted = change(accepted)?;
+        let dialled = change(dialled)?;
         Ok(ClearPath { accepted, dialled, initial })
     }
 }

@@ -366,7 +366,8 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_small() {
-        let (task, record) = (future_bytes(serve), size_of::<Record>());
+        let task = future_bytes(serve);
+        let record = size_of::<Record>();
         assert!(task <= TASK_BYTES_MAX, "task: {task}");
         assert!(record <= RECORD_BYTES_MAX, "record: {record}");
         assert!(size_of::<SealedPath>() <= SEALED_BYTES_MAX, "{}", size_of::<SealedPath>());

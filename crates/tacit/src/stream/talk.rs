@@ -100,8 +100,10 @@ pub(super) trait Wire {
 impl Talk {
     /// Goes on with a dialogue.
     pub(super) fn new(dialogue: Dialogue) -> Self {
-        let (to_peer, to_program) = (Outgoing::default(), Outgoing::default());
-        let (peer, program) = (Hearing::default(), Hearing::default());
+        let to_peer = Outgoing::default();
+        let to_program = Outgoing::default();
+        let peer = Hearing::default();
+        let program = Hearing::default();
         Self { dialogue, to_peer, to_program, peer, program }
     }
 

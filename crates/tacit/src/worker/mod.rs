@@ -127,7 +127,8 @@ impl<L: Lanes> Workers<L> {
     /// # Errors
     /// A thread or its runtime cannot be made, or may not be where the plan wants it.
     pub async fn start(policy: &Policy, shared: &L::Shared, log: &Log) -> io::Result<Self> {
-        let (plan, engine) = (Plan::new(policy), policy.engine.as_ref());
+        let plan = Plan::new(policy);
+        let engine = policy.engine.as_ref();
         plan.settle()?;
         if matches!(schedule::own_class(), Ok((schedule::Class::Idle, _))) {
             let next = "start the agent in another class, or give its engines one";
@@ -159,7 +160,8 @@ impl<L: Lanes> Workers<L> {
             let load = Load::new(format!("engine-{number}"), Some(*cpu), Some(queue.clone()));
             let load = Arc::new(load);
             let takers = Arc::clone(&self.takers);
-            let (queues, of_load) = (Arc::clone(&queues), Arc::clone(&load));
+            let queues = Arc::clone(&queues);
+            let of_load = Arc::clone(&load);
             let post = Post {
                 class: Some((engine.class, engine.nice)),
                 engine: Some(Engine::new(number, queues, engine.spill, takers, of_load)),

@@ -57,13 +57,16 @@ mod tests {
     /// pause meets a tenth of the requests that users would send; a closed loop sees one of them.
     #[test]
     fn a_pause_is_seen_by_every_request_that_was_due_in_it() {
-        let (second, pause, service) = (1_000_000_000_u64, 100_000_000, 10_000);
+        let second = 1_000_000_000_u64;
+        let pause = 100_000_000;
+        let service = 10_000;
         let serve = |from: u64| match from < second / 2 || from > second / 2 + pause {
             true => from + service,
             false => second / 2 + pause + service,
         };
         let schedule = Schedule::share(1000.0, 1, 0);
-        let (mut scheduled, mut closed) = (Histogram::default(), Histogram::default());
+        let mut scheduled = Histogram::default();
+        let mut closed = Histogram::default();
         let mut free = 0;
         for due in schedule.due_before(0, second) {
             free = serve(free.max(due));

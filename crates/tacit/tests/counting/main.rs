@@ -128,7 +128,9 @@ struct Pair {
 
 impl Pair {
     fn new(more: &str, between: impl FnOnce(SocketAddr) -> SocketAddr) -> Self {
-        let (lab, entry, far) = (Lab::new(), free_port(), free_port());
+        let lab = Lab::new();
+        let entry = free_port();
+        let far = free_port();
         let app = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let server = Counted::start(
             "server",
@@ -263,7 +265,8 @@ fn in_pieces(far: SocketAddr, piece_bytes: usize) -> SocketAddr {
         for end in [&near, &far] {
             end.set_nodelay(true).unwrap();
         }
-        let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        let near_too = near.try_clone().unwrap();
+        let far_too = far.try_clone().unwrap();
         std::thread::spawn(move || pass(near, far, piece_bytes));
         pass(far_too, near_too, piece_bytes);
     });

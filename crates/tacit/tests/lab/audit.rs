@@ -99,7 +99,8 @@ fn no_log_and_no_display_holds_a_secret() {
 
 /// Starts an agent whose logs go to a disk that is full.
 fn with_full_disk(lab: &Lab, rules: &str, audit: &str) -> Agent {
-    let (file, control) = (lab.write("full.toml", policy(rules)), lab.path("full.sock"));
+    let file = lab.write("full.toml", policy(rules));
+    let control = lab.path("full.sock");
     let child = lab
         .command(TACIT)
         .args(["agent", "--policy", "full.toml", "--control", "full.sock", "--audit", audit])
@@ -107,7 +108,8 @@ fn with_full_disk(lab: &Lab, rules: &str, audit: &str) -> Agent {
         .stderr(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
         .spawn()
         .unwrap();
-    let (audit, log) = (lab.path("none"), lab.path("none"));
+    let audit = lab.path("none");
+    let log = lab.path("none");
     let agent = Agent { child, policy: file, control, audit, log };
     wait_for("the agent", || agent.verb(&["show", "limits"]).status.success());
     agent

@@ -32,7 +32,8 @@ pub fn write_of(lab: &Lab, corp: &Ca) -> Vec<(&'static str, &'static str)> {
         write_pair(lab, name, &leaf.cert_pem, &leaf.key_pem);
         all.push((name, words));
     }
-    let (foreign, own) = (stranger.leaf(Kind::Valid), made::self_signed());
+    let foreign = stranger.leaf(Kind::Valid);
+    let own = made::self_signed();
     write_pair(lab, "wrong-ca", &foreign.cert_pem, &foreign.key_pem);
     write_pair(lab, "self-signed", &own.cert_pem, &own.key_pem);
     for (name, old) in [("v1", made::openssl_v1(2048)), ("rsa-1024", made::openssl_v3(1024))] {

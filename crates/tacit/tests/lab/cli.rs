@@ -24,7 +24,8 @@ fn exit_codes_tell_usage_policy_and_failure_apart() {
     ] {
         let output = lab.run(TACIT, words);
         assert_eq!(output.status.code(), Some(code), "{words:?}");
-        let (said, complained) = (!output.stdout.is_empty(), !output.stderr.is_empty());
+        let said = !output.stdout.is_empty();
+        let complained = !output.stderr.is_empty();
         assert_eq!((said, complained), (code == 0, code != 0), "{words:?}");
     }
     let output = lab.run(TACIT, &["rleoad"]);

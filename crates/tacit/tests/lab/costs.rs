@@ -14,7 +14,8 @@ const EXCHANGES: u64 = 3000;
 
 /// An agent whose first rule leads to its second, with a rule that nobody uses.
 fn agent(lab: &Lab) -> (Agent, u16) {
-    let (clear, tls) = (free_port(), free_port());
+    let clear = free_port();
+    let tls = free_port();
     let idle = format!(
         "[[rule]]\nname = \"idle\"\nlisten = \"127.0.0.1:{}\"\nconnect = \"{}\"\npermit = true\n",
         free_port(),
@@ -66,7 +67,8 @@ fn the_ledger_closes() {
     let costs = agent.show("costs");
     let rules = costs["rules"].as_array().unwrap();
     let in_cells: f64 = rules.iter().flat_map(|rule| components(rule).into_values()).sum();
-    let (all, captured) = (us(&costs["agent-cpu-us"]), us(&costs["captured-cpu-us"]));
+    let all = us(&costs["agent-cpu-us"]);
+    let captured = us(&costs["captured-cpu-us"]);
     assert!((in_cells - captured).abs() < 1.0, "{in_cells} us in cells, {captured} us captured");
     assert!(captured <= all, "{captured} of {all}");
     assert!(us(&costs["uncaptured-percent"]) <= 3.0, "{costs:#}");
@@ -120,7 +122,8 @@ fn a_connection_shows_what_it_has_cost() {
 #[test]
 fn a_connection_that_has_said_nothing_has_sent_no_message() {
     let lab = Lab::new();
-    let (listen, port) = (free_port(), free_port());
+    let listen = free_port();
+    let port = free_port();
     let greeter = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     let agent = lab.agent(&format!(
         "[[rule]]\nname = \"plain\"\nlisten = \"127.0.0.1:{listen}\"\n\

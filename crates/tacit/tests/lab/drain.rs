@@ -18,7 +18,8 @@ fn a_drain_ends_with_the_last_connection() {
     let lab = Lab::new();
     let port = free_port();
     let mut agent = lab.agent(&rules(port));
-    let (mut first, mut second) = (connect(("127.0.0.1", port)), connect(("127.0.0.1", port)));
+    let mut first = connect(("127.0.0.1", port));
+    let mut second = connect(("127.0.0.1", port));
     assert!(ping(&mut first) && ping(&mut second));
     assert!(agent.ok(&["drain"]).contains("2 connections open"));
     wait_for("refusal", || TcpStream::connect(("127.0.0.1", port)).is_err());

@@ -16,7 +16,8 @@ use crate::programs::pattern;
 
 /// An agent with engines that talks TLS to itself: clear at the first port, TLS at the second.
 fn agent(lab: &Lab, engine: &str, relay: &str) -> (Agent, u16, u16) {
-    let (clear, tls) = (free_port(), free_port());
+    let clear = free_port();
+    let tls = free_port();
     let agent = lab.agent(&format!(
         r#"
         {engine}
@@ -70,7 +71,8 @@ fn engines_set_all_up_on_their_cpu_and_hand_each_over_once() {
     let (agent, clear, _) = agent(&lab, &engine, "worker");
     let mut open: Vec<_> = (0..20).map(|_| connect(("127.0.0.1", clear))).collect();
     assert!(open.iter_mut().all(ping));
-    let (engine, worker) = (thread(&agent, "engine-0"), thread(&agent, "data-0"));
+    let engine = thread(&agent, "engine-0");
+    let worker = thread(&agent, "data-0");
     let keys = ["handshakes", "handed", "spilled", "relays", "in-flight"];
     assert_eq!(counts(&engine, keys), [40, 40, 0, 0, 0], "{engine}");
     let keys = ["handshakes", "handed", "connections", "relays"];
@@ -123,7 +125,8 @@ fn a_saturated_engine_spills_to_workers_and_counts_it() {
     wait_for("the silent client", || thread(&agent, "engine-0")["state"] == "saturated");
     let client = TlsClient::open(&lab, tls, &json!({ "ca": "ca.pem" }));
     assert_eq!(client.result["reply"], "ping", "{}", client.result);
-    let (engine, worker) = (thread(&agent, "engine-0"), thread(&agent, "data-0"));
+    let engine = thread(&agent, "engine-0");
+    let worker = thread(&agent, "data-0");
     assert_eq!(counts(&engine, ["spilled", "handshakes", "in-flight"]), [1, 0, 1], "{engine}");
     assert_eq!(counts(&worker, ["handshakes", "connections"]), [1, 1], "{worker}");
     let _ = silent.shutdown(Shutdown::Both);
@@ -373,7 +376,8 @@ fn a_reload_says_that_engines_change_with_a_restart() {
 #[test]
 fn workers_are_added_while_all_are_busy_and_as_many_as_there_may_be() {
     let lab = Lab::new();
-    let (port, app) = (free_port(), echo());
+    let port = free_port();
+    let app = echo();
     let agent = lab.agent(&format!(
         "[agent]\nworkers = 2\n[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\n\
          connect = \"{app}\"\npermit = true\n"

@@ -10,7 +10,9 @@ const DAY_S: i64 = 86_400;
 
 #[test]
 fn what_ends_soon_is_told_in_check_log_display_and_metrics() {
-    let (lab, corp, port) = (Lab::new(), Ca::new("corp CA"), free_port());
+    let lab = Lab::new();
+    let corp = Ca::new("corp CA");
+    let port = free_port();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let now = i64::try_from(since.as_secs()).unwrap();
     let end = now + 5 * DAY_S + 3600;
@@ -38,7 +40,8 @@ fn what_ends_soon_is_told_in_check_log_display_and_metrics() {
     assert!(agent.log().contains("days-left=5 "), "{}", agent.log());
 
     let shown = agent.show("identities");
-    let (identity, trust) = (&shown["identities"][0], &shown["trusts"][0]);
+    let identity = &shown["identities"][0];
+    let trust = &shown["trusts"][0];
     assert_eq!((&identity["days-left"], &trust["revocation"]), (&5.into(), &"soft".into()));
     assert_eq!(trust["lists-until"], now - 3600, "{shown}");
     assert_eq!(trust["lists"][0]["issuer"], "CN=corp CA", "{shown}");

@@ -48,7 +48,8 @@ struct Asked(Lab);
 
 impl Asked {
     fn new() -> Self {
-        let (lab, corp) = (Lab::new(), Ca::new("corp CA"));
+        let lab = Lab::new();
+        let corp = Ca::new("corp CA");
         let revoked = corp.leaf(Kind::Valid);
         for (name, leaf) in [
             ("valid", &corp.leaf(Kind::Valid)),

@@ -22,7 +22,8 @@ fn held() -> (Lane, TcpListener, impl Fn() -> TcpStream) {
 /// The same with more tables in the policies.
 fn held_on(tables: &str) -> (Lane, TcpListener, impl Fn() -> TcpStream + use<>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let (near, mut far) = (listener.local_addr().unwrap(), None);
+    let near = listener.local_addr().unwrap();
+    let mut far = None;
     let lane = Lane::tls_on(tables, "", |address| {
         far = Some(address);
         near
@@ -83,7 +84,8 @@ fn a_program_that_says_nothing_holds_nothing_up() {
     far.write_all(&last_flight).unwrap();
 
     let mut server = lane.accept();
-    let (mut there, mut back) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+    let mut there = near.try_clone().unwrap();
+    let mut back = far.try_clone().unwrap();
     std::thread::spawn(move || std::io::copy(&mut back, &mut there));
     server.write_all(b"who speaks first").unwrap();
     assert_eq!(read_some(&mut program, 16), b"who speaks first");
@@ -103,7 +105,8 @@ fn each_held(test: impl Fn(&Lane, &TcpListener, &dyn Fn() -> TcpStream)) {
 fn let_go(mut near: TcpStream, mut far: TcpStream) {
     far.write_all(&read_once(&mut near)).unwrap();
     near.write_all(&read_once(&mut far)).unwrap();
-    let (mut there, mut back) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+    let mut there = near.try_clone().unwrap();
+    let mut back = far.try_clone().unwrap();
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut back, &mut there);
         let _ = there.shutdown(Shutdown::Write);

@@ -28,12 +28,15 @@ fn every_pair_of_addresses_carries_bytes_in_both_roles_and_in_clear() {
     let lab = Lab::new();
     let apps = addresses(&lab, "app");
     apps.iter().for_each(|address| echo_at(address));
-    let (mut rules, mut entries) = (String::new(), Vec::new());
+    let mut rules = String::new();
+    let mut entries = Vec::new();
     for from in 0..4 {
         for to in 0..4 {
             let fresh = |purpose: &str| addresses(&lab, &format!("{purpose}-{from}-{to}"));
             // Of all client rules together each pair is one, and so it is of all server rules.
-            let (clear, tls, plain) = (&fresh("c")[from], &fresh("t")[to], &fresh("p")[from]);
+            let clear = &fresh("c")[from];
+            let tls = &fresh("t")[to];
+            let plain = &fresh("p")[from];
             let client = r#"tls = { role = "client", trust = "ca", server-name = "localhost" }"#;
             let server =
                 r#"tls = { role = "server", identity = "localhost", client-cert = "none" }"#;
@@ -73,7 +76,8 @@ fn a_rule_listens_at_several_addresses_and_connects_to_a_name() {
 #[test]
 fn a_target_that_cannot_be_reached_is_named_and_resets() {
     let lab = Lab::new();
-    let (port, nobody) = (free_port(), free_port());
+    let port = free_port();
+    let nobody = free_port();
     let agent = lab.agent(&rule(
         "r",
         &format!("127.0.0.1:{port}"),
@@ -88,7 +92,9 @@ fn a_target_that_cannot_be_reached_is_named_and_resets() {
 #[test]
 fn a_deny_and_no_match_are_resets_at_every_kind_of_rule() {
     let lab = Lab::new();
-    let (denied, unmatched, tls) = (free_port(), free_port(), free_port());
+    let denied = free_port();
+    let unmatched = free_port();
+    let tls = free_port();
     let app = echo();
     let agent = lab.agent(&format!(
         r#"
@@ -134,7 +140,8 @@ fn says(what: &'static str) -> SocketAddr {
 fn rules_that_share_an_address_are_told_apart_by_the_client() {
     let lab = Lab::new();
     let port = free_port();
-    let (second, third) = (says("second"), says("third"));
+    let second = says("second");
+    let third = says("third");
     let _agent = lab.agent(&format!(
         r#"
         [[rule]]
@@ -168,7 +175,8 @@ fn clients_of_unix_sockets_are_told_apart_by_user_and_program() {
     let [_, _, _, by_user] = addresses(&lab, "user");
     let [_, _, _, by_number] = addresses(&lab, "number");
     let [_, _, _, by_program] = addresses(&lab, "program");
-    let (ours, others) = (says("ours"), says("others"));
+    let ours = says("ours");
+    let others = says("others");
     let me = rustix::process::geteuid().as_raw();
     let name = String::from_utf8(lab.run("id", &["-un"]).stdout).unwrap();
     let us = std::env::current_exe().unwrap();

@@ -35,7 +35,9 @@ impl Vsftpd {
     }
 
     fn start(lab: &Lab, more: &str) -> Self {
-        let (root, empty, port) = (lab.path("root"), lab.path("empty"), free_port());
+        let root = lab.path("root");
+        let empty = lab.path("empty");
+        let port = free_port();
         std::fs::create_dir_all(root.join("up")).unwrap();
         std::fs::create_dir_all(&empty).unwrap();
         std::fs::write(root.join("file.txt"), "hello\n").unwrap();
@@ -303,7 +305,8 @@ fn data_ports_and_data_address_are_what_clients_are_told() {
     let arguments = ["-sSv", "--ssl-reqd", "--cacert", "ca.pem", "--disable-epsv"];
     let url = format!("ftp://localhost:{port}/file.txt");
     let output = lab.run("curl", &[&arguments[..], &["--ftp-skip-pasv-ip", &url]].concat());
-    let (high, low) = (data >> 8, data & 0xff);
+    let high = data >> 8;
+    let low = data & 0xff;
     let told = format!("(127,0,0,2,{high},{low})");
     assert!(output.status.success() && text_of(&output).contains(&told), "{}", text_of(&output));
 }

@@ -347,6 +347,7 @@ pub fn wait_for_or(what: &str, mut holds: impl FnMut() -> bool, context: impl Fn
 
 /// Both outputs of a program, for messages.
 pub fn text_of(output: &Output) -> String {
-    let (out, err) = (&output.stdout, &output.stderr);
+    let out = &output.stdout;
+    let err = &output.stderr;
     format!("{}\n{}{}", output.status, String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }

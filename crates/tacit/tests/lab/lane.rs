@@ -27,7 +27,8 @@ impl Lane {
 
     /// The same with more tables in the policy.
     pub fn permit_with(tables: &str) -> Self {
-        let (lab, entry) = (Lab::new(), free_port());
+        let lab = Lab::new();
+        let entry = free_port();
         let (app, accepted) = app();
         let agent = lab.agent(&format!(
             r#"
@@ -71,7 +72,9 @@ impl Lane {
         more: &str,
         between: impl FnOnce(SocketAddr) -> SocketAddr,
     ) -> Self {
-        let (lab, entry, far) = (Lab::new(), free_port(), free_port());
+        let lab = Lab::new();
+        let entry = free_port();
+        let far = free_port();
         let (app, accepted) = app();
         let server = lab.agent(&format!(
             r#"
@@ -175,7 +178,8 @@ pub fn tap(far: SocketAddr, harm: Harm, from_client: bool, after: usize) -> Sock
     std::thread::spawn(move || {
         let (near, _) = listener.accept().unwrap();
         let far = TcpStream::connect(far).unwrap();
-        let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        let near_too = near.try_clone().unwrap();
+        let far_too = far.try_clone().unwrap();
         let (there, back) =
             if from_client { (Some((harm, after)), None) } else { (None, Some((harm, after))) };
         let forward = std::thread::spawn(move || pass(near, far, there));
@@ -230,7 +234,8 @@ pub fn read_some(stream: &mut TcpStream, count: usize) -> Vec<u8> {
 /// Writes until nothing more is taken for a while; returns how much was.
 pub fn fill(mut stream: &TcpStream) -> usize {
     stream.set_write_timeout(Some(std::time::Duration::from_millis(700))).unwrap();
-    let (mut count, chunk) = (0, [7; 64 * 1024]);
+    let mut count = 0;
+    let chunk = [7; 64 * 1024];
     while let Ok(written) = stream.write(&chunk) {
         count += written;
     }
@@ -241,7 +246,8 @@ pub fn fill(mut stream: &TcpStream) -> usize {
 /// Opens many connections and exchanges some bytes on each; returns both ends of all.
 pub fn open_many(lane: &Lane, count: usize, bytes: usize) -> Vec<(TcpStream, TcpStream)> {
     let mut open = Vec::with_capacity(count);
-    let (sent, mut read) = (vec![5; bytes], vec![0; bytes]);
+    let sent = vec![5; bytes];
+    let mut read = vec![0; bytes];
     for _ in 0..count {
         let (mut client, mut server) = lane.open();
         client.write_all(&sent).unwrap();

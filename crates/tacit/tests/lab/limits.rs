@@ -7,7 +7,8 @@ use crate::peers::{TlsClient, connect_from, ping};
 
 /// Starts an agent that may open so many descriptors.
 fn with_descriptors(lab: &Lab, rules: &str, descriptors: u32) -> Agent {
-    let (file, log) = (lab.write("few.toml", policy(rules)), lab.path("few.log"));
+    let file = lab.write("few.toml", policy(rules));
+    let log = lab.path("few.log");
     let command =
         format!("ulimit -n {descriptors}; exec {TACIT} agent --policy few.toml --control few.sock");
     let child = lab
@@ -84,7 +85,8 @@ fn an_agent_without_descriptors_for_its_listeners_says_so_or_goes_on() {
 #[test]
 fn stalled_handshakes_of_one_source_hold_up_no_other() {
     let lab = Lab::new();
-    let (first, second) = (free_port(), free_port());
+    let first = free_port();
+    let second = free_port();
     let rule = |name: &str, port: u16, more: &str| {
         format!(
             "[[rule]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\

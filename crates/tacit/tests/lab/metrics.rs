@@ -58,7 +58,8 @@ impl Metrics {
     /// Reads a page as strictly as its format is meant: each family once, with help, type and
     /// samples in one piece; each series once; counters by their names.
     fn parse(page: &str) -> Self {
-        let (mut series, mut families) = (BTreeMap::new(), BTreeSet::new());
+        let mut series = BTreeMap::new();
+        let mut families = BTreeSet::new();
         let mut family = String::new();
         let mut lines = page.lines();
         while let Some(line) = lines.next() {
@@ -130,7 +131,8 @@ fn a_scraper_sees_what_rules_carry_and_cost() {
 #[test]
 fn a_rule_that_comes_back_has_one_series_and_begins_anew() {
     let lab = Lab::new();
-    let (port, listen) = (free_port(), free_port());
+    let port = free_port();
+    let listen = free_port();
     let head = format!("[agent]\nmetrics = \"127.0.0.1:{port}\"\n");
     let rule = format!(
         "[[rule]]\nname = \"plain\"\nlisten = \"127.0.0.1:{listen}\"\n\

@@ -98,7 +98,8 @@ pub fn ping(stream: &mut (impl Read + Write + ?Sized)) -> bool {
 pub fn connect_from(source: &str, address: SocketAddr) -> TcpStream {
     let source: IpAddr = source.parse().unwrap();
     // Programs that other tests start at this moment are not to inherit it.
-    let (kind, flags) = (SocketType::STREAM, rustix::net::SocketFlags::CLOEXEC);
+    let kind = SocketType::STREAM;
+    let flags = rustix::net::SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::INET, kind, flags, None).unwrap();
     rustix::net::bind(&socket, &SocketAddr::new(source, 0)).unwrap();
     rustix::net::connect(&socket, &address).unwrap();

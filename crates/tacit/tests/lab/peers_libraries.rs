@@ -33,7 +33,8 @@ fn clients_are_served(program: Program) {
     let lab = Lab::new();
     let reads_on = !matches!(program, Program::Python);
     let app = if reads_on { echo_and_bye() } else { echo() }.to_string();
-    let (mut rules, mut arguments) = (String::new(), vec![]);
+    let mut rules = String::new();
+    let mut arguments = vec![];
     for (name, version, rekey) in CASES {
         let port = free_port();
         rules.push_str(&server_rule(name, port, &app, if rekey { REKEY } else { "" }));
@@ -78,7 +79,8 @@ fn python_servers_are_reached() {
 fn servers_are_reached(program: Program) {
     let lab = Lab::new();
     let mut peer = program.start(&lab, &["server", "1.2", "1.3"]);
-    let (old, new) = (peer.port(), peer.port());
+    let old = peer.port();
+    let new = peer.port();
     let ports = CASES.map(|_| free_port());
     let rules: String = CASES
         .iter()
@@ -137,8 +139,11 @@ fn a_cut_stream_ends_in_a_reset() {
 fn a_server_that_speaks_first_is_heard() {
     let lab = Lab::new();
     let mut server = Program::Python.start(&lab, &["server", "smtp", "smtps"]);
-    let (plain, tls) = (server.port(), server.port());
-    let (near, far, middle) = (free_port(), free_port(), free_port());
+    let plain = server.port();
+    let tls = server.port();
+    let near = free_port();
+    let far = free_port();
+    let middle = free_port();
     // One client role before a real TLS server, one before our own server role.
     let rules = client_rule("to-tls", near, tls, "")
         + &client_rule("to-tacit", far, middle, "")

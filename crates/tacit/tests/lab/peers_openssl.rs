@@ -266,7 +266,8 @@ fn echo_and_wait(stream: TcpStream) {
 #[test]
 fn new_keys_are_made_often_with_a_client() {
     let lab = Lab::new();
-    let (port, app) = (free_port(), serve(echo_and_wait));
+    let port = free_port();
+    let app = serve(echo_and_wait);
     let agent = lab.agent(&server_rule("in", port, &app.to_string(), REKEY));
     let mut client = quiet(
         &lab,
@@ -281,12 +282,14 @@ fn new_keys_are_made_often_with_a_client() {
 #[test]
 fn new_keys_are_made_often_with_a_server() {
     let lab = Lab::new();
-    let (port, target) = (free_port(), free_port());
+    let port = free_port();
+    let target = free_port();
     let mut server = quiet(&lab, &format!("s_server -accept 127.0.0.1:{target} {PROVEN} -tls1_3"));
     wait_for("s_server", || TcpStream::connect(("127.0.0.1", target)).is_ok());
     let agent = lab.agent(&client_rule("out", port, target, REKEY));
     let stream = connect(("127.0.0.1", port));
-    let (bytes, mut got) = (pattern(BYTES), vec![0; BYTES]);
+    let bytes = pattern(BYTES);
+    let mut got = vec![0; BYTES];
     std::thread::scope(|scope| {
         scope.spawn(|| (&stream).write_all(&bytes).unwrap());
         scope.spawn(|| server.say(&bytes));

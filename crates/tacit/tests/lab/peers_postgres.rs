@@ -31,7 +31,8 @@ impl Postgres {
         if is_root() {
             run(Command::new("chown").arg("postgres").arg(&directory));
         }
-        let (data, port) = (directory.join("data"), free_port());
+        let data = directory.join("data");
+        let port = free_port();
         let user = ["--auth=trust", "--username=tester", "--no-sync", "--no-locale"];
         run(command("initdb").args(user).arg("--pgdata").arg(&data));
         prepare(&data);

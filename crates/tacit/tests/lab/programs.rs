@@ -81,7 +81,8 @@ impl Peer {
     /// Ends its input and waits for its end; returns all it said and whether it succeeded.
     pub fn end(mut self) -> (String, bool) {
         drop(self.stdin.take());
-        let (child, said) = (&mut self.child, &self.said);
+        let child = &mut self.child;
+        let said = &self.said;
         let text = || String::from_utf8_lossy(&said.lock().unwrap()).into_owned();
         let mut ended = || child.try_wait().unwrap().is_some();
         wait_for_or("the end of a program", &mut ended, text);

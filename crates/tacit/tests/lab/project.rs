@@ -13,7 +13,9 @@ use crate::peers::ping;
 
 /// An agent with a client and a server of TLS, one of which leads to the other, and a permit.
 fn agent(lab: &Lab) -> (Agent, [u16; 2]) {
-    let (clear, tls, plain) = (free_port(), free_port(), free_port());
+    let clear = free_port();
+    let tls = free_port();
+    let plain = free_port();
     let echo = echo();
     let agent = lab.agent(&format!(
         r#"
@@ -158,7 +160,8 @@ fn questions_that_make_no_sense_are_refused_with_their_status() {
     let lab = Lab::new();
     let _agent = measured(&lab);
     lab.write("wrong.json", "{}");
-    let (earlier, later) = ("before.json", "after.json");
+    let earlier = "before.json";
+    let later = "after.json";
     let all = thread::available_parallelism().unwrap().to_string();
     let cases: [(&[&str], i32, &str); 9] = [
         (&["--costs", later, "--costs", earlier], 1, "not later"),

@@ -41,7 +41,8 @@ fn slowly(stream: &mut TcpStream, bytes: &[u8]) {
 #[test]
 fn a_header_is_read_in_any_pieces_shown_and_sent_on() {
     let lab = Lab::new();
-    let (port, app) = (free_port(), recorder());
+    let port = free_port();
+    let app = recorder();
     let agent = lab.agent(&format!(
         "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
          accept-proxy = true\nsend-proxy = true\npermit = true\n",
@@ -145,7 +146,8 @@ fn tlvs(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
 #[test]
 fn what_was_verified_of_a_client_is_sent_on_and_what_was_waived_is_not() {
     let lab = Lab::new();
-    let (port, app) = (free_port(), announced());
+    let port = free_port();
+    let app = announced();
     let stranger = Ca::new("another CA").leaf_of("stranger");
     write_pair(&lab, "stranger", &stranger.cert_pem, &stranger.key_pem);
     let _agent = lab.agent(&format!(
@@ -183,7 +185,8 @@ fn what_was_verified_of_a_client_is_sent_on_and_what_was_waived_is_not() {
 #[test]
 fn haproxy_reads_the_header_and_the_name_that_the_client_asked_for() {
     let lab = Lab::new();
-    let (port, inner) = (free_port(), free_port());
+    let port = free_port();
+    let inner = free_port();
     lab.write(
         "haproxy.cfg",
         format!(
@@ -229,7 +232,8 @@ impl Drop for Ended {
 #[test]
 fn a_header_accepted_at_a_unix_socket_is_sent_on_whole() {
     let lab = Lab::new();
-    let (listen, app) = (format!("unix:{}", lab.path("p.sock").display()), recorder());
+    let listen = format!("unix:{}", lab.path("p.sock").display());
+    let app = recorder();
     let _agent = lab.agent(&format!(
         "[[rule]]\nname = \"r\"\nlisten = \"{listen}\"\nconnect = \"{}\"\n\
          accept-proxy = true\nsend-proxy = true\npermit = true\n",
@@ -246,7 +250,8 @@ fn a_header_accepted_at_a_unix_socket_is_sent_on_whole() {
 #[test]
 fn clients_of_unix_sockets_and_of_ipv6_are_sent_as_what_they_are() {
     let lab = Lab::new();
-    let (unix, app) = (format!("unix:{}", lab.path("u.sock").display()), recorder());
+    let unix = format!("unix:{}", lab.path("u.sock").display());
+    let app = recorder();
     let port = free_port();
     let _agent = lab.agent(&format!(
         "[[rule]]\nname = \"r\"\nlisten = [\"{unix}\", \"[::1]:{port}\"]\nconnect = \"{}\"\n\
@@ -264,7 +269,9 @@ fn clients_of_unix_sockets_and_of_ipv6_are_sent_as_what_they_are() {
 #[test]
 fn a_missing_or_broken_header_is_refused_and_nothing_is_forwarded() {
     let lab = Lab::new();
-    let (clear, tls, app) = (free_port(), free_port(), recorder());
+    let clear = free_port();
+    let tls = free_port();
+    let app = recorder();
     let agent = lab.agent(&format!(
         r#"
         [[rule]]
@@ -314,7 +321,8 @@ fn a_missing_or_broken_header_is_refused_and_nothing_is_forwarded() {
 #[test]
 fn rules_are_chosen_by_the_client_that_the_header_names() {
     let lab = Lab::new();
-    let (port, app) = (free_port(), echo());
+    let port = free_port();
+    let app = echo();
     let rule = |name: &str, remote: &str, action: &str| {
         format!(
             "[[rule]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\naccept-proxy = true\n\

@@ -33,7 +33,8 @@ impl Pattern {
 const CHUNK_BYTES: usize = 64 << 10;
 
 fn send_pattern(stream: &mut TcpStream, start: u64, bytes: usize) {
-    let (mut pattern, mut chunk) = (Pattern(start), vec![0; CHUNK_BYTES]);
+    let mut pattern = Pattern(start);
+    let mut chunk = vec![0; CHUNK_BYTES];
     for _ in 0..bytes / CHUNK_BYTES {
         pattern.fill(&mut chunk);
         stream.write_all(&chunk).unwrap();
@@ -41,8 +42,9 @@ fn send_pattern(stream: &mut TcpStream, start: u64, bytes: usize) {
 }
 
 fn expect_pattern(stream: &mut TcpStream, start: u64, bytes: usize) {
-    let (mut pattern, mut chunk, mut read) =
-        (Pattern(start), vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
+    let mut pattern = Pattern(start);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut read = vec![0; CHUNK_BYTES];
     for at in 0..bytes / CHUNK_BYTES {
         pattern.fill(&mut chunk);
         stream.read_exact(&mut read).unwrap();
@@ -91,7 +93,8 @@ fn a_reader_that_stops_costs_bounded_memory_and_loses_nothing() {
         }
         client.shutdown(Shutdown::Write).unwrap();
         // A slow reader: small reads of what has piled up.
-        let (mut received, mut buffer) = (0, [0; 3000]);
+        let mut received = 0;
+        let mut buffer = [0; 3000];
         loop {
             let count = server.read(&mut buffer).unwrap();
             if count == 0 {
@@ -131,8 +134,11 @@ fn cpu_ticks(agent: &Agent) -> u64 {
 fn a_connection_that_waits_takes_no_cpu() {
     Lane::each(|lane| {
         // Half-closed either way, stalled, stalled behind an end, after urgent data.
-        let (ends, stalls) = (lane.open(), lane.open());
-        let (mut stalled_end, urgent, back) = (lane.open(), lane.open(), lane.open());
+        let ends = lane.open();
+        let stalls = lane.open();
+        let mut stalled_end = lane.open();
+        let urgent = lane.open();
+        let back = lane.open();
         ends.0.shutdown(Shutdown::Write).unwrap();
         back.1.shutdown(Shutdown::Write).unwrap();
         fill(&stalls.0);

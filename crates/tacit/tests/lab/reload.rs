@@ -26,7 +26,9 @@ fn refused(agent: &Agent) -> String {
 #[test]
 fn a_reload_that_cannot_be_whole_changes_nothing() {
     let lab = Lab::new();
-    let (port, other, app) = (free_port(), free_port(), echo());
+    let port = free_port();
+    let other = free_port();
+    let app = echo();
     let agent = lab.agent(&permit("a", port, app));
     let mut held = connect(("127.0.0.1", port));
     assert!(ping(&mut held));
@@ -104,7 +106,9 @@ fn rules_come_go_and_change_and_open_connections_keep_their_verdict() {
 #[test]
 fn an_agent_answers_while_a_policy_is_read() {
     let lab = Lab::new();
-    let (port, added, app) = (free_port(), free_port(), echo());
+    let port = free_port();
+    let added = free_port();
+    let app = echo();
     let one = permit("a", port, app);
     let two = one.clone() + &permit("b", added, app);
     let agent = lab.agent(&one);
@@ -246,7 +250,8 @@ fn put(lab: &Lab, name: &str, ca: &Ca) {
 #[test]
 fn certificates_and_trust_are_taken_when_their_files_change() {
     let lab = Lab::new();
-    let (first, second) = (Ca::new("first CA"), Ca::new("second CA"));
+    let first = Ca::new("first CA");
+    let second = Ca::new("second CA");
     lab.write("first.pem", first.pem());
     lab.write("second.pem", second.pem());
     lab.write("corp.pem", first.pem());
@@ -285,7 +290,8 @@ fn certificates_and_trust_are_taken_when_their_files_change() {
 #[test]
 fn swapped_links_count_as_a_change_and_reload_takes_it_at_once() {
     let lab = Lab::new();
-    let (first, second) = (Ca::new("first CA"), Ca::new("second CA"));
+    let first = Ca::new("first CA");
+    let second = Ca::new("second CA");
     lab.write("corp.pem", first.pem());
     put(&lab, "one", &first);
     for (version, ca) in [("v1", &first), ("v2", &second)] {

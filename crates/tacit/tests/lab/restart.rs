@@ -38,10 +38,12 @@ struct Load {
 
 impl Load {
     fn start(address: &str, threads: usize) -> Self {
-        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let done = Arc::new(AtomicUsize::new(0));
         let threads = (0..threads)
             .map(|_| {
-                let (stop, done) = (Arc::clone(&stop), Arc::clone(&done));
+                let stop = Arc::clone(&stop);
+                let done = Arc::clone(&done);
                 let address = address.to_owned();
                 std::thread::spawn(move || hammer(&address, &stop, &done))
             })
@@ -82,7 +84,9 @@ fn hammer(address: &str, stop: &AtomicBool, done: &AtomicUsize) -> Vec<String> {
 #[test]
 fn no_connection_is_refused_or_cut_by_restarts_under_load() {
     let lab = Lab::new();
-    let (front, tls, app) = (free_port(), free_port(), echo());
+    let front = free_port();
+    let tls = free_port();
+    let app = echo();
     let agent = lab.agent(&format!(
         r#"{}
         [[rule]]
@@ -133,7 +137,8 @@ fn no_connection_is_refused_or_cut_by_restarts_under_load() {
 #[test]
 fn a_successor_that_cannot_start_changes_nothing() {
     let lab = Lab::new();
-    let (port, app) = (free_port(), echo());
+    let port = free_port();
+    let app = echo();
     let path = lab.path("app.sock");
     let unix = format!("unix:{}", path.display());
     let rules = permit("tcp", &format!("127.0.0.1:{port}"), app) + &permit("unix", &unix, app);
@@ -173,7 +178,8 @@ fn socket_files_are_left_to_the_successor_and_removed_by_the_last() {
 #[test]
 fn a_socket_file_that_the_new_policy_does_not_want_goes_with_the_old_agent() {
     let lab = Lab::new();
-    let (port, app) = (free_port(), echo());
+    let port = free_port();
+    let app = echo();
     let path = lab.path("app.sock");
     let tcp = permit("tcp", &format!("127.0.0.1:{port}"), app);
     let unix = permit("unix", &format!("unix:{}", path.display()), app);
@@ -219,8 +225,10 @@ os.set_inheritable(3, True)
 os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))
 os.execv(sys.argv[2], sys.argv[2:])
 ";
-    let (file, log) = (lab.write("activated.toml", policy(rules)), lab.path("activated.log"));
-    let (control, audit) = (lab.path("activated.sock"), lab.path("activated.jsonl"));
+    let file = lab.write("activated.toml", policy(rules));
+    let log = lab.path("activated.log");
+    let control = lab.path("activated.sock");
+    let audit = lab.path("activated.jsonl");
     let child = lab
         .command("python3")
         .args(["-c", WRAPPER, listen, TACIT, "agent", "--policy"])
@@ -253,7 +261,8 @@ fn sockets_of_the_service_manager_are_used_without_a_supervisor() {
 #[test]
 fn sockets_of_the_service_manager_are_used_and_survive_a_restart() {
     let lab = Lab::new();
-    let (port, app) = (free_port(), echo());
+    let port = free_port();
+    let app = echo();
     let tcp = format!("127.0.0.1:{port}");
     let agent = activated(&lab, &tcp, &permit("tcp", &tcp, app), &[]);
     assert!(ping(&mut connect(tcp.as_str())));
@@ -350,8 +359,10 @@ fn a_start_that_finds_its_address_taken_names_who_has_it() {
 
 /// Starts an agent without a supervisor, as a service manager does: with a socket for its state.
 fn unsupervised(lab: &Lab, rules: &str) -> (Agent, UnixDatagram) {
-    let (file, log) = (lab.write("direct.toml", policy(rules)), lab.path("direct.log"));
-    let (control, audit) = (lab.path("direct.sock"), lab.path("direct.jsonl"));
+    let file = lab.write("direct.toml", policy(rules));
+    let log = lab.path("direct.log");
+    let control = lab.path("direct.sock");
+    let audit = lab.path("direct.jsonl");
     let states = UnixDatagram::bind(lab.path("notify")).unwrap();
     states.set_read_timeout(Some(PATIENCE)).unwrap();
     let child = lab

@@ -22,7 +22,9 @@ fn server_rule(port: u16, revocation: &str) -> String {
 
 #[test]
 fn a_list_that_changes_counts_for_the_next_connection() {
-    let (lab, corp, port) = (Lab::new(), Ca::new("corp CA"), free_port());
+    let lab = Lab::new();
+    let corp = Ca::new("corp CA");
+    let port = free_port();
     let leaf = corp.leaf(Kind::Valid);
     write_pair(&lab, "leaf", &leaf.cert_pem, &leaf.key_pem);
     lab.write("corp.pem", corp.pem());
@@ -48,7 +50,9 @@ fn a_list_that_changes_counts_for_the_next_connection() {
 
 #[test]
 fn soft_lets_in_whom_no_current_list_tells_of_and_says_so() {
-    let (lab, corp, port) = (Lab::new(), Ca::new("corp CA"), free_port());
+    let lab = Lab::new();
+    let corp = Ca::new("corp CA");
+    let port = free_port();
     let [good, bad] = [(); 2].map(|()| corp.leaf(Kind::Valid));
     write_pair(&lab, "good", &good.cert_pem, &good.key_pem);
     write_pair(&lab, "bad", &bad.cert_pem, &bad.key_pem);
@@ -79,7 +83,8 @@ fn soft_lets_in_whom_no_current_list_tells_of_and_says_so() {
 
 #[test]
 fn a_revoked_server_gets_no_byte() {
-    let (lab, corp) = (Lab::new(), Ca::new("corp CA"));
+    let lab = Lab::new();
+    let corp = Ca::new("corp CA");
     let [good, bad] = [(); 2].map(|()| corp.leaf(Kind::Valid));
     write_pair(&lab, "good", &good.cert_pem, &good.key_pem);
     write_pair(&lab, "bad", &bad.cert_pem, &bad.key_pem);
@@ -119,11 +124,13 @@ fn a_revoked_server_gets_no_byte() {
 
 #[test]
 fn a_chain_without_a_name_is_enough_where_the_rule_says_so() {
-    let (lab, corp) = (Lab::new(), Ca::new("corp CA"));
+    let lab = Lab::new();
+    let corp = Ca::new("corp CA");
     let leaf = corp.leaf_of("elsewhere.example");
     write_pair(&lab, "leaf", &leaf.cert_pem, &leaf.key_pem);
     lab.write("corp.pem", corp.pem());
-    let (mut server, port) = (TlsServer::start(&lab, &certificates::with("leaf")), free_port());
+    let mut server = TlsServer::start(&lab, &certificates::with("leaf"));
+    let port = free_port();
     let agent = lab.agent(&format!(
         "[trust.corp]\nca = \"corp.pem\"\n[[rule]]\nname = \"out\"\nlisten = \"127.0.0.1:{port}\"\n\
          connect = \"127.0.0.1:{}\"\n\

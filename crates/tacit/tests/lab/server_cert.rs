@@ -89,7 +89,8 @@ fn a_client_certificate_is_sent_only_where_the_rule_names_an_identity() {
     let mut options = certificates::with("localhost");
     options["ca"] = "ca.pem".into();
     let mut server = TlsServer::start(&lab, &options);
-    let (with, without) = (free_port(), free_port());
+    let with = free_port();
+    let without = free_port();
     let connect_to = format!("127.0.0.1:{}", server.port);
     let agent = lab.agent(&format!(
         r#"

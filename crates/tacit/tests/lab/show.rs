@@ -10,7 +10,8 @@ use crate::programs::{client_rule, server_rule};
 
 /// An agent with a rule of each role, one of which leads to the other.
 fn agent(lab: &Lab) -> (Agent, u16, u16) {
-    let (clear, tls) = (free_port(), free_port());
+    let clear = free_port();
+    let tls = free_port();
     let inward = server_rule("in", tls, &echo().to_string(), "");
     let agent = lab.agent(&(inward + &client_rule("out", clear, tls, "")));
     (agent, clear, tls)
@@ -31,7 +32,8 @@ fn connections_show_both_legs_their_tls_and_their_peer() {
     assert!(ping(&mut stream));
     let shown = agent.show("connections");
     let find = |rule: &str| shown.as_array().unwrap().iter().find(|c| c["rule"] == rule).unwrap();
-    let (out, inward) = (find("out"), find("in"));
+    let out = find("out");
+    let inward = find("in");
     assert_eq!(out["remote"], stream.local_addr().unwrap().to_string());
     assert_eq!(out["connect"], format!("127.0.0.1:{tls}"));
     assert_eq!((&out["role"], &inward["role"]), (&json!("client"), &json!("server")));
@@ -92,7 +94,8 @@ fn rules_identities_and_limits_are_shown_alike_in_both_forms() {
     assert!(ping(&mut stream));
     TlsClient::run(&lab, tls, &json!({}));
     agent.wait_for_log(" warn failed ");
-    let (rules, table) = (agent.show("rules"), agent.ok(&["show", "rules"]));
+    let rules = agent.show("rules");
+    let table = agent.ok(&["show", "rules"]);
     let inward = &rules["rules"][0];
     assert_eq!(
         (&inward["hits"], &inward["failures"], &inward["open"]),
@@ -104,7 +107,8 @@ fn rules_identities_and_limits_are_shown_alike_in_both_forms() {
     assert_eq!(&cells_of_in[5..8], ["1", "2", "1"], "{table}");
     assert_eq!(cells_of_in[8], inward["last-hit"].as_str().unwrap());
 
-    let (identities, table) = (agent.show("identities"), agent.ok(&["show", "identities"]));
+    let identities = agent.show("identities");
+    let table = agent.ok(&["show", "identities"]);
     for identity in identities["identities"].as_array().unwrap() {
         let cells = cells(&table, identity["name"].as_str().unwrap());
         assert!(cells.contains(&identity["certificate"]["subject"].as_str().unwrap().to_owned()));
@@ -113,7 +117,8 @@ fn rules_identities_and_limits_are_shown_alike_in_both_forms() {
     assert_eq!(identities["trusts"][0]["anchors"], 1);
     assert!(!identities.to_string().contains("PRIVATE"));
 
-    let (limits, table) = (agent.show("limits"), agent.ok(&["show", "limits"]));
+    let limits = agent.show("limits");
+    let table = agent.ok(&["show", "limits"]);
     for limit in limits.as_array().unwrap() {
         let cells = cells(&table, limit["name"].as_str().unwrap());
         assert_eq!(cells[1], limit["max"].to_string(), "{table}");
@@ -138,7 +143,8 @@ fn strangers_are_refused() {
     std::fs::create_dir_all(&open).unwrap();
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
     std::fs::set_permissions(&agent.control, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let (program, control) = (open.join("tacit"), open.join("agent.sock"));
+    let program = open.join("tacit");
+    let control = open.join("agent.sock");
     std::fs::copy(TACIT, &program).unwrap();
     let rules =
         format!("[[rule]]\nname = \"r\"\nlisten = \"unix:@{}\"\ndeny = true\n", open.display());

@@ -5,7 +5,9 @@ use crate::harness::{Lab, connect, echo, exchange, free_port};
 #[test]
 fn bytes_cross_a_client_and_a_server_agent() {
     let lab = Lab::new();
-    let (tls, clear, app) = (free_port(), free_port(), echo());
+    let tls = free_port();
+    let clear = free_port();
+    let app = echo();
     let server = lab.agent(&format!(
         r#"
         [[rule]]

@@ -31,7 +31,8 @@ pub fn rule(name: &str, role: &str, listen: u16, connect: &str, starttls: &str) 
 
 /// An agent that speaks to itself between two programs in clear; the port of the first.
 fn pair(lab: &Lab, top: &str, starttls: &str, connect: SocketAddr) -> (Agent, u16) {
-    let (near, far) = (free_port(), free_port());
+    let near = free_port();
+    let far = free_port();
     let rules = rule("near", "client", near, &format!("localhost:{far}"), starttls)
         + &rule("far", "server", far, &connect.to_string(), starttls);
     (lab.agent(&format!("{top}\n{rules}")), near)
@@ -141,10 +142,12 @@ fn ends_pass_while_the_dialogue_goes_on() {
 #[test]
 fn a_proxy_header_goes_before_the_dialogue_and_to_both_servers() {
     let lab = Lab::new();
-    let (near, far) = (free_port(), free_port());
+    let near = free_port();
+    let far = free_port();
     let with = |rule: String, words: &str| rule.replace("log = true", words);
     let server = mail_server_behind(&HEADER).to_string();
-    let (accept, send) = ("accept-proxy = true\n", "send-proxy = true\n");
+    let accept = "accept-proxy = true\n";
+    let send = "send-proxy = true\n";
     let near_rule = rule("near", "client", near, &format!("localhost:{far}"), "\"smtp\"");
     let far_rule = rule("far", "server", far, &server, "\"smtp\"");
     let both = format!("{accept}{send}");
@@ -212,7 +215,8 @@ fn bytes_that_are_slipped_in_are_refused() {
 #[test]
 fn who_says_nothing_or_too_much_is_refused() {
     let lab = Lab::new();
-    let (quiet, long) = (free_port(), free_port());
+    let quiet = free_port();
+    let long = free_port();
     let soon = "\"telnet\", handshake-timeout = \"1s\"";
     let target = echo().to_string();
     let agent = lab.agent(

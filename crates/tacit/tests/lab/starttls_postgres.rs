@@ -25,7 +25,8 @@ fn answer(output: &Output) -> String {
 fn a_server_in_clear_serves_clients_that_insist_on_tls() {
     let lab = Lab::new();
     let database = Postgres::start();
-    let (required, optional) = (free_port(), free_port());
+    let required = free_port();
+    let optional = free_port();
     let target = format!("127.0.0.1:{}", database.port);
     let mode = "{ protocol = \"postgres\", mode = \"optional\" }";
     let agent = lab.agent(
@@ -64,7 +65,9 @@ fn a_client_in_clear_reaches_a_server_that_takes_only_tls() {
         std::fs::write(data.join("pg_hba.conf"), "hostssl all all 127.0.0.1/32 trust\n").unwrap();
     });
     let clear = Postgres::start();
-    let (near, refused, stranger) = (free_port(), free_port(), free_port());
+    let near = free_port();
+    let refused = free_port();
+    let stranger = free_port();
     let to = |database: &Postgres| format!("localhost:{}", database.port);
     let agent = lab.agent(
         &(rule("near", "client", near, &to(&secure), "\"postgres\"")

@@ -43,7 +43,8 @@ impl Postfix {
         };
         chown("postfix", "data");
         chown("65534", "mail");
-        let (clear, secure) = (free_port(), free_port());
+        let clear = free_port();
+        let secure = free_port();
         let at = directory.display();
         let write = |name: &str, text: String| std::fs::write(directory.join(name), text).unwrap();
         write("conf/main.cf", MAIN.replace("@", &at.to_string()));
@@ -125,7 +126,8 @@ postlog unix-dgram n - n - 1 postlogd
 
 /// Sends a mail with that subject.
 fn swaks(lab: &Lab, port: u16, subject: &str, more: &[&str]) -> Output {
-    let (server, header) = (format!("127.0.0.1:{port}"), format!("Subject: {subject}"));
+    let server = format!("127.0.0.1:{port}");
+    let header = format!("Subject: {subject}");
     let words = ["--server", &server, "--from", "a@localhost", "--to", "b@localhost"];
     let words = [&words[..], &["--header", &header, "--ehlo", "me"], more].concat();
     lab.run("swaks", &words)
@@ -138,7 +140,8 @@ const VERIFIED: [&str; 5] =
 fn postfix_in_clear_serves_clients_that_insist_on_tls() {
     let lab = Lab::new();
     let Some(postfix) = Postfix::start(&lab) else { return };
-    let (required, optional) = (free_port(), free_port());
+    let required = free_port();
+    let optional = free_port();
     let target = format!("127.0.0.1:{}", postfix.clear);
     let mode = "{ protocol = \"smtp\", mode = \"optional\" }";
     let agent = lab.agent(
@@ -189,7 +192,8 @@ fn postfix_in_clear_serves_clients_that_insist_on_tls() {
 fn clients_in_clear_reach_postfix_that_takes_mail_under_tls_alone() {
     let lab = Lab::new();
     let Some(postfix) = Postfix::start(&lab) else { return };
-    let (near, refused) = (free_port(), free_port());
+    let near = free_port();
+    let refused = free_port();
     let to = |port: u16| format!("localhost:{port}");
     let agent = lab.agent(
         &(rule("near", "client", near, &to(postfix.secure), "\"smtp\"")

@@ -26,7 +26,8 @@ fn an_agent_killed_at_any_moment_leaks_nothing_and_nothing_is_reached_without_it
     let said = Network::new(&[7000], ECHO).ok(script);
     assert!(!said.contains("WRONG"), "{said}");
     let mut counts = said.split(' ').map(|word| word.parse::<u32>().unwrap_or(0));
-    let (made, loaded) = (counts.next().unwrap(), counts.next().unwrap());
+    let made = counts.next().unwrap();
+    let loaded = counts.next().unwrap();
     assert!(made >= 10 && loaded > made / 3, "hardly any rounds, or hardly any load: {said}");
 }
 

@@ -122,7 +122,8 @@ impl Network {
     /// that starts the servers at 10.9.8.7.
     pub fn new(ports: &[u16], setup: &str) -> Self {
         let [setup, rules] = [setup, ""].map(str::to_owned);
-        let (ports, builds) = (ports.to_vec(), Vec::new());
+        let ports = ports.to_vec();
+        let builds = Vec::new();
         Self { ports, setup, rules, builds, ipv6: false, as_root: false }
     }
 
@@ -191,7 +192,8 @@ impl Network {
         };
         let direct = read("direct.out");
         for way in ["permit", "tls"] {
-            let (out, err) = (read(&format!("{way}.out")), read(&format!("{way}.err")));
+            let out = read(&format!("{way}.out"));
+            let err = read(&format!("{way}.err"));
             let told = || format!("{}\n{err}\n{}", read("direct.err"), text_of(&output));
             assert!(out == direct, "{way}:\n{}\n{}", difference(&out, &direct), told());
         }

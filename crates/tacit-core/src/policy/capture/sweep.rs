@@ -31,8 +31,10 @@ pub(super) struct Area {
 impl Area {
     /// What of it lies outside the hole.
     pub(super) fn without(self, hole: &Self) -> Vec<Self> {
-        let (low, high) = (*self.ports.start(), *self.ports.end());
-        let (hole_low, hole_high) = (*hole.ports.start(), *hole.ports.end());
+        let low = *self.ports.start();
+        let high = *self.ports.end();
+        let hole_low = *hole.ports.start();
+        let hole_high = *hole.ports.end();
         let apart = hole.last < self.first || self.last < hole.first;
         if apart || hole_high < low || high < hole_low {
             return vec![self];

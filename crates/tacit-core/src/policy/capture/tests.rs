@@ -143,7 +143,8 @@ fn a_rule_outside_its_window_captures_nothing_and_has_no_name_asked_for() {
                    remote = [\"a.example\", \"10.0.0.1\"]\n\
                    when = { days = \"sat-sun\", zone = \"UTC\" }\npermit = true\n";
     let weekend = policy(weekend);
-    let (thursday, saturday) = (0, 2 * 86_400);
+    let thursday = 0;
+    let saturday = 2 * 86_400;
     assert_eq!(show(&captured(&weekend, [], thursday)), [""; 0]);
     assert_eq!(show(&captured(&weekend, [], saturday)), ["tcp 10.0.0.1-10.0.0.1 1-65535"]);
     assert!(!can_match_name(&weekend, "a.example", thursday));

@@ -82,7 +82,8 @@ impl Index {
         let counts = |unsure: Option<usize>| {
             unsure.is_some_and(|unsure| best.is_none_or(|best| unsure <= best))
         };
-        let (needs_owner, may_need_tls) = (counts(unsure), counts(unsure_tls));
+        let needs_owner = counts(unsure);
+        let may_need_tls = counts(unsure_tls);
         Lookup { rule: best, needs_owner, may_need_tls, comparisons }
     }
 
@@ -147,7 +148,8 @@ impl Index {
 
     /// Numbers of the hosts that rules name, and of those they name with `*.`, among the flow's.
     fn host_numbers(&self, names: &[String], comparisons: &mut u32) -> (Vec<u128>, Vec<u128>) {
-        let (mut exact, mut wildcard) = (Vec::new(), Vec::new());
+        let mut exact = Vec::new();
+        let mut wildcard = Vec::new();
         if self.hosts.is_empty() {
             return (exact, wildcard);
         }
@@ -399,7 +401,8 @@ impl Part {
 fn ports(ranges: &[RangeInclusive<u16>]) -> Vec<Part> {
     let mut parts = Vec::new();
     for range in ranges {
-        let (first, last) = (u128::from(*range.start()), u128::from(*range.end()));
+        let first = u128::from(*range.start());
+        let last = u128::from(*range.end());
         let prefixes = prefixes(first, last, PORT_WIDTH);
         parts.extend(
             prefixes

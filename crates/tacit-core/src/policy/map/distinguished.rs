@@ -88,8 +88,10 @@ impl DnPattern {
     /// Whether some name is one that both stand for.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.types().all(|oid| {
-            let (ours, theirs) = (self.values(oid), other.values(oid));
-            let (our_count, their_count) = (ours.clone().count(), theirs.clone().count());
+            let ours = self.values(oid);
+            let theirs = other.values(oid);
+            let our_count = ours.clone().count();
+            let their_count = theirs.clone().count();
             their_count == 0
                 || (our_count == their_count
                     && ours.zip(theirs).all(|(one, another)| one.overlaps(another)))
@@ -112,7 +114,9 @@ impl DnPattern {
 
 /// What stands between commas that no `\` precedes.
 fn parts(text: &str) -> Vec<&str> {
-    let (mut parts, mut start, mut is_escaped) = (Vec::new(), 0, false);
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut is_escaped = false;
     for (at, character) in text.char_indices() {
         match character {
             _ if is_escaped => is_escaped = false,
@@ -133,7 +137,8 @@ fn attribute(part: &str) -> Result<(String, Pattern), DnFault> {
     let Some((kind, value)) = part.split_once('=') else {
         return Err(DnFault::NoEquals(part.to_owned()));
     };
-    let (kind, value) = (kind.trim(), value.trim());
+    let kind = kind.trim();
+    let value = value.trim();
     if value.is_empty() {
         return Err(DnFault::NoValue(kind.to_owned()));
     }

@@ -147,7 +147,8 @@ mod tests {
         fn patterns_that_a_text_matches_overlap(
             one in "[ab*]{0,4}", another in "[ab*]{0,4}", text in "[ab]{0,8}",
         ) {
-            let (one, another) = (pattern(&one), pattern(&another));
+            let one = pattern(&one);
+            let another = pattern(&another);
             if one.matches(&text) && another.matches(&text) {
                 prop_assert!(one.overlaps(&another));
             }

@@ -162,8 +162,10 @@ proptest! {
         other.reverse();
         let turns = seed % other.len();
         other.rotate_left(turns);
-        let (map, other) = (Map::new(entries), Map::new(other));
-        let (one, another) = (map.find(&holder), other.find(&holder));
+        let map = Map::new(entries);
+        let other = Map::new(other);
+        let one = map.find(&holder);
+        let another = other.find(&holder);
         match (one, another) {
             (Mapped::Entry(one), Mapped::Entry(another)) => {
                 prop_assert_eq!(&one.outcome, &another.outcome);

@@ -124,7 +124,8 @@ fn starttls_is_a_protocol_or_a_table_with_a_mode() {
         action => panic!("{action:?}"),
     };
     let begins = |protocol, mode| Start::Starttls(Box::new(Starttls { protocol, mode }));
-    let (required, optional) = (StarttlsMode::Required, StarttlsMode::Optional);
+    let required = StarttlsMode::Required;
+    let optional = StarttlsMode::Optional;
     let said = |starttls: &str| start(&format!("client-cert = \"none\", starttls = {starttls}"));
     assert_eq!(start("client-cert = \"none\"").0, Start::Immediate);
     let smtp = begins(StarttlsProtocol::Smtp, required);

@@ -110,7 +110,8 @@ impl DaysOfMonth {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.split_once('-')?;
-        let (first, last): (i64, i64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        let first: i64 = first.trim().parse().ok()?;
+        let last: i64 = last.trim().parse().ok()?;
         if !(1..=last).contains(&first) || last > 31 {
             return None;
         }
@@ -155,7 +156,8 @@ fn holds(bits: u32, bit: i8) -> bool {
 fn parse(names: &[&str], text: &str) -> Option<u32> {
     let place = |text: &str| names.iter().position(|name| *name == text.trim());
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let (first, last) = (place(first)?, place(last)?);
+    let first = place(first)?;
+    let last = place(last)?;
     let count = (last + names.len() - first) % names.len() + 1;
     Some((first..first + count).fold(0, |bits, place| bits | 1 << (place % names.len())))
 }

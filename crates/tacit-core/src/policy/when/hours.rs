@@ -21,7 +21,8 @@ impl Hours {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (first, end) = text.split_once('-')?;
-        let (first, end) = (minute(first.trim())?, minute(end.trim())?);
+        let first = minute(first.trim())?;
+        let end = minute(end.trim())?;
         (first != end && first < DAY_MINUTES).then_some(Self { first, end })
     }
 
@@ -46,7 +47,8 @@ fn minute(text: &str) -> Option<u16> {
         let plain = digits.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
         plain.then(|| text.parse::<u16>().ok()).flatten()
     };
-    let (hour, minute) = (number(hour, 1..=2)?, number(minute, 2..=2)?);
+    let hour = number(hour, 1..=2)?;
+    let minute = number(minute, 2..=2)?;
     let all = hour * 60 + minute;
     (minute < 60 && all <= DAY_MINUTES).then_some(all)
 }

@@ -272,7 +272,8 @@ mod oracle {
 
     /// Year, month and day by counting from 1970 on.
     fn date(mut days: i64) -> (i64, i64, i64) {
-        let (mut year, mut month) = (1970, 1);
+        let mut year = 1970;
+        let mut month = 1;
         while days >= 365 + i64::from(is_leap(year)) {
             days -= 365 + i64::from(is_leap(year));
             year += 1;
@@ -307,7 +308,8 @@ mod oracle {
         fn is_open(&self, wall_s: i64) -> bool {
             let within =
                 self.from_s.is_none_or(|from| (from..from + self.length_s).contains(&wall_s));
-            let (today, minute) = (wall_s.div_euclid(86_400), wall_s.rem_euclid(86_400) / 60);
+            let today = wall_s.div_euclid(86_400);
+            let minute = wall_s.rem_euclid(86_400) / 60;
             let opens = |day: i64| {
                 let (year, month, of_month) = date(day);
                 let from_last = of_month - days_in(year, month) - 1;

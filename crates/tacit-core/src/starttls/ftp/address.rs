@@ -72,7 +72,8 @@ pub(super) fn extended_passive_reply(port: u16) -> String {
 }
 
 fn written(ip: Ipv4Addr, port: u16) -> String {
-    let ([a, b, c, d], [high, low]) = (ip.octets(), port.to_be_bytes());
+    let [a, b, c, d] = ip.octets();
+    let [high, low] = port.to_be_bytes();
     format!("{a},{b},{c},{d},{high},{low}")
 }
 

@@ -34,7 +34,8 @@ impl Ftp {
                     self.take_greeting(wires, part, greeting)?;
                 }
                 Phase::Own(own, greeting) => {
-                    let (own, code) = (*own, part.complete());
+                    let own = *own;
+                    let code = part.complete();
                     let Some(code) = code else { continue };
                     let greeting = std::mem::take(greeting);
                     if !own.good.contains(&code) {

@@ -47,7 +47,8 @@ impl Ftp {
                 self.take_reply(wires, &line);
                 continue;
             }
-            let (client, asked) = (self.client(), self.asked);
+            let client = self.client();
+            let asked = self.asked;
             let next = self.commands.peek().map_err(too_long(client))?;
             let may_go = next.is_some_and(|line| may_follow(asked, &lines::verb(line)));
             if !may_go || wires.stall() {
@@ -88,7 +89,8 @@ impl Ftp {
         if extended && command.argument.eq_ignore_ascii_case(b"ALL") {
             return self.pass_on(wires, line, Question::Other);
         }
-        let (client, server) = (self.ends.of(self.client()), self.ends.of(self.server()));
+        let client = self.ends.of(self.client());
+        let server = self.ends.of(self.server());
         let (Some(client), Some(server)) = (client, server) else {
             return self.answer(wires, NO_ADDRESS);
         };
@@ -112,7 +114,8 @@ impl Ftp {
         address: Result<SocketAddr, Unusable>,
         extended: bool,
     ) {
-        let (client, server) = (self.ends.of(self.client()), self.ends.of(self.server()));
+        let client = self.ends.of(self.client());
+        let server = self.ends.of(self.server());
         // Some clients leave it to the server to fill in where they are.
         let unsaid = address.ok().filter(|address| address.ip().is_unspecified());
         let filled = unsaid.zip(client).map(|(address, ip)| SocketAddr::new(ip, address.port()));
@@ -127,7 +130,8 @@ impl Ftp {
                 self.answer(wires, "501 Ports below 1024 are not connected to.");
             }
             Ok(dial) => {
-                let (connects, secure) = (self.server(), self.is_secure());
+                let connects = self.server();
+                let secure = self.is_secure();
                 let request = DataRequest { connects, dial, secure };
                 self.data = Data::Wanted(request, Question::Active, extended);
             }

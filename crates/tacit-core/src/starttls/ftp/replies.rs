@@ -71,7 +71,8 @@ impl Ftp {
         };
         match (port, self.ends.of(self.server())) {
             (Some(port), Some(ip)) => {
-                let (connects, secure) = (self.client(), self.is_secure());
+                let connects = self.client();
+                let secure = self.is_secure();
                 let request = DataRequest { connects, dial: (ip, port).into(), secure };
                 self.data = Data::Wanted(request, what, extended);
             }

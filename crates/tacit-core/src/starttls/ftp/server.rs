@@ -9,7 +9,8 @@ const HARMLESS: [&str; 5] = ["FEAT", "HELP", "NOOP", "QUIT", "SYST"];
 impl Ftp {
     /// Whether it has answered a command itself.
     pub(super) fn take_as_server(&mut self, wires: &mut Wires, command: &Command<'_>) -> bool {
-        let (may_begin, is_clear) = (matches!(self.phase, Phase::Clear), !self.has_tls);
+        let may_begin = matches!(self.phase, Phase::Clear);
+        let is_clear = !self.has_tls;
         let needs_protection = self.required && !self.protection.is_private;
         // Whether there is TLS has been settled with the address.
         let is_stale = self.protection.agreed.is_some_and(|was| was != self.protection.is_private);

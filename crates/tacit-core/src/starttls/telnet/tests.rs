@@ -150,7 +150,8 @@ proptest! {
             let step = stage.say_cut(Side::Peer, &said, cuts);
             (step, stage.to_peer, stage.to_program)
         };
-        let (whole, cut) = (run(&[]), run(&cuts.into_iter().collect::<Vec<_>>()));
+        let whole = run(&[]);
+        let cut = run(&cuts.into_iter().collect::<Vec<_>>());
         // Behind a handshake's beginning nobody asks how much has come.
         prop_assert_eq!(&whole.0, &cut.0);
         prop_assert_eq!(&whole.1, &cut.1);

@@ -91,7 +91,8 @@ fn what_goes_and_what_comes_is_one_transaction_up_to_the_limit() {
         let step = |message: &Message| message.step;
         strokes.iter().map(|stroke| stroke.iter().map(step).collect()).collect::<Vec<Vec<_>>>()
     };
-    let (going, coming) = (REMOVING.0, ADDING.0);
+    let going = REMOVING.0;
+    let coming = ADDING.0;
     assert!(steps(0, 0).is_empty());
     assert_eq!(steps(1, 1), [[going, coming]]);
     let half = ELEMENTS_PER_BATCH_MAX / 2;

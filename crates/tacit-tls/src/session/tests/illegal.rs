@@ -10,7 +10,8 @@ use super::*;
 /// A record whose inside is anything at all; TLS 1.3 only.
 fn sealed_raw(session: &mut Session, inside: &[u8]) -> Vec<u8> {
     let sealer = &session.sealer;
-    let (iv, sequence) = (sealer.first_nonce(), sealer.sequence());
+    let iv = sealer.first_nonce();
+    let sequence = sealer.sequence();
     let mut nonce = iv;
     for (byte, mask) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
         *byte ^= mask;

@@ -108,7 +108,8 @@ fn what_follows_a_close_is_left_where_it_is() {
 fn age(sender: &mut Ours, receiver: &mut Ours, records: u64) {
     let sealer = &mut sender.session().sealer;
     *sealer = Sealer::new(sealer.protection(), sealer.first_nonce(), records);
-    let (protection, iv) = (sealer.protection(), sealer.first_nonce());
+    let protection = sealer.protection();
+    let iv = sealer.first_nonce();
     receiver.session().opener = Opener::new(protection, iv, records);
 }
 
@@ -242,7 +243,8 @@ fn nothing_is_answered_after_our_close() {
 
 /// Seals with the ring's keys what the other end opens with them; each end has a number.
 fn carry(ring: &mut Keyring, from: (u64, &mut Ours), to: (u64, &mut Ours), payload: &[u8]) {
-    let (from_id, from) = (from.0, from.1.session());
+    let from_id = from.0;
+    let from = from.1.session();
     let mut wire = Vec::new();
     from.seal_due(Instant::now, &mut wire).unwrap();
     let protection = from.protection();
@@ -265,8 +267,8 @@ fn connections_that_share_a_place_of_the_keyring_keep_their_own_keys() {
         for round in 0..20 {
             // One is left alone every other time, so that its keys are found as they were left.
             for (at, (client, server)) in pairs.iter_mut().enumerate().skip(round % 2) {
-                let (one, other) =
-                    ((at * HOT_CONNECTIONS_MAX) as u64, (at * HOT_CONNECTIONS_MAX + 1) as u64);
+                let one = (at * HOT_CONNECTIONS_MAX) as u64;
+                let other = (at * HOT_CONNECTIONS_MAX + 1) as u64;
                 carry(&mut ring, (one, client), (other, server), b"there");
                 carry(&mut ring, (other, server), (one, client), b"and back");
             }

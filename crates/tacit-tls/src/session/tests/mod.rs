@@ -284,7 +284,8 @@ impl Side for Plain {
 /// Carries bytes both ways until both sides are silent.
 fn settle(one: &mut impl Side, other: &mut impl Side) {
     loop {
-        let (there, back) = (one.take(), other.take());
+        let there = one.take();
+        let back = other.take();
         if there.is_empty() && back.is_empty() {
             return;
         }

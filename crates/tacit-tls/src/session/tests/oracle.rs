@@ -67,8 +67,8 @@ fn a_client_takes_the_servers_wire_cut_anywhere() {
         let settings = settings(suite);
         let mut cut = 0;
         loop {
-            let (mut ours, mut plain) =
-                (Ours::client(&settings, NO_REKEY), Plain::server(&settings));
+            let mut ours = Ours::client(&settings, NO_REKEY);
+            let mut plain = Plain::server(&settings);
             plain.give(&ours.take()).unwrap();
             // TLS 1.3 lets the server speak with its first flight; tickets follow the client's.
             if suite == TLS13 {
@@ -103,8 +103,8 @@ fn a_server_takes_the_clients_last_flight_and_its_data_cut_anywhere() {
         // The first one fills the client's tickets; the others are quicker for it.
         let mut cut = 0;
         loop {
-            let (mut ours, mut plain) =
-                (Ours::server(&settings, NO_REKEY), Plain::client(&settings));
+            let mut ours = Ours::server(&settings, NO_REKEY);
+            let mut plain = Plain::client(&settings);
             ours.give(&plain.take()).unwrap();
             plain.give(&ours.take()).unwrap();
             if plain.connection.is_handshaking() {
@@ -176,7 +176,9 @@ proptest! {
             (Ours::server(&settings, rekey), Plain::client_with(&settings, record_bytes))
         };
         settle(&mut ours, &mut plain);
-        let (mut to_ours, mut to_plain, mut number) = (Vec::new(), Vec::new(), 0_u8);
+        let mut to_ours = Vec::new();
+        let mut to_plain = Vec::new();
+        let mut number = 0_u8;
         let mut next = |length| {
             number = number.wrapping_add(1);
             pattern(number, length)

@@ -139,7 +139,8 @@ impl Chains {
         now: UnixTime,
     ) -> Option<Arc<CertificateFacts>> {
         let leaf = Arc::new(CertificateFacts::from_der(leaf).ok()?);
-        let (mut not_before, mut not_after) = (leaf.not_before, leaf.not_after);
+        let mut not_before = leaf.not_before;
+        let mut not_after = leaf.not_after;
         not_after = not_after.min(until.unwrap_or(i64::MAX));
         for above in rest {
             // It may be superfluous: the chain is good, but until when is not known.

@@ -20,7 +20,8 @@ struct Counted {
 
 impl Counted {
     fn new(chains: &Arc<Chains>, generation: TrustGeneration) -> Self {
-        let (trust, chains) = ("corp".to_owned(), Some(Arc::clone(chains)));
+        let trust = "corp".to_owned();
+        let chains = Some(Arc::clone(chains));
         let full = Full {
             trust,
             generation,
@@ -67,7 +68,8 @@ fn trust(ca: &Ca) -> TrustMaterial {
 fn loaded(directory: &Directory) -> TrustMaterial {
     let source = tacit_core::policy::TrustSource::Files(vec!["ca.pem".into()]);
     let position = tacit_core::policy::Position::default();
-    let (crls, revocation) = (Vec::new(), tacit_core::policy::Revocation::Off);
+    let crls = Vec::new();
+    let revocation = tacit_core::policy::Revocation::Off;
     let trust = tacit_core::policy::Trust { source, crls, revocation, position };
     load_trust("corp", &trust, directory.path()).unwrap()
 }
@@ -155,19 +157,21 @@ fn it_falls_when_the_first_of_its_certificates_expires() {
     assert!(client(&chain, 1_500_000_000), "before its time it was not valid either");
 
     assert!(client(&leaf, 1_800_000_000) && !client(&leaf, 2_000_000_000));
-    let (trust, chains) = (trust(&ca), Some(Arc::default()));
-    let real = required(&trust).remembering(chains.as_ref());
+    let trust = trust(&ca);
+    let chains: Arc<Chains> = Arc::default();
+    let real = required(&trust).remembering(Some(&chains));
     assert_eq!(real.recheck(&leaf, at(2_000_000_000)).check, PeerCheck::Valid);
-    assert_eq!(chains.unwrap().len(), 1);
+    assert_eq!(chains.len(), 1);
     assert!(is_refused(&real.recheck(&leaf, at(2_000_000_001)).check), "expired after it was kept");
 }
 
 #[test]
 fn another_name_or_usage_is_refused_though_the_chain_is_known() {
     let ca = Ca::new("corp CA");
-    let (trust, chains) = (trust(&ca), Some(Arc::default()));
-    let server = ServerCheck::full(&trust).unwrap().remembering(chains.as_ref());
-    let client = required(&trust).remembering(chains.as_ref());
+    let trust = trust(&ca);
+    let chains: Arc<Chains> = Arc::default();
+    let server = ServerCheck::full(&trust).unwrap().remembering(Some(&chains));
+    let client = required(&trust).remembering(Some(&chains));
     let Leaf { chain, .. } = ca.leaf(Kind::ServerOnly);
     let now = UnixTime::now();
     let named = |name| server.recheck(&chain, &ServerName::try_from(name).unwrap(), now).check;
@@ -175,18 +179,20 @@ fn another_name_or_usage_is_refused_though_the_chain_is_known() {
     assert!(is_refused(&named("other.example")) && is_refused(&named("10.9.9.9")));
     assert!(is_refused(&client.recheck(&chain, now).check), "it is for servers");
     assert_eq!(named(NAME), PeerCheck::Valid);
-    assert_eq!(chains.unwrap().len(), 1);
+    assert_eq!(chains.len(), 1);
 }
 
 #[test]
 fn a_trust_loaded_anew_believes_nothing_that_the_old_one_did() {
     let directory = Directory::new();
-    let (old, new) = (Ca::new("corp CA"), Ca::new("corp CA"));
+    let old = Ca::new("corp CA");
+    let new = Ca::new("corp CA");
     let Leaf { chain, .. } = old.leaf(Kind::Valid);
-    let (chains, now) = (Some(Arc::default()), UnixTime::now());
+    let chains: Arc<Chains> = Arc::default();
+    let now = UnixTime::now();
     let check = || {
         let check = required(&loaded(&directory));
-        check.remembering(chains.as_ref()).recheck(&chain, now).check
+        check.remembering(Some(&chains)).recheck(&chain, now).check
     };
     directory.write("ca.pem", old.pem(), 0o644);
     assert_eq!(check(), PeerCheck::Valid);
@@ -202,7 +208,8 @@ fn the_table_stays_within_its_limit_and_keeps_what_is_used() {
     let add = |number: u64| {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&number.to_be_bytes());
-        let (not_before, not_after) = (leaf.not_before, leaf.not_after);
+        let not_before = leaf.not_before;
+        let not_after = leaf.not_after;
         let verified = Verified { not_before, not_after, leaf: Arc::clone(&leaf) };
         chains.put(Key(key), Arc::new(verified));
     };

@@ -88,7 +88,8 @@ fn shake(role: Role, client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> 
     let name = ServerName::try_from(NAME).unwrap();
     let mut client = ClientConnection::new(client.clone(), name).unwrap();
     let mut server = ServerConnection::new(server.clone()).unwrap();
-    let (mut check, mut error) = (None, None);
+    let mut check = None;
+    let mut error = None;
     let mut wire = Vec::new();
     // Both must have read what the other sent last: a TLS 1.3 server's verdict and its tickets.
     for _ in 0..6 {
@@ -284,7 +285,8 @@ fn a_resumed_session_skips_the_check_and_is_checked_again() {
 #[test]
 fn a_known_chain_does_not_stand_for_its_key() {
     let ca = Ca::new("corp CA");
-    let (leaf, thief) = (ca.leaf(Kind::Valid), ca.leaf(Kind::Valid));
+    let leaf = ca.leaf(Kind::Valid);
+    let thief = ca.leaf(Kind::Valid);
     let stolen = keyed(leaf.chain.clone(), &thief.key);
     let chains = Some(Arc::default());
     for version in VERSIONS {

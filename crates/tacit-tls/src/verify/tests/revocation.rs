@@ -48,7 +48,8 @@ fn reason(check: &PeerCheck) -> &str {
 
 #[test]
 fn what_a_list_names_is_refused_in_both_roles_hard_and_soft() {
-    let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+    let directory = Directory::new();
+    let ca = Ca::new("corp CA");
     let [good, bad] = [(); 2].map(|()| ca.leaf(Kind::Valid));
     directory.write("ca.pem", ca.pem(), 0o644);
     directory.write("crl.pem", ca.crl(&[&bad], LONG), 0o644);
@@ -66,7 +67,9 @@ fn what_a_list_names_is_refused_in_both_roles_hard_and_soft() {
 
 #[test]
 fn what_no_current_list_tells_of_is_refused_hard_and_told_of_soft() {
-    let (directory, ca, other) = (Directory::new(), Ca::new("corp CA"), Ca::new("other CA"));
+    let directory = Directory::new();
+    let ca = Ca::new("corp CA");
+    let other = Ca::new("other CA");
     let leaf = ca.leaf(Kind::Valid);
     directory.write("ca.pem", ca.pem() + &other.pem(), 0o644);
     directory.write("other.pem", other.crl(&[], LONG), 0o644);
@@ -96,7 +99,8 @@ fn what_no_current_list_tells_of_is_refused_hard_and_told_of_soft() {
 
 #[test]
 fn a_remembered_chain_is_looked_at_again_when_a_list_is_out_of_date() {
-    let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+    let directory = Directory::new();
+    let ca = Ca::new("corp CA");
     let leaf = ca.leaf(Kind::Valid);
     directory.write("ca.pem", ca.pem(), 0o644);
     directory.write("crl.pem", ca.crl(&[], 2_100_000_000), 0o644);
@@ -113,7 +117,8 @@ fn a_remembered_chain_is_looked_at_again_when_a_list_is_out_of_date() {
 
 #[test]
 fn of_several_lists_of_one_ca_the_newest_counts() {
-    let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+    let directory = Directory::new();
+    let ca = Ca::new("corp CA");
     let leaf = ca.leaf(Kind::Valid);
     let old = ca.crl_made(1_700_000_000, &[], LONG);
     let new = ca.crl_made(1_800_000_000, &[&leaf], LONG);
@@ -132,7 +137,8 @@ fn of_several_lists_of_one_ca_the_newest_counts() {
 
 #[test]
 fn another_list_is_another_trust() {
-    let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+    let directory = Directory::new();
+    let ca = Ca::new("corp CA");
     let leaf = ca.leaf(Kind::Valid);
     directory.write("ca.pem", ca.pem(), 0o644);
     directory.write("crl.pem", ca.crl(&[], LONG), 0o644);
@@ -154,7 +160,8 @@ fn another_list_is_another_trust() {
 
 #[test]
 fn a_chain_without_a_name_is_checked_but_for_the_name() {
-    let (directory, ca) = (Directory::new(), Ca::new("corp CA"));
+    let directory = Directory::new();
+    let ca = Ca::new("corp CA");
     directory.write("ca.pem", ca.pem(), 0o644);
     let trust = trust(&directory, &[], Revocation::Off);
     let chains = Some(Arc::<Chains>::default());

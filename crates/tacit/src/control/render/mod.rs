@@ -171,7 +171,8 @@ fn engines(value: &Value) -> String {
         Some(true) => "what engines have no place for spills to workers".to_owned(),
         Some(false) => "what engines have no place for waits".to_owned(),
     };
-    let (count, max) = (text(&value["workers"]), text(&value["workers-max"]));
+    let count = text(&value["workers"]);
+    let max = text(&value["workers-max"]);
     format!("{}({end}; {count} of at most {max} workers)\n", table(&value["threads"], &COLUMNS))
 }
 

@@ -108,7 +108,8 @@ impl<'a> Pump<'a> {
 
     /// See [`deliver`].
     pub(super) fn deliver(&mut self) -> Pin<Box<impl Future<Output = ()>>> {
-        let (onward, back) = (&mut self.onward.waiting, &mut self.back.waiting);
+        let onward = &mut self.onward.waiting;
+        let back = &mut self.back.waiting;
         deliver((onward, &self.dialled), (back, &self.accepted))
     }
 
@@ -137,13 +138,15 @@ impl<'a> Pump<'a> {
     pub(super) fn into_parts(self, arrives: bool) -> (Outgoing, Outgoing, Leg, Leg) {
         let Self { onward: Copy { waiting: onward, .. }, back: Copy { waiting: back, .. }, .. } =
             self;
-        let (accepted, dialled) = (self.accepted, self.dialled);
+        let accepted = self.accepted;
+        let dialled = self.dialled;
         let (way_in, way_out) = if arrives { (onward, back) } else { (back, onward) };
         (way_in, way_out, accepted, dialled)
     }
 
     fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        let (scratch, connection) = (self.scratch, self.connection);
+        let scratch = self.scratch;
+        let connection = self.connection;
         let onward = self.onward.poll(scratch, &self.accepted, &self.dialled, cx, |count| {
             connection.count_sent(count);
         });
