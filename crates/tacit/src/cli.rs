@@ -314,7 +314,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         log_format: args.log_format,
         audit: args.audit,
         quiet: args.quiet,
-        enrol: args.enrol.map(|path| (path, unix)),
+        enrol: args.enrol.map(|path| agent::EnrolmentSocket { path, unix }),
         private: args.private,
         resolvers: args.resolvers,
         take_over: args.take_over,

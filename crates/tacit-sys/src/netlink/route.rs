@@ -34,7 +34,7 @@ pub const OWN_UNIQUE_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x7ac1, 0, 0, 0, 0,
 pub const SEGMENT_BYTES_MAX: u32 = 256 * 1024;
 
 /// The address families a namespace is given: those that the host can route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Families {
     /// IPv4.
     pub v4: bool,

@@ -12,6 +12,7 @@ use tacit_tls::verify::CHAINS_MAX;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::opened::Opened;
 use super::reload::Asker;
 use super::{Agent, Control, Drain, RunningAgent, service_manager, takeover};
 use crate::control::server::Reply;
@@ -28,14 +29,17 @@ impl Agent {
             Request::Drain { timeout_ms } => {
                 let asked = timeout_ms.map(Duration::from_millis);
                 self.drain(asked).await;
-                Reply::ok(json!({ "open": self.table.len() }))
+                Reply::ok(json!({ "open": self.shared.table.len() }))
             }
             Request::Restart => match self.restart() {
-                Ok(()) => Reply::ok(json!({ "open": self.table.len() })),
+                Ok(()) => Reply::ok(json!({ "open": self.shared.table.len() })),
                 Err(reason) => Reply::error(reason),
             },
             Request::Identify => Reply::ok(self.identify()),
-            Request::Close { ids, stale } => Reply::ok(self.close(&ids, stale)),
+            Request::Close { ids, stale } => {
+                let also = if stale { Also::Stale } else { Also::None };
+                Reply::ok(self.close(&ids, also))
+            }
             Request::TakeOver => self.hand_over(),
             Request::Release => match self.release().await {
                 Ok(reply) => reply,
@@ -53,9 +57,9 @@ impl Agent {
             Display::Metrics => return self.show_metrics(back),
             Display::Rules => return self.show_rules(back),
             Display::Identities => return self.show_identities(back),
-            Display::Runs => self.show_runs(),
+            Display::Runs => self.runs.show(),
             Display::Engines => self.workers.show(),
-            Display::Limits => self.limits(self.live.load().limits()),
+            Display::Limits => self.limits(self.shared.live.load().limits()),
         };
         // Who asked may be gone.
         let _ = back.send(Reply::ok(value));
@@ -63,8 +67,8 @@ impl Agent {
 
     /// Answers when the runs have said whose their connections are; other requests go on.
     fn show_connections(&self, back: oneshot::Sender<Reply>) {
-        let table = Arc::clone(&self.table);
-        let live = self.live.load_full();
+        let table = Arc::clone(&self.shared.table);
+        let live = self.shared.live.load_full();
         tokio::task::spawn_local(async move {
             let shown = display::connections(&table, &live).await;
             // Who asked may be gone.
@@ -74,9 +78,10 @@ impl Agent {
 
     /// The same for what they cost.
     fn show_costs(&self, back: oneshot::Sender<Reply>) {
-        let table = Arc::clone(&self.table);
-        let live = self.live.load_full();
-        let runs: Vec<_> = self.runs.all().map(|enrolled| Arc::clone(&enrolled.run)).collect();
+        let table = Arc::clone(&self.shared.table);
+        let live = self.shared.live.load_full();
+        let runs: Vec<_> =
+            self.runs.registry.all().map(|enrolled| Arc::clone(&enrolled.run)).collect();
         let since = self.since;
         let publisher = self.workers.publisher();
         tokio::task::spawn_local(async move {
@@ -88,31 +93,32 @@ impl Agent {
     }
 
     fn show_rules(&self, back: oneshot::Sender<Reply>) {
-        let table = Arc::clone(&self.table);
-        let live = self.live.load_full();
+        let table = Arc::clone(&self.shared.table);
+        let live = self.shared.live.load_full();
         show_aside(back, move || Reply::written(display::rules(&table, &live)));
     }
 
     fn show_identities(&self, back: oneshot::Sender<Reply>) {
-        let materials = self.materials.clone();
-        let live = self.live.load_full();
+        let materials = self.credentials.materials.clone();
+        let live = self.shared.live.load_full();
         show_aside(back, move || Reply::written(display::identities(&materials, &live)));
     }
 
     fn limits(&self, limits: &Limits) -> Value {
         use crate::stream::relay;
+        let chains = self.credentials.chains.as_ref();
         json!([
-            { "name": "connections", "max": self.connections_max, "used": self.table.len(),
+            { "name": "connections", "max": self.connections_max, "used": self.shared.table.len(),
               "beyond": "wait in the kernel's queue" },
             { "name": "handshakes", "max": limits.handshakes,
-              "used": self.gates.in_flight(limits), "beyond": "wait" },
+              "used": self.shared.gates.in_flight(limits), "beyond": "wait" },
             { "name": "handshakes-per-rule", "max": limits.handshakes_per_rule, "beyond": "wait" },
             { "name": "handshakes-per-source", "max": limits.handshakes_per_source,
               "beyond": "wait" },
             { "name": "handshake-bytes", "max": tacit_tls::INCOMING_BYTES_MAX,
               "beyond": "refused" },
-            { "name": "verified-chains", "max": self.chains.as_ref().map_or(0, |_| CHAINS_MAX),
-              "used": self.chains.as_ref().map_or(0, |chains| chains.len()),
+            { "name": "verified-chains", "max": chains.map_or(0, |_| CHAINS_MAX),
+              "used": chains.map_or(0, |chains| chains.len()),
               "beyond": "those not used for long are forgotten, and verified anew" },
             { "name": "batch-records", "max": relay::BATCH_RECORDS_MAX },
             { "name": "held-bytes-per-worker", "max": relay::HELD_BYTES_MAX,
@@ -124,8 +130,8 @@ impl Agent {
             { "name": "questions-per-run", "max": crate::dns::QUESTIONS_MAX,
               "beyond": "dropped, the program asks again" },
             { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
-              "used": self.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
-            { "name": "runs", "max": crate::run::launchers::RUNS_MAX, "used": self.runs.len(),
+              "used": self.shared.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
+            { "name": "runs", "max": crate::run::launchers::RUNS_MAX, "used": self.runs.registry.len(),
               "beyond": "refused" },
             { "name": "workers", "max": self.workers.count_max(), "used": self.workers.count(),
               "beyond": "those there are carry all" },
@@ -134,11 +140,11 @@ impl Agent {
         ])
     }
 
-    fn close(&self, ids: &[u64], stale: bool) -> Value {
-        let live = self.live.load();
+    fn close(&self, ids: &[u64], also: Also) -> Value {
+        let live = self.shared.live.load();
         let mut closed = Vec::new();
-        for record in self.table.snapshot() {
-            if ids.contains(&record.id) || (stale && !live.is_current(&record.rule)) {
+        for record in self.shared.table.snapshot() {
+            if ids.contains(&record.id) || (also == Also::Stale && !live.is_current(&record.rule)) {
                 record.close();
                 closed.push(record.id);
             }
@@ -149,16 +155,11 @@ impl Agent {
 
     /// Accepts no more.
     pub(super) async fn drain(&mut self, timeout: Option<Duration>) {
-        let timeout = timeout.or_else(|| self.live.load().limits().drain);
+        let timeout = timeout.or_else(|| self.shared.live.load().limits().drain);
         self.draining = Some(Drain { until: timeout.map(|timeout| Instant::now() + timeout) });
-        for (_, (id, _closed)) in std::mem::take(&mut self.listeners) {
-            self.workers.stop(id).await;
-        }
-        self.enrol = None;
-        for mut enrolled in self.runs.take_all() {
-            self.unlisten_run(&mut enrolled).await;
-        }
-        self.log.info(Event::new("draining").field("open", &self.table.len()));
+        self.listeners.close(&self.workers).await;
+        self.runs.close(&self.workers).await;
+        self.shared.log.info(Event::new("draining").field("open", &self.shared.table.len()));
     }
 
     pub(super) fn is_drained(&mut self) -> bool {
@@ -168,15 +169,15 @@ impl Agent {
             .and_then(|drain| drain.until)
             .is_some_and(|until| Instant::now() >= until);
         // Places count from the moment of accepting; the table begins a little later.
-        over || self.places.available_permits() == self.connections_max
+        over || self.shared.places.available_permits() == self.connections_max
     }
 
     /// Copies of all listening sockets, for a successor.
     fn hand_over(&self) -> Reply {
-        let all = self.listeners.values().map(|(_, opened)| opened);
-        let enrol = self.enrol.as_ref().map(|enrol| &enrol.opened);
+        let control = std::iter::once(&self.control.opened);
         let metrics = self.metrics.as_ref().map(|metrics| &metrics.opened);
-        takeover::offer(&self.control.opened, all.chain(enrol).chain(metrics))
+        let all = control.chain(self.listeners.all()).chain(self.runs.enrolment()).chain(metrics);
+        takeover::offer(all)
     }
 
     /// A successor serves: leave it the sockets, give it the runs, and serve the open connections
@@ -186,19 +187,14 @@ impl Agent {
         let mut handover = takeover::Handover::default();
         let requests = self.control.requests.clone();
         let supervisor = self.supervisor.as_ref();
-        let mut control = Control::open(&own, &mut handover, requests, &self.log, supervisor)
-            .map_err(|error| error.to_string())?;
+        let mut control =
+            Control::open(&own, &mut handover, requests, &self.shared.log, supervisor)
+                .map_err(|error| error.to_string())?;
+        self.sockets_mut().for_each(Opened::leave_file);
         std::mem::swap(&mut self.control, &mut control);
         control.task.abort();
-        control.opened.leave_file();
-        let enrol = self.enrol.as_mut().map(|enrol| &mut enrol.opened);
-        for opened in self.listeners.values_mut().map(|(_, opened)| opened).chain(enrol) {
-            opened.leave_file();
-        }
-        if let Some(mut metrics) = self.metrics.take() {
-            metrics.opened.leave_file();
-        }
-        let runs = self.hand_over_runs().await;
+        self.metrics = None;
+        let runs = self.runs.hand_over(&self.workers).await;
         self.drain(None).await;
         Ok(runs)
     }
@@ -209,7 +205,7 @@ impl Agent {
             service_manager::notify_ready(std::process::id());
             return Ok(());
         };
-        supervisor.watch(&self.log)?;
+        supervisor.watch(&self.shared.log)?;
         // A supervisor that is gone already is reported by the watch.
         let _ = supervisor.ready();
         Ok(())
@@ -232,7 +228,7 @@ impl Agent {
 
     pub(super) fn restart_on_signal(&mut self) {
         if let Err(reason) = self.restart() {
-            self.log.error(Event::new("restart-refused").field("reason", &reason));
+            self.shared.log.error(Event::new("restart-refused").field("reason", &reason));
         }
     }
 
@@ -242,10 +238,18 @@ impl Agent {
             pid: std::process::id(),
             policy: Some(absolute(&self.options.policy)),
             draining: self.draining.is_some(),
-            open: self.table.len(),
+            open: self.shared.table.len(),
         };
         serde_json::to_value(identity).unwrap_or_default()
     }
+}
+
+/// What is closed beside the connections that the operator names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Also {
+    None,
+    /// Connections that opened with a rule that has changed since.
+    Stale,
 }
 
 const NO_SUPERVISOR: &str = "this agent was started with --no-supervisor: nothing can start a \

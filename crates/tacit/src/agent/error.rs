@@ -9,7 +9,7 @@ use tacit_core::policy::Diagnostic;
 use crate::control::client::ClientError;
 use crate::live::RuleRefused;
 
-use super::listeners::ListenError;
+use super::opened::ListenError;
 
 /// Why an agent could not start.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use tacit_core::policy::{Policy, Rule};
 use tacit_sys::socket::{self, StreamOptions};
 
 use super::lanes::Workers;
-use super::listeners::ListenError;
+use super::opened::ListenError;
 use crate::address;
 use crate::run::Run;
 use crate::run::handover::HeldAddress;
@@ -57,20 +57,16 @@ pub(super) fn reserve_missing<'a>(
     wanted.retain(|key, _| !held.contains(key));
     let clear = clear_addresses(policy);
     let reserve = |address: &Address| {
-        let options = options(clear.contains(address), congestion_control);
+        let options = StreamOptions {
+            congestion_control: congestion_control.map(str::to_owned),
+            reset_on_exit: clear.contains(address),
+        };
         let socket = address::to_socket(address)
             .and_then(|address| socket::reserve(&address, &options.for_address(&address)))
             .map_err(|error| ListenError::refused(address, &error))?;
         Ok(HeldAddress { address: address.clone(), socket })
     };
     wanted.into_values().map(reserve).collect()
-}
-
-fn options(clear: bool, congestion_control: Option<&str>) -> StreamOptions {
-    StreamOptions {
-        congestion_control: congestion_control.map(str::to_owned),
-        reset_on_exit: clear,
-    }
 }
 
 /// The addresses at which clear bytes may arrive.
@@ -97,7 +93,7 @@ impl Inbound {
     }
 
     /// Opens what a program listens behind, and closes the rest; gives up what no rule names any
-    /// more. `number` makes numbers for workers.
+    /// more.
     ///
     /// # Errors
     /// An address that cannot be listened on after all.
@@ -106,7 +102,6 @@ impl Inbound {
         policy: &Policy,
         listening: &[SocketAddr],
         workers: &Workers,
-        mut number: impl FnMut() -> u64,
     ) -> io::Result<()> {
         let mut named = BTreeMap::new();
         for rule in inbound_rules(policy) {
@@ -122,22 +117,18 @@ impl Inbound {
         for (key, held) in &mut self.held {
             let wanted = named.get(key).copied().unwrap_or(false);
             let socket = held.listener.socket.as_fd();
-            match (wanted, held.open) {
-                (true, None) => match socket::resume_listening(socket) {
+            if wanted && held.open.is_none() {
+                match socket::resume_listening(socket) {
                     Ok(()) => {
-                        let number = number();
-                        workers.serve(number, Arc::clone(&held.listener) as _).await;
+                        let number = workers.serve(Arc::clone(&held.listener) as _).await;
                         held.open = Some(number);
                     }
                     Err(error) => result = Err(error),
-                },
-                (false, Some(number)) => {
-                    workers.stop(number).await;
-                    held.open = None;
-                    // A socket that cannot be shut down is closed with the run.
-                    let _ = socket::suspend_listening(socket);
                 }
-                _ => {}
+            } else if let Some(number) = held.open.take_if(|_| !wanted) {
+                workers.stop(number).await;
+                // A socket that cannot be shut down is closed with the run.
+                let _ = socket::suspend_listening(socket);
             }
         }
         self.held.retain(|key, _| named.contains_key(key));

@@ -1,303 +1,178 @@
-//! The agent's listening sockets: opened, inherited, kept across reloads, handed on.
-//!
-//! A UNIX socket is a file with an owner: one that somebody listens on is never touched, one that
-//! nobody listens on is replaced only if the rule says so, and ours is removed at exit, unless a
-//! successor has the socket by then.
+//! The listening sockets of forwarding rules: opened at the start, changed by a reload, handed on.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tacit_core::flow::Address;
 use tacit_core::policy::{Policy, UnixSocket};
-use tacit_sys::socket::{self, StreamOptions};
 
-use super::holder::Holder;
-use crate::address;
-use crate::stream::intercept::{Listener, Source};
+use super::lanes::Workers;
+use super::opened::{self, ListenError, Opened, Wanted};
+use super::takeover::Handover;
 
-/// What has to listen where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
-    /// Whether what arrives is in clear.
-    pub(super) clear: bool,
-    /// How its file is made, for a UNIX socket.
-    pub(super) unix: UnixSocket,
-}
+/// Listening sockets that a policy wants, by the text of their address.
+pub(super) type WantedListeners = BTreeMap<String, Wanted>;
 
 /// Every listening address of a policy; rules that share one agree on it.
 #[must_use]
-pub(super) fn wanted(policy: &Policy) -> BTreeMap<String, (Address, Wanted)> {
+pub(super) fn wanted(policy: &Policy) -> WantedListeners {
     let mut all = BTreeMap::new();
     for rule in &policy.rules {
         let Some(forward) = rule.forward() else { continue };
         let clear = !rule.tls_arrives();
         for address in &forward.listen {
-            let wanted = Wanted { clear, unix: forward.unix.clone() };
             all.entry(address.to_string())
-                .and_modify(|(_, known): &mut (Address, Wanted)| known.clear |= clear)
-                .or_insert_with(|| (address.clone(), wanted));
+                .and_modify(|known: &mut Wanted| known.clear |= clear)
+                .or_insert_with(|| Wanted {
+                    address: address.clone(),
+                    clear,
+                    unix: forward.unix.clone(),
+                });
         }
     }
     all
 }
 
-/// A listening socket and what the agent owes it.
+/// The listening sockets of all forwarding rules.
 #[derive(Debug)]
-pub(super) struct Opened {
-    /// What workers accept on.
-    pub(super) listener: Arc<Listener>,
-    /// How its file was made, if it has one.
-    pub(super) unix: UnixSocket,
-    /// The file to remove at the end.
-    file: Option<SocketFile>,
-    /// Whether the file becomes ours to remove when the agent before us is done.
-    inherits_file: bool,
+pub(super) struct Listeners {
+    /// By the text of their address.
+    served: BTreeMap<String, ServedListener>,
+    /// Of the sockets that are opened.
+    congestion_control: Option<String>,
 }
 
-/// A socket file of ours, told from one that somebody else put in its place.
+/// A listening socket, and the number that workers know it by.
 #[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
+struct ServedListener {
+    opened: Opened,
+    /// `None` before workers accept on it.
+    source: Option<u64>,
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|file| (file.dev(), file.ino()) == (self.device, self.inode));
-        if ours {
-            // Whoever removed it first did our work.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
+/// Listening sockets that a reload has opened, to be served when the policy is installed.
+#[derive(Debug)]
+pub(super) struct NewListeners(Vec<(String, Opened)>);
+
+/// A socket file that a reload has given another owner or mode.
+struct ChangedFile<'a> {
+    opened: &'a mut Opened,
+    before: UnixSocket,
 }
 
-impl Opened {
-    /// Leaves the socket file to a successor.
-    pub(super) fn leave_file(&mut self) {
-        if let Some(file) = self.file.take() {
-            std::mem::forget(file);
-        }
-    }
-
-    /// Takes over the file that the agent before us has left.
-    pub(super) fn take_file(&mut self) {
-        if let Address::Path(path) = &self.listener.address
-            && self.inherits_file
-        {
-            self.file = SocketFile::of(path).ok();
-        }
-    }
-
-    /// Whether the file is ours, and thus a successor's to take.
-    #[must_use]
-    pub(super) fn has_file(&self) -> bool {
-        self.file.is_some()
-    }
-
-    /// Gives the socket file another mode and owner.
+impl Listeners {
+    /// Opens what a policy wants, or takes it from those who have it.
     ///
     /// # Errors
-    /// The kernel refuses, or nobody has that name.
-    pub(super) fn dress_file(&mut self, unix: &UnixSocket) -> Result<(), ListenError> {
-        let Address::Path(path) = &self.listener.address else { return Ok(()) };
-        if let Err(error) = dress(path, unix) {
-            return Err(ListenError::new(&self.listener.address, error.to_string()));
+    /// An address cannot be listened on.
+    pub(super) fn open(
+        policy: &Policy,
+        handover: &mut Handover,
+        congestion_control: Option<String>,
+    ) -> Result<Self, ListenError> {
+        let mut served = BTreeMap::new();
+        for (key, wanted) in wanted(policy) {
+            let opened = handover.open(&wanted, congestion_control.as_deref())?;
+            served.insert(key, ServedListener { opened, source: None });
         }
-        self.unix = unix.clone();
+        Ok(Self { served, congestion_control })
+    }
+
+    /// Has the workers accept on all of them.
+    pub(super) async fn serve(&mut self, workers: &Workers) {
+        for listener in self.served.values_mut() {
+            let source = workers.serve(Arc::clone(&listener.opened.listener) as _).await;
+            listener.source = Some(source);
+        }
+    }
+
+    /// Opens what a new policy adds, and gives socket files that stay their new mode and owner.
+    /// After an error all is as it was.
+    ///
+    /// # Errors
+    /// An address cannot be listened on, or a file not be changed.
+    pub(super) fn prepare(
+        &mut self,
+        wanted: &WantedListeners,
+    ) -> Result<NewListeners, ListenError> {
+        let mut new = Vec::new();
+        for (key, wanted) in wanted {
+            if !self.served.contains_key(key) {
+                let opened = opened::open(wanted, self.congestion_control.as_deref())?;
+                new.push((key.clone(), opened));
+            }
+        }
+        self.change_files(wanted)?;
+        Ok(NewListeners(new))
+    }
+
+    fn change_files(&mut self, wanted: &WantedListeners) -> Result<(), ListenError> {
+        let mut changed: Vec<ChangedFile<'_>> = Vec::new();
+        for (key, ServedListener { opened, .. }) in &mut self.served {
+            let Some(wanted) = wanted.get(key).filter(|new| new.unix != opened.unix) else {
+                continue;
+            };
+            let before = opened.unix.clone();
+            let result = opened.dress_file(&wanted.unix);
+            changed.push(ChangedFile { opened, before });
+            if let Err(error) = result {
+                for ChangedFile { opened, before } in changed {
+                    // It was possible before.
+                    let _ = opened.dress_file(&before);
+                }
+                return Err(error);
+            }
+        }
         Ok(())
     }
-}
 
-/// Why an address cannot be listened on.
-#[derive(Debug)]
-pub struct ListenError {
-    address: Address,
-    reason: String,
-    /// Who has the address, if that is the reason.
-    holder: Option<Holder>,
-}
-
-impl ListenError {
-    pub(super) fn new(address: &Address, reason: String) -> Self {
-        Self { address: address.clone(), reason, holder: None }
-    }
-
-    /// The kernel's refusal, with what it means here.
-    pub(super) fn refused(address: &Address, error: &io::Error) -> Self {
-        let holder = (error.kind() == io::ErrorKind::AddrInUse).then(|| Holder::of(address));
-        let reason = match error.kind() {
-            io::ErrorKind::AddrNotAvailable => format!("{error}: this host has no such address"),
-            io::ErrorKind::PermissionDenied => {
-                format!("{error}: ports below 1024 need CAP_NET_BIND_SERVICE")
+    /// Has the workers accept at what was opened, and stop at what is not wanted any more.
+    pub(super) async fn change(
+        &mut self,
+        wanted: &WantedListeners,
+        NewListeners(new): NewListeners,
+        workers: &Workers,
+    ) {
+        for (key, opened) in new {
+            let source = workers.serve(Arc::clone(&opened.listener) as _).await;
+            self.served.insert(key, ServedListener { opened, source: Some(source) });
+        }
+        let gone: Vec<_> =
+            self.served.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
+        for key in gone {
+            if let Some(listener) = self.served.remove(&key) {
+                listener.close(workers).await;
             }
-            _ => error.to_string(),
-        };
-        Self { address: address.clone(), reason, holder }
-    }
-}
-
-impl fmt::Display for ListenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot listen on {}: {}", self.address, self.reason)?;
-        self.holder.as_ref().map_or(Ok(()), |holder| write!(f, "; {holder}"))
-    }
-}
-
-impl std::error::Error for ListenError {}
-
-/// Removes the socket file of an agent that is done with it and that nobody listens on any more.
-pub(super) fn remove_file(address: &Address) {
-    if let Address::Path(path) = address {
-        // One that is gone already is as good.
-        drop(SocketFile::of(path));
-    }
-}
-
-/// Opens a listening socket.
-///
-/// # Errors
-/// Says who holds the address, where that can be known.
-pub(super) fn open(
-    address: &Address,
-    wanted: &Wanted,
-    congestion_control: Option<&str>,
-) -> Result<Opened, ListenError> {
-    let fail = |reason: String| ListenError::new(address, reason);
-    let options = options(wanted, congestion_control);
-    let (socket, file) = match address {
-        Address::Path(path) => {
-            let (socket, file) = open_path(path, &wanted.unix).map_err(fail)?;
-            (socket, Some(file))
         }
-        _ => {
-            let refused = |error: io::Error| ListenError::refused(address, &error);
-            let kernel = address::to_socket(address).map_err(refused)?;
-            let socket = socket::listen(&kernel, &options.for_address(&kernel)).map_err(refused)?;
-            (socket, None)
+    }
+
+    /// Closes all of them; when this returns, no worker accepts on any.
+    pub(super) async fn close(&mut self, workers: &Workers) {
+        for (_, listener) in std::mem::take(&mut self.served) {
+            listener.close(workers).await;
         }
-    };
-    let unix = wanted.unix.clone();
-    Ok(Opened { listener: listener(address, wanted, socket), unix, file, inherits_file: false })
-}
+    }
 
-/// Takes a listening socket that somebody opened for us; its file stays theirs until
-/// [`Opened::take_file`].
-///
-/// # Errors
-/// It cannot be given the options that accepted sockets inherit.
-pub(super) fn adopt(
-    address: &Address,
-    wanted: &Wanted,
-    socket: OwnedFd,
-    congestion_control: Option<&str>,
-    inherits_file: bool,
-) -> Result<Opened, ListenError> {
-    let options = options(wanted, congestion_control);
-    address::to_socket(address)
-        .and_then(|at| socket::adopt(socket.as_fd(), &options.for_address(&at)))
-        .map_err(|error| ListenError::new(address, error.to_string()))?;
-    let unix = wanted.unix.clone();
-    Ok(Opened { listener: listener(address, wanted, socket), unix, file: None, inherits_file })
-}
+    /// Each of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Opened> {
+        self.served.values().map(|listener| &listener.opened)
+    }
 
-fn options(wanted: &Wanted, congestion_control: Option<&str>) -> StreamOptions {
-    StreamOptions {
-        congestion_control: congestion_control.map(str::to_owned),
-        reset_on_exit: wanted.clear,
+    /// Each of them, to be changed.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Opened> {
+        self.served.values_mut().map(|listener| &mut listener.opened)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub(super) fn len(&self) -> usize {
+        self.served.len()
     }
 }
 
-fn listener(address: &Address, wanted: &Wanted, socket: OwnedFd) -> Arc<Listener> {
-    let address = address.clone();
-    let socket = Arc::new(socket);
-    Arc::new(Listener { address, socket, clear: wanted.clear, source: Source::Forward })
-}
-
-fn open_path(path: &Path, unix: &UnixSocket) -> Result<(OwnedFd, SocketFile), String> {
-    let address =
-        address::to_socket(&Address::Path(path.to_owned())).map_err(|error| error.to_string())?;
-    let listen = || socket::listen_unix(&address, unix.mode, || dress(path, unix));
-    let socket = match listen() {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            clear_the_way(path, &address, unix.replace_stale)?;
-            listen().map_err(|error| error.to_string())?
+impl ServedListener {
+    async fn close(self, workers: &Workers) {
+        if let Some(source) = self.source {
+            workers.stop(source).await;
         }
-        other => other.map_err(|error| error.to_string())?,
-    };
-    let file = SocketFile::of(path).map_err(|error| error.to_string())?;
-    Ok((socket, file))
-}
-
-/// Gives a socket file its owner and mode.
-fn dress(path: &Path, unix: &UnixSocket) -> io::Result<()> {
-    if let Some(owner) = &unix.owner {
-        let (user, group) = parse_owner(owner)?;
-        std::os::unix::fs::chown(path, user, group)?;
     }
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(unix.mode))
-}
-
-impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
-        let file = std::fs::symlink_metadata(path)?;
-        Ok(Self { path: path.to_owned(), device: file.dev(), inode: file.ino() })
-    }
-}
-
-/// The path exists: removes it if it is a socket that nobody listens on and the rule allows it.
-fn clear_the_way(
-    path: &Path,
-    address: &socket::SocketAddress,
-    replace_stale: bool,
-) -> Result<(), String> {
-    use std::os::unix::fs::FileTypeExt;
-    let file = std::fs::symlink_metadata(path).map_err(|error| error.to_string())?;
-    if !file.file_type().is_socket() {
-        return Err("the path exists and is not a socket; remove it or name another".into());
-    }
-    match socket::dial(address, &StreamOptions::default()) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-            return Err(format!("the path exists and cannot be asked for its owner: {error}"));
-        }
-        Ok((peer, _)) => {
-            return Err(format!("{} listens there; end it, or name another path", owner(&peer)));
-        }
-        Err(_) => return Err("somebody listens there, too busy to say who".into()),
-    }
-    if !replace_stale {
-        return Err("the path is a socket that nobody listens on; remove it, or let the rule say \
-                    replace-stale = true"
-            .into());
-    }
-    std::fs::remove_file(path).map_err(|error| format!("the stale socket stays: {error}"))
-}
-
-fn owner(peer: &OwnedFd) -> String {
-    let Ok(credentials) = socket::peer_credentials(peer.as_fd()) else {
-        return "another process".into();
-    };
-    let pid = credentials.pid.as_raw_nonzero();
-    let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let user = address::user_name(credentials.uid.as_raw());
-    format!("process {pid} ({}) of user {user}", program.trim())
-}
-
-/// `user`, `user:group` or `:group`.
-fn parse_owner(owner: &str) -> io::Result<(Option<u32>, Option<u32>)> {
-    let (user, group) = owner.split_once(':').unwrap_or((owner, ""));
-    let find = |name: &str, id: fn(&str) -> Option<u32>, what| match name {
-        "" => Ok(None),
-        name => id(name).map(Some).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("no {what} is called `{name}`"))
-        }),
-    };
-    Ok((find(user, address::user_id, "user")?, find(group, address::group_id, "group")?))
 }

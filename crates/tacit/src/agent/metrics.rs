@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::answer::show_aside;
-use super::listeners::{ListenError, Opened, Wanted};
+use super::opened::{ListenError, Opened, Wanted};
 use super::takeover::Handover;
 use super::{Agent, AgentError};
 use crate::control::metrics::server::{self, Listening};
@@ -42,8 +42,8 @@ impl Metrics {
         let Some(address) = &policy.agent.metrics else { return Ok(None) };
         // Its answers are orderly to the end: nothing is reset with the agent.
         let unix = UnixSocket { mode: 0o600, owner: None, replace_stale: true };
-        let opened = handover.open(address, &Wanted { clear: false, unix }, None);
-        let opened = opened.map_err(AgentError::Listen)?;
+        let wanted = Wanted { address: address.clone(), clear: false, unix };
+        let opened = handover.open(&wanted, None).map_err(AgentError::Listen)?;
         let listening = listen_on(address, &opened)
             .map_err(|error| AgentError::Listen(ListenError::new(address, error.to_string())))?;
         let serve = server::serve(listening, requests.clone(), log.clone());
@@ -63,15 +63,15 @@ impl Agent {
     /// Answers a scraper, or `tacit show metrics`, when the workers have published what they have
     /// spent; other requests go on.
     pub(super) fn show_metrics(&self, back: oneshot::Sender<Reply>) {
-        let table = Arc::clone(&self.table);
-        let live = self.live.load_full();
-        let materials = self.materials.clone();
-        let log = self.log.clone();
+        let table = Arc::clone(&self.shared.table);
+        let live = self.shared.live.load_full();
+        let materials = self.credentials.materials.clone();
+        let log = self.shared.log.clone();
         let since = self.since;
         let publisher = self.workers.publisher();
-        let handshakes = self.gates.in_flight(live.limits());
+        let handshakes = self.shared.gates.in_flight(live.limits());
         let connections_max = self.connections_max;
-        let runs = self.runs.len();
+        let runs = self.runs.registry.len();
         tokio::task::spawn_local(async move {
             publisher.publish().await;
             let failures = |account: &_| live.failures(account);

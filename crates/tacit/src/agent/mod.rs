@@ -10,6 +10,8 @@
 //! displays read snapshots.
 
 mod answer;
+mod credentials;
+mod departures;
 mod error;
 mod expiry;
 mod holder;
@@ -17,6 +19,7 @@ mod inbound;
 mod lanes;
 mod listeners;
 mod metrics;
+mod opened;
 mod prepare;
 mod reload;
 mod running;
@@ -28,7 +31,6 @@ mod supervised;
 pub mod supervisor;
 mod takeover;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
@@ -36,34 +38,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use arc_swap::ArcSwap;
 use tacit_core::policy::UnixSocket;
 use tacit_sys::process;
-use tacit_tls::verify::Chains;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::clock;
 use crate::control::server::Asked;
-use crate::dns::Resolvers;
-use crate::dns::hosts::Hosts;
 use crate::ledger::meter;
-use crate::live::{Live, Materials};
 use crate::log::{Event, Format, Log};
 use crate::session::Table;
-use crate::stream::gate::Gates;
+use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
 
+use credentials::Credentials;
 pub use error::AgentError;
-use expiry::Expiries;
 use lanes::Workers;
-pub use listeners::ListenError;
-use listeners::Opened;
+use listeners::Listeners;
 use metrics::Metrics;
+pub use opened::ListenError;
+use opened::Opened;
 use reload::{Asker, Changing};
 pub use running::RunningAgent;
-use runs::Enrol;
-use services::{RunEvent, Runs};
+use runs::{LINGER, Runs};
+use services::RunEvent;
 pub use supervised::Supervisor;
 
 /// How often certificate, key and trust files are looked at.
@@ -89,7 +88,7 @@ pub struct Options {
     /// Whether only what somebody must act on is logged.
     pub quiet: bool,
     /// Where launchers enrol their runs.
-    pub enrol: Option<(PathBuf, UnixSocket)>,
+    pub enrol: Option<EnrolmentSocket>,
     /// Whether this agent serves one run, and ends with it.
     pub private: bool,
     /// Resolvers to ask for runs; empty: those of the host.
@@ -98,7 +97,16 @@ pub struct Options {
     pub take_over: bool,
 }
 
-/// What whoever started the agent gave to it.
+/// Where launchers enrol their runs.
+#[derive(Clone, Debug)]
+pub struct EnrolmentSocket {
+    /// Its file.
+    pub path: PathBuf,
+    /// The file's owner and mode.
+    pub unix: UnixSocket,
+}
+
+/// What the process that started the agent gave to it.
 #[derive(Debug)]
 pub enum Given {
     /// Listening sockets of socket activation.
@@ -129,10 +137,10 @@ pub fn run(
         .on_thread_unpark(meter::wakes)
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(AgentError::Process)?;
+    let process = start::ProcessState { log: log.clone(), descriptors, table };
     let result = runtime.block_on(async {
-        let (mut agent, requests, events) =
-            Agent::start(options, given, supervisor, log.clone(), descriptors, table).await?;
-        agent.work(requests, events).await;
+        let (mut agent, mut inbox) = Agent::start(options, given, supervisor, process).await?;
+        agent.work(&mut inbox).await;
         Ok(())
     });
     // Not waited for: what programs of runs passed, and what takes for ever to close.
@@ -144,31 +152,24 @@ pub fn run(
 struct Agent {
     options: Options,
     since: SystemTime,
-    log: Log,
-    live: Arc<ArcSwap<Live>>,
-    materials: Materials,
-    /// Chains of peers that were verified; `None`: each is verified anew.
-    chains: Option<Arc<Chains>>,
-    material_errors: Vec<String>,
-    changing: Changing,
-    expiries: Expiries,
-    table: Arc<Table>,
-    gates: Arc<Gates>,
-    places: Arc<Semaphore>,
+    /// What the workers share: the installed policy, the connections, the limits.
+    shared: Shared,
     connections_max: usize,
-    congestion_control: Option<String>,
     workers: Workers,
-    listeners: BTreeMap<String, (u64, Opened)>,
-    listeners_made: u64,
+    listeners: Listeners,
+    credentials: Credentials,
+    runs: Runs,
+    changing: Changing,
     control: Control,
-    enrol: Option<Enrol>,
     metrics: Option<Metrics>,
     draining: Option<Drain>,
     supervisor: Option<Supervisor>,
-    runs: Runs,
-    resolvers: Arc<Resolvers>,
-    hosts: Hosts,
-    run_events: mpsc::Sender<RunEvent>,
+}
+
+/// What arrives for the control thread.
+struct Inbox {
+    requests: mpsc::Receiver<Asked>,
+    run_events: mpsc::Receiver<RunEvent>,
 }
 
 /// The control socket while it is served.
@@ -185,11 +186,7 @@ struct Drain {
 
 impl Agent {
     /// Answers the operator until the agent ends.
-    async fn work(
-        &mut self,
-        mut requests: mpsc::Receiver<Asked>,
-        mut run_events: mpsc::Receiver<RunEvent>,
-    ) {
+    async fn work(&mut self, inbox: &mut Inbox) {
         // What was read a moment ago has not changed: nothing is due at once.
         let now = Instant::now();
         let mut files = tokio::time::interval_at(now + FILES_INTERVAL, FILES_INTERVAL);
@@ -197,7 +194,6 @@ impl Agent {
         names.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut windows = tokio::time::interval(WINDOWS_INTERVAL);
         windows.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-        let mut open_windows = Vec::new();
         let mut growth = tokio::time::interval(GROWTH_INTERVAL);
         growth.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let private = self.options.private;
@@ -211,18 +207,18 @@ impl Agent {
         };
         loop {
             tokio::select! {
-                Some((request, back)) = requests.recv() => self.take_request(request, back).await,
-                Some(event) = run_events.recv() => self.take_run_event(event).await,
+                Some((request, back)) = inbox.requests.recv() => self.take_request(request, back).await,
+                Some(event) = inbox.run_events.recv() => self.take_run_event(event).await,
                 _ = growth.tick(), if self.workers.may_grow() => self.workers.grow().await,
                 _ = files.tick() => {
                     self.workers.look();
                     self.refresh_materials();
-                    self.tell_expiries();
-                    self.refresh_hosts();
+                    self.credentials.report_expiries(clock::now_unix_s(), &self.shared.log);
+                    self.runs.refresh_hosts();
                 }
-                _ = names.tick() => self.forget_names(),
-                _ = windows.tick(), if self.live.load().has_windows() => {
-                    self.follow_windows(&mut open_windows);
+                _ = names.tick() => self.runs.capture_again(),
+                _ = windows.tick(), if self.shared.live.load().has_windows() => {
+                    self.runs.follow_windows();
                 }
                 Some(()) = reload.recv() => self.reload(Asker::Signal),
                 Some(()) = restart.recv() => self.restart_on_signal(),
@@ -237,12 +233,57 @@ impl Agent {
                 }
             }
         }
-        self.log.info(Event::new("ended").field("connections-cut", &self.table.len()));
+        let cut = self.shared.table.len();
+        self.shared.log.info(Event::new("ended").field("connections-cut", &cut));
+    }
+
+    async fn take_run_event(&mut self, event: RunEvent) {
+        match event {
+            RunEvent::Begin(application) if self.draining.is_some() => {
+                // A launcher that is gone by now needs no answer.
+                let _ = application.back.send(Err(self.refuse_run()));
+            }
+            RunEvent::Begin(application) => self.runs.begin(*application, &self.workers).await,
+            RunEvent::Begun(enrolled, back) => {
+                let decision = if self.draining.is_some() {
+                    Err(self.refuse_run())
+                } else {
+                    self.runs.admit(*enrolled, &self.workers).await
+                };
+                // A launcher that is gone by now ends its run by that.
+                let _ = back.send(decision);
+            }
+            RunEvent::Listening(id) => self.runs.follow_listening(id, &self.workers).await,
+            RunEvent::Line(id, line) => self.runs.replace_line(id, line),
+            RunEvent::End(id) => {
+                let is_known = self.runs.end(id, &self.workers).await;
+                if self.options.private && is_known {
+                    self.drain(Some(LINGER)).await;
+                }
+            }
+            // A private agent is there for one run, which will not come.
+            RunEvent::NoRun if self.options.private => self.drain(Some(LINGER)).await,
+            RunEvent::NoRun => {}
+        }
+    }
+
+    /// Logs that the agent takes no run any more, and returns why.
+    fn refuse_run(&self) -> String {
+        let reason = "the agent is ending".to_owned();
+        self.shared.log.warn(Event::new("run-refused").field("error", &reason));
+        reason
+    }
+
+    /// After a private agent has handed its run over: its connections end with the run too.
+    fn follow_departed(&mut self) {
+        if self.options.private && self.runs.registry.departed_have_ended() {
+            self.draining = Some(Drain { until: Some(Instant::now() + LINGER) });
+        }
     }
 
     fn watch(&self, kind: SignalKind) -> Option<Signal> {
         signal(kind)
-            .inspect_err(|error| self.log.error(Event::new("ended").field("error", error)))
+            .inspect_err(|error| self.shared.log.error(Event::new("ended").field("error", error)))
             .ok()
     }
 }

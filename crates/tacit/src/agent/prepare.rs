@@ -3,15 +3,13 @@
 //! It changes nothing that is installed. What a reload cannot change (`[agent]`, `[engine]`, most
 //! of `[limits]`) stays as it is, in the displays too, until a successor starts.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tacit_core::flow::Address;
 use tacit_core::policy::{Limits, Policy};
 use tacit_tls::verify::Chains;
 
-use super::listeners::{self, Wanted};
+use super::listeners::{self, WantedListeners};
 use crate::live::{
     BuildContext, Built, Changes, Checked, Installed, Live, Materials, Refreshed, RuleRefused,
     check_file, directory_of, rebuild, renew,
@@ -49,7 +47,7 @@ pub(super) struct NewPolicy {
     /// How it differs from the installed one.
     pub(super) changes: Changes,
     /// Every listening address of it.
-    pub(super) listeners: BTreeMap<String, (Address, Wanted)>,
+    pub(super) listeners: WantedListeners,
     /// Warnings, as they are printed.
     pub(super) warnings: Vec<String>,
     /// The parts of the file that take effect with the next start only.

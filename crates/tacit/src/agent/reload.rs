@@ -13,20 +13,16 @@
 //!
 //! Limits: [`WAITING_MAX`] requests. Opening listeners that are new is the control thread's work.
 
-use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tacit_core::flow::Address;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::inbound::reserve_missing;
-use super::listeners::{self, Opened, Wanted};
+use super::opened::ListenError;
 use super::prepare::{Inputs, NewFiles, NewPolicy, Prepared};
 use super::{Agent, runs};
-use crate::clock;
 use crate::control::server::Reply;
 use crate::ledger::on_own_thread;
 use crate::live::{Built, Changes};
@@ -97,7 +93,7 @@ impl Agent {
             self.changing.waiting.push(asker);
             return self.prepare_next();
         };
-        answer(vec![asker], &Err(refusal.to_owned()), &self.log);
+        answer(vec![asker], &Err(refusal.to_owned()), &self.shared.log);
     }
 
     /// Prepares the reload that requests wait for, if there is one, and no other change under way.
@@ -111,7 +107,7 @@ impl Agent {
             Ok(prepared) => self.changing.under_way = Some(Preparation { prepared, askers }),
             Err(error) => {
                 let refusal = format!("nothing was installed: the kernel gives no thread: {error}");
-                answer(askers, &Err(refusal), &self.log);
+                answer(askers, &Err(refusal), &self.shared.log);
             }
         }
     }
@@ -122,8 +118,7 @@ impl Agent {
             // The files are looked at again with the next tick.
             return;
         }
-        if !self.materials.have_changed() {
-            self.material_errors.clear();
+        if !self.credentials.have_changed() {
             return;
         }
         let inputs = self.inputs();
@@ -133,7 +128,7 @@ impl Agent {
             }
             Err(error) => {
                 let event = Event::new("files-not-read").field("error", &error);
-                self.log.error(event.field("next", "they are read again soon"));
+                self.shared.log.error(event.field("next", "they are read again soon"));
             }
         }
     }
@@ -141,9 +136,9 @@ impl Agent {
     fn inputs(&self) -> Inputs {
         Inputs {
             file: self.options.policy.clone(),
-            live: self.live.load_full(),
-            materials: self.materials.clone(),
-            chains: self.chains.clone(),
+            live: self.shared.live.load_full(),
+            materials: self.credentials.materials.clone(),
+            chains: self.credentials.chains.clone(),
         }
     }
 
@@ -152,11 +147,11 @@ impl Agent {
         let Due { prepared, askers } = due;
         match prepared {
             Prepared::Files(files) => self.take_files(*files),
-            Prepared::Policy(Err(refusal)) => answer(askers, &Err(refusal), &self.log),
+            Prepared::Policy(Err(refusal)) => answer(askers, &Err(refusal), &self.shared.log),
             Prepared::Policy(Ok(policy)) => match self.install(*policy).await {
-                Err(refusal) => answer(askers, &Err(refusal), &self.log),
+                Err(refusal) => answer(askers, &Err(refusal), &self.shared.log),
                 Ok(Installation { answer: installed, capturing }) => {
-                    let log = self.log.clone();
+                    let log = self.shared.log.clone();
                     tokio::task::spawn_local(async move {
                         runs::wait_for_capture(capturing).await;
                         answer(askers, &Ok(installed), &log);
@@ -173,119 +168,42 @@ impl Agent {
             return Err("nothing was installed: the agent is ending".to_owned());
         }
         let NewPolicy { live, materials, changes, listeners, warnings, needs_restart } = new;
-        let opened = self
-            .prepare_listeners(&listeners)
-            .map_err(|error| format!("nothing was installed: {error}"))?;
-        let reserved = if self.runs.is_empty() {
-            Vec::new()
-        } else {
-            let congestion_control = self.congestion_control.as_deref();
-            let held = self.runs.all().map(|run| &run.services.inbound);
-            reserve_missing(&live.policy, held, congestion_control)
-                .map_err(|error| format!("nothing was installed: {error}"))?
-        };
+        let refused = |error: ListenError| format!("nothing was installed: {error}");
+        let reserved = self.runs.reserve(&live.policy).map_err(refused)?;
+        let new_listeners = self.listeners.prepare(&listeners).map_err(refused)?;
         let generation = live.generation;
         live.mark_relays();
-        let old_live = self.live.swap(Arc::new(live));
-        let old_materials = std::mem::replace(&mut self.materials, materials);
+        let old_live = self.shared.live.swap(Arc::new(live));
+        let old_materials = self.credentials.replace(materials);
         drop_aside((old_live, old_materials));
-        let capturing = self.follow_policy(reserved).await;
-        self.material_errors.clear();
-        self.change_listeners(&listeners, opened).await;
+        let capturing = self.runs.follow_policy(reserved, &self.workers).await;
+        self.listeners.change(&listeners, new_listeners, &self.workers).await;
         let changes = shown(&changes);
-        self.log.info(Event::new("reloaded").field("changes", &changes));
+        self.shared.log.info(Event::new("reloaded").field("changes", &changes));
         let answer = json!({ "generation": generation, "changes": changes, "warnings": warnings,
                              "needs-restart": needs_restart });
         Ok(Installation { answer, capturing })
     }
 
-    /// Opens what is new, and gives socket files that stay their new mode and owner. After an
-    /// error all is as it was.
-    fn prepare_listeners(
-        &mut self,
-        wanted: &BTreeMap<String, (Address, Wanted)>,
-    ) -> Result<Vec<(String, Opened)>, listeners::ListenError> {
-        let mut opened = Vec::new();
-        for (key, (address, wanted)) in wanted {
-            if !self.listeners.contains_key(key) {
-                let new = listeners::open(address, wanted, self.congestion_control.as_deref())?;
-                opened.push((key.clone(), new));
-            }
-        }
-        let mut changed = Vec::new();
-        for (key, (_, opened)) in &mut self.listeners {
-            let Some((_, wanted)) = wanted.get(key).filter(|(_, new)| new.unix != opened.unix)
-            else {
-                continue;
-            };
-            let before = opened.unix.clone();
-            let result = opened.dress_file(&wanted.unix);
-            changed.push((opened, before));
-            if let Err(error) = result {
-                for (opened, before) in changed {
-                    // It was possible before.
-                    let _ = opened.dress_file(&before);
-                }
-                return Err(error);
-            }
-        }
-        Ok(opened)
-    }
-
-    /// Has the workers accept at what was opened, and no more at what is not wanted.
-    async fn change_listeners(
-        &mut self,
-        wanted: &BTreeMap<String, (Address, Wanted)>,
-        opened: Vec<(String, Opened)>,
-    ) {
-        for (key, new) in opened {
-            self.listeners_made += 1;
-            self.workers.serve(self.listeners_made, Arc::clone(&new.listener) as _).await;
-            self.listeners.insert(key, (self.listeners_made, new));
-        }
-        let gone: Vec<_> =
-            self.listeners.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
-        for key in gone {
-            if let Some((id, _closed)) = self.listeners.remove(&key) {
-                self.workers.stop(id).await;
-            }
-        }
-    }
-
     fn take_files(&mut self, files: NewFiles) {
         let NewFiles { materials, errors, built } = files;
-        if errors != self.material_errors {
-            for error in &errors {
-                self.log.error(
-                    Event::new("file-refused")
-                        .field("reason", error)
-                        .field("next", "the old one stays in use until the file is right"),
-                );
-            }
-            self.material_errors = errors;
-        }
+        self.credentials.report_errors(errors, &self.shared.log);
         match built {
             None => {}
             Some(Ok(Built { live, changes })) => {
                 if !changes.is_empty() {
-                    drop_aside(self.live.swap(Arc::new(live)));
+                    drop_aside(self.shared.live.swap(Arc::new(live)));
                     let changes = shown(&changes);
-                    self.log.info(Event::new("files-reloaded").field("changes", &changes));
+                    self.shared.log.info(Event::new("files-reloaded").field("changes", &changes));
                 }
-                self.materials = materials;
+                self.credentials.materials = materials;
             }
-            Some(Err(refused)) => self.log.error(
+            Some(Err(refused)) => self.shared.log.error(
                 Event::new("file-refused")
                     .field("rule", &refused.rule)
                     .field("reason", &refused.error),
             ),
         }
-    }
-
-    /// Tells of certificates and lists that end soon; of each when it is new, and once a day.
-    pub(super) fn tell_expiries(&mut self) {
-        let due = self.expiries.due(&self.materials, clock::now_unix_s());
-        due.into_iter().for_each(|event| self.log.warn(event));
     }
 }
 

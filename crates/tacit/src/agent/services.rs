@@ -21,15 +21,13 @@ use crate::query::Service;
 use crate::run::capture::Capture;
 use crate::run::handover::{Departing, ServedSockets};
 use crate::run::launchers::{self, Launcher, RunSockets};
-use crate::run::registry::{self, Registry};
+use crate::run::registry;
 use crate::run::{Run, listening};
 use crate::session::Table;
 use crate::stream::intercept::{Listener, Source};
 
 /// One run as the agent holds it.
 pub(super) type Enrolled = registry::Enrolled<Services>;
-/// All runs of the agent.
-pub(super) type Runs = Registry<Services>;
 /// What launchers report to the control thread.
 pub(super) type RunEvent = launchers::RunEvent<Enrolled>;
 
@@ -37,9 +35,9 @@ pub(super) type RunEvent = launchers::RunEvent<Enrolled>;
 #[derive(Debug)]
 pub(super) struct Services {
     /// What workers accept on.
-    pub(super) listeners: Vec<Numbered<Listener>>,
+    pub(super) listeners: Vec<ServedSource<Listener>>,
     /// Where a worker receives datagrams.
-    pub(super) receivers: Vec<Numbered<Receiver>>,
+    pub(super) receivers: Vec<ServedSource<Receiver>>,
     /// The addresses that lead in.
     pub(super) inbound: Inbound,
     /// Its programs ask here about their connections.
@@ -48,16 +46,17 @@ pub(super) struct Services {
     watching: JoinHandle<()>,
 }
 
-/// Something that workers serve, with the number that they know it by; 0 before they do.
+/// A source that workers serve.
 #[derive(Debug)]
-pub(super) struct Numbered<T> {
-    pub(super) number: u64,
+pub(super) struct ServedSource<T> {
     pub(super) source: Arc<T>,
+    /// The number that workers know it by; `None` before they serve it.
+    pub(super) number: Option<u64>,
 }
 
-impl<T> Numbered<T> {
+impl<T> ServedSource<T> {
     fn new(source: T) -> Self {
-        Self { number: 0, source: Arc::new(source) }
+        Self { source: Arc::new(source), number: None }
     }
 }
 
@@ -68,65 +67,69 @@ impl Drop for Services {
 }
 
 /// What of the agent its runs use.
-pub(super) struct Surroundings<'a> {
-    pub(super) live: &'a Arc<ArcSwap<Live>>,
-    pub(super) table: &'a Arc<Table>,
-    pub(super) resolvers: &'a Arc<Resolvers>,
-    pub(super) hosts: &'a [(IpAddr, String)],
-    pub(super) log: &'a Log,
-    pub(super) events: &'a mpsc::Sender<RunEvent>,
+pub(super) struct RunContext {
+    pub(super) live: Arc<ArcSwap<Live>>,
+    pub(super) table: Arc<Table>,
+    pub(super) resolvers: Arc<Resolvers>,
+    pub(super) hosts: Arc<[(IpAddr, String)]>,
+    pub(super) log: Log,
+    pub(super) events: mpsc::Sender<RunEvent>,
 }
 
-/// Enrols a run: captures what the policy lets through, and makes what is served for it. `before`
-/// leads to the agent that had it before, to ask about connections that stayed there.
+/// A run that is to be served.
+pub(super) struct Candidate {
+    pub(super) run: Run,
+    pub(super) sockets: RunSockets,
+    pub(super) launcher: Launcher,
+    /// Leads to the agent that had the run before, to ask about connections that stayed there.
+    pub(super) before: Option<OwnedFd>,
+}
+
+/// Captures what the policy lets through, and makes what is served for the run.
 ///
 /// # Errors
 /// The kernel refuses the sets or a socket.
-pub(super) async fn enrol(
-    run: Arc<Run>,
-    sockets: RunSockets,
-    launcher: Launcher,
-    before: Option<OwnedFd>,
-    around: Surroundings<'_>,
-) -> io::Result<Enrolled> {
-    let capture = Capture::new(Arc::clone(&run), Arc::clone(around.live), around.log.clone());
-    let capture = Arc::new(capture);
+pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Result<Enrolled> {
+    let Candidate { run, sockets, launcher, before } = candidate;
+    let RunContext { live, table, resolvers, hosts, log, events } = context;
+    let run = Arc::new(run);
+    let capture = Arc::new(Capture::new(Arc::clone(&run), Arc::clone(live), log.clone()));
     let query = match (sockets.query, sockets.tcp.first()) {
         (Some(query), Some(network)) => {
-            let started = Service::start(query, network, before, &run, around.table, around.log);
+            let started = Service::start(query, network, before, &run, table, log);
             if let Err(error) = &started {
                 // A run is as well protected without: an old kernel does not tell networks apart.
                 let event = Event::new("query-unavailable").field("run", &run.name);
-                around.log.warn(event.field("error", error));
+                log.warn(event.field("error", error));
             }
             started.ok()
         }
         _ => None,
     };
     run.set_capture(&capture);
-    let generation = around.live.load().generation;
-    capture.take_hosts(around.hosts);
+    let generation = live.load().generation;
+    capture.take_hosts(hosts);
     capture.follow().await?;
     let names = Arc::new(Forwarder::new(
-        Arc::clone(around.live),
+        Arc::clone(live),
         Arc::clone(&capture),
-        Arc::clone(around.resolvers),
-        around.log.clone(),
+        Arc::clone(resolvers),
+        log.clone(),
     ));
     let mut listeners = Vec::new();
     for socket in sockets.tcp {
-        listeners.push(Numbered::new(captured_listener(socket, &run, &names)?));
+        listeners.push(ServedSource::new(captured_listener(socket, &run, &names)?));
     }
     let mut receivers = Vec::new();
     for (socket, raw) in sockets.udp.into_iter().zip(sockets.raw) {
-        receivers.push(Numbered::new(Receiver {
+        receivers.push(ServedSource::new(Receiver {
             socket: Arc::new(socket),
             raw: Arc::new(raw),
             run: Arc::clone(&run),
             names: Arc::clone(&names),
         }));
     }
-    let watch = listening::watch(Arc::clone(&run), Arc::clone(around.live), around.events.clone());
+    let watch = listening::watch(Arc::clone(&run), Arc::clone(live), events.clone());
     let watching = tokio::task::spawn_local(watch);
     let services = Services { listeners, receivers, inbound: Inbound::default(), query, watching };
     Ok(Enrolled { run, launcher, generation, capture, services })

@@ -1,7 +1,5 @@
 //! From options to an agent that serves: everything that can fail comes first.
 
-use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,21 +11,18 @@ use tacit_core::policy::{Diagnostic, Limits, Policy, UnixSocket};
 use tacit_sys::socket;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::expiry::Expiries;
+use super::credentials::Credentials;
 use super::lanes::Workers;
-use super::listeners::{self, Opened, Wanted};
+use super::listeners::Listeners;
+use super::opened::{Opened, Wanted};
 use super::reload::Changing;
-use super::runs::Enrol;
-use super::services::{RunEvent, Runs};
+use super::runs::Runs;
 use super::supervised::Supervisor;
-use super::{Agent, AgentError, Control, Given, Metrics, Options, file_name, takeover};
+use super::{Agent, AgentError, Control, Given, Inbox, Metrics, Options, file_name, takeover};
 use crate::control::server::{self, Asked};
-use crate::dns::Resolvers;
-use crate::dns::hosts::Hosts;
 use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
 use crate::log::{Event, Log};
-use crate::run::handover::RunState;
 use crate::run::launchers;
 use crate::session::Table;
 use crate::stream::gate::Gates;
@@ -36,95 +31,96 @@ use crate::stream::lane::Shared;
 /// Descriptors that are not connections: logs, listeners, displays, resolvers.
 const DESCRIPTORS_RESERVED: u64 = 256;
 
+/// What the process has before there is an agent.
+pub(super) struct ProcessState {
+    pub(super) log: Log,
+    /// Descriptors that it may have.
+    pub(super) descriptors: u64,
+    pub(super) table: Arc<Table>,
+}
+
 impl Agent {
     /// Checks the policy, opens everything, and serves.
     pub(super) async fn start(
         options: Options,
         given: Given,
         supervisor: Option<Supervisor>,
-        log: Log,
-        descriptors: u64,
-        table: Arc<Table>,
-    ) -> Result<(Self, mpsc::Receiver<Asked>, mpsc::Receiver<RunEvent>), AgentError> {
+        process: ProcessState,
+    ) -> Result<(Self, Inbox), AgentError> {
+        let ProcessState { log, descriptors, table } = process;
         let checked = check_file(&options.policy)
             .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
         log_warnings(&checked.warnings, &options, &log);
         let Checked { policy, materials, .. } = checked;
-        let chains = policy.agent.chain_cache.then(Arc::default);
-        let context = BuildContext { materials: &materials, chains: chains.as_ref() };
+        let credentials = Credentials::new(materials, policy.agent.chain_cache.then(Arc::default));
+        let context =
+            BuildContext { materials: &credentials.materials, chains: credentials.chains.as_ref() };
         let installed = Arc::new(build(policy, context).map_err(AgentError::Rule)?);
         installed.mark_relays();
         meter::allow(installed.policy.agent.accounting);
-        let live = Arc::new(ArcSwap::new(Arc::clone(&installed)));
         let connections_max = connections_max(installed.limits(), descriptors);
-        let shared = shared(&live, table, connections_max, &log);
-        let (mut handover, launcher) = take_over(&options, given)?;
-        let mut listeners = open_listeners(&mut handover, &installed, &shared)?;
-        let (requests, asked) = mpsc::channel(server::REQUESTS_MAX);
-        let (run_events, events) = mpsc::channel(launchers::EVENTS_MAX);
-        let mut control =
-            Control::open(&options.control, &mut handover, requests, &log, supervisor.as_ref())?;
-        let mut enrol = Enrol::open(&options, &mut handover)?;
-        let mut metrics = Metrics::open(&installed.policy, &mut handover, &control.requests, &log)?;
-        let workers = Workers::start(&installed.policy, &shared, &log).await;
-        let workers = workers.map_err(AgentError::Process)?;
-        for (number, opened) in listeners.values() {
-            workers.serve(*number, Arc::clone(&opened.listener) as _).await;
-        }
-        let runs = handover.release().map_err(AgentError::TakeOver)?;
-        listeners.values_mut().for_each(|(_, opened)| opened.take_file());
-        control.opened.take_file();
-        if let Some(enrol) = &mut enrol {
-            enrol.opened.take_file();
-        }
-        if let Some(metrics) = &mut metrics {
-            metrics.opened.take_file();
-        }
-        log.info(serving(&installed, listeners.len(), workers.count_max()));
-        let resolvers = Arc::new(Resolvers::new(&options.resolvers));
+        let shared = shared(&installed, table, connections_max, log);
+        let Sources { mut handover, launcher } = Sources::new(&options, given)?;
+        let congestion_control = shared.congestion_control.clone();
+        let listeners = Listeners::open(&installed.policy, &mut handover, congestion_control)
+            .map_err(AgentError::Listen)?;
+        let (requests, received) = mpsc::channel(server::REQUESTS_MAX);
+        let (events, run_events) = mpsc::channel(launchers::EVENTS_MAX);
+        let control = Control::open(
+            &options.control,
+            &mut handover,
+            requests,
+            &shared.log,
+            supervisor.as_ref(),
+        )?;
+        let runs = Runs::open(&options, &mut handover, shared.clone(), events)?;
+        let policy = &installed.policy;
+        let metrics = Metrics::open(policy, &mut handover, &control.requests, &shared.log)?;
+        let workers = Workers::start(policy, &shared, &shared.log).await;
         let mut agent = Self {
-            listeners_made: listeners.len() as u64,
             options,
             since: SystemTime::now(),
-            log,
-            live,
-            materials,
-            chains,
-            material_errors: Vec::new(),
-            changing: Changing::default(),
-            expiries: Expiries::default(),
-            table: shared.table,
-            gates: shared.gates,
-            places: shared.places,
+            shared,
             connections_max,
-            congestion_control: shared.congestion_control,
-            workers,
+            workers: workers.map_err(AgentError::Process)?,
             listeners,
+            credentials,
+            runs,
+            changing: Changing::default(),
             control,
-            enrol,
             metrics,
             draining: None,
             supervisor,
-            runs: Runs::default(),
-            resolvers,
-            hosts: Hosts::default(),
-            run_events,
         };
-        agent.begin(runs, launcher).await?;
-        Ok((agent, asked, events))
+        agent.begin(handover, launcher).await?;
+        Ok((agent, Inbox { requests: received, run_events }))
     }
 
-    /// Goes on with the runs of the agent before this one, and takes new ones.
+    /// Serves; releases the agent before this one, and goes on with its runs.
     async fn begin(
         &mut self,
-        runs: Vec<(RunState, Vec<OwnedFd>)>,
+        handover: takeover::Handover,
         launcher: Option<StdStream>,
     ) -> Result<(), AgentError> {
-        for (state, sockets) in runs {
-            self.resume_run(state, sockets).await;
+        self.listeners.serve(&self.workers).await;
+        let runs = handover.release().map_err(AgentError::TakeOver)?;
+        self.sockets_mut().for_each(Opened::take_file);
+        let live = self.shared.live.load_full();
+        let event = serving(&live, self.listeners.len(), self.workers.count_max());
+        self.shared.log.info(event);
+        for handed in runs {
+            self.runs.resume(handed, &self.workers).await;
         }
-        self.welcome_launchers(launcher)?;
+        self.runs.accept_launchers(launcher)?;
         self.report_ready().map_err(AgentError::Process)
+    }
+
+    /// Every listening socket.
+    pub(super) fn sockets_mut(&mut self) -> impl Iterator<Item = &mut Opened> {
+        let control = std::iter::once(&mut self.control.opened);
+        let metrics = self.metrics.as_mut().map(|metrics| &mut metrics.opened);
+        let enrolment = self.runs.enrolment_mut();
+        self.listeners.all_mut().chain(control).chain(enrolment).chain(metrics)
     }
 }
 
@@ -144,52 +140,42 @@ fn serving(live: &Live, listeners: usize, workers: usize) -> Event {
         .field("workers", &workers)
 }
 
-/// What others hand to this agent: listening sockets, and the launcher of its run.
-fn take_over(
-    options: &Options,
-    given: Given,
-) -> Result<(takeover::Handover, Option<StdStream>), AgentError> {
-    let (handover, launcher) = match given {
-        Given::Listening(sockets) => (takeover::Handover::from_activation(sockets), None),
-        Given::Launcher(launcher) => (takeover::Handover::default(), Some(launcher)),
-    };
-    if !options.take_over {
-        return Ok((handover, launcher));
+/// What other processes give to this agent.
+struct Sources {
+    /// Listening sockets.
+    handover: takeover::Handover,
+    /// The launcher of its run.
+    launcher: Option<StdStream>,
+}
+
+impl Sources {
+    fn new(options: &Options, given: Given) -> Result<Self, AgentError> {
+        let sources = match given {
+            Given::Listening(sockets) => {
+                Self { handover: takeover::Handover::from_activation(sockets), launcher: None }
+            }
+            Given::Launcher(launcher) => {
+                Self { handover: takeover::Handover::default(), launcher: Some(launcher) }
+            }
+        };
+        if !options.take_over {
+            return Ok(sources);
+        }
+        let handover = takeover::request(&options.control).map_err(AgentError::TakeOver)?;
+        Ok(Self { handover, ..sources })
     }
-    let handover = takeover::request(&options.control).map_err(AgentError::TakeOver)?;
-    Ok((handover, launcher))
 }
 
 /// What all workers share.
-fn shared(
-    live: &Arc<ArcSwap<Live>>,
-    table: Arc<Table>,
-    connections_max: usize,
-    log: &Log,
-) -> Shared {
-    let installed = live.load();
+fn shared(installed: &Arc<Live>, table: Arc<Table>, connections_max: usize, log: Log) -> Shared {
     Shared {
-        live: Arc::clone(live),
+        live: Arc::new(ArcSwap::new(Arc::clone(installed))),
         table,
         gates: Arc::new(Gates::new(installed.limits())),
         places: Arc::new(Semaphore::new(connections_max)),
-        congestion_control: congestion_control(&installed.policy, log),
-        log: log.clone(),
+        congestion_control: congestion_control(&installed.policy, &log),
+        log,
     }
-}
-
-/// Every listening address of the policy, by its text, with the number that workers know it by.
-fn open_listeners(
-    handover: &mut takeover::Handover,
-    live: &Live,
-    shared: &Shared,
-) -> Result<BTreeMap<String, (u64, Opened)>, AgentError> {
-    let mut listeners = BTreeMap::new();
-    for (number, (key, (address, wanted))) in (0..).zip(listeners::wanted(&live.policy)) {
-        let opened = handover.open(&address, &wanted, shared.congestion_control.as_deref());
-        listeners.insert(key, (number, opened.map_err(AgentError::Listen)?));
-    }
-    Ok(listeners)
 }
 
 impl Control {
@@ -201,13 +187,14 @@ impl Control {
         log: &Log,
         supervisor: Option<&Supervisor>,
     ) -> Result<Self, AgentError> {
+        let address = Address::Path(path.to_owned());
         let wanted = Wanted {
+            address,
             clear: true,
             unix: UnixSocket { mode: 0o600, owner: None, replace_stale: true },
         };
         make_private_directory(path).map_err(|error| AgentError::Control(path.into(), error))?;
-        let address = Address::Path(path.to_owned());
-        let opened = handover.open(&address, &wanted, None).map_err(AgentError::Listen)?;
+        let opened = handover.open(&wanted, None).map_err(AgentError::Listen)?;
         let listening = takeover::listen_on(&opened.listener.socket)
             .map_err(|error| AgentError::Control(path.into(), error))?;
         let supervisor = supervisor.map(Supervisor::pid);

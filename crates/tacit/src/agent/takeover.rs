@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tacit_core::flow::Address;
 use tacit_sys::{descriptor, socket};
@@ -28,7 +29,7 @@ use crate::control::Request;
 use crate::control::client::{ClientError, ask_on};
 use crate::control::server::Reply;
 
-use super::listeners::{self, ListenError, Opened, Wanted};
+use super::opened::{self, Inherited, InheritedFile, ListenError, Opened, Wanted};
 use crate::run::handover::RunState;
 
 /// Sockets that were given to us and are not used yet.
@@ -43,9 +44,18 @@ pub(super) struct Handover {
 #[derive(Debug)]
 struct Given {
     address: Address,
-    socket: OwnedFd,
-    /// Whether its file is removed by whoever has the socket last; systemd keeps its own.
-    with_file: bool,
+    inherited: Inherited,
+}
+
+/// A listening socket as an agent announces it: its address, and whether it has a file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Announced(Address, bool);
+
+/// A run of the agent before this one, in words, with its sockets.
+#[derive(Debug)]
+pub(super) struct HandedRun {
+    pub(super) state: RunState,
+    pub(super) sockets: Vec<OwnedFd>,
 }
 
 impl Handover {
@@ -53,9 +63,10 @@ impl Handover {
     #[must_use]
     pub(super) fn from_activation(sockets: Vec<OwnedFd>) -> Self {
         let named = sockets.into_iter().filter_map(|socket| {
-            let address = socket::local_address(socket.as_fd()).ok()?;
-            let address = address::from_socket(&address);
-            Some(Given { address, socket, with_file: false })
+            let address = address::from_socket(&socket::local_address(socket.as_fd()).ok()?);
+            // systemd keeps the file.
+            let inherited = Inherited { socket, file: InheritedFile::Opener };
+            Some(Given { address, inherited })
         });
         Self { sockets: named.collect(), predecessor: None }
     }
@@ -63,19 +74,16 @@ impl Handover {
     /// The listening socket at an address: one that was given, or a new one.
     ///
     /// # Errors
-    /// See [`listeners::open`].
+    /// See [`opened::open`].
     pub(super) fn open(
         &mut self,
-        address: &Address,
         wanted: &Wanted,
         congestion_control: Option<&str>,
     ) -> Result<Opened, ListenError> {
-        let given = self.sockets.iter().position(|given| given.address == *address);
+        let given = self.sockets.iter().position(|given| given.address == wanted.address);
         match given.map(|at| self.sockets.swap_remove(at)) {
-            Some(Given { socket, with_file, .. }) => {
-                listeners::adopt(address, wanted, socket, congestion_control, with_file)
-            }
-            None => listeners::open(address, wanted, congestion_control),
+            Some(given) => opened::adopt(wanted, given.inherited, congestion_control),
+            None => opened::open(wanted, congestion_control),
         }
     }
 
@@ -84,19 +92,21 @@ impl Handover {
     ///
     /// # Errors
     /// It refuses, or is gone.
-    pub(super) fn release(self) -> Result<Vec<(RunState, Vec<OwnedFd>)>, ClientError> {
+    pub(super) fn release(self) -> Result<Vec<HandedRun>, ClientError> {
         let Some(predecessor) = self.predecessor else { return Ok(Vec::new()) };
-        let runs = ask_on(&predecessor, &Request::Release)?;
+        let answer = ask_on(&predecessor, &Request::Release)?;
         // An agent of an older version has none.
-        let runs: Option<Vec<RunState>> = serde_json::from_value(runs)
+        let states: Option<Vec<RunState>> = serde_json::from_value(answer)
             .map_err(|error| ClientError::Broken(io::Error::other(error)))?;
-        let runs = runs.unwrap_or_default().into_iter().map(|state| {
+        let mut runs = Vec::new();
+        for state in states.unwrap_or_default() {
             let sockets = (0..state.sockets).map(|_| receive_one(&predecessor));
-            sockets.collect::<Result<_, _>>().map(|sockets| (state, sockets))
-        });
-        let runs = runs.collect::<Result<_, _>>()?;
-        for unused in self.sockets.iter().filter(|given| given.with_file) {
-            listeners::remove_file(&unused.address);
+            let sockets = sockets.collect::<Result<_, _>>()?;
+            runs.push(HandedRun { state, sockets });
+        }
+        let has_file = |given: &&Given| given.inherited.file == InheritedFile::Agent;
+        for unused in self.sockets.iter().filter(has_file) {
+            opened::remove_file(&unused.address);
         }
         Ok(runs)
     }
@@ -115,31 +125,33 @@ fn receive_one(predecessor: &UnixStream) -> Result<OwnedFd, ClientError> {
 pub(super) fn request(control: &Path) -> Result<Handover, ClientError> {
     let predecessor = UnixStream::connect(control)
         .map_err(|error| ClientError::NoAgent(control.to_owned(), error))?;
-    let names = ask_on(&predecessor, &Request::TakeOver)?;
-    let names: Vec<(Address, bool)> = serde_json::from_value(names)
+    let answer = ask_on(&predecessor, &Request::TakeOver)?;
+    let announced: Vec<Announced> = serde_json::from_value(answer)
         .map_err(|error| ClientError::Broken(io::Error::other(error)))?;
-    let mut sockets = Vec::with_capacity(names.len());
-    for (address, with_file) in names {
+    let mut sockets = Vec::with_capacity(announced.len());
+    for Announced(address, has_file) in announced {
         let socket = receive_one(&predecessor)?;
-        sockets.push(Given { address, socket, with_file });
+        let file = if has_file { InheritedFile::Agent } else { InheritedFile::Opener };
+        sockets.push(Given { address, inherited: Inherited { socket, file } });
     }
     Ok(Handover { sockets, predecessor: Some(predecessor) })
 }
 
 /// Answers [`request`].
-pub(super) fn offer<'a>(control: &'a Opened, listening: impl Iterator<Item = &'a Opened>) -> Reply {
-    let mut names = Vec::new();
+pub(super) fn offer<'a>(sockets: impl Iterator<Item = &'a Opened>) -> Reply {
+    let mut announced = Vec::new();
     let mut descriptors = Vec::new();
-    for opened in std::iter::once(control).chain(listening) {
+    for opened in sockets {
         match opened.listener.socket.try_clone() {
             Ok(socket) => {
-                names.push((&opened.listener.address, opened.has_file()));
+                let address = opened.listener.address.clone();
+                announced.push(Announced(address, opened.has_file()));
                 descriptors.push(socket);
             }
             Err(error) => return Reply::error(format!("no descriptor for the successor: {error}")),
         }
     }
-    let mut reply = Reply::ok(json!(names));
+    let mut reply = Reply::ok(json!(announced));
     reply.descriptors = descriptors;
     reply
 }

@@ -97,9 +97,9 @@ fn try_to_make() -> io::Result<Attempt> {
     };
     process::fork(work)?;
     drop(theirs);
-    let (tried, namespaces) = protocol::read::<Tried>(&ours)?
+    let frame = protocol::read::<Tried>(&ours)?
         .ok_or_else(|| io::Error::other("the process that tried it ended without a word"))?;
-    Ok(Attempt { tried, namespaces, _channel: ours })
+    Ok(Attempt { tried: frame.message, namespaces: frame.descriptors, _channel: ours })
 }
 
 fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {

@@ -86,20 +86,21 @@ impl Agent {
     pub(super) fn enrol(&self, enrolment: Enrolment, given: Given) -> Result<Terms, RunError> {
         let own = |error| RunError::Own("enrol with the agent", error);
         let sockets: Vec<_> = given.sockets.iter().map(AsFd::as_fd).collect();
-        let sent = protocol::write(&self.line, &FromLauncher::Enrol(enrolment), &sockets);
+        // An agent that could not start has said why before it closed the line: what cannot be
+        // sent to it is of no interest beside that.
+        let _ = protocol::write(&self.line, &FromLauncher::Enrol(enrolment), &sockets);
         drop(given);
-        // An agent that could not start has said why before it closed the line.
-        match (protocol::read::<ToLauncher>(&self.line), sent) {
-            (Ok(Some((ToLauncher::Terms(mut terms), _))), _) => {
+        let answer = protocol::read::<ToLauncher>(&self.line).map_err(own)?;
+        match answer.map(|frame| frame.message) {
+            Some(ToLauncher::Terms(mut terms)) => {
                 let directory = self.private.as_ref().map(|private| private.directory.clone());
                 terms.hide.extend(directory);
                 Ok(terms)
             }
-            (Ok(Some((ToLauncher::Refused(reason), _))), _) => Err(RunError::Agent(reason)),
-            (Ok(None), _) => {
+            Some(ToLauncher::Refused(reason)) => Err(RunError::Agent(reason)),
+            None => {
                 Err(RunError::Agent("the agent ended without an answer; its log says why".into()))
             }
-            (Err(error), _) => Err(own(error)),
         }
     }
 

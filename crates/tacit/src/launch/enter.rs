@@ -99,9 +99,9 @@ impl Starting {
     pub(super) fn ready(self) -> Result<(Helper, Given), RunError> {
         let own = |error| RunError::Own("start the helper", error);
         let died = || RunError::Namespace("the helper ended without a word".into());
-        let (ready, mut descriptors) =
-            protocol::read::<Ready>(&self.line).map_err(own)?.ok_or_else(died)?;
-        let has_own_user = match ready {
+        let frame = protocol::read::<Ready>(&self.line).map_err(own)?.ok_or_else(died)?;
+        let mut descriptors = frame.descriptors;
+        let has_own_user = match frame.message {
             Ready::Failed(reason) => {
                 let _ = process::wait(self.pid);
                 return Err(RunError::Namespace(reason));

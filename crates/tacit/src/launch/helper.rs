@@ -24,7 +24,7 @@ use tacit_sys::netlink::{self, Protocol, diag};
 use tacit_sys::{cpu, owner, transparent};
 
 use crate::net::pool::SOCKETS_AT_ONCE_MAX;
-use crate::run::protocol::{self, Ends, Owner, Reply, Request};
+use crate::run::protocol::{self, Ends, Frame, Owner, Reply, Request};
 
 /// Lines that are served at once.
 const LINES_MAX: usize = 8;
@@ -111,8 +111,10 @@ impl Servant {
             let Some(at) = readable else { continue };
             // A line that breaks is that agent's loss alone.
             let kept = match protocol::read::<Request>(&lines[at]) {
-                Ok(Some((Request::Line, _))) => self.add_line(&mut lines, at).is_ok(),
-                Ok(Some((request, _))) => {
+                Ok(Some(Frame { message: Request::Line, .. })) => {
+                    self.add_line(&mut lines, at).is_ok()
+                }
+                Ok(Some(Frame { message: request, .. })) => {
                     let (reply, sockets) = self.answer(request);
                     let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
                     protocol::write(&lines[at], &reply, &sockets).is_ok()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tacit_core::policy::{BOXES_MAX, Captured, Policy, can_match_name, captured};
+use tacit_sys::netlink::route::Families;
 use tokio::sync::Mutex;
 
 use crate::clock;
@@ -32,8 +33,8 @@ struct Mirror {
     boxes: Option<BTreeSet<Captured>>,
     /// Of what the run has learnt, so much is in them.
     news: u64,
-    /// The address families that the namespace has been given: IPv4, IPv6.
-    families: (bool, bool),
+    /// The address families that the namespace has been given.
+    families: Families,
 }
 
 impl Capture {
@@ -125,7 +126,8 @@ impl Capture {
         if !changed {
             line.replace_captured(wanted.iter().copied().collect()).await?;
         }
-        (mirror.boxes, mirror.news) = (Some(wanted), news);
+        mirror.boxes = Some(wanted);
+        mirror.news = news;
         Ok(())
     }
 
@@ -140,11 +142,11 @@ impl Capture {
     async fn give_families(
         &self,
         wanted: &BTreeSet<Captured>,
-        given: &mut (bool, bool),
+        given: &mut Families,
     ) -> io::Result<()> {
         let found = families(&self.live.load().policy, wanted, *given);
         if found != *given {
-            self.run.line.families(found.0, found.1).await?;
+            self.run.line.families(found).await?;
             *given = found;
         }
         Ok(())
@@ -162,12 +164,13 @@ fn covers(outer: &Captured, inner: &Captured) -> bool {
 }
 
 /// Those that were given, and those found now.
-fn families(policy: &Policy, wanted: &BTreeSet<Captured>, mut found: (bool, bool)) -> (bool, bool) {
+fn families(policy: &Policy, wanted: &BTreeSet<Captured>, given: Families) -> Families {
+    let mut found = given;
     let public: [IpAddr; 2] =
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     let boxes = wanted.iter().map(|one| one.first);
     let mut note = |address: IpAddr, is_there: fn(IpAddr) -> bool| {
-        let one = if address.is_ipv4() { &mut found.0 } else { &mut found.1 };
+        let one = if address.is_ipv4() { &mut found.v4 } else { &mut found.v6 };
         *one = *one || is_there(address);
     };
     for address in public.into_iter().chain(boxes) {

@@ -34,12 +34,13 @@ impl Expectations {
     }
 }
 
-/// A connection that is waited for. It is captured until [`Expected::end`], and handed to nobody
+/// A connection that is waited for. It is captured until [`Expected::end`], and handed to no task
 /// after that or when this is dropped.
 #[derive(Debug)]
 pub struct Expected {
     run: Arc<Run>,
     address: SocketAddr,
+    arrives: oneshot::Receiver<Accepted>,
 }
 
 impl Run {
@@ -47,10 +48,7 @@ impl Run {
     ///
     /// # Errors
     /// Another is expected there, too many are, it cannot be captured, or a successor has the run.
-    pub async fn expect(
-        self: &Arc<Self>,
-        address: SocketAddr,
-    ) -> io::Result<(Expected, oneshot::Receiver<Accepted>)> {
+    pub async fn expect(self: &Arc<Self>, address: SocketAddr) -> io::Result<Expected> {
         let (waiting, arrives) = oneshot::channel();
         {
             let mut all = self.expected.lock();
@@ -65,9 +63,9 @@ impl Run {
             }
             all.senders.insert(address, waiting);
         }
-        let expected = Expected { run: Arc::clone(self), address };
+        let expected = Expected { run: Arc::clone(self), address, arrives };
         self.follow_expected().await?;
-        Ok((expected, arrives))
+        Ok(expected)
     }
 
     /// Where connections are expected to.
@@ -110,7 +108,15 @@ fn departed() -> io::Error {
 }
 
 impl Expected {
-    /// Nobody waits any more: the address is what the policy says of it.
+    /// Waits for the connection.
+    ///
+    /// # Errors
+    /// A successor has the run now.
+    pub async fn arrive(&mut self) -> io::Result<Accepted> {
+        (&mut self.arrives).await.map_err(|_| io::ErrorKind::NotConnected.into())
+    }
+
+    /// No task waits any more: the address is what the policy says of it.
     pub async fn end(self) {
         let run = Arc::clone(&self.run);
         drop(self);

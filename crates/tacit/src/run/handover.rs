@@ -13,9 +13,10 @@ use tacit_core::dns::GRACE;
 use tacit_core::flow::Address;
 use tokio::sync::oneshot;
 
-use super::Run;
 use super::launchers::{Followed, Launcher, RunSockets};
 use super::line::{Line, adopt};
+use super::{Run, RunIdentity};
+use crate::placement::Share;
 
 /// A run in words; its sockets follow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -110,26 +111,34 @@ impl Departing {
 }
 
 impl RunState {
-    /// The run as it was, with the launcher's connection and the sockets.
+    /// The run as it was, with the launcher's connection and the sockets; `place` is the CPU that
+    /// it shares with a worker here.
     ///
     /// # Errors
     /// Sockets are missing.
-    pub fn resume(self, mut sockets: Vec<OwnedFd>) -> io::Result<Resumed> {
+    pub fn resume(self, mut sockets: Vec<OwnedFd>, place: Option<Share>) -> io::Result<Resumed> {
         let before = if self.asks_before { sockets.pop() } else { None };
         if sockets.len() <= self.inbound.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let held = sockets.split_off(sockets.len() - self.inbound.len());
-        let held = self.inbound.into_iter().zip(held);
-        let inbound = held.map(|(address, socket)| HeldAddress { address, socket }).collect();
+        let addresses = self.inbound.into_iter().zip(held);
+        let inbound = addresses.map(|(address, socket)| HeldAddress { address, socket }).collect();
         let connection = sockets.remove(0);
         let stream = adopt(connection.try_clone()?)?;
         let (reading, until) = oneshot::channel();
         let launcher = Launcher { connection, reading };
         let sockets = RunSockets::from_order(sockets)?;
         let line = Line::open(sockets.line.try_clone()?)?;
-        let mut run = Run::new(self.id, self.name, self.pid, self.user, self.claimed, line);
-        run.since = self.since;
+        let identity = RunIdentity {
+            id: self.id,
+            name: self.name,
+            pid: self.pid,
+            user: self.user,
+            since: self.since,
+            claimed: self.claimed,
+        };
+        let run = Run::new(identity, line, place);
         for (name, address, seconds) in self.names {
             // What is left counts the grace that learning adds again.
             let left = Duration::from_secs(seconds).saturating_sub(GRACE);

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::log::{Event, Log};
 
 use super::line::{read_frame, write_frame};
-use super::protocol::{Enrolment, FromLauncher, LAUNCHER_BYTES_MAX, Terms, ToLauncher};
+use super::protocol::{Enrolment, Frame, FromLauncher, LAUNCHER_BYTES_MAX, Terms, ToLauncher};
 
 /// Events of runs that may wait for the control thread.
 pub const EVENTS_MAX: usize = 64;
@@ -33,21 +33,10 @@ pub const RUNS_MAX: usize = 1024;
 #[derive(Debug)]
 pub enum RunEvent<S> {
     /// A launcher asks.
-    Begin {
-        /// What it says of its run.
-        enrolment: Enrolment,
-        /// The sockets of the run.
-        sockets: RunSockets,
-        /// The launcher's user.
-        uid: u32,
-        /// The launcher.
-        launcher: Launcher,
-        /// The run's number and the terms for CMD, or why it is refused.
-        back: oneshot::Sender<Result<(u64, Terms), String>>,
-    },
+    Begin(Box<Application>),
     /// It is set up.
-    Begun(Box<S>, oneshot::Sender<Result<(u64, Terms), String>>),
-    /// A new helper serves this line.
+    Begun(Box<S>, oneshot::Sender<Decision>),
+    /// A new helper serves this line of the run with that number.
     Line(u64, OwnedFd),
     /// Its programs listen elsewhere than before.
     Listening(u64),
@@ -55,6 +44,33 @@ pub enum RunEvent<S> {
     End(u64),
     /// A launcher is gone, or was refused, before it had one.
     NoRun,
+}
+
+/// A launcher that asks for its run to be taken.
+#[derive(Debug)]
+pub struct Application {
+    /// What it says of its run.
+    pub enrolment: Enrolment,
+    /// The sockets of the run.
+    pub sockets: RunSockets,
+    /// The launcher's user.
+    pub uid: u32,
+    /// The launcher.
+    pub launcher: Launcher,
+    /// Takes the answer.
+    pub back: oneshot::Sender<Decision>,
+}
+
+/// The answer to an application, or why the run is refused.
+pub type Decision = Result<Admission, String>;
+
+/// A run that was taken.
+#[derive(Debug)]
+pub struct Admission {
+    /// Its number.
+    pub id: u64,
+    /// What its program gets.
+    pub terms: Terms,
 }
 
 /// A launcher as its run knows it.
@@ -161,12 +177,16 @@ async fn enrol<S>(
     events: &mpsc::Sender<RunEvent<S>>,
 ) -> io::Result<Option<Followed>> {
     let uid = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
-    let asked =
-        tokio::time::timeout(ENROLMENT_WAIT_MAX, read_frame(&mut stream, LAUNCHER_BYTES_MAX));
-    let asked = asked.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-    let (enrolment, sockets) = match asked {
-        Some((FromLauncher::Enrol(enrolment), sockets)) => (enrolment, sockets),
-        Some((FromLauncher::Line, _)) => return Err(io::ErrorKind::InvalidData.into()),
+    let reading = read_frame(&mut stream, LAUNCHER_BYTES_MAX);
+    let read = tokio::time::timeout(ENROLMENT_WAIT_MAX, reading).await;
+    let frame = read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    let (enrolment, sockets) = match frame {
+        Some(Frame { message: FromLauncher::Enrol(enrolment), descriptors }) => {
+            (enrolment, descriptors)
+        }
+        Some(Frame { message: FromLauncher::Line, .. }) => {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         None => return Ok(None),
     };
     let sockets = RunSockets::from_order(sockets);
@@ -176,13 +196,14 @@ async fn enrol<S>(
         let launcher = Launcher { connection, reading };
         let sockets = sockets.map_err(|error| error.to_string())?;
         let (back, begun) = oneshot::channel();
-        let begin = RunEvent::Begin { enrolment, sockets, uid, launcher, back };
+        let application = Application { enrolment, sockets, uid, launcher, back };
+        let begin = RunEvent::Begin(Box::new(application));
         let ending = || "the agent is ending".to_owned();
         events.send(begin).await.map_err(|_| ending())?;
         begun.await.map_err(|_| ending())?
     };
     match begun.await {
-        Ok((id, terms)) => {
+        Ok(Admission { id, terms }) => {
             // A launcher that is gone by now is found to be so by whoever follows it, and that
             // ends its run.
             let _ = write_frame(&mut stream, &ToLauncher::Terms(terms)).await;
@@ -207,10 +228,10 @@ pub async fn follow<S>(followed: Followed, events: mpsc::Sender<RunEvent<S>>, lo
             said = read_frame(&mut stream, LAUNCHER_BYTES_MAX) => said,
         };
         let event = match said {
-            Ok(Some((FromLauncher::Line, mut line))) => {
-                line.pop().map(|line| RunEvent::Line(id, line))
+            Ok(Some(Frame { message: FromLauncher::Line, mut descriptors })) => {
+                descriptors.pop().map(|line| RunEvent::Line(id, line))
             }
-            Ok(Some((FromLauncher::Enrol(_), _))) => None,
+            Ok(Some(Frame { message: FromLauncher::Enrol(_), .. })) => None,
             Ok(None) => Some(RunEvent::End(id)),
             Err(error) => {
                 log.warn(Event::new("launcher-failed").field("error", &error));

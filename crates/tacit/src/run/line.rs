@@ -18,13 +18,14 @@ use serde::de::DeserializeOwned;
 use tacit_core::flow::Protocol;
 use tacit_core::policy::Captured;
 use tacit_sys::descriptor;
+use tacit_sys::netlink::route::Families;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::net::pool::SocketPool;
 
-use super::protocol::{ANSWER_BYTES_MAX, Ends, Owner, Reply, Request, encode, frame_bytes};
+use super::protocol::{ANSWER_BYTES_MAX, Ends, Frame, Owner, Reply, Request, encode, frame_bytes};
 
 /// Questions of all workers that wait for the line.
 const QUESTIONS_MAX: usize = 1024;
@@ -41,8 +42,15 @@ pub struct Line {
     pool: Arc<SocketPool>,
 }
 
-type Question = (Request, oneshot::Sender<io::Result<Answer>>);
-type Answer = (Reply, Vec<OwnedFd>);
+/// A question, and where its answer goes.
+#[derive(Debug)]
+struct Question {
+    request: Request,
+    back: oneshot::Sender<io::Result<Answer>>,
+}
+
+/// An answer; what was asked for rides along.
+type Answer = Frame<Reply>;
 
 impl Line {
     /// Takes a line; its task ends when the last copy is dropped.
@@ -68,7 +76,7 @@ impl Line {
     ///
     /// # Errors
     /// The helper's, or there is none.
-    pub async fn families(&self, v4: bool, v6: bool) -> io::Result<()> {
+    pub async fn families(&self, Families { v4, v6 }: Families) -> io::Result<()> {
         self.ask(Request::Families { v4, v6 }).await.map(|_| ())
     }
 
@@ -98,7 +106,7 @@ impl Line {
             return Ok(socket);
         }
         let request = Request::Socket { protocol, ipv6, count: kind.next_request() };
-        let (_, mut sockets) = self.ask(request).await?;
+        let mut sockets = self.ask(request).await?.descriptors;
         let one = sockets.pop().ok_or_else(strange)?;
         kind.put(sockets);
         Ok(one)
@@ -117,8 +125,8 @@ impl Line {
     /// # Errors
     /// The helper's, or there is none.
     pub async fn owners(&self, ends: Vec<Ends>) -> io::Result<Vec<Option<Owner>>> {
-        match self.ask(Request::Owners(ends)).await? {
-            (Reply::Owners(owners), _) => Ok(owners),
+        match self.ask(Request::Owners(ends)).await?.message {
+            Reply::Owners(owners) => Ok(owners),
             _ => Err(strange()),
         }
     }
@@ -142,8 +150,8 @@ impl Line {
     /// # Errors
     /// The helper's, or there is none.
     pub async fn listening(&self) -> io::Result<Vec<SocketAddr>> {
-        match self.ask(Request::Listening).await? {
-            (Reply::Listening(addresses), _) => Ok(addresses),
+        match self.ask(Request::Listening).await?.message {
+            Reply::Listening(addresses) => Ok(addresses),
             _ => Err(strange()),
         }
     }
@@ -154,15 +162,14 @@ impl Line {
     /// # Errors
     /// The helper's, or there is none.
     pub async fn cpu_ns(&self) -> io::Result<u64> {
-        match self.ask(Request::Cpu).await? {
-            (Reply::Cpu(ns), _) => Ok(ns),
+        match self.ask(Request::Cpu).await?.message {
+            Reply::Cpu(ns) => Ok(ns),
             _ => Err(strange()),
         }
     }
 
     async fn ask_for_one(&self, request: Request) -> io::Result<OwnedFd> {
-        let (_, mut sockets) = self.ask(request).await?;
-        sockets.pop().ok_or_else(strange)
+        self.ask(request).await?.descriptors.pop().ok_or_else(strange)
     }
 
     async fn ask(&self, request: Request) -> io::Result<Answer> {
@@ -174,7 +181,7 @@ impl Line {
             }
         };
         match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(Ok((Reply::Refused(reason), _))) => Err(io::Error::other(reason)),
+            Ok(Ok(Frame { message: Reply::Refused(reason), .. })) => Err(io::Error::other(reason)),
             Ok(answered) => answered,
             Err(_) => Err(gone()),
         }
@@ -182,7 +189,7 @@ impl Line {
 
     async fn ask_once(&self, request: Request) -> io::Result<Answer> {
         let (back, answer) = oneshot::channel();
-        self.questions.send((request, back)).await.map_err(|_| gone())?;
+        self.questions.send(Question { request, back }).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 }
@@ -226,7 +233,9 @@ async fn serve(
             },
             () = ended(&line) => line = None,
             question = asked.recv(), if line.is_some() => {
-                let (Some((request, back)), Some(stream)) = (question, &mut line) else { return };
+                let (Some(Question { request, back }), Some(stream)) = (question, &mut line) else {
+                    return;
+                };
                 if back.is_closed() {
                     continue;
                 }
@@ -274,7 +283,7 @@ pub async fn write_frame(stream: &mut UnixStream, frame: &impl Serialize) -> io:
 pub async fn read_frame<T: DeserializeOwned>(
     stream: &mut UnixStream,
     bytes_max: usize,
-) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+) -> io::Result<Option<Frame<T>>> {
     let mut length = [0; 4];
     let (count, descriptors) =
         stream.async_io(Interest::READABLE, || descriptor::receive(&*stream, &mut length)).await?;
@@ -284,5 +293,5 @@ pub async fn read_frame<T: DeserializeOwned>(
     stream.read_exact(&mut length[count..]).await?;
     let mut text = vec![0; frame_bytes(length, bytes_max)?];
     stream.read_exact(&mut text).await?;
-    Ok(Some((serde_json::from_slice(&text)?, descriptors)))
+    Ok(Some(Frame { message: serde_json::from_slice(&text)?, descriptors }))
 }

@@ -68,6 +68,24 @@ impl Spent {
     }
 }
 
+/// Which run it is.
+#[derive(Clone, Debug)]
+pub struct RunIdentity {
+    /// Counts from 1 since the agent started.
+    pub id: u64,
+    /// What the launcher called it.
+    pub name: String,
+    /// The launcher's process.
+    pub pid: u32,
+    /// Whose it is.
+    pub user: String,
+    /// When it was enrolled.
+    pub since: SystemTime,
+    /// Whether it runs as another user than the agent: what it says of its programs is then its
+    /// own claim.
+    pub claimed: bool,
+}
+
 /// A program and its children under `tacit run`, in a network namespace of their own.
 #[derive(Debug)]
 pub struct Run {
@@ -97,19 +115,20 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run that has just been enrolled.
+    /// A run that is being enrolled.
     #[must_use]
-    pub fn new(id: u64, name: String, pid: u32, user: String, claimed: bool, line: Line) -> Self {
+    pub fn new(identity: RunIdentity, line: Line, place: Option<Share>) -> Self {
+        let RunIdentity { id, name, pid, user, since, claimed } = identity;
         Self {
             id,
             name,
             pid,
             user,
-            since: SystemTime::now(),
+            since,
             claimed,
             line,
             spent: Spent::default(),
-            place: None,
+            place,
             names: Mutex::default(),
             listening: ArcSwap::default(),
             expected: Expectations::default(),

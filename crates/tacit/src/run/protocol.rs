@@ -164,6 +164,15 @@ pub enum Reply {
     Refused(String),
 }
 
+/// A frame that was read.
+#[derive(Debug)]
+pub struct Frame<T> {
+    /// What it says.
+    pub message: T,
+    /// What rode along.
+    pub descriptors: Vec<OwnedFd>,
+}
+
 /// Writes one frame to a blocking socket.
 ///
 /// # Errors
@@ -183,7 +192,7 @@ pub fn write(
 ///
 /// # Errors
 /// Whatever the kernel answers, `InvalidData` for what is no frame.
-pub fn read<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+pub fn read<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<Frame<T>>> {
     let mut length = [0; LENGTH_BYTES];
     let (count, descriptors) = descriptor::receive(socket, &mut length)?;
     if count == 0 {
@@ -192,7 +201,7 @@ pub fn read<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<(
     socket.read_exact(&mut length[count..])?;
     let mut text = vec![0; frame_bytes(length, FRAME_BYTES_MAX)?];
     socket.read_exact(&mut text)?;
-    Ok(Some((serde_json::from_slice(&text)?, descriptors)))
+    Ok(Some(Frame { message: serde_json::from_slice(&text)?, descriptors }))
 }
 
 /// A frame as it travels.
@@ -237,9 +246,10 @@ mod tests {
         let sent = Request::Socket { protocol: Protocol::Udp, ipv6: true, count: 3 };
         write(&near, &sent, &[near.as_fd(), far.as_fd()]).unwrap();
         write(&near, &Request::Line, &[]).unwrap();
-        let (received, descriptors) = read::<Request>(&far).unwrap().unwrap();
-        assert_eq!((received, descriptors.len()), (sent, 2));
-        assert_eq!(read::<Request>(&far).unwrap().unwrap().0, Request::Line);
+        let Frame { message, descriptors } = read::<Request>(&far).unwrap().unwrap();
+        assert_eq!(message, sent);
+        assert_eq!(descriptors.len(), 2);
+        assert_eq!(read::<Request>(&far).unwrap().unwrap().message, Request::Line);
         drop((near, descriptors));
         assert!(read::<Request>(&far).unwrap().is_none());
     }

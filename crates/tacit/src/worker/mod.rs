@@ -88,6 +88,8 @@ pub struct Workers<L: Lanes> {
     takers: Arc<Takers<L::HandedOver>>,
     /// What every thread that accepts serves, for workers to come.
     common: RefCell<BTreeMap<u64, Arc<dyn Source<L>>>>,
+    /// The number of the source that came last.
+    last_source: Cell<u64>,
     grown_at: Cell<Option<Instant>>,
     /// Until when no worker is started by load: the last could not be.
     stays_until: Cell<Option<Instant>>,
@@ -143,6 +145,7 @@ impl<L: Lanes> Workers<L> {
             workers: RefCell::default(),
             takers: Arc::default(),
             common: RefCell::default(),
+            last_source: Cell::default(),
             grown_at: Cell::default(),
             stays_until: Cell::default(),
             recent: Cell::default(),
@@ -298,12 +301,21 @@ impl<L: Lanes> Workers<L> {
     }
 
     /// Has every engine serve a source; without engines every worker, or the one on its CPU.
-    pub async fn serve(&self, id: u64, source: Arc<dyn Source<L>>) {
+    /// Returns the number to stop it by.
+    pub async fn serve(&self, source: Arc<dyn Source<L>>) -> u64 {
+        let id = self.next_source();
         self.common.borrow_mut().insert(id, Arc::clone(&source));
         for commands in self.acceptors(source.cpu()) {
             // A worker ends only with the agent.
             let _ = commands.send(Command::Serve(id, Arc::clone(&source))).await;
         }
+        id
+    }
+
+    fn next_source(&self) -> u64 {
+        let id = self.last_source.get() + 1;
+        self.last_source.set(id);
+        id
     }
 
     fn acceptors(&self, cpu: Option<usize>) -> Vec<mpsc::Sender<Command<L>>> {
@@ -321,13 +333,15 @@ impl<L: Lanes> Workers<L> {
         there.into_iter().chain(all).map(|worker| worker.commands.clone()).collect()
     }
 
-    /// Has one worker serve a source whose order is to be kept.
-    pub async fn serve_on_one(&self, id: u64, source: Arc<dyn Source<L>>) {
+    /// Has one worker serve a source whose order is to be kept. Returns the number to stop it by.
+    pub async fn serve_on_one(&self, source: Arc<dyn Source<L>>) -> u64 {
+        let id = self.next_source();
         let workers = self.workers_on(source.cpu());
         let at = usize::try_from(id).unwrap_or(0) % workers.len().max(1);
         if let Some(commands) = workers.get(at) {
             let _ = commands.send(Command::Serve(id, source)).await;
         }
+        id
     }
 
     /// Makes every thread take nothing more from a source; when this returns, all of them have

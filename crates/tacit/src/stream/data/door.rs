@@ -15,7 +15,7 @@ use tacit_core::flow::Address;
 use tacit_sys::socket::{self, StreamOptions};
 use tacit_sys::watch::watch;
 use tokio::io::Interest;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::address;
 use crate::net::Accepted;
@@ -33,12 +33,7 @@ pub enum Door {
         from: IpAddr,
     },
     /// An address that a program of a run connects to.
-    Inside {
-        /// Captures it.
-        expected: Expected,
-        /// Gets the connection.
-        arrives: oneshot::Receiver<Accepted>,
-    },
+    Inside(Expected),
     /// No connection can come in any more.
     Closed,
 }
@@ -77,10 +72,10 @@ impl Door {
     /// # Errors
     /// It cannot be captured; in words, for the log.
     pub async fn inside(run: &Arc<Run>, address: SocketAddr) -> Result<Self, String> {
-        let (expected, arrives) = run.expect(address).await.map_err(|error| {
+        let expected = run.expect(address).await.map_err(|error| {
             format!("the run's connection to {address} cannot be captured: {error}")
         })?;
-        Ok(Self::Inside { expected, arrives })
+        Ok(Self::Inside(expected))
     }
 
     /// Waits for the connection.
@@ -88,20 +83,19 @@ impl Door {
     /// # Errors
     /// The socket cannot be watched, or nobody will come.
     pub async fn wait(&mut self, places: &Arc<Semaphore>) -> io::Result<Accepted<Leg>> {
-        let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
         match self {
             Self::Outside { socket, from } => {
                 let permit = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
                 accept(socket, *from, permit).await
             }
-            Self::Inside { arrives, .. } => arrives.await.map_err(gone)?.watch(),
+            Self::Inside(expected) => expected.arrive().await?.watch(),
             Self::Closed => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     /// Nobody is expected any more.
     pub async fn close(&mut self) {
-        if let Self::Inside { expected, .. } = std::mem::replace(self, Self::Closed) {
+        if let Self::Inside(expected) = std::mem::replace(self, Self::Closed) {
             expected.end().await;
         }
     }

@@ -1,0 +1,99 @@
+//! Runs on their way from one agent to its successor, on both ends, and what displays show of runs.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::lanes::Workers;
+use super::runs::{Runs, unlisten};
+use super::services::{self, Candidate};
+use super::takeover::HandedRun;
+use crate::clock::Rfc3339;
+use crate::control::server::Reply;
+use crate::log::Event;
+use crate::run::handover::{Departing, Resumed};
+use crate::run::launchers;
+use crate::session::Record;
+
+impl Runs {
+    /// Gives all runs to a successor; nothing is read from their sockets here any more.
+    pub(super) async fn hand_over(&mut self, workers: &Workers) -> Reply {
+        let mut states = Vec::new();
+        let mut descriptors = Vec::new();
+        for mut enrolled in self.registry.take_all() {
+            unlisten(&mut enrolled, workers).await;
+            enrolled.services.stop();
+            match services::depart(&enrolled).await {
+                Ok(Departing { state, sockets }) => {
+                    states.push(state);
+                    descriptors.extend(sockets);
+                    self.registry.add_departed(&enrolled.launcher);
+                }
+                Err(error) => {
+                    let event = Event::new("run-lost").field("run", &enrolled.run.name);
+                    self.shared.log.error(event.field("error", &error));
+                }
+            }
+        }
+        let mut reply = Reply::ok(json!(states));
+        reply.descriptors = descriptors;
+        reply
+    }
+
+    /// Goes on with a run of the agent before this one.
+    pub(super) async fn resume(&mut self, handed: HandedRun, workers: &Workers) {
+        let id = handed.state.id;
+        if let Err(error) = self.try_resume(handed, workers).await {
+            self.shared.log.error(Event::new("run-lost").field("id", &id).field("error", &error));
+        }
+    }
+
+    async fn try_resume(&mut self, handed: HandedRun, workers: &Workers) -> std::io::Result<()> {
+        let HandedRun { state, sockets } = handed;
+        let place = workers.place_run_on(state.cpu).await;
+        let Resumed { run, launcher, followed, sockets, inbound, before } =
+            state.resume(sockets, place)?;
+        let candidate = Candidate { run, sockets, launcher, before };
+        let enrolled = services::enrol(candidate, &self.context()).await?;
+        self.take(enrolled, inbound, workers).await;
+        let log = self.shared.log.clone();
+        tokio::task::spawn_local(launchers::follow(followed, self.events.clone(), log));
+        Ok(())
+    }
+
+    /// `tacit show runs`.
+    pub(super) fn show(&self) -> Value {
+        let open = self.shared.table.snapshot();
+        let now = SystemTime::now();
+        let runs = self.registry.all().map(|enrolled| {
+            let run = &enrolled.run;
+            let of_run = |record: &&Arc<Record>| {
+                record.run.as_ref().is_some_and(|of_run| of_run.run.id == run.id)
+            };
+            let names = run.learnt().into_iter().map(|(name, address, left)| {
+                json!({ "name": name, "address": address, "seconds": left.as_secs() })
+            });
+            let listen = enrolled
+                .services
+                .inbound
+                .shown()
+                .map(|(address, open)| json!({ "address": address, "open": open }));
+            json!({
+                "id": run.id,
+                "name": run.name,
+                "pid": run.pid,
+                "user": run.user,
+                "claimed": run.claimed,
+                "since": Rfc3339(run.since).to_string(),
+                "age-s": now.duration_since(run.since).unwrap_or_default().as_secs(),
+                "open": open.iter().filter(of_run).count(),
+                "captured": enrolled.capture.count(),
+                "names": names.collect::<Vec<_>>(),
+                "listen": listen.collect::<Vec<_>>(),
+                "listening": *run.listening(),
+            })
+        });
+        runs.collect()
+    }
+}
