@@ -15,14 +15,15 @@ use tokio::time::Instant;
 use super::opened::Opened;
 use super::reload::Asker;
 use super::{Agent, Control, Drain, RunningAgent, service_manager, takeover};
-use crate::control::server::Reply;
+use crate::control::server::{PendingRequest, Reply};
 use crate::control::{Display, Request, display};
 use crate::ledger::on_own_thread;
 use crate::log::Event;
 
 impl Agent {
     /// Answers one request, now or when what it asks for is done.
-    pub(super) async fn take_request(&mut self, request: Request, back: oneshot::Sender<Reply>) {
+    pub(super) async fn take_request(&mut self, pending: PendingRequest) {
+        let PendingRequest { request, back } = pending;
         let reply = match request {
             Request::Show { what } => return self.show(what, back),
             Request::Reload => return self.reload(Asker::Operator(back)),
@@ -131,8 +132,8 @@ impl Agent {
               "beyond": "dropped, the program asks again" },
             { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
               "used": self.shared.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
-            { "name": "runs", "max": crate::run::launchers::RUNS_MAX, "used": self.runs.registry.len(),
-              "beyond": "refused" },
+            { "name": "runs", "max": crate::run::launchers::RUNS_MAX,
+              "used": self.runs.registry.len(), "beyond": "refused" },
             { "name": "workers", "max": self.workers.count_max(), "used": self.workers.count(),
               "beyond": "those there are carry all" },
             { "name": "handed-per-worker", "max": crate::engine::HANDED_MAX,

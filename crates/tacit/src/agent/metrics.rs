@@ -15,7 +15,7 @@ use super::takeover::Handover;
 use super::{Agent, AgentError};
 use crate::control::metrics::server::{self, Listening};
 use crate::control::metrics::{self, Sources};
-use crate::control::server::{Asked, Reply};
+use crate::control::server::{PendingRequest, Reply};
 use crate::ledger::costs::Costs;
 use crate::log::Log;
 
@@ -36,7 +36,7 @@ impl Metrics {
     pub(super) fn open(
         policy: &Policy,
         handover: &mut Handover,
-        requests: &mpsc::Sender<Asked>,
+        requests: &mpsc::Sender<PendingRequest>,
         log: &Log,
     ) -> Result<Option<Self>, AgentError> {
         let Some(address) = &policy.agent.metrics else { return Ok(None) };

@@ -45,7 +45,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::control::server::Asked;
+use crate::control::server::PendingRequest;
 use crate::ledger::meter;
 use crate::log::{Event, Format, Log};
 use crate::session::Table;
@@ -168,7 +168,7 @@ struct Agent {
 
 /// What arrives for the control thread.
 struct Inbox {
-    requests: mpsc::Receiver<Asked>,
+    requests: mpsc::Receiver<PendingRequest>,
     run_events: mpsc::Receiver<RunEvent>,
 }
 
@@ -176,7 +176,7 @@ struct Inbox {
 struct Control {
     opened: Opened,
     task: tokio::task::JoinHandle<()>,
-    requests: mpsc::Sender<Asked>,
+    requests: mpsc::Sender<PendingRequest>,
 }
 
 #[derive(Clone, Copy)]
@@ -207,7 +207,7 @@ impl Agent {
         };
         loop {
             tokio::select! {
-                Some((request, back)) = inbox.requests.recv() => self.take_request(request, back).await,
+                Some(pending) = inbox.requests.recv() => self.take_request(pending).await,
                 Some(event) = inbox.run_events.recv() => self.take_run_event(event).await,
                 _ = growth.tick(), if self.workers.may_grow() => self.workers.grow().await,
                 _ = files.tick() => {
@@ -283,7 +283,9 @@ impl Agent {
 
     fn watch(&self, kind: SignalKind) -> Option<Signal> {
         signal(kind)
-            .inspect_err(|error| self.shared.log.error(Event::new("ended").field("error", error)))
+            .inspect_err(|error| {
+                self.shared.log.error(Event::new("ended").field("error", error));
+            })
             .ok()
     }
 }

@@ -19,7 +19,7 @@ use super::reload::Changing;
 use super::runs::Runs;
 use super::supervised::Supervisor;
 use super::{Agent, AgentError, Control, Given, Inbox, Metrics, Options, file_name, takeover};
-use crate::control::server::{self, Asked};
+use crate::control::server::{self, PendingRequest};
 use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
 use crate::log::{Event, Log};
@@ -183,7 +183,7 @@ impl Control {
     pub(super) fn open(
         path: &Path,
         handover: &mut takeover::Handover,
-        requests: mpsc::Sender<Asked>,
+        requests: mpsc::Sender<PendingRequest>,
         log: &Log,
         supervisor: Option<&Supervisor>,
     ) -> Result<Self, AgentError> {

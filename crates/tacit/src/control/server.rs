@@ -15,8 +15,14 @@ use crate::log::{Event, Log};
 /// Requests that wait for the control thread.
 pub const REQUESTS_MAX: usize = 64;
 
-/// A request on its way to the agent, with the way back.
-pub type Asked = (Request, oneshot::Sender<Reply>);
+/// A request on its way to the agent.
+#[derive(Debug)]
+pub struct PendingRequest {
+    /// What is asked for.
+    pub request: Request,
+    /// Takes the answer.
+    pub back: oneshot::Sender<Reply>,
+}
 
 /// What the agent says.
 #[derive(Debug)]
@@ -63,7 +69,7 @@ impl Reply {
 /// started this agent, are its successors.
 pub async fn serve(
     listener: UnixListener,
-    requests: mpsc::Sender<Asked>,
+    requests: mpsc::Sender<PendingRequest>,
     log: Log,
     supervisor: Option<u32>,
 ) {
@@ -88,7 +94,7 @@ pub async fn serve(
 
 async fn converse(
     stream: UnixStream,
-    requests: mpsc::Sender<Asked>,
+    requests: mpsc::Sender<PendingRequest>,
     supervisor: Option<u32>,
 ) -> io::Result<()> {
     let peer = socket::peer_credentials(stream.as_fd())?;
@@ -129,9 +135,9 @@ fn refusal(pid: i32, uid: u32, supervisor: Option<u32>) -> Option<String> {
 }
 
 /// Puts a request to the agent and waits for its answer.
-pub(super) async fn ask(requests: &mpsc::Sender<Asked>, request: Request) -> Reply {
+pub(super) async fn ask(requests: &mpsc::Sender<PendingRequest>, request: Request) -> Reply {
     let (back, reply) = oneshot::channel();
-    if requests.send((request, back)).await.is_err() {
+    if requests.send(PendingRequest { request, back }).await.is_err() {
         return Reply::error("the agent is ending");
     }
     reply.await.unwrap_or_else(|_| Reply::error("the agent is ending"))

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::CONTENT_TYPE;
-use crate::control::server::{Asked, Body, ask};
+use crate::control::server::{Body, PendingRequest, ask};
 use crate::control::{Answer, Display, Request};
 use crate::log::{Event, Log};
 
@@ -48,7 +48,7 @@ impl Listening {
 }
 
 /// Answers scrapers for ever.
-pub async fn serve(listening: Listening, requests: mpsc::Sender<Asked>, log: Log) {
+pub async fn serve(listening: Listening, requests: mpsc::Sender<PendingRequest>, log: Log) {
     let places = Arc::new(Semaphore::new(SCRAPES_MAX));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
@@ -69,7 +69,7 @@ pub async fn serve(listening: Listening, requests: mpsc::Sender<Asked>, log: Log
     }
 }
 
-async fn answer(mut stream: impl Stream, requests: mpsc::Sender<Asked>) -> io::Result<()> {
+async fn answer(mut stream: impl Stream, requests: mpsc::Sender<PendingRequest>) -> io::Result<()> {
     let verdict = verdict(&mut stream).await?;
     let (verdict, body) = match verdict {
         Verdict::Metrics => page(&requests).await,
@@ -91,7 +91,7 @@ async fn answer(mut stream: impl Stream, requests: mpsc::Sender<Asked>) -> io::R
     tokio::io::copy(&mut rest, &mut tokio::io::sink()).await.map(|_| ())
 }
 
-async fn page(requests: &mpsc::Sender<Asked>) -> (Verdict, String) {
+async fn page(requests: &mpsc::Sender<PendingRequest>) -> (Verdict, String) {
     let request = Request::Show { what: Display::Metrics };
     match ask(requests, request).await.body {
         Body::Answer(Answer::Ok(serde_json::Value::String(text))) => (Verdict::Metrics, text),
