@@ -9,7 +9,8 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use tacit::live::{self, BuildContext, Live, Materials};
-use tacit::session::{AcceptedSide, Connection, Opening, Record, Table};
+use tacit::net::Security;
+use tacit::session::{Connection, Opening, Record, Table};
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::policy::parse;
 use tacit_core::statistics::Histogram;
@@ -120,7 +121,7 @@ impl<'a> Bench<'a> {
             run: None,
             parent: None,
         };
-        let connection = Connection::open(&self.table, opening, AcceptedSide::Clear, place);
+        let connection = Connection::open(&self.table, opening, Security::Clear, place);
         let id = connection.record().id;
         Ok(Socket { connection, id, ours, theirs })
     }

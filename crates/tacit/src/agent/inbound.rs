@@ -19,6 +19,7 @@ use tacit_sys::socket::{self, StreamOptions};
 use super::lanes::Workers;
 use super::opened::ListenError;
 use crate::address;
+use crate::net::Security;
 use crate::run::Run;
 use crate::run::handover::HeldAddress;
 use crate::stream::intercept::{Listener, Source};
@@ -84,10 +85,12 @@ impl Inbound {
     ) {
         let clear_addresses = clear_addresses(policy);
         for HeldAddress { address, socket } in reserved {
-            let clear = clear_addresses.contains(&address);
+            let is_clear = clear_addresses.contains(&address);
+            let security = if is_clear { Security::Clear } else { Security::Tls };
             let key = address.to_string();
             let source = Source::Inbound(Arc::clone(run));
-            let listener = Arc::new(Listener { address, socket: Arc::new(socket), clear, source });
+            let socket = Arc::new(socket);
+            let listener = Arc::new(Listener { address, socket, security, source });
             self.held.insert(key, Held { listener, open: None });
         }
     }

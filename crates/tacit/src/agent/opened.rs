@@ -17,6 +17,7 @@ use tacit_sys::socket::{self, StreamOptions};
 
 use super::holder::Holder;
 use crate::address;
+use crate::net::Security;
 use crate::stream::intercept::{Listener, Source};
 
 /// A listening socket that is wanted.
@@ -67,7 +68,7 @@ impl Opened {
         let listener = Arc::new(Listener {
             address: wanted.address.clone(),
             socket: Arc::new(socket),
-            clear: wanted.clear,
+            security: if wanted.clear { Security::Clear } else { Security::Tls },
             source: Source::Forward,
         });
         Self { listener, unix: wanted.unix.clone(), file, inherits_file: false }

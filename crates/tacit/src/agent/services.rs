@@ -17,6 +17,7 @@ use crate::datagram::Receiver;
 use crate::dns::{Forwarder, Resolvers};
 use crate::live::{Live, directory_of};
 use crate::log::{Event, Log};
+use crate::net::Security;
 use crate::query::Service;
 use crate::run::capture::Capture;
 use crate::run::handover::{Departing, ServedSockets};
@@ -145,7 +146,7 @@ fn captured_listener(
     socket::adopt(socket.as_fd(), &options)?;
     let address = address::from_socket(&socket::local_address(socket.as_fd())?);
     let source = Source::Captured(Arc::clone(run), Arc::clone(names));
-    Ok(Listener { address, socket: Arc::new(socket), clear: true, source })
+    Ok(Listener { address, socket: Arc::new(socket), security: Security::Clear, source })
 }
 
 impl Services {

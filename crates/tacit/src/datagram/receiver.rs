@@ -27,8 +27,9 @@ use crate::dns;
 use crate::ledger::metered;
 use crate::live::{Live, LiveAction};
 use crate::log::Event;
+use crate::net::Security;
 use crate::run::Run;
-use crate::session::{AcceptedSide, Connection, Failure, OfRun, Opening, Refused, account};
+use crate::session::{Connection, Failure, OfRun, Opening, Refused, account};
 
 /// How often flows that are over are looked for, and drops are told.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -320,7 +321,7 @@ impl Lane {
             run: Some(Box::new(of_run)),
             parent: None,
         };
-        Ok(Connection::open(&self.shared.table, opening, AcceptedSide::Clear, permit))
+        Ok(Connection::open(&self.shared.table, opening, Security::Clear, permit))
     }
 
     fn put(&self, key: Key, state: State) {

@@ -10,6 +10,8 @@ use tacit_sys::socket;
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 
+use super::Security;
+
 /// How long bytes that are good may take to reach a peer before its connection is reset.
 pub const DELIVERY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often that is looked at.
@@ -25,21 +27,21 @@ const WATCHED: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interes
 #[derive(Debug)]
 pub struct Leg {
     socket: Watched,
-    clear: bool,
+    security: Security,
 }
 
 /// A leg that no runtime watches: it has just been accepted, or is on its way to another thread.
 #[derive(Debug)]
 pub struct Parked {
     socket: Arc<OwnedFd>,
-    clear: bool,
+    security: Security,
 }
 
 impl Parked {
     /// Takes a socket as [`Leg::new`] does.
     #[must_use]
-    pub fn new(socket: OwnedFd, clear: bool) -> Self {
-        Self { socket: Arc::new(socket), clear }
+    pub fn new(socket: OwnedFd, security: Security) -> Self {
+        Self { socket: Arc::new(socket), security }
     }
 
     /// Has the runtime of the calling thread watch it. What has come meanwhile is told as if it
@@ -48,33 +50,33 @@ impl Parked {
     /// # Errors
     /// It cannot be watched: too many are.
     pub fn watch(self) -> io::Result<Leg> {
-        Ok(Leg { socket: watch(self.socket, WATCHED)?, clear: self.clear })
+        Ok(Leg { socket: watch(self.socket, WATCHED)?, security: self.security })
     }
 }
 
 impl Leg {
-    /// Takes a connected, non-blocking socket. The caller says whether it carries clear text; such
-    /// sockets come with reset-on-close set (from their listener, or before they were dialled).
+    /// Takes a connected, non-blocking socket. Those in clear come with reset-on-close set
+    /// (from their listener, or before they were dialled).
     ///
     /// # Errors
     /// It cannot be watched: too many are.
-    pub fn new(socket: OwnedFd, clear: bool) -> io::Result<Self> {
-        Parked::new(socket, clear).watch()
+    pub fn new(socket: OwnedFd, security: Security) -> io::Result<Self> {
+        Parked::new(socket, security).watch()
     }
 
     /// Takes it from its runtime, for another one. The socket stays as it is, for displays too.
     #[must_use]
     pub fn park(self) -> Parked {
-        Parked { socket: self.socket.into_inner(), clear: self.clear }
+        Parked { socket: self.socket.into_inner(), security: self.security }
     }
 
-    /// Says anew whether the leg carries clear text: its listener serves rules of both kinds, or
-    /// was opened for another policy.
-    pub fn set_clear(&mut self, clear: bool) {
-        if self.clear != clear {
+    /// Sets what protects the socket's bytes from here on: its listener serves rules of both kinds,
+    /// or was opened for another policy.
+    pub fn set_security(&mut self, security: Security) {
+        if self.security != security {
             // A socket that refuses is broken already, and says so when it is read.
-            let _ = socket::reset_on_close(self.fd(), clear);
-            self.clear = clear;
+            let _ = socket::reset_on_close(self.fd(), security == Security::Clear);
+            self.security = security;
         }
     }
 
@@ -226,7 +228,7 @@ impl Leg {
 
     /// From here on, dropping the leg ends the stream in order.
     pub fn end_in_order(&self) {
-        if self.clear {
+        if self.security == Security::Clear {
             // A socket whose peer is gone already has nothing left to be told.
             let _ = socket::reset_on_close(self.fd(), false);
         }

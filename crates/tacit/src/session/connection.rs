@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tacit_core::flow::{Address, Flow};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::ledger::{Count, meter};
 use crate::live::LiveRule;
+use crate::net::Security;
 
 use super::controls::Controls;
 use super::record::{Opening, Record};
@@ -19,28 +20,39 @@ use super::table::Table;
 pub struct Connection {
     record: Arc<Record>,
     table: Arc<Table>,
-    accepted_side: Cell<AcceptedSide>,
-    /// Whether the last bytes came from the side that was accepted.
-    last_from_accepted: Cell<Option<bool>>,
+    /// That of the accepted socket, which decides what counts as sent.
+    accepted_security: Cell<Security>,
+    /// Where the last bytes came from.
+    last_origin: Cell<Option<Origin>>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// What the accepted socket of a connection carries, which decides what counts as sent.
+/// Where the bytes and messages of one direction are counted.
+struct DirectionTotals<'a> {
+    bytes: &'a AtomicU64,
+    messages: &'a AtomicU32,
+    /// The same in the account of the rule.
+    bytes_count: Count,
+    messages_count: Count,
+}
+
+/// Which of a connection's sockets bytes came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AcceptedSide {
-    /// Clear text.
-    Clear,
-    /// TLS records.
-    Tls,
+enum Origin {
+    /// The one that was accepted.
+    Accepted,
+    /// The one that was dialled.
+    Dialled,
 }
 
 impl Connection {
-    /// Begins a connection: it has a number from here on, and displays show it.
+    /// Begins a connection: it has a number from here on, and displays show it. `accepted` is what
+    /// protects the bytes on the accepted socket.
     #[must_use]
     pub fn open(
         table: &Arc<Table>,
         opening: Opening,
-        accepted: AcceptedSide,
+        accepted: Security,
         permit: OwnedSemaphorePermit,
     ) -> Self {
         opening.rule.counters.count_hit();
@@ -49,8 +61,8 @@ impl Connection {
         Self {
             record,
             table: Arc::clone(table),
-            accepted_side: Cell::new(accepted),
-            last_from_accepted: Cell::new(None),
+            accepted_security: Cell::new(accepted),
+            last_origin: Cell::new(None),
             _permit: permit,
         }
     }
@@ -68,40 +80,61 @@ impl Connection {
 
     /// The rule allows it to go on without TLS, and so it does.
     pub fn go_on_in_clear(&self) {
-        self.accepted_side.set(AcceptedSide::Clear);
+        self.accepted_security.set(Security::Clear);
     }
 
     /// Counts payload that went into TLS, or onward from the accepted leg of two clear ones.
     pub fn count_sent(&self, bytes: usize) {
-        self.count(bytes, self.accepted_side.get() == AcceptedSide::Clear);
+        self.count(
+            bytes,
+            match self.accepted_security.get() {
+                Security::Clear => Origin::Accepted,
+                Security::Tls => Origin::Dialled,
+            },
+        );
     }
 
     /// Counts payload that came out of TLS, or back to the accepted leg of two clear ones.
     pub fn count_received(&self, bytes: usize) {
-        self.count(bytes, self.accepted_side.get() == AcceptedSide::Tls);
+        self.count(
+            bytes,
+            match self.accepted_security.get() {
+                Security::Clear => Origin::Dialled,
+                Security::Tls => Origin::Accepted,
+            },
+        );
     }
 
-    fn count(&self, bytes: usize, from_accepted: bool) {
+    fn count(&self, bytes: usize, origin: Origin) {
         if bytes == 0 {
             // No message either.
             return;
         }
         let record = &self.record;
-        let (counter, messages, counts) = if from_accepted {
-            let counts = (Count::BytesSent, Count::MessagesSent);
-            (&record.sent_bytes, &record.sent_messages, counts)
-        } else {
-            let counts = (Count::BytesReceived, Count::MessagesReceived);
-            (&record.received_bytes, &record.received_messages, counts)
+        let totals = match origin {
+            Origin::Accepted => DirectionTotals {
+                bytes: &record.sent_bytes,
+                messages: &record.sent_messages,
+                bytes_count: Count::BytesSent,
+                messages_count: Count::MessagesSent,
+            },
+            Origin::Dialled => DirectionTotals {
+                bytes: &record.received_bytes,
+                messages: &record.received_messages,
+                bytes_count: Count::BytesReceived,
+                messages_count: Count::MessagesReceived,
+            },
         };
-        let begins = self.last_from_accepted.replace(Some(from_accepted)) != Some(from_accepted);
+        let begins = self.last_origin.replace(Some(origin)) != Some(origin);
         // One writer: no need for locked adds.
-        counter.store(counter.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+        let bytes_total = totals.bytes.load(Ordering::Relaxed) + bytes as u64;
+        totals.bytes.store(bytes_total, Ordering::Relaxed);
         if begins {
-            let count = messages.load(Ordering::Relaxed).wrapping_add(1);
-            messages.store(count, Ordering::Relaxed);
+            let messages_total = totals.messages.load(Ordering::Relaxed).wrapping_add(1);
+            totals.messages.store(messages_total, Ordering::Relaxed);
         }
-        let counted = [(counts.0, bytes as u64), (counts.1, u64::from(begins))];
+        let counted =
+            [(totals.bytes_count, bytes as u64), (totals.messages_count, u64::from(begins))];
         meter::count(record.account(), counted);
     }
 

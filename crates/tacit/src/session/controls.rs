@@ -56,14 +56,14 @@ pub type Wishes = mpsc::Receiver<Asked>;
 pub struct Controls {
     wishes: Mutex<mpsc::Sender<Asked>>,
     receiver: BlockingMutex<Option<Wishes>>,
-    is_shaking: AtomicBool,
+    is_handshaking: AtomicBool,
 }
 
 impl Default for Controls {
     fn default() -> Self {
         let (sender, receiver) = mpsc::channel(1);
         let receiver = BlockingMutex::new(Some(receiver));
-        Self { wishes: Mutex::new(sender), receiver, is_shaking: AtomicBool::new(false) }
+        Self { wishes: Mutex::new(sender), receiver, is_handshaking: AtomicBool::new(false) }
     }
 }
 
@@ -90,12 +90,17 @@ impl Controls {
 
     /// Whether a handshake is under way.
     #[must_use]
-    pub fn is_shaking(&self) -> bool {
-        self.is_shaking.load(Ordering::Relaxed)
+    pub fn is_handshaking(&self) -> bool {
+        self.is_handshaking.load(Ordering::Relaxed)
     }
 
-    /// Says so.
-    pub fn set_shaking(&self, is_shaking: bool) {
-        self.is_shaking.store(is_shaking, Ordering::Relaxed);
+    /// Notes that a handshake begins.
+    pub fn begin_handshake(&self) {
+        self.is_handshaking.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that it has ended.
+    pub fn end_handshake(&self) {
+        self.is_handshaking.store(false, Ordering::Relaxed);
     }
 }

@@ -18,8 +18,8 @@ pub enum End {
     Truncated,
     /// One leg was reset, or failed otherwise.
     Broken {
-        /// Whether it was the leg in clear (of two, the one that was accepted).
-        clear: bool,
+        /// Which.
+        socket: BrokenSocket,
         /// What the kernel said.
         error: io::Error,
     },
@@ -31,6 +31,26 @@ pub enum End {
     Asked(&'static str),
 }
 
+/// One of a connection's two sockets, as the log names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokenSocket {
+    /// The one in clear; of two, the one that was accepted.
+    Clear,
+    /// The other one.
+    Far,
+}
+
+impl BrokenSocket {
+    /// The other one of the two.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Clear => Self::Far,
+            Self::Far => Self::Clear,
+        }
+    }
+}
+
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -40,8 +60,12 @@ impl fmt::Display for End {
                  TLS 1.3, or have the program reconnect",
             ),
             Self::Truncated => f.write_str("the TLS peer ended without close_notify"),
-            Self::Broken { clear: true, error } => write!(f, "the clear leg broke: {error}"),
-            Self::Broken { clear: false, error } => write!(f, "the far leg broke: {error}"),
+            Self::Broken { socket: BrokenSocket::Clear, error } => {
+                write!(f, "the clear leg broke: {error}")
+            }
+            Self::Broken { socket: BrokenSocket::Far, error } => {
+                write!(f, "the far leg broke: {error}")
+            }
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),
             Self::Asked(what) => f.write_str(what),

@@ -17,8 +17,8 @@ mod failure;
 mod record;
 mod table;
 
-pub use connection::{AcceptedSide, Connection, Refused};
-pub use end::End;
+pub use connection::{Connection, Refused};
+pub use end::{BrokenSocket, End};
 pub use failure::Failure;
 pub use record::{Legs, OfRun, Opening, Proxied, Record, Shown, TlsFacts};
 pub use table::Table;

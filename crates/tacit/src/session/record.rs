@@ -208,7 +208,7 @@ impl Record {
     #[must_use]
     pub fn state(&self) -> ConnectionState {
         let is_shaking = match self.controls() {
-            Some(controls) => controls.is_shaking(),
+            Some(controls) => controls.is_handshaking(),
             None => self.rule.action.tls().is_some() && !self.is_open(),
         };
         match self.tls.get() {

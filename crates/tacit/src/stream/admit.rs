@@ -15,8 +15,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::ledger::meter::Ticks;
 use crate::ledger::{Account, meter};
 use crate::live::{Live, LiveAction, LiveRule};
+use crate::net::Security;
 use crate::run::Run;
-use crate::session::{AcceptedSide, Connection, OfRun, Opening, Proxied, Refused, account};
+use crate::session::{Connection, OfRun, Opening, Proxied, Refused, account};
 
 use super::data::Job;
 use super::lane::Shared;
@@ -89,10 +90,7 @@ fn fits(form: &Form, run: Option<&Arc<Run>>) -> bool {
 
 fn open(shared: &Shared, rule: Arc<LiveRule>, request: Request<'_>) -> Connection {
     let Request { flow, run, claim, permit, .. } = request;
-    let accepted = match rule.rule.tls_arrives() {
-        true => AcceptedSide::Tls,
-        false => AcceptedSide::Clear,
-    };
+    let accepted = if rule.rule.tls_arrives() { Security::Tls } else { Security::Clear };
     let is_inbound = flow.direction == Direction::Inbound;
     let run = run.map(|run| {
         let controls = rule.is_controlled().then(Box::default);
@@ -127,10 +125,6 @@ pub(super) fn admit_data(
     permit: OwnedSemaphorePermit,
 ) -> Connection {
     let parent = &job.parent;
-    let accepted = match job.downstream_is_clear() {
-        true => AcceptedSide::Clear,
-        false => AcceptedSide::Tls,
-    };
     let run = parent.run.as_ref().map(|of_run| {
         let run = Arc::clone(&of_run.run);
         let names = of_run.names.clone();
@@ -146,5 +140,5 @@ pub(super) fn admit_data(
         run,
         parent: NonZeroU64::new(parent.id),
     };
-    Connection::open(&shared.table, opening, accepted, permit)
+    Connection::open(&shared.table, opening, job.downstream_security(), permit)
 }

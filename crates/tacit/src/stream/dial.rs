@@ -19,12 +19,28 @@ use tacit_sys::socket::{self, StreamOptions};
 use tacit_sys::transparent;
 
 use crate::address;
+use crate::net::Security;
 use crate::net::leg::Leg;
 use crate::run::Run;
 use crate::session::Record;
 
-/// Dials the connection's target within `timeout`; the second is the address that answered.
-/// `clear` is whether the leg carries clear bytes.
+/// A socket that was dialled.
+pub(super) struct Upstream {
+    pub(super) leg: Leg,
+    /// The address that answered.
+    pub(super) target: Address,
+}
+
+/// How a program of a run is reached.
+#[derive(Clone, Copy)]
+struct InsideRoute {
+    /// Where the program listens.
+    program: SocketAddr,
+    /// The address that it sees as its client's.
+    source: SocketAddr,
+}
+
+/// Dials the connection's target within `timeout`. `security` is the one of the new socket.
 ///
 /// # Errors
 /// In words, for the log.
@@ -32,10 +48,10 @@ pub(super) async fn dial(
     record: &Record,
     options: &StreamOptions,
     timeout: Duration,
-    clear: bool,
-) -> Result<(Leg, Address), String> {
+    security: Security,
+) -> Result<Upstream, String> {
     if let Some(of_run) = record.run.as_ref().filter(|of_run| of_run.is_inbound) {
-        return dial_inside(&of_run.run, record, options, clear).await;
+        return dial_inside(&of_run.run, record, options, security).await;
     }
     let addresses = match (&record.run, &record.rule.target) {
         (Some(_), _) => vec![record.remote.clone()],
@@ -46,8 +62,8 @@ pub(super) async fn dial(
     // Each address gets an equal share of the time, so that a silent one cannot hide the rest.
     let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     for address in addresses {
-        match tokio::time::timeout(share, dial_one(&address, options, clear)).await {
-            Ok(Ok(leg)) => return Ok((leg, address)),
+        match tokio::time::timeout(share, dial_one(&address, options, security)).await {
+            Ok(Ok(leg)) => return Ok(Upstream { leg, target: address }),
             Ok(Err(error)) => last = format!("cannot connect to {address}: {error}"),
             Err(_) => last = format!("cannot connect to {address}: no answer"),
         }
@@ -55,19 +71,27 @@ pub(super) async fn dial(
     Err(last)
 }
 
-async fn dial_one(address: &Address, options: &StreamOptions, clear: bool) -> io::Result<Leg> {
+async fn dial_one(
+    address: &Address,
+    options: &StreamOptions,
+    security: Security,
+) -> io::Result<Leg> {
     let to = address::to_socket(address)?;
     let (socket, connected) = socket::dial(&to, &options.for_address(&to))?;
-    finish(Leg::new(socket, clear)?, connected).await
+    let leg = Leg::new(socket, security)?;
+    if !connected {
+        wait_connected(&leg).await?;
+    }
+    Ok(leg)
 }
 
 /// Waits for the answer, unless it is here: on loopback it comes within the call that asks.
-async fn finish(leg: Leg, connected: bool) -> io::Result<Leg> {
-    if !connected && !socket::is_connected(leg.fd())? {
+async fn wait_connected(leg: &Leg) -> io::Result<()> {
+    if !socket::is_connected(leg.fd())? {
         leg.writable().await?;
         socket::take_error(leg.fd())?;
     }
-    Ok(leg)
+    Ok(())
 }
 
 /// Connects to where the program listens, as the client that connected to us.
@@ -75,18 +99,19 @@ async fn dial_inside(
     run: &Run,
     record: &Record,
     options: &StreamOptions,
-    clear: bool,
-) -> Result<(Leg, Address), String> {
+    security: Security,
+) -> Result<Upstream, String> {
     let ports = record.rule.rule.inbound().map(|inbound| inbound.local_ports.as_slice());
     let (Address::Inet(client), Address::Inet(dialled)) = (&record.remote, &record.local) else {
         return Err("a client without IP address cannot be shown inside".into());
     };
-    let place = place(&run.listening(), ports.unwrap_or_default(), *client, *dialled);
-    let Some((program, source)) = place else {
+    let route = find_route(&run.listening(), ports.unwrap_or_default(), *client, *dialled);
+    let Some(route) = route else {
         return Err("no program of the run listens on the rule's `local-ports`".into());
     };
-    match connect_inside(run, source, program, options, clear).await {
-        Ok(leg) => Ok((leg, program.into())),
+    let program = route.program;
+    match connect_inside(run, route, options, security).await {
+        Ok(leg) => Ok(Upstream { leg, target: program.into() }),
         Err(error) => Err(format!("cannot connect to the program at {program}: {error}")),
     }
 }
@@ -99,13 +124,13 @@ pub(super) async fn dial_data(
     record: &Record,
     request: DataRequest,
     options: &StreamOptions,
-    clear: bool,
+    security: Security,
 ) -> io::Result<Leg> {
     match &record.run {
         Some(of_run) if request.connects == Side::Peer => {
-            dial_program(&of_run.run, record, request.dial, options, clear).await
+            dial_program(&of_run.run, record, request.dial, options, security).await
         }
-        _ => dial_one(&request.dial.into(), options, clear).await,
+        _ => dial_one(&request.dial.into(), options, security).await,
     }
 }
 
@@ -115,30 +140,29 @@ async fn dial_program(
     record: &Record,
     program: SocketAddr,
     options: &StreamOptions,
-    clear: bool,
+    security: Security,
 ) -> io::Result<Leg> {
     let client = match &record.remote {
         Address::Inet(client) => canonical(*client),
         _ => return Err(io::ErrorKind::AddrNotAvailable.into()),
     };
     let source = shown_as(client, program);
-    connect_inside(run, source, program, options, clear).await
+    connect_inside(run, InsideRoute { program, source }, options, security).await
 }
 
 async fn connect_inside(
     run: &Run,
-    source: SocketAddr,
-    program: SocketAddr,
+    route: InsideRoute,
     options: &StreamOptions,
-    clear: bool,
+    security: Security,
 ) -> io::Result<Leg> {
     use io::ErrorKind::{AddrInUse, AddrNotAvailable};
-    match connect_inside_as(run, source, program, options, clear).await {
+    match connect_inside_as(run, route, options, security).await {
         // The program has a socket of its own there, or an earlier connection of the same client
         // has not quite ended: another port of the same client.
         Err(error) if matches!(error.kind(), AddrInUse | AddrNotAvailable) => {
-            let any_port = SocketAddr::new(source.ip(), 0);
-            connect_inside_as(run, any_port, program, options, clear).await
+            let source = SocketAddr::new(route.source.ip(), 0);
+            connect_inside_as(run, InsideRoute { source, ..route }, options, security).await
         }
         other => other,
     }
@@ -146,25 +170,31 @@ async fn connect_inside(
 
 async fn connect_inside_as(
     run: &Run,
-    source: SocketAddr,
-    program: SocketAddr,
+    route: InsideRoute,
     options: &StreamOptions,
-    clear: bool,
+    security: Security,
 ) -> io::Result<Leg> {
+    let InsideRoute { program, source } = route;
     let socket = run.line.socket(Protocol::Tcp, program.is_ipv6()).await?;
     // The namespace has its own congestion control.
     let options = StreamOptions { congestion_control: None, ..options.clone() };
     socket::adopt(socket.as_fd(), &options)?;
     let connected = transparent::stand_in(socket.as_fd(), source, program)?;
-    finish(Leg::new(socket, clear)?, connected).await
+    let leg = Leg::new(socket, security)?;
+    if !connected {
+        wait_connected(&leg).await?;
+    }
+    Ok(leg)
 }
 
 /// The client's own address, where the program takes its family.
 fn shown_as(client: SocketAddr, program: SocketAddr) -> SocketAddr {
-    match (client.is_ipv4(), program.is_ipv4()) {
-        (a, b) if a == b => client,
-        (_, true) => (Ipv4Addr::LOCALHOST, 0).into(),
-        (_, false) => (Ipv6Addr::LOCALHOST, 0).into(),
+    if client.is_ipv4() == program.is_ipv4() {
+        return client;
+    }
+    match program {
+        SocketAddr::V4(_) => (Ipv4Addr::LOCALHOST, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::LOCALHOST, 0).into(),
     }
 }
 
@@ -173,31 +203,31 @@ fn shown_as(client: SocketAddr, program: SocketAddr) -> SocketAddr {
 ///
 /// The rule's ports come first to last. A program that listens on all addresses is reached at the
 /// one that the client used, so that it sees itself as the client does.
-fn place(
+fn find_route(
     listening: &[SocketAddr],
     ports: &[RangeInclusive<u16>],
     client: SocketAddr,
     dialled: SocketAddr,
-) -> Option<(SocketAddr, SocketAddr)> {
+) -> Option<InsideRoute> {
     let client = canonical(client);
     let dialled = canonical(dialled);
     let on_ports = ports.iter().flat_map(|ports| {
         let within = listening.iter().filter(|at| ports.contains(&at.port()));
-        let mut within: Vec<_> = within.copied().collect();
+        let mut sorted: Vec<_> = within.copied().collect();
         // One that takes the client as it is, then the one that listens on one address only.
-        within.sort_by_key(|at| (!takes(*at, client), at.ip().is_unspecified(), *at));
-        within
+        sorted.sort_by_key(|at| (!takes(*at, client), at.ip().is_unspecified(), *at));
+        sorted
     });
-    let program = on_ports.into_iter().next()?;
-    let ip = match program.ip() {
+    let listener = on_ports.into_iter().next()?;
+    let ip = match listener.ip() {
         IpAddr::V6(ip) if ip.is_unspecified() && client.is_ipv4() => dialled.ip(),
         ip if ip.is_unspecified() && ip.is_ipv4() == dialled.is_ipv4() => dialled.ip(),
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    let program = SocketAddr::new(ip, program.port());
-    Some((program, shown_as(client, program)))
+    let program = SocketAddr::new(ip, listener.port());
+    Some(InsideRoute { program, source: shown_as(client, program) })
 }
 
 /// Whether a listener can show a client's address.
@@ -217,8 +247,12 @@ mod tests {
     fn placed(listening: &[&str], ports: &[RangeInclusive<u16>], client: &str) -> String {
         let listening: Vec<SocketAddr> = listening.iter().map(|at| at.parse().unwrap()).collect();
         let dialled = if client.starts_with('[') { "[2001:db8::1]:80" } else { "192.0.2.1:80" };
-        let found = place(&listening, ports, client.parse().unwrap(), dialled.parse().unwrap());
-        found.map_or_else(|| "-".to_owned(), |(program, source)| format!("{program} {source}"))
+        let found =
+            find_route(&listening, ports, client.parse().unwrap(), dialled.parse().unwrap());
+        found.map_or_else(
+            || "-".to_owned(),
+            |InsideRoute { program, source }| format!("{program} {source}"),
+        )
     }
 
     #[test]

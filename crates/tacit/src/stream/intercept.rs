@@ -25,8 +25,8 @@ use crate::clock;
 use crate::dns::{self, Forwarder};
 use crate::ledger::meter;
 use crate::log::{Event, Log};
-use crate::net::Accepted;
 use crate::net::leg::{Leg, Parked};
+use crate::net::{Accepted, Security};
 use crate::run::Run;
 
 use super::stage::{Arrival, Claim, Stage, Work};
@@ -43,8 +43,8 @@ pub struct Listener {
     pub address: Address,
     /// The socket; shared by the workers, and with a successor.
     pub socket: Arc<OwnedFd>,
-    /// Whether what arrives is in clear, and must be reset rather than ended when it is cut.
-    pub clear: bool,
+    /// What protects what arrives; in clear it must be reset rather than ended when it is cut.
+    pub security: Security,
     /// Whose connections arrive here.
     pub source: Source,
 }
@@ -99,7 +99,7 @@ impl Arrival {
         let late = "the peer did not send its PROXY header in time: have it send version 2, or do \
                     not ask for a header here";
         let read = tokio::time::timeout(HEADER_WAIT_MAX, read_header(&self.leg)).await;
-        let (header, early) = read.map_err(|_| late.to_owned())??;
+        let HeaderRead { header, early } = read.map_err(|_| late.to_owned())??;
         let proxy = self.flow.remote.clone();
         let target = match header {
             Header::Local => None,
@@ -113,14 +113,20 @@ impl Arrival {
     }
 }
 
-async fn read_header(leg: &Leg) -> Result<(Header, Vec<u8>), String> {
+/// A PROXY header with the bytes that came behind it.
+struct HeaderRead {
+    header: Header,
+    early: Vec<u8>,
+}
+
+async fn read_header(leg: &Leg) -> Result<HeaderRead, String> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 512];
     loop {
         let parsed = proxy_protocol::parse(&bytes).map_err(|error| error.to_string())?;
         if let Some((header, consumed)) = parsed {
             bytes.drain(..consumed);
-            return Ok((header, bytes));
+            return Ok(HeaderRead { header, early: bytes });
         }
         match leg.read(&mut chunk).await {
             Ok(0) => return Err("the peer closed before its PROXY header was complete".into()),
@@ -202,7 +208,7 @@ fn arrived(
     };
     // The kernel shows the captured socket's own address as the one the program connects to.
     let remote = address::from_socket(&socket::local_address(socket.as_fd())?);
-    let leg = Parked::new(socket, listener.clear);
+    let leg = Parked::new(socket, listener.security);
     let accepted = Accepted { leg, local: peer, remote, permit };
     let Some(accepted) = run.deliver_expected(accepted) else { return Ok(None) };
     if accepted.remote.port() == Some(dns::PORT) {
@@ -232,7 +238,7 @@ fn connection(
     flow: Flow,
     permit: OwnedSemaphorePermit,
 ) -> Work {
-    let leg = Parked::new(socket, listener.clear);
+    let leg = Parked::new(socket, listener.security);
     let run = listener.source.run().cloned();
     let arrival = Arrival { leg, flow, run, permit, claim: None, spent: meter::take(), slot: None };
     Work::Connection(Stage::Accepted(Box::new(arrival)))
@@ -247,9 +253,9 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
         }
         only => only.clone(),
     };
-    let (user, program) = match &remote {
-        Address::Inet(_) => (None, None),
-        _ => owner(socket)?,
+    let PeerProcess { user, program } = match &remote {
+        Address::Inet(_) => PeerProcess::default(),
+        _ => peer_process(socket)?,
     };
     Ok(Flow {
         direction: Direction::Inbound,
@@ -264,11 +270,18 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
     })
 }
 
-/// Who is at the other end of a UNIX socket. The program is a label: a process may have replaced
-/// itself since.
-fn owner(socket: &OwnedFd) -> io::Result<(Option<String>, Option<PathBuf>)> {
+/// Who is at the other end of a socket, as far as that is known.
+#[derive(Default)]
+struct PeerProcess {
+    user: Option<String>,
+    /// A label: the process may have replaced itself since.
+    program: Option<PathBuf>,
+}
+
+/// Who is at the other end of a UNIX socket.
+fn peer_process(socket: &OwnedFd) -> io::Result<PeerProcess> {
     let credentials = socket::peer_credentials(socket.as_fd())?;
     let user = address::user_name(credentials.uid.as_raw());
     let program = std::fs::read_link(format!("/proc/{}/exe", credentials.pid.as_raw_nonzero()));
-    Ok((Some(user), program.ok()))
+    Ok(PeerProcess { user: Some(user), program: program.ok() })
 }

@@ -1,7 +1,6 @@
 //! What a connection is once both its legs are ready, by the kind of its relay.
 
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
 
 use tacit_core::starttls::Dialogue;
@@ -12,6 +11,8 @@ use crate::live::LiveTls;
 use crate::net::leg::{Leg, Parked};
 use crate::session::Connection;
 use crate::session::controls::Wishes;
+
+use super::stage::NotTaken;
 
 /// A connection whose legs are ready to carry bytes.
 #[derive(Debug)]
@@ -88,12 +89,32 @@ pub struct ClearPath<L = Leg> {
 pub struct ControlledPath<L = Leg> {
     /// As they are now: the one that was accepted, the one that was dialled.
     pub clear: ClearPath<L>,
-    /// Whether the accepted one leads away from the program; else the dialled one does.
-    pub arrives: bool,
+    /// The one that gets TLS; the other one leads to the program.
+    pub tls_on: Position,
     /// What the program asks for.
     pub wishes: Wishes,
     /// The rule's settings, for when it asks for TLS.
     pub tls: Arc<LiveTls>,
+}
+
+/// One of the two sockets of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// The one that was accepted.
+    Downstream,
+    /// The one that was dialled.
+    Upstream,
+}
+
+impl Position {
+    /// The other one.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Downstream => Self::Upstream,
+            Self::Upstream => Self::Downstream,
+        }
+    }
 }
 
 impl Established {
@@ -110,12 +131,12 @@ impl Established<Parked> {
     /// Goes on with it on the calling thread.
     ///
     /// # Errors
-    /// See [`Parked::watch`]; the connection is there to be told of.
-    pub fn watch(self) -> Result<Established, (Connection, io::Error)> {
+    /// See [`Parked::watch`].
+    pub fn watch(self) -> Result<Established, NotTaken> {
         let Self { connection, path, slot } = self;
         match path.with_legs(Parked::watch) {
             Ok(path) => Ok(Established { connection, path, slot }),
-            Err(error) => Err((connection, error)),
+            Err(error) => Err(NotTaken { connection: Some(connection), error }),
         }
     }
 }
@@ -134,9 +155,9 @@ impl<L> Path<L> {
                 Path::Talking(Box::new(TalkingPath { carried, dialogue, family }))
             }
             Self::Controlled(path) => {
-                let ControlledPath { clear, arrives, wishes, tls } = *path;
+                let ControlledPath { clear, tls_on, wishes, tls } = *path;
                 let clear = clear.with_legs(change)?;
-                Path::Controlled(Box::new(ControlledPath { clear, arrives, wishes, tls }))
+                Path::Controlled(Box::new(ControlledPath { clear, tls_on, wishes, tls }))
             }
             Self::Clear(path) => Path::Clear(Box::new(path.with_legs(change)?)),
         })

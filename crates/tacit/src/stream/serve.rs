@@ -25,13 +25,13 @@ use crate::dns;
 use crate::engine::{Engine, Load, Turn};
 use crate::ledger::{Account, charged, meter, metered};
 use crate::log::Event;
-use crate::net::Accepted;
 use crate::net::leg::Parked;
+use crate::net::{Accepted, Security};
 use crate::session::{Failure, Record, account};
 
 use super::admit::{self, Request};
 use super::data::Job;
-use super::establish;
+use super::establish::{self, NotEstablished};
 use super::intercept::{self, Listener};
 use super::lane::{Shared, StreamLane};
 use super::path::Established;
@@ -77,11 +77,12 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
     let request = Request { flow, run, claim: claim.as_deref(), permit, accepting: spent };
     let Some(connection) = admit::admit(&lane.shared, request) else {
         // A refusal is a reset.
-        leg.set_clear(true);
+        leg.set_security(Security::Clear);
         return None;
     };
     let record = connection.record();
-    leg.set_clear(!record.rule.rule.tls_arrives() || record.controls().is_some());
+    let begins_with_tls = record.rule.rule.tls_arrives() && record.controls().is_none();
+    leg.set_security(if begins_with_tls { Security::Tls } else { Security::Clear });
     let early = claim.map(|claim| claim.early.into_boxed_slice());
     Some(Box::new(Admitted { connection, downstream: Some(leg), early, job: None, slot }))
 }
@@ -118,7 +119,7 @@ async fn admit_data(lane: &StreamLane, mut job: Box<Job>) -> Option<Box<Admitted
     let account = Arc::clone(job.parent.account());
     let arrival = charged(&account, Component::Accept, pin!(job.arrive()), |_| ()).await;
     let Accepted { mut leg, local, remote, permit } = arrival?;
-    leg.set_clear(job.downstream_is_clear());
+    leg.set_security(job.downstream_security());
     let connection = admit::admit_data(&lane.shared, &job, local, remote, permit);
     let job = Some(job);
     Some(Box::new(Admitted { connection, downstream: Some(leg), early: None, job, slot: None }))
@@ -142,7 +143,7 @@ async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
             account::opened(&lane.shared.log, &established.connection);
             Some(Stage::Established(Box::new(established)))
         }
-        Err((connection, failure)) => {
+        Err(NotEstablished { connection, failure }) => {
             account::failed(&lane.shared.log, &connection, &failure);
             None
         }

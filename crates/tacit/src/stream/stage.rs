@@ -165,20 +165,15 @@ impl Stage<Parked> {
     /// # Errors
     /// See [`Parked::watch`].
     pub fn watch(self) -> Result<Stage, NotTaken> {
-        let failed = |(connection, error)| NotTaken { connection: Some(connection), error };
         Ok(match self {
             Self::Accepted(arrival) => {
-                let arrival = arrival.watch();
-                let arrival = arrival.map_err(|error| NotTaken { connection: None, error })?;
+                let watched = arrival.watch();
+                let arrival = watched.map_err(|error| NotTaken { connection: None, error })?;
                 Stage::Accepted(Box::new(arrival))
             }
             Self::Agreed(job) => Stage::Agreed(job),
-            Self::Admitted(admitted) => {
-                Stage::Admitted(Box::new(admitted.watch().map_err(failed)?))
-            }
-            Self::Established(established) => {
-                Stage::Established(Box::new(established.watch().map_err(failed)?))
-            }
+            Self::Admitted(admitted) => Stage::Admitted(Box::new(admitted.watch()?)),
+            Self::Established(established) => Stage::Established(Box::new(established.watch()?)),
         })
     }
 }
@@ -205,11 +200,11 @@ impl Admitted {
 }
 
 impl Admitted<Parked> {
-    fn watch(self) -> Result<Admitted, (Connection, io::Error)> {
+    fn watch(self) -> Result<Admitted, NotTaken> {
         let Self { connection, downstream, early, job, slot } = self;
         match downstream.map(Parked::watch).transpose() {
             Ok(downstream) => Ok(Admitted { connection, downstream, early, job, slot }),
-            Err(error) => Err((connection, error)),
+            Err(error) => Err(NotTaken { connection: Some(connection), error }),
         }
     }
 }

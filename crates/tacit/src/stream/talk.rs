@@ -40,6 +40,13 @@ pub(super) struct Talk {
     program: Hearing,
 }
 
+/// What waits to be sent.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) to_peer: Outgoing,
+    pub(super) to_program: Outgoing,
+}
+
 /// How far one end is.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hearing {
@@ -137,8 +144,8 @@ impl Talk {
     }
 
     /// What waits to be sent to the peer and to the program.
-    pub(super) fn into_waiting(self) -> (Outgoing, Outgoing) {
-        (self.to_peer, self.to_program)
+    pub(super) fn into_waiting(self) -> Waiting {
+        Waiting { to_peer: self.to_peer, to_program: self.to_program }
     }
 
     fn poll_hold<W: Wire>(

@@ -18,8 +18,8 @@ use tokio::io::Interest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::address;
-use crate::net::Accepted;
 use crate::net::leg::Leg;
+use crate::net::{Accepted, Security};
 use crate::run::{Expected, Run};
 
 /// A place for one connection to come in.
@@ -38,6 +38,15 @@ pub enum Door {
     Closed,
 }
 
+/// A door that listens.
+#[derive(Debug)]
+pub struct Listening {
+    /// The port that it listens on.
+    pub port: u16,
+    /// The door.
+    pub door: Door,
+}
+
 impl Door {
     /// Listens on one of the ports, or any where there are none.
     ///
@@ -48,7 +57,7 @@ impl Door {
         ports: &[RangeInclusive<u16>],
         from: IpAddr,
         options: &StreamOptions,
-    ) -> Result<(u16, Self), String> {
+    ) -> Result<Listening, String> {
         let listen = |port| {
             let address = SocketAddr::new(ip, port).into();
             socket::listen(&address, &options.for_address(&address))
@@ -64,7 +73,7 @@ impl Door {
         };
         let address = socket::local_address(socket.as_fd()).map_err(|error| error.to_string())?;
         let port = address::from_socket(&address).port().unwrap_or_default();
-        Ok((port, Self::Outside { socket: Arc::new(socket), from }))
+        Ok(Listening { port, door: Self::Outside { socket: Arc::new(socket), from } })
     }
 
     /// Has what a run's program opens to that address come here.
@@ -114,10 +123,9 @@ async fn accept(
             Ok((accepted, peer)) => {
                 let remote = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
                 if remote.ip() == Some(from) {
-                    let local = socket::local_address(accepted.as_fd())?;
-                    let local = address::from_socket(&local);
-                    // Its listener was told whether it carries clear text; so is its connection.
-                    let leg = Leg::new(accepted, false)?;
+                    let local = address::from_socket(&socket::local_address(accepted.as_fd())?);
+                    // What really protects it is set when its connection begins.
+                    let leg = Leg::new(accepted, Security::Tls)?;
                     return Ok(Accepted { leg, local, remote, permit });
                 }
             }

@@ -10,8 +10,8 @@ use tacit_core::starttls::ftp::{DataRequest, Uploads};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::live::LiveTls;
-use crate::net::Accepted;
 use crate::net::leg::Leg;
+use crate::net::{Accepted, Security};
 use crate::session::Record;
 
 use super::door::Door;
@@ -44,10 +44,14 @@ pub struct Job {
 }
 
 impl Job {
-    /// Whether the socket of the side that connects carries clear text.
+    /// What protects the socket of the side that connects.
     #[must_use]
-    pub fn downstream_is_clear(&self) -> bool {
-        self.request.connects == Side::Program || self.family.is_none()
+    pub fn downstream_security(&self) -> Security {
+        if self.request.connects == Side::Peer && self.family.is_some() {
+            Security::Tls
+        } else {
+            Security::Clear
+        }
     }
 
     /// Waits for the connection at the door. `None`: it was closed, or nobody came in time; why is

@@ -4,5 +4,5 @@
 mod door;
 mod job;
 
-pub use door::Door;
+pub use door::{Door, Listening};
 pub use job::{ARRIVAL_WAIT_MAX, DATA_CONNECTIONS_MAX, Job, ftp_of};

@@ -22,7 +22,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tacit_core::flow::Address;
 use tacit_core::meter::Component;
 use tacit_core::policy::Starttls;
 use tacit_core::record::{AlertDescription, PAYLOAD_BYTES_MAX};
@@ -31,13 +30,15 @@ use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::meter;
 use crate::live::{LiveRule, LiveTls, TlsRole};
+use crate::net::Security;
 use crate::net::leg::{Leg, Outgoing};
 use crate::session::controls::Controls;
 use crate::session::{Connection, Failure, Legs};
 
 use super::data::Job;
+use super::dial::Upstream;
 use super::lane::StreamLane;
-use super::path::{ClearPath, ControlledPath, Established, Path, SealedPath};
+use super::path::{ClearPath, ControlledPath, Established, Path, Position, SealedPath};
 use super::stage::Admitted;
 use super::talk::Talk;
 use super::{dial, header};
@@ -56,7 +57,7 @@ pub use starttls::remote_ip;
 use deadline::within;
 use ending::close_both;
 use handshake::{first_bytes, stalled};
-use plan::{Before, Dial, Plan, Position, Protection, Target, TlsPlan};
+use plan::{Before, Dial, Plan, Protection, Target, TlsPlan};
 use starttls::{Agreed, hold, relay_in_clear, relay_under_tls, send_refusal};
 
 /// How long dialling may take where no rule says it.
@@ -71,7 +72,7 @@ const FIRST_BYTES_MAX: usize = PAYLOAD_BYTES_MAX;
 pub async fn establish(
     lane: &StreamLane,
     admitted: Admitted,
-) -> Result<Established, (Connection, Failure)> {
+) -> Result<Established, NotEstablished> {
     let Admitted { connection, downstream, early, job, slot } = admitted;
     let rule = Arc::clone(&connection.record().rule);
     let establishing = Establishing {
@@ -88,8 +89,17 @@ pub async fn establish(
             count_handshake(connection.record());
             Ok(Established { connection, path, slot })
         }
-        Err(failure) => Err((connection, failure)),
+        Err(failure) => Err(NotEstablished { connection, failure }),
     }
+}
+
+/// A connection that cannot relay bytes.
+#[derive(Debug)]
+pub struct NotEstablished {
+    /// The connection.
+    pub connection: Connection,
+    /// Why.
+    pub failure: Failure,
 }
 
 /// A connection on the way through its plan.
@@ -104,13 +114,6 @@ struct Establishing<'a> {
     early: Vec<u8>,
     /// The STARTTLS exchange, if there is one.
     talk: Option<Talk>,
-}
-
-/// A socket that was dialled.
-struct Upstream {
-    leg: Leg,
-    /// The address that answered.
-    target: Address,
 }
 
 /// Both sockets of a connection.
@@ -292,7 +295,7 @@ impl Establishing<'_> {
         meter::switch(Component::Accept);
         self.connection.go_on_in_clear();
         if let Some(downstream) = &mut self.downstream {
-            downstream.set_clear(true);
+            downstream.set_security(Security::Clear);
         }
         if self.upstream.is_none() {
             self.dial(plan).await?;
@@ -327,13 +330,15 @@ impl Establishing<'_> {
     fn leave_to_program(mut self, settings: &Arc<LiveTls>) -> Result<Path, Failure> {
         let record = self.connection.record();
         // A connection is established once, and it has controls, or would have another plan.
-        let wishes = record.controls().and_then(Controls::take_wishes);
-        let wishes = wishes.ok_or_else(|| Failure::Broken(io::ErrorKind::NotConnected.into()))?;
-        let arrives = record.rule.rule.tls_arrives();
+        let wishes = record.controls().and_then(Controls::take_wishes).ok_or_else(not_connected)?;
+        let tls_on = match record.rule.rule.tls_arrives() {
+            true => Position::Downstream,
+            false => Position::Upstream,
+        };
         let initial = std::mem::take(&mut self.early);
         let Sockets { downstream, upstream } = self.into_sockets()?;
         let clear = ClearPath { accepted: downstream, dialled: upstream, initial };
-        let path = ControlledPath { clear, arrives, wishes, tls: Arc::clone(settings) };
+        let path = ControlledPath { clear, tls_on, wishes, tls: Arc::clone(settings) };
         Ok(Path::Controlled(Box::new(path)))
     }
 
@@ -390,18 +395,18 @@ impl Establishing<'_> {
     /// Connects to where the plan says, and sends the PROXY header if the rule says so.
     async fn connect(&self, plan: &Plan<'_>) -> Result<Upstream, Failure> {
         let record = self.connection.record();
-        let clear = plan.upstream_is_clear();
+        let security = plan.upstream_security();
         let options = StreamOptions {
             congestion_control: self.lane.shared.congestion_control.clone(),
-            reset_on_exit: clear,
+            reset_on_exit: security == Security::Clear,
         };
         let request = match plan.target {
-            Target::OfRule => return self.connect_by_rule(&options, clear).await,
+            Target::OfRule => return self.connect_by_rule(&options, security).await,
             Target::Data(request) => request,
         };
         let address = request.dial;
         let dialled = async {
-            let dialled = dial::dial_data(record, request, &options, clear).await;
+            let dialled = dial::dial_data(record, request, &options, security).await;
             dialled.map_err(|error| Failure::Dial(format!("cannot connect to {address}: {error}")))
         };
         let unreached = || Failure::Dial(format!("cannot connect to {address}: no answer"));
@@ -412,20 +417,20 @@ impl Establishing<'_> {
     async fn connect_by_rule(
         &self,
         options: &StreamOptions,
-        clear: bool,
+        security: Security,
     ) -> Result<Upstream, Failure> {
         let record = self.connection.record();
         let forward = record.rule.rule.forward();
         let timeout = forward.map_or(CONNECT_TIMEOUT, |forward| forward.connect_timeout);
         let work =
-            async { dial::dial(record, options, timeout, clear).await.map_err(Failure::Dial) };
-        let (leg, target) = within(Instant::now() + timeout, unreached, work).await?;
+            async { dial::dial(record, options, timeout, security).await.map_err(Failure::Dial) };
+        let upstream = within(Instant::now() + timeout, unreached, work).await?;
         if let Some(wanted) = forward.and_then(|forward| forward.send_proxy) {
-            let bytes = header::header(wanted, record);
-            let bytes = bytes.map_err(|error| Failure::Proxy(error.to_string()))?;
-            Outgoing::new(bytes).flush(&leg).await?;
+            let header = header::header(wanted, record);
+            let header = header.map_err(|error| Failure::Proxy(error.to_string()))?;
+            Outgoing::new(header).flush(&upstream.leg).await?;
         }
-        Ok(Upstream { leg, target })
+        Ok(upstream)
     }
 
     /// Ends the sockets of a connection whose handshake failed: the TLS peer may read its alert,

@@ -15,8 +15,10 @@ use tacit_core::starttls::Side;
 use tacit_core::starttls::ftp::DataRequest;
 
 use crate::live::{LiveAction, LiveRule, LiveTls, TlsRole};
+use crate::net::Security;
 use crate::session::Record;
 use crate::stream::data::{ARRIVAL_WAIT_MAX, Job};
+use crate::stream::path::Position;
 
 /// What has to be done before bytes are relayed.
 #[derive(Debug)]
@@ -60,25 +62,6 @@ pub(super) struct TlsPlan<'r> {
     pub(super) dial: Dial,
     /// The control connection, of a data connection.
     pub(super) parent: Option<&'r Record>,
-}
-
-/// One of the two sockets of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Position {
-    /// The one that was accepted.
-    Downstream,
-    /// The one that was dialled.
-    Upstream,
-}
-
-impl Position {
-    /// The other one.
-    pub(super) fn other(self) -> Self {
-        match self {
-            Self::Downstream => Self::Upstream,
-            Self::Upstream => Self::Downstream,
-        }
-    }
 }
 
 /// What is exchanged before the handshake.
@@ -147,9 +130,12 @@ impl<'r> Plan<'r> {
         Self { target, protection: Protection::Tls(tls) }
     }
 
-    /// Whether the upstream socket carries clear text.
-    pub(super) fn upstream_is_clear(&self) -> bool {
-        !matches!(&self.protection, Protection::Tls(tls) if tls.on == Position::Upstream)
+    /// What protects the upstream socket when it is dialled.
+    pub(super) fn upstream_security(&self) -> Security {
+        match &self.protection {
+            Protection::Tls(tls) if tls.on == Position::Upstream => Security::Tls,
+            Protection::Tls(_) | Protection::OnRequest(_) | Protection::Clear => Security::Clear,
+        }
     }
 }
 

@@ -11,10 +11,10 @@ use tacit_sys::socket;
 
 use crate::ledger::meter;
 use crate::net::leg::{Leg, Outgoing};
-use crate::session::Connection;
-use crate::stream::path::ClearPath;
+use crate::session::{BrokenSocket, Connection};
+use crate::stream::path::{ClearPath, Position};
 
-use super::{BATCH_RECORDS_MAX, Broken, End, Held, Scratch, deliver, written};
+use super::{BATCH_RECORDS_MAX, Broken, Delivery, End, Held, Scratch, deliver, written};
 
 /// Runs both directions to the end, then ends both legs accordingly.
 pub(super) async fn run(scratch: &Scratch, path: Box<ClearPath>, connection: &Connection) -> End {
@@ -50,6 +50,16 @@ pub(super) struct Copy {
     pub(super) done: bool,
     /// The source's reset was met by a write; its end of file is no end.
     hides_reset: bool,
+}
+
+/// The sockets of a pump, and what waits for them.
+pub(super) struct Parts {
+    /// The socket to the program.
+    pub(super) program: Leg,
+    /// The other one.
+    pub(super) outside: Leg,
+    pub(super) to_program: Outgoing,
+    pub(super) to_outside: Outgoing,
 }
 
 /// Which leg failed, and at what.
@@ -108,9 +118,9 @@ impl<'a> Pump<'a> {
 
     /// See [`deliver`].
     pub(super) fn deliver(&mut self) -> Pin<Box<impl Future<Output = ()>>> {
-        let onward = &mut self.onward.waiting;
-        let back = &mut self.back.waiting;
-        deliver((onward, &self.dialled), (back, &self.accepted))
+        let onward = Delivery { waiting: &mut self.onward.waiting, leg: &self.dialled };
+        let back = Delivery { waiting: &mut self.back.waiting, leg: &self.accepted };
+        deliver(onward, back)
     }
 
     /// Ends both legs as the pump ended.
@@ -123,9 +133,12 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// The direction that leads to the program; `arrives`: that is the dialled leg.
-    pub(super) fn way_in(&mut self, arrives: bool) -> &mut Copy {
-        if arrives { &mut self.onward } else { &mut self.back }
+    /// The direction that leads to the program, which is not at the socket that gets TLS.
+    pub(super) fn way_in(&mut self, tls_on: Position) -> &mut Copy {
+        match tls_on {
+            Position::Downstream => &mut self.onward,
+            Position::Upstream => &mut self.back,
+        }
     }
 
     /// Whether both directions are open and nothing has broken.
@@ -134,14 +147,23 @@ impl<'a> Pump<'a> {
         is_open(&self.onward) && is_open(&self.back) && self.broken.is_none()
     }
 
-    /// What waits for the program and for the other end, and the legs.
-    pub(super) fn into_parts(self, arrives: bool) -> (Outgoing, Outgoing, Leg, Leg) {
-        let Self { onward: Copy { waiting: onward, .. }, back: Copy { waiting: back, .. }, .. } =
-            self;
-        let accepted = self.accepted;
-        let dialled = self.dialled;
-        let (way_in, way_out) = if arrives { (onward, back) } else { (back, onward) };
-        (way_in, way_out, accepted, dialled)
+    /// Takes it apart.
+    pub(super) fn into_parts(self, tls_on: Position) -> Parts {
+        let Self { accepted, dialled, onward, back, .. } = self;
+        match tls_on {
+            Position::Downstream => Parts {
+                program: dialled,
+                outside: accepted,
+                to_program: onward.waiting,
+                to_outside: back.waiting,
+            },
+            Position::Upstream => Parts {
+                program: accepted,
+                outside: dialled,
+                to_program: back.waiting,
+                to_outside: onward.waiting,
+            },
+        }
     }
 
     fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
@@ -154,14 +176,14 @@ impl<'a> Pump<'a> {
             connection.count_received(count);
         });
         let mut pending = false;
-        for (polled, from_accepted) in [(onward, true), (back, false)] {
+        for (source, polled) in [(BrokenSocket::Clear, onward), (BrokenSocket::Far, back)] {
             match polled {
                 Poll::Pending => pending = true,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(Failure::Read(error))) => {
-                    return Poll::Ready(Err(End::Broken { clear: from_accepted, error }));
+                    return Poll::Ready(Err(End::Broken { socket: source, error }));
                 }
-                Poll::Ready(Err(Failure::Write(error))) => self.break_leg(!from_accepted, error),
+                Poll::Ready(Err(Failure::Write(error))) => self.break_leg(source.other(), error),
             }
         }
         if pending { Poll::Pending } else { Poll::Ready(Ok(())) }
@@ -178,11 +200,11 @@ impl<'a> Pump<'a> {
         if self.onward.is_stalled()
             && let Poll::Ready(error) = self.accepted.poll_reset(cx)
         {
-            self.break_leg(true, error);
+            self.break_leg(BrokenSocket::Clear, error);
         } else if self.back.is_stalled()
             && let Poll::Ready(error) = self.dialled.poll_reset(cx)
         {
-            self.break_leg(false, error);
+            self.break_leg(BrokenSocket::Far, error);
         } else {
             return Poll::Pending;
         }
@@ -193,14 +215,20 @@ impl<'a> Pump<'a> {
     }
 
     /// Nothing can be written to that leg any more; what it sent before still goes to the other.
-    fn break_leg(&mut self, accepted: bool, error: io::Error) {
-        let (into, out_of) = match accepted {
-            true => (&mut self.back, &mut self.onward),
-            false => (&mut self.onward, &mut self.back),
-        };
-        *into = Copy { done: true, ..Copy::default() };
-        let broken = self.broken.get_or_insert_with(|| Broken::new(accepted, error));
-        out_of.hides_reset = broken.hides_reset(accepted);
+    fn break_leg(&mut self, leg: BrokenSocket, error: io::Error) {
+        let broken = self.broken.get_or_insert_with(|| Broken::new(leg, error));
+        let hides_reset = broken.hides_reset(leg);
+        let cut_off = Copy { done: true, ..Copy::default() };
+        match leg {
+            BrokenSocket::Clear => {
+                self.back = cut_off;
+                self.onward.hides_reset = hides_reset;
+            }
+            BrokenSocket::Far => {
+                self.onward = cut_off;
+                self.back.hides_reset = hides_reset;
+            }
+        }
     }
 }
 

@@ -30,14 +30,15 @@ use tacit_sys::query;
 
 use crate::ledger::meter;
 use crate::live::LiveTls;
+use crate::net::Security;
 use crate::net::leg::Leg;
 use crate::session::controls::{Asked, Refusal, Wish, Wishes};
-use crate::session::{Connection, End, account};
+use crate::session::{BrokenSocket, Connection, End, account};
 use crate::stream::establish::{
     HandshakeIo, Handshaken, LastFlight, count_handshake, drain_after_alert,
 };
 use crate::stream::lane::StreamLane;
-use crate::stream::path::{ClearPath, ControlledPath, SealedPath};
+use crate::stream::path::{ClearPath, ControlledPath, Position, SealedPath};
 use crate::stream::scratch::Scratch;
 use tacit_tls::{INCOMING_BYTES_MAX, NoRekey};
 
@@ -53,7 +54,8 @@ const READ_BYTES: usize = 16 * 1024;
 #[derive(Debug)]
 struct ClearPhase {
     path: ClearPath,
-    arrives: bool,
+    /// The socket that gets TLS.
+    tls_on: Position,
     wishes: Wishes,
     tls: Arc<LiveTls>,
     /// What came in clear behind the end of TLS, for the program.
@@ -75,15 +77,16 @@ struct UpgradePhase {
 /// A connection whose handshake is complete.
 struct TlsPhase {
     path: SealedPath,
-    arrives: bool,
+    /// The socket that has TLS.
+    tls_on: Position,
     wishes: Wishes,
     tls: Arc<LiveTls>,
 }
 
 impl From<ControlledPath> for ClearPhase {
     fn from(path: ControlledPath) -> Self {
-        let ControlledPath { clear: path, arrives, wishes, tls } = path;
-        Self { path, arrives, wishes, tls, to_program: Vec::new() }
+        let ControlledPath { clear: path, tls_on, wishes, tls } = path;
+        Self { path, tls_on, wishes, tls, to_program: Vec::new() }
     }
 }
 
@@ -116,7 +119,7 @@ async fn upgrade_to_tls(
     upgrade: UpgradePhase,
 ) -> Option<TlsPhase> {
     let UpgradePhase { program, mut outside, incoming, request } = upgrade;
-    let Request { arrives, asked, wishes, tls } = request;
+    let Request { tls_on, asked, wishes, tls } = request;
     let record = connection.record();
     let io = HandshakeIo {
         record,
@@ -126,10 +129,15 @@ async fn upgrade_to_tls(
         deadline: Instant::now() + tls.common().handshake_timeout,
         last_flight: LastFlight::Kept,
     };
-    set_handshaking(connection, true);
+    let controls = record.controls();
+    if let Some(controls) = controls {
+        controls.begin_handshake();
+    }
     let handshaken = io.run(&lane.shared.gates, incoming).await;
-    set_handshaking(connection, false);
-    outside.set_clear(false);
+    if let Some(controls) = controls {
+        controls.end_handshake();
+    }
+    outside.set_security(Security::Tls);
     let Handshaken { session, incomplete, last_flight: initial } = match handshaken {
         Ok(handshaken) => handshaken,
         Err(failure) => {
@@ -147,13 +155,7 @@ async fn upgrade_to_tls(
     account::secured(&lane.shared.log, connection);
     answer(asked, Ok(()));
     let path = SealedPath { clear: program, tls: outside, session, incomplete, initial };
-    Some(TlsPhase { path, arrives, wishes, tls })
-}
-
-fn set_handshaking(connection: &Connection, is_handshaking: bool) {
-    if let Some(controls) = connection.record().controls() {
-        controls.set_shaking(is_handshaking);
-    }
+    Some(TlsPhase { path, tls_on, wishes, tls })
 }
 
 /// Carries clear bytes until the program asks for TLS.
@@ -165,9 +167,9 @@ async fn in_clear(
     connection: &Connection,
     phase: ClearPhase,
 ) -> Result<UpgradePhase, End> {
-    let ClearPhase { path, arrives, mut wishes, tls, to_program } = phase;
+    let ClearPhase { path, tls_on, mut wishes, tls, to_program } = phase;
     let mut pump = clear::Pump::new(scratch, Box::new(path), connection);
-    pump.way_in(arrives).waiting.tail().extend_from_slice(&to_program);
+    pump.way_in(tls_on).waiting.tail().extend_from_slice(&to_program);
     loop {
         let asked = match turn(&mut pump, &mut wishes).await {
             Turn::Ended(end) => {
@@ -181,7 +183,7 @@ async fn in_clear(
         };
         match asked.wish {
             Wish::Start if pump.is_whole() => {
-                let request = Request { arrives, asked, wishes, tls };
+                let request = Request { tls_on, asked, wishes, tls };
                 return start(pump, connection, request).await;
             }
             Wish::Start => answer(asked, Err(Fault::Ended.into())),
@@ -200,7 +202,7 @@ async fn under_tls(
     connection: &Connection,
     phase: TlsPhase,
 ) -> Result<ClearPhase, End> {
-    let TlsPhase { path, arrives, mut wishes, tls } = phase;
+    let TlsPhase { path, tls_on, mut wishes, tls } = phase;
     let mut pump = sealed::Pump::new(scratch, Box::new(path), connection);
     loop {
         let asked = match turn(&mut pump, &mut wishes).await {
@@ -217,7 +219,7 @@ async fn under_tls(
                 answer(asked, done);
             }
             Wish::Stop if pump.is_whole() => {
-                let request = Request { arrives, asked, wishes, tls };
+                let request = Request { tls_on, asked, wishes, tls };
                 return stop(pump, connection, request).await;
             }
             Wish::Stop => answer(asked, Err(Fault::Ended.into())),
@@ -236,7 +238,7 @@ fn answer(asked: Asked, answer: Result<(), Refusal>) {
 /// A request with all that survives it.
 #[derive(Debug)]
 struct Request {
-    arrives: bool,
+    tls_on: Position,
     asked: Asked,
     wishes: Wishes,
     tls: Arc<LiveTls>,
@@ -264,20 +266,18 @@ async fn start(
     connection: &Connection,
     request: Request,
 ) -> Result<UpgradePhase, End> {
-    let arrives = request.arrives;
     let asked = &request.asked;
-    let (way_in, way_out, accepted, dialled) = pump.into_parts(arrives);
-    let (program, outside) = if arrives { (dialled, accepted) } else { (accepted, dialled) };
-    let mut leaving = way_out;
+    let clear::Parts { program, outside, to_program, mut to_outside } =
+        pump.into_parts(request.tls_on);
     let work = async {
         let mut bytes = vec![0; READ_BYTES];
         loop {
-            leaving.flush(&outside).await.map_err(broken(false))?;
+            to_outside.flush(&outside).await.map_err(broken(BrokenSocket::Far))?;
             match next_of_program(&program, asked, &mut bytes).await? {
                 None => break,
                 Some(count) => {
                     connection.count_sent(count);
-                    leaving.tail().extend_from_slice(&bytes[..count]);
+                    to_outside.tail().extend_from_slice(&bytes[..count]);
                 }
             }
         }
@@ -286,13 +286,14 @@ async fn start(
     let taken = tokio::time::timeout(request.tls.common().handshake_timeout, work).await;
     match taken.unwrap_or(Err(End::Asked("the peer did not take what the program sent in clear"))) {
         Ok(mut incoming) => {
-            incoming.extend_from_slice(way_in.unwritten());
+            incoming.extend_from_slice(to_program.unwritten());
             Ok(UpgradePhase { program, outside, incoming, request })
         }
         Err(end) => {
             program.reset();
             outside.reset();
-            drop((program, outside));
+            drop(program);
+            drop(outside);
             answer(request.asked, Err(failed(&end)));
             Err(end)
         }
@@ -308,7 +309,7 @@ async fn next_of_program(
     loop {
         // First this, then the read: what it says is here is found by the read.
         let all_here = is_delivered(asked);
-        match program.read_now(bytes).map_err(broken(true))? {
+        match program.read_now(bytes).map_err(broken(BrokenSocket::Clear))? {
             Some(0) => return Err(End::Asked("the program ended its side of what it asked for")),
             Some(count) => return Ok(Some(count)),
             None if all_here => return Ok(None),
@@ -331,7 +332,7 @@ async fn take_back(program: &Leg, asked: &Asked, bytes: &mut [u8]) -> Result<Vec
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 tokio::time::sleep(UNDER_WAY_POLL).await;
             }
-            Err(error) => return Err(End::Broken { clear: true, error }),
+            Err(error) => return Err(End::Broken { socket: BrokenSocket::Clear, error }),
         }
         if taken.len() > INCOMING_BYTES_MAX {
             return Err(End::Asked("the program left too much unread before it asked for TLS"));
@@ -369,24 +370,24 @@ async fn stop(
     connection: &Connection,
     request: Request,
 ) -> Result<ClearPhase, End> {
-    let Request { arrives, asked, wishes, tls } = request;
-    let stopped = async {
+    let Request { tls_on, asked, wishes, tls } = request;
+    let work = async {
         let mut bytes = vec![0; READ_BYTES];
         while let Some(count) = next_of_program(&pump.clear, &asked, &mut bytes).await? {
             connection.count_sent(count);
             let sealed = pump.session.seal(&bytes[..count]).map_err(End::Session)?;
             pump.to_tls.tail().extend_from_slice(&sealed);
-            pump.to_tls.flush(&pump.tls).await.map_err(broken(false))?;
+            pump.to_tls.flush(&pump.tls).await.map_err(broken(BrokenSocket::Far))?;
         }
         pump.session.seal_close(pump.to_tls.tail()).map_err(End::Session)?;
-        pump.to_tls.flush(&pump.tls).await.map_err(broken(false))?;
+        pump.to_tls.flush(&pump.tls).await.map_err(broken(BrokenSocket::Far))?;
         poll_fn(|cx| {
             let polled = pump.poll_opening(cx);
             match polled {
                 Poll::Ready(Ok(())) => Poll::Ready(Err(End::Orderly)),
                 Poll::Ready(Err(Stop::Now(end))) => Poll::Ready(Err(end)),
-                Poll::Ready(Err(Stop::Write { clear, error })) => {
-                    Poll::Ready(Err(End::Broken { clear, error }))
+                Poll::Ready(Err(Stop::Write { socket, error })) => {
+                    Poll::Ready(Err(End::Broken { socket, error }))
                 }
                 Poll::Pending if pump.opening == Direction::Closed && pump.to_clear.is_empty() => {
                     Poll::Ready(Ok(()))
@@ -396,7 +397,7 @@ async fn stop(
         })
         .await
     };
-    let stopped = tokio::time::timeout(tls.common().handshake_timeout, stopped).await;
+    let stopped = tokio::time::timeout(tls.common().handshake_timeout, work).await;
     if let Err(end) = stopped.unwrap_or(Err(End::Asked("the peer did not end TLS in time"))) {
         let refusal = match &end {
             End::Orderly | End::KeyLimit => Fault::Ended.into(),
@@ -407,13 +408,16 @@ async fn stop(
         return Err(end);
     }
     let sealed::Pump { clear: program, tls: mut outside, incomplete: to_program, .. } = pump;
-    outside.set_clear(true);
+    outside.set_security(Security::Clear);
     connection.record().tls.clear();
     answer(asked, Ok(()));
-    let (accepted, dialled) = if arrives { (outside, program) } else { (program, outside) };
     connection.count_received(to_program.len());
-    let path = ClearPath { accepted, dialled, initial: Vec::new() };
-    Ok(ClearPhase { path, arrives, wishes, tls, to_program })
+    let initial = Vec::new();
+    let path = match tls_on {
+        Position::Downstream => ClearPath { accepted: outside, dialled: program, initial },
+        Position::Upstream => ClearPath { accepted: program, dialled: outside, initial },
+    };
+    Ok(ClearPhase { path, tls_on, wishes, tls, to_program })
 }
 
 /// Ends both legs as the pump ended.
@@ -429,6 +433,6 @@ fn failed(why: &impl Display) -> Refusal {
     Refusal { fault: Fault::Failed, reason: Some(why.to_string()) }
 }
 
-fn broken(clear: bool) -> impl Fn(io::Error) -> End {
-    move |error| End::Broken { clear, error }
+fn broken(socket: BrokenSocket) -> impl Fn(io::Error) -> End {
+    move |error| End::Broken { socket, error }
 }

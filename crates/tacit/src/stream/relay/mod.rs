@@ -35,7 +35,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::ledger::meter;
 use crate::net::leg::{DELIVERY_WAIT_MAX, Leg, Outgoing};
-use crate::session::{Connection, End};
+use crate::session::{BrokenSocket, Connection, End};
 
 use super::lane::StreamLane;
 use super::path::{Established, Path};
@@ -54,16 +54,16 @@ struct Broken {
 }
 
 impl Broken {
-    fn new(clear: bool, error: io::Error) -> Box<Self> {
+    fn new(socket: BrokenSocket, error: io::Error) -> Box<Self> {
         let give_up = Box::pin(tokio::time::sleep(DELIVERY_WAIT_MAX));
-        Box::new(Self { end: End::Broken { clear, error }, give_up, progress: 0 })
+        Box::new(Self { end: End::Broken { socket, error }, give_up, progress: 0 })
     }
 
     /// Whether an end of file of that leg is what remains of a reset whose error was taken by
     /// somebody else. `BrokenPipe` is not: the peer had ended its stream in order before.
-    fn hides_reset(&self, of_clear: bool) -> bool {
-        matches!(&self.end, End::Broken { clear, error }
-            if *clear == of_clear && error.kind() != io::ErrorKind::BrokenPipe)
+    fn hides_reset(&self, of: BrokenSocket) -> bool {
+        matches!(&self.end, End::Broken { socket, error }
+            if *socket == of && error.kind() != io::ErrorKind::BrokenPipe)
     }
 
     /// Ready when nothing has moved for too long. `progress` is any number that changes with it.
@@ -76,14 +76,18 @@ impl Broken {
     }
 }
 
+/// What waits for a leg.
+struct Delivery<'a> {
+    waiting: &'a mut Outgoing,
+    leg: &'a Leg,
+}
+
 /// Sees what waits for both legs delivered, as far as they take it in time. Boxed, so that a
 /// connection does not carry the room for its last moments all its life.
-fn deliver<'a>(
-    (to_one, one): (&'a mut Outgoing, &'a Leg),
-    (to_other, other): (&'a mut Outgoing, &'a Leg),
-) -> Pin<Box<impl Future<Output = ()> + 'a>> {
+fn deliver<'a>(one: Delivery<'a>, other: Delivery<'a>) -> Pin<Box<impl Future<Output = ()> + 'a>> {
     Box::pin(async move {
-        let both = async { tokio::join!(to_one.deliver(one), to_other.deliver(other)) };
+        let both =
+            async { tokio::join!(one.waiting.deliver(one.leg), other.waiting.deliver(other.leg)) };
         let _ = tokio::time::timeout(DELIVERY_WAIT_MAX, both).await;
     })
 }

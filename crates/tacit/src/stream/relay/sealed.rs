@@ -14,13 +14,13 @@ use tokio::time::Sleep;
 
 use crate::ledger::meter;
 use crate::net::leg::{Leg, Outgoing};
-use crate::session::{Connection, account};
+use crate::session::{BrokenSocket, Connection, account};
 use crate::stream::path::SealedPath;
 use tacit_tls::{Batch, KeyUse, Session, SessionError};
 
 use super::{
-    BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, End, Held, Scratch, deliver,
-    written,
+    BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, Delivery, End, Held, Scratch,
+    deliver, written,
 };
 
 /// How long a program must not have written before a key that is nearly used up ends its direction.
@@ -160,7 +160,9 @@ impl<'a> Pump<'a> {
 
     /// See [`deliver`].
     pub(super) fn deliver(&mut self) -> Pin<Box<impl Future<Output = ()>>> {
-        deliver((&mut self.to_tls, &self.tls), (&mut self.to_clear, &self.clear))
+        let to_tls = Delivery { waiting: &mut self.to_tls, leg: &self.tls };
+        let to_clear = Delivery { waiting: &mut self.to_clear, leg: &self.clear };
+        deliver(to_tls, to_clear)
     }
 
     /// Ends both legs as the pump ended.
@@ -205,8 +207,8 @@ impl<'a> Pump<'a> {
         match polled {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
-            Poll::Ready(Err(Stop::Write { clear, error })) => {
-                self.broken.get_or_insert_with(|| Broken::new(clear, error));
+            Poll::Ready(Err(Stop::Write { socket, error })) => {
+                self.broken.get_or_insert_with(|| Broken::new(socket, error));
                 Ok(Poll::Ready(()))
             }
             Poll::Ready(Err(Stop::Now(end))) => Err(end),
@@ -226,12 +228,12 @@ impl<'a> Pump<'a> {
         if stalled(self.sealing, &self.to_tls)
             && let Poll::Ready(error) = self.clear.poll_reset(cx)
         {
-            self.broken = Some(Broken::new(true, error));
+            self.broken = Some(Broken::new(BrokenSocket::Clear, error));
             self.stop_opening();
         } else if stalled(self.opening, &self.to_clear)
             && let Poll::Ready(error) = self.tls.poll_reset(cx)
         {
-            self.broken = Some(Broken::new(false, error));
+            self.broken = Some(Broken::new(BrokenSocket::Far, error));
             self.stop_sealing();
         } else {
             return Poll::Pending;
@@ -259,7 +261,7 @@ impl<'a> Pump<'a> {
             };
             if let Err(error) = ready!(flushed) {
                 self.stop_sealing();
-                return Poll::Ready(Err(Stop::Write { clear: false, error }));
+                return Poll::Ready(Err(Stop::Write { socket: BrokenSocket::Far, error }));
             }
             if self.sealing == Direction::Ending {
                 self.sealing = Direction::Done;
@@ -336,7 +338,12 @@ impl<'a> Pump<'a> {
             socket::read_vectored(fd, &mut slots[..records])
         }));
         let count = match read {
-            Ok(0) if self.broken.as_ref().is_some_and(|broken| broken.hides_reset(true)) => {
+            Ok(0)
+                if self
+                    .broken
+                    .as_ref()
+                    .is_some_and(|broken| broken.hides_reset(BrokenSocket::Clear)) =>
+            {
                 // Not an end: `close_notify` would make a cut stream look whole.
                 return Poll::Ready(Err(Stop::Now(End::Truncated)));
             }
@@ -346,7 +353,12 @@ impl<'a> Pump<'a> {
                 return Poll::Ready(Ok(false));
             }
             Ok(count) => count,
-            Err(error) => return Poll::Ready(Err(Stop::Now(End::Broken { clear: true, error }))),
+            Err(error) => {
+                return Poll::Ready(Err(Stop::Now(End::Broken {
+                    socket: BrokenSocket::Clear,
+                    error,
+                })));
+            }
         };
         meter::switch(Component::Seal);
         self.at.connection.count_sent(count);
@@ -361,7 +373,7 @@ impl<'a> Pump<'a> {
             Err(error) => {
                 drop(buffers);
                 self.stop_sealing();
-                return Poll::Ready(Err(Stop::Write { clear: false, error }));
+                return Poll::Ready(Err(Stop::Write { socket: BrokenSocket::Far, error }));
             }
         }
         self.reads_much = count >= PAYLOAD_BYTES_MAX;
@@ -385,7 +397,7 @@ impl<'a> Pump<'a> {
             }
             if let Err(error) = ready!(self.to_clear.poll_flush(&self.clear, cx)) {
                 self.stop_opening();
-                return Poll::Ready(Err(Stop::Write { clear: true, error }));
+                return Poll::Ready(Err(Stop::Write { socket: BrokenSocket::Clear, error }));
             }
             if self.opening == Direction::Closed {
                 ready!(self.poll_end(cx))?;
@@ -420,7 +432,10 @@ impl<'a> Pump<'a> {
             Ok(0) => self.opening = Direction::Ending,
             Ok(_) => return Poll::Pending,
             Err(error) => {
-                return Poll::Ready(Err(Stop::Now(End::Broken { clear: false, error })));
+                return Poll::Ready(Err(Stop::Now(End::Broken {
+                    socket: BrokenSocket::Far,
+                    error,
+                })));
             }
         }
         Poll::Ready(Ok(()))
@@ -449,7 +464,10 @@ impl<'a> Pump<'a> {
                 Ok(0) => return Poll::Ready(Err(Stop::Now(End::Truncated))),
                 Ok(count) => (held + count, count == asked),
                 Err(error) => {
-                    return Poll::Ready(Err(Stop::Now(End::Broken { clear: false, error })));
+                    return Poll::Ready(Err(Stop::Now(End::Broken {
+                        socket: BrokenSocket::Far,
+                        error,
+                    })));
                 }
             }
         };
@@ -478,7 +496,7 @@ impl<'a> Pump<'a> {
                 Ok(taken) => taken,
                 Err(error) => {
                     self.stop_opening();
-                    return Err(Stop::Write { clear: true, error });
+                    return Err(Stop::Write { socket: BrokenSocket::Clear, error });
                 }
             };
             for range in payloads.iter() {
@@ -514,7 +532,7 @@ impl<'a> Pump<'a> {
 /// Why a direction stops.
 pub(super) enum Stop {
     /// Its write failed; the other direction may go on.
-    Write { clear: bool, error: io::Error },
+    Write { socket: BrokenSocket, error: io::Error },
     /// Nothing can go on.
     Now(End),
 }

@@ -14,7 +14,7 @@ use crate::live::LiveTls;
 use crate::log::Event;
 use crate::net::leg::Leg;
 use crate::session::Record;
-use crate::stream::data::{DATA_CONNECTIONS_MAX, Door, Job, ftp_of};
+use crate::stream::data::{DATA_CONNECTIONS_MAX, Door, Job, Listening, ftp_of};
 use crate::stream::establish::remote_ip;
 use crate::stream::lane::StreamLane;
 
@@ -68,9 +68,12 @@ impl<'a> Doors<'a> {
     }
 
     fn report(&self, reason: &str) {
-        let event = Event::new("data-connection-failed").connection(self.record.id);
-        let event = event.field("rule", &self.record.rule.name());
-        self.lane.shared.log.warn(event.field("reason", reason));
+        self.lane.shared.log.warn(
+            Event::new("data-connection-failed")
+                .connection(self.record.id)
+                .field("rule", &self.record.rule.name())
+                .field("reason", reason),
+        );
     }
 
     async fn try_open(&mut self, request: DataRequest, leg: &Leg) -> Result<Opened, String> {
@@ -92,7 +95,7 @@ impl<'a> Doors<'a> {
                     congestion_control: self.lane.shared.congestion_control.clone(),
                     reset_on_exit: connects == Side::Program || !request.secure,
                 };
-                let (port, door) = Door::outside(local, ports, from, &options)?;
+                let Listening { port, door } = Door::outside(local, ports, from, &options)?;
                 let told = ftp.and_then(|ftp| ftp.data_address).unwrap_or(local);
                 (SocketAddr::new(told, port), door)
             }

@@ -20,14 +20,14 @@ use tacit_core::record::AlertDescription;
 use tacit_core::starttls::{Side, Step};
 
 use crate::ledger::meter;
-use crate::net::leg::{Leg, Outgoing};
-use crate::session::{Connection, End};
+use crate::net::leg::Leg;
+use crate::session::{BrokenSocket, Connection, End};
 use crate::stream::lane::StreamLane;
 use crate::stream::path::{Carried, ClearPath, SealedPath, TalkingPath};
-use crate::stream::talk::{Cut, InClear, Outcome, Talk, UnderTls, Wire};
+use crate::stream::talk::{Cut, InClear, Outcome, Talk, UnderTls, Waiting, Wire};
 use tacit_tls::Session;
 
-use super::{clear, deliver, sealed};
+use super::{Delivery, clear, deliver, sealed};
 use doors::Doors;
 
 /// Holds the dialogue until there is nothing more to look at, then relays.
@@ -54,7 +54,7 @@ async fn talk(
             let mut wire = UnderTls::new(tls, session, incomplete, connection);
             match hold(&mut talk, &mut wire, clear, doors).await {
                 Ok(()) => Ok(Carried::Sealed(path)),
-                Err(end) => Err(part(talk, end, (tls, Some(session)), clear).await),
+                Err(end) => Err(part(talk, end, tls, Some(session), clear).await),
             }
         }
         Carried::Clear(path) => {
@@ -63,7 +63,7 @@ async fn talk(
             let mut wire = InClear { leg: accepted, counted: Some(connection) };
             match hold(&mut talk, &mut wire, dialled, doors).await {
                 Ok(()) => Ok(Carried::Clear(path)),
-                Err(end) => Err(part(talk, end, (accepted, None), dialled).await),
+                Err(end) => Err(part(talk, end, accepted, None, dialled).await),
             }
         }
     }
@@ -96,20 +96,24 @@ async fn hold<W: Wire>(
             Err(Cut::Truncated) if talk.dialogue.is_over() => End::Orderly,
             Err(Cut::Truncated) => End::Truncated,
             Err(Cut::Session(error)) => End::Session(error),
-            Err(Cut::Broken(side, error)) => End::Broken { clear: side == Side::Program, error },
+            Err(Cut::Broken(Side::Program, error)) => {
+                End::Broken { socket: BrokenSocket::Clear, error }
+            }
+            Err(Cut::Broken(Side::Peer, error)) => End::Broken { socket: BrokenSocket::Far, error },
         });
     }
 }
 
-/// Ends both legs as the end wants it, after what was said last.
+/// Ends both legs as the end wants it, after what was said last. `session` is the peer's.
 async fn part(
     talk: Talk,
     end: End,
-    (peer, session): (&Leg, Option<&mut Session>),
+    peer: &Leg,
+    session: Option<&mut Session>,
     program: &Leg,
 ) -> End {
     let is_over = talk.dialogue.is_over();
-    let (mut to_peer, mut to_program): (Outgoing, Outgoing) = talk.into_waiting();
+    let Waiting { mut to_peer, mut to_program } = talk.into_waiting();
     let alert = match &end {
         End::Session(error) => error.alert(),
         End::Orderly if is_over => Some(AlertDescription::CLOSE_NOTIFY),
@@ -119,7 +123,9 @@ async fn part(
         // A key that is used up has nothing to say it with.
         let _ = session.seal_alert(alert, to_peer.tail());
     }
-    deliver((&mut to_peer, peer), (&mut to_program, program)).await;
+    let to_peer = Delivery { waiting: &mut to_peer, leg: peer };
+    let to_program = Delivery { waiting: &mut to_program, leg: program };
+    deliver(to_peer, to_program).await;
     match &end {
         // Both know what there is to know.
         End::Orderly | End::KeyLimit | End::Refused(_) => program.end_in_order(),
