@@ -4,21 +4,39 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) name: &'static str,
-    pub(super) present: bool,
+    pub(super) presence: Presence,
     /// Whether `tacit run` needs it.
     pub(super) needed: bool,
     /// What it is for, or what its lack costs.
     pub(super) note: String,
 }
 
+/// Whether something is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    There,
+    Missing,
+}
+
+impl Presence {
+    /// There if `condition` holds.
+    pub(super) fn when(condition: bool) -> Self {
+        if condition { Self::There } else { Self::Missing }
+    }
+}
+
 impl Finding {
+    pub(super) fn is_present(&self) -> bool {
+        self.presence == Presence::There
+    }
+
     /// What `tacit run` does not work without.
-    pub(super) fn needed(name: &'static str, present: bool, note: impl Into<String>) -> Self {
-        Self { name, present, needed: true, note: note.into() }
+    pub(super) fn needed(name: &'static str, presence: Presence, note: impl Into<String>) -> Self {
+        Self { name, presence, needed: true, note: note.into() }
     }
 
     /// What something would be better with.
-    pub(super) fn wanted(name: &'static str, present: bool, note: impl Into<String>) -> Self {
-        Self { name, present, needed: false, note: note.into() }
+    pub(super) fn wanted(name: &'static str, presence: Presence, note: impl Into<String>) -> Self {
+        Self { name, presence, needed: false, note: note.into() }
     }
 }

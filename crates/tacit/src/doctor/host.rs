@@ -6,15 +6,22 @@ use std::path::Path;
 
 use tacit_sys::{inside, namespace, process, schedule};
 
-use super::finding::Finding;
+use super::finding::{Finding, Presence};
 use crate::dns::Resolvers;
 use crate::placement;
 use crate::run::capture::is_routable;
 
 /// The oldest kernel whose packet rules do.
-const KERNEL_MIN: (u32, u32) = (5, 9);
+const KERNEL_MIN: KernelVersion = KernelVersion { major: 5, minor: 9 };
 /// Descriptors below which busy programs feel the limit.
 const DESCRIPTORS_WANTED: u64 = 16_384;
+
+/// The first two numbers of a kernel's release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct KernelVersion {
+    major: u32,
+    minor: u32,
+}
 
 /// Everything, in the order in which it is shown.
 pub(super) fn look() -> Vec<Finding> {
@@ -39,15 +46,17 @@ fn read(path: &str) -> Option<String> {
 
 fn kernel() -> Finding {
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let (major, minor) = KERNEL_MIN;
+    let KernelVersion { major, minor } = KERNEL_MIN;
     let is_new = version(&release).is_none_or(|version| version >= KERNEL_MIN);
     let note = format!("Linux {release}; {major}.{minor} or later is needed");
-    Finding::wanted("kernel", is_new, note)
+    Finding::wanted("kernel", Presence::when(is_new), note)
 }
 
-fn version(release: &str) -> Option<(u32, u32)> {
+fn version(release: &str) -> Option<KernelVersion> {
     let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    let major = numbers.next()?.parse().ok()?;
+    let minor = numbers.next()?.parse().ok()?;
+    Some(KernelVersion { major, minor })
 }
 
 fn security_module() -> Finding {
@@ -55,12 +64,16 @@ fn security_module() -> Finding {
     match read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() {
         Some("1") => Finding::wanted(
             name,
-            false,
+            Presence::Missing,
             "withholds the rights of user namespaces from programs without a profile \
              (kernel.apparmor_restrict_unprivileged_userns=1): load the one that comes with tacit",
         ),
-        Some(_) => Finding::wanted(name, true, "does not restrict user namespaces"),
-        None => Finding::wanted(name, true, "not there, or of a kind that restricts no namespaces"),
+        Some(_) => Finding::wanted(name, Presence::There, "does not restrict user namespaces"),
+        None => Finding::wanted(
+            name,
+            Presence::There,
+            "not there, or of a kind that restricts no namespaces",
+        ),
     }
 }
 
@@ -68,15 +81,15 @@ fn security_module() -> Finding {
 fn families() -> [Finding; 2] {
     let finding = |name, exists: bool, world: &str| {
         let routable = world.parse::<IpAddr>().is_ok_and(is_routable);
-        let note = match (exists, routable) {
-            (false, _) => "not in this kernel",
-            (true, false) => {
-                "no route to the world: programs have it only where a rule names \
-                              addresses that can be routed"
-            }
-            (true, true) => "routed: programs have it",
+        let note = if !exists {
+            "not in this kernel"
+        } else if routable {
+            "routed: programs have it"
+        } else {
+            "no route to the world: programs have it only where a rule names addresses that can \
+             be routed"
         };
-        Finding::wanted(name, exists && routable, note)
+        Finding::wanted(name, Presence::when(exists && routable), note)
     };
     [
         finding("IPv4", true, "192.0.2.1"),
@@ -85,14 +98,14 @@ fn families() -> [Finding; 2] {
 }
 
 fn resolvers() -> Finding {
-    let found = Resolvers::new(&[]).addresses();
-    let found: Vec<_> = found.iter().map(|one| one.ip().to_string()).collect();
+    let resolvers = Resolvers::new(&[]).addresses();
+    let found: Vec<_> = resolvers.iter().map(|one| one.ip().to_string()).collect();
     let note = if found.is_empty() {
         "/etc/resolv.conf names none: programs resolve no names (--resolver ADDRESS)".to_owned()
     } else {
         format!("{} by /etc/resolv.conf", found.join(", "))
     };
-    Finding::wanted("resolvers", !found.is_empty(), note)
+    Finding::wanted("resolvers", Presence::when(!found.is_empty()), note)
 }
 
 fn name_services() -> Finding {
@@ -103,26 +116,29 @@ fn name_services() -> Finding {
     } else {
         format!("{}: hidden from programs", found.join(", "))
     };
-    Finding::wanted("name services", true, note)
+    Finding::wanted("name services", Presence::There, note)
 }
 
 fn descriptors() -> Finding {
     let limit = process::raise_descriptor_limit().unwrap_or(0);
     let note = format!("{limit} open files at most: two to four a connection (RLIMIT_NOFILE)");
-    Finding::wanted("open files", limit >= DESCRIPTORS_WANTED, note)
+    Finding::wanted("open files", Presence::when(limit >= DESCRIPTORS_WANTED), note)
 }
 
 /// CPUs for engines and placement; whether threads may be bound to them is tried on this one.
 fn cpus() -> Finding {
     let allowed = schedule::allowed_cpus().unwrap_or_default();
     let bound = schedule::pin_thread(&allowed).is_ok();
-    let note = match (allowed.len(), bound) {
-        (_, false) => "threads cannot be bound to CPUs here: neither [engine] nor `placement`",
-        (0 | 1, true) => "one: none can be set aside for engines, nor programs and workers placed",
-        (_, true) => "may be set aside for engines, and programs and workers be placed",
+    let several = allowed.len() > 1;
+    let use_of_them = if !bound {
+        "threads cannot be bound to CPUs here: neither [engine] nor `placement`"
+    } else if several {
+        "may be set aside for engines, and programs and workers be placed"
+    } else {
+        "one: none can be set aside for engines, nor programs and workers placed"
     };
-    let note = format!("{}: {note}", placement::list(&allowed));
-    Finding::wanted("CPUs", bound && allowed.len() > 1, note)
+    let note = format!("{}: {use_of_them}", placement::list(&allowed));
+    Finding::wanted("CPUs", Presence::when(bound && several), note)
 }
 
 fn ktls() -> Finding {
@@ -133,7 +149,7 @@ fn ktls() -> Finding {
     } else {
         "the kernel's own TLS (module tls) is not loaded; this version does not use it"
     };
-    Finding::wanted("kTLS", has, note)
+    Finding::wanted("kTLS", Presence::when(has), note)
 }
 
 fn device(name: &'static str, path: &str, purpose: &str) -> Finding {
@@ -142,7 +158,7 @@ fn device(name: &'static str, path: &str, purpose: &str) -> Finding {
         Ok(_) => purpose.to_owned(),
         Err(error) => format!("{purpose} ({path}: {error})"),
     };
-    Finding::wanted(name, opened.is_ok(), note)
+    Finding::wanted(name, Presence::when(opened.is_ok()), note)
 }
 
 fn cgroups() -> Finding {
@@ -150,12 +166,14 @@ fn cgroups() -> Finding {
     let has = mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"));
     let is_root = process::effective_user() == 0;
     let purpose = "policy for a whole host, which this version does not do";
-    let note = match (has, is_root) {
-        (true, true) => purpose.to_owned(),
-        (false, _) => format!("{purpose} (no cgroup2 is mounted)"),
-        (true, false) => format!("{purpose} (only root attaches programs)"),
+    let note = if !has {
+        format!("{purpose} (no cgroup2 is mounted)")
+    } else if is_root {
+        purpose.to_owned()
+    } else {
+        format!("{purpose} (only root attaches programs)")
     };
-    Finding::wanted("cgroup BPF", has && is_root, note)
+    Finding::wanted("cgroup BPF", Presence::when(has && is_root), note)
 }
 
 #[cfg(test)]
@@ -164,7 +182,8 @@ mod tests {
 
     #[test]
     fn kernel_releases_are_compared_by_number() {
-        assert_eq!(version("6.18.44-generic"), Some((6, 18)));
+        let wanted = KernelVersion { major: 6, minor: 18 };
+        assert_eq!(version("6.18.44-generic"), Some(wanted));
         assert!(version("5.10.0-8-amd64") > Some(KERNEL_MIN));
         assert!(version("5.4.0") < Some(KERNEL_MIN));
         assert_eq!(version("strange"), None);

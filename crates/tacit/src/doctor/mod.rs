@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use self::finding::Finding;
+use self::finding::{Finding, Presence};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, pretty, print};
 
 /// Say what this kernel and host offer, and what each missing thing costs
@@ -47,15 +47,15 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
 
 /// Whether `tacit run` works here.
 fn works(findings: &[Finding]) -> bool {
-    findings.iter().all(|finding| finding.present || !finding.needed)
+    findings.iter().all(|finding| finding.is_present() || !finding.needed)
 }
 
 fn as_json(findings: &[Finding]) -> Value {
     let shown: Vec<_> = findings
         .iter()
         .map(|finding| {
-            let Finding { name, present, needed, note } = finding;
-            json!({ "name": name, "present": present, "needed": needed, "note": note })
+            let Finding { name, needed, note, .. } = finding;
+            json!({ "name": name, "present": finding.is_present(), "needed": needed, "note": note })
         })
         .collect();
     json!({ "run-works": works(findings), "findings": shown })
@@ -64,11 +64,11 @@ fn as_json(findings: &[Finding]) -> Value {
 fn text(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Finding { name, present, needed, note } in findings {
-        let answer = match (present, needed) {
-            (true, _) => "yes",
-            (false, true) => "NO",
-            (false, false) => "no",
+    for Finding { name, presence, needed, note } in findings {
+        let answer = match presence {
+            Presence::There => "yes",
+            Presence::Missing if *needed => "NO",
+            Presence::Missing => "no",
         };
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{name:width$}  {answer:3}  {note}");
@@ -88,9 +88,13 @@ mod tests {
     #[test]
     fn both_forms_say_the_same_and_what_is_needed_stands_out() {
         let findings = [
-            Finding::needed("network namespace", false, "user.max_user_namespaces is 0"),
-            Finding::wanted("cubic", false, "a byte costs more"),
-            Finding::wanted("kernel", true, "Linux 6.18"),
+            Finding::needed(
+                "network namespace",
+                Presence::Missing,
+                "user.max_user_namespaces is 0",
+            ),
+            Finding::wanted("cubic", Presence::Missing, "a byte costs more"),
+            Finding::wanted("kernel", Presence::There, "Linux 6.18"),
         ];
         assert_eq!(
             text(&findings),

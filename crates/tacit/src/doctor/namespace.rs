@@ -12,7 +12,7 @@ use tacit_sys::namespace::{self, Namespace, NamespaceError, Step};
 use tacit_sys::netlink::route::{Families, LargeSegments};
 use tacit_sys::process::{self, StandardError};
 
-use super::finding::Finding;
+use super::finding::{Finding, Presence};
 use crate::run::protocol;
 
 const NAMESPACE: &str = "network namespace";
@@ -145,10 +145,10 @@ fn refused(at: At, reason: String) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (step, name) in steps {
         if step == at {
-            findings.push(Finding::needed(name, false, reason));
+            findings.push(Finding::needed(name, Presence::Missing, reason));
             break;
         }
-        findings.push(Finding::needed(name, true, "needed by runs"));
+        findings.push(Finding::needed(name, Presence::There, "needed by runs"));
     }
     findings
 }
@@ -162,20 +162,28 @@ fn made(user: User) -> Vec<Finding> {
         }
     };
     vec![
-        Finding::needed(NAMESPACE, true, whose),
+        Finding::needed(NAMESPACE, Presence::There, whose),
         Finding::needed(
             RULES,
-            true,
+            Presence::There,
             "nftables with sets, tproxy, socket, reject: what is captured",
         ),
-        Finding::needed(SOCKETS, true, "they take and give any address: true peers both ways"),
+        Finding::needed(
+            SOCKETS,
+            Presence::There,
+            "they take and give any address: true peers both ways",
+        ),
     ]
 }
 
 /// Starts a program there that ends at once, with a file hidden from it.
 fn start(namespaces: &[OwnedFd], user: User, original: &Original) -> Vec<Finding> {
     let [network, user_namespace] = namespaces else {
-        return vec![Finding::needed(START, false, "the namespace was not handed over")];
+        return vec![Finding::needed(
+            START,
+            Presence::Missing,
+            "the namespace was not handed over",
+        )];
     };
     let hide = [PathBuf::from("/etc/passwd")];
     let inside = Inside {
@@ -191,10 +199,14 @@ fn start(namespaces: &[OwnedFd], user: User, original: &Original) -> Vec<Finding
     match inside::spawn(command, &inside) {
         Ok(mut started) => {
             let hidden = match started.not_hidden.first() {
-                None => Finding::wanted(HIDE, true, "keys and name services that go round tacit"),
+                None => Finding::wanted(
+                    HIDE,
+                    Presence::There,
+                    "keys and name services that go round tacit",
+                ),
                 Some(why) => Finding::wanted(
                     HIDE,
-                    false,
+                    Presence::Missing,
                     format!(
                         "no mount namespace: programs can read what their user can, keys included, \
                          and names may be resolved around tacit ({why})"
@@ -203,10 +215,10 @@ fn start(namespaces: &[OwnedFd], user: User, original: &Original) -> Vec<Finding
             };
             let ended = started.child.wait().is_ok_and(|status| status.success());
             let note = "joined, with a filter: only UNIX, INET, INET6 and NETLINK sockets";
-            vec![Finding::needed(START, ended, note), hidden]
+            vec![Finding::needed(START, Presence::when(ended), note), hidden]
         }
         Err(error @ (StartError::Inside { .. } | StartError::Program(_))) => {
-            vec![Finding::needed(START, false, error.to_string())]
+            vec![Finding::needed(START, Presence::Missing, error.to_string())]
         }
     }
 }
@@ -214,11 +226,15 @@ fn start(namespaces: &[OwnedFd], user: User, original: &Original) -> Vec<Finding
 fn large_segments(large: LargeSegments) -> Finding {
     let name = "large segments";
     if large.v4 && large.v6 {
-        return Finding::wanted(name, true, "256 KiB a packet between program and agent");
+        return Finding::wanted(
+            name,
+            Presence::There,
+            "256 KiB a packet between program and agent",
+        );
     }
     let missing = if large.v4 { "IPv6 (Linux 5.19)" } else { "IPv4 (Linux 6.3)" };
     let note = format!("not for {missing}: a byte between program and agent costs more");
-    Finding::wanted(name, false, note)
+    Finding::wanted(name, Presence::Missing, note)
 }
 
 /// Settings of the namespace, each with what it is for. Of the congestion control the one in force
@@ -226,8 +242,8 @@ fn large_segments(large: LargeSegments) -> Finding {
 fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
     let why = |setting| missing.iter().find(|what| what.contains(setting));
     let finding = |name, setting, good: String, bad: &str| match why(setting) {
-        None => Finding::wanted(name, true, good),
-        Some(why) => Finding::wanted(name, false, format!("{bad} ({why})")),
+        None => Finding::wanted(name, Presence::There, good),
+        Some(why) => Finding::wanted(name, Presence::Missing, format!("{bad} ({why})")),
     };
     [
         finding(
@@ -258,7 +274,7 @@ mod tests {
     #[test]
     fn what_comes_before_a_refusal_is_there_and_what_comes_after_is_not_known() {
         let findings = refused(At::Rules, "no tproxy".into());
-        let shown: Vec<_> = findings.iter().map(|one| (one.name, one.present)).collect();
+        let shown: Vec<_> = findings.iter().map(|one| (one.name, one.is_present())).collect();
         assert_eq!(shown, [(NAMESPACE, true), (RULES, false)]);
         assert_eq!(findings[1].note, "no tproxy");
     }
@@ -267,14 +283,14 @@ mod tests {
     fn a_setting_that_was_refused_says_what_that_costs_and_why() {
         let missing = ["net.ipv4.ping_group_range = 1 1: Read-only file system".to_owned()];
         let findings = settings(&missing, "reno");
-        assert!(findings[0].present && !findings[1].present && findings[2].present);
+        assert!(findings[0].is_present() && !findings[1].is_present() && findings[2].is_present());
         assert!(findings[2].note.starts_with("reno between program and agent"));
         assert_eq!(
             findings[1].note,
             "programs cannot ping themselves (net.ipv4.ping_group_range = 1 1: Read-only file \
              system)"
         );
-        assert!(!large_segments(LargeSegments { v4: true, v6: false }).present);
+        assert!(!large_segments(LargeSegments { v4: true, v6: false }).is_present());
         let without_v4 = large_segments(LargeSegments { v4: false, v6: true });
         assert!(without_v4.note.contains("IPv4"));
     }
