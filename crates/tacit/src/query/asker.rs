@@ -11,7 +11,7 @@ use tacit_sys::query::Message;
 use tacit_sys::watch::Watched;
 use tokio::sync::{Semaphore, watch as signal};
 
-use super::find::Desk;
+use super::find::{Desk, IfUnknown};
 use super::{CLOSING_MAX, IDLE_MAX, receive, send};
 use crate::session::controls::Refusal;
 
@@ -30,7 +30,7 @@ pub(super) async fn serve(asker: Watched, desk: Rc<Desk>, mut closed: signal::Re
             }
         };
         let Ok(Some(message)) = tokio::time::timeout(IDLE_MAX, question).await else { break };
-        if answer(&asker, &desk, message, true).await.is_err() {
+        if answer(&asker, &desk, message, IfUnknown::Wait).await.is_err() {
             break;
         }
     }
@@ -41,7 +41,7 @@ pub(super) async fn serve(asker: Watched, desk: Rc<Desk>, mut closed: signal::Re
 /// Serves the agent after this one, about connections that stayed here.
 pub(super) async fn serve_successor(successor: Watched, desk: Rc<Desk>) {
     while let Some(message) = next(&successor).await {
-        if answer(&successor, &desk, message, false).await.is_err() {
+        if answer(&successor, &desk, message, IfUnknown::Refuse).await.is_err() {
             break;
         }
     }
@@ -68,22 +68,26 @@ struct Taken {
     descriptors: Vec<OwnedFd>,
 }
 
-/// Answers; `may_wait`: a connection that is not known yet may come.
-async fn answer(asker: &Watched, desk: &Desk, taken: Taken, may_wait: bool) -> io::Result<()> {
+/// Answers.
+async fn answer(
+    asker: &Watched,
+    desk: &Desk,
+    taken: Taken,
+    if_unknown: IfUnknown,
+) -> io::Result<()> {
     let Taken { question, mut descriptors } = taken;
     let single = match descriptors.len() {
         1 => descriptors.pop().map(Arc::new),
         _ => None,
     };
-    let answer = match (question, &single) {
+    let answered = match (question, &single) {
         (Err(fault), _) => Err(fault.into()),
         (Ok(_), None) => Err(Fault::NoDescriptor.into()),
-        (Ok(question), Some(descriptor)) => desk.answer(question, descriptor, may_wait).await,
+        (Ok(question), Some(descriptor)) => desk.answer(question, descriptor, if_unknown).await,
     };
     // Before the answer: what the program then closes is closed.
     close((descriptors, single)).await;
-    let answer = answer.unwrap_or_else(refusal);
-    let mut line = answer.to_string();
+    let mut line = answered.unwrap_or_else(refusal).to_string();
     line.push('\n');
     // Who asks and does not read keeps no place for ever.
     let sent = tokio::time::timeout(IDLE_MAX, send(asker, line.as_bytes(), None)).await;

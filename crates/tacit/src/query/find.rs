@@ -22,8 +22,10 @@ use crate::session::{Record, Table};
 
 /// How long a connection may take to be known: the program's end is open a moment before ours.
 const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(1);
-/// How often that is looked at, at first and later.
-const ARRIVAL_POLLS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+/// How often that is looked at, at first.
+const ARRIVAL_POLL_MIN: Duration = Duration::from_millis(1);
+/// And later.
+const ARRIVAL_POLL_MAX: Duration = Duration::from_millis(50);
 
 /// What answers the questions of one run.
 #[derive(Debug)]
@@ -36,6 +38,15 @@ pub(super) struct Desk {
     outside: u64,
     /// To the agent before this one, one question at a time; `None` once it is gone.
     before: Mutex<Option<Watched>>,
+}
+
+/// What to do about a connection that is not known yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IfUnknown {
+    /// Wait: it may come.
+    Wait,
+    /// Refuse.
+    Refuse,
 }
 
 /// What a descriptor is.
@@ -65,7 +76,7 @@ impl Desk {
         &self,
         question: Question,
         descriptor: &Arc<OwnedFd>,
-        may_wait: bool,
+        if_unknown: IfUnknown,
     ) -> Result<Value, Refusal> {
         let ends = match self.look_at(descriptor.as_fd())? {
             Found::Ends(ends) => ends,
@@ -77,10 +88,11 @@ impl Desk {
         if let Some(answer) = self.ask_before(question, descriptor).await {
             return Ok(answer);
         }
-        if !may_wait {
+        if if_unknown == IfUnknown::Refuse {
             return Err(Fault::Unknown.into());
         }
-        let (until, (mut pause, longest)) = (Instant::now() + ARRIVAL_WAIT_MAX, ARRIVAL_POLLS);
+        let until = Instant::now() + ARRIVAL_WAIT_MAX;
+        let mut pause = ARRIVAL_POLL_MIN;
         loop {
             if self.is_within(&ends).await {
                 return Ok(unprotected(question, PolicyState::None)?);
@@ -92,7 +104,7 @@ impl Desk {
             if Instant::now() > until {
                 return Err(Fault::Unknown.into());
             }
-            pause = (pause * 2).min(longest);
+            pause = (pause * 2).min(ARRIVAL_POLL_MAX);
         }
     }
 
@@ -109,9 +121,11 @@ impl Desk {
         let program = socket::local_address(descriptor).ok().and_then(inet);
         let peer = socket::peer_address(descriptor).ok().flatten().and_then(inet);
         let (Some(program), Some(peer)) = (program, peer) else { return Err(Fault::NotConnected) };
-        let program = canonical(program);
-        let peer = canonical(peer);
-        Ok(Found::Ends(Ends { protocol: Protocol::Tcp, program, peer }))
+        Ok(Found::Ends(Ends {
+            protocol: Protocol::Tcp,
+            program: canonical(program),
+            peer: canonical(peer),
+        }))
     }
 
     /// The run's connection with these ends.
