@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Map, Value};
 
 use crate::clock::Rfc3339;
-use crate::ledger::meter;
+use crate::ledger::{ThreadKind, meter};
 
 /// Lines that wait to be written; more are lost, and counted.
 pub const QUEUE_LINES_MAX: usize = 8192;
@@ -80,13 +80,22 @@ impl Event {
     }
 }
 
+/// Which events are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verbosity {
+    /// All.
+    Normal,
+    /// Those that somebody may have to act on.
+    Quiet,
+}
+
 /// Where events go. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Log {
     queue: SyncSender<Message>,
     lost: Arc<AtomicU64>,
     has_audit: bool,
-    quiet: bool,
+    verbosity: Verbosity,
 }
 
 #[derive(Debug)]
@@ -116,11 +125,11 @@ impl Log {
     ///
     /// # Errors
     /// The audit file cannot be opened for appending, or the thread cannot start.
-    pub fn start(format: Format, quiet: bool, audit: Option<&Path>) -> io::Result<Self> {
+    pub fn start(format: Format, verbosity: Verbosity, audit: Option<&Path>) -> io::Result<Self> {
         let audit = audit.map(open_audit).transpose()?;
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
-        let log = Self { queue, lost: Arc::clone(&lost), has_audit: audit.is_some(), quiet };
+        let log = Self { queue, lost: Arc::clone(&lost), has_audit: audit.is_some(), verbosity };
         let writer = Writer { format, audit, lost, told: 0 };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&messages))?;
         Ok(log)
@@ -128,7 +137,7 @@ impl Log {
 
     /// Something happened that is as it should be.
     pub fn info(&self, event: Event) {
-        if !self.quiet {
+        if self.verbosity == Verbosity::Normal {
             self.send(Kind::Info, event);
         }
     }
@@ -195,7 +204,7 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, messages: &Receiver<Message>) {
-        meter::start(false);
+        meter::start(ThreadKind::General);
         loop {
             meter::waits();
             let Ok(message) = messages.recv() else { return };

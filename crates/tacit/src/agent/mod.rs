@@ -46,8 +46,8 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::control::server::PendingRequest;
-use crate::ledger::meter;
-use crate::log::{Event, Format, Log};
+use crate::ledger::{ThreadKind, meter};
+use crate::log::{Event, Format, Log, Verbosity};
 use crate::session::Table;
 use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
@@ -124,12 +124,13 @@ pub fn run(
     given: Given,
     supervisor: Option<Supervisor>,
 ) -> Result<(), AgentError> {
-    meter::start(false);
+    meter::start(ThreadKind::General);
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
     // Making it waits for every thread there is, and so comes before all of them.
     let table = Arc::new(Table::default());
-    let log = Log::start(options.log_format, options.quiet, options.audit.as_deref())
+    let verbosity = if options.quiet { Verbosity::Quiet } else { Verbosity::Normal };
+    let log = Log::start(options.log_format, verbosity, options.audit.as_deref())
         .map_err(AgentError::Log)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

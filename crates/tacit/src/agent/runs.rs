@@ -213,12 +213,12 @@ impl Runs {
         }
         let run_cpu = enrolled.run.cpu();
         let id = self.take(enrolled, reserved, workers).await;
-        let (engines, one) = workers.cpus_of_runs();
+        let cpus = workers.cpus_of_runs();
         let policy = &self.shared.live.load().policy;
         let terms = Terms {
             hide: services::secret_files(policy, &self.policy_file),
-            keep_off: engines.to_vec(),
-            cpu: run_cpu.or(one),
+            keep_off: cpus.engines.to_vec(),
+            cpu: run_cpu.or(cpus.only),
         };
         Ok(Admission { id, terms })
     }

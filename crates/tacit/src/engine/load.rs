@@ -36,6 +36,15 @@ struct Started {
     nice: i32,
 }
 
+/// A look at the CPU clock of a thread.
+#[derive(Clone, Copy, Debug)]
+pub struct ClockLook {
+    /// When.
+    pub at: Instant,
+    /// What it showed, in nanoseconds.
+    pub cpu_ns: u64,
+}
+
 impl Load {
     /// A thread that is about to start, on one CPU if it has one.
     #[must_use]
@@ -124,12 +133,12 @@ impl Load {
 
     /// A row of `tacit show engines`; `before` is an earlier look at its clock.
     #[must_use]
-    pub fn show(&self, before: (Instant, u64)) -> Value {
+    pub fn show(&self, before: ClockLook) -> Value {
         let now = Instant::now();
         let cpu_ns = self.cpu_ns();
-        let percent = |since: Instant, ns: u64| {
+        let percent = |since: Instant, before_ns: u64| {
             let wall = now.duration_since(since).as_secs_f64();
-            (wall > 0.0).then(|| round(as_us(cpu_ns.saturating_sub(ns)) / wall / 1e4))
+            (wall > 0.0).then(|| round(as_us(cpu_ns.saturating_sub(before_ns)) / wall / 1e4))
         };
         let started = self.started.get();
         let counter = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -149,7 +158,7 @@ impl Load {
             "spilled": self.queue.as_ref().map(|_| counter(&self.spilled)),
             "cpu-us": as_us(cpu_ns),
             "percent": started.and_then(|started| percent(started.at, 0)),
-            "percent-recent": percent(before.0, before.1),
+            "percent-recent": percent(before.at, before.cpu_ns),
         })
     }
 

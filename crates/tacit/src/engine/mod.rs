@@ -23,7 +23,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-pub use load::{Held, Load};
+pub use load::{ClockLook, Held, Load};
 pub use queue::Queue;
 
 /// Connections that wait for one worker to take them on: what an engine sets up in half a second.
@@ -36,9 +36,18 @@ pub struct Engine<T> {
     /// Its own place among `queues`.
     number: usize,
     queues: Arc<[Queue]>,
-    spill: bool,
+    when_saturated: WhenSaturated,
     workers: Arc<Takers<T>>,
     load: Arc<Load>,
+}
+
+/// What becomes of connections while all engines are saturated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenSaturated {
+    /// They wait in the kernel until an engine has a place.
+    Wait,
+    /// Workers set them up.
+    Spill,
 }
 
 /// Who sets up the next connection.
@@ -56,11 +65,11 @@ impl<T: Send> Engine<T> {
     pub fn new(
         number: usize,
         queues: Arc<[Queue]>,
-        spill: bool,
+        when_saturated: WhenSaturated,
         workers: Arc<Takers<T>>,
         load: Arc<Load>,
     ) -> Self {
-        Self { number, queues, spill, workers, load }
+        Self { number, queues, when_saturated, workers, load }
     }
 
     /// Waits for a place. Where engines spill, the last one that is saturated does not wait; the
@@ -69,7 +78,12 @@ impl<T: Send> Engine<T> {
         let Some(own) = self.queues.get(self.number) else { return Turn::Spill };
         match own.try_enter() {
             Ok(place) => Turn::Own(place),
-            Err(_) if self.spill && self.queues.iter().all(Queue::is_full) => Turn::Spill,
+            Err(_)
+                if self.when_saturated == WhenSaturated::Spill
+                    && self.queues.iter().all(Queue::is_full) =>
+            {
+                Turn::Spill
+            }
             // Nobody closes it.
             Err(_) => match own.enter().await {
                 Ok(place) => Turn::Own(place),
@@ -155,11 +169,11 @@ impl<T> Takers<T> {
 mod tests {
     use super::*;
 
-    fn engines(count: usize, max: usize, spill: bool) -> Vec<Engine<()>> {
+    fn engines(count: usize, max: usize, when_saturated: WhenSaturated) -> Vec<Engine<()>> {
         let queues: Arc<[Queue]> = (0..count).map(|_| Queue::new(max)).collect();
         let engine = |number| {
             let load = Arc::new(Load::new(format!("engine-{number}"), Some(number), None));
-            Engine::new(number, Arc::clone(&queues), spill, Arc::default(), load)
+            Engine::new(number, Arc::clone(&queues), when_saturated, Arc::default(), load)
         };
         (0..count).map(engine).collect()
     }
@@ -176,7 +190,7 @@ mod tests {
 
     #[test]
     fn only_the_last_engine_that_is_saturated_spills() {
-        let engines = engines(2, 1, true);
+        let engines = engines(2, 1, WhenSaturated::Spill);
         let first = now(&engines[0]);
         assert!(matches!(first, Some(Turn::Own(_))));
         assert!(now(&engines[0]).is_none(), "the other has a place");
@@ -190,7 +204,7 @@ mod tests {
 
     #[test]
     fn without_spill_a_saturated_engine_waits() {
-        let engines = engines(1, 2, false);
+        let engines = engines(1, 2, WhenSaturated::Wait);
         let _places = [now(&engines[0]).unwrap(), now(&engines[0]).unwrap()];
         assert!(now(&engines[0]).is_none());
         assert_eq!(engines[0].queues[0].in_flight(), 2);

@@ -37,6 +37,15 @@ pub type Counts = [u64; Count::COUNT];
 /// Nanoseconds of CPU time, by component and place.
 pub type Spent = [[u64; Place::ALL.len()]; Component::ALL.len()];
 
+/// What kind of thread does the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadKind {
+    /// One on general CPUs: a data worker, the control thread, a thread of its own for long work.
+    General,
+    /// An engine.
+    Engine,
+}
+
 /// Whose account it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
@@ -44,6 +53,16 @@ pub enum Owner {
     Agent,
     /// A rule, by its name.
     Rule(String),
+}
+
+impl Owner {
+    /// The rule; `None`, which is less than any name: the agent.
+    fn rule(&self) -> Option<&str> {
+        match self {
+            Self::Agent => None,
+            Self::Rule(name) => Some(name),
+        }
+    }
 }
 
 /// What an account holds.
@@ -67,6 +86,15 @@ impl Totals {
             *mine += theirs;
         }
     }
+}
+
+/// Every account, and what those held that are gone.
+#[derive(Debug)]
+pub struct Accounts {
+    /// Those that somebody holds: the agent's first, then rules by name.
+    pub held: Vec<Arc<Account>>,
+    /// What those held that nobody holds any more.
+    pub removed: Totals,
 }
 
 /// One rule's account. Threads keep what they spend to themselves and add it once a window.
@@ -138,11 +166,10 @@ impl Account {
         account
     }
 
-    /// Every account that somebody holds, the agent's first, then rules by name; and what those
-    /// held that nobody does. A rule that was removed and came back has two while connections of
-    /// the first are open.
+    /// All accounts. A rule that was removed and came back has two while connections of the first
+    /// are open.
     #[must_use]
-    pub fn all() -> (Vec<Arc<Self>>, Totals) {
+    pub fn all() -> Accounts {
         // It is listed even where it has nothing yet.
         let _agent = Self::agent();
         let registry = registry();
@@ -150,8 +177,8 @@ impl Account {
         let removed = registry.removed;
         // Whoever drops the last of one meanwhile needs the registry.
         drop(registry);
-        held.sort_by(|a, b| order(&a.owner).cmp(&order(&b.owner)));
-        (held, removed)
+        held.sort_by(|a, b| a.owner.rule().cmp(&b.owner.rule()));
+        Accounts { held, removed }
     }
 
     /// Whose it is.
@@ -182,11 +209,11 @@ impl Account {
     }
 
     /// Adds what a thread spent and counted in a window.
-    pub(super) fn add(&self, spent: &Cells, counts: &Counts, on_engine: bool) {
+    pub(super) fn add(&self, spent: &Cells, counts: &Counts, thread: ThreadKind) {
         for component in Component::ALL {
             let ns = spent[component as usize];
             if ns > 0 {
-                let place = self.place(component, on_engine);
+                let place = self.place(component, thread);
                 self.spent[component as usize][place as usize].fetch_add(ns, Ordering::Relaxed);
             }
         }
@@ -198,22 +225,13 @@ impl Account {
     }
 
     /// An engine takes whole handshakes, and whole relays where a rule says so.
-    fn place(&self, component: Component, on_engine: bool) -> Place {
+    fn place(&self, component: Component, thread: ThreadKind) -> Place {
         let whole = || self.relay_is_eligible.load(Ordering::Relaxed);
-        if on_engine {
-            Place::Engine
-        } else if component == Component::Handshake || whole() {
-            Place::Eligible
-        } else {
-            Place::General
+        match thread {
+            ThreadKind::Engine => Place::Engine,
+            ThreadKind::General if component == Component::Handshake || whole() => Place::Eligible,
+            ThreadKind::General => Place::General,
         }
-    }
-}
-
-fn order(owner: &Owner) -> (u8, &str) {
-    match owner {
-        Owner::Agent => (0, ""),
-        Owner::Rule(name) => (1, name),
     }
 }
 
@@ -266,18 +284,18 @@ mod tests {
 
     fn find(name: &str) -> Option<Totals> {
         let wanted = Owner::Rule(name.to_owned());
-        let (held, _) = Account::all();
+        let held = Account::all().held;
         held.iter().find(|account| account.owner == wanted).map(|account| account.totals())
     }
 
     #[test]
     fn what_a_removed_rule_cost_is_not_forgotten() {
-        let removed = || Account::all().1.spent[Component::Open as usize][0];
+        let removed = || Account::all().removed.spent[Component::Open as usize][0];
         let before = removed();
         let account = Account::open("to-be-removed");
         let mut cells = Cells::default();
         cells[Component::Open as usize] = 77;
-        account.add(&cells, &Counts::default(), false);
+        account.add(&cells, &Counts::default(), ThreadKind::General);
         assert_eq!(find("to-be-removed").unwrap().spent[Component::Open as usize], [77, 0, 0]);
         drop(account);
         assert_eq!(find("to-be-removed"), None);
@@ -288,10 +306,10 @@ mod tests {
     fn handshakes_are_for_engines_and_relays_where_the_rule_says_so() {
         let account = Account::open("eligible");
         let ones = [1; Component::ALL.len()];
-        account.add(&ones, &Counts::default(), false);
+        account.add(&ones, &Counts::default(), ThreadKind::General);
         account.set_relay_eligible(true);
-        account.add(&ones, &Counts::default(), false);
-        account.add(&ones, &Counts::default(), true);
+        account.add(&ones, &Counts::default(), ThreadKind::General);
+        account.add(&ones, &Counts::default(), ThreadKind::Engine);
         let spent = account.totals().spent;
         assert_eq!(spent[Component::Handshake as usize], [0, 1, 2]);
         assert_eq!(spent[Component::Send as usize], [1, 1, 1]);

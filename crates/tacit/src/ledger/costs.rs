@@ -6,14 +6,13 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tacit_core::meter::{Component, Place};
 use tacit_sys::cpu;
 
-use super::account::{Account, Count, Counts, Effort, Owner, Spent, Totals};
-use super::meter;
+use super::account::{Account, Accounts, Count, Counts, Effort, Owner, Spent, Totals};
+use super::meter::{self, EffortCosts};
 use crate::clock::Rfc3339;
 use crate::placement;
 
@@ -183,7 +182,7 @@ impl Costs {
         let rules = rows(Account::all(), failures);
         let agent_cpu_us = us(cpu::own_process_ns());
         let effort = Effort::all();
-        let (stamp_ns, clock_read_ns) = meter::measure_effort();
+        let EffortCosts { stamp_ns, clock_read_ns } = meter::measure_effort();
         let accounting = Accounting {
             stamp_ns,
             clock_read_ns,
@@ -339,10 +338,8 @@ impl RunCosts {
 }
 
 /// A row for each account, one for all whose rules are gone: their last connections may be open.
-fn rows(
-    (held, mut removed): (Vec<Arc<Account>>, Totals),
-    failures: impl Fn(&Account) -> Option<u64>,
-) -> Vec<RuleCosts> {
+fn rows(accounts: Accounts, failures: impl Fn(&Account) -> Option<u64>) -> Vec<RuleCosts> {
+    let Accounts { held, mut removed } = accounts;
     let mut rows = Vec::with_capacity(held.len());
     for account in held {
         let totals = account.totals();

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tacit_core::meter::{Cells, Component, Window, whole};
 use tacit_sys::cpu;
 
-use super::account::{Account, Count, Counts, Effort};
+use super::account::{Account, Count, Counts, Effort, ThreadKind};
 
 /// Work after which a window is closed: a read of the CPU clock, half a microsecond, is then less
 /// than a thousandth of it.
@@ -47,10 +47,10 @@ pub fn allow(accounting: bool) {
     METER.with(|meter| meter.is_on.set(accounting && meter.is_on.get()));
 }
 
-/// Meters the calling thread from here on; `on_engine` is where its work is done.
-pub fn start(on_engine: bool) {
+/// Meters the calling thread from here on.
+pub fn start(thread: ThreadKind) {
     if !OFF.load(Ordering::Relaxed) {
-        METER.with(|meter| meter.start(on_engine));
+        METER.with(|meter| meter.start(thread));
     }
 }
 
@@ -75,19 +75,27 @@ pub fn publish() {
     });
 }
 
-/// Does `work` on an account, beginning with a component; leaves there the one that it ended with,
-/// and says how many nanoseconds it took, as far as the last window tells.
+/// What a turn came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Metered<T> {
+    /// What the work returned.
+    pub output: T,
+    /// How many nanoseconds it took, as far as the last window tells.
+    pub spent_ns: u64,
+}
+
+/// Does `work` on an account, beginning with a component; leaves there the one that it ended with.
 pub fn turn<T>(
     account: &Arc<Account>,
     component: &mut Component,
     work: impl FnOnce() -> T,
-) -> (T, u64) {
+) -> Metered<T> {
     METER.with(|meter| meter.begin(account, *component));
-    let done = work();
+    let output = work();
     METER.with(|meter| {
-        let (ended, ns) = meter.end(*component);
-        *component = ended;
-        (done, ns)
+        let ended = meter.end(*component);
+        *component = ended.component;
+        Metered { output, spent_ns: ended.spent_ns }
     })
 }
 
@@ -125,13 +133,22 @@ pub fn count<const N: usize>(account: &Arc<Account>, counted: [(Count, u64); N])
     });
 }
 
-/// What a stamp costs here, and a read of the thread's CPU clock, in nanoseconds.
+/// What the accounting itself costs here.
+#[derive(Clone, Copy, Debug)]
+pub struct EffortCosts {
+    /// A stamp, in nanoseconds.
+    pub stamp_ns: f64,
+    /// A read of the thread's CPU clock, in nanoseconds.
+    pub clock_read_ns: f64,
+}
+
+/// Measures what the accounting itself costs here.
 #[must_use]
-pub fn measure_effort() -> (f64, f64) {
+pub fn measure_effort() -> EffortCosts {
     const STAMPS: u32 = 10_000;
     const READS: u32 = 200;
     let meter = Meter::new();
-    meter.start(false);
+    meter.start(ThreadKind::General);
     let begin = cpu::monotonic_ns();
     for _ in 0..STAMPS / 2 {
         meter.switch(Component::Receive);
@@ -143,7 +160,10 @@ pub fn measure_effort() -> (f64, f64) {
     }
     let read = cpu::monotonic_ns();
     let each = |ns: u64, times: u32| ns as f64 / f64::from(times);
-    (each(stamped - begin, STAMPS), each(read - stamped, READS))
+    EffortCosts {
+        stamp_ns: each(stamped - begin, STAMPS),
+        clock_read_ns: each(read - stamped, READS),
+    }
 }
 
 /// What one thread has spent on one account and not added to it yet.
@@ -157,7 +177,7 @@ struct Slot {
 
 struct Meter {
     is_on: Cell<bool>,
-    on_engine: Cell<bool>,
+    thread: Cell<ThreadKind>,
     /// The last stamp.
     last: Cell<u64>,
     /// Where the time since goes.
@@ -186,25 +206,40 @@ struct Open {
     mean_ns: f64,
 }
 
-/// Where the two clocks stood when the first thread was metered.
-static BASE: OnceLock<(u64, u64)> = OnceLock::new();
+/// The two clocks at one instant.
+#[derive(Clone, Copy)]
+struct Clocks {
+    ticks: u64,
+    ns: u64,
+}
+
+/// Where they stood when the first thread was metered.
+static BASE: OnceLock<Clocks> = OnceLock::new();
 
 /// Nanoseconds of a tick, better known the longer the process lives.
 fn ns_per_tick() -> f64 {
-    let now = (cpu::ticks(), cpu::monotonic_ns());
-    let &(base_ticks, base_ns) = BASE.get_or_init(|| now);
-    let ticks = now.0.saturating_sub(base_ticks);
+    let now = Clocks { ticks: cpu::ticks(), ns: cpu::monotonic_ns() };
+    let base = BASE.get_or_init(|| now);
+    let ticks = now.ticks.saturating_sub(base.ticks);
     if ticks == 0 {
         return 1.0;
     }
-    now.1.saturating_sub(base_ns) as f64 / ticks as f64
+    now.ns.saturating_sub(base.ns) as f64 / ticks as f64
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy)]
+struct TurnEnd {
+    /// The component that it ended with.
+    component: Component,
+    spent_ns: u64,
 }
 
 impl Meter {
     fn new() -> Self {
         Self {
             is_on: Cell::new(false),
-            on_engine: Cell::new(false),
+            thread: Cell::new(ThreadKind::General),
             last: Cell::new(0),
             slot: Cell::new(0),
             component: Cell::new(Component::Control),
@@ -219,9 +254,9 @@ impl Meter {
     }
 
     /// What the thread has done so far, if anything, falls into its first window.
-    fn start(&self, on_engine: bool) {
+    fn start(&self, thread: ThreadKind) {
         self.is_on.set(true);
-        self.on_engine.set(on_engine);
+        self.thread.set(thread);
         self.last.set(cpu::ticks());
         self.open_window(0, ns_per_tick());
         self.rest();
@@ -266,16 +301,16 @@ impl Meter {
         }
     }
 
-    fn end(&self, begun: Component) -> (Component, u64) {
+    fn end(&self, begun: Component) -> TurnEnd {
         if !self.is_on.get() {
-            return (begun, 0);
+            return TurnEnd { component: begun, spent_ns: 0 };
         }
         self.stamp();
         let component = self.component.get();
-        let ns = whole(self.turn_ticks.get() as f64 * self.window.get().mean_ns);
+        let spent_ns = whole(self.turn_ticks.get() as f64 * self.window.get().mean_ns);
         self.close_if_due();
         self.rest();
-        (component, ns)
+        TurnEnd { component, spent_ns }
     }
 
     fn switch(&self, component: Component) {
@@ -366,7 +401,7 @@ impl Meter {
         for at in touched.drain(..) {
             let Slot { account, ticks, counts } = std::mem::take(&mut slots[at]);
             if let Some(account) = account {
-                account.add(&worth.of(&ticks), &counts, self.on_engine.get());
+                account.add(&worth.of(&ticks), &counts, self.thread.get());
             }
         }
         Effort::all().add(self.window_stamps.take());

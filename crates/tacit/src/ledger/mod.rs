@@ -15,7 +15,7 @@ mod account;
 pub mod costs;
 pub mod meter;
 
-pub use account::{Account, Count, Counts, Effort, Owner, Spent, Totals};
+pub use account::{Account, Accounts, Count, Counts, Effort, Owner, Spent, ThreadKind, Totals};
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -39,7 +39,7 @@ pub fn on_own_thread<T: Send + 'static>(
     let runtime = Handle::current();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         let _entered = runtime.enter();
-        meter::start(false);
+        meter::start(ThreadKind::General);
         let made = work();
         meter::publish();
         // The one who waited may be gone.
@@ -61,9 +61,9 @@ pub async fn charged<T>(
     spent_ns: impl Fn(u64),
 ) -> T {
     std::future::poll_fn(|cx| {
-        let (polled, ns) = meter::turn(account, &mut component, || future.as_mut().poll(cx));
-        spent_ns(ns);
-        polled
+        let turn = meter::turn(account, &mut component, || future.as_mut().poll(cx));
+        spent_ns(turn.spent_ns);
+        turn.output
     })
     .await
 }

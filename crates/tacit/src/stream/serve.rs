@@ -200,15 +200,15 @@ async fn supervise(
     // connection 72 bytes for its life.
     let mut component = Component::Accept;
     let leaving = std::future::poll_fn(|cx| {
-        let (polled, ns) = meter::turn(record.account(), &mut component, || {
+        let turn = meter::turn(record.account(), &mut component, || {
             if closed.as_mut().poll(cx).is_ready() {
                 account::closed_by_operator(&lane.shared.log, &record);
                 return Poll::Ready(None);
             }
             life.as_mut().poll(cx)
         });
-        record.spend_ns(ns);
-        polled
+        record.spend_ns(turn.spent_ns);
+        turn.output
     })
     .await;
     if leaving.is_none() {

@@ -28,13 +28,13 @@ use tacit_core::policy::{self, Policy};
 use tacit_sys::schedule;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::{Engine, HANDED_MAX, Load, Queue, Taker, Takers};
+use crate::engine::{ClockLook, Engine, HANDED_MAX, Load, Queue, Taker, Takers, WhenSaturated};
 use crate::ledger::meter;
 use crate::log::{Event, Log};
 use crate::placement::{self, Choice, Plan, Share};
 
 pub use lanes::{Lanes, Served, Source};
-use thread::{Command, Post};
+use thread::{Command, Post, Scheduling};
 
 /// Commands that may wait for one worker.
 const COMMANDS_MAX: usize = 1024;
@@ -64,9 +64,9 @@ impl<L: Lanes> Publisher<L> {
             // A worker whose queue is full is busy, and publishes by itself.
             commands.try_send(Command::Publish(done)).is_ok().then_some(answer)
         });
-        let answers: Vec<_> = answers.collect();
+        let requested: Vec<_> = answers.collect();
         let all = async {
-            for answer in answers {
+            for answer in requested {
                 let _ = answer.await;
             }
         };
@@ -96,6 +96,22 @@ pub struct Workers<L: Lanes> {
     recent: Cell<Option<Instant>>,
 }
 
+/// The CPUs of programs of runs.
+#[derive(Clone, Copy, Debug)]
+pub struct CpusOfRuns<'a> {
+    /// Those that they are to keep off.
+    pub engines: &'a [usize],
+    /// The one that they are all to be on, if there is one.
+    pub only: Option<usize>,
+}
+
+/// A share of the worker's CPU that the fewest runs had.
+struct LeastShared {
+    share: Share,
+    /// How many they were.
+    runs_before: usize,
+}
+
 #[derive(Debug)]
 struct Handle<L: Lanes> {
     commands: mpsc::Sender<Command<L>>,
@@ -104,7 +120,7 @@ struct Handle<L: Lanes> {
     /// How long it had been busy when the growth was looked at last.
     grown_ns: Cell<u64>,
     /// Its clock at the last looks for displays, the newest last.
-    recent: Cell<[(Instant, u64); 2]>,
+    recent: Cell<[ClockLook; 2]>,
     /// Runs on its CPU.
     runs: Arc<AtomicUsize>,
     _choice: Option<Choice>,
@@ -113,13 +129,14 @@ struct Handle<L: Lanes> {
 impl<L: Lanes> Handle<L> {
     fn look(&self) {
         let [_, newest] = self.recent.get();
-        self.recent.set([newest, (Instant::now(), self.load.cpu_ns())]);
+        let now = ClockLook { at: Instant::now(), cpu_ns: self.load.cpu_ns() };
+        self.recent.set([newest, now]);
     }
 
     /// The newest look that is old enough.
-    fn recent(&self) -> (Instant, u64) {
+    fn recent(&self) -> ClockLook {
         let [older, newest] = self.recent.get();
-        if newest.0.elapsed() >= RECENT_MIN { newest } else { older }
+        if newest.at.elapsed() >= RECENT_MIN { newest } else { older }
     }
 }
 
@@ -158,16 +175,20 @@ impl<L: Lanes> Workers<L> {
     }
 
     fn start_engines(&mut self, engine: &policy::Engine) -> io::Result<()> {
+        let when_saturated = if engine.spill { WhenSaturated::Spill } else { WhenSaturated::Wait };
         let queues: Arc<[Queue]> = engine.cpus.iter().map(|_| Queue::new(engine.queue)).collect();
         for (number, (cpu, queue)) in engine.cpus.iter().zip(queues.iter()).enumerate() {
-            let load = Load::new(format!("engine-{number}"), Some(*cpu), Some(queue.clone()));
-            let load = Arc::new(load);
-            let takers = Arc::clone(&self.takers);
-            let queues = Arc::clone(&queues);
-            let of_load = Arc::clone(&load);
+            let load =
+                Arc::new(Load::new(format!("engine-{number}"), Some(*cpu), Some(queue.clone())));
             let post = Post {
-                class: Some((engine.class, engine.nice)),
-                engine: Some(Engine::new(number, queues, engine.spill, takers, of_load)),
+                scheduling: Some(Scheduling { class: engine.class, nice: engine.nice }),
+                engine: Some(Engine::new(
+                    number,
+                    Arc::clone(&queues),
+                    when_saturated,
+                    Arc::clone(&self.takers),
+                    Arc::clone(&load),
+                )),
                 handed: None,
                 load,
             };
@@ -181,8 +202,13 @@ impl<L: Lanes> Workers<L> {
         let number = self.count();
         let choice = placement::choose(cpu.as_slice()).or_else(|| {
             let taken: Vec<_> = self.workers.borrow().iter().map(|w| w.load.cpu()).collect();
-            let free = self.plan.split.iter().filter(|cpu| !taken.contains(&Some(**cpu)));
-            let free: Vec<_> = free.copied().collect();
+            let free: Vec<_> = self
+                .plan
+                .split
+                .iter()
+                .copied()
+                .filter(|cpu| !taken.contains(&Some(*cpu)))
+                .collect();
             placement::choose(if free.is_empty() { &self.plan.split } else { &free })
         });
         let cpu = choice.as_ref().map(|choice| choice.cpu);
@@ -190,7 +216,7 @@ impl<L: Lanes> Workers<L> {
         let has_engines = !self.plan.engines.is_empty();
         let (taker, handed) = has_engines.then(|| mpsc::channel(HANDED_MAX)).unzip();
         let taker = taker.map(|handed| Taker { load: Arc::clone(&load), handed });
-        let post = Post { load, class: None, engine: None, handed };
+        let post = Post { load, scheduling: None, engine: None, handed };
         let handle = start_thread(post, &self.shared, &self.log, choice)?;
         let commands = handle.commands.clone();
         self.workers.borrow_mut().push(handle);
@@ -230,8 +256,9 @@ impl<L: Lanes> Workers<L> {
     pub async fn grow(&self) {
         let now = Instant::now();
         let since = self.grown_at.replace(Some(now));
-        let wall = since.map(|since| now.duration_since(since));
-        let wall = wall.filter(|wall| (GROWTH_INTERVAL / 2..GROWTH_INTERVAL_MAX).contains(wall));
+        let wall = since
+            .map(|since| now.duration_since(since))
+            .filter(|wall| (GROWTH_INTERVAL / 2..GROWTH_INTERVAL_MAX).contains(wall));
         let all_busy = self.workers.borrow().iter().fold(true, |busy, worker| {
             let ns = worker.load.busy_ns();
             let used = Duration::from_nanos(ns.saturating_sub(worker.grown_ns.replace(ns)));
@@ -255,25 +282,25 @@ impl<L: Lanes> Workers<L> {
             return None;
         }
         let fewest = self.fewest_runs();
-        let all_taken = fewest.as_ref().is_none_or(|share| share.1 > 0);
+        let all_taken = fewest.as_ref().is_none_or(|least| least.runs_before > 0);
         if all_taken && self.count() < self.count_max() {
             match self.add(None).await {
-                Ok(()) => return self.fewest_runs().map(|(share, _)| share),
+                Ok(()) => return self.fewest_runs().map(|least| least.share),
                 Err(error) => {
                     self.log.error(Event::new("worker-failed").field("error", &error));
                 }
             }
         }
-        fewest.map(|(share, _)| share)
+        fewest.map(|least| least.share)
     }
 
-    /// The worker's CPU with the fewest runs, and how many it had.
-    fn fewest_runs(&self) -> Option<(Share, usize)> {
+    /// The worker's CPU with the fewest runs.
+    fn fewest_runs(&self) -> Option<LeastShared> {
         let workers = self.workers.borrow();
         let placed = workers.iter().filter_map(|worker| Some((worker.load.cpu()?, &worker.runs)));
         let (cpu, runs) = placed.min_by_key(|(_, runs)| runs.load(Ordering::Relaxed))?;
-        let before = runs.load(Ordering::Relaxed);
-        Some((Share::new(cpu, runs), before))
+        let runs_before = runs.load(Ordering::Relaxed);
+        Some(LeastShared { share: Share::new(cpu, runs), runs_before })
     }
 
     /// Where a run goes on that was on a CPU under an agent before this one.
@@ -294,10 +321,10 @@ impl<L: Lanes> Workers<L> {
         Some(Share::new(cpu, &there.runs))
     }
 
-    /// The CPUs that programs of runs are to keep off, and the one they are all to be on.
+    /// Where programs of runs may be.
     #[must_use]
-    pub fn cpus_of_runs(&self) -> (&[usize], Option<usize>) {
-        (&self.plan.engines, self.plan.one_cpu())
+    pub fn cpus_of_runs(&self) -> CpusOfRuns<'_> {
+        CpusOfRuns { engines: &self.plan.engines, only: self.plan.one_cpu() }
     }
 
     /// Has every engine serve a source; without engines every worker, or the one on its CPU.
@@ -441,7 +468,7 @@ fn start_thread<L: Lanes>(
         thread: Some(thread),
         load,
         grown_ns: Cell::new(0),
-        recent: Cell::new([(now, 0); 2]),
+        recent: Cell::new([ClockLook { at: now, cpu_ns: 0 }; 2]),
         runs: Arc::default(),
         _choice: choice,
     })

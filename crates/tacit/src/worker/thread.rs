@@ -13,7 +13,7 @@ use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::{Engine, Load};
-use crate::ledger::{meter, metered};
+use crate::ledger::{ThreadKind, meter, metered};
 use crate::log::{Event, Log};
 
 use super::lanes::{Lanes, Served, Source};
@@ -41,11 +41,18 @@ impl<L> fmt::Debug for Command<L> {
     }
 }
 
+/// How the kernel schedules a thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scheduling {
+    pub(super) class: Class,
+    pub(super) nice: i32,
+}
+
 /// What a thread is before it works.
 pub(super) struct Post<L: Lanes> {
     pub(super) load: Arc<Load>,
-    /// A class of its own, and a nice value.
-    pub(super) class: Option<(Class, i32)>,
+    /// `None`: as the agent was started.
+    pub(super) scheduling: Option<Scheduling>,
     pub(super) engine: Option<Engine<L::HandedOver>>,
     /// Where engines hand work over to it.
     pub(super) handed: Option<mpsc::Receiver<L::HandedOver>>,
@@ -57,12 +64,12 @@ impl<L: Lanes> Post<L> {
         if let Some(cpu) = self.load.cpu() {
             schedule::pin_thread(&[cpu])?;
         }
-        if let Some((class, nice)) = self.class {
-            let class = match class {
+        if let Some(Scheduling { class, nice }) = self.scheduling {
+            let kernel_class = match class {
                 Class::Normal => schedule::Class::Normal,
                 Class::Batch => schedule::Class::Batch,
             };
-            schedule::set_own_class(class, nice).map_err(|error| {
+            schedule::set_own_class(kernel_class, nice).map_err(|error| {
                 let text = format!(
                     "[engine] cannot have its class with nice = {nice}: {error}; choose a higher \
                      one, or give the agent CAP_SYS_NICE or a higher RLIMIT_NICE (LimitNICE=)"
@@ -84,7 +91,10 @@ pub(super) fn run<L: Lanes>(
     started: &blocking::SyncSender<io::Result<()>>,
 ) {
     let runtime = post.take().and_then(|()| {
-        meter::start(post.engine.is_some());
+        meter::start(match post.engine {
+            Some(_) => ThreadKind::Engine,
+            None => ThreadKind::General,
+        });
         tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
