@@ -162,9 +162,9 @@ impl Services {
     fn copies(&self) -> io::Result<ServedSockets> {
         let mut served = ServedSockets::default();
         if let Some(query) = &self.query {
-            let (socket, before) = query.hand_over()?;
-            served.query = Some(socket);
-            served.before = Some(before);
+            let handed_over = query.hand_over()?;
+            served.query = Some(handed_over.listener);
+            served.before = Some(handed_over.before);
         }
         for (tcp, udp) in self.listeners.iter().zip(&self.receivers) {
             for socket in [&tcp.source.socket, &udp.source.socket, &udp.source.raw] {

@@ -213,7 +213,7 @@ fn issue(args: IssueArgs, now: SystemTime) -> Result<String, CaError> {
     }
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let cert = ca.sign(params, &key)?;
-    let (cert_path, key_path) = leaf_paths(&args.dir, &args.name);
+    let LeafPaths { cert: cert_path, key: key_path } = LeafPaths::new(&args.dir, &args.name);
     file::create_pair(&cert_path, &cert, &key_path, &key.serialize_pem())?;
 
     let made = Certificate::read(&cert_path)?;
@@ -234,7 +234,7 @@ fn issue(args: IssueArgs, now: SystemTime) -> Result<String, CaError> {
 }
 
 fn renew(args: &IssueArgs, now: SystemTime) -> Result<String, CaError> {
-    let (cert_path, key_path) = leaf_paths(&args.dir, &args.name);
+    let LeafPaths { cert: cert_path, key: key_path } = LeafPaths::new(&args.dir, &args.name);
     if !cert_path.exists() {
         return Err(CaError::NothingToRenew(cert_path));
     }
@@ -330,8 +330,18 @@ fn common_name(name: &str) -> DistinguishedName {
     subject
 }
 
-fn leaf_paths(dir: &Path, name: &LeafName) -> (PathBuf, PathBuf) {
-    (dir.join(format!("{name}.pem")), dir.join(format!("{name}.key")))
+/// Where the files of a leaf are.
+struct LeafPaths {
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+impl LeafPaths {
+    fn new(dir: &Path, name: &LeafName) -> Self {
+        let cert = dir.join(format!("{name}.pem"));
+        let key = dir.join(format!("{name}.key"));
+        Self { cert, key }
+    }
 }
 
 /// What to write into a policy for a new leaf, both roles where it may have both.

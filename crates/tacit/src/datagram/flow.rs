@@ -117,17 +117,24 @@ enum Sending {
     Full,
 }
 
+/// A flow whose destination could not be dialled.
+#[derive(Debug)]
+pub(super) struct NotDialled {
+    pub(super) connection: Connection,
+    pub(super) error: io::Error,
+}
+
 impl Carrier {
     /// Dials the destination.
     ///
     /// # Errors
-    /// Whatever the system calls answer, with the connection.
+    /// Whatever the system calls answer.
     pub(super) fn new(
         key: Key,
         flow: Flow,
         connection: Connection,
         generation: u64,
-    ) -> Result<Self, (Connection, io::Error)> {
+    ) -> Result<Self, NotDialled> {
         let dialled =
             datagram::dial(key.destination).and_then(|socket| watch(Arc::new(socket), INCOMING));
         match dialled {
@@ -140,7 +147,7 @@ impl Carrier {
                 stand_in: OnceCell::new(),
                 over: Notify::new(),
             }),
-            Err(error) => Err((connection, error)),
+            Err(error) => Err(NotDialled { connection, error }),
         }
     }
 

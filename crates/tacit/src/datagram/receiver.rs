@@ -18,7 +18,7 @@ use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::flow::{self, Carrier, FlowHost};
+use super::flow::{self, Carrier, FlowHost, NotDialled};
 use super::socket::{Receiver, Shared};
 use super::tell::{cause_of, tell};
 use super::{BATCH_MAX, EARLY_BYTES_MAX, FLOWS_MAX};
@@ -277,7 +277,7 @@ impl Lane {
                     tokio::task::spawn_local(flow::carry(Rc::clone(self), carrier));
                     return;
                 }
-                Err((connection, error)) => {
+                Err(NotDialled { connection, error }) => {
                     let failure = Failure::Dial(format!("{}: {error}", key.destination));
                     account::failed(&self.shared.log, &connection, &failure);
                     cause_of(&error, None)

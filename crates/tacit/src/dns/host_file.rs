@@ -16,7 +16,9 @@ struct Stamp {
     device: u64,
     inode: u64,
     bytes: u64,
-    modified: (i64, i64),
+    modified_s: i64,
+    /// The rest of that.
+    modified_ns: i64,
 }
 
 impl HostFile {
@@ -34,7 +36,8 @@ impl HostFile {
             device: data.dev(),
             inode: data.ino(),
             bytes: data.len(),
-            modified: (data.mtime(), data.mtime_nsec()),
+            modified_s: data.mtime(),
+            modified_ns: data.mtime_nsec(),
         };
         if self.seen == Some(stamp) {
             return None;

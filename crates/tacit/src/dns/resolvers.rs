@@ -21,15 +21,26 @@ const DATAGRAM_BYTES_MAX: usize = 8192;
 #[derive(Debug)]
 pub struct Resolvers {
     given: Vec<SocketAddr>,
-    file: Mutex<(HostFile, Configuration)>,
+    of_host: Mutex<HostResolvers>,
+}
+
+/// The resolvers of the host.
+#[derive(Debug)]
+struct HostResolvers {
+    file: HostFile,
+    /// What it said when it was read last.
+    configuration: Configuration,
 }
 
 impl Resolvers {
     /// The resolvers that were given, or else those of the host.
     #[must_use]
     pub fn new(given: &[SocketAddr]) -> Self {
-        let file = (HostFile::new("/etc/resolv.conf"), Configuration::read(""));
-        Self { given: given.to_vec(), file: Mutex::new(file) }
+        let of_host = HostResolvers {
+            file: HostFile::new("/etc/resolv.conf"),
+            configuration: Configuration::read(""),
+        };
+        Self { given: given.to_vec(), of_host: Mutex::new(of_host) }
     }
 
     /// Where to ask, in order.
@@ -51,11 +62,11 @@ impl Resolvers {
 
     /// Looks at the file first: it costs a system call, and a question that goes nowhere much more.
     fn configured<T>(&self, take: impl FnOnce(&Configuration) -> T) -> T {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(text) = file.0.news() {
-            file.1 = Configuration::read(&text);
+        let mut of_host = self.of_host.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = of_host.file.news() {
+            of_host.configuration = Configuration::read(&text);
         }
-        take(&file.1)
+        take(&of_host.configuration)
     }
 }
 

@@ -37,6 +37,12 @@ pub(super) struct Given {
     pub(super) sockets: Vec<OwnedFd>,
 }
 
+/// A helper that has set up the namespace.
+pub(super) struct Prepared {
+    pub(super) helper: Helper,
+    pub(super) given: Given,
+}
+
 impl Helper {
     /// Starts one.
     pub(super) fn start() -> Result<Starting, RunError> {
@@ -69,9 +75,9 @@ impl Helper {
         let user = self.user.as_ref().map(AsFd::as_fd);
         let pause = START_INTERVAL.saturating_sub(self.started.elapsed());
         let work = || {
-            let mut kept = vec![theirs.as_fd(), self.network.as_fd()];
-            kept.extend(user);
-            let kept = process::keep_only(&kept, StandardError::Discarded);
+            let mut needed = vec![theirs.as_fd(), self.network.as_fd()];
+            needed.extend(user);
+            let kept = process::keep_only(&needed, StandardError::Discarded);
             process::name_thread("tacit-helper");
             std::thread::sleep(pause);
             let line = theirs.try_clone();
@@ -96,7 +102,7 @@ impl Drop for Helper {
 impl Starting {
     /// Waits until the namespace is there and no listener is held by the helper any more: whoever
     /// keeps a copy of one would go on taking connections after the agent's end.
-    pub(super) fn ready(self) -> Result<(Helper, Given), RunError> {
+    pub(super) fn ready(self) -> Result<Prepared, RunError> {
         let own = |error| RunError::Own("start the helper", error);
         let died = || RunError::Namespace("the helper ended without a word".into());
         let frame = protocol::read::<Ready>(&self.line).map_err(own)?.ok_or_else(died)?;
@@ -116,7 +122,8 @@ impl Starting {
         let sockets = [line, query, tcp4, udp4, raw4].into_iter().chain(ipv6).collect();
         let user = has_own_user.then_some(user);
         let started = Instant::now();
-        Ok((Helper { pid: self.pid, started, network, user }, Given { sockets }))
+        let helper = Helper { pid: self.pid, started, network, user };
+        Ok(Prepared { helper, given: Given { sockets } })
     }
 }
 

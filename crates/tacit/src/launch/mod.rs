@@ -34,7 +34,7 @@ use crate::run::protocol::{Enrolment, Terms};
 use agent::Agent;
 pub use agent::control_of;
 pub use arguments::RunArgs;
-use enter::Helper;
+use enter::{Helper, Prepared};
 pub use error::RunError;
 use running::Running;
 
@@ -66,7 +66,7 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     let starting = Helper::start()?;
     let agent = Agent::start(args)?;
     tacit_sys::job::watch_signals().map_err(|error| RunError::Own("watch signals", error))?;
-    let (helper, sockets) = starting.ready()?;
+    let Prepared { helper, given: sockets } = starting.ready()?;
     let name = args.name.clone().unwrap_or_else(|| name_of(Path::new(&args.command[0])));
     let terms = agent.enrol(Enrolment { name, pid: std::process::id() }, sockets)?;
     let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();

@@ -20,7 +20,13 @@ const COSTS_BYTES_MAX: u64 = 64 << 20;
 /// An interval, and what is known of the rules' suites.
 pub(super) struct Interval {
     pub(super) costs: Costs,
-    pub(super) suites: Vec<(String, Suite)>,
+    pub(super) suites: Vec<KnownSuite>,
+}
+
+/// The suite that a rule's connections speak.
+pub(super) struct KnownSuite {
+    pub(super) rule: String,
+    pub(super) suite: Suite,
 }
 
 /// Why there is none.
@@ -133,11 +139,11 @@ fn rule(ledger: &costs::RuleCosts) -> RuleCosts {
 }
 
 /// The suite of an open connection of each rule.
-fn suites(connections: &Value) -> Vec<(String, Suite)> {
+fn suites(connections: &Value) -> Vec<KnownSuite> {
     let shown = connections.as_array().into_iter().flatten();
     let suite = |connection: &Value| {
         let suite = SuiteArg::of_name(connection["tls"]["suite"].as_str()?)?;
-        Some((connection["rule"].as_str()?.to_owned(), suite))
+        Some(KnownSuite { rule: connection["rule"].as_str()?.to_owned(), suite })
     };
     shown.filter_map(suite).collect()
 }

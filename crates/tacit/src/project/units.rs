@@ -8,6 +8,7 @@ use tacit_core::policy::Suite;
 use tacit_core::projection::{Change, Costs, RuleCosts, UnitCosts};
 
 use super::arguments::{Becomes, ProjectArgs, SuiteArg};
+use super::interval::KnownSuite;
 use tacit_tls::measure::{self, CannotMeasure, RecordCosts};
 
 /// A message where none was counted: one full record.
@@ -30,7 +31,7 @@ impl<'a> Units<'a> {
     pub(super) fn changes(
         &mut self,
         args: &ProjectArgs,
-        suites: &[(String, Suite)],
+        suites: &[KnownSuite],
         assumptions: &mut Vec<String>,
     ) -> Result<BTreeMap<String, Vec<Change>>, CannotMeasure> {
         let wanted = args.suite.map(SuiteArg::suite);
@@ -60,7 +61,7 @@ impl<'a> Units<'a> {
             if changes.get(name).is_some_and(|changes| changes.contains(&Change::Permit)) {
                 continue;
             }
-            let known = suites.iter().find(|(of, _)| of == name).map(|(_, suite)| *suite);
+            let known = suites.iter().find(|known| known.rule == *name).map(|known| known.suite);
             let now = known.unwrap_or(Suite::DEFAULT[0]);
             if known.is_none() {
                 assumptions.push(format!(

@@ -99,7 +99,7 @@ fn state(record: &Record) -> Value {
     let Some(tls) = tls else { return answer.value() };
     let agreed = &tls.agreed;
     let who = identity(&tls.check, &tls.named, tls.peer.as_deref());
-    let (check, reason) = result(&tls.check);
+    let check = CheckResult::of(&tls.check);
     Answer {
         version: Some(agreed.version),
         suite: Some(agreed.suite),
@@ -108,8 +108,8 @@ fn state(record: &Record) -> Value {
         server_name: agreed.server_name.as_deref(),
         resumed: Some(agreed.resumed),
         rekeys: Some(record.rekeys()),
-        check: Some(check),
-        reason,
+        check: Some(check.word),
+        reason: check.reason,
         peer: who.identity.as_deref(),
         claimed_subject: who.claimed_subject.as_deref(),
         ..answer
@@ -117,12 +117,22 @@ fn state(record: &Record) -> Value {
     .value()
 }
 
-/// The word for what came of the check of the peer's certificate, and why it was waived.
-fn result(check: &PeerCheck) -> (&'static str, Option<&str>) {
-    match check {
-        PeerCheck::Valid => ("ok", None),
-        PeerCheck::Invalid { reason } => ("waived", Some(reason)),
-        PeerCheck::RevocationUnknown { reason } => (check.word(), Some(reason)),
-        other => (other.word(), None),
+/// What came of the check of the peer's certificate.
+struct CheckResult<'a> {
+    word: &'static str,
+    /// Why it was waived.
+    reason: Option<&'a str>,
+}
+
+impl<'a> CheckResult<'a> {
+    fn of(check: &'a PeerCheck) -> Self {
+        match check {
+            PeerCheck::Valid => Self { word: "ok", reason: None },
+            PeerCheck::Invalid { reason } => Self { word: "waived", reason: Some(reason) },
+            PeerCheck::RevocationUnknown { reason } => {
+                Self { word: check.word(), reason: Some(reason) }
+            }
+            other => Self { word: other.word(), reason: None },
+        }
     }
 }

@@ -72,8 +72,7 @@ impl Service {
     ) -> io::Result<Self> {
         let network = query::network_of(network.as_fd())?;
         let before = before.map(|socket| watch_socket(Arc::new(socket))).transpose()?;
-        let desk = Desk::new(Arc::clone(run), Arc::clone(table), network, before)?;
-        let desk = Rc::new(desk);
+        let desk = Rc::new(Desk::new(Arc::clone(run), Arc::clone(table), network, before)?);
         let listener = Arc::new(listener);
         let watched = watch_socket(Arc::clone(&listener))?;
         let (open, closed) = signal::channel(());
@@ -82,17 +81,26 @@ impl Service {
         Ok(Self { listener, accepting, desk, _open: open })
     }
 
-    /// The socket, and a line on which a successor may ask about the connections that stay here.
+    /// Gives a successor what it needs to answer in this agent's place.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn hand_over(&self) -> io::Result<(OwnedFd, OwnedFd)> {
+    pub fn hand_over(&self) -> io::Result<HandedOver> {
         let (ours, theirs) = query::pair()?;
         let listener = self.listener.try_clone()?;
         let asker = watch_socket(Arc::new(ours))?;
         tokio::task::spawn_local(asker::serve_successor(asker, Rc::clone(&self.desk)));
-        Ok((listener, theirs))
+        Ok(HandedOver { listener, before: theirs })
     }
+}
+
+/// What a successor gets.
+#[derive(Debug)]
+pub struct HandedOver {
+    /// The socket that programs ask on.
+    pub listener: OwnedFd,
+    /// Leads to this agent, for questions about the connections that stay here.
+    pub before: OwnedFd,
 }
 
 impl Drop for Service {

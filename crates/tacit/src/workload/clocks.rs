@@ -59,8 +59,15 @@ pub(super) const CLIENT: &str = "client";
 /// The clocks of a measurement.
 #[derive(Debug)]
 pub(super) struct Clocks {
-    components: Vec<(String, Vec<u32>)>,
+    components: Vec<ProcessGroup>,
     agents: Vec<Agent>,
+}
+
+/// A component: processes whose clocks are added up.
+#[derive(Debug)]
+struct ProcessGroup {
+    name: String,
+    pids: Vec<u32>,
 }
 
 /// What the clocks said at one instant.
@@ -96,13 +103,14 @@ impl Clocks {
                 named.push(Named { name: agent.name.clone(), pid });
             }
         }
-        let mut components = vec![(CLIENT.to_owned(), vec![std::process::id()])];
+        let client = ProcessGroup { name: CLIENT.to_owned(), pids: vec![std::process::id()] };
+        let mut components = vec![client];
         for Named { name, pid } in &named {
             let mut family = process::descendants(*pid).map_err(|error| gone(name, *pid, error))?;
             // What ended before anything is measured will not be missed.
             family.retain(|pid| cpu::process_ns(*pid).is_ok());
             family.push(*pid);
-            components.push((name.clone(), family));
+            components.push(ProcessGroup { name: name.clone(), pids: family });
         }
         let clocks = Self { components, agents: args.ledger_of.clone() };
         clocks.read()?;
@@ -112,13 +120,14 @@ impl Clocks {
     /// Clocks of components without a process.
     #[cfg(test)]
     pub(super) fn called(names: &[&str]) -> Self {
-        let components = names.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
+        let group = |name: &&str| ProcessGroup { name: (*name).to_owned(), pids: Vec::new() };
+        let components = names.iter().map(group).collect();
         Self { components, agents: Vec::new() }
     }
 
     /// What the components are called; the client first.
     pub(super) fn names(&self) -> Vec<String> {
-        self.components.iter().map(|(name, _)| name.clone()).collect()
+        self.components.iter().map(|group| group.name.clone()).collect()
     }
 
     /// Begins an interval: asks the agents, then reads the clocks.
@@ -166,9 +175,9 @@ impl Clocks {
     }
 
     fn read_clocks(&self) -> Result<Reading, WorkloadError> {
-        let of = |(name, family): &(String, Vec<u32>)| {
+        let of = |ProcessGroup { name, pids }: &ProcessGroup| {
             let each = |pid: &u32| cpu::process_ns(*pid).map_err(|error| gone(name, *pid, error));
-            family.iter().map(each).sum()
+            pids.iter().map(each).sum()
         };
         let components_ns = self.components.iter().map(of).collect::<Result<_, _>>()?;
         // A machine that does not say how busy it is leaves only the warning out.

@@ -70,10 +70,9 @@ pub async fn serve(listening: Listening, requests: mpsc::Sender<PendingRequest>,
 }
 
 async fn answer(mut stream: impl Stream, requests: mpsc::Sender<PendingRequest>) -> io::Result<()> {
-    let verdict = verdict(&mut stream).await?;
-    let (verdict, body) = match verdict {
+    let Page { verdict, body } = match verdict(&mut stream).await? {
         Verdict::Metrics => page(&requests).await,
-        refusal => (refusal, format!("{}\n", refusal.reason())),
+        refusal => Page { verdict: refusal, body: format!("{}\n", refusal.reason()) },
     };
     let allow = if verdict == Verdict::OtherMethod { "Allow: GET\r\n" } else { "" };
     let kind = if verdict == Verdict::Metrics { CONTENT_TYPE } else { "text/plain; charset=utf-8" };
@@ -91,13 +90,22 @@ async fn answer(mut stream: impl Stream, requests: mpsc::Sender<PendingRequest>)
     tokio::io::copy(&mut rest, &mut tokio::io::sink()).await.map(|_| ())
 }
 
-async fn page(requests: &mpsc::Sender<PendingRequest>) -> (Verdict, String) {
+/// What a scraper gets.
+struct Page {
+    verdict: Verdict,
+    body: String,
+}
+
+async fn page(requests: &mpsc::Sender<PendingRequest>) -> Page {
     let request = Request::Show { what: Display::Metrics };
+    let unavailable = |body| Page { verdict: Verdict::Unavailable, body };
     match ask(requests, request).await.body {
-        Body::Answer(Answer::Ok(serde_json::Value::String(text))) => (Verdict::Metrics, text),
-        Body::Answer(Answer::Error(reason)) => (Verdict::Unavailable, format!("{reason}\n")),
+        Body::Answer(Answer::Ok(serde_json::Value::String(text))) => {
+            Page { verdict: Verdict::Metrics, body: text }
+        }
+        Body::Answer(Answer::Error(reason)) => unavailable(format!("{reason}\n")),
         Body::Answer(Answer::Ok(_)) | Body::Written(_) => {
-            (Verdict::Unavailable, "the agent has no metrics\n".to_owned())
+            unavailable("the agent has no metrics\n".to_owned())
         }
     }
 }
