@@ -51,6 +51,13 @@ impl Drop for Counted {
     }
 }
 
+/// What a worker has done since it started.
+struct SoFar {
+    /// By number.
+    calls: BTreeMap<i64, u64>,
+    allocations: u64,
+}
+
 /// What a worker did meanwhile.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Done {
@@ -88,15 +95,16 @@ impl Counted {
         Self { name, control, calls, worker: worker.unwrap() }
     }
 
-    fn so_far(&self) -> (BTreeMap<i64, u64>, u64) {
-        (self.calls.of_thread(self.worker), allocations(self.worker))
+    fn so_far(&self) -> SoFar {
+        SoFar { calls: self.calls.of_thread(self.worker), allocations: allocations(self.worker) }
     }
 
-    fn since(&self, (before, allocated): &(BTreeMap<i64, u64>, u64)) -> Done {
-        let (now, allocations) = self.so_far();
-        let mut done = Done { allocations: allocations - allocated, ..Done::default() };
-        for (number, count) in now {
-            let count = count - before.get(&number).copied().unwrap_or(0);
+    fn since(&self, before: &SoFar) -> Done {
+        let now = self.so_far();
+        let allocations = now.allocations - before.allocations;
+        let mut done = Done { allocations, ..Done::default() };
+        for (number, total) in now.calls {
+            let count = total - before.calls.get(&number).copied().unwrap_or(0);
             match number {
                 _ if count == 0 || WAITS.contains(&number) => {}
                 // The accounts ask once a window, which is many batches.

@@ -16,7 +16,7 @@ mod lane;
 use std::io::{Read, Write};
 
 use harness::wait_for;
-use lane::{Lane, open_connections, open_many};
+use lane::{Ends, Lane, open_connections, open_many};
 
 const HELD_CONNECTIONS: usize = 9000;
 
@@ -34,7 +34,7 @@ fn nine_thousand_connections_are_held_and_each_still_works() {
         for agent in &lane.agents {
             assert_eq!(open_connections(agent), HELD_CONNECTIONS, "{}", lane.name);
         }
-        for (mut client, mut server) in open {
+        for Ends { mut client, mut server } in open {
             client.write_all(b"?").unwrap();
             server.read_exact(&mut [0]).unwrap();
         }

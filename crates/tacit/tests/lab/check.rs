@@ -6,11 +6,20 @@ use crate::certificates::{self, Ca, Kind};
 use crate::harness::{Lab, TACIT};
 use crate::peers::write_pair;
 
-fn check(lab: &Lab, text: &str, more: &[&str]) -> (Option<i32>, String, String) {
+/// What `tacit check` came to.
+struct Checked {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn check(lab: &Lab, text: &str, more: &[&str]) -> Checked {
     lab.write("p.toml", text);
     let output = lab.run(TACIT, &[&["check", "p.toml"], more].concat());
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
+    let stdout = text(output.stdout);
+    let stderr = text(output.stderr);
+    Checked { code: output.status.code(), stdout, stderr }
 }
 
 const RULE: &str = "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:8443\"\n\
@@ -38,7 +47,7 @@ fn every_error_has_its_place_and_the_next_step() {
             "clear = true",
         ),
     ] {
-        let (code, stdout, said) = check(&lab, &text, &[]);
+        let Checked { code, stdout, stderr: said } = check(&lab, &text, &[]);
         assert_eq!((code, stdout.as_str()), (Some(78), ""), "{text}\n{said}");
         assert!(said.contains(&format!("{place}: error: ")), "{text}\n{said}");
         assert!(said.contains(words) && said.contains("fix: "), "{text}\n{said}");
@@ -53,11 +62,11 @@ fn every_error_has_its_place_and_the_next_step() {
 fn several_errors_are_all_told_in_the_order_of_the_file() {
     let lab = Lab::new();
     let text = format!("version = 1\nnonsense = 1\n{RULE}permit = true\nfoo = 2\nbar = 3\n");
-    let (code, _, said) = check(&lab, &text, &[]);
+    let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);
     assert_eq!(code, Some(78));
     let places: Vec<_> = said.match_indices("p.toml:").map(|(at, _)| &said[at..at + 10]).collect();
     assert_eq!(places, ["p.toml:2:1", "p.toml:8:1", "p.toml:9:1"], "{said}");
-    let (code, json, _) = check(&lab, &text, &["--json"]);
+    let Checked { code, stdout: json, .. } = check(&lab, &text, &["--json"]);
     let value: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((code, &value["ok"]), (Some(78), &Value::Bool(false)));
     assert_eq!(value["findings"].as_array().unwrap().len(), 3);
@@ -84,12 +93,12 @@ fn files_that_cannot_be_used_are_told_where_they_are_named() {
         ("v1.pem", "v1.key", "v1"),
         ("corp.pem", "corp.pem", "key"),
     ] {
-        let (code, _, said) = check(&lab, &identity(cert, key), &[]);
+        let Checked { code, stderr: said, .. } = check(&lab, &identity(cert, key), &[]);
         assert_eq!(code, Some(78), "{cert} {key}: {said}");
         let place = said.contains("p.toml:2:1: error: ");
         assert!(place && (said.contains(words) || cert == "valid.pem"), "{cert} {key}: {said}");
     }
-    let (code, said, _) = check(&lab, &identity("valid.pem", "valid.key"), &[]);
+    let Checked { code, stdout: said, .. } = check(&lab, &identity("valid.pem", "valid.key"), &[]);
     assert_eq!((code, said.as_str()), (Some(0), "policy OK, 1 rule\n"));
 }
 
@@ -116,7 +125,7 @@ fn certificates_that_do_not_fit_their_use_are_refused() {
         ("both", "server", server, "5:1", "CN=leaf is a leaf certificate"),
         ("both", "server", client, "5:1", "name the certificate of the CA that issued it, CN=CA"),
     ] {
-        let (code, _, said) = check(&lab, &text(identity, trust, tls), &[]);
+        let Checked { code, stderr: said, .. } = check(&lab, &text(identity, trust, tls), &[]);
         assert_eq!(code, Some(78), "{identity} {trust}: {said}");
         assert!(said.contains(&format!("p.toml:{place}: error: ")), "{said}");
         assert!(said.contains(words), "{said}");
@@ -126,7 +135,7 @@ fn certificates_that_do_not_fit_their_use_are_refused() {
     for (identity, tls) in
         [("server", server), ("both", server), ("alice", client), ("both", client)]
     {
-        let (code, _, said) = check(&lab, &text(identity, "corp", tls), &[]);
+        let Checked { code, stderr: said, .. } = check(&lab, &text(identity, "corp", tls), &[]);
         assert_eq!(code, Some(0), "{identity}: {said}");
     }
 }
@@ -148,7 +157,7 @@ fn warnings_are_told_and_no_error() {
         [[rule]]\nname = \"b\"\nlisten = \"127.0.0.1:8443\"\ndeny = true\n\
         [[rule]]\nname = \"c\"\nlisten = \"127.0.0.1:8444\"\nconnect = \"127.0.0.1:1\"\n\
         tls = { role = \"client\", verify = \"none\", identity = \"soon\" }\n";
-    let (code, stdout, said) = check(&lab, text, &[]);
+    let Checked { code, stdout, stderr: said } = check(&lab, text, &[]);
     assert_eq!((code, stdout.as_str()), (Some(0), "policy OK, 3 rules\n"), "{said}");
     for words in [
         "expires in 5 days",
@@ -160,7 +169,7 @@ fn warnings_are_told_and_no_error() {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(!said.contains("error: "), "{said}");
-    let (_, json, _) = check(&lab, text, &["--json"]);
+    let Checked { stdout: json, .. } = check(&lab, text, &["--json"]);
     let value: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&value["ok"], &value["rules"]), (&Value::Bool(true), &Value::from(3)));
 }
@@ -197,7 +206,7 @@ fn explain_knows_who_comes_in_to_a_run() {
         [[rule]]\nname = \"telnet\"\ndirection = \"inbound\"\nlisten = \"0.0.0.0:992\"\n\
         local-ports = 23\npermit = true\n\
         [[rule]]\nname = \"out\"\ndirection = \"outbound\"\npermit = true\n";
-    let (code, stdout, said) = check(&lab, text, &[]);
+    let Checked { code, stdout, stderr: said } = check(&lab, text, &[]);
     assert_eq!((code, stdout.as_str(), said.as_str()), (Some(0), "policy OK, 3 rules\n", ""));
     let explain = |words: &[&str]| {
         let output = lab.run(TACIT, &[&["explain", "--policy", "p.toml"], words].concat());
@@ -219,7 +228,7 @@ fn rules_about_runs_say_what_they_need() {
     let lab = Lab::new();
     let rule = "version = 1\n[[rule]]\nname = \"r\"\ndirection = \"inbound\"\n\
                 listen = \"127.0.0.1:8443\"\nlocal-ports = 80\npermit = true\n";
-    assert_eq!(check(&lab, rule, &[]).0, Some(0));
+    assert_eq!(check(&lab, rule, &[]).code, Some(0));
     for (text, place, words) in [
         (rule.replace("listen = \"127.0.0.1:8443\"\n", ""), "2:1", "no `listen`"),
         (rule.replace("local-ports = 80\n", ""), "2:1", "no `local-ports`"),
@@ -233,7 +242,7 @@ fn rules_about_runs_say_what_they_need() {
             "only one of them is about a run",
         ),
     ] {
-        let (code, _, said) = check(&lab, &text, &[]);
+        let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);
         assert_eq!(code, Some(78), "{text}\n{said}");
         assert!(said.contains(&format!("p.toml:{place}: error: ")), "{text}\n{said}");
         assert!(said.contains(words) && said.contains("fix: "), "{text}\n{said}");
@@ -248,7 +257,7 @@ fn explain_says_that_this_host_must_be_named() {
         remote = [\"0.0.0.0/0\", \"db.example\"]\npermit = true\n\
         [[rule]]\nname = \"here\"\ndirection = \"outbound\"\nremote = \"loopback\"\n\
         permit = true\n";
-    let (code, _, said) = check(&lab, text, &[]);
+    let Checked { code, stderr: said, .. } = check(&lab, text, &[]);
     assert_eq!(code, Some(0), "{said}");
     assert!(!said.contains("never reached"), "{said}");
     let words = ["explain", "--policy", "p.toml", "--direction", "outbound", "--remote"];
@@ -261,7 +270,8 @@ fn explain_says_that_this_host_must_be_named() {
     let value: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(value["verdict"], "deny", "{said}");
     assert_eq!(value["earlier"][0]["selector"], "remote-not-named", "{said}");
-    let (code, _, said) = check(&lab, &text.replace("\"loopback\"", "\"localhost\""), &[]);
+    let Checked { code, stderr: said, .. } =
+        check(&lab, &text.replace("\"loopback\"", "\"localhost\""), &[]);
     assert_eq!(code, Some(78));
     assert!(
         said.contains("p.toml:10:10: error: ") && said.contains("write \"loopback\""),
@@ -281,13 +291,15 @@ fn windows_are_checked_and_explained_for_any_time() {
         ("{ zone = \"UTC\" }", "6:8", "`when` has none of `days`, `hours`"),
         ("\"mon\"", "6:8", "write a table"),
     ] {
-        let (code, _, said) = check(&lab, &format!("{rule}when = {when}\n"), &[]);
+        let Checked { code, stderr: said, .. } =
+            check(&lab, &format!("{rule}when = {when}\n"), &[]);
         assert_eq!(code, Some(78), "{when}: {said}");
         assert!(said.contains(&format!("p.toml:{place}: error: ")), "{when}: {said}");
         assert!(said.contains(words) && said.contains("fix: "), "{when}: {said}");
     }
     let when = "{ days = \"fri\", hours = \"22:00-06:00\", zone = \"Europe/Berlin\" }";
-    let (code, stdout, said) = check(&lab, &format!("{rule}when = {when}\n"), &[]);
+    let Checked { code, stdout, stderr: said } =
+        check(&lab, &format!("{rule}when = {when}\n"), &[]);
     assert_eq!((code, stdout.as_str(), said.as_str()), (Some(0), "policy OK, 1 rule\n", ""));
     let words = "explain --policy p.toml --direction outbound --remote 192.0.2.1:80 --at";
     let words: Vec<&str> = words.split(' ').collect();

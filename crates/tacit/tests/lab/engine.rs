@@ -14,8 +14,15 @@ use crate::lane::{Lane, engine_table};
 use crate::peers::{TlsClient, is_reset, ping};
 use crate::programs::pattern;
 
-/// An agent with engines that talks TLS to itself: clear at the first port, TLS at the second.
-fn agent(lab: &Lab, engine: &str, relay: &str) -> (Agent, u16, u16) {
+/// An agent with its ports.
+struct Forwarding {
+    agent: Agent,
+    clear: u16,
+    tls: u16,
+}
+
+/// An agent with engines that talks TLS to itself.
+fn agent(lab: &Lab, engine: &str, relay: &str) -> Forwarding {
     let clear = free_port();
     let tls = free_port();
     let agent = lab.agent(&format!(
@@ -34,7 +41,7 @@ fn agent(lab: &Lab, engine: &str, relay: &str) -> (Agent, u16, u16) {
         "#,
         echo()
     ));
-    (agent, clear, tls)
+    Forwarding { agent, clear, tls }
 }
 
 /// What `show engines` says of a thread.
@@ -68,7 +75,7 @@ fn affinities(agent: &Agent) -> BTreeMap<String, String> {
 fn engines_set_all_up_on_their_cpu_and_hand_each_over_once() {
     let Some(engine) = engine_table("spill = false") else { return };
     let lab = Lab::new();
-    let (agent, clear, _) = agent(&lab, &engine, "worker");
+    let Forwarding { agent, clear, .. } = agent(&lab, &engine, "worker");
     let mut open: Vec<_> = (0..20).map(|_| connect(("127.0.0.1", clear))).collect();
     assert!(open.iter_mut().all(ping));
     let engine = thread(&agent, "engine-0");
@@ -103,7 +110,7 @@ fn engines_set_all_up_on_their_cpu_and_hand_each_over_once() {
 fn a_relay_stays_on_the_engine_where_the_rule_says_so() {
     let Some(engine) = engine_table("spill = false") else { return };
     let lab = Lab::new();
-    let (agent, clear, _) = agent(&lab, &engine, "engine");
+    let Forwarding { agent, clear, .. } = agent(&lab, &engine, "engine");
     let mut stream = connect(("127.0.0.1", clear));
     assert!(ping(&mut stream));
     let engine = thread(&agent, "engine-0");
@@ -119,7 +126,7 @@ fn a_relay_stays_on_the_engine_where_the_rule_says_so() {
 fn a_saturated_engine_spills_to_workers_and_counts_it() {
     let Some(engine) = engine_table("queue = 1") else { return };
     let lab = Lab::new();
-    let (agent, _, tls) = agent(&lab, &engine, "worker");
+    let Forwarding { agent, tls, .. } = agent(&lab, &engine, "worker");
     // Whoever says nothing keeps the engine's only place until its time is over.
     let mut silent = connect(("127.0.0.1", tls));
     wait_for("the silent client", || thread(&agent, "engine-0")["state"] == "saturated");
@@ -140,7 +147,7 @@ fn a_saturated_engine_spills_to_workers_and_counts_it() {
 fn without_spill_what_has_no_place_waits_in_the_kernel() {
     let Some(engine) = engine_table("queue = 1\nspill = false") else { return };
     let lab = Lab::new();
-    let (agent, _, tls) = agent(&lab, &engine, "worker");
+    let Forwarding { agent, tls, .. } = agent(&lab, &engine, "worker");
     let silent = connect(("127.0.0.1", tls));
     wait_for("the silent client", || thread(&agent, "engine-0")["state"] == "saturated");
     std::thread::scope(|scope| {
@@ -214,7 +221,7 @@ fn what_is_said_and_ended_before_the_hand_over_arrives_whole() {
 fn an_operators_close_finds_the_connection_on_whichever_thread_it_is() {
     let Some(engine) = engine_table("") else { return };
     let lab = Lab::new();
-    let (agent, clear, _) = agent(&lab, &engine, "worker");
+    let Forwarding { agent, clear, .. } = agent(&lab, &engine, "worker");
     for round in 0..25 {
         let mut stream = connect(("127.0.0.1", clear));
         let near = stream.local_addr().unwrap().to_string();
@@ -246,7 +253,7 @@ fn an_operators_close_finds_the_connection_on_whichever_thread_it_is() {
 fn a_restart_and_a_drain_serve_to_the_end_what_engines_handed_over() {
     let Some(engine) = engine_table("") else { return };
     let lab = Lab::new();
-    let (mut agent, clear, _) = agent(&lab, &engine, "worker");
+    let Forwarding { mut agent, clear, .. } = agent(&lab, &engine, "worker");
     let mut first = connect(("127.0.0.1", clear));
     assert!(ping(&mut first));
     let before = agent.serving_pids();
@@ -277,7 +284,7 @@ fn engines_have_a_class_of_their_own() {
     let table = engine_table(&format!("class = \"batch\"\nnice = {wanted}"));
     let Some(table) = table else { return };
     let lab = Lab::new();
-    let (agent, ..) = agent(&lab, &table, "worker");
+    let Forwarding { agent, .. } = agent(&lab, &table, "worker");
     let engine = thread(&agent, "engine-0");
     let worker = thread(&agent, "data-0");
     assert_eq!(engine["class"], "batch");

@@ -1,7 +1,7 @@
 //! What a program says at once is not held up, and costs no send of its own.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
 use tacit_sys::socket;
@@ -15,12 +15,21 @@ const FIRST_BYTES: usize = 1000;
 const RECORD_BYTES: usize = 5 + FIRST_BYTES + 1 + 16;
 
 /// A lane whose TLS legs the test holds: the client agent's and the server agent's.
-fn held() -> (Lane, TcpListener, impl Fn() -> TcpStream) {
+struct Held {
+    lane: Lane,
+    /// Where the client agent connects to.
+    listener: TcpListener,
+    /// Where the server agent listens.
+    far: SocketAddr,
+}
+
+/// Holds a lane.
+fn held() -> Held {
     held_on("")
 }
 
 /// The same with more tables in the policies.
-fn held_on(tables: &str) -> (Lane, TcpListener, impl Fn() -> TcpStream + use<>) {
+fn held_on(tables: &str) -> Held {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let near = listener.local_addr().unwrap();
     let mut far = None;
@@ -28,8 +37,7 @@ fn held_on(tables: &str) -> (Lane, TcpListener, impl Fn() -> TcpStream + use<>) 
         far = Some(address);
         near
     });
-    let far = far.unwrap();
-    (lane, listener, move || connect(far))
+    Held { lane, listener, far: far.unwrap() }
 }
 
 /// What comes with one read; a flight is no longer than the buffer.
@@ -54,11 +62,11 @@ fn records(mut bytes: &[u8]) -> Vec<usize> {
 
 #[test]
 fn first_bytes_leave_in_one_send_with_finished_and_go_on_without_another() {
-    let (lane, listener, dial_far) = held();
+    let Held { lane, listener, far } = held();
     let mut program = lane.dial();
     program.write_all(&[5; FIRST_BYTES]).unwrap();
     let (mut near, _) = listener.accept().unwrap();
-    let mut far = dial_far();
+    let mut far = connect(far);
     far.write_all(&read_once(&mut near)).unwrap();
     near.write_all(&read_once(&mut far)).unwrap();
 
@@ -73,10 +81,10 @@ fn first_bytes_leave_in_one_send_with_finished_and_go_on_without_another() {
 
 #[test]
 fn a_program_that_says_nothing_holds_nothing_up() {
-    let (lane, listener, dial_far) = held();
+    let Held { lane, listener, far } = held();
     let mut program = lane.dial();
     let (mut near, _) = listener.accept().unwrap();
-    let mut far = dial_far();
+    let mut far = connect(far);
     far.write_all(&read_once(&mut near)).unwrap();
     near.write_all(&read_once(&mut far)).unwrap();
     let last_flight = read_once(&mut near);
@@ -96,8 +104,8 @@ fn a_program_that_says_nothing_holds_nothing_up() {
 /// Runs a test on a held lane without engines, and on one with them.
 fn each_held(test: impl Fn(&Lane, &TcpListener, &dyn Fn() -> TcpStream)) {
     for tables in [Some(String::new()), engine_table("")].into_iter().flatten() {
-        let (lane, listener, dial_far) = held_on(&tables);
-        test(&lane, &listener, &dial_far);
+        let Held { lane, listener, far } = held_on(&tables);
+        test(&lane, &listener, &|| connect(far));
     }
 }
 

@@ -121,11 +121,23 @@ fn ftps(lab: &Lab, port: u16, what: &str, more: &[&str]) -> String {
     ok(lab, "python3", &arguments)
 }
 
+/// Who opens data connections.
+#[derive(Clone, Copy, Debug)]
+enum DataMode {
+    /// The server.
+    Active,
+    /// The client.
+    Passive,
+}
+
 /// lftp brings a large file up, lists it, and brings it and a small one down.
-fn lftp(lab: &Lab, url: &str, passive: bool, settings: &str) {
+fn lftp(lab: &Lab, url: &str, mode: DataMode, settings: &str) {
     let bytes: Vec<u8> = (0..=250).cycle().take(LARGE_BYTES).collect();
     lab.write("large", &bytes);
-    let passive = if passive { "on" } else { "off" };
+    let passive = match mode {
+        DataMode::Active => "off",
+        DataMode::Passive => "on",
+    };
     let script = format!(
         "set cmd:fail-exit yes; set net:max-retries 1; set net:timeout 10; \
          set xfer:clobber yes; set ftp:passive-mode {passive}; {settings} open {url}; \
@@ -148,8 +160,8 @@ fn lftp_reaches_a_clear_server_through_tls_in_every_mode() {
         [("\"ftp\"", "ftp"), ("{ protocol = \"ftp\", implicit = true }", "ftps")]
     {
         let (agent, port) = serving(&lab, &server, starttls);
-        for passive in [true, false] {
-            lftp(&lab, &format!("{scheme}://localhost:{port}"), passive, LFTP_TLS);
+        for mode in [DataMode::Passive, DataMode::Active] {
+            lftp(&lab, &format!("{scheme}://localhost:{port}"), mode, LFTP_TLS);
         }
         let log = agent.log();
         assert!(!log.contains(" warn failed "), "{log}");
@@ -183,8 +195,8 @@ fn clear_clients_reach_a_server_that_wants_tls_and_resumed_sessions() {
     let server = Vsftpd::tls(&lab);
     let (agent, port) = reaching(&lab, &server);
     let url = format!("ftp://localhost:{port}");
-    lftp(&lab, &url, true, "");
-    lftp(&lab, &url, false, "");
+    lftp(&lab, &url, DataMode::Passive, "");
+    lftp(&lab, &url, DataMode::Active, "");
     let file = format!("{url}/file.txt");
     for more in [&[][..], &["--disable-epsv"], &["-P", "-"], &["-P", "-", "--disable-eprt"]] {
         let said = ok(&lab, "curl", &[&["-sS"][..], more, &[&file]].concat());
@@ -268,9 +280,9 @@ fn optional_serves_clear_clients_with_their_data_connections() {
     let server = Vsftpd::clear(&lab);
     let (agent, port) = serving(&lab, &server, "{ protocol = \"ftp\", mode = \"optional\" }");
     let url = format!("ftp://localhost:{port}");
-    lftp(&lab, &url, true, "set ftp:ssl-allow no;");
-    lftp(&lab, &url, false, "set ftp:ssl-allow no;");
-    lftp(&lab, &url, true, LFTP_TLS);
+    lftp(&lab, &url, DataMode::Passive, "set ftp:ssl-allow no;");
+    lftp(&lab, &url, DataMode::Active, "set ftp:ssl-allow no;");
+    lftp(&lab, &url, DataMode::Passive, LFTP_TLS);
     let log = agent.log();
     assert!(!log.contains(" warn failed "), "{log}");
 }
@@ -319,8 +331,8 @@ fn ipv6_clients_reach_an_ipv4_server_in_both_modes() {
     let _agent =
         lab.agent(&rule("ftp", &format!("[::1]:{port}"), server.port, &server_tls("\"ftp\"")));
     let settings = format!("{LFTP_TLS} set ssl:check-hostname no; set dns:order inet6;");
-    for passive in [true, false] {
-        lftp(&lab, &format!("ftp://[::1]:{port}"), passive, &settings);
+    for mode in [DataMode::Passive, DataMode::Active] {
+        lftp(&lab, &format!("ftp://[::1]:{port}"), mode, &settings);
     }
 }
 
@@ -332,7 +344,7 @@ fn engines_hand_control_connections_over() {
     let tls = "role = \"client\", trust = \"ca\", server-name = \"localhost\", starttls = \"ftp\"";
     let rule = rule("ftp", &format!("127.0.0.1:{port}"), server.port, tls);
     let _agent = lab.agent(&format!("[engine]\ncpus = \"0\"\n{rule}"));
-    lftp(&lab, &format!("ftp://localhost:{port}"), true, "");
+    lftp(&lab, &format!("ftp://localhost:{port}"), DataMode::Passive, "");
 }
 
 #[test]

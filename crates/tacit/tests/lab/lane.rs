@@ -9,6 +9,63 @@ use tacit_sys::socket;
 
 use crate::harness::{Agent, Lab, PATIENCE, connect, free_port};
 
+/// The two programs at the ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Client,
+    Server,
+}
+
+impl Program {
+    pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
+}
+
+/// Their sockets.
+pub struct Ends {
+    pub client: TcpStream,
+    pub server: TcpStream,
+}
+
+/// The same, by who goes first in a test.
+pub struct Turns {
+    pub first: TcpStream,
+    pub second: TcpStream,
+}
+
+impl Ends {
+    pub fn first(self, first: Program) -> Turns {
+        match first {
+            Program::Client => Turns { first: self.client, second: self.server },
+            Program::Server => Turns { first: self.server, second: self.client },
+        }
+    }
+
+    pub fn try_clone(&self) -> Self {
+        let client = self.client.try_clone().unwrap();
+        let server = self.server.try_clone().unwrap();
+        Self { client, server }
+    }
+}
+
+/// What was read to the end of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// It ended in order.
+    Ended(Vec<u8>),
+    /// It ended in a reset.
+    Reset(Vec<u8>),
+}
+
+impl Received {
+    /// What came before a reset; `name` is what is tested.
+    pub fn expect_reset(self, name: &str) -> Vec<u8> {
+        match self {
+            Self::Reset(bytes) => bytes,
+            Self::Ended(bytes) => panic!("{name}: a clean end after {} bytes", bytes.len()),
+        }
+    }
+}
+
 /// A plain client's address and a plain server's end, with tacit between them.
 pub struct Lane {
     pub name: &'static str,
@@ -117,9 +174,11 @@ impl Lane {
         });
     }
 
-    /// A client's socket, and the server's that belongs to it.
-    pub fn open(&self) -> (TcpStream, TcpStream) {
-        (self.dial(), self.accept())
+    /// A connection through the lane.
+    pub fn open(&self) -> Ends {
+        let client = self.dial();
+        let server = self.accept();
+        Ends { client, server }
     }
 
     /// A client's socket; its server's is still to be accepted.
@@ -170,9 +229,17 @@ pub enum Harm {
     Flip,
 }
 
-/// Stands between two agents and does harm to the first connection once `after` bytes have come
-/// from `from_client`'s side, or the other.
-pub fn tap(far: SocketAddr, harm: Harm, from_client: bool, after: usize) -> SocketAddr {
+/// Where harm is done.
+#[derive(Clone, Copy, Debug)]
+struct HarmAt {
+    harm: Harm,
+    /// Bytes that pass unharmed.
+    after_bytes: usize,
+}
+
+/// Stands between two agents and does harm to the first connection once so many bytes have come
+/// from one program's side.
+pub fn tap(far: SocketAddr, harm: Harm, from: Program, after_bytes: usize) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -180,8 +247,9 @@ pub fn tap(far: SocketAddr, harm: Harm, from_client: bool, after: usize) -> Sock
         let far = TcpStream::connect(far).unwrap();
         let near_too = near.try_clone().unwrap();
         let far_too = far.try_clone().unwrap();
-        let (there, back) =
-            if from_client { (Some((harm, after)), None) } else { (None, Some((harm, after))) };
+        let harm_at = HarmAt { harm, after_bytes };
+        let there = (from == Program::Client).then_some(harm_at);
+        let back = (from == Program::Server).then_some(harm_at);
         let forward = std::thread::spawn(move || pass(near, far, there));
         pass(far_too, near_too, back);
         forward.join().unwrap();
@@ -189,19 +257,22 @@ pub fn tap(far: SocketAddr, harm: Harm, from_client: bool, after: usize) -> Sock
     address
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, harm: Option<(Harm, usize)>) {
+fn pass(mut from: TcpStream, mut to: TcpStream, harm: Option<HarmAt>) {
     let mut passed = 0;
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let mut bytes = &mut buffer[..count];
-        let at = harm.filter(|(_, after)| (passed..passed + count).contains(after));
-        match at {
-            Some((Harm::Cut, after)) => bytes = &mut bytes[..after - passed],
-            Some((Harm::Flip, after)) => bytes[after - passed] ^= 1,
+        let due = harm.filter(|at| (passed..passed + count).contains(&at.after_bytes));
+        match due {
+            Some(HarmAt { harm: Harm::Cut, after_bytes }) => {
+                bytes = &mut bytes[..after_bytes - passed];
+            }
+            Some(HarmAt { harm: Harm::Flip, after_bytes }) => bytes[after_bytes - passed] ^= 1,
             None => {}
         }
         passed += count;
-        if to.write_all(bytes).is_err() || matches!(at, Some((Harm::Cut, _))) {
+        let was_cut = due.is_some_and(|at| at.harm == Harm::Cut);
+        if to.write_all(bytes).is_err() || was_cut {
             break;
         }
     }
@@ -214,12 +285,12 @@ pub fn reset(stream: TcpStream) {
     drop(stream);
 }
 
-/// Reads until the end: the bytes, and whether the end was a reset.
-pub fn read_to_reset(stream: &mut TcpStream) -> (Vec<u8>, bool) {
+/// Reads until the end.
+pub fn read_to_end(stream: &mut TcpStream) -> Received {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
-        Ok(_) => (bytes, false),
-        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => (bytes, true),
+        Ok(_) => Received::Ended(bytes),
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Received::Reset(bytes),
         Err(error) => panic!("{error}, after {} bytes", bytes.len()),
     }
 }
@@ -244,17 +315,17 @@ pub fn fill(mut stream: &TcpStream) -> usize {
 }
 
 /// Opens many connections and exchanges some bytes on each; returns both ends of all.
-pub fn open_many(lane: &Lane, count: usize, bytes: usize) -> Vec<(TcpStream, TcpStream)> {
+pub fn open_many(lane: &Lane, count: usize, bytes: usize) -> Vec<Ends> {
     let mut open = Vec::with_capacity(count);
     let sent = vec![5; bytes];
     let mut read = vec![0; bytes];
     for _ in 0..count {
-        let (mut client, mut server) = lane.open();
+        let Ends { mut client, mut server } = lane.open();
         client.write_all(&sent).unwrap();
         server.read_exact(&mut read).unwrap();
         server.write_all(&sent).unwrap();
         client.read_exact(&mut read).unwrap();
-        open.push((client, server));
+        open.push(Ends { client, server });
     }
     open
 }

@@ -33,19 +33,25 @@ fn agent(lab: &Lab, metrics: &str) -> (Agent, u16) {
     (agent, tls)
 }
 
-/// Status line, headers and body of an answer.
-fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
+/// An answer.
+struct Answered {
+    /// Status line and headers.
+    head: String,
+    body: String,
+}
+
+fn ask(mut stream: impl Read + Write, request: &str) -> Answered {
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
     let length = format!("Content-Length: {}", body.len());
     assert!(head.contains(&length), "{head}");
-    (head.to_owned(), body.to_owned())
+    Answered { head: head.to_owned(), body: body.to_owned() }
 }
 
 fn scrape(stream: impl Read + Write) -> Metrics {
-    let (head, body) = ask(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let Answered { head, body } = ask(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
     Metrics::parse(&body)
@@ -168,7 +174,7 @@ fn what_is_no_scrape_is_refused_by_its_status() {
         ("rubbish\r\n\r\n", "400"),
         (&long, "431"),
     ] {
-        let (head, _) = ask(connect(("127.0.0.1", port)), request);
+        let Answered { head, .. } = ask(connect(("127.0.0.1", port)), request);
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.40}: {head}");
     }
     // Who says nothing holds up nobody: there are places for several.

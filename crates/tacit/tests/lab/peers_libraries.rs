@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read};
 
 use crate::harness::{Agent, Lab, connect, echo, free_port, wait_for_or};
 use crate::programs::{
-    Program, REKEY, client_rule, echo_and_bye, echo_exactly, end_and_read, go_is_post_quantum,
-    only_connection, pattern, server_rule,
+    Ended, Program, REKEY, client_rule, echo_and_bye, echo_exactly, end_and_read,
+    go_is_post_quantum, only_connection, pattern, server_rule,
 };
 
 const BYTES: usize = 10_000_000;
@@ -56,8 +56,8 @@ fn clients_are_served(program: Program) {
         peer.say("go on\n");
         peer.wait_for(if reads_on { "done bye" } else { "done" });
     }
-    let (said, success) = peer.end();
-    assert!(success, "{said}");
+    let Ended { said, succeeded } = peer.end();
+    assert!(succeeded, "{said}");
     all_closed(&agent);
 }
 
@@ -153,6 +153,6 @@ fn a_server_that_speaks_first_is_heard() {
     for _ in 0..2 {
         client.wait_for("greeted (250, b'fine')");
     }
-    let (said, success) = client.end();
-    assert!(success, "{said}");
+    let Ended { said, succeeded } = client.end();
+    assert!(succeeded, "{said}");
 }

@@ -6,7 +6,8 @@ use std::net::TcpStream;
 
 use crate::harness::{Agent, Lab, connect, echo, free_port, serve, wait_for};
 use crate::programs::{
-    Peer, REKEY, client_rule, echo_exactly, end_and_read, only_connection, pattern, server_rule,
+    Ended, Peer, REKEY, client_rule, echo_exactly, end_and_read, only_connection, pattern,
+    server_rule,
 };
 
 const BYTES: usize = 10_000_000;
@@ -44,8 +45,8 @@ fn issue_rsa(lab: &Lab) {
         "req -newkey rsa:2048 -nodes -keyout rsa.key -subj /CN=localhost -out rsa.csr",
         "x509 -req -in rsa.csr -CA ca.pem -CAkey ca.key -days 2 -extfile rsa.ext -out rsa.pem",
     ] {
-        let (said, success) = openssl(lab, words).end();
-        assert!(success, "{said}");
+        let Ended { said, succeeded } = openssl(lab, words).end();
+        assert!(succeeded, "{said}");
     }
 }
 
@@ -102,8 +103,8 @@ fn every_suite_and_group_is_agreed_on() {
             [&version.replace('_', "."), &format!("TLS_{suite}"), group]
         );
         client.say("Q\n");
-        let (said, success) = client.end();
-        assert!(success, "{words}: {said}");
+        let Ended { said, succeeded } = client.end();
+        assert!(succeeded, "{words}: {said}");
         wait_for("its end", || agent.show("connections").as_array().unwrap().is_empty());
     }
 }
@@ -130,8 +131,8 @@ fn what_is_old_or_unproven_is_refused_with_an_alert() {
     ] {
         let mut client = s_client(&lab, port, &format!("{who} {how}"));
         client.wait_for(&format!("alert {alert}"));
-        let (said, success) = client.end();
-        assert!(!success, "{who} {how}: {said}");
+        let Ended { said, succeeded } = client.end();
+        assert!(!succeeded, "{who} {how}: {said}");
         agent.wait_for_log(&format!("kind={kind} "));
     }
 }
@@ -140,7 +141,7 @@ fn what_is_old_or_unproven_is_refused_with_an_alert() {
 fn issue_own(lab: &Lab) {
     let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout own.key \
                  -subj /CN=alice -days 2 -out own.pem";
-    assert!(openssl(lab, words).end().1);
+    assert!(openssl(lab, words).end().succeeded);
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn alpn_and_the_server_name_are_agreed_on() {
         echo_line(&mut client, "there and back");
         assert_eq!(only_connection(&agent, "in")["tls"]["alpn"], "h2");
         client.say("Q\n");
-        assert!(client.end().1);
+        assert!(client.end().succeeded);
         wait_for("its end", || agent.show("connections").as_array().unwrap().is_empty());
     }
 }
@@ -174,8 +175,8 @@ fn sessions_are_resumed() {
             assert_eq!(shown["tls"]["resumed"], resumed, "{version}");
             assert_eq!(shown["tls"]["peer"]["identity"], "alice");
             client.say("Q\n");
-            let (said, success) = client.end();
-            assert!(success, "{said}");
+            let Ended { said, succeeded } = client.end();
+            assert!(succeeded, "{said}");
             assert_eq!(said.contains("Reused, TLS"), resumed, "{said}");
             wait_for("its end", || agent.show("connections").as_array().unwrap().is_empty());
         }
@@ -196,7 +197,7 @@ fn key_updates_of_a_client_are_followed() {
     }
     assert_eq!(only_connection(&agent, "in")["tls"]["rekeys"], 3);
     client.say("Q\n");
-    assert!(client.end().1);
+    assert!(client.end().succeeded);
 }
 
 #[test]

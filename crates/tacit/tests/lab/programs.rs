@@ -15,6 +15,13 @@ const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers");
 /// Where what must be compiled goes; kept for the next run.
 const BUILT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/peers");
 
+/// How a program ended.
+pub struct Ended {
+    /// All it said.
+    pub said: String,
+    pub succeeded: bool,
+}
+
 /// A running program whose output is read as it comes. Killed when dropped.
 pub struct Peer {
     child: Child,
@@ -78,8 +85,8 @@ impl Peer {
         self.stdin.as_mut().unwrap().write_all(words.as_ref()).unwrap();
     }
 
-    /// Ends its input and waits for its end; returns all it said and whether it succeeded.
-    pub fn end(mut self) -> (String, bool) {
+    /// Ends its input and waits for its end.
+    pub fn end(mut self) -> Ended {
         drop(self.stdin.take());
         let child = &mut self.child;
         let said = &self.said;
@@ -88,7 +95,8 @@ impl Peer {
         wait_for_or("the end of a program", &mut ended, text);
         // The readers hold the other references until they have read to the end.
         wait_for_or("its output", || Arc::strong_count(said) == 1, text);
-        (text(), child.wait().unwrap().success())
+        let succeeded = child.wait().unwrap().success();
+        Ended { said: text(), succeeded }
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use crate::harness::{Agent, wait_for};
-use crate::lane::{Lane, fill, open_connections, open_many};
+use crate::lane::{Ends, Lane, fill, open_connections, open_many};
 
 /// Bytes each way. A debug build takes seconds for it; `make bench` carries gigabytes.
 const STREAM_BYTES: usize = 128 << 20;
@@ -56,8 +56,8 @@ fn expect_pattern(stream: &mut TcpStream, start: u64, bytes: usize) {
 fn long_streams_are_byte_exact_in_both_directions_at_once() {
     Lane::each(|lane| {
         let open = lane.open();
-        let again = || (open.0.try_clone().unwrap(), open.1.try_clone().unwrap());
-        let ((mut client, mut server), (mut client_reads, mut server_reads)) = (again(), again());
+        let Ends { mut client, mut server } = open.try_clone();
+        let Ends { client: mut client_reads, server: mut server_reads } = open.try_clone();
         std::thread::scope(|scope| {
             scope.spawn(move || send_pattern(&mut client, 1, STREAM_BYTES));
             scope.spawn(move || send_pattern(&mut server, 2, STREAM_BYTES));
@@ -83,7 +83,7 @@ fn resident_bytes(agent: &Agent) -> usize {
 #[test]
 fn a_reader_that_stops_costs_bounded_memory_and_loses_nothing() {
     Lane::each(|lane| {
-        let (client, mut server) = lane.open();
+        let Ends { client, mut server } = lane.open();
         let before: Vec<_> = lane.agents.iter().map(resident_bytes).collect();
         let taken = fill(&client);
         for (agent, before) in lane.agents.iter().zip(before) {
@@ -110,7 +110,7 @@ fn a_reader_that_stops_costs_bounded_memory_and_loses_nothing() {
 #[test]
 fn an_upload_that_nobody_answers_changes_keys_as_often_as_it_must() {
     let lane = Lane::tls_with(r#", min-version = "1.3", rekey = { bytes = "1MiB" }"#, |far| far);
-    let (mut client, mut server) = lane.open();
+    let Ends { mut client, mut server } = lane.open();
     let mut sender = client.try_clone().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || send_pattern(&mut sender, 3, 64 << 20));
@@ -139,14 +139,14 @@ fn a_connection_that_waits_takes_no_cpu() {
         let mut stalled_end = lane.open();
         let urgent = lane.open();
         let back = lane.open();
-        ends.0.shutdown(Shutdown::Write).unwrap();
-        back.1.shutdown(Shutdown::Write).unwrap();
-        fill(&stalls.0);
-        fill(&stalls.1);
-        fill(&stalled_end.0);
-        stalled_end.0.shutdown(Shutdown::Write).unwrap();
-        stalled_end.1.write_all(b"still open").unwrap();
-        rustix::net::send(&urgent.0, b"!", rustix::net::SendFlags::OOB).unwrap();
+        ends.client.shutdown(Shutdown::Write).unwrap();
+        back.server.shutdown(Shutdown::Write).unwrap();
+        fill(&stalls.client);
+        fill(&stalls.server);
+        fill(&stalled_end.client);
+        stalled_end.client.shutdown(Shutdown::Write).unwrap();
+        stalled_end.server.write_all(b"still open").unwrap();
+        rustix::net::send(&urgent.client, b"!", rustix::net::SendFlags::OOB).unwrap();
         let before: Vec<_> = lane.agents.iter().map(cpu_ticks).collect();
         std::thread::sleep(std::time::Duration::from_secs(1));
         for (agent, before) in lane.agents.iter().zip(before) {

@@ -6,10 +6,19 @@ use crate::certificates::{self, NAME};
 use crate::harness::{Lab, connect, free_port};
 use crate::peers::{TlsServer, exchange, is_reset};
 
+/// A server with one of the certificates.
+struct Listed {
+    /// The certificate's name.
+    name: &'static str,
+    /// Where the rule that leads to it listens.
+    port: u16,
+    server: TlsServer,
+}
+
 /// One rule for each certificate, to a server that has it. `tls` is what the rules say more.
-fn rules(servers: &[(&str, u16, TlsServer)], tls: &str) -> String {
+fn rules(servers: &[Listed], tls: &str) -> String {
     let mut rules = "[trust.corp]\nca = \"corp.pem\"\n".to_owned();
-    for (name, port, server) in servers {
+    for Listed { name, port, server } in servers {
         rules += &format!(
             "[[rule]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\n\
              connect = \"127.0.0.1:{}\"\n\
@@ -20,11 +29,11 @@ fn rules(servers: &[(&str, u16, TlsServer)], tls: &str) -> String {
     rules
 }
 
-fn servers(
-    lab: &Lab,
-    table: &[(&'static str, &'static str)],
-) -> Vec<(&'static str, u16, TlsServer)> {
-    let start = |name| (name, free_port(), TlsServer::start(lab, &certificates::with(name)));
+fn servers(lab: &Lab, table: &[(&'static str, &'static str)]) -> Vec<Listed> {
+    let start = |name| {
+        let server = TlsServer::start(lab, &certificates::with(name));
+        Listed { name, port: free_port(), server }
+    };
     table.iter().map(|(name, _)| start(name)).collect()
 }
 
@@ -34,7 +43,7 @@ fn a_wrong_server_gets_no_byte_and_the_client_a_reset() {
     let table = certificates::write_all(&lab);
     let mut servers = servers(&lab, &table);
     let agent = lab.agent(&rules(&servers, "trust = \"corp\""));
-    for ((name, words), (_, port, server)) in table.iter().zip(&mut servers) {
+    for ((name, words), Listed { port, server, .. }) in table.iter().zip(&mut servers) {
         let mut client = connect(("127.0.0.1", *port));
         client.write_all(b"secret").unwrap();
         if *name == "valid" {
@@ -62,7 +71,7 @@ fn verify_none_takes_any_server_that_holds_its_key_and_is_warned_about() {
     let mut servers = servers(&lab, &table);
     let agent = lab.agent(&rules(&servers, "verify = \"none\""));
     agent.wait_for_log("the server is not checked: anybody can be it");
-    for (name, port, server) in &mut servers {
+    for Listed { name, port, server } in &mut servers {
         let mut client = connect(("127.0.0.1", *port));
         client.write_all(b"secret").unwrap();
         if ["v1", "rsa-1024"].contains(name) {

@@ -8,13 +8,20 @@ use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, text_of};
 use crate::peers::{TlsClient, ping};
 use crate::programs::{client_rule, server_rule};
 
+/// An agent with its ports.
+struct Forwarding {
+    agent: Agent,
+    clear: u16,
+    tls: u16,
+}
+
 /// An agent with a rule of each role, one of which leads to the other.
-fn agent(lab: &Lab) -> (Agent, u16, u16) {
+fn agent(lab: &Lab) -> Forwarding {
     let clear = free_port();
     let tls = free_port();
     let inward = server_rule("in", tls, &echo().to_string(), "");
     let agent = lab.agent(&(inward + &client_rule("out", clear, tls, "")));
-    (agent, clear, tls)
+    Forwarding { agent, clear, tls }
 }
 
 /// The cells of a table's line that begins with a word.
@@ -27,7 +34,7 @@ fn cells(table: &str, first: &str) -> Vec<String> {
 #[test]
 fn connections_show_both_legs_their_tls_and_their_peer() {
     let lab = Lab::new();
-    let (agent, clear, tls) = agent(&lab);
+    let Forwarding { agent, clear, tls } = agent(&lab);
     let mut stream = connect(("127.0.0.1", clear));
     assert!(ping(&mut stream));
     let shown = agent.show("connections");
@@ -89,7 +96,7 @@ fn on_loopback_no_socket_of_the_agent_has_the_hosts_congestion_control() {
 #[test]
 fn rules_identities_and_limits_are_shown_alike_in_both_forms() {
     let lab = Lab::new();
-    let (agent, clear, tls) = agent(&lab);
+    let Forwarding { agent, clear, tls } = agent(&lab);
     let mut stream = connect(("127.0.0.1", clear));
     assert!(ping(&mut stream));
     TlsClient::run(&lab, tls, &json!({}));
@@ -131,7 +138,7 @@ fn rules_identities_and_limits_are_shown_alike_in_both_forms() {
 fn strangers_are_refused() {
     use std::os::unix::fs::PermissionsExt;
     let lab = Lab::new();
-    let (agent, ..) = agent(&lab);
+    let Forwarding { agent, .. } = agent(&lab);
     let mode = std::fs::metadata(&agent.control).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     if !rustix::process::geteuid().is_root() {

@@ -10,27 +10,22 @@ use rustix::net::SendFlags;
 use tacit_sys::socket::unacknowledged_bytes;
 
 use crate::harness::{PATIENCE, wait_for};
-use crate::lane::{Lane, fill, read_some, read_to_reset, reset};
-
-/// Each end's turn to go first.
-fn turned(pair: (TcpStream, TcpStream), turn: bool) -> (TcpStream, TcpStream) {
-    if turn { (pair.1, pair.0) } else { pair }
-}
+use crate::lane::{Ends, Lane, Program, Received, Turns, fill, read_some, read_to_end, reset};
 
 #[test]
 fn each_direction_ends_alone() {
     Lane::each(|lane| {
-        for turn in [false, true] {
-            let (mut first, mut second) = turned(lane.open(), turn);
+        for program in Program::BOTH {
+            let Turns { mut first, mut second } = lane.open().first(program);
             first.write_all(b"all I have").unwrap();
             first.shutdown(Shutdown::Write).unwrap();
-            assert_eq!(read_to_reset(&mut second), (b"all I have".to_vec(), false));
+            assert_eq!(read_to_end(&mut second), Received::Ended(b"all I have".to_vec()));
             for round in 0..3 {
                 second.write_all(&[round; 1000]).unwrap();
                 assert_eq!(read_some(&mut first, 1000), [round; 1000], "{}", lane.name);
             }
             second.shutdown(Shutdown::Write).unwrap();
-            assert_eq!(read_to_reset(&mut first), (Vec::new(), false));
+            assert_eq!(read_to_end(&mut first), Received::Ended(Vec::new()));
         }
     });
 }
@@ -38,10 +33,10 @@ fn each_direction_ends_alone() {
 #[test]
 fn the_reset_of_either_end_resets_the_other() {
     Lane::each(|lane| {
-        for turn in [false, true] {
-            let (first, mut second) = turned(lane.open(), turn);
+        for program in Program::BOTH {
+            let Turns { first, mut second } = lane.open().first(program);
             reset(first);
-            assert_eq!(read_to_reset(&mut second), (Vec::new(), true), "{}", lane.name);
+            assert_eq!(read_to_end(&mut second), Received::Reset(Vec::new()), "{}", lane.name);
         }
     });
 }
@@ -49,15 +44,15 @@ fn the_reset_of_either_end_resets_the_other() {
 #[test]
 fn bytes_before_a_reset_arrive_before_it() {
     Lane::each(|lane| {
-        for turn in [false, true] {
-            let (mut first, mut second) = turned(lane.open(), turn);
+        for program in Program::BOTH {
+            let Turns { mut first, mut second } = lane.open().first(program);
             let sent = vec![5; 100_000];
             first.write_all(&sent).unwrap();
             // A direct connection delivers what the other kernel has.
             wait_for("the acknowledgement", || unacknowledged_bytes(first.as_fd()).unwrap() == 0);
             reset(first);
-            let (received, was_reset) = read_to_reset(&mut second);
-            assert!(was_reset && received == sent, "{}: {}", lane.name, received.len());
+            let received = read_to_end(&mut second).expect_reset(lane.name);
+            assert!(received == sent, "{}: {}", lane.name, received.len());
         }
     });
 }
@@ -65,8 +60,8 @@ fn bytes_before_a_reset_arrive_before_it() {
 #[test]
 fn a_reset_after_a_half_close_still_arrives() {
     Lane::each(|lane| {
-        for turn in [false, true] {
-            let (first, mut second) = turned(lane.open(), turn);
+        for program in Program::BOTH {
+            let Turns { first, mut second } = lane.open().first(program);
             first.shutdown(Shutdown::Write).unwrap();
             assert_eq!(second.read(&mut [0]).unwrap(), 0);
             reset(first);
@@ -86,7 +81,7 @@ fn wait_for_error(stream: &TcpStream, name: &str) {
 #[test]
 fn a_reset_reaches_a_peer_that_does_not_read() {
     Lane::each(|lane| {
-        let (client, server) = lane.open();
+        let Ends { client, server } = lane.open();
         assert!(fill(&client) > 0);
         reset(client);
         wait_for_error(&server, lane.name);
@@ -96,7 +91,7 @@ fn a_reset_reaches_a_peer_that_does_not_read() {
 #[test]
 fn a_stream_whose_sender_was_reset_never_looks_whole() {
     Lane::each(|lane| {
-        let (mut client, server) = lane.open();
+        let Ends { mut client, server } = lane.open();
         let filled = fill(&server);
         reset(server);
         // What goes the other way meets the reset first.
@@ -106,28 +101,27 @@ fn a_stream_whose_sender_was_reset_never_looks_whole() {
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        let (received, was_reset) = read_to_reset(&mut client);
-        assert!(was_reset, "{}: a clean end after {} of {filled}", lane.name, received.len());
+        read_to_end(&mut client).expect_reset(&format!("{}, of {filled} bytes", lane.name));
     });
 }
 
 #[test]
 fn an_operator_who_closes_a_connection_resets_both_ends() {
     Lane::each(|lane| {
-        let (mut client, mut server) = lane.open();
+        let Ends { mut client, mut server } = lane.open();
         client.write_all(b"carried").unwrap();
         assert_eq!(read_some(&mut server, 7), b"carried");
         let id = lane.agents[0].show("connections")[0]["id"].to_string();
         lane.agents[0].ok(&["close", &id]);
-        assert_eq!(read_to_reset(&mut client), (Vec::new(), true), "{}", lane.name);
-        assert_eq!(read_to_reset(&mut server), (Vec::new(), true), "{}", lane.name);
+        assert_eq!(read_to_end(&mut client), Received::Reset(Vec::new()), "{}", lane.name);
+        assert_eq!(read_to_end(&mut server), Received::Reset(Vec::new()), "{}", lane.name);
     });
 }
 
 #[test]
 fn a_server_may_speak_first() {
     Lane::each(|lane| {
-        let (mut client, mut server) = lane.open();
+        let Ends { mut client, mut server } = lane.open();
         server.write_all(b"220 ready").unwrap();
         assert_eq!(read_some(&mut client, 9), b"220 ready");
     });
@@ -136,7 +130,7 @@ fn a_server_may_speak_first() {
 #[test]
 fn single_bytes_keep_their_order_and_wait_for_nobody() {
     Lane::each(|lane| {
-        let (mut client, mut server) = lane.open();
+        let Ends { mut client, mut server } = lane.open();
         client.set_nodelay(true).unwrap();
         server.set_nodelay(true).unwrap();
         for byte in 0..=255 {
@@ -161,8 +155,8 @@ fn single_bytes_keep_their_order_and_wait_for_nobody() {
 #[test]
 fn urgent_bytes_stay_in_the_stream_and_hold_nothing_up() {
     Lane::each(|lane| {
-        for turn in [false, true] {
-            let (mut first, mut second) = turned(lane.open(), turn);
+        for program in Program::BOTH {
+            let Turns { mut first, mut second } = lane.open().first(program);
             for round in 0..50_u8 {
                 first.write_all(b"before ").unwrap();
                 rustix::net::send(&first, &[round], SendFlags::OOB).unwrap();
