@@ -55,12 +55,15 @@ impl Plan {
             [] => others().collect(),
             cpus => cpus.to_vec(),
         };
-        let (general, split) = match agent.placement {
-            Placement::OneCpu => (choice().first().map(|first| vec![*first]), Vec::new()),
-            Placement::Split => (None, choice()),
-            Placement::None => (None, Vec::new()),
+        let split = match agent.placement {
+            Placement::Split => choice(),
+            Placement::OneCpu | Placement::None => Vec::new(),
         };
-        let general = general.or_else(|| (!engines.is_empty()).then(|| others().collect()));
+        let only = match agent.placement {
+            Placement::OneCpu => choice().first().map(|first| vec![*first]),
+            Placement::Split | Placement::None => None,
+        };
+        let general = only.or_else(|| (!engines.is_empty()).then(|| others().collect()));
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let one_for_two = (cpus.saturating_sub(engines.len()) / 2).max(1);
         let workers_max = if split.is_empty() { one_for_two } else { split.len() };
@@ -207,8 +210,8 @@ mod tests {
         assert_eq!((with_engine.engines, with_engine.general), (vec![2, 3], Some(vec![0, 1])));
         let split = plan("[agent]\nplacement = \"split\"\n[engine]\ncpus = \"3\"");
         assert_eq!((split.split, split.general), (vec![0, 1, 2], Some(vec![0, 1, 2])));
-        let split = plan("[agent]\nplacement = \"split\"\nplacement-cpus = \"1\"");
-        assert_eq!((split.workers_max, split.general), (1, None));
+        let on_one = plan("[agent]\nplacement = \"split\"\nplacement-cpus = \"1\"");
+        assert_eq!((on_one.workers_max, on_one.general), (1, None));
         let one = plan("[agent]\nplacement = \"one-cpu\"\n[engine]\ncpus = \"0\"");
         assert_eq!((one.one_cpu(), one.split), (Some(1), vec![]));
     }

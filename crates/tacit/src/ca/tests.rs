@@ -57,8 +57,11 @@ fn mode(path: &Path) -> u32 {
 
 /// Runs `openssl` in the directory; standard output, and whether it was content.
 fn openssl(dir: &Path, line: &str) -> (bool, String) {
-    let output = Command::new("openssl").args(line.split(' ')).current_dir(dir).output();
-    let output = output.expect("these tests need the openssl command");
+    let output = Command::new("openssl")
+        .args(line.split(' '))
+        .current_dir(dir)
+        .output()
+        .expect("these tests need the openssl command");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).unwrap())
 }
@@ -164,8 +167,8 @@ fn a_leaf_does_not_outlive_its_ca() {
     let error = tacit_ca(&dir, "issue web").unwrap_err();
     assert!(matches!(error, CaError::Outlives { .. }), "{error}");
     let advice = error.to_string();
-    let advice = advice.split("--days ").nth(1).unwrap().split(' ').next().unwrap();
-    tacit_ca(&dir, &format!("issue web --days {advice}")).unwrap();
+    let days = advice.split("--days ").nth(1).unwrap().split(' ').next().unwrap();
+    tacit_ca(&dir, &format!("issue web --days {days}")).unwrap();
 }
 
 #[test]
@@ -194,8 +197,8 @@ fn show_lists_the_ca_first_and_says_what_has_expired() {
     assert!(lines[1].starts_with("ca.pem") && lines[1].contains("valid"), "{text}");
     assert!(lines[3].contains("expired") && lines[3].ends_with("web, 10.0.0.7"), "{text}");
 
-    let json = tacit_ca_at(later, &dir, "show --json").unwrap();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let printed = tacit_ca_at(later, &dir, "show --json").unwrap();
+    let json: serde_json::Value = serde_json::from_str(&printed).unwrap();
     let web = &json["certificates"][2];
     assert_eq!(web["sans"], serde_json::json!(["web", "10.0.0.7"]));
     assert_eq!(web["usages"], serde_json::json!(["serverAuth", "clientAuth"]));

@@ -39,8 +39,8 @@ pub async fn costs(table: &Table, live: &Live, runs: &[Arc<Run>], since: SystemT
     }
     // Only now: what ended while runs were asked stands in their sums, and must not in here too.
     let records = table.snapshot();
-    let of_runs = runs.iter().zip(programs_ns);
-    let of_runs = of_runs.map(|(run, program_ns)| run_costs(run, &records, program_ns)).collect();
+    let measured = runs.iter().zip(programs_ns);
+    let of_runs = measured.map(|(run, program_ns)| run_costs(run, &records, program_ns)).collect();
     Costs::read(since, |account| live.failures(account), of_runs)
 }
 
@@ -77,12 +77,14 @@ async fn owners(records: &[Arc<Record>]) -> HashMap<u64, Owner> {
     for (id, run) in runs {
         let is_of_run =
             |record: &&Arc<Record>| record.run.as_ref().is_some_and(|of_run| of_run.run.id == id);
-        let questions = records.iter().filter(is_of_run);
-        let questions = questions.filter_map(|record| Some((record.id, record.ends()?)));
-        let (ids, ends): (Vec<_>, Vec<_>) = questions.unzip();
-        let answers = tokio::time::timeout(OWNERS_WAIT_MAX, run.line.owners(ends)).await;
-        let answers = answers.ok().and_then(Result::ok).unwrap_or_default();
-        let known = ids.into_iter().zip(answers).filter_map(|(id, owner)| Some((id, owner?)));
+        let (ids, ends): (Vec<_>, Vec<_>) = records
+            .iter()
+            .filter(is_of_run)
+            .filter_map(|record| Some((record.id, record.ends()?)))
+            .unzip();
+        let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.line.owners(ends)).await;
+        let owners = answer.ok().and_then(Result::ok).unwrap_or_default();
+        let known = ids.into_iter().zip(owners).filter_map(|(id, owner)| Some((id, owner?)));
         found.extend(known);
     }
     found
@@ -193,8 +195,8 @@ pub fn rules(table: &Table, live: &Live) -> Value {
     }
     let mut rules = Vec::with_capacity(live.rules.len());
     for (place, rule) in live.rules.iter().enumerate() {
-        let open = open.get(rule.name()).copied().unwrap_or_default();
-        rules.push(one_rule(rule, open, live.line(place)));
+        let of_rule = open.get(rule.name()).copied().unwrap_or_default();
+        rules.push(one_rule(rule, of_rule, live.line(place)));
     }
     json!({ "generation": live.generation, "rules": rules, "default": "deny" })
 }

@@ -215,7 +215,7 @@ impl Lane {
             return self.count_drop();
         };
         let run = &self.receiver.run;
-        let flow = Flow {
+        let mut flow = Flow {
             direction: Direction::Outbound,
             protocol: Protocol::Udp,
             listen: None,
@@ -233,7 +233,6 @@ impl Lane {
         self.put(key, State::Deciding(early));
         let lane = Rc::clone(self);
         tokio::task::spawn_local(metered(Component::Policy, async move {
-            let mut flow = flow;
             let run = &lane.receiver.run;
             match run.line.owner(Protocol::Udp, key.program, key.destination).await {
                 Ok(owner) => flow.program = owner.and_then(|owner| owner.program),

@@ -149,24 +149,29 @@ fn ask(name: &str, map: &Map, chain: &[CertificateDer<'_>], peer: &Peer<'_>) -> 
 fn answer(chain: &[CertificateDer<'_>], run: DryRun) -> Result<Answer, String> {
     let facts = chain.first().and_then(|leaf| CertificateFacts::from_der(leaf).ok());
     let certificate = facts.ok_or("the first certificate in the file is not valid X.509")?;
-    let (verdict, identity, reason) = match run.named {
-        Ok(named) => {
-            let who = identity(&run.check, &named, Some(&certificate));
-            let warned = who.warned.map(|entry| format!("{entry} would deny it, and only warns"));
-            ("served", who.identity, warned)
-        }
-        Err(reason) => ("refused", None, Some(reason)),
-    };
-    Ok(Answer {
+    let mut answer = Answer {
         rule: None,
         level: None,
         check: None,
         map: None,
-        verdict,
-        identity,
-        reason,
+        verdict: "served",
+        identity: None,
+        reason: None,
         certificate,
-    })
+    };
+    match run.named {
+        Ok(named) => {
+            let who = identity(&run.check, &named, Some(&answer.certificate));
+            answer.identity = who.identity;
+            answer.reason =
+                who.warned.map(|entry| format!("{entry} would deny it, and only warns"));
+        }
+        Err(reason) => {
+            answer.verdict = "refused";
+            answer.reason = Some(reason);
+        }
+    }
+    Ok(answer)
 }
 
 impl fmt::Display for Answer {

@@ -113,7 +113,8 @@ fn cpus(terms: &Terms) -> Vec<usize> {
 
 /// What a run is called that nobody named: the program's file name, as far as names may be that.
 fn name_of(program: &Path) -> String {
-    let name = program.file_name().unwrap_or_default().to_string_lossy();
-    let name: String = name.chars().filter(|c| !c.is_control()).take(NAME_CHARACTERS).collect();
+    let file_name = program.file_name().unwrap_or_default().to_string_lossy();
+    let name: String =
+        file_name.chars().filter(|c| !c.is_control()).take(NAME_CHARACTERS).collect();
     if name.is_empty() { "run".into() } else { name }
 }

@@ -152,8 +152,8 @@ pub fn renew(context: BuildContext<'_>, installed: Installed<'_>) -> Result<Buil
         *rule = build_rule(&live.policy, &rule.rule, context, counters)?;
     }
     let policy = Arc::clone(&live.policy);
-    let live = Live::new(live.generation + 1, policy, rules, Arc::clone(&live.search));
-    Ok(Built { live, changes })
+    let built = Live::new(live.generation + 1, policy, rules, Arc::clone(&live.search));
+    Ok(Built { live: built, changes })
 }
 
 /// Names of credentials and maps that are not the same in two policies.
@@ -229,18 +229,18 @@ fn build_action(
     };
     let BuildContext { materials, chains } = context;
     let names = CredentialNames::of(rule);
-    let identities = names.identities.iter().filter_map(|name| materials.identities.get(*name));
+    let mut found = names.identities.iter().filter_map(|name| materials.identities.get(*name));
     let trust = names.trust.and_then(|name| materials.trusts.get(name)).map(Arc::as_ref);
     let tls = match parsed {
         Tls::Server(tls) => {
-            let identities: Vec<_> = identities.cloned().collect();
+            let identities: Vec<_> = found.cloned().collect();
             let map = tls.client_cert.map().and_then(|name| policy.maps.get(name));
             let settings = ServerSettings::new(tls, &identities, trust, map, chains)?;
             LiveTls::server(parsed.clone(), settings)
         }
         Tls::Client(tls) => {
-            let mut identities = identities.map(Arc::as_ref);
-            let settings = ClientSettings::new(tls, identities.next(), trust, chains)?;
+            let identity = found.next().map(Arc::as_ref);
+            let settings = ClientSettings::new(tls, identity, trust, chains)?;
             LiveTls::client(parsed.clone(), settings)
         }
     };

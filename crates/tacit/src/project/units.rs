@@ -14,11 +14,18 @@ use tacit_tls::measure::{self, CannotMeasure, RecordCosts};
 /// A message where none was counted: one full record.
 const MESSAGE_BYTES: usize = 16 * 1024;
 
+/// What is tried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct TriedOut {
+    suite: &'static str,
+    message_bytes: usize,
+}
+
 /// What has been tried out so far.
 pub(super) struct Units<'a> {
     costs: &'a Costs,
     time: Duration,
-    records: BTreeMap<(&'static str, usize), RecordCosts>,
+    records: BTreeMap<TriedOut, RecordCosts>,
     handshake_us: Option<f64>,
 }
 
@@ -161,11 +168,12 @@ impl<'a> Units<'a> {
         suite: Suite,
         message_bytes: usize,
     ) -> Result<RecordCosts, CannotMeasure> {
-        if let Some(known) = self.records.get(&(suite.name(), message_bytes)) {
+        let tried_out = TriedOut { suite: suite.name(), message_bytes };
+        if let Some(known) = self.records.get(&tried_out) {
             return Ok(*known);
         }
         let costs = measure::records(suite, message_bytes, self.time)?;
-        self.records.insert((suite.name(), message_bytes), costs);
+        self.records.insert(tried_out, costs);
         Ok(costs)
     }
 }

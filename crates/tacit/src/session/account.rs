@@ -48,8 +48,9 @@ pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
 pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
     let record = connection.record();
     record.rule.counters.count_failure();
-    let event = level(about("failed", record), record);
-    let event = event.field("kind", &failure.kind()).field("reason", failure);
+    let event = level(about("failed", record), record)
+        .field("kind", &failure.kind())
+        .field("reason", failure);
     log.warn(event.clone());
     log.audit(Outcome::Failed, event);
 }

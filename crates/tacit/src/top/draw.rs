@@ -211,9 +211,9 @@ fn connections(view: &mut View, lines_max: usize, columns: usize) -> Vec<Line> {
     let whose = view.chosen().map_or_else(|| "all rules".to_owned(), str::to_owned);
     let page = view.connections(lines_max - CONNECTIONS_HEAD);
     let title = connection_line(["ID", "RULE", "REMOTE", "PROGRAM", "TLS", "MB", "CPU-MS"]);
-    let whose = format!("Connections of {whose}, page {} of {}", page.at + 1, page.count);
+    let heading = format!("Connections of {whose}, page {} of {}", page.at + 1, page.count);
     let mut lines =
-        vec![Line::of(Look::Plain, whose), Line::of(Look::Heading, pad(&title, columns))];
+        vec![Line::of(Look::Plain, heading), Line::of(Look::Heading, pad(&title, columns))];
     lines.extend(page.connections.into_iter().map(|one| {
         let Connection { id, rule, remote, program, tls, bytes, cpu_us, .. } = one;
         let number = id.to_string();

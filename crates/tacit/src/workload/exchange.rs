@@ -316,9 +316,9 @@ impl Connection {
             thread::sleep(due_at.saturating_duration_since(now));
             let sent = Instant::now();
             self.exchange()?;
-            let now = Instant::now();
-            seen.latency.record(ns(now.saturating_duration_since(due_at)));
-            seen.service.record(ns(now - sent));
+            let answered = Instant::now();
+            seen.latency.record(ns(answered.saturating_duration_since(due_at)));
+            seen.service.record(ns(answered - sent));
             seen.done += 1;
             count();
         }

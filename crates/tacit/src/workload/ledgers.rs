@@ -141,8 +141,9 @@ impl Spent {
                 rule.messages_received,
             ];
             let bytes = rule.bytes_sent + rule.bytes_received;
-            let counts = counts.map(|count| count as f64).into_iter().chain([bytes as f64 / 1e6]);
-            spent.counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            let megabytes = bytes as f64 / 1e6;
+            let figures = counts.map(|count| count as f64).into_iter().chain([megabytes]);
+            spent.counts.iter_mut().zip(figures).for_each(|(sum, count)| *sum += count);
         }
         spent
     }
@@ -235,9 +236,13 @@ pub(super) mod tests {
         let rule = &mut costs.rules[0];
         rule.cpu_us = BTreeMap::from(Component::ALL.map(|component| (component, cell)));
         let times = u64::from(times);
-        (rule.handshakes, rule.resumed, rule.connections) = (10 * times, 4 * times, 10 * times);
-        (rule.messages_sent, rule.messages_received) = (20 * times, 21 * times);
-        (rule.bytes_sent, rule.bytes_received) = (1_000_000 * times, 500_000 * times);
+        rule.handshakes = 10 * times;
+        rule.resumed = 4 * times;
+        rule.connections = 10 * times;
+        rule.messages_sent = 20 * times;
+        rule.messages_received = 21 * times;
+        rule.bytes_sent = 1_000_000 * times;
+        rule.bytes_received = 500_000 * times;
         rule.failures = times;
         assert!(SystemTime::now() > UNIX_EPOCH);
         costs

@@ -21,20 +21,20 @@ pub(super) fn at_once<W: Send, T: Send>(
     failed: &AtomicBool,
     work: impl Fn(usize, &mut W) -> Result<T, WorkloadError> + Sync,
 ) -> Result<Vec<T>, WorkloadError> {
-    let work = |number, worker: &mut W| {
+    let do_work = |number, worker: &mut W| {
         let made = work(number, worker);
         failed.fetch_or(made.is_err(), Ordering::Relaxed);
         made
     };
     thread::scope(|scope| {
         let start = |(number, worker)| {
-            let work = &work;
+            let do_work = &do_work;
             let builder = thread::Builder::new().stack_size(STACK_BYTES);
             let thread = builder.spawn_scoped(scope, move || {
                 // The kernel lets a sleeper oversleep by 50 us otherwise, which would count as
                 // latency where a rate is kept; where it refuses, it does.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-                work(number, worker)
+                do_work(number, worker)
             });
             failed.fetch_or(thread.is_err(), Ordering::Relaxed);
             thread.map_err(WorkloadError::Thread)

@@ -301,8 +301,8 @@ fn windows_are_checked_and_explained_for_any_time() {
     let Checked { code, stdout, stderr: said } =
         check(&lab, &format!("{rule}when = {when}\n"), &[]);
     assert_eq!((code, stdout.as_str(), said.as_str()), (Some(0), "policy OK, 1 rule\n", ""));
-    let words = "explain --policy p.toml --direction outbound --remote 192.0.2.1:80 --at";
-    let words: Vec<&str> = words.split(' ').collect();
+    let command = "explain --policy p.toml --direction outbound --remote 192.0.2.1:80 --at";
+    let words: Vec<&str> = command.split(' ').collect();
     let explain = |at: &str| lab.tacit(&[&words[..], &[at]].concat());
     // In summer Berlin is two hours ahead of UTC, in winter one.
     assert!(explain("2025-06-06T20:00:00Z").ends_with("rule `office` matches: permit\n"));

@@ -148,8 +148,8 @@ fn an_interval_shows_only_what_falls_into_it() {
     let lab = Lab::new();
     let (agent, clear) = agent(&lab);
     load_and_settle(&agent, clear);
-    let quiet = agent.ok(&["show", "costs", "--interval", "100ms", "--json"]);
-    let quiet: Value = serde_json::from_str(&quiet).unwrap();
+    let printed = agent.ok(&["show", "costs", "--interval", "100ms", "--json"]);
+    let quiet: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(rule(&quiet, &json!("in"))["messages-sent"], 0);
     assert_eq!(rule(&quiet, &json!("in"))["cpu-us-per-message"], Value::Null);
     assert!(us(&quiet["interval-s"]) < us(&agent.show("costs")["interval-s"]));

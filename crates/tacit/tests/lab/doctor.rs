@@ -78,10 +78,13 @@ fn a_refused_namespace_is_told_with_the_setting_that_refuses() {
     };
     refused(&within("max_net_namespaces"), "user.max_net_namespaces is 0");
     refused("python3 refuse.py", "seccomp filter");
-    let users = within("max_user_namespaces");
-    let users = format!("setpriv --reuid=54321 --regid=54321 --clear-groups {users}");
+    let limited = within("max_user_namespaces");
     let is_root = rustix::process::geteuid().is_root();
-    let users = if is_root { users } else { within("max_user_namespaces") };
+    let users = if is_root {
+        format!("setpriv --reuid=54321 --regid=54321 --clear-groups {limited}")
+    } else {
+        limited
+    };
     let script = format!(
         "[ $(id -u) = 54321 ] && exit; try() {{ {users} ./tacit run --policy run.toml -- true; \
          echo $?; }}; try 2>&1"

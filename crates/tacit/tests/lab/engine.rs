@@ -326,8 +326,8 @@ fn an_agent_in_the_lowest_class_says_so_and_its_engines_are_in_their_own() {
     wait_for_or("an agent", || log().contains(" serving ") || ended(&mut agent), log);
     if rustix::process::geteuid().is_root() {
         assert!(log().contains(" warn lowest-class class=idle "), "{}", log());
-        let shown = lab.tacit(&["show", "engines", "--json", "--control", "idle.sock"]);
-        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let printed = lab.tacit(&["show", "engines", "--json", "--control", "idle.sock"]);
+        let shown: Value = serde_json::from_str(&printed).unwrap();
         let classes = shown["threads"].as_array().unwrap().iter().map(|thread| &thread["class"]);
         assert_eq!(classes.collect::<Vec<_>>(), ["normal", "idle"], "{shown}");
     } else {

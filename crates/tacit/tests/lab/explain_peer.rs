@@ -77,9 +77,9 @@ impl Asked {
     }
 
     fn refuses(&self, words: &str) -> String {
-        let words: Vec<_> = words.split_whitespace().collect();
-        let words = [&["explain", "--policy", "p.toml"], words.as_slice()].concat();
-        let output = self.0.run(TACIT, &words);
+        let more: Vec<_> = words.split_whitespace().collect();
+        let arguments = [&["explain", "--policy", "p.toml"], more.as_slice()].concat();
+        let output = self.0.run(TACIT, &arguments);
         assert_eq!(output.status.code(), Some(64), "{words:?}");
         String::from_utf8(output.stderr).unwrap()
     }

@@ -23,8 +23,8 @@ impl Vsftpd {
     /// One that wants TLS everywhere, and resumed sessions for data.
     fn tls(lab: &Lab) -> Self {
         let pem = ["localhost.pem", "localhost.key"].map(|name| lab.path(name));
-        let both = pem.map(|path| std::fs::read_to_string(path).unwrap()).concat();
-        let both = lab.write("both.pem", both);
+        let text = pem.map(|path| std::fs::read_to_string(path).unwrap()).concat();
+        let both = lab.write("both.pem", text);
         let more = format!(
             "ssl_enable=YES\nallow_anon_ssl=YES\nforce_anon_data_ssl=YES\n\
              force_anon_logins_ssl=YES\nrequire_ssl_reuse=YES\nssl_ciphers=HIGH\n\

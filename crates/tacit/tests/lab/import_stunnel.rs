@@ -78,12 +78,12 @@ fn answers(lab: &Lab, ports: &Ports) -> Vec<String> {
         "-tls1_2",
         "-tls1_3",
     ] {
-        let words = format!(
+        let command = format!(
             "s_client -connect 127.0.0.1:{front} -CAfile ca.pem -cert alice.pem -key alice.key \
              {words}"
         );
-        let words: Vec<&str> = words.split(' ').collect();
-        let output = lab.run("openssl", &words);
+        let arguments: Vec<&str> = command.split(' ').collect();
+        let output = lab.run("openssl", &arguments);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let cipher = said.lines().find(|line| line.contains("Cipher is")).unwrap_or("none");
         answers.push(cipher.to_owned());

@@ -161,8 +161,8 @@ static JAVA: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 fn compile(command: &mut Command) {
-    let output = command.current_dir(SOURCES).output();
-    let output = output.unwrap_or_else(|error| {
+    let run = command.current_dir(SOURCES).output();
+    let output = run.unwrap_or_else(|error| {
         panic!("{:?}: {error}; see scripts/install-deps.sh", command.get_program())
     });
     assert!(output.status.success(), "{}", crate::harness::text_of(&output));
@@ -170,8 +170,8 @@ fn compile(command: &mut Command) {
 
 /// Whether Go's crypto/tls offers X25519MLKEM768 unasked: since 1.24.
 pub fn go_is_post_quantum() -> bool {
-    let version = Command::new("go").args(["env", "GOVERSION"]).output().unwrap().stdout;
-    let version = String::from_utf8(version).unwrap();
+    let printed = Command::new("go").args(["env", "GOVERSION"]).output().unwrap().stdout;
+    let version = String::from_utf8(printed).unwrap();
     let minor = version.trim().strip_prefix("go1.").unwrap().split('.').next().unwrap();
     minor.parse::<u32>().unwrap() >= 24
 }

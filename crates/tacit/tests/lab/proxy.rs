@@ -196,9 +196,10 @@ fn haproxy_reads_the_header_and_the_name_that_the_client_asked_for() {
              lf-string \"%[src] %[fc_pp_authority]\"\n"
         ),
     );
-    let program = ["/usr/sbin/haproxy", "/usr/local/sbin/haproxy"];
-    let program = program.into_iter().find(|path| std::path::Path::new(path).exists());
-    let program = program.expect("no haproxy: see scripts/install-deps.sh");
+    let program = ["/usr/sbin/haproxy", "/usr/local/sbin/haproxy"]
+        .into_iter()
+        .find(|path| std::path::Path::new(path).exists())
+        .expect("no haproxy: see scripts/install-deps.sh");
     let server = lab.command(program).args(["-db", "-f", "haproxy.cfg"]).spawn().unwrap();
     let _ended = Ended(server);
     let _agent = lab.agent(&format!(

@@ -32,8 +32,8 @@ fn a_reload_that_cannot_be_whole_changes_nothing() {
     let agent = lab.agent(&permit("a", port, app));
     let mut held = connect(("127.0.0.1", port));
     assert!(ping(&mut held));
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().unwrap().port();
+    let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = occupied.local_addr().unwrap().port();
     for (rules, words) in [
         ("[[rule]\nname = 1\n".to_owned(), "policy-0.toml:2:"),
         (permit("b", other, app) + "deny = true\n", "two actions"),

@@ -26,8 +26,10 @@ fn agent(lab: &Lab) -> Forwarding {
 
 /// The cells of a table's line that begins with a word.
 fn cells(table: &str, first: &str) -> Vec<String> {
-    let line = table.lines().find(|line| line.split_whitespace().next() == Some(first));
-    let line = line.unwrap_or_else(|| panic!("no line {first} in\n{table}"));
+    let line = table
+        .lines()
+        .find(|line| line.split_whitespace().next() == Some(first))
+        .unwrap_or_else(|| panic!("no line {first} in\n{table}"));
     line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
 }
 

@@ -128,9 +128,9 @@ postlog unix-dgram n - n - 1 postlogd
 fn swaks(lab: &Lab, port: u16, subject: &str, more: &[&str]) -> Output {
     let server = format!("127.0.0.1:{port}");
     let header = format!("Subject: {subject}");
-    let words = ["--server", &server, "--from", "a@localhost", "--to", "b@localhost"];
-    let words = [&words[..], &["--header", &header, "--ehlo", "me"], more].concat();
-    lab.run("swaks", &words)
+    let envelope = ["--server", &server, "--from", "a@localhost", "--to", "b@localhost"];
+    let arguments = [&envelope[..], &["--header", &header, "--ehlo", "me"], more].concat();
+    lab.run("swaks", &arguments)
 }
 
 const VERIFIED: [&str; 5] =

@@ -91,10 +91,10 @@ fn telnet_in_clear_reaches_a_telnetd_with_tls() {
     let lab = Lab::new();
     let Some(port) = telnetd(&lab, SECURE) else { return };
     // It takes RSA keys alone.
-    let made = "req -x509 -newkey rsa:2048 -nodes -keyout rsa.key -out rsa.pem -days 99 -subj \
+    let request = "req -x509 -newkey rsa:2048 -nodes -keyout rsa.key -out rsa.pem -days 99 -subj \
                 /CN=localhost -addext subjectAltName=DNS:localhost \
                 -addext basicConstraints=critical,CA:FALSE";
-    let made = lab.command("openssl").args(made.split_whitespace()).output().unwrap();
+    let made = lab.command("openssl").args(request.split_whitespace()).output().unwrap();
     assert!(made.status.success(), "{}", text_of(&made));
     let near = free_port();
     let agent = lab.agent(&format!(

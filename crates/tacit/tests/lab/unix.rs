@@ -129,8 +129,8 @@ fn two_agents_do_not_share_a_control_socket() {
     let first = lab.agent(&rule(&lab, ""));
     let control = first.control.display().to_string();
     let other = "[[rule]]\nname = \"r\"\nlisten = \"unix:@tacit-other\"\ndeny = true\n";
-    let policy = lab.write("other.toml", crate::harness::policy(other));
-    let policy = policy.display().to_string();
+    let file = lab.write("other.toml", crate::harness::policy(other));
+    let policy = file.display().to_string();
     let output =
         lab.run(crate::harness::TACIT, &["agent", "--policy", &policy, "--control", &control]);
     assert_eq!(output.status.code(), Some(1));

@@ -34,9 +34,9 @@ impl Server {
         let words = ["workload", "interactive", "server", "--threads", "2", "--json"];
         let mut command = lab.command(TACIT);
         let mut child = command.args(words).args(more).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let line: Value = serde_json::from_str(&line).unwrap();
+        let mut printed = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut printed).unwrap();
+        let line: Value = serde_json::from_str(&printed).unwrap();
         assert_eq!(line["pid"], child.id());
         Self { child: Ended(child), address: line["listening"].as_str().unwrap().to_owned() }
     }
@@ -215,9 +215,9 @@ fn the_private_agent_of_a_run_is_found_by_its_launcher() {
     lab.write("run.toml", rule);
     std::fs::create_dir(lab.path("runtime")).unwrap();
     let words = ["run", "--policy", "run.toml", "--", "sleep", "60"];
-    let mut run = lab.command(TACIT);
-    run.args(words).env("XDG_RUNTIME_DIR", lab.path("runtime"));
-    let run = Ended(run.spawn().unwrap());
+    let mut command = lab.command(TACIT);
+    command.args(words).env("XDG_RUNTIME_DIR", lab.path("runtime"));
+    let run = Ended(command.spawn().unwrap());
     let control = lab.path(&format!("runtime/tacit-run-{}/agent.sock", run.0.id()));
     wait_for("the private agent", || control.exists());
     let words = format!(
@@ -332,8 +332,8 @@ fn full_and_resumed_handshakes_are_told_apart() {
     assert_eq!(count("connections"), 80.0, "each is one of both rules: {counts:?}");
     assert_eq!(count("handshakes, resumed"), 80.0, "{counts:?}");
     assert_eq!(count("handshakes, full"), 0.0, "{counts:?}");
-    let words = words.replace(&entry, &server.address);
-    let counts = rows(&report(&lab, &words), COUNTS);
+    let around = words.replace(&entry, &server.address);
+    let counts = rows(&report(&lab, &around), COUNTS);
     assert!(counts.values().all(|row| row["agent"] == 0.0), "{counts:?}");
 }
 
@@ -364,8 +364,8 @@ fn reports_are_text_json_and_a_page_and_stand_beside_each_other() {
     let checked = lab.run("python3", &["-c", check]);
     assert_eq!(String::from_utf8_lossy(&checked.stdout), "7 0 True\n", "{}", text_of(&checked));
 
-    let second = words.replace("first", "second").replace("a.json", "b.json");
-    let second = client(&lab, &format!("{second} --beside a.json"));
+    let again = words.replace("first", "second").replace("a.json", "b.json");
+    let second = client(&lab, &format!("{again} --beside a.json"));
     let said = String::from_utf8_lossy(&second.stdout);
     assert!(said.contains("first  ratio"), "{said}");
     let json: Value = serde_json::from_slice(&std::fs::read(lab.path("b.json")).unwrap()).unwrap();

@@ -210,8 +210,8 @@ impl Network {
         let lab = Lab::new();
         lab.tacit(&["ca", "issue", "tls.example", "--san", "dual.tls.example"]);
         for build in &self.builds {
-            let output = lab.command("bash").args(["-c", build]).env("PEERS", PEERS).output();
-            let output = output.unwrap();
+            let mut command = lab.command("bash");
+            let output = command.args(["-c", build]).env("PEERS", PEERS).output().unwrap();
             assert!(output.status.success(), "see scripts/install-deps.sh: {}", text_of(&output));
         }
         lab.write("run.toml", self.run_policy());
@@ -233,14 +233,12 @@ impl Network {
 
     fn script_in(&self, public: &Public, script: &str) -> Output {
         let is_root = rustix::process::geteuid().is_root();
-        let user = match (self.as_root, is_root) {
-            (true, _) => String::new(),
-            (false, true) => {
-                format!("setpriv --reuid={ORDINARY_ID} --regid={ORDINARY_ID} --clear-groups")
-            }
-            (false, false) => {
-                format!("unshare --user --map-user={ORDINARY_ID} --map-group={ORDINARY_ID}")
-            }
+        let user = if self.as_root {
+            String::new()
+        } else if is_root {
+            format!("setpriv --reuid={ORDINARY_ID} --regid={ORDINARY_ID} --clear-groups")
+        } else {
+            format!("unshare --user --map-user={ORDINARY_ID} --map-group={ORDINARY_ID}")
         };
         let ipv6 = if self.ipv6 { IPV6 } else { "" };
         let script = format!("{BEGIN}\n{ipv6}\n{SERVE}\n{}\n{script}", self.setup);

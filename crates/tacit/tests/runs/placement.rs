@@ -66,12 +66,15 @@ fn programs_that_run_at_the_same_time_share_cpus_with_their_agents_and_not_with_
              ordinary ./tacit show engines --json --control $at | grep '\"cpu\"'
          done
          touch scratch/done; wait $pids");
-    let programs = said.lines().find_map(|line| line.strip_prefix("programs ")).unwrap();
-    let mut programs: Vec<&str> = programs.split_whitespace().collect();
+    let line = said.lines().find_map(|line| line.strip_prefix("programs ")).unwrap();
+    let mut programs: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(programs.len(), 2, "{said}");
     assert_ne!(programs[0], programs[1], "{said}");
-    let of_agents = said.lines().filter_map(|line| line.trim().strip_prefix("\"cpu\": "));
-    let mut of_agents: Vec<&str> = of_agents.map(|cpu| cpu.trim_end_matches(',')).collect();
+    let mut of_agents: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("\"cpu\": "))
+        .map(|cpu| cpu.trim_end_matches(','))
+        .collect();
     programs.sort_unstable();
     of_agents.sort_unstable();
     assert_eq!(programs, of_agents, "{said}");

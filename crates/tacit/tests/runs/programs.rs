@@ -117,8 +117,9 @@ fn redis_sees_no_difference() {
         (timeout 5 $way subscribe news | head -n 6 | tail -n 1) & 
         for try in $(seq 100); do [ $($way publish news told) = 1 ] && break; sleep 0.02; done
         wait; $way -n 99 ping"#;
-    let setup = format!("head -c 5000000 /dev/urandom >web\n{setup}");
-    Network::new(&[6379], &setup).compare_to(script, "errors: 0, replies: 10000\n10001\ntold\n");
+    let with_data = format!("head -c 5000000 /dev/urandom >web\n{setup}");
+    Network::new(&[6379], &with_data)
+        .compare_to(script, "errors: 0, replies: 10000\n10001\ntold\n");
 }
 
 /// nginx adds its socket to epoll before it connects.

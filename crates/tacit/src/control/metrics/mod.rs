@@ -133,25 +133,43 @@ fn connections(page: &mut Page, sources: &Sources<'_>) {
         .sample(&[], sources.handshakes as f64);
 }
 
-/// A family of the ledger: its name, what it says, and its value for a rule.
-type OfRule = (&'static str, &'static str, fn(&RuleCosts) -> u64);
+/// A family of the ledger.
+struct OfRule {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&RuleCosts) -> u64,
+}
 
 fn carried(page: &mut Page, rules: &[RuleCosts]) {
     const FAMILIES: [OfRule; 5] = [
-        ("tacit_connections_opened_total", "Connections and flows opened.", |r| r.connections),
-        ("tacit_sent_bytes_total", "Payload bytes from the side that was accepted.", |r| {
-            r.bytes_sent
-        }),
-        ("tacit_received_bytes_total", "Payload bytes to it.", |r| r.bytes_received),
-        (
-            "tacit_sent_messages_total",
-            "Uninterrupted runs of bytes from the side that was accepted.",
-            |r| r.messages_sent,
-        ),
-        ("tacit_received_messages_total", "The same to it.", |r| r.messages_received),
+        OfRule {
+            name: "tacit_connections_opened_total",
+            help: "Connections and flows opened.",
+            value: |r| r.connections,
+        },
+        OfRule {
+            name: "tacit_sent_bytes_total",
+            help: "Payload bytes from the side that was accepted.",
+            value: |r| r.bytes_sent,
+        },
+        OfRule {
+            name: "tacit_received_bytes_total",
+            help: "Payload bytes to it.",
+            value: |r| r.bytes_received,
+        },
+        OfRule {
+            name: "tacit_sent_messages_total",
+            help: "Uninterrupted runs of bytes from the side that was accepted.",
+            value: |r| r.messages_sent,
+        },
+        OfRule {
+            name: "tacit_received_messages_total",
+            help: "The same to it.",
+            value: |r| r.messages_received,
+        },
     ];
-    for (family, help, value) in FAMILIES {
-        let mut family = page.family(family, Kind::Counter, help);
+    for OfRule { name: family_name, help, value } in FAMILIES {
+        let mut family = page.family(family_name, Kind::Counter, help);
         for rule in rules {
             family.sample(&[("rule", &name(rule))], value(rule) as f64);
         }

@@ -99,11 +99,11 @@ fn runs(value: &Value) -> String {
 /// Addresses that lead into a run; a closed one in parentheses.
 fn open_addresses(run: &Value) -> String {
     let listen = run["listen"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let shown = listen.iter().map(|one| match one["open"] == true {
+    let addresses = listen.iter().map(|one| match one["open"] == true {
         true => text(&one["address"]),
         false => format!("({})", text(&one["address"])),
     });
-    let shown = shown.collect::<Vec<_>>().join(",");
+    let shown = addresses.collect::<Vec<_>>().join(",");
     if shown.is_empty() { "-".into() } else { shown }
 }
 

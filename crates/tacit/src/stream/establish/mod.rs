@@ -426,8 +426,8 @@ impl Establishing<'_> {
             async { dial::dial(record, options, timeout, security).await.map_err(Failure::Dial) };
         let upstream = within(Instant::now() + timeout, unreached, work).await?;
         if let Some(wanted) = forward.and_then(|forward| forward.send_proxy) {
-            let header = header::header(wanted, record);
-            let header = header.map_err(|error| Failure::Proxy(error.to_string()))?;
+            let header = header::header(wanted, record)
+                .map_err(|error| Failure::Proxy(error.to_string()))?;
             Outgoing::new(header).flush(&upstream.leg).await?;
         }
         Ok(upstream)

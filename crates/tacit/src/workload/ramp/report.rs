@@ -13,7 +13,10 @@ use super::steps::{Ramp, Seen, Step};
 const RAMPS_WANTED: usize = 5;
 
 /// What is looked at: a component, or the sum of several.
-type Of<'a> = (String, Box<dyn Fn(&Used) -> u64 + 'a>);
+struct Of<'a> {
+    name: String,
+    ns: Box<dyn Fn(&Used) -> u64 + 'a>,
+}
 
 pub(super) fn report(
     args: &RampArgs,
@@ -90,10 +93,10 @@ fn component(at: usize) -> impl Fn(&Used) -> u64 {
 
 /// The sum that is looked at, and what it is the sum of.
 fn ofs<'a>(names: &[String], looked_at: &str) -> Vec<Of<'a>> {
-    let mut ofs: Vec<Of<'a>> = vec![(looked_at.to_owned(), Box::new(Used::named_ns))];
+    let mut ofs = vec![Of { name: looked_at.to_owned(), ns: Box::new(Used::named_ns) }];
     if names.len() > 2 {
         let each = names.iter().enumerate().skip(1);
-        ofs.extend(each.map(|(at, name)| (name.clone(), Box::new(component(at)) as _)));
+        ofs.extend(each.map(|(at, name)| Of { name: name.clone(), ns: Box::new(component(at)) }));
     }
     ofs
 }
@@ -180,9 +183,9 @@ fn step_us(ramps: &[Ramp], at: usize, of: impl Fn(&Used) -> u64) -> f64 {
 /// What each way costs more than the first: pairs of ramps that followed each other.
 fn beside(report: &mut Report, first: &Seen, others: &[Seen], ofs: &[Of<'_>]) {
     let mut rows = Vec::new();
-    for (name, of) in ofs {
+    for Of { name, ns } in ofs {
         let each =
-            |seen: &Seen| -> Vec<f64> { seen.ramps.iter().map(|ramp| ramp_us(ramp, of)).collect() };
+            |seen: &Seen| -> Vec<f64> { seen.ramps.iter().map(|ramp| ramp_us(ramp, ns)).collect() };
         let own = each(first);
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         let row = |way: &str, us: f64, more: [f64; 3]| {
