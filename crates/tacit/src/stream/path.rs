@@ -1,6 +1,7 @@
 //! What a connection is once both its legs are ready, by the kind of its relay.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 use tacit_core::starttls::Dialogue;
@@ -12,8 +13,6 @@ use crate::net::leg::{Leg, Parked};
 use crate::session::Connection;
 use crate::session::controls::Wishes;
 
-use super::stage::NotTaken;
-
 /// A connection whose legs are ready to carry bytes.
 #[derive(Debug)]
 pub struct Established<L = Leg> {
@@ -23,6 +22,15 @@ pub struct Established<L = Leg> {
     pub path: Path<L>,
     /// Its place on the engine that has set it up.
     pub slot: Option<OwnedSemaphorePermit>,
+}
+
+/// A thread could not take a connection up.
+#[derive(Debug)]
+pub struct NotTaken {
+    /// The connection, if it had its rule.
+    pub connection: Option<Connection>,
+    /// Why.
+    pub error: io::Error,
 }
 
 /// The kinds of relay; boxed, because a connection spends its life inside one.

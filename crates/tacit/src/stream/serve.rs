@@ -34,9 +34,9 @@ use super::data::Job;
 use super::establish::{self, NotEstablished};
 use super::intercept::{self, Listener};
 use super::lane::{Shared, StreamLane};
-use super::path::Established;
+use super::path::{Established, NotTaken};
 use super::relay::{self, Finished};
-use super::stage::{Admitted, Arrival, NotTaken, Stage, Work};
+use super::stage::{Admitted, Arrival, Stage, Work};
 
 /// The life of a connection, or what of it takes place on this thread.
 async fn serve(lane: Rc<StreamLane>, stage: Stage) {

@@ -15,7 +15,7 @@ use crate::session::{Connection, Record};
 use tacit_core::flow::Address;
 
 use super::data::Job;
-use super::path::Established;
+use super::path::{Established, NotTaken};
 
 /// How far a connection is. An engine hands a connection over to a worker in one of these stages.
 #[derive(Debug)]
@@ -148,15 +148,6 @@ impl Stage {
             Self::Established(established) => Stage::Established(Box::new(established.park())),
         }
     }
-}
-
-/// A thread could not take a stage up.
-#[derive(Debug)]
-pub struct NotTaken {
-    /// The connection, if it had its rule.
-    pub connection: Option<Connection>,
-    /// Why.
-    pub error: io::Error,
 }
 
 impl Stage<Parked> {
