@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tacit_core::dns;
 use tacit_core::icmp;
 use tacit_core::policy;
-use tacit_core::proxy_protocol::{self, ProxyError};
+use tacit_core::proxy_protocol::{self, Parsed, ProxyError};
 use tacit_core::query;
 use tacit_core::record::{self, ContentType, KeyRefused, Open, Opener, Protection, Seal, Sealer};
 use tacit_import::{self as import, attls};
@@ -295,7 +295,7 @@ fn dns_stream(input: &[u8]) -> u64 {
     let mut messages = 0_u32;
     loop {
         match dns::next_message(rest) {
-            Ok(Some((message, consumed))) => {
+            Ok(Some(dns::Framed { message, consumed })) => {
                 assert_eq!(dns::framed(message).as_deref(), rest.get(..consumed));
                 rest = rest.get(consumed..).unwrap_or_default();
                 messages += 1;
@@ -309,7 +309,7 @@ fn dns_stream(input: &[u8]) -> u64 {
 fn dns_files(input: &[u8]) -> u64 {
     let text = String::from_utf8_lossy(input);
     let hosts = dns::hosts(&text);
-    assert!(hosts.len() <= dns::HOSTS_MAX && hosts.iter().all(|(_, name)| !name.contains(' ')));
+    assert!(hosts.len() <= dns::HOSTS_MAX && hosts.iter().all(|host| !host.name.contains(' ')));
     let read = dns::Configuration::read(&text);
     assert!((1..=dns::NAMESERVERS_MAX).contains(&read.nameservers.len()));
     outcome(&(hosts.len(), read.nameservers.len(), read.search.len()))
@@ -383,15 +383,18 @@ fn dns_seeds() -> Vec<Vec<u8>> {
 
 fn proxy_protocol(input: &[u8]) -> u64 {
     let parsed = proxy_protocol::parse(input);
-    if let Ok(Some((header, consumed))) = &parsed {
+    if let Ok(Some(Parsed { header, consumed })) = &parsed {
         assert!(*consumed <= input.len().min(proxy_protocol::HEADER_BYTES_MAX));
         let mut again = Vec::new();
         assert_eq!(proxy_protocol::encode(header, &mut again), Ok(()), "what came can be sent on");
-        assert_eq!(proxy_protocol::parse(&again), Ok(Some((header.clone(), again.len()))));
+        let whole = Parsed { header: header.clone(), consumed: again.len() };
+        assert_eq!(proxy_protocol::parse(&again), Ok(Some(whole)));
     }
     match parsed {
         Ok(None) => outcome(&"more"),
-        Ok(Some((header, consumed))) => outcome(&(std::mem::discriminant(&header), consumed)),
+        Ok(Some(Parsed { header, consumed })) => {
+            outcome(&(std::mem::discriminant(&header), consumed))
+        }
         // How far it got; the numbers in other errors are only what the input said.
         Err(ProxyError::NotProxy { offset, .. }) => outcome(&offset),
         Err(error) => outcome(&std::mem::discriminant(&error)),

@@ -75,8 +75,8 @@ impl<F> Table<F> {
         if self.flows.len() >= self.flows_max && !self.flows.contains_key(&key) {
             // Linear: a program that fills the table pays for it with its own datagrams.
             let oldest = self.flows.iter().min_by_key(|(_, entry)| entry.last);
-            let oldest = oldest.map(|(key, _)| *key);
-            gone = oldest.and_then(|key| self.flows.remove(&key));
+            let oldest_key = oldest.map(|(key, _)| *key);
+            gone = oldest_key.and_then(|key| self.flows.remove(&key));
         }
         let before = self.flows.insert(key, Entry { flow, last: now, is_answered: false });
         gone.or(before).map(|entry| entry.flow)

@@ -5,14 +5,24 @@ use std::net::IpAddr;
 /// Pairs of address and name that are taken from the file.
 pub const HOSTS_MAX: usize = 16_384;
 
-/// The pairs of the file's text, names in lower case without a final dot. Lines that say nothing
+/// An address and a name that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// The address.
+    pub address: IpAddr,
+    /// In lower case, without a final dot.
+    pub name: String,
+}
+
+/// The pairs of the file's text. Lines that say nothing
 /// of the kind are passed over, as resolvers do.
 #[must_use]
-pub fn hosts(text: &str) -> Vec<(IpAddr, String)> {
+pub fn hosts(text: &str) -> Vec<Host> {
     let lines = text.lines().filter_map(|line| {
         let mut words = line.split('#').next()?.split_whitespace();
         let address: IpAddr = words.next()?.parse().ok()?;
-        Some(words.map(move |name| (address, name.trim_end_matches('.').to_ascii_lowercase())))
+        let plain = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();
+        Some(words.map(move |name| Host { address, name: plain(name) }))
     });
     lines.flatten().take(HOSTS_MAX).collect()
 }
@@ -34,7 +44,7 @@ mod tests {
             ("10.7.0.5", "db"),
             ("2001:db8::5", "db.corp.example"),
         ]
-        .map(|(address, name)| (address.parse().unwrap(), name.to_owned()));
+        .map(|(address, name)| Host { address: address.parse().unwrap(), name: name.to_owned() });
         assert_eq!(hosts(text), expected);
     }
 

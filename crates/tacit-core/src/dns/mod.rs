@@ -30,8 +30,8 @@ mod testing;
 
 pub use answers::{ADDRESSES_MAX, Answer, answers, is_answer_to, is_refusal, is_truncated};
 pub use configuration::{Configuration, NAMESERVERS_MAX, Nameserver, SEARCH_MAX};
-pub use hosts::{HOSTS_MAX, hosts};
-pub use names::{GRACE, NAMES_MAX, Names, TTL_MAX, is_nameable};
+pub use hosts::{HOSTS_MAX, Host, hosts};
+pub use names::{GRACE, Known, NAMES_MAX, Names, TTL_MAX, is_nameable};
 pub use question::{DnsError, Question, Refusal, question, refuse};
-pub use stream::{MESSAGE_BYTES_MAX, framed, next_message};
+pub use stream::{Framed, MESSAGE_BYTES_MAX, framed, next_message};
 pub use verdict::{Verdict, verdict};

@@ -5,6 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::hosts::Host;
+
 /// Pairs of name and address that are remembered; the oldest make room.
 pub const NAMES_MAX: usize = 65_536;
 /// How long a pair is remembered after its answer's last second, and after its last use: programs
@@ -37,7 +39,7 @@ pub struct Names {
     lasting: HashMap<IpAddr, Vec<String>>,
     by_address: HashMap<IpAddr, Vec<Entry>>,
     /// In order of arrival; entries that were renewed or forgotten since stay until they come up.
-    order: VecDeque<(IpAddr, String)>,
+    order: VecDeque<Host>,
     /// Counts pairs that were not known.
     news: u64,
 }
@@ -48,12 +50,23 @@ struct Entry {
     until: Instant,
 }
 
+/// A name that was asked for, and an address that it has now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The name.
+    pub name: String,
+    /// The address.
+    pub address: IpAddr,
+    /// How long the two still belong together.
+    pub remaining: Duration,
+}
+
 impl Names {
     /// Takes what the host's file says in place of what it said before; tells whether that is
     /// another.
-    pub fn set_lasting(&mut self, pairs: impl IntoIterator<Item = (IpAddr, String)>) -> bool {
+    pub fn set_lasting(&mut self, hosts: impl IntoIterator<Item = Host>) -> bool {
         let mut lasting: HashMap<IpAddr, Vec<String>> = HashMap::new();
-        for (address, name) in pairs.into_iter().filter(|(address, _)| is_nameable(*address)) {
+        for Host { address, name } in hosts.into_iter().filter(|host| is_nameable(host.address)) {
             let names = lasting.entry(address.to_canonical()).or_default();
             if !names.contains(&name) {
                 names.push(name);
@@ -81,7 +94,7 @@ impl Names {
         }
         entries.push(Entry { name: name.to_owned(), until });
         self.news += 1;
-        self.order.push_back((address.to_canonical(), name.to_owned()));
+        self.order.push_back(Host { address: address.to_canonical(), name: name.to_owned() });
         while self.order.len() > NAMES_MAX {
             self.forget_oldest();
         }
@@ -118,26 +131,31 @@ impl Names {
 
     /// Every name that was asked for with each address it has now, and for how long more.
     #[must_use]
-    pub fn all(&self, now: Instant) -> Vec<(String, IpAddr, Duration)> {
-        let pairs = self.by_address.iter().flat_map(|(address, entries)| {
+    pub fn all(&self, now: Instant) -> Vec<Known> {
+        let known = self.by_address.iter().flat_map(|(address, entries)| {
             let live = entries.iter().filter(|entry| entry.until > now);
-            live.map(|entry| (entry.name.clone(), *address, entry.until - now))
+            live.map(|entry| Known {
+                name: entry.name.clone(),
+                address: *address,
+                remaining: entry.until - now,
+            })
         });
-        pairs.collect()
+        known.collect()
     }
 
     /// Every address with each name it has now, from the host's file or because it was asked for.
     #[must_use]
-    pub fn pairs(&self, now: Instant) -> Vec<(IpAddr, String)> {
-        let asked = self.all(now).into_iter().map(|(name, address, _)| (address, name));
-        let lasting = self.lasting.iter();
-        let lasting =
-            lasting.flat_map(|(address, names)| names.iter().map(|name| (*address, name.clone())));
+    pub fn pairs(&self, now: Instant) -> Vec<Host> {
+        let known = self.all(now).into_iter();
+        let asked = known.map(|Known { name, address, .. }| Host { address, name });
+        let lasting = self.lasting.iter().flat_map(|(address, names)| {
+            names.iter().map(|name| Host { address: *address, name: name.clone() })
+        });
         asked.chain(lasting).collect()
     }
 
     fn forget_oldest(&mut self) {
-        let Some((address, name)) = self.order.pop_front() else { return };
+        let Some(Host { address, name }) = self.order.pop_front() else { return };
         if let Some(entries) = self.by_address.get_mut(&address) {
             entries.retain(|entry| entry.name != name);
             if entries.is_empty() {
@@ -192,7 +210,8 @@ mod tests {
     fn what_the_hosts_file_says_lasts_until_it_says_something_else() {
         let mut names = Names::default();
         let now = Instant::now();
-        let pairs = |last: u32| [(ip(last), "db".to_owned()), (ip(last), "db.example".to_owned())];
+        let host = |address: IpAddr, name: &str| Host { address, name: name.to_owned() };
+        let pairs = |last: u32| [host(ip(last), "db"), host(ip(last), "db.example")];
         assert!(names.set_lasting(pairs(1)));
         assert!(!names.set_lasting(pairs(1)), "no news");
         names.record("db.example", ip(1), Duration::ZERO, now);
@@ -201,9 +220,8 @@ mod tests {
         assert_eq!(names.of(ip(1), now + 2 * TTL_MAX), ["db", "db.example"]);
         assert!(names.set_lasting(pairs(2)));
         assert_eq!(names.of(ip(1), now), ["db.example"], "it was asked for too");
-        assert!(!names.set_lasting(
-            pairs(2).into_iter().chain([("127.0.0.1".parse().unwrap(), "localhost".to_owned())])
-        ));
+        let localhost = host("127.0.0.1".parse().unwrap(), "localhost");
+        assert!(!names.set_lasting(pairs(2).into_iter().chain([localhost])));
     }
 
     #[test]

@@ -103,19 +103,25 @@ impl Head {
         if number(4) != 1 {
             return Err(DnsError::NotAQuestion);
         }
-        let (name, at) = name(message)?;
-        let tail = message.get(at..).and_then(<[u8]>::first_chunk::<4>);
+        let Name { text, end } = name(message)?;
+        let tail = message.get(end..).and_then(<[u8]>::first_chunk::<4>);
         let &[a, b, c, d] = tail.ok_or(DnsError::Malformed)?;
         let kind = u16::from_be_bytes([a, b]);
         let class = u16::from_be_bytes([c, d]);
-        let question = Question { name, kind, class };
-        Ok(Self { id: number(0), flags: number(2), question, end: at + 4 })
+        let question = Question { name: text, kind, class };
+        Ok(Self { id: number(0), flags: number(2), question, end: end + 4 })
     }
 }
 
-/// The name behind the header, and where it ends.
-fn name(message: &[u8]) -> Result<(String, usize), DnsError> {
-    let mut name = String::new();
+/// The name behind the header.
+struct Name {
+    text: String,
+    /// Where it ends in the message.
+    end: usize,
+}
+
+fn name(message: &[u8]) -> Result<Name, DnsError> {
+    let mut text = String::new();
     let mut at = HEADER_BYTES;
     loop {
         let length = usize::from(*message.get(at).ok_or(DnsError::Malformed)?);
@@ -126,12 +132,12 @@ fn name(message: &[u8]) -> Result<(String, usize), DnsError> {
             return Err(DnsError::Malformed);
         }
         if length == 0 {
-            return Ok((name, at));
+            return Ok(Name { text, end: at });
         }
-        if !name.is_empty() {
-            name.push('.');
+        if !text.is_empty() {
+            text.push('.');
         }
-        push_label(&mut name, message.get(at..at + length).ok_or(DnsError::Malformed)?);
+        push_label(&mut text, message.get(at..at + length).ok_or(DnsError::Malformed)?);
         at += length;
     }
 }

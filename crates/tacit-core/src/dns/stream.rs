@@ -7,17 +7,26 @@ pub const MESSAGE_BYTES_MAX: usize = u16::MAX as usize;
 /// Not even a header.
 const MESSAGE_BYTES_MIN: usize = 12;
 
-/// The first message of a stream and the bytes it takes with its length; `None`: more must come.
+/// A message cut out of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Framed<'b> {
+    /// The message without its length.
+    pub message: &'b [u8],
+    /// Bytes that it takes of the stream, its length included.
+    pub consumed: usize,
+}
+
+/// The first message of a stream; `None`: more must come.
 ///
 /// # Errors
 /// The length is none of a message.
-pub fn next_message(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, DnsError> {
+pub fn next_message(bytes: &[u8]) -> Result<Option<Framed<'_>>, DnsError> {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes(*length));
     if length < MESSAGE_BYTES_MIN {
         return Err(DnsError::Malformed);
     }
-    Ok(rest.get(..length).map(|message| (message, 2 + length)))
+    Ok(rest.get(..length).map(|message| Framed { message, consumed: 2 + length }))
 }
 
 /// A message behind its length; `None` if it is too long for that.
@@ -50,7 +59,7 @@ mod tests {
             let mut out = Vec::new();
             for part in stream.chunks(chunk) {
                 held.extend_from_slice(part);
-                while let Some((message, consumed)) = next_message(&held).unwrap() {
+                while let Some(Framed { message, consumed }) = next_message(&held).unwrap() {
                     out.push(message.to_vec());
                     held.drain(..consumed);
                 }

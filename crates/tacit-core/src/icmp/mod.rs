@@ -65,29 +65,40 @@ impl Cause {
         }
     }
 
-    /// Type, code and the four bytes behind the checksum.
-    fn icmp(self) -> (u8, u8, u32) {
+    fn icmp(self) -> Header {
         match self {
-            Self::PortUnreachable => (UNREACHABLE_V4, 3, 0),
-            Self::HostUnreachable => (UNREACHABLE_V4, 1, 0),
-            Self::NetUnreachable => (UNREACHABLE_V4, 0, 0),
-            Self::Prohibited => (UNREACHABLE_V4, 13, 0),
+            Self::PortUnreachable => Header { kind: UNREACHABLE_V4, code: 3, info: 0 },
+            Self::HostUnreachable => Header { kind: UNREACHABLE_V4, code: 1, info: 0 },
+            Self::NetUnreachable => Header { kind: UNREACHABLE_V4, code: 0, info: 0 },
+            Self::Prohibited => Header { kind: UNREACHABLE_V4, code: 13, info: 0 },
             // RFC 1191, section 4: the upper half is unused.
-            Self::TooBig { mtu_bytes } => {
-                (UNREACHABLE_V4, FRAGMENTATION_NEEDED, mtu_bytes.min(u16::MAX.into()))
-            }
+            Self::TooBig { mtu_bytes } => Header {
+                kind: UNREACHABLE_V4,
+                code: FRAGMENTATION_NEEDED,
+                info: mtu_bytes.min(u16::MAX.into()),
+            },
         }
     }
 
-    fn icmpv6(self) -> (u8, u8, u32) {
+    fn icmpv6(self) -> Header {
         match self {
-            Self::PortUnreachable => (UNREACHABLE_V6, 4, 0),
-            Self::HostUnreachable => (UNREACHABLE_V6, 3, 0),
-            Self::NetUnreachable => (UNREACHABLE_V6, 0, 0),
-            Self::Prohibited => (UNREACHABLE_V6, 1, 0),
-            Self::TooBig { mtu_bytes } => (TOO_BIG_V6, 0, mtu_bytes),
+            Self::PortUnreachable => Header { kind: UNREACHABLE_V6, code: 4, info: 0 },
+            Self::HostUnreachable => Header { kind: UNREACHABLE_V6, code: 3, info: 0 },
+            Self::NetUnreachable => Header { kind: UNREACHABLE_V6, code: 0, info: 0 },
+            Self::Prohibited => Header { kind: UNREACHABLE_V6, code: 1, info: 0 },
+            Self::TooBig { mtu_bytes } => Header { kind: TOO_BIG_V6, code: 0, info: mtu_bytes },
         }
     }
+}
+
+/// The ICMP header, but for its checksum.
+#[derive(Clone, Copy)]
+struct Header {
+    /// The type.
+    kind: u8,
+    code: u8,
+    /// The four bytes behind the checksum.
+    info: u32,
 }
 
 /// A datagram as its sender made it.
@@ -136,7 +147,8 @@ pub fn error(cause: Cause, sent: Sent<'_>, reporter: IpAddr) -> Option<Vec<u8>> 
     }
 }
 
-fn message((kind, code, info): (u8, u8, u32), quoted: &[u8]) -> Vec<u8> {
+fn message(header: Header, quoted: &[u8]) -> Vec<u8> {
+    let Header { kind, code, info } = header;
     let mut message = vec![kind, code, 0, 0];
     message.extend_from_slice(&info.to_be_bytes());
     message.extend_from_slice(quoted);
@@ -343,10 +355,10 @@ mod tests {
                 prop_assert_eq!(folded(sum(header)), 0xffff);
                 prop_assert_eq!(folded(sum(&quoted[..20])), 0xffff);
             }
-            let quoted = &quoted[if v6 { 40 } else { 20 }..];
-            prop_assert_eq!(&quoted[..2], &ports.0.to_be_bytes());
-            prop_assert_eq!(&quoted[2..4], &ports.1.to_be_bytes());
-            prop_assert!(payload.starts_with(&quoted[8..]));
+            let udp = &quoted[if v6 { 40 } else { 20 }..];
+            prop_assert_eq!(&udp[..2], &ports.0.to_be_bytes());
+            prop_assert_eq!(&udp[2..4], &ports.1.to_be_bytes());
+            prop_assert!(payload.starts_with(&udp[8..]));
         }
 
         #[test]

@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use super::markup::escaped;
 use super::number::{grouped, number};
+use crate::statistics::Point;
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 316.0;
@@ -53,8 +54,8 @@ pub struct Series {
     pub name: String,
     /// How it is drawn.
     pub mark: Mark,
-    /// To the right, and up.
-    pub points: Vec<(f64, f64)>,
+    /// Its points.
+    pub points: Vec<Point>,
 }
 
 /// Named values side by side, the shortest bar the least.
@@ -82,7 +83,7 @@ pub struct Bar {
 impl Series {
     /// A series by its name.
     #[must_use]
-    pub fn new(name: &str, mark: Mark, points: Vec<(f64, f64)>) -> Self {
+    pub fn new(name: &str, mark: Mark, points: Vec<Point>) -> Self {
         Self { name: name.to_owned(), mark, points }
     }
 }
@@ -98,8 +99,8 @@ impl Chart {
     #[must_use]
     pub fn svg(&self) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
-        let right = points().map(|point| point.0).fold(0.0, f64::max);
-        let up = points().map(|point| point.1).fold(0.0, f64::max);
+        let right = points().map(|point| point.x).fold(0.0, f64::max);
+        let up = points().map(|point| point.y).fold(0.0, f64::max);
         let x_step = step(right);
         let y_step = step(up);
         // Up there is room to the next line of the grid; to the right it ends with the last point.
@@ -150,11 +151,11 @@ impl Series {
         let points = self.points.iter().map(|point| place.of(*point));
         match self.mark {
             Mark::Line => {
-                let points: Vec<_> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-                let points = points.join(" ");
-                let _ = writeln!(out, "<polyline class=\"s{colour}\" points=\"{points}\"/>");
+                let pairs: Vec<_> = points.map(|Point { x, y }| format!("{x:.1},{y:.1}")).collect();
+                let line = pairs.join(" ");
+                let _ = writeln!(out, "<polyline class=\"s{colour}\" points=\"{line}\"/>");
             }
-            Mark::Dots => points.for_each(|(x, y)| {
+            Mark::Dots => points.for_each(|Point { x, y }| {
                 let _ = writeln!(
                     out,
                     "<circle class=\"s{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"
@@ -168,8 +169,8 @@ impl Bars {
     /// The picture.
     #[must_use]
     pub fn svg(&self) -> String {
-        let largest = self.bars.iter().map(|bar| bar.value).filter(|value| value.is_finite());
-        let largest = largest.fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+        let values = self.bars.iter().map(|bar| bar.value).filter(|value| value.is_finite());
+        let largest = values.fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let height = BARS_TOP + BAR_STEP * self.bars.len() as f64 + 6.0;
         let title = escaped(&self.title);
         let unit = escaped(&self.unit);
@@ -209,19 +210,21 @@ struct Place {
 }
 
 impl Place {
-    fn of(&self, (x, y): (f64, f64)) -> (f64, f64) {
+    /// From the upper left corner, as SVG has it.
+    fn of(&self, point: Point) -> Point {
         let share = |value: f64, end: f64| (value / end).clamp(0.0, 1.0);
-        let right = LEFT + share(x, self.x_end) * (WIDTH - LEFT - RIGHT);
-        let down = HEIGHT - BOTTOM - share(y, self.y_end) * (HEIGHT - TOP - BOTTOM);
-        (right, down)
+        Point {
+            x: LEFT + share(point.x, self.x_end) * (WIDTH - LEFT - RIGHT),
+            y: HEIGHT - BOTTOM - share(point.y, self.y_end) * (HEIGHT - TOP - BOTTOM),
+        }
     }
 }
 
 fn grid(out: &mut String, place: &Place, x_step: f64, y_step: f64) {
-    let (left, bottom) = place.of((0.0, 0.0));
-    let (right, top) = place.of((place.x_end, place.y_end));
+    let Point { x: left, y: bottom } = place.of(Point { x: 0.0, y: 0.0 });
+    let Point { x: right, y: top } = place.of(Point { x: place.x_end, y: place.y_end });
     for at in multiples(y_step, place.y_end) {
-        let (_, y) = place.of((0.0, at));
+        let Point { y, .. } = place.of(Point { x: 0.0, y: at });
         let _ = write!(
             out,
             "<line class=\"grid\" x1=\"{left}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>\n\
@@ -232,7 +235,7 @@ fn grid(out: &mut String, place: &Place, x_step: f64, y_step: f64) {
         );
     }
     for at in multiples(x_step, place.x_end) {
-        let (x, _) = place.of((at, 0.0));
+        let Point { x, .. } = place.of(Point { x: at, y: 0.0 });
         let _ = write!(
             out,
             "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\n\
@@ -293,16 +296,18 @@ mod tests {
     #[test]
     fn the_largest_point_is_inside_and_zero_is_the_corner() {
         let place = Place { x_end: 10.0, y_end: 100.0 };
-        assert_eq!(place.of((0.0, 0.0)), (LEFT, HEIGHT - BOTTOM));
-        assert_eq!(place.of((10.0, 100.0)), (WIDTH - RIGHT, TOP));
-        assert_eq!(place.of((20.0, -5.0)), (WIDTH - RIGHT, HEIGHT - BOTTOM));
+        let of = |x, y| place.of(Point { x, y });
+        assert_eq!(of(0.0, 0.0), Point { x: LEFT, y: HEIGHT - BOTTOM });
+        assert_eq!(of(10.0, 100.0), Point { x: WIDTH - RIGHT, y: TOP });
+        assert_eq!(of(20.0, -5.0), Point { x: WIDTH - RIGHT, y: HEIGHT - BOTTOM });
     }
 
     #[test]
     fn names_cannot_break_out_of_the_picture() {
+        let points = vec![Point { x: 0.0, y: 1.0 }, Point { x: 1.0, y: 2.0 }];
         let chart = Chart {
             title: "<script>".to_owned(),
-            series: vec![Series::new("a\"&b", Mark::Dots, vec![(0.0, 1.0), (1.0, 2.0)])],
+            series: vec![Series::new("a\"&b", Mark::Dots, points)],
             ..Chart::default()
         };
         let svg = chart.svg();

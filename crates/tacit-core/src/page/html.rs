@@ -116,6 +116,7 @@ fn table(out: &mut String, table: &Table) {
 mod tests {
     use super::super::{Bar, Cell, Mark, Series};
     use super::*;
+    use crate::statistics::Point;
 
     /// Whether every tag is closed, in order. The page is written as XML would be.
     fn well_formed(page: &str) -> Result<(), String> {
@@ -149,9 +150,10 @@ mod tests {
     }
 
     fn page() -> Page {
+        let points = vec![Point { x: 0.0, y: 1.0 }, Point { x: 1.0, y: 2.0 }];
         let chart = Chart {
             title: "100 bytes & more".to_owned(),
-            series: vec![Series::new("<agent>", Mark::Line, vec![(0.0, 1.0), (1.0, 2.0)])],
+            series: vec![Series::new("<agent>", Mark::Line, points)],
             ..Chart::default()
         };
         let bar = Bar { name: "<agent>".to_owned(), value: 1.0, colour: 7 };

@@ -30,14 +30,14 @@ impl Table {
     pub fn text(&self) -> String {
         let shown: Vec<Vec<String>> =
             self.rows.iter().map(|row| row.iter().map(Cell::shown).collect()).collect();
-        let width = |at: usize| {
+        let width_of = |at: usize| {
             let cells = shown.iter().filter_map(|row| row.get(at).map(String::len));
             cells.chain(self.columns.get(at).map(String::len)).max().unwrap_or(0)
         };
         let mut out = format!("{}\n", self.title);
         for row in [&self.columns].into_iter().chain(&shown) {
             for (at, cell) in row.iter().enumerate() {
-                let width = width(at);
+                let width = width_of(at);
                 let _ = match at {
                     0 => write!(out, "{cell:width$}"),
                     _ => write!(out, "  {cell:>width$}"),

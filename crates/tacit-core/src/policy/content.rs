@@ -32,11 +32,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The rule of that name with its place in the order.
+    /// The rule of that name.
     #[must_use]
-    pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
-        let (place, rule) = self.rules.iter().enumerate().find(|(_, rule)| rule.name == name)?;
-        Some((place, rule))
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.rules.iter().map(Arc::as_ref).find(|rule| rule.name == name)
     }
 
     /// Says which time zone the word `local` means.

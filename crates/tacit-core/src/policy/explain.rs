@@ -8,8 +8,7 @@ use serde::Serialize;
 
 use super::content::Policy;
 use super::rule::{Action, Rule};
-use super::selector::Mismatch;
-use super::selector::Near;
+use super::selector::{Mismatch, Near, UnknownOwner};
 use crate::flow::{Address, Direction, Flow, Protocol};
 
 /// Entries of a list shown before the rest is counted.
@@ -90,7 +89,10 @@ fn evaded<'p>(policy: &'p Policy, permit: &Rule, flow: &Flow) -> Option<&'p Rule
             None => rule.listens().is_empty(),
             Some(at) => rule.listens().contains(at),
         };
-        arrives && rule.selectors.lacks_owner(flow) && rule.selectors.matches(flow, true).is_ok()
+        let selectors = &rule.selectors;
+        arrives
+            && selectors.lacks_owner(flow)
+            && selectors.matches(flow, UnknownOwner::Matches).is_ok()
     })
 }
 

@@ -40,7 +40,7 @@ pub use lookup::{Index, Lookup};
 pub use map::Map;
 pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration, parse_size};
 pub use rule::{Action, Form, Forward, Inbound, Rule, SendProxy, UnixSocket};
-pub use selector::{Mismatch, Selectors};
+pub use selector::{Mismatch, Selectors, UnknownOwner};
 pub use starttls::{DataResumption, Ftp, Start, Starttls, StarttlsMode, StarttlsProtocol};
 pub use suite::{Group, Suite, TlsVersion, suite_refusal};
 pub use target::Target;

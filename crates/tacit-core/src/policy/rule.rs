@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::diagnostic::Position;
-use super::selector::{Mismatch, Selectors};
+use super::selector::{Mismatch, Selectors, UnknownOwner};
 use super::target::Target;
 use super::tls::Tls;
 use crate::flow::{Address, Flow};
@@ -96,7 +96,11 @@ impl Rule {
         if !listens {
             return Err(Mismatch::Listen);
         }
-        self.selectors.matches(flow, self.action == Action::Deny)
+        let unknown_owner = match self.action {
+            Action::Deny => UnknownOwner::Matches,
+            Action::Permit | Action::Tls(_) => UnknownOwner::Differs,
+        };
+        self.selectors.matches(flow, unknown_owner)
     }
 }
 

@@ -37,14 +37,20 @@ pub struct Selectors {
 impl Selectors {
     /// Whether all conditions hold, tried one by one; if not, the first that does not.
     ///
-    /// `is_deny` decides for a flow whose owner is not known: a rule that names owners must catch
-    /// it if it denies, and must not let it pass if it does anything else.
+    /// `unknown_owner` decides for a flow whose owner is not known: a rule that names owners must
+    /// catch it if it denies, and must not let it pass if it does anything else.
     ///
     /// # Errors
     /// The first condition, in the order of [`Mismatch`], that does not hold.
-    pub fn matches(&self, flow: &Flow, is_deny: bool) -> Result<(), Mismatch> {
+    pub fn matches(&self, flow: &Flow, unknown_owner: UnknownOwner) -> Result<(), Mismatch> {
         let local = &flow.local;
         let remote = &flow.remote;
+        let unknown_matches = unknown_owner == UnknownOwner::Matches;
+        let owns = |program: &PathBuf| {
+            flow.program.as_ref().map_or(unknown_matches, |owner| owner == program)
+        };
+        let is_user =
+            |user: &String| flow.user.as_ref().map_or(unknown_matches, |owner| owner == user);
         let conditions = [
             (self.direction == flow.direction, Mismatch::Direction),
             (self.protocol == flow.protocol, Mismatch::Protocol),
@@ -54,14 +60,8 @@ impl Selectors {
             (self.may_reach(remote.ip()), Mismatch::RemoteNotNamed),
             (any(&self.remote_ports, |p| holds(p, remote.port())), Mismatch::RemotePorts),
             (self.when.as_ref().is_none_or(|when| when.is_open(flow.at_unix_s)), Mismatch::When),
-            (
-                any(&self.program, |p| flow.program.as_ref().map_or(is_deny, |owner| owner == p)),
-                Mismatch::Program,
-            ),
-            (
-                any(&self.user, |u| flow.user.as_ref().map_or(is_deny, |owner| owner == u)),
-                Mismatch::User,
-            ),
+            (any(&self.program, owns), Mismatch::Program),
+            (any(&self.user, is_user), Mismatch::User),
         ];
         let failed = conditions.into_iter().find(|(holds, _)| !holds);
         failed.map_or(Ok(()), |(_, mismatch)| Err(mismatch))
@@ -80,6 +80,15 @@ impl Selectors {
             || remote.is_none_or(|ip| Near::of(ip).is_none())
             || self.remote.iter().any(|s| s.near().is_some() && s.matches(remote, &[]))
     }
+}
+
+/// What a program or user that a rule names means for a flow whose owner is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownOwner {
+    /// It may be the one that is named: the condition holds.
+    Matches,
+    /// It may be another: the condition does not hold.
+    Differs,
 }
 
 fn any<T>(list: &[T], matches: impl Fn(&T) -> bool) -> bool {

@@ -60,13 +60,20 @@ pub fn of_whole(change: f64, share: f64) -> f64 {
     change * share
 }
 
-/// A rate and the utilisation at which it was reached, both times in the same units.
-///
+/// A rate and the utilisation at which it was reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Utilised {
+    /// What is done in a time.
+    pub rate: f64,
+    /// How busy that makes the machine.
+    pub utilisation: f64,
+}
+
 /// Returns how many times as much is done for each unit of utilisation: what a change is worth on
 /// a machine that has other things to do, even where rates were limited by something else.
 #[must_use]
-pub fn rate_per_utilisation(before: (f64, f64), after: (f64, f64)) -> f64 {
-    (after.0 / after.1) / (before.0 / before.1)
+pub fn rate_per_utilisation(before: Utilised, after: Utilised) -> f64 {
+    (after.rate / after.utilisation) / (before.rate / before.utilisation)
 }
 
 #[cfg(test)]
@@ -120,8 +127,9 @@ mod tests {
 
     #[test]
     fn rates_are_compared_for_each_unit_of_utilisation() {
-        near(rate_per_utilisation((43_579.0, 61.9), (58_247.0, 64.4)), 1.285, 5e-4);
-        near(rate_per_utilisation((39_267.0, 31.2), (50_740.0, 28.8)), 1.400, 5e-4);
+        let at = |rate, utilisation| Utilised { rate, utilisation };
+        near(rate_per_utilisation(at(43_579.0, 61.9), at(58_247.0, 64.4)), 1.285, 5e-4);
+        near(rate_per_utilisation(at(39_267.0, 31.2), at(50_740.0, 28.8)), 1.400, 5e-4);
     }
 
     #[test]

@@ -19,6 +19,6 @@ mod arithmetic;
 mod costs;
 mod model;
 
-pub use arithmetic::{Landed, Reading, land, of_whole, rate_per_utilisation};
+pub use arithmetic::{Landed, Reading, Utilised, land, of_whole, rate_per_utilisation};
 pub use costs::{Cell, Components, Costs, RuleCosts};
 pub use model::{Change, Load, Projected, Question, Refused, UnitCosts, project};

@@ -162,8 +162,8 @@ pub fn project(costs: &Costs, question: &Question) -> Result<Projected, Refused>
     }
     for name in question.changes.keys() {
         if costs.rule(name).is_none() {
-            let known = costs.rules.iter().filter(|rule| rule.is_rule);
-            let known = known.map(|rule| rule.name.clone()).collect();
+            let rules = costs.rules.iter().filter(|rule| rule.is_rule);
+            let known = rules.map(|rule| rule.name.clone()).collect();
             return Err(Refused::NoSuchRule(name.clone(), known));
         }
     }
@@ -179,8 +179,8 @@ pub fn project(costs: &Costs, question: &Question) -> Result<Projected, Refused>
     }
     let uncaptured_share = costs.uncaptured_us / costs.agent_us;
     let engine_capacity = 100.0 * (1.0 - uncaptured_share);
-    let work = after.iter().map(Components::total).map(|cell| cell.engine + cell.eligible);
-    let work = costs.percent(work.sum());
+    let eligible_us = after.iter().map(Components::total).map(|cell| cell.engine + cell.eligible);
+    let work = costs.percent(eligible_us.sum());
     let landed = question.engines.map(|engines| land(work, engines, engine_capacity));
     if let Some(landed) = landed {
         for cells in &mut after {

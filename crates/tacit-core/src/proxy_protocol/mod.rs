@@ -160,13 +160,22 @@ impl fmt::Display for ProxyError {
 
 impl std::error::Error for ProxyError {}
 
-/// Reads a header from the start of `bytes`, and how many bytes it takes there.
+/// A header at the start of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    /// What it says.
+    pub header: Header,
+    /// Bytes that it takes of the stream.
+    pub consumed: usize,
+}
+
+/// Reads a header from the start of `bytes`.
 ///
 /// `None`: right so far, but not all of it has arrived.
 ///
 /// # Errors
 /// Where no continuation of `bytes` can make a header; the connection must then be closed.
-pub fn parse(bytes: &[u8]) -> Result<Option<(Header, usize)>, ProxyError> {
+pub fn parse(bytes: &[u8]) -> Result<Option<Parsed>, ProxyError> {
     check_magic(bytes)?;
     let Some(command) = bytes.get(12).copied().map(Command::parse).transpose()? else {
         return Ok(None);
@@ -188,11 +197,12 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Header, usize)>, ProxyError> {
         return Err(ProxyError::AddressesCut { announced, needed });
     }
     let Some(body) = bytes.get(FIXED_BYTES..total) else { return Ok(None) };
-    let Some(layout) = layout else { return Ok(Some((Header::Local, total))) };
+    let Some(layout) = layout else {
+        return Ok(Some(Parsed { header: Header::Local, consumed: total }));
+    };
     let (addresses, tlvs) = body.split_at(needed);
     check_tlvs(tlvs, FIXED_BYTES + needed)?;
-    let (source, destination) = layout.addresses(addresses)?;
-    Ok(Some((Header::Proxy { source, destination }, total)))
+    Ok(Some(Parsed { header: layout.header(addresses)?, consumed: total }))
 }
 
 /// Appends a header to `out`.
@@ -294,20 +304,25 @@ impl Layout {
     }
 
     /// Reads source and destination from [`Self::bytes`] bytes.
-    fn addresses(self, bytes: &[u8]) -> Result<(Address, Address), ProxyError> {
+    fn header(self, bytes: &[u8]) -> Result<Header, ProxyError> {
         let mut input = Input(bytes);
-        Ok(match self {
+        match self {
             Self::Inet => {
-                let ips = (Ipv4Addr::from(input.take::<4>()?), Ipv4Addr::from(input.take::<4>()?));
-                (input.with_port(ips.0.into())?, input.with_port(ips.1.into())?)
+                let source_ip = Ipv4Addr::from(input.take::<4>()?);
+                let destination_ip = Ipv4Addr::from(input.take::<4>()?);
+                input.with_ports(source_ip.into(), destination_ip.into())
             }
             Self::Inet6 => {
-                let ips =
-                    (Ipv6Addr::from(input.take::<16>()?), Ipv6Addr::from(input.take::<16>()?));
-                (input.with_port(ips.0.into())?, input.with_port(ips.1.into())?)
+                let source_ip = Ipv6Addr::from(input.take::<16>()?);
+                let destination_ip = Ipv6Addr::from(input.take::<16>()?);
+                input.with_ports(source_ip.into(), destination_ip.into())
             }
-            Self::Unix => (unix_address(&input.take()?)?, unix_address(&input.take()?)?),
-        })
+            Self::Unix => {
+                let source = unix_address(&input.take()?)?;
+                let destination = unix_address(&input.take()?)?;
+                Ok(Header::Proxy { source, destination })
+            }
+        }
     }
 }
 
@@ -320,6 +335,13 @@ impl Input<'_> {
         let (first, rest) = self.0.split_first_chunk::<N>().ok_or(cut)?;
         self.0 = rest;
         Ok(*first)
+    }
+
+    /// Both ends, with the two ports that come next.
+    fn with_ports(&mut self, source: IpAddr, destination: IpAddr) -> Result<Header, ProxyError> {
+        let source = self.with_port(source)?;
+        let destination = self.with_port(destination)?;
+        Ok(Header::Proxy { source, destination })
     }
 
     /// `ip`, in its one canonical form, with the port that comes next.

@@ -32,7 +32,7 @@ fn ipv4_header_has_the_bytes_of_the_format() {
     ];
     let header = proxy("192.0.2.1:49153", "198.51.100.7:443");
     assert_eq!(encoded(&header), bytes);
-    assert_eq!(parse(&bytes), Ok(Some((header, 28))));
+    assert_eq!(parse(&bytes), Ok(Some(Parsed { header, consumed: 28 })));
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn local_ignores_what_follows_and_consumes_it() {
     for family in [0x00, 0x11, 0xff] {
         let mut bytes = raw(COMMAND_LOCAL, family, &[0xee; 30]);
         bytes.extend_from_slice(b"client data");
-        assert_eq!(parse(&bytes), Ok(Some((Header::Local, 46))));
+        assert_eq!(parse(&bytes), Ok(Some(Parsed { header: Header::Local, consumed: 46 })));
     }
 }
 
@@ -50,7 +50,7 @@ fn mixed_families_travel_mapped_and_arrive_as_they_were() {
     let bytes = encoded(&header);
     assert_eq!(bytes[13], FAMILY_INET6_STREAM);
     assert_eq!(bytes[16..32], "192.0.2.1".parse::<Ipv4Addr>().unwrap().to_ipv6_mapped().octets());
-    assert_eq!(parse(&bytes).unwrap().unwrap().0, header);
+    assert_eq!(parse(&bytes).unwrap().unwrap().header, header);
     let both_mapped = proxy("[::ffff:192.0.2.1]:1000", "[::ffff:192.0.2.2]:443");
     assert_eq!(encoded(&both_mapped)[13], FAMILY_INET_STREAM);
 }
@@ -99,7 +99,10 @@ fn illegal_headers_are_refused_by_their_own_name() {
 #[test]
 fn length_limit_is_exact_and_applies_before_the_bytes_arrive() {
     let longest = raw(0, 0, &[0; HEADER_BYTES_MAX - FIXED_BYTES]);
-    assert_eq!(parse(&longest), Ok(Some((Header::Local, HEADER_BYTES_MAX))));
+    assert_eq!(
+        parse(&longest),
+        Ok(Some(Parsed { header: Header::Local, consumed: HEADER_BYTES_MAX }))
+    );
     let announced = HEADER_BYTES_MAX + 1;
     let longer = raw(0, 0, &[0; HEADER_BYTES_MAX - FIXED_BYTES + 1]);
     assert_eq!(parse(&longer[..16]), Err(ProxyError::TooLong { announced }));
@@ -110,7 +113,7 @@ fn tlvs_are_skipped_and_must_end_with_the_header() {
     let header = proxy("192.0.2.1:1", "192.0.2.2:2");
     let addresses = &encoded(&header)[16..];
     let with = |tlvs: &[u8]| parse(&raw(1, 0x11, &[addresses, tlvs].concat()));
-    assert_eq!(with(&[4, 0, 1, 0, 0x20, 0, 0]), Ok(Some((header, 35))));
+    assert_eq!(with(&[4, 0, 1, 0, 0x20, 0, 0]), Ok(Some(Parsed { header, consumed: 35 })));
     for cut in [&[4][..], &[4, 0], &[4, 0, 1], &[4, 0xff, 0xff, 0]] {
         assert_eq!(with(cut), Err(ProxyError::TlvCut { offset: 28 }));
     }
@@ -121,7 +124,7 @@ fn tlvs_are_skipped_and_must_end_with_the_header() {
 fn unix_names_of_full_length_and_of_no_text() {
     let full = format!("unix:/{}", "x".repeat(107));
     let header = proxy(&full, "unix:");
-    assert_eq!(parse(&encoded(&header)), Ok(Some((header, 232))));
+    assert_eq!(parse(&encoded(&header)), Ok(Some(Parsed { header, consumed: 232 })));
     let mut body = [0; 216];
     body[1] = 0xff;
     assert_eq!(parse(&raw(1, 0x31, &body)), Err(ProxyError::AbstractName));
@@ -146,7 +149,7 @@ fn a_verified_client_has_the_bytes_of_the_format() {
     let tlvs = b"\x01\0\x02h2\x02\0\x09a.example\x20\0\x1b\x07\0\0\0\0\
         \x21\0\x07TLSv1.3\x22\0\x05alice\x23\0\x01X";
     assert_eq!(bytes[28..], tlvs[..]);
-    assert_eq!(parse(&bytes), Ok(Some((header, bytes.len()))));
+    assert_eq!(parse(&bytes), Ok(Some(Parsed { header, consumed: bytes.len() })));
 }
 
 #[test]
@@ -230,7 +233,7 @@ proptest! {
             prop_assert_eq!(parse(&bytes[..end]), Ok(None));
         }
         for end in length..=bytes.len() {
-            prop_assert_eq!(parse(&bytes[..end]), Ok(Some((header.clone(), length))));
+            prop_assert_eq!(parse(&bytes[..end]), Ok(Some(Parsed { header: header.clone(), consumed: length })));
         }
     }
 
@@ -242,7 +245,7 @@ proptest! {
         let mut bytes = Vec::new();
         encode_with_tls(&header, &tls, &mut bytes).unwrap();
         prop_assert!(bytes.len() <= HEADER_BYTES_MAX);
-        prop_assert_eq!(parse(&bytes), Ok(Some((header.clone(), bytes.len()))));
+        prop_assert_eq!(parse(&bytes), Ok(Some(Parsed { header: header.clone(), consumed: bytes.len() })));
         let tlvs = read_tlvs(&bytes[encoded(&header).len()..]);
         let text = |list: &[(u8, Vec<u8>)], wanted| {
             let found = list.iter().find(|(kind, _)| *kind == wanted);

@@ -7,7 +7,7 @@ use super::ftp::Ftp;
 use super::machine::{End, INPUT_BYTES_MAX, Machine, OUTPUT_BYTES_MAX, Refusal, Step, Wires};
 use super::side::{Role, Side};
 use super::{postgres, smtp, telnet};
-use crate::policy::{Starttls, StarttlsMode, StarttlsProtocol};
+use crate::policy::{Starttls, StarttlsProtocol};
 
 /// One dialogue, of whatever protocol.
 #[derive(Debug)]
@@ -23,9 +23,11 @@ impl Dialogue {
     #[must_use]
     pub fn new(starttls: &Starttls, role: Role) -> Self {
         let mode = starttls.mode;
-        let required = mode == StarttlsMode::Required;
         let machine: Box<dyn Machine> = match (&starttls.protocol, role) {
-            (StarttlsProtocol::Ftp(ftp), role) => Box::new(Ftp::new(role, required, ftp.implicit)),
+            (StarttlsProtocol::Ftp(ftp), role) if ftp.implicit => {
+                Box::new(Ftp::implicit(role, mode))
+            }
+            (StarttlsProtocol::Ftp(_), role) => Box::new(Ftp::explicit(role, mode)),
             (StarttlsProtocol::Postgres, Role::Server) => Box::new(postgres::Server::new(mode)),
             (StarttlsProtocol::Postgres, Role::Client) => Box::new(postgres::Client::new()),
             (StarttlsProtocol::Smtp, Role::Server) => Box::new(smtp::Server::new(mode)),

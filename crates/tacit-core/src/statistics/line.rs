@@ -2,6 +2,15 @@
 //!
 //! Errors are taken to be independent and alike; intervals are two-sided and hold 95 %.
 
+/// A point in a plane.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Point {
+    /// How far to the right.
+    pub x: f64,
+    /// How far up.
+    pub y: f64,
+}
+
 /// A straight line through points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
@@ -31,21 +40,23 @@ pub struct Rise {
 impl Line {
     /// Lays a line through points; `None` where they are fewer than three or all above another.
     #[must_use]
-    pub fn through(points: &[(f64, f64)]) -> Option<Self> {
+    pub fn through(points: &[Point]) -> Option<Self> {
         if points.len() < 3 {
             return None;
         }
         let count = points.len() as f64;
-        let x_mean = points.iter().map(|(x, _)| x).sum::<f64>() / count;
-        let y_mean = points.iter().map(|(_, y)| y).sum::<f64>() / count;
-        let x_squares: f64 = points.iter().map(|(x, _)| (x - x_mean).powi(2)).sum();
+        let x_mean = points.iter().map(|point| point.x).sum::<f64>() / count;
+        let y_mean = points.iter().map(|point| point.y).sum::<f64>() / count;
+        let x_squares: f64 = points.iter().map(|point| (point.x - x_mean).powi(2)).sum();
         if x_squares <= 0.0 {
             return None;
         }
-        let products: f64 = points.iter().map(|(x, y)| (x - x_mean) * (y - y_mean)).sum();
+        let product = |point: &Point| (point.x - x_mean) * (point.y - y_mean);
+        let products: f64 = points.iter().map(product).sum();
         let slope = products / x_squares;
         let intercept = y_mean - slope * x_mean;
-        let errors: f64 = points.iter().map(|(x, y)| (y - intercept - slope * x).powi(2)).sum();
+        let error = |point: &Point| (point.y - intercept - slope * point.x).powi(2);
+        let errors: f64 = points.iter().map(error).sum();
         let variance = errors / (count - 2.0);
         Some(Self { intercept, slope, points: points.len(), variance, x_mean, x_squares })
     }
@@ -92,9 +103,14 @@ mod tests {
         assert!((found - wanted).abs() <= off, "{found} is not {wanted}");
     }
 
+    fn points<const N: usize>(points: [(f64, f64); N]) -> [Point; N] {
+        points.map(|(x, y)| Point { x, y })
+    }
+
     #[test]
     fn points_on_a_line_give_the_line_and_no_doubt() {
-        let points: Vec<_> = (0..9).map(|x| (f64::from(x), 100.0 + 2.0 * f64::from(x))).collect();
+        let point = |x| Point { x, y: 100.0 + 2.0 * x };
+        let points: Vec<_> = (0..9).map(|x| point(f64::from(x))).collect();
         let line = Line::through(&points).unwrap();
         near(line.intercept, 100.0, 1e-9);
         near(line.slope, 2.0, 1e-9);
@@ -107,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_worked_example_has_its_known_interval() {
-        let points = [(1.0, 2.0), (2.0, 4.0), (3.0, 5.0), (4.0, 4.0), (5.0, 5.0)];
+        let points = points([(1.0, 2.0), (2.0, 4.0), (3.0, 5.0), (4.0, 4.0), (5.0, 5.0)]);
         let line = Line::through(&points).unwrap();
         near(line.slope, 0.6, 1e-9);
         near(line.intercept, 2.2, 1e-9);
@@ -123,16 +139,16 @@ mod tests {
     #[test]
     fn a_ramp_whose_cost_nearly_trebles_rises_beyond_doubt() {
         let ramp = [(60.0, 7.16), (180.0, 9.40), (300.0, 12.66), (420.0, 15.91), (540.0, 20.90)];
-        let rise = Line::through(&ramp).unwrap().rise(600.0).unwrap();
+        let rise = Line::through(&points(ramp)).unwrap().rise(600.0).unwrap();
         near(rise.percent, 361.0, 1.0);
         assert!(rise.low > 50.0, "it rose, beyond doubt: {rise:?}");
     }
 
     #[test]
     fn where_no_line_can_be_laid_there_is_none() {
-        assert_eq!(Line::through(&[(0.0, 1.0), (1.0, 2.0)]), None);
-        assert_eq!(Line::through(&[(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]), None);
-        let line = Line::through(&[(0.0, -1.0), (1.0, 0.0), (2.0, 1.0)]).unwrap();
+        assert_eq!(Line::through(&points([(0.0, 1.0), (1.0, 2.0)])), None);
+        assert_eq!(Line::through(&points([(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)])), None);
+        let line = Line::through(&points([(0.0, -1.0), (1.0, 0.0), (2.0, 1.0)])).unwrap();
         assert_eq!(line.rise(2.0), None, "no rise from nothing");
     }
 

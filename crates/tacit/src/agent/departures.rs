@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
+use tacit_core::dns::Known;
 
 use super::lanes::Workers;
 use super::runs::{Runs, unlisten};
@@ -71,8 +72,8 @@ impl Runs {
             let of_run = |record: &&Arc<Record>| {
                 record.run.as_ref().is_some_and(|of_run| of_run.run.id == run.id)
             };
-            let names = run.learnt().into_iter().map(|(name, address, left)| {
-                json!({ "name": name, "address": address, "seconds": left.as_secs() })
+            let names = run.learnt().into_iter().map(|Known { name, address, remaining }| {
+                json!({ "name": name, "address": address, "seconds": remaining.as_secs() })
             });
             let listen = enrolled
                 .services

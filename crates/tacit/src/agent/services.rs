@@ -1,11 +1,11 @@
 //! What the agent serves for each of its runs: listeners, datagrams, name service, query socket.
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tacit_core::dns::Host;
 use tacit_core::policy::{Policy, TrustSource};
 use tacit_sys::socket;
 use tokio::sync::mpsc;
@@ -72,7 +72,7 @@ pub(super) struct RunContext {
     pub(super) live: Arc<ArcSwap<Live>>,
     pub(super) table: Arc<Table>,
     pub(super) resolvers: Arc<Resolvers>,
-    pub(super) hosts: Arc<[(IpAddr, String)]>,
+    pub(super) hosts: Arc<[Host]>,
     pub(super) log: Log,
     pub(super) events: mpsc::Sender<RunEvent>,
 }
@@ -189,7 +189,7 @@ pub(super) async fn depart(enrolled: &Enrolled) -> io::Result<Departing> {
 ///
 /// # Errors
 /// The kernel refuses the sets, or the helper does not answer.
-pub(super) async fn follow_with(capture: &Capture, hosts: &[(IpAddr, String)]) -> io::Result<()> {
+pub(super) async fn follow_with(capture: &Capture, hosts: &[Host]) -> io::Result<()> {
     capture.take_hosts(hosts);
     capture.follow().await
 }

@@ -1,9 +1,8 @@
 //! `/etc/hosts`: names that programs resolve without asking anybody.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use tacit_core::dns;
+use tacit_core::dns::{self, Host};
 
 use super::host_file::HostFile;
 
@@ -11,7 +10,7 @@ use super::host_file::HostFile;
 #[derive(Debug)]
 pub struct Hosts {
     file: HostFile,
-    pairs: Arc<[(IpAddr, String)]>,
+    pairs: Arc<[Host]>,
 }
 
 impl Default for Hosts {
@@ -25,7 +24,7 @@ impl Default for Hosts {
 impl Hosts {
     /// Addresses with their names.
     #[must_use]
-    pub fn pairs(&self) -> Arc<[(IpAddr, String)]> {
+    pub fn pairs(&self) -> Arc<[Host]> {
         Arc::clone(&self.pairs)
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tacit_core::dns::{MESSAGE_BYTES_MAX, framed, next_message};
+use tacit_core::dns::{Framed, MESSAGE_BYTES_MAX, framed, next_message};
 
 use super::{Forwarder, Transport};
 use crate::net::Accepted;
@@ -38,7 +38,7 @@ pub async fn serve(forwarder: &Forwarder, accepted: Accepted<Leg>) {
 async fn next_query(leg: &Leg, held: &mut Vec<u8>) -> Option<Vec<u8>> {
     let mut chunk = [0; CHUNK_BYTES];
     loop {
-        if let Some((query, consumed)) = next_message(held).ok()? {
+        if let Some(Framed { message: query, consumed }) = next_message(held).ok()? {
             let query = query.to_vec();
             held.drain(..consumed);
             return Some(query);

@@ -77,7 +77,7 @@ pub(super) fn ask_rule(
     name: &str,
     peer: &Peer<'_>,
 ) -> Result<Answer, String> {
-    let Some((_, rule)) = policy.rule(name) else {
+    let Some(rule) = policy.rule(name) else {
         return Err(format!("the policy has no rule `{name}`"));
     };
     let Action::Tls(tls) = &rule.action else {

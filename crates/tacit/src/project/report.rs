@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use tacit_core::meter::Component;
 use tacit_core::projection::{
-    Cell, Costs, Landed, Load, Projected, Question, Reading, of_whole, rate_per_utilisation,
+    Cell, Costs, Landed, Load, Projected, Question, Reading, Utilised, of_whole,
+    rate_per_utilisation,
 };
 
 /// A projection and what it is worth.
@@ -89,7 +90,10 @@ impl Answer {
     /// How many times as much traffic each second of the agent's CPU time carries.
     fn work_per_cpu(&self) -> f64 {
         let Projected { before, after, .. } = &self.projected;
-        rate_per_utilisation((1.0, before.total().total()), (self.scale, after.total().total()))
+        rate_per_utilisation(
+            Utilised { rate: 1.0, utilisation: before.total().total() },
+            Utilised { rate: self.scale, utilisation: after.total().total() },
+        )
     }
 
     /// What the change is of programs and agent together, for the same traffic, in per cent;

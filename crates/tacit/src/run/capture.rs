@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tacit_core::dns::Host;
 use tacit_core::policy::{BOXES_MAX, Captured, Policy, can_match_name, captured};
 use tacit_sys::netlink::route::Families;
 use tokio::sync::Mutex;
@@ -45,10 +46,10 @@ impl Capture {
     }
 
     /// Takes those of the host's own names that some rule can match.
-    pub fn take_hosts(&self, pairs: &[(IpAddr, String)]) {
+    pub fn take_hosts(&self, hosts: &[Host]) {
         let live = self.live.load();
         let now = clock::now_unix_s();
-        let known = pairs.iter().filter(|(_, name)| can_match_name(&live.policy, name, now));
+        let known = hosts.iter().filter(|host| can_match_name(&live.policy, &host.name, now));
         self.run.set_lasting(known.cloned());
     }
 
@@ -62,7 +63,7 @@ impl Capture {
 
     fn wanted(&self) -> Vec<Captured> {
         let named = self.run.named();
-        let named = named.iter().map(|(address, name)| (*address, name.as_str()));
+        let named = named.iter().map(|host| (host.address, host.name.as_str()));
         let mut wanted = captured(&self.live.load().policy, named, clock::now_unix_s());
         for address in self.run.expects() {
             let one = Captured {

@@ -101,7 +101,10 @@ impl Departing {
             since: run.since,
             claimed: run.claimed,
             cpu: run.cpu(),
-            names: names.into_iter().map(|(name, ip, left)| (name, ip, left.as_secs())).collect(),
+            names: names
+                .into_iter()
+                .map(|known| (known.name, known.address, known.remaining.as_secs()))
+                .collect(),
             inbound: addresses,
             asks_before,
             sockets: sockets.len(),

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::Names;
+use tacit_core::dns::{Host, Known, Names};
 
 use crate::placement::Share;
 use capture::Capture;
@@ -160,19 +160,19 @@ impl Run {
     }
 
     /// Takes what the host's own file says of names.
-    pub fn set_lasting(&self, pairs: impl IntoIterator<Item = (IpAddr, String)>) {
-        self.lock().set_lasting(pairs);
+    pub fn set_lasting(&self, hosts: impl IntoIterator<Item = Host>) {
+        self.lock().set_lasting(hosts);
     }
 
     /// Every address with each name it has now.
     #[must_use]
-    pub fn named(&self) -> Vec<(IpAddr, String)> {
+    pub fn named(&self) -> Vec<Host> {
         self.lock().pairs(Instant::now())
     }
 
     /// Every name that was asked for with each address it has now, and for how long more.
     #[must_use]
-    pub fn learnt(&self) -> Vec<(String, IpAddr, Duration)> {
+    pub fn learnt(&self) -> Vec<Known> {
         self.lock().all(Instant::now())
     }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::proxy_protocol::{self, Header};
+use tacit_core::proxy_protocol::{self, Header, Parsed};
 use tacit_sys::socket;
 use tacit_sys::watch::watch;
 use tokio::io::Interest;
@@ -124,7 +124,7 @@ async fn read_header(leg: &Leg) -> Result<HeaderRead, String> {
     let mut chunk = [0; 512];
     loop {
         let parsed = proxy_protocol::parse(&bytes).map_err(|error| error.to_string())?;
-        if let Some((header, consumed)) = parsed {
+        if let Some(Parsed { header, consumed }) = parsed {
             bytes.drain(..consumed);
             return Ok(HeaderRead { header, early: bytes });
         }

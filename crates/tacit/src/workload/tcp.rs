@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use tacit_core::page::{Chart, Mark, Series};
+use tacit_core::statistics::Point;
 use tacit_sys::socket;
 
 /// Bytes of a sample on the wire.
@@ -117,8 +118,8 @@ pub(super) fn charts(traces: &[Trace]) -> Vec<Chart> {
 
 impl Trace {
     fn series(&self, value: fn(&Sample) -> f64) -> Series {
-        let points = self.samples.iter().map(|one| (one.at_us as f64 / 1e6, value(one)));
-        Series::new(&self.of, Mark::Line, points.collect())
+        let point = |one: &Sample| Point { x: one.at_us as f64 / 1e6, y: value(one) };
+        Series::new(&self.of, Mark::Line, self.samples.iter().map(point).collect())
     }
 }
 
@@ -150,7 +151,7 @@ mod tests {
         let traces =
             ["near", "far"].map(|of| Trace { of: of.to_owned(), samples: vec![sample, sample] });
         let charts = charts(&traces);
-        let values: Vec<_> = charts.iter().map(|chart| chart.series[1].points[1].1).collect();
+        let values: Vec<_> = charts.iter().map(|chart| chart.series[1].points[1].y).collect();
         assert_eq!(values, [10.0, 30.0, 4.0, 5.0, 2.0]);
         assert_eq!(Sample::of_leg(&json!({ "rtt-us": 3 }), Instant::now()), None);
     }

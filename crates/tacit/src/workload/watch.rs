@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tacit_core::page::{Chart, Mark, Series};
+use tacit_core::statistics::Point;
 
 use super::ledgers::Agent;
 use super::legs;
@@ -203,17 +204,17 @@ fn say(line: &str) {
 }
 
 fn rate(samples: &[Progress], unit: Unit) -> Chart {
-    let pairs = samples.windows(2).filter_map(|pair| {
+    let points = samples.windows(2).filter_map(|pair| {
         let [before, now] = pair else { return None };
         let seconds = now.at_s - before.at_s;
         let done = now.done.saturating_sub(before.done) as f64 / unit.of;
-        (seconds > 0.0).then(|| (now.at_s, done / seconds))
+        (seconds > 0.0).then(|| Point { x: now.at_s, y: done / seconds })
     });
     Chart {
         title: format!("{} per second", unit.plural),
         x: "seconds".to_owned(),
         y: format!("{}/s", unit.plural),
-        series: vec![Series::new(unit.plural, Mark::Line, pairs.collect())],
+        series: vec![Series::new(unit.plural, Mark::Line, points.collect())],
     }
 }
 
@@ -231,7 +232,7 @@ mod tests {
             |second: u32| Progress { at_s: f64::from(second), done: u64::from(second) * 5_000_000 };
         let samples: Vec<_> = (0..5).map(sample).collect();
         let points = rate(&samples, MB).series.remove(0).points;
-        assert_eq!(points, [(1.0, 5.0), (2.0, 5.0), (3.0, 5.0), (4.0, 5.0)]);
+        assert_eq!(points, [1.0, 2.0, 3.0, 4.0].map(|x| Point { x, y: 5.0 }));
     }
 
     #[test]

@@ -113,9 +113,16 @@ fn is_open(rule: &Rule, unix_s: i64) -> bool {
     rule.selectors.when.as_ref().is_none_or(|when| when.is_open(unix_s))
 }
 
+/// The areas of one plane may overlap; those of two never do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Plane {
+    udp: bool,
+    family: Family,
+}
+
 fn boxes<'r>(rules: impl Iterator<Item = &'r Arc<Rule>>, learnt: &Learnt<'_>) -> Vec<Captured> {
-    let mut planes: BTreeMap<(bool, Family), Vec<Area>> = BTreeMap::new();
-    let mut denied: BTreeMap<(bool, Family), Vec<Area>> = BTreeMap::new();
+    let mut planes: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
+    let mut denied: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
     for rule in rules {
         let udp = rule.selectors.protocol == Protocol::Udp;
         let ports = ports(rule);
@@ -125,7 +132,7 @@ fn boxes<'r>(rules: impl Iterator<Item = &'r Arc<Rule>>, learnt: &Learnt<'_>) ->
         };
         if can_pass(rule) {
             for span in spans(rule, learnt) {
-                let plane = (udp, span.family);
+                let plane = Plane { udp, family: span.family };
                 let holes = denied.get(&plane).map_or(&[][..], Vec::as_slice);
                 let left = areas(span).flat_map(|area| left_of(area, holes));
                 planes.entry(plane).or_default().extend(left);
@@ -133,11 +140,12 @@ fn boxes<'r>(rules: impl Iterator<Item = &'r Arc<Rule>>, learnt: &Learnt<'_>) ->
         } else if is_certain_deny(rule) {
             // What a name leads to may have other names, and be another rule's.
             for span in spans(rule, &Learnt::default()) {
-                denied.entry((udp, span.family)).or_default().extend(areas(span));
+                let plane = Plane { udp, family: span.family };
+                denied.entry(plane).or_default().extend(areas(span));
             }
         }
     }
-    let disjoint = planes.into_iter().flat_map(|((udp, family), areas)| {
+    let disjoint = planes.into_iter().flat_map(|(Plane { udp, family }, areas)| {
         sweep::cut(&areas).into_iter().map(move |Area { first, last, ports }| Captured {
             udp,
             first: address(first, family),
@@ -163,7 +171,8 @@ fn spans(rule: &Rule, learnt: &Learnt<'_>) -> Vec<Span> {
     let mut all = Vec::new();
     for selector in &rule.selectors.remote {
         match selector {
-            AddressSelector::Name { host, wildcard } => all.extend(learnt.of(host, *wildcard)),
+            AddressSelector::Name { host, wildcard: true } => all.extend(learnt.below(host)),
+            AddressSelector::Name { host, wildcard: false } => all.extend(learnt.exact(host)),
             _ if selector.near().is_some() => all.extend(selector.spans()),
             _ => all.extend(selector.spans().flat_map(without_near)),
         }
@@ -193,9 +202,14 @@ impl<'a> Learnt<'a> {
         all
     }
 
-    fn of(&self, host: &str, wildcard: bool) -> impl Iterator<Item = Span> {
-        let names = if wildcard { &self.below } else { &self.exact };
-        names.get(host).into_iter().flatten().copied()
+    /// The addresses of the name itself.
+    fn exact(&self, host: &str) -> impl Iterator<Item = Span> {
+        self.exact.get(host).into_iter().flatten().copied()
+    }
+
+    /// The addresses of all names below it.
+    fn below(&self, host: &str) -> impl Iterator<Item = Span> {
+        self.below.get(host).into_iter().flatten().copied()
     }
 }
 

@@ -63,7 +63,7 @@ impl Area {
 pub(super) fn cut(areas: &[Area]) -> Vec<Area> {
     let mut edges: Vec<Edge> = areas.iter().flat_map(Edge::of).collect();
     // Ports come before others go: what goes on under another area is no change.
-    edges.sort_unstable_by_key(|edge| (edge.at, !edge.comes));
+    edges.sort_unstable_by_key(|edge| (edge.at, edge.kind));
     let mut ports = Ports::new(areas);
     let mut boxes: Vec<Area> = Vec::new();
     let mut strip = Strip { first: 0, ports: Vec::new() };
@@ -88,15 +88,22 @@ pub(super) fn cut(areas: &[Area]) -> Vec<Area> {
 #[derive(Clone, Debug)]
 struct Edge {
     at: u128,
-    comes: bool,
+    kind: EdgeKind,
     ports: RangeInclusive<u16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum EdgeKind {
+    Begin,
+    End,
 }
 
 impl Edge {
     fn of(area: &Area) -> impl Iterator<Item = Self> {
         let ports = || area.ports.clone();
-        let begin = Self { at: area.first, comes: true, ports: ports() };
-        let end = area.last.checked_add(1).map(|at| Self { at, comes: false, ports: ports() });
+        let begin = Self { at: area.first, kind: EdgeKind::Begin, ports: ports() };
+        let after = area.last.checked_add(1);
+        let end = after.map(|at| Self { at, kind: EdgeKind::End, ports: ports() });
         [Some(begin), end].into_iter().flatten()
     }
 }
@@ -151,27 +158,33 @@ impl Ports {
         let place = |port: u32| self.edges.partition_point(|start| *start < port);
         let first = place((*edge.ports.start()).into());
         let pieces = first..place(u32::from(*edge.ports.end()) + 1);
-        if edge.comes {
-            let is_news = !self.is_covered(1, 0..self.width, &pieces);
-            self.count(1, 0..self.width, &pieces, true);
-            is_news
-        } else {
-            self.count(1, 0..self.width, &pieces, false);
-            !self.is_covered(1, 0..self.width, &pieces)
+        match edge.kind {
+            EdgeKind::Begin => {
+                let is_news = !self.is_covered(1, 0..self.width, &pieces);
+                self.count(1, 0..self.width, &pieces, edge.kind);
+                is_news
+            }
+            EdgeKind::End => {
+                self.count(1, 0..self.width, &pieces, edge.kind);
+                !self.is_covered(1, 0..self.width, &pieces)
+            }
         }
     }
 
-    fn count(&mut self, node: usize, below: Pieces, pieces: &Pieces, comes: bool) {
+    fn count(&mut self, node: usize, below: Pieces, pieces: &Pieces, kind: EdgeKind) {
         if below.end <= pieces.start || pieces.end <= below.start {
             return;
         }
         if pieces.start <= below.start && below.end <= pieces.end {
             let count = &mut self.nodes[node].count;
-            *count = if comes { *count + 1 } else { count.saturating_sub(1) };
+            *count = match kind {
+                EdgeKind::Begin => *count + 1,
+                EdgeKind::End => count.saturating_sub(1),
+            };
         } else {
-            let (left, right) = halves(below);
-            self.count(2 * node, left, pieces, comes);
-            self.count(2 * node + 1, right, pieces, comes);
+            let Halves { left, right } = halves(below);
+            self.count(2 * node, left, pieces, kind);
+            self.count(2 * node + 1, right, pieces, kind);
         }
         let children = self.nodes.get(2 * node..2 * node + 2).unwrap_or_default();
         let whole = !children.is_empty() && children.iter().all(|child| child.whole);
@@ -188,7 +201,7 @@ impl Ports {
         if !self.nodes[node].some || below.len() == 1 {
             return false;
         }
-        let (left, right) = halves(below);
+        let Halves { left, right } = halves(below);
         self.is_covered(2 * node, left, pieces) && self.is_covered(2 * node + 1, right, pieces)
     }
 
@@ -211,7 +224,7 @@ impl Ports {
                 _ => found.push(below),
             }
         } else if some {
-            let (left, right) = halves(below);
+            let Halves { left, right } = halves(below);
             self.collect(2 * node, left, found);
             self.collect(2 * node + 1, right, found);
         }
@@ -221,7 +234,13 @@ impl Ports {
 /// Pieces from and to, by number.
 type Pieces = std::ops::Range<usize>;
 
-fn halves(pieces: Pieces) -> (Pieces, Pieces) {
+/// What the two nodes below a node stand for.
+struct Halves {
+    left: Pieces,
+    right: Pieces,
+}
+
+fn halves(pieces: Pieces) -> Halves {
     let middle = pieces.start.midpoint(pieces.end);
-    (pieces.start..middle, middle..pieces.end)
+    Halves { left: pieces.start..middle, right: middle..pieces.end }
 }

@@ -30,8 +30,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::rule::{Action, Rule};
-use super::selector::Selectors;
-use super::selector::{AddressSelector, Family, family_and_bits};
+use super::selector::{AddressSelector, Family, Selectors, UnknownOwner, family_and_bits};
 use crate::flow::{Address, Direction, Flow, Protocol};
 
 /// Most entries a rule puts into the tables for each `listen`; any one IPv4 range with any one port
@@ -128,7 +127,7 @@ impl Index {
             let Verified { whole, is_deny, is_tls } = &self.rules[rule];
             let selectors = &whole.selectors;
             // As a deny would: an owner that is not known may be one that is named.
-            if selectors.matches(flow, true).is_err() {
+            if selectors.matches(flow, UnknownOwner::Matches).is_err() {
                 continue;
             }
             let is_sure = !selectors.lacks_owner(flow);

@@ -21,7 +21,15 @@ pub struct Attribute {
 /// A pattern of a distinguished name; without attributes it stands for any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnPattern {
-    attributes: Vec<(String, Pattern)>,
+    attributes: Vec<AttributePattern>,
+}
+
+/// What one attribute of a name has to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct AttributePattern {
+    /// Its type as a dotted object identifier.
+    oid: String,
+    value: Pattern,
 }
 
 /// What is wrong with a pattern.
@@ -99,16 +107,17 @@ impl DnPattern {
     }
 
     pub(super) fn weight(&self) -> Weight {
-        let weights = self.attributes.iter().map(|(_, pattern)| pattern.weight());
+        let weights = self.attributes.iter().map(|attribute| attribute.value.weight());
         weights.fold(Weight::default(), |sum, weight| sum + weight)
     }
 
     fn types(&self) -> impl Iterator<Item = &str> {
-        self.attributes.iter().map(|(oid, _)| oid.as_str())
+        self.attributes.iter().map(|attribute| attribute.oid.as_str())
     }
 
     fn values<'a>(&'a self, oid: &'a str) -> impl Iterator<Item = &'a Pattern> + Clone {
-        self.attributes.iter().filter(move |(held, _)| held == oid).map(|(_, pattern)| pattern)
+        let of_type = self.attributes.iter().filter(move |attribute| attribute.oid == oid);
+        of_type.map(|attribute| &attribute.value)
     }
 }
 
@@ -132,19 +141,19 @@ fn parts(text: &str) -> Vec<&str> {
     parts
 }
 
-fn attribute(part: &str) -> Result<(String, Pattern), DnFault> {
+fn attribute(part: &str) -> Result<AttributePattern, DnFault> {
     let part = part.trim();
-    let Some((kind, value)) = part.split_once('=') else {
+    let Some((kind, text)) = part.split_once('=') else {
         return Err(DnFault::NoEquals(part.to_owned()));
     };
     let kind = kind.trim();
-    let value = value.trim();
-    if value.is_empty() {
+    let text = text.trim();
+    if text.is_empty() {
         return Err(DnFault::NoValue(kind.to_owned()));
     }
     let oid = oid(kind).ok_or_else(|| DnFault::UnknownType(kind.to_owned()))?;
-    let pattern = Pattern::parse(&value.to_ascii_lowercase()).ok_or(DnFault::OpenEscape)?;
-    Ok((oid, pattern))
+    let value = Pattern::parse(&text.to_ascii_lowercase()).ok_or(DnFault::OpenEscape)?;
+    Ok(AttributePattern { oid, value })
 }
 
 fn oid(kind: &str) -> Option<String> {

@@ -194,23 +194,31 @@ impl Map {
         passed
     }
 
-    /// Pairs of entries that are equally specific, say different things, and can match the same
-    /// name; each entry with the first such other.
+    /// Each entry that is in conflict with another, with the first such other.
     #[must_use]
-    pub fn conflicts(&self) -> Vec<(&Entry, &Entry)> {
-        let equals = self.entries.chunk_by(|a, b| a.conditions.weights() == b.conditions.weights());
+    pub fn conflicts(&self) -> Vec<Conflict<'_>> {
+        let groups = self.entries.chunk_by(|a, b| a.conditions.weights() == b.conditions.weights());
         let mut conflicts = Vec::new();
-        for equals in equals {
+        for equals in groups {
             for (at, entry) in equals.iter().enumerate() {
                 let before = equals.iter().take(at);
                 let rival = before.into_iter().find(|rival| {
                     rival.outcome != entry.outcome && rival.conditions.overlaps(&entry.conditions)
                 });
-                conflicts.extend(rival.map(|rival| (rival, entry)));
+                conflicts.extend(rival.map(|earlier| Conflict { earlier, later: entry }));
             }
         }
         conflicts
     }
+}
+
+/// Two entries that are equally specific, say different things, and can match the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict<'m> {
+    /// The one that comes first.
+    pub earlier: &'m Entry,
+    /// The other.
+    pub later: &'m Entry,
 }
 
 impl Entry {

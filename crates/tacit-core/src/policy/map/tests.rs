@@ -132,11 +132,11 @@ fn any_holder() -> impl Strategy<Value = Holder> {
     let name = vec(select(vec![("2.5.4.3", "x"), ("2.5.4.10", "y"), ("2.5.4.3", "q")]), 0..3);
     let address = select(vec![None, Some("10.7.1.1"), Some("10.9.1.1"), Some("fd00::1")]);
     (dns, name, address).prop_map(|(dns, name, address)| {
-        let dns = dns.into_iter().map(|it| Said::Dns(it.into()));
-        let name = name
+        let hosts = dns.into_iter().map(|it| Said::Dns(it.into()));
+        let subject = name
             .into_iter()
             .map(|(oid, value)| Said::Subject(Attribute { oid: oid.into(), value: value.into() }));
-        Holder::new(dns.chain(name), address.map(|ip| ip.parse().unwrap()))
+        Holder::new(hosts.chain(subject), address.map(|ip| ip.parse().unwrap()))
     })
 }
 

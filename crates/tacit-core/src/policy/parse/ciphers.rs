@@ -94,7 +94,9 @@ const OPENSSL_SUITES: [(&str, Suite); 6] = [
 
 /// The suite to use instead of a refused one.
 fn replacement(plain: &str) -> Suite {
-    match (plain.contains("ECDSA") || plain.contains("DSS"), plain.contains("256_")) {
+    let is_ecdsa = plain.contains("ECDSA") || plain.contains("DSS");
+    let is_256_bit = plain.contains("256_");
+    match (is_ecdsa, is_256_bit) {
         (true, false) => Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
         (true, true) => Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
         (false, false) => Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,

@@ -169,7 +169,7 @@ pub(super) fn check_clear(table: &Table<'_>, rule: &Rule) -> bool {
     let Some(allowed) = table.boolean("clear", false) else { return false };
     let leak = clear_leg(rule, forward);
     match (leak, clear) {
-        (Some((key, message)), _) if !allowed => {
+        (Some(ClearLeg { key, message }), _) if !allowed => {
             let at = table.value(key).map_or_else(|| table.at.clone(), |value| value.at);
             let fix = "use loopback or a UNIX socket; if that network is trusted, say so: \
                        clear = true";
@@ -187,20 +187,26 @@ pub(super) fn check_clear(table: &Table<'_>, rule: &Rule) -> bool {
     }
 }
 
-/// The key and the complaint, where a leg in clear leaves this host.
-fn clear_leg(rule: &Rule, forward: &Forward) -> Option<(&'static str, String)> {
+/// A leg in clear that leaves this host.
+struct ClearLeg {
+    /// The key that says where it leads.
+    key: &'static str,
+    message: String,
+}
+
+fn clear_leg(rule: &Rule, forward: &Forward) -> Option<ClearLeg> {
     let name = &rule.name;
     match &rule.action {
         Action::Tls(Tls::Server(_)) => {
             let target = forward.connect.as_ref().filter(|target| !target.stays_on_host())?;
             let message = format!("rule `{name}` would send what it decrypts to {target} in clear");
-            Some(("connect", message))
+            Some(ClearLeg { key: "connect", message })
         }
         Action::Tls(Tls::Client(_)) => {
             let listen = forward.listen.iter().find(|listen| !listen.stays_on_host())?;
             let message =
                 format!("rule `{name}` would take clear bytes from other hosts at {listen}");
-            Some(("listen", message))
+            Some(ClearLeg { key: "listen", message })
         }
         Action::Permit | Action::Deny => None,
     }

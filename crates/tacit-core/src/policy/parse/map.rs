@@ -6,7 +6,9 @@ use super::words::Scope;
 use crate::policy::map::Map;
 use crate::policy::map::distinguished::{ATTRIBUTES_MAX, DnFault, DnPattern, TYPES};
 use crate::policy::map::pattern::Pattern;
-use crate::policy::map::{CONDITIONS, Conditions, ENTRIES_MAX, Entry, Outcome, fold_email};
+use crate::policy::map::{
+    CONDITIONS, Conditions, Conflict, ENTRIES_MAX, Entry, Outcome, fold_email,
+};
 use crate::policy::selector::AddressSelector;
 use crate::policy::text::{Table, Value, nearest_word, word_list};
 
@@ -24,14 +26,14 @@ pub(super) fn read(name: &str, value: &Value<'_>) -> Option<Map> {
     let entries: Vec<_> = items.iter().map(|item| entry(name, item)).collect();
     let map = Map::new(entries.into_iter().collect::<Option<_>>()?);
     let conflicts = map.conflicts();
-    for (one, another) in &conflicts {
+    for Conflict { earlier, later } in &conflicts {
         let message = format!(
             "this entry and the one in line {} are equally specific, can be about the same \
              certificate, and say different things",
-            one.position.line
+            earlier.position.line
         );
         let fix = "give one of them a condition that the other does not have";
-        value.report.error_at(another.position, message, fix);
+        value.report.error_at(later.position, message, fix);
     }
     let sound = conflicts.is_empty();
     sound.then_some(map)

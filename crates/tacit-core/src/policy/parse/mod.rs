@@ -21,8 +21,9 @@ use super::content::Policy;
 use super::diagnostic::{Diagnostic, Position, Severity};
 use super::engine::Engine;
 use super::rule::Rule;
-use super::text::{Document, Report, Table, Value};
+use super::text::{Document, Report, Table};
 use names::{Names, Tables};
+use review::Read;
 use words::Scope;
 
 mod address;
@@ -224,8 +225,8 @@ fn rules(top: &Table<'_>, names: &Names<'_>) -> Option<Vec<Arc<Rule>>> {
     let rules: Vec<Option<Arc<Rule>>> =
         items.iter().map(|item| rule::read(item, names).map(Arc::new)).collect();
     review::names(&items);
-    let sound: Vec<(&Value<'_>, &Arc<Rule>)> =
-        items.iter().zip(&rules).filter_map(|(item, rule)| Some((item, rule.as_ref()?))).collect();
-    review::rules(top.report, &sound);
+    let both = items.iter().zip(&rules);
+    let sound = both.filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));
+    review::rules(top.report, &sound.collect::<Vec<_>>());
     rules.into_iter().collect()
 }

@@ -30,16 +30,23 @@ pub(super) fn names(rules: &[Value<'_>]) {
     }
 }
 
+/// A rule without errors, and where it is written.
+#[derive(Clone, Copy)]
+pub(super) struct Read<'r, 'a> {
+    pub(super) value: &'r Value<'a>,
+    pub(super) rule: &'r Arc<Rule>,
+}
+
 /// Reports rules that cannot stand together, and warns about those that do nothing.
-pub(super) fn rules(report: &Report<'_>, rules: &[(&Value<'_>, &Arc<Rule>)]) {
+pub(super) fn rules(report: &Report<'_>, rules: &[Read<'_, '_>]) {
     shared_listens(rules);
     unreachable(report, rules);
 }
 
 /// Rules may share a socket, but it is one socket: what concerns it must be said alike.
-fn shared_listens(rules: &[(&Value<'_>, &Arc<Rule>)]) {
+fn shared_listens(rules: &[Read<'_, '_>]) {
     let mut first_at: HashMap<&Address, &Rule> = HashMap::new();
-    for (value, rule) in rules {
+    for Read { value, rule } in rules {
         for address in rule.listens() {
             let first = *first_at.entry(address).or_insert(rule);
             let Some(Conflict { key, problem, fix }) = conflict(address, first, rule) else {
@@ -94,15 +101,15 @@ const COVER_PLACES_MAX: usize = 1024;
 ///
 /// A rule covered by several earlier ones together, but by none alone, is not found; nor is one
 /// whose cover stands more than [`COVER_PLACES_MAX`] behind the first rule that could be it.
-fn unreachable(report: &Report<'_>, rules: &[(&Value<'_>, &Arc<Rule>)]) {
-    let index = Index::new(rules.iter().map(|(_, rule)| *rule));
-    for (place, (_, rule)) in rules.iter().enumerate() {
+fn unreachable(report: &Report<'_>, rules: &[Read<'_, '_>]) {
+    let index = Index::new(rules.iter().map(|read| read.rule));
+    for (place, Read { rule, .. }) in rules.iter().enumerate() {
         // Whoever covers the rule also matches this flow of it, and nobody before `first` does.
         // For most rules that is the rule itself, which saves comparing all with all.
         let Some(first) = index.lookup(&typical_flow(rule)).rule else { continue };
         let earlier = rules.get(first..place).unwrap_or_default();
         let mut compared = earlier.iter().take(COVER_PLACES_MAX);
-        let Some((_, cover)) = compared.find(|(_, earlier)| covers(earlier, rule)) else {
+        let Some(Read { rule: cover, .. }) = compared.find(|read| covers(read.rule, rule)) else {
             continue;
         };
         let line = cover.position.line;

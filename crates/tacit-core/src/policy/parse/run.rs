@@ -77,12 +77,11 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
         let message = "datagrams are not carried inwards: an inbound rule is for tcp";
         value.error(message, "remove `protocol`, or say direction = \"outbound\"");
     }
-    let listen = "say where connections arrive: listen = \"0.0.0.0:8443\"";
-    let listen = table.required("listen", listen).and_then(|value| value.each_once(read_listen));
-    let local_ports = "say where the program listens: local-ports = 8080; or remove `direction` \
-                       and give `connect`, for a rule that is not about a run";
-    let local_ports =
-        table.required("local-ports", local_ports).and_then(|value| value.each(value::ports));
+    let fix = "say where connections arrive: listen = \"0.0.0.0:8443\"";
+    let listen = table.required("listen", fix).and_then(|value| value.each_once(read_listen));
+    let fix = "say where the program listens: local-ports = 8080; or remove `direction` and \
+               give `connect`, for a rule that is not about a run";
+    let local_ports = table.required("local-ports", fix).and_then(|value| value.each(value::ports));
     let remote = addresses(table, "remote", |value| {
         let message = "`remote` of an inbound rule cannot be a name: \
                        a client shows its address alone";

@@ -90,7 +90,7 @@ fn the_example_is_sound_and_has_no_warnings() {
 #[test]
 fn both_roles_of_the_fixed_form_are_read() {
     assert_eq!(parse(EXAMPLE).diagnostics, []);
-    let roles = |name: &str| match &sound(EXAMPLE).rule(name).unwrap().1.action {
+    let roles = |name: &str| match &sound(EXAMPLE).rule(name).unwrap().action {
         Action::Tls(tls) => tls.role(),
         action => panic!("{action:?}"),
     };

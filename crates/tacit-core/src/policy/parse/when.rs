@@ -14,16 +14,16 @@ pub(super) fn read(rule: &Table<'_>) -> Option<Option<When>> {
 fn table(value: &Value<'_>) -> Option<When> {
     let table = value.table(Scope::When, "`when`")?;
     let days = table.value("days").map_or(Some(Days::ALL), |value| {
-        let days = value.each(days)?;
-        Some(days.into_iter().fold(Days::default(), Days::union))
+        let listed = value.each(days)?;
+        Some(listed.into_iter().fold(Days::default(), Days::union))
     });
     let months = table.value("months").map_or(Some(Months::ALL), |value| {
-        let months = value.each(months)?;
-        Some(months.into_iter().fold(Months::default(), Months::union))
+        let listed = value.each(months)?;
+        Some(listed.into_iter().fold(Months::default(), Months::union))
     });
     let days_of_month = table.value("days-of-month").map_or(Some(DaysOfMonth::ALL), |value| {
-        let days = value.each(days_of_month)?;
-        Some(days.into_iter().fold(DaysOfMonth::default(), DaysOfMonth::union))
+        let listed = value.each(days_of_month)?;
+        Some(listed.into_iter().fold(DaysOfMonth::default(), DaysOfMonth::union))
     });
     let hours =
         table.value("hours").map_or_else(|| Some(vec![Hours::ALL]), |value| value.each_once(hours));

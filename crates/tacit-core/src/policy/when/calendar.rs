@@ -1,6 +1,7 @@
 //! Sets of days and of months.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 const MONTHS: [&str; 12] =
@@ -97,8 +98,8 @@ impl DaysOfMonth {
     /// One day: 1 is the first of the month, -1 its last; `None` beyond 31 of either.
     #[must_use]
     pub fn one(day: i64) -> Option<Self> {
-        let bit = u32::try_from(day.unsigned_abs()).ok().filter(|day| (1..=31).contains(day))?;
-        let bit = 1 << (bit - 1);
+        let count = u32::try_from(day.unsigned_abs()).ok().filter(|day| (1..=31).contains(day))?;
+        let bit = 1 << (count - 1);
         let none = Self::default();
         Some(match day > 0 {
             true => Self { from_first: bit, ..none },
@@ -135,7 +136,8 @@ impl DaysOfMonth {
 
 impl fmt::Display for DaysOfMonth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let first = ranges(self.from_first, 31).into_iter().map(|(first, last)| {
+        let first = ranges(self.from_first, 31).into_iter().map(|range| {
+            let (first, last) = range.into_inner();
             if first == last {
                 format!("{}", first + 1)
             } else {
@@ -162,8 +164,8 @@ fn parse(names: &[&str], text: &str) -> Option<u32> {
     Some((first..first + count).fold(0, |bits, place| bits | 1 << (place % names.len())))
 }
 
-/// First and last of the bits that are set side by side, of so many.
-fn ranges(bits: u32, count: i8) -> Vec<(i8, i8)> {
+/// The bits that are set side by side, of so many.
+fn ranges(bits: u32, count: i8) -> Vec<RangeInclusive<i8>> {
     let mut set = (0..count).filter(|bit| holds(bits, *bit)).peekable();
     let mut ranges = Vec::new();
     while let Some(first) = set.next() {
@@ -171,18 +173,21 @@ fn ranges(bits: u32, count: i8) -> Vec<(i8, i8)> {
         while let Some(next) = set.next_if_eq(&(last + 1)) {
             last = next;
         }
-        ranges.push((first, last));
+        ranges.push(first..=last);
     }
     ranges
 }
 
 fn show(f: &mut fmt::Formatter<'_>, bits: u32, names: &[&str]) -> fmt::Result {
-    let name = |place: i8| usize::try_from(place).ok().and_then(|p| names.get(p)).copied();
-    let name = |place: i8| name(place).unwrap_or_default();
+    let name = |place: i8| {
+        let known = usize::try_from(place).ok().and_then(|place| names.get(place)).copied();
+        known.unwrap_or_default()
+    };
     let mut comma = "";
-    for (first, last) in ranges(bits, i8::try_from(names.len()).unwrap_or(i8::MAX)) {
-        let range = if first == last { String::new() } else { format!("-{}", name(last)) };
-        write!(f, "{comma}{}{range}", name(first))?;
+    for range in ranges(bits, i8::try_from(names.len()).unwrap_or(i8::MAX)) {
+        let (first, last) = range.into_inner();
+        let to = if first == last { String::new() } else { format!("-{}", name(last)) };
+        write!(f, "{comma}{}{to}", name(first))?;
         comma = ",";
     }
     Ok(())

@@ -13,6 +13,7 @@
 //! for the caller to say ([`Policy::set_local_zone`](super::Policy::set_local_zone)).
 
 use std::fmt;
+use std::ops::Range;
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -62,38 +63,38 @@ impl When {
             && [Some(today), today.yesterday().ok()]
                 .into_iter()
                 .flatten()
-                .any(|day| self.windows(day).any(|(first, end)| first <= wall && wall < end))
+                .any(|day| self.windows(day).any(|window| window.contains(&wall)))
     }
 
     /// The windows that open on a day, without the limits of `from` and `until`.
-    fn windows(&self, day: Date) -> impl Iterator<Item = (DateTime, DateTime)> {
+    fn windows(&self, day: Date) -> impl Iterator<Item = Range<DateTime>> {
         let opens = self.days.contains(day.weekday().to_monday_zero_offset())
             && self.months.contains(day.month())
             && self.days_of_month.contains(day.day(), day.days_in_month());
         let midnight = day.to_datetime(Time::midnight());
         let after = move |minutes: u16| midnight.saturating_add(Span::new().minutes(minutes));
         let hours = self.hours.iter().filter(move |_| opens);
-        hours.map(move |hours| (after(hours.minutes().start), after(hours.minutes().end)))
+        hours.map(move |hours| after(hours.minutes().start)..after(hours.minutes().end))
     }
 
     /// The beginning of a window, or of what `from` leaves of one; `None`: none ever opens.
     fn opening(&self) -> Option<DateTime> {
         // 2024 began on a Monday.
-        let first = self.from.map_or(jiff::civil::date(2024, 1, 1), |from| {
+        let earliest = self.from.map_or(jiff::civil::date(2024, 1, 1), |from| {
             from.date().yesterday().unwrap_or(Date::MIN)
         });
         let first = match self.until {
-            Some(until) if self.from.is_none() && until.date() <= first => {
+            Some(until) if self.from.is_none() && until.date() <= earliest => {
                 until.date().saturating_sub(Span::new().days(DAYS_SEARCHED_MAX))
             }
-            _ => first,
+            _ => earliest,
         };
         let days = first.series(Span::new().days(1)).take(usize::from(DAYS_SEARCHED_MAX) + 1);
         days.take_while(|day| self.until.is_none_or(|until| *day <= until.date())).find_map(|day| {
-            let cut = |(first, end): (DateTime, DateTime)| {
-                let first = self.from.map_or(first, |from| from.max(first));
-                let end = self.until.map_or(end, |until| until.min(end));
-                (first < end).then_some(first)
+            let cut = |window: Range<DateTime>| {
+                let start = self.from.map_or(window.start, |from| from.max(window.start));
+                let end = self.until.map_or(window.end, |until| until.min(window.end));
+                (start < end).then_some(start)
             };
             self.windows(day).find_map(cut)
         })

@@ -7,6 +7,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::control::AddressForm;
+
 /// An address that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unusable {
@@ -22,7 +24,7 @@ pub(super) fn passive(text: &[u8]) -> Option<SocketAddr> {
         let before = at.checked_sub(1).and_then(|before| text.get(before));
         text.get(*at).is_some_and(u8::is_ascii_digit) && !before.is_some_and(u8::is_ascii_digit)
     });
-    starts.filter_map(|at| six(text.get(at..)?)).map(|(address, _)| address).next()
+    starts.filter_map(|at| six(text.get(at..)?)).map(|six| six.address).next()
 }
 
 /// The port in a 229 reply (RFC 2428 section 3). Some servers fill the two fields before it.
@@ -35,7 +37,7 @@ pub(super) fn extended_passive(text: &[u8]) -> Option<u16> {
 /// What follows `PORT`.
 pub(super) fn port(text: &[u8]) -> Result<SocketAddr, Unusable> {
     match six(text.trim_ascii()) {
-        Some((address, [])) => Ok(address),
+        Some(Six { address, rest: [] }) => Ok(address),
         _ => Err(Unusable::Malformed),
     }
 }
@@ -53,11 +55,11 @@ pub(super) fn extended_port(text: &[u8]) -> Result<SocketAddr, Unusable> {
 }
 
 /// A `PORT` command, or `EPRT` where that was asked for or the address needs it.
-pub(super) fn port_command(address: SocketAddr, extended: bool) -> String {
-    match address.ip() {
-        IpAddr::V4(ip) if !extended => format!("PORT {}", written(ip, address.port())),
-        IpAddr::V4(ip) => format!("EPRT |1|{ip}|{}|", address.port()),
-        IpAddr::V6(ip) => format!("EPRT |2|{ip}|{}|", address.port()),
+pub(super) fn port_command(address: SocketAddr, form: AddressForm) -> String {
+    match (address.ip(), form) {
+        (IpAddr::V4(ip), AddressForm::Classic) => format!("PORT {}", written(ip, address.port())),
+        (IpAddr::V4(ip), AddressForm::Extended) => format!("EPRT |1|{ip}|{}|", address.port()),
+        (IpAddr::V6(ip), _) => format!("EPRT |2|{ip}|{}|", address.port()),
     }
 }
 
@@ -77,8 +79,15 @@ fn written(ip: Ipv4Addr, port: u16) -> String {
     format!("{a},{b},{c},{d},{high},{low}")
 }
 
-/// Six numbers of a byte each at the beginning, and what follows them.
-fn six(text: &[u8]) -> Option<(SocketAddr, &[u8])> {
+/// An address and a port as six numbers of a byte each.
+struct Six<'t> {
+    address: SocketAddr,
+    /// What follows them.
+    rest: &'t [u8],
+}
+
+/// Reads the six numbers at the beginning of the text.
+fn six(text: &[u8]) -> Option<Six<'_>> {
     let mut rest = text;
     let mut numbers = [0; 6];
     for (at, place) in numbers.iter_mut().enumerate() {
@@ -92,7 +101,8 @@ fn six(text: &[u8]) -> Option<(SocketAddr, &[u8])> {
     }
     let [a, b, c, d, high, low] = numbers;
     let port = u16::from_be_bytes([high, low]);
-    (port != 0).then(|| ((Ipv4Addr::new(a, b, c, d), port).into(), rest))
+    let address = (Ipv4Addr::new(a, b, c, d), port).into();
+    (port != 0).then_some(Six { address, rest })
 }
 
 /// The three fields between four delimiters, the first of which says which character it is.
@@ -175,10 +185,10 @@ mod tests {
             prop_assert_eq!(passive(passive_reply(ip, number).as_bytes()), Some(at));
             let reply = extended_passive_reply(number);
             prop_assert_eq!(extended_passive(reply.as_bytes()), Some(number));
-            prop_assert_eq!(port(&port_command(at, false).as_bytes()[5..]), Ok(at));
-            prop_assert_eq!(extended_port(&port_command(at, true).as_bytes()[5..]), Ok(at));
+            prop_assert_eq!(port(&port_command(at, AddressForm::Classic).as_bytes()[5..]), Ok(at));
+            prop_assert_eq!(extended_port(&port_command(at, AddressForm::Extended).as_bytes()[5..]), Ok(at));
             let at = SocketAddr::from((ip6, number));
-            prop_assert_eq!(extended_port(&port_command(at, false).as_bytes()[5..]), Ok(at));
+            prop_assert_eq!(extended_port(&port_command(at, AddressForm::Classic).as_bytes()[5..]), Ok(at));
         }
 
         #[test]

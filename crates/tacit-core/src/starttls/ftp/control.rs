@@ -2,6 +2,7 @@
 
 use super::line::Lines;
 use super::reply::Reply;
+use crate::policy::StarttlsMode;
 use crate::starttls::data::{DataRequest, Ends, Uploads};
 use crate::starttls::lines;
 use crate::starttls::machine::{Refusal, Wires};
@@ -77,21 +78,35 @@ pub(super) enum Question {
     Other,
     Features,
     /// `PASV`, or `EPSV`.
-    Passive {
-        extended: bool,
-    },
+    Passive(AddressForm),
     /// `PORT` or `EPRT`.
     Active,
+}
+
+/// How commands and replies write the address of a data connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AddressForm {
+    /// `PORT` and `PASV`: IPv4 (RFC 959).
+    Classic,
+    /// `EPRT` and `EPSV`: IPv4 and IPv6 (RFC 2428).
+    Extended,
 }
 
 /// A data connection on its way to be agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Data {
     None,
-    /// To be asked of the driver, and asked.
-    Wanted(DataRequest, Question, bool),
-    /// The client wants `EPRT` on.
-    Asked(Question, bool),
+    /// To be asked of the driver.
+    Wanted {
+        request: DataRequest,
+        question: Question,
+        form: AddressForm,
+    },
+    /// The driver has been asked.
+    Asked {
+        question: Question,
+        form: AddressForm,
+    },
 }
 
 /// What the client has asked for its data connections, in the server role.
@@ -104,16 +119,24 @@ pub(super) struct Protection {
 }
 
 impl Ftp {
-    /// A control connection that has just been opened.
-    pub(crate) fn new(role: Role, required: bool, implicit: bool) -> Self {
-        let phase = match (implicit, role) {
-            (true, _) => Phase::Implicit,
-            (false, Role::Server) => Phase::Clear,
-            (false, Role::Client) => Phase::Greeting(Vec::new()),
+    /// A control connection that has just been opened, with TLS from the first byte.
+    pub(crate) fn implicit(role: Role, mode: StarttlsMode) -> Self {
+        Self::new(role, mode, Phase::Implicit)
+    }
+
+    /// A control connection that has just been opened, in clear until `AUTH TLS`.
+    pub(crate) fn explicit(role: Role, mode: StarttlsMode) -> Self {
+        let phase = match role {
+            Role::Server => Phase::Clear,
+            Role::Client => Phase::Greeting(Vec::new()),
         };
+        Self::new(role, mode, phase)
+    }
+
+    fn new(role: Role, mode: StarttlsMode, phase: Phase) -> Self {
         Self {
             role,
-            required,
+            required: mode == StarttlsMode::Required,
             ends: Ends::default(),
             phase,
             commands: Lines::default(),

@@ -1,9 +1,9 @@
 //! The steps of a control connection: commands and replies, one at a time.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::address::{self, Unusable};
-use super::control::{Asked, Command, Data, Ftp, PBSZ, Phase, Protection, Question};
+use super::control::{AddressForm, Asked, Command, Data, Ftp, PBSZ, Phase, Protection, Question};
 use crate::starttls::data::{DataRequest, Ends, Uploads};
 use crate::starttls::lines;
 use crate::starttls::machine::{Machine, Refusal, Step, Wires};
@@ -27,11 +27,11 @@ impl Ftp {
     fn pass(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
         loop {
             match self.data {
-                Data::Wanted(request, question, extended) => {
-                    self.data = Data::Asked(question, extended);
+                Data::Wanted { request, question, form } => {
+                    self.data = Data::Asked { question, form };
                     return Ok(Step::Listen(request));
                 }
-                Data::Asked(..) => return Ok(Step::Wait),
+                Data::Asked { .. } => return Ok(Step::Wait),
                 Data::None => {}
             }
             match self.phase {
@@ -75,8 +75,14 @@ impl Ftp {
         match command.verb.as_str() {
             "FEAT" => self.pass_on(wires, line, Question::Features),
             "PASV" | "EPSV" => self.take_passive(wires, line, &command),
-            "PORT" => self.take_active(wires, address::port(command.argument), false),
-            "EPRT" => self.take_active(wires, address::extended_port(command.argument), true),
+            "PORT" => {
+                let address = address::port(command.argument);
+                self.take_active(wires, address, AddressForm::Classic);
+            }
+            "EPRT" => {
+                let address = address::extended_port(command.argument);
+                self.take_active(wires, address, AddressForm::Extended);
+            }
             "LPSV" | "LPRT" | "CPSV" | "SPSV" | "SSCN" => {
                 self.answer(wires, "502 Not implemented: use EPSV or EPRT.");
             }
@@ -86,6 +92,7 @@ impl Ftp {
 
     fn take_passive(&mut self, wires: &mut Wires, line: &[u8], command: &Command<'_>) {
         let extended = command.verb == "EPSV";
+        let form = if extended { AddressForm::Extended } else { AddressForm::Classic };
         if extended && command.argument.eq_ignore_ascii_case(b"ALL") {
             return self.pass_on(wires, line, Question::Other);
         }
@@ -105,14 +112,14 @@ impl Ftp {
         }
         // The server's own family is what counts there, and the client's here.
         let verb: &[u8] = if extended || server.is_ipv6() { b"EPSV" } else { b"PASV" };
-        self.pass_on(wires, verb, Question::Passive { extended });
+        self.pass_on(wires, verb, Question::Passive(form));
     }
 
     fn take_active(
         &mut self,
         wires: &mut Wires,
         address: Result<SocketAddr, Unusable>,
-        extended: bool,
+        form: AddressForm,
     ) {
         let client = self.ends.of(self.client());
         let server = self.ends.of(self.server());
@@ -133,27 +140,28 @@ impl Ftp {
                 let connects = self.server();
                 let secure = self.is_secure();
                 let request = DataRequest { connects, dial, secure };
-                self.data = Data::Wanted(request, Question::Active, extended);
+                self.data = Data::Wanted { request, question: Question::Active, form };
             }
         }
     }
 
     /// Goes on with a data connection; `at` is where its listener is, if there is one.
     fn agree(&mut self, wires: &mut Wires, at: Option<SocketAddr>) {
-        let Data::Asked(question, extended) = std::mem::replace(&mut self.data, Data::None) else {
+        let Data::Asked { question, form } = std::mem::replace(&mut self.data, Data::None) else {
             return;
         };
         self.protection.agreed = at.map(|_| self.protection.is_private);
-        match (question, at.map(|at| (at.ip().to_canonical(), at.port()))) {
+        let canonical = at.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()));
+        match (question, canonical) {
             (Question::Active, Some(at)) => {
-                let command = address::port_command(at.into(), extended);
+                let command = address::port_command(at, form);
                 self.pass_on(wires, command.as_bytes(), Question::Active);
             }
-            (Question::Passive { extended: true }, Some((_, port))) => {
-                self.answer(wires, &address::extended_passive_reply(port));
+            (Question::Passive(AddressForm::Extended), Some(at)) => {
+                self.answer(wires, &address::extended_passive_reply(at.port()));
             }
-            (_, Some((IpAddr::V4(ip), port))) => {
-                self.answer(wires, &address::passive_reply(ip, port));
+            (_, Some(SocketAddr::V4(at))) => {
+                self.answer(wires, &address::passive_reply(*at.ip(), at.port()));
             }
             (_, _) => self.answer(wires, "425 No data connection can be made now."),
         }
@@ -173,13 +181,13 @@ impl Machine for Ftp {
             return Ok(Step::Secure);
         }
         self.take_input(wires);
-        let passed = match self.phase {
+        let prepared = match self.phase {
             Phase::Greeting(_) | Phase::Own(..) => self.prepare(wires),
             // The driver has not told yet what became of it.
             Phase::Handshake(_) => Ok(Some(Step::Secure)),
             _ => Ok(None),
         };
-        let passed = match passed {
+        let passed = match prepared {
             Ok(Some(step)) => Ok(step),
             Ok(None) => self.pass(wires),
             Err(refusal) => Err(refusal),

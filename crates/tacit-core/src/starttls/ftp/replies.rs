@@ -61,7 +61,7 @@ impl Ftp {
     /// use behind a translator, and none of the client's business (RFC 2577 section 3).
     fn take_address(&mut self, wires: &mut Wires, part: Part, line: &[u8]) {
         let Some(code) = part.complete() else { return };
-        let Some(Asked { what: what @ Question::Passive { extended }, .. }) = self.asked else {
+        let Some(Asked { what: question @ Question::Passive(form), .. }) = self.asked else {
             return self.answer(wires, "425 The server named an address that was not asked for.");
         };
         let port = match code {
@@ -74,7 +74,7 @@ impl Ftp {
                 let connects = self.client();
                 let secure = self.is_secure();
                 let request = DataRequest { connects, dial: (ip, port).into(), secure };
-                self.data = Data::Wanted(request, what, extended);
+                self.data = Data::Wanted { request, question, form };
             }
             _ => self.answer(wires, "425 The server named an address that cannot be read."),
         }

@@ -542,7 +542,7 @@ fn a_command_is_one_line() {
 #[test]
 fn implicit_tls_has_no_dialogue_before_it() {
     let implicit = |role| {
-        let mut ftp = Ftp::new(role, true, true);
+        let mut ftp = Ftp::implicit(role, StarttlsMode::Required);
         let mut wires = Wires::default();
         assert_eq!((ftp.step(&mut wires), ftp.needs_program()), (Ok(Step::Secure), false));
         wires.is_secure = true;

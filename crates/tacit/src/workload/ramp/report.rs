@@ -1,7 +1,7 @@
 //! What came of ramps: a line with its interval, and what each way costs more than the first.
 
 use tacit_core::page::{Cell, Chart, Mark, Series, Table};
-use tacit_core::statistics::{Line, Mean, median};
+use tacit_core::statistics::{Line, Mean, Point, median};
 
 use super::super::clocks::{Clocks, Used};
 use super::super::ledgers;
@@ -102,8 +102,9 @@ fn ofs<'a>(names: &[String], looked_at: &str) -> Vec<Of<'a>> {
 }
 
 /// The points of all ramps.
-fn points(ramps: &[Ramp], of: impl Fn(&Used) -> u64) -> Vec<(f64, f64)> {
-    ramps.iter().flatten().map(|step| (step.middle(), step.us(&of))).collect()
+fn points(ramps: &[Ramp], of: impl Fn(&Used) -> u64) -> Vec<Point> {
+    let point = |step: &Step| Point { x: step.middle(), y: step.us(&of) };
+    ramps.iter().flatten().map(point).collect()
 }
 
 fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
@@ -114,7 +115,8 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
         let last = line.intercept + line.slope * end;
         report.figure("line_at_0_us", "CPU of a connection with none held", "us", line.intercept);
         report.figure("line_at_end_us", "CPU of a connection at the end", "us", last);
-        series.push(Series::new("line", Mark::Line, vec![(0.0, line.intercept), (end, last)]));
+        let ends = vec![Point { x: 0.0, y: line.intercept }, Point { x: end, y: last }];
+        series.push(Series::new("line", Mark::Line, ends));
         if let Some(rise) = line.rise(end) {
             report.figure("rise_percent", "rise from none held to the end", "%", rise.percent);
             report.figure("rise_low_percent", "  95 % interval from", "%", rise.low);
@@ -238,7 +240,8 @@ fn by_way(seen: &[Seen]) -> Table {
 fn chart_by_way(seen: &[Seen]) -> Chart {
     let series = seen.iter().map(|seen| {
         let middle = |at: usize| seen.ramps.first()?.get(at).map(Step::middle);
-        let point = |at| Some((middle(at)?, step_us(&seen.ramps, at, Used::named_ns)));
+        let up = |at| step_us(&seen.ramps, at, Used::named_ns);
+        let point = |at| Some(Point { x: middle(at)?, y: up(at) });
         let points = (0..step_count(&seen.ramps)).filter_map(point);
         Series::new(&seen.way, Mark::Line, points.collect())
     });

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use tacit_core::page::{Cell, Chart, Mark, Series, Table};
-use tacit_core::statistics::Histogram;
+use tacit_core::statistics::{Histogram, Point};
 
 use super::super::clocks::Used;
 use super::super::error::WorkloadError;
@@ -82,8 +82,8 @@ impl Report {
         ] {
             self.figure(format!("{key}_{name}_us"), format!("{title} {word}"), "us", value);
         }
-        let points = (1..=990).map(|at| (at as f64 / 10.0, us(values.per_mille(at)))).collect();
-        let series = Series::new(title, Mark::Line, points);
+        let point = |at| Point { x: at as f64 / 10.0, y: us(values.per_mille(at)) };
+        let series = Series::new(title, Mark::Line, (1..=990).map(point).collect());
         let is_latency = |chart: &&mut Chart| chart.x == LATENCY_AXIS;
         match self.charts.iter_mut().find(is_latency) {
             Some(chart) => chart.series.push(series),
@@ -207,7 +207,7 @@ fn table(table: &Table) -> Value {
 
 fn chart(chart: &Chart) -> Value {
     let series = chart.series.iter().map(|series| {
-        let points = series.points.iter().map(|(x, y)| json!([rounded(*x), rounded(*y)]));
+        let points = series.points.iter().map(|at| json!([rounded(at.x), rounded(at.y)]));
         json!({ "name": series.name, "points": points.collect::<Vec<_>>() })
     });
     json!({
