@@ -15,8 +15,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::ip_version::IpVersion;
 use crate::message;
-use crate::option::{option, set_option};
+use crate::option::{OptionName, option, set_option};
 
 /// What sockets ask for, in each direction. The kernel gives no more than its own limit
 /// (`net.core.rmem_max`, `wmem_max`): a burst has to wait somewhere, and datagrams cannot be held
@@ -53,16 +54,15 @@ pub enum NoticeKind {
 /// # Errors
 /// Whatever the system calls answer: there may be no route.
 pub fn dial(destination: SocketAddr) -> io::Result<OwnedFd> {
-    let ipv6 = destination.is_ipv6();
-    let family = if ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    let version = IpVersion::of(destination.ip());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
-    let (level, name) = if ipv6 {
-        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
-    } else {
-        (libc::IPPROTO_IP, libc::IP_RECVERR)
+    let socket =
+        rustix::net::socket_with(version.address_family(), SocketType::DGRAM, flags, None)?;
+    let receive_errors = match version {
+        IpVersion::V4 => RECVERR_V4,
+        IpVersion::V6 => RECVERR_V6,
     };
-    set_option(socket.as_fd(), level, name, 1)?;
+    set_option(socket.as_fd(), receive_errors, 1)?;
     enlarge_buffers(socket.as_fd())?;
     rustix::net::connect(&socket, &destination)?;
     Ok(socket)
@@ -103,12 +103,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
 /// Whatever `getsockopt` answers.
 pub fn mtu_bytes(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let is_ipv6 = sockopt::socket_domain(socket)? == AddressFamily::INET6;
-    let mtu = if is_ipv6 {
-        option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU)
-    } else {
-        option(socket, libc::IPPROTO_IP, libc::IP_MTU)
-    };
-    Ok(u32::try_from(mtu?).unwrap_or(0))
+    let mtu = option(socket, if is_ipv6 { MTU_V6 } else { MTU_V4 })?;
+    Ok(u32::try_from(mtu).unwrap_or(0))
 }
 
 /// Takes one error from the socket's queue, with the head of the payload it is about; `None` if
@@ -121,8 +117,7 @@ pub fn take_notice(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Opti
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         received => received?,
     };
-    let kinds = [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)];
-    Ok(received.item(&kinds).and_then(|item| notice(item, received.bytes)))
+    Ok(received.item(&[RECVERR_V4, RECVERR_V6]).and_then(|item| notice(item, received.bytes)))
 }
 
 /// `sock_extended_err`, with the address of who reports it behind.
@@ -150,6 +145,11 @@ pub fn send_packet(raw: BorrowedFd<'_>, packet: &[u8], to: IpAddr) -> io::Result
     rustix::net::sendto(raw, packet, rustix::net::SendFlags::NOSIGNAL, &to)?;
     Ok(())
 }
+
+const RECVERR_V4: OptionName = OptionName { level: libc::IPPROTO_IP, name: libc::IP_RECVERR };
+const RECVERR_V6: OptionName = OptionName { level: libc::IPPROTO_IPV6, name: libc::IPV6_RECVERR };
+const MTU_V4: OptionName = OptionName { level: libc::IPPROTO_IP, name: libc::IP_MTU };
+const MTU_V6: OptionName = OptionName { level: libc::IPPROTO_IPV6, name: libc::IPV6_MTU };
 
 #[cfg(test)]
 mod tests {

@@ -104,11 +104,20 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     Ok(sent?)
 }
 
-/// Receives bytes and the descriptors that came with them, close-on-exec.
+/// What came over a socket.
+#[derive(Debug)]
+pub struct Received {
+    /// How many bytes of the buffer it fills.
+    pub bytes: usize,
+    /// What came with them, close-on-exec.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Receives bytes and the descriptors that came with them.
 ///
 /// # Errors
 /// Whatever `recvmsg` answers.
-pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Received> {
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -124,7 +133,7 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<Ow
             descriptors.extend(received);
         }
     }
-    Ok((message.bytes, descriptors))
+    Ok(Received { bytes: message.bytes, descriptors })
 }
 
 #[cfg(test)]
@@ -140,7 +149,7 @@ mod tests {
         send(&near, b"x", &[given.as_fd()]).unwrap();
         drop(given);
         let mut bytes = [0; 8];
-        let (count, mut descriptors) = receive(&far, &mut bytes).unwrap();
+        let Received { bytes: count, mut descriptors } = receive(&far, &mut bytes).unwrap();
         assert_eq!((count, descriptors.len()), (1, 1));
         let mut received = UnixStream::from(descriptors.remove(0));
         received.write_all(b"through").unwrap();

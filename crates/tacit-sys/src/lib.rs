@@ -13,6 +13,7 @@ pub mod cpu;
 pub mod datagram;
 pub mod descriptor;
 pub mod inside;
+mod ip_version;
 pub mod job;
 mod message;
 pub mod namespace;
@@ -26,3 +27,5 @@ pub mod schedule;
 pub mod socket;
 pub mod transparent;
 pub mod watch;
+
+pub use ip_version::{IpSupport, IpVersion};

@@ -8,6 +8,8 @@ use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::option::OptionName;
+
 /// What came beside the bytes.
 pub(crate) struct Received {
     /// Bytes of it in the buffer.
@@ -54,13 +56,16 @@ impl Received {
     }
 
     /// The first item of one of these levels and types.
-    pub(crate) fn item(&self, wanted: &[(libc::c_int, libc::c_int)]) -> Option<&[u8]> {
+    pub(crate) fn item(&self, wanted: &[OptionName]) -> Option<&[u8]> {
         let mut rest = self.control.get(..self.control_bytes)?;
         loop {
             let length = usize::from_ne_bytes(*rest.first_chunk()?);
             let (level, rest_of_head) = rest.get(size_of::<usize>()..)?.split_first_chunk::<4>()?;
             let (kind, _) = rest_of_head.split_first_chunk::<4>()?;
-            let kind = (libc::c_int::from_ne_bytes(*level), libc::c_int::from_ne_bytes(*kind));
+            let kind = OptionName {
+                level: libc::c_int::from_ne_bytes(*level),
+                name: libc::c_int::from_ne_bytes(*kind),
+            };
             let data = rest.get(size_of::<usize>() + 8..length)?;
             if wanted.contains(&kind) {
                 return Some(data);

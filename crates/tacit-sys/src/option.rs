@@ -3,13 +3,22 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// Which option. A control message that belongs to one has the same two numbers as level and type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OptionName {
+    /// The protocol that has it.
+    pub(crate) level: libc::c_int,
+    /// Its number there.
+    pub(crate) name: libc::c_int,
+}
+
 /// Sets an option that is one int.
 pub(crate) fn set_option(
     socket: BorrowedFd<'_>,
-    level: libc::c_int,
-    name: libc::c_int,
+    option: OptionName,
     value: libc::c_int,
 ) -> io::Result<()> {
+    let OptionName { level, name } = option;
     let length = socklen::<libc::c_int>();
     let fd = socket.as_raw_fd();
     // SAFETY: the value is a live int of that length for the time of the call.
@@ -18,11 +27,8 @@ pub(crate) fn set_option(
 }
 
 /// Reads an option that is one int.
-pub(crate) fn option(
-    socket: BorrowedFd<'_>,
-    level: libc::c_int,
-    name: libc::c_int,
-) -> io::Result<libc::c_int> {
+pub(crate) fn option(socket: BorrowedFd<'_>, option: OptionName) -> io::Result<libc::c_int> {
+    let OptionName { level, name } = option;
     let mut value = 0;
     let mut length = socklen::<libc::c_int>();
     let to = &raw mut value;

@@ -67,24 +67,33 @@ pub(crate) fn set_of(cpus: &[usize]) -> io::Result<CpuSet> {
     Ok(set)
 }
 
-/// Returns the class and the nice value of the calling thread.
+/// How the kernel schedules a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduling {
+    /// Its class.
+    pub class: Class,
+    /// Its nice value.
+    pub nice: i32,
+}
+
+/// Returns how the calling thread is scheduled.
 ///
 /// # Errors
 /// None that the kernel documents for the caller itself.
-pub fn own_class() -> io::Result<(Class, i32)> {
+pub fn own_scheduling() -> io::Result<Scheduling> {
     // SAFETY: takes no pointers; 0 is the calling thread.
-    let class = match unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } {
+    let policy = match unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } {
         -1 => return Err(io::Error::last_os_error()),
-        class => i32::try_from(class).unwrap_or(-1),
+        policy => i32::try_from(policy).unwrap_or(-1),
     };
     // A child does not inherit it where this bit is set; it is no part of the class.
-    let class = match class & !libc::SCHED_RESET_ON_FORK {
+    let class = match policy & !libc::SCHED_RESET_ON_FORK {
         libc::SCHED_OTHER => Class::Normal,
         libc::SCHED_BATCH => Class::Batch,
         libc::SCHED_IDLE => Class::Idle,
         _ => Class::Other,
     };
-    Ok((class, rustix::process::getpriority_process(None)?))
+    Ok(Scheduling { class, nice: rustix::process::getpriority_process(None)? })
 }
 
 /// Gives the calling thread a class and a nice value; threads it starts later inherit both.
@@ -132,11 +141,11 @@ mod tests {
     #[test]
     fn a_thread_gets_a_class_of_its_own() {
         on_a_thread(|| {
-            let (_, nice) = own_class().unwrap();
-            set_own_class(Class::Batch, nice + 1).unwrap();
-            assert_eq!(own_class().unwrap(), (Class::Batch, nice + 1));
+            let nice = own_scheduling().unwrap().nice + 1;
+            set_own_class(Class::Batch, nice).unwrap();
+            assert_eq!(own_scheduling().unwrap(), Scheduling { class: Class::Batch, nice });
             assert!(set_own_class(Class::Idle, 0).is_err());
         });
-        assert_eq!(own_class().unwrap().0, Class::Normal, "other threads keep theirs");
+        assert_eq!(own_scheduling().unwrap().class, Class::Normal, "other threads keep theirs");
     }
 }

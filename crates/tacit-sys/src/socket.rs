@@ -63,7 +63,7 @@ fn new_stream(family: AddressFamily, options: &StreamOptions) -> io::Result<Owne
     if family != AddressFamily::UNIX {
         set_tcp_options(socket.as_fd(), options)?;
         if options.reset_on_exit {
-            reset_on_close(socket.as_fd(), true)?;
+            set_on_close(socket.as_fd(), OnClose::Reset)?;
         }
     }
     Ok(socket)
@@ -155,32 +155,52 @@ pub fn adopt(socket: BorrowedFd<'_>, options: &StreamOptions) -> io::Result<()> 
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
     if sockopt::socket_domain(socket)? != AddressFamily::UNIX {
         set_tcp_options(socket, options)?;
-        reset_on_close(socket, options.reset_on_exit)?;
+        let on_close = if options.reset_on_exit { OnClose::Reset } else { OnClose::Finish };
+        set_on_close(socket, on_close)?;
     }
     Ok(())
 }
 
-/// Begins to connect; `Ok(true)` if it is connected already, `Ok(false)` if it will be or fail
-/// when the socket turns writable ([`take_error`] tells which).
+/// A socket that connects.
+#[derive(Debug)]
+pub struct DialledSocket {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// It is connected already; if not, it will be or fail when it turns writable ([`take_error`]
+    /// tells which).
+    pub is_connected: bool,
+}
+
+/// Begins to connect.
 ///
 /// # Errors
 /// Whatever `socket` or `connect` answer.
-pub fn dial(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<(OwnedFd, bool)> {
+pub fn dial(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<DialledSocket> {
     let socket = new_stream(address.address_family(), options)?;
     match rustix::net::connect(&socket, address) {
-        Ok(()) => Ok((socket, true)),
-        Err(Errno::INPROGRESS) => Ok((socket, false)),
+        Ok(()) => Ok(DialledSocket { socket, is_connected: true }),
+        Err(Errno::INPROGRESS) => Ok(DialledSocket { socket, is_connected: false }),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// A connection taken from a listener.
+#[derive(Debug)]
+pub struct AcceptedSocket {
+    /// Its socket.
+    pub socket: OwnedFd,
+    /// Who connected, where that has an address.
+    pub peer: Option<SocketAddrAny>,
 }
 
 /// Takes one connection from a listener.
 ///
 /// # Errors
 /// `WouldBlock` if there is none; whatever else `accept4` answers.
-pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<SocketAddrAny>)> {
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<AcceptedSocket> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::acceptfrom_with(listener, flags)?)
+    let (socket, peer) = rustix::net::acceptfrom_with(listener, flags)?;
+    Ok(AcceptedSocket { socket, peer })
 }
 
 /// Whether a socket that was dialled is connected by now.
@@ -315,13 +335,26 @@ pub fn shutdown_write(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
 }
 
-/// Chooses what closing the socket (or the death of the process) does: `true` sends a reset and
-/// drops what is queued, `false` ends in order. Has no effect on UNIX sockets.
+/// What closing a socket does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnClose {
+    /// Sends a reset and drops what is queued.
+    Reset,
+    /// Sends what is queued, and then the end of the stream.
+    Finish,
+}
+
+/// Chooses what closing the socket (or the death of the process) does. Has no effect on UNIX
+/// sockets.
 ///
 /// # Errors
 /// Whatever `setsockopt` answers.
-pub fn reset_on_close(socket: BorrowedFd<'_>, reset: bool) -> io::Result<()> {
-    Ok(sockopt::set_socket_linger(socket, reset.then_some(Duration::ZERO))?)
+pub fn set_on_close(socket: BorrowedFd<'_>, on_close: OnClose) -> io::Result<()> {
+    let linger = match on_close {
+        OnClose::Reset => Some(Duration::ZERO),
+        OnClose::Finish => None,
+    };
+    Ok(sockopt::set_socket_linger(socket, linger)?)
 }
 
 /// Whether the kernel knows the congestion control, and this process may use it.
@@ -433,10 +466,10 @@ mod tests {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();
         let listener = listen(&any, &StreamOptions::default()).unwrap();
         let address = local_address(listener.as_fd()).unwrap();
-        let (client, _) = dial(&address, &StreamOptions::default()).unwrap();
+        let client = dial(&address, &StreamOptions::default()).unwrap().socket;
         loop {
             match accept(listener.as_fd()) {
-                Ok((server, _)) => return (client, server),
+                Ok(accepted) => return (client, accepted.socket),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => panic!("{error}"),
             }
@@ -476,7 +509,7 @@ mod tests {
     #[test]
     fn reset_on_close_reads_as_a_reset() {
         let (client, server) = pair();
-        reset_on_close(client.as_fd(), true).unwrap();
+        set_on_close(client.as_fd(), OnClose::Reset).unwrap();
         drop(client);
         let error = read_blocking(server.as_fd(), &mut [0; 16]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
@@ -489,9 +522,9 @@ mod tests {
             StreamOptions { congestion_control: Some("reno".into()), reset_on_exit: true };
         let listener = listen(&any, &options).unwrap();
         let address = local_address(listener.as_fd()).unwrap();
-        let client = dial(&address, &StreamOptions::default()).unwrap().0;
+        let client = dial(&address, &StreamOptions::default()).unwrap().socket;
         rustix::io::ioctl_fionbio(&listener, false).unwrap();
-        let (server, _) = accept(listener.as_fd()).unwrap();
+        let server = accept(listener.as_fd()).unwrap().socket;
         assert_eq!(congestion_control(server.as_fd()).unwrap(), "reno");
         drop(server);
         let error = read_blocking(client.as_fd(), &mut [0; 16]).unwrap_err();
@@ -504,9 +537,9 @@ mod tests {
         let options = StreamOptions::default();
         let listener = listen(&any, &options.for_address(&any)).unwrap();
         let address = local_address(listener.as_fd()).unwrap();
-        let client = dial(&address, &options.for_address(&address)).unwrap().0;
+        let client = dial(&address, &options.for_address(&address)).unwrap().socket;
         rustix::io::ioctl_fionbio(&listener, false).unwrap();
-        let (server, _) = accept(listener.as_fd()).unwrap();
+        let server = accept(listener.as_fd()).unwrap().socket;
         for socket in [&listener, &client, &server] {
             assert_eq!(congestion_control(socket.as_fd()).unwrap(), "reno");
         }

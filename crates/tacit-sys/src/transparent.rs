@@ -11,15 +11,16 @@
 //! namespace's rules; without the mark they would be led to the agent again.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::net::{SocketFlags, SocketType, ipproto, sockopt};
 
+use crate::ip_version::IpVersion;
 use crate::message;
 use crate::netlink::Protocol;
 use crate::netlink::nft::{AGENT_MARK, AGENT_PORT};
-use crate::option::set_option;
+use crate::option::{OptionName, set_option};
 use crate::socket::LISTEN_BACKLOG;
 
 /// Which socket to make.
@@ -27,8 +28,8 @@ use crate::socket::LISTEN_BACKLOG;
 pub struct Wanted {
     /// What travels over it.
     pub kind: Kind,
-    /// IPv6 instead of IPv4.
-    pub ipv6: bool,
+    /// Of which addresses.
+    pub version: IpVersion,
     /// May be bound to an address that is not this namespace's.
     pub transparent: bool,
     /// Its packets pass the namespace's rules.
@@ -51,7 +52,7 @@ pub enum Kind {
 /// # Errors
 /// Whatever `socket` or `setsockopt` answer: the last three need the namespace's rights.
 pub fn make(wanted: Wanted) -> io::Result<OwnedFd> {
-    let family = if wanted.ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    let family = wanted.version.address_family();
     let (kind, protocol) = match wanted.kind {
         Kind::Tcp => (SocketType::STREAM, None),
         Kind::Udp => (SocketType::DGRAM, None),
@@ -59,47 +60,45 @@ pub fn make(wanted: Wanted) -> io::Result<OwnedFd> {
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, kind, flags, protocol)?;
-    if wanted.ipv6 && wanted.kind != Kind::Raw {
+    if wanted.version == IpVersion::V6 && wanted.kind != Kind::Raw {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if wanted.transparent {
-        let (level, name) = if wanted.ipv6 {
-            (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT)
-        } else {
-            (libc::IPPROTO_IP, libc::IP_TRANSPARENT)
+        let transparent = match wanted.version {
+            IpVersion::V4 => OptionName { level: libc::IPPROTO_IP, name: libc::IP_TRANSPARENT },
+            IpVersion::V6 => OptionName { level: libc::IPPROTO_IPV6, name: libc::IPV6_TRANSPARENT },
         };
-        set_option(socket.as_fd(), level, name, 1)?;
+        set_option(socket.as_fd(), transparent, 1)?;
     }
     if wanted.marked {
-        let mark = AGENT_MARK.cast_signed();
-        set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, mark)?;
+        let mark = OptionName { level: libc::SOL_SOCKET, name: libc::SO_MARK };
+        set_option(socket.as_fd(), mark, AGENT_MARK.cast_signed())?;
     }
     Ok(socket)
 }
 
-/// The listener for captured TCP connections of one family.
+/// The listener for captured TCP connections of one IP version.
 ///
 /// # Errors
 /// Whatever the system calls answer.
-pub fn listener(ipv6: bool) -> io::Result<OwnedFd> {
-    let wanted = Wanted { kind: Kind::Tcp, ipv6, transparent: true, marked: false };
+pub fn listener(version: IpVersion) -> io::Result<OwnedFd> {
+    let wanted = Wanted { kind: Kind::Tcp, version, transparent: true, marked: false };
     let socket = make(wanted)?;
-    rustix::net::bind(&socket, &any(ipv6))?;
+    rustix::net::bind(&socket, &any(version))?;
     rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket)
 }
 
-/// The socket for captured datagrams of one family; [`receive`] says where each was sent to.
+/// The socket for captured datagrams of one IP version; [`receive`] says where each was sent to.
 ///
 /// # Errors
 /// Whatever the system calls answer.
-pub fn receiver(ipv6: bool) -> io::Result<OwnedFd> {
-    let wanted = Wanted { kind: Kind::Udp, ipv6, transparent: true, marked: false };
+pub fn receiver(version: IpVersion) -> io::Result<OwnedFd> {
+    let wanted = Wanted { kind: Kind::Udp, version, transparent: true, marked: false };
     let socket = make(wanted)?;
-    let (level, name) = original_option(ipv6);
-    set_option(socket.as_fd(), level, name, 1)?;
-    rustix::net::bind(&socket, &any(ipv6))?;
+    set_option(socket.as_fd(), original_option(version), 1)?;
+    rustix::net::bind(&socket, &any(version))?;
     Ok(socket)
 }
 
@@ -125,7 +124,7 @@ pub fn receive(receiver: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Datagr
     let received = message::receive(receiver, buffer, 0)?;
     let missing = || io::Error::from(io::ErrorKind::InvalidData);
     let source = received.source().ok_or_else(missing)?;
-    let original = received.item(&[original_option(false), original_option(true)]);
+    let original = received.item(&IpVersion::ALL.map(original_option));
     let destination = original.and_then(message::ip_address).ok_or_else(missing)?;
     let is_cut = received.flags & libc::MSG_TRUNC != 0;
     Ok(Datagram { bytes: received.bytes, is_cut, source, destination })
@@ -170,27 +169,22 @@ pub fn answer_as(
 
 /// The protocol's own socket of a captured flow, marked and free to take any address.
 #[must_use]
-pub fn stand_in_wanted(protocol: Protocol, ipv6: bool) -> Wanted {
+pub fn stand_in_wanted(protocol: Protocol, version: IpVersion) -> Wanted {
     let kind = match protocol {
         Protocol::Tcp => Kind::Tcp,
         Protocol::Udp => Kind::Udp,
     };
-    Wanted { kind, ipv6, transparent: true, marked: true }
+    Wanted { kind, version, transparent: true, marked: true }
 }
 
-fn any(ipv6: bool) -> SocketAddr {
-    if ipv6 {
-        (Ipv6Addr::UNSPECIFIED, AGENT_PORT).into()
-    } else {
-        (Ipv4Addr::UNSPECIFIED, AGENT_PORT).into()
-    }
+fn any(version: IpVersion) -> SocketAddr {
+    SocketAddr::new(version.unspecified(), AGENT_PORT)
 }
 
 /// The option that asks for the original destination, and the kind of the answer.
-fn original_option(ipv6: bool) -> (libc::c_int, libc::c_int) {
-    if ipv6 {
-        (libc::IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR)
-    } else {
-        (libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR)
+fn original_option(version: IpVersion) -> OptionName {
+    match version {
+        IpVersion::V4 => OptionName { level: libc::IPPROTO_IP, name: libc::IP_RECVORIGDSTADDR },
+        IpVersion::V6 => OptionName { level: libc::IPPROTO_IPV6, name: libc::IPV6_RECVORIGDSTADDR },
     }
 }

@@ -2,8 +2,14 @@
 
 use std::path::Path;
 
+use crate::ip_version::IpSupport;
+
 /// Whether this kernel has IPv6, whatever it can route.
 #[must_use]
 pub fn kernel_has_ipv6() -> bool {
     Path::new("/proc/sys/net/ipv6").exists()
+}
+
+pub(super) fn ip_support() -> IpSupport {
+    if kernel_has_ipv6() { IpSupport::V4AndV6 } else { IpSupport::V4Only }
 }

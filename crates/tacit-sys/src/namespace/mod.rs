@@ -82,7 +82,7 @@ pub fn create(parent: u32, families: Families) -> Result<Namespace, NamespaceErr
     missing.extend(choose_congestion_control().err());
     missing.extend(allow_ping().err());
     let mut netfilter = Netlink::open(Subsystem::Netfilter).map_err(Step::PacketRules.failed())?;
-    nft::install(&mut netfilter, kernel_has_ipv6()).map_err(Step::PacketRules.refused())?;
+    nft::install(&mut netfilter, kernel::ip_support()).map_err(Step::PacketRules.refused())?;
     let diagnosis = Netlink::open(Subsystem::SocketDiagnosis).map_err(Step::Sockets.failed())?;
     let netlinks = Netlinks { route, netfilter, diagnosis };
     let congestion_control = congestion_control();

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::kernel::kernel_has_ipv6;
 use super::refusal::{NamespaceError, Step};
+use crate::ip_version::IpVersion;
 use crate::netlink::{Netlink, Subsystem};
 use crate::query;
 use crate::transparent::{self, Kind, Wanted};
@@ -106,18 +107,18 @@ pub fn sockets() -> Result<Sockets, NamespaceError> {
 }
 
 fn make() -> io::Result<Sockets> {
-    let ipv6 = kernel_has_ipv6();
-    let raw = |ipv6| {
-        transparent::make(Wanted { kind: Kind::Raw, ipv6, transparent: false, marked: true })
+    let has_ipv6 = kernel_has_ipv6();
+    let raw = |version| {
+        transparent::make(Wanted { kind: Kind::Raw, version, transparent: false, marked: true })
     };
     Ok(Sockets {
         query: query::listener()?,
-        tcp4: transparent::listener(false)?,
-        tcp6: ipv6.then(|| transparent::listener(true)).transpose()?,
-        udp4: transparent::receiver(false)?,
-        udp6: ipv6.then(|| transparent::receiver(true)).transpose()?,
-        raw4: raw(false)?,
-        raw6: ipv6.then(|| raw(true)).transpose()?,
+        tcp4: transparent::listener(IpVersion::V4)?,
+        tcp6: has_ipv6.then(|| transparent::listener(IpVersion::V6)).transpose()?,
+        udp4: transparent::receiver(IpVersion::V4)?,
+        udp6: has_ipv6.then(|| transparent::receiver(IpVersion::V6)).transpose()?,
+        raw4: raw(IpVersion::V4)?,
+        raw6: has_ipv6.then(|| raw(IpVersion::V6)).transpose()?,
         network: File::open("/proc/self/ns/net")?.into(),
         user: File::open("/proc/self/ns/user")?.into(),
     })

@@ -11,7 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::error::Error;
 use super::message::{Message, read_u32};
 use super::protocol::Protocol;
-use super::socket::Netlink;
+use super::socket::{Answers, Netlink};
+use crate::ip_version::IpVersion;
 
 /// A socket, as the kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub fn owner(
     };
     let question = question(protocol, source, destination);
     let mut found = None;
-    let asked = diag.ask(question, false, |answer| {
+    let asked = diag.ask(question, Answers::One, |answer| {
         found = Some(socket(answer)?);
         Ok(())
     });
@@ -55,17 +56,16 @@ pub fn owner(
     }
 }
 
-/// The TCP sockets of one family that listen; the agent's own are among them.
+/// The TCP sockets of one IP version that listen; the agent's own are among them.
 ///
 /// # Errors
 /// The netlink socket's own.
-pub fn listeners(diag: &mut Netlink, ipv6: bool) -> Result<Vec<Socket>, Error> {
-    let any = if ipv6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
-    let any = SocketAddr::new(any, 0);
+pub fn listeners(diag: &mut Netlink, version: IpVersion) -> Result<Vec<Socket>, Error> {
+    let any = SocketAddr::new(version.unspecified(), 0);
     let body = request(Protocol::Tcp, 1 << STATE_LISTEN, any, any);
     let question = Message::new("asking for listening sockets", SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
     let mut found = Vec::new();
-    diag.ask(question.fixed(&body), true, |answer| {
+    diag.ask(question.fixed(&body), Answers::Many, |answer| {
         found.push(socket(answer)?);
         Ok(())
     })?;
@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn listeners_are_listed_with_their_ports() {
-        for (any, ipv6) in [("127.0.0.1:0", false), ("[::1]:0", true)] {
+        for (any, version) in [("127.0.0.1:0", IpVersion::V4), ("[::1]:0", IpVersion::V6)] {
             let listener = TcpListener::bind(any).unwrap();
             let local = listener.local_addr().unwrap();
-            let all = listeners(&mut open(), ipv6).unwrap();
+            let all = listeners(&mut open(), version).unwrap();
             let found = all.iter().find(|socket| socket.local == local).unwrap();
             assert_eq!(found.inode, inode(&listener));
         }

@@ -93,7 +93,7 @@ impl Message {
         if errno == 0 {
             return Ok(());
         }
-        let (offset, explanation) = extended(answer);
+        let Extended { offset, explanation } = extended(answer);
         let part = offset.and_then(|offset| {
             // Names stand where their part begins, and an offset may be that of its first inner
             // attribute: the last name at or before it is the one.
@@ -134,10 +134,19 @@ pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Result<Answer<'_
     })
 }
 
-/// The offset of the refused attribute and the kernel's own words, where it gives them.
-fn extended(answer: &Answer<'_>) -> (Option<usize>, Option<String>) {
+/// What the kernel says beside the error number, as far as it does.
+#[derive(Default)]
+struct Extended {
+    /// Where the refused attribute stands.
+    offset: Option<usize>,
+    /// The kernel's own words.
+    explanation: Option<String>,
+}
+
+fn extended(answer: &Answer<'_>) -> Extended {
+    let mut found = Extended::default();
     if answer.flags & NLM_F_ACK_TLVS == 0 {
-        return (None, None);
+        return found;
     }
     // After the error number stands the refused message: its header alone if capped.
     let echoed = if answer.flags & NLM_F_CAPPED != 0 {
@@ -145,15 +154,14 @@ fn extended(answer: &Answer<'_>) -> (Option<usize>, Option<String>) {
     } else {
         read_u32(answer.payload, 4).and_then(|length| usize::try_from(length).ok()).unwrap_or(0)
     };
-    let mut found = (None, None);
     for (kind, value) in attributes(answer.payload.get(4 + echoed..).unwrap_or_default()) {
         match kind {
             NLMSGERR_ATTR_MSG => {
                 let text = String::from_utf8_lossy(value);
-                found.1 = Some(text.trim_end_matches('\0').to_owned());
+                found.explanation = Some(text.trim_end_matches('\0').to_owned());
             }
             NLMSGERR_ATTR_OFFS => {
-                found.0 = read_u32(value, 0).and_then(|offset| usize::try_from(offset).ok());
+                found.offset = read_u32(value, 0).and_then(|offset| usize::try_from(offset).ok());
             }
             _ => {}
         }

@@ -19,7 +19,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::error::Error;
 use super::message::{Message, NLM_F_ACK, attributes, read_u32};
-use super::socket::Netlink;
+use super::socket::{Answers, Netlink};
 
 /// The namespace's own IPv4 address.
 pub const OWN_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
@@ -85,7 +85,7 @@ pub fn allow_large_segments(route: &mut Netlink) -> Result<LargeSegments, Error>
     }
     let question = Message::new("asking for lo", RTM_GETLINK, 0).fixed(&interface(0));
     let mut carried = LargeSegments::default();
-    route.ask(question, false, |answer| {
+    route.ask(question, Answers::One, |answer| {
         let answer = answer.get(IFINFO_BYTES..).unwrap_or_default();
         let is_large = |wanted| {
             let value = attributes(answer).find(|(kind, _)| *kind == wanted);
@@ -118,7 +118,7 @@ fn messages(families: Families) -> Vec<Message> {
         all.push(route_message(all_v6, INET6, RT_SCOPE_UNIVERSE, &OWN_V6.octets()));
         all.push(address_v6("giving lo the address fd00:7ac1::15", OWN_UNIQUE_LOCAL));
         let own = OWN_UNIQUE_LOCAL.octets();
-        let to = Some((&UNIQUE_LOCAL.octets()[..], 7));
+        let to = Some(Prefix { address: &UNIQUE_LOCAL.octets(), length: 7 });
         all.push(route_to(unique_local, to, INET6, RT_SCOPE_UNIVERSE, &own));
     }
     all
@@ -137,16 +137,24 @@ fn route_message(step: &'static str, family: u8, scope: u8, source: &[u8]) -> Me
     route_to(step, None, family, scope, source)
 }
 
+/// Where a route leads to.
+#[derive(Clone, Copy)]
+struct Prefix<'a> {
+    address: &'a [u8],
+    /// Bits of it that count.
+    length: u8,
+}
+
 fn route_to(
     step: &'static str,
-    to: Option<(&[u8], u8)>,
+    to: Option<Prefix<'_>>,
     family: u8,
     scope: u8,
     source: &[u8],
 ) -> Message {
     // rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
     let [src_len, tos] = [0; 2];
-    let dst_len = to.map_or(0, |(_, length)| length);
+    let dst_len = to.map_or(0, |prefix| prefix.length);
     let mut message = Message::new(step, RTM_NEWROUTE, CREATE).fixed(&[
         family,
         dst_len,
@@ -161,7 +169,7 @@ fn route_to(
         0,
         0,
     ]);
-    if let Some((address, _)) = to {
+    if let Some(Prefix { address, .. }) = to {
         message.attribute(RTA_DST, address);
     }
     message.attribute(RTA_OIF, &LO.to_ne_bytes());

@@ -11,7 +11,7 @@ use rustix::net::{
 
 use super::error::Error;
 use super::message::{Message, NLMSG_DONE, NLMSG_ERROR, answers};
-use crate::option::set_option;
+use crate::option::{OptionName, set_option};
 
 /// Bytes of messages that one send may carry; the default limit of a socket's buffer is 208 KiB.
 pub const BATCH_BYTES_MAX: usize = 192 * 1024;
@@ -41,6 +41,14 @@ pub struct Netlink {
     sequence: u32,
 }
 
+/// How many messages answer a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answers {
+    One,
+    /// Any number, and then one that says that all have come.
+    Many,
+}
+
 impl Netlink {
     /// Opens a socket in the network namespace of the calling thread.
     ///
@@ -55,8 +63,9 @@ impl Netlink {
         let family = AddressFamily::NETLINK;
         let kind = SocketType::RAW;
         let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, protocol)?;
-        set_option(socket.as_fd(), libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1)?;
-        set_option(socket.as_fd(), libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;
+        for name in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK] {
+            set_option(socket.as_fd(), OptionName { level: libc::SOL_NETLINK, name }, 1)?;
+        }
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(REPLY_WAIT))?;
         // Capped by the system; room for the answers to the largest batch.
         sockopt::set_socket_recv_buffer_size(&socket, 4 * BATCH_BYTES_MAX)?;
@@ -108,7 +117,7 @@ impl Netlink {
     pub(super) fn ask(
         &mut self,
         question: Message,
-        dump: bool,
+        wanted: Answers,
         mut each: impl FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let sent = self.send(vec![question])?;
@@ -125,7 +134,7 @@ impl Netlink {
                     NLMSG_DONE => return Ok(()),
                     _ => each(answer.payload)?,
                 }
-                if !dump {
+                if wanted == Answers::One {
                     return Ok(());
                 }
             }

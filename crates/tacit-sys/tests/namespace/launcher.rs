@@ -14,7 +14,7 @@ use tacit_sys::namespace::{self, Sockets};
 use tacit_sys::netlink::nft::{self, Element};
 use tacit_sys::netlink::route::{self, Families};
 use tacit_sys::netlink::{Netlink, Protocol, diag};
-use tacit_sys::{descriptor, transparent};
+use tacit_sys::{IpVersion, descriptor, transparent};
 
 pub(crate) const BOTH: Families = Families { v4: true, v6: true };
 
@@ -49,16 +49,17 @@ impl<'a> Run<'a> {
         let mut helper = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
         drop(command);
         let mut text = vec![0; 4096];
-        let (length, mut received) = descriptor::receive(&channel, &mut text).unwrap();
-        if received.is_empty() {
+        let received = descriptor::receive(&channel, &mut text).unwrap();
+        let mut descriptors = received.descriptors;
+        if descriptors.is_empty() {
             helper.wait().unwrap();
-            return Err(String::from_utf8_lossy(&text[..length]).into_owned());
+            return Err(String::from_utf8_lossy(&text[..received.bytes]).into_owned());
         }
         // The helper's own copies are closed: from now on these are the only ones.
         channel.read_exact(&mut [0]).unwrap();
-        let diagnosis = Netlink::adopt(received.pop().unwrap());
-        let netfilter = Netlink::adopt(received.pop().unwrap());
-        let sockets = Sockets::from_descriptors(received).unwrap();
+        let diagnosis = Netlink::adopt(descriptors.pop().unwrap());
+        let netfilter = Netlink::adopt(descriptors.pop().unwrap());
+        let sockets = Sockets::from_descriptors(descriptors).unwrap();
         Ok(Self { sockets, netfilter, diagnosis, original, helper, channel })
     }
 
@@ -106,12 +107,29 @@ impl<'a> Run<'a> {
         orders.iter().map(|_| program.answer()).collect()
     }
 
+    /// Where captured connections arrive.
+    pub(crate) fn listener(&self, version: IpVersion) -> &OwnedFd {
+        match version {
+            IpVersion::V4 => &self.sockets.tcp4,
+            IpVersion::V6 => self.sockets.tcp6.as_ref().unwrap(),
+        }
+    }
+
+    /// Where captured datagrams arrive.
+    pub(crate) fn receiver(&self, version: IpVersion) -> &OwnedFd {
+        match version {
+            IpVersion::V4 => &self.sockets.udp4,
+            IpVersion::V6 => self.sockets.udp6.as_ref().unwrap(),
+        }
+    }
+
     /// Has the helper make a socket that stands in for any address.
-    pub(crate) fn stand_in_socket(&mut self, protocol: Protocol, ipv6: bool) -> OwnedFd {
+    pub(crate) fn stand_in_socket(&mut self, protocol: Protocol, version: IpVersion) -> OwnedFd {
         let kind = if protocol == Protocol::Tcp { b't' } else { b'u' };
-        self.channel.write_all(&[kind, u8::from(ipv6)]).unwrap();
-        let (_, mut received) = descriptor::receive(&self.channel, &mut [0; 8]).unwrap();
-        received.pop().unwrap()
+        let digit = if version == IpVersion::V4 { b'4' } else { b'6' };
+        self.channel.write_all(&[kind, digit]).unwrap();
+        let mut received = descriptor::receive(&self.channel, &mut [0; 8]).unwrap();
+        received.descriptors.pop().unwrap()
     }
 }
 
@@ -138,7 +156,7 @@ impl Run<'_> {
     /// Waits until a program listens there. There is no event for that: ask until it does.
     pub(crate) fn wait_for_listener(&mut self, at: SocketAddr) {
         let listens = |run: &mut Self| {
-            let all = diag::listeners(&mut run.diagnosis, at.is_ipv6()).unwrap();
+            let all = diag::listeners(&mut run.diagnosis, IpVersion::of(at.ip())).unwrap();
             all.iter().any(|listener| listener.local == at)
         };
         while !listens(self) {
@@ -218,7 +236,7 @@ fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
 /// Takes a captured connection; returns it with its original destination.
 pub(crate) fn accept(listener: &OwnedFd) -> (OwnedFd, SocketAddr) {
     wait(listener.as_fd());
-    let (socket, _) = tacit_sys::socket::accept(listener.as_fd()).unwrap();
+    let socket = tacit_sys::socket::accept(listener.as_fd()).unwrap().socket;
     let original = rustix::net::getsockname(&socket).unwrap();
     (socket, SocketAddr::try_from(original).unwrap())
 }
@@ -258,7 +276,7 @@ pub(crate) fn help(orders: &str) {
 /// A helper in place of one that was killed: it joins, captures and allows for itself, and goes on.
 pub(crate) fn rejoin(orders: &str) {
     let mut channel = File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-    let (_, received) = descriptor::receive(&channel, &mut [0]).unwrap();
+    let received = descriptor::receive(&channel, &mut [0]).unwrap().descriptors;
     let user = received.get(1).map(AsFd::as_fd);
     let parent = orders.parse().unwrap();
     let mut netlinks = namespace::join(parent, received[0].as_fd(), user).unwrap();
@@ -266,7 +284,7 @@ pub(crate) fn rejoin(orders: &str) {
     route::allow(&mut netlinks.route, BOTH).unwrap();
     let captured = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8081, 8081])];
     nft::change(&mut netlinks.netfilter, &[], &captured).unwrap();
-    let listeners = diag::listeners(&mut netlinks.diagnosis, false).unwrap();
+    let listeners = diag::listeners(&mut netlinks.diagnosis, IpVersion::V4).unwrap();
     assert!(listeners.iter().any(|one| one.local.port() == nft::AGENT_PORT), "{listeners:?}");
     channel.write_all(b"+").unwrap();
     make_sockets(channel);
@@ -276,7 +294,8 @@ fn make_sockets(mut channel: File) {
     let mut request = [0; 2];
     while channel.read_exact(&mut request).is_ok() {
         let protocol = if request[0] == b't' { Protocol::Tcp } else { Protocol::Udp };
-        let wanted = transparent::stand_in_wanted(protocol, request[1] == 1);
+        let version = if request[1] == b'4' { IpVersion::V4 } else { IpVersion::V6 };
+        let wanted = transparent::stand_in_wanted(protocol, version);
         let socket = transparent::make(wanted).unwrap();
         descriptor::send(&channel, b"+", &[socket.as_fd()]).unwrap();
     }

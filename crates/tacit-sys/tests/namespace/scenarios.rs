@@ -9,7 +9,7 @@ use tacit_sys::inside::{Original, StartError, Step};
 use tacit_sys::netlink::nft::Element;
 use tacit_sys::netlink::route::Families;
 use tacit_sys::netlink::{Protocol, diag, nft};
-use tacit_sys::{owner, socket, transparent};
+use tacit_sys::{IpVersion, owner, socket, transparent};
 
 use super::launcher::{BOTH, Run, accept, element, start_error, wait};
 use super::program::POURED_BYTES;
@@ -154,16 +154,16 @@ fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_the
         element(Protocol::Udp, "::1", "::1", ports),
     ];
     nft::change(&mut run.netfilter, &[], &captured).unwrap();
-    for (to, ipv6) in [("127.0.0.1:5432", false), ("[::1]:5432", true)] {
+    for (to, version) in [("127.0.0.1:5432", IpVersion::V4), ("[::1]:5432", IpVersion::V6)] {
         let mut program = run.start(&[&format!("tcp {to}"), &format!("udp {to}")]);
-        let listener = if ipv6 { run.sockets.tcp6.as_ref().unwrap() } else { &run.sockets.tcp4 };
+        let listener = run.listener(version);
         assert_eq!(accept(listener).1, to.parse().unwrap());
         assert!(program.answer().starts_with("from "), "{to}");
-        let receiver = if ipv6 { run.sockets.udp6.as_ref().unwrap() } else { &run.sockets.udp4 };
+        let receiver = run.receiver(version);
         wait(receiver.as_fd());
         let datagram = transparent::receive(receiver.as_fd(), &mut [0; 64]).unwrap();
         assert_eq!(datagram.destination, to.parse().unwrap());
-        let answering = run.stand_in_socket(Protocol::Udp, ipv6);
+        let answering = run.stand_in_socket(Protocol::Udp, version);
         transparent::stand_in(answering.as_fd(), datagram.destination, datagram.source).unwrap();
         socket::write(answering.as_fd(), b"answer").unwrap();
         assert_eq!(program.answer(), "answer", "{to}");
@@ -234,13 +234,14 @@ fn an_absent_family_is_unreachable(original: &Original) {
 
 fn datagrams_arrive_with_their_destination_and_answers_come_from_there(original: &Original) {
     let mut run = Run::new(BOTH, original);
-    for (to, ipv6) in [("10.9.8.7:5000", false), ("[2001:db8::77]:5000", true)] {
+    for (to, version) in [("10.9.8.7:5000", IpVersion::V4), ("[2001:db8::77]:5000", IpVersion::V6)]
+    {
         let destination: SocketAddr = to.parse().unwrap();
         let address = destination.ip().to_string();
         let captured = [element(Protocol::Udp, &address, &address, [5000, 5000])];
         nft::change(&mut run.netfilter, &[], &captured).unwrap();
         let mut program = run.start(&[&format!("udp {to}")]);
-        let receiver = if ipv6 { run.sockets.udp6.as_ref().unwrap() } else { &run.sockets.udp4 };
+        let receiver = run.receiver(version);
         wait(receiver.as_fd());
         let mut buffer = [0; 4];
         let datagram = transparent::receive(receiver.as_fd(), &mut buffer).unwrap();
@@ -248,7 +249,7 @@ fn datagrams_arrive_with_their_destination_and_answers_come_from_there(original:
         assert!(datagram.is_cut, "the buffer was too small for the question");
         let nothing = transparent::receive(receiver.as_fd(), &mut buffer).unwrap_err();
         assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
-        let answering = run.stand_in_socket(Protocol::Udp, ipv6);
+        let answering = run.stand_in_socket(Protocol::Udp, version);
         let source = datagram.source;
         assert!(transparent::stand_in(answering.as_fd(), destination, source).unwrap());
         socket::write(answering.as_fd(), b"answer").unwrap();
@@ -260,17 +261,17 @@ fn name_queries_go_to_the_agent_unless_the_program_answers_itself(original: &Ori
     let mut run = Run::new(BOTH, original);
     for to in ["127.0.0.53:53", "127.0.0.1:53", "8.8.8.8:53", "[::1]:53", "[2001:db8::53]:53"] {
         let destination: SocketAddr = to.parse().unwrap();
-        let ipv6 = destination.is_ipv6();
+        let version = IpVersion::of(destination.ip());
         let mut program = run.start(&[&format!("udp {to}"), &format!("tcp {to}")]);
-        let receiver = if ipv6 { run.sockets.udp6.as_ref().unwrap() } else { &run.sockets.udp4 };
+        let receiver = run.receiver(version);
         wait(receiver.as_fd());
         let datagram = transparent::receive(receiver.as_fd(), &mut [0; 64]).unwrap();
         assert_eq!((datagram.destination, datagram.bytes), (destination, 8));
-        let answering = run.stand_in_socket(Protocol::Udp, ipv6);
+        let answering = run.stand_in_socket(Protocol::Udp, version);
         transparent::stand_in(answering.as_fd(), destination, datagram.source).unwrap();
         socket::write(answering.as_fd(), b"address").unwrap();
         assert_eq!(program.answer(), "address", "{to}");
-        let listener = if ipv6 { run.sockets.tcp6.as_ref().unwrap() } else { &run.sockets.tcp4 };
+        let listener = run.listener(version);
         assert_eq!(accept(listener).1, destination);
         assert!(program.answer().starts_with("from "), "{to}");
     }
@@ -283,17 +284,18 @@ fn name_queries_go_to_the_agent_unless_the_program_answers_itself(original: &Ori
 
 fn a_program_sees_the_clients_own_address(original: &Original) {
     let mut run = Run::new(BOTH, original);
-    for (at, client, ipv6) in [
-        ("0.0.0.0:80", "203.0.113.9:40000", false),
-        ("[::]:8080", "[2001:db8::9]:40001", true),
-        ("127.0.0.1:81", "203.0.113.9:40002", false),
+    for (at, client) in [
+        ("0.0.0.0:80", "203.0.113.9:40000"),
+        ("[::]:8080", "[2001:db8::9]:40001"),
+        ("127.0.0.1:81", "203.0.113.9:40002"),
     ] {
         let mut program = run.start(&[&format!("serve {at}")]);
         let wanted: SocketAddr = at.parse().unwrap();
         run.wait_for_listener(wanted);
-        let loopback = if ipv6 { "::1" } else { "127.0.0.1" };
+        let version = IpVersion::of(wanted.ip());
+        let loopback = if version == IpVersion::V4 { "127.0.0.1" } else { "::1" };
         let to = SocketAddr::new(loopback.parse().unwrap(), wanted.port());
-        let dialled = run.stand_in_socket(Protocol::Tcp, ipv6);
+        let dialled = run.stand_in_socket(Protocol::Tcp, version);
         transparent::stand_in(dialled.as_fd(), client.parse().unwrap(), to).unwrap();
         assert_eq!(program.answer(), format!("peer {client}"));
     }
@@ -335,7 +337,7 @@ fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces(original: &Origin
     }
     // Its sockets stand in for others, and reach a program that was there before it.
     run.wait_for_listener("0.0.0.0:80".parse().unwrap());
-    let dialled = run.stand_in_socket(Protocol::Tcp, false);
+    let dialled = run.stand_in_socket(Protocol::Tcp, IpVersion::V4);
     let client = "203.0.113.9:40000".parse().unwrap();
     transparent::stand_in(dialled.as_fd(), client, "127.0.0.1:80".parse().unwrap()).unwrap();
     assert_eq!(before.answer(), "peer 203.0.113.9:40000");

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use tacit_core::flow::Address;
 use tacit_sys::netlink::{Netlink, Subsystem, diag};
-use tacit_sys::owner;
+use tacit_sys::{IpVersion, owner};
 
 use crate::address;
 
@@ -45,8 +45,10 @@ impl Holder {
 
 fn listening_socket(wanted: SocketAddr) -> Option<diag::Socket> {
     let mut diagnosis = Netlink::open(Subsystem::SocketDiagnosis).ok()?;
-    let mut listening = diag::listeners(&mut diagnosis, false).unwrap_or_default();
-    listening.extend(diag::listeners(&mut diagnosis, true).unwrap_or_default());
+    let mut listening = Vec::new();
+    for version in IpVersion::ALL {
+        listening.extend(diag::listeners(&mut diagnosis, version).unwrap_or_default());
+    }
     listening.into_iter().find(|socket| excludes(socket.local, wanted))
 }
 

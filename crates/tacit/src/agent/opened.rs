@@ -271,8 +271,9 @@ fn remove_stale(
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
             return Err(format!("the path exists and cannot be asked for its owner: {error}"));
         }
-        Ok((peer, _)) => {
-            return Err(format!("{} listens there; end it, or name another path", owner(&peer)));
+        Ok(dialled) => {
+            let owner = owner(&dialled.socket);
+            return Err(format!("{owner} listens there; end it, or name another path"));
         }
         Err(_) => return Err("somebody listens there, too busy to say who".into()),
     }

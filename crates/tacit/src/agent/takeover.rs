@@ -113,9 +113,12 @@ impl Handover {
 }
 
 fn receive_one(predecessor: &UnixStream) -> Result<OwnedFd, ClientError> {
-    let (_, mut received) =
+    let mut received =
         descriptor::receive(predecessor, &mut [0; 1]).map_err(ClientError::Broken)?;
-    received.pop().ok_or_else(|| ClientError::Broken(io::ErrorKind::UnexpectedEof.into()))
+    received
+        .descriptors
+        .pop()
+        .ok_or_else(|| ClientError::Broken(io::ErrorKind::UnexpectedEof.into()))
 }
 
 /// Asks the agent in place for its sockets.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tacit_sys::schedule::Class;
+use tacit_sys::schedule::{Class, Scheduling};
 use tacit_sys::{cpu, schedule};
 
 use super::queue::Queue;
@@ -64,7 +64,8 @@ impl Load {
 
     /// The calling thread is the one.
     pub fn begin(&self) {
-        let (class, nice) = schedule::own_class().unwrap_or((Class::Other, 0));
+        let unknown = Scheduling { class: Class::Other, nice: 0 };
+        let Scheduling { class, nice } = schedule::own_scheduling().unwrap_or(unknown);
         let started = Started { thread: cpu::thread_id(), at: Instant::now(), class, nice };
         // It starts once.
         let _ = self.started.set(started);

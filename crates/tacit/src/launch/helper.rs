@@ -21,7 +21,7 @@ use tacit_sys::namespace::{self, Namespace, Netlinks};
 use tacit_sys::netlink::nft::{self, AGENT_PORT};
 use tacit_sys::netlink::route::{self, Families};
 use tacit_sys::netlink::{self, Protocol, diag};
-use tacit_sys::{cpu, owner, transparent};
+use tacit_sys::{IpVersion, cpu, owner, transparent};
 
 use crate::net::pool::SOCKETS_AT_ONCE_MAX;
 use crate::run::protocol::{self, Ends, Frame, Owner, Reply, Request};
@@ -150,7 +150,8 @@ impl Servant {
                 told(nft::replace_all(&mut self.kernel.netfilter, &all))
             }
             Request::Socket { protocol, ipv6, count } => {
-                let wanted = transparent::stand_in_wanted(transport(protocol), ipv6);
+                let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
+                let wanted = transparent::stand_in_wanted(transport(protocol), version);
                 return match stand_ins(wanted, count.min(SOCKETS_AT_ONCE_MAX)) {
                     Ok(sockets) => (Reply::Done, sockets),
                     Err(error) => (Reply::Refused(error.to_string()), Vec::new()),
@@ -200,10 +201,10 @@ impl Servant {
     /// Where programs listen; the agent's own listeners are known by their port.
     fn listening(&mut self) -> Result<Vec<SocketAddr>, String> {
         let mut found = Vec::new();
-        for ipv6 in [false, true] {
-            match diag::listeners(&mut self.kernel.diagnosis, ipv6) {
+        for version in IpVersion::ALL {
+            match diag::listeners(&mut self.kernel.diagnosis, version) {
                 Ok(sockets) => found.extend(sockets.into_iter().map(|socket| socket.local)),
-                Err(_) if ipv6 => {}
+                Err(_) if version == IpVersion::V6 => {}
                 Err(error) => return Err(error.to_string()),
             }
         }

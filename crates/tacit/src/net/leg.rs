@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tacit_sys::socket;
+use tacit_sys::socket::{self, OnClose};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 
@@ -74,8 +74,12 @@ impl Leg {
     /// or was opened for another policy.
     pub fn set_security(&mut self, security: Security) {
         if self.security != security {
+            let on_close = match security {
+                Security::Clear => OnClose::Reset,
+                Security::Tls => OnClose::Finish,
+            };
             // A socket that refuses is broken already, and says so when it is read.
-            let _ = socket::reset_on_close(self.fd(), security == Security::Clear);
+            let _ = socket::set_on_close(self.fd(), on_close);
             self.security = security;
         }
     }
@@ -230,14 +234,14 @@ impl Leg {
     pub fn end_in_order(&self) {
         if self.security == Security::Clear {
             // A socket whose peer is gone already has nothing left to be told.
-            let _ = socket::reset_on_close(self.fd(), false);
+            let _ = socket::set_on_close(self.fd(), OnClose::Finish);
         }
     }
 
     /// Makes dropping the leg a reset.
     pub fn reset(&self) {
         // A socket whose peer is gone already has nothing left to be told.
-        let _ = socket::reset_on_close(self.fd(), true);
+        let _ = socket::set_on_close(self.fd(), OnClose::Reset);
     }
 
     /// Waits until the peer's kernel has what was written so far. Before a reset, which drops what

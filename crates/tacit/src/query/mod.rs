@@ -132,7 +132,7 @@ async fn accept_askers(listener: Watched, desk: Rc<Desk>, closed: signal::Receiv
 async fn accept_one(listener: &Watched) -> io::Result<Watched> {
     let accepted =
         listener.async_io(Interest::READABLE, |fd| tacit_sys::socket::accept(fd.as_fd())).await?;
-    watch_socket(Arc::new(accepted.0))
+    watch_socket(Arc::new(accepted.socket))
 }
 
 fn watch_socket(socket: Arc<OwnedFd>) -> io::Result<Watched> {

@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Protocol;
 use tacit_core::policy::Captured;
-use tacit_sys::descriptor;
+use tacit_sys::descriptor::{self, Received};
 
 /// A frame at most: 65,536 captured boxes of IPv6 fit.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -194,7 +194,7 @@ pub fn write(
 /// Whatever the kernel answers, `InvalidData` for what is no frame.
 pub fn read<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<Frame<T>>> {
     let mut length = [0; LENGTH_BYTES];
-    let (count, descriptors) = descriptor::receive(socket, &mut length)?;
+    let Received { bytes: count, descriptors } = descriptor::receive(socket, &mut length)?;
     if count == 0 {
         return Ok(None);
     }

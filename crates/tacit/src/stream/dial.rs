@@ -77,9 +77,9 @@ async fn dial_one(
     security: Security,
 ) -> io::Result<Leg> {
     let to = address::to_socket(address)?;
-    let (socket, connected) = socket::dial(&to, &options.for_address(&to))?;
-    let leg = Leg::new(socket, security)?;
-    if !connected {
+    let dialled = socket::dial(&to, &options.for_address(&to))?;
+    let leg = Leg::new(dialled.socket, security)?;
+    if !dialled.is_connected {
         wait_connected(&leg).await?;
     }
     Ok(leg)

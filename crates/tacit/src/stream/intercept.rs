@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::proxy_protocol::{self, Header, Parsed};
-use tacit_sys::socket;
+use tacit_sys::socket::{self, AcceptedSocket};
 use tacit_sys::watch::watch;
 use tokio::io::Interest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -154,7 +154,7 @@ pub async fn accept_all<T>(
         let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
         let turn = turn().await;
         match socket::accept(listener.socket.as_fd()) {
-            Ok((socket, peer)) => {
+            Ok(AcceptedSocket { socket, peer }) => {
                 match arrived(listener, socket, peer, permit) {
                     Ok(Some(work)) => take(work, turn).await,
                     Ok(None) => {}

@@ -18,7 +18,7 @@ use std::task::Poll;
 
 use tacit_core::meter::Component;
 use tacit_core::policy::RelayOn;
-use tacit_sys::socket;
+use tacit_sys::socket::{self, OnClose};
 use tokio::sync::mpsc;
 
 use crate::dns;
@@ -223,7 +223,7 @@ async fn reset_when_closed(record: &Record) {
     let Some(legs) = record.legs.get() else { return };
     for leg in [&legs.accepted, &legs.dialled].into_iter().filter_map(Weak::upgrade) {
         // A socket whose peer is gone has no use for a reset.
-        let _ = socket::reset_on_close(leg.as_fd(), true);
+        let _ = socket::set_on_close(leg.as_fd(), OnClose::Reset);
     }
 }
 

@@ -149,7 +149,8 @@ impl<L: Lanes> Workers<L> {
         let plan = Plan::new(policy);
         let engine = policy.engine.as_ref();
         plan.settle()?;
-        if matches!(schedule::own_class(), Ok((schedule::Class::Idle, _))) {
+        let own = schedule::own_scheduling();
+        if own.is_ok_and(|own| own.class == schedule::Class::Idle) {
             let next = "start the agent in another class, or give its engines one";
             log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
         }

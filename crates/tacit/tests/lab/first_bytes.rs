@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
-use tacit_sys::socket;
+use tacit_sys::socket::{self, OnClose};
 
 use crate::harness::connect;
 use crate::lane::{Lane, engine_table, read_some};
@@ -122,7 +122,7 @@ fn let_go(mut near: TcpStream, mut far: TcpStream) {
     std::thread::spawn(move || {
         // A reset of one side is one of the other.
         if std::io::copy(&mut near, &mut far).is_err() {
-            socket::reset_on_close(far.as_fd(), true).unwrap();
+            socket::set_on_close(far.as_fd(), OnClose::Reset).unwrap();
         }
         let _ = far.shutdown(Shutdown::Write);
     });
@@ -160,7 +160,7 @@ fn a_program_that_resets_before_finished_does_not_look_ended() {
         let mut program = lane.dial();
         let (near, _) = listener.accept().unwrap();
         program.write_all(&[5; FIRST_BYTES]).unwrap();
-        socket::reset_on_close(program.as_fd(), true).unwrap();
+        socket::set_on_close(program.as_fd(), OnClose::Reset).unwrap();
         drop(program);
         let_go(near, dial_far());
         let mut server = lane.accept();

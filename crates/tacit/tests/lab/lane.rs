@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use tacit_sys::socket;
+use tacit_sys::socket::{self, OnClose};
 
 use crate::harness::{Agent, Lab, PATIENCE, connect, free_port};
 
@@ -281,7 +281,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, harm: Option<HarmAt>) {
 
 /// Ends a socket by a reset.
 pub fn reset(stream: TcpStream) {
-    socket::reset_on_close(stream.as_fd(), true).unwrap();
+    socket::set_on_close(stream.as_fd(), OnClose::Reset).unwrap();
     drop(stream);
 }
 

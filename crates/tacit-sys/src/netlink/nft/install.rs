@@ -3,20 +3,20 @@
 use super::batch::{CHAIN, CREATE, NLM_F_EXCL, TABLE, commit, message};
 use super::rules;
 use super::sets::Set;
+use crate::ip_version::IpSupport;
 use crate::netlink::error::Error;
 use crate::netlink::message::Message;
 use crate::netlink::socket::Netlink;
 
-/// Installs table, sets and rules, all or nothing; the sets are empty. `ipv6` says whether this
-/// kernel has IPv6.
+/// Installs table, sets and rules, all or nothing; the sets are empty.
 ///
 /// # Errors
 /// The refused rule and expression. `ENOENT` means that this kernel lacks the expression.
-pub fn install(netfilter: &mut Netlink, ipv6: bool) -> Result<(), Error> {
+pub fn install(netfilter: &mut Netlink, kernel: IpSupport) -> Result<(), Error> {
     let mut messages = vec![table()];
     messages.extend(Set::ALL.map(Set::declaration));
     messages.push(chain());
-    messages.extend(rules::all(ipv6));
+    messages.extend(rules::all(kernel));
     commit(netfilter, messages)
 }
 

@@ -27,6 +27,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::agent::AGENT_MARK;
 use super::batch::{CHAIN, CREATE, TABLE, message};
 use super::expression::{Expression, Family, Redirect};
+use crate::ip_version::IpSupport;
 use crate::netlink::message::Message;
 use crate::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
 
@@ -57,15 +58,18 @@ const OWN: [[Expression; 2]; 5] = [
     [V6, To(IpAddr::V6(OWN_UNIQUE_LOCAL))],
 ];
 
-/// All rules; `ipv6` says whether this kernel has IPv6 at all.
-pub(super) fn all(ipv6: bool) -> Vec<Message> {
-    let redirect = if ipv6 { Redirect::Any } else { Redirect::V4 };
+/// All rules.
+pub(super) fn all(kernel: IpSupport) -> Vec<Message> {
+    let redirect = match kernel {
+        IpSupport::V4Only => Redirect::V4,
+        IpSupport::V4AndV6 => Redirect::Any,
+    };
     let mut rules = vec![
         rule("rule: the agent's own packets pass", &[Mark(AGENT_MARK), Accept]),
         rule("rule: TCP past its opening passes", &[Transport(TCP), PastSyn, Accept]),
     ];
     local_dns(&mut rules, &LOOPBACK_V4, Redirect::V4);
-    if ipv6 {
+    if kernel == IpSupport::V4AndV6 {
         local_dns(&mut rules, &LOOPBACK_V6, Redirect::V6);
     }
     for address in OWN {
@@ -247,7 +251,7 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn what_the_program_serves_on_loopback_stays_with_it_byte_by_byte() {
-        let rules: Vec<_> = all(true).iter().map(sealed).collect();
+        let rules: Vec<_> = all(IpSupport::V4AndV6).iter().map(sealed).collect();
         let wanted = format!(
             "{LOAD_FAMILY} {} \
              3400 0180 0c00 0100 7061796c6f616400 2400 0280 0800 0100 00000001 \
@@ -268,7 +272,7 @@ mod tests {
 
     #[test]
     fn own_sockets_come_before_captured_addresses_and_those_before_own_addresses() {
-        let steps: Vec<_> = all(true).iter().map(|rule| rule.step).collect();
+        let steps: Vec<_> = all(IpSupport::V4AndV6).iter().map(|rule| rule.step).collect();
         let first = |step: &str| steps.iter().position(|one| one.contains(step)).unwrap();
         let last = |step: &str| steps.iter().rposition(|one| one.contains(step)).unwrap();
         assert!(last("serves stays with it") < first("what is captured"));
@@ -276,17 +280,19 @@ mod tests {
         assert!(last("own addresses pass") < first("all else is refused"));
         // Each set once to lead and once to refuse, should there be no agent.
         for set in ["tcp4", "tcp6", "udp4", "udp6"] {
-            let uses: usize =
-                all(true).iter().map(|rule| count(&sealed(rule), set.as_bytes())).sum();
+            let uses: usize = all(IpSupport::V4AndV6)
+                .iter()
+                .map(|rule| count(&sealed(rule), set.as_bytes()))
+                .sum();
             assert_eq!(uses, 2, "{set}");
         }
     }
 
     #[test]
     fn without_ipv6_nothing_is_led_to_an_ipv6_socket() {
-        assert!(all(false).len() < all(true).len());
+        assert!(all(IpSupport::V4Only).len() < all(IpSupport::V4AndV6).len());
         let tproxy = bytes("7470726f787900 00 1400 0280 0800 0100");
-        for message in all(false) {
+        for message in all(IpSupport::V4Only) {
             let message = sealed(&message);
             for at in 0..message.len() - tproxy.len() {
                 if message[at..].starts_with(&tproxy) {

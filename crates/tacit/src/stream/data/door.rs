@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use tacit_core::flow::Address;
-use tacit_sys::socket::{self, StreamOptions};
+use tacit_sys::socket::{self, AcceptedSocket, StreamOptions};
 use tacit_sys::watch::watch;
 use tokio::io::Interest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -120,7 +120,7 @@ async fn accept(
     loop {
         let mut ready = watched.readable().await?;
         match socket::accept(socket.as_fd()) {
-            Ok((accepted, peer)) => {
+            Ok(AcceptedSocket { socket: accepted, peer }) => {
                 let remote = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
                 if remote.ip() == Some(from) {
                     let local = address::from_socket(&socket::local_address(accepted.as_fd())?);
