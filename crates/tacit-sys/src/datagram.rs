@@ -40,11 +40,24 @@ pub struct Notice {
 /// What happened to a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
-    /// An ICMP message: its type, its code, and the number behind (the MTU, where it is about
-    /// that).
-    Icmp(u8, u8, u32),
+    /// An ICMP message.
+    Icmp {
+        /// The type.
+        kind: u8,
+        /// The code.
+        code: u8,
+        /// The four bytes behind the checksum: the MTU, where it is about that.
+        info: u32,
+    },
     /// The same of ICMPv6.
-    Icmpv6(u8, u8, u32),
+    Icmpv6 {
+        /// The type.
+        kind: u8,
+        /// The code.
+        code: u8,
+        /// The four bytes behind the checksum: the MTU, where it is about that.
+        info: u32,
+    },
     /// This host's own error.
     Local(i32),
 }
@@ -128,8 +141,8 @@ fn notice(item: &[u8], bytes: usize) -> Option<Notice> {
     let (_data, reporter) = rest.split_first_chunk::<4>()?;
     let info = u32::from_ne_bytes(*info);
     let kind = match origin {
-        libc::SO_EE_ORIGIN_ICMP => NoticeKind::Icmp(kind, code, info),
-        libc::SO_EE_ORIGIN_ICMP6 => NoticeKind::Icmpv6(kind, code, info),
+        libc::SO_EE_ORIGIN_ICMP => NoticeKind::Icmp { kind, code, info },
+        libc::SO_EE_ORIGIN_ICMP6 => NoticeKind::Icmpv6 { kind, code, info },
         _ => NoticeKind::Local(i32::from_ne_bytes(*error)),
     };
     let reporter = message::ip_address(reporter).map(|address| address.ip());
@@ -170,8 +183,8 @@ mod tests {
             assert_eq!(&buffer[..notice.bytes], b"anybody there?");
             assert_eq!(notice.reporter, Some(closed.ip()));
             let wanted = match closed {
-                SocketAddr::V4(_) => NoticeKind::Icmp(3, 3, 0),
-                SocketAddr::V6(_) => NoticeKind::Icmpv6(1, 4, 0),
+                SocketAddr::V4(_) => NoticeKind::Icmp { kind: 3, code: 3, info: 0 },
+                SocketAddr::V6(_) => NoticeKind::Icmpv6 { kind: 1, code: 4, info: 0 },
             };
             assert_eq!(notice.kind, wanted);
             assert_eq!(take_notice(socket.as_fd(), &mut buffer).unwrap(), None);

@@ -30,8 +30,8 @@ pub(super) fn tell(
 /// What a notice of the kernel says, if it is an error of the way.
 pub(super) fn cause_of_notice(kind: NoticeKind) -> Option<Cause> {
     match kind {
-        NoticeKind::Icmp(kind, code, info) => Cause::from_icmp(kind, code, info),
-        NoticeKind::Icmpv6(kind, code, info) => Cause::from_icmpv6(kind, code, info),
+        NoticeKind::Icmp { kind, code, info } => Cause::from_icmp(kind, code, info),
+        NoticeKind::Icmpv6 { kind, code, info } => Cause::from_icmpv6(kind, code, info),
         NoticeKind::Local(errno) => Some(cause_of(&io::Error::from_raw_os_error(errno), None)),
     }
 }
