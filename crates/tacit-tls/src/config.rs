@@ -98,10 +98,10 @@ impl ServerSettings {
             check_usage(identity, Role::Server)?;
         }
         let provider = provider(&rule.common);
-        let naming = Naming::of(&rule.client_cert, map);
-        let naming = naming.ok_or_else(|| refused("names from a map without the map"))?;
-        let client_check = client_check(&rule.client_cert, trust)?;
-        let client_check = client_check.map(|check| Arc::new(check.remembering(chains)));
+        let naming = Naming::of(&rule.client_cert, map)
+            .ok_or_else(|| refused("names from a map without the map"))?;
+        let client_check = client_check(&rule.client_cert, trust)?
+            .map(|check| Arc::new(check.remembering(chains)));
         let builder = ServerConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(versions(&rule.common))
             .map_err(refused)?;
@@ -168,9 +168,10 @@ impl ClientSettings {
         if let Some(identity) = identity {
             check_usage(identity, Role::Client)?;
         }
-        let (check, name) = server_check(&rule.verify, trust)?;
+        let NamedCheck { check, server_name } = server_check(&rule.verify, trust)?;
         let check = Arc::new(check.remembering(chains));
-        let server_name = name.cloned().map(ServerName::try_from).transpose().map_err(refused)?;
+        let server_name =
+            server_name.cloned().map(ServerName::try_from).transpose().map_err(refused)?;
         let builder = ClientConfig::builder_with_provider(Arc::new(provider(&rule.common)))
             .with_protocol_versions(versions(&rule.common))
             .map_err(refused)?
@@ -234,12 +235,18 @@ pub(super) fn client_check(
     Ok(Some(check))
 }
 
-/// What looks at servers' certificates, and the name that the rule gives them.
+/// What looks at servers' certificates.
+pub(super) struct NamedCheck<'r> {
+    pub(super) check: ServerCheck,
+    /// The name that the rule gives them.
+    pub(super) server_name: Option<&'r String>,
+}
+
 pub(super) fn server_check<'r>(
     verify: &'r Verify,
     trust: Option<&TrustMaterial>,
-) -> Result<(ServerCheck, Option<&'r String>), SettingsRefused> {
-    let (check, name) = match (verify, trust) {
+) -> Result<NamedCheck<'r>, SettingsRefused> {
+    let (check, server_name) = match (verify, trust) {
         (Verify::Full { server_name, .. }, Some(trust)) => (ServerCheck::full(trust), server_name),
         (Verify::Chain { server_name, .. }, Some(trust)) => {
             (ServerCheck::chain(trust), server_name)
@@ -249,7 +256,7 @@ pub(super) fn server_check<'r>(
         }
         (Verify::None { server_name }, _) => (Ok(ServerCheck::none()), server_name),
     };
-    Ok((check.map_err(refused)?, name.as_ref()))
+    Ok(NamedCheck { check: check.map_err(refused)?, server_name: server_name.as_ref() })
 }
 
 /// The rule's suites and groups, in its order.
@@ -274,11 +281,13 @@ fn provider(common: &TlsCommon) -> CryptoProvider {
 fn versions(common: &TlsCommon) -> &'static [&'static SupportedProtocolVersion] {
     static BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
     let has = |version| common.suites.iter().any(|suite| suite.version() == version);
-    match (common.min_version, has(TlsVersion::V1_3), has(TlsVersion::V1_2)) {
-        (TlsVersion::V1_3, ..) | (_, _, false) => &BOTH[..1],
-        (_, false, true) => &BOTH[1..],
-        _ => BOTH,
+    if common.min_version == TlsVersion::V1_3 || !has(TlsVersion::V1_2) {
+        return &BOTH[..1];
     }
+    if !has(TlsVersion::V1_3) {
+        return &BOTH[1..];
+    }
+    BOTH
 }
 
 fn alpn(common: &TlsCommon) -> Vec<Vec<u8>> {

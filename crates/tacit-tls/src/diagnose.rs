@@ -200,10 +200,12 @@ fn self_signed(case: &Case<'_>, leaf: &CertificateFacts) -> String {
     let who = case.peer.word();
     let trust = case.trust;
     let title = leaf.title();
-    let kind = match (leaf.is_self_signed, leaf.is_ca) {
-        (true, true) => "is a self-signed CA certificate, not a leaf",
-        (true, false) => "is self-signed",
-        (false, _) => "is a CA certificate, not a leaf",
+    let kind = if !leaf.is_self_signed {
+        "is a CA certificate, not a leaf"
+    } else if leaf.is_ca {
+        "is a self-signed CA certificate, not a leaf"
+    } else {
+        "is self-signed"
     };
     format!(
         "the {who}'s certificate of {title} {kind}, so trust '{trust}' cannot vouch for it: \

@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tacit_core::policy::{ClientCert, Map, Verify};
 
 use super::check::PeerCheck;
-use super::config::{SettingsRefused, client_check, refused, server_check};
+use super::config::{NamedCheck, SettingsRefused, client_check, refused, server_check};
 use super::material::TrustMaterial;
 use super::verify::{Named, Naming};
 
@@ -21,16 +21,37 @@ pub struct DryRun {
     pub named: Result<Named, String>,
 }
 
-/// A client's chain and address, at a level of client certificates.
+/// What a rule demands of clients.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientDemand<'a> {
+    /// Its level of client certificates.
+    pub level: &'a ClientCert,
+    /// The trust that the level names.
+    pub trust: Option<&'a TrustMaterial>,
+    /// The map that the level names.
+    pub map: Option<&'a Map>,
+}
+
+/// Who a client would be.
+#[derive(Clone, Copy, Debug)]
+pub struct Client<'a> {
+    /// The chain that it would send, the leaf first.
+    pub chain: &'a [CertificateDer<'a>],
+    /// Where it would come from.
+    pub address: Option<IpAddr>,
+}
+
+/// A client at a rule that accepts TLS.
 ///
 /// # Errors
 /// The settings make no sense without what they name.
 pub fn client(
-    level: &ClientCert,
-    (trust, map): (Option<&TrustMaterial>, Option<&Map>),
-    (chain, address): (&[CertificateDer<'_>], Option<IpAddr>),
+    demand: ClientDemand<'_>,
+    client: Client<'_>,
     now: UnixTime,
 ) -> Result<DryRun, SettingsRefused> {
+    let ClientDemand { level, trust, map } = demand;
+    let Client { chain, address } = client;
     let naming = Naming::of(level, map).ok_or_else(|| refused("a map that is not there"))?;
     let Some(settings) = client_check(level, trust)? else {
         return Ok(DryRun { check: PeerCheck::NotAsked, named: Ok(Named::Nobody) });
@@ -57,17 +78,19 @@ pub fn server(
     asked: &[String],
     now: UnixTime,
 ) -> Result<DryRun, SettingsRefused> {
-    let (settings, name) = server_check(verify, trust)?;
-    let names = name.map_or_else(|| asked.to_vec(), |name| vec![name.clone()]);
-    let names = names.into_iter().map(ServerName::try_from).collect::<Result<Vec<_>, _>>();
-    let names = names.map_err(refused)?;
+    let NamedCheck { check: settings, server_name } = server_check(verify, trust)?;
+    let wanted = server_name.map_or_else(|| asked.to_vec(), |name| vec![name.clone()]);
+    let parsed: Result<Vec<_>, _> = wanted.into_iter().map(ServerName::try_from).collect();
+    let mut names = parsed.map_err(refused)?;
     if names.is_empty() && matches!(verify, Verify::Full { .. }) {
         return Err(refused("the rule takes the name from the program: say one with --name"));
     }
-    let any = ServerName::from(IpAddr::from([0; 16]));
-    let names = if names.is_empty() { vec![any] } else { names };
-    let checks = names.iter().map(|name| settings.recheck(chain, name, now).check);
-    let checks: Vec<_> = checks.collect();
+    if names.is_empty() {
+        let any = ServerName::from(IpAddr::from([0; 16]));
+        names.push(any);
+    }
+    let check_name = |name| settings.recheck(chain, name, now).check;
+    let checks: Vec<_> = names.iter().map(check_name).collect();
     let bad = checks.iter().find(|check| !settings.allows(check));
     let check = bad.or_else(|| checks.first()).cloned().unwrap_or(PeerCheck::Absent);
     let named = match settings.allows(&check) {

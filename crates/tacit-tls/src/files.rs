@@ -28,8 +28,15 @@ struct FileState {
     dev: u64,
     ino: u64,
     size_bytes: u64,
-    modified_ns: (i64, i64),
-    status_changed_ns: (i64, i64),
+    modified: FileTime,
+    status_changed: FileTime,
+}
+
+/// A time that a file system keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileTime {
+    seconds: i64,
+    nanoseconds: i64,
 }
 
 impl FileStamp {
@@ -53,8 +60,11 @@ impl FileState {
             dev: metadata.dev(),
             ino: metadata.ino(),
             size_bytes: metadata.size(),
-            modified_ns: (metadata.mtime(), metadata.mtime_nsec()),
-            status_changed_ns: (metadata.ctime(), metadata.ctime_nsec()),
+            modified: FileTime { seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() },
+            status_changed: FileTime {
+                seconds: metadata.ctime(),
+                nanoseconds: metadata.ctime_nsec(),
+            },
         }
     }
 }

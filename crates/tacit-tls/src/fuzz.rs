@@ -7,7 +7,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use rustls_pki_types::{CertificateDer, UnixTime};
@@ -15,14 +15,13 @@ use tacit_core::policy::map::Mapped;
 use tacit_core::policy::{Group, Map, Rekey, Suite, parse};
 use tacit_core::record::{AlertDescription, ContentType};
 
-use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::handshake::{Handshake, INCOMING_BYTES_MAX};
 use super::holder::holder;
 use super::keys::HotKeys;
 use super::machine::Progress;
 use super::material;
-use super::pair;
+use super::pair::{self, Pair, ServerAsks};
 use super::session::{Batch, Session};
 
 /// Bytes of a session's input that become records, so that one run stays short.
@@ -202,16 +201,16 @@ fn outcome(value: &impl Hash) -> u64 {
 
 /// A client and a server that could talk to each other.
 fn sides(tls13: bool) -> (Handshake, Handshake) {
-    static BOTH: LazyLock<[(Arc<ClientSettings>, Arc<ServerSettings>); 2]> = LazyLock::new(|| {
+    static BOTH: LazyLock<[Pair; 2]> = LazyLock::new(|| {
         [Suite::TLS_AES_128_GCM_SHA256, Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256].map(
             // Asked for and not required: a certificate of the peer's is input too.
             |suite| {
-                pair::settings(suite, &[Group::X25519], true)
+                pair::settings(suite, &[Group::X25519], ServerAsks::Certificate)
                     .unwrap_or_else(|error| panic!("the fuzzer's own set-up: {error}"))
             },
         )
     });
-    let (client, server) = &BOTH[usize::from(!tls13)];
+    let Pair { client, server } = &BOTH[usize::from(!tls13)];
     match (Handshake::client(client, &[]), Handshake::server(server)) {
         (Ok(client), Ok(server)) => (client, server),
         _ => panic!("the fuzzer's own set-up: no handshake begins"),

@@ -21,7 +21,7 @@ use super::check::{Checked, PeerCheck};
 use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error};
-use super::keys::DirectionKey;
+use super::keys::DirectionSecrets;
 use super::machine::{Machine as _, Progress, step};
 use super::outcome::{Observed, StepOutcome, observe};
 use super::secrets::TrafficSecrets;
@@ -71,6 +71,15 @@ impl std::fmt::Debug for Side {
 struct Refusal {
     failure: HandshakeFailure,
     alert: AlertDescription,
+}
+
+/// A complete handshake that gives no connection.
+#[derive(Debug)]
+pub struct FinishRefused {
+    /// Why not.
+    pub failure: HandshakeFailure,
+    /// The record that tells the peer; empty where there is none.
+    pub alert: Vec<u8>,
 }
 
 /// What was agreed, for displays and logs.
@@ -203,7 +212,7 @@ impl Handshake {
         rekey: Rekey,
         now: Instant,
         wall_now: UnixTime,
-    ) -> Result<Established, (HandshakeFailure, Vec<u8>)> {
+    ) -> Result<Established, FinishRefused> {
         let role = self.role();
         let common = match &self.side {
             Side::Client { machine, .. } => machine.common(),
@@ -211,7 +220,7 @@ impl Handshake {
         };
         let chain = common.peer_certificates().unwrap_or_default();
         let agreed = self.agreed(common);
-        let Checked { check, leaf } = self.check_peer(chain, agreed.resumed, wall_now);
+        let Checked { check, leaf } = self.check_peer(chain, &agreed, wall_now);
         let facts = |leaf| CertificateFacts::from_der(leaf).ok().map(Arc::new);
         let peer = leaf.or_else(|| chain.first().and_then(facts));
         let allowed = match &self.side {
@@ -229,14 +238,14 @@ impl Handshake {
         };
         let secrets = self.outcome.secrets;
         let mut session = into_session(self.side, secrets, role, rekey, now)
-            .map_err(|failure| (failure, Vec::new()))?;
+            .map_err(|failure| FinishRefused { failure, alert: Vec::new() })?;
         match named {
             Ok(named) => Ok(Established { session, agreed, check, named, peer }),
             Err(refusal) => {
-                let mut sealed = Vec::new();
+                let mut alert = Vec::new();
                 // The connection ends either way.
-                let _ = session.seal_alert(refusal.alert, &mut sealed);
-                Err((refusal.failure, sealed))
+                let _ = session.seal_alert(refusal.alert, &mut alert);
+                Err(FinishRefused { failure: refusal.failure, alert })
             }
         }
     }
@@ -306,10 +315,10 @@ impl Handshake {
     fn check_peer(
         &self,
         chain: &[CertificateDer<'static>],
-        resumed: bool,
+        agreed: &Agreed,
         now: UnixTime,
     ) -> Checked {
-        let seen = self.outcome.checked.clone().filter(|_| !resumed);
+        let seen = self.outcome.checked.clone().filter(|_| !agreed.resumed);
         match &self.side {
             Side::Client { settings, names, .. } => {
                 let recheck = |name: &ServerName<'_>| settings.check.recheck(chain, name, now);
@@ -357,13 +366,13 @@ fn into_session(
 ) -> Result<Session, HandshakeFailure> {
     let fail = |error: rustls::Error| describe(role, &error);
     let secrets;
-    let version;
+    let kernel_version;
     let mut tickets = None;
     match side {
         Side::Client { machine, settings, .. } => {
             let (extracted, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
             secrets = extracted;
-            version = kernel.protocol_version();
+            kernel_version = kernel.protocol_version();
             if settings.resumes {
                 tickets = Some(Box::new(kernel));
             }
@@ -371,21 +380,24 @@ fn into_session(
         Side::Server { machine, .. } => {
             let (extracted, kernel) = machine.dangerous_into_kernel_connection().map_err(fail)?;
             secrets = extracted;
-            version = kernel.protocol_version();
+            kernel_version = kernel.protocol_version();
         }
     }
     let ExtractedSecrets { tx: (tx_sequence, tx), rx: (rx_sequence, rx) } = secrets;
-    let tls13 = version == ProtocolVersion::TLSv1_3;
+    let version = match kernel_version {
+        ProtocolVersion::TLSv1_3 => TlsVersion::V1_3,
+        _ => TlsVersion::V1_2,
+    };
     let refused = |_| fail(rustls::Error::General("no record key for the suite".into()));
-    let (seal_key, protection, iv) = DirectionKey::split(tx, tls13).map_err(refused)?;
-    let sealer = Sealer::new(protection, iv, tx_sequence);
+    let tx = DirectionSecrets::split(tx, version).map_err(refused)?;
+    let sealer = Sealer::new(tx.protection, tx.iv, tx_sequence);
     #[cfg(feature = "testing")]
     let sealer = super::testing::with_lower_limit(sealer);
-    let (open_key, protection, iv) = DirectionKey::split(rx, tls13).map_err(refused)?;
-    let opener = Opener::new(protection, iv, rx_sequence);
-    let keys = Keys { seal_key, sealer, open_key, opener };
+    let rx = DirectionSecrets::split(rx, version).map_err(refused)?;
+    let opener = Opener::new(rx.protection, rx.iv, rx_sequence);
+    let keys = Keys { seal_key: tx.key, sealer, open_key: rx.key, opener };
     let mut later = None;
-    if tls13 {
+    if version == TlsVersion::V1_3 {
         let missing = || fail(rustls::Error::General("no traffic secrets were reported".into()));
         let secrets = Box::new(traffic.into_secrets(role).ok_or_else(missing)?);
         later = Some(Later { secrets, role, tickets });

@@ -11,6 +11,7 @@ use aws_lc_rs::aead::{
 };
 use rustls::ConnectionTrafficSecrets;
 use rustls::crypto::cipher::AeadKey;
+use tacit_core::policy::TlsVersion;
 use tacit_core::record::{self, KeyRefused, Open, Protection, Seal, Sealer, TAG_BYTES};
 
 /// Connections of one worker whose keys are kept expanded; about two kilobytes each.
@@ -54,12 +55,20 @@ impl Keyring {
     }
 }
 
-/// The expanded keys of one connection, each with how many keys its direction had before it.
+/// The expanded keys of one connection.
 #[derive(Debug, Default)]
 pub struct HotKeys {
     connection: u64,
-    seal: Option<(u32, SealKey)>,
-    open: Option<(u32, OpenKey)>,
+    seal: Option<HotKey<SealKey>>,
+    open: Option<HotKey<OpenKey>>,
+}
+
+/// An expanded key of one direction.
+#[derive(Debug)]
+struct HotKey<K> {
+    /// How many keys the direction had before it.
+    before: u32,
+    expanded: K,
 }
 
 impl HotKeys {
@@ -72,10 +81,10 @@ impl HotKeys {
         sealer: &Sealer,
     ) -> Result<&mut SealKey, KeyRefused> {
         let expanded = match self.seal.take() {
-            Some((of, expanded)) if of == before => expanded,
+            Some(hot) if hot.before == before => hot.expanded,
             _ => key.seal(sealer)?,
         };
-        Ok(&mut self.seal.insert((before, expanded)).1)
+        Ok(&mut self.seal.insert(HotKey { before, expanded }).expanded)
     }
 
     /// The cipher for the next records that arrive.
@@ -86,10 +95,10 @@ impl HotKeys {
         protection: Protection,
     ) -> Result<&mut OpenKey, KeyRefused> {
         let expanded = match self.open.take() {
-            Some((of, expanded)) if of == before => expanded,
+            Some(hot) if hot.before == before => hot.expanded,
             _ => key.open(protection)?,
         };
-        Ok(&mut self.open.insert((before, expanded)).1)
+        Ok(&mut self.open.insert(HotKey { before, expanded }).expanded)
     }
 }
 
@@ -105,27 +114,26 @@ impl std::fmt::Debug for DirectionKey {
     }
 }
 
-impl DirectionKey {
-    /// A key that stands at the front of `key`.
-    pub(super) fn new(algorithm: &'static Algorithm, key: [u8; 32]) -> Self {
-        Self { algorithm, key: key.into() }
-    }
+/// What protects the records of one direction.
+pub(super) struct DirectionSecrets {
+    pub(super) key: DirectionKey,
+    pub(super) protection: Protection,
+    pub(super) iv: record::Nonce,
+}
 
-    /// What it is for.
-    pub(super) fn algorithm(&self) -> &'static Algorithm {
-        self.algorithm
-    }
-
-    /// Takes a direction's secrets apart: its key, its protection and its IV.
+impl DirectionSecrets {
+    /// Takes a direction's secrets apart.
     ///
     /// # Errors
     /// The TLS library agreed on an AEAD that the record layer does not have.
     pub(super) fn split(
         secrets: ConnectionTrafficSecrets,
-        tls13: bool,
-    ) -> Result<(Self, Protection, record::Nonce), KeyRefused> {
-        let gcm = if tls13 { Protection::Tls13Gcm } else { Protection::Tls12Gcm };
-        let chacha = if tls13 { Protection::Tls13ChaCha } else { Protection::Tls12ChaCha };
+        version: TlsVersion,
+    ) -> Result<Self, KeyRefused> {
+        let (gcm, chacha) = match version {
+            TlsVersion::V1_2 => (Protection::Tls12Gcm, Protection::Tls12ChaCha),
+            TlsVersion::V1_3 => (Protection::Tls13Gcm, Protection::Tls13ChaCha),
+        };
         let (algorithm, key, iv, protection) = match secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv, gcm),
             ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv, gcm),
@@ -135,7 +143,19 @@ impl DirectionKey {
             _ => return Err(KeyRefused),
         };
         let iv = iv.as_ref().try_into().map_err(|_| KeyRefused)?;
-        Ok((Self { algorithm, key }, protection, iv))
+        Ok(Self { key: DirectionKey { algorithm, key }, protection, iv })
+    }
+}
+
+impl DirectionKey {
+    /// A key that stands at the front of `key`.
+    pub(super) fn new(algorithm: &'static Algorithm, key: [u8; 32]) -> Self {
+        Self { algorithm, key: key.into() }
+    }
+
+    /// What it is for.
+    pub(super) fn algorithm(&self) -> &'static Algorithm {
+        self.algorithm
     }
 
     /// A cipher for the next records that `sealer` makes.

@@ -44,7 +44,7 @@
 //!     exchange(&mut outgoing, &mut incoming);
 //!     handshake
 //!         .finish(Rekey::default(), Instant::now(), UnixTime::now())
-//!         .map_err(|(failure, _alert)| failure)
+//!         .map_err(|refused| refused.failure)
 //! }
 //! ```
 //!
@@ -84,7 +84,7 @@ pub use check::PeerCheck;
 pub use config::{ClientSettings, ServerSettings, SettingsRefused};
 pub use facts::CertificateFacts;
 pub use failure::{HandshakeFailure, Role};
-pub use handshake::{Agreed, Established, Handshake, INCOMING_BYTES_MAX};
+pub use handshake::{Agreed, Established, FinishRefused, Handshake, INCOMING_BYTES_MAX};
 pub use keys::{HOT_CONNECTIONS_MAX, HotKeys, Keyring};
 pub use machine::Progress;
 pub use session::{Batch, KeyUse, NoRekey, Session, SessionError};

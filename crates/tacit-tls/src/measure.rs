@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use rustls::ConnectionTrafficSecrets as Secrets;
 use rustls::crypto::cipher::{AeadKey, Iv};
-use tacit_core::policy::{Group, Suite, TlsVersion};
+use tacit_core::policy::{Group, Suite};
 use tacit_core::record::{Opener, PAYLOAD_BYTES_MAX, Sealer};
 use tacit_core::statistics::median;
 use tacit_sys::cpu;
 
 use super::handshake::Handshake;
-use super::keys::DirectionKey;
+use super::keys::{DirectionKey, DirectionSecrets};
 use super::machine::Progress;
-use super::pair;
+use super::pair::{self, Pair, ServerAsks};
 
 /// Bytes that are sealed, then opened, between two looks at the clock: a look costs as much as a
 /// small record, and this much fits the caches as an agent's buffers do.
@@ -87,7 +87,8 @@ pub fn records(
 /// # Errors
 /// The library refuses.
 pub fn server_handshake_us(suite: Suite, time: Duration) -> Result<f64, CannotMeasure> {
-    let (client, server) = pair::settings(suite, &GROUPS, false).map_err(|_| CannotMeasure)?;
+    let Pair { client, server } =
+        pair::settings(suite, &GROUPS, ServerAsks::Nothing).map_err(|_| CannotMeasure)?;
     let until = Instant::now() + time;
     let mut handshakes_ns = Vec::new();
     while handshakes_ns.len() < ROUNDS_MIN || Instant::now() < until {
@@ -128,12 +129,10 @@ struct Bench {
 
 impl Bench {
     fn new(suite: Suite, message_bytes: usize) -> Result<Self, CannotMeasure> {
-        let split = || {
-            DirectionKey::split(secrets(suite), suite.version() == TlsVersion::V1_3)
-                .map_err(|_| CannotMeasure)
-        };
-        let (seal_key, protection, iv) = split()?;
-        let (open_key, _, _) = split()?;
+        let split =
+            || DirectionSecrets::split(secrets(suite), suite.version()).map_err(|_| CannotMeasure);
+        let DirectionSecrets { key: seal_key, protection, iv } = split()?;
+        let DirectionSecrets { key: open_key, .. } = split()?;
         let slots = message_bytes.div_ceil(PAYLOAD_BYTES_MAX);
         let message = vec![0x5a; slots * protection.slot_bytes()];
         Ok(Self {

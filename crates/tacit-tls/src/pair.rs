@@ -18,13 +18,29 @@ use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::material::{IdentityMaterial, TrustMaterial};
 
+/// Settings of two sides that know each other.
+pub(super) struct Pair {
+    pub(super) client: Arc<ClientSettings>,
+    pub(super) server: Arc<ServerSettings>,
+}
+
+/// What a server asks of its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerAsks {
+    /// Nothing.
+    Nothing,
+    /// A certificate.
+    #[cfg_attr(not(feature = "fuzz"), expect(dead_code, reason = "only fuzzed servers ask"))]
+    Certificate,
+}
+
 /// A client and a server with a certificate (P-256) that signed itself, no resumption, one
 /// suite and these groups; the server may ask for a certificate that the client does not have.
 pub(super) fn settings(
     suite: Suite,
     groups: &[Group],
-    asks_client: bool,
-) -> Result<(Arc<ClientSettings>, Arc<ServerSettings>), Box<dyn Error>> {
+    server_asks: ServerAsks,
+) -> Result<Pair, Box<dyn Error>> {
     let name = "pair.example".to_owned();
     let (certificate, key) = certificate(&name)?;
     let private = PrivateKeyDer::try_from(key.serialize_der())?;
@@ -52,8 +68,8 @@ pub(super) fn settings(
     };
     let verify = Verify::None { server_name: Some(name.clone()) };
     let client = ClientTls { identity: None, verify, sni: true, common: common.clone() };
-    let client_cert = match asks_client {
-        true => ClientCert::Asked(Asked {
+    let client_cert = match server_asks {
+        ServerAsks::Certificate => ClientCert::Asked(Asked {
             preset: Some(Preset::Preferred),
             absent: Absent::Allow,
             chain: ChainCheck::Made {
@@ -62,13 +78,14 @@ pub(super) fn settings(
                 name: PeerName::Certificate,
             },
         }),
-        false => ClientCert::None,
+        ServerAsks::Nothing => ClientCert::None,
     };
     let server = ServerTls { identities: vec![name], client_cert, common };
-    Ok((
-        Arc::new(ClientSettings::new(&client, None, None, None)?),
-        Arc::new(ServerSettings::new(&server, &[Arc::new(identity)], Some(&trust), None, None)?),
-    ))
+    let identities = [Arc::new(identity)];
+    Ok(Pair {
+        client: Arc::new(ClientSettings::new(&client, None, None, None)?),
+        server: Arc::new(ServerSettings::new(&server, &identities, Some(&trust), None, None)?),
+    })
 }
 
 /// A certificate (P-256) that signed itself, and its key.

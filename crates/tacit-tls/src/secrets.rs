@@ -88,6 +88,12 @@ impl TrafficSecrets {
     }
 }
 
+/// What protects a direction's next records.
+pub(super) struct NextKey {
+    pub(super) key: DirectionKey,
+    pub(super) iv: Nonce,
+}
+
 impl Secret {
     fn new(secret: &[u8]) -> Option<Self> {
         let hash =
@@ -95,21 +101,21 @@ impl Secret {
         Some(Self { hash, prk: Prk::new_less_safe(hash, secret) })
     }
 
-    /// Takes the step to the next secret; returns the key and the IV that it gives.
+    /// Takes the step to the next secret; returns what it gives.
     ///
     /// # Errors
     /// The library refuses.
     pub(super) fn next(
         &mut self,
         algorithm: &'static aead::Algorithm,
-    ) -> Result<(DirectionKey, Nonce), KeyRefused> {
+    ) -> Result<NextKey, KeyRefused> {
         self.prk = expand(&self.prk, "traffic upd", self.hash, |okm| Ok(Prk::from(okm)))?;
         let mut key = [0; 32];
         let part = key.get_mut(..algorithm.key_len()).ok_or(KeyRefused)?;
         expand(&self.prk, "key", Length(part.len()), |okm| okm.fill(part))?;
         let mut iv = Nonce::default();
         expand(&self.prk, "iv", Length(iv.len()), |okm| okm.fill(&mut iv))?;
-        Ok((DirectionKey::new(algorithm, key), iv))
+        Ok(NextKey { key: DirectionKey::new(algorithm, key), iv })
     }
 }
 

@@ -12,71 +12,90 @@ pub fn describe_alert_number(role: Role, alert: u8) -> HandshakeFailure {
 }
 
 pub(super) fn describe_alert(role: Role, alert: Alert) -> HandshakeFailure {
-    let (kind, party, said, step) = meaning(alert);
+    let Meaning { kind, party, said, step } = meaning(alert);
     let peer = role.peer();
     let step = step.replace("{peer}", peer);
     failure(kind, party, format!("the {peer} {said} (alert {alert:?}): {step}"))
 }
 
-/// Kind, who has to act, what the peer said, and the next step.
-fn meaning(alert: Alert) -> (&'static str, Party, &'static str, &'static str) {
+/// What an alert says to us.
+struct Meaning {
+    /// The kind of the failure.
+    kind: &'static str,
+    /// Who has to act.
+    party: Party,
+    /// What the peer said.
+    said: &'static str,
+    /// What to do next; `{peer}` stands for the peer.
+    step: &'static str,
+}
+
+fn meaning(alert: Alert) -> Meaning {
     match alert {
-        Alert::UnknownCA => (
-            "peer-refused-certificate",
-            Party::Peer,
-            "does not trust the CA of our certificate",
-            "give the {peer} that CA's certificate, and see that the identity's file holds the \
-             certificates in between",
-        ),
-        Alert::CertificateExpired | Alert::CertificateRevoked => (
-            "peer-refused-certificate",
-            Party::Us,
-            "says that our certificate is no longer valid",
-            "renew the identity, or set the {peer}'s clock",
-        ),
+        Alert::UnknownCA => Meaning {
+            kind: "peer-refused-certificate",
+            party: Party::Peer,
+            said: "does not trust the CA of our certificate",
+            step: "give the {peer} that CA's certificate, and see that the identity's file holds \
+                   the certificates in between",
+        },
+        Alert::CertificateExpired | Alert::CertificateRevoked => Meaning {
+            kind: "peer-refused-certificate",
+            party: Party::Us,
+            said: "says that our certificate is no longer valid",
+            step: "renew the identity, or set the {peer}'s clock",
+        },
         Alert::BadCertificate
         | Alert::UnsupportedCertificate
         | Alert::CertificateUnknown
-        | Alert::AccessDenied => (
-            "peer-refused-certificate",
-            Party::Us,
-            "refused our certificate",
-            "see that its names and usages suit the {peer}, and look at the {peer}'s log",
-        ),
-        Alert::CertificateRequired | Alert::NoCertificate => (
-            "peer-requires-certificate",
-            Party::Policy,
-            "requires a certificate",
-            "set identity in the rule",
-        ),
-        Alert::ProtocolVersion => (
-            "no-common-version",
-            Party::Peer,
-            "speaks no TLS version that the rule allows",
-            "update the {peer} to TLS 1.2 or 1.3, and look at the rule's min-version; older \
-             versions are never spoken",
-        ),
-        Alert::HandshakeFailure | Alert::InsufficientSecurity => (
-            "peer-sent-alert",
-            Party::Peer,
-            "found no common suite, group or signature, or missed a certificate",
-            "allow the {peer} AES-GCM or ChaCha20-Poly1305 with ECDHE, and look at its log",
-        ),
-        Alert::NoApplicationProtocol => (
-            "no-common-alpn",
-            Party::Policy,
-            "knows none of the rule's application protocols",
-            "put one that the {peer} knows into alpn, or leave alpn out",
-        ),
-        Alert::UnrecognisedName => (
-            "peer-sent-alert",
-            Party::Policy,
-            "has no such name",
-            "set server-name in the rule to a name of the {peer}",
-        ),
-        Alert::CloseNotify | Alert::UserCanceled => {
-            ("peer-closed", Party::Peer, "gave up", "look at the {peer}'s log")
-        }
-        _ => ("peer-sent-alert", Party::Peer, "gave up", "look at the {peer}'s log"),
+        | Alert::AccessDenied => Meaning {
+            kind: "peer-refused-certificate",
+            party: Party::Us,
+            said: "refused our certificate",
+            step: "see that its names and usages suit the {peer}, and look at the {peer}'s log",
+        },
+        Alert::CertificateRequired | Alert::NoCertificate => Meaning {
+            kind: "peer-requires-certificate",
+            party: Party::Policy,
+            said: "requires a certificate",
+            step: "set identity in the rule",
+        },
+        Alert::ProtocolVersion => Meaning {
+            kind: "no-common-version",
+            party: Party::Peer,
+            said: "speaks no TLS version that the rule allows",
+            step: "update the {peer} to TLS 1.2 or 1.3, and look at the rule's min-version; older \
+                   versions are never spoken",
+        },
+        Alert::HandshakeFailure | Alert::InsufficientSecurity => Meaning {
+            kind: "peer-sent-alert",
+            party: Party::Peer,
+            said: "found no common suite, group or signature, or missed a certificate",
+            step: "allow the {peer} AES-GCM or ChaCha20-Poly1305 with ECDHE, and look at its log",
+        },
+        Alert::NoApplicationProtocol => Meaning {
+            kind: "no-common-alpn",
+            party: Party::Policy,
+            said: "knows none of the rule's application protocols",
+            step: "put one that the {peer} knows into alpn, or leave alpn out",
+        },
+        Alert::UnrecognisedName => Meaning {
+            kind: "peer-sent-alert",
+            party: Party::Policy,
+            said: "has no such name",
+            step: "set server-name in the rule to a name of the {peer}",
+        },
+        Alert::CloseNotify | Alert::UserCanceled => Meaning {
+            kind: "peer-closed",
+            party: Party::Peer,
+            said: "gave up",
+            step: "look at the {peer}'s log",
+        },
+        _ => Meaning {
+            kind: "peer-sent-alert",
+            party: Party::Peer,
+            said: "gave up",
+            step: "look at the {peer}'s log",
+        },
     }
 }

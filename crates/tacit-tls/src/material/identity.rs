@@ -100,7 +100,7 @@ pub fn load_identity(
 
     let certs = read(&cert_path).map_err(at_cert)?;
     let chain = certificates(&certs.bytes).map_err(at_cert)?;
-    let (key, key_stamp) = load_key(&key_path).map_err(at_key)?;
+    let LoadedKey { key, stamp: key_stamp } = load_key(&key_path).map_err(at_key)?;
     if key_stamp != certs.stamp && private_keys(&certs.bytes).next().is_some() {
         refuse_exposed(certs.mode).map_err(at_cert)?;
     }
@@ -135,10 +135,16 @@ pub fn load_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, MaterialE
     chain.map_err(|fault| MaterialError { owner, path: path.to_owned(), fault })
 }
 
-fn load_key(path: &Path) -> Result<(PrivateKeyDer<'static>, FileStamp), MaterialFault> {
+/// A private key, and the file that it was read from.
+struct LoadedKey {
+    key: PrivateKeyDer<'static>,
+    stamp: FileStamp,
+}
+
+fn load_key(path: &Path) -> Result<LoadedKey, MaterialFault> {
     let content = read(path)?;
     refuse_exposed(content.mode)?;
-    Ok((one_key(&content.bytes)?, content.stamp))
+    Ok(LoadedKey { key: one_key(&content.bytes)?, stamp: content.stamp })
 }
 
 fn one_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, MaterialFault> {

@@ -63,11 +63,15 @@ pub fn list_ends_soon(list: &ListFacts, now: i64) -> bool {
     list.next_update.saturating_sub(now) < part
 }
 
+/// The lists of one file.
+pub(super) struct LoadedLists {
+    pub(super) lists: Vec<RevocationList>,
+    /// The file.
+    pub(super) stamp: FileStamp,
+}
+
 /// Reads the lists of one file, in PEM or DER.
-pub(super) fn load(
-    path: &Path,
-    roots: &Arc<RootCertStore>,
-) -> Result<(Vec<RevocationList>, FileStamp), MaterialFault> {
+pub(super) fn load(path: &Path, roots: &Arc<RootCertStore>) -> Result<LoadedLists, MaterialFault> {
     let content = read(path)?;
     let ders = match is_der(&content.bytes) {
         true => vec![CertificateRevocationListDer::from(content.bytes)],
@@ -75,11 +79,11 @@ pub(super) fn load(
     };
     let numbered = ders.into_iter().enumerate();
     let lists = numbered.map(|(at, der)| {
-        let facts = list_facts(&der).filter(|_| is_usable(&der, roots));
-        let facts = facts.ok_or(MaterialFault::BadList { number: at + 1 })?;
+        let usable = list_facts(&der).filter(|_| is_usable(&der, roots));
+        let facts = usable.ok_or(MaterialFault::BadList { number: at + 1 })?;
         Ok(RevocationList { der, facts: ListFacts { file: path.to_owned(), ..facts } })
     });
-    Ok((lists.collect::<Result<_, _>>()?, content.stamp))
+    Ok(LoadedLists { lists: lists.collect::<Result<_, _>>()?, stamp: content.stamp })
 }
 
 fn from_pem(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, MaterialFault> {
@@ -156,7 +160,7 @@ mod tests {
 
     fn loaded(directory: &Directory, file: &str, ca: &Ca) -> Result<Vec<RevocationList>, String> {
         let loaded = load(&directory.path().join(file), &ca.roots());
-        loaded.map(|(lists, _)| lists).map_err(|fault| fault.to_string())
+        loaded.map(|loaded| loaded.lists).map_err(|fault| fault.to_string())
     }
 
     #[test]

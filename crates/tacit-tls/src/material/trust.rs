@@ -13,7 +13,7 @@ use tacit_core::policy::{Revocation, Trust, TrustSource};
 
 use super::error::{MaterialError, MaterialFault};
 use super::expiry::{expiry_warning, now_seconds};
-use super::lists::{self, RevocationList};
+use super::lists::{self, LoadedLists, RevocationList};
 use super::pem::{certificates, facts_of, read};
 use super::verifiers::{Unlisted, Verifiers};
 use crate::facts::CertificateFacts;
@@ -167,7 +167,7 @@ fn load_files(
     let mut lists = Vec::new();
     for path in crls {
         let fail = |fault| MaterialError { owner: owner.clone(), path: path.clone(), fault };
-        let (more, stamp) = lists::load(&path, &roots).map_err(fail)?;
+        let LoadedLists { lists: more, stamp } = lists::load(&path, &roots).map_err(fail)?;
         lists.extend(more);
         sources.push(stamp);
     }

@@ -21,13 +21,12 @@ use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
 use tacit_core::policy::Rekey;
 use tacit_core::record::{
-    AlertDescription, ContentType, Nonce, Opener, PAYLOAD_BYTES_MAX, Protection, RecordError,
-    Sealer,
+    AlertDescription, ContentType, Opener, PAYLOAD_BYTES_MAX, Protection, RecordError, Sealer,
 };
 
 use super::failure::Role;
 use super::keys::{DirectionKey, HotKeys, OpenKey};
-use super::secrets::{Secret, Secrets};
+use super::secrets::{NextKey, Secret, Secrets};
 
 /// A handshake message after the handshake at most; a ticket with a chain inside is the longest.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -324,7 +323,9 @@ impl Session {
         }
         let owed = self.owed.take();
         match owed {
-            Some(Owed::KeyUpdate) => self.update_sending_key(false, out)?,
+            Some(Owed::KeyUpdate) => {
+                self.update_sending_key(KeyUpdateRequest::NotRequested, out)?
+            }
             Some(Owed::NoRenegotiation) => {
                 self.seal_alert(AlertDescription::NO_RENEGOTIATION, out)?;
             }
@@ -357,7 +358,11 @@ impl Session {
     fn update_both(&mut self, now: Instant, out: &mut Vec<u8>) -> Result<(), SessionError> {
         // RFC 8446 section 4.6.3: `update_requested`, so that the other direction follows. A peer
         // that has closed it cannot answer; Go's crypto/tls loses its reading key when asked to.
-        self.update_sending_key(!self.peer_closed, out)?;
+        let request = match self.peer_closed {
+            true => KeyUpdateRequest::NotRequested,
+            false => KeyUpdateRequest::Requested,
+        };
+        self.update_sending_key(request, out)?;
         self.bytes_since_rekey = 0;
         self.updates_without_data = self.updates_without_data.saturating_add(1);
         self.rekeyed_at = now;
@@ -469,7 +474,7 @@ impl Session {
         }
         self.message.extend_from_slice(fragment);
         let mut replaced = false;
-        while let Some((kind, body)) = split_message(&self.message) {
+        while let Some(HandshakeMessage { kind, body }) = split_message(&self.message) {
             let end = 4 + body.len();
             if replaced {
                 // RFC 8446 section 5.1: messages do not span key changes.
@@ -531,7 +536,7 @@ impl Session {
             }
         };
         self.count_idle_message()?;
-        let (key, iv) = self.next_key(|secrets| &mut secrets.receiving)?;
+        let NextKey { key, iv } = self.next_key(|secrets| &mut secrets.receiving)?;
         self.open_key = key;
         self.opener = Opener::new(self.opener.protection(), iv, 0);
         self.peer_rekeys += 1;
@@ -552,9 +557,13 @@ impl Session {
         Ok(())
     }
 
-    fn update_sending_key(&mut self, request: bool, out: &mut Vec<u8>) -> Result<(), SessionError> {
-        self.seal_message(ContentType::Handshake, &[KEY_UPDATE, 0, 0, 1, request.into()], out)?;
-        let (key, iv) = self.next_key(|secrets| &mut secrets.sending)?;
+    fn update_sending_key(
+        &mut self,
+        request: KeyUpdateRequest,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        self.seal_message(ContentType::Handshake, &[KEY_UPDATE, 0, 0, 1, request as u8], out)?;
+        let NextKey { key, iv } = self.next_key(|secrets| &mut secrets.sending)?;
         self.seal_key = key;
         self.sealer = Sealer::new(self.sealer.protection(), iv, 0);
         self.rekeys += 1;
@@ -564,7 +573,7 @@ impl Session {
     fn next_key(
         &mut self,
         of: impl FnOnce(&mut Secrets) -> &mut Secret,
-    ) -> Result<(DirectionKey, Nonce), SessionError> {
+    ) -> Result<NextKey, SessionError> {
         let algorithm = self.seal_key.algorithm();
         let Some(later) = &mut self.later else {
             return Err(SessionError::Library("update a TLS 1.2 key"));
@@ -588,7 +597,7 @@ impl Session {
     /// A KeyUpdate that asks for another, due or not.
     #[cfg(feature = "fuzz")]
     pub(super) fn change_keys(&mut self, out: &mut Vec<u8>) -> Result<(), SessionError> {
-        self.update_sending_key(true, out)
+        self.update_sending_key(KeyUpdateRequest::Requested, out)
     }
 
     fn seal_message(
@@ -601,6 +610,14 @@ impl Session {
             self.seal_key.seal(&self.sealer).map_err(|_| SessionError::Library("expand a key"))?;
         Ok(self.sealer.seal_message(&mut key, content, message, out)?)
     }
+}
+
+/// Whether a KeyUpdate asks the peer to update its key too (RFC 8446 section 4.6.3).
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum KeyUpdateRequest {
+    NotRequested = 0,
+    Requested = 1,
 }
 
 /// `Ok(true)`: the peer closed its direction in order.
@@ -619,11 +636,18 @@ fn take_alert(alert: &[u8]) -> Result<bool, SessionError> {
     }
 }
 
-/// The first handshake message of `bytes` if it is whole: its type and body.
-fn split_message(bytes: &[u8]) -> Option<(u8, &[u8])> {
+/// A handshake message.
+struct HandshakeMessage<'b> {
+    /// The type.
+    kind: u8,
+    body: &'b [u8],
+}
+
+/// The first handshake message of `bytes` if it is whole.
+fn split_message(bytes: &[u8]) -> Option<HandshakeMessage<'_>> {
     let (&[kind, high, middle, low], rest) = bytes.split_first_chunk::<4>()?;
     let length = u32::from_be_bytes([0, high, middle, low]) as usize;
-    rest.get(..length).map(|body| (kind, body))
+    rest.get(..length).map(|body| HandshakeMessage { kind, body })
 }
 
 #[cfg(test)]

@@ -21,9 +21,17 @@ use crate::outcome::report_check;
 #[derive(Debug)]
 pub struct ClientCheck {
     /// `None`: the chain is not looked at.
-    full: Option<(Full<dyn ClientCertVerifier>, Invalid)>,
+    made: Option<Made>,
     absent: Absent,
     algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// How chains are looked at.
+#[derive(Debug)]
+struct Made {
+    full: Full<dyn ClientCertVerifier>,
+    /// What becomes of those that are bad.
+    invalid: Invalid,
 }
 
 impl ClientCheck {
@@ -37,20 +45,20 @@ impl ClientCheck {
         invalid: Invalid,
     ) -> Result<Self, VerifierBuilderError> {
         let full = Full::new(trust, TrustMaterial::client_verifier)?;
-        Ok(Self { full: Some((full, invalid)), absent, algorithms: algorithms() })
+        Ok(Self { made: Some(Made { full, invalid }), absent, algorithms: algorithms() })
     }
 
     /// Chains are not looked at; only that clients hold the keys of what they send.
     #[must_use]
     pub fn waived(absent: Absent) -> Self {
-        Self { full: None, absent, algorithms: algorithms() }
+        Self { made: None, absent, algorithms: algorithms() }
     }
 
     /// Has it remember the chains that it believes.
     #[must_use]
     pub fn remembering(mut self, chains: Option<&Arc<Chains>>) -> Self {
-        if let Some((full, _)) = &mut self.full {
-            full.chains = chains.cloned();
+        if let Some(made) = &mut self.made {
+            made.full.chains = chains.cloned();
         }
         self
     }
@@ -67,7 +75,7 @@ impl ClientCheck {
     /// Whether a connection with that outcome may go on.
     #[must_use]
     pub fn allows(&self, check: &PeerCheck) -> bool {
-        let invalid = self.full.as_ref().map(|(_, invalid)| *invalid);
+        let invalid = self.made.as_ref().map(|made| made.invalid);
         match check {
             PeerCheck::Valid | PeerCheck::RevocationUnknown { .. } => invalid.is_some(),
             PeerCheck::Absent => self.absent == Absent::Allow,
@@ -83,7 +91,9 @@ impl ClientCheck {
         rest: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> (Checked, Result<(), Error>) {
-        let Some((full, _)) = &self.full else { return (PeerCheck::NotChecked.into(), Ok(())) };
+        let Some(Made { full, .. }) = &self.made else {
+            return (PeerCheck::NotChecked.into(), Ok(()));
+        };
         full.check(Peer::Client, Sent { leaf, rest }, None, now, |verifier| {
             verifier.verify_client_cert(leaf, rest, now).map(|_| ())
         })
@@ -96,7 +106,7 @@ impl ClientCertVerifier for ClientCheck {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.full.as_ref().map_or(&[], |(full, _)| full.verifier.root_hint_subjects())
+        self.made.as_ref().map_or(&[], |made| made.full.verifier.root_hint_subjects())
     }
 
     fn verify_client_cert(

@@ -12,7 +12,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tacit_core::policy::map::{Entry, Mapped, Passed};
 use tacit_core::policy::{Action, Map, Policy, Tls};
-use tacit_tls::dry_run::{self, DryRun};
+use tacit_tls::dry_run::{self, Client, ClientDemand, DryRun};
 use tacit_tls::material::{TrustMaterial, load_chain, load_trust};
 use tacit_tls::verify::{Named, Naming, identity};
 use tacit_tls::{CertificateFacts, PeerCheck, holder};
@@ -93,8 +93,10 @@ pub(super) fn ask_rule(
         Tls::Server(tls) => {
             let level = &tls.client_cert;
             let map = level.map().and_then(|name| Some((name, policy.maps.get(name)?)));
-            let given = (trust.as_ref(), map.map(|(_, map)| map));
-            let run = dry_run::client(level, given, (&chain, peer.address), peer.now);
+            let trust = trust.as_ref();
+            let demand = ClientDemand { level, trust, map: map.map(|(_, map)| map) };
+            let client = Client { chain: &chain, address: peer.address };
+            let run = dry_run::client(demand, client, peer.now);
             (level.to_string(), run, map)
         }
         Tls::Client(tls) => {

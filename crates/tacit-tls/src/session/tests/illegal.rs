@@ -187,7 +187,7 @@ fn key_updates_of_every_illegal_shape_are_refused() {
     let flood = |session: &mut Session| {
         many(u32::from(IDLE_MESSAGES_MAX) + 1, || {
             let mut wire = Vec::new();
-            session.update_sending_key(true, &mut wire).unwrap();
+            session.update_sending_key(KeyUpdateRequest::Requested, &mut wire).unwrap();
             wire
         })
     };
@@ -210,7 +210,7 @@ fn a_key_update_in_fragments_is_one_message() {
     }
     server.give(&whole).unwrap();
     client.session().sealer = Sealer::new(protection, iv, old);
-    client.session().update_sending_key(true, &mut Vec::new()).unwrap();
+    client.session().update_sending_key(KeyUpdateRequest::Requested, &mut Vec::new()).unwrap();
     client.write(b"with the new key");
     settle(&mut client, &mut server);
     assert_eq!(server.received(), b"with the new key");

@@ -187,7 +187,7 @@ fn a_peer_that_asks_for_keys_and_does_not_read_costs_no_memory() {
     let (mut client, mut server) = pair(TLS13, NO_REKEY);
     for _ in 0..1000 {
         let mut wire = Vec::new();
-        client.session().update_sending_key(true, &mut wire).unwrap();
+        client.session().update_sending_key(KeyUpdateRequest::Requested, &mut wire).unwrap();
         wire.extend(client.session().seal(b"x").unwrap());
         let mut payloads = Vec::new();
         server.session().open_batch(&mut HotKeys::default(), &mut wire, &mut payloads).unwrap();
@@ -232,7 +232,7 @@ fn nothing_is_answered_after_our_close() {
         let mut wire = server.take();
         match suite {
             TLS12 => server.session().seal_message(ContentType::Handshake, &[0; 4], &mut wire),
-            _ => server.session().update_sending_key(true, &mut wire),
+            _ => server.session().update_sending_key(KeyUpdateRequest::Requested, &mut wire),
         }
         .unwrap();
         client.give(&wire).unwrap();

@@ -143,7 +143,7 @@ impl Ours {
         }
         let established = handshake.finish(self.rekey, Instant::now(), UnixTime::now());
         let Established { session, agreed, .. } =
-            established.map_err(|(failure, _)| failure).unwrap();
+            established.map_err(|refused| refused.failure).unwrap();
         self.session = Some(session);
         self.agreed = Some(agreed);
     }

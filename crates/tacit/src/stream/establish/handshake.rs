@@ -16,8 +16,8 @@ use crate::net::leg::{Leg, Outgoing};
 use crate::session::{Failure, Record, TlsFacts};
 use crate::stream::gate::{Gates, Place};
 use tacit_tls::{
-    Established as Secrets, Handshake, HandshakeFailure, INCOMING_BYTES_MAX, Progress, Role,
-    Session,
+    Established as Secrets, FinishRefused, Handshake, HandshakeFailure, INCOMING_BYTES_MAX,
+    Progress, Role, Session,
 };
 
 use super::deadline::within;
@@ -127,7 +127,7 @@ impl HandshakeIo<'_> {
                 self.record.tls.set(TlsFacts { agreed, check, named, peer });
                 Ok(Handshaken { session, incomplete: incoming, last_flight })
             }
-            Err((failure, mut alert)) => {
+            Err(FinishRefused { failure, mut alert }) => {
                 last_flight.append(&mut alert);
                 Outgoing::new(last_flight).flush(self.leg).await?;
                 Err(failure.into())
