@@ -52,18 +52,18 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
         true => Some(peers_in_turn(options, &network, dir, &target, place.as_ref(), &mut report)?),
         false => None,
     };
-    let runs = match (&place, options.runs) {
-        (Some(place), true) => {
+    let runs = match &place {
+        _ if !options.runs => None,
+        Some(place) => {
             let measured = runs::measure(options, &network, place)?;
             report.add_columns("Programs under tacit run", measured.text);
             Some(measured.json)
         }
-        (None, true) => {
+        None => {
             let why = "not measured: nobody may make a network namespace here\n";
             report.add_columns("Programs under tacit run", why.to_owned());
             None
         }
-        (_, false) => None,
     };
     print!("{}", report.text());
     let all = serde_json::json!({ "peers": peers, "runs": runs });

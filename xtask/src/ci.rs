@@ -73,14 +73,20 @@ fn fuzz_smoke() -> Outcome {
 
 fn doc() -> Outcome {
     let args = ["doc", "--locked", "--workspace", "--no-deps"];
-    cargo(&args, Some(("RUSTDOCFLAGS", "-D warnings")))
+    cargo(&args, Some(Variable { name: "RUSTDOCFLAGS", value: "-D warnings" }))
+}
+
+/// A variable of the environment.
+struct Variable {
+    name: &'static str,
+    value: &'static str,
 }
 
 /// Runs cargo with its output untouched.
-fn cargo(args: &[&str], variable: Option<(&str, &str)>) -> Outcome {
+fn cargo(args: &[&str], variable: Option<Variable>) -> Outcome {
     let status = Command::new(env!("CARGO"))
         .args(args)
-        .envs(variable)
+        .envs(variable.map(|Variable { name, value }| (name, value)))
         .current_dir(root())
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;

@@ -78,13 +78,13 @@ fn import(path: &Path, map: Option<&Path>) -> Result<Vec<Finding>, String> {
         return Ok(findings.finish());
     }
     let beside = PathBuf::from(format!("{}{MAP_ENDING}", path.display()));
-    let map = if beside.exists() { Some(beside.as_path()) } else { map };
-    let map_file = map.map(|map| map.display().to_string()).unwrap_or_default();
-    let map_bytes = match map {
-        Some(map) => std::fs::read(map).map_err(|error| format!("{map_file}: {error}"))?,
+    let map_path = if beside.exists() { Some(beside.as_path()) } else { map };
+    let map_file = map_path.map(|path| path.display().to_string()).unwrap_or_default();
+    let map_bytes = match map_path {
+        Some(path) => std::fs::read(path).map_err(|error| format!("{map_file}: {error}"))?,
         None => Vec::new(),
     };
-    let map = map.map(|_| Input { file: &map_file, bytes: &map_bytes });
+    let map = map_path.map(|_| Input { file: &map_file, bytes: &map_bytes });
     let is_filters = text.lines().any(|line| line.trim().starts_with("IpFilterPolicy"));
     let mut request = Request { map, ..Request::default() };
     if is_filters {
@@ -110,8 +110,8 @@ fn line(findings: &[Finding]) -> String {
     if lines.is_empty() {
         return "ok".to_owned();
     }
-    let lines: Vec<String> = lines.iter().map(usize::to_string).collect();
-    format!("errors in lines {}", lines.join(", "))
+    let numbers: Vec<String> = lines.iter().map(usize::to_string).collect();
+    format!("errors in lines {}", numbers.join(", "))
 }
 
 fn compare(directory: &Path, lines: &BTreeMap<String, String>) -> Outcome {

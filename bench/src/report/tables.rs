@@ -41,7 +41,7 @@ pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Op
         "stretch",
         "reached",
     ];
-    let rows = with_goals(workloads).map(|(workload, goal)| {
+    let rows = with_goals(workloads).map(|Aimed { workload, goal }| {
         let best = summary.best(workload.name);
         let tacit = summary.row(workload.name, SUBJECT);
         let found = ratio(tacit, best);
@@ -74,7 +74,7 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
     let mut columns = vec!["workload"];
     columns.extend(FORMS);
     columns.extend(["best given", "its ratio", "tacit-split / best given"]);
-    let rows = with_goals(workloads).map(|(workload, _)| {
+    let rows = with_goals(workloads).map(|Aimed { workload, .. }| {
         let best = summary.best(workload.name);
         let given = summary.best_given(workload.name);
         let both = |row: Option<&Row>, to: Option<&Row>| {
@@ -96,10 +96,15 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
     filled(table(title, &columns, rows.collect()))
 }
 
-fn with_goals<'a>(
-    workloads: &'a [&'static Workload],
-) -> impl Iterator<Item = (&'static Workload, Goal)> + 'a {
-    workloads.iter().filter_map(|workload| Some((*workload, workload.goal?)))
+/// A workload that has a goal.
+struct Aimed {
+    workload: &'static Workload,
+    goal: Goal,
+}
+
+fn with_goals<'a>(workloads: &'a [&'static Workload]) -> impl Iterator<Item = Aimed> + 'a {
+    let aimed = |workload: &&'static Workload| Some(Aimed { workload, goal: workload.goal? });
+    workloads.iter().filter_map(aimed)
 }
 
 /// Everybody under one workload; `x` is each row divided by the best peer as installed.

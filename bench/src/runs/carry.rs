@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tacit_core::statistics::median;
 
-use super::setup::{FAR, SERVER, policies};
+use super::setup::{FAR, PolicyFile, SERVER, policies};
 use crate::load::{Lines, LoadServer};
 use crate::network::Network;
 use crate::options::Options;
@@ -71,7 +71,7 @@ pub(super) fn measure(
 ) -> Result<Report, String> {
     let server =
         LoadServer::start(place.dir.join("load"), SocketAddr::new(SERVER.into(), 0), &place.dir)?;
-    for (name, text) in policies(server.address, &network.congestion) {
+    for PolicyFile { name, text } in policies(server.address, &network.congestion) {
         place.write(name, &text)?;
     }
     let mut agent = Command::new(place.dir.join("tacit"));

@@ -26,8 +26,14 @@ pub(super) fn many_rules(count: u32) -> String {
     format!("version = 1\n{}", (0..count).map(rule).collect::<String>())
 }
 
+/// A policy of the run or of the far agent.
+pub(super) struct PolicyFile {
+    pub(super) name: &'static str,
+    pub(super) text: String,
+}
+
 /// The policies of the run and of the far agent.
-pub(super) fn policies(server: SocketAddr, congestion: &str) -> [(&'static str, String); 3] {
+pub(super) fn policies(server: SocketAddr, congestion: &str) -> [PolicyFile; 3] {
     let head = format!(
         "version = 1\n[agent]\nworkers = 1\ncongestion-control = \"{congestion}\"\n\
          [trust.bench]\nca = \"ca.pem\"\n"
@@ -48,9 +54,9 @@ pub(super) fn policies(server: SocketAddr, congestion: &str) -> [(&'static str, 
          [rule.tls]\nrole = \"server\"\nidentity = \"server\"\nclient-cert = \"none\"\n{alike}\n"
     );
     [
-        ("permit.toml", outbound(server, "permit = true")),
-        ("tls.toml", outbound(FAR, &client)),
-        ("far.toml", far),
+        PolicyFile { name: "permit.toml", text: outbound(server, "permit = true") },
+        PolicyFile { name: "tls.toml", text: outbound(FAR, &client) },
+        PolicyFile { name: "far.toml", text: far },
     ]
 }
 
@@ -61,8 +67,9 @@ mod tests {
     #[test]
     fn tacit_takes_all_policies() {
         let server = SocketAddr::from((SERVER, 9000));
-        let many = [("one", many_rules(1)), ("many", many_rules(RULES))];
-        for (name, text) in policies(server, "cubic").into_iter().chain(many) {
+        let many = |name, rules| PolicyFile { name, text: many_rules(rules) };
+        let all = policies(server, "cubic").into_iter();
+        for PolicyFile { name, text } in all.chain([many("one", 1), many("many", RULES)]) {
             let parsed = tacit_core::policy::parse(&text);
             assert!(parsed.policy.is_some(), "{name}: {parsed:?}\n{text}");
         }

@@ -130,17 +130,17 @@ fn check_crate(sources: &[Source], one: &Crate, findings: &mut Vec<Finding>) {
             };
             circle.iter().find(is_inside)
         };
-        let ties = uses.iter().filter(|one| {
+        let is_tie = |one: &&Use| {
             let from = in_circle(&one.from);
             let to = in_circle(&one.to);
             from.is_some() && to.is_some() && from != to
-        });
-        let ties: Vec<&Use> = ties.collect();
+        };
+        let ties: Vec<&Use> = uses.iter().filter(is_tie).collect();
         let Some(source) = ties.first().and_then(|one| modules.file(&one.from)) else { continue };
-        let ties: Vec<String> =
+        let arrows: Vec<String> =
             ties.iter().map(|one| format!("{} -> {}", name(&one.from), name(&one.to))).collect();
         let names = circle.join(", ");
-        let ties = ties.join(", ");
+        let ties = arrows.join(", ");
         let message = format!("a circle of modules: {names}; cut one of {ties}");
         findings.push(Finding::note(source, message));
     }

@@ -18,7 +18,7 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn new(path: &str, text: &str) -> Self {
         let (code, prose) = match path.ends_with(".rs") {
-            true => (blank(text, true), blank(text, false)),
+            true => (blank(text, Comments::Blank), blank(text, Comments::Keep)),
             false => (String::new(), text.to_owned()),
         };
         Self { path: path.to_owned(), text: text.to_owned(), code, prose }
@@ -96,16 +96,23 @@ pub(crate) fn bracketed_bytes(code: &str, open: u8, close: u8) -> usize {
     code.len()
 }
 
-/// Blanks what is not code. Newlines and every offset stay where they are.
-fn blank(text: &str, comments_too: bool) -> String {
+/// What becomes of comments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Comments {
+    Blank,
+    Keep,
+}
+
+/// Blanks literals, and comments where they shall be. Newlines and every offset stay where they are.
+fn blank(text: &str, comments: Comments) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
     let mut at = 0;
     while at < bytes.len() {
         let rest = &bytes[at..];
         let (length, hide) = match rest {
-            [b'/', b'/', ..] => (line_comment(rest), comments_too),
-            [b'/', b'*', ..] => (block_comment(rest), comments_too),
+            [b'/', b'/', ..] => (line_comment(rest), comments == Comments::Blank),
+            [b'/', b'*', ..] => (block_comment(rest), comments == Comments::Blank),
             [b'"', ..] => (string(rest), true),
             [b'\'', ..] => (character(rest), true),
             [b'r', b'"' | b'#', ..] if !in_identifier(bytes, at) => (raw_string(rest), true),
@@ -214,11 +221,11 @@ mod tests {
     #[test]
     fn strings_characters_and_comments_are_blanked_in_place() {
         let text = "a \"s\\\"x\" b // c\n'\\'' 'é' &'a r#\"q\"q\"# /* /* n */ */ d r#type br\"e\"";
-        let code = blank(text, true);
+        let code = blank(text, Comments::Blank);
         assert_eq!(code.len(), text.len());
         let kept: Vec<&str> = code.split_whitespace().collect();
         assert_eq!(kept, ["a", "b", "&'a", "d", "r#type"]);
-        assert!(blank(text, false).contains("// c"));
+        assert!(blank(text, Comments::Keep).contains("// c"));
     }
 
     #[test]

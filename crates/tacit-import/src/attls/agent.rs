@@ -103,7 +103,7 @@ impl Reader<'_> {
             self.sources.tls.push(document);
         }
         for (node, place) in named.iter().zip(0_usize..) {
-            let Some((word, what)) = word(&node.keyword) else { continue };
+            let Some(Word { word, what }) = word(&node.keyword) else { continue };
             // Images of several stacks are several policies.
             let later = named.iter().skip(place + 1).find(|later| later.is(word));
             match (what, later) {
@@ -202,7 +202,14 @@ enum What {
     Ignored(&'static str),
 }
 
-fn word(keyword: &str) -> Option<(&'static str, What)> {
+/// A statement of the configuration that names files, or says nothing for us.
+struct Word {
+    /// As the manual writes it.
+    word: &'static str,
+    what: What,
+}
+
+fn word(keyword: &str) -> Option<Word> {
     const LOGS: What = What::Ignored("the agent logs what somebody must act on, or --quiet");
     const WORDS: [(&str, What); 18] = [
         ("TcpImage", What::Image),
@@ -224,7 +231,8 @@ fn word(keyword: &str) -> Option<(&'static str, What)> {
         ("LogLevel", LOGS),
         ("Codepage", What::Ignored("the coding of each file is told by itself")),
     ];
-    WORDS.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(keyword))
+    let mut words = WORDS.into_iter().map(|(word, what)| Word { word, what });
+    words.find(|known| known.word.eq_ignore_ascii_case(keyword))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 use std::fmt::Write;
 
 use super::conditions::{End, show_ports};
-use super::objects::{Field, Object, Objects};
+use super::objects::{Field, Misplaced, Object, Objects};
 use super::time;
 use super::words::{Form, Kind};
 use crate::draft::Toml;
@@ -132,7 +132,7 @@ impl<'o> Effective<'o> {
 
     fn check_misplaced(&self, findings: &mut Findings) {
         for action in &self.actions {
-            for (kind, field) in &action.object.misplaced {
+            for Misplaced { part: kind, field } in &action.object.misplaced {
                 let word = field.attribute.word;
                 let parts = action.parts.iter().filter(|part| part.kind == *kind);
                 if let Some(there) = parts.filter_map(|part| part.said(word)).next() {
@@ -169,7 +169,7 @@ impl<'o> Effective<'o> {
                 let name = part.map_or("", |part| &part.name);
                 row(&mut out, 2, kind.word(), name, part.map(|part| &part.at));
                 attributes(&mut out, kind, part, defaults);
-                for (_, field) in &action.object.misplaced {
+                for Misplaced { field, .. } in &action.object.misplaced {
                     if kind.attribute(field.attribute.word) == Some(field.attribute) {
                         let is_secret = field.attribute.is_secret();
                         let shown = if is_secret { "(not shown)" } else { &field.value };
@@ -211,7 +211,7 @@ impl<'o> Effective<'o> {
 impl<'o> Action<'o> {
     /// What it says, itself and by its parts; what is misplaced as what it is.
     fn fields(&self) -> impl Iterator<Item = &'o Field> + use<'o, '_> {
-        let misplaced = self.object.misplaced.iter().map(|(_, field)| field);
+        let misplaced = self.object.misplaced.iter().map(|misplaced| &misplaced.field);
         let parts = self.parts.iter().flat_map(|part| &part.fields);
         self.object.fields.iter().chain(misplaced).chain(parts)
     }

@@ -142,8 +142,8 @@ impl Context<'_> {
         let line = |port: &str| format!("listen = [\"0.0.0.0:{port}\", \"[::]:{port}\"]");
         if ports.is_empty() {
             let why = format!("rule `{name}` is about what is accepted, and says no local port");
-            let line = format!("{}\nlocal-ports = 8080", line("8080"));
-            self.needs.rule(MissingKey { rule: name, key: "listen" }, at, why, line);
+            let lines = format!("{}\nlocal-ports = 8080", line("8080"));
+            self.needs.rule(MissingKey { rule: name, key: "listen" }, at, why, lines);
             return None;
         }
         let count: usize = ports.iter().map(ExactSizeIterator::len).sum();
@@ -153,8 +153,8 @@ impl Context<'_> {
                  listened at"
             );
             let first = ports.first().map_or(8080, |ports| *ports.start());
-            let line = format!("{}\nlocal-ports = {first}", line(&first.to_string()));
-            self.needs.rule(MissingKey { rule: name, key: "listen" }, at, why, line);
+            let lines = format!("{}\nlocal-ports = {first}", line(&first.to_string()));
+            self.needs.rule(MissingKey { rule: name, key: "listen" }, at, why, lines);
             return None;
         }
         let mut ips = Vec::new();

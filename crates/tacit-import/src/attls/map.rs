@@ -49,9 +49,18 @@ pub(super) struct Map {
     /// `[dataset]`, by name: copies of them here.
     pub datasets: BTreeMap<String, String>,
     /// `[[map.NAME]]`.
-    pub maps: Vec<(String, Vec<Toml>)>,
+    pub maps: Vec<MapTable>,
     /// What some rule of the policy asked for, as it stands in the file.
     used: RefCell<BTreeSet<String>>,
+}
+
+/// A `[[map.NAME]]`.
+#[derive(Debug)]
+pub(super) struct MapTable {
+    /// Its name.
+    pub name: String,
+    /// As they stand in the file.
+    pub entries: Vec<Toml>,
 }
 
 /// What stands for a job.
@@ -275,11 +284,11 @@ fn rule(name: &str, value: &Value<'_>) -> Option<RuleKeys> {
     Some(RuleKeys { line: value.report.position(value.name_at.start).line, keys })
 }
 
-fn maps(top: &Table<'_>) -> Vec<(String, Vec<Toml>)> {
+fn maps(top: &Table<'_>) -> Vec<MapTable> {
     let lists = tables(top, "map", |_, value| {
         value.list(usize::MAX)?.iter().map(copy).collect::<Option<Vec<_>>>()
     });
-    lists.into_iter().collect()
+    lists.into_iter().map(|(name, entries)| MapTable { name, entries }).collect()
 }
 
 /// The value of a key as it stands; `Some(None)` where it does not, `None` after an error.

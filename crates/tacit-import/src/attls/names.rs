@@ -13,11 +13,17 @@ pub(super) struct Holder<'a> {
     pub(super) label: Option<&'a str>,
 }
 
+/// The same to keep.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct OwnedHolder {
+    ring: String,
+    label: Option<String>,
+}
+
 /// Those that some rule needed so far.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// By ring and label.
-    identities: BTreeMap<(String, Option<String>), String>,
+    identities: BTreeMap<OwnedHolder, String>,
     trusts: BTreeMap<String, String>,
     /// Every name that was given, so that two rings do not share one.
     taken: Vec<String>,
@@ -28,7 +34,7 @@ impl Names {
     /// The identity of a label of a ring, or of its default.
     pub(super) fn identity(&mut self, holder: Holder<'_>, pair: &Pair, at: &Origin) -> String {
         let Holder { ring, label } = holder;
-        let of = (ring.to_owned(), label.map(str::to_owned));
+        let of = OwnedHolder { ring: ring.to_owned(), label: label.map(str::to_owned) };
         if let Some(name) = self.identities.get(&of) {
             return name.clone();
         }

@@ -12,8 +12,14 @@ pub(super) struct Needs {
     jobs: BTreeMap<String, Origin>,
     users: BTreeMap<String, Origin>,
     keyrings: BTreeMap<String, Ring>,
-    /// By rule and key.
-    rules: BTreeMap<(String, &'static str), Need>,
+    rules: BTreeMap<RuleKey, Need>,
+}
+
+/// Which key of which rule, in their order.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct RuleKey {
+    rule: String,
+    key: &'static str,
 }
 
 /// A key that a rule needs of the map.
@@ -72,7 +78,8 @@ impl Needs {
         line: impl Into<String>,
     ) {
         let need = Need { at: at.clone(), why: why.into(), line: line.into() };
-        self.rules.entry((missing.rule.to_owned(), missing.key)).or_insert(need);
+        let key = RuleKey { rule: missing.rule.to_owned(), key: missing.key };
+        self.rules.entry(key).or_insert(need);
     }
 
     fn ring(&mut self, ring: &str, at: &Origin) -> &mut Ring {
@@ -98,17 +105,16 @@ impl Needs {
             missing(at, format!("no user stands for the user ID `{name}`"), &line);
         }
         for (name, ring) in &self.keyrings {
-            let held = map.keyrings.contains_key(name);
-            let message = match (held, ring.labels.as_slice()) {
-                (true, [label, ..]) if !ring.ca && !ring.pair => {
-                    format!("no certificate stands for the label `{label}` of key ring `{name}`")
-                }
-                (true, _) => format!("key ring `{name}` lacks a file in the map"),
-                (false, _) => format!("no files stand for the key ring `{name}`"),
+            let message = if !map.keyrings.contains_key(name) {
+                format!("no files stand for the key ring `{name}`")
+            } else if let Some(label) = ring.labels.first().filter(|_| !ring.ca && !ring.pair) {
+                format!("no certificate stands for the label `{label}` of key ring `{name}`")
+            } else {
+                format!("key ring `{name}` lacks a file in the map")
             };
             missing(&ring.at, message, &ring.lines(name));
         }
-        for ((rule, _), Need { at, why, line }) in &self.rules {
+        for (RuleKey { rule, .. }, Need { at, why, line }) in &self.rules {
             missing(at, why.clone(), &format!("[rule.{}]\n{line}", word(rule)));
         }
     }

@@ -24,8 +24,17 @@ pub(super) struct Object {
     pub at: Origin,
     /// What it says, in order.
     pub fields: Vec<Field>,
-    /// What it says that belongs in one of its parts, with the kind of that part.
-    pub misplaced: Vec<(Kind, Field)>,
+    /// What it says that belongs in one of its parts.
+    pub misplaced: Vec<Misplaced>,
+}
+
+/// An attribute that belongs in a part of the statement that has it.
+#[derive(Clone, Debug)]
+pub(super) struct Misplaced {
+    /// The kind of that part.
+    pub part: Kind,
+    /// What is said.
+    pub field: Field,
 }
 
 /// One attribute with its value.
@@ -70,7 +79,7 @@ impl Object {
         self.fields.len() == other.fields.len()
             && self.misplaced.len() == other.misplaced.len()
             && self.fields.iter().zip(&other.fields).all(|(a, b)| a.same(b))
-            && self.misplaced.iter().zip(&other.misplaced).all(|((_, a), (_, b))| a.same(b))
+            && self.misplaced.iter().zip(&other.misplaced).all(|(a, b)| a.field.same(&b.field))
     }
 }
 
@@ -84,10 +93,31 @@ impl Field {
     }
 }
 
+/// What tells a statement from others.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ObjectKey {
+    kind: Kind,
+    name: String,
+}
+
+/// The statement that is meant by its kind and name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Reference<'o> {
+    kind: Kind,
+    name: &'o str,
+}
+
+impl<'o> Reference<'o> {
+    /// To the one of that kind and name.
+    pub(super) fn to(kind: Kind, name: &'o str) -> Self {
+        Self { kind, name }
+    }
+}
+
 /// Every statement that has a name, of all files together.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    by_name: BTreeMap<(Kind, String), Object>,
+    by_name: BTreeMap<ObjectKey, Object>,
 }
 
 impl Objects {
@@ -121,7 +151,7 @@ impl Objects {
     /// The statement of that kind and name.
     #[must_use]
     pub(super) fn find(&self, kind: Kind, name: &str) -> Option<&Object> {
-        self.by_name.get(&(kind, name.to_owned()))
+        self.by_name.get(&ObjectKey { kind, name: name.to_owned() })
     }
 
     /// All of a kind, by name.
@@ -132,32 +162,32 @@ impl Objects {
     /// Tells which statements nothing leads to; `used` are those it begins with, beside the rules.
     pub(super) fn tell_unused<'o>(
         &'o self,
-        used: impl Iterator<Item = (Kind, &'o str)>,
+        used: impl Iterator<Item = Reference<'o>>,
         findings: &mut Findings,
     ) {
-        let mut reached: BTreeSet<(Kind, &str)> = used.collect();
-        reached.extend(self.of_kind(Kind::Rule).map(|rule| (Kind::Rule, rule.name.as_str())));
+        let mut reached: BTreeSet<Reference<'_>> = used.collect();
+        reached.extend(self.of_kind(Kind::Rule).map(|rule| Reference::to(Kind::Rule, &rule.name)));
         let mut open: Vec<&Object> =
-            reached.iter().filter_map(|(kind, name)| self.find(*kind, name)).collect();
+            reached.iter().filter_map(|to| self.find(to.kind, to.name)).collect();
         while let Some(object) = open.pop() {
             for field in &object.fields {
                 open.extend(&field.block);
                 if let Form::Ref(kind) = field.attribute.form
-                    && reached.insert((kind, &field.value))
+                    && reached.insert(Reference::to(kind, &field.value))
                 {
                     open.extend(self.find(kind, &field.value));
                 }
             }
         }
-        for ((kind, name), object) in &self.by_name {
-            if !reached.contains(&(*kind, name.as_str())) {
+        for (ObjectKey { kind, name }, object) in &self.by_name {
+            if !reached.contains(&Reference::to(*kind, name)) {
                 findings.info(&object.at, format!("no rule uses {} `{name}`", kind.word()));
             }
         }
     }
 
     fn insert(&mut self, object: Object, findings: &mut Findings) {
-        let key = (object.kind, object.name.clone());
+        let key = ObjectKey { kind: object.kind, name: object.name.clone() };
         let Some(first) = self.by_name.get(&key) else {
             self.by_name.insert(key, object);
             return;
@@ -250,7 +280,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
                     part.word()
                 );
                 findings.changed(&field.at, message, "write it there");
-                object.misplaced.push((part, field));
+                object.misplaced.push(Misplaced { part, field });
             }
             None => {}
         }

@@ -63,7 +63,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
         let message = format!("the file has {} bytes, more than {FILE_BYTES_MAX}", bytes.len());
         return Err(NotText { message, fix: "split it: several files are one policy" });
     }
-    let (text, encoding) = match std::str::from_utf8(bytes) {
+    let (mut text, encoding) = match std::str::from_utf8(bytes) {
         Ok(text) => (text.strip_prefix('\u{feff}').unwrap_or(text).to_owned(), Encoding::Utf8),
         Err(_) if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") => {
             let fix = "convert it: iconv -f UTF-16 -t UTF-8";
@@ -75,15 +75,20 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
         Err(_) => (bytes.iter().map(|b| char::from(*b)).collect(), Encoding::Latin1),
     };
     let stray = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
-    if let Some((line, c)) = find_stray(&text, stray) {
-        let message = format!("line {line} holds the character {}: is this a text file?", show(c));
+    if let Some(Stray { line, character }) = find_stray(&text, stray) {
+        let shown = show(character);
+        let message = format!("line {line} holds the character {shown}: is this a text file?");
         let fix = "transfer it as text, or remove the character";
         return Err(NotText { message, fix });
     }
     let records = encoding == Encoding::Ibm1047 && is_records(&text);
-    let text = if records { in_lines(&text) } else { text };
+    if records {
+        text = in_lines(&text);
+    }
     let numbered = is_numbered(&text);
-    let text = if numbered { without_numbers(&text) } else { text };
+    if numbered {
+        text = without_numbers(&text);
+    }
     Ok(Decoded { text, encoding, records, numbered })
 }
 
@@ -117,9 +122,18 @@ fn without_numbers(text: &str) -> String {
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-fn find_stray(text: &str, stray: impl Fn(char) -> bool) -> Option<(usize, char)> {
-    let lines = text.split('\n').zip(1..);
-    lines.flat_map(|(line, number)| line.chars().map(move |c| (number, c))).find(|(_, c)| stray(*c))
+/// A character that text does not have.
+struct Stray {
+    /// The line that holds it, the first being 1.
+    line: usize,
+    character: char,
+}
+
+fn find_stray(text: &str, stray: impl Fn(char) -> bool) -> Option<Stray> {
+    text.split('\n').zip(1..).find_map(|(text, line)| {
+        let character = text.chars().find(|character| stray(*character))?;
+        Some(Stray { line, character })
+    })
 }
 
 fn show(c: char) -> String {

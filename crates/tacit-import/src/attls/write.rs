@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::decide::Decisions;
 use super::filters::{Filter, combine};
-use super::map::Map;
+use super::map::{Map, MapTable};
 use super::request::Options;
 use crate::draft::{Draft, Item, Toml, name_of, word};
 use crate::finding::{Findings, Origin};
@@ -61,7 +61,7 @@ pub(super) fn write(
 fn maps(map: &Map) -> Vec<Item> {
     let at = Origin { file: map.file.clone().unwrap_or_default().into(), line: 1 };
     let mut items = Vec::new();
-    for (name, entries) in &map.maps {
+    for MapTable { name, entries } in &map.maps {
         for entry in entries {
             let mut item = Item::new(format!("[[map.{}]]", word(name)), &at);
             if let Toml::Table(keys) = entry {

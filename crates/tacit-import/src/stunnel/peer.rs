@@ -204,22 +204,18 @@ pub(super) fn client(
     }
     let trust = tables.trust(service, findings)?;
     let none: Keys = vec![("client-cert", "none".into())];
-    let level = match (last, asked.chain, asked.require) {
-        (_, true, true) => "required",
-        (_, true, false) => "at-full",
-        (None, false, _) => return Some(none),
-        (Some(entry), false, false) => {
+    if !asked.chain {
+        let Some(entry) = last else { return Some(none) };
+        if !asked.require {
             if entry.name.eq_ignore_ascii_case("verify") {
                 findings.info(&entry.at, "no certificate is asked for: it was not looked at");
             }
             return Some(none);
         }
-        (Some(entry), false, true) => {
-            let message = "any certificate was accepted: it must be valid now";
-            findings.changed(&entry.at, message, "say verifyChain = yes");
-            "required"
-        }
-    };
+        let message = "any certificate was accepted: it must be valid now";
+        findings.changed(&entry.at, message, "say verifyChain = yes");
+    }
+    let level = if asked.require { "required" } else { "at-full" };
     let Some(trust) = trust else {
         let message = format!("service `{}` does not say whom to believe", service.section.name);
         findings.error(&service.section.at, message, "say CAfile = FILE");

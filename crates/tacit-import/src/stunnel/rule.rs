@@ -40,7 +40,7 @@ pub(super) fn read(
     let listen = listen(service, findings)?;
     let target = connect(service, findings)?;
     let mut keys: Keys = vec![("listen", listen.at.into()), ("connect", target.connect().into())];
-    keys.extend(owner(service));
+    keys.extend(owner(service).map(|owner| ("unix-owner", owner)));
     keys.extend(seconds(service, "TIMEOUTconnect", 1, findings)?.map(|s| ("connect-timeout", s)));
     let stays_on_host = match role {
         Role::Client => listen.on_host,
@@ -204,8 +204,8 @@ fn connect(service: &Service<'_>, findings: &mut Findings) -> Option<Endpoint> {
     }
 }
 
-/// Who may connect to the UNIX socket of a service.
-fn owner(service: &Service<'_>) -> Option<(&'static str, Toml)> {
+/// Who may connect to the UNIX socket of a service, as `unix-owner` says it.
+fn owner(service: &Service<'_>) -> Option<Toml> {
     let own = |name: &str| {
         let entries = &service.section.entries;
         entries.iter().rfind(|entry| entry.name.eq_ignore_ascii_case(name))
@@ -220,7 +220,7 @@ fn owner(service: &Service<'_>) -> Option<(&'static str, Toml)> {
             format!("{}:{}", user.map_or("", |user| user.value.as_str()), group.value)
         }
     };
-    Some(("unix-owner", owner.into()))
+    Some(owner.into())
 }
 
 /// A number of seconds as a policy writes it, at most ten minutes.
@@ -295,12 +295,12 @@ fn identity(
     };
     for entry in [Some(cert), key].into_iter().flatten() {
         let value = entry.value.to_ascii_lowercase();
-        let fix = match (value.starts_with("pkcs11:"), value.ends_with(".p12")) {
-            (true, _) => "put certificate and key into PEM files",
-            (_, is_p12) if is_p12 || value.ends_with(".pfx") => {
-                "make a PEM file of it: openssl pkcs12 -in FILE -nodes -out FILE.pem; chmod 600"
-            }
-            _ => continue,
+        let fix = if value.starts_with("pkcs11:") {
+            "put certificate and key into PEM files"
+        } else if value.ends_with(".p12") || value.ends_with(".pfx") {
+            "make a PEM file of it: openssl pkcs12 -in FILE -nodes -out FILE.pem; chmod 600"
+        } else {
+            continue;
         };
         let message = format!("`{} = {}` is not PEM", entry.name, entry.value);
         findings.error(&entry.at, message, fix);

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::InMemory;
 use crate::files::texts;
+use crate::{Finding, InMemory};
 use tacit_core::policy::{Policy, parse};
 
 const SERVER: &str = "[s]\naccept = 127.0.0.1:993\nconnect = 127.0.0.1:143\ncert = /c.pem\n";
@@ -16,9 +16,8 @@ fn import_with(text: &str, options: &Options) -> (Option<String>, Vec<String>) {
     let mut findings = Findings::default();
     let files = [("f", text), ("/cas/0a1b2c3d.0", ""), ("/cas/README", ""), ("/none/x", "")];
     let policy = import(&["f".to_owned()], &InMemory(&texts(&files)), options, &mut findings);
-    let found = findings.finish().into_iter();
-    let found = found.map(|f| format!("{}: {}: {}", f.line, f.severity.word(), f.message));
-    (policy, found.collect())
+    let shown = |f: Finding| format!("{}: {}: {}", f.line, f.severity.word(), f.message);
+    (policy, findings.finish().into_iter().map(shown).collect())
 }
 
 fn imported(text: &str) -> (Option<String>, Vec<String>) {

@@ -6,7 +6,7 @@ use super::filter::{Action, Filter, Flow};
 use crate::attls::conditions::End;
 use crate::attls::effective::tell_double_end;
 use crate::attls::lex::Node;
-use crate::attls::objects::{Field, Object, Objects};
+use crate::attls::objects::{Field, Object, Objects, Reference};
 use crate::attls::time;
 use crate::attls::words::{Form, Kind};
 use crate::finding::Findings;
@@ -20,7 +20,8 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
         findings.error(&node.at, message, "remove it; protect what it is about by TLS, or deny it");
     }
     let objects = Objects::read(nodes.iter().filter(is_built), findings);
-    let used = objects.of_kind(Kind::FilterPolicy).map(|one| (Kind::FilterPolicy, &*one.name));
+    let used =
+        objects.of_kind(Kind::FilterPolicy).map(|one| Reference::to(Kind::FilterPolicy, &one.name));
     objects.tell_unused(used.collect::<Vec<_>>().into_iter(), findings);
     let mut policies = objects.of_kind(Kind::FilterPolicy);
     let Some(policy) = policies.next() else {

@@ -29,8 +29,8 @@ fn span(text: &str) -> Option<Span> {
     if let Some((network, length)) = text.split_once('/') {
         let (is_v4, first) = number(network.parse().ok()?);
         let width = if is_v4 { 32 } else { 128 };
-        let hosts = width - length.parse::<u32>().ok().filter(|length| *length <= width)?;
-        let hosts = 1_u128.checked_shl(hosts).map_or(u128::MAX, |size| size - 1);
+        let host_bits = width - length.parse::<u32>().ok().filter(|length| *length <= width)?;
+        let hosts = 1_u128.checked_shl(host_bits).map_or(u128::MAX, |size| size - 1);
         return Some(Span { is_v4, first, last: first | hosts });
     }
     let (first, last) = text.split_once('-').unwrap_or((text, text));
