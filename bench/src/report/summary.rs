@@ -183,8 +183,8 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn summary(samples: &[Sample]) -> Summary {
-        let peers = ["nginx", "envoy", "envoy-given", "tacit-fixed", "tacit-split"];
-        let peers: Vec<_> = peers.into_iter().filter_map(peer).collect();
+        let names = ["nginx", "envoy", "envoy-given", "tacit-fixed", "tacit-split"];
+        let peers: Vec<_> = names.into_iter().filter_map(peer).collect();
         Summary::new(&peers, &[&WORKLOADS[0]], samples)
     }
 

@@ -217,8 +217,8 @@ fn wrong_issuer(error: &CertificateError, case: &Case<'_>, chain: &[CertificateF
     let who = case.peer.word();
     let trust = case.trust;
     let title = chain.first().map_or("", CertificateFacts::title);
-    let issuer = chain.last().map(|facts| facts.issuer.as_str());
-    let issuer = issuer.filter(|name| !name.is_empty()).unwrap_or("without a name");
+    let named = chain.last().map(|facts| facts.issuer.as_str()).filter(|name| !name.is_empty());
+    let issuer = named.unwrap_or("without a name");
     #[expect(deprecated, reason = "the variant without context may still be made by the library")]
     match error {
         CertificateError::UnknownIssuer => format!(

@@ -205,8 +205,8 @@ fn usages(certificate: &X509Certificate<'_>) -> Vec<String> {
         (usage.time_stamping, "timeStamping"),
         (usage.ocsp_signing, "OCSPSigning"),
     ];
-    let known = known.iter().filter(|(set, _)| *set).map(|(_, word)| (*word).to_owned());
-    known.chain(usage.other.iter().map(|oid| printable(&oid.to_string()))).take(NAMES_MAX).collect()
+    let words = known.iter().filter(|(set, _)| *set).map(|(_, word)| (*word).to_owned());
+    words.chain(usage.other.iter().map(|oid| printable(&oid.to_string()))).take(NAMES_MAX).collect()
 }
 
 fn rsa_bits(key: &SubjectPublicKeyInfo<'_>) -> Option<usize> {

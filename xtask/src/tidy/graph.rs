@@ -52,8 +52,8 @@ impl<'a> Modules<'a> {
     fn names_of_children(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let mut named: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
         for (module, source) in &self.files {
-            for (_, path) in paths(source.code_without_tests()) {
-                let [child, .., name] = path.as_slice() else { continue };
+            for path in paths(source.code_without_tests()) {
+                let [child, .., name] = path.words.as_slice() else { continue };
                 let child = if module.is_empty() {
                     (*child).to_owned()
                 } else {
@@ -88,8 +88,8 @@ impl<'a> Modules<'a> {
         let mut uses = Vec::new();
         for (module, source) in &self.files {
             let mut seen = BTreeSet::new();
-            for (offset, path) in paths(source.code_without_tests()) {
-                let Some(to) = self.resolve(module, &path) else { continue };
+            for CodePath { offset, words } in paths(source.code_without_tests()) {
+                let Some(to) = self.resolve(module, &words) else { continue };
                 if to != *module && seen.insert(to.clone()) {
                     uses.push(Use { from: module.clone(), to, offset });
                 }
@@ -193,8 +193,15 @@ fn reachable<'g>(next: &BTreeMap<&'g str, BTreeSet<&'g str>>, from: &str) -> BTr
     reached
 }
 
-/// Every path in Rust code with where it begins; those in braces one by one.
-pub(crate) fn paths(code: &str) -> Vec<(usize, Vec<&str>)> {
+/// A path in Rust code.
+struct CodePath<'c> {
+    /// Where it begins.
+    offset: usize,
+    words: Vec<&'c str>,
+}
+
+/// Every path in Rust code; those in braces one by one.
+fn paths(code: &str) -> Vec<CodePath<'_>> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < code.len() {
@@ -225,7 +232,7 @@ struct Tree<'c, 'f> {
     code: &'c str,
     at: usize,
     offset: usize,
-    found: &'f mut Vec<(usize, Vec<&'c str>)>,
+    found: &'f mut Vec<CodePath<'c>>,
 }
 
 impl<'c> Tree<'c, '_> {
@@ -237,7 +244,7 @@ impl<'c> Tree<'c, '_> {
         }
         let word = self.word();
         if word.is_empty() {
-            self.found.push((self.offset, prefix.clone()));
+            self.push(prefix);
             return;
         }
         prefix.push(word);
@@ -245,9 +252,13 @@ impl<'c> Tree<'c, '_> {
             self.at += 2;
             self.read(prefix);
         } else {
-            self.found.push((self.offset, prefix.clone()));
+            self.push(prefix);
         }
         prefix.pop();
+    }
+
+    fn push(&mut self, words: &[&'c str]) {
+        self.found.push(CodePath { offset: self.offset, words: words.to_vec() });
     }
 
     fn read_group(&mut self, prefix: &mut Vec<&'c str>) {

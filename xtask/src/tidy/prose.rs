@@ -139,7 +139,7 @@ pub(crate) fn check_manual(sources: &[Source], findings: &mut Vec<Finding>) {
             _ => continue,
         };
         let Some(manual) = sources.iter().find(|source| source.path == manual) else { continue };
-        for (offset, word) in words {
+        for Word { offset, word } in words {
             if !names_word(manual, &word) {
                 let message = format!("`{word}` is missing from {}", manual.path);
                 findings.push(Finding::new(source, source.line_of(offset), message));
@@ -158,8 +158,16 @@ fn names_word(manual: &Source, word: &str) -> bool {
     })
 }
 
+/// A word that a manual must have.
+#[derive(Clone)]
+struct Word {
+    /// Where the source has it.
+    offset: usize,
+    word: String,
+}
+
 /// Every word in quotes that could be a key or value of the policy language.
-fn policy_words(source: &Source) -> Vec<(usize, String)> {
+fn policy_words(source: &Source) -> Vec<Word> {
     let length = source.code_without_tests().len();
     let text = source.text.get(..length).unwrap_or_default();
     let quotes = text.match_indices('"').map(|(at, _)| at);
@@ -170,14 +178,14 @@ fn policy_words(source: &Source) -> Vec<(usize, String)> {
         // The same place is blank where strings are blanked: else the quote stands in a comment.
         let is_string = source.prose.as_bytes().get(at + 1) == Some(&b' ');
         if is_string && word.len() > 1 && word.chars().all(plain) {
-            words.push((at, word.to_owned()));
+            words.push(Word { offset: at, word: word.to_owned() });
         }
     }
     words
 }
 
 /// The variants of every enum that derives `Subcommand`, as they are typed.
-fn verbs(code: &str) -> Vec<(usize, String)> {
+fn verbs(code: &str) -> Vec<Word> {
     let mut verbs = Vec::new();
     for derive in words(code, "Subcommand") {
         let rest = code.get(derive..).unwrap_or_default();
@@ -198,7 +206,7 @@ fn verbs(code: &str) -> Vec<(usize, String)> {
                     let name = identifier(rest.get(at..).unwrap_or_default());
                     let before = rest.get(since..at).unwrap_or_default();
                     if words(before, "hide").next().is_none() {
-                        verbs.push((derive + at, kebab(name)));
+                        verbs.push(Word { offset: derive + at, word: kebab(name) });
                     }
                     fresh = false;
                 }
@@ -214,7 +222,7 @@ fn verbs(code: &str) -> Vec<(usize, String)> {
 
 /// The flags of fields with `#[arg(long)]` or `#[arg(long = "…")]`, as they are typed; hidden
 /// ones are between processes of ours.
-fn flags(source: &Source) -> Vec<(usize, String)> {
+fn flags(source: &Source) -> Vec<Word> {
     let mut flags = Vec::new();
     for (offset, _) in source.code.match_indices("#[arg(") {
         let rest = source.code.get(offset..).unwrap_or_default();
@@ -233,7 +241,7 @@ fn flags(source: &Source) -> Vec<(usize, String)> {
                 words.last().unwrap_or_default().replace('_', "-")
             }
         };
-        flags.push((offset, format!("--{name}")));
+        flags.push(Word { offset, word: format!("--{name}") });
     }
     flags
 }

@@ -102,7 +102,7 @@ const CODE: u16 = 0x000f;
 #[cfg(test)]
 mod tests {
     use super::super::question::question;
-    use super::super::testing::{query, response};
+    use super::super::testing::{query, record, response};
     use super::super::{Refusal, refuse};
     use super::*;
     use proptest::prelude::*;
@@ -118,10 +118,10 @@ mod tests {
         let wire = response(
             "www.example",
             vec![
-                ("www.example", 300, RData::CNAME(CNAME(Name::new_unchecked("CDN.example")))),
-                ("cdn.example", 60, RData::A(A { address: 0x0a07_0005 })),
-                ("cdn.example", 900, RData::AAAA(AAAA { address: 0x2001_0db8 << 96 | 1 })),
-                ("other.example", 60, RData::A(A { address: 0x0a07_0006 })),
+                record("www.example", 300, RData::CNAME(CNAME(Name::new_unchecked("CDN.example")))),
+                record("cdn.example", 60, RData::A(A { address: 0x0a07_0005 })),
+                record("cdn.example", 900, RData::AAAA(AAAA { address: 0x2001_0db8 << 96 | 1 })),
+                record("other.example", 60, RData::A(A { address: 0x0a07_0006 })),
             ],
         );
         let expected = [("10.7.0.5", 60), ("2001:db8::1", 300)].map(|(address, ttl_s)| Answer {
@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn a_loop_of_aliases_ends() {
-        let alias = |owner, target| (owner, 60, RData::CNAME(CNAME(Name::new_unchecked(target))));
+        let alias =
+            |owner, target| record(owner, 60, RData::CNAME(CNAME(Name::new_unchecked(target))));
         let wire = response(
             "a.example",
             vec![alias("a.example", "b.example"), alias("b.example", "a.example")],
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn only_the_answer_to_the_question_is_one() {
-        let wire = response("a.example", vec![("a.example", 60, RData::A(A { address: 1 }))]);
+        let wire = response("a.example", vec![record("a.example", 60, RData::A(A { address: 1 }))]);
         let query_a = query("a.example", TYPE::A);
         assert!(is_answer_to(&wire, &query_a));
         assert!(is_answer_to(&wire, &query("A.example", TYPE::A)), "resolvers may fold case");

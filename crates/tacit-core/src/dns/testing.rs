@@ -15,12 +15,17 @@ pub(super) fn query(name: &str, kind: TYPE) -> Vec<u8> {
     packet.build_bytes_vec().unwrap()
 }
 
-pub(super) fn response(name: &str, records: Vec<(&'static str, u32, RData<'static>)>) -> Vec<u8> {
+pub(super) fn response(name: &str, records: Vec<ResourceRecord<'static>>) -> Vec<u8> {
     let asked = query(name, TYPE::A);
     let mut packet = Packet::parse(&asked).unwrap().into_reply();
-    for (owner, ttl, data) in records {
-        let owner = Name::new_unchecked(owner);
-        packet.answers.push(ResourceRecord::new(owner, CLASS::IN, ttl, data));
-    }
+    packet.answers.extend(records);
     packet.build_bytes_vec().unwrap()
+}
+
+pub(super) fn record(
+    owner: &'static str,
+    ttl_s: u32,
+    data: RData<'static>,
+) -> ResourceRecord<'static> {
+    ResourceRecord::new(Name::new_unchecked(owner), CLASS::IN, ttl_s, data)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tacit_core::policy::{Absent, Invalid};
 
 use super::chains::{Chains, Sent};
-use super::full::Full;
+use super::full::{Examined, Full};
 use super::proof::{algorithms, proved};
 use crate::check::{Checked, PeerCheck};
 use crate::diagnose::Peer;
@@ -67,7 +67,7 @@ impl ClientCheck {
     #[must_use]
     pub fn recheck(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Checked {
         match chain.split_first() {
-            Some((leaf, rest)) => self.check(leaf, rest, now).0,
+            Some((leaf, rest)) => self.check(leaf, rest, now).checked,
             None => PeerCheck::Absent.into(),
         }
     }
@@ -90,9 +90,9 @@ impl ClientCheck {
         leaf: &CertificateDer<'_>,
         rest: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> (Checked, Result<(), Error>) {
+    ) -> Examined {
         let Some(Made { full, .. }) = &self.made else {
-            return (PeerCheck::NotChecked.into(), Ok(()));
+            return Examined::passed(PeerCheck::NotChecked.into());
         };
         full.check(Peer::Client, Sent { leaf, rest }, None, now, |verifier| {
             verifier.verify_client_cert(leaf, rest, now).map(|_| ())
@@ -115,10 +115,10 @@ impl ClientCertVerifier for ClientCheck {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let (outcome, result) = self.check(end_entity, intermediates, now);
-        let allowed = self.allows(&outcome.check);
-        report_check(outcome);
-        match result {
+        let Examined { checked, verdict } = self.check(end_entity, intermediates, now);
+        let allowed = self.allows(&checked.check);
+        report_check(checked);
+        match verdict {
             Err(error) if !allowed => Err(error),
             _ => Ok(ClientCertVerified::assertion()),
         }

@@ -25,6 +25,20 @@ pub(super) struct Full<V: ?Sized> {
     pub(super) chains: Option<Arc<Chains>>,
 }
 
+/// What came of looking at a chain.
+pub(super) struct Examined {
+    pub(super) checked: Checked,
+    /// What the library says.
+    pub(super) verdict: Result<(), Error>,
+}
+
+impl Examined {
+    /// The library has no objection.
+    pub(super) fn passed(checked: Checked) -> Self {
+        Self { checked, verdict: Ok(()) }
+    }
+}
+
 impl<V: ?Sized> Full<V> {
     pub(super) fn new(
         trust: &TrustMaterial,
@@ -52,7 +66,7 @@ impl<V: ?Sized> Full<V> {
         name: Option<&ServerName<'_>>,
         now: UnixTime,
         verify: impl Fn(&V) -> Result<(), Error>,
-    ) -> (Checked, Result<(), Error>) {
+    ) -> Examined {
         let valid = match (peer, name) {
             (Peer::Server, None) => PeerCheck::ChainValid,
             (Peer::Server, Some(_)) | (Peer::Client, _) => PeerCheck::Valid,
@@ -61,7 +75,7 @@ impl<V: ?Sized> Full<V> {
         let key = chains.and_then(|_| Key::of(peer, self.generation, name, leaf, rest));
         let known = chains.zip(key);
         if let Some(leaf) = known.and_then(|(chains, key)| chains.find(key, now)) {
-            return (Checked { check: valid, leaf: Some(leaf) }, Ok(()));
+            return Examined::passed(Checked { check: valid, leaf: Some(leaf) });
         }
         let reason = |error: &Error| {
             let trust = self.trust.as_str();
@@ -73,15 +87,20 @@ impl<V: ?Sized> Full<V> {
                 let sent = Sent { leaf, rest };
                 let until = self.lists_until(now);
                 let leaf = known.and_then(|(chains, key)| chains.keep(key, sent, until, now));
-                return (Checked { check: valid, leaf }, Ok(()));
+                return Examined::passed(Checked { check: valid, leaf });
             }
             Err(error) => error,
         };
         let lenient = self.lenient.as_deref().filter(|_| is_unlisted(&error));
         match lenient.map_or(Err(error.clone()), verify) {
             // Only what lists told of is remembered.
-            Ok(()) => (PeerCheck::RevocationUnknown { reason: reason(&error) }.into(), Ok(())),
-            Err(error) => (PeerCheck::Invalid { reason: reason(&error) }.into(), Err(error)),
+            Ok(()) => {
+                Examined::passed(PeerCheck::RevocationUnknown { reason: reason(&error) }.into())
+            }
+            Err(error) => {
+                let checked = PeerCheck::Invalid { reason: reason(&error) }.into();
+                Examined { checked, verdict: Err(error) }
+            }
         }
     }
 

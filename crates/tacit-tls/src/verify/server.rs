@@ -10,7 +10,7 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::chains::{Chains, Sent};
-use super::full::Full;
+use super::full::{Examined, Full};
 use super::proof::{algorithms, proved};
 use crate::check::{Checked, PeerCheck};
 use crate::diagnose::Peer;
@@ -68,7 +68,7 @@ impl ServerCheck {
         now: UnixTime,
     ) -> Checked {
         match chain.split_first() {
-            Some((leaf, rest)) => self.check(leaf, rest, name, &[], now).0,
+            Some((leaf, rest)) => self.check(leaf, rest, name, &[], now).checked,
             None if self.full.is_none() => PeerCheck::NotChecked.into(),
             None => PeerCheck::Absent.into(),
         }
@@ -92,8 +92,10 @@ impl ServerCheck {
         name: &ServerName<'_>,
         ocsp: &[u8],
         now: UnixTime,
-    ) -> (Checked, Result<(), Error>) {
-        let Some(full) = &self.full else { return (PeerCheck::NotChecked.into(), Ok(())) };
+    ) -> Examined {
+        let Some(full) = &self.full else {
+            return Examined::passed(PeerCheck::NotChecked.into());
+        };
         let wanted = self.wants_name.then_some(name);
         full.check(Peer::Server, Sent { leaf, rest }, wanted, now, |verifier| {
             let checked = verifier.verify_server_cert(leaf, rest, name, ocsp, now);
@@ -120,10 +122,10 @@ impl ServerCertVerifier for ServerCheck {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let (outcome, result) =
+        let Examined { checked, verdict } =
             self.check(end_entity, intermediates, server_name, ocsp_response, now);
-        report_check(outcome);
-        result.map(|()| ServerCertVerified::assertion())
+        report_check(checked);
+        verdict.map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

@@ -55,33 +55,41 @@ enum Token {
     Subnegotiation(Vec<u8>),
 }
 
-/// The first token and how many bytes it takes; `None`: it is not whole.
-fn first_token(input: &[u8], from: Side) -> Result<Option<(Token, usize)>, Refusal> {
+/// What was read from the front of a stream.
+struct Front<T> {
+    read: T,
+    /// The bytes that it takes there.
+    bytes: usize,
+}
+
+/// The first token; `None`: it is not whole.
+fn first_token(input: &[u8], from: Side) -> Result<Option<Front<Token>>, Refusal> {
     Ok(match input {
         [] | [IAC] | [IAC, WILL | WONT | DO | DONT] => None,
         [IAC, verb @ (WILL | WONT | DO | DONT), option, ..] => {
-            Some((Token::Option(*verb, *option), 3))
+            Some(Front { read: Token::Option(*verb, *option), bytes: 3 })
         }
         [IAC, SB, rest @ ..] => {
             let found = subnegotiation(rest);
             if found.is_none() && rest.len() > SUBNEGOTIATION_BYTES_MAX {
                 return Err(Refusal::TooLong(from, "a subnegotiation"));
             }
-            found.map(|(body, bytes)| (Token::Subnegotiation(body), bytes + 2))
+            found
+                .map(|body| Front { read: Token::Subnegotiation(body.read), bytes: body.bytes + 2 })
         }
-        [IAC, IAC, ..] => Some((Token::Text, 2)),
-        [IAC, _, ..] => Some((Token::Command, 2)),
-        [_, ..] => Some((Token::Text, 1)),
+        [IAC, IAC, ..] => Some(Front { read: Token::Text, bytes: 2 }),
+        [IAC, _, ..] => Some(Front { read: Token::Command, bytes: 2 }),
+        [_, ..] => Some(Front { read: Token::Text, bytes: 1 }),
     })
 }
 
-/// What stands before IAC SE, with IAC IAC read as one, and how many bytes that takes.
-fn subnegotiation(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+/// What stands before IAC SE, with IAC IAC read as one.
+fn subnegotiation(bytes: &[u8]) -> Option<Front<Vec<u8>>> {
     let mut body = Vec::new();
     let mut at = 0;
     loop {
         match bytes.get(at..)? {
-            [IAC, SE, ..] => return Some((body, at + 2)),
+            [IAC, SE, ..] => return Some(Front { read: body, bytes: at + 2 }),
             [IAC, byte, ..] => {
                 body.push(*byte);
                 at += 2;
@@ -121,7 +129,7 @@ impl Machine for Server {
         if !std::mem::replace(&mut self.asked, true) {
             peer.say([IAC, DO, START_TLS]);
         }
-        while let Some((token, bytes)) = first_token(&peer.input, Side::Peer)? {
+        while let Some(Front { read: token, bytes }) = first_token(&peer.input, Side::Peer)? {
             let token_bytes: Vec<u8> = peer.input.drain(..bytes).collect();
             match token {
                 Token::Option(WILL, START_TLS) if !self.agreed => {
@@ -180,7 +188,7 @@ fn refuse(wires: &mut Wires, said: String) -> Refusal {
 impl Machine for Client {
     fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
         let peer = &mut wires.peer;
-        while let Some((token, bytes)) = first_token(&peer.input, Side::Peer)? {
+        while let Some(Front { read: token, bytes }) = first_token(&peer.input, Side::Peer)? {
             match token {
                 Token::Option(DO, START_TLS) if !self.agreed => {
                     self.agreed = true;

@@ -5,10 +5,10 @@ use super::*;
 /// What the table shows of a word below a rule.
 fn shown(table: &str, rule: &str, word: &str) -> Vec<String> {
     let begin = format!("{:40} {rule}", "TTLSRule");
-    let mut rows = table.lines().skip_while(|row| !row.starts_with(begin.as_str()));
-    let first = rows.next().expect("the rule is shown");
+    let mut all = table.lines().skip_while(|row| !row.starts_with(begin.as_str()));
+    let first = all.next().expect("the rule is shown");
     assert!(first.ends_with(|c: char| c.is_ascii_digit()), "{first}");
-    let rows = rows.take_while(|row| !row.is_empty());
+    let rows = all.take_while(|row| !row.is_empty());
     let of_word = rows.filter(|row| row.split_whitespace().next() == Some(word));
     of_word.map(|row| row.split_whitespace().skip(1).collect::<Vec<_>>().join(" ")).collect()
 }

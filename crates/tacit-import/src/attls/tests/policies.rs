@@ -201,17 +201,12 @@ fn each_port_is_a_way_in_of_its_own() {
 
 #[test]
 fn addresses_ports_and_times_come_from_all_that_is_named() {
-    let policy = CLIENT.replacen(
-        "RemoteAddr 10.7.0.0/16",
-        "RemoteAddrGroupRef far\n  IpTimeConditionRef work",
-        1,
-    );
-    let policy = policy.replacen("RemotePortRange 443", "RemotePortGroupRef many", 1);
-    let policy = policy.replacen(
-        "TLSv1.3 On",
-        "TLSv1.3 On\n    ResetCipherTimer 480\n    HandshakeTimeout 30",
-        1,
-    );
+    let far = "RemoteAddrGroupRef far\n  IpTimeConditionRef work";
+    let timers = "TLSv1.3 On\n    ResetCipherTimer 480\n    HandshakeTimeout 30";
+    let policy = CLIENT
+        .replacen("RemoteAddr 10.7.0.0/16", far, 1)
+        .replacen("RemotePortRange 443", "RemotePortGroupRef many", 1)
+        .replacen("TLSv1.3 On", timers, 1);
     let more = "TTLSGroupAction on\n{\nTTLSEnabled On\n}\n\
         IpAddrGroup far\n{\nIpAddr\n{\nAddr 10.0.0.9\n}\nIpAddrRef one\n\
         IpAddrSet\n{\nPrefix 10.8.0.0/16\nRange 10.9.0.1-10.9.0.7\n}\n}\n\

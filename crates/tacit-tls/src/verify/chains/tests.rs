@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustls::{CertificateError, Error};
 
-use super::super::full::Full;
+use super::super::full::{Examined, Full};
 use super::super::{ClientCheck, ServerCheck};
 use super::*;
 use crate::check::PeerCheck;
@@ -44,12 +44,12 @@ impl Counted {
         let before = self.verified.get();
         let (leaf, rest) = chain.split_first().unwrap();
         let name = name.map(|name| ServerName::try_from(name).unwrap());
-        let (checked, result) =
+        let Examined { checked, verdict } =
             self.full.check(peer, Sent { leaf, rest }, name.as_ref(), now, |()| {
                 self.verified.set(before + 1);
                 Ok(())
             });
-        assert!(result.is_ok() && checked.check == PeerCheck::Valid);
+        assert!(verdict.is_ok() && checked.check == PeerCheck::Valid);
         assert_eq!(checked.leaf.unwrap().subject, "CN=leaf");
         self.verified.get() > before
     }
@@ -103,7 +103,7 @@ fn a_chain_seen_again_is_not_verified_again() {
             off.verified.set(verified + 1);
             Ok(())
         };
-        assert!(off.full.check(Peer::Client, sent, None, now, verify).1.is_ok());
+        assert!(off.full.check(Peer::Client, sent, None, now, verify).verdict.is_ok());
     }
     assert_eq!(off.verified.get(), 2, "without a table every chain is verified");
 }
@@ -137,8 +137,9 @@ fn what_was_refused_is_never_remembered() {
     let sent = Sent { leaf: &chain[0], rest: &[] };
     for _ in 0..2 {
         let refuse = |(): &()| Err(Error::InvalidCertificate(CertificateError::Revoked));
-        let (checked, result) = full.check(Peer::Client, sent, None, UnixTime::now(), refuse);
-        assert!(result.is_err() && is_refused(&checked.check) && chains.is_empty());
+        let Examined { checked, verdict } =
+            full.check(Peer::Client, sent, None, UnixTime::now(), refuse);
+        assert!(verdict.is_err() && is_refused(&checked.check) && chains.is_empty());
     }
 }
 
