@@ -580,6 +580,7 @@ fn stunnel_seeds() -> Vec<Vec<u8>> {
 }
 
 /// All or nothing, and every finding is one line.
+#[expect(clippy::fn_params_excessive_bools, reason = "it is an outcome")]
 fn imported_outcome(is_imported: bool, findings: import::Findings) -> u64 {
     assert_eq!(is_imported, !findings.has_errors());
     let found = findings.finish();

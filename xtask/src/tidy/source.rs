@@ -103,7 +103,7 @@ enum Comments {
     Keep,
 }
 
-/// Blanks literals, and comments where they shall be. Newlines and every offset stay where they are.
+/// Blanks literals, and comments where they shall be. Newlines and all offsets stay as they are.
 fn blank(text: &str, comments: Comments) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();

@@ -233,7 +233,8 @@ proptest! {
             prop_assert_eq!(parse(&bytes[..end]), Ok(None));
         }
         for end in length..=bytes.len() {
-            prop_assert_eq!(parse(&bytes[..end]), Ok(Some(Parsed { header: header.clone(), consumed: length })));
+            let parsed = Parsed { header: header.clone(), consumed: length };
+            prop_assert_eq!(parse(&bytes[..end]), Ok(Some(parsed)));
         }
     }
 
@@ -245,7 +246,8 @@ proptest! {
         let mut bytes = Vec::new();
         encode_with_tls(&header, &tls, &mut bytes).unwrap();
         prop_assert!(bytes.len() <= HEADER_BYTES_MAX);
-        prop_assert_eq!(parse(&bytes), Ok(Some(Parsed { header: header.clone(), consumed: bytes.len() })));
+        let parsed = Parsed { header: header.clone(), consumed: bytes.len() };
+        prop_assert_eq!(parse(&bytes), Ok(Some(parsed)));
         let tlvs = read_tlvs(&bytes[encoded(&header).len()..]);
         let text = |list: &[(u8, Vec<u8>)], wanted| {
             let found = list.iter().find(|(kind, _)| *kind == wanted);

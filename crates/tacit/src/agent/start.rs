@@ -57,7 +57,9 @@ impl Agent {
             BuildContext { materials: &credentials.materials, chains: credentials.chains.as_ref() };
         let installed = Arc::new(build(policy, context).map_err(AgentError::Rule)?);
         installed.mark_relays();
-        meter::allow(installed.policy.agent.accounting);
+        if !installed.policy.agent.accounting {
+            meter::turn_off();
+        }
         let connections_max = connections_max(installed.limits(), descriptors);
         let shared = shared(&installed, table, connections_max, log);
         let Sources { mut handover, launcher } = Sources::new(&options, given)?;

@@ -14,7 +14,7 @@ use tacit_core::flow::{Flow, Protocol};
 use tacit_core::icmp::{Cause, PACKET_BYTES_MAX};
 use tacit_core::meter::Component;
 use tacit_sys::watch::{Watched, watch};
-use tacit_sys::{datagram, transparent};
+use tacit_sys::{IpVersion, datagram, transparent};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::sync::Notify;
@@ -327,7 +327,7 @@ impl Carrier {
     async fn make_stand_in(&self, lane: &impl FlowHost) -> io::Result<Watched> {
         let Key { program, destination } = self.key;
         let line = &lane.receiver().run.line;
-        let socket = line.socket(Protocol::Udp, destination.is_ipv6()).await?;
+        let socket = line.socket(Protocol::Udp, IpVersion::of(destination.ip())).await?;
         datagram::enlarge_buffers(socket.as_fd())?;
         transparent::stand_in(socket.as_fd(), destination, program)?;
         watch(Arc::new(socket), INCOMING)

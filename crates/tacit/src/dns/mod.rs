@@ -30,7 +30,7 @@ use arc_swap::ArcSwap;
 use tacit_core::dns::{self, Question, Refusal, Verdict};
 use tacit_core::flow::Protocol;
 use tacit_core::policy::can_match_name;
-use tacit_sys::transparent;
+use tacit_sys::{IpVersion, transparent};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
@@ -100,7 +100,7 @@ impl Forwarder {
         let Some(response) = self.answer(query, Transport::Datagram).await else { return };
         let line = &self.capture.run.line;
         let sent = async {
-            let socket = line.socket(Protocol::Udp, asked.is_ipv6()).await?;
+            let socket = line.socket(Protocol::Udp, IpVersion::of(asked.ip())).await?;
             transparent::answer_as(socket.as_fd(), asked, &response, program)
         };
         if let Err(error) = sent.await {

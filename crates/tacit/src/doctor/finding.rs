@@ -20,6 +20,7 @@ pub(super) enum Presence {
 
 impl Presence {
     /// There if `condition` holds.
+    #[expect(clippy::fn_params_excessive_bools, reason = "it turns a condition into a name")]
     pub(super) fn when(condition: bool) -> Self {
         if condition { Self::There } else { Self::Missing }
     }

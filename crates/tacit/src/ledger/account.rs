@@ -188,6 +188,7 @@ impl Account {
     }
 
     /// Says whether the rule's whole relay is for engines.
+    #[expect(clippy::fn_params_excessive_bools, reason = "it sets a flag")]
     pub fn set_relay_eligible(&self, eligible: bool) {
         self.relay_is_eligible.store(eligible, Ordering::Relaxed);
     }

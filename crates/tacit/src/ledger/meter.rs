@@ -40,11 +40,11 @@ thread_local! {
 /// Whether no thread is metered; those that are find out when they close their windows.
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// Lets the calling thread, and those that start from now on, be metered or not; others stop with
-/// the windows they have open.
-pub fn allow(accounting: bool) {
-    OFF.store(!accounting, Ordering::Relaxed);
-    METER.with(|meter| meter.is_on.set(accounting && meter.is_on.get()));
+/// Stops metering the calling thread, and does not begin to meter others; those that are metered
+/// stop with the windows they have open.
+pub fn turn_off() {
+    OFF.store(true, Ordering::Relaxed);
+    METER.with(|meter| meter.is_on.set(false));
 }
 
 /// Meters the calling thread from here on.

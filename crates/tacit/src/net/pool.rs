@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tacit_core::flow::Protocol;
+use tacit_sys::IpVersion;
 
 /// Sockets that one request asks for at most, and that the pool keeps of one kind.
 pub const SOCKETS_AT_ONCE_MAX: usize = 16;
@@ -30,14 +31,14 @@ pub struct SocketsOfKind {
 }
 
 impl SocketPool {
-    /// The sockets of one transport and address family.
+    /// The sockets of one transport and IP version.
     #[must_use]
-    pub fn kind(&self, protocol: Protocol, ipv6: bool) -> &SocketsOfKind {
-        match (protocol, ipv6) {
-            (Protocol::Tcp, false) => &self.tcp4,
-            (Protocol::Tcp, true) => &self.tcp6,
-            (Protocol::Udp, false) => &self.udp4,
-            (Protocol::Udp, true) => &self.udp6,
+    pub fn kind(&self, protocol: Protocol, version: IpVersion) -> &SocketsOfKind {
+        match (protocol, version) {
+            (Protocol::Tcp, IpVersion::V4) => &self.tcp4,
+            (Protocol::Tcp, IpVersion::V6) => &self.tcp6,
+            (Protocol::Udp, IpVersion::V4) => &self.udp4,
+            (Protocol::Udp, IpVersion::V6) => &self.udp6,
         }
     }
 }
@@ -79,7 +80,7 @@ mod tests {
     #[test]
     fn a_pool_grows_with_what_is_needed_and_no_further() {
         let pool = SocketPool::default();
-        let kind = pool.kind(Protocol::Tcp, false);
+        let kind = pool.kind(Protocol::Tcp, IpVersion::V4);
         let requested: Vec<_> = (0..6).map(|_| kind.next_request()).collect();
         assert_eq!(requested, [1, 2, 4, 8, 16, 16]);
         kind.put(sockets(SOCKETS_AT_ONCE_MAX - 1));
@@ -87,6 +88,6 @@ mod tests {
         let there = std::iter::from_fn(|| kind.take()).count();
         assert_eq!(there, SOCKETS_AT_ONCE_MAX);
         kind.put(sockets(1));
-        assert!(pool.kind(Protocol::Tcp, true).take().is_none(), "of its own kind only");
+        assert!(pool.kind(Protocol::Tcp, IpVersion::V6).take().is_none(), "of its own kind only");
     }
 }

@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tacit_core::flow::Protocol;
 use tacit_core::policy::Captured;
+use tacit_sys::IpVersion;
 use tacit_sys::descriptor::{self, Received};
 use tacit_sys::netlink::route::Families;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
@@ -100,11 +101,12 @@ impl Line {
     ///
     /// # Errors
     /// The helper's, or there is none.
-    pub async fn socket(&self, protocol: Protocol, ipv6: bool) -> io::Result<OwnedFd> {
-        let kind = self.pool.kind(protocol, ipv6);
+    pub async fn socket(&self, protocol: Protocol, version: IpVersion) -> io::Result<OwnedFd> {
+        let kind = self.pool.kind(protocol, version);
         if let Some(socket) = kind.take() {
             return Ok(socket);
         }
+        let ipv6 = version == IpVersion::V6;
         let request = Request::Socket { protocol, ipv6, count: kind.next_request() };
         let mut sockets = self.ask(request).await?.descriptors;
         let one = sockets.pop().ok_or_else(strange)?;

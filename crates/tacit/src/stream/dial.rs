@@ -16,7 +16,7 @@ use tacit_core::flow::{Address, Protocol};
 use tacit_core::starttls::Side;
 use tacit_core::starttls::ftp::DataRequest;
 use tacit_sys::socket::{self, StreamOptions};
-use tacit_sys::transparent;
+use tacit_sys::{IpVersion, transparent};
 
 use crate::address;
 use crate::net::Security;
@@ -175,7 +175,7 @@ async fn connect_inside_as(
     security: Security,
 ) -> io::Result<Leg> {
     let InsideRoute { program, source } = route;
-    let socket = run.line.socket(Protocol::Tcp, program.is_ipv6()).await?;
+    let socket = run.line.socket(Protocol::Tcp, IpVersion::of(program.ip())).await?;
     // The namespace has its own congestion control.
     let options = StreamOptions { congestion_control: None, ..options.clone() };
     socket::adopt(socket.as_fd(), &options)?;

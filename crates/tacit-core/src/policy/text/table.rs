@@ -131,6 +131,7 @@ impl<'a> Table<'a> {
     }
 
     /// A truth value, `default` if it was not given.
+    #[expect(clippy::fn_params_excessive_bools, reason = "the default is a value of the policy")]
     pub fn boolean(&self, key: &'static str, default: bool) -> Option<bool> {
         self.value(key).map_or(Some(default), |value| value.boolean())
     }

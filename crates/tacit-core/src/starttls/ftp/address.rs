@@ -186,9 +186,11 @@ mod tests {
             let reply = extended_passive_reply(number);
             prop_assert_eq!(extended_passive(reply.as_bytes()), Some(number));
             prop_assert_eq!(port(&port_command(at, AddressForm::Classic).as_bytes()[5..]), Ok(at));
-            prop_assert_eq!(extended_port(&port_command(at, AddressForm::Extended).as_bytes()[5..]), Ok(at));
+            let command = port_command(at, AddressForm::Extended);
+            prop_assert_eq!(extended_port(&command.as_bytes()[5..]), Ok(at));
             let at = SocketAddr::from((ip6, number));
-            prop_assert_eq!(extended_port(&port_command(at, AddressForm::Classic).as_bytes()[5..]), Ok(at));
+            let command = port_command(at, AddressForm::Classic);
+            prop_assert_eq!(extended_port(&command.as_bytes()[5..]), Ok(at));
         }
 
         #[test]
