@@ -54,6 +54,8 @@ need util-linux setpriv
 
 if [ "$purpose" = test ]; then
     need git git
+    # libFuzzer is C++.
+    need g++ c++
     # Real peers the tests talk to. The tests start a database and a web server of their own; that
     # the packages start one too is the distribution's custom.
     need golang-go go

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::workspace::{Outcome, root};
+use crate::workspace::{Outcome, root, target_folder};
 
 const PROGRAM: &str = "cargo-deny";
 
@@ -52,9 +52,7 @@ fn command(program: &Path, words: &[&str]) -> Command {
 
 /// The program below the build directory, or the one in `PATH`.
 fn installed() -> Option<PathBuf> {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let own = root().join(target).join("tools/bin").join(PROGRAM);
+    let own = target_folder().join("tools/bin").join(PROGRAM);
     let is_program = |path: &PathBuf| {
         let mut version = Command::new(path);
         version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());

@@ -19,10 +19,16 @@ usage: cargo xtask VERB
                           (cargo-deny, deny.toml)
   samples DIR             imports every file of a directory elsewhere: [--map FILE]
                           [--findings]
-  fuzz NAME|smoke|canary  throw mutated input at a parser:
-                          [--seed N] [--runs N | --seconds N] [--input FILE]";
+  fuzz NAME               inputs for one parser that reach more and more of it:
+                          [--seconds N | --input FILE]; `fuzz list` lists them
+  fuzz replay [NAME...]   the committed inputs, and whether they reach what they did
+  fuzz cover [NAME...]    what the inputs reach; --update: keep what was found
+  fuzz canary             whether the fuzzer finds a fault that is there";
 
 fn main() -> ExitCode {
+    if fuzz::is_compiler() {
+        return fuzz::compile();
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {

@@ -12,3 +12,10 @@ pub(crate) fn root() -> PathBuf {
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     here.parent().unwrap_or(&here).to_path_buf()
 }
+
+/// The folder that builds go to.
+pub(crate) fn target_folder() -> PathBuf {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    root().join(target)
+}

@@ -1,21 +1,21 @@
 //! Entry points of the fuzzer: what a stranger can say to a handshake and to a session, and what
 //! certificates and lists may hold.
 //!
-//! Each takes any bytes, must not panic, and returns a number that is the same for inputs that went
-//! the same way, so far as that can be told cheaply. Handshakes draw random numbers of their own,
-//! so the number may differ where the library's verdict hangs on one.
+//! Each takes any bytes and must not panic: that is the verdict. Handshakes draw random numbers of
+//! their own, so an input may go another way where the library's verdict hangs on one.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
-use std::sync::LazyLock;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
+use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, UnixTime};
-use tacit_core::policy::map::Mapped;
-use tacit_core::policy::{Group, Map, Rekey, Suite, parse};
+use tacit_core::policy::{Group, Map, Rekey, Revocation, Suite, parse};
 use tacit_core::record::{AlertDescription, ContentType};
 
 use super::facts::CertificateFacts;
+use super::failure::HandshakeFailure;
 use super::handshake::{Handshake, INCOMING_BYTES_MAX};
 use super::holder::holder;
 use super::keys::HotKeys;
@@ -29,57 +29,78 @@ const SCRIPT_BYTES_MAX: usize = 4096;
 
 /// The first byte chooses the role and how the rest is cut into pieces; the rest is what the peer
 /// says from the first byte on. An alert that is owed is taken, as the agent does.
-#[must_use]
-pub fn handshake(input: &[u8]) -> u64 {
-    let Some((&choice, wire)) = input.split_first() else { return 0 };
-    let (client, server) = sides(choice & 2 == 0);
+pub fn handshake(input: &[u8]) {
+    let Some((&choice, wire)) = input.split_first() else { return };
+    let Sides { client, server } =
+        sides(if choice & 2 == 0 { Version::Tls13 } else { Version::Tls12 });
     let mut handshake = if choice & 1 == 0 { server } else { client };
     let piece = 1 + usize::from(choice >> 2) * 16;
     let mut incoming = Vec::new();
     let mut outgoing = Vec::new();
-    let mut flights = 0_u32;
     for part in wire.chunks(piece) {
         incoming.extend_from_slice(part);
         outgoing.clear();
-        let progress = handshake.advance(&mut incoming, &mut outgoing);
-        flights += u32::from(!outgoing.is_empty());
-        match progress {
+        match handshake.advance(&mut incoming, &mut outgoing) {
             Ok(Progress::Blocked) if incoming.len() > INCOMING_BYTES_MAX => {
-                return outcome(&("too long", handshake.too_long().kind));
+                return check(&handshake.too_long());
             }
             Ok(Progress::Blocked) => {}
             Ok(Progress::Done) => {
-                let finished = handshake.finish(Rekey::default(), Instant::now(), UnixTime::now());
-                return outcome(&("done", flights, finished.is_ok()));
+                // Whether it may be used is decided here, and either is right.
+                let _ = handshake.finish(Rekey::default(), Instant::now(), UnixTime::now());
+                return;
             }
-            Err(failure) => return outcome(&(flights, failure.kind, outgoing.get(6).copied())),
+            Err(failure) => return check(&failure),
         }
     }
-    outcome(&("more", flights, handshake.cut_off().kind))
+    check(&handshake.cut_off());
+}
+
+/// A failure is one line for an operator, whatever the peer put in it.
+fn check(failure: &HandshakeFailure) {
+    let text = failure.to_string();
+    assert!(!text.is_empty() && !text.contains(char::is_control), "{text:?}");
 }
 
 /// A certificate, or a list of revoked ones: what it says is in order, whatever it is.
-#[must_use]
-pub fn certificate(input: &[u8]) -> u64 {
+pub fn certificate(input: &[u8]) {
     let der = CertificateDer::from(input);
     let facts = CertificateFacts::from_der(&der);
-    let said = facts.as_ref().map(|facts| (facts.sans.len(), facts.usages.len(), facts.version));
     let texts = facts.iter().flat_map(|facts| facts.sans.iter().chain([&facts.subject]));
     assert!(texts.flat_map(|text| text.chars()).all(|c| !c.is_control()), "control characters");
-    let found = holder(&der, None).map(|holder| match MAP.find(&holder) {
-        Mapped::Entry(entry) => entry.position.line,
-        Mapped::Ambiguous(..) | Mapped::Nobody => 0,
-    });
-    let list = material::list_facts(input).map(|facts| facts.revoked);
-    outcome(&(said.ok(), found.ok(), list))
+    if let Ok(holder) = holder(&der, None) {
+        let _ = MAP.find(&holder);
+    }
+    let _ = material::list_facts(input);
 }
 
-/// Seeds for [`certificate`].
-#[must_use]
-pub fn certificate_seeds() -> Vec<Vec<u8>> {
-    let made = pair::certificate("a.example").ok();
-    made.map(|(certificate, _)| certificate.to_vec()).into_iter().collect()
+/// A file of lists of revoked certificates, in PEM or DER, and what is told of it.
+pub fn crl(input: &[u8]) {
+    let path = Path::new("fuzz.crl");
+    let now = 1_900_000_000;
+    let lists = match material::parse_lists(path, input.to_vec(), &ROOTS) {
+        Ok(lists) => lists,
+        Err(fault) => {
+            assert!(!fault.to_string().is_empty());
+            return;
+        }
+    };
+    let told = material::list_warnings("trust 'fuzz'", Revocation::Hard, &lists, &[], now);
+    let issuers = lists.iter().map(|list| &list.facts.issuer);
+    for text in told.iter().chain(issuers) {
+        assert!(!text.contains(char::is_control), "control characters: {text:?}");
+    }
 }
+
+/// A trust of one CA: lists are looked at beside it.
+static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
+    let mut roots = RootCertStore::empty();
+    if let Ok((certificate, _)) = pair::certificate("a.example") {
+        let _ = roots.add(certificate);
+    }
+    assert!(!roots.is_empty(), "the fuzzer's own set-up: no root");
+    Arc::new(roots)
+});
 
 /// A map that asks about everything that a certificate says.
 static MAP: LazyLock<Map> = LazyLock::new(|| {
@@ -90,37 +111,15 @@ static MAP: LazyLock<Map> = LazyLock::new(|| {
     maps.remove("m").unwrap_or_else(|| Map::new(Vec::new()))
 });
 
-/// What a client says first: seeds for [`handshake`], for both versions.
-#[must_use]
-pub fn handshake_seeds() -> Vec<Vec<u8>> {
-    let mut seeds = Vec::new();
-    for tls13 in [true, false] {
-        let (mut client, mut server) = sides(tls13);
-        let choice = if tls13 { 0 } else { 2 };
-        let mut hello = Vec::new();
-        let mut answer = Vec::new();
-        // A side that fails leaves its alert, which is a seed too.
-        let _ = client.advance(&mut Vec::new(), &mut hello);
-        let _ = server.advance(&mut hello.clone(), &mut answer);
-        for (role, wire) in [(0, hello), (1, answer)] {
-            let mut seed = vec![choice | role | 0xfc];
-            seed.extend(wire);
-            seeds.push(seed);
-        }
-    }
-    seeds
-}
-
 /// The first byte chooses version and role; the rest is a script of what an authenticated peer
 /// sends: `kind length payload`, where the kind's low bits choose the content and one bit spoils
 /// the record. Payload before an error is kept, and nothing is kept without limit.
-#[must_use]
-pub fn session(input: &[u8]) -> u64 {
-    let Some((&choice, mut script)) = input.split_first() else { return 0 };
-    let (client, server) = sides(choice & 1 == 0);
-    let (mut peer, mut ours) = establish(client, server);
+pub fn session(input: &[u8]) {
+    let Some((&choice, mut script)) = input.split_first() else { return };
+    let sides = sides(if choice & 1 == 0 { Version::Tls13 } else { Version::Tls12 });
+    let (mut peer, mut ours) = establish(sides.client, sides.server);
     if choice & 2 != 0 {
-        (peer, ours) = (ours, peer);
+        std::mem::swap(&mut peer, &mut ours);
     }
     let mut wire = Vec::new();
     while let Some((&[kind, length], rest)) = script.split_first_chunk::<2>()
@@ -144,31 +143,18 @@ pub fn session(input: &[u8]) -> u64 {
         end = range.end;
     }
     let mut due = Vec::new();
-    let sealed = ours.seal_due(Instant::now, &mut due).is_ok();
+    // A key that is used up seals nothing more.
+    let _ = ours.seal_due(Instant::now, &mut due);
     assert!(due.len() < 256, "one answer at most: {}", due.len());
-    let said = match opened {
-        Ok(Batch { consumed, closed }) => {
-            assert!(consumed <= wire.len());
-            format!("{closed}")
-        }
+    match opened {
+        Ok(Batch { consumed, .. }) => assert!(consumed <= wire.len()),
         Err(error) => {
+            assert!(!error.to_string().is_empty());
             if let Some(alert) = error.alert() {
                 assert!(ours.seal_alert(alert, &mut due).is_ok());
             }
-            error.to_string()
         }
-    };
-    outcome(&(said, payloads.len().min(4), sealed))
-}
-
-/// For each version: data, a KeyUpdate or a renegotiation, a close.
-#[must_use]
-pub fn session_seeds() -> Vec<Vec<u8>> {
-    let script = [&[0, 4][..], b"data", &[1, 5, 24, 0, 0, 1, 1, 0, 1, 7, 2, 2, 1, 0]].concat();
-    let declined = [&[1, 4, 1, 0, 0, 0, 0, 4][..], b"more", &[2, 2, 1, 100]].concat();
-    (0..4)
-        .flat_map(|choice| [&script, &declined].map(|script| [&[choice][..], script].concat()))
-        .collect()
+    }
 }
 
 /// One thing an authenticated peer says.
@@ -193,14 +179,19 @@ fn say(peer: &mut Session, kind: u8, payload: &[u8], wire: &mut Vec<u8>) {
     };
 }
 
-fn outcome(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+#[derive(Clone, Copy)]
+enum Version {
+    Tls13,
+    Tls12,
 }
 
 /// A client and a server that could talk to each other.
-fn sides(tls13: bool) -> (Handshake, Handshake) {
+struct Sides {
+    client: Handshake,
+    server: Handshake,
+}
+
+fn sides(version: Version) -> Sides {
     static BOTH: LazyLock<[Pair; 2]> = LazyLock::new(|| {
         [Suite::TLS_AES_128_GCM_SHA256, Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256].map(
             // Asked for and not required: a certificate of the peer's is input too.
@@ -210,9 +201,9 @@ fn sides(tls13: bool) -> (Handshake, Handshake) {
             },
         )
     });
-    let Pair { client, server } = &BOTH[usize::from(!tls13)];
+    let Pair { client, server } = &BOTH[version as usize];
     match (Handshake::client(client, &[]), Handshake::server(server)) {
-        (Ok(client), Ok(server)) => (client, server),
+        (Ok(client), Ok(server)) => Sides { client, server },
         _ => panic!("the fuzzer's own set-up: no handshake begins"),
     }
 }

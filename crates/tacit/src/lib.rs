@@ -34,6 +34,8 @@ pub mod clock;
 pub mod doctor;
 pub mod exit;
 pub mod explain;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod import;
 pub mod launch;
 pub mod project;

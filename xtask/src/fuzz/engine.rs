@@ -1,125 +1,184 @@
-//! The loop of one target: pick, mutate, run, keep or minimise.
+//! libFuzzer as a program: its arguments, and what it says at the end.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::Once;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
 
-use super::mutate::{Random, mutate};
-use super::targets::Target;
+use crate::workspace::root;
 
-/// Longest input tried.
-const INPUT_BYTES_MAX: usize = 64 * 1024;
-/// Inputs kept for having brought something new.
-const CORPUS_INPUTS_MAX: usize = 2048;
-/// Runs spent on making a failing input smaller.
-const MINIMISE_RUNS_MAX: usize = 4000;
+/// How long one input may take, in seconds, before it is a hang.
+const INPUT_SECONDS_MAX: u32 = 10;
+/// Memory that a target may have, in MiB.
+const MEMORY_MIB_MAX: u32 = 2048;
+/// How long, in seconds, and how often a failing input is mutated before it is held to be as small
+/// as it gets.
+const MINIMISE_SECONDS: u32 = 30;
+const MINIMISE_RUNS: u32 = 100_000;
 
-/// A panic of a target.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    /// The smallest input found that still panics.
-    pub(crate) input: Vec<u8>,
-    /// What the panic said, and where.
-    pub(crate) message: String,
+/// A target in the program that holds all of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Engine<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) name: &'a str,
+    pub(crate) bytes_max: usize,
+    /// Where an input that fails is written to.
+    pub(crate) folder: &'a Path,
 }
 
-/// One target being fuzzed.
-pub(crate) struct Fuzzer<'a> {
-    target: &'a Target,
-    random: Random,
-    corpus: Vec<Vec<u8>>,
-    /// Inputs at the front of the corpus that were given.
-    seeds: usize,
-    outcomes: BTreeSet<u64>,
-    runs: u64,
+/// When a run ends that finds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    Seconds(u64),
+    /// This many runs, the same ones each time.
+    Runs(u64),
 }
 
-impl<'a> Fuzzer<'a> {
-    pub(crate) fn new(target: &'a Target, seeds: &[Vec<u8>], seed: u64) -> Self {
-        quieten_panics();
-        let corpus = if seeds.is_empty() { vec![Vec::new()] } else { seeds.to_vec() };
-        let random = Random::new(seed);
-        let seeds = corpus.len();
-        Self { target, random, corpus, seeds, outcomes: BTreeSet::new(), runs: 0 }
-    }
+/// What becomes of libFuzzer's messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Messages {
+    Shown,
+    Hidden,
+}
 
-    /// Inputs tried so far.
-    pub(crate) fn runs(&self) -> u64 {
-        self.runs
-    }
-
-    /// Different outcomes met so far.
-    pub(crate) fn outcomes(&self) -> usize {
-        self.outcomes.len()
-    }
-
-    /// Tries one input: first each seed as it is, then mutations.
-    pub(crate) fn step(&mut self) -> Result<u64, Failure> {
-        let at = usize::try_from(self.runs).unwrap_or(usize::MAX);
-        self.runs += 1;
-        let input = match self.corpus.get(at) {
-            Some(seed) if at < self.seeds => seed.clone(),
-            _ => mutate(&mut self.random, &self.corpus, self.target.words, INPUT_BYTES_MAX),
+impl Engine<'_> {
+    /// Fuzzes, beginning with the inputs of `inputs`; the first of these folders takes what is new.
+    /// The result is an input that fails, if one was found.
+    pub(crate) fn fuzz(
+        &self,
+        until: Until,
+        inputs: &[PathBuf],
+        messages: Messages,
+    ) -> Result<Option<PathBuf>, String> {
+        let found = self.folder.join("found.bin");
+        let _ = fs::remove_file(&found);
+        let mut command = self.command();
+        match until {
+            Until::Seconds(seconds) => command.arg(format!("-max_total_time={seconds}")),
+            Until::Runs(runs) => command.arg(format!("-runs={runs}")).arg("-seed=1"),
         };
-        match attempt(self.target, &input) {
-            Ok(outcome) => {
-                let fresh = self.outcomes.insert(outcome);
-                if fresh && at >= self.seeds && self.corpus.len() < CORPUS_INPUTS_MAX {
-                    self.corpus.push(input);
-                }
-                Ok(outcome)
-            }
-            Err(message) => Err(self.minimise(input, message)),
+        command.arg(format!("-exact_artifact_path={}", found.display())).args(inputs);
+        if messages == Messages::Hidden {
+            command.stderr(Stdio::null());
+        }
+        let status = self.status(&mut command)?;
+        match (status.success(), found.exists()) {
+            (true, _) => Ok(None),
+            (false, true) => Ok(Some(found)),
+            (false, false) => Err(format!("fuzz {}: libFuzzer ended by {status}", self.name)),
         }
     }
 
-    /// Takes away pieces, the large ones first, as long as what is left still panics.
-    fn minimise(&self, mut input: Vec<u8>, mut message: String) -> Failure {
-        let mut piece = input.len().div_ceil(2);
-        let mut runs = 0;
-        while piece > 0 {
-            let mut at = 0;
-            let mut smaller = false;
-            while at < input.len() && runs < MINIMISE_RUNS_MAX {
-                let mut shorter = input.clone();
-                shorter.drain(at..(at + piece).min(input.len()));
-                runs += 1;
-                match attempt(self.target, &shorter) {
-                    Err(said) => (input, message, smaller) = (shorter, said, true),
-                    Ok(_) => at += piece,
-                }
-            }
-            if !smaller || runs >= MINIMISE_RUNS_MAX {
-                piece /= 2;
-            }
+    /// A smaller input that fails too, or the same.
+    pub(crate) fn minimise(&self, input: PathBuf) -> Result<PathBuf, String> {
+        let smaller = self.folder.join("smaller.bin");
+        let _ = fs::remove_file(&smaller);
+        // Not with a longest input: libFuzzer sets one of its own.
+        let mut command = self.bare_command();
+        command
+            .arg("-minimize_crash=1")
+            .arg(format!("-max_total_time={MINIMISE_SECONDS}"))
+            .arg(format!("-runs={MINIMISE_RUNS}"))
+            .arg(format!("-exact_artifact_path={}", smaller.display()))
+            .arg(&input)
+            .stderr(Stdio::null());
+        // A hang, say, is not made smaller.
+        self.status(&mut command)?;
+        Ok(if smaller.exists() && self.fails(&smaller)? { smaller } else { input })
+    }
+
+    fn fails(&self, input: &Path) -> Result<bool, String> {
+        let mut command = self.command();
+        command.arg(input).stderr(Stdio::null());
+        // What it writes of the failure is of no use here.
+        command.arg(format!("-exact_artifact_path={}", self.folder.join("again.bin").display()));
+        Ok(!self.status(&mut command)?.success())
+    }
+
+    /// Runs one input, with all that it prints left to be seen.
+    pub(crate) fn input(&self, file: &Path) -> Result<(), String> {
+        let status = self.status(self.command().arg(file))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(format!("fuzz {}: {} fails: see above", self.name, file.display())),
         }
-        Failure { input, message }
+    }
+
+    /// Runs every input of the folders once; the result is how many edges they reach.
+    pub(crate) fn edges(&self, inputs: &[PathBuf]) -> Result<u64, String> {
+        let failing = self.folder.join("failing.bin");
+        let _ = fs::remove_file(&failing);
+        let mut command = self.command();
+        command.arg("-runs=0").arg(format!("-exact_artifact_path={}", failing.display()));
+        let output = command
+            .args(inputs)
+            .output()
+            .map_err(|error| format!("cannot run {}: {error}", self.program.display()))?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            eprintln!("{text}");
+            let name = self.name;
+            let path = failing.display();
+            return Err(match failing.exists() {
+                true => format!(
+                    "fuzz {name}: an input of its corpus fails: {path}\n  \
+                     again: cargo xtask fuzz {name} --input {path}"
+                ),
+                false => format!("fuzz {name}: libFuzzer ended by {}", output.status),
+            });
+        }
+        edges_of(&text).ok_or_else(|| format!("fuzz {}: libFuzzer prints no edges", self.name))
+    }
+
+    /// Copies to the first folder the inputs of the others that reach anything, small ones first.
+    pub(crate) fn merge(&self, into: &Path, inputs: &[PathBuf]) -> Result<(), String> {
+        let mut command = self.command();
+        command.arg("-merge=1").arg(into).args(inputs).stderr(Stdio::null());
+        let status = self.status(&mut command)?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(format!("fuzz {}: the corpus cannot be merged: {status}", self.name)),
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = self.bare_command();
+        command.arg(format!("-max_len={}", self.bytes_max));
+        command
+    }
+
+    fn bare_command(&self) -> Command {
+        let mut command = Command::new(self.program);
+        command
+            .env("TACIT_FUZZ_TARGET", self.name)
+            .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
+            .arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"))
+            .current_dir(self.folder);
+        let words = root().join("fuzz/dictionaries").join(format!("{}.dict", self.name));
+        if words.exists() {
+            command.arg(format!("-dict={}", words.display()));
+        }
+        command
+    }
+
+    fn status(&self, command: &mut Command) -> Result<ExitStatus, String> {
+        command.status().map_err(|error| format!("cannot run {}: {error}", self.program.display()))
     }
 }
 
-/// Runs a target once; a panic comes back as what it said.
-fn attempt(target: &Target, input: &[u8]) -> Result<u64, String> {
-    IN_TARGET.set(true);
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
-    IN_TARGET.set(false);
-    outcome.map_err(|_| LAST_PANIC.take())
+/// The last count of edges in what libFuzzer prints.
+fn edges_of(text: &str) -> Option<u64> {
+    let (_, rest) = text.rsplit_once(" cov: ")?;
+    rest.split_whitespace().next()?.parse().ok()
 }
 
-thread_local! {
-    static IN_TARGET: Cell<bool> = const { Cell::new(false) };
-    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Keeps a target's panics from being printed by the thousand while one is minimised. All others
-/// are told as ever.
-fn quieten_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = panic::take_hook();
-        panic::set_hook(Box::new(move |info| match IN_TARGET.get() {
-            true => LAST_PANIC.set(info.to_string().replace('\n', " ")),
-            false => before(info),
-        }));
-    });
+    #[test]
+    fn the_last_count_of_edges_counts() {
+        let text = "#1\tINITED cov: 2 ft: 2 corp: 1/1b\n#9\tDONE   cov: 117 ft: 240 corp: 8/90b\n";
+        assert_eq!(edges_of(text), Some(117));
+        assert_eq!(edges_of("no inputs"), None);
+    }
 }

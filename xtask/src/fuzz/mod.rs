@@ -1,194 +1,191 @@
-//! Seeded fuzzing on the stable compiler: an ordinary program, the same run again from its seed.
+//! Fuzzing by coverage: libFuzzer, built with the stable compiler.
 //!
 //! ```text
-//! seeds ──> corpus ──> pick one, mutate ──> target ──> outcome not met before? keep the input
-//!                                              └─ panic? minimise, write to target/fuzz/, fail
+//!   fuzz/seeds, fuzz/corpus ──> libFuzzer: pick one, mutate ──> target ──> reaches more? keep it
+//!                                                                 └─ panics, hangs? make it small,
+//!                                                                    target/fuzz/NAME/, fail
 //! ```
 //!
-//! There is no instrumentation to tell which code an input reached. A target returns an outcome
-//! instead (which error, how many of what), and an input with a new outcome joins the corpus; that
-//! is enough to walk into a parser step by step.
-//!
-//! `smoke` runs every target briefly with a fixed seed, for CI. `canary` is a target with a known
-//! fault: if that is not found and made small, the fuzzer itself is broken.
+//! CI does not mutate: `replay` runs the committed inputs, and compares what they reach with
+//! `fuzz/coverage.toml`, so that a change that keeps them from what they reached is noticed. `cover
+//! --update` writes both. `canary` is a target with a fault that must be found.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::path::Path;
+use std::time::Instant;
 
 use crate::workspace::Outcome;
 
+mod canary;
+mod corpus;
 mod engine;
-mod mutate;
-mod starttls;
-mod targets;
+mod figures;
+mod program;
+mod target;
 
-use engine::{Failure, Fuzzer};
-use targets::{CANARY, TARGETS, Target};
+use corpus::Corpus;
+use engine::{Engine, Messages, Until};
+use figures::Figures;
+pub(crate) use program::{compile, is_compiler};
+use target::{TARGETS, Target};
 
-/// Runs within which the canary must be found; seeds take some hundred.
-const CANARY_RUNS: u64 = 20_000;
-const SMOKE_SEED: u64 = 1;
-/// What is missing where xtask was built without them.
-const TLS_TARGETS: &str =
-    "; handshake and session by `cargo run --package xtask --features tls -- fuzz NAME`";
-/// How long a target is run where nothing is said.
+/// How long a target is fuzzed where nothing is said.
 const SECONDS_DEFAULT: u64 = 60;
-/// What is left of the canary's input when all that can go has gone.
-const CANARY_BYTES_MIN: usize = 4;
 
-/// `fuzz NAME [--seed N] [--runs N | --seconds N] [--input FILE]`.
+const USAGE: &str = "\
+usage: cargo xtask fuzz NAME [--seconds N | --input FILE]
+       cargo xtask fuzz list|canary
+       cargo xtask fuzz replay [NAME...]
+       cargo xtask fuzz cover [NAME...] [--update]";
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Command<'a> {
+    List,
+    Canary,
+    Replay(Vec<&'a str>),
+    Cover { names: Vec<&'a str>, then: Then },
+    Fuzz { name: &'a str, seconds: u64 },
+    Input { name: &'a str, file: &'a Path },
+}
+
+/// Runs it with the words behind the verb.
 pub(crate) fn run(words: &[&str]) -> Outcome {
+    match parse(words)? {
+        Command::List => list(),
+        Command::Canary => canary::run(&program::build()?),
+        Command::Replay(names) => replay(&Target::named(&names)?),
+        Command::Cover { names, then } => cover(&Target::named(&names)?, then),
+        Command::Fuzz { name, seconds } => fuzz(Target::find(name)?, seconds),
+        Command::Input { name, file } => input(Target::find(name)?, file),
+    }
+}
+
+fn parse<'a>(words: &'a [&'a str]) -> Result<Command<'a>, String> {
+    let is_flag = |word: &&&str| word.starts_with("--");
     match words {
-        ["smoke"] => {
-            canary(SMOKE_SEED)?;
-            TARGETS.iter().try_for_each(|target| {
-                fuzz(target, &Options { seed: SMOKE_SEED, until: Until::Runs(target.smoke_runs) })
-            })
+        [] => Err(format!("fuzz what?\n{USAGE}")),
+        ["list"] => Ok(Command::List),
+        ["canary"] => Ok(Command::Canary),
+        ["replay", names @ ..] if !names.iter().any(|name| is_flag(&name)) => {
+            Ok(Command::Replay(names.to_vec()))
         }
-        ["canary"] => canary(fresh_seed()),
-        ["canary", "--seed", seed] => canary(number("--seed", seed)?),
-        [name, rest @ ..] => {
-            let target = TARGETS.iter().find(|target| target.name == *name).ok_or_else(|| {
-                let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-                let names = names.join(", ");
-                let more = if cfg!(feature = "tls") { "" } else { TLS_TARGETS };
-                format!("no fuzz target `{name}`: smoke, canary, {names}{more}")
-            })?;
-            match rest {
-                ["--input", file] => replay(target, Path::new(file)),
-                _ => fuzz(target, &Options::parse(rest)?),
-            }
-        }
-        [] => Err("fuzz what? `cargo xtask` shows how".to_owned()),
-    }
-}
-
-struct Options {
-    seed: u64,
-    until: Until,
-}
-
-/// When a run without a failure ends.
-enum Until {
-    Runs(u64),
-    Elapsed(Duration),
-}
-
-impl Options {
-    fn parse(mut words: &[&str]) -> Result<Self, String> {
-        let until = Until::Elapsed(Duration::from_secs(SECONDS_DEFAULT));
-        let mut options = Self { seed: fresh_seed(), until };
-        while let [flag, value, rest @ ..] = words {
-            match *flag {
-                "--seed" => options.seed = number(flag, value)?,
-                "--runs" => options.until = Until::Runs(number(flag, value)?),
-                "--seconds" => {
-                    options.until = Until::Elapsed(Duration::from_secs(number(flag, value)?));
+        ["cover", rest @ ..] => {
+            let names = rest.iter().filter(|word| **word != "--update").copied();
+            let names: Vec<&str> = names.collect();
+            match names.iter().find(is_flag) {
+                None => {
+                    let then = if names.len() < rest.len() { Then::Keep } else { Then::Show };
+                    Ok(Command::Cover { names, then })
                 }
-                _ => return Err(format!("fuzz does not know `{flag}`")),
+                Some(flag) => Err(format!("fuzz cover does not know `{flag}`\n{USAGE}")),
             }
-            words = rest;
         }
-        match words {
-            [] => Ok(options),
-            [flag, ..] => Err(format!("`{flag}` wants a value")),
+        [name] if !is_flag(&name) => Ok(Command::Fuzz { name, seconds: SECONDS_DEFAULT }),
+        [name, "--input", file] => Ok(Command::Input { name, file: Path::new(file) }),
+        [name, "--seconds", seconds] => match seconds.parse() {
+            Ok(seconds) if seconds > 0 => Ok(Command::Fuzz { name, seconds }),
+            _ => Err(format!("`--seconds {seconds}`: want a number from 1 on")),
+        },
+        [verb, rest @ ..] => {
+            Err(format!("fuzz {verb} does not know `{}`\n{USAGE}", rest.join(" ")))
         }
     }
 }
 
-/// Runs a target until a failure or the end.
-fn fuzz(target: &Target, options: &Options) -> Outcome {
-    let seed = options.seed;
-    println!("fuzz {}: seed {seed}", target.name);
-    let started = Instant::now();
-    let mut fuzzer = Fuzzer::new(target, &seeds(target)?, seed);
-    let failure = loop {
-        let over = match options.until {
-            Until::Runs(runs) => fuzzer.runs() >= runs,
-            Until::Elapsed(limit) => started.elapsed() >= limit,
-        };
-        if over {
-            break None;
-        }
-        if let Err(failure) = fuzzer.step() {
-            break Some(failure);
-        }
-    };
-    let spent = started.elapsed().as_secs_f64();
-    let runs = fuzzer.runs();
-    let kinds = fuzzer.outcomes();
-    println!("fuzz {}: {runs} runs, {kinds} outcomes, {spent:.1} s", target.name);
-    failure.map_or(Ok(()), |failure| report(target, seed, &failure))
-}
-
-/// Writes the input of a failure and says how to see it again.
-fn report(target: &Target, seed: u64, failure: &Failure) -> Outcome {
-    let folder = crate::workspace::root().join("target/fuzz");
-    let path = folder.join(format!("{}-{seed}-{}.bin", target.name, failure.input.len()));
-    fs::create_dir_all(&folder)
-        .and_then(|()| fs::write(&path, &failure.input))
-        .map_err(|error| format!("{}: {error}", path.display()))?;
-    Err(format!(
-        "fuzz {name}: {message}\n  input: {bytes} bytes, {path}\n  again: cargo xtask fuzz {name} \
-         --input {path}",
-        name = target.name,
-        message = failure.message,
-        bytes = failure.input.len(),
-        path = path.display(),
-    ))
-}
-
-/// Runs a target once, on the bytes of a file, with the panic left to be seen.
-fn replay(target: &Target, file: &Path) -> Outcome {
-    let input = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    println!("fuzz {}: outcome {:#018x}", target.name, (target.run)(&input));
+fn list() -> Outcome {
+    for Target { name, input, bytes_max } in &TARGETS {
+        println!("{name:18} {input} (up to {bytes_max} bytes)");
+    }
     Ok(())
 }
 
-/// The fault of the canary must be found, and made as small as it can be.
-fn canary(seed: u64) -> Outcome {
-    println!("fuzz canary: seed {seed}");
-    let mut fuzzer = Fuzzer::new(&CANARY, &seeds(&CANARY)?, seed);
-    while fuzzer.runs() < CANARY_RUNS {
-        let Err(failure) = fuzzer.step() else { continue };
-        if failure.input.len() > CANARY_BYTES_MIN {
-            let bytes = failure.input.len();
-            return Err(format!("fuzz canary: found, but left at {bytes} bytes"));
-        }
-        println!("fuzz canary: found after {} runs, as it must be", fuzzer.runs());
+/// Fuzzes until something fails or the time is over. What is new stays for the next time.
+fn fuzz(target: &Target, seconds: u64) -> Outcome {
+    let program = program::build()?;
+    let corpus = Corpus::of(target.name)?;
+    let engine = engine(&program, target, &corpus);
+    let mut inputs = vec![corpus.found()?];
+    inputs.extend(corpus.committed()?);
+    let Some(failing) = engine.fuzz(Until::Seconds(seconds), &inputs, Messages::Shown)? else {
+        println!("fuzz {}: nothing found in {seconds} s", target.name);
         return Ok(());
+    };
+    let kept = corpus.keep_failing(&engine.minimise(failing)?)?;
+    let bytes = fs::metadata(&kept).map_or(0, |metadata| metadata.len());
+    Err(format!(
+        "fuzz {name}: an input fails, see above\n  input: {bytes} bytes, {path}\n  \
+         again: cargo xtask fuzz {name} --input {path}",
+        name = target.name,
+        path = kept.display(),
+    ))
+}
+
+/// Runs a target once, on the bytes of a file.
+fn input(target: &Target, file: &Path) -> Outcome {
+    let file = file.canonicalize().map_err(|error| format!("{}: {error}", file.display()))?;
+    let program = program::build()?;
+    engine(&program, target, &Corpus::of(target.name)?).input(&file)
+}
+
+/// Runs the committed inputs; all targets are run before the first failure is the result.
+fn replay(targets: &[&Target]) -> Outcome {
+    let program = program::build()?;
+    let figures = Figures::read()?;
+    let mut failures = Vec::new();
+    for target in targets {
+        let started = Instant::now();
+        let corpus = Corpus::of(target.name)?;
+        let edges = engine(&program, target, &corpus).edges(&corpus.committed()?);
+        let outcome = edges.and_then(|edges| {
+            let name = target.name;
+            let spent = started.elapsed().as_secs_f64();
+            println!("fuzz {name:18} {edges:6} edges {spent:6.1} s");
+            if figures::ARE_HERE { figures.check(name, edges) } else { Ok(()) }
+        });
+        failures.extend(outcome.err());
     }
-    Err(format!("fuzz canary: not found in {CANARY_RUNS} runs: the fuzzer is broken"))
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// The inputs to start from: those in the code and the files of `fuzz/seeds/NAME/`.
-fn seeds(target: &Target) -> Result<Vec<Vec<u8>>, String> {
-    let mut seeds: Vec<Vec<u8>> = (target.seeds)();
-    let folder = crate::workspace::root().join("fuzz/seeds").join(target.name);
-    if folder.is_dir() {
-        let wrong = |error| format!("{}: {error}", folder.display());
-        let mut paths: Vec<PathBuf> = Vec::new();
-        for entry in fs::read_dir(&folder).map_err(wrong)? {
-            paths.push(entry.map_err(wrong)?.path());
-        }
-        // In one order everywhere, so that a seed means one run.
-        paths.sort();
-        for path in paths {
-            seeds.push(fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?);
+/// What becomes of the coverage that was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// It is printed.
+    Show,
+    /// The corpus is made again, and its coverage is the new figure.
+    Keep,
+}
+
+/// Prints what the inputs reach, with those found here, beside the figures; or keeps it.
+fn cover(targets: &[&Target], then: Then) -> Outcome {
+    let program = program::build()?;
+    let mut figures = Figures::read()?;
+    for target in targets {
+        let name = target.name;
+        let corpus = Corpus::of(name)?;
+        let engine = engine(&program, target, &corpus);
+        let mut inputs = corpus.committed()?;
+        inputs.push(corpus.found()?);
+        let edges = engine.edges(&inputs)?;
+        let figure = figures.of(name).map_or_else(|| "none".to_owned(), |edges| edges.to_string());
+        println!("fuzz {name:18} {edges:6} edges, committed {figure:>6}");
+        if then == Then::Keep {
+            let merged = corpus.empty("merged")?;
+            engine.merge(&merged, &inputs)?;
+            let bytes = corpus.pack(&merged)?;
+            let edges = engine.edges(&corpus.committed()?)?;
+            println!("fuzz {name:18} {edges:6} edges, kept in {bytes} bytes");
+            figures.set(name, edges);
+            figures.write()?;
         }
     }
-    Ok(seeds)
+    Ok(())
 }
 
-fn number(flag: &str, value: &str) -> Result<u64, String> {
-    value.parse().map_err(|_| format!("`{flag} {value}`: not a number"))
-}
-
-/// A seed of the moment; it is printed, so that the run can be had again.
-fn fresh_seed() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::from(now.subsec_nanos()) ^ (now.as_secs() << 20)
+fn engine<'a>(program: &'a Path, target: &'a Target, corpus: &'a Corpus) -> Engine<'a> {
+    let Target { name, bytes_max, .. } = *target;
+    Engine { program, name, bytes_max, folder: &corpus.folder }
 }
 
 #[cfg(test)]
@@ -196,29 +193,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_canary_is_found_from_several_seeds() {
-        for seed in 0..5 {
-            canary(seed).unwrap();
+    fn commands_are_taken_apart() {
+        let file = Path::new("a.bin");
+        for (words, command) in [
+            (&["list"][..], Command::List),
+            (&["canary"], Command::Canary),
+            (&["replay"], Command::Replay(vec![])),
+            (&["replay", "dns", "icmp"], Command::Replay(vec!["dns", "icmp"])),
+            (&["cover"], Command::Cover { names: vec![], then: Then::Show }),
+            (
+                &["cover", "dns", "--update"],
+                Command::Cover { names: vec!["dns"], then: Then::Keep },
+            ),
+            (&["dns"], Command::Fuzz { name: "dns", seconds: SECONDS_DEFAULT }),
+            (&["dns", "--seconds", "5"], Command::Fuzz { name: "dns", seconds: 5 }),
+            (&["dns", "--input", "a.bin"], Command::Input { name: "dns", file }),
+        ] {
+            assert_eq!(parse(words), Ok(command), "{words:?}");
         }
     }
 
     #[test]
-    fn a_seed_gives_the_same_run_again() {
-        let target = TARGETS.first().unwrap();
-        let outcomes = || {
-            let mut fuzzer = Fuzzer::new(target, &seeds(target).unwrap(), 7);
-            (0..500).map(|_| fuzzer.step().unwrap()).collect::<Vec<u64>>()
-        };
-        assert_eq!(outcomes(), outcomes());
-    }
-
-    #[test]
-    fn options_are_checked() {
-        let options = Options::parse(&["--runs", "5", "--seed", "3"]).unwrap();
-        assert!(options.seed == 3 && matches!(options.until, Until::Runs(5)));
-        for wrong in [&["--runs"][..], &["--runs", "x"], &["--depth", "1"]] {
-            assert!(Options::parse(wrong).is_err());
+    fn what_is_not_known_is_refused_with_what_is() {
+        for wrong in [
+            &[][..],
+            &["--seconds", "5"],
+            &["dns", "--seconds"],
+            &["dns", "--seed", "1"],
+            &["replay", "--update"],
+            &["cover", "--seconds"],
+            &["list", "dns"],
+        ] {
+            assert!(parse(wrong).unwrap_err().contains("usage: cargo xtask fuzz"), "{wrong:?}");
         }
-        assert!(run(&["nonesuch"]).is_err());
+        for wrong in ["x", "0", "-1"] {
+            assert!(parse(&["dns", "--seconds", wrong]).unwrap_err().contains("want a number"));
+        }
+        let said = run(&["nonesuch"]).unwrap_err();
+        assert!(said.contains("no fuzz target `nonesuch`; there are attls, certificate"), "{said}");
+        assert!(run(&["replay", "dns", "nonesuch"]).unwrap_err().contains("`nonesuch`"));
     }
 }

@@ -19,6 +19,8 @@
 
 pub mod diag;
 mod error;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod message;
 pub mod nft;
 mod protocol;

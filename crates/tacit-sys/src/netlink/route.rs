@@ -86,18 +86,20 @@ pub fn allow_large_segments(route: &mut Netlink) -> Result<LargeSegments, Error>
     let question = Message::new("asking for lo", RTM_GETLINK, 0).fixed(&interface(0));
     let mut carried = LargeSegments::default();
     route.ask(question, Answers::One, |answer| {
-        let answer = answer.get(IFINFO_BYTES..).unwrap_or_default();
-        let is_large = |wanted| {
-            let value = attributes(answer).find(|(kind, _)| *kind == wanted);
-            value.and_then(|(_, value)| read_u32(value, 0)) == Some(SEGMENT_BYTES_MAX)
-        };
-        carried = LargeSegments {
-            v4: LARGE_V4.into_iter().all(is_large),
-            v6: LARGE_V6.into_iter().all(is_large),
-        };
+        carried = large_segments(answer);
         Ok(())
     })?;
     Ok(carried)
+}
+
+/// What an interface carries, as the kernel describes it.
+pub(super) fn large_segments(answer: &[u8]) -> LargeSegments {
+    let answer = answer.get(IFINFO_BYTES..).unwrap_or_default();
+    let is_large = |wanted| {
+        let value = attributes(answer).find(|(kind, _)| *kind == wanted);
+        value.and_then(|(_, value)| read_u32(value, 0)) == Some(SEGMENT_BYTES_MAX)
+    };
+    LargeSegments { v4: LARGE_V4.into_iter().all(is_large), v6: LARGE_V6.into_iter().all(is_large) }
 }
 
 fn messages(families: Families) -> Vec<Message> {

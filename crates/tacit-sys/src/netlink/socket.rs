@@ -82,6 +82,12 @@ impl Netlink {
         Self { socket, sequence: u32::from_be_bytes([a, b, c, d]) }
     }
 
+    /// A socket whose first message has a known number, so that an answer can be written before it.
+    #[cfg(feature = "fuzz")]
+    pub(super) fn from_first(socket: OwnedFd) -> Self {
+        Self { socket, sequence: 0 }
+    }
+
     /// Sends the messages at once and waits for the answer to each that asks for one; the first
     /// refusal is the result.
     pub(super) fn run(&mut self, messages: Vec<Message>) -> Result<(), Error> {

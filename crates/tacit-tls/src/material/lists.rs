@@ -73,9 +73,19 @@ pub(super) struct LoadedLists {
 /// Reads the lists of one file, in PEM or DER.
 pub(super) fn load(path: &Path, roots: &Arc<RootCertStore>) -> Result<LoadedLists, MaterialFault> {
     let content = read(path)?;
-    let ders = match is_der(&content.bytes) {
-        true => vec![CertificateRevocationListDer::from(content.bytes)],
-        false => from_pem(&content.bytes)?,
+    let lists = parse(path, content.bytes, roots)?;
+    Ok(LoadedLists { lists, stamp: content.stamp })
+}
+
+/// The lists that a file holds.
+pub(crate) fn parse(
+    path: &Path,
+    bytes: Vec<u8>,
+    roots: &Arc<RootCertStore>,
+) -> Result<Vec<RevocationList>, MaterialFault> {
+    let ders = match is_der(&bytes) {
+        true => vec![CertificateRevocationListDer::from(bytes)],
+        false => from_pem(&bytes)?,
     };
     let numbered = ders.into_iter().enumerate();
     let lists = numbered.map(|(at, der)| {
@@ -83,7 +93,7 @@ pub(super) fn load(path: &Path, roots: &Arc<RootCertStore>) -> Result<LoadedList
         let facts = usable.ok_or(MaterialFault::BadList { number: at + 1 })?;
         Ok(RevocationList { der, facts: ListFacts { file: path.to_owned(), ..facts } })
     });
-    Ok(LoadedLists { lists: lists.collect::<Result<_, _>>()?, stamp: content.stamp })
+    lists.collect()
 }
 
 fn from_pem(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, MaterialFault> {
@@ -114,7 +124,7 @@ fn is_usable(der: &CertificateRevocationListDer<'static>, roots: &Arc<RootCertSt
 }
 
 /// What will probably not work: CAs without a list, and lists that are or will be out of date.
-pub(super) fn warnings(
+pub(crate) fn warnings(
     owner: &str,
     revocation: Revocation,
     lists: &[RevocationList],

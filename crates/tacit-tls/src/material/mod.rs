@@ -25,9 +25,9 @@ mod verifiers;
 pub use error::{MaterialError, MaterialFault};
 pub use expiry::{EXPIRY_WARNING_DAYS, ends_soon};
 pub use identity::{IdentityMaterial, WrongUsage, load_chain, load_identity};
-#[cfg(feature = "fuzz")]
-pub(super) use lists::list_facts;
 pub use lists::{ListFacts, RevocationList, list_ends_soon};
+#[cfg(feature = "fuzz")]
+pub(super) use lists::{list_facts, parse as parse_lists, warnings as list_warnings};
 pub use trust::{TrustGeneration, TrustMaterial, load_trust};
 pub(crate) use verifiers::Unlisted;
 pub use verifiers::Verifiers;

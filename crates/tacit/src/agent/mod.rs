@@ -64,6 +64,8 @@ pub use running::RunningAgent;
 use runs::{LINGER, Runs};
 use services::RunEvent;
 pub use supervised::Supervisor;
+#[cfg(feature = "fuzz")]
+pub(crate) use takeover::{parse_announced, parse_runs};
 
 /// How often certificate, key and trust files are looked at.
 const FILES_INTERVAL: Duration = Duration::from_secs(2);

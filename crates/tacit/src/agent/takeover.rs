@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use tacit_core::flow::Address;
 use tacit_sys::{descriptor, socket};
 use tokio::net::UnixListener;
@@ -48,8 +48,8 @@ struct Given {
 }
 
 /// A listening socket as an agent announces it: its address, and whether it has a file.
-#[derive(Debug, Serialize, Deserialize)]
-struct Announced(Address, bool);
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Announced(pub(crate) Address, pub(crate) bool);
 
 /// A run of the agent before this one, in words, with its sockets.
 #[derive(Debug)]
@@ -94,12 +94,8 @@ impl Handover {
     /// It refuses, or is gone.
     pub(super) fn release(self) -> Result<Vec<HandedRun>, ClientError> {
         let Some(predecessor) = self.predecessor else { return Ok(Vec::new()) };
-        let answer = ask_on(&predecessor, &Request::Release)?;
-        // An agent of an older version has none.
-        let states: Option<Vec<RunState>> = serde_json::from_value(answer)
-            .map_err(|error| ClientError::Broken(io::Error::other(error)))?;
         let mut runs = Vec::new();
-        for state in states.unwrap_or_default() {
+        for state in parse_runs(ask_on(&predecessor, &Request::Release)?)? {
             let sockets = (0..state.sockets).map(|_| receive_one(&predecessor));
             let sockets = sockets.collect::<Result<_, _>>()?;
             runs.push(HandedRun { state, sockets });
@@ -110,6 +106,18 @@ impl Handover {
         }
         Ok(runs)
     }
+}
+
+/// The runs that an agent gives away; one of an older version has none.
+pub(crate) fn parse_runs(answer: Value) -> Result<Vec<RunState>, ClientError> {
+    let runs: Option<Vec<RunState>> = serde_json::from_value(answer)
+        .map_err(|error| ClientError::Broken(io::Error::other(error)))?;
+    Ok(runs.unwrap_or_default())
+}
+
+/// The listening sockets that an agent offers.
+pub(crate) fn parse_announced(answer: Value) -> Result<Vec<Announced>, ClientError> {
+    serde_json::from_value(answer).map_err(|error| ClientError::Broken(io::Error::other(error)))
 }
 
 fn receive_one(predecessor: &UnixStream) -> Result<OwnedFd, ClientError> {
@@ -128,9 +136,7 @@ fn receive_one(predecessor: &UnixStream) -> Result<OwnedFd, ClientError> {
 pub(super) fn request(control: &Path) -> Result<Handover, ClientError> {
     let predecessor = UnixStream::connect(control)
         .map_err(|error| ClientError::NoAgent(control.to_owned(), error))?;
-    let answer = ask_on(&predecessor, &Request::TakeOver)?;
-    let announced: Vec<Announced> = serde_json::from_value(answer)
-        .map_err(|error| ClientError::Broken(io::Error::other(error)))?;
+    let announced = parse_announced(ask_on(&predecessor, &Request::TakeOver)?)?;
     let mut sockets = Vec::with_capacity(announced.len());
     for Announced(address, has_file) in announced {
         let socket = receive_one(&predecessor)?;

@@ -110,12 +110,18 @@ async fn converse(
             send(stream.get_mut(), Reply::error(&refusal)).await?;
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal));
         }
-        let reply = match serde_json::from_str(&line) {
+        let reply = match parse(&line) {
             Ok(request) => ask(&requests, request).await,
-            Err(error) => Reply::error(format!("this agent does not know that request: {error}")),
+            Err(reason) => Reply::error(reason),
         };
         send(stream.get_mut(), reply).await?;
     }
+}
+
+/// The request that a line holds, or what is wrong with it.
+pub(crate) fn parse(line: &str) -> Result<Request, String> {
+    serde_json::from_str(line)
+        .map_err(|error| format!("this agent does not know that request: {error}"))
 }
 
 /// Why a process may not control this agent.

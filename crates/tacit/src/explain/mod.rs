@@ -142,6 +142,19 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, file: &Path) -> ExitCode {
     }
 }
 
+/// The flow that words of a command line describe, if they do: for the fuzzer.
+#[cfg(feature = "fuzz")]
+pub(crate) fn parse_flow<'a>(words: impl Iterator<Item = &'a str>) -> Option<Flow> {
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Alone {
+        #[command(flatten)]
+        args: ExplainArgs,
+    }
+    let alone = <Alone as clap::Parser>::try_parse_from(words).ok()?;
+    flow(&alone.args).ok()
+}
+
 fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     let direction = match (args.direction, &args.listen) {
         (None | Some(DirectionArg::Inbound), Some(_)) => Direction::Inbound,

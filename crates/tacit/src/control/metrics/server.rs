@@ -166,6 +166,12 @@ async fn verdict(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Verdict> {
     }
 }
 
+/// Whether a request gets the metrics, by the whole way from its bytes: for the fuzzer.
+#[cfg(feature = "fuzz")]
+pub(crate) async fn is_answered(mut request: &[u8]) -> bool {
+    matches!(verdict(&mut request).await, Ok(Verdict::Metrics))
+}
+
 /// RFC 9112 section 3: method, target and version, one space apart.
 fn judge(head: &[u8]) -> Verdict {
     let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();

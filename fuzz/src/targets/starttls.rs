@@ -11,21 +11,19 @@ use tacit_core::policy::{Ftp, Starttls, StarttlsMode, StarttlsProtocol};
 use tacit_core::starttls::ftp::Ends;
 use tacit_core::starttls::{Dialogue, Role, Side, Step};
 
-use super::targets::outcome;
-
-pub(crate) fn postgres(input: &[u8]) -> u64 {
+pub(crate) fn postgres(input: &[u8]) {
     run(StarttlsProtocol::Postgres, input)
 }
 
-pub(crate) fn smtp(input: &[u8]) -> u64 {
+pub(crate) fn smtp(input: &[u8]) {
     run(StarttlsProtocol::Smtp, input)
 }
 
-pub(crate) fn telnet(input: &[u8]) -> u64 {
+pub(crate) fn telnet(input: &[u8]) {
     run(StarttlsProtocol::Telnet, input)
 }
 
-pub(crate) fn ftp(input: &[u8]) -> u64 {
+pub(crate) fn ftp(input: &[u8]) {
     let implicit = input.first().is_some_and(|choice| choice & 0x80 != 0);
     run(StarttlsProtocol::Ftp(Ftp { implicit, ..Ftp::default() }), input)
 }
@@ -34,8 +32,8 @@ pub(crate) fn ftp(input: &[u8]) -> u64 {
 const ANSWER_BYTES_MAX: usize = 64;
 const WORDS_BYTES_MAX: usize = 1024;
 
-fn run(protocol: StarttlsProtocol, input: &[u8]) -> u64 {
-    let Some((choice, mut rest)) = input.split_first() else { return 0 };
+fn run(protocol: StarttlsProtocol, input: &[u8]) {
+    let Some((choice, mut rest)) = input.split_first() else { return };
     let (role, mode) = match choice % 3 {
         0 => (Role::Server, StarttlsMode::Required),
         1 => (Role::Server, StarttlsMode::Optional),
@@ -45,7 +43,7 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) -> u64 {
     let here = Some(Ipv4Addr::LOCALHOST.into());
     dialogue.set_ends(Ends { peer: here, program: here });
     let mut heard = [Vec::new(), Vec::new()];
-    let mut steps = vec![take(&mut dialogue, &mut heard)];
+    take(&mut dialogue, &mut heard);
     let mut is_secure = false;
     let mut said = 0;
     while let Some((&head, tail)) = rest.split_first() {
@@ -77,19 +75,15 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) -> u64 {
             }
             _ => {}
         }
-        let ends = matches!(step, Step::Refuse(_));
-        steps.push(step);
-        if ends {
+        if matches!(step, Step::Refuse(_)) {
             dialogue.unsecured();
-            let _ = take(&mut dialogue, &mut heard);
+            take(&mut dialogue, &mut heard);
             break;
         }
     }
     for told in &heard {
         assert!(told.len() <= said * ANSWER_BYTES_MAX + WORDS_BYTES_MAX, "{}", told.len());
     }
-    let kinds: Vec<_> = steps.iter().map(std::mem::discriminant).collect();
-    outcome(&(choice % 3, kinds.last(), heard.map(|told| told.len().min(64))))
 }
 
 /// The next step, with what is to be sent; it is the same step when asked again.
@@ -131,85 +125,4 @@ fn check_kept(protocol: &StarttlsProtocol, role: Role, step: &Step, heard: &[Vec
             }
         }
     }
-}
-
-/// What begins each of them well, in every role.
-pub(crate) fn postgres_seeds() -> Vec<Vec<u8>> {
-    let ssl = b"\0\0\0\x08\x04\xd2\x16\x2f";
-    let startup = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
-    vec![
-        [&[0, 8][..], ssl].concat(),
-        [&[1, 16][..], startup].concat(),
-        [&[2, 1, b'S', 0x80 | 8][..], ssl, &[0x80 | 16], startup].concat(),
-    ]
-}
-
-fn dialogue(role: u8, said: &[(u8, &str)]) -> Vec<u8> {
-    let mut seed = vec![role];
-    for (side, text) in said {
-        seed.push(side | u8::try_from(text.len()).unwrap_or(0x3f));
-        seed.extend_from_slice(text.as_bytes());
-    }
-    seed
-}
-
-pub(crate) fn ftp_seeds() -> Vec<Vec<u8>> {
-    let peer = 0;
-    let program = 0x80;
-    let server: [(u8, &str); 8] = [
-        (program, "220 x\r\n"),
-        (peer, "FEAT\r\n"),
-        (program, "211-x\r\n AUTH TLS\r\n211 x\r\n"),
-        (peer, "AUTH TLS\r\n"),
-        (peer, "PBSZ 0\r\nPROT P\r\nPASV\r\n"),
-        (program, "227 (127,0,0,1,195,80)\r\n"),
-        (peer, "PORT 127,0,0,1,195,80\r\nRETR a\r\n"),
-        (program, "200 x\r\n150 x\r\n226 x\r\n"),
-    ];
-    let client: [(u8, &str); 8] = [
-        (program, "USER a\r\nEPSV\r\n"),
-        (peer, "220 x\r\n"),
-        (peer, "234 x\r\n"),
-        (peer, "200 x\r\n"),
-        (peer, "200 x\r\n"),
-        (peer, "331 x\r\n"),
-        (peer, "229 (|||50000|)\r\n"),
-        (program, "EPRT |1|127.0.0.1|50000|\r\n"),
-    ];
-    vec![
-        dialogue(0, &server),
-        dialogue(1, &server),
-        dialogue(2, &client),
-        dialogue(0x80 | 1, &server[4..]),
-    ]
-}
-
-pub(crate) fn smtp_seeds() -> Vec<Vec<u8>> {
-    let peer = 0;
-    let program = 0x80;
-    let server: [(u8, &str); 6] = [
-        (program, "220 x\r\n"),
-        (peer, "EHLO x\r\n"),
-        (program, "250-x\r\n250-STARTTLS\r\n250 AUTH PLAIN\r\n"),
-        (peer, "STARTTLS\r\n"),
-        (program, "220 x\r\n"),
-        (peer, "EHLO x\r\nMAIL FROM:<>\r\n"),
-    ];
-    let client: [(u8, &str); 5] = [
-        (peer, "220 x\r\n"),
-        (program, "EHLO x\r\nMAIL FROM:<>\r\n"),
-        (peer, "250-x\r\n250-STARTTLS\r\n250 AUTH PLAIN\r\n"),
-        (peer, "220 go\r\n"),
-        (peer, "250-x\r\n250 AUTH PLAIN\r\n"),
-    ];
-    vec![dialogue(0, &server), dialogue(1, &server), dialogue(2, &client)]
-}
-
-pub(crate) fn telnet_seeds() -> Vec<Vec<u8>> {
-    let follows = [255, 250, 46, 1, 255, 240];
-    vec![
-        [&[0, 9, 255, 251, 46][..], &follows].concat(),
-        vec![1, 6, 255, 251, 24, 255, 252, 46],
-        [&[2, 12, 255, 253, 24, 255, 253, 46][..], &follows].concat(),
-    ]
 }

@@ -1,0 +1,68 @@
+//! Entry point of the fuzzer: what a kernel could answer.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+
+use crate::IpVersion;
+
+use super::diag;
+use super::error::Error;
+use super::nft::{self, Element};
+use super::protocol::Protocol;
+use super::route::{self, Families};
+use super::socket::Netlink;
+
+/// The first byte chooses what is asked, the rest is the datagram that answers. Questions are
+/// numbered from 1 on.
+///
+/// # Panics
+/// An error has no text, or more was read than the datagram holds.
+pub fn replies(input: &[u8]) {
+    let Some((&choice, datagram)) = input.split_first() else { return };
+    let family = AddressFamily::UNIX;
+    let kind = SocketType::SEQPACKET;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let Ok((near, kernel)) = rustix::net::socketpair(family, kind, flags, None) else { return };
+    if rustix::net::send(&kernel, datagram, SendFlags::empty()).is_err() {
+        return;
+    }
+    let asked = ask(choice, &mut Netlink::from_first(near), datagram);
+    // Open until here: the other end of a netlink socket is never closed.
+    drop(kernel);
+    let Err(error) = asked else { return };
+    assert!(!matches!(error, Error::Invalid(_)), "a question of ours is refused: {error}");
+    assert!(!error.to_string().is_empty());
+}
+
+fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> {
+    let v4 = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 40_000);
+    match choice % 5 {
+        0 => diag::owner(netlink, Protocol::Tcp, v4, v4).map(|_| ()),
+        1 => {
+            let found = diag::listeners(netlink, IpVersion::V6)?;
+            assert!(found.len() <= datagram.len() / DIAG_BYTES, "more than was described");
+            Ok(())
+        }
+        2 => route::allow(netlink, Families { v4: true, v6: true }),
+        3 => nft::change(netlink, &[], &[everything()]),
+        _ => {
+            let carried = route::large_segments(datagram);
+            assert!(!datagram.is_empty() || carried == route::LargeSegments::default());
+            Ok(())
+        }
+    }
+}
+
+fn everything() -> Element {
+    Element {
+        protocol: Protocol::Tcp,
+        first: Ipv6Addr::UNSPECIFIED.into(),
+        last: IpAddr::V6(Ipv6Addr::from(u128::MAX)),
+        first_port: 0,
+        last_port: u16::MAX,
+    }
+}
+
+/// A header and the shortest description of a socket.
+const DIAG_BYTES: usize = 16 + 72;

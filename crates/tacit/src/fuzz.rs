@@ -1,0 +1,193 @@
+//! Entry points of the fuzzer: what operators, scrapers, launchers, helpers and other agents send.
+//!
+//! Each takes any bytes and must not panic. What is read is written and read again: an agent, its
+//! successor and a helper may be of different versions, and none may lose what another wrote.
+
+use std::fmt::Debug;
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::LazyLock;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tacit_core::policy::{Policy, explain as explain_flow, parse};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::LocalSet;
+
+use crate::agent;
+use crate::control::metrics::server::is_answered;
+use crate::control::{Answer, Request, server};
+use crate::explain::parse_flow;
+use crate::run::line::{adopt, read_frame};
+use crate::run::protocol::{self, ANSWER_BYTES_MAX, FromLauncher, LAUNCHER_BYTES_MAX, ToLauncher};
+
+/// Sockets that come with a run, at most.
+const SOCKETS_MAX: usize = 16;
+
+/// A line at the control socket.
+///
+/// # Panics
+/// A request is lost in writing, or a refusal has no text.
+pub fn control(input: &[u8]) {
+    let Ok(line) = std::str::from_utf8(input) else { return };
+    match server::parse(line) {
+        Ok(request) => survives::<Request>(&request),
+        Err(reason) => assert!(!reason.is_empty()),
+    }
+}
+
+/// The head of a request for metrics.
+///
+/// # Panics
+/// Anything but a GET of them gets the metrics.
+pub fn metrics(input: &[u8]) {
+    let answered = with_runtime(|runtime| runtime.block_on(is_answered(input)));
+    assert!(!answered || input.starts_with(b"GET /metrics"), "{:?}", input.escape_ascii());
+}
+
+/// The first byte chooses the end: the agent, which reads what a launcher writes, or the launcher.
+///
+/// # Panics
+/// A frame is lost in writing.
+pub fn enrolment(input: &[u8]) {
+    let Some((&choice, frames)) = input.split_first() else { return };
+    match choice % 2 {
+        0 => read_all::<FromLauncher>(frames, LAUNCHER_BYTES_MAX),
+        _ => read_blocking::<ToLauncher>(frames),
+    }
+}
+
+/// The first byte chooses the end: the agent, which reads what a helper answers, or the helper.
+///
+/// # Panics
+/// A frame is lost in writing.
+pub fn helper(input: &[u8]) {
+    let Some((&choice, frames)) = input.split_first() else { return };
+    match choice % 2 {
+        0 => read_all::<protocol::Reply>(frames, ANSWER_BYTES_MAX),
+        _ => read_blocking::<protocol::Request>(frames),
+    }
+}
+
+/// What an agent answers to its successor: the addresses of its sockets, or its runs, which are
+/// resumed with as many sockets as they ask for.
+///
+/// # Panics
+/// A run is lost in writing.
+pub fn handover(input: &[u8]) {
+    let Ok(Answer::Ok(answer)) = serde_json::from_slice(input) else { return };
+    if let Ok(announced) = agent::parse_announced(answer.clone()) {
+        assert_eq!(agent::parse_announced(value(&announced)).ok(), Some(announced));
+    }
+    for state in agent::parse_runs(answer).unwrap_or_default() {
+        let written = value(&state);
+        let again = agent::parse_runs(Value::Array(vec![written.clone()])).unwrap_or_default();
+        assert_eq!(again.iter().map(value).collect::<Vec<_>>(), [written]);
+        let sockets = sockets(state.sockets.min(SOCKETS_MAX));
+        with_runtime(|runtime| {
+            // Dropped with the tasks of the run.
+            LocalSet::new().block_on(runtime, async {
+                if let Ok(resumed) = state.resume(sockets, None) {
+                    let _ = resumed.run.learnt();
+                }
+            });
+        });
+    }
+}
+
+/// Arguments of `tacit explain`, one a line, for a policy with rules of all kinds.
+///
+/// # Panics
+/// There is no explanation.
+pub fn explain(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let words = ["--policy", "policy.toml"].into_iter().chain(text.lines());
+    let Some(flow) = parse_flow(words) else { return };
+    assert!(!explain_flow(&POLICY, &flow).to_string().is_empty());
+}
+
+static POLICY: LazyLock<Policy> = LazyLock::new(|| {
+    let text = r#"
+version = 1
+[[rule]]
+name = "db"
+direction = "outbound"
+remote = ["*.corp.example", "10.0.0.0/8", "fe80::/10"]
+remote-ports = [53, "8000-8999"]
+program = "/usr/bin/psql"
+user = "1000"
+permit = true
+[[rule]]
+name = "in"
+direction = "inbound"
+listen = "0.0.0.0:992"
+local-ports = 23
+when = { days = ["mon"], hours = "22:00-06:00", zone = "Europe/Berlin" }
+permit = true
+[[rule]]
+name = "fixed"
+listen = "unix:@x"
+when = { hours = "00:00-24:00", zone = "UTC" }
+deny = true
+"#;
+    let parsed = parse(text);
+    parsed.policy.unwrap_or_else(|| panic!("the fuzzer's own set-up: {:?}", parsed.diagnostics))
+});
+
+/// Reads frames as an agent does, until there are no more.
+fn read_all<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8], bytes_max: usize) {
+    let Ok(near) = sent(bytes) else { return };
+    with_runtime(|runtime| {
+        runtime.block_on(async {
+            let Ok(mut stream) = adopt(near) else { return };
+            while let Ok(Some(frame)) = read_frame::<T>(&mut stream, bytes_max).await {
+                survives(&frame.message);
+            }
+        });
+    });
+}
+
+/// Reads frames as launchers and helpers do, until there are no more.
+fn read_blocking<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8]) {
+    let Ok(near) = sent(bytes) else { return };
+    while let Ok(Some(frame)) = protocol::read::<T>(&near) {
+        survives(&frame.message);
+    }
+}
+
+/// A socket where these bytes wait, with nothing behind them.
+fn sent(bytes: &[u8]) -> io::Result<UnixStream> {
+    let (near, mut far) = UnixStream::pair()?;
+    // More than the kernel keeps is not waited for: there is no reader yet.
+    far.set_nonblocking(true)?;
+    far.write_all(bytes)?;
+    far.shutdown(Shutdown::Write)?;
+    Ok(near)
+}
+
+fn sockets(count: usize) -> Vec<OwnedFd> {
+    let pairs = (0..count).filter_map(|_| UnixStream::pair().ok());
+    pairs.map(|(near, _)| near.into()).collect()
+}
+
+/// What is written reads back to the same.
+fn survives<T: DeserializeOwned + Serialize + PartialEq + Debug>(one: &T) {
+    assert_eq!(serde_json::from_value::<T>(value(one)).ok().as_ref(), Some(one));
+}
+
+fn value(one: &impl Serialize) -> Value {
+    serde_json::to_value(one).unwrap_or_else(|error| panic!("cannot be written: {error}"))
+}
+
+fn with_runtime<T>(run: impl FnOnce(&Runtime) -> T) -> T {
+    thread_local! {
+        static RUNTIME: Runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap_or_else(|error| panic!("the fuzzer's own set-up: {error}"));
+    }
+    RUNTIME.with(run)
+}

@@ -1,0 +1,47 @@
+//! What is fuzzed: one entry a parser of input that others send.
+//!
+//! A target takes any bytes. Beside not panicking, it asserts what must always hold.
+
+mod canary;
+mod import;
+mod policy;
+mod record;
+mod starttls;
+mod wire;
+
+/// The target of a name.
+///
+/// xtask/src/fuzz/target.rs has the same names, with what is said of each.
+pub(crate) fn find(name: &str) -> Option<fn(&[u8])> {
+    Some(match name {
+        "attls" => import::attls,
+        "canary" => canary::canary,
+        "certificate" => tacit_tls::fuzz::certificate,
+        "control" => tacit::fuzz::control,
+        "crl" => tacit_tls::fuzz::crl,
+        "dns" => wire::dns,
+        "dns-files" => wire::dns_files,
+        "dns-stream" => wire::dns_stream,
+        "enrolment" => tacit::fuzz::enrolment,
+        "explain" => tacit::fuzz::explain,
+        "filters" => import::filters,
+        "handover" => tacit::fuzz::handover,
+        "handshake" => tacit_tls::fuzz::handshake,
+        "helper" => tacit::fuzz::helper,
+        "icmp" => wire::icmp,
+        "import-map" => import::map,
+        "metrics" => tacit::fuzz::metrics,
+        "netlink" => tacit_sys::netlink::fuzz::replies,
+        "policy" => policy::policy,
+        "proxy-protocol" => wire::proxy_protocol,
+        "query" => wire::query,
+        "record" => record::record,
+        "session" => tacit_tls::fuzz::session,
+        "starttls-ftp" => starttls::ftp,
+        "starttls-postgres" => starttls::postgres,
+        "starttls-smtp" => starttls::smtp,
+        "starttls-telnet" => starttls::telnet,
+        "stunnel" => import::stunnel,
+        _ => return None,
+    })
+}

@@ -1,0 +1,58 @@
+//! Records of TLS, under keys that any tag satisfies.
+
+use tacit_core::record::{self, ContentType, KeyRefused, Open, Opened, Opener, Protection};
+use tacit_core::record::{Seal, Sealer};
+
+const PROTECTIONS: [Protection; 4] =
+    [Protection::Tls13Gcm, Protection::Tls13ChaCha, Protection::Tls12Gcm, Protection::Tls12ChaCha];
+const NONCE: record::Nonce = [0; 12];
+
+/// The first byte chooses the protection, the rest is what a peer sends. Its key takes every tag
+/// for right, so that what lies behind the authentication is reached too.
+pub(crate) fn record(input: &[u8]) {
+    let Some((choice, wire)) = input.split_first() else { return };
+    let protection = PROTECTIONS[usize::from(*choice) % PROTECTIONS.len()];
+    let mut opener = Opener::new(protection, NONCE, 0);
+    let mut wire = wire.to_vec();
+    while let Ok(Some(opened)) = opener.open_record(&mut AnyTag, &mut wire) {
+        assert!(opened.consumed <= wire.len().min(record::RECORD_BYTES_MAX));
+        assert!(opened.payload.end <= opened.consumed);
+        assert!(opened.payload.len() <= record::PAYLOAD_BYTES_MAX);
+        let payload = wire.get(opened.payload).unwrap_or_default().to_vec();
+        check_round_trip(protection, opened.content, &payload);
+        wire.drain(..opened.consumed);
+    }
+}
+
+/// What was opened can be sealed, and opens again to the same.
+fn check_round_trip(protection: Protection, content: ContentType, payload: &[u8]) {
+    let mut wire = Vec::new();
+    let mut sealer = Sealer::new(protection, NONCE, 0);
+    assert_eq!(sealer.seal_message(&mut AnyTag, content, payload, &mut wire), Ok(()));
+    let opened = Opener::new(protection, NONCE, 0).open_record(&mut AnyTag, &mut wire);
+    let reopened = opened.map(|opened| {
+        opened
+            .map(|Opened { content, payload, .. }| (content, wire.get(payload).map(<[u8]>::to_vec)))
+    });
+    assert_eq!(reopened, Ok(Some((content, Some(payload.to_vec())))));
+}
+
+/// A key that changes nothing and takes every tag.
+struct AnyTag;
+
+impl Seal for AnyTag {
+    fn seal(
+        &mut self,
+        _: record::Nonce,
+        _: &[u8],
+        _: &mut [u8],
+    ) -> Result<[u8; record::TAG_BYTES], KeyRefused> {
+        Ok([0; record::TAG_BYTES])
+    }
+}
+
+impl Open for AnyTag {
+    fn open(&mut self, _: record::Nonce, _: &[u8], _: &mut [u8]) -> Result<(), KeyRefused> {
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Small formats of the network.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tacit_core::{dns, icmp, proxy_protocol, query};
+
+/// A header at the front of a connection.
+pub(crate) fn proxy_protocol(input: &[u8]) {
+    match proxy_protocol::parse(input) {
+        Ok(None) => {}
+        Ok(Some(proxy_protocol::Parsed { header, consumed })) => {
+            assert!(consumed <= input.len().min(proxy_protocol::HEADER_BYTES_MAX));
+            let mut again = Vec::new();
+            let encoded = proxy_protocol::encode(&header, &mut again);
+            assert_eq!(encoded, Ok(()), "what came can be sent on");
+            let parsed = proxy_protocol::Parsed { header, consumed: again.len() };
+            assert_eq!(proxy_protocol::parse(&again), Ok(Some(parsed)));
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// A message as a query, and as the answer to the question it holds or to another one.
+pub(crate) fn dns(input: &[u8]) {
+    let question = dns::question(input).ok();
+    let refused = dns::refuse(input, dns::Refusal::Refused);
+    assert!(question.is_none() || refused.is_some(), "a question that cannot be refused");
+    if let (Some(question), Some(refused)) = (&question, &refused) {
+        assert!(dns::is_answer_to(refused, input) && dns::is_refusal(refused));
+        // Of a type that the reader of answers does not know, it is none.
+        assert!(dns::answers(refused, question).map_or(true, |found| found.is_empty()));
+    }
+    let asked = dns::Question { name: "db.example".into(), kind: 1, class: 1 };
+    let _ = dns::answers(input, &asked);
+    let _ = dns::is_truncated(input);
+}
+
+/// What a program sends over TCP: messages, one behind the other.
+pub(crate) fn dns_stream(input: &[u8]) {
+    let mut rest = input;
+    while let Ok(Some(dns::Framed { message, consumed })) = dns::next_message(rest) {
+        assert_eq!(dns::framed(message).as_deref(), rest.get(..consumed));
+        rest = rest.get(consumed..).unwrap_or_default();
+    }
+}
+
+/// The two files that say which names there are and whom to ask.
+pub(crate) fn dns_files(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let hosts = dns::hosts(&text);
+    assert!(hosts.len() <= dns::HOSTS_MAX && hosts.iter().all(|host| !host.name.contains(' ')));
+    let read = dns::Configuration::read(&text);
+    assert!((1..=dns::NAMESERVERS_MAX).contains(&read.nameservers.len()));
+}
+
+/// The first bytes choose what happened to a datagram, the rest is what a program sent.
+pub(crate) fn icmp(input: &[u8]) {
+    let Some((&[kind, code, v6, a, b], payload)) = input.split_first_chunk::<5>() else { return };
+    let (program, server): (IpAddr, IpAddr) = match v6 & 1 {
+        0 => (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::BROADCAST.into()),
+        _ => (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::from([0xff; 16]).into()),
+    };
+    let info = u32::from_be_bytes([0, 0, a, b]);
+    let read = |kind, code| match v6 & 1 {
+        0 => icmp::Cause::from_icmp(kind, code, info),
+        _ => icmp::Cause::from_icmpv6(kind, code, info),
+    };
+    let Some(cause) = read(kind, code) else { return };
+    let sent = icmp::Sent {
+        source: SocketAddr::new(program, u16::from(a)),
+        destination: SocketAddr::new(server, u16::from(b)),
+        payload,
+    };
+    let packet = icmp::error(cause, sent, server).unwrap_or_default();
+    assert!(packet.len() <= icmp::PACKET_BYTES_MAX);
+    let message = packet.get(if v6 & 1 == 0 { 20 } else { 40 }..).unwrap_or_default();
+    let again = message.first_chunk::<2>().and_then(|&[kind, code]| read(kind, code));
+    assert_eq!(again, Some(cause), "what is told reads back");
+}
+
+/// What a program sends to its query socket.
+pub(crate) fn query(input: &[u8]) {
+    match query::Question::parse(input) {
+        Ok(question) => {
+            let word = question.word().as_bytes();
+            let rest = input.strip_prefix(word);
+            assert!(rest.is_some_and(|rest| rest.is_empty() || rest == b"\n"), "more was taken");
+        }
+        Err(fault) => assert!(!fault.to_string().is_empty()),
+    }
+}

@@ -1,0 +1,123 @@
+//! The inputs of a target: where they are, and how they are kept.
+//!
+//! ```text
+//!   fuzz/seeds/NAME/          written by hand, to be read
+//!   fuzz/corpus/NAME.tar.gz   found by fuzzing, as few as reach what all of them reach
+//!   target/fuzz/NAME/         this checkout's own: what was found since, and inputs that fail
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::workspace::{root, target_folder};
+
+/// Largest archive that is kept.
+const ARCHIVE_BYTES_MAX: u64 = 256 * 1024;
+
+/// Files and folders of one target.
+pub(crate) struct Corpus {
+    /// The folder for all that is not committed.
+    pub(crate) folder: PathBuf,
+    name: &'static str,
+}
+
+impl Corpus {
+    pub(crate) fn of(name: &'static str) -> Result<Self, String> {
+        let folder = target_folder().join("fuzz").join(name);
+        make(&folder)?;
+        Ok(Self { folder, name })
+    }
+
+    /// The committed inputs: the archive, unpacked, and the seeds.
+    pub(crate) fn committed(&self) -> Result<Vec<PathBuf>, String> {
+        let unpacked = self.empty("committed")?;
+        let archive = self.archive();
+        if archive.exists() {
+            tar(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&unpacked))?;
+        }
+        let seeds = root().join("fuzz/seeds").join(self.name);
+        Ok([unpacked, seeds].into_iter().filter(|folder| folder.exists()).collect())
+    }
+
+    /// Where this checkout keeps what it finds.
+    pub(crate) fn found(&self) -> Result<PathBuf, String> {
+        let folder = self.folder.join("corpus");
+        make(&folder)?;
+        Ok(folder)
+    }
+
+    /// A folder with nothing in it.
+    pub(crate) fn empty(&self, name: &str) -> Result<PathBuf, String> {
+        let folder = self.folder.join(name);
+        if folder.exists() {
+            fs::remove_dir_all(&folder).map_err(|error| wrong(&folder, &error))?;
+        }
+        make(&folder)?;
+        Ok(folder)
+    }
+
+    /// Makes the archive of a folder's inputs. The same inputs make the same archive.
+    pub(crate) fn pack(&self, inputs: &Path) -> Result<u64, String> {
+        let archive = self.archive();
+        let sorted = ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"];
+        let mut command = Command::new("tar");
+        command.args(sorted).args(["--mode=u=rw,go=r", "--format=ustar", "-I", "gzip -9n"]);
+        let mut names = file_names(inputs)?;
+        names.sort();
+        if names.is_empty() {
+            return Err(format!("fuzz {}: no input to keep", self.name));
+        }
+        make(&root().join("fuzz/corpus"))?;
+        tar(command.arg("-cf").arg(&archive).arg("-C").arg(inputs).args(names))?;
+        let bytes = fs::metadata(&archive).map_err(|error| wrong(&archive, &error))?.len();
+        match bytes <= ARCHIVE_BYTES_MAX {
+            true => Ok(bytes),
+            false => Err(format!(
+                "{}: {bytes} bytes, the limit is {ARCHIVE_BYTES_MAX}: lower the longest input of \
+                 the target in xtask/src/fuzz/target.rs",
+                archive.display()
+            )),
+        }
+    }
+
+    /// Keeps an input that fails under a name of its own: the same input has the same name.
+    pub(crate) fn keep_failing(&self, input: &Path) -> Result<PathBuf, String> {
+        let bytes = fs::read(input).map_err(|error| wrong(input, &error))?;
+        let mark = bytes
+            .iter()
+            .fold(FNV_OFFSET, |mark, byte| (mark ^ u64::from(*byte)).wrapping_mul(FNV_PRIME));
+        let kept = self.folder.join(format!("failing-{mark:016x}.bin"));
+        fs::write(&kept, bytes).map_err(|error| wrong(&kept, &error))?;
+        Ok(kept)
+    }
+
+    fn archive(&self) -> PathBuf {
+        root().join("fuzz/corpus").join(format!("{}.tar.gz", self.name))
+    }
+}
+
+/// The 64-bit hash of Fowler, Noll and Vo, variant 1a: the names need tell files apart, no more.
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
+fn file_names(folder: &Path) -> Result<Vec<std::ffi::OsString>, String> {
+    let entries = fs::read_dir(folder).map_err(|error| wrong(folder, &error))?;
+    entries.map(|entry| Ok(entry.map_err(|error| wrong(folder, &error))?.file_name())).collect()
+}
+
+fn tar(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("cannot run tar: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("tar: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+fn make(folder: &Path) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|error| wrong(folder, &error))
+}
+
+fn wrong(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
