@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, text_of};
 use crate::peers::{TlsClient, ping};
 use crate::programs::{client_rule, server_rule};
+use crate::public::copy_program;
 
 /// An agent with its ports.
 struct Forwarding {
@@ -154,7 +155,7 @@ fn strangers_are_refused() {
     std::fs::set_permissions(&agent.control, std::fs::Permissions::from_mode(0o777)).unwrap();
     let program = open.join("tacit");
     let control = open.join("agent.sock");
-    std::fs::copy(TACIT, &program).unwrap();
+    copy_program(&program);
     let rules =
         format!("[[rule]]\nname = \"r\"\nlisten = \"unix:@{}\"\ndeny = true\n", open.display());
     let open_agent = lab.try_agent(&rules, &[]);
