@@ -118,7 +118,7 @@ impl<'a> Bench<'a> {
             local: flow.local,
             remote: flow.remote,
             proxied: None,
-            run: None,
+            scope: None,
             parent: None,
         };
         let connection = Connection::open(&self.table, opening, Security::Clear, place);

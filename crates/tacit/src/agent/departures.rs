@@ -69,9 +69,7 @@ impl Runs {
         let now = SystemTime::now();
         let runs = self.registry.all().map(|enrolled| {
             let run = &enrolled.run;
-            let of_run = |record: &&Arc<Record>| {
-                record.run.as_ref().is_some_and(|of_run| of_run.run.id == run.id)
-            };
+            let of_run = |record: &&Arc<Record>| record.is_of_run(run.id);
             let names = run.learnt().into_iter().map(|Known { name, address, remaining }| {
                 json!({ "name": name, "address": address, "seconds": remaining.as_secs() })
             });

@@ -20,8 +20,8 @@ use super::lanes::Workers;
 use super::opened::ListenError;
 use crate::address;
 use crate::net::Security;
-use crate::run::Run;
 use crate::run::handover::HeldAddress;
+use crate::run::{Run, Scope};
 use crate::stream::intercept::{Listener, Source};
 
 /// A run's addresses outside.
@@ -88,7 +88,7 @@ impl Inbound {
             let is_clear = clear_addresses.contains(&address);
             let security = if is_clear { Security::Clear } else { Security::Tls };
             let key = address.to_string();
-            let source = Source::Inbound(Arc::clone(run));
+            let source = Source::Inbound(Scope::Run(Arc::clone(run)));
             let socket = Arc::new(socket);
             let listener = Arc::new(Listener { address, socket, security, source });
             self.held.insert(key, Held { listener, open: None });

@@ -292,7 +292,7 @@ impl Runs {
         tokio::task::spawn_local(async move {
             tokio::time::sleep(LINGER).await;
             for record in table.snapshot() {
-                if record.run.as_ref().is_some_and(|of_run| of_run.run.id == id) {
+                if record.is_of_run(id) {
                     record.close();
                 }
             }

@@ -23,7 +23,7 @@ use crate::run::capture::Capture;
 use crate::run::handover::{Departing, ServedSockets};
 use crate::run::launchers::{self, Launcher, RunSockets};
 use crate::run::registry;
-use crate::run::{Run, listening};
+use crate::run::{Run, Scope, listening};
 use crate::session::Table;
 use crate::stream::intercept::{Listener, Source};
 
@@ -145,7 +145,7 @@ fn captured_listener(
     let options = socket::StreamOptions { congestion_control: None, reset_on_exit: true };
     socket::adopt(socket.as_fd(), &options)?;
     let address = address::from_socket(&socket::local_address(socket.as_fd())?);
-    let source = Source::Captured(Arc::clone(run), Arc::clone(names));
+    let source = Source::Captured(Scope::Run(Arc::clone(run)), Arc::clone(names));
     Ok(Listener { address, socket: Arc::new(socket), security: Security::Clear, source })
 }
 

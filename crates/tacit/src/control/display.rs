@@ -16,7 +16,7 @@ use crate::clock::{self, Rfc3339};
 use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{CredentialNames, Live, LiveRule, Materials};
 use crate::run::protocol::Owner;
-use crate::run::{self, Run};
+use crate::run::{self, Run, Scope};
 use crate::session::{Record, Table};
 
 /// How long a run may take to say whose connections it has; it is then shown without.
@@ -46,9 +46,8 @@ pub async fn costs(table: &Table, live: &Live, runs: &[Arc<Run>], since: SystemT
 
 fn run_costs(run: &Run, records: &[Arc<Record>], program_ns: Option<u64>) -> RunCosts {
     let open = run::Spent::default();
-    let is_of_run =
-        |record: &&Arc<Record>| record.run.as_ref().is_some_and(|of_run| of_run.run.id == run.id);
-    records.iter().filter(is_of_run).for_each(|record| open.add(record.usage()));
+    let of_run = records.iter().filter(|record| record.is_of_run(run.id));
+    of_run.for_each(|record| open.add(record.usage()));
     let sum = |of: fn(&run::Spent) -> &AtomicU64| {
         of(&run.spent).load(Ordering::Relaxed) + of(&open).load(Ordering::Relaxed)
     };
@@ -70,16 +69,15 @@ fn run_costs(run: &Run, records: &[Arc<Record>], program_ns: Option<u64>) -> Run
 /// The programs that hold connections of runs, by connection. A run that does not answer has none.
 async fn owners(records: &[Arc<Record>]) -> HashMap<u64, Owner> {
     let mut runs: BTreeMap<u64, &Run> = BTreeMap::new();
-    for of_run in records.iter().filter_map(|record| record.run.as_ref()) {
-        runs.insert(of_run.run.id, &of_run.run);
+    for facts in records.iter().filter_map(|record| record.scope.as_ref()) {
+        let Scope::Run(run) = &facts.scope;
+        runs.insert(run.id, run);
     }
     let mut found = HashMap::new();
     for (id, run) in runs {
-        let is_of_run =
-            |record: &&Arc<Record>| record.run.as_ref().is_some_and(|of_run| of_run.run.id == id);
         let (ids, ends): (Vec<_>, Vec<_>) = records
             .iter()
-            .filter(is_of_run)
+            .filter(|record| record.is_of_run(id))
             .filter_map(|record| Some((record.id, record.ends()?)))
             .unzip();
         let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.line.owners(ends)).await;
@@ -91,15 +89,16 @@ async fn owners(records: &[Arc<Record>]) -> HashMap<u64, Owner> {
 }
 
 fn run_of(record: &Record, owner: Option<&Owner>) -> Option<Value> {
-    let of_run = record.run.as_ref()?;
+    let facts = record.scope.as_ref()?;
+    let Scope::Run(run) = &facts.scope;
     Some(json!({
-        "id": of_run.run.id,
-        "name": of_run.run.name,
-        "pid": of_run.run.pid,
-        "user": of_run.run.user,
-        "claimed": of_run.run.claimed,
-        "direction": if of_run.is_inbound { "inbound" } else { "outbound" },
-        "names": of_run.names,
+        "id": run.id,
+        "name": run.name,
+        "pid": run.pid,
+        "user": run.user,
+        "claimed": run.claimed,
+        "direction": if facts.is_inbound { "inbound" } else { "outbound" },
+        "names": facts.names,
         "program": owner.map(|owner| json!({
             "pid": owner.pid,
             "path": owner.program,

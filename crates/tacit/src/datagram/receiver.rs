@@ -28,8 +28,8 @@ use crate::ledger::metered;
 use crate::live::{Live, LiveAction};
 use crate::log::Event;
 use crate::net::Security;
-use crate::run::Run;
-use crate::session::{Connection, Failure, OfRun, Opening, Refused, account};
+use crate::run::{Run, Scope};
+use crate::session::{Connection, Failure, Opening, Refused, ScopeFacts, account};
 
 /// How often flows that are over are looked for, and drops are told.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -305,8 +305,8 @@ impl Lane {
             Some(rule) if matches!(rule.action, LiveAction::Permit) => Arc::clone(rule),
             denied => return Err(Refused::new(denied, flow.clone())),
         };
-        let of_run = OfRun {
-            run: Arc::clone(run),
+        let facts = ScopeFacts {
+            scope: Scope::Run(Arc::clone(run)),
             is_inbound: false,
             names: flow.remote_names.clone(),
             controls: None,
@@ -317,7 +317,7 @@ impl Lane {
             local: flow.local.clone(),
             remote: flow.remote.clone(),
             proxied: None,
-            run: Some(Box::new(of_run)),
+            scope: Some(Box::new(facts)),
             parent: None,
         };
         Ok(Connection::open(&self.shared.table, opening, Security::Clear, permit))

@@ -131,7 +131,7 @@ impl Desk {
     /// The run's connection with these ends.
     fn find(&self, ends: &Ends) -> Option<Arc<Record>> {
         self.table.find_where(|record| {
-            record.run.as_ref().is_some_and(|of_run| of_run.run.id == self.run.id)
+            record.is_of_run(self.run.id)
                 && record.ends().is_some_and(|of_record| {
                     of_record.protocol == ends.protocol
                         && canonical(of_record.program) == ends.program

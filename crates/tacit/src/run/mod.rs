@@ -9,6 +9,7 @@ pub mod line;
 pub mod listening;
 pub mod protocol;
 pub mod registry;
+mod scope;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,7 @@ use expected::Expectations;
 use line::Line;
 
 pub use expected::{EXPECTED_MAX, Expected};
+pub use scope::Scope;
 
 /// What connections of a run that have ended cost and relayed.
 #[derive(Debug, Default)]

@@ -20,5 +20,5 @@ mod table;
 pub use connection::{Connection, Refused};
 pub use end::{BrokenSocket, End};
 pub use failure::Failure;
-pub use record::{Legs, OfRun, Opening, Proxied, Record, Shown, TlsFacts};
+pub use record::{Legs, Opening, Proxied, Record, ScopeFacts, Shown, TlsFacts};
 pub use table::Table;

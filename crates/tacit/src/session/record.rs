@@ -18,7 +18,7 @@ use crate::address;
 use crate::ledger::Account;
 use crate::live::LiveRule;
 use crate::run::protocol::Ends;
-use crate::run::{Run, Usage};
+use crate::run::{Scope, Usage};
 use tacit_tls::verify::Named;
 use tacit_tls::{Agreed, CertificateFacts, PeerCheck};
 
@@ -41,8 +41,8 @@ pub struct Record {
     pub remote: Address,
     /// What an accepted PROXY header says.
     pub proxied: Option<Box<Proxied>>,
-    /// What there is to know of a run's connection; `None` for a forwarding rule.
-    pub run: Option<Box<OfRun>>,
+    /// Where it was captured, and what is known of it there; `None` for a forwarding rule.
+    pub scope: Option<Box<ScopeFacts>>,
     /// The connection that agreed on this one, by its number.
     pub parent: Option<NonZeroU64>,
     /// The sockets, for as long as they are open.
@@ -72,8 +72,8 @@ pub struct Opening {
     pub remote: Address,
     /// What an accepted PROXY header says.
     pub proxied: Option<Box<Proxied>>,
-    /// What there is to know of a run's connection.
-    pub run: Option<Box<OfRun>>,
+    /// Where it was captured, and what is known of it there.
+    pub scope: Option<Box<ScopeFacts>>,
     /// The connection that agreed on this one, by its number.
     pub parent: Option<NonZeroU64>,
 }
@@ -87,11 +87,11 @@ pub struct Proxied {
     pub target: Address,
 }
 
-/// What there is to know of a run's connection.
+/// What is known of a captured connection.
 #[derive(Debug)]
-pub struct OfRun {
-    /// The run.
-    pub run: Arc<Run>,
+pub struct ScopeFacts {
+    /// Where it was captured.
+    pub scope: Scope,
     /// Whether it comes in; else a program opened it.
     pub is_inbound: bool,
     /// The names the program asked for that have the address it connects to.
@@ -149,7 +149,7 @@ pub struct TlsFacts {
 
 impl Record {
     pub(super) fn new(id: u64, opening: Opening) -> Self {
-        let Opening { rule, protocol, local, remote, proxied, run, parent } = opening;
+        let Opening { rule, protocol, local, remote, proxied, scope, parent } = opening;
         Self {
             id,
             rule,
@@ -158,7 +158,7 @@ impl Record {
             local,
             remote,
             proxied,
-            run,
+            scope,
             parent,
             legs: OnceLock::new(),
             tls: Shown::default(),
@@ -183,7 +183,7 @@ impl Record {
     /// for what belongs to no run.
     #[must_use]
     pub fn ends(&self) -> Option<Ends> {
-        let (program, peer) = if self.run.as_ref()?.is_inbound {
+        let (program, peer) = if self.scope.as_ref()?.is_inbound {
             let legs = self.legs.get()?;
             let leg = legs.dialled.upgrade()?;
             (legs.target.clone(), address::from_socket(&socket::local_address(leg.as_fd()).ok()?))
@@ -201,7 +201,7 @@ impl Record {
     /// How to ask it to begin and end TLS, if that is the program's to say.
     #[must_use]
     pub fn controls(&self) -> Option<&Controls> {
-        self.run.as_ref()?.controls.as_deref()
+        self.scope.as_ref()?.controls.as_deref()
     }
 
     /// What is on the wire, as far as the program is concerned.
@@ -253,11 +253,17 @@ impl Record {
         }
     }
 
-    /// Adds what it cost in the end to its run.
+    /// Adds what it cost in the end to its scope.
     pub fn settle(&self) {
-        if let Some(of_run) = &self.run {
-            of_run.run.spent.add(self.usage());
+        if let Some(facts) = &self.scope {
+            facts.scope.add(self.usage());
         }
+    }
+
+    /// Whether it belongs to the run with this number.
+    #[must_use]
+    pub fn is_of_run(&self, id: u64) -> bool {
+        self.scope.as_ref().is_some_and(|facts| facts.scope.is_run(id))
     }
 
     /// Uninterrupted runs of bytes from the side that was accepted.

@@ -16,8 +16,8 @@ use crate::ledger::meter::Ticks;
 use crate::ledger::{Account, meter};
 use crate::live::{Live, LiveAction, LiveRule};
 use crate::net::Security;
-use crate::run::Run;
-use crate::session::{Connection, OfRun, Opening, Proxied, Refused, account};
+use crate::run::Scope;
+use crate::session::{Connection, Opening, Proxied, Refused, ScopeFacts, account};
 
 use super::data::Job;
 use super::lane::Shared;
@@ -28,8 +28,8 @@ use super::stage::Claim;
 pub(super) struct Request<'a> {
     /// What rules see of it.
     pub(super) flow: Flow,
-    /// The run it belongs to.
-    pub(super) run: Option<Arc<Run>>,
+    /// Where it was captured; `None`: it came to a forwarding rule.
+    pub(super) scope: Option<Scope>,
     /// What a PROXY header said of it.
     pub(super) claim: Option<&'a Claim>,
     /// Counts it among the open connections.
@@ -41,7 +41,7 @@ pub(super) struct Request<'a> {
 /// Finds the rule of a flow, charges it with what that and accepting cost, and begins the
 /// connection. `None`: the policy refuses it, and that is logged.
 pub(super) fn admit(shared: &Shared, request: Request<'_>) -> Option<Connection> {
-    let found = find_rule(&shared.live.load(), &request.flow, request.run.as_ref());
+    let found = find_rule(&shared.live.load(), &request.flow, request.scope.as_ref());
     let looking = meter::take();
     let rule = match &found {
         Found::Permitted(rule) => Some(rule),
@@ -69,32 +69,32 @@ enum Found {
     Denied(Option<Arc<LiveRule>>),
 }
 
-fn find_rule(live: &Live, flow: &Flow, run: Option<&Arc<Run>>) -> Found {
+fn find_rule(live: &Live, flow: &Flow, scope: Option<&Scope>) -> Found {
     match live.lookup(flow) {
-        Some(rule) if !matches!(rule.action, LiveAction::Deny) && fits(&rule.rule.form, run) => {
+        Some(rule) if !matches!(rule.action, LiveAction::Deny) && fits(&rule.rule.form, scope) => {
             Found::Permitted(Arc::clone(rule))
         }
         denied => Found::Denied(denied.map(Arc::clone)),
     }
 }
 
-/// Whether a rule of this form may decide a connection that was accepted for `run`, or for a
+/// Whether a rule of this form may decide a connection that was accepted in a scope, or for a
 /// forwarding rule. A reload between accepting and the look-up may have given the address to a rule
 /// of the other kind; the socket was not accepted for that one.
-fn fits(form: &Form, run: Option<&Arc<Run>>) -> bool {
+fn fits(form: &Form, scope: Option<&Scope>) -> bool {
     match form {
-        Form::Forward(_) => run.is_none(),
-        Form::Inbound(_) | Form::Outbound => run.is_some(),
+        Form::Forward(_) => scope.is_none(),
+        Form::Inbound(_) | Form::Outbound => scope.is_some(),
     }
 }
 
 fn open(shared: &Shared, rule: Arc<LiveRule>, request: Request<'_>) -> Connection {
-    let Request { flow, run, claim, permit, .. } = request;
+    let Request { flow, scope, claim, permit, .. } = request;
     let accepted = if rule.rule.tls_arrives() { Security::Tls } else { Security::Clear };
     let is_inbound = flow.direction == Direction::Inbound;
-    let run = run.map(|run| {
+    let scope = scope.map(|scope| {
         let controls = rule.is_controlled().then(Box::default);
-        Box::new(OfRun { run, is_inbound, names: flow.remote_names, controls })
+        Box::new(ScopeFacts { scope, is_inbound, names: flow.remote_names, controls })
     });
     let client = flow.remote;
     let (remote, proxied) = match claim {
@@ -110,7 +110,7 @@ fn open(shared: &Shared, rule: Arc<LiveRule>, request: Request<'_>) -> Connectio
         local: flow.local,
         remote,
         proxied,
-        run,
+        scope,
         parent: None,
     };
     Connection::open(&shared.table, opening, accepted, permit)
@@ -125,11 +125,11 @@ pub(super) fn admit_data(
     permit: OwnedSemaphorePermit,
 ) -> Connection {
     let parent = &job.parent;
-    let run = parent.run.as_ref().map(|of_run| {
-        let run = Arc::clone(&of_run.run);
-        let names = of_run.names.clone();
+    let scope = parent.scope.as_ref().map(|facts| {
+        let scope = facts.scope.clone();
+        let names = facts.names.clone();
         let is_inbound = job.request.connects == Side::Peer;
-        Box::new(OfRun { run, is_inbound, names, controls: None })
+        Box::new(ScopeFacts { scope, is_inbound, names, controls: None })
     });
     let opening = Opening {
         rule: Arc::clone(&parent.rule),
@@ -137,7 +137,7 @@ pub(super) fn admit_data(
         local,
         remote,
         proxied: None,
-        run,
+        scope,
         parent: NonZeroU64::new(parent.id),
     };
     Connection::open(&shared.table, opening, job.downstream_security(), permit)

@@ -21,7 +21,7 @@ use tacit_sys::{IpVersion, transparent};
 use crate::address;
 use crate::net::Security;
 use crate::net::leg::Leg;
-use crate::run::Run;
+use crate::run::{Run, Scope};
 use crate::session::Record;
 
 /// A socket that was dialled.
@@ -50,10 +50,11 @@ pub(super) async fn dial(
     timeout: Duration,
     security: Security,
 ) -> Result<Upstream, String> {
-    if let Some(of_run) = record.run.as_ref().filter(|of_run| of_run.is_inbound) {
-        return dial_inside(&of_run.run, record, options, security).await;
+    if let Some(facts) = record.scope.as_ref().filter(|facts| facts.is_inbound) {
+        let Scope::Run(run) = &facts.scope;
+        return dial_inside(run, record, options, security).await;
     }
-    let addresses = match (&record.run, &record.rule.target) {
+    let addresses = match (&record.scope, &record.rule.target) {
         (Some(_), _) => vec![record.remote.clone()],
         (None, Some(target)) => target.addresses().await,
         (None, None) => Vec::new(),
@@ -126,9 +127,10 @@ pub(super) async fn dial_data(
     options: &StreamOptions,
     security: Security,
 ) -> io::Result<Leg> {
-    match &record.run {
-        Some(of_run) if request.connects == Side::Peer => {
-            dial_program(&of_run.run, record, request.dial, options, security).await
+    match &record.scope {
+        Some(facts) if request.connects == Side::Peer => {
+            let Scope::Run(run) = &facts.scope;
+            dial_program(run, record, request.dial, options, security).await
         }
         _ => dial_one(&request.dial.into(), options, security).await,
     }

@@ -27,7 +27,8 @@ use crate::ledger::meter;
 use crate::log::{Event, Log};
 use crate::net::leg::{Leg, Parked};
 use crate::net::{Accepted, Security};
-use crate::run::Run;
+use crate::run::Scope;
+use crate::run::protocol::Ends;
 
 use super::stage::{Arrival, Claim, Stage, Work};
 
@@ -54,23 +55,23 @@ pub struct Listener {
 pub enum Source {
     /// Clients of a forwarding rule.
     Forward,
-    /// A run's programs: what they open is captured, and names are answered by the forwarder.
-    Captured(Arc<Run>, Arc<Forwarder>),
-    /// Clients of a run's programs.
-    Inbound(Arc<Run>),
+    /// Programs of a scope: what they open is captured, and names are answered by the forwarder.
+    Captured(Scope, Arc<Forwarder>),
+    /// Clients of a scope's programs.
+    Inbound(Scope),
 }
 
 impl Source {
     /// The CPU of the worker that is to carry what arrives, if there is one.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
-        self.run().and_then(|run| run.cpu())
+        self.scope().and_then(Scope::cpu)
     }
 
-    fn run(&self) -> Option<&Arc<Run>> {
+    fn scope(&self) -> Option<&Scope> {
         match self {
             Self::Forward => None,
-            Self::Captured(run, _) | Self::Inbound(run) => Some(run),
+            Self::Captured(scope, _) | Self::Inbound(scope) => Some(scope),
         }
     }
 }
@@ -80,13 +81,14 @@ impl Arrival {
     /// Asks which program of the run opened this; who is not seen to stays unknown. A program that
     /// hides its descriptors, or has closed the connection, is not seen.
     pub async fn attribute(&mut self) {
-        let (Some(run), Address::Inet(program), Address::Inet(peer)) =
-            (&self.run, &self.flow.local, &self.flow.remote)
+        let (Some(scope), Address::Inet(program), Address::Inet(peer)) =
+            (&self.scope, &self.flow.local, &self.flow.remote)
         else {
             return;
         };
         if self.flow.direction == Direction::Outbound {
-            let owner = run.line.owner(Protocol::Tcp, *program, *peer).await;
+            let ends = Ends { protocol: Protocol::Tcp, program: *program, peer: *peer };
+            let owner = scope.owner(ends).await;
             self.flow.program = owner.ok().flatten().and_then(|owner| owner.program);
         }
     }
@@ -194,15 +196,15 @@ fn arrived(
     permit: OwnedSemaphorePermit,
 ) -> io::Result<Option<Work>> {
     let peer = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
-    let (run, names) = match &listener.source {
-        Source::Captured(run, names) => (run, names),
+    let (scope, names) = match &listener.source {
+        Source::Captured(scope, names) => (scope, names),
         Source::Forward => {
             let flow = flow_of_client(listener, &socket, peer)?;
             return Ok(Some(connection(listener, socket, flow, permit)));
         }
-        Source::Inbound(run) => {
+        Source::Inbound(scope) => {
             let mut flow = flow_of_client(listener, &socket, peer)?;
-            flow.user = Some(run.user.clone());
+            flow.user = Some(scope.user().to_owned());
             return Ok(Some(connection(listener, socket, flow, permit)));
         }
     };
@@ -210,6 +212,7 @@ fn arrived(
     let remote = address::from_socket(&socket::local_address(socket.as_fd())?);
     let leg = Parked::new(socket, listener.security);
     let accepted = Accepted { leg, local: peer, remote, permit };
+    let Scope::Run(run) = scope;
     let Some(accepted) = run.deliver_expected(accepted) else { return Ok(None) };
     if accepted.remote.port() == Some(dns::PORT) {
         let names = Arc::clone(names);
@@ -221,14 +224,15 @@ fn arrived(
         protocol: Protocol::Tcp,
         listen: None,
         local,
-        remote_names: remote.ip().map(|ip| run.names_of(ip)).unwrap_or_default(),
+        remote_names: remote.ip().map(|ip| scope.names_of(ip)).unwrap_or_default(),
         remote,
         program: None,
-        user: Some(run.user.clone()),
+        user: Some(scope.user().to_owned()),
         at_unix_s: clock::now_unix_s(),
     };
-    let run = Some(Arc::clone(run));
-    let arrival = Arrival { leg, flow, run, permit, claim: None, spent: meter::take(), slot: None };
+    let scope = Some(scope.clone());
+    let arrival =
+        Arrival { leg, flow, scope, permit, claim: None, spent: meter::take(), slot: None };
     Ok(Some(Work::Connection(Stage::Accepted(Box::new(arrival)))))
 }
 
@@ -239,8 +243,9 @@ fn connection(
     permit: OwnedSemaphorePermit,
 ) -> Work {
     let leg = Parked::new(socket, listener.security);
-    let run = listener.source.run().cloned();
-    let arrival = Arrival { leg, flow, run, permit, claim: None, spent: meter::take(), slot: None };
+    let scope = listener.source.scope().cloned();
+    let arrival =
+        Arrival { leg, flow, scope, permit, claim: None, spent: meter::take(), slot: None };
     Work::Connection(Stage::Accepted(Box::new(arrival)))
 }
 

@@ -73,8 +73,8 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
     if let Some(work) = prepare(lane, &mut arrival) {
         work.await?;
     }
-    let Arrival { mut leg, flow, run, permit, claim, spent, slot } = *arrival;
-    let request = Request { flow, run, claim: claim.as_deref(), permit, accepting: spent };
+    let Arrival { mut leg, flow, scope, permit, claim, spent, slot } = *arrival;
+    let request = Request { flow, scope, claim: claim.as_deref(), permit, accepting: spent };
     let Some(connection) = admit::admit(&lane.shared, request) else {
         // A refusal is a reset.
         leg.set_security(Security::Clear);
@@ -95,7 +95,7 @@ fn prepare<'a>(
 ) -> Option<Pin<Box<impl Future<Output = Option<()>> + 'a>>> {
     let live = lane.shared.live.load();
     let is_proxied = arrival.flow.listen.as_ref().is_some_and(|at| live.accepts_proxy(at));
-    let needs_owner = arrival.run.is_some() && live.needs_owner(&arrival.flow);
+    let needs_owner = arrival.scope.is_some() && live.needs_owner(&arrival.flow);
     if !is_proxied && !needs_owner {
         return None;
     }

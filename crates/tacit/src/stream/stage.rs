@@ -10,7 +10,7 @@ use crate::dns::Forwarder;
 use crate::ledger::meter::Ticks;
 use crate::net::Accepted;
 use crate::net::leg::{Leg, Parked};
-use crate::run::Run;
+use crate::run::Scope;
 use crate::session::{Connection, Record};
 use tacit_core::flow::Address;
 
@@ -37,8 +37,8 @@ pub struct Arrival<L = Leg> {
     pub leg: L,
     /// What rules see of it.
     pub flow: Flow,
-    /// The run it belongs to.
-    pub run: Option<Arc<Run>>,
+    /// Where it was captured; `None`: it came to a forwarding rule.
+    pub scope: Option<Scope>,
     /// Counts it among the open connections.
     pub permit: OwnedSemaphorePermit,
     /// What a PROXY header said.
@@ -98,7 +98,7 @@ impl Work {
     pub fn cpu(&self) -> Option<usize> {
         match self {
             Self::Question { names, .. } => names.run().cpu(),
-            Self::Connection(stage) => stage.run().and_then(|run| run.cpu()),
+            Self::Connection(stage) => stage.scope().and_then(Scope::cpu),
         }
     }
 }
@@ -114,14 +114,13 @@ impl<L> Stage<L> {
         }
     }
 
-    fn run(&self) -> Option<&Arc<Run>> {
-        match self {
-            Self::Accepted(arrival) => arrival.run.as_ref(),
-            Self::Agreed(job) => job.parent.run.as_ref().map(|of_run| &of_run.run),
-            Self::Admitted(_) | Self::Established(_) => {
-                self.record()?.run.as_ref().map(|of_run| &of_run.run)
-            }
-        }
+    fn scope(&self) -> Option<&Scope> {
+        let record = match self {
+            Self::Accepted(arrival) => return arrival.scope.as_ref(),
+            Self::Agreed(job) => &job.parent,
+            Self::Admitted(_) | Self::Established(_) => self.record()?,
+        };
+        record.scope.as_ref().map(|facts| &facts.scope)
     }
 }
 
@@ -171,15 +170,15 @@ impl Stage<Parked> {
 
 impl Arrival {
     fn park(self) -> Arrival<Parked> {
-        let Self { leg, flow, run, permit, claim, spent, slot } = self;
-        Arrival { leg: leg.park(), flow, run, permit, claim, spent, slot }
+        let Self { leg, flow, scope, permit, claim, spent, slot } = self;
+        Arrival { leg: leg.park(), flow, scope, permit, claim, spent, slot }
     }
 }
 
 impl Arrival<Parked> {
     fn watch(self) -> io::Result<Arrival> {
-        let Self { leg, flow, run, permit, claim, spent, slot } = self;
-        Ok(Arrival { leg: leg.watch()?, flow, run, permit, claim, spent, slot })
+        let Self { leg, flow, scope, permit, claim, spent, slot } = self;
+        Ok(Arrival { leg: leg.watch()?, flow, scope, permit, claim, spent, slot })
     }
 }
 

@@ -155,12 +155,12 @@ pub fn count_handshake(record: &Record) {
 
 /// Whom the program wants to reach: the names it asked for, or the address itself.
 fn wanted_names(record: &Record) -> Vec<String> {
-    match &record.run {
+    match &record.scope {
         None => Vec::new(),
-        Some(of_run) if of_run.names.is_empty() => {
+        Some(facts) if facts.names.is_empty() => {
             record.remote.ip().map(|ip| ip.to_string()).into_iter().collect()
         }
-        Some(of_run) => of_run.names.clone(),
+        Some(facts) => facts.names.clone(),
     }
 }
 

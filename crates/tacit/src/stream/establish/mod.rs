@@ -128,19 +128,27 @@ impl Establishing<'_> {
             Some(job) => Plan::of_data(job),
             None => Plan::of_rule(rule),
         };
+        self.begin(&plan).await?;
+        self.finish(&plan, job).await
+    }
+
+    /// What needs no downstream socket: a connection may be dialled before it is accepted.
+    async fn begin(&mut self, plan: &Plan<'_>) -> Result<(), Failure> {
+        if plan.dials_first() { self.dial(plan).await } else { Ok(()) }
+    }
+
+    /// The rest, with both sockets.
+    async fn finish(mut self, plan: &Plan<'_>, job: Option<&Job>) -> Result<Path, Failure> {
+        self.show_sockets();
         match &plan.protection {
             Protection::Clear => {
-                self.dial(&plan).await?;
                 let initial = std::mem::take(&mut self.early);
                 let Sockets { downstream, upstream } = self.into_sockets()?;
                 let path = ClearPath { accepted: downstream, dialled: upstream, initial };
                 Ok(Path::Clear(Box::new(path)))
             }
-            Protection::OnRequest(settings) => {
-                self.dial(&plan).await?;
-                self.leave_to_program(settings)
-            }
-            Protection::Tls(tls) => self.run_tls(&plan, tls, job).await,
+            Protection::OnRequest(settings) => self.leave_to_program(settings),
+            Protection::Tls(tls) => self.run_tls(plan, tls, job).await,
         }
     }
 
@@ -150,9 +158,6 @@ impl Establishing<'_> {
         tls: &TlsPlan<'_>,
         job: Option<&Job>,
     ) -> Result<Path, Failure> {
-        if tls.dial == Dial::First {
-            self.dial(plan).await?;
-        }
         let mut deadline = tls.deadline();
         let mut incoming = Vec::new();
         match &tls.before {
@@ -361,11 +366,10 @@ impl Establishing<'_> {
         }
     }
 
-    /// Dials upstream, and shows both sockets to displays.
+    /// Dials upstream.
     async fn dial(&mut self, plan: &Plan<'_>) -> Result<(), Failure> {
         let upstream = self.connect(plan).await?;
         self.upstream = Some(upstream);
-        self.show_sockets();
         Ok(())
     }
 
@@ -378,12 +382,13 @@ impl Establishing<'_> {
             first.leg.end_in_order();
         }
         if self.upstream.is_none() {
-            return self.dial(plan).await;
+            self.dial(plan).await?;
         }
         self.show_sockets();
         Ok(())
     }
 
+    /// Shows both sockets to displays, once there are both.
     fn show_sockets(&self) {
         let (Some(downstream), Some(upstream)) = (&self.downstream, &self.upstream) else { return };
         let target = upstream.target.clone();
@@ -463,3 +468,6 @@ fn not_connected() -> Failure {
 fn unreached() -> Failure {
     Failure::Dial("the name in `connect` did not resolve, or nobody answered, in time".into())
 }
+
+#[cfg(test)]
+mod tests;

@@ -130,6 +130,14 @@ impl<'r> Plan<'r> {
         Self { target, protection: Protection::Tls(tls) }
     }
 
+    /// Whether the upstream socket is dialled before anything else.
+    pub(super) fn dials_first(&self) -> bool {
+        match &self.protection {
+            Protection::Clear | Protection::OnRequest(_) => true,
+            Protection::Tls(tls) => tls.dial == Dial::First,
+        }
+    }
+
     /// What protects the upstream socket when it is dialled.
     pub(super) fn upstream_security(&self) -> Security {
         match &self.protection {

@@ -13,6 +13,7 @@ use crate::address;
 use crate::live::LiveTls;
 use crate::log::Event;
 use crate::net::leg::Leg;
+use crate::run::Scope;
 use crate::session::Record;
 use crate::stream::data::{DATA_CONNECTIONS_MAX, Door, Job, Listening, ftp_of};
 use crate::stream::establish::remote_ip;
@@ -81,10 +82,11 @@ impl<'a> Doors<'a> {
             format!("{DATA_CONNECTIONS_MAX} of this control connection are open: end one of them")
         };
         let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
-        let (at, door) = match (&self.record.run, request.connects) {
+        let (at, door) = match (&self.record.scope, request.connects) {
             // The program connects to where it would without tacit, and is led here.
-            (Some(of_run), Side::Program) => {
-                (request.dial, Door::inside(&of_run.run, request.dial).await?)
+            (Some(facts), Side::Program) => {
+                let Scope::Run(run) = &facts.scope;
+                (request.dial, Door::inside(run, request.dial).await?)
             }
             (_, connects) => {
                 let nowhere = || "its end of the control connection has no IP address".to_owned();

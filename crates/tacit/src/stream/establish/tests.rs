@@ -1,0 +1,111 @@
+//! What does not depend on the downstream socket is done before there is one.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+
+use arc_swap::ArcSwap;
+use tacit_core::flow::Protocol;
+use tacit_core::policy::parse;
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::engine::Load;
+use crate::live::{BuildContext, Materials, build};
+use crate::log::{Format, Log, Verbosity};
+use crate::net::Security;
+use crate::session::{Opening, Table};
+use crate::stream::gate::Gates;
+use crate::stream::lane::Shared;
+
+/// A lane with one rule, which permits connections to `target`.
+fn lane(target: SocketAddr) -> Rc<StreamLane> {
+    let text = format!(
+        "version = 1\n[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:1\"\nconnect = \"{target}\"\n\
+         permit = true\n"
+    );
+    let policy = parse(&text).policy.unwrap();
+    let context = BuildContext { materials: &Materials::default(), chains: None };
+    let live = Arc::new(build(policy, context).unwrap());
+    let shared = Shared {
+        gates: Arc::new(Gates::new(live.limits())),
+        live: Arc::new(ArcSwap::new(live)),
+        table: Arc::new(Table::default()),
+        places: Arc::new(Semaphore::new(1)),
+        congestion_control: None,
+        log: Log::start(Format::Text, Verbosity::Quiet, None).unwrap(),
+    };
+    let load = Arc::new(Load::new("data-0".to_owned(), None, None));
+    StreamLane::new(shared, load, None).0
+}
+
+/// A connection that has the rule of the lane.
+fn connection(lane: &StreamLane) -> Connection {
+    let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let opening = Opening {
+        rule: Arc::clone(lane.shared.live.load().find("r").unwrap()),
+        protocol: Protocol::Tcp,
+        local: address.into(),
+        remote: address.into(),
+        proxied: None,
+        scope: None,
+        parent: None,
+    };
+    let permit = Arc::clone(&lane.shared.places).try_acquire_owned().unwrap();
+    Connection::open(&lane.shared.table, opening, Security::Clear, permit)
+}
+
+fn establishing<'a>(lane: &'a StreamLane, connection: &'a Connection) -> Establishing<'a> {
+    Establishing {
+        lane,
+        connection,
+        downstream: None,
+        upstream: None,
+        early: Vec::new(),
+        talk: None,
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_dialled_before_it_is_accepted() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let lane = lane(server.local_addr().unwrap());
+    let connection = connection(&lane);
+    let rule = Arc::clone(&connection.record().rule);
+    let plan = Plan::of_rule(&rule);
+
+    let mut establishing = establishing(&lane, &connection);
+    establishing.begin(&plan).await.unwrap();
+    server.accept().unwrap();
+    assert!(connection.record().legs.get().is_none(), "there is only one socket");
+
+    let client = TcpListener::bind("127.0.0.1:0").unwrap();
+    let _client = TcpStream::connect(client.local_addr().unwrap()).unwrap();
+    let accepted = client.accept().unwrap().0;
+    accepted.set_nonblocking(true).unwrap();
+    establishing.downstream = Some(Leg::new(accepted.into(), Security::Clear).unwrap());
+    let path = establishing.finish(&plan, None).await.unwrap();
+    assert!(matches!(path, Path::Clear(_)));
+    assert!(connection.record().legs.get().is_some());
+}
+
+#[tokio::test]
+async fn a_destination_that_refuses_is_known_before_the_connection_is_accepted() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let lane = lane(server.local_addr().unwrap());
+    drop(server);
+    let connection = connection(&lane);
+    let rule = Arc::clone(&connection.record().rule);
+    let plan = Plan::of_rule(&rule);
+    let failure = establishing(&lane, &connection).begin(&plan).await.unwrap_err();
+    assert!(matches!(failure, Failure::Dial(_)), "{failure}");
+}
+
+#[tokio::test]
+async fn without_a_downstream_socket_nothing_is_relayed() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let lane = lane(server.local_addr().unwrap());
+    let connection = connection(&lane);
+    let rule = Arc::clone(&connection.record().rule);
+    let failure = establishing(&lane, &connection).run(&rule, None).await.unwrap_err();
+    assert!(matches!(failure, Failure::Broken(_)), "{failure}");
+}
