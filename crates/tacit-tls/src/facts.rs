@@ -58,6 +58,9 @@ pub struct CertificateFacts {
     pub is_self_signed: bool,
     /// The basic constraints say CA.
     pub is_ca: bool,
+    /// The basic constraints say that it is no CA; without them, its usages do.
+    #[serde(skip)]
+    pub denies_ca: bool,
     /// Extended key usages; empty: any.
     pub usages: Vec<String>,
     /// SHA-256 of the DER, hexadecimal.
@@ -93,6 +96,7 @@ impl CertificateFacts {
             rsa_bits,
             is_self_signed: certificate.subject().as_raw() == certificate.issuer().as_raw(),
             is_ca: certificate.is_ca(),
+            denies_ca: denies_ca(&certificate),
             usages: usages(&certificate),
             sha256: hex(digest::digest(&digest::SHA256, der.as_ref()).as_ref()),
         })
@@ -189,6 +193,16 @@ fn san(name: &GeneralName<'_>) -> Option<String> {
         }
         _ => None,
     }
+}
+
+fn denies_ca(certificate: &X509Certificate<'_>) -> bool {
+    if let Ok(Some(constraints)) = certificate.basic_constraints() {
+        return !constraints.value.ca;
+    }
+    if let Ok(Some(usage)) = certificate.key_usage() {
+        return !usage.value.key_cert_sign();
+    }
+    matches!(certificate.extended_key_usage(), Ok(Some(_)))
 }
 
 fn usages(certificate: &X509Certificate<'_>) -> Vec<String> {

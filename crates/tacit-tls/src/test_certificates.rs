@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
-    ExtendedKeyUsagePurpose as Usage, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType,
-    SerialNumber, date_time_ymd,
+    ExtendedKeyUsagePurpose as Usage, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 use rustls::RootCertStore;
 use rustls_pki_types::pem::PemObject;
@@ -175,6 +175,17 @@ impl Ca {
     pub fn rsa_leaf(&self) -> Leaf {
         let key = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
         let certificate = params(Kind::Valid).signed_by(&key, &self.0).unwrap();
+        Leaf::new(&certificate, &key)
+    }
+
+    /// An issuing CA of X.509 v3 without basic constraints.
+    #[must_use]
+    pub fn without_constraints(&self) -> Leaf {
+        let key = KeyPair::generate().unwrap();
+        let mut params = params(Kind::CnOnly);
+        params.extended_key_usages = Vec::new();
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let certificate = params.signed_by(&key, &self.0).unwrap();
         Leaf::new(&certificate, &key)
     }
 

@@ -118,8 +118,8 @@ struct AgentArgs {
     /// Run the agent in this process, without a supervisor that starts its successor
     #[arg(long)]
     no_supervisor: bool,
-    /// Started by a supervisor
-    #[arg(long, hide = true)]
+    /// Started by a supervisor; one of an older version says `--kept`
+    #[arg(long, hide = true, alias = "kept")]
     supervised: bool,
     /// Take the listening sockets of the agent in place
     #[arg(long, hide = true)]

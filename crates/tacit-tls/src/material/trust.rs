@@ -179,10 +179,10 @@ fn load_files(
 }
 
 /// What is wrong with a trust of leaf certificates alone: no peer is trusted for them. One that
-/// signed itself is its own CA, and one of X.509 v1 cannot say whether it is a CA.
+/// signed itself is its own CA, and one that does not say whether it is a CA may be one.
 fn without_ca(facts: &[CertificateFacts]) -> Option<MaterialFault> {
     let first = facts.first()?;
-    let can_be_anchor = |one: &CertificateFacts| one.is_ca || one.is_self_signed || one.version < 3;
+    let can_be_anchor = |one: &CertificateFacts| one.is_self_signed || !one.denies_ca;
     if facts.iter().any(can_be_anchor) {
         return None;
     }
@@ -220,16 +220,22 @@ fn anchor_warnings(owner: &str, path: &Path, facts: &CertificateFacts, now: i64)
     let at = format!("{owner}: {}: {}", path.display(), facts.title());
     let mut warnings = Vec::new();
     if facts.version >= 3 && !facts.is_ca {
-        warnings.push(match facts.is_self_signed {
-            true => format!(
+        warnings.push(if facts.is_self_signed {
+            format!(
                 "{at} is not a CA certificate: it is believed itself, and no other for it; make a \
                  CA and a leaf, so that it can be replaced without a change here"
-            ),
-            false => format!(
+            )
+        } else if facts.denies_ca {
+            format!(
                 "{at} is not a CA certificate, so nobody's certificate will be believed for it: \
                  name the CA that issued it, {}",
                 facts.issuer
-            ),
+            )
+        } else {
+            format!(
+                "{at} does not say whether it is a CA: it is used as one; reissue it with basic \
+                 constraints"
+            )
         });
     }
     if facts.has_weak_key() {
@@ -286,6 +292,15 @@ mod tests {
         directory.write("leaf.pem", self_signed().cert_pem, 0o644);
         let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
         assert!(warnings[0].contains("CN=leaf is not a CA certificate"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_certificate_that_does_not_say_whether_it_is_a_ca_may_be_an_anchor() {
+        let directory = Directory::new();
+        let ca = Ca::new("issuer").without_constraints();
+        directory.write("ca.pem", &ca.cert_pem, 0o644);
+        let warnings = load(&directory, &["ca.pem"]).unwrap().warnings;
+        assert!(warnings[0].contains("does not say whether it is a CA"), "{warnings:?}");
     }
 
     #[test]

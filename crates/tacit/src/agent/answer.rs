@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tacit_core::policy::Limits;
 use tacit_sys::socket;
 use tacit_tls::verify::CHAINS_MAX;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::opened::Opened;
@@ -201,15 +201,18 @@ impl Agent {
     }
 
     /// Reports that this agent serves: to its supervisor, or else to the service manager.
-    pub(super) fn report_ready(&mut self) -> std::io::Result<()> {
+    pub(super) fn report_ready(&mut self) {
         let Some(supervisor) = &mut self.supervisor else {
             service_manager::notify_ready(std::process::id());
-            return Ok(());
+            return;
         };
-        supervisor.watch(&self.shared.log)?;
+        // The agent before this one has ended by now: this one serves, whatever fails here.
+        if let Err(error) = supervisor.watch(&self.shared.log) {
+            let event = Event::new("supervisor-not-watched").field("error", &error);
+            self.shared.log.warn(event.field("next", "its end will not be logged"));
+        }
         // A supervisor that is gone already is reported by the watch.
         let _ = supervisor.ready();
-        Ok(())
     }
 
     /// Has the supervisor start a successor.
@@ -253,6 +256,9 @@ enum Also {
     Stale,
 }
 
+/// Displays that are made at the same time, each on a thread of its own.
+const DISPLAYS_MAX: usize = 16;
+
 const NO_SUPERVISOR: &str = "this agent was started with --no-supervisor: nothing can start a \
      successor\n    fix: restart it with what started it, such as `systemctl restart tacit`, which \
      cuts open connections; after `tacit drain` there are none";
@@ -267,7 +273,16 @@ pub(super) fn show_aside(
     back: oneshot::Sender<Reply>,
     make: impl FnOnce() -> Reply + Send + 'static,
 ) {
-    let made = on_own_thread("display", make);
+    static DISPLAYS: Semaphore = Semaphore::const_new(DISPLAYS_MAX);
+    let Ok(permit) = DISPLAYS.try_acquire() else {
+        // Who asked may be gone.
+        let _ = back.send(Reply::error("too many displays are being made: ask again"));
+        return;
+    };
+    let made = on_own_thread("display", move || {
+        let _permit = permit;
+        make()
+    });
     tokio::task::spawn_local(async move {
         let reply = match made {
             Ok(made) => made.await.unwrap_or_else(|_| {

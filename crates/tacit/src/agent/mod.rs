@@ -236,6 +236,10 @@ impl Agent {
                 }
             }
         }
+        if self.changing.refuse_all(&self.shared.log) {
+            // The tasks of control connections write the answers.
+            tokio::task::yield_now().await;
+        }
         let cut = self.shared.table.len();
         self.shared.log.info(Event::new("ended").field("connections-cut", &cut));
     }

@@ -96,7 +96,6 @@ impl Inputs {
             let context = BuildContext { materials: &materials, chains: self.chains.as_ref() };
             renew(context, Installed { live: &self.live, materials: &self.materials })
         });
-        let errors = errors.iter().map(ToString::to_string).collect();
         Box::new(NewFiles { materials, errors, built })
     }
 }

@@ -15,6 +15,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -30,6 +31,9 @@ use crate::log::{Event, Log};
 
 /// Requests that wait for the next reload at most.
 const WAITING_MAX: usize = 64;
+const ENDING: &str = "nothing was installed: the agent is ending";
+/// How long a change may be prepared before that is logged.
+const PREPARATION_TIME_NOTED: Duration = Duration::from_secs(10);
 
 /// Who asks for a reload.
 #[derive(Debug)]
@@ -51,6 +55,28 @@ pub(super) struct Changing {
 struct Preparation {
     prepared: oneshot::Receiver<Prepared>,
     askers: Vec<Asker>,
+    begun: Instant,
+    /// Whether it was logged that it takes long.
+    is_noted: bool,
+}
+
+impl Preparation {
+    /// Logs once that files are being read for long: a file system may not answer.
+    fn note_delay(&mut self, log: &Log) {
+        if self.is_noted || self.begun.elapsed() < PREPARATION_TIME_NOTED {
+            return;
+        }
+        self.is_noted = true;
+        let seconds = self.begun.elapsed().as_secs();
+        let event = Event::new("reload-waits").field("seconds", &seconds);
+        let next = "until the files of the policy can be read, nothing else is installed, renewed \
+                    certificates included";
+        log.warn(event.field("next", next));
+    }
+
+    fn new(prepared: oneshot::Receiver<Prepared>, askers: Vec<Asker>) -> Self {
+        Self { prepared, askers, begun: Instant::now(), is_noted: false }
+    }
 }
 
 /// A change that was prepared, with those who asked for it.
@@ -61,6 +87,16 @@ pub(super) struct Due {
 }
 
 impl Changing {
+    /// Answers all requests of an agent that ends; tells whether there were any.
+    pub(super) fn refuse_all(&mut self, log: &Log) -> bool {
+        let under_way = self.under_way.take().map(|preparation| preparation.askers);
+        let mut askers = under_way.unwrap_or_default();
+        askers.append(&mut self.waiting);
+        let were_any = !askers.is_empty();
+        answer(askers, &Err(ENDING.to_owned()), log);
+        were_any
+    }
+
     /// Waits until a change is prepared.
     pub(super) async fn due(&mut self) -> Due {
         let Some(preparation) = &mut self.under_way else { return pending().await };
@@ -86,7 +122,7 @@ impl Agent {
     /// Installs the policy file as it is now or later, or changes nothing, and answers then.
     pub(super) fn reload(&mut self, asker: Asker) {
         let refusal = if self.draining.is_some() {
-            "nothing was installed: the agent is ending"
+            ENDING
         } else if self.changing.waiting.len() >= WAITING_MAX {
             "nothing was installed: too many requests wait for the reload that is under way"
         } else {
@@ -104,7 +140,7 @@ impl Agent {
         let askers = std::mem::take(&mut self.changing.waiting);
         let inputs = self.inputs();
         match on_own_thread("reload", move || Prepared::Policy(inputs.policy())) {
-            Ok(prepared) => self.changing.under_way = Some(Preparation { prepared, askers }),
+            Ok(prepared) => self.changing.under_way = Some(Preparation::new(prepared, askers)),
             Err(error) => {
                 let refusal = format!("nothing was installed: the kernel gives no thread: {error}");
                 answer(askers, &Err(refusal), &self.shared.log);
@@ -114,8 +150,9 @@ impl Agent {
 
     /// Takes certificate, key and trust files that changed on disk; bad ones keep the old.
     pub(super) fn refresh_materials(&mut self) {
-        if self.changing.under_way.is_some() {
+        if let Some(preparation) = &mut self.changing.under_way {
             // The files are looked at again with the next tick.
+            preparation.note_delay(&self.shared.log);
             return;
         }
         if !self.credentials.have_changed() {
@@ -124,7 +161,7 @@ impl Agent {
         let inputs = self.inputs();
         match on_own_thread("reload", move || Prepared::Files(inputs.files())) {
             Ok(prepared) => {
-                self.changing.under_way = Some(Preparation { prepared, askers: Vec::new() });
+                self.changing.under_way = Some(Preparation::new(prepared, Vec::new()));
             }
             Err(error) => {
                 let event = Event::new("files-not-read").field("error", &error);
@@ -165,7 +202,7 @@ impl Agent {
     /// Everything that can fail comes first.
     async fn install(&mut self, new: NewPolicy) -> Result<Installation, String> {
         if self.draining.is_some() {
-            return Err("nothing was installed: the agent is ending".to_owned());
+            return Err(ENDING.to_owned());
         }
         let NewPolicy { live, materials, changes, listeners, warnings, needs_restart } = new;
         let refused = |error: ListenError| format!("nothing was installed: {error}");
@@ -186,10 +223,10 @@ impl Agent {
     }
 
     fn take_files(&mut self, files: NewFiles) {
-        let NewFiles { materials, errors, built } = files;
-        self.credentials.report_errors(errors, &self.shared.log);
+        let NewFiles { materials, mut errors, built } = files;
         match built {
             None => {}
+            Some(Err(refused)) => errors.push(refused.to_string()),
             Some(Ok(Built { live, changes })) => {
                 if !changes.is_empty() {
                     drop_aside(self.shared.live.swap(Arc::new(live)));
@@ -198,12 +235,8 @@ impl Agent {
                 }
                 self.credentials.materials = materials;
             }
-            Some(Err(refused)) => self.shared.log.error(
-                Event::new("file-refused")
-                    .field("rule", &refused.rule)
-                    .field("reason", &refused.error),
-            ),
         }
+        self.credentials.report_errors(errors, &self.shared.log);
     }
 }
 

@@ -114,7 +114,8 @@ impl Agent {
             self.runs.resume(handed, &self.workers).await;
         }
         self.runs.accept_launchers(launcher)?;
-        self.report_ready().map_err(AgentError::Process)
+        self.report_ready();
+        Ok(())
     }
 
     /// Every listening socket.

@@ -4,6 +4,7 @@
 //!   no file, or a regular one     a new file takes its place in one step, with its mode and owner
 //!   a symbolic link               the same at what it points to; the link stays
 //!   a FIFO, a device              is opened and written
+//!   a descriptor, /dev/stdout     is written where it stands, whatever it leads to
 //! ```
 //!
 //! A file that the import has read is refused. Access control lists and other extended attributes
@@ -43,10 +44,22 @@ pub(super) fn write(path: &Path, text: &str, inputs: &[FileId]) -> std::result::
     }
     let written = match &found {
         None => create(path, text),
+        Some(_) if is_descriptor(path) => append(path, text),
         Some(old) if old.is_file() => replace(path, old, text),
         Some(_) => write_through(path, text),
     };
     written.map_err(|error| cannot_write(&error))
+}
+
+/// Whether the name is one of a descriptor of this process.
+fn is_descriptor(path: &Path) -> bool {
+    const NAMES: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
+    NAMES.iter().any(|name| path.starts_with(name))
+}
+
+/// The shell has opened the file, and decided what stays of it.
+fn append(path: &Path, text: &str) -> Result<()> {
+    OpenOptions::new().append(true).open(path)?.write_all(text.as_bytes())
 }
 
 fn cannot_write(error: &Error) -> String {
@@ -75,16 +88,18 @@ fn replace(path: &Path, old: &Metadata, text: &str) -> Result<()> {
         Err(error) if is_denied(&error) => return write_in_place(&target, text),
         Err(error) => return Err(error),
     };
-    match beside.take_after(old) {
+    match beside.take_owner(old) {
         Ok(()) => {}
-        // Only root may give a file to another user.
-        Err(error) if is_denied(&error) => {
+        // Only root may give a file to another user, and only to one whom its namespace has.
+        Err(error) if is_denied(&error) || error.kind() == ErrorKind::InvalidInput => {
             drop(beside);
             return write_in_place(&target, text);
         }
         Err(error) => return Err(error),
     }
     beside.fill(text)?;
+    // The mode comes last: owners and writes clear bits of it.
+    beside.file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
     beside.rename_to(&target)
 }
 
@@ -116,14 +131,13 @@ impl Beside {
         Ok(Self { path, file, is_renamed: false })
     }
 
-    /// Gives it the owner and mode of a file. The owner comes first: a change clears bits of the
-    /// mode.
-    fn take_after(&self, old: &Metadata) -> Result<()> {
+    /// Gives it the owner of a file.
+    fn take_owner(&self, old: &Metadata) -> Result<()> {
         let new = self.file.metadata()?;
         if new.uid() != old.uid() || new.gid() != old.gid() {
             fchown(&self.file, Some(old.uid()), Some(old.gid()))?;
         }
-        self.file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))
+        Ok(())
     }
 
     fn fill(&self, text: &str) -> Result<()> {

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tacit_core::policy::{Action, Diagnostic, Policy, Position, Rule, Severity, Tls, parse};
-use tacit_tls::Role;
+use tacit_core::policy::{Diagnostic, Policy, Position, Rule, Severity, parse};
 
 use crate::address;
 use crate::clock;
 use crate::placement;
 
+use super::materials::role_of;
 use super::{CredentialNames, Materials};
 
 /// A policy that passed every check, with what it names.
@@ -67,11 +67,7 @@ fn wrong_usages(policy: &Policy, materials: &Materials) -> Vec<Diagnostic> {
     let mut reported = BTreeSet::new();
     let mut findings = Vec::new();
     for rule in &policy.rules {
-        let role = match &rule.action {
-            Action::Tls(Tls::Server(_)) => Role::Server,
-            Action::Tls(Tls::Client(_)) => Role::Client,
-            Action::Permit | Action::Deny => continue,
-        };
+        let Some(role) = role_of(rule) else { continue };
         for name in CredentialNames::of(rule).identities {
             let wrong = materials.identities.get(name).and_then(|found| found.wrong_usage(role));
             if let Some(wrong) = wrong

@@ -5,9 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tacit_core::policy::{Action, Diagnostic, Policy, Position, Rule, Tls, Verify};
-use tacit_tls::material::{
-    IdentityMaterial, MaterialError, TrustMaterial, load_identity, load_trust,
-};
+use tacit_tls::Role;
+use tacit_tls::material::{IdentityMaterial, TrustMaterial, load_identity, load_trust};
 
 /// Certificates, keys and trust that a policy names, loaded.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +22,8 @@ pub struct Materials {
 pub struct Refreshed {
     /// All of them. What cannot be loaded is as it was.
     pub materials: Materials,
-    /// Why something cannot be loaded.
-    pub errors: Vec<MaterialError>,
+    /// Why something cannot be loaded, or not be used.
+    pub errors: Vec<String>,
 }
 
 impl Materials {
@@ -71,7 +70,8 @@ impl Materials {
         for (name, material) in &mut materials.identities {
             let changed = material.sources.iter().any(|source| source.changed());
             if let Some(identity) = policy.identities.get(name).filter(|_| changed) {
-                match load_identity(name, identity, base) {
+                let loaded = load_identity(name, identity, base).map_err(|error| error.to_string());
+                match loaded.and_then(|loaded| fit_for_use(policy, name, loaded)) {
                     Ok(loaded) => *material = Arc::new(loaded),
                     Err(error) => errors.push(error),
                 }
@@ -82,7 +82,7 @@ impl Materials {
             if let Some(trust) = policy.trusts.get(name).filter(|_| changed) {
                 match load_trust(name, trust, base) {
                     Ok(loaded) => *material = Arc::new(loaded),
-                    Err(error) => errors.push(error),
+                    Err(error) => errors.push(error.to_string()),
                 }
             }
         }
@@ -96,6 +96,33 @@ impl Materials {
         let mut trusts = self.trusts.values().zip(before.trusts.values());
         identities.all(|(now, old)| Arc::ptr_eq(now, old))
             && trusts.all(|(now, old)| Arc::ptr_eq(now, old))
+    }
+}
+
+/// An identity, if its certificate is for the roles that rules give it. One that is not must not
+/// keep other files from being used.
+fn fit_for_use(
+    policy: &Policy,
+    name: &str,
+    identity: IdentityMaterial,
+) -> Result<IdentityMaterial, String> {
+    for rule in &policy.rules {
+        let Some(role) = role_of(rule) else { continue };
+        if CredentialNames::of(rule).identities.contains(&name)
+            && let Some(wrong) = identity.wrong_usage(role)
+        {
+            return Err(format!("rule `{}`: {wrong}", rule.name));
+        }
+    }
+    Ok(identity)
+}
+
+/// The TLS role that a rule gives to this host, if it gives one.
+pub(super) fn role_of(rule: &Rule) -> Option<Role> {
+    match &rule.action {
+        Action::Tls(Tls::Server(_)) => Some(Role::Server),
+        Action::Tls(Tls::Client(_)) => Some(Role::Client),
+        Action::Permit | Action::Deny => None,
     }
 }
 

@@ -17,6 +17,8 @@ fn exit_codes_tell_usage_policy_and_failure_apart() {
         (&["check", "nowhere.toml"], 78),
         (&["check", "bad.toml"], 78),
         (&["agent", "--policy", "nowhere.toml"], 78),
+        // So a supervisor of an older version starts a successor.
+        (&["agent", "--kept", "--take-over", "--policy", "nowhere.toml"], 78),
         (&["reload", "--control", "nowhere.sock"], 1),
         (&["--help"], 0),
         (&["--version"], 0),

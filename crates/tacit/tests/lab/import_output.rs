@@ -72,6 +72,16 @@ fn an_import_writes_into_a_device() {
 }
 
 #[test]
+fn an_import_adds_to_the_file_behind_a_descriptor() {
+    let lab = lab();
+    lab.write("all.toml", "# as before\n");
+    let script = format!("{TACIT} import stunnel stunnel.conf -o /dev/stdout >> all.toml");
+    assert_imported(&lab.run("sh", &["-c", &script]));
+    let text = read_to_string(lab.path("all.toml")).unwrap();
+    assert!(text.starts_with("# as before\n") && text.contains("[[rule]]"), "{text}");
+}
+
+#[test]
 fn an_import_keeps_mode_and_owner_of_the_file_it_replaces() {
     let lab = lab();
     let policy = lab.write("policy.toml", "as before");

@@ -158,6 +158,21 @@ fn an_agent_answers_while_a_policy_is_read() {
 }
 
 #[test]
+fn an_agent_that_is_ended_answers_the_reload_that_is_under_way() {
+    let lab = Lab::new();
+    let agent = lab.agent(&permit("a", free_port(), echo()));
+    std::fs::remove_file(&agent.policy).unwrap();
+    assert!(Command::new("mkfifo").arg(&agent.policy).status().unwrap().success());
+    let mut command = Command::new(TACIT);
+    command.args(["reload", "--control"]).arg(&agent.control);
+    let reload = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("the reload", || thread_names(&agent).iter().any(|name| name == "reload"));
+    agent.signal("TERM");
+    let said = text_of(&reload.wait_with_output().unwrap());
+    assert!(said.contains("nothing was installed: the agent is ending"), "{said}");
+}
+
+#[test]
 fn an_end_by_signal_does_not_wait_for_a_policy_that_is_read() {
     let lab = Lab::new();
     let agent = lab.agent(&permit("a", free_port(), echo()));
@@ -318,6 +333,37 @@ fn swapped_links_count_as_a_change_and_reload_takes_it_at_once() {
     symlink("v1", lab.path("data-new")).unwrap();
     std::fs::rename(lab.path("data-new"), lab.path("data")).unwrap();
     wait_for("the first again", || meets("v1"));
+}
+
+#[test]
+fn a_certificate_that_does_not_fit_its_use_keeps_no_other_file_from_being_taken() {
+    let lab = Lab::new();
+    let ca = Ca::new("CA");
+    let second = Ca::new("second CA");
+    let port = free_port();
+    lab.write("corp.pem", ca.pem());
+    lab.write("second.pem", second.pem());
+    put(&lab, "web", &ca);
+    put(&lab, "other", &ca);
+    let agent = lab.agent(&format!(
+        "[identity.web]\ncert = \"web.pem\"\nkey = \"web.key\"\n\
+         [identity.other]\ncert = \"other.pem\"\nkey = \"other.key\"\n\
+         [[rule]]\nname = \"in\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
+         tls = {{ role = \"server\", identity = \"web\", client-cert = \"none\" }}\n\
+         [[rule]]\nname = \"out\"\nlisten = \"127.0.0.1:{}\"\nconnect = \"127.0.0.1:1\"\n\
+         [rule.tls]\nrole = \"client\"\nidentity = \"other\"\nverify = \"none\"\n",
+        echo(),
+        free_port()
+    ));
+    let unfit = ca.leaf(Kind::ServerOnly);
+    write_pair(&lab, "other", &unfit.cert_pem, &unfit.key_pem);
+    agent.wait_for_log(" error file-refused ");
+    put(&lab, "web", &second);
+    wait_for("the renewed certificate", || {
+        TlsClient::run(&lab, port, &json!({ "ca": "second.pem" }))["reply"] == "ping"
+    });
+    assert_eq!(agent.log().matches("file-refused").count(), 1, "{}", agent.log());
+    assert!(agent.log().contains("is for serverAuth, not for clientAuth"), "{}", agent.log());
 }
 
 #[test]

@@ -56,7 +56,8 @@ impl<'a> Doors<'a> {
         match self.try_open(request, leg).await {
             Ok(Opened { at, job }) => match self.lane.jobs.try_send(Box::new(job)) {
                 Ok(()) => Some(at),
-                Err(_) => {
+                Err(refused) => {
+                    refused.into_inner().door.close().await;
                     self.report("too many data connections of this worker begin at once");
                     None
                 }
