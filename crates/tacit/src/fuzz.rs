@@ -98,13 +98,15 @@ pub fn handover(input: &[u8]) {
     }
 }
 
-/// Arguments of `tacit explain`, one a line, for a policy with rules of all kinds.
+/// Arguments of `tacit explain`, one a line, for a policy with rules of all kinds. An input without
+/// a time is for the same one on each day.
 ///
 /// # Panics
 /// There is no explanation.
 pub fn explain(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    let words = ["--policy", "policy.toml"].into_iter().chain(text.lines());
+    let time = if text.contains("--at") { &[][..] } else { &["--at", "2026-01-05T12:00:00Z"] };
+    let words = ["--policy", "policy.toml"].iter().chain(time).copied().chain(text.lines());
     let Some(flow) = parse_flow(words) else { return };
     assert!(!explain_flow(&POLICY, &flow).to_string().is_empty());
 }

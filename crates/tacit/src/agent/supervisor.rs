@@ -247,7 +247,10 @@ impl Agents {
                 code = match exit {
                     Some(exit) => exit,
                     None if obeyed => EXIT_OK,
-                    None => EXIT_FAILURE,
+                    None => {
+                        report_killed(*pid, status.signal());
+                        EXIT_FAILURE
+                    }
                 };
                 false
             }
@@ -275,4 +278,12 @@ impl Agents {
             let _ = process::signal(*pid, process::Signal::TERM);
         }
     }
+}
+
+/// An agent that a signal kills cannot log that itself.
+fn report_killed(pid: u32, signal: Option<i32>) {
+    let signal = signal.map_or_else(|| "unknown".to_owned(), |signal| signal.to_string());
+    complain(format_args!(
+        "tacit: the agent, process {pid}, was killed by signal {signal}: its connections are reset"
+    ));
 }

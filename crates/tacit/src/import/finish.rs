@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 use tacit_import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
 
-use super::output::{self, FileId};
+use super::output::{self, FileId, Written};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, pretty, print};
 
 /// Where what comes of an import goes.
@@ -41,14 +41,20 @@ pub(super) fn finish(
         return fail(format_args!("nothing is imported: {}", of("error", count)), code);
     };
     let Some(path) = &output.output else { return print(policy, code) };
-    if let Err(error) = output::write(path, policy, &disk.read.borrow()) {
-        return fail(format_args!("{}: {error}", path.display()), EXIT_FAILURE);
-    }
+    let written = match output::write(path, policy, &disk.read.borrow()) {
+        Ok(written) => written,
+        Err(error) => return fail(format_args!("{}: {error}", path.display()), EXIT_FAILURE),
+    };
     let path = path.display();
     let rules = of("rule", policy.matches("[[rule]]").count());
     let changed = count(&findings, Severity::Changed);
     let info = count(&findings, Severity::Info);
     let summary = format!("{path}: {rules}, {changed} changed, {info} info");
+    if written == Written::Stream {
+        // Standard output may be where the policy went.
+        complain(summary);
+        return code.into();
+    }
     print(format!("{summary}\nnext: tacit check {path}\n"), code)
 }
 

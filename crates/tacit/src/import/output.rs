@@ -28,11 +28,24 @@ impl FileId {
     }
 }
 
+/// What was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// A file, which another program can read by that name.
+    File,
+    /// A descriptor, a FIFO or a device.
+    Stream,
+}
+
 /// Writes the text there, unless the file is one of the `inputs`.
 ///
 /// # Errors
 /// What failed and what to do, in one line without the name of the file.
-pub(super) fn write(path: &Path, text: &str, inputs: &[FileId]) -> std::result::Result<(), String> {
+pub(super) fn write(
+    path: &Path,
+    text: &str,
+    inputs: &[FileId],
+) -> std::result::Result<Written, String> {
     let found = match std::fs::metadata(path) {
         Ok(metadata) => Some(metadata),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -43,10 +56,10 @@ pub(super) fn write(path: &Path, text: &str, inputs: &[FileId]) -> std::result::
         return Err(format!("this import reads the file, so it is not overwritten: {fix}"));
     }
     let written = match &found {
-        None => create(path, text),
-        Some(_) if is_descriptor(path) => append(path, text),
-        Some(old) if old.is_file() => replace(path, old, text),
-        Some(_) => write_through(path, text),
+        None => create(path, text).map(|()| Written::File),
+        Some(_) if is_descriptor(path) => append(path, text).map(|()| Written::Stream),
+        Some(old) if old.is_file() => replace(path, old, text).map(|()| Written::File),
+        Some(_) => write_through(path, text).map(|()| Written::Stream),
     };
     written.map_err(|error| cannot_write(&error))
 }

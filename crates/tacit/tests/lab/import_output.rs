@@ -79,6 +79,7 @@ fn an_import_adds_to_the_file_behind_a_descriptor() {
     assert_imported(&lab.run("sh", &["-c", &script]));
     let text = read_to_string(lab.path("all.toml")).unwrap();
     assert!(text.starts_with("# as before\n") && text.contains("[[rule]]"), "{text}");
+    assert!(!text.contains("1 rule,"), "the summary is no part of the policy: {text}");
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn a_killed_far_agent_cuts_the_stream_for_the_near_program() {
     assert_eq!(read_to_end(&mut client), Received::Reset(Vec::new()));
     assert_eq!(read_to_end(&mut server), Received::Reset(Vec::new()));
     lane.agents[0].wait_for_log("without close_notify");
+    lane.agents[1].wait_for_log("was killed by signal 9");
 }
 
 #[test]
