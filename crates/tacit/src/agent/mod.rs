@@ -173,6 +173,26 @@ struct Agent {
 struct Inbox {
     requests: mpsc::Receiver<PendingRequest>,
     run_events: mpsc::Receiver<RunEvent>,
+    signals: Signals,
+}
+
+/// The signals that the agent handles. One that arrives is kept until it is received.
+struct Signals {
+    stop: Signal,
+    quit: Signal,
+    reload: Signal,
+    restart: Signal,
+}
+
+impl Signals {
+    fn watch() -> std::io::Result<Self> {
+        Ok(Self {
+            stop: signal(SignalKind::terminate())?,
+            quit: signal(SignalKind::interrupt())?,
+            reload: signal(SignalKind::hangup())?,
+            restart: signal(SignalKind::user_defined2())?,
+        })
+    }
 }
 
 /// The control socket while it is served.
@@ -200,18 +220,11 @@ impl Agent {
         let mut growth = tokio::time::interval(GROWTH_INTERVAL);
         growth.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let private = self.options.private;
-        let (Some(mut stop), Some(mut quit), Some(mut reload), Some(mut restart)) = (
-            self.watch(SignalKind::terminate()),
-            self.watch(SignalKind::interrupt()),
-            self.watch(SignalKind::hangup()),
-            self.watch(SignalKind::user_defined2()),
-        ) else {
-            return;
-        };
+        let Inbox { requests, run_events, signals } = inbox;
         loop {
             tokio::select! {
-                Some(pending) = inbox.requests.recv() => self.take_request(pending).await,
-                Some(event) = inbox.run_events.recv() => self.take_run_event(event).await,
+                Some(pending) = requests.recv() => self.take_request(pending).await,
+                Some(event) = run_events.recv() => self.take_run_event(event).await,
                 _ = growth.tick(), if self.workers.may_grow() => self.workers.grow().await,
                 _ = files.tick() => {
                     self.workers.look();
@@ -223,12 +236,12 @@ impl Agent {
                 _ = windows.tick(), if self.shared.live.load().has_windows() => {
                     self.runs.follow_windows();
                 }
-                Some(()) = reload.recv() => self.reload(Asker::Signal),
-                Some(()) = restart.recv() => self.restart_on_signal(),
+                Some(()) = signals.reload.recv() => self.reload(Asker::Signal),
+                Some(()) = signals.restart.recv() => self.restart_on_signal(),
                 due = self.changing.due() => self.take_change(due).await,
                 // A private agent ends with its run: such a signal is meant for the program.
-                _ = stop.recv(), if !private => break,
-                _ = quit.recv(), if !private => break,
+                _ = signals.stop.recv(), if !private => break,
+                _ = signals.quit.recv(), if !private => break,
                 () = tokio::time::sleep(DRAIN_INTERVAL), if self.draining.is_some() => {
                     if self.is_drained() {
                         break;
@@ -286,14 +299,6 @@ impl Agent {
         if self.options.private && self.runs.registry.departed_have_ended() {
             self.draining = Some(Drain { until: Some(Instant::now() + LINGER) });
         }
-    }
-
-    fn watch(&self, kind: SignalKind) -> Option<Signal> {
-        signal(kind)
-            .inspect_err(|error| {
-                self.shared.log.error(Event::new("ended").field("error", error));
-            })
-            .ok()
     }
 }
 

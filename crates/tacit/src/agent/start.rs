@@ -18,7 +18,10 @@ use super::opened::{Opened, Wanted};
 use super::reload::Changing;
 use super::runs::Runs;
 use super::supervised::Supervisor;
-use super::{Agent, AgentError, Control, Given, Inbox, Metrics, Options, file_name, takeover};
+use super::{
+    Agent, AgentError, Control, Given, Inbox, Metrics, Options, Signals, file_name, takeover,
+};
+use crate::control::client::ClientError;
 use crate::control::server::{self, PendingRequest};
 use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
@@ -63,6 +66,8 @@ impl Agent {
         let connections_max = connections_max(installed.limits(), descriptors);
         let shared = shared(&installed, table, connections_max, log);
         let Sources { mut handover, launcher } = Sources::new(&options, given)?;
+        // From here on there are files to remove: a signal must not end the process by itself.
+        let signals = Signals::watch().map_err(AgentError::Process)?;
         let congestion_control = shared.congestion_control.clone();
         let listeners = Listeners::open(&installed.policy, &mut handover, congestion_control)
             .map_err(AgentError::Listen)?;
@@ -95,7 +100,7 @@ impl Agent {
             supervisor,
         };
         agent.begin(handover, launcher).await?;
-        Ok((agent, Inbox { requests: received, run_events }))
+        Ok((agent, Inbox { requests: received, run_events, signals }))
     }
 
     /// Serves; releases the agent before this one, and goes on with its runs.
@@ -105,7 +110,7 @@ impl Agent {
         launcher: Option<StdStream>,
     ) -> Result<(), AgentError> {
         self.listeners.serve(&self.workers).await;
-        let runs = handover.release().map_err(AgentError::TakeOver)?;
+        let runs = self.release_predecessor(handover)?;
         self.sockets_mut().for_each(Opened::take_file);
         let live = self.shared.live.load_full();
         let event = serving(&live, self.listeners.len(), self.workers.count_max());
@@ -116,6 +121,23 @@ impl Agent {
         self.runs.accept_launchers(launcher)?;
         self.report_ready();
         Ok(())
+    }
+
+    /// Takes the runs of the agent before this one. If that ends while it gives them away, it has
+    /// ended: its sockets are here, and this agent serves.
+    fn release_predecessor(
+        &self,
+        handover: takeover::Handover,
+    ) -> Result<Vec<takeover::HandedRun>, AgentError> {
+        match handover.release() {
+            Ok(runs) => Ok(runs),
+            Err(error @ ClientError::Broken(_)) => {
+                let event = Event::new("predecessor-lost").field("error", &error);
+                self.shared.log.error(event.field("next", "runs that it had are refused all"));
+                Ok(Vec::new())
+            }
+            Err(error) => Err(AgentError::TakeOver(error)),
+        }
     }
 
     /// Every listening socket.
