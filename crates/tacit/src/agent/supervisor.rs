@@ -141,6 +141,8 @@ struct Agents {
     program: PathBuf,
     arguments: Vec<OsString>,
     running: Vec<u32>,
+    /// Whether it reports agents that a signal killed.
+    reports_killed: bool,
     /// The end was requested: no successor starts any more.
     ending: bool,
     messages: mpsc::Sender<(u32, Message)>,
@@ -162,7 +164,15 @@ async fn supervise(arguments: Vec<OsString>, first: Option<Started>) -> io::Resu
     let mut hangup = signal(SignalKind::hangup())?;
     let mut restart = signal(SignalKind::user_defined2())?;
     let (messages, mut received) = mpsc::channel(MESSAGES_MAX);
-    let mut agents = Agents { program, arguments, running: Vec::new(), ending: false, messages };
+    let mut agents = Agents {
+        program,
+        arguments,
+        running: Vec::new(),
+        ending: false,
+        // The launcher of a run reports the end of its agent.
+        reports_killed: !private,
+        messages,
+    };
     match first {
         Some(started) => agents.follow(started)?,
         None => agents.start(Start::First)?,
@@ -248,7 +258,9 @@ impl Agents {
                     Some(exit) => exit,
                     None if obeyed => EXIT_OK,
                     None => {
-                        report_killed(*pid, status.signal());
+                        if self.reports_killed {
+                            report_killed(*pid, status.signal());
+                        }
                         EXIT_FAILURE
                     }
                 };
