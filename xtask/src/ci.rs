@@ -2,10 +2,9 @@
 //!
 //! Steps run in order, each prints its time, the first failure ends the run. Nothing is retried.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::workspace::{Outcome, root, target_folder};
+use crate::workspace::{self, Outcome, root, target_folder};
 use crate::{dependencies, fuzz, tidy};
 
 /// A step and how it is run.
@@ -94,14 +93,14 @@ struct Variable {
     value: &'static str,
 }
 
-/// Runs cargo with its output untouched.
+/// Runs one step of cargo's.
 fn cargo(args: &[&str], variable: Option<Variable>) -> Outcome {
-    let status = Command::new(env!("CARGO"))
+    let mut cargo = workspace::cargo();
+    cargo
         .args(args)
         .envs(variable.map(|Variable { name, value }| (name, value)))
-        .current_dir(root())
-        .status()
-        .map_err(|error| format!("cannot run cargo: {error}"))?;
+        .current_dir(root());
+    let status = workspace::status(&mut cargo)?;
     if status.success() { Ok(()) } else { Err(format!("cargo {}: {status}", args.join(" "))) }
 }
 

@@ -7,6 +7,7 @@
 //! ```
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -84,10 +85,9 @@ impl Corpus {
     /// Keeps an input that fails under a name of its own: the same input has the same name.
     pub(crate) fn keep_failing(&self, input: &Path) -> Result<PathBuf, String> {
         let bytes = fs::read(input).map_err(|error| wrong(input, &error))?;
-        let mark = bytes
-            .iter()
-            .fold(FNV_OFFSET, |mark, byte| (mark ^ u64::from(*byte)).wrapping_mul(FNV_PRIME));
-        let kept = self.folder.join(format!("failing-{mark:016x}.bin"));
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let kept = self.folder.join(format!("failing-{:016x}.bin", hasher.finish()));
         fs::write(&kept, bytes).map_err(|error| wrong(&kept, &error))?;
         Ok(kept)
     }
@@ -96,10 +96,6 @@ impl Corpus {
         root().join("fuzz/corpus").join(format!("{}.tar.gz", self.name))
     }
 }
-
-/// The 64-bit hash of Fowler, Noll and Vo, variant 1a: the names need tell files apart, no more.
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
 fn file_names(folder: &Path) -> Result<Vec<std::ffi::OsString>, String> {
     let entries = fs::read_dir(folder).map_err(|error| wrong(folder, &error))?;

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use crate::workspace::{root, target_folder};
+use crate::workspace::{cargo, root, status, target_folder};
 
 /// Set where this program is called in place of the compiler.
 const COMPILER: &str = "TACIT_XTASK_COMPILER";
@@ -29,7 +29,8 @@ const FLAGS: [&str; 5] = [
 pub(crate) fn build() -> Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(|error| format!("cannot find xtask: {error}"))?;
     let folder = target_folder().join("fuzz-build");
-    let status = Command::new(env!("CARGO"))
+    let mut cargo = cargo();
+    cargo
         .args(["build", "--quiet", "--locked", "--release", "--manifest-path", "fuzz/Cargo.toml"])
         .arg("--target-dir")
         .arg(&folder)
@@ -37,10 +38,8 @@ pub(crate) fn build() -> Result<PathBuf, String> {
         .env(COMPILER, "1")
         // It goes before all other places that flags may come from.
         .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"))
-        .current_dir(root())
-        .status()
-        .map_err(|error| format!("cannot run cargo: {error}"))?;
-    match status.success() {
+        .current_dir(root());
+    match status(&mut cargo)?.success() {
         true => Ok(folder.join("release/tacit-fuzz")),
         false => Err("the fuzz targets cannot be built: see above; libFuzzer needs g++".to_owned()),
     }
