@@ -1,6 +1,5 @@
 //! From a policy file to a policy with its credentials: every check that needs this host.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,8 +9,8 @@ use crate::address;
 use crate::clock;
 use crate::placement;
 
-use super::materials::role_of;
-use super::{CredentialNames, Materials};
+use super::Materials;
+use super::materials::misfits;
 
 /// A policy that passed every check, with what it names.
 #[derive(Debug)]
@@ -54,31 +53,14 @@ fn check_text(text: &str, base: &Path) -> Result<Checked, Vec<Diagnostic>> {
     findings.extend(placement::check(&policy));
     findings.extend(localize(&mut policy));
     let materials = Materials::load(&policy, base, &mut findings);
-    findings.extend(wrong_usages(&policy, &materials));
+    let misfits = misfits(&policy, &materials);
+    let errors = misfits.iter().map(|one| Diagnostic::error(one.rule.position, one.to_string()));
+    findings.extend(errors);
     findings.sort_by_key(|finding| finding.position);
     if findings.iter().any(|finding| finding.severity == Severity::Error) {
         return Err(findings);
     }
     Ok(Checked { policy, materials, warnings: findings })
-}
-
-/// Identities whose certificate is not for the role that a rule gives them, each once.
-fn wrong_usages(policy: &Policy, materials: &Materials) -> Vec<Diagnostic> {
-    let mut reported = BTreeSet::new();
-    let mut findings = Vec::new();
-    for rule in &policy.rules {
-        let Some(role) = role_of(rule) else { continue };
-        for name in CredentialNames::of(rule).identities {
-            let wrong = materials.identities.get(name).and_then(|found| found.wrong_usage(role));
-            if let Some(wrong) = wrong
-                && reported.insert((name, role.peer()))
-            {
-                let message = format!("rule `{}`: {wrong}", rule.name);
-                findings.push(Diagnostic::error(rule.position, message));
-            }
-        }
-    }
-    findings
 }
 
 /// Says what a policy means on this host; what could not be found out comes back as a warning.

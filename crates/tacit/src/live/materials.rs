@@ -1,12 +1,13 @@
 //! The credentials that a policy names, loaded from their files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use tacit_core::policy::{Action, Diagnostic, Policy, Position, Rule, Tls, Verify};
 use tacit_tls::Role;
-use tacit_tls::material::{IdentityMaterial, TrustMaterial, load_identity, load_trust};
+use tacit_tls::material::{IdentityMaterial, TrustMaterial, WrongUsage, load_identity, load_trust};
 
 /// Certificates, keys and trust that a policy names, loaded.
 #[derive(Clone, Debug, Default)]
@@ -70,11 +71,21 @@ impl Materials {
         for (name, material) in &mut materials.identities {
             let changed = material.sources.iter().any(|source| source.changed());
             if let Some(identity) = policy.identities.get(name).filter(|_| changed) {
-                let loaded = load_identity(name, identity, base).map_err(|error| error.to_string());
-                match loaded.and_then(|loaded| fit_for_use(policy, name, loaded)) {
+                match load_identity(name, identity, base) {
                     Ok(loaded) => *material = Arc::new(loaded),
-                    Err(error) => errors.push(error),
+                    Err(error) => errors.push(error.to_string()),
                 }
+            }
+        }
+        // One that is not for its use must not keep other files from being used.
+        for misfit in misfits(policy, &materials) {
+            let installed = self.identities.get(misfit.identity);
+            let renewed = materials.identities.get_mut(misfit.identity);
+            if let (Some(installed), Some(renewed)) = (installed, renewed)
+                && !Arc::ptr_eq(installed, renewed)
+            {
+                *renewed = Arc::clone(installed);
+                errors.push(misfit.to_string());
             }
         }
         for (name, material) in &mut materials.trusts {
@@ -99,31 +110,39 @@ impl Materials {
     }
 }
 
-/// An identity, if its certificate is for the roles that rules give it. One that is not must not
-/// keep other files from being used.
-fn fit_for_use(
-    policy: &Policy,
-    name: &str,
-    identity: IdentityMaterial,
-) -> Result<IdentityMaterial, String> {
-    for rule in &policy.rules {
-        let Some(role) = role_of(rule) else { continue };
-        if CredentialNames::of(rule).identities.contains(&name)
-            && let Some(wrong) = identity.wrong_usage(role)
-        {
-            return Err(format!("rule `{}`: {wrong}", rule.name));
-        }
-    }
-    Ok(identity)
+/// An identity whose certificate is not for the role that a rule gives it.
+pub(super) struct Misfit<'p> {
+    pub(super) rule: &'p Rule,
+    pub(super) identity: &'p str,
+    wrong: WrongUsage,
 }
 
-/// The TLS role that a rule gives to this host, if it gives one.
-pub(super) fn role_of(rule: &Rule) -> Option<Role> {
-    match &rule.action {
-        Action::Tls(Tls::Server(_)) => Some(Role::Server),
-        Action::Tls(Tls::Client(_)) => Some(Role::Client),
-        Action::Permit | Action::Deny => None,
+impl fmt::Display for Misfit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule `{}`: {}", self.rule.name, self.wrong)
     }
+}
+
+/// Every misfit among the credentials, once for each identity and role, in the order of the rules.
+pub(super) fn misfits<'p>(policy: &'p Policy, materials: &Materials) -> Vec<Misfit<'p>> {
+    let mut found = BTreeSet::new();
+    let mut misfits = Vec::new();
+    for rule in &policy.rules {
+        let role = match &rule.action {
+            Action::Tls(Tls::Server(_)) => Role::Server,
+            Action::Tls(Tls::Client(_)) => Role::Client,
+            Action::Permit | Action::Deny => continue,
+        };
+        for identity in CredentialNames::of(rule).identities {
+            let material = materials.identities.get(identity);
+            if let Some(wrong) = material.and_then(|material| material.wrong_usage(role))
+                && found.insert((identity, role.peer()))
+            {
+                misfits.push(Misfit { rule, identity, wrong });
+            }
+        }
+    }
+    misfits
 }
 
 fn warnings(position: Position, texts: &[String]) -> impl Iterator<Item = Diagnostic> {
