@@ -1,14 +1,17 @@
 //! Sockets: what the lanes, runs and name service share below any policy.
 //!
 //! [`leg`] is one socket of a connection with its readiness, [`target`] is where a rule connects
-//! to, [`pool`] keeps sockets that were made in advance, [`Security`] is what protects the bytes on
-//! a socket, and [`Accepted`] is a connection on its way from a listener to its lane.
+//! to, [`pool`] keeps sockets that were made in advance, [`Position`] says which of the two
+//! sockets of a connection is meant, [`Security`] is what protects the bytes on one, and
+//! [`Accepted`] is a connection on its way from a listener to its lane.
 
 mod accepted;
 pub mod leg;
 pub mod pool;
+mod position;
 mod security;
 pub mod target;
 
 pub use accepted::Accepted;
+pub use position::Position;
 pub use security::Security;

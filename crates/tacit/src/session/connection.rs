@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::ledger::{Count, meter};
 use crate::live::LiveRule;
-use crate::net::Security;
+use crate::net::{Position, Security};
 
 use super::controls::Controls;
 use super::record::{Opening, Record};
@@ -23,7 +23,7 @@ pub struct Connection {
     /// That of the accepted socket, which decides what counts as sent.
     accepted_security: Cell<Security>,
     /// Where the last bytes came from.
-    last_origin: Cell<Option<Origin>>,
+    last_origin: Cell<Option<Position>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -34,15 +34,6 @@ struct DirectionTotals<'a> {
     /// The same in the account of the rule.
     bytes_count: Count,
     messages_count: Count,
-}
-
-/// Which of a connection's sockets bytes came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    /// The one that was accepted.
-    Accepted,
-    /// The one that was dialled.
-    Dialled,
 }
 
 impl Connection {
@@ -85,40 +76,36 @@ impl Connection {
 
     /// Counts payload that went into TLS, or onward from the accepted leg of two clear ones.
     pub fn count_sent(&self, bytes: usize) {
-        self.count(
-            bytes,
-            match self.accepted_security.get() {
-                Security::Clear => Origin::Accepted,
-                Security::Tls => Origin::Dialled,
-            },
-        );
+        self.count(bytes, self.sender());
     }
 
     /// Counts payload that came out of TLS, or back to the accepted leg of two clear ones.
     pub fn count_received(&self, bytes: usize) {
-        self.count(
-            bytes,
-            match self.accepted_security.get() {
-                Security::Clear => Origin::Dialled,
-                Security::Tls => Origin::Accepted,
-            },
-        );
+        self.count(bytes, self.sender().other());
     }
 
-    fn count(&self, bytes: usize, origin: Origin) {
+    /// The socket that what is sent comes from.
+    fn sender(&self) -> Position {
+        match self.accepted_security.get() {
+            Security::Clear => Position::Downstream,
+            Security::Tls => Position::Upstream,
+        }
+    }
+
+    fn count(&self, bytes: usize, origin: Position) {
         if bytes == 0 {
             // No message either.
             return;
         }
         let record = &self.record;
         let totals = match origin {
-            Origin::Accepted => DirectionTotals {
+            Position::Downstream => DirectionTotals {
                 bytes: &record.sent_bytes,
                 messages: &record.sent_messages,
                 bytes_count: Count::BytesSent,
                 messages_count: Count::MessagesSent,
             },
-            Origin::Dialled => DirectionTotals {
+            Position::Upstream => DirectionTotals {
                 bytes: &record.received_bytes,
                 messages: &record.received_messages,
                 bytes_count: Count::BytesReceived,

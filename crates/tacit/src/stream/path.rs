@@ -9,6 +9,7 @@ use tacit_tls::Session;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::live::LiveTls;
+use crate::net::Position;
 use crate::net::leg::{Leg, Parked};
 use crate::session::Connection;
 use crate::session::controls::Wishes;
@@ -103,26 +104,6 @@ pub struct ControlledPath<L = Leg> {
     pub wishes: Wishes,
     /// The rule's settings, for when it asks for TLS.
     pub tls: Arc<LiveTls>,
-}
-
-/// One of the two sockets of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Position {
-    /// The one that was accepted.
-    Downstream,
-    /// The one that was dialled.
-    Upstream,
-}
-
-impl Position {
-    /// The other one.
-    #[must_use]
-    pub fn other(self) -> Self {
-        match self {
-            Self::Downstream => Self::Upstream,
-            Self::Upstream => Self::Downstream,
-        }
-    }
 }
 
 impl Established {

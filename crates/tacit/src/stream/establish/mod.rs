@@ -30,15 +30,15 @@ use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::meter;
 use crate::live::{LiveRule, LiveTls, TlsRole};
-use crate::net::Security;
 use crate::net::leg::{Leg, Outgoing};
+use crate::net::{Position, Security};
 use crate::session::controls::Controls;
 use crate::session::{Connection, Failure, Legs};
 
 use super::data::Job;
 use super::dial::Upstream;
 use super::lane::StreamLane;
-use super::path::{ClearPath, ControlledPath, Established, Path, Position, SealedPath};
+use super::path::{ClearPath, ControlledPath, Established, Path, SealedPath};
 use super::stage::Admitted;
 use super::talk::Talk;
 use super::{dial, header};
@@ -57,7 +57,7 @@ pub use starttls::remote_ip;
 use deadline::within;
 use ending::close_both;
 use handshake::{first_bytes, stalled};
-use plan::{Before, Dial, Plan, Protection, Target, TlsPlan};
+use plan::{Before, Dial, Plan, Protection, Target, TlsPlan, tls_position};
 use starttls::{Agreed, hold, relay_in_clear, relay_under_tls, send_refusal};
 
 /// How long dialling may take where no rule says it.
@@ -336,10 +336,7 @@ impl Establishing<'_> {
         let record = self.connection.record();
         // A connection is established once, and it has controls, or would have another plan.
         let wishes = record.controls().and_then(Controls::take_wishes).ok_or_else(not_connected)?;
-        let tls_on = match record.rule.rule.tls_arrives() {
-            true => Position::Downstream,
-            false => Position::Upstream,
-        };
+        let tls_on = tls_position(&record.rule);
         let initial = std::mem::take(&mut self.early);
         let Sockets { downstream, upstream } = self.into_sockets()?;
         let clear = ClearPath { accepted: downstream, dialled: upstream, initial };

@@ -15,10 +15,9 @@ use tacit_core::starttls::Side;
 use tacit_core::starttls::ftp::DataRequest;
 
 use crate::live::{LiveAction, LiveRule, LiveTls, TlsRole};
-use crate::net::Security;
+use crate::net::{Position, Security};
 use crate::session::Record;
 use crate::stream::data::{ARRIVAL_WAIT_MAX, Job};
-use crate::stream::path::Position;
 
 /// What has to be done before bytes are relayed.
 #[derive(Debug)]
@@ -85,6 +84,11 @@ pub(super) enum Dial {
     AfterHandshake,
 }
 
+/// The socket that gets TLS under a rule.
+pub(super) fn tls_position(rule: &LiveRule) -> Position {
+    if rule.rule.tls_arrives() { Position::Downstream } else { Position::Upstream }
+}
+
 impl<'r> Plan<'r> {
     /// The plan of a connection under its rule.
     pub(super) fn of_rule(rule: &'r LiveRule) -> Self {
@@ -95,16 +99,19 @@ impl<'r> Plan<'r> {
         if rule.is_controlled() {
             return Self { target, protection: Protection::OnRequest(Arc::clone(settings)) };
         }
-        let arrives = rule.rule.tls_arrives();
         let before = match settings.common().start.starttls() {
             Some(starttls) => Before::Starttls(starttls),
             None => Before::Nothing,
         };
+        let on = tls_position(rule);
         let tls = TlsPlan {
-            on: if arrives { Position::Downstream } else { Position::Upstream },
+            on,
             settings: Arc::clone(settings),
             before,
-            dial: if arrives { Dial::AfterHandshake } else { Dial::First },
+            dial: match on {
+                Position::Downstream => Dial::AfterHandshake,
+                Position::Upstream => Dial::First,
+            },
             parent: None,
         };
         Self { target, protection: Protection::Tls(tls) }

@@ -10,9 +10,10 @@ use tacit_core::record::PAYLOAD_BYTES_MAX;
 use tacit_sys::socket;
 
 use crate::ledger::meter;
+use crate::net::Position;
 use crate::net::leg::{Leg, Outgoing};
 use crate::session::{BrokenSocket, Connection};
-use crate::stream::path::{ClearPath, Position};
+use crate::stream::path::ClearPath;
 
 use super::{BATCH_RECORDS_MAX, Broken, Delivery, End, Held, Scratch, deliver, written};
 

@@ -30,15 +30,15 @@ use tacit_sys::query;
 
 use crate::ledger::meter;
 use crate::live::LiveTls;
-use crate::net::Security;
 use crate::net::leg::Leg;
+use crate::net::{Position, Security};
 use crate::session::controls::{Asked, Refusal, Wish, Wishes};
 use crate::session::{BrokenSocket, Connection, End, account};
 use crate::stream::establish::{
     HandshakeIo, Handshaken, LastFlight, count_handshake, drain_after_alert,
 };
 use crate::stream::lane::StreamLane;
-use crate::stream::path::{ClearPath, ControlledPath, Position, SealedPath};
+use crate::stream::path::{ClearPath, ControlledPath, SealedPath};
 use crate::stream::scratch::Scratch;
 use tacit_tls::{INCOMING_BYTES_MAX, NoRekey};
 

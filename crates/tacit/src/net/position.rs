@@ -1,0 +1,21 @@
+//! Which of the two sockets of a connection is meant.
+
+/// One of the two sockets of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// The one that was accepted.
+    Downstream,
+    /// The one that was dialled.
+    Upstream,
+}
+
+impl Position {
+    /// The other one.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Downstream => Self::Upstream,
+            Self::Upstream => Self::Downstream,
+        }
+    }
+}
