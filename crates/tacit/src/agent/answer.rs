@@ -175,10 +175,7 @@ impl Agent {
 
     /// Copies of all listening sockets, for a successor.
     fn hand_over(&self) -> Reply {
-        let control = std::iter::once(&self.control.opened);
-        let metrics = self.metrics.as_ref().map(|metrics| &metrics.opened);
-        let all = control.chain(self.listeners.all()).chain(self.runs.enrolment()).chain(metrics);
-        takeover::offer(all)
+        takeover::offer(self.sockets())
     }
 
     /// A successor serves: leave it the sockets, give it the runs, and serve the open connections

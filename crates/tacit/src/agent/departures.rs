@@ -1,21 +1,15 @@
-//! Runs on their way from one agent to its successor, on both ends, and what displays show of runs.
+//! Runs on their way from one agent to its successor, on both ends.
 
-use std::sync::Arc;
-use std::time::SystemTime;
-
-use serde_json::{Value, json};
-use tacit_core::dns::Known;
+use serde_json::json;
 
 use super::lanes::Workers;
 use super::runs::{Runs, unlisten};
 use super::services::{self, Candidate};
 use super::takeover::HandedRun;
-use crate::clock::Rfc3339;
 use crate::control::server::Reply;
 use crate::log::Event;
 use crate::run::handover::{Departing, Resumed};
 use crate::run::launchers;
-use crate::session::Record;
 
 impl Runs {
     /// Gives all runs to a successor; nothing is read from their sockets here any more.
@@ -61,38 +55,5 @@ impl Runs {
         let log = self.shared.log.clone();
         tokio::task::spawn_local(launchers::follow(followed, self.events.clone(), log));
         Ok(())
-    }
-
-    /// `tacit show runs`.
-    pub(super) fn show(&self) -> Value {
-        let open = self.shared.table.snapshot();
-        let now = SystemTime::now();
-        let runs = self.registry.all().map(|enrolled| {
-            let run = &enrolled.run;
-            let of_run = |record: &&Arc<Record>| record.is_of_run(run.id);
-            let names = run.learnt().into_iter().map(|Known { name, address, remaining }| {
-                json!({ "name": name, "address": address, "seconds": remaining.as_secs() })
-            });
-            let listen = enrolled
-                .services
-                .inbound
-                .shown()
-                .map(|(address, open)| json!({ "address": address, "open": open }));
-            json!({
-                "id": run.id,
-                "name": run.name,
-                "pid": run.pid,
-                "user": run.user,
-                "claimed": run.claimed,
-                "since": Rfc3339(run.since).to_string(),
-                "age-s": now.duration_since(run.since).unwrap_or_default().as_secs(),
-                "open": open.iter().filter(of_run).count(),
-                "captured": enrolled.capture.count(),
-                "names": names.collect::<Vec<_>>(),
-                "listen": listen.collect::<Vec<_>>(),
-                "listening": *run.listening(),
-            })
-        });
-        runs.collect()
     }
 }

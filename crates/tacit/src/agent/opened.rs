@@ -1,7 +1,7 @@
 //! One listening socket of the agent: opened, or taken from another process.
 //!
-//! A UNIX socket is a file with an owner: one that somebody listens on is never touched, one that
-//! nobody listens on is replaced only if the rule says so, and ours is removed at exit, unless a
+//! A UNIX socket is a file with an owner: one with a listener is never touched, one that
+//! has no listener is replaced only if the rule says so, and ours is removed at exit, unless a
 //! successor has the socket by then.
 
 use std::fmt;
@@ -57,7 +57,7 @@ impl Drop for SocketFile {
         let ours = std::fs::symlink_metadata(&self.path)
             .is_ok_and(|file| (file.dev(), file.ino()) == (self.device, self.inode));
         if ours {
-            // Whoever removed it first did our work.
+            // Another process may have removed it first.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -99,7 +99,7 @@ impl Opened {
     /// Gives the socket file another mode and owner.
     ///
     /// # Errors
-    /// The kernel refuses, or nobody has that name.
+    /// The kernel refuses, or there is no user or group of that name.
     pub(super) fn dress_file(&mut self, unix: &UnixSocket) -> Result<(), ListenError> {
         let Address::Path(path) = &self.listener.address else { return Ok(()) };
         if let Err(error) = dress(path, unix) {
@@ -147,7 +147,7 @@ impl fmt::Display for ListenError {
 
 impl std::error::Error for ListenError {}
 
-/// Removes the socket file of an agent that is done with it and that nobody listens on any more.
+/// Removes the socket file of an agent that is done with it, when it has no listener any more.
 pub(super) fn remove_file(address: &Address) {
     if let Address::Path(path) = address {
         // One that is gone already is as good.
@@ -255,7 +255,7 @@ impl SocketFile {
     }
 }
 
-/// The path exists: removes it if it is a socket that nobody listens on and the rule allows it.
+/// The path exists: removes it if it is a socket without a listener and the rule allows it.
 fn remove_stale(
     path: &Path,
     address: &socket::SocketAddress,

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde_json::{Value, json};
+use tacit_core::dns::Known;
 use tacit_core::flow::Address;
 use tacit_core::policy::Policy;
 use tacit_sys::process;
@@ -19,7 +21,7 @@ use super::opened::{ListenError, Opened, Wanted};
 use super::services::{self, Candidate, Enrolled, RunContext, RunEvent, Services};
 use super::{AgentError, Options, takeover};
 use crate::address;
-use crate::clock;
+use crate::clock::{self, Rfc3339};
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
 use crate::log::Event;
@@ -29,6 +31,7 @@ use crate::run::line::{Line, adopt};
 use crate::run::protocol::{Enrolment, Terms};
 use crate::run::registry::Registry;
 use crate::run::{Run, RunIdentity};
+use crate::session::Record;
 use crate::stream::lane::Shared;
 
 /// How long a reload waits for the kernel's sets of all runs.
@@ -378,6 +381,41 @@ impl Runs {
             })
         };
         runs.into_iter().map(start).collect()
+    }
+}
+
+impl Runs {
+    /// `tacit show runs`.
+    pub(super) fn show(&self) -> Value {
+        let open = self.shared.table.snapshot();
+        let now = SystemTime::now();
+        let runs = self.registry.all().map(|enrolled| {
+            let run = &enrolled.run;
+            let of_run = |record: &&Arc<Record>| record.is_of_run(run.id);
+            let names = run.learnt().into_iter().map(|Known { name, address, remaining }| {
+                json!({ "name": name, "address": address, "seconds": remaining.as_secs() })
+            });
+            let listen = enrolled
+                .services
+                .inbound
+                .shown()
+                .map(|(address, open)| json!({ "address": address, "open": open }));
+            json!({
+                "id": run.id,
+                "name": run.name,
+                "pid": run.pid,
+                "user": run.user,
+                "claimed": run.claimed,
+                "since": Rfc3339(run.since).to_string(),
+                "age-s": now.duration_since(run.since).unwrap_or_default().as_secs(),
+                "open": open.iter().filter(of_run).count(),
+                "captured": enrolled.capture.count(),
+                "names": names.collect::<Vec<_>>(),
+                "listen": listen.collect::<Vec<_>>(),
+                "listening": *run.listening(),
+            })
+        });
+        runs.collect()
     }
 }
 

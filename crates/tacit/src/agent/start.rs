@@ -141,11 +141,18 @@ impl Agent {
     }
 
     /// Every listening socket.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Opened> {
+        let control = std::iter::once(&self.control.opened);
+        let metrics = self.metrics.as_ref().map(|metrics| &metrics.opened);
+        control.chain(self.listeners.all()).chain(self.runs.enrolment()).chain(metrics)
+    }
+
+    /// The same, to be changed.
     pub(super) fn sockets_mut(&mut self) -> impl Iterator<Item = &mut Opened> {
         let control = std::iter::once(&mut self.control.opened);
         let metrics = self.metrics.as_mut().map(|metrics| &mut metrics.opened);
         let enrolment = self.runs.enrolment_mut();
-        self.listeners.all_mut().chain(control).chain(enrolment).chain(metrics)
+        control.chain(self.listeners.all_mut()).chain(enrolment).chain(metrics)
     }
 }
 
