@@ -9,6 +9,7 @@
 //! * [`dns`]: which names programs ask for, and the addresses they are given;
 //! * [`datagram`]: which datagrams belong together, and for how long;
 //! * [`icmp`]: errors about a datagram, told to the one who sent it;
+//! * [`held`]: connections whose first segment waits until their destination has answered;
 //! * [`meter`]: what CPU time is spent on, and how stamps become microseconds;
 //! * [`proxy_protocol`]: who the client behind a proxy is;
 //! * [`query`]: what programs ask about their connections;
@@ -23,7 +24,9 @@
 pub mod datagram;
 pub mod dns;
 pub mod flow;
+pub mod held;
 pub mod icmp;
+mod ip;
 pub mod meter;
 pub mod page;
 pub mod policy;

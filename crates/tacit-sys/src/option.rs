@@ -1,4 +1,4 @@
-//! Options of sockets that rustix has no wrapper for: those that are one int.
+//! Options of sockets that rustix has no wrapper for: those that are one int, and packet filters.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -36,6 +36,22 @@ pub(crate) fn option(socket: BorrowedFd<'_>, option: OptionName) -> io::Result<l
     // SAFETY: the value is a live, writable int of that length for the time of the call.
     let result = unsafe { libc::getsockopt(fd, level, name, to.cast(), &raw mut length) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// Has the kernel drop every packet that arrives at the socket.
+pub(crate) fn drop_all_packets(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // The one instruction returns how many bytes of the packet are kept: none.
+    let code = u16::try_from(libc::BPF_RET | libc::BPF_K).unwrap_or(0);
+    let mut keep_nothing = libc::sock_filter { code, jt: 0, jf: 0, k: 0 };
+    let filter = libc::sock_fprog { len: 1, filter: &raw mut keep_nothing };
+    let fd = socket.as_raw_fd();
+    let length = socklen::<libc::sock_fprog>();
+    let value = (&raw const filter).cast();
+    // SAFETY: the value is a live sock_fprog of that length, which points to one live instruction;
+    // the kernel copies both during the call.
+    let result =
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn socklen<T>() -> libc::socklen_t {

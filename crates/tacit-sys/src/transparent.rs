@@ -1,7 +1,8 @@
 //! Sockets that stand in for addresses that are not this machine's.
 //!
 //! ```text
-//! program --connect 10.9.8.7:8080--> listener on :15001 --accept--> own address = 10.9.8.7:8080
+//! program --SYN to 10.9.8.7:8080--> hold listener on :15002, drops it; a copy to the agent
+//! agent   --the same SYN again--> listener on :15001 --accept--> own address = 10.9.8.7:8080
 //! program --datagram to 10.1.1.1:53--> UDP socket on :15001 --receive--> says 10.1.1.1:53
 //! agent   --stand_in(10.1.1.1:53 -> program)--> the program reads it as from 10.1.1.1:53
 //! ```
@@ -19,8 +20,8 @@ use rustix::net::{SocketFlags, SocketType, ipproto, sockopt};
 use crate::ip_version::IpVersion;
 use crate::message;
 use crate::netlink::Protocol;
-use crate::netlink::nft::{AGENT_MARK, AGENT_PORT};
-use crate::option::{OptionName, set_option};
+use crate::netlink::nft::{AGENT_MARK, AGENT_PORT, HOLD_PORT, RELEASE_MARK};
+use crate::option::{OptionName, drop_all_packets, set_option};
 use crate::socket::LISTEN_BACKLOG;
 
 /// Which socket to make.
@@ -32,8 +33,17 @@ pub struct Wanted {
     pub version: IpVersion,
     /// May be bound to an address that is not this namespace's.
     pub transparent: bool,
-    /// Its packets pass the namespace's rules.
-    pub marked: bool,
+    /// How the namespace's rules know its packets.
+    pub mark: Option<Mark>,
+}
+
+/// How the namespace's rules know the packets of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// They pass all rules.
+    Agent,
+    /// Each is a SYN that goes to the agent's listener.
+    Release,
 }
 
 /// What travels over a socket.
@@ -71,9 +81,13 @@ pub fn make(wanted: Wanted) -> io::Result<OwnedFd> {
         };
         set_option(socket.as_fd(), transparent, 1)?;
     }
-    if wanted.marked {
-        let mark = OptionName { level: libc::SOL_SOCKET, name: libc::SO_MARK };
-        set_option(socket.as_fd(), mark, AGENT_MARK.cast_signed())?;
+    if let Some(mark) = wanted.mark {
+        let value = match mark {
+            Mark::Agent => AGENT_MARK,
+            Mark::Release => RELEASE_MARK,
+        };
+        let option = OptionName { level: libc::SOL_SOCKET, name: libc::SO_MARK };
+        set_option(socket.as_fd(), option, value.cast_signed())?;
     }
     Ok(socket)
 }
@@ -83,11 +97,32 @@ pub fn make(wanted: Wanted) -> io::Result<OwnedFd> {
 /// # Errors
 /// Whatever the system calls answer.
 pub fn listener(version: IpVersion) -> io::Result<OwnedFd> {
-    let wanted = Wanted { kind: Kind::Tcp, version, transparent: true, marked: false };
+    let wanted = Wanted { kind: Kind::Tcp, version, transparent: true, mark: None };
     let socket = make(wanted)?;
-    rustix::net::bind(&socket, &any(version))?;
+    rustix::net::bind(&socket, &any(version, AGENT_PORT))?;
     rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket)
+}
+
+/// The listener that takes each held SYN and drops it: as long as it is open the program waits.
+///
+/// # Errors
+/// Whatever the system calls answer.
+pub fn hold_listener(version: IpVersion) -> io::Result<OwnedFd> {
+    let wanted = Wanted { kind: Kind::Tcp, version, transparent: true, mark: None };
+    let socket = make(wanted)?;
+    drop_all_packets(socket.as_fd())?;
+    rustix::net::bind(&socket, &any(version, HOLD_PORT))?;
+    rustix::net::listen(&socket, 1)?;
+    Ok(socket)
+}
+
+/// The socket that releases a SYN of one IP version: it sends whole packets.
+///
+/// # Errors
+/// Whatever the system calls answer.
+pub fn release_socket(version: IpVersion) -> io::Result<OwnedFd> {
+    make(Wanted { kind: Kind::Raw, version, transparent: false, mark: Some(Mark::Release) })
 }
 
 /// The socket for captured datagrams of one IP version; [`receive`] says where each was sent to.
@@ -95,10 +130,10 @@ pub fn listener(version: IpVersion) -> io::Result<OwnedFd> {
 /// # Errors
 /// Whatever the system calls answer.
 pub fn receiver(version: IpVersion) -> io::Result<OwnedFd> {
-    let wanted = Wanted { kind: Kind::Udp, version, transparent: true, marked: false };
+    let wanted = Wanted { kind: Kind::Udp, version, transparent: true, mark: None };
     let socket = make(wanted)?;
     set_option(socket.as_fd(), original_option(version), 1)?;
-    rustix::net::bind(&socket, &any(version))?;
+    rustix::net::bind(&socket, &any(version, AGENT_PORT))?;
     Ok(socket)
 }
 
@@ -174,11 +209,11 @@ pub fn stand_in_wanted(protocol: Protocol, version: IpVersion) -> Wanted {
         Protocol::Tcp => Kind::Tcp,
         Protocol::Udp => Kind::Udp,
     };
-    Wanted { kind, version, transparent: true, marked: true }
+    Wanted { kind, version, transparent: true, mark: Some(Mark::Agent) }
 }
 
-fn any(version: IpVersion) -> SocketAddr {
-    SocketAddr::new(version.unspecified(), AGENT_PORT)
+fn any(version: IpVersion, port: u16) -> SocketAddr {
+    SocketAddr::new(version.unspecified(), port)
 }
 
 /// The option that asks for the original destination, and the kind of the answer.

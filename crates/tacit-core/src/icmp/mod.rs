@@ -15,6 +15,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::ip::{
+    HEADER_V4_BYTES, HEADER_V6_BYTES, ICMP, ICMPV6, UDP, fill_checksum, header_v4, header_v6,
+    length_field, pseudo_header,
+};
+
 /// Longest packet that is made: what RFC 1812 allows for ICMP, and what every IPv6 link carries.
 pub const PACKET_BYTES_MAX: usize = 576;
 
@@ -117,29 +122,36 @@ pub struct Sent<'a> {
 /// `reporter` is who says so; one of another family is taken for the destination itself.
 #[must_use]
 pub fn error(cause: Cause, sent: Sent<'_>, reporter: IpAddr) -> Option<Vec<u8>> {
-    match (sent.source.ip(), sent.destination.ip()) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let reporter = match reporter {
-                IpAddr::V4(reporter) => reporter,
-                IpAddr::V6(_) => destination,
-            };
-            let quoted = quoted_v4(sent, source, destination);
-            let mut message = message(cause.icmp(), &quoted);
+    let source = sent.source.ip();
+    let quoted = match (source, sent.destination.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => quoted_v4(sent, source, destination),
+        (IpAddr::V6(source), IpAddr::V6(destination)) => quoted_v6(sent, source, destination),
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
+    };
+    let is_same_family = reporter.is_ipv4() == source.is_ipv4();
+    let reporter = if is_same_family { reporter } else { sent.destination.ip() };
+    error_about(cause, &quoted, reporter, source)
+}
+
+/// The same for any packet, of which `quoted` is the head: its IP header and at least eight bytes
+/// behind it. `None` if the addresses are not of one family.
+#[must_use]
+pub fn error_about(cause: Cause, quoted: &[u8], reporter: IpAddr, to: IpAddr) -> Option<Vec<u8>> {
+    match (reporter, to) {
+        (IpAddr::V4(from), IpAddr::V4(receiver)) => {
+            let room = PACKET_BYTES_MAX - HEADER_V4_BYTES - ICMP_HEADER_BYTES;
+            let mut message = message(cause.icmp(), quoted.get(..room).unwrap_or(quoted));
             fill_checksum(&mut message, CHECKSUM_AT, 0);
-            let mut packet = header_v4(ICMP, message.len(), reporter, source);
+            let mut packet = header_v4(ICMP, message.len(), from, receiver);
             packet.extend_from_slice(&message);
             Some(packet)
         }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let reporter = match reporter {
-                IpAddr::V6(reporter) => reporter,
-                IpAddr::V4(_) => destination,
-            };
-            let quoted = quoted_v6(sent, source, destination);
-            let mut message = message(cause.icmpv6(), &quoted);
-            let pseudo = pseudo_header(reporter, source, message.len());
+        (IpAddr::V6(from), IpAddr::V6(receiver)) => {
+            let room = PACKET_BYTES_MAX - HEADER_V6_BYTES - ICMP_HEADER_BYTES;
+            let mut message = message(cause.icmpv6(), quoted.get(..room).unwrap_or(quoted));
+            let pseudo = pseudo_header(ICMPV6, reporter, to, message.len());
             fill_checksum(&mut message, CHECKSUM_AT, pseudo);
-            let mut packet = header_v6(ICMPV6, message.len(), reporter, source);
+            let mut packet = header_v6(ICMPV6, message.len(), from, receiver);
             packet.extend_from_slice(&message);
             Some(packet)
         }
@@ -179,67 +191,6 @@ fn push_datagram(quoted: &mut Vec<u8>, sent: Sent<'_>, bytes_max: usize) {
     quoted.truncate(bytes_max);
 }
 
-/// RFC 791, section 3.1: no options, not to be divided.
-fn header_v4(protocol: u8, payload_bytes: usize, from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
-    let mut header = vec![0x45, 0];
-    header.extend_from_slice(&length_field(HEADER_V4_BYTES + payload_bytes));
-    header.extend_from_slice(&[0, 0, 0x40, 0, HOPS, protocol, 0, 0]);
-    header.extend_from_slice(&from.octets());
-    header.extend_from_slice(&to.octets());
-    fill_checksum(&mut header, 10, 0);
-    header
-}
-
-/// RFC 8200, section 3.
-fn header_v6(protocol: u8, payload_bytes: usize, from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
-    let mut header = vec![0x60, 0, 0, 0];
-    header.extend_from_slice(&length_field(payload_bytes));
-    header.extend_from_slice(&[protocol, HOPS]);
-    header.extend_from_slice(&from.octets());
-    header.extend_from_slice(&to.octets());
-    header
-}
-
-/// A length on the wire. No datagram is longer than this can say; what is, is quoted as that long.
-fn length_field(bytes: usize) -> [u8; 2] {
-    u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes()
-}
-
-/// The sum over the header that ICMPv6 checksums include (RFC 8200, section 8.1).
-fn pseudo_header(from: Ipv6Addr, to: Ipv6Addr, length: usize) -> u32 {
-    let length = u32::try_from(length).unwrap_or(u32::MAX);
-    sum(&from.octets()) + sum(&to.octets()) + sum(&length.to_be_bytes()) + u32::from(ICMPV6)
-}
-
-/// The Internet checksum (RFC 1071) of all bytes, put in their midst, where zeros are so far.
-fn fill_checksum(bytes: &mut [u8], at: usize, more: u32) {
-    let checksum = folded(sum(bytes) + more);
-    if let Some(field) = bytes.get_mut(at..at + 2) {
-        field.copy_from_slice(&(!checksum).to_be_bytes());
-    }
-}
-
-/// Packets are shorter than 64 KiB: the sum fits.
-fn sum(bytes: &[u8]) -> u32 {
-    let (pairs, rest) = bytes.as_chunks::<2>();
-    let pairs = pairs.iter().map(|pair| u32::from(u16::from_be_bytes(*pair))).sum::<u32>();
-    pairs + rest.first().map_or(0, |last| u32::from(*last) << 8)
-}
-
-fn folded(mut sum: u32) -> u16 {
-    while let Err(_overflow) = u16::try_from(sum) {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    // The loop has made it fit.
-    u16::try_from(sum).unwrap_or(u16::MAX)
-}
-
-const ICMP: u8 = 1;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
-const HOPS: u8 = 64;
-const HEADER_V4_BYTES: usize = 20;
-const HEADER_V6_BYTES: usize = 40;
 const ICMP_HEADER_BYTES: usize = 8;
 const UDP_HEADER_BYTES: usize = 8;
 const CHECKSUM_AT: usize = 2;
@@ -253,6 +204,7 @@ const TIME_EXCEEDED_V6: u8 = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ip::{folded, sum};
     use proptest::prelude::*;
 
     fn bytes(hex: &str) -> Vec<u8> {
@@ -343,7 +295,7 @@ mod tests {
             let (read, more) = match (program, server) {
                 (IpAddr::V6(to), IpAddr::V6(from)) => (
                     Cause::from_icmpv6(message[0], message[1], info),
-                    pseudo_header(from, to, message.len()),
+                    pseudo_header(ICMPV6, IpAddr::V6(from), IpAddr::V6(to), message.len()),
                 ),
                 _ => (Cause::from_icmp(message[0], message[1], info), 0),
             };

@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::kernel::kernel_has_ipv6;
 use super::refusal::{NamespaceError, Step};
 use crate::ip_version::IpVersion;
-use crate::netlink::{Netlink, Subsystem};
+use crate::netlink::nft::SYN_LOG_GROUP;
+use crate::netlink::{Netlink, Subsystem, nflog};
 use crate::query;
-use crate::transparent::{self, Kind, Wanted};
+use crate::transparent::{self, Kind, Mark, Wanted};
 
 /// What the helper makes once and hands over. The IPv6 ones are absent on a kernel without IPv6.
 ///
@@ -31,6 +32,16 @@ pub struct Sockets {
     pub raw4: OwnedFd,
     /// The same as ICMPv6.
     pub raw6: Option<OwnedFd>,
+    /// Copies of held SYNs; see [`nflog`].
+    pub syn_log: OwnedFd,
+    /// Keeps SYNs of IPv4 held while it is open.
+    pub hold4: OwnedFd,
+    /// Keeps SYNs of IPv6 held while it is open.
+    pub hold6: Option<OwnedFd>,
+    /// Releases SYNs of IPv4, as whole packets.
+    pub release4: OwnedFd,
+    /// Releases SYNs of IPv6.
+    pub release6: Option<OwnedFd>,
     /// The network namespace.
     pub network: OwnedFd,
     /// The user namespace; for root, the one everybody is in.
@@ -45,18 +56,22 @@ impl Sockets {
             self.network.as_fd(),
             self.user.as_fd(),
             self.query.as_fd(),
+            self.syn_log.as_fd(),
             self.tcp4.as_fd(),
             self.udp4.as_fd(),
             self.raw4.as_fd(),
+            self.hold4.as_fd(),
+            self.release4.as_fd(),
         ];
-        let ipv6 = [&self.tcp6, &self.udp6, &self.raw6].into_iter().flatten();
+        let ipv6 = [&self.tcp6, &self.udp6, &self.raw6, &self.hold6, &self.release6];
+        let ipv6 = ipv6.into_iter().flatten();
         always.into_iter().chain(ipv6.map(AsFd::as_fd)).collect()
     }
 
     /// Puts together what another process sent; `None` if that is not one of each.
     #[must_use]
     pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Option<Self> {
-        if ![6, 9].contains(&descriptors.len()) {
+        if ![9, 14].contains(&descriptors.len()) {
             return None;
         }
         let mut next = descriptors.into_iter();
@@ -64,12 +79,17 @@ impl Sockets {
             network: next.next()?,
             user: next.next()?,
             query: next.next()?,
+            syn_log: next.next()?,
             tcp4: next.next()?,
             udp4: next.next()?,
             raw4: next.next()?,
+            hold4: next.next()?,
+            release4: next.next()?,
             tcp6: next.next(),
             udp6: next.next(),
             raw6: next.next(),
+            hold6: next.next(),
+            release6: next.next(),
         })
     }
 }
@@ -107,19 +127,30 @@ pub fn sockets() -> Result<Sockets, NamespaceError> {
 }
 
 fn make() -> io::Result<Sockets> {
-    let has_ipv6 = kernel_has_ipv6();
     let raw = |version| {
-        transparent::make(Wanted { kind: Kind::Raw, version, transparent: false, marked: true })
+        let mark = Some(Mark::Agent);
+        transparent::make(Wanted { kind: Kind::Raw, version, transparent: false, mark })
     };
+    let syn_log = nflog::open(SYN_LOG_GROUP);
     Ok(Sockets {
         query: query::listener()?,
+        syn_log: syn_log.map_err(|error| io::Error::other(error.to_string()))?,
         tcp4: transparent::listener(IpVersion::V4)?,
-        tcp6: has_ipv6.then(|| transparent::listener(IpVersion::V6)).transpose()?,
+        tcp6: with_ipv6(transparent::listener)?,
         udp4: transparent::receiver(IpVersion::V4)?,
-        udp6: has_ipv6.then(|| transparent::receiver(IpVersion::V6)).transpose()?,
+        udp6: with_ipv6(transparent::receiver)?,
         raw4: raw(IpVersion::V4)?,
-        raw6: has_ipv6.then(|| raw(IpVersion::V6)).transpose()?,
+        raw6: with_ipv6(raw)?,
+        hold4: transparent::hold_listener(IpVersion::V4)?,
+        hold6: with_ipv6(transparent::hold_listener)?,
+        release4: transparent::release_socket(IpVersion::V4)?,
+        release6: with_ipv6(transparent::release_socket)?,
         network: File::open("/proc/self/ns/net")?.into(),
         user: File::open("/proc/self/ns/user")?.into(),
     })
+}
+
+/// A socket for IPv6, where the kernel has that.
+fn with_ipv6(make: impl Fn(IpVersion) -> io::Result<OwnedFd>) -> io::Result<Option<OwnedFd>> {
+    kernel_has_ipv6().then(|| make(IpVersion::V6)).transpose()
 }

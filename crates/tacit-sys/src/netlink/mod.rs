@@ -4,9 +4,10 @@
 //! Message (header, fixed part, attributes) -> Netlink::run -> one send -> an answer a message
 //! ```
 //!
-//! One builder serves all three users: [`route`] (addresses), [`nft`] (packet rules) and [`diag`]
-//! (who owns a socket). Attributes are a 16-bit length, a 16-bit type and a payload padded to
-//! four bytes, all in host order; what is inside a payload is the user's matter.
+//! One builder serves all four users: [`route`] (addresses), [`nft`] (packet rules), [`nflog`]
+//! (copies of packets) and [`diag`] (who owns a socket). Attributes are a 16-bit length, a 16-bit
+//! type and a payload padded to four bytes, all in host order; what is inside a payload is the
+//! user's matter.
 //!
 //! A refusal names the step and, where the kernel says which attribute it disliked, the part of
 //! the message that holds it: "no such file" for a packet rule means nothing until one knows that
@@ -22,6 +23,7 @@ mod error;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod message;
+pub mod nflog;
 pub mod nft;
 mod protocol;
 pub mod route;

@@ -82,6 +82,11 @@ impl Netlink {
         Self { socket, sequence: u32::from_be_bytes([a, b, c, d]) }
     }
 
+    /// The socket itself.
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
     /// A socket whose first message has a known number, so that an answer can be written before it.
     #[cfg(feature = "fuzz")]
     pub(super) fn from_first(socket: OwnedFd) -> Self {

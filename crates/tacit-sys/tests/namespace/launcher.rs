@@ -13,8 +13,10 @@ use tacit_sys::inside::{self, Inside, Original};
 use tacit_sys::namespace::{self, Sockets};
 use tacit_sys::netlink::nft::{self, Element};
 use tacit_sys::netlink::route::{self, Families};
-use tacit_sys::netlink::{Netlink, Protocol, diag};
+use tacit_sys::netlink::{self, Netlink, Protocol, diag};
 use tacit_sys::{IpVersion, descriptor, transparent};
+
+use super::agent::Agent;
 
 pub(crate) const BOTH: Families = Families { v4: true, v6: true };
 
@@ -34,6 +36,7 @@ pub(crate) struct Run<'a> {
     original: &'a Original,
     helper: Child,
     channel: UnixStream,
+    agent: Option<Agent>,
 }
 
 impl<'a> Run<'a> {
@@ -60,7 +63,40 @@ impl<'a> Run<'a> {
         let diagnosis = Netlink::adopt(descriptors.pop().unwrap());
         let netfilter = Netlink::adopt(descriptors.pop().unwrap());
         let sockets = Sockets::from_descriptors(descriptors).unwrap();
-        Ok(Self { sockets, netfilter, diagnosis, original, helper, channel })
+        let agent = Some(Agent::start(&sockets));
+        Ok(Self { sockets, netfilter, diagnosis, original, helper, channel, agent })
+    }
+
+    fn agent(&self) -> &Agent {
+        self.agent.as_ref().unwrap()
+    }
+
+    /// Closes what an agent has that ends; what stays open is the run's own.
+    pub(crate) fn end_agent(&mut self) {
+        self.agent = None;
+        let null = || File::open("/dev/null").unwrap().into();
+        (self.sockets.tcp4, self.sockets.udp4) = (null(), null());
+        (self.sockets.tcp6, self.sockets.udp6) = (None, None);
+        (self.sockets.syn_log, self.sockets.hold4) = (null(), null());
+        self.sockets.hold6 = None;
+    }
+
+    /// Changes what is captured.
+    pub(crate) fn change(
+        &mut self,
+        remove: &[Element],
+        add: &[Element],
+    ) -> Result<(), netlink::Error> {
+        nft::change(&mut self.netfilter, remove, add)?;
+        self.agent().change(remove, add);
+        Ok(())
+    }
+
+    /// Captures this and nothing else.
+    pub(crate) fn replace_all(&mut self, all: &[Element]) -> Result<(), netlink::Error> {
+        nft::replace_all(&mut self.netfilter, all)?;
+        self.agent().replace_all(all);
+        Ok(())
     }
 
     /// Removes the table with all packet rules, as `nft delete table inet tacit` would.
@@ -149,6 +185,8 @@ impl Run<'_> {
         let namespaces: Vec<_> = both.into_iter().flatten().collect();
         descriptor::send(&self.channel, b"+", &namespaces).unwrap();
         self.channel.read_exact(&mut [0]).unwrap();
+        // It has captured this itself.
+        self.agent().change(&[], &captured_by_rejoined());
     }
 }
 
@@ -273,6 +311,10 @@ pub(crate) fn help(orders: &str) {
     make_sockets(channel);
 }
 
+fn captured_by_rejoined() -> [Element; 1] {
+    [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8081, 8081])]
+}
+
 /// A helper in place of one that was killed: it joins, captures and allows for itself, and goes on.
 pub(crate) fn rejoin(orders: &str) {
     let mut channel = File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
@@ -282,8 +324,7 @@ pub(crate) fn rejoin(orders: &str) {
     let mut netlinks = namespace::join(parent, received[0].as_fd(), user).unwrap();
     // What is there already may be asked for again.
     route::allow(&mut netlinks.route, BOTH).unwrap();
-    let captured = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8081, 8081])];
-    nft::change(&mut netlinks.netfilter, &[], &captured).unwrap();
+    nft::change(&mut netlinks.netfilter, &[], &captured_by_rejoined()).unwrap();
     let listeners = diag::listeners(&mut netlinks.diagnosis, IpVersion::V4).unwrap();
     assert!(listeners.iter().any(|one| one.local.port() == nft::AGENT_PORT), "{listeners:?}");
     channel.write_all(b"+").unwrap();

@@ -16,6 +16,7 @@
     reason = "a test fails by panicking, also in the processes that it starts"
 )]
 
+mod agent;
 mod launcher;
 mod program;
 mod scenarios;

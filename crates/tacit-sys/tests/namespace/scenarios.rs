@@ -56,7 +56,7 @@ fn a_captured_connection_arrives_with_its_original_destination(original: &Origin
         element(Protocol::Tcp, "10.9.8.0", "10.9.8.255", [8080, 8080]),
         element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8000, 9000]),
     ];
-    nft::change(&mut run.netfilter, &[], &captured).unwrap();
+    run.change(&[], &captured).unwrap();
     let mut program = run.start(&["tcp 10.9.8.7:8080", "tcp [2001:db8::77]:8443"]);
     let (stream, to) = accept(&run.sockets.tcp4);
     assert_eq!(to, "10.9.8.7:8080".parse().unwrap());
@@ -76,7 +76,7 @@ fn large_writes_travel_in_large_packets_by_a_control_that_does_not_pace(original
         element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
         element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
     ];
-    nft::change(&mut run.netfilter, &[], &captured).unwrap();
+    run.change(&[], &captured).unwrap();
     let mut program = run.start(&["pour 10.9.8.7:8080", "pour [2001:db8::77]:8080"]);
     for listener in [&run.sockets.tcp4, run.sockets.tcp6.as_ref().unwrap()] {
         let (stream, _) = accept(listener);
@@ -98,19 +98,19 @@ fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time(original: &Or
     let everywhere = ["tcp 10.9.8.7:8080", "tcp [2001:db8::77]:8443", "udp 10.9.8.7:8080"];
     assert_eq!(run.answers(&everywhere), [REFUSED; 3]);
     let one = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8081])];
-    nft::change(&mut run.netfilter, &[], &one).unwrap();
+    run.change(&[], &one).unwrap();
     let answers = run.answers(&["tcp 10.9.8.7:8081", "tcp 10.9.8.7:8082", "udp 10.9.8.7:8080"]);
     assert!(answers[0].starts_with("from 10.0.2.15:"), "{answers:?}");
     assert_eq!(answers[1..], [REFUSED; 2]);
-    let again = nft::change(&mut run.netfilter, &[], &one).unwrap_err();
+    let again = run.change(&[], &one).unwrap_err();
     assert_eq!(again.errno(), Some(libc::EEXIST), "{again}");
-    nft::change(&mut run.netfilter, &one, &[]).unwrap();
+    run.change(&one, &[]).unwrap();
     assert_eq!(run.answers(&everywhere), [REFUSED; 3]);
-    let gone = nft::change(&mut run.netfilter, &one, &[]).unwrap_err();
+    let gone = run.change(&one, &[]).unwrap_err();
     assert_eq!(gone.errno(), Some(libc::ENOENT), "{gone}");
-    nft::change(&mut run.netfilter, &[], &one).unwrap();
+    run.change(&[], &one).unwrap();
     let other = [element(Protocol::Tcp, "2001:db8::", "2001:db8::ffff", [1, 65535])];
-    nft::replace_all(&mut run.netfilter, &other).unwrap();
+    run.replace_all(&other).unwrap();
     let answers = run.answers(&everywhere);
     assert_eq!([&answers[0], &answers[2]], [REFUSED; 2]);
     assert!(answers[1].starts_with("from [100::15]:"), "{answers:?}");
@@ -123,9 +123,7 @@ fn a_change_is_one_stroke_also_where_old_and_new_overlap(original: &Original) {
     let whole = element(Protocol::Tcp, "10.9.8.0", "10.9.8.255", [80, 90]);
     let part = element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [85, 85]);
     let other = element(Protocol::Tcp, "10.9.9.0", "10.9.9.255", [80, 80]);
-    let change = |run: &mut Run<'_>, remove: &[Element], add: &[Element]| {
-        nft::change(&mut run.netfilter, remove, add)
-    };
+    let change = |run: &mut Run<'_>, remove: &[Element], add: &[Element]| run.change(remove, add);
     change(&mut run, &[], &[whole]).unwrap();
     change(&mut run, &[whole], &[part, other]).unwrap();
     let orders = ["tcp 10.9.8.7:85", "tcp 10.9.9.1:80", "tcp 10.9.8.8:85"];
@@ -153,7 +151,7 @@ fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_the
         element(Protocol::Udp, "127.0.0.1", "127.0.0.1", ports),
         element(Protocol::Udp, "::1", "::1", ports),
     ];
-    nft::change(&mut run.netfilter, &[], &captured).unwrap();
+    run.change(&[], &captured).unwrap();
     // Not the ports that the program serves on below: the helper may hold its copy of a socket that
     // stands in for one a little longer.
     for (to, version) in [("127.0.0.1:5434", IpVersion::V4), ("[::1]:5434", IpVersion::V6)] {
@@ -189,9 +187,7 @@ fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_the
     for listener in [&run.sockets.tcp4, run.sockets.tcp6.as_ref().unwrap()] {
         assert!(socket::accept(listener.as_fd()).is_err(), "the program took its own");
     }
-    let null = || std::fs::File::open("/dev/null").unwrap().into();
-    (run.sockets.tcp4, run.sockets.udp4) = (null(), null());
-    (run.sockets.tcp6, run.sockets.udp6) = (None, None);
+    run.end_agent();
     let orders = ["tcp 127.0.0.1:5432", "tcp [::1]:5432", "udp 127.0.0.1:5432", "udp [::1]:5432"];
     assert_eq!(run.answers(&orders), [REFUSED; 4], "without an agent");
 }
@@ -203,13 +199,8 @@ fn a_dead_agent_means_refused(original: &Original) {
         element(Protocol::Udp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
         element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
     ];
-    nft::change(&mut run.netfilter, &[], &captured).unwrap();
-    // What stays open here is what the run's own bookkeeping needs; no socket of the agent.
-    let null = || std::fs::File::open("/dev/null").unwrap().into();
-    run.sockets.tcp4 = null();
-    run.sockets.tcp6 = None;
-    run.sockets.udp4 = null();
-    run.sockets.udp6 = None;
+    run.change(&[], &captured).unwrap();
+    run.end_agent();
     let answers = run.answers(&[
         "listen [::]:8080",
         "tcp 10.9.8.7:8080",
@@ -241,7 +232,7 @@ fn datagrams_arrive_with_their_destination_and_answers_come_from_there(original:
         let destination: SocketAddr = to.parse().unwrap();
         let address = destination.ip().to_string();
         let captured = [element(Protocol::Udp, &address, &address, [5000, 5000])];
-        nft::change(&mut run.netfilter, &[], &captured).unwrap();
+        run.change(&[], &captured).unwrap();
         let mut program = run.start(&[&format!("udp {to}")]);
         let receiver = run.receiver(version);
         wait(receiver.as_fd());
@@ -309,7 +300,7 @@ fn the_owner_of_a_connection_is_known(original: &Original) {
         element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
         element(Protocol::Udp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
     ];
-    nft::change(&mut run.netfilter, &[], &captured).unwrap();
+    run.change(&[], &captured).unwrap();
     let program = run.start(&["tcp 10.9.8.7:8080", "send 10.9.8.7:8080"]);
     let (stream, to) = accept(&run.sockets.tcp4);
     let from = socket::peer_address(stream.as_fd()).unwrap().unwrap();
@@ -328,7 +319,7 @@ fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces(original: &Origin
     // No family yet: the second helper gives it.
     let mut run = Run::new(Families { v4: false, v6: true }, original);
     let captured = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080])];
-    nft::change(&mut run.netfilter, &[], &captured).unwrap();
+    run.change(&[], &captured).unwrap();
     let mut before = run.start(&["serve 0.0.0.0:80"]);
     assert_eq!(run.answers(&["tcp 10.9.8.7:8080"]), [UNREACHABLE]);
     run.replace_helper();
@@ -431,18 +422,18 @@ fn large_sets_are_installed_and_replaced(original: &Original) {
     let many: Vec<_> = (0..count)
         .map(|number| element(Protocol::Tcp, &address(number), &address(number), [443, 443]))
         .collect();
-    nft::change(&mut run.netfilter, &[], &many).unwrap();
+    run.change(&[], &many).unwrap();
     let last = format!("tcp [{}]:443", address(count - 1));
     let next = format!("tcp [{}]:443", address(count));
     let answers = run.answers(&[&last, &next]);
     assert!(answers[0].starts_with("from "), "{answers:?}");
     assert_eq!(answers[1], REFUSED);
-    nft::replace_all(&mut run.netfilter, &many[1..]).unwrap();
+    run.replace_all(&many[1..]).unwrap();
     let first = format!("tcp [{}]:443", address(0));
     let answers = run.answers(&[&first, &last]);
     assert_eq!(answers[0], REFUSED);
     assert!(answers[1].starts_with("from "), "{answers:?}");
-    nft::change(&mut run.netfilter, &many[1..], &[]).unwrap();
+    run.change(&many[1..], &[]).unwrap();
     assert_eq!(run.answers(&[&last]), [REFUSED]);
 }
 
@@ -469,7 +460,7 @@ pub(crate) fn nest(deeper: &str) -> String {
         return run.answers(&[deeper]).remove(0);
     }
     let captured = [element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080])];
-    nft::change(&mut run.netfilter, &[], &captured).unwrap();
+    run.change(&[], &captured).unwrap();
     let _program = run.start(&["tcp 10.9.8.7:8080"]);
     accept(&run.sockets.tcp4).1.to_string()
 }

@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use crate::datagram::{self, Receiver};
 use crate::engine::{Engine, Load};
 use crate::ledger::metered;
-use crate::stream::intercept::Listener;
+use crate::stream::intercept::{HoldSource, Listener};
 use crate::stream::lane::{self as stream_lane, StreamLane};
 use crate::stream::serve;
 use crate::stream::stage::Work;
@@ -57,6 +57,36 @@ impl Source<AgentLanes> for Listener {
     fn serve(self: Arc<Self>, lanes: &Rc<AgentLanes>) -> io::Result<Box<dyn Served>> {
         let accepting = metered(Component::Accept, serve::accept(Rc::clone(&lanes.streams), self));
         Ok(Box::new(Accepting(tokio::task::spawn_local(accepting).abort_handle())))
+    }
+}
+
+impl Source<AgentLanes> for HoldSource {
+    fn cpu(&self) -> Option<usize> {
+        self.listener.source.cpu()
+    }
+
+    fn serve(self: Arc<Self>, lanes: &Rc<AgentLanes>) -> io::Result<Box<dyn Served>> {
+        let holding = serve::hold(Rc::clone(&lanes.streams), Arc::clone(&self));
+        let holding = tokio::task::spawn_local(metered(Component::Accept, holding));
+        Ok(Box::new(Holding { source: self, task: holding.abort_handle() }))
+    }
+}
+
+/// A run whose SYNs are held.
+struct Holding {
+    source: Arc<HoldSource>,
+    task: AbortHandle,
+}
+
+impl Served for Holding {
+    fn stop(self: Box<Self>) {
+        self.task.abort();
+        // A SYN that is not released by now is for the agent that reads the log next.
+        self.source.hold.close();
+    }
+
+    fn finish(self: Box<Self>) {
+        self.stop();
     }
 }
 

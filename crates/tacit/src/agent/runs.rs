@@ -150,7 +150,7 @@ impl Runs {
             let _ = back.send(Err(reason));
             return;
         }
-        let Enrolment { name, pid } = enrolment;
+        let Enrolment { name, pid, .. } = enrolment;
         let identity = RunIdentity {
             id: self.registry.next_id(),
             name,
@@ -251,6 +251,9 @@ impl Runs {
         for listener in &mut enrolled.services.listeners {
             listener.number = Some(workers.serve(Arc::clone(&listener.source) as _).await);
         }
+        if let Some(hold) = &mut enrolled.services.hold {
+            hold.number = Some(workers.serve(Arc::clone(&hold.source) as _).await);
+        }
         for receiver in &mut enrolled.services.receivers {
             receiver.number = Some(workers.serve_on_one(Arc::clone(&receiver.source) as _).await);
         }
@@ -317,7 +320,8 @@ pub(super) async fn unlisten(enrolled: &mut Enrolled, workers: &Workers) {
     let services = &mut enrolled.services;
     let listeners = services.listeners.iter().filter_map(|listener| listener.number);
     let receivers = services.receivers.iter().filter_map(|receiver| receiver.number);
-    for number in listeners.chain(receivers) {
+    let hold = services.hold.as_ref().and_then(|hold| hold.number);
+    for number in listeners.chain(receivers).chain(hold) {
         workers.stop(number).await;
     }
     services.inbound.unlisten(workers).await;

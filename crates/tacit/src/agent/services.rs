@@ -21,11 +21,12 @@ use crate::net::Security;
 use crate::query::Service;
 use crate::run::capture::Capture;
 use crate::run::handover::{Departing, ServedSockets};
+use crate::run::hold::{Hold, HoldSockets};
 use crate::run::launchers::{self, Launcher, RunSockets};
 use crate::run::registry;
 use crate::run::{Run, Scope, listening};
 use crate::session::Table;
-use crate::stream::intercept::{Listener, Source};
+use crate::stream::intercept::{HoldSource, Listener, Source};
 
 /// One run as the agent holds it.
 pub(super) type Enrolled = registry::Enrolled<Services>;
@@ -35,8 +36,10 @@ pub(super) type RunEvent = launchers::RunEvent<Enrolled>;
 /// What is served for one run.
 #[derive(Debug)]
 pub(super) struct Services {
-    /// What workers accept on.
+    /// What workers accept on: nothing where SYNs are held.
     pub(super) listeners: Vec<ServedSource<Listener>>,
+    /// Where workers take the SYNs of its programs.
+    pub(super) hold: Option<ServedSource<HoldSource>>,
     /// Where a worker receives datagrams.
     pub(super) receivers: Vec<ServedSource<Receiver>>,
     /// The addresses that lead in.
@@ -119,21 +122,49 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     ));
     let mut listeners = Vec::new();
     for socket in sockets.tcp {
-        listeners.push(ServedSource::new(captured_listener(socket, &run, &names)?));
+        listeners.push(captured_listener(socket, &run, &names)?);
     }
-    let mut receivers = Vec::new();
-    for (socket, raw) in sockets.udp.into_iter().zip(sockets.raw) {
-        receivers.push(ServedSource::new(Receiver {
-            socket: Arc::new(socket),
-            raw: Arc::new(raw),
-            run: Arc::clone(&run),
-            names: Arc::clone(&names),
-        }));
-    }
+    let raw: Vec<_> = sockets.raw.into_iter().map(Arc::new).collect();
+    let receiver = |(socket, raw): (OwnedFd, &Arc<OwnedFd>)| {
+        let socket = Arc::new(socket);
+        let raw = Arc::clone(raw);
+        let run = Arc::clone(&run);
+        ServedSource::new(Receiver { socket, raw, run, names: Arc::clone(&names) })
+    };
+    let receivers = sockets.udp.into_iter().zip(&raw).map(receiver).collect();
+    let hold = match sockets.syn_log {
+        Some(log) => {
+            let hold_sockets = hold_sockets(&listeners, sockets.hold, sockets.release, &raw);
+            let hold = Arc::new(Hold::new(log, hold_sockets)?);
+            // All of them have the same source.
+            let listener = listeners.drain(..).next().ok_or(io::ErrorKind::InvalidData)?;
+            Some(ServedSource::new(HoldSource { hold, listener: Arc::new(listener) }))
+        }
+        None => None,
+    };
+    let listeners = listeners.into_iter().map(ServedSource::new).collect();
     let watch = listening::watch(Arc::clone(&run), Arc::clone(live), events.clone());
     let watching = tokio::task::spawn_local(watch);
-    let services = Services { listeners, receivers, inbound: Inbound::default(), query, watching };
+    let inbound = Inbound::default();
+    let services = Services { listeners, hold, receivers, inbound, query, watching };
     Ok(Enrolled { run, launcher, generation, capture, services })
+}
+
+/// What holds SYNs, by family.
+fn hold_sockets(
+    listeners: &[Listener],
+    hold: Vec<OwnedFd>,
+    release: Vec<OwnedFd>,
+    raw: &[Arc<OwnedFd>],
+) -> Vec<HoldSockets> {
+    let own = listeners.iter().zip(raw).zip(hold.into_iter().zip(release));
+    let of_family = own.map(|((listener, raw), (hold, release))| HoldSockets {
+        listener: Arc::clone(&listener.socket),
+        hold,
+        release,
+        raw: Arc::clone(raw),
+    });
+    of_family.collect()
 }
 
 fn captured_listener(
@@ -166,9 +197,24 @@ impl Services {
             served.query = Some(handed_over.listener);
             served.before = Some(handed_over.before);
         }
-        for (tcp, udp) in self.listeners.iter().zip(&self.receivers) {
-            for socket in [&tcp.source.socket, &udp.source.socket, &udp.source.raw] {
-                served.captured.push(socket.as_fd().try_clone_to_owned()?);
+        let copy = |socket: &OwnedFd| socket.try_clone();
+        match &self.hold {
+            Some(hold) => {
+                let hold = &hold.source.hold;
+                served.syn_log = Some(copy(&hold.log())?);
+                for (tcp, udp) in hold.sockets().zip(&self.receivers) {
+                    let of_family = [&*tcp.listener, &*udp.source.socket, &*tcp.raw];
+                    for socket in of_family.into_iter().chain([&tcp.hold, &tcp.release]) {
+                        served.captured.push(copy(socket)?);
+                    }
+                }
+            }
+            None => {
+                for (tcp, udp) in self.listeners.iter().zip(&self.receivers) {
+                    for socket in [&tcp.source.socket, &udp.source.socket, &udp.source.raw] {
+                        served.captured.push(copy(socket)?);
+                    }
+                }
             }
         }
         served.inbound = self.inbound.copies()?;

@@ -29,7 +29,7 @@ use crate::live::{Live, LiveAction};
 use crate::log::Event;
 use crate::net::Security;
 use crate::run::{Run, Scope};
-use crate::session::{Connection, Failure, Opening, Refused, ScopeFacts, account};
+use crate::session::{Connection, Failure, Opening, Refused, ScopeFacts, Unreached, account};
 
 /// How often flows that are over are looked for, and drops are told.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -277,7 +277,7 @@ impl Lane {
                     return;
                 }
                 Err(NotDialled { connection, error }) => {
-                    let failure = Failure::Dial(format!("{}: {error}", key.destination));
+                    let failure = Failure::Dial(Unreached::new(&key.destination, &error));
                     account::failed(&self.shared.log, &connection, &failure);
                     cause_of(&error, None)
                 }

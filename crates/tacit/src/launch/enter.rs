@@ -117,9 +117,12 @@ impl Starting {
         protocol::read::<()>(&self.line).map_err(own)?.ok_or_else(died)?;
         let line = descriptors.pop().ok_or_else(died)?;
         let made = Sockets::from_descriptors(descriptors).ok_or_else(died)?;
-        let Sockets { query, tcp4, tcp6, udp4, udp6, raw4, raw6, network, user, .. } = made;
-        let ipv6 = [tcp6, udp6, raw6].into_iter().flatten();
-        let sockets = [line, query, tcp4, udp4, raw4].into_iter().chain(ipv6).collect();
+        let Sockets { network, user, .. } = made;
+        let of_run = [line, made.query, made.syn_log];
+        let ipv4 = [made.tcp4, made.udp4, made.raw4, made.hold4, made.release4];
+        let ipv6 = [made.tcp6, made.udp6, made.raw6, made.hold6, made.release6];
+        let ipv6 = ipv6.into_iter().flatten();
+        let sockets = of_run.into_iter().chain(ipv4).chain(ipv6).collect();
         let user = has_own_user.then_some(user);
         let started = Instant::now();
         let helper = Helper { pid: self.pid, started, network, user };

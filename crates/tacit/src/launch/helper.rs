@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tacit_core::flow;
 use tacit_core::policy::Captured;
 use tacit_sys::namespace::{self, Namespace, Netlinks};
-use tacit_sys::netlink::nft::{self, AGENT_PORT};
+use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT};
 use tacit_sys::netlink::route::{self, Families};
 use tacit_sys::netlink::{self, Protocol, diag};
 use tacit_sys::{IpVersion, cpu, owner, transparent};
@@ -198,7 +198,7 @@ impl Servant {
         programs.map(of).sum()
     }
 
-    /// Where programs listen; the agent's own listeners are known by their port.
+    /// Where programs listen; the agent's own listeners are known by their ports.
     fn listening(&mut self) -> Result<Vec<SocketAddr>, String> {
         let mut found = Vec::new();
         for version in IpVersion::ALL {
@@ -208,7 +208,7 @@ impl Servant {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        found.retain(|address| address.port() != AGENT_PORT);
+        found.retain(|address| ![AGENT_PORT, HOLD_PORT].contains(&address.port()));
         Ok(found)
     }
 }

@@ -30,7 +30,7 @@ use tacit_sys::inside::{self, Inside, Original};
 use tacit_sys::schedule;
 
 use crate::exit::complain;
-use crate::run::protocol::{Enrolment, Terms};
+use crate::run::protocol::{Enrolment, SocketSet, Terms};
 use agent::Agent;
 pub use agent::control_of;
 pub use arguments::RunArgs;
@@ -68,7 +68,8 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     tacit_sys::job::watch_signals().map_err(|error| RunError::Own("watch signals", error))?;
     let Prepared { helper, given: sockets } = starting.ready()?;
     let name = args.name.clone().unwrap_or_else(|| name_of(Path::new(&args.command[0])));
-    let terms = agent.enrol(Enrolment { name, pid: std::process::id() }, sockets)?;
+    let enrolment = Enrolment { name, pid: std::process::id(), sockets: SocketSet::Held };
+    let terms = agent.enrol(enrolment, sockets)?;
     let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
     let cpus = cpus(&terms);
     hidden.extend(terms.hide);

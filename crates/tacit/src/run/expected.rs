@@ -74,6 +74,12 @@ impl Run {
         self.expected.lock().senders.keys().copied().collect()
     }
 
+    /// Whether a connection to this address is expected.
+    #[must_use]
+    pub fn is_expected(&self, address: SocketAddr) -> bool {
+        self.expected.lock().senders.contains_key(&address)
+    }
+
     /// Expects nothing any more: a successor has what the run opens, and gives it a rule.
     pub fn expect_no_more(&self) {
         *self.expected.lock() = Waiting { departed: true, ..Waiting::default() };

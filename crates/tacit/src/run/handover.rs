@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::launchers::{Followed, Launcher, RunSockets};
 use super::line::{Line, adopt};
+use super::protocol::SocketSet;
 use super::{Run, RunIdentity};
 use crate::placement::Share;
 
@@ -36,6 +37,9 @@ pub struct RunState {
     names: Vec<(String, IpAddr, u64)>,
     /// Addresses held outside; their sockets come after all others but one.
     inbound: Vec<Address>,
+    /// Which sockets follow.
+    #[serde(default)]
+    socket_set: SocketSet,
     /// Whether the last socket leads to the agent before, to ask about what stays with it.
     #[serde(default)]
     asks_before: bool,
@@ -48,7 +52,10 @@ pub struct RunState {
 pub struct ServedSockets {
     /// The query socket.
     pub query: Option<OwnedFd>,
-    /// Captured TCP, captured datagrams, and errors in the name of others: three for each family.
+    /// Copies of held SYNs, if they are held.
+    pub syn_log: Option<OwnedFd>,
+    /// Captured TCP, captured datagrams, and errors in the name of others for each family; where
+    /// SYNs are held also the sockets that hold and release them.
     pub captured: Vec<OwnedFd>,
     /// Addresses held outside.
     pub inbound: Vec<HeldAddress>,
@@ -81,9 +88,14 @@ impl Departing {
     /// No descriptor is left, or the helper makes no line.
     pub async fn new(run: &Run, launcher: &Launcher, served: ServedSockets) -> io::Result<Self> {
         run.expect_no_more();
-        let ServedSockets { query, captured, inbound, before } = served;
+        let ServedSockets { query, syn_log, captured, inbound, before } = served;
+        let socket_set = match syn_log {
+            Some(_) => SocketSet::Held,
+            None => SocketSet::Connected,
+        };
         let mut sockets = vec![launcher.connection.try_clone()?, run.line.another().await?];
         sockets.extend(query);
+        sockets.extend(syn_log);
         sockets.extend(captured);
         let mut addresses = Vec::new();
         for HeldAddress { address, socket } in inbound {
@@ -106,6 +118,7 @@ impl Departing {
                 .map(|known| (known.name, known.address, known.remaining.as_secs()))
                 .collect(),
             inbound: addresses,
+            socket_set,
             asks_before,
             sockets: sockets.len(),
         };
@@ -131,7 +144,7 @@ impl RunState {
         let stream = adopt(connection.try_clone()?)?;
         let (reading, until) = oneshot::channel();
         let launcher = Launcher { connection, reading };
-        let sockets = RunSockets::from_order(sockets)?;
+        let sockets = RunSockets::from_order(sockets, self.socket_set)?;
         let line = Line::open(sockets.line.try_clone()?)?;
         let identity = RunIdentity {
             id: self.id,

@@ -12,7 +12,9 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::log::{Event, Log};
 
 use super::line::{read_frame, write_frame};
-use super::protocol::{Enrolment, Frame, FromLauncher, LAUNCHER_BYTES_MAX, Terms, ToLauncher};
+use super::protocol::{
+    Enrolment, Frame, FromLauncher, LAUNCHER_BYTES_MAX, SocketSet, Terms, ToLauncher,
+};
 
 /// Events of runs that may wait for the control thread.
 pub const EVENTS_MAX: usize = 64;
@@ -89,12 +91,19 @@ pub struct RunSockets {
     pub line: OwnedFd,
     /// Programs ask here about their connections; an older launcher has none.
     pub query: Option<OwnedFd>,
+    /// Copies of held SYNs; `None`: programs are connected before the destination has answered,
+    /// as an older launcher has set it up.
+    pub syn_log: Option<OwnedFd>,
     /// Captured TCP connections, by family.
     pub tcp: Vec<OwnedFd>,
     /// Captured datagrams, by family.
     pub udp: Vec<OwnedFd>,
     /// Errors in the name of others, by family.
     pub raw: Vec<OwnedFd>,
+    /// Keep SYNs held, by family.
+    pub hold: Vec<OwnedFd>,
+    /// Release SYNs, by family.
+    pub release: Vec<OwnedFd>,
 }
 
 impl RunSockets {
@@ -102,24 +111,41 @@ impl RunSockets {
     ///
     /// # Errors
     /// Not one of each.
-    pub fn from_order(sockets: Vec<OwnedFd>) -> io::Result<Self> {
+    pub fn from_order(sockets: Vec<OwnedFd>, set: SocketSet) -> io::Result<Self> {
+        let holds = set == SocketSet::Held;
         let count = sockets.len();
-        if ![4, 5, 7, 8].contains(&count) {
+        let of_family = if holds { 5 } else { 3 };
+        // An older launcher has no query socket.
+        let has_query = holds || [5, 8].contains(&count);
+        let counts: &[usize] = if holds { &[8, 13] } else { &[4, 5, 7, 8] };
+        if !counts.contains(&count) {
             let text = format!(
-                "a run has 5 sockets, or 8 with IPv6; {count} came: is the limit on open files \
+                "a run has 8 sockets, or 13 with IPv6; {count} came: is the limit on open files \
                  reached?"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let mut all = sockets.into_iter();
         let line = all.next().ok_or(io::ErrorKind::InvalidData)?;
-        let query = [5, 8].contains(&count).then(|| all.next()).flatten();
-        let mut made = Self { line, query, tcp: Vec::new(), udp: Vec::new(), raw: Vec::new() };
+        let query = has_query.then(|| all.next()).flatten();
+        let syn_log = holds.then(|| all.next()).flatten();
+        let mut made = Self {
+            line,
+            query,
+            syn_log,
+            tcp: Vec::new(),
+            udp: Vec::new(),
+            raw: Vec::new(),
+            hold: Vec::new(),
+            release: Vec::new(),
+        };
         for (at, socket) in all.enumerate() {
-            match at % 3 {
+            match at % of_family {
                 0 => made.tcp.push(socket),
                 1 => made.udp.push(socket),
-                _ => made.raw.push(socket),
+                2 => made.raw.push(socket),
+                3 => made.hold.push(socket),
+                _ => made.release.push(socket),
             }
         }
         Ok(made)
@@ -189,7 +215,7 @@ async fn enrol<S>(
         }
         None => return Ok(None),
     };
-    let sockets = RunSockets::from_order(sockets);
+    let sockets = RunSockets::from_order(sockets, enrolment.sockets);
     let (reading, until) = oneshot::channel();
     let begun = async {
         let connection = stream.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;

@@ -4,6 +4,7 @@
 pub mod capture;
 mod expected;
 pub mod handover;
+pub mod hold;
 pub mod launchers;
 pub mod line;
 pub mod listening;

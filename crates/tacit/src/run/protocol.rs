@@ -54,6 +54,21 @@ pub struct Enrolment {
     pub name: String,
     /// The launcher's process.
     pub pid: u32,
+    /// Which sockets ride along.
+    #[serde(default)]
+    pub sockets: SocketSet,
+}
+
+/// Which sockets of a run its launcher makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SocketSet {
+    /// As an older launcher makes them: programs are connected before their destination has
+    /// answered.
+    #[default]
+    Connected,
+    /// With those that hold SYNs.
+    Held,
 }
 
 /// What an agent answers to an enrolment.

@@ -51,7 +51,11 @@ pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
     let event = level(about("failed", record), record)
         .field("kind", &failure.kind())
         .field("reason", failure);
-    log.warn(event.clone());
+    match failure {
+        // Programs try several addresses at once, and keep one.
+        Failure::Abandoned => log.info(event.clone()),
+        _ => log.warn(event.clone()),
+    }
     log.audit(Outcome::Failed, event);
 }
 

@@ -14,7 +14,9 @@ pub enum Failure {
     /// The peer's PROXY header is missing or wrong.
     Proxy(String),
     /// The target could not be reached.
-    Dial(String),
+    Dial(Unreached),
+    /// The program gave the connection up before it was connected.
+    Abandoned,
     /// The dialogue before TLS did not lead there.
     Starttls(Refusal),
     /// It took too long.
@@ -31,10 +33,43 @@ pub enum Failure {
     NoPlace,
 }
 
+/// Why a target could not be reached.
+#[derive(Debug)]
+pub struct Unreached {
+    /// In words, for the log.
+    pub reason: String,
+    /// The kernel's answer, if it gave one; `TimedOut` if there was none in time.
+    pub error: Option<io::ErrorKind>,
+}
+
+impl Unreached {
+    /// The kernel refuses to connect to `target`, or reports that it does not answer.
+    pub fn new(target: &impl fmt::Display, error: &io::Error) -> Self {
+        let reason = format!("cannot connect to {target}: {error}");
+        Self { reason, error: Some(error.kind()) }
+    }
+
+    /// There was no answer in time.
+    #[must_use]
+    pub fn timed_out(reason: String) -> Self {
+        Self { reason, error: Some(io::ErrorKind::TimedOut) }
+    }
+}
+
+impl From<&str> for Unreached {
+    fn from(reason: &str) -> Self {
+        Self { reason: reason.to_owned(), error: None }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Proxy(what) | Self::Dial(what) => f.write_str(what),
+            Self::Proxy(what) => f.write_str(what),
+            Self::Dial(unreached) => f.write_str(&unreached.reason),
+            Self::Abandoned => {
+                f.write_str("the program gave the connection up before it was connected")
+            }
             Self::Starttls(refusal) => write!(f, "{refusal}"),
             Self::Data(what) => f.write_str(what),
             Self::Silence(after) => write!(
@@ -72,6 +107,7 @@ impl Failure {
         match self {
             Self::Proxy(_) => "proxy-header",
             Self::Dial(_) => "dial",
+            Self::Abandoned => "abandoned",
             Self::Starttls(_) => "starttls",
             Self::Silence(_) => "starttls-timeout",
             Self::Handshake(failure) => failure.kind,

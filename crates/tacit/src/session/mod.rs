@@ -19,6 +19,6 @@ mod table;
 
 pub use connection::{Connection, Refused};
 pub use end::{BrokenSocket, End};
-pub use failure::Failure;
+pub use failure::{Failure, Unreached};
 pub use record::{Legs, Opening, Proxied, Record, ScopeFacts, Shown, TlsFacts};
 pub use table::Table;

@@ -6,6 +6,7 @@
 //!   coming into a run   where the program listens, from the real client's address
 //! ```
 
+use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -22,7 +23,7 @@ use crate::address;
 use crate::net::Security;
 use crate::net::leg::Leg;
 use crate::run::{Run, Scope};
-use crate::session::Record;
+use crate::session::{Record, Unreached};
 
 /// A socket that was dialled.
 pub(super) struct Upstream {
@@ -43,13 +44,13 @@ struct InsideRoute {
 /// Dials the connection's target within `timeout`. `security` is the one of the new socket.
 ///
 /// # Errors
-/// In words, for the log.
+/// Of the last address.
 pub(super) async fn dial(
     record: &Record,
     options: &StreamOptions,
     timeout: Duration,
     security: Security,
-) -> Result<Upstream, String> {
+) -> Result<Upstream, Unreached> {
     if let Some(facts) = record.scope.as_ref().filter(|facts| facts.is_inbound) {
         let Scope::Run(run) = &facts.scope;
         return dial_inside(run, record, options, security).await;
@@ -59,17 +60,22 @@ pub(super) async fn dial(
         (None, Some(target)) => target.addresses().await,
         (None, None) => Vec::new(),
     };
-    let mut last = "the rule has no address to connect to".to_owned();
+    let mut last = Unreached::from("the rule has no address to connect to");
     // Each address gets an equal share of the time, so that a silent one cannot hide the rest.
     let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     for address in addresses {
         match tokio::time::timeout(share, dial_one(&address, options, security)).await {
             Ok(Ok(leg)) => return Ok(Upstream { leg, target: address }),
-            Ok(Err(error)) => last = format!("cannot connect to {address}: {error}"),
-            Err(_) => last = format!("cannot connect to {address}: no answer"),
+            Ok(Err(error)) => last = Unreached::new(&address, &error),
+            Err(_) => last = unanswered(&address),
         }
     }
     Err(last)
+}
+
+/// There was no answer from there in time.
+pub(super) fn unanswered(address: &impl Display) -> Unreached {
+    Unreached::timed_out(format!("cannot connect to {address}: no answer"))
 }
 
 async fn dial_one(
@@ -101,19 +107,19 @@ async fn dial_inside(
     record: &Record,
     options: &StreamOptions,
     security: Security,
-) -> Result<Upstream, String> {
+) -> Result<Upstream, Unreached> {
     let ports = record.rule.rule.inbound().map(|inbound| inbound.local_ports.as_slice());
     let (Address::Inet(client), Address::Inet(dialled)) = (&record.remote, &record.local) else {
-        return Err("a client without IP address cannot be shown inside".into());
+        return Err(Unreached::from("a client without IP address cannot be shown inside"));
     };
     let route = find_route(&run.listening(), ports.unwrap_or_default(), *client, *dialled);
     let Some(route) = route else {
-        return Err("no program of the run listens on the rule's `local-ports`".into());
+        return Err(Unreached::from("no program of the run listens on the rule's `local-ports`"));
     };
     let program = route.program;
     match connect_inside(run, route, options, security).await {
         Ok(leg) => Ok(Upstream { leg, target: program.into() }),
-        Err(error) => Err(format!("cannot connect to the program at {program}: {error}")),
+        Err(error) => Err(Unreached::new(&format_args!("the program at {program}"), &error)),
     }
 }
 

@@ -28,9 +28,10 @@ use crate::log::{Event, Log};
 use crate::net::leg::{Leg, Parked};
 use crate::net::{Accepted, Security};
 use crate::run::Scope;
+use crate::run::hold::{HeldSyn, Hold};
 use crate::run::protocol::Ends;
 
-use super::stage::{Arrival, Claim, Stage, Work};
+use super::stage::{Arrival, Claim, Downstream, Stage, Work};
 
 /// Pause after the kernel could not give us a descriptor or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -59,6 +60,15 @@ pub enum Source {
     Captured(Scope, Arc<Forwarder>),
     /// Clients of a scope's programs.
     Inbound(Scope),
+}
+
+/// Where the SYNs of a run's programs arrive before they are connected.
+#[derive(Debug)]
+pub struct HoldSource {
+    /// Holds them.
+    pub hold: Arc<Hold>,
+    /// The listener of the connections that are released; it is not accepted on otherwise.
+    pub listener: Arc<Listener>,
 }
 
 impl Source {
@@ -100,7 +110,10 @@ impl Arrival {
     pub async fn read_header(&mut self) -> Result<(), String> {
         let late = "the peer did not send its PROXY header in time: have it send version 2, or do \
                     not ask for a header here";
-        let read = tokio::time::timeout(HEADER_WAIT_MAX, read_header(&self.leg)).await;
+        let Downstream::Accepted(leg) = &self.downstream else {
+            return Err("a program of a run sends no PROXY header".to_owned());
+        };
+        let read = tokio::time::timeout(HEADER_WAIT_MAX, read_header(leg)).await;
         let HeaderRead { header, early } = read.map_err(|_| late.to_owned())??;
         let proxy = self.flow.remote.clone();
         let target = match header {
@@ -187,6 +200,81 @@ pub async fn accept_all<T>(
     }
 }
 
+/// Takes the SYNs of a run's programs, each time that `turn` lets it, and gives them to `take`.
+/// Ends only with an error.
+///
+/// # Errors
+/// The log of SYNs cannot be watched, or is broken.
+pub async fn hold_all<T>(
+    source: &HoldSource,
+    places: Arc<Semaphore>,
+    turn: impl AsyncFn() -> T,
+    take: impl AsyncFn(HeldWork, T),
+) -> io::Result<()> {
+    let watched = watch(source.hold.log(), Interest::READABLE)?;
+    loop {
+        let mut ready = watched.readable().await?;
+        let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+        let turn = turn().await;
+        match source.hold.take_next() {
+            Ok(Some(held)) => take(held_work(source, held, permit), turn).await,
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What a held SYN begins.
+#[derive(Debug)]
+pub enum HeldWork {
+    /// A connection that needs a rule.
+    Connection(Work),
+    /// A connection that is released at once: a question to the name service, or a data connection
+    /// that a task expects.
+    AtOnce(HeldSyn, OwnedSemaphorePermit),
+}
+
+fn held_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -> HeldWork {
+    let Source::Captured(scope, _) = &source.listener.source else {
+        return HeldWork::AtOnce(held, permit);
+    };
+    let Scope::Run(run) = scope;
+    let destination = held.destination();
+    if destination.port() == dns::PORT || run.is_expected(destination) {
+        return HeldWork::AtOnce(held, permit);
+    }
+    let flow = flow_of_program(scope, held.program().into(), destination.into());
+    let downstream = Downstream::Held(Box::new(held));
+    HeldWork::Connection(arrival(downstream, flow, Some(scope.clone()), permit))
+}
+
+/// Releases a SYN that needs no rule; `None`: it is a data connection that a task has now, or it
+/// does not arrive.
+///
+/// # Errors
+/// The kernel does not name the socket's own address.
+pub async fn connect_at_once(
+    source: &HoldSource,
+    held: HeldSyn,
+    permit: OwnedSemaphorePermit,
+) -> io::Result<Option<Work>> {
+    let program = held.program();
+    let Some(socket) = held.connect().await else { return Ok(None) };
+    captured(&source.listener, socket, program.into(), permit)
+}
+
+/// Takes a connection that no thread waits for; `None`: as above, or there is no place for it.
+///
+/// # Errors
+/// As above.
+pub async fn take_stray(source: &HoldSource, places: &Arc<Semaphore>) -> io::Result<Option<Work>> {
+    let AcceptedSocket { socket, peer } = source.hold.next_stray().await;
+    let Ok(permit) = Arc::clone(places).try_acquire_owned() else { return Ok(None) };
+    let peer = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
+    captured(&source.listener, socket, peer, permit)
+}
+
 /// What an accepted socket is: a connection, a question to a run's name service, or a data
 /// connection that a task expects and has now (`None`).
 fn arrived(
@@ -196,18 +284,28 @@ fn arrived(
     permit: OwnedSemaphorePermit,
 ) -> io::Result<Option<Work>> {
     let peer = peer.as_ref().map_or(Address::Unnamed, address::from_socket);
-    let (scope, names) = match &listener.source {
-        Source::Captured(scope, names) => (scope, names),
+    match &listener.source {
+        Source::Captured(..) => captured(listener, socket, peer, permit),
         Source::Forward => {
             let flow = flow_of_client(listener, &socket, peer)?;
-            return Ok(Some(connection(listener, socket, flow, permit)));
+            Ok(Some(connection(listener, socket, flow, permit)))
         }
         Source::Inbound(scope) => {
             let mut flow = flow_of_client(listener, &socket, peer)?;
             flow.user = Some(scope.user().to_owned());
-            return Ok(Some(connection(listener, socket, flow, permit)));
+            Ok(Some(connection(listener, socket, flow, permit)))
         }
-    };
+    }
+}
+
+/// What a program of a run has opened.
+fn captured(
+    listener: &Listener,
+    socket: OwnedFd,
+    peer: Address,
+    permit: OwnedSemaphorePermit,
+) -> io::Result<Option<Work>> {
+    let Source::Captured(scope, names) = &listener.source else { return Ok(None) };
     // The kernel shows the captured socket's own address as the one the program connects to.
     let remote = address::from_socket(&socket::local_address(socket.as_fd())?);
     let leg = Parked::new(socket, listener.security);
@@ -219,7 +317,14 @@ fn arrived(
         return Ok(Some(Work::Question { accepted, names }));
     }
     let Accepted { leg, local, remote, permit } = accepted;
-    let flow = Flow {
+    let flow = flow_of_program(scope, local, remote);
+    let scope = Some(scope.clone());
+    Ok(Some(arrival(Downstream::Accepted(leg), flow, scope, permit)))
+}
+
+/// The flow of a program's connection.
+fn flow_of_program(scope: &Scope, local: Address, remote: Address) -> Flow {
+    Flow {
         direction: Direction::Outbound,
         protocol: Protocol::Tcp,
         listen: None,
@@ -229,11 +334,18 @@ fn arrived(
         program: None,
         user: Some(scope.user().to_owned()),
         at_unix_s: clock::now_unix_s(),
-    };
-    let scope = Some(scope.clone());
+    }
+}
+
+fn arrival(
+    downstream: Downstream<Parked>,
+    flow: Flow,
+    scope: Option<Scope>,
+    permit: OwnedSemaphorePermit,
+) -> Work {
     let arrival =
-        Arrival { leg, flow, scope, permit, claim: None, spent: meter::take(), slot: None };
-    Ok(Some(Work::Connection(Stage::Accepted(Box::new(arrival)))))
+        Arrival { downstream, flow, scope, permit, claim: None, spent: meter::take(), slot: None };
+    Work::Connection(Stage::Arrived(Box::new(arrival)))
 }
 
 fn connection(
@@ -244,9 +356,7 @@ fn connection(
 ) -> Work {
     let leg = Parked::new(socket, listener.security);
     let scope = listener.source.scope().cloned();
-    let arrival =
-        Arrival { leg, flow, scope, permit, claim: None, spent: meter::take(), slot: None };
-    Work::Connection(Stage::Accepted(Box::new(arrival)))
+    arrival(Downstream::Accepted(leg), flow, scope, permit)
 }
 
 /// The flow of a client that connected to a listening address.

@@ -10,6 +10,7 @@
 //! before it is dialled, any other before its relay. One whose rule wants its relay on the engine
 //! stays there.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -19,7 +20,8 @@ use std::task::Poll;
 use tacit_core::meter::Component;
 use tacit_core::policy::RelayOn;
 use tacit_sys::socket::{self, OnClose};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::AbortHandle;
 
 use crate::dns;
 use crate::engine::{Engine, Load, Turn};
@@ -27,16 +29,17 @@ use crate::ledger::{Account, charged, meter, metered};
 use crate::log::Event;
 use crate::net::leg::Parked;
 use crate::net::{Accepted, Security};
+use crate::run::hold::{Answer, HeldSyn};
 use crate::session::{Failure, Record, account};
 
 use super::admit::{self, Request};
 use super::data::Job;
 use super::establish::{self, NotEstablished};
-use super::intercept::{self, Listener};
+use super::intercept::{self, HeldWork, HoldSource, Listener};
 use super::lane::{Shared, StreamLane};
 use super::path::{Established, NotTaken};
 use super::relay::{self, Finished};
-use super::stage::{Admitted, Arrival, Stage, Work};
+use super::stage::{Admitted, Arrival, Downstream, Stage, Work};
 
 /// The life of a connection, or what of it takes place on this thread.
 async fn serve(lane: Rc<StreamLane>, stage: Stage) {
@@ -62,7 +65,7 @@ async fn serve(lane: Rc<StreamLane>, stage: Stage) {
 /// an engine has handed over has its rule already.
 async fn admit(lane: &StreamLane, stage: Stage) -> Option<Stage> {
     let admitted = match stage {
-        Stage::Accepted(arrival) => admit_arrival(lane, arrival).await?,
+        Stage::Arrived(arrival) => admit_arrival(lane, arrival).await?,
         Stage::Agreed(job) => Box::pin(admit_data(lane, job)).await?,
         later @ (Stage::Admitted(_) | Stage::Established(_)) => return Some(later),
     };
@@ -73,18 +76,27 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
     if let Some(work) = prepare(lane, &mut arrival) {
         work.await?;
     }
-    let Arrival { mut leg, flow, scope, permit, claim, spent, slot } = *arrival;
+    let Arrival { mut downstream, flow, scope, permit, claim, spent, slot } = *arrival;
     let request = Request { flow, scope, claim: claim.as_deref(), permit, accepting: spent };
     let Some(connection) = admit::admit(&lane.shared, request) else {
-        // A refusal is a reset.
-        leg.set_security(Security::Clear);
+        refuse(downstream);
         return None;
     };
-    let record = connection.record();
-    let begins_with_tls = record.rule.rule.tls_arrives() && record.controls().is_none();
-    leg.set_security(if begins_with_tls { Security::Tls } else { Security::Clear });
+    if let Downstream::Accepted(leg) = &mut downstream {
+        let record = connection.record();
+        let begins_with_tls = record.rule.rule.tls_arrives() && record.controls().is_none();
+        leg.set_security(if begins_with_tls { Security::Tls } else { Security::Clear });
+    }
     let early = claim.map(|claim| claim.early.into_boxed_slice());
-    Some(Box::new(Admitted { connection, downstream: Some(leg), early, job: None, slot }))
+    Some(Box::new(Admitted { connection, downstream, early, job: None, slot }))
+}
+
+/// Resets a connection that no rule permits.
+fn refuse(downstream: Downstream) {
+    match downstream {
+        Downstream::Accepted(mut leg) => leg.set_security(Security::Clear),
+        Downstream::Held(held) => held.refuse(Answer::Reset),
+    }
 }
 
 /// What the choice of the rule needs beside the addresses: the PROXY header where the address wants
@@ -122,7 +134,8 @@ async fn admit_data(lane: &StreamLane, mut job: Box<Job>) -> Option<Box<Admitted
     leg.set_security(job.downstream_security());
     let connection = admit::admit_data(&lane.shared, &job, local, remote, permit);
     let job = Some(job);
-    Some(Box::new(Admitted { connection, downstream: Some(leg), early: None, job, slot: None }))
+    let downstream = Downstream::Accepted(leg);
+    Some(Box::new(Admitted { connection, downstream, early: None, job, slot: None }))
 }
 
 /// Everything before the first byte is relayed; `None`: it failed. What an engine leaves to a
@@ -269,9 +282,9 @@ pub async fn accept(lane: Rc<StreamLane>, listener: Arc<Listener>) {
         }
         Some(engine) => {
             let take = async |work, turn| match (turn, work) {
-                (Turn::Own(slot), Work::Connection(Stage::Accepted(mut arrival))) => {
+                (Turn::Own(slot), Work::Connection(Stage::Arrived(mut arrival))) => {
                     arrival.slot = Some(slot);
-                    begin(&lane, Work::Connection(Stage::Accepted(arrival)));
+                    begin(&lane, Work::Connection(Stage::Arrived(arrival)));
                 }
                 // No rule decides a question, and no engine answers it.
                 (Turn::Own(_), work) => {
@@ -288,6 +301,89 @@ pub async fn accept(lane: Rc<StreamLane>, listener: Arc<Listener>) {
     }
 }
 
+/// Serves the connections of a run's programs until its task is aborted, each from its SYN on.
+pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
+    let places = Arc::clone(&lane.shared.places);
+    let strays = tokio::task::spawn_local(take_strays(Rc::clone(&lane), Arc::clone(&source)));
+    let _ended = AbortOnDrop(strays.abort_handle());
+    let held = match &lane.engine {
+        None => {
+            let take = async |work, ()| match work {
+                HeldWork::Connection(work) => begin(&lane, work),
+                HeldWork::AtOnce(held, permit) => {
+                    connect_at_once(&lane, &source, held, permit);
+                }
+            };
+            intercept::hold_all(&source, places, async || (), take).await
+        }
+        Some(engine) => {
+            let take = async |work, turn| match (turn, work) {
+                (_, HeldWork::AtOnce(held, permit)) => {
+                    connect_at_once(&lane, &source, held, permit);
+                }
+                (Turn::Own(slot), HeldWork::Connection(mut work)) => {
+                    if let Work::Connection(Stage::Arrived(arrival)) = &mut work {
+                        arrival.slot = Some(slot);
+                    }
+                    begin(&lane, work);
+                }
+                (Turn::Spill, HeldWork::Connection(work)) => {
+                    give(&lane, work, Reason::Saturated).await;
+                }
+            };
+            intercept::hold_all(&source, places, || engine.turn(), take).await
+        }
+    };
+    if let Err(error) = held {
+        let event = Event::new("listener-failed").field("listen", &source.listener.address);
+        lane.shared.log.error(event.field("error", &error));
+    }
+}
+
+/// Connects a program whose connection needs no rule.
+fn connect_at_once(
+    lane: &Rc<StreamLane>,
+    source: &Arc<HoldSource>,
+    held: HeldSyn,
+    permit: OwnedSemaphorePermit,
+) {
+    let lane = Rc::clone(lane);
+    let source = Arc::clone(source);
+    let connecting = async move {
+        let work = intercept::connect_at_once(&source, held, permit).await;
+        begin_or_give(&lane, work).await;
+    };
+    tokio::task::spawn_local(metered(Component::Accept, connecting));
+}
+
+async fn take_strays(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
+    loop {
+        let work = intercept::take_stray(&source, &lane.shared.places).await;
+        begin_or_give(&lane, work).await;
+    }
+}
+
+/// Begins what has arrived; an engine gives what it does not serve to a worker.
+async fn begin_or_give(lane: &Rc<StreamLane>, work: io::Result<Option<Work>>) {
+    match work {
+        Ok(Some(work @ Work::Question { .. })) if lane.engine.is_some() => {
+            give(lane, work, Reason::NotForEngines).await;
+        }
+        Ok(Some(work)) => begin(lane, work),
+        Ok(None) => {}
+        Err(error) => lane.shared.log.warn(Event::new("accept-failed").field("error", &error)),
+    }
+}
+
+/// Ends a task together with the one that has started it.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// Why an engine gives away what it has accepted.
 #[derive(Clone, Copy)]
 enum Reason {
@@ -299,7 +395,7 @@ enum Reason {
 /// Gives what has arrived to a worker, and waits for its room in a task apart: if accepting stops
 /// meanwhile, it is given all the same.
 async fn give(lane: &Rc<StreamLane>, mut work: Work, reason: Reason) {
-    if let Work::Connection(Stage::Accepted(arrival)) = &mut work {
+    if let Work::Connection(Stage::Arrived(arrival)) = &mut work {
         // It was spent here, whichever thread finds the rule.
         let spent = std::mem::take(&mut arrival.spent);
         meter::charge(Account::agent(), Component::Accept, spent);

@@ -11,6 +11,7 @@ use crate::ledger::meter::Ticks;
 use crate::net::Accepted;
 use crate::net::leg::{Leg, Parked};
 use crate::run::Scope;
+use crate::run::hold::HeldSyn;
 use crate::session::{Connection, Record};
 use tacit_core::flow::Address;
 
@@ -20,8 +21,8 @@ use super::path::{Established, NotTaken};
 /// How far a connection is. An engine hands a connection over to a worker in one of these stages.
 #[derive(Debug)]
 pub enum Stage<L = Leg> {
-    /// It is accepted.
-    Accepted(Box<Arrival<L>>),
+    /// It has arrived.
+    Arrived(Box<Arrival<L>>),
     /// Its control connection has agreed on it; it is not accepted yet.
     Agreed(Box<Job>),
     /// It has its rule.
@@ -30,11 +31,20 @@ pub enum Stage<L = Leg> {
     Established(Box<Established<L>>),
 }
 
-/// A connection that has just been accepted.
+/// The side that connects.
+#[derive(Debug)]
+pub enum Downstream<L = Leg> {
+    /// It is connected to this socket.
+    Accepted(L),
+    /// It waits until its destination has answered.
+    Held(Box<HeldSyn>),
+}
+
+/// A connection that has arrived.
 #[derive(Debug)]
 pub struct Arrival<L = Leg> {
-    /// Its socket.
-    pub leg: L,
+    /// The side that connects.
+    pub downstream: Downstream<L>,
     /// What rules see of it.
     pub flow: Flow,
     /// Where it was captured; `None`: it came to a forwarding rule.
@@ -68,8 +78,8 @@ pub struct Claim {
 pub struct Admitted<L = Leg> {
     /// The connection.
     pub connection: Connection,
-    /// The socket towards the side that connects; `None`: it is not accepted yet.
-    pub downstream: Option<L>,
+    /// The side that connects.
+    pub downstream: Downstream<L>,
     /// What came with a PROXY header.
     pub early: Option<Box<[u8]>>,
     /// What its control connection agreed on, for a data connection.
@@ -108,7 +118,7 @@ impl<L> Stage<L> {
     #[must_use]
     pub fn record(&self) -> Option<&Arc<Record>> {
         match self {
-            Self::Accepted(_) | Self::Agreed(_) => None,
+            Self::Arrived(_) | Self::Agreed(_) => None,
             Self::Admitted(admitted) => Some(admitted.connection.record()),
             Self::Established(established) => Some(established.connection.record()),
         }
@@ -116,7 +126,7 @@ impl<L> Stage<L> {
 
     fn scope(&self) -> Option<&Scope> {
         let record = match self {
-            Self::Accepted(arrival) => return arrival.scope.as_ref(),
+            Self::Arrived(arrival) => return arrival.scope.as_ref(),
             Self::Agreed(job) => &job.parent,
             Self::Admitted(_) | Self::Established(_) => self.record()?,
         };
@@ -128,7 +138,7 @@ impl<L> Stage<L> {
     /// Takes out its place on the engine that has set it up.
     pub fn take_slot(&mut self) -> Slot {
         match self {
-            Self::Accepted(arrival) => arrival.slot.take(),
+            Self::Arrived(arrival) => arrival.slot.take(),
             Self::Agreed(_) => None,
             Self::Admitted(admitted) => admitted.slot.take(),
             Self::Established(established) => established.slot.take(),
@@ -141,7 +151,7 @@ impl Stage {
     #[must_use]
     pub fn park(self) -> Stage<Parked> {
         match self {
-            Self::Accepted(arrival) => Stage::Accepted(Box::new(arrival.park())),
+            Self::Arrived(arrival) => Stage::Arrived(Box::new(arrival.park())),
             Self::Agreed(job) => Stage::Agreed(job),
             Self::Admitted(admitted) => Stage::Admitted(Box::new(admitted.park())),
             Self::Established(established) => Stage::Established(Box::new(established.park())),
@@ -156,10 +166,10 @@ impl Stage<Parked> {
     /// See [`Parked::watch`].
     pub fn watch(self) -> Result<Stage, NotTaken> {
         Ok(match self {
-            Self::Accepted(arrival) => {
+            Self::Arrived(arrival) => {
                 let watched = arrival.watch();
                 let arrival = watched.map_err(|error| NotTaken { connection: None, error })?;
-                Stage::Accepted(Box::new(arrival))
+                Stage::Arrived(Box::new(arrival))
             }
             Self::Agreed(job) => Stage::Agreed(job),
             Self::Admitted(admitted) => Stage::Admitted(Box::new(admitted.watch()?)),
@@ -168,31 +178,50 @@ impl Stage<Parked> {
     }
 }
 
+impl Downstream {
+    fn park(self) -> Downstream<Parked> {
+        match self {
+            Self::Accepted(leg) => Downstream::Accepted(leg.park()),
+            Self::Held(held) => Downstream::Held(held),
+        }
+    }
+}
+
+impl Downstream<Parked> {
+    fn watch(self) -> io::Result<Downstream> {
+        Ok(match self {
+            Self::Accepted(leg) => Downstream::Accepted(leg.watch()?),
+            Self::Held(held) => Downstream::Held(held),
+        })
+    }
+}
+
 impl Arrival {
     fn park(self) -> Arrival<Parked> {
-        let Self { leg, flow, scope, permit, claim, spent, slot } = self;
-        Arrival { leg: leg.park(), flow, scope, permit, claim, spent, slot }
+        let Self { downstream, flow, scope, permit, claim, spent, slot } = self;
+        Arrival { downstream: downstream.park(), flow, scope, permit, claim, spent, slot }
     }
 }
 
 impl Arrival<Parked> {
     fn watch(self) -> io::Result<Arrival> {
-        let Self { leg, flow, scope, permit, claim, spent, slot } = self;
-        Ok(Arrival { leg: leg.watch()?, flow, scope, permit, claim, spent, slot })
+        let Self { downstream, flow, scope, permit, claim, spent, slot } = self;
+        let downstream = downstream.watch()?;
+        Ok(Arrival { downstream, flow, scope, permit, claim, spent, slot })
     }
 }
 
 impl Admitted {
     fn park(self) -> Admitted<Parked> {
         let Self { connection, downstream, early, job, slot } = self;
-        Admitted { connection, downstream: downstream.map(Leg::park), early, job, slot }
+        Admitted { connection, downstream: downstream.park(), early, job, slot }
     }
 }
 
 impl Admitted<Parked> {
     fn watch(self) -> Result<Admitted, NotTaken> {
         let Self { connection, downstream, early, job, slot } = self;
-        match downstream.map(Parked::watch).transpose() {
+        match downstream.watch() {
             Ok(downstream) => Ok(Admitted { connection, downstream, early, job, slot }),
             Err(error) => Err(NotTaken { connection: Some(connection), error }),
         }

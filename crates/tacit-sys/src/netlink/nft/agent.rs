@@ -3,5 +3,14 @@
 /// The agent's port inside; the sockets there see the original destination.
 pub const AGENT_PORT: u16 = 15001;
 
+/// The port of the sockets that take a SYN and drop it, until the agent releases it.
+pub const HOLD_PORT: u16 = 15002;
+
 /// The mark on packets of the agent's own sockets inside: they pass all rules.
 pub const AGENT_MARK: u32 = 0x7ac1;
+
+/// The mark on a SYN that the agent releases: it goes to the agent's listener.
+pub const RELEASE_MARK: u32 = 0x7ac2;
+
+/// The log group in which the kernel copies each held SYN to the agent.
+pub const SYN_LOG_GROUP: u16 = 0x7ac1;

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use super::agent::AGENT_PORT;
+use super::agent::{AGENT_PORT, HOLD_PORT, SYN_LOG_GROUP};
 use crate::netlink::message::Message;
 
 /// IPv4 or IPv6, as the rules tell packets apart (`NFPROTO_*`).
@@ -38,6 +38,10 @@ pub(super) enum Expression {
     OwnSocket,
     /// To the agent's socket; without one, the next rule decides.
     ToAgent(Redirect),
+    /// To the agent's socket that drops it; without one, the next rule decides.
+    ToHold(Redirect),
+    /// A copy of the packet's headers goes to the agent.
+    CopyToAgent,
     Accept,
     Drop,
     Reset,
@@ -98,7 +102,9 @@ impl Expression {
                 own_socket(rule);
                 compare(rule, EQUAL, &[0]);
             }
-            Self::ToAgent(redirect) => to_agent(rule, redirect),
+            Self::ToAgent(redirect) => redirect_to(rule, AGENT_PORT, redirect),
+            Self::ToHold(redirect) => redirect_to(rule, HOLD_PORT, redirect),
+            Self::CopyToAgent => copy(rule),
             Self::Accept => verdict(rule, ACCEPT),
             Self::Drop => verdict(rule, DROP),
             Self::Reset => reject(rule, REJECT_TCP_RST),
@@ -171,10 +177,17 @@ fn own_socket(rule: &mut Message) {
     });
 }
 
-fn to_agent(rule: &mut Message, redirect: Redirect) {
+fn copy(rule: &mut Message) {
+    expression(rule, "log", |data| {
+        data.attribute(1, &SYN_LOG_GROUP.to_be_bytes());
+        data.be32(3, COPIED_BYTES_MAX);
+    });
+}
+
+fn redirect_to(rule: &mut Message, port: u16, redirect: Redirect) {
     expression(rule, "immediate", |data| {
         data.be32(1, REGISTER_1);
-        data.nest(2, |held| held.attribute(1, &AGENT_PORT.to_be_bytes()));
+        data.nest(2, |held| held.attribute(1, &port.to_be_bytes()));
     });
     expression(rule, "tproxy", |data| {
         data.be32(
@@ -206,6 +219,8 @@ fn reject(rule: &mut Message, kind: u32) {
     });
 }
 
+/// All headers of IP and TCP with their options.
+pub(in crate::netlink) const COPIED_BYTES_MAX: u32 = 128;
 const REGISTER_VERDICT: u32 = 0;
 /// The first of four registers of 16 bytes.
 const REGISTER_1: u32 = 1;

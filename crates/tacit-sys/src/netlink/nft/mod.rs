@@ -26,6 +26,7 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-pub use agent::{AGENT_MARK, AGENT_PORT};
+pub use agent::{AGENT_MARK, AGENT_PORT, HOLD_PORT, RELEASE_MARK, SYN_LOG_GROUP};
+pub(super) use expression::COPIED_BYTES_MAX;
 pub use install::install;
 pub use sets::{ELEMENTS_PER_BATCH_MAX, Element, change, replace_all};

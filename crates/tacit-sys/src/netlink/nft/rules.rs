@@ -2,29 +2,36 @@
 //!
 //! ```text
 //! the agent's own packets, and TCP past its opening        accept
+//! a SYN that the agent releases                            to the agent, else refused
 //! port 53 on loopback          the program listens there   accept
-//!                              else                        to the agent, else refused
+//!                              else                        UDP to the agent, SYN held
 //! loopback and own addresses   the program listens there   accept
-//! captured address and port                                to the agent, else refused
-//! loopback and own addresses                               accept: nobody is there
-//! port 53 anywhere else                                    to the agent, else refused
-//! any other TCP, UDP                                       refused
-//! echo requests                                            dropped: nobody answers for others
+//! captured address and port                                UDP to the agent, SYN held
+//! loopback and own addresses                               accept: no program listens there
+//! port 53 anywhere else                                    UDP to the agent, SYN held
+//! any other SYN                                            held
+//! any other UDP                                            refused
+//! echo requests                                            dropped
 //! ```
+//!
+//! A SYN that is held is copied to the agent and led to a socket that drops it. The agent decides:
+//! it releases the SYN when the destination has answered, or refuses it. A program sends a SYN
+//! again that was not answered.
 //!
 //! What the program serves on its own loopback stays with it. Where it serves nothing, the loopback
 //! of the machine outside may be meant: captured if a rule names it, else the program's own kernel
 //! refuses the connection as it would anywhere.
 //!
 //! A packet that finds no socket of the agent falls through to the next rule, and that refuses:
-//! without it, a program with a listener of its own on that port would be connected to itself.
+//! without it, a program with a listener of its own on that port would be connected to itself, and
+//! a SYN would be held without an agent that could answer it.
 //!
 //! There is no rule that hands UDP to any transparent socket that fits: it would give datagrams to
 //! the agent's answering sockets, where nobody reads them.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::agent::AGENT_MARK;
+use super::agent::{AGENT_MARK, RELEASE_MARK};
 use super::batch::{CHAIN, CREATE, TABLE, message};
 use super::expression::{Expression, Family, Redirect};
 use crate::ip_version::IpSupport;
@@ -32,8 +39,8 @@ use crate::netlink::message::Message;
 use crate::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
 
 use Expression::{
-    Accept, Captured, Drop, IcmpType, Mark, OwnSocket, PastSyn, PortUnreachable, Reset, To,
-    ToAgent, ToLoopbackV4, ToPort, Transport,
+    Accept, Captured, CopyToAgent, Drop, IcmpType, Mark, OwnSocket, PastSyn, PortUnreachable,
+    Reset, To, ToAgent, ToHold, ToLoopbackV4, ToPort, Transport,
 };
 
 const NEWRULE: u16 = 6;
@@ -68,12 +75,15 @@ pub(super) fn all(kernel: IpSupport) -> Vec<Message> {
         rule("rule: the agent's own packets pass", &[Mark(AGENT_MARK), Accept]),
         rule("rule: TCP past its opening passes", &[Transport(TCP), PastSyn, Accept]),
     ];
+    let released = [Mark(RELEASE_MARK), Transport(TCP)];
+    let step = "rule: a released SYN goes to the agent";
+    push_or_refused(&mut rules, step, &released, &[ToAgent(redirect)], Reset);
     local_dns(&mut rules, &LOOPBACK_V4, Redirect::V4);
     if kernel == IpSupport::V4AndV6 {
         local_dns(&mut rules, &LOOPBACK_V6, Redirect::V6);
     }
     for address in OWN {
-        for (protocol, _) in TRANSPORTS {
+        for protocol in TRANSPORTS {
             let served = [&address[..], &[Transport(protocol), OwnSocket, Accept]].concat();
             rules.push(rule("rule: what the program serves stays with it", &served));
         }
@@ -85,19 +95,15 @@ pub(super) fn all(kernel: IpSupport) -> Vec<Message> {
         (UDP, Family::V6, "udp6", V6),
     ] {
         let what = [family_is, Transport(protocol), Captured(set, family)];
-        let refusal = if protocol == TCP { Reset } else { PortUnreachable };
-        push_led(&mut rules, "rule: what is captured goes to the agent", &what, redirect, refusal);
+        push_led(&mut rules, "rule: what is captured goes to the agent", &what, protocol, redirect);
     }
     for address in OWN {
         rules.push(rule("rule: own addresses pass", &[&address[..], &[Accept]].concat()));
     }
-    for (protocol, refusal) in TRANSPORTS {
-        let dns = [Transport(protocol), ToPort(DNS)];
-        push_led(&mut rules, "rule: name queries go to the agent", &dns, redirect, refusal);
-    }
-    for (protocol, refusal) in TRANSPORTS {
-        rules.push(rule("rule: all else is refused", &[Transport(protocol), refusal]));
-    }
+    let step = "rule: name queries go to the agent";
+    push_led(&mut rules, step, &[Transport(UDP), ToPort(DNS)], UDP, redirect);
+    push_led(&mut rules, "rule: the agent decides all else", &[Transport(TCP)], TCP, redirect);
+    rules.push(rule("rule: all else is refused", &[Transport(UDP), PortUnreachable]));
     for (family, protocol, kind) in [(V4, ICMP, ECHO_REQUEST), (V6, ICMPV6, ECHO_REQUEST_V6)] {
         let echo = [family, Transport(protocol), IcmpType(kind), Drop];
         rules.push(rule("rule: echo requests are dropped", &echo));
@@ -105,35 +111,43 @@ pub(super) fn all(kernel: IpSupport) -> Vec<Message> {
     rules
 }
 
-/// Each transport protocol with the refusal that a program reads as "connection refused".
-const TRANSPORTS: [(u8, Expression); 2] = [(UDP, PortUnreachable), (TCP, Reset)];
+const TRANSPORTS: [u8; 2] = [UDP, TCP];
 
 /// Queries to a resolver on this machine: the machine outside is meant, unless the program has
 /// one of its own.
 fn local_dns(rules: &mut Vec<Message>, to: &[Expression], redirect: Redirect) {
-    for (protocol, refusal) in TRANSPORTS {
+    for protocol in TRANSPORTS {
         let dns = [to, &[Transport(protocol), ToPort(DNS)]].concat();
         let own = [&dns[..], &[OwnSocket, Accept]].concat();
         rules.push(rule("rule: the program's own name service keeps its queries", &own));
-        push_led(
-            rules,
-            "rule: queries to local name services go to the agent",
-            &dns,
-            redirect,
-            refusal,
-        );
+        let step = "rule: queries to local name services go to the agent";
+        push_led(rules, step, &dns, protocol, redirect);
     }
 }
 
-/// What matches goes to the agent; if there is none, it is refused.
+/// What matches goes to the agent: a datagram at once, a SYN when the agent releases it. Without an
+/// agent it is refused, which a program reads as "connection refused".
 fn push_led(
     rules: &mut Vec<Message>,
     step: &'static str,
     what: &[Expression],
+    protocol: u8,
     redirect: Redirect,
+) {
+    match protocol {
+        TCP => push_or_refused(rules, step, what, &[CopyToAgent, ToHold(redirect)], Reset),
+        _ => push_or_refused(rules, step, what, &[ToAgent(redirect)], PortUnreachable),
+    }
+}
+
+fn push_or_refused(
+    rules: &mut Vec<Message>,
+    step: &'static str,
+    what: &[Expression],
+    led: &[Expression],
     refusal: Expression,
 ) {
-    rules.push(rule(step, &[what, &[ToAgent(redirect)]].concat()));
+    rules.push(rule(step, &[what, led].concat()));
     rules.push(rule(step, &[what, &[refusal]].concat()));
 }
 

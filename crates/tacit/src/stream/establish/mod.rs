@@ -22,6 +22,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tacit_core::icmp::Cause;
 use tacit_core::meter::Component;
 use tacit_core::policy::Starttls;
 use tacit_core::record::{AlertDescription, PAYLOAD_BYTES_MAX};
@@ -32,14 +33,15 @@ use crate::ledger::meter;
 use crate::live::{LiveRule, LiveTls, TlsRole};
 use crate::net::leg::{Leg, Outgoing};
 use crate::net::{Position, Security};
+use crate::run::hold::{Answer, HeldSyn};
 use crate::session::controls::Controls;
-use crate::session::{Connection, Failure, Legs};
+use crate::session::{Connection, Failure, Legs, Unreached};
 
 use super::data::Job;
 use super::dial::Upstream;
 use super::lane::StreamLane;
 use super::path::{ClearPath, ControlledPath, Established, Path, SealedPath};
-use super::stage::Admitted;
+use super::stage::{Admitted, Downstream};
 use super::talk::Talk;
 use super::{dial, header};
 
@@ -75,10 +77,15 @@ pub async fn establish(
 ) -> Result<Established, NotEstablished> {
     let Admitted { connection, downstream, early, job, slot } = admitted;
     let rule = Arc::clone(&connection.record().rule);
+    let (downstream, held) = match downstream {
+        Downstream::Accepted(leg) => (Some(leg), None),
+        Downstream::Held(held) => (None, Some(held)),
+    };
     let establishing = Establishing {
         lane,
         connection: &connection,
         downstream,
+        held,
         upstream: None,
         early: early.map(Vec::from).unwrap_or_default(),
         talk: None,
@@ -108,6 +115,8 @@ struct Establishing<'a> {
     connection: &'a Connection,
     /// The socket towards the side that connects; `None`: it is not accepted yet.
     downstream: Option<Leg>,
+    /// The program's SYN, until the connection is accepted.
+    held: Option<Box<HeldSyn>>,
     /// The socket that was dialled.
     upstream: Option<Upstream>,
     /// Bytes that came with a PROXY header.
@@ -128,8 +137,27 @@ impl Establishing<'_> {
             Some(job) => Plan::of_data(job),
             None => Plan::of_rule(rule),
         };
-        self.begin(&plan).await?;
+        match self.held.take() {
+            Some(held) => self.begin_held(&plan, held).await?,
+            None => self.begin(&plan).await?,
+        }
         self.finish(&plan, job).await
+    }
+
+    /// Dials, and connects the program when the destination has answered.
+    async fn begin_held(&mut self, plan: &Plan<'_>, mut held: Box<HeldSyn>) -> Result<(), Failure> {
+        let begun = tokio::select! {
+            biased;
+            begun = self.begin(plan) => begun,
+            () = held.replaced() => return Err(Failure::Abandoned),
+        };
+        if let Err(failure) = begun {
+            held.refuse(answer_to(&failure));
+            return Err(failure);
+        }
+        let socket = held.connect().await.ok_or(Failure::Abandoned)?;
+        self.downstream = Some(Leg::new(socket, Security::Clear)?);
+        Ok(())
     }
 
     /// What needs no downstream socket: a connection may be dialled before it is accepted.
@@ -409,9 +437,9 @@ impl Establishing<'_> {
         let address = request.dial;
         let dialled = async {
             let dialled = dial::dial_data(record, request, &options, security).await;
-            dialled.map_err(|error| Failure::Dial(format!("cannot connect to {address}: {error}")))
+            dialled.map_err(|error| Failure::Dial(Unreached::new(&address, &error)))
         };
-        let unreached = || Failure::Dial(format!("cannot connect to {address}: no answer"));
+        let unreached = || Failure::Dial(dial::unanswered(&address));
         let leg = within(Instant::now() + CONNECT_TIMEOUT, unreached, dialled).await?;
         Ok(Upstream { leg, target: address.into() })
     }
@@ -458,12 +486,26 @@ impl Establishing<'_> {
     }
 }
 
+/// What a program's connect returns when its destination is not reached.
+fn answer_to(failure: &Failure) -> Answer {
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied, TimedOut};
+    let Failure::Dial(unreached) = failure else { return Answer::Reset };
+    match unreached.error {
+        Some(NetworkUnreachable) => Answer::Unreachable(Cause::NetUnreachable),
+        Some(HostUnreachable) => Answer::Unreachable(Cause::HostUnreachable),
+        Some(PermissionDenied) => Answer::Unreachable(Cause::Prohibited),
+        Some(TimedOut) => Answer::Silence,
+        _ => Answer::Reset,
+    }
+}
+
 fn not_connected() -> Failure {
     Failure::Broken(io::ErrorKind::NotConnected.into())
 }
 
 fn unreached() -> Failure {
-    Failure::Dial("the name in `connect` did not resolve, or nobody answered, in time".into())
+    let reason = "the name in `connect` did not resolve, or there was no answer, in time";
+    Failure::Dial(Unreached::timed_out(reason.to_owned()))
 }
 
 #[cfg(test)]

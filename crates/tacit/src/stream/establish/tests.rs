@@ -59,6 +59,7 @@ fn establishing<'a>(lane: &'a StreamLane, connection: &'a Connection) -> Establi
         lane,
         connection,
         downstream: None,
+        held: None,
         upstream: None,
         early: Vec::new(),
         talk: None,

@@ -1,0 +1,281 @@
+//! The SYN of a program, as a whole IP packet, and the packets that answer it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::flows::Key;
+use crate::icmp::{Cause, error_about};
+use crate::ip::{
+    HEADER_V4_BYTES, HEADER_V6_BYTES, TCP, fill_checksum, header_v4, header_v6, length_field,
+    pseudo_header,
+};
+
+/// The longest headers of IPv4 and TCP with all their options; those of IPv6 are shorter.
+pub const HEADERS_BYTES_MAX: usize = 120;
+
+/// The first segment of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Syn {
+    /// From where to where.
+    pub key: Key,
+    /// Its sequence number.
+    pub sequence: u32,
+    /// The headers of IP and TCP, with their options and without data.
+    headers: Vec<u8>,
+    /// Where the TCP header begins.
+    tcp_at: usize,
+}
+
+impl Syn {
+    /// Reads a packet that was cut after [`HEADERS_BYTES_MAX`] bytes or later; `None` for what is
+    /// not the SYN of a connection.
+    #[must_use]
+    pub fn parse(packet: &[u8]) -> Option<Self> {
+        let ip = Ip::parse(packet)?;
+        let tcp = packet.get(ip.header_bytes..)?;
+        let [source_port, destination_port] = [field16(tcp, 0)?, field16(tcp, 2)?];
+        let sequence = u32::from_be_bytes(*tcp.get(4..)?.first_chunk()?);
+        let tcp_bytes = usize::from(tcp.get(12)? >> 4) * 4;
+        let flags = *tcp.get(13)?;
+        if tcp_bytes < TCP_HEADER_BYTES || flags & (SYN | ACK | RST | FIN) != SYN {
+            return None;
+        }
+        let headers = packet.get(..ip.header_bytes + tcp_bytes)?.to_vec();
+        let program = SocketAddr::new(ip.source, source_port);
+        let destination = SocketAddr::new(ip.destination, destination_port);
+        let key = Key { program, destination };
+        Some(Self { key, sequence, headers, tcp_at: ip.header_bytes })
+    }
+
+    /// The packet that opens the connection when it is sent again: with a checksum, which a copy
+    /// taken within one machine lacks, and without data, which the program sends again.
+    #[must_use]
+    pub fn released(&self) -> Vec<u8> {
+        let mut packet = self.headers.clone();
+        let tcp_bytes = packet.len() - self.tcp_at;
+        let is_v4 = self.key.destination.is_ipv4();
+        let whole = if is_v4 { packet.len() } else { packet.len() - HEADER_V6_BYTES };
+        let length_at = if is_v4 { LENGTH_V4_AT } else { LENGTH_V6_AT };
+        packet[length_at..length_at + 2].copy_from_slice(&length_field(whole));
+        if is_v4 {
+            packet[CHECKSUM_V4_AT..CHECKSUM_V4_AT + 2].fill(0);
+            fill_checksum(&mut packet[..self.tcp_at], CHECKSUM_V4_AT, 0);
+        }
+        let Key { program, destination } = self.key;
+        let pseudo = pseudo_header(TCP, program.ip(), destination.ip(), tcp_bytes);
+        let tcp = &mut packet[self.tcp_at..];
+        tcp[TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2].fill(0);
+        fill_checksum(tcp, TCP_CHECKSUM_AT, pseudo);
+        packet
+    }
+
+    /// The packet that refuses the connection: RST from the destination (RFC 9293, section
+    /// 3.5.2).
+    #[must_use]
+    pub fn reset(&self) -> Vec<u8> {
+        let Key { program, destination } = self.key;
+        let mut tcp = Vec::with_capacity(TCP_HEADER_BYTES);
+        tcp.extend_from_slice(&destination.port().to_be_bytes());
+        tcp.extend_from_slice(&program.port().to_be_bytes());
+        tcp.extend_from_slice(&[0; 4]);
+        tcp.extend_from_slice(&self.sequence.wrapping_add(1).to_be_bytes());
+        tcp.extend_from_slice(&[0x50, RST | ACK, 0, 0, 0, 0, 0, 0]);
+        let pseudo = pseudo_header(TCP, destination.ip(), program.ip(), tcp.len());
+        fill_checksum(&mut tcp, TCP_CHECKSUM_AT, pseudo);
+        let mut packet = match (destination.ip(), program.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => header_v4(TCP, tcp.len(), from, to),
+            (IpAddr::V6(from), IpAddr::V6(to)) => header_v6(TCP, tcp.len(), from, to),
+            // A packet has one family.
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Vec::new(),
+        };
+        packet.extend_from_slice(&tcp);
+        packet
+    }
+
+    /// The packet that reports why the destination is not reached: ICMP from the destination.
+    #[must_use]
+    pub fn unreachable(&self, cause: Cause) -> Option<Vec<u8>> {
+        let Key { program, destination } = self.key;
+        error_about(cause, &self.headers, destination.ip(), program.ip())
+    }
+}
+
+/// What the IP header of a packet says.
+struct Ip {
+    source: IpAddr,
+    destination: IpAddr,
+    header_bytes: usize,
+}
+
+impl Ip {
+    fn parse(packet: &[u8]) -> Option<Self> {
+        match packet.first()? >> 4 {
+            4 => Self::parse_v4(packet),
+            6 => Self::parse_v6(packet),
+            _ => None,
+        }
+    }
+
+    fn parse_v4(packet: &[u8]) -> Option<Self> {
+        let header_bytes = usize::from(packet.first()? & 0xf) * 4;
+        let is_fragment = field16(packet, 6)? & FRAGMENT_V4 != 0;
+        if header_bytes < HEADER_V4_BYTES || *packet.get(9)? != TCP || is_fragment {
+            return None;
+        }
+        let address = |at: usize| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?));
+        let [source, destination] = [address(12)?.into(), address(16)?.into()];
+        Some(Self { source, destination, header_bytes })
+    }
+
+    fn parse_v6(packet: &[u8]) -> Option<Self> {
+        if *packet.get(6)? != TCP {
+            return None;
+        }
+        let address = |at: usize| Some(Ipv6Addr::from(*packet.get(at..)?.first_chunk::<16>()?));
+        let [source, destination] = [address(8)?.into(), address(24)?.into()];
+        Some(Self { source, destination, header_bytes: HEADER_V6_BYTES })
+    }
+}
+
+fn field16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+const TCP_HEADER_BYTES: usize = 20;
+const TCP_CHECKSUM_AT: usize = 16;
+const LENGTH_V4_AT: usize = 2;
+const LENGTH_V6_AT: usize = 4;
+const CHECKSUM_V4_AT: usize = 10;
+/// More fragments, or not the first one.
+const FRAGMENT_V4: u16 = 0x3fff;
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const ACK: u8 = 0x10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ip::{folded, sum};
+    use proptest::prelude::*;
+
+    /// The SYN of a connection with `options` in its TCP header and `data` behind it, as a capture
+    /// on `lo` shows it: the checksum covers the pseudo-header alone.
+    fn packet(program: &str, destination: &str, options: &[u8], data: &[u8]) -> Vec<u8> {
+        let program: SocketAddr = program.parse().unwrap();
+        let destination: SocketAddr = destination.parse().unwrap();
+        let tcp_bytes = TCP_HEADER_BYTES + options.len();
+        let mut tcp = Vec::new();
+        tcp.extend_from_slice(&program.port().to_be_bytes());
+        tcp.extend_from_slice(&destination.port().to_be_bytes());
+        tcp.extend_from_slice(&0xffff_ffff_u32.to_be_bytes());
+        tcp.extend_from_slice(&[0; 4]);
+        let words = u8::try_from(tcp_bytes / 4).unwrap();
+        tcp.extend_from_slice(&[words << 4, SYN, 0xfa, 0xf0, 0x12, 0x34, 0, 0]);
+        tcp.extend_from_slice(options);
+        tcp.extend_from_slice(data);
+        let mut packet = match (program.ip(), destination.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => header_v4(TCP, tcp.len(), from, to),
+            (IpAddr::V6(from), IpAddr::V6(to)) => header_v6(TCP, tcp.len(), from, to),
+            _ => unreachable!(),
+        };
+        packet.extend_from_slice(&tcp);
+        packet
+    }
+
+    const ENDS: [[&str; 2]; 2] =
+        [["10.0.2.15:40000", "192.0.2.7:80"], ["[100::15]:40000", "[2001:db8::7]:80"]];
+
+    fn has_right_checksum(packet: &[u8], header_bytes: usize) {
+        let syn = Ip::parse(packet).unwrap();
+        let tcp = &packet[header_bytes..];
+        let pseudo = pseudo_header(TCP, syn.source, syn.destination, tcp.len());
+        assert_eq!(folded(sum(tcp) + pseudo), 0xffff);
+        if header_bytes < HEADER_V6_BYTES {
+            assert_eq!(folded(sum(&packet[..header_bytes])), 0xffff);
+        }
+    }
+
+    #[test]
+    fn a_released_syn_has_its_checksum_and_none_of_its_data() {
+        for [program, destination] in ENDS {
+            let options = [2, 4, 5, 0xb4, 1, 1, 4, 2];
+            let bare = packet(program, destination, &options, b"");
+            let with_data = packet(program, destination, &options, b"GET / HTTP/1.0");
+            let syn = Syn::parse(&with_data).unwrap();
+            assert_eq!(syn.key.program, program.parse().unwrap());
+            assert_eq!(syn.key.destination, destination.parse().unwrap());
+            let released = syn.released();
+            assert_eq!(released.len(), bare.len());
+            assert_eq!(Syn::parse(&released).unwrap().key, syn.key);
+            assert_eq!(released[..8], bare[..8], "the length is that of what is sent");
+            has_right_checksum(&released, syn.tcp_at);
+        }
+    }
+
+    #[test]
+    fn a_reset_acknowledges_the_syn_and_comes_from_the_destination() {
+        for [program, destination] in ENDS {
+            let syn = Syn::parse(&packet(program, destination, &[], b"")).unwrap();
+            let reset = syn.reset();
+            let ip = Ip::parse(&reset).unwrap();
+            assert_eq!(ip.source, syn.key.destination.ip());
+            assert_eq!(ip.destination, syn.key.program.ip());
+            let tcp = &reset[ip.header_bytes..];
+            assert_eq!(tcp[..4], [0, 80, 0x9c, 0x40]);
+            assert_eq!(tcp[8..12], [0; 4], "the number after 0xffffffff");
+            assert_eq!(tcp[13], RST | ACK);
+            has_right_checksum(&reset, ip.header_bytes);
+            assert_eq!(Syn::parse(&reset), None);
+        }
+    }
+
+    #[test]
+    fn an_icmp_error_quotes_the_syn() {
+        for [program, destination] in ENDS {
+            let syn = Syn::parse(&packet(program, destination, &[], b"")).unwrap();
+            let error = syn.unreachable(Cause::Prohibited).unwrap();
+            let at = if syn.key.program.is_ipv4() { HEADER_V4_BYTES } else { HEADER_V6_BYTES };
+            let kinds = if syn.key.program.is_ipv4() { [3, 13] } else { [1, 1] };
+            assert_eq!(error[at..at + 2], kinds);
+            assert_eq!(error[at + 8..], syn.headers);
+        }
+    }
+
+    #[test]
+    fn what_opens_no_connection_is_not_read() {
+        let good = packet("10.0.2.15:1", "192.0.2.7:2", &[], b"");
+        assert!(Syn::parse(&good).is_some());
+        for (at, value) in [(0, 0x44), (0, 0x55), (6, 0x20), (7, 1), (9, UDP), (32, 0x40)] {
+            let mut bad = good.clone();
+            bad[at] = value;
+            assert_eq!(Syn::parse(&bad), None, "byte {at}");
+        }
+        for flags in [ACK, SYN | ACK, SYN | RST, SYN | FIN, 0] {
+            let mut bad = good.clone();
+            bad[33] = flags;
+            assert_eq!(Syn::parse(&bad), None, "flags {flags}");
+        }
+        assert_eq!(Syn::parse(&good[..good.len() - 1]), None, "cut short");
+    }
+
+    const UDP: u8 = 17;
+
+    proptest! {
+        #[test]
+        fn arbitrary_packets_never_panic(
+            head in prop_oneof![Just(0x45_u8), Just(0x4f), Just(0x60), any::<u8>()],
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut packet = vec![head];
+            packet.extend_from_slice(&bytes);
+            if let Some(syn) = Syn::parse(&packet) {
+                let released = syn.released();
+                prop_assert_eq!(Syn::parse(&released).map(|again| again.key), Some(syn.key));
+                prop_assert!(syn.headers.len() <= HEADERS_BYTES_MAX);
+                has_right_checksum(&released, syn.tcp_at);
+                prop_assert!(!syn.reset().is_empty());
+                prop_assert!(syn.unreachable(Cause::HostUnreachable).is_some());
+            }
+        }
+    }
+}

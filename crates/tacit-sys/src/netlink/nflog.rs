@@ -1,0 +1,144 @@
+//! Copies of packets that a rule logs (nfnetlink_log).
+//!
+//! [`open`] is called inside the namespace, by a process with rights over it; the socket may then
+//! be read by another process outside. The copies end when the last holder closes it.
+//!
+//! Limits: [`PACKET_BYTES_MAX`] of each packet. The kernel drops copies that find no room in the
+//! socket's buffer and reports that by `ENOBUFS`.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::net::{RecvFlags, sockopt};
+
+use super::error::Error;
+use super::message::{Message, NLM_F_ACK, answers, attributes};
+use super::nft::COPIED_BYTES_MAX;
+use super::socket::{Netlink, Subsystem};
+
+/// Bytes that are copied of a packet.
+pub const PACKET_BYTES_MAX: usize = COPIED_BYTES_MAX as usize;
+
+/// Room for what the socket reports at once: one packet with its attributes.
+pub const REPORT_BYTES_MAX: usize = 4096;
+
+/// What the kernel sets aside for each copy. Its own choice, a page, would fill the socket's buffer
+/// with some fifty copies.
+const COPY_BYTES: u32 = 384;
+
+/// What the socket asks for; the kernel gives no more than `net.core.rmem_max`.
+const BUFFER_BYTES: usize = 4 * 1024 * 1024;
+
+/// Opens a non-blocking socket that receives a copy of each packet logged to the group, in the
+/// network namespace of the calling thread.
+///
+/// # Errors
+/// The kernel lacks nfnetlink_log, or another socket has the group.
+pub fn open(group: u16) -> Result<OwnedFd, Error> {
+    let own = |call| move |errno: rustix::io::Errno| Error::Socket { call, error: errno.into() };
+    let opened = Netlink::open(Subsystem::Netfilter);
+    let mut netlink = opened.map_err(|error| Error::Socket { call: "socket", error })?;
+    netlink.run(configuration(group))?;
+    let socket = netlink.into_socket();
+    sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES).map_err(own("setsockopt"))?;
+    rustix::io::ioctl_fionbio(&socket, true).map_err(own("ioctl"))?;
+    Ok(socket)
+}
+
+fn configuration(group: u16) -> Vec<Message> {
+    let bind = [COMMAND_BIND];
+    let [a, b, c, d] = COPIED_BYTES_MAX.to_be_bytes();
+    let mode = [a, b, c, d, COPY_PACKET, 0];
+    vec![
+        setting("opening a log group", group, CONFIG_COMMAND, &bind),
+        setting("setting what is copied", group, CONFIG_MODE, &mode),
+        setting("setting the size of copies", group, CONFIG_COPY_BYTES, &COPY_BYTES.to_be_bytes()),
+        setting("setting when copies are sent", group, CONFIG_THRESHOLD, &1_u32.to_be_bytes()),
+    ]
+}
+
+/// A message with its `nfgenmsg`: any family, version 0, and the group.
+fn setting(step: &'static str, group: u16, kind: u16, value: &[u8]) -> Message {
+    let [high, low] = group.to_be_bytes();
+    let mut message = Message::new(step, SUBSYSTEM << 8 | CONFIG, NLM_F_ACK);
+    message = message.fixed(&[0, 0, high, low]);
+    message.attribute(kind, value);
+    message
+}
+
+/// Reads what the socket reports next.
+///
+/// # Errors
+/// `WouldBlock` if there is nothing; `ENOBUFS` (no kind of its own) if copies were dropped.
+pub fn receive(log: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    let (bytes, _) = rustix::net::recv(log, buffer, RecvFlags::empty())?;
+    Ok(bytes)
+}
+
+/// Whether copies were dropped because the socket's buffer was full.
+#[must_use]
+pub fn is_overrun(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOBUFS)
+}
+
+/// The packets in a report.
+pub fn packets(report: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let messages = answers(report).map_while(Result::ok);
+    let logged = messages.filter(|message| message.kind == SUBSYSTEM << 8 | PACKET);
+    logged.filter_map(|message| {
+        let attributes = message.payload.get(GENERIC_BYTES..)?;
+        Some(self::attributes(attributes).find(|(kind, _)| *kind == PAYLOAD)?.1)
+    })
+}
+
+/// `NFNL_SUBSYS_ULOG`.
+const SUBSYSTEM: u16 = 4;
+const PACKET: u16 = 0;
+const CONFIG: u16 = 1;
+/// `nfgenmsg`.
+const GENERIC_BYTES: usize = 4;
+const CONFIG_COMMAND: u16 = 1;
+const CONFIG_MODE: u16 = 2;
+const CONFIG_COPY_BYTES: u16 = 3;
+const CONFIG_THRESHOLD: u16 = 5;
+const COMMAND_BIND: u8 = 1;
+const COPY_PACKET: u8 = 2;
+/// `NFULA_PAYLOAD`.
+const PAYLOAD: u16 = 9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::testing::{bytes, sealed};
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_configuration_byte_by_byte() {
+        let wanted = [
+            "1c00 0000 0104 0500 00000000 00000000 00 00 7ac1 0500 0100 01 000000",
+            "2000 0000 0104 0500 00000000 00000000 00 00 7ac1 0a00 0200 00000080 02 00 0000",
+            "1c00 0000 0104 0500 00000000 00000000 00 00 7ac1 0800 0300 00000180",
+            "1c00 0000 0104 0500 00000000 00000000 00 00 7ac1 0800 0500 00000001",
+        ];
+        let messages: Vec<_> = configuration(0x7ac1).iter().map(sealed).collect();
+        assert_eq!(messages, wanted.map(bytes));
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_packet_of_a_report_is_found() {
+        let report = bytes(
+            "2000 0000 0004 0000 00000000 00000000 02 00 7ac1 \
+             0500 0a00 00 000000 0700 0900 450001 00",
+        );
+        // Its length says 32; the header, the prefix and the packet take 36.
+        let mut report = report;
+        report[0] = 36;
+        assert_eq!(packets(&report).collect::<Vec<_>>(), [&[0x45, 0, 1][..]]);
+        for length in 0..report.len() {
+            assert!(packets(&report[..length]).count() <= 1);
+        }
+        report[5] = 5;
+        assert_eq!(packets(&report).count(), 0, "of another subsystem");
+    }
+}
