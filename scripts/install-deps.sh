@@ -61,6 +61,7 @@ if [ "$purpose" = test ]; then
     need golang-go go
     PATH="$PATH:/usr/sbin:/sbin" need nginx nginx
     PATH="$PATH:/usr/sbin:/sbin" need haproxy haproxy
+    need netcat-openbsd nc
     need default-jdk-headless javac
     need musl-tools musl-gcc
     need postgresql-client psql

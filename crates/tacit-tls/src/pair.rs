@@ -10,8 +10,8 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use tacit_core::policy::{
-    Absent, Asked, ChainCheck, ClientCert, ClientTls, Group, Invalid, PeerName, Preset, Rekey,
-    RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion, Verify,
+    Absent, Asked, ChainCheck, ClientCert, ClientTls, ConnectAfter, Group, Invalid, PeerName,
+    Preset, Rekey, RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion, Verify,
 };
 
 use super::config::{ClientSettings, ServerSettings};
@@ -67,7 +67,13 @@ pub(super) fn settings(
         relay: RelayOn::Worker,
     };
     let verify = Verify::None { server_name: Some(name.clone()) };
-    let client = ClientTls { identity: None, verify, sni: true, common: common.clone() };
+    let client = ClientTls {
+        identity: None,
+        verify,
+        sni: true,
+        connect: ConnectAfter::Answered,
+        common: common.clone(),
+    };
     let client_cert = match server_asks {
         ServerAsks::Certificate => ClientCert::Asked(Asked {
             preset: Some(Preset::Preferred),

@@ -97,7 +97,7 @@ impl Rule {
             return Err(Mismatch::Listen);
         }
         let unknown_owner = match self.action {
-            Action::Deny => UnknownOwner::Matches,
+            Action::Deny(_) => UnknownOwner::Matches,
             Action::Permit | Action::Tls(_) => UnknownOwner::Differs,
         };
         self.selectors.matches(flow, unknown_owner)
@@ -110,18 +110,34 @@ pub enum Action {
     /// Carry the bytes as they are.
     Permit,
     /// Refuse.
-    Deny,
+    Deny(Deny),
     /// TLS on the leg away from the program.
     Tls(Tls),
 }
 
+/// What a program reads as the reason of a refusal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deny {
+    /// Nothing serves there: `ECONNREFUSED`.
+    #[default]
+    Refused,
+    /// A filter does not let it through: `EHOSTUNREACH`, over IPv6 `EACCES`.
+    Prohibited,
+}
+
 impl Action {
+    /// Whether it refuses.
+    #[must_use]
+    pub fn is_deny(&self) -> bool {
+        matches!(self, Self::Deny(_))
+    }
+
     /// The word the policy uses for it.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
             Self::Permit => "permit",
-            Self::Deny => "deny",
+            Self::Deny(_) => "deny",
             Self::Tls(_) => "tls",
         }
     }

@@ -58,8 +58,20 @@ pub struct ClientTls {
     pub verify: Verify,
     /// Whether the server name is sent (SNI).
     pub sni: bool,
+    /// When the `connect` of a run's program succeeds.
+    pub connect: ConnectAfter,
     /// What both roles have.
     pub common: TlsCommon,
+}
+
+/// What the `connect` of a run's program waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConnectAfter {
+    /// The destination has accepted the connection.
+    #[default]
+    Answered,
+    /// The TLS handshake is complete too: a server that is not trusted refuses.
+    Verified,
 }
 
 /// How a client checks a server.

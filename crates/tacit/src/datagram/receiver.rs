@@ -12,6 +12,7 @@ use tacit_core::datagram::{Key, Table, is_for_one};
 use tacit_core::flow::{Direction, Flow, Protocol};
 use tacit_core::icmp::Cause;
 use tacit_core::meter::Component;
+use tacit_core::policy::Deny;
 use tacit_sys::datagram::PAYLOAD_BYTES_MAX;
 use tacit_sys::transparent;
 use tacit_sys::watch::{Watched, watch};
@@ -285,7 +286,10 @@ impl Lane {
             Err(refused) => {
                 account::refused(&self.shared.log, &refused);
                 self.put(key, State::Refused(live.generation));
-                Cause::PortUnreachable
+                match refused.deny() {
+                    Deny::Refused => Cause::PortUnreachable,
+                    Deny::Prohibited => Cause::Prohibited,
+                }
             }
         };
         for payload in early {

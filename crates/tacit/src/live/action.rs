@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tacit_core::policy::{ClientCert, Tls, TlsCommon};
+use tacit_core::policy::{ClientCert, ConnectAfter, Deny, Tls, TlsCommon};
 use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
 
 /// What is done with a rule's connections.
@@ -10,8 +10,8 @@ use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
 pub enum LiveAction {
     /// Bytes are relayed as they are.
     Permit,
-    /// Connections are reset.
-    Deny,
+    /// Connections are refused.
+    Deny(Deny),
     /// TLS on the leg away from the program.
     Tls(Arc<LiveTls>),
 }
@@ -22,7 +22,7 @@ impl LiveAction {
     pub fn tls(&self) -> Option<&Arc<LiveTls>> {
         match self {
             Self::Tls(tls) => Some(tls),
-            Self::Permit | Self::Deny => None,
+            Self::Permit | Self::Deny(_) => None,
         }
     }
 
@@ -31,7 +31,7 @@ impl LiveAction {
     pub fn word(&self) -> &'static str {
         match self {
             Self::Permit => "permit",
-            Self::Deny => "deny",
+            Self::Deny(_) => "deny",
             Self::Tls(_) => "tls",
         }
     }
@@ -61,6 +61,15 @@ impl LiveTls {
     #[must_use]
     pub fn common(&self) -> &TlsCommon {
         self.parsed.common()
+    }
+
+    /// What the `connect` of a run's program waits for.
+    #[must_use]
+    pub fn connect_after(&self) -> ConnectAfter {
+        match &self.parsed {
+            Tls::Server(_) => ConnectAfter::Answered,
+            Tls::Client(tls) => tls.connect,
+        }
     }
 
     /// Who tacit is in the handshake, with the settings for it.

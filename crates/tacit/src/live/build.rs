@@ -224,7 +224,7 @@ fn build_action(
 ) -> Result<LiveAction, SettingsRefused> {
     let parsed = match &rule.action {
         Action::Permit => return Ok(LiveAction::Permit),
-        Action::Deny => return Ok(LiveAction::Deny),
+        Action::Deny(deny) => return Ok(LiveAction::Deny(*deny)),
         Action::Tls(parsed) => parsed,
     };
     let BuildContext { materials, chains } = context;

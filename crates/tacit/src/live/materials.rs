@@ -131,7 +131,7 @@ pub(super) fn misfits<'p>(policy: &'p Policy, materials: &Materials) -> Vec<Misf
         let role = match &rule.action {
             Action::Tls(Tls::Server(_)) => Role::Server,
             Action::Tls(Tls::Client(_)) => Role::Client,
-            Action::Permit | Action::Deny => continue,
+            Action::Permit | Action::Deny(_) => continue,
         };
         for identity in CredentialNames::of(rule).identities {
             let material = materials.identities.get(identity);
@@ -177,7 +177,7 @@ impl<'a> CredentialNames<'a> {
                     trust: trust.map(String::as_str),
                 }
             }
-            Action::Permit | Action::Deny => Self::default(),
+            Action::Permit | Action::Deny(_) => Self::default(),
         }
     }
 }

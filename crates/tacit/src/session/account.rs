@@ -187,7 +187,7 @@ fn about(event: &'static str, record: &Record) -> Event {
     event = event.field("remote", record.client());
     match (&record.legs.get(), &record.rule.action) {
         (Some(legs), _) => event.field("connect", &legs.target),
-        (None, LiveAction::Deny) => event,
+        (None, LiveAction::Deny(_)) => event,
         (None, _) => event.field("listen", &record.local),
     }
 }

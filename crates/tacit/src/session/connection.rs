@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tacit_core::flow::{Address, Flow};
+use tacit_core::policy::Deny;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::ledger::{Count, meter};
-use crate::live::LiveRule;
+use crate::live::{LiveAction, LiveRule};
 use crate::net::{Position, Security};
 
 use super::controls::Controls;
@@ -151,6 +152,15 @@ pub struct Refused {
 }
 
 impl Refused {
+    /// What a program reads as the reason.
+    #[must_use]
+    pub fn deny(&self) -> Deny {
+        match self.rule.as_ref().map(|rule| &rule.action) {
+            Some(LiveAction::Deny(deny)) => *deny,
+            _ => Deny::Refused,
+        }
+    }
+
     /// A flow that this rule denies, or that no rule matches.
     #[must_use]
     pub fn new(rule: Option<&Arc<LiveRule>>, flow: Flow) -> Self {

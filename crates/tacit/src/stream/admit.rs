@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::meter::Component;
-use tacit_core::policy::Form;
+use tacit_core::policy::{Deny, Form};
 use tacit_core::starttls::Side;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -39,8 +39,11 @@ pub(super) struct Request<'a> {
 }
 
 /// Finds the rule of a flow, charges it with what that and accepting cost, and begins the
-/// connection. `None`: the policy refuses it, and that is logged.
-pub(super) fn admit(shared: &Shared, request: Request<'_>) -> Option<Connection> {
+/// connection.
+///
+/// # Errors
+/// The policy refuses it, and that is logged.
+pub(super) fn admit(shared: &Shared, request: Request<'_>) -> Result<Connection, Deny> {
     let found = find_rule(&shared.live.load(), &request.flow, request.scope.as_ref());
     let looking = meter::take();
     let rule = match &found {
@@ -54,10 +57,11 @@ pub(super) fn admit(shared: &Shared, request: Request<'_>) -> Option<Connection>
     meter::charge(account, Component::Accept, request.accepting);
     meter::charge(account, Component::Policy, looking);
     match found {
-        Found::Permitted(rule) => Some(open(shared, rule, request)),
+        Found::Permitted(rule) => Ok(open(shared, rule, request)),
         Found::Denied(rule) => {
-            account::refused(&shared.log, &Refused::new(rule.as_ref(), request.flow));
-            None
+            let refused = Refused::new(rule.as_ref(), request.flow);
+            account::refused(&shared.log, &refused);
+            Err(refused.deny())
         }
     }
 }
@@ -71,7 +75,9 @@ enum Found {
 
 fn find_rule(live: &Live, flow: &Flow, scope: Option<&Scope>) -> Found {
     match live.lookup(flow) {
-        Some(rule) if !matches!(rule.action, LiveAction::Deny) && fits(&rule.rule.form, scope) => {
+        Some(rule)
+            if !matches!(rule.action, LiveAction::Deny(_)) && fits(&rule.rule.form, scope) =>
+        {
             Found::Permitted(Arc::clone(rule))
         }
         denied => Found::Denied(denied.map(Arc::clone)),

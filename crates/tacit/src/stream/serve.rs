@@ -17,8 +17,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
+use tacit_core::icmp::Cause;
 use tacit_core::meter::Component;
-use tacit_core::policy::RelayOn;
+use tacit_core::policy::{Deny, RelayOn};
 use tacit_sys::socket::{self, OnClose};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
@@ -78,9 +79,12 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
     }
     let Arrival { mut downstream, flow, scope, permit, claim, spent, slot } = *arrival;
     let request = Request { flow, scope, claim: claim.as_deref(), permit, accepting: spent };
-    let Some(connection) = admit::admit(&lane.shared, request) else {
-        refuse(downstream);
-        return None;
+    let connection = match admit::admit(&lane.shared, request) {
+        Ok(connection) => connection,
+        Err(deny) => {
+            refuse(downstream, deny);
+            return None;
+        }
     };
     if let Downstream::Accepted(leg) = &mut downstream {
         let record = connection.record();
@@ -91,11 +95,15 @@ async fn admit_arrival(lane: &StreamLane, mut arrival: Box<Arrival>) -> Option<B
     Some(Box::new(Admitted { connection, downstream, early, job: None, slot }))
 }
 
-/// Resets a connection that no rule permits.
-fn refuse(downstream: Downstream) {
-    match downstream {
-        Downstream::Accepted(mut leg) => leg.set_security(Security::Clear),
-        Downstream::Held(held) => held.refuse(Answer::Reset),
+/// Refuses a connection that no rule permits.
+fn refuse(downstream: Downstream, deny: Deny) {
+    match (downstream, deny) {
+        // Once connected it can only be reset.
+        (Downstream::Accepted(mut leg), _) => leg.set_security(Security::Clear),
+        (Downstream::Held(held), Deny::Refused) => held.refuse(Answer::Reset),
+        (Downstream::Held(held), Deny::Prohibited) => {
+            held.refuse(Answer::Unreachable(Cause::Prohibited));
+        }
     }
 }
 

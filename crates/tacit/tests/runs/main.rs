@@ -17,6 +17,7 @@ mod public;
 
 mod agents;
 mod confined;
+mod connect;
 mod datagrams;
 mod difference;
 mod faults;

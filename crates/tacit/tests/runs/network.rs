@@ -9,8 +9,9 @@
 //! The network is a namespace: servers listen at 10.9.8.7, which is `clear.example`; an agent in
 //! the server's role stands before each of them at 10.9.8.8, which is `tls.example`. Elsewhere a
 //! default route leads to nobody. `dual.clear.example` and `dual.tls.example` are the same two with
-//! an IPv6 address each, to which there is a route only where the test asks for one. Programs run
-//! as an ordinary user, wherever the one who tests can become one.
+//! an IPv6 address each, to which there is a route only where the test asks for one.
+//! `two.clear.example` and `two.tls.example` have 10.9.8.6 too, where a test may have a machine
+//! that refuses. Programs run as an ordinary user, wherever the one who tests can become one.
 
 use std::process::Output;
 
@@ -97,7 +98,9 @@ until_true [ -e resolver.ready ]
 /// Names of every network, with their addresses.
 const NAMES: &str = "clear.example 10.9.8.7 tls.example 10.9.8.8 \
      dual.clear.example 10.9.8.7 dual.clear.example 2001:db8::7 \
-     dual.tls.example 10.9.8.8 dual.tls.example 2001:db8::8";
+     dual.tls.example 10.9.8.8 dual.tls.example 2001:db8::8 \
+     two.clear.example 10.9.8.6 two.clear.example 10.9.8.7 \
+     two.tls.example 10.9.8.6 two.tls.example 10.9.8.8";
 /// What a network has whose default route is for IPv6 too.
 const IPV6: &str = "
 ip -6 addr add 2001:db8::7/128 dev lo nodad
@@ -208,7 +211,15 @@ impl Network {
 
     fn prepared(&self) -> Public {
         let lab = Lab::new();
-        lab.tacit(&["ca", "issue", "tls.example", "--san", "dual.tls.example"]);
+        lab.tacit(&[
+            "ca",
+            "issue",
+            "tls.example",
+            "--san",
+            "dual.tls.example",
+            "--san",
+            "two.tls.example",
+        ]);
         for build in &self.builds {
             let mut command = lab.command("bash");
             let output = command.args(["-c", build]).env("PEERS", PEERS).output().unwrap();
@@ -262,7 +273,8 @@ impl Network {
         for (name, action) in [("clear", "permit = true"), ("tls", "tls = { trust = \"ca\" }")] {
             policy += &format!(
                 "[[rule]]\nname = \"{name}\"\ndirection = \"outbound\"\n\
-                 remote = [\"{name}.example\", \"dual.{name}.example\"]\n\
+                 remote = [\"{name}.example\", \"dual.{name}.example\", \
+                 \"two.{name}.example\"]\n\
                  remote-ports = {:?}\n{action}\n",
                 self.ports
             );

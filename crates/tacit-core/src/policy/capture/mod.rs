@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use self::sweep::Area;
 use super::content::Policy;
-use super::rule::{Action, Rule};
+use super::rule::Rule;
 use super::selector::{AddressSelector, Family, Near, Span, family_and_bits};
 use crate::flow::{Direction, Protocol};
 
@@ -86,13 +86,13 @@ pub fn can_match_name(policy: &Policy, name: &str, unix_s: i64) -> bool {
 }
 
 fn can_pass(rule: &Rule) -> bool {
-    rule.selectors.direction == Direction::Outbound && rule.action != Action::Deny
+    rule.selectors.direction == Direction::Outbound && !rule.action.is_deny()
 }
 
 /// Whether a deny holds for all that goes to its addresses and ports.
 fn is_certain_deny(rule: &Rule) -> bool {
     let selectors = &rule.selectors;
-    rule.action == Action::Deny
+    rule.action.is_deny()
         && selectors.direction == Direction::Outbound
         && selectors.local.is_empty()
         && selectors.local_ports.is_empty()

@@ -263,11 +263,11 @@ proptest! {
                 };
                 let unnamed = Flow { remote_names: Vec::new(), ..flow.clone() };
                 let certain = policy.rules.iter().position(|rule| {
-                    rule.action == Action::Deny && rule.matches(&unnamed).is_ok()
+                    rule.action.is_deny() && rule.matches(&unnamed).is_ok()
                 });
                 let before = &policy.rules[..certain.unwrap_or(policy.rules.len())];
                 let wanted = before.iter().any(|rule| {
-                    rule.action != Action::Deny && rule.matches(&flow).is_ok()
+                    !rule.action.is_deny() && rule.matches(&flow).is_ok()
                 });
                 let found = boxes.iter().filter(|b| {
                     b.first.is_ipv6() == ip.is_ipv6() && (b.first..=b.last).contains(&ip)

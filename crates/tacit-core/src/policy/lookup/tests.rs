@@ -11,6 +11,7 @@ use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 
 use super::*;
+use crate::policy::Deny;
 use crate::policy::selector::Near;
 use crate::policy::when::{Days, DaysOfMonth, Hours, Months, Zone};
 use crate::policy::{Form, Forward, Inbound, Position, UnixSocket, When};
@@ -192,7 +193,8 @@ prop_compose! {
         let selectors = Selectors {
             direction, protocol, local, local_ports, remote, remote_ports, when, program, user,
         };
-        let rule = rule(selectors, listen, if deny { Action::Deny } else { Action::Permit });
+        let action = if deny { Action::Deny(Deny::Refused) } else { Action::Permit };
+        let rule = rule(selectors, listen, action);
         if is_of_run { of_run(rule) } else { rule }
     }
 }

@@ -208,6 +208,6 @@ fn clear_leg(rule: &Rule, forward: &Forward) -> Option<ClearLeg> {
                 format!("rule `{name}` would take clear bytes from other hosts at {listen}");
             Some(ClearLeg { key: "listen", message })
         }
-        Action::Permit | Action::Deny => None,
+        Action::Permit | Action::Deny(_) => None,
     }
 }

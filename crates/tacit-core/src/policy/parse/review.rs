@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::flow::{Address, Direction, Flow};
 use crate::policy::lookup::Index;
-use crate::policy::rule::{Action, Form, Forward, Rule};
+use crate::policy::rule::{Form, Forward, Rule};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, Near};
 use crate::policy::text::{Report, Value};
@@ -171,7 +171,7 @@ fn covers(a: &Rule, b: &Rule) -> bool {
     let listens = a.listens().is_empty() == b.listens().is_empty()
         && b.listens().iter().all(|address| a.listens().contains(address));
     // A deny also matches owners that are not known, which others do not.
-    let unknown_too = a.action == Action::Deny || b.action != Action::Deny;
+    let unknown_too = a.action.is_deny() || !b.action.is_deny();
     let a = &a.selectors;
     let b = &b.selectors;
     let ports = |a: &RangeInclusive<u16>, b: &RangeInclusive<u16>| {

@@ -8,7 +8,7 @@ use super::tls::{self, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
-use crate::policy::rule::{Action, Form, Forward, Rule};
+use crate::policy::rule::{Action, Deny, Form, Forward, Rule};
 use crate::policy::selector::AddressSelector;
 use crate::policy::selector::Selectors;
 use crate::policy::target::Target;
@@ -31,7 +31,7 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
     let tls = table.value("tls").map(|value| tls::read(&value, &setting, names));
     let action = word.and_then(|word| match word {
         Word::Permit => Some(Action::Permit),
-        Word::Deny => Some(Action::Deny),
+        Word::Deny => table.value("deny").and_then(|value| deny(&value)).map(Action::Deny),
         Word::Tls => tls.flatten().map(Action::Tls),
     });
     let log = table.boolean("log", false);
@@ -45,6 +45,7 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         position,
     };
     let sound = check_protocol(&table, &rule)
+        & check_prohibited(&table, &rule)
         & forward::check_clear(&table, &rule)
         & forward::check_send_proxy(&table, &rule);
     warn_of_names(&table, &rule);
@@ -116,9 +117,17 @@ fn action_word(table: &Table<'_>) -> Option<Word> {
     }
 }
 
+/// What `deny` says.
+fn deny(value: &Value<'_>) -> Option<Deny> {
+    if value.value.is_bool() {
+        return Some(Deny::Refused);
+    }
+    value.choice(&[("refused", Deny::Refused), ("prohibited", Deny::Prohibited)])
+}
+
 /// Whether `permit` or `deny` is true; anything else says nothing.
 fn said(value: &Value<'_>, word: Word) -> bool {
-    if word == Word::Tls {
+    if word == Word::Tls || (word == Word::Deny && value.value.is_str()) {
         return true;
     }
     match value.boolean() {
@@ -199,6 +208,17 @@ fn check_protocol(table: &Table<'_>, rule: &Rule) -> bool {
         table.report.error(&tls.name_at, "`tls` protects streams, and this rule is for udp", fix);
     }
     sound
+}
+
+/// Only a program of a run gets the reason of its refusal from this host.
+fn check_prohibited(table: &Table<'_>, rule: &Rule) -> bool {
+    let is_wrong = rule.action == Action::Deny(Deny::Prohibited)
+        && rule.selectors.direction != Direction::Outbound;
+    if is_wrong && let Some(deny) = table.value("deny") {
+        let message = "`prohibited` is an answer to programs of runs, and this rule is for clients";
+        table.report.error(&deny.name_at, message, "say `deny = true`: the client is reset");
+    }
+    !is_wrong
 }
 
 /// A name is whatever DNS says, so a permit by name is as strong as the resolver.

@@ -14,7 +14,7 @@ use crate::policy::engine::RelayOn;
 use crate::policy::starttls::{Start, StarttlsProtocol};
 use crate::policy::suite::{Group, Suite, TlsVersion};
 use crate::policy::text::{Table, Value};
-use crate::policy::tls::{ClientTls, Rekey, ServerTls, Tls, TlsCommon, Verify};
+use crate::policy::tls::{ClientTls, ConnectAfter, Rekey, ServerTls, Tls, TlsCommon, Verify};
 
 /// Default of `handshake-timeout`: a peer on a slow line is done by then.
 const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
@@ -111,7 +111,11 @@ pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> O
 
 fn server(table: &Table<'_>, common: Option<TlsCommon>, names: &Names<'_>) -> Option<ServerTls> {
     let why = "it is about checking a server, and this rule is one";
-    table.refuse(&["server-name", "verify", "sni"], why, "remove it, or say role = \"client\"");
+    table.refuse(
+        &["server-name", "verify", "sni", "connect"],
+        why,
+        "remove it, or say role = \"client\"",
+    );
     let identities = table
         .required("identity", "name a table: identity = \"web\" for [identity.web]")
         .and_then(|value| value.each_once(|item| names.identity(item)));
@@ -145,7 +149,38 @@ fn client(
     let identity = named.map_or(Some(None), |read| read.map(Some));
     let sound = common.filter(|common| starttls::refuse_optional(table, &common.start).is_some());
     starttls::refuse_in_client(table);
-    Some(ClientTls { identity: identity?, verify: verify?, sni: sni?, common: sound? })
+    let connect = connect_after(table, setting, sound.as_ref());
+    Some(ClientTls {
+        identity: identity?,
+        verify: verify?,
+        sni: sni?,
+        connect: connect?,
+        common: sound?,
+    })
+}
+
+/// What the `connect` of a program waits for.
+fn connect_after(
+    table: &Table<'_>,
+    setting: &Setting,
+    common: Option<&TlsCommon>,
+) -> Option<ConnectAfter> {
+    let Some(value) = table.value("connect") else { return Some(ConnectAfter::Answered) };
+    let words = [("answered", ConnectAfter::Answered), ("verified", ConnectAfter::Verified)];
+    let connect = value.choice(&words)?;
+    if matches!(setting.role, RoleDefault::MustBeSaid) {
+        let message = "`connect` in `tls` is about programs of runs, and this rule has `listen`";
+        value.error(message, "remove it");
+        return None;
+    }
+    let starts_at_once = common.is_none_or(|common| common.start == Start::Immediate);
+    if connect == ConnectAfter::Verified && !starts_at_once {
+        let message = "`connect = \"verified\"` waits for a handshake that begins only after the \
+                       program has sent something";
+        value.error(message, "say connect = \"answered\", or remove `starttls` and `start`");
+        return None;
+    }
+    Some(connect)
 }
 
 /// The three kinds of [`Verify`].

@@ -167,6 +167,7 @@ const TLS: &[&str] = &[
     "server-name",
     "verify",
     "sni",
+    "connect",
     "min-version",
     "suites",
     "groups",

@@ -8,7 +8,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use rustls_pki_types::UnixTime;
 use tacit_core::policy::{
-    ClientCert, ClientTls, Group, RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion, Verify,
+    ClientCert, ClientTls, ConnectAfter, Group, RelayOn, ServerTls, Start, Suite, TlsCommon,
+    TlsVersion, Verify,
 };
 
 use super::*;
@@ -71,7 +72,13 @@ fn settings(suite: Suite) -> Settings {
         relay: RelayOn::Worker,
     };
     let verify = Verify::Full { trust: "corp".into(), server_name: Some(NAME.into()) };
-    let client = ClientTls { identity: None, verify, sni: true, common: common.clone() };
+    let client = ClientTls {
+        identity: None,
+        verify,
+        sni: true,
+        connect: ConnectAfter::Answered,
+        common: common.clone(),
+    };
     let server =
         ServerTls { identities: vec!["web".into()], client_cert: ClientCert::None, common };
     let Certificates { trust, identities } = &*CERTIFICATES;

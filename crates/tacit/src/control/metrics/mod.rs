@@ -110,7 +110,7 @@ fn connections(page: &mut Page, sources: &Sources<'_>) {
         let versions: &[_] = match rule.action {
             LiveAction::Tls(_) => &["none", "1.2", "1.3"],
             LiveAction::Permit => &["none"],
-            LiveAction::Deny => &[],
+            LiveAction::Deny(_) => &[],
         };
         // A series that is there at zero can be watched; one that comes and goes cannot.
         open.extend(versions.iter().map(|version| ((rule.name().to_owned(), *version), 0)));

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use tacit_core::icmp::Cause;
 use tacit_core::meter::Component;
-use tacit_core::policy::Starttls;
+use tacit_core::policy::{ConnectAfter, Starttls};
 use tacit_core::record::{AlertDescription, PAYLOAD_BYTES_MAX};
 use tacit_core::starttls::{self as exchange, Dialogue, Side};
 use tacit_sys::socket::StreamOptions;
@@ -86,6 +86,7 @@ pub async fn establish(
         connection: &connection,
         downstream,
         held,
+        verified: None,
         upstream: None,
         early: early.map(Vec::from).unwrap_or_default(),
         talk: None,
@@ -117,6 +118,8 @@ struct Establishing<'a> {
     downstream: Option<Leg>,
     /// The program's SYN, until the connection is accepted.
     held: Option<Box<HeldSyn>>,
+    /// The handshake that was completed before the program is connected, with its settings.
+    verified: Option<(Arc<LiveTls>, Handshaken)>,
     /// The socket that was dialled.
     upstream: Option<Upstream>,
     /// Bytes that came with a PROXY header.
@@ -148,7 +151,7 @@ impl Establishing<'_> {
     async fn begin_held(&mut self, plan: &Plan<'_>, mut held: Box<HeldSyn>) -> Result<(), Failure> {
         let begun = tokio::select! {
             biased;
-            begun = self.begin(plan) => begun,
+            begun = self.begin_verified(plan) => begun,
             () = held.replaced() => return Err(Failure::Abandoned),
         };
         if let Err(failure) = begun {
@@ -157,6 +160,18 @@ impl Establishing<'_> {
         }
         let socket = held.connect().await.ok_or(Failure::Abandoned)?;
         self.downstream = Some(Leg::new(socket, Security::Clear)?);
+        Ok(())
+    }
+
+    /// Dials, and completes the handshake where the program's connect waits for it.
+    async fn begin_verified(&mut self, plan: &Plan<'_>) -> Result<(), Failure> {
+        self.begin(plan).await?;
+        let Protection::Tls(tls) = &plan.protection else { return Ok(()) };
+        if tls.settings.connect_after() == ConnectAfter::Verified {
+            let settings = self.settings(tls, None)?;
+            let handshaken = self.handshake(tls, &settings, Vec::new(), tls.deadline()).await?;
+            self.verified = Some((settings, handshaken));
+        }
         Ok(())
     }
 
@@ -186,6 +201,9 @@ impl Establishing<'_> {
         tls: &TlsPlan<'_>,
         job: Option<&Job>,
     ) -> Result<Path, Failure> {
+        if let Some((settings, handshaken)) = self.verified.take() {
+            return self.complete(plan, tls, settings, handshaken).await;
+        }
         let mut deadline = tls.deadline();
         let mut incoming = Vec::new();
         match &tls.before {
@@ -210,11 +228,23 @@ impl Establishing<'_> {
             }
         }
         let settings = self.settings(tls, job)?;
+        let handshaken = self.handshake(tls, &settings, incoming, deadline).await?;
+        self.complete(plan, tls, settings, handshaken).await
+    }
+
+    /// The handshake on one of the sockets; `incoming` was read from it before.
+    async fn handshake(
+        &mut self,
+        tls: &TlsPlan<'_>,
+        settings: &Arc<LiveTls>,
+        incoming: Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Handshaken, Failure> {
         let io = HandshakeIo {
             record: self.connection.record(),
             peer_of: tls.parent.unwrap_or(self.connection.record()),
             leg: self.socket(tls.on)?,
-            tls: &settings,
+            tls: settings,
             deadline,
             // A client waits for our last flight, and must not wait for what is dialled.
             last_flight: match tls.dial {
@@ -222,14 +252,11 @@ impl Establishing<'_> {
                 Dial::First => LastFlight::Kept,
             },
         };
-        let handshaken = match io.run(&self.lane.shared.gates, incoming).await {
-            Ok(handshaken) => handshaken,
-            Err(failure) => {
-                self.close_refused(tls).await;
-                return Err(failure);
-            }
-        };
-        self.complete(plan, tls, settings, handshaken).await
+        let handshaken = io.run(&self.lane.shared.gates, incoming).await;
+        if handshaken.is_err() {
+            self.close_refused(tls).await;
+        }
+        handshaken
     }
 
     /// What is left to do when the handshake is complete.

@@ -60,6 +60,7 @@ fn establishing<'a>(lane: &'a StreamLane, connection: &'a Connection) -> Establi
         connection,
         downstream: None,
         held: None,
+        verified: None,
         upstream: None,
         early: Vec::new(),
         talk: None,
