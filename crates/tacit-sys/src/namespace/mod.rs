@@ -27,7 +27,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use crate::netlink::route::{self, Families, LargeSegments};
+use crate::netlink::route::{self, Families, LargeSegments, Sources};
 use crate::netlink::{Netlink, Subsystem, nft};
 
 pub use kernel::kernel_has_ipv6;
@@ -73,7 +73,7 @@ pub fn create(parent: u32, families: Families) -> Result<Namespace, NamespaceErr
     let mut missing = Vec::new();
     let mut route = Netlink::open(Subsystem::Route).map_err(Step::Network.failed())?;
     route::bring_up(&mut route).map_err(Step::Network.refused())?;
-    route::allow(&mut route, families).map_err(Step::Network.refused())?;
+    route::allow(&mut route, families, Sources::default()).map_err(Step::Network.refused())?;
     let large_segments = route::allow_large_segments(&mut route).unwrap_or_else(|error| {
         missing.push(format!("large segments on lo: {error}"));
         LargeSegments::default()

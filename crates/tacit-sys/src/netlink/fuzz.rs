@@ -6,12 +6,12 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
 use crate::IpVersion;
 
-use super::diag;
 use super::error::Error;
 use super::nft::{self, Element};
 use super::protocol::Protocol;
-use super::route::{self, Families};
+use super::route::{self, Families, Sources};
 use super::socket::Netlink;
+use super::{diag, interfaces, nflog};
 
 /// The first byte chooses what is asked, the rest is the datagram that answers. Questions are
 /// numbered from 1 on.
@@ -37,15 +37,25 @@ pub fn replies(input: &[u8]) {
 
 fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> {
     let v4 = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 40_000);
-    match choice % 5 {
+    match choice % 7 {
         0 => diag::owner(netlink, Protocol::Tcp, v4, v4).map(|_| ()),
         1 => {
             let found = diag::listeners(netlink, IpVersion::V6)?;
             assert!(found.len() <= datagram.len() / DIAG_BYTES, "more than was described");
             Ok(())
         }
-        2 => route::allow(netlink, Families { v4: true, v6: true }),
+        2 => route::allow(netlink, Families { v4: true, v6: true }, Sources::default()),
         3 => nft::change(netlink, &[], &[everything()]),
+        4 => {
+            let found = interfaces::interfaces(netlink)?;
+            assert!(found.len() <= datagram.len() / IFADDR_BYTES, "more than was described");
+            Ok(())
+        }
+        5 => {
+            let copied: usize = nflog::packets(datagram).map(<[u8]>::len).sum();
+            assert!(copied <= datagram.len(), "more than was copied");
+            Ok(())
+        }
         _ => {
             let carried = route::large_segments(datagram);
             assert!(!datagram.is_empty() || carried == route::LargeSegments::default());
@@ -64,5 +74,7 @@ fn everything() -> Element {
     }
 }
 
+/// A header and the shortest description of an address.
+const IFADDR_BYTES: usize = 16 + 8;
 /// A header and the shortest description of a socket.
 const DIAG_BYTES: usize = 16 + 72;

@@ -22,6 +22,7 @@ pub mod diag;
 mod error;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+pub mod interfaces;
 mod message;
 pub mod nflog;
 pub mod nft;

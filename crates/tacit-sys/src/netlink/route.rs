@@ -42,6 +42,24 @@ pub struct Families {
     pub v6: bool,
 }
 
+/// The addresses that programs have towards others, by what they send to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// Towards IPv4.
+    pub v4: Ipv4Addr,
+    /// Towards IPv6.
+    pub v6: Ipv6Addr,
+    /// Towards unique local addresses of IPv6.
+    pub unique_local: Ipv6Addr,
+}
+
+impl Default for Sources {
+    /// Those of the namespace itself.
+    fn default() -> Self {
+        Self { v4: OWN_V4, v6: OWN_V6, unique_local: OWN_UNIQUE_LOCAL }
+    }
+}
+
 /// For which families `lo` carries segments of [`SEGMENT_BYTES_MAX`]; needs Linux 6.3 (IPv4) and
 /// 5.19 (IPv6). Without, everything works, at a higher price a byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,13 +79,13 @@ pub fn bring_up(route: &mut Netlink) -> Result<(), Error> {
     route.run(vec![up.fixed(&interface(IFF_UP))])
 }
 
-/// Leads every address of the families to `lo`, which is up. A family that is led there already
-/// stays so.
+/// Leads every address of the families to `lo`, which is up, and gives programs these sources; the
+/// namespace has them, but for its own. A family that is led there already stays so.
 ///
 /// # Errors
 /// The first step that the kernel refused; the others are done all the same.
-pub fn allow(route: &mut Netlink, families: Families) -> Result<(), Error> {
-    let messages = messages(families);
+pub fn allow(route: &mut Netlink, families: Families, sources: Sources) -> Result<(), Error> {
+    let messages = messages(families, sources);
     if messages.is_empty() { Ok(()) } else { route.run(messages) }
 }
 
@@ -102,28 +120,38 @@ pub(super) fn large_segments(answer: &[u8]) -> LargeSegments {
     LargeSegments { v4: LARGE_V4.into_iter().all(is_large), v6: LARGE_V6.into_iter().all(is_large) }
 }
 
-fn messages(families: Families) -> Vec<Message> {
+fn messages(families: Families, sources: Sources) -> Vec<Message> {
     let mut all = Vec::new();
     if families.v4 {
-        let own = OWN_V4.octets();
-        let mut address = Message::new("giving lo the address 10.0.2.15", RTM_NEWADDR, CREATE)
-            .fixed(&address(INET, 32, RT_SCOPE_HOST));
-        address.attribute(IFA_LOCAL, &own);
-        address.attribute(IFA_ADDRESS, &own);
-        all.push(address);
-        all.push(route_message("leading all of IPv4 to lo", INET, RT_SCOPE_HOST, &own));
+        if sources.v4 == OWN_V4 {
+            all.push(address_v4("giving lo the address 10.0.2.15", OWN_V4));
+        }
+        let source = sources.v4.octets();
+        all.push(route_message("leading all of IPv4 to lo", INET, RT_SCOPE_HOST, &source));
     }
     if families.v6 {
         let all_v6 = "leading all of IPv6 to lo";
         let unique_local = "leading unique local IPv6 to lo";
-        all.push(address_v6("giving lo the address 100::15", OWN_V6));
-        all.push(route_message(all_v6, INET6, RT_SCOPE_UNIVERSE, &OWN_V6.octets()));
-        all.push(address_v6("giving lo the address fd00:7ac1::15", OWN_UNIQUE_LOCAL));
-        let own = OWN_UNIQUE_LOCAL.octets();
+        if sources.v6 == OWN_V6 {
+            all.push(address_v6("giving lo the address 100::15", OWN_V6));
+        }
+        all.push(route_message(all_v6, INET6, RT_SCOPE_UNIVERSE, &sources.v6.octets()));
+        if sources.unique_local == OWN_UNIQUE_LOCAL {
+            all.push(address_v6("giving lo the address fd00:7ac1::15", OWN_UNIQUE_LOCAL));
+        }
+        let source = sources.unique_local.octets();
         let to = Some(Prefix { address: &UNIQUE_LOCAL.octets(), length: 7 });
-        all.push(route_to(unique_local, to, INET6, RT_SCOPE_UNIVERSE, &own));
+        all.push(route_to(unique_local, to, INET6, RT_SCOPE_UNIVERSE, &source));
     }
     all
+}
+
+fn address_v4(step: &'static str, own: Ipv4Addr) -> Message {
+    let mut message = Message::new(step, RTM_NEWADDR, CREATE);
+    message = message.fixed(&address(INET, 32, RT_SCOPE_HOST));
+    message.attribute(IFA_LOCAL, &own.octets());
+    message.attribute(IFA_ADDRESS, &own.octets());
+    message
 }
 
 fn address_v6(step: &'static str, own: Ipv6Addr) -> Message {
@@ -265,7 +293,7 @@ mod tests {
              1400 0100 fc000000000000000000000000000000 \
              0800 0400 01000000 1400 0700 fd007ac1000000000000000000000015",
         ];
-        let both = messages(Families { v4: true, v6: true });
+        let both = messages(Families { v4: true, v6: true }, Sources::default());
         assert_eq!(both.len(), wanted.len());
         for (message, wanted) in both.iter().zip(wanted) {
             assert_eq!(crate::netlink::testing::sealed(message), bytes(wanted), "{wanted}");
@@ -274,8 +302,10 @@ mod tests {
 
     #[test]
     fn a_family_that_was_not_asked_for_is_absent() {
-        let steps =
-            |v4, v6| messages(Families { v4, v6 }).iter().map(|m| m.step).collect::<Vec<_>>();
+        let steps = |v4, v6| {
+            let messages = messages(Families { v4, v6 }, Sources::default());
+            messages.iter().map(|message| message.step).collect::<Vec<_>>()
+        };
         assert!(steps(false, false).is_empty());
         assert!(steps(true, false).iter().all(|step| !step.contains("IPv6")));
         assert_eq!(steps(false, true).len(), 4);

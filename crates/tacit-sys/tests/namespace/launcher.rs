@@ -10,9 +10,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_sys::inside::{self, Inside, Original};
-use tacit_sys::namespace::{self, Sockets};
+use tacit_sys::namespace::{self, Netlinks, Sockets};
 use tacit_sys::netlink::nft::{self, Element};
-use tacit_sys::netlink::route::{self, Families};
+use tacit_sys::netlink::route::{self, Families, Sources};
 use tacit_sys::netlink::{self, Netlink, Protocol, diag};
 use tacit_sys::{IpVersion, descriptor, transparent};
 
@@ -31,6 +31,7 @@ pub(crate) fn run(scenario: &str) {
 /// A namespace, with the sockets of the agent outside.
 pub(crate) struct Run<'a> {
     pub(crate) sockets: Sockets,
+    pub(crate) route: Netlink,
     pub(crate) netfilter: Netlink,
     pub(crate) diagnosis: Netlink,
     original: &'a Original,
@@ -62,9 +63,10 @@ impl<'a> Run<'a> {
         channel.read_exact(&mut [0]).unwrap();
         let diagnosis = Netlink::adopt(descriptors.pop().unwrap());
         let netfilter = Netlink::adopt(descriptors.pop().unwrap());
+        let route = Netlink::adopt(descriptors.pop().unwrap());
         let sockets = Sockets::from_descriptors(descriptors).unwrap();
         let agent = Some(Agent::start(&sockets));
-        Ok(Self { sockets, netfilter, diagnosis, original, helper, channel, agent })
+        Ok(Self { sockets, route, netfilter, diagnosis, original, helper, channel, agent })
     }
 
     fn agent(&self) -> &Agent {
@@ -304,7 +306,8 @@ pub(crate) fn help(orders: &str) {
     // Which of the two is the host's to say.
     assert!(["cubic", "reno"].contains(&&*namespace.congestion_control), "{namespace:?}");
     let mut all = sockets.descriptors();
-    all.extend([namespace.netlinks.netfilter.as_fd(), namespace.netlinks.diagnosis.as_fd()]);
+    let Netlinks { route, netfilter, diagnosis } = &namespace.netlinks;
+    all.extend([route.as_fd(), netfilter.as_fd(), diagnosis.as_fd()]);
     descriptor::send(&channel, b"+", &all).unwrap();
     drop((sockets, namespace));
     channel.write_all(b"+").unwrap();
@@ -323,7 +326,7 @@ pub(crate) fn rejoin(orders: &str) {
     let parent = orders.parse().unwrap();
     let mut netlinks = namespace::join(parent, received[0].as_fd(), user).unwrap();
     // What is there already may be asked for again.
-    route::allow(&mut netlinks.route, BOTH).unwrap();
+    route::allow(&mut netlinks.route, BOTH, Sources::default()).unwrap();
     nft::change(&mut netlinks.netfilter, &[], &captured_by_rejoined()).unwrap();
     let listeners = diag::listeners(&mut netlinks.diagnosis, IpVersion::V4).unwrap();
     assert!(listeners.iter().any(|one| one.local.port() == nft::AGENT_PORT), "{listeners:?}");

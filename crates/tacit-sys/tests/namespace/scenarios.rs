@@ -1,13 +1,14 @@
 //! What must hold, each as a story between an agent outside and a program inside.
 
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use tacit_sys::inside::{Original, StartError, Step};
+use tacit_sys::netlink::interfaces::{self, Assigned, Interface};
 use tacit_sys::netlink::nft::Element;
-use tacit_sys::netlink::route::Families;
+use tacit_sys::netlink::route::{self, Families, Sources};
 use tacit_sys::netlink::{Protocol, diag, nft};
 use tacit_sys::{IpVersion, owner, socket, transparent};
 
@@ -31,6 +32,7 @@ scenarios! {
     #[test] fn a_change_is_one_stroke_also_where_old_and_new_overlap;
     #[test] fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_there;
     #[test] fn a_dead_agent_means_refused;
+    #[test] fn the_hosts_addresses_stand_inside_and_behave_as_loopback_does;
     #[test] fn an_absent_family_is_unreachable;
     #[test] fn datagrams_arrive_with_their_destination_and_answers_come_from_there;
     #[test] fn name_queries_go_to_the_agent_unless_the_program_answers_itself;
@@ -213,6 +215,47 @@ fn a_dead_agent_means_refused(original: &Original) {
     ]);
     assert_eq!(answers[1..7], [REFUSED; 6], "not even to its own listener: {answers:?}");
     assert!(answers[7].starts_with("from 127.0.0.1:"), "its own loopback is its own: {answers:?}");
+}
+
+fn the_hosts_addresses_stand_inside_and_behave_as_loopback_does(original: &Original) {
+    let mut run = Run::new(BOTH, original);
+    let own: [IpAddr; 2] = ["198.51.100.2", "2001:db8:99::2"].map(|text| text.parse().unwrap());
+    let [v4, v6] = own.map(|address| Assigned { address, prefix_bits: 24 });
+    let given = Interface { name: "eth7".to_owned(), addresses: vec![v4, v6] };
+    nft::set_own(&mut run.netfilter, &own).unwrap();
+    interfaces::give(&mut run.route, std::slice::from_ref(&given)).unwrap();
+    let [IpAddr::V4(v4), IpAddr::V6(v6)] = own else { unreachable!() };
+    let sources = Sources { v4, v6, unique_local: v6 };
+    route::allow(&mut run.route, BOTH, sources).unwrap();
+    assert!(interfaces::interfaces(&mut run.route).unwrap().contains(&given));
+    let captured = [
+        element(Protocol::Tcp, "198.51.100.7", "198.51.100.7", [80, 80]),
+        element(Protocol::Tcp, "2001:db8:99::7", "2001:db8:99::7", [80, 80]),
+    ];
+    run.change(&[], &captured).unwrap();
+    for (own, neighbour) in
+        [("198.51.100.2", "198.51.100.7"), ("[2001:db8:99::2]", "[2001:db8:99::7]")]
+    {
+        let orders = [
+            format!("listen {own}:7000"),
+            format!("tcp {own}:7000"),
+            format!("tcp {own}:7001"),
+            format!("udp {own}:7001"),
+            format!("tcp {neighbour}:80"),
+        ];
+        let orders: Vec<_> = orders.iter().map(String::as_str).collect();
+        let answers = run.answers(&orders);
+        let from = format!("from {own}:");
+        assert_eq!(answers[0], "listening");
+        assert!(answers[1].starts_with(&from) && answers[4].starts_with(&from), "{answers:?}");
+        assert_eq!(answers[2..4], [REFUSED; 2]);
+    }
+    // What the host does not have any more goes, and a run without addresses has its own.
+    route::allow(&mut run.route, BOTH, Sources::default()).unwrap();
+    interfaces::give(&mut run.route, &[]).unwrap();
+    let left = interfaces::interfaces(&mut run.route).unwrap();
+    assert!(left.iter().all(|interface| interface.name != "eth7"), "{left:?}");
+    assert!(run.answers(&["tcp 198.51.100.7:80"])[0].starts_with("from 10.0.2.15:"));
 }
 
 fn an_absent_family_is_unreachable(original: &Original) {

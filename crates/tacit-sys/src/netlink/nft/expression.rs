@@ -29,6 +29,8 @@ pub(super) enum Expression {
     /// Goes to 127.0.0.0/8.
     ToLoopbackV4,
     To(IpAddr),
+    /// Goes to an address of the namespace's own: it is in the set of this name.
+    ToOwn(&'static str, Family),
     ToPort(u16),
     /// Destination address and port are in the set of this name.
     Captured(&'static str, Family),
@@ -88,6 +90,11 @@ impl Expression {
             Self::To(IpAddr::V6(address)) => {
                 load(rule, NETWORK, 24, 16, REGISTER_1);
                 compare(rule, EQUAL, &address.octets());
+            }
+            Self::ToOwn(set, family) => {
+                let (offset, len) = if family == Family::V4 { (16, 4) } else { (24, 16) };
+                load(rule, NETWORK, offset, len, REGISTER_1);
+                look_up(rule, set);
             }
             Self::ToPort(port) => {
                 load(rule, TRANSPORT, 2, 2, REGISTER_1);
@@ -164,6 +171,10 @@ fn captured(rule: &mut Message, set: &'static str, family: Family) {
     };
     load(rule, NETWORK, offset, len, REGISTER_1);
     load(rule, TRANSPORT, 2, 2, port_register);
+    look_up(rule, set);
+}
+
+fn look_up(rule: &mut Message, set: &'static str) {
     expression(rule, "lookup", |data| {
         data.text(1, set);
         data.be32(2, REGISTER_1);

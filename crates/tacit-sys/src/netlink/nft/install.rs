@@ -1,8 +1,8 @@
 //! The table as a whole: its chain, its sets and its rules.
 
 use super::batch::{CHAIN, CREATE, NLM_F_EXCL, TABLE, commit, message};
-use super::rules;
 use super::sets::Set;
+use super::{own, rules};
 use crate::ip_version::IpSupport;
 use crate::netlink::error::Error;
 use crate::netlink::message::Message;
@@ -15,6 +15,7 @@ use crate::netlink::socket::Netlink;
 pub fn install(netfilter: &mut Netlink, kernel: IpSupport) -> Result<(), Error> {
     let mut messages = vec![table()];
     messages.extend(Set::ALL.map(Set::declaration));
+    messages.extend(own::declarations());
     messages.push(chain());
     messages.extend(rules::all(kernel));
     commit(netfilter, messages)

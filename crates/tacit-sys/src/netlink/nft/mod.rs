@@ -3,6 +3,7 @@
 //! ```text
 //! table inet tacit
 //!   sets tcp4 tcp6 udp4 udp6    address range . port range: what is captured
+//!   sets own4 own6              addresses of the namespace's own, beside loopback
 //!   chain prerouting            the rules, see rules.rs
 //! ```
 //!
@@ -21,6 +22,7 @@ mod agent;
 mod batch;
 mod expression;
 mod install;
+mod own;
 mod rules;
 mod sets;
 #[cfg(test)]
@@ -29,4 +31,5 @@ mod tests;
 pub use agent::{AGENT_MARK, AGENT_PORT, HOLD_PORT, RELEASE_MARK, SYN_LOG_GROUP};
 pub(super) use expression::COPIED_BYTES_MAX;
 pub use install::install;
+pub use own::set_own;
 pub use sets::{ELEMENTS_PER_BATCH_MAX, Element, change, replace_all};

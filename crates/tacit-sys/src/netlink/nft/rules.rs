@@ -34,13 +34,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::agent::{AGENT_MARK, RELEASE_MARK};
 use super::batch::{CHAIN, CREATE, TABLE, message};
 use super::expression::{Expression, Family, Redirect};
+use super::own::{OWN4, OWN6};
 use crate::ip_version::IpSupport;
 use crate::netlink::message::Message;
-use crate::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
 
 use Expression::{
     Accept, Captured, CopyToAgent, Drop, IcmpType, Mark, OwnSocket, PastSyn, PortUnreachable,
-    Reset, To, ToAgent, ToHold, ToLoopbackV4, ToPort, Transport,
+    Reset, To, ToAgent, ToHold, ToLoopbackV4, ToOwn, ToPort, Transport,
 };
 
 const NEWRULE: u16 = 6;
@@ -57,13 +57,8 @@ const V6: Expression = Expression::Family(Family::V6);
 const LOOPBACK_V4: [Expression; 2] = [V4, ToLoopbackV4];
 const LOOPBACK_V6: [Expression; 2] = [V6, To(IpAddr::V6(Ipv6Addr::LOCALHOST))];
 /// Where the program itself may serve.
-const OWN: [[Expression; 2]; 5] = [
-    LOOPBACK_V4,
-    [V4, To(IpAddr::V4(OWN_V4))],
-    LOOPBACK_V6,
-    [V6, To(IpAddr::V6(OWN_V6))],
-    [V6, To(IpAddr::V6(OWN_UNIQUE_LOCAL))],
-];
+const OWN: [[Expression; 2]; 4] =
+    [LOOPBACK_V4, [V4, ToOwn(OWN4, Family::V4)], LOOPBACK_V6, [V6, ToOwn(OWN6, Family::V6)]];
 
 /// All rules.
 pub(super) fn all(kernel: IpSupport) -> Vec<Message> {

@@ -1,0 +1,309 @@
+//! Interfaces and their addresses: which a host has, and the same ones in a run's namespace.
+//!
+//! ```text
+//! host:  eth0 198.51.100.2/24      interfaces() ──> list
+//! run:   eth0 198.51.100.2/24  <── give(list)      a dummy, or one end of a veth pair
+//! ```
+//!
+//! Inside, an address has no route to its network: what a program sends there is captured as any
+//! other destination is. The interface carries nothing; it is there to be found by its name, its
+//! flags and its addresses.
+//!
+//! Loopback and link-local IPv6 addresses are in no list: every namespace has its own.
+//!
+//! Limits: [`INTERFACES_MAX`] interfaces and [`ADDRESSES_MAX`] addresses are given.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::error::Error;
+use super::message::{Message, NLM_F_ACK, attributes, read_u32};
+use super::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
+use super::socket::{Answers, Netlink};
+
+/// Interfaces that a namespace is given.
+pub const INTERFACES_MAX: usize = 32;
+/// Addresses that a namespace is given.
+pub const ADDRESSES_MAX: usize = 512;
+/// The longest name of an interface, with its zero byte (`IFNAMSIZ`).
+const NAME_BYTES_MAX: usize = 16;
+
+/// An interface with its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name; `lo` for the loopback interface.
+    pub name: String,
+    /// Its addresses, none of them loopback or link-local IPv6.
+    pub addresses: Vec<Assigned>,
+}
+
+/// An address on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Assigned {
+    /// The address.
+    pub address: IpAddr,
+    /// How many of its bits are the network's.
+    pub prefix_bits: u8,
+}
+
+/// The interfaces that are up and have addresses, in the order in which they were made.
+///
+/// # Errors
+/// The netlink socket's own.
+pub fn interfaces(route: &mut Netlink) -> Result<Vec<Interface>, Error> {
+    let links = links(route)?;
+    let mut all: BTreeMap<u32, Vec<Assigned>> = BTreeMap::new();
+    for (index, assigned) in addresses(route)? {
+        all.entry(index).or_default().push(assigned);
+    }
+    let named = all.into_iter().filter_map(|(index, addresses)| {
+        let link = links.get(&index).filter(|link| link.is_up)?;
+        Some(Interface { name: link.name.clone(), addresses })
+    });
+    Ok(named.collect())
+}
+
+/// Gives the namespace these interfaces and addresses, and takes away those that it was given
+/// before and that are not among them. An interface that is not wanted any more stays, without
+/// addresses. What is above the limits is left out.
+///
+/// # Errors
+/// The first step that the kernel refused; the others are done all the same.
+pub fn give(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Error> {
+    let mut refusal = None;
+    for interface in wanted.iter().take(INTERFACES_MAX) {
+        let there = links(route)?;
+        if !there.values().any(|link| link.name == interface.name) {
+            note(&mut refusal, make(route, &interface.name, &there));
+        }
+    }
+    let numbers: BTreeMap<String, u32> =
+        links(route)?.into_iter().map(|(index, link)| (link.name, index)).collect();
+    let wanted: Vec<(u32, Assigned)> = wanted
+        .iter()
+        .filter_map(|interface| Some((*numbers.get(&interface.name)?, &interface.addresses)))
+        .flat_map(|(index, addresses)| addresses.iter().map(move |one| (index, *one)))
+        .take(ADDRESSES_MAX)
+        .collect();
+    let there = addresses(route)?;
+    let new = wanted.iter().filter(|one| !there.contains(one));
+    let gone = there.iter().filter(|one| !wanted.contains(one) && !is_of_every_run(one.1.address));
+    let adding = new.map(|(index, one)| address_message(Step::Add, *index, *one));
+    let removing = gone.map(|(index, one)| address_message(Step::Remove, *index, *one));
+    let messages: Vec<_> = adding.chain(removing).collect();
+    if !messages.is_empty() {
+        note(&mut refusal, route.run(messages));
+    }
+    refusal.map_or(Ok(()), Err)
+}
+
+/// Keeps the first refusal.
+fn note(refusal: &mut Option<Error>, step: Result<(), Error>) {
+    if let Err(error) = step {
+        refusal.get_or_insert(error);
+    }
+}
+
+/// Makes an interface that carries nothing, and brings it up.
+fn make(route: &mut Netlink, name: &str, there: &BTreeMap<u32, Link>) -> Result<(), Error> {
+    let fits = !name.is_empty() && name.len() < NAME_BYTES_MAX && !name.contains('\0');
+    if !fits {
+        return Err(Error::Invalid("the name of an interface"));
+    }
+    match route.run(vec![dummy(name)]) {
+        Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => {
+            let is_free = |peer: &String| !there.values().any(|link| link.name == *peer);
+            let peers = (0..INTERFACES_MAX).map(|number| format!("tacit{number}"));
+            let peer = peers.into_iter().find(|peer| is_free(peer) && peer != name);
+            let peer = peer.ok_or(Error::Invalid("too many interfaces"))?;
+            route.run(vec![veth(name, &peer)])?;
+            bring_up(route, &peer)?;
+        }
+        made => made?,
+    }
+    bring_up(route, name)
+}
+
+fn dummy(name: &str) -> Message {
+    let mut message = Message::new("making an interface", RTM_NEWLINK, CREATE);
+    message = message.fixed(&[0; IFINFO_BYTES]);
+    message.text(IFLA_IFNAME, name);
+    message.nest(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, "dummy"));
+    message
+}
+
+fn veth(name: &str, peer: &str) -> Message {
+    let mut message = Message::new("making a pair of interfaces", RTM_NEWLINK, CREATE);
+    message = message.fixed(&[0; IFINFO_BYTES]);
+    message.text(IFLA_IFNAME, name);
+    message.nest(IFLA_LINKINFO, |info| {
+        info.text(IFLA_INFO_KIND, "veth");
+        info.nest(IFLA_INFO_DATA, |data| {
+            data.nest(VETH_INFO_PEER, |end| {
+                end.bytes.extend_from_slice(&[0; IFINFO_BYTES]);
+                end.text(IFLA_IFNAME, peer);
+            });
+        });
+    });
+    message
+}
+
+/// Without link-local IPv6 addresses of its own: they would bring a route that is not captured.
+fn bring_up(route: &mut Netlink, name: &str) -> Result<(), Error> {
+    let mut quiet = Message::new("setting up an interface", RTM_NEWLINK, NLM_F_ACK);
+    quiet = quiet.fixed(&[0; IFINFO_BYTES]);
+    quiet.text(IFLA_IFNAME, name);
+    quiet.nest(IFLA_AF_SPEC, |families| {
+        families.nest(u16::from(INET6), |inet6| {
+            inet6.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
+        });
+    });
+    // A kernel without IPv6 refuses it, and needs none of it.
+    let _ = route.run(vec![quiet]);
+    let mut flags = [0; IFINFO_BYTES];
+    flags[8..12].copy_from_slice(&IFF_UP.to_ne_bytes());
+    flags[12..16].copy_from_slice(&IFF_UP.to_ne_bytes());
+    let mut up = Message::new("bringing an interface up", RTM_NEWLINK, NLM_F_ACK).fixed(&flags);
+    up.text(IFLA_IFNAME, name);
+    route.run(vec![up])
+}
+
+/// What happens to an address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Add,
+    Remove,
+}
+
+fn address_message(step: Step, index: u32, assigned: Assigned) -> Message {
+    let Assigned { address, prefix_bits } = assigned;
+    let (family, bytes) = match address {
+        IpAddr::V4(address) => (INET, address.octets().to_vec()),
+        IpAddr::V6(address) => (INET6, address.octets().to_vec()),
+    };
+    let [a, b, c, d] = index.to_ne_bytes();
+    let mut message = match step {
+        Step::Add => Message::new("giving an interface its address", RTM_NEWADDR, REPLACE),
+        Step::Remove => Message::new("taking an address away", RTM_DELADDR, NLM_F_ACK),
+    };
+    message = message.fixed(&[family, prefix_bits, 0, RT_SCOPE_UNIVERSE, a, b, c, d]);
+    message.attribute(IFA_LOCAL, &bytes);
+    message.attribute(IFA_ADDRESS, &bytes);
+    if step == Step::Add {
+        message.attribute(IFA_FLAGS, &(IFA_F_NODAD | IFA_F_NOPREFIXROUTE).to_ne_bytes());
+    }
+    message
+}
+
+/// An interface as the kernel describes it.
+struct Link {
+    name: String,
+    is_up: bool,
+}
+
+fn links(route: &mut Netlink) -> Result<BTreeMap<u32, Link>, Error> {
+    let question = Message::new("asking for interfaces", RTM_GETLINK, NLM_F_DUMP);
+    let mut found = BTreeMap::new();
+    route.ask(question.fixed(&[0; IFINFO_BYTES]), Answers::Many, |answer| {
+        let (Some(index), Some(flags)) = (read_u32(answer, 4), read_u32(answer, 8)) else {
+            return Err(Error::Malformed("an interface cut short"));
+        };
+        let about = answer.get(IFINFO_BYTES..).unwrap_or_default();
+        if let Some((_, name)) = attributes(about).find(|(kind, _)| *kind == IFLA_IFNAME) {
+            let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
+            found.insert(index, Link { name, is_up: flags & IFF_UP != 0 });
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// All addresses that a namespace can be given, by the number of their interface.
+fn addresses(route: &mut Netlink) -> Result<Vec<(u32, Assigned)>, Error> {
+    let question = Message::new("asking for addresses", RTM_GETADDR, NLM_F_DUMP);
+    let mut found = Vec::new();
+    route.ask(question.fixed(&[0; IFADDR_BYTES]), Answers::Many, |answer| {
+        let one = assigned(answer)?;
+        found.extend(one.filter(|(_, assigned)| can_be_given(assigned.address)));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// `ifaddrmsg` and its attributes; `None`: the address cannot be used yet.
+fn assigned(answer: &[u8]) -> Result<Option<(u32, Assigned)>, Error> {
+    let cut = || Error::Malformed("an address cut short");
+    let (Some(head), Some(index)) = (answer.first_chunk::<IFADDR_BYTES>(), read_u32(answer, 4))
+    else {
+        return Err(cut());
+    };
+    let mut address = None;
+    let mut flags = u32::from(head[2]);
+    for (kind, value) in attributes(&answer[IFADDR_BYTES..]) {
+        match kind {
+            // On a link between two, the other attribute is the far end's.
+            IFA_LOCAL => address = ip(value),
+            IFA_ADDRESS => address = address.or_else(|| ip(value)),
+            IFA_FLAGS => flags = read_u32(value, 0).unwrap_or(flags),
+            _ => {}
+        }
+    }
+    let usable = flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) == 0;
+    Ok(address
+        .filter(|_| usable)
+        .map(|address| (index, Assigned { address, prefix_bits: head[1] })))
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    match *bytes {
+        [a, b, c, d] => Some(Ipv4Addr::new(a, b, c, d).into()),
+        _ => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
+    }
+}
+
+/// Whether a run has the address whatever its host has.
+fn is_of_every_run(address: IpAddr) -> bool {
+    let own: [IpAddr; 3] = [OWN_V4.into(), OWN_V6.into(), OWN_UNIQUE_LOCAL.into()];
+    own.contains(&address)
+}
+
+fn can_be_given(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_loopback(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    }
+}
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
+const NLM_F_DUMP: u16 = 0x300;
+/// Acknowledged; made, and refused if it is there (`NLM_F_CREATE`, `NLM_F_EXCL`).
+const CREATE: u16 = NLM_F_ACK | 0x400 | 0x200;
+/// Acknowledged; made or replaced (`NLM_F_CREATE`, `NLM_F_REPLACE`).
+const REPLACE: u16 = NLM_F_ACK | 0x400 | 0x100;
+const IFINFO_BYTES: usize = 16;
+const IFADDR_BYTES: usize = 8;
+const IFF_UP: u32 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_AF_SPEC: u16 = 26;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const ADDR_GEN_MODE_NONE: u8 = 1;
+const INET: u8 = 2;
+const INET6: u8 = 10;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+/// No search for a duplicate address: it would leave the address unusable for a second.
+const IFA_F_NODAD: u32 = 0x02;
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
+/// No route to the address' network: that is to be captured.
+const IFA_F_NOPREFIXROUTE: u32 = 0x200;

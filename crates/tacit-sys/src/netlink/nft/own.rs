@@ -1,0 +1,78 @@
+//! The namespace's own addresses beside loopback: two sets, which follow those of the host.
+
+use std::net::IpAddr;
+
+use super::batch::{CREATE, TABLE, commit, message};
+use crate::netlink::error::Error;
+use crate::netlink::message::{Message, NLM_F_ACK};
+use crate::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
+use crate::netlink::socket::Netlink;
+
+/// The set of IPv4 addresses.
+pub(super) const OWN4: &str = "own4";
+/// The set of IPv6 addresses.
+pub(super) const OWN6: &str = "own6";
+
+/// Makes these addresses the namespace's own, beside those that every run has, and no others, at
+/// one stroke.
+///
+/// # Errors
+/// The kernel's; nothing has changed then.
+pub fn set_own(netfilter: &mut Netlink, addresses: &[IpAddr]) -> Result<(), Error> {
+    let mut messages: Vec<_> = [OWN4, OWN6].map(emptying).into();
+    messages.extend(elements(addresses));
+    commit(netfilter, messages)
+}
+
+/// Both sets, with what every run has.
+pub(super) fn declarations() -> Vec<Message> {
+    let mut messages = vec![declaration(OWN4, 7, 4, 5), declaration(OWN6, 8, 16, 6)];
+    messages.extend(elements(&[]));
+    messages
+}
+
+fn declaration(name: &str, key_type: u32, key_bytes: u32, number: u32) -> Message {
+    let mut message = message("declaring the sets of own addresses", NEWSET, CREATE);
+    message.text(1, TABLE);
+    message.text(2, name);
+    message.be32(3, 0);
+    message.be32(4, key_type);
+    message.be32(5, key_bytes);
+    message.be32(10, number);
+    message
+}
+
+fn emptying(name: &'static str) -> Message {
+    let mut message = message("emptying the sets of own addresses", DELSETELEM, NLM_F_ACK);
+    message.text(1, TABLE);
+    message.text(2, name);
+    message
+}
+
+fn elements(addresses: &[IpAddr]) -> Vec<Message> {
+    let always: [IpAddr; 3] = [OWN_V4.into(), OWN_V6.into(), OWN_UNIQUE_LOCAL.into()];
+    let all = || always.iter().chain(addresses);
+    let v4 = all().filter(|address| address.is_ipv4());
+    let v6 = all().filter(|address| address.is_ipv6());
+    vec![list(OWN4, v4), list(OWN6, v6)]
+}
+
+fn list<'a>(name: &'static str, addresses: impl Iterator<Item = &'a IpAddr>) -> Message {
+    let mut message = message("naming own addresses", NEWSETELEM, CREATE);
+    message.text(1, TABLE);
+    message.text(2, name);
+    message.nest(3, |list| {
+        for address in addresses {
+            let key = match address {
+                IpAddr::V4(address) => address.octets().to_vec(),
+                IpAddr::V6(address) => address.octets().to_vec(),
+            };
+            list.nest(1, |one| one.nest(1, |held| held.attribute(1, &key)));
+        }
+    });
+    message
+}
+
+const NEWSET: u16 = 9;
+const NEWSETELEM: u16 = 12;
+const DELSETELEM: u16 = 14;
