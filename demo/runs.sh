@@ -19,8 +19,8 @@ if [ "${1:-}" != inside ]; then
     cat >runs/resolv.conf <<<"nameserver 127.0.0.1"
     mount --bind runs/resolv.conf /etc/resolv.conf
     ip link set lo up
-    ip addr add "$SERVER/32" dev lo
-    ip addr add "$FAR_CLIENT/32" dev lo
+    ip route add local "$SERVER/32" dev lo
+    ip route add local "$FAR_CLIENT/32" dev lo
     python3 demo/resolver.py 127.0.0.1 orders.example=$SERVER imposter.example=$SERVER \
         other.example=$SERVER >runs/resolver.log 2>&1 &
     pids+=($!)

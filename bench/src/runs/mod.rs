@@ -28,8 +28,8 @@ use crate::place::Place;
 const NETWORK: &str = "
 echo 10000 65000 >/proc/sys/net/ipv4/ip_local_port_range
 echo 1 >/proc/sys/net/ipv4/tcp_tw_reuse
-ip addr add 10.9.8.7/32 dev lo
-ip addr add 10.9.8.8/32 dev lo
+ip route add local 10.9.8.7/32 dev lo
+ip route add local 10.9.8.8/32 dev lo
 ip link add bench0 type veth peer name bench1
 ip link set bench0 up
 ip link set bench1 up

@@ -108,6 +108,7 @@ impl<'a> Bench<'a> {
             remote_names: Vec::new(),
             program: None,
             user: None,
+            to_own_host: false,
             at_unix_s: 0,
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|error| wrong(&error))?;

@@ -135,6 +135,8 @@ pub struct Flow {
     pub local: Address,
     /// The far end.
     pub remote: Address,
+    /// Whether the far end is an address of this host: only a rule that names it may match.
+    pub to_own_host: bool,
     /// Names the program asked for that gave the remote address; lower case, no final dot.
     pub remote_names: Vec<String>,
     /// The executable of the program, where it is known.

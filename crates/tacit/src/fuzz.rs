@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -90,7 +90,7 @@ pub fn handover(input: &[u8]) {
         with_runtime(|runtime| {
             // Dropped with the tasks of the run.
             LocalSet::new().block_on(runtime, async {
-                if let Ok(resumed) = state.resume(sockets, None) {
+                if let Ok(resumed) = state.resume(sockets, None, Arc::default()) {
                     let _ = resumed.run.learnt();
                 }
             });

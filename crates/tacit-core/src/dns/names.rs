@@ -129,6 +129,12 @@ impl Names {
         names
     }
 
+    /// The names that the host's file gives an address.
+    #[must_use]
+    pub fn lasting(&self, address: IpAddr) -> Vec<String> {
+        self.lasting.get(&address.to_canonical()).cloned().unwrap_or_default()
+    }
+
     /// Every name that was asked for with each address it has now, and for how long more.
     #[must_use]
     pub fn all(&self, now: Instant) -> Vec<Known> {

@@ -292,6 +292,7 @@ deny = true
             remote_names: vec!["db.example".to_owned()],
             program: None,
             user: Some("bob".to_owned()),
+            to_own_host: false,
             at_unix_s: 0,
         }
     }

@@ -57,7 +57,7 @@ impl Selectors {
             (any(&self.local, |s| s.matches(local.ip(), &[])), Mismatch::Local),
             (any(&self.local_ports, |p| holds(p, local.port())), Mismatch::LocalPorts),
             (any(&self.remote, |s| s.matches(remote.ip(), &flow.remote_names)), Mismatch::Remote),
-            (self.may_reach(remote.ip()), Mismatch::RemoteNotNamed),
+            (self.may_reach(flow), Mismatch::RemoteNotNamed),
             (any(&self.remote_ports, |p| holds(p, remote.port())), Mismatch::RemotePorts),
             (self.when.as_ref().is_none_or(|when| when.is_open(flow.at_unix_s)), Mismatch::When),
             (any(&self.program, owns), Mismatch::Program),
@@ -75,10 +75,18 @@ impl Selectors {
 
     /// Whether the rule names the address, if it is one that must be named: a name that resolves
     /// to this host, or a wide network, must not lead a program here.
-    fn may_reach(&self, remote: Option<IpAddr>) -> bool {
+    fn may_reach(&self, flow: &Flow) -> bool {
+        let remote = flow.remote.ip();
+        let is_near = remote.is_some_and(|ip| Near::of(ip).is_some());
         self.direction != Direction::Outbound
-            || remote.is_none_or(|ip| Near::of(ip).is_none())
-            || self.remote.iter().any(|s| s.near().is_some() && s.matches(remote, &[]))
+            || (!is_near && !flow.to_own_host)
+            || self.remote.iter().any(|selector| match selector {
+                // Its names are those of the host's own file alone.
+                AddressSelector::Name { .. } => {
+                    flow.to_own_host && !is_near && selector.matches(None, &flow.remote_names)
+                }
+                _ => selector.names_nearby() && selector.matches(remote, &[]),
+            })
     }
 }
 
@@ -235,6 +243,13 @@ impl AddressSelector {
             Self::Prefix { .. } | Self::Range { .. } => self.spans().next().and_then(Near::within),
             Self::Name { .. } => None,
         }
+    }
+
+    /// Whether it names addresses of this host or link, and no wide network: those that must be
+    /// named, or a single one.
+    pub(super) fn names_nearby(&self) -> bool {
+        let is_single = |span: Span| span.first == span.last;
+        self.near().is_some() || self.spans().next().is_some_and(is_single)
     }
 
     /// Whether every flow that `other` selects is selected by this too.

@@ -81,6 +81,8 @@ pub fn create(parent: u32, families: Families) -> Result<Namespace, NamespaceErr
     missing.extend(set("net/ipv4/ip_unprivileged_port_start", LOW_PORTS_START).err());
     missing.extend(choose_congestion_control().err());
     missing.extend(allow_ping().err());
+    // An address of the host that goes must not take others of its network with it.
+    missing.extend(set("net/ipv4/conf/all/promote_secondaries", "1").err());
     // A cookie would answer a released SYN when the listener is full, and forget it.
     missing.extend(set("net/ipv4/tcp_syncookies", "0").err());
     let mut netfilter = Netlink::open(Subsystem::Netfilter).map_err(Step::PacketRules.failed())?;

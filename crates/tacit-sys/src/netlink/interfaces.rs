@@ -14,7 +14,12 @@
 //! Limits: [`INTERFACES_MAX`] interfaces and [`ADDRESSES_MAX`] addresses are given.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::error::Error;
 use super::message::{Message, NLM_F_ACK, attributes, read_u32};
@@ -25,6 +30,10 @@ use super::socket::{Answers, Netlink};
 pub const INTERFACES_MAX: usize = 32;
 /// Addresses that a namespace is given.
 pub const ADDRESSES_MAX: usize = 512;
+/// Messages about changes that are read at once.
+const CHANGES_AT_ONCE_MAX: usize = 1000;
+/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`.
+const CHANGE_GROUPS: u32 = 0x1 | 0x10 | 0x100;
 /// The longest name of an interface, with its zero byte (`IFNAMSIZ`).
 const NAME_BYTES_MAX: usize = 16;
 
@@ -63,9 +72,33 @@ pub fn interfaces(route: &mut Netlink) -> Result<Vec<Interface>, Error> {
     Ok(named.collect())
 }
 
-/// Gives the namespace these interfaces and addresses, and takes away those that it was given
-/// before and that are not among them. An interface that is not wanted any more stays, without
-/// addresses. What is above the limits is left out.
+/// A non-blocking socket that receives a message whenever an interface or an address of this
+/// namespace has changed; read it by [`forget_changes`].
+///
+/// # Errors
+/// Whatever the system calls answer.
+pub fn changes() -> io::Result<OwnedFd> {
+    let family = AddressFamily::NETLINK;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::RAW, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, CHANGE_GROUPS))?;
+    Ok(socket)
+}
+
+/// Reads all messages about changes. What they say is found by [`interfaces`].
+pub fn forget_changes(changes: BorrowedFd<'_>) {
+    let mut message = [0; 4096];
+    // Also after messages were lost, which is an error once.
+    for _ in 0..CHANGES_AT_ONCE_MAX {
+        let read = rustix::net::recv(changes, &mut message[..], RecvFlags::empty());
+        if read == Err(rustix::io::Errno::AGAIN) {
+            return;
+        }
+    }
+}
+
+/// Gives the namespace these interfaces and addresses, beside those that it has. What is above the
+/// limits is left out.
 ///
 /// # Errors
 /// The first step that the kernel refused; the others are done all the same.
@@ -77,24 +110,40 @@ pub fn give(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Error> {
             note(&mut refusal, make(route, &interface.name, &there));
         }
     }
-    let numbers: BTreeMap<String, u32> =
-        links(route)?.into_iter().map(|(index, link)| (link.name, index)).collect();
-    let wanted: Vec<(u32, Assigned)> = wanted
-        .iter()
-        .filter_map(|interface| Some((*numbers.get(&interface.name)?, &interface.addresses)))
-        .flat_map(|(index, addresses)| addresses.iter().map(move |one| (index, *one)))
-        .take(ADDRESSES_MAX)
-        .collect();
+    let wanted = numbered(route, wanted)?;
     let there = addresses(route)?;
     let new = wanted.iter().filter(|one| !there.contains(one));
-    let gone = there.iter().filter(|one| !wanted.contains(one) && !is_of_every_run(one.1.address));
-    let adding = new.map(|(index, one)| address_message(Step::Add, *index, *one));
-    let removing = gone.map(|(index, one)| address_message(Step::Remove, *index, *one));
-    let messages: Vec<_> = adding.chain(removing).collect();
+    let messages: Vec<_> =
+        new.map(|(index, one)| address_message(Step::Add, *index, *one)).collect();
     if !messages.is_empty() {
         note(&mut refusal, route.run(messages));
     }
     refusal.map_or(Ok(()), Err)
+}
+
+/// Takes away the addresses that the namespace was given before and that are not among these. An
+/// interface that is not wanted any more stays, without addresses.
+///
+/// # Errors
+/// The first step that the kernel refused; the others are done all the same.
+pub fn take_others(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Error> {
+    let wanted = numbered(route, wanted)?;
+    let there = addresses(route)?;
+    let gone = there.iter().filter(|one| !wanted.contains(one) && !is_of_every_run(one.1.address));
+    let messages: Vec<_> =
+        gone.map(|(index, one)| address_message(Step::Remove, *index, *one)).collect();
+    if messages.is_empty() { Ok(()) } else { route.run(messages) }
+}
+
+/// The addresses with the numbers of their interfaces.
+fn numbered(route: &mut Netlink, wanted: &[Interface]) -> Result<Vec<(u32, Assigned)>, Error> {
+    let numbers: BTreeMap<String, u32> =
+        links(route)?.into_iter().map(|(index, link)| (link.name, index)).collect();
+    let addresses = wanted
+        .iter()
+        .filter_map(|interface| Some((*numbers.get(&interface.name)?, &interface.addresses)))
+        .flat_map(|(index, addresses)| addresses.iter().map(move |one| (index, *one)));
+    Ok(addresses.take(ADDRESSES_MAX).collect())
 }
 
 /// Keeps the first refusal.

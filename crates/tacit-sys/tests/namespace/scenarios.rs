@@ -252,7 +252,7 @@ fn the_hosts_addresses_stand_inside_and_behave_as_loopback_does(original: &Origi
     }
     // What the host does not have any more goes, and a run without addresses has its own.
     route::allow(&mut run.route, BOTH, Sources::default()).unwrap();
-    interfaces::give(&mut run.route, &[]).unwrap();
+    interfaces::take_others(&mut run.route, &[]).unwrap();
     let left = interfaces::interfaces(&mut run.route).unwrap();
     assert!(left.iter().all(|interface| interface.name != "eth7"), "{left:?}");
     assert!(run.answers(&["tcp 198.51.100.7:80"])[0].starts_with("from 10.0.2.15:"));

@@ -48,7 +48,7 @@ impl Runs {
         let HandedRun { state, sockets } = handed;
         let place = workers.place_run_on(state.cpu).await;
         let Resumed { run, launcher, followed, sockets, inbound, before } =
-            state.resume(sockets, place)?;
+            state.resume(sockets, place, self.host())?;
         let candidate = Candidate { run, sockets, launcher, before };
         let enrolled = services::enrol(candidate, &self.context()).await?;
         self.take(enrolled, inbound, workers).await;

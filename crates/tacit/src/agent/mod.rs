@@ -233,6 +233,7 @@ impl Agent {
                     self.runs.refresh_hosts();
                 }
                 _ = names.tick() => self.runs.capture_again(),
+                () = self.runs.host_changed() => self.runs.follow_host(),
                 _ = windows.tick(), if self.shared.live.load().has_windows() => {
                     self.runs.follow_windows();
                 }

@@ -26,6 +26,7 @@ use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
 use crate::log::Event;
 use crate::run::handover::HeldAddress;
+use crate::run::host::{Changes, Host};
 use crate::run::launchers::{self, Admission, Application};
 use crate::run::line::{Line, adopt};
 use crate::run::protocol::{Enrolment, Terms};
@@ -46,6 +47,9 @@ pub(super) struct Runs {
     pub(super) registry: Registry<Services>,
     enrol: Option<Enrol>,
     hosts: Hosts,
+    /// The host's addresses.
+    host: Arc<Host>,
+    host_changes: Changes,
     resolvers: Arc<Resolvers>,
     pub(super) events: mpsc::Sender<RunEvent>,
     pub(super) shared: Shared,
@@ -92,6 +96,8 @@ impl Runs {
             registry: Registry::default(),
             enrol,
             hosts: Hosts::default(),
+            host: Arc::default(),
+            host_changes: Changes::watch(),
             resolvers: Arc::new(Resolvers::new(&options.resolvers)),
             events,
             shared,
@@ -150,7 +156,7 @@ impl Runs {
             let _ = back.send(Err(reason));
             return;
         }
-        let Enrolment { name, pid, .. } = enrolment;
+        let Enrolment { name, pid, sockets: socket_set } = enrolment;
         let identity = RunIdentity {
             id: self.registry.next_id(),
             name,
@@ -161,10 +167,11 @@ impl Runs {
         };
         let context = self.context();
         let place = workers.place_run().await;
+        let host = self.host();
         tokio::task::spawn_local(async move {
             let begun = async {
                 let line = Line::open(sockets.line.try_clone()?)?;
-                let run = Run::new(identity, line, place);
+                let run = Run::new(identity, line, place, host, socket_set);
                 let candidate = Candidate { run, sockets, launcher, before: None };
                 services::enrol(candidate, &context).await
             };
@@ -180,6 +187,23 @@ impl Runs {
                 }
             }
         });
+    }
+
+    /// The addresses of this host.
+    pub(super) fn host(&self) -> Arc<Host> {
+        Arc::clone(&self.host)
+    }
+
+    /// Has every run follow the host's addresses, if they have changed.
+    pub(super) fn follow_host(&self) {
+        if self.host.look() {
+            self.capture_again();
+        }
+    }
+
+    /// Waits until an interface of this host has changed.
+    pub(super) async fn host_changed(&self) {
+        self.host_changes.next().await;
     }
 
     /// What of the agent a run uses.

@@ -225,6 +225,7 @@ impl Lane {
             remote_names: run.names_of(key.destination.ip()),
             program: None,
             user: Some(run.user.clone()),
+            to_own_host: run.host.has(key.destination.ip()),
             at_unix_s: clock::now_unix_s(),
         };
         let early = VecDeque::from([payload.to_vec()]);

@@ -182,6 +182,7 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
         remote_names: args.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
         program: args.program.clone(),
         user: args.user.as_deref().map(user_word),
+        to_own_host: false,
         at_unix_s: args.at.map_or_else(clock::now_unix_s, Timestamp::as_second),
     })
 }

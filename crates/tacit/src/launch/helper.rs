@@ -19,11 +19,12 @@ use tacit_core::flow;
 use tacit_core::policy::Captured;
 use tacit_sys::namespace::{self, Namespace, Netlinks};
 use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT};
-use tacit_sys::netlink::route::{self, Families};
-use tacit_sys::netlink::{self, Protocol, diag};
+use tacit_sys::netlink::route::{self, Families, Sources};
+use tacit_sys::netlink::{self, Protocol, diag, interfaces};
 use tacit_sys::{IpVersion, cpu, owner, transparent};
 
 use crate::net::pool::SOCKETS_AT_ONCE_MAX;
+use crate::run::host::HostAddresses;
 use crate::run::protocol::{self, Ends, Frame, Owner, Reply, Request};
 
 /// Lines that are served at once.
@@ -142,8 +143,10 @@ impl Servant {
     fn answer(&mut self, request: Request) -> Answer {
         let done = match request {
             Request::Families { v4, v6 } => {
-                told(route::allow(&mut self.kernel.route, Families { v4, v6 }))
+                let sources = Sources::default();
+                told(route::allow(&mut self.kernel.route, Families { v4, v6 }, sources))
             }
+            Request::Network { v4, v6, host } => told(self.network(Families { v4, v6 }, &host)),
             Request::Change { remove, add } => self.change(&remove, &add),
             Request::Replace(all) => {
                 let all: Vec<_> = all.iter().map(element).collect();
@@ -169,6 +172,16 @@ impl Servant {
             Request::Line => Ok(Reply::Done),
         };
         (done.unwrap_or_else(Reply::Refused), Vec::new())
+    }
+
+    /// Addresses come before the routes that use them as sources, and go after those.
+    fn network(&mut self, families: Families, host: &HostAddresses) -> Result<(), netlink::Error> {
+        let Netlinks { route, netfilter, .. } = &mut self.kernel;
+        let wanted = host.interfaces();
+        nft::set_own(netfilter, &host.all().collect::<Vec<_>>())?;
+        interfaces::give(route, &wanted)?;
+        route::allow(route, families, host.sources())?;
+        interfaces::take_others(route, &wanted)
     }
 
     fn change(&mut self, remove: &[Captured], add: &[Captured]) -> Result<Reply, String> {

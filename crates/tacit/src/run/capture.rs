@@ -16,6 +16,8 @@ use crate::clock;
 use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::run::Run;
+use crate::run::host::HostAddresses;
+use crate::run::protocol::SocketSet;
 
 /// The kernel's sets of one run.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ struct Mirror {
     news: u64,
     /// The address families that the namespace has been given.
     families: Families,
+    /// The addresses of the host that it has been given.
+    host: Option<Arc<HostAddresses>>,
 }
 
 impl Capture {
@@ -64,7 +68,8 @@ impl Capture {
     fn wanted(&self) -> Vec<Captured> {
         let named = self.run.named();
         let named = named.iter().map(|host| (host.address, host.name.as_str()));
-        let mut wanted = captured(&self.live.load().policy, named, clock::now_unix_s());
+        let own: Vec<IpAddr> = self.run.host.addresses().all().collect();
+        let mut wanted = captured(&self.live.load().policy, named, &own, clock::now_unix_s());
         for address in self.run.expects() {
             let one = Captured {
                 udp: false,
@@ -114,7 +119,7 @@ impl Capture {
             );
         }
         let line = &self.run.line;
-        self.give_families(&wanted, &mut mirror.families).await?;
+        self.give_network(&wanted, mirror).await?;
         let changed = match mirror.boxes.take() {
             None => false,
             Some(before) => {
@@ -139,17 +144,26 @@ impl Capture {
 
     /// Gives the namespace the address families that this host can route to something the policy
     /// lets through, names that were learnt included. Others stay absent inside, so that programs
-    /// do not try them first. One that was given stays.
-    async fn give_families(
+    /// do not try them first. One that was given stays. The host's addresses are given as they are.
+    async fn give_network(
         &self,
         wanted: &BTreeSet<Captured>,
-        given: &mut Families,
+        mirror: &mut Mirror,
     ) -> io::Result<()> {
-        let found = families(&self.live.load().policy, wanted, *given);
-        if found != *given {
-            self.run.line.families(found).await?;
-            *given = found;
+        let found = families(&self.live.load().policy, wanted, mirror.families);
+        let line = &self.run.line;
+        match self.run.sockets {
+            SocketSet::Connected if found != mirror.families => line.families(found).await?,
+            SocketSet::Connected => {}
+            SocketSet::Held => {
+                let host = self.run.host.addresses();
+                if found != mirror.families || mirror.host.as_ref() != Some(&host) {
+                    line.network(found, &host).await?;
+                    mirror.host = Some(host);
+                }
+            }
         }
+        mirror.families = found;
         Ok(())
     }
 }

@@ -6,6 +6,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use tacit_core::dns::GRACE;
 use tacit_core::flow::Address;
 use tokio::sync::oneshot;
 
+use super::host::Host;
 use super::launchers::{Followed, Launcher, RunSockets};
 use super::line::{Line, adopt};
 use super::protocol::SocketSet;
@@ -132,7 +134,12 @@ impl RunState {
     ///
     /// # Errors
     /// Sockets are missing.
-    pub fn resume(self, mut sockets: Vec<OwnedFd>, place: Option<Share>) -> io::Result<Resumed> {
+    pub fn resume(
+        self,
+        mut sockets: Vec<OwnedFd>,
+        place: Option<Share>,
+        host: Arc<Host>,
+    ) -> io::Result<Resumed> {
         let before = if self.asks_before { sockets.pop() } else { None };
         if sockets.len() <= self.inbound.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -154,7 +161,7 @@ impl RunState {
             since: self.since,
             claimed: self.claimed,
         };
-        let run = Run::new(identity, line, place);
+        let run = Run::new(identity, line, place, host, self.socket_set);
         for (name, address, seconds) in self.names {
             // What is left counts the grace that learning adds again.
             let left = Duration::from_secs(seconds).saturating_sub(GRACE);

@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::net::pool::SocketPool;
 
+use super::host::HostAddresses;
 use super::protocol::{ANSWER_BYTES_MAX, Ends, Frame, Owner, Reply, Request, encode, frame_bytes};
 
 /// Questions of all workers that wait for the line.
@@ -79,6 +80,15 @@ impl Line {
     /// The helper's, or there is none.
     pub async fn families(&self, Families { v4, v6 }: Families) -> io::Result<()> {
         self.ask(Request::Families { v4, v6 }).await.map(|_| ())
+    }
+
+    /// Gives the namespace address families, and the host's interfaces and addresses.
+    ///
+    /// # Errors
+    /// The helper's, or there is none.
+    pub async fn network(&self, families: Families, host: &HostAddresses) -> io::Result<()> {
+        let Families { v4, v6 } = families;
+        self.ask(Request::Network { v4, v6, host: host.clone() }).await.map(|_| ())
     }
 
     /// Changes what is captured.

@@ -5,6 +5,7 @@ pub mod capture;
 mod expected;
 pub mod handover;
 pub mod hold;
+pub mod host;
 pub mod launchers;
 pub mod line;
 pub mod listening;
@@ -18,12 +19,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::{Host, Known, Names};
+use tacit_core::dns::{Host as Named, Known, Names};
 
 use crate::placement::Share;
 use capture::Capture;
 use expected::Expectations;
+use host::Host;
 use line::Line;
+use protocol::SocketSet;
 
 pub use expected::{EXPECTED_MAX, Expected};
 pub use scope::Scope;
@@ -111,6 +114,10 @@ pub struct Run {
     pub spent: Spent,
     /// The CPU that its programs and the worker of its connections share, if they do.
     pub place: Option<Share>,
+    /// The host's addresses, which its programs share.
+    pub host: Arc<Host>,
+    /// Which sockets its launcher has made.
+    pub sockets: SocketSet,
     names: Mutex<Names>,
     listening: ArcSwap<Vec<SocketAddr>>,
     expected: Expectations,
@@ -120,7 +127,13 @@ pub struct Run {
 impl Run {
     /// A run that is being enrolled.
     #[must_use]
-    pub fn new(identity: RunIdentity, line: Line, place: Option<Share>) -> Self {
+    pub fn new(
+        identity: RunIdentity,
+        line: Line,
+        place: Option<Share>,
+        host: Arc<Host>,
+        sockets: SocketSet,
+    ) -> Self {
         let RunIdentity { id, name, pid, user, since, claimed } = identity;
         Self {
             id,
@@ -132,6 +145,8 @@ impl Run {
             line,
             spent: Spent::default(),
             place,
+            host,
+            sockets,
             names: Mutex::default(),
             listening: ArcSwap::default(),
             expected: Expectations::default(),
@@ -145,9 +160,13 @@ impl Run {
         self.place.as_ref().map(Share::cpu)
     }
 
-    /// The names that the run asked for and that gave this address.
+    /// The names that the run asked for and that gave this address; for an address of the host
+    /// those of the host's own file alone, so that no resolver leads a program there.
     #[must_use]
     pub fn names_of(&self, address: IpAddr) -> Vec<String> {
+        if self.host.has(address) {
+            return self.lock().lasting(address);
+        }
         self.lock().used(address, Instant::now())
     }
 
@@ -163,14 +182,20 @@ impl Run {
     }
 
     /// Takes what the host's own file says of names.
-    pub fn set_lasting(&self, hosts: impl IntoIterator<Item = Host>) {
+    pub fn set_lasting(&self, hosts: impl IntoIterator<Item = Named>) {
         self.lock().set_lasting(hosts);
     }
 
-    /// Every address with each name it has now.
+    /// Every address with each name it has now; an address of the host with those of the host's own
+    /// file alone.
     #[must_use]
-    pub fn named(&self) -> Vec<Host> {
-        self.lock().pairs(Instant::now())
+    pub fn named(&self) -> Vec<Named> {
+        let names = self.lock();
+        let mut named = names.pairs(Instant::now());
+        named.retain(|one| {
+            !self.host.has(one.address) || names.lasting(one.address).contains(&one.name)
+        });
+        named
     }
 
     /// Every name that was asked for with each address it has now, and for how long more.

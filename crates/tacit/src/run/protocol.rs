@@ -29,6 +29,8 @@ use tacit_core::flow::Protocol;
 use tacit_core::policy::Captured;
 use tacit_sys::descriptor::{self, Received};
 
+use super::host::HostAddresses;
+
 /// A frame at most: 65,536 captured boxes of IPv6 fit.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// What a launcher says at most: a name that is too long is to be told so.
@@ -105,6 +107,15 @@ pub enum Request {
         v4: bool,
         /// IPv6.
         v6: bool,
+    },
+    /// The same, together with the host's interfaces and addresses as they are now.
+    Network {
+        /// IPv4.
+        v4: bool,
+        /// IPv6.
+        v6: bool,
+        /// The host.
+        host: HostAddresses,
     },
     /// Change what is captured.
     Change {

@@ -35,6 +35,14 @@ impl Scope {
         }
     }
 
+    /// Whether an address is one of the host's own, which a rule must name.
+    #[must_use]
+    pub fn has_host_address(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Run(run) => run.host.has(address),
+        }
+    }
+
     /// The names that its programs asked for and that gave this address.
     #[must_use]
     pub fn names_of(&self, address: IpAddr) -> Vec<String> {

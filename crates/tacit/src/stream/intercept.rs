@@ -330,6 +330,7 @@ fn flow_of_program(scope: &Scope, local: Address, remote: Address) -> Flow {
         listen: None,
         local,
         remote_names: remote.ip().map(|ip| scope.names_of(ip)).unwrap_or_default(),
+        to_own_host: remote.ip().is_some_and(|ip| scope.has_host_address(ip)),
         remote,
         program: None,
         user: Some(scope.user().to_owned()),
@@ -381,6 +382,7 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
         remote_names: Vec::new(),
         program,
         user,
+        to_own_host: false,
         at_unix_s: clock::now_unix_s(),
     })
 }

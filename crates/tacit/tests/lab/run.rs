@@ -13,7 +13,7 @@ use crate::public::Public;
 /// there that answers HTTP.
 const NETWORK: &str = r#"
 ip link set lo up
-ip addr add 10.9.8.7/32 dev lo
+ip route add local 10.9.8.7/32 dev lo
 ip link add v0 type veth peer name v1
 ip link set v0 up
 ip link set v1 up

@@ -5,7 +5,7 @@ use crate::network::Network;
 
 /// A web server at the name's IPv4 address alone; the other addresses of names refuse.
 const WEB: &str = r#"
-ip addr add 10.9.8.6/32 dev lo
+ip route add local 10.9.8.6/32 dev lo
 mkdir -p web; echo small >web/small
 start python3 -m http.server --bind 10.9.8.7 --directory web 8080 >/dev/null 2>&1
 await 8080

@@ -5,7 +5,7 @@ use crate::network::Network;
 
 /// A resolver of its own instead of the network's, on every address that programs ask.
 const ZONE: &str = r#"
-ip addr add 10.9.8.9/32 dev lo
+ip route add local 10.9.8.9/32 dev lo
 cat >zone <<'END'
 clear.example A 10.9.8.7
 clear.example AAAA 2001:db8::7
@@ -206,7 +206,7 @@ fn the_hosts_own_file_of_names_counts_as_learnt_and_is_followed() {
 #[test]
 fn another_resolver_is_asked_when_the_host_asks_another() {
     let setup = "echo 'clear.example A 10.9.8.77' >other
-                 ip addr add 10.9.8.10/32 dev lo
+                 ip route add local 10.9.8.10/32 dev lo
                  start python3 \"$PEERS/names.py\" other otherlog 10.9.8.10
                  until_true [ -e otherlog.ready ]; chmod 666 resolv.conf";
     let script = "run sh -c 'getent ahostsv4 clear.example | head -1
@@ -217,7 +217,7 @@ fn another_resolver_is_asked_when_the_host_asks_another() {
 
 #[test]
 fn answers_of_a_programs_own_resolver_teach_nothing() {
-    let setup = "ip addr add 10.9.8.66/32 dev lo
+    let setup = "ip route add local 10.9.8.66/32 dev lo
                  start python3 -m http.server 7000 --bind 10.9.8.66 >/dev/null 2>&1
                  until_true sh -c 'ss -Hltn \"src 10.9.8.66:7000\" | grep -q .'
                  echo nameserver 127.0.0.1 >resolv.conf

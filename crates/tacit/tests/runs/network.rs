@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The network is a namespace: servers listen at 10.9.8.7, which is `clear.example`; an agent in
-//! the server's role stands before each of them at 10.9.8.8, which is `tls.example`. Elsewhere a
+//! the server's role stands before each of them at 10.9.8.8, which is `tls.example`. Both are led
+//! here by a route and are on no interface: programs shall not take them for their own. Elsewhere a
 //! default route leads to nobody. `dual.clear.example` and `dual.tls.example` are the same two with
 //! an IPv6 address each, to which there is a route only where the test asks for one.
 //! `two.clear.example` and `two.tls.example` have 10.9.8.6 too, where a test may have a machine
@@ -36,8 +37,8 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=$P
 mkdir -m 1777 temporary; export TMPDIR=$PWD/temporary
 export PEERS LC_ALL=C
 ip link set lo up
-ip addr add 10.9.8.7/32 dev lo
-ip addr add 10.9.8.8/32 dev lo
+ip route add local 10.9.8.7/32 dev lo
+ip route add local 10.9.8.8/32 dev lo
 ip link add v0 type veth peer name v1
 ip link set v0 up
 ip link set v1 up
@@ -103,8 +104,9 @@ const NAMES: &str = "clear.example 10.9.8.7 tls.example 10.9.8.8 \
      two.tls.example 10.9.8.6 two.tls.example 10.9.8.8";
 /// What a network has whose default route is for IPv6 too.
 const IPV6: &str = "
-ip -6 addr add 2001:db8::7/128 dev lo nodad
-ip -6 addr add 2001:db8::8/128 dev lo nodad
+echo 1 >/proc/sys/net/ipv6/ip_nonlocal_bind
+ip -6 route add local 2001:db8::7/128 dev lo
+ip -6 route add local 2001:db8::8/128 dev lo
 ip -6 addr add 2001:db8:77::1/64 dev v0 nodad
 ip -6 route add default via 2001:db8:77::2
 ";

@@ -46,22 +46,24 @@ pub struct Captured {
 }
 
 /// The boxes of a policy at a time, in seconds since 1970; disjoint and in order. `learnt` are
-/// addresses with the names they have.
+/// addresses with the names they have, `own` the addresses of this host: those are captured only
+/// where a rule names them, by themselves or by one of these names.
 #[must_use]
 pub fn captured<'a>(
     policy: &Policy,
     learnt: impl IntoIterator<Item = (IpAddr, &'a str)>,
+    own: &[IpAddr],
     unix_s: i64,
 ) -> Vec<Captured> {
     let rules = policy.rules.iter().filter(|rule| is_open(rule, unix_s));
-    boxes(rules, &Learnt::new(learnt))
+    boxes(rules, &Learnt::new(learnt), &own.iter().copied().map(single).collect::<Vec<_>>())
 }
 
 /// Whether the rules alone, at whatever time, take more boxes than there may be.
 pub(super) fn takes_too_many(rules: &[Arc<Rule>]) -> bool {
     // Outside their windows denies take nothing away.
     let rules = rules.iter().filter(|rule| can_pass(rule) || rule.selectors.when.is_none());
-    boxes(rules, &Learnt::default()).len() >= BOXES_MAX
+    boxes(rules, &Learnt::default(), &[]).len() >= BOXES_MAX
 }
 
 /// Whether some rule other than a deny can match a flow to a host of that name at a time, in
@@ -120,7 +122,11 @@ struct Plane {
     family: Family,
 }
 
-fn boxes<'r>(rules: impl Iterator<Item = &'r Arc<Rule>>, learnt: &Learnt<'_>) -> Vec<Captured> {
+fn boxes<'r>(
+    rules: impl Iterator<Item = &'r Arc<Rule>>,
+    learnt: &Learnt<'_>,
+    own: &[Span],
+) -> Vec<Captured> {
     let mut planes: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
     let mut denied: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
     for rule in rules {
@@ -131,7 +137,7 @@ fn boxes<'r>(rules: impl Iterator<Item = &'r Arc<Rule>>, learnt: &Learnt<'_>) ->
             ports.iter().map(move |ports| Area { first, last, ports: ports.clone() })
         };
         if can_pass(rule) {
-            for span in spans(rule, learnt) {
+            for span in spans(rule, learnt, own) {
                 let plane = Plane { udp, family: span.family };
                 let holes = denied.get(&plane).map_or(&[][..], Vec::as_slice);
                 let left = areas(span).flat_map(|area| left_of(area, holes));
@@ -139,7 +145,7 @@ fn boxes<'r>(rules: impl Iterator<Item = &'r Arc<Rule>>, learnt: &Learnt<'_>) ->
             }
         } else if is_certain_deny(rule) {
             // What a name leads to may have other names, and be another rule's.
-            for span in spans(rule, &Learnt::default()) {
+            for span in spans(rule, &Learnt::default(), own) {
                 let plane = Plane { udp, family: span.family };
                 denied.entry(plane).or_default().extend(areas(span));
             }
@@ -164,17 +170,18 @@ fn ports(rule: &Rule) -> Vec<RangeInclusive<u16>> {
     }
 }
 
-fn spans(rule: &Rule, learnt: &Learnt<'_>) -> Vec<Span> {
+fn spans(rule: &Rule, learnt: &Learnt<'_>, own: &[Span]) -> Vec<Span> {
+    let beside_own = |span| without_all(span, own.iter().copied());
     if rule.selectors.remote.is_empty() {
-        return public();
+        return public().into_iter().flat_map(beside_own).collect();
     }
     let mut all = Vec::new();
     for selector in &rule.selectors.remote {
         match selector {
             AddressSelector::Name { host, wildcard: true } => all.extend(learnt.below(host)),
             AddressSelector::Name { host, wildcard: false } => all.extend(learnt.exact(host)),
-            _ if selector.near().is_some() => all.extend(selector.spans()),
-            _ => all.extend(selector.spans().flat_map(without_near)),
+            _ if selector.names_nearby() => all.extend(selector.spans()),
+            _ => all.extend(selector.spans().flat_map(without_near).flat_map(beside_own)),
         }
     }
     all
@@ -192,8 +199,7 @@ impl<'a> Learnt<'a> {
     fn new(learnt: impl IntoIterator<Item = (IpAddr, &'a str)>) -> Self {
         let mut all = Self::default();
         for (ip, name) in learnt.into_iter().filter(|(ip, _)| Near::of(*ip).is_none()) {
-            let (family, bits) = family_and_bits(ip);
-            let span = Span { family, first: bits, last: bits };
+            let span = single(ip);
             for (at, _) in name.match_indices('.').filter(|(at, _)| *at > 0) {
                 all.below.entry(plain(&name[at + 1..])).or_default().push(span);
             }
@@ -240,11 +246,20 @@ fn public() -> Vec<Span> {
 
 /// What is left of addresses when those that must be named are taken out.
 fn without_near(span: Span) -> Vec<Span> {
+    without_all(span, Near::ALL.into_iter().flat_map(Near::spans))
+}
+
+fn without_all(span: Span, holes: impl Iterator<Item = Span>) -> Vec<Span> {
     let mut left = vec![span];
-    for near in Near::ALL.into_iter().flat_map(Near::spans) {
-        left = left.into_iter().flat_map(|span| without(span, near)).flatten().collect();
+    for hole in holes {
+        left = left.into_iter().flat_map(|span| without(span, hole)).flatten().collect();
     }
     left
+}
+
+fn single(ip: IpAddr) -> Span {
+    let (family, bits) = family_and_bits(ip);
+    Span { family, first: bits, last: bits }
 }
 
 /// What of the span lies before and after the hole.

@@ -45,7 +45,7 @@ const DB: &str = r#"
 #[test]
 fn boxes_are_those_of_the_rules_that_pass() {
     assert_eq!(
-        show(&captured(&policy(DB), [], 0)),
+        show(&captured(&policy(DB), [], &[], 0)),
         [
             "tcp 10.7.0.0-10.7.2.255 5432-5432",
             "tcp 10.7.0.0-10.7.2.255 6000-6100",
@@ -64,7 +64,7 @@ fn a_deny_takes_away_what_comes_behind_it_unless_it_asks_for_more() {
              {deny}deny = true\n[[rule]]\nname = \"yes\"\ndirection = \"outbound\"\n\
              remote = \"10.0.0.0/30\"\nremote-ports = \"1-100\"\npermit = true\n"
         );
-        show(&captured(&policy(&rules), [("10.0.0.1".parse().unwrap(), "a.example")], 0))
+        show(&captured(&policy(&rules), [("10.0.0.1".parse().unwrap(), "a.example")], &[], 0))
     };
     let left = ["tcp 10.0.0.0-10.0.0.3 1-19", "tcp 10.0.0.0-10.0.0.3 31-100"];
     assert_eq!(boxes(""), left);
@@ -82,7 +82,7 @@ fn a_name_brings_its_addresses_with_the_ports_of_its_rule() {
         ("192.0.2.10".parse().unwrap(), "elsewhere.example"),
         ("2001:db8::9".parse().unwrap(), "a.db.corp.example"),
     ];
-    let boxes = show(&captured(&policy(DB), learnt, 0));
+    let boxes = show(&captured(&policy(DB), learnt, &[], 0));
     assert!(boxes.contains(&"tcp 192.0.2.9-192.0.2.9 5432-5432".to_owned()), "{boxes:?}");
     assert!(boxes.contains(&"tcp 2001:db8::9-2001:db8::9 6000-6100".to_owned()), "{boxes:?}");
     assert!(!boxes.iter().any(|one| one.contains("192.0.2.10")), "{boxes:?}");
@@ -91,7 +91,7 @@ fn a_name_brings_its_addresses_with_the_ports_of_its_rule() {
 #[test]
 fn a_rule_without_addresses_is_not_about_this_host_or_this_link() {
     let open = "[[rule]]\nname = \"all\"\ndirection = \"outbound\"\npermit = true\n";
-    let boxes = captured(&policy(open), [], 0);
+    let boxes = captured(&policy(open), [], &[], 0);
     let inside = |text: &str| {
         let address: IpAddr = text.parse().unwrap();
         boxes.iter().any(|b| {
@@ -114,7 +114,7 @@ fn this_host_and_this_link_are_captured_only_where_they_are_named() {
             "[[rule]]\nname = \"r\"\ndirection = \"outbound\"\n\
                             remote = {remote}\nremote-ports = 80\npermit = true\n"
         );
-        show(&captured(&policy(&rule), [("127.0.0.1".parse().unwrap(), "evil.example")], 0))
+        show(&captured(&policy(&rule), [("127.0.0.1".parse().unwrap(), "evil.example")], &[], 0))
     };
     assert_eq!(
         to("\"0.0.0.0/0\""),
@@ -138,6 +138,23 @@ fn this_host_and_this_link_are_captured_only_where_they_are_named() {
 }
 
 #[test]
+fn addresses_of_this_host_are_captured_where_a_rule_names_them() {
+    let own: IpAddr = "10.0.0.5".parse().unwrap();
+    let boxes = |rule: &str, learnt: &[(IpAddr, &str)]| {
+        let rule =
+            format!("[[rule]]\nname = \"r\"\ndirection = \"outbound\"\n{rule}\npermit = true\n");
+        show(&captured(&policy(&rule), learnt.iter().copied(), &[own], 0))
+    };
+    let around = ["tcp 10.0.0.4-10.0.0.4 1-65535", "tcp 10.0.0.6-10.0.0.7 1-65535"];
+    assert_eq!(boxes("remote = \"10.0.0.4/30\"", &[]), around);
+    assert!(boxes("", &[]).iter().any(|one| one.contains("-10.0.0.4 ")));
+    let alone = ["tcp 10.0.0.5-10.0.0.5 1-65535"];
+    assert_eq!(boxes("remote = \"10.0.0.5\"", &[]), alone);
+    // The caller gives the names of the host's own file alone.
+    assert_eq!(boxes("remote = \"me.example\"", &[(own, "me.example")]), alone);
+}
+
+#[test]
 fn a_rule_outside_its_window_captures_nothing_and_has_no_name_asked_for() {
     let weekend = "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n\
                    remote = [\"a.example\", \"10.0.0.1\"]\n\
@@ -145,8 +162,8 @@ fn a_rule_outside_its_window_captures_nothing_and_has_no_name_asked_for() {
     let weekend = policy(weekend);
     let thursday = 0;
     let saturday = 2 * 86_400;
-    assert_eq!(show(&captured(&weekend, [], thursday)), [""; 0]);
-    assert_eq!(show(&captured(&weekend, [], saturday)), ["tcp 10.0.0.1-10.0.0.1 1-65535"]);
+    assert_eq!(show(&captured(&weekend, [], &[], thursday)), [""; 0]);
+    assert_eq!(show(&captured(&weekend, [], &[], saturday)), ["tcp 10.0.0.1-10.0.0.1 1-65535"]);
     assert!(!can_match_name(&weekend, "a.example", thursday));
     assert!(can_match_name(&weekend, "a.example", saturday));
     assert_eq!(weekend.open_windows(thursday), [false]);
@@ -245,7 +262,7 @@ proptest! {
         }).collect();
         let policy = policy(&text);
         let learnt = LEARNT.iter().map(|(ip, name)| (ip.parse().unwrap(), *name));
-        let boxes = captured(&policy, learnt, 0);
+        let boxes = captured(&policy, learnt, &[], 0);
         for ip in PROBES.iter().map(|ip| ip.parse::<IpAddr>().unwrap()) {
             let known = LEARNT.iter().filter(|(of, _)| of.parse() == Ok(ip));
             let names: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
@@ -259,6 +276,7 @@ proptest! {
                     remote_names: names.clone(),
                     program: None,
                     user: None,
+                    to_own_host: false,
                     at_unix_s: 0,
                 };
                 let unnamed = Flow { remote_names: Vec::new(), ..flow.clone() };
@@ -382,7 +400,7 @@ fn ten_thousand_rules_come_to_the_boxes_they_should() {
             (0..MANY).map(|i| (spread(i).into(), format!("www.h{i}.example"))).collect();
         let learnt = learnt.iter().map(|(ip, name)| (*ip, name.as_str()));
         let begun = std::time::Instant::now();
-        let found = captured(&policy, learnt, 0).len();
+        let found = captured(&policy, learnt, &[], 0).len();
         println!("{kind}: {found} boxes in {:?}", begun.elapsed());
         assert_eq!(found, *boxes as usize, "{kind}");
     }

@@ -68,6 +68,7 @@ fn to(remote: SocketAddr, names: &[String]) -> Flow {
         remote_names: names.to_vec(),
         program: None,
         user: None,
+        to_own_host: false,
         at_unix_s: 0,
     }
 }
@@ -220,7 +221,11 @@ prop_compose! {
         let arriving = (Direction::Inbound, Protocol::Tcp);
         let (direction, protocol) = if listen.is_none() { way } else { arriving };
         let at_unix_s = day * 86_400;
-        Flow { direction, protocol, listen, local, remote, remote_names, program, user, at_unix_s }
+        let to_own_host = day % 3 == 0;
+        Flow {
+            direction, protocol, listen, local, remote, remote_names, program, user, at_unix_s,
+            to_own_host,
+        }
     }
 }
 
@@ -273,6 +278,23 @@ proptest! {
         prop_assert_eq!(inside, range.contains(&probe));
         prop_assert!(parts.len() <= 30);
     }
+}
+
+#[test]
+fn an_address_of_this_host_is_reached_only_by_a_rule_that_names_it() {
+    let own: SocketAddr = ([10, 0, 0, 5], 80).into();
+    let matches = |remote: AddressSelector, names: &[&str], to_own_host: bool| {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let rule =
+            rule(Selectors { remote: vec![remote], ..outbound() }, Vec::new(), Action::Permit);
+        rule.matches(&Flow { to_own_host, ..to(own, &names) }).is_ok()
+    };
+    let wide = || AddressSelector::network(own.ip(), 8);
+    let single = || AddressSelector::network(own.ip(), 32);
+    let name = || AddressSelector::Name { host: "me.example".to_owned(), wildcard: false };
+    assert!(matches(wide(), &[], false) && !matches(wide(), &[], true));
+    assert!(matches(single(), &[], true));
+    assert!(matches(name(), &["me.example"], true) && !matches(name(), &["other.example"], true));
 }
 
 #[test]

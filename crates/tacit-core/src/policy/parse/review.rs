@@ -137,6 +137,7 @@ fn typical_flow(rule: &Rule) -> Flow {
         // Somebody, though not one that another rule could name.
         program: Some(program.first().cloned().unwrap_or_default()),
         user: Some(user.first().cloned().unwrap_or_default()),
+        to_own_host: false,
         at_unix_s: rule.selectors.when.as_ref().map_or(0, When::typical_time),
     }
 }

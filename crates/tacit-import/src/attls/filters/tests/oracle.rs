@@ -207,6 +207,7 @@ fn looked_up(policy: &Policy, index: &Index, tried: Tried) -> Result<usize, bool
         remote_names: Vec::new(),
         program: None,
         user: None,
+        to_own_host: false,
         at_unix_s: 0,
         listen,
     };

@@ -1,0 +1,203 @@
+//! The addresses of the agent's host, which stand inside every run and behave there as loopback
+//! does.
+//!
+//! ```text
+//! host's interfaces ── look ──> Host ──> helper: the same interfaces inside
+//!                                └─────> policy: only a rule that names such an address matches
+//! ```
+//!
+//! The kernel reports when the host's interfaces change; the host is looked at again then.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use serde::{Deserialize, Serialize};
+use tacit_sys::netlink::interfaces::{self, Assigned, Interface};
+use tacit_sys::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6, Sources};
+use tacit_sys::netlink::{Netlink, Subsystem};
+use tacit_sys::watch::{Watched, watch};
+use tokio::io::Interest;
+
+/// The addresses of the host, as they were at the last look.
+#[derive(Debug)]
+pub struct Host {
+    now: ArcSwap<HostAddresses>,
+    /// `None`: the kernel cannot be asked, and the host has no addresses.
+    route: Option<Mutex<Netlink>>,
+}
+
+/// The addresses of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct HostAddresses {
+    /// Its interfaces.
+    pub interfaces: Vec<HostInterface>,
+    /// Its address towards IPv4; `None`: it has none.
+    pub source_v4: Option<Ipv4Addr>,
+    /// Its address towards IPv6.
+    pub source_v6: Option<Ipv6Addr>,
+    /// Its address towards unique local addresses.
+    pub source_unique_local: Option<Ipv6Addr>,
+}
+
+/// An interface of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct HostInterface {
+    /// Its name.
+    pub name: String,
+    /// Its addresses, each with the length of its prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+}
+
+impl Host {
+    /// The host as it is.
+    #[must_use]
+    pub fn new() -> Self {
+        let route = Netlink::open(Subsystem::Route).ok().map(Mutex::new);
+        let host = Self { now: ArcSwap::default(), route };
+        host.look();
+        host
+    }
+
+    /// Looks again; whether something has changed.
+    pub fn look(&self) -> bool {
+        let Some(route) = &self.route else { return false };
+        let found = {
+            let mut route = route.lock().unwrap_or_else(PoisonError::into_inner);
+            interfaces::interfaces(&mut route)
+        };
+        // What cannot be seen now is what it was: nothing is opened by that.
+        let Ok(found) = found else { return false };
+        let addresses = HostAddresses::new(found);
+        let has_changed = addresses != **self.now.load();
+        if has_changed {
+            self.now.store(Arc::new(addresses));
+        }
+        has_changed
+    }
+
+    /// Its addresses.
+    #[must_use]
+    pub fn addresses(&self) -> Arc<HostAddresses> {
+        self.now.load_full()
+    }
+
+    /// Whether it has the address.
+    #[must_use]
+    pub fn has(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.now.load().all().any(|own| own == address)
+    }
+}
+
+/// What the kernel reports of changes of the host's interfaces.
+#[derive(Debug)]
+pub struct Changes(Option<Watched>);
+
+impl Changes {
+    /// Reported to the runtime of the calling thread. Where the kernel cannot report them the host
+    /// is taken to stay as it is.
+    #[must_use]
+    pub fn watch() -> Self {
+        let socket = interfaces::changes();
+        Self(socket.and_then(|socket| watch(Arc::new(socket), Interest::READABLE)).ok())
+    }
+
+    /// Waits for the next change.
+    pub async fn next(&self) {
+        let Some(socket) = &self.0 else { return std::future::pending().await };
+        if let Ok(mut ready) = socket.readable().await {
+            interfaces::forget_changes(socket.get_ref().as_fd());
+            ready.clear_ready();
+        }
+    }
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl HostAddresses {
+    fn new(found: Vec<Interface>) -> Self {
+        let interface = |Interface { name, addresses }: Interface| HostInterface {
+            name,
+            addresses: addresses.into_iter().map(|one| (one.address, one.prefix_bits)).collect(),
+        };
+        let interfaces = found.into_iter().map(interface).collect();
+        let mut host = Self { interfaces, ..Self::default() };
+        let source =
+            |to: IpAddr| source_towards(to).filter(|own| host.all().any(|one| one == *own));
+        let first = |is_v4: bool| host.all().find(|own| own.is_ipv4() == is_v4);
+        let v4 = source(TOWARDS_V4.into()).or_else(|| first(true));
+        let v6 = source(TOWARDS_V6.into()).or_else(|| first(false));
+        let unique_local = source(TOWARDS_UNIQUE_LOCAL.into()).or(v6);
+        host.source_v4 = v4.and_then(only_v4);
+        host.source_v6 = v6.and_then(only_v6);
+        host.source_unique_local = unique_local.and_then(only_v6);
+        host
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = IpAddr> {
+        self.interfaces.iter().flat_map(|one| one.addresses.iter().map(|(address, _)| *address))
+    }
+
+    /// As the kernel takes them.
+    #[must_use]
+    pub fn interfaces(&self) -> Vec<Interface> {
+        let assigned = |(address, prefix_bits): &(IpAddr, u8)| Assigned {
+            address: *address,
+            prefix_bits: *prefix_bits,
+        };
+        let interface = |one: &HostInterface| Interface {
+            name: one.name.clone(),
+            addresses: one.addresses.iter().map(assigned).collect(),
+        };
+        self.interfaces.iter().map(interface).collect()
+    }
+
+    /// The addresses that programs have towards others; the run's own where the host has none.
+    #[must_use]
+    pub fn sources(&self) -> Sources {
+        Sources {
+            v4: self.source_v4.unwrap_or(OWN_V4),
+            v6: self.source_v6.unwrap_or(OWN_V6),
+            unique_local: self.source_unique_local.unwrap_or(OWN_UNIQUE_LOCAL),
+        }
+    }
+}
+
+/// Connecting a datagram socket sends nothing: the kernel only chooses a source.
+fn source_towards(to: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match to {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(SocketAddr::new(to, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+fn only_v4(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    }
+}
+
+fn only_v6(address: IpAddr) -> Option<Ipv6Addr> {
+    match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => Some(address),
+    }
+}
+
+/// Addresses that no machine has (RFC 5737, RFC 3849), and one of the unique local ones.
+const TOWARDS_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const TOWARDS_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const TOWARDS_UNIQUE_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
