@@ -25,6 +25,7 @@ pub mod process;
 pub mod query;
 pub mod schedule;
 pub mod socket;
+pub mod syn_log;
 pub mod transparent;
 pub mod watch;
 

@@ -42,15 +42,38 @@ pub(crate) fn option(socket: BorrowedFd<'_>, option: OptionName) -> io::Result<l
 pub(crate) fn drop_all_packets(socket: BorrowedFd<'_>) -> io::Result<()> {
     // The one instruction returns how many bytes of the packet are kept: none.
     let code = u16::try_from(libc::BPF_RET | libc::BPF_K).unwrap_or(0);
-    let mut keep_nothing = libc::sock_filter { code, jt: 0, jf: 0, k: 0 };
-    let filter = libc::sock_fprog { len: 1, filter: &raw mut keep_nothing };
+    attach_filter(socket, &mut [libc::sock_filter { code, jt: 0, jf: 0, k: 0 }])
+}
+
+/// Has the kernel keep of each packet that arrives at the socket what the program says.
+pub(crate) fn attach_filter(
+    socket: BorrowedFd<'_>,
+    program: &mut [libc::sock_filter],
+) -> io::Result<()> {
+    let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let len = u16::try_from(program.len()).map_err(too_long)?;
+    let filter = libc::sock_fprog { len, filter: program.as_mut_ptr() };
     let fd = socket.as_raw_fd();
     let length = socklen::<libc::sock_fprog>();
     let value = (&raw const filter).cast();
-    // SAFETY: the value is a live sock_fprog of that length, which points to one live instruction;
-    // the kernel copies both during the call.
+    // SAFETY: the value is a live sock_fprog of that length, which points to as many live
+    // instructions as it says; the kernel copies both during the call.
     let result =
         unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Has a packet socket receive what passes an interface, whatever its protocol.
+pub(crate) fn bind_to_interface(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    // SAFETY: every bit pattern of zeros is a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(0);
+    address.sll_protocol = u16::try_from(libc::ETH_P_ALL).unwrap_or(0).to_be();
+    address.sll_ifindex = index.cast_signed();
+    let fd = socket.as_raw_fd();
+    // SAFETY: the address is a live sockaddr_ll of that length for the time of the call.
+    let result =
+        unsafe { libc::bind(fd, (&raw const address).cast(), socklen::<libc::sockaddr_ll>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -28,7 +28,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use crate::netlink::route::{self, Families, LargeSegments, Sources};
-use crate::netlink::{Netlink, Subsystem, nft};
+use crate::netlink::{self, Netlink, Subsystem, nft};
+use crate::syn_log::Copies;
 
 pub use kernel::kernel_has_ipv6;
 pub use refusal::{NamespaceError, Step};
@@ -44,6 +45,8 @@ pub struct Namespace {
     pub large_segments: LargeSegments,
     /// The TCP congestion control of its sockets; empty if the kernel does not say.
     pub congestion_control: String,
+    /// Where copies of SYNs come from.
+    pub copies: Copies,
     /// What was wished for and not got; none of it is needed. Each says what is missing and why.
     pub missing: Vec<String>,
     /// The lines to the kernel over which it was set up, and can be changed.
@@ -53,13 +56,20 @@ pub struct Namespace {
 /// Moves the calling process into a new user and network namespace and sets that up: `lo`,
 /// addresses, routes, packet rules. Nothing is captured yet.
 ///
+/// `wanted` says where copies of SYNs come from; `None`: from the packet rules, or where the kernel
+/// lacks nfnetlink_log from the interface.
+///
 /// `parent` is the process id of whoever started the caller: the caller is killed when the thread
 /// of the parent that started it ends, and fails if that is the case already. Neither may have
 /// made its memory unreadable before ([`crate::process::keep_secrets`]): `/proc/self` is written.
 ///
 /// # Errors
 /// The step that failed and what on this machine is the reason. The process is then of no use.
-pub fn create(parent: u32, families: Families) -> Result<Namespace, NamespaceError> {
+pub fn create(
+    parent: u32,
+    families: Families,
+    wanted: Option<Copies>,
+) -> Result<Namespace, NamespaceError> {
     lead_session().map_err(Step::Session.failed())?;
     end_with(parent).map_err(Step::ParentDeath.failed())?;
     let has_own_user = !rustix::process::geteuid().is_root();
@@ -86,11 +96,33 @@ pub fn create(parent: u32, families: Families) -> Result<Namespace, NamespaceErr
     // A cookie would answer a released SYN when the listener is full, and forget it.
     missing.extend(set("net/ipv4/tcp_syncookies", "0").err());
     let mut netfilter = Netlink::open(Subsystem::Netfilter).map_err(Step::PacketRules.failed())?;
-    nft::install(&mut netfilter, kernel::ip_support()).map_err(Step::PacketRules.refused())?;
+    let copies = install_rules(&mut netfilter, wanted).map_err(Step::PacketRules.refused())?;
+    if wanted.is_none() && copies == Copies::OfInterface {
+        missing.push("nfnetlink_log: connecting costs more".to_owned());
+    }
     let diagnosis = Netlink::open(Subsystem::SocketDiagnosis).map_err(Step::Sockets.failed())?;
     let netlinks = Netlinks { route, netfilter, diagnosis };
     let congestion_control = congestion_control();
-    Ok(Namespace { has_own_user, large_segments, congestion_control, missing, netlinks })
+    Ok(Namespace { has_own_user, large_segments, congestion_control, copies, missing, netlinks })
+}
+
+/// Installs the packet rules, with copies of SYNs as wanted or as this kernel makes them.
+fn install_rules(
+    netfilter: &mut Netlink,
+    wanted: Option<Copies>,
+) -> Result<Copies, netlink::Error> {
+    let kernel = kernel::ip_support();
+    if let Some(copies) = wanted {
+        return nft::install(netfilter, kernel, copies).map(|()| copies);
+    }
+    match nft::install(netfilter, kernel, Copies::OfRule) {
+        Ok(()) => Ok(Copies::OfRule),
+        // Without the expression, or what it logs to, nothing was installed.
+        Err(error) if error.errno() == Some(libc::ENOENT) => {
+            nft::install(netfilter, kernel, Copies::OfInterface).map(|()| Copies::OfInterface)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Moves the calling process into namespaces that [`create`] made and set up in a process that has

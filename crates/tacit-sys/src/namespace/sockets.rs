@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::kernel::kernel_has_ipv6;
 use super::refusal::{NamespaceError, Step};
 use crate::ip_version::IpVersion;
-use crate::netlink::nft::SYN_LOG_GROUP;
-use crate::netlink::{Netlink, Subsystem, nflog};
+use crate::netlink::{Netlink, Subsystem};
 use crate::query;
+use crate::syn_log::{self, Copies};
 use crate::transparent::{self, Kind, Mark, Wanted};
 
 /// What the helper makes once and hands over. The IPv6 ones are absent on a kernel without IPv6.
@@ -32,7 +32,7 @@ pub struct Sockets {
     pub raw4: OwnedFd,
     /// The same as ICMPv6.
     pub raw6: Option<OwnedFd>,
-    /// Copies of held SYNs; see [`nflog`].
+    /// Copies of held SYNs; see [`syn_log`].
     pub syn_log: OwnedFd,
     /// Keeps SYNs of IPv4 held while it is open.
     pub hold4: OwnedFd,
@@ -122,19 +122,18 @@ pub(super) fn netlinks() -> Result<Netlinks, NamespaceError> {
 ///
 /// # Errors
 /// [`Step::Sockets`] with whatever the system calls answered.
-pub fn sockets() -> Result<Sockets, NamespaceError> {
-    make().map_err(Step::Sockets.failed())
+pub fn sockets(copies: Copies) -> Result<Sockets, NamespaceError> {
+    make(copies).map_err(Step::Sockets.failed())
 }
 
-fn make() -> io::Result<Sockets> {
+fn make(copies: Copies) -> io::Result<Sockets> {
     let raw = |version| {
         let mark = Some(Mark::Agent);
         transparent::make(Wanted { kind: Kind::Raw, version, transparent: false, mark })
     };
-    let syn_log = nflog::open(SYN_LOG_GROUP);
     Ok(Sockets {
         query: query::listener()?,
-        syn_log: syn_log.map_err(|error| io::Error::other(error.to_string()))?,
+        syn_log: syn_log::open(copies)?,
         tcp4: transparent::listener(IpVersion::V4)?,
         tcp6: with_ipv6(transparent::listener)?,
         udp4: transparent::receiver(IpVersion::V4)?,

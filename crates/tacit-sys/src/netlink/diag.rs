@@ -21,6 +21,8 @@ pub struct Socket {
     pub local: SocketAddr,
     /// The number that `/proc/PID/fd` shows as `socket:[NUMBER]`; 0 once the program closed it.
     pub inode: u32,
+    /// Whether it waits for the answer to its SYN.
+    pub is_connecting: bool,
     /// The user who made it, as the asking process's user namespace numbers users.
     pub uid: u32,
 }
@@ -120,11 +122,14 @@ fn socket(answer: &[u8]) -> Result<Socket, Error> {
         }
         _ => IpAddr::V6(Ipv6Addr::from(*address)),
     };
-    Ok(Socket { local: SocketAddr::new(address, u16::from_be_bytes(*port)), inode, uid })
+    let is_connecting = u32::from(answer[1]) == STATE_SYN_SENT;
+    let local = SocketAddr::new(address, u16::from_be_bytes(*port));
+    Ok(Socket { local, inode, is_connecting, uid })
 }
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_DUMP: u16 = 0x300;
+const STATE_SYN_SENT: u32 = 2;
 const STATE_LISTEN: u32 = 10;
 const INET: u8 = 2;
 const INET6: u8 = 10;

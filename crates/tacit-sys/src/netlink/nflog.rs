@@ -19,6 +19,9 @@ use super::socket::{Netlink, Subsystem};
 /// Bytes that are copied of a packet.
 pub const PACKET_BYTES_MAX: usize = COPIED_BYTES_MAX as usize;
 
+/// The same, for the filter of a packet socket.
+pub(crate) const PACKET_BYTES_KEPT: u32 = COPIED_BYTES_MAX;
+
 /// Room for what the socket reports at once: one packet with its attributes.
 pub const REPORT_BYTES_MAX: usize = 4096;
 

@@ -12,6 +12,7 @@ use tacit_sys::datagram::send_packet;
 use tacit_sys::namespace::Sockets;
 use tacit_sys::netlink::nft::Element;
 use tacit_sys::netlink::{Protocol, nflog};
+use tacit_sys::syn_log::{Copies, SynLog};
 
 pub(crate) struct Agent {
     captured: Arc<Mutex<Vec<Element>>>,
@@ -21,7 +22,7 @@ pub(crate) struct Agent {
 
 /// Copies of the sockets that it needs.
 struct Own {
-    log: OwnedFd,
+    log: SynLog,
     release: [Option<OwnedFd>; 2],
     raw: [Option<OwnedFd>; 2],
 }
@@ -30,7 +31,7 @@ impl Agent {
     pub(crate) fn start(sockets: &Sockets) -> Self {
         let copy = |socket: &OwnedFd| socket.try_clone().unwrap();
         let own = Own {
-            log: copy(&sockets.syn_log),
+            log: SynLog::adopt(copy(&sockets.syn_log)).unwrap(),
             release: [Some(copy(&sockets.release4)), sockets.release6.as_ref().map(copy)],
             raw: [Some(copy(&sockets.raw4)), sockets.raw6.as_ref().map(copy)],
         };
@@ -68,8 +69,11 @@ fn serve(own: &Own, captured: &Mutex<Vec<Element>>, ends: &AtomicBool) {
             continue;
         }
         let mut report = [0; nflog::REPORT_BYTES_MAX];
-        let Ok(bytes) = nflog::receive(own.log.as_fd(), &mut report) else { continue };
-        for syn in nflog::packets(&report[..bytes]).map(|packet| Syn::parse(packet).unwrap()) {
+        let Ok(Some(packet)) = own.log.receive(&mut report) else { continue };
+        let syn = Syn::parse(packet).unwrap();
+        // From the interface come those of programs to themselves, too.
+        let is_own = syn.key.destination.ip().is_loopback();
+        if own.log.copies() == Copies::OfRule || !is_own {
             answer(own, &syn, &captured.lock().unwrap());
         }
     }

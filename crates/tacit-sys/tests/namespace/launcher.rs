@@ -14,6 +14,7 @@ use tacit_sys::namespace::{self, Netlinks, Sockets};
 use tacit_sys::netlink::nft::{self, Element};
 use tacit_sys::netlink::route::{self, Families, Sources};
 use tacit_sys::netlink::{self, Netlink, Protocol, diag};
+use tacit_sys::syn_log::Copies;
 use tacit_sys::{IpVersion, descriptor, transparent};
 
 use super::agent::Agent;
@@ -47,9 +48,20 @@ impl<'a> Run<'a> {
 
     /// Or the helper's reason why not.
     pub(crate) fn try_new(families: Families, original: &'a Original) -> Result<Self, String> {
+        Self::with_copies(families, original, Copies::OfRule)
+    }
+
+    /// With copies of SYNs from there.
+    pub(crate) fn with_copies(
+        families: Families,
+        original: &'a Original,
+        copies: Copies,
+    ) -> Result<Self, String> {
         let (mut channel, theirs) = UnixStream::pair().unwrap();
         let me = std::process::id();
-        let mut command = super::role("helper", &format!("{me} {} {}", families.v4, families.v6));
+        let copies = if copies == Copies::OfInterface { "interface" } else { "rule" };
+        let orders = format!("{me} {} {} {copies}", families.v4, families.v6);
+        let mut command = super::role("helper", &orders);
         let mut helper = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
         drop(command);
         let mut text = vec![0; 4096];
@@ -292,8 +304,11 @@ pub(crate) fn help(orders: &str) {
     let words: Vec<_> = orders.split(' ').collect();
     let families = Families { v4: words[1] == "true", v6: words[2] == "true" };
     let mut channel = File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-    let made = namespace::create(words[0].parse().unwrap(), families)
-        .and_then(|namespace| Ok((namespace, namespace::sockets()?)));
+    let copies = (words[3] == "interface").then_some(Copies::OfInterface);
+    let made = namespace::create(words[0].parse().unwrap(), families, copies).and_then(|made| {
+        let sockets = namespace::sockets(made.copies)?;
+        Ok((made, sockets))
+    });
     let (namespace, sockets) = match made {
         Ok(made) => made,
         Err(error) => {

@@ -10,6 +10,7 @@ use tacit_sys::netlink::interfaces::{self, Assigned, Interface};
 use tacit_sys::netlink::nft::Element;
 use tacit_sys::netlink::route::{self, Families, Sources};
 use tacit_sys::netlink::{Protocol, diag, nft};
+use tacit_sys::syn_log::Copies;
 use tacit_sys::{IpVersion, owner, socket, transparent};
 
 use super::launcher::{BOTH, Run, accept, element, start_error, wait};
@@ -31,6 +32,7 @@ scenarios! {
     #[test] fn what_is_not_captured_is_refused_and_the_sets_change_at_run_time;
     #[test] fn a_change_is_one_stroke_also_where_old_and_new_overlap;
     #[test] fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_there;
+    #[test] fn a_syn_is_held_and_released_without_a_log_of_packets_too;
     #[test] fn a_dead_agent_means_refused;
     #[test] fn the_hosts_addresses_stand_inside_and_behave_as_loopback_does;
     #[test] fn an_absent_family_is_unreachable;
@@ -192,6 +194,29 @@ fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_the
     run.end_agent();
     let orders = ["tcp 127.0.0.1:5432", "tcp [::1]:5432", "udp 127.0.0.1:5432", "udp [::1]:5432"];
     assert_eq!(run.answers(&orders), [REFUSED; 4], "without an agent");
+}
+
+fn a_syn_is_held_and_released_without_a_log_of_packets_too(original: &Original) {
+    let mut run = Run::with_copies(BOTH, original, Copies::OfInterface).unwrap();
+    let captured = [
+        element(Protocol::Tcp, "10.9.8.7", "10.9.8.7", [8080, 8080]),
+        element(Protocol::Tcp, "2001:db8::77", "2001:db8::77", [8080, 8080]),
+    ];
+    run.change(&[], &captured).unwrap();
+    let orders = [
+        "tcp 10.9.8.7:8080",
+        "tcp [2001:db8::77]:8080",
+        "tcp 10.9.8.7:8081",
+        "listen 127.0.0.1:7000",
+        "tcp 127.0.0.1:7000",
+    ];
+    let answers = run.answers(&orders);
+    assert!(answers[0].starts_with("from 10.0.2.15:"), "{answers:?}");
+    assert!(answers[1].starts_with("from [100::15]:"), "{answers:?}");
+    assert_eq!(answers[2], REFUSED);
+    assert!(answers[4].starts_with("from 127.0.0.1:"), "{answers:?}");
+    run.end_agent();
+    assert_eq!(run.answers(&orders[..2]), [REFUSED; 2]);
 }
 
 fn a_dead_agent_means_refused(original: &Original) {

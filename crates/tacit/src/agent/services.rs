@@ -201,7 +201,7 @@ impl Services {
         match &self.hold {
             Some(hold) => {
                 let hold = &hold.source.hold;
-                served.syn_log = Some(copy(&hold.log())?);
+                served.syn_log = Some(copy(hold.log().socket())?);
                 for (tcp, udp) in hold.sockets().zip(&self.receivers) {
                     let of_family = [&*tcp.listener, &*udp.source.socket, &*tcp.raw];
                     for socket in of_family.into_iter().chain([&tcp.hold, &tcp.release]) {

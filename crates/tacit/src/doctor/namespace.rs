@@ -104,7 +104,10 @@ fn try_to_make() -> io::Result<Attempt> {
 
 fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
     let both = Families { v4: true, v6: true };
-    let made = namespace::create(parent, both).and_then(|made| Ok((made, namespace::sockets()?)));
+    let made = namespace::create(parent, both, None).and_then(|made| {
+        let sockets = namespace::sockets(made.copies)?;
+        Ok((made, sockets))
+    });
     match made {
         Ok((namespace, sockets)) => {
             let Namespace { has_own_user, large_segments, congestion_control, missing, .. } =

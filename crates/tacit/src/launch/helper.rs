@@ -57,7 +57,10 @@ pub enum Ready {
 /// The launcher is gone.
 pub fn run(launcher: &UnixStream, parent: u32) -> io::Result<()> {
     let none = Families { v4: false, v6: false };
-    let made = namespace::create(parent, none).and_then(|made| Ok((made, namespace::sockets()?)));
+    let made = namespace::create(parent, none, None).and_then(|made| {
+        let sockets = namespace::sockets(made.copies)?;
+        Ok((made, sockets))
+    });
     let (made, sockets) = match made {
         Ok(made) => made,
         Err(error) => return protocol::write(launcher, &Ready::Failed(error.to_string()), &[]),
@@ -166,6 +169,7 @@ impl Servant {
                 let owners = ends.iter().map(|one| self.owner(in_time(one)?)).collect();
                 return (Reply::Owners(owners), Vec::new());
             }
+            Request::Connecting(ends) => Ok(Reply::Connecting(self.is_connecting(&ends))),
             Request::Listening => self.listening().map(Reply::Listening),
             Request::Cpu => Ok(Reply::Cpu(self.cpu_ns())),
             // It is answered where the lines are.
@@ -197,6 +201,17 @@ impl Servant {
         let socket = found.ok().flatten()?;
         let pid = owner::holder(self.launcher, socket.inode)?;
         Some(Owner { pid, program: std::fs::read_link(format!("/proc/{pid}/exe")).ok() })
+    }
+
+    /// Whether a program waits there for the answer to a SYN that no program takes.
+    fn is_connecting(&mut self, ends: &Ends) -> bool {
+        let Ends { protocol, program, peer } = *ends;
+        let own = self.listening().unwrap_or_default();
+        let is_own = |at: &SocketAddr| {
+            at.port() == peer.port() && (at.ip().is_unspecified() || at.ip() == peer.ip())
+        };
+        let found = diag::owner(&mut self.kernel.diagnosis, transport(protocol), program, peer);
+        found.ok().flatten().is_some_and(|socket| socket.is_connecting) && !own.iter().any(is_own)
     }
 
     /// What the programs have used: all that live in this network but the helper itself. What they

@@ -27,6 +27,7 @@ use tacit_core::icmp::Cause;
 use tacit_sys::datagram::send_packet;
 use tacit_sys::netlink::nflog;
 use tacit_sys::socket::{self, AcceptedSocket, SocketAddress};
+use tacit_sys::syn_log::SynLog;
 use tokio::sync::{Notify, oneshot};
 
 use crate::address;
@@ -55,7 +56,7 @@ pub struct HoldSockets {
 /// The held SYNs of one run.
 #[derive(Debug)]
 pub struct Hold {
-    log: Arc<OwnedFd>,
+    log: SynLog,
     v4: HoldSockets,
     v6: Option<HoldSockets>,
     flows: Mutex<Flows<oneshot::Sender<OwnedFd>>>,
@@ -85,7 +86,7 @@ impl Hold {
         let v4 = sockets.next().ok_or(io::ErrorKind::InvalidData)?;
         let v6 = sockets.next();
         Ok(Self {
-            log: Arc::new(log),
+            log: SynLog::adopt(log)?,
             v4,
             v6,
             flows: Mutex::default(),
@@ -97,8 +98,8 @@ impl Hold {
 
     /// Copies of SYNs arrive here.
     #[must_use]
-    pub fn log(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.log)
+    pub fn log(&self) -> &SynLog {
+        &self.log
     }
 
     /// The sockets of each IP version.
@@ -129,15 +130,13 @@ impl Hold {
     /// `WouldBlock`, or the log is broken.
     pub fn take_next(self: &Arc<Self>) -> io::Result<Option<HeldSyn>> {
         let mut report = [0; nflog::REPORT_BYTES_MAX];
-        let bytes = match nflog::receive(self.log.as_fd(), &mut report) {
+        let packet = match self.log.receive(&mut report) {
             Err(error) if nflog::is_overrun(&error) => {
                 self.overruns.fetch_add(1, Ordering::Relaxed);
                 return Ok(None);
             }
             received => received?,
         };
-        // The log sends each packet in a report of its own.
-        let packet = nflog::packets(report.get(..bytes).unwrap_or_default()).next();
         let Some(syn) = packet.and_then(Syn::parse) else { return Ok(None) };
         let mut accepted = None;
         let seen = self.lock().see(syn.key, syn.sequence, || {

@@ -157,6 +157,17 @@ impl Line {
         Ok(owners.into_iter().next().flatten())
     }
 
+    /// Whether a program waits there for the answer to a SYN that no program of the run takes.
+    ///
+    /// # Errors
+    /// The helper's, or there is none.
+    pub async fn is_connecting(&self, ends: Ends) -> io::Result<bool> {
+        match self.ask(Request::Connecting(ends)).await?.message {
+            Reply::Connecting(is_connecting) => Ok(is_connecting),
+            _ => Err(strange()),
+        }
+    }
+
     /// On which addresses programs of the run listen.
     ///
     /// # Errors

@@ -139,6 +139,8 @@ pub enum Request {
     },
     /// Who holds these sockets?
     Owners(Vec<Ends>),
+    /// Does a program wait there for the answer to a SYN that no program takes?
+    Connecting(Ends),
     /// On which addresses do programs listen for TCP?
     Listening,
     /// How much CPU time have the programs used?
@@ -182,6 +184,8 @@ pub enum Reply {
     Done,
     /// In the order of the question.
     Owners(Vec<Option<Owner>>),
+    /// Whether one does.
+    Connecting(bool),
     /// In no order.
     Listening(Vec<SocketAddr>),
     /// In nanoseconds.

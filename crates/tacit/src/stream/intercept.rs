@@ -16,6 +16,7 @@ use std::time::Duration;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::proxy_protocol::{self, Header, Parsed};
 use tacit_sys::socket::{self, AcceptedSocket};
+use tacit_sys::syn_log::Copies;
 use tacit_sys::watch::watch;
 use tokio::io::Interest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -211,13 +212,13 @@ pub async fn hold_all<T>(
     turn: impl AsyncFn() -> T,
     take: impl AsyncFn(HeldWork, T),
 ) -> io::Result<()> {
-    let watched = watch(source.hold.log(), Interest::READABLE)?;
+    let watched = watch(Arc::clone(source.hold.log().socket()), Interest::READABLE)?;
     loop {
         let mut ready = watched.readable().await?;
         let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
         let turn = turn().await;
         match source.hold.take_next() {
-            Ok(Some(held)) => take(held_work(source, held, permit), turn).await,
+            Ok(Some(held)) => take(new_work(source, held, permit), turn).await,
             Ok(None) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
             Err(error) => return Err(error),
@@ -233,6 +234,29 @@ pub enum HeldWork {
     /// A connection that is released at once: a question to the name service, or a data connection
     /// that a task expects.
     AtOnce(HeldSyn, OwnedSemaphorePermit),
+    /// One of which it is to be asked whether it is held at all.
+    Unknown(HeldSyn, OwnedSemaphorePermit),
+}
+
+fn new_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -> HeldWork {
+    match source.hold.log().copies() {
+        Copies::OfRule => held_work(source, held, permit),
+        Copies::OfInterface => HeldWork::Unknown(held, permit),
+    }
+}
+
+/// Finds out whether the SYN is held; `None`: the program has connected to itself.
+pub async fn find_out(
+    source: &HoldSource,
+    held: HeldSyn,
+    permit: OwnedSemaphorePermit,
+) -> Option<HeldWork> {
+    let Source::Captured(scope, _) = &source.listener.source else { return None };
+    let Scope::Run(run) = scope;
+    let ends = Ends { protocol: Protocol::Tcp, program: held.program(), peer: held.destination() };
+    // Without an answer the program sends its SYN again.
+    let is_held = run.line.is_connecting(ends).await.unwrap_or(false);
+    is_held.then(|| held_work(source, held, permit))
 }
 
 fn held_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -> HeldWork {

@@ -321,6 +321,7 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
                 HeldWork::AtOnce(held, permit) => {
                     connect_at_once(&lane, &source, held, permit);
                 }
+                HeldWork::Unknown(held, permit) => find_out(&lane, &source, held, permit),
             };
             intercept::hold_all(&source, places, async || (), take).await
         }
@@ -329,6 +330,7 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
                 (_, HeldWork::AtOnce(held, permit)) => {
                     connect_at_once(&lane, &source, held, permit);
                 }
+                (_, HeldWork::Unknown(held, permit)) => find_out(&lane, &source, held, permit),
                 (Turn::Own(slot), HeldWork::Connection(mut work)) => {
                     if let Work::Connection(Stage::Arrived(arrival)) = &mut work {
                         arrival.slot = Some(slot);
@@ -346,6 +348,25 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
         let event = Event::new("listener-failed").field("listen", &source.listener.address);
         lane.shared.log.error(event.field("error", &error));
     }
+}
+
+/// Begins what a copy of a SYN stands for, if it is one that is held.
+fn find_out(
+    lane: &Rc<StreamLane>,
+    source: &Arc<HoldSource>,
+    held: HeldSyn,
+    permit: OwnedSemaphorePermit,
+) {
+    let lane = Rc::clone(lane);
+    let source = Arc::clone(source);
+    let finding = async move {
+        match intercept::find_out(&source, held, permit).await {
+            Some(HeldWork::Connection(work)) => begin(&lane, work),
+            Some(HeldWork::AtOnce(held, permit)) => connect_at_once(&lane, &source, held, permit),
+            Some(HeldWork::Unknown(..)) | None => {}
+        }
+    };
+    tokio::task::spawn_local(metered(Component::Accept, finding));
 }
 
 /// Connects a program whose connection needs no rule.

@@ -7,17 +7,19 @@ use crate::ip_version::IpSupport;
 use crate::netlink::error::Error;
 use crate::netlink::message::Message;
 use crate::netlink::socket::Netlink;
+use crate::syn_log::Copies;
 
-/// Installs table, sets and rules, all or nothing; the sets are empty.
+/// Installs table, sets and rules, all or nothing; the sets are empty. `copies` says whether the
+/// rules copy SYNs.
 ///
 /// # Errors
 /// The refused rule and expression. `ENOENT` means that this kernel lacks the expression.
-pub fn install(netfilter: &mut Netlink, kernel: IpSupport) -> Result<(), Error> {
+pub fn install(netfilter: &mut Netlink, kernel: IpSupport, copies: Copies) -> Result<(), Error> {
     let mut messages = vec![table()];
     messages.extend(Set::ALL.map(Set::declaration));
     messages.extend(own::declarations());
     messages.push(chain());
-    messages.extend(rules::all(kernel));
+    messages.extend(rules::all(kernel, copies));
     commit(netfilter, messages)
 }
 

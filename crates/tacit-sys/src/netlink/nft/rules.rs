@@ -37,6 +37,7 @@ use super::expression::{Expression, Family, Redirect};
 use super::own::{OWN4, OWN6};
 use crate::ip_version::IpSupport;
 use crate::netlink::message::Message;
+use crate::syn_log::Copies;
 
 use Expression::{
     Accept, Captured, CopyToAgent, Drop, IcmpType, Mark, OwnSocket, PastSyn, PortUnreachable,
@@ -61,26 +62,25 @@ const OWN: [[Expression; 2]; 4] =
     [LOOPBACK_V4, [V4, ToOwn(OWN4, Family::V4)], LOOPBACK_V6, [V6, ToOwn(OWN6, Family::V6)]];
 
 /// All rules.
-pub(super) fn all(kernel: IpSupport) -> Vec<Message> {
+pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<Message> {
     let redirect = match kernel {
         IpSupport::V4Only => Redirect::V4,
         IpSupport::V4AndV6 => Redirect::Any,
     };
-    let mut rules = vec![
-        rule("rule: the agent's own packets pass", &[Mark(AGENT_MARK), Accept]),
-        rule("rule: TCP past its opening passes", &[Transport(TCP), PastSyn, Accept]),
-    ];
+    let mut rules = Rules { copies, list: Vec::new() };
+    rules.push("rule: the agent's own packets pass", &[Mark(AGENT_MARK), Accept]);
+    rules.push("rule: TCP past its opening passes", &[Transport(TCP), PastSyn, Accept]);
     let released = [Mark(RELEASE_MARK), Transport(TCP)];
     let step = "rule: a released SYN goes to the agent";
-    push_or_refused(&mut rules, step, &released, &[ToAgent(redirect)], Reset);
-    local_dns(&mut rules, &LOOPBACK_V4, Redirect::V4);
+    rules.push_or_refused(step, &released, &[ToAgent(redirect)], Reset);
+    rules.push_local_dns(&LOOPBACK_V4, Redirect::V4);
     if kernel == IpSupport::V4AndV6 {
-        local_dns(&mut rules, &LOOPBACK_V6, Redirect::V6);
+        rules.push_local_dns(&LOOPBACK_V6, Redirect::V6);
     }
     for address in OWN {
         for protocol in TRANSPORTS {
             let served = [&address[..], &[Transport(protocol), OwnSocket, Accept]].concat();
-            rules.push(rule("rule: what the program serves stays with it", &served));
+            rules.push("rule: what the program serves stays with it", &served);
         }
     }
     for (protocol, family, set, family_is) in [
@@ -90,60 +90,77 @@ pub(super) fn all(kernel: IpSupport) -> Vec<Message> {
         (UDP, Family::V6, "udp6", V6),
     ] {
         let what = [family_is, Transport(protocol), Captured(set, family)];
-        push_led(&mut rules, "rule: what is captured goes to the agent", &what, protocol, redirect);
+        rules.push_led("rule: what is captured goes to the agent", &what, protocol, redirect);
     }
     for address in OWN {
-        rules.push(rule("rule: own addresses pass", &[&address[..], &[Accept]].concat()));
+        rules.push("rule: own addresses pass", &[&address[..], &[Accept]].concat());
     }
     let step = "rule: name queries go to the agent";
-    push_led(&mut rules, step, &[Transport(UDP), ToPort(DNS)], UDP, redirect);
-    push_led(&mut rules, "rule: the agent decides all else", &[Transport(TCP)], TCP, redirect);
-    rules.push(rule("rule: all else is refused", &[Transport(UDP), PortUnreachable]));
+    rules.push_led(step, &[Transport(UDP), ToPort(DNS)], UDP, redirect);
+    rules.push_led("rule: the agent decides all else", &[Transport(TCP)], TCP, redirect);
+    rules.push("rule: all else is refused", &[Transport(UDP), PortUnreachable]);
     for (family, protocol, kind) in [(V4, ICMP, ECHO_REQUEST), (V6, ICMPV6, ECHO_REQUEST_V6)] {
         let echo = [family, Transport(protocol), IcmpType(kind), Drop];
-        rules.push(rule("rule: echo requests are dropped", &echo));
+        rules.push("rule: echo requests are dropped", &echo);
     }
-    rules
+    rules.list
 }
 
 const TRANSPORTS: [u8; 2] = [UDP, TCP];
 
-/// Queries to a resolver on this machine: the machine outside is meant, unless the program has
-/// one of its own.
-fn local_dns(rules: &mut Vec<Message>, to: &[Expression], redirect: Redirect) {
-    for protocol in TRANSPORTS {
-        let dns = [to, &[Transport(protocol), ToPort(DNS)]].concat();
-        let own = [&dns[..], &[OwnSocket, Accept]].concat();
-        rules.push(rule("rule: the program's own name service keeps its queries", &own));
-        let step = "rule: queries to local name services go to the agent";
-        push_led(rules, step, &dns, protocol, redirect);
-    }
+/// Rules in the order in which a packet meets them.
+struct Rules {
+    copies: Copies,
+    list: Vec<Message>,
 }
 
-/// What matches goes to the agent: a datagram at once, a SYN when the agent releases it. Without an
-/// agent it is refused, which a program reads as "connection refused".
-fn push_led(
-    rules: &mut Vec<Message>,
-    step: &'static str,
-    what: &[Expression],
-    protocol: u8,
-    redirect: Redirect,
-) {
-    match protocol {
-        TCP => push_or_refused(rules, step, what, &[CopyToAgent, ToHold(redirect)], Reset),
-        _ => push_or_refused(rules, step, what, &[ToAgent(redirect)], PortUnreachable),
+impl Rules {
+    fn push(&mut self, step: &'static str, expressions: &[Expression]) {
+        self.list.push(rule(step, expressions));
     }
-}
 
-fn push_or_refused(
-    rules: &mut Vec<Message>,
-    step: &'static str,
-    what: &[Expression],
-    led: &[Expression],
-    refusal: Expression,
-) {
-    rules.push(rule(step, &[what, led].concat()));
-    rules.push(rule(step, &[what, &[refusal]].concat()));
+    /// Queries to a resolver on this machine: the machine outside is meant, unless the program has
+    /// one of its own.
+    fn push_local_dns(&mut self, to: &[Expression], redirect: Redirect) {
+        for protocol in TRANSPORTS {
+            let dns = [to, &[Transport(protocol), ToPort(DNS)]].concat();
+            let own = [&dns[..], &[OwnSocket, Accept]].concat();
+            self.push("rule: the program's own name service keeps its queries", &own);
+            let step = "rule: queries to local name services go to the agent";
+            self.push_led(step, &dns, protocol, redirect);
+        }
+    }
+
+    /// What matches goes to the agent: a datagram at once, a SYN when the agent releases it. Without
+    /// an agent it is refused, which a program reads as "connection refused".
+    fn push_led(
+        &mut self,
+        step: &'static str,
+        what: &[Expression],
+        protocol: u8,
+        redirect: Redirect,
+    ) {
+        match (protocol, self.copies) {
+            (TCP, Copies::OfRule) => {
+                self.push_or_refused(step, what, &[CopyToAgent, ToHold(redirect)], Reset);
+            }
+            (TCP, Copies::OfInterface) => {
+                self.push_or_refused(step, what, &[ToHold(redirect)], Reset);
+            }
+            _ => self.push_or_refused(step, what, &[ToAgent(redirect)], PortUnreachable),
+        }
+    }
+
+    fn push_or_refused(
+        &mut self,
+        step: &'static str,
+        what: &[Expression],
+        led: &[Expression],
+        refusal: Expression,
+    ) {
+        self.push(step, &[what, led].concat());
+        self.push(step, &[what, &[refusal]].concat());
+    }
 }
 
 fn rule(step: &'static str, expressions: &[Expression]) -> Message {
@@ -260,7 +277,7 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn what_the_program_serves_on_loopback_stays_with_it_byte_by_byte() {
-        let rules: Vec<_> = all(IpSupport::V4AndV6).iter().map(sealed).collect();
+        let rules: Vec<_> = all(IpSupport::V4AndV6, Copies::OfRule).iter().map(sealed).collect();
         let wanted = format!(
             "{LOAD_FAMILY} {} \
              3400 0180 0c00 0100 7061796c6f616400 2400 0280 0800 0100 00000001 \
@@ -281,7 +298,8 @@ mod tests {
 
     #[test]
     fn own_sockets_come_before_captured_addresses_and_those_before_own_addresses() {
-        let steps: Vec<_> = all(IpSupport::V4AndV6).iter().map(|rule| rule.step).collect();
+        let steps: Vec<_> =
+            all(IpSupport::V4AndV6, Copies::OfRule).iter().map(|rule| rule.step).collect();
         let first = |step: &str| steps.iter().position(|one| one.contains(step)).unwrap();
         let last = |step: &str| steps.iter().rposition(|one| one.contains(step)).unwrap();
         assert!(last("serves stays with it") < first("what is captured"));
@@ -289,7 +307,7 @@ mod tests {
         assert!(last("own addresses pass") < first("all else is refused"));
         // Each set once to lead and once to refuse, should there be no agent.
         for set in ["tcp4", "tcp6", "udp4", "udp6"] {
-            let uses: usize = all(IpSupport::V4AndV6)
+            let uses: usize = all(IpSupport::V4AndV6, Copies::OfRule)
                 .iter()
                 .map(|rule| count(&sealed(rule), set.as_bytes()))
                 .sum();
@@ -299,9 +317,12 @@ mod tests {
 
     #[test]
     fn without_ipv6_nothing_is_led_to_an_ipv6_socket() {
-        assert!(all(IpSupport::V4Only).len() < all(IpSupport::V4AndV6).len());
+        assert!(
+            all(IpSupport::V4Only, Copies::OfRule).len()
+                < all(IpSupport::V4AndV6, Copies::OfRule).len()
+        );
         let tproxy = bytes("7470726f787900 00 1400 0280 0800 0100");
-        for message in all(IpSupport::V4Only) {
+        for message in all(IpSupport::V4Only, Copies::OfRule) {
             let message = sealed(&message);
             for at in 0..message.len() - tproxy.len() {
                 if message[at..].starts_with(&tproxy) {

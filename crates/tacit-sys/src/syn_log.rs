@@ -1,0 +1,176 @@
+//! Copies of the SYNs that programs send, from the kernel inside a namespace to the agent outside.
+//!
+//! ```text
+//! nfnetlink_log     a packet rule copies each held SYN                            the usual way
+//! packet socket     a copy of each SYN on `lo`, those of programs to themselves   where the kernel
+//!                   among them: the reader has to ask which are held              lacks the other
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
+
+use crate::netlink::nflog;
+use crate::netlink::nft::{AGENT_MARK, RELEASE_MARK, SYN_LOG_GROUP};
+use crate::option::{attach_filter, bind_to_interface};
+
+/// Where copies come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// From a packet rule.
+    OfRule,
+    /// From the interface.
+    OfInterface,
+}
+
+/// Opens the socket that receives copies, in the network namespace of the calling thread.
+///
+/// # Errors
+/// Whatever the kernel answers.
+pub(crate) fn open(copies: Copies) -> io::Result<OwnedFd> {
+    match copies {
+        Copies::OfRule => {
+            nflog::open(SYN_LOG_GROUP).map_err(|error| io::Error::other(error.to_string()))
+        }
+        Copies::OfInterface => packet_socket(),
+    }
+}
+
+fn packet_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // Without a protocol it receives nothing before the filter is there.
+    let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)?;
+    attach_filter(socket.as_fd(), &mut filter())?;
+    bind_to_interface(socket.as_fd(), LO)?;
+    Ok(socket)
+}
+
+/// A socket that receives copies, as its reader has it.
+#[derive(Debug)]
+pub struct SynLog {
+    socket: Arc<OwnedFd>,
+    copies: Copies,
+}
+
+impl SynLog {
+    /// Takes a socket that was made inside.
+    ///
+    /// # Errors
+    /// Whatever `getsockopt` answers.
+    pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        let copies = match sockopt::socket_domain(&socket)? {
+            AddressFamily::PACKET => Copies::OfInterface,
+            _ => Copies::OfRule,
+        };
+        Ok(Self { socket: Arc::new(socket), copies })
+    }
+
+    /// Where the copies come from.
+    #[must_use]
+    pub fn copies(&self) -> Copies {
+        self.copies
+    }
+
+    /// The socket, to be watched.
+    #[must_use]
+    pub fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
+    /// The next copy; `None`: what came holds none.
+    ///
+    /// # Errors
+    /// `WouldBlock`; `ENOBUFS` ([`nflog::is_overrun`]) if copies were lost; what else the kernel
+    /// answers.
+    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
+        match self.copies {
+            Copies::OfRule => {
+                let bytes = nflog::receive(self.socket.as_fd(), buffer)?;
+                // Each packet is sent in a report of its own.
+                Ok(nflog::packets(buffer.get(..bytes).unwrap_or_default()).next())
+            }
+            Copies::OfInterface => {
+                let (bytes, _) =
+                    rustix::net::recv(&*self.socket, &mut *buffer, RecvFlags::empty())?;
+                Ok(buffer.get(..bytes))
+            }
+        }
+    }
+}
+
+impl AsFd for SynLog {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Keeps the headers of SYNs that come in on the interface and that the agent has not sent.
+fn filter() -> Vec<libc::sock_filter> {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code_of(code), jt: 0, jf: 0, k };
+    // Each condition jumps to the end, whose distance is known when all are there.
+    let unless = |code: u32, k: u32| libc::sock_filter { code: code_of(code), jt: 0, jf: DROP, k };
+    let mut program = vec![
+        statement(LOAD_WORD, ANCILLARY + PACKET_TYPE),
+        unless(JUMP_EQUAL, PACKET_HOST),
+        statement(LOAD_WORD, ANCILLARY + MARK),
+        libc::sock_filter { jt: DROP, jf: 0, ..unless(JUMP_EQUAL, AGENT_MARK) },
+        libc::sock_filter { jt: DROP, jf: 0, ..unless(JUMP_EQUAL, RELEASE_MARK) },
+        statement(LOAD_WORD, ANCILLARY + PROTOCOL),
+        libc::sock_filter { code: code_of(JUMP_EQUAL), jt: 0, jf: 5, k: ETHERTYPE_V4 },
+        statement(LOAD_BYTE, 9),
+        unless(JUMP_EQUAL, TCP),
+        statement(LOAD_HEADER_LENGTH, 0),
+        statement(LOAD_BYTE_AFTER_HEADER, 13),
+        libc::sock_filter { code: code_of(JUMP_ALWAYS), jt: 0, jf: 0, k: 4 },
+        unless(JUMP_EQUAL, ETHERTYPE_V6),
+        statement(LOAD_BYTE, 6),
+        unless(JUMP_EQUAL, TCP),
+        statement(LOAD_BYTE, 53),
+        statement(AND, SYN | ACK),
+        unless(JUMP_EQUAL, SYN),
+        statement(RETURN, nflog::PACKET_BYTES_KEPT),
+        statement(RETURN, 0),
+    ];
+    let end = program.len() - 1;
+    for (at, instruction) in program.iter_mut().enumerate() {
+        let to_end = u8::try_from(end - at).unwrap_or(u8::MAX).saturating_sub(1);
+        for jump in [&mut instruction.jt, &mut instruction.jf] {
+            if *jump == DROP {
+                *jump = to_end;
+            }
+        }
+    }
+    program
+}
+
+fn code_of(code: u32) -> u16 {
+    // Codes of classic BPF have 16 bits.
+    u16::try_from(code).unwrap_or(0)
+}
+
+/// Stands for the distance to the end.
+const DROP: u8 = u8::MAX;
+/// `lo` is the first interface of every namespace.
+const LO: u32 = 1;
+/// `SKF_AD_OFF`: what the kernel knows of a packet beside its bytes.
+const ANCILLARY: u32 = 0xffff_f000;
+const PROTOCOL: u32 = 0;
+const PACKET_TYPE: u32 = 4;
+const MARK: u32 = 20;
+const PACKET_HOST: u32 = 0;
+const ETHERTYPE_V4: u32 = 0x0800;
+const ETHERTYPE_V6: u32 = 0x86dd;
+const TCP: u32 = 6;
+const SYN: u32 = 0x02;
+const ACK: u32 = 0x10;
+const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
+const LOAD_BYTE_AFTER_HEADER: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
+/// Four times the low half of the first byte.
+const LOAD_HEADER_LENGTH: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
+const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
+const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+const JUMP_ALWAYS: u32 = libc::BPF_JMP | libc::BPF_JA;
+const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
