@@ -13,17 +13,9 @@ use std::sync::Arc;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 
 use crate::netlink::nflog;
+pub use crate::netlink::nft::Copies;
 use crate::netlink::nft::{AGENT_MARK, RELEASE_MARK, SYN_LOG_GROUP};
 use crate::option::{attach_filter, bind_to_interface};
-
-/// Where copies come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copies {
-    /// From a packet rule.
-    OfRule,
-    /// From the interface.
-    OfInterface,
-}
 
 /// Opens the socket that receives copies, in the network namespace of the calling thread.
 ///

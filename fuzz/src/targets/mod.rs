@@ -42,6 +42,7 @@ pub(crate) fn find(name: &str) -> Option<fn(&[u8])> {
         "starttls-smtp" => starttls::smtp,
         "starttls-telnet" => starttls::telnet,
         "stunnel" => import::stunnel,
+        "syn" => wire::syn,
         _ => return None,
     })
 }

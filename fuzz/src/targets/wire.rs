@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use tacit_core::held::{HEADERS_BYTES_MAX, Syn};
 use tacit_core::{dns, icmp, proxy_protocol, query};
 
 /// A header at the front of a connection.
@@ -51,6 +52,17 @@ pub(crate) fn dns_files(input: &[u8]) {
     assert!(hosts.len() <= dns::HOSTS_MAX && hosts.iter().all(|host| !host.name.contains(' ')));
     let read = dns::Configuration::read(&text);
     assert!((1..=dns::NAMESERVERS_MAX).contains(&read.nameservers.len()));
+}
+
+/// A copy of a packet, as the kernel makes it of what a program sends.
+pub(crate) fn syn(input: &[u8]) {
+    let Some(syn) = Syn::parse(input) else { return };
+    let released = syn.released();
+    assert!(released.len() <= HEADERS_BYTES_MAX, "it is sent without data");
+    let again = Syn::parse(&released).expect("what is released is a SYN");
+    assert_eq!((again.key, again.sequence), (syn.key, syn.sequence));
+    assert_eq!(Syn::parse(&syn.reset()), None, "a refusal opens nothing");
+    assert!(syn.unreachable(icmp::Cause::NetUnreachable).is_some());
 }
 
 /// The first bytes choose what happened to a datagram, the rest is what a program sent.

@@ -33,7 +33,7 @@ const fn target(name: &'static str, bytes_max: usize, input: &'static str) -> Ta
 }
 
 /// All of them, by name.
-pub(crate) const TARGETS: [Target; 27] = [
+pub(crate) const TARGETS: [Target; 28] = [
     target("attls", 4096, "policy of AT-TLS, beside a map file"),
     target("certificate", 4096, "certificate, or list of revoked ones, in DER"),
     target("control", 1024, "request at the control socket"),
@@ -61,4 +61,5 @@ pub(crate) const TARGETS: [Target; 27] = [
     target("starttls-smtp", 1024, "both ends of SMTP before TLS"),
     target("starttls-telnet", 1024, "both ends of telnet before TLS"),
     target("stunnel", 4096, "configuration of stunnel"),
+    target("syn", 256, "copy of a packet that opens a connection"),
 ];

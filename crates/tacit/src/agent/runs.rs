@@ -413,6 +413,14 @@ impl Runs {
 }
 
 impl Runs {
+    /// The SYNs that are held for the run that has most.
+    pub(super) fn most_held(&self) -> usize {
+        let held = |enrolled: &Enrolled| {
+            enrolled.services.hold.as_ref().map_or(0, |hold| hold.source.hold.count())
+        };
+        self.registry.all().map(held).max().unwrap_or(0)
+    }
+
     /// `tacit show runs`.
     pub(super) fn show(&self) -> Value {
         let open = self.shared.table.snapshot();

@@ -14,3 +14,12 @@ pub const RELEASE_MARK: u32 = 0x7ac2;
 
 /// The log group in which the kernel copies each held SYN to the agent.
 pub const SYN_LOG_GROUP: u16 = 0x7ac1;
+
+/// Where the agent's copies of SYNs come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// From a packet rule.
+    OfRule,
+    /// From the interface.
+    OfInterface,
+}

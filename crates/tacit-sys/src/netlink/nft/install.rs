@@ -1,5 +1,6 @@
 //! The table as a whole: its chain, its sets and its rules.
 
+use super::agent::Copies;
 use super::batch::{CHAIN, CREATE, NLM_F_EXCL, TABLE, commit, message};
 use super::sets::Set;
 use super::{own, rules};
@@ -7,7 +8,6 @@ use crate::ip_version::IpSupport;
 use crate::netlink::error::Error;
 use crate::netlink::message::Message;
 use crate::netlink::socket::Netlink;
-use crate::syn_log::Copies;
 
 /// Installs table, sets and rules, all or nothing; the sets are empty. `copies` says whether the
 /// rules copy SYNs.

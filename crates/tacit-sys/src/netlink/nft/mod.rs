@@ -28,7 +28,7 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-pub use agent::{AGENT_MARK, AGENT_PORT, HOLD_PORT, RELEASE_MARK, SYN_LOG_GROUP};
+pub use agent::{AGENT_MARK, AGENT_PORT, Copies, HOLD_PORT, RELEASE_MARK, SYN_LOG_GROUP};
 pub(super) use expression::COPIED_BYTES_MAX;
 pub use install::install;
 pub use own::set_own;

@@ -31,13 +31,12 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::agent::{AGENT_MARK, RELEASE_MARK};
+use super::agent::{AGENT_MARK, Copies, RELEASE_MARK};
 use super::batch::{CHAIN, CREATE, TABLE, message};
 use super::expression::{Expression, Family, Redirect};
 use super::own::{OWN4, OWN6};
 use crate::ip_version::IpSupport;
 use crate::netlink::message::Message;
-use crate::syn_log::Copies;
 
 use Expression::{
     Accept, Captured, CopyToAgent, Drop, IcmpType, Mark, OwnSocket, PastSyn, PortUnreachable,
@@ -131,8 +130,8 @@ impl Rules {
         }
     }
 
-    /// What matches goes to the agent: a datagram at once, a SYN when the agent releases it. Without
-    /// an agent it is refused, which a program reads as "connection refused".
+    /// What matches goes to the agent: a datagram at once, a SYN when the agent releases it.
+    /// Without an agent it is refused, which a program reads as "connection refused".
     fn push_led(
         &mut self,
         step: &'static str,
