@@ -156,6 +156,7 @@ impl ControlArgs {
 #[command(after_help = "\
 Examples:
   tacit show connections
+  tacit show refused
   tacit show rules --json | jq '.rules[] | select(.hits == 0).name'
   tacit show costs --by component --interval 10s")]
 struct ShowArgs {

@@ -4,6 +4,9 @@
 //! connection. What does not fit the queue or the disk is counted as lost, and the count is told
 //! as soon as lines can be written again, and by `tacit show limits`.
 //!
+//! Lines that repeat, such as those of a server that is down, have a key: of those with one key,
+//! one a second is written, with the count of those left out. The audit log has every line.
+//!
 //! ```text
 //!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"
 //!   {"time":"…","level":"warn","event":"failed","conn":7,"rule":"front", …}
@@ -16,10 +19,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{Duration, SystemTime};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value};
+use tacit_core::limiter::{Kept, Limiter};
 
 use crate::clock::Rfc3339;
 use crate::ledger::{ThreadKind, meter};
@@ -56,19 +60,28 @@ pub struct Event {
     name: &'static str,
     connection: Option<u64>,
     fields: Vec<(&'static str, String)>,
+    /// What it is about, if it may repeat often.
+    key: Option<String>,
 }
 
 impl Event {
     /// Begins an event; its name is one word with hyphens.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
-        Self { name, connection: None, fields: Vec::new() }
+        Self { name, connection: None, fields: Vec::new(), key: None }
     }
 
     /// Says which connection it is about.
     #[must_use]
     pub fn connection(mut self, id: u64) -> Self {
         self.connection = Some(id);
+        self
+    }
+
+    /// Has the log write one line a second at most of all with this key. The audit log has all.
+    #[must_use]
+    pub fn limited(mut self, key: String) -> Self {
+        self.key = Some(key);
         self
     }
 
@@ -130,7 +143,7 @@ impl Log {
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
         let log = Self { queue, lost: Arc::clone(&lost), has_audit: audit.is_some(), verbosity };
-        let writer = Writer { format, audit, lost, told: 0 };
+        let writer = Writer { format, audit, lost, told: 0, repeated: Limiter::default() };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&messages))?;
         Ok(log)
     }
@@ -200,31 +213,73 @@ struct Writer {
     lost: Arc<AtomicU64>,
     /// Lost lines that were told of.
     told: u64,
+    /// Lines that repeat.
+    repeated: Limiter<String, Line>,
 }
 
 impl Writer {
     fn run(mut self, messages: &Receiver<Message>) {
         meter::start(ThreadKind::General);
         loop {
+            for kept in self.repeated.due(Instant::now()) {
+                self.write_kept(kept);
+            }
             meter::waits();
-            let Ok(message) = messages.recv() else { return };
+            let message = match self.repeated.next_due() {
+                Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
+                None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
             meter::wakes();
-            let line = match message {
-                Message::Line(line) => line,
-                Message::Flush(done) => {
+            match message {
+                Ok(Message::Line(line)) => self.take(line),
+                Ok(Message::Flush(done)) => {
+                    self.write_all_kept();
                     // Who asked may have given up.
                     let _ = done.send(());
-                    continue;
                 }
-            };
-            if self.write(&line).is_err() {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-                continue;
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.write_all_kept(),
             }
-            let lost = self.lost.load(Ordering::Relaxed);
-            if lost > self.told && self.tell_lost(lost - self.told).is_ok() {
-                self.told = lost;
-            }
+        }
+    }
+
+    /// Writes a line now, or keeps it for the end of its second.
+    fn take(&mut self, line: Line) {
+        let key = match line.kind {
+            Kind::Audit(_) => None,
+            Kind::Info | Kind::Warn | Kind::Error => line.event.key.clone(),
+        };
+        let line = match key {
+            Some(key) => self.repeated.offer(key, line, Instant::now()),
+            None => Some(line),
+        };
+        if let Some(line) = line {
+            self.write_or_lose(&line);
+        }
+    }
+
+    fn write_all_kept(&mut self) {
+        for kept in self.repeated.take_all() {
+            self.write_kept(kept);
+        }
+    }
+
+    fn write_kept(&mut self, kept: Kept<Line>) {
+        let Kept { latest: mut line, left_out } = kept;
+        if left_out > 0 {
+            line.event = line.event.field("left-out", &left_out);
+        }
+        self.write_or_lose(&line);
+    }
+
+    fn write_or_lose(&mut self, line: &Line) {
+        if self.write(line).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let lost = self.lost.load(Ordering::Relaxed);
+        if lost > self.told && self.tell_lost(lost - self.told).is_ok() {
+            self.told = lost;
         }
     }
 
@@ -266,7 +321,7 @@ impl Kind {
 }
 
 fn text(line: &Line) -> String {
-    let Event { name, connection, fields } = &line.event;
+    let Event { name, connection, fields, key: _ } = &line.event;
     let mut out = format!("{} {} {name}", Rfc3339(line.time), line.kind.word());
     if let Some(id) = connection {
         let _ = write!(out, " conn={id}");
@@ -285,7 +340,7 @@ fn text(line: &Line) -> String {
 }
 
 fn json(line: &Line) -> String {
-    let Event { name, connection, fields } = &line.event;
+    let Event { name, connection, fields, key: _ } = &line.event;
     let mut object = Map::new();
     object.insert("time".into(), Rfc3339(line.time).to_string().into());
     let key = if matches!(line.kind, Kind::Audit(_)) { "outcome" } else { "level" };

@@ -102,7 +102,16 @@ const LAYERS: [Layers; 3] = [
     },
     Layers {
         folder: "crates/tacit/src/session/",
-        modules: &["controls", "record", "table", "connection", "end", "failure", "account"],
+        modules: &[
+            "controls",
+            "record",
+            "table",
+            "connection",
+            "refusals",
+            "end",
+            "failure",
+            "account",
+        ],
     },
 ];
 

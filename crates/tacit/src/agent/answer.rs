@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tacit_core::held::HELD_MAX;
 use tacit_core::policy::Limits;
+use tacit_core::refusal::REFUSALS_MAX;
 use tacit_sys::socket;
 use tacit_tls::verify::CHAINS_MAX;
 use tokio::sync::{Semaphore, oneshot};
@@ -61,6 +62,7 @@ impl Agent {
             Display::Identities => return self.show_identities(back),
             Display::Runs => self.runs.show(),
             Display::Engines => self.workers.show(),
+            Display::Refused => display::refused(&self.shared.refusals),
             Display::Limits => self.limits(self.shared.live.load().limits()),
         };
         // Who asked may be gone.
@@ -135,6 +137,9 @@ impl Agent {
               "beyond": "dropped, the program asks again" },
             { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
               "used": self.shared.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
+            { "name": "refusals-shown", "max": REFUSALS_MAX,
+              "used": self.shared.refusals.entries().len(),
+              "beyond": "the one that was not repeated for the longest is forgotten" },
             { "name": "runs", "max": crate::run::launchers::RUNS_MAX,
               "used": self.runs.registry.len(), "beyond": "refused" },
             { "name": "workers", "max": self.workers.count_max(), "used": self.workers.count(),

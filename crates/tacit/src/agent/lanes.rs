@@ -35,6 +35,7 @@ impl worker::Lanes for AgentLanes {
             live: Arc::clone(&shared.live),
             table: Arc::clone(&shared.table),
             places: Arc::clone(&shared.places),
+            refusals: Arc::clone(&shared.refusals),
             log: shared.log.clone(),
         };
         Rc::new(Self { streams: serve::open(shared, load, engine), datagrams })

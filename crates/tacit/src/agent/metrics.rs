@@ -67,6 +67,7 @@ impl Agent {
         let live = self.shared.live.load_full();
         let materials = self.credentials.materials.clone();
         let log = self.shared.log.clone();
+        let refusals = Arc::clone(&self.shared.refusals);
         let since = self.since;
         let publisher = self.workers.publisher();
         let handshakes = self.shared.gates.in_flight(live.limits());
@@ -88,6 +89,7 @@ impl Agent {
                     connections_max,
                     runs,
                     log_lines_lost: log.lost(),
+                    refusals: &refusals,
                 });
                 Reply::ok(Value::String(page))
             });

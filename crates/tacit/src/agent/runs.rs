@@ -213,6 +213,7 @@ impl Runs {
             table: Arc::clone(&self.shared.table),
             resolvers: Arc::clone(&self.resolvers),
             hosts: self.hosts.pairs(),
+            refusals: Arc::clone(&self.shared.refusals),
             log: self.shared.log.clone(),
             events: self.events.clone(),
         }

@@ -25,7 +25,7 @@ use crate::run::hold::{Hold, HoldSockets};
 use crate::run::launchers::{self, Launcher, RunSockets};
 use crate::run::registry;
 use crate::run::{Run, Scope, listening};
-use crate::session::Table;
+use crate::session::{RefusalTable, Table};
 use crate::stream::intercept::{HoldSource, Listener, Source};
 
 /// One run as the agent holds it.
@@ -76,6 +76,7 @@ pub(super) struct RunContext {
     pub(super) table: Arc<Table>,
     pub(super) resolvers: Arc<Resolvers>,
     pub(super) hosts: Arc<[Host]>,
+    pub(super) refusals: Arc<RefusalTable>,
     pub(super) log: Log,
     pub(super) events: mpsc::Sender<RunEvent>,
 }
@@ -95,7 +96,7 @@ pub(super) struct Candidate {
 /// The kernel refuses the sets or a socket.
 pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Result<Enrolled> {
     let Candidate { run, sockets, launcher, before } = candidate;
-    let RunContext { live, table, resolvers, hosts, log, events } = context;
+    let RunContext { live, table, resolvers, hosts, refusals, log, events } = context;
     let run = Arc::new(run);
     let capture = Arc::new(Capture::new(Arc::clone(&run), Arc::clone(live), log.clone()));
     let query = match (sockets.query, sockets.tcp.first()) {
@@ -118,6 +119,7 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
         Arc::clone(live),
         Arc::clone(&capture),
         Arc::clone(resolvers),
+        Arc::clone(refusals),
         log.clone(),
     ));
     let mut listeners = Vec::new();

@@ -27,7 +27,7 @@ use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
 use crate::log::{Event, Log};
 use crate::run::launchers;
-use crate::session::Table;
+use crate::session::{RefusalTable, Table};
 use crate::stream::gate::Gates;
 use crate::stream::lane::Shared;
 
@@ -206,6 +206,7 @@ fn shared(installed: &Arc<Live>, table: Arc<Table>, connections_max: usize, log:
         gates: Arc::new(Gates::new(installed.limits())),
         places: Arc::new(Semaphore::new(connections_max)),
         congestion_control: congestion_control(&installed.policy, &log),
+        refusals: Arc::new(RefusalTable::default()),
         log,
     }
 }

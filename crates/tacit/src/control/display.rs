@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
+use tacit_core::refusal::{Entry, Why};
 use tacit_sys::socket;
 use tacit_tls::material::TrustMaterial;
 use tacit_tls::verify::identity;
@@ -17,7 +18,7 @@ use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{CredentialNames, Live, LiveRule, Materials};
 use crate::run::protocol::Owner;
 use crate::run::{self, Run, Scope};
-use crate::session::{Record, Table};
+use crate::session::{Record, RefusalTable, Table};
 
 /// How long a run may take to say whose connections it has; it is then shown without.
 const OWNERS_WAIT_MAX: Duration = Duration::from_millis(300);
@@ -219,6 +220,30 @@ fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> Value {
         "open": open,
         "line": line,
     })
+}
+
+/// `tacit show refused`: newest first.
+#[must_use]
+pub fn refused(refusals: &RefusalTable) -> Value {
+    let shown = |Entry { refusal, last, count }: Entry| {
+        json!({
+            "last": Rfc3339(last).to_string(),
+            "count": count,
+            "run": refusal.run,
+            "kind": refusal.kind,
+            "destination": refusal.destination,
+            "program": refusal.program,
+            "why": refusal.why,
+            "rule": refusal.rule,
+            "next": refusal.next,
+        })
+    };
+    let totals: Vec<_> = Why::ALL
+        .into_iter()
+        .map(|why| json!({ "why": why, "count": refusals.total(why) }))
+        .collect();
+    let entries: Vec<_> = refusals.entries().into_iter().map(shown).collect();
+    json!({ "refused": entries, "totals": totals })
 }
 
 /// `tacit show identities`.

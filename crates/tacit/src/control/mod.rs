@@ -70,6 +70,8 @@ pub enum Display {
     Identities,
     /// Every limit, and how near it is.
     Limits,
+    /// What programs were refused, newest first, and what would allow it.
+    Refused,
 }
 
 /// An agent's answer.

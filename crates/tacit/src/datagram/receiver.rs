@@ -167,6 +167,9 @@ impl Lane {
             return self.take_query(key, payload);
         }
         if !is_for_one(key.destination.ip()) {
+            let run = &self.receiver.run;
+            let Shared { log, refusals, .. } = &self.shared;
+            account::refused_group(log, refusals, run, key.destination);
             return self.count_drop();
         }
         let mut flows = self.flows.borrow_mut();
@@ -285,7 +288,7 @@ impl Lane {
                 }
             },
             Err(refused) => {
-                account::refused(&self.shared.log, &refused);
+                account::refused(&self.shared.log, &self.shared.refusals, &refused);
                 self.put(key, State::Refused(live.generation));
                 match refused.deny() {
                     Deny::Refused => Cause::PortUnreachable,
@@ -305,10 +308,14 @@ impl Lane {
         flow: &Flow,
         run: &Arc<Run>,
         permit: OwnedSemaphorePermit,
-    ) -> Result<Connection, Refused> {
+    ) -> Result<Connection, Box<Refused>> {
         let rule = match live.lookup(flow) {
             Some(rule) if matches!(rule.action, LiveAction::Permit) => Arc::clone(rule),
-            denied => return Err(Refused::new(denied, flow.clone())),
+            found => {
+                let scope = Some(Scope::Run(Arc::clone(run)));
+                let rule = found.map(Arc::clone);
+                return Err(Box::new(Refused { rule, flow: flow.clone(), scope }));
+            }
         };
         let facts = ScopeFacts {
             scope: Scope::Run(Arc::clone(run)),

@@ -10,7 +10,7 @@ use crate::dns::Forwarder;
 use crate::live::Live;
 use crate::log::Log;
 use crate::run::Run;
-use crate::session::Table;
+use crate::session::{RefusalTable, Table};
 
 /// Where captured datagrams of a run arrive, of one family.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub struct Shared {
     pub table: Arc<Table>,
     /// Permits for them.
     pub places: Arc<Semaphore>,
+    /// What was refused.
+    pub refusals: Arc<RefusalTable>,
     /// Where events go.
     pub log: Log,
 }

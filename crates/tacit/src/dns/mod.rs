@@ -38,6 +38,7 @@ use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::run::Run;
 use crate::run::capture::Capture;
+use crate::session::{RefusalTable, account};
 
 pub use resolvers::Resolvers;
 
@@ -62,6 +63,7 @@ pub struct Forwarder {
     capture: Arc<Capture>,
     resolvers: Arc<Resolvers>,
     open: Arc<Semaphore>,
+    refusals: Arc<RefusalTable>,
     log: Log,
 }
 
@@ -72,9 +74,11 @@ impl Forwarder {
         live: Arc<ArcSwap<Live>>,
         capture: Arc<Capture>,
         resolvers: Arc<Resolvers>,
+        refusals: Arc<RefusalTable>,
         log: Log,
     ) -> Self {
-        Self { live, capture, resolvers, open: Arc::new(Semaphore::new(QUESTIONS_MAX)), log }
+        let open = Arc::new(Semaphore::new(QUESTIONS_MAX));
+        Self { live, capture, resolvers, open, refusals, log }
     }
 
     /// The run whose questions it answers.
@@ -114,7 +118,10 @@ impl Forwarder {
             return dns::refuse(query, Refusal::FormatError);
         };
         match self.verdict(&question) {
-            Verdict::Refuse(why) => dns::refuse(query, why),
+            Verdict::Refuse(why) => {
+                account::refused_name(&self.log, &self.refusals, self.run(), &question.name, why);
+                dns::refuse(query, why)
+            }
             Verdict::Forward => match self.forward(query, &question, transport).await {
                 Some(response) => Some(response),
                 None => dns::refuse(query, Refusal::ServerFailure),

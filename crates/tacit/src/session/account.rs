@@ -1,36 +1,92 @@
 //! What became of a connection is logged and counted.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 
+use tacit_core::dns;
 use tacit_core::flow::Flow;
 use tacit_core::policy::ClientCert;
+use tacit_core::refusal::{Kind, Refusal, Why};
 use tacit_tls::failure::describe_alert_number;
 use tacit_tls::verify::{Named, identity};
 use tacit_tls::{PeerCheck, Role, SessionError};
 
 use crate::live::{LiveAction, TlsRole};
 use crate::log::{Event, Log, Outcome};
+use crate::run::Run;
 
 use super::connection::{Connection, Refused};
 use super::end::End;
 use super::failure::Failure;
 use super::record::{Record, TlsFacts};
+use super::refusals::{self, RefusalTable};
 
 /// A connection or a flow of datagrams was refused by policy.
-pub fn refused(log: &Log, refused: &Refused) {
-    let Refused { rule, local, remote } = refused;
-    let rule = rule.as_ref();
+pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
+    let rule = refused.rule.as_ref();
     if let Some(rule) = rule {
         rule.counters.count_hit();
     }
-    let event = Event::new("denied")
-        .field("rule", &rule.map_or("none matches", |rule| rule.name()))
-        .field("local", local)
-        .field("remote", remote);
+    let refusal = refused.refusal();
+    let event = about_refusal(&refusal)
+        .field("local", &refused.flow.local)
+        .field("remote", &refused.flow.remote);
     if rule.is_none_or(|rule| rule.rule.log) {
-        log.info(event.clone());
+        log_refusal(log, &refusal, event.clone());
     }
     log.audit(Outcome::Denied, event);
+    refusals.record(refusal);
+}
+
+/// A run asked for a name, and no resolver is asked.
+pub fn refused_name(
+    log: &Log,
+    refusals: &RefusalTable,
+    run: &Run,
+    name: &str,
+    answer: dns::Refusal,
+) {
+    let Some(refusal) = refusals::of_name(run, name, answer) else { return };
+    let event = about_refusal(&refusal);
+    log_refusal(log, &refusal, event.clone());
+    log.audit(Outcome::Denied, event);
+    refusals.record(refusal);
+}
+
+/// A datagram of a run was for many receivers, which no rule permits.
+pub fn refused_group(log: &Log, refusals: &RefusalTable, run: &Run, destination: SocketAddr) {
+    let refusal = refusals::of_group(run, destination);
+    let event = about_refusal(&refusal);
+    log_refusal(log, &refusal, event.clone());
+    log.audit(Outcome::Denied, event);
+    refusals.record(refusal);
+}
+
+fn about_refusal(refusal: &Refusal) -> Event {
+    let mut event = Event::new("denied")
+        .field("rule", refusal.rule.as_deref().unwrap_or("none matches"))
+        .field("kind", refusal.kind.word());
+    if let Some(run) = &refusal.run {
+        event = event.field("run", &run.name);
+    }
+    event
+        .field("destination", &refusal.destination)
+        .field("why", refusal.why.word())
+        .field("next", &refusal.next)
+}
+
+/// Writes the line of a refusal, one a second at most for each destination. What a rule denies is
+/// as its author wants it, and clients come as they like; what no rule of a run's policy provides
+/// for, its author may have forgotten.
+fn log_refusal(log: &Log, refusal: &Refusal, event: Event) {
+    let run = refusal.run.as_ref().map_or(0, |run| run.id);
+    let kind = refusal.kind.word();
+    let event = event.limited(format!("denied {kind} {run} {}", refusal.destination));
+    if refusal.kind == Kind::Client || refusal.why == Why::Denied {
+        log.info(event);
+    } else {
+        log.warn(event);
+    }
 }
 
 /// A connection whose PROXY header is no good: there is no client to choose a rule by.
@@ -40,7 +96,8 @@ pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
         .field("listen", &flow.local)
         .field("kind", "proxy-header")
         .field("reason", reason);
-    log.warn(event.clone());
+    let from = flow.remote.ip().map_or_else(|| flow.remote.to_string(), |ip| ip.to_string());
+    log.warn(event.clone().limited(format!("proxy-header {} {from}", flow.local)));
     log.audit(Outcome::Failed, event);
 }
 
@@ -54,9 +111,22 @@ pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
     match failure {
         // Programs try several addresses at once, and keep one.
         Failure::Abandoned => log.info(event.clone()),
-        _ => log.warn(event.clone()),
+        _ => log.warn(event.clone().limited(failure_key(record, failure))),
     }
     log.audit(Outcome::Failed, event);
+}
+
+/// Failures that are one line a second: of one rule and kind, with one remote end. The port of a
+/// client is another one each time, that of a destination is not.
+fn failure_key(record: &Record, failure: &Failure) -> String {
+    let remote = record.client();
+    let is_outbound = record.scope.as_ref().is_some_and(|facts| !facts.is_inbound);
+    let rule = record.rule.name();
+    let kind = failure.kind();
+    match remote.ip() {
+        Some(ip) if !is_outbound => format!("failed {rule} {kind} {ip}"),
+        _ => format!("failed {rule} {kind} {remote}"),
+    }
 }
 
 /// A connection is about to carry bytes.

@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use tacit_core::flow::{Address, Flow};
+use tacit_core::flow::Flow;
 use tacit_core::policy::Deny;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::ledger::{Count, meter};
 use crate::live::{LiveAction, LiveRule};
 use crate::net::{Position, Security};
+use crate::run::Scope;
 
 use super::controls::Controls;
 use super::record::{Opening, Record};
@@ -143,12 +144,12 @@ impl Drop for Connection {
 /// What no rule permits.
 #[derive(Debug)]
 pub struct Refused {
-    /// The rule that denies; `None`: no rule matched.
+    /// The rule that was found; `None`: no rule matched.
     pub rule: Option<Arc<LiveRule>>,
-    /// Where it arrived.
-    pub local: Address,
-    /// Who connected, or where it was to go.
-    pub remote: Address,
+    /// Who wanted to talk to whom.
+    pub flow: Flow,
+    /// Where it was captured; `None`: it came to a forwarding rule.
+    pub scope: Option<Scope>,
 }
 
 impl Refused {
@@ -159,11 +160,5 @@ impl Refused {
             Some(LiveAction::Deny(deny)) => *deny,
             _ => Deny::Refused,
         }
-    }
-
-    /// A flow that this rule denies, or that no rule matches.
-    #[must_use]
-    pub fn new(rule: Option<&Arc<LiveRule>>, flow: Flow) -> Self {
-        Self { rule: rule.map(Arc::clone), local: flow.local, remote: flow.remote }
     }
 }

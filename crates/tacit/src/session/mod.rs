@@ -15,10 +15,12 @@ pub mod controls;
 mod end;
 mod failure;
 mod record;
+mod refusals;
 mod table;
 
 pub use connection::{Connection, Refused};
 pub use end::{BrokenSocket, End};
 pub use failure::{Failure, Unreached};
 pub use record::{Legs, Opening, Proxied, Record, ScopeFacts, Shown, TlsFacts};
+pub use refusals::RefusalTable;
 pub use table::Table;

@@ -59,8 +59,8 @@ pub(super) fn admit(shared: &Shared, request: Request<'_>) -> Result<Connection,
     match found {
         Found::Permitted(rule) => Ok(open(shared, rule, request)),
         Found::Denied(rule) => {
-            let refused = Refused::new(rule.as_ref(), request.flow);
-            account::refused(&shared.log, &refused);
+            let refused = Refused { rule, flow: request.flow, scope: request.scope };
+            account::refused(&shared.log, &shared.refusals, &refused);
             Err(refused.deny())
         }
     }

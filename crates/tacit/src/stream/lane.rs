@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::engine::{Engine, Load};
 use crate::live::Live;
 use crate::log::Log;
-use crate::session::Table;
+use crate::session::{RefusalTable, Table};
 
 use super::data::Job;
 use super::gate::Gates;
@@ -32,6 +32,8 @@ pub struct Shared {
     pub places: Arc<Semaphore>,
     /// Congestion control of sockets that are opened.
     pub congestion_control: Option<String>,
+    /// What was refused.
+    pub refusals: Arc<RefusalTable>,
     /// Where events go.
     pub log: Log,
 }

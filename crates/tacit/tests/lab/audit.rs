@@ -70,6 +70,58 @@ fn the_audit_log_has_a_line_for_each_allowed_denied_and_failed_connection() {
     assert!(!agent.log().contains("\"rule\":\"clear\""), "nothing about what is as it should be");
 }
 
+/// Waits for a line that stands for others, and returns how many it stands for.
+fn left_out(agent: &Agent, event: &str) -> u64 {
+    let is_it = |line: &&str| line.contains(event) && line.contains(" left-out=");
+    wait_for("the line that counts the others", || agent.log().lines().any(|line| is_it(&line)));
+    let log = agent.log();
+    log.lines()
+        .filter(is_it)
+        .map(|line| line.rsplit('=').next().unwrap().parse::<u64>().unwrap())
+        .sum()
+}
+
+#[test]
+fn refused_clients_are_one_line_a_second_and_all_of_them_are_audited() {
+    let lab = Lab::new();
+    let port = free_port();
+    let agent = lab.agent(&format!(
+        "[[rule]]\nname = \"elsewhere\"\nlisten = \"127.0.0.1:{port}\"\n\
+         connect = \"{}\"\nremote = \"10.9.8.0/24\"\npermit = true\n",
+        echo()
+    ));
+    for _ in 0..20 {
+        assert!(is_reset(&mut connect(("127.0.0.1", port))));
+    }
+    let written = || agent.log().lines().filter(|line| line.contains(" denied ")).count() as u64;
+    wait_for("the audit log", || agent.audit().lines().count() == 20);
+    let left_out = left_out(&agent, " denied ");
+    assert!(left_out >= 10, "{}", agent.log());
+    wait_for("the count", || written() + left_out == 20);
+    let shown = agent.show("refused");
+    assert_eq!(shown["refused"][0]["count"], 20, "{shown}");
+    assert_eq!(shown["refused"][0]["kind"], "client", "{shown}");
+}
+
+#[test]
+fn failures_with_one_remote_end_are_one_line_a_second_and_all_of_them_are_audited() {
+    let lab = Lab::new();
+    let port = free_port();
+    let gone = free_port();
+    let agent = lab.agent(&format!(
+        "[[rule]]\nname = \"gone\"\nlisten = \"127.0.0.1:{port}\"\n\
+         connect = \"127.0.0.1:{gone}\"\npermit = true\n"
+    ));
+    for _ in 0..20 {
+        assert!(is_reset(&mut connect(("127.0.0.1", port))));
+    }
+    wait_for("the audit log", || agent.audit().lines().count() == 20);
+    let left_out = left_out(&agent, " failed ");
+    let written = agent.log().lines().filter(|line| line.contains(" failed ")).count() as u64;
+    assert!(left_out >= 10, "{}", agent.log());
+    assert_eq!(written + left_out, 20, "{}", agent.log());
+}
+
 #[test]
 fn no_log_and_no_display_holds_a_secret() {
     let lab = Lab::new();

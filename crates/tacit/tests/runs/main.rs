@@ -30,6 +30,7 @@ mod names;
 mod placement;
 mod programs;
 mod query;
+mod refused;
 mod sockets;
 mod starttls;
 mod workload;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tacit_core::meter::{Component, Place};
+use tacit_core::refusal::Why;
 
 pub use self::exposition::CONTENT_TYPE;
 use self::exposition::{Kind, Page};
@@ -25,7 +26,7 @@ use super::display::{first_end, lists_until};
 use super::render::costs::name;
 use crate::ledger::costs::{Costs, Places, RuleCosts};
 use crate::live::{Live, LiveAction, LiveRule, Materials};
-use crate::session::Table;
+use crate::session::{RefusalTable, Table};
 
 /// What is read for a page.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,8 @@ pub struct Sources<'a> {
     pub runs: usize,
     /// Lines of the log that were lost.
     pub log_lines_lost: u64,
+    /// What was refused.
+    pub refusals: &'a RefusalTable,
 }
 
 /// The page.
@@ -76,6 +79,7 @@ pub fn text(sources: &Sources<'_>) -> String {
     for (rule, value) in rules.iter().map(live(|rule| rule.counters.failures())) {
         failures.sample(&[("rule", &rule)], value as f64);
     }
+    refused(&mut page, sources.refusals);
     carried(&mut page, &sources.costs.rules);
     spent(&mut page, sources.costs);
     certificates(&mut page, sources.materials);
@@ -102,6 +106,17 @@ fn agent(page: &mut Page, sources: &Sources<'_>) {
         .sample(&[], sources.runs as f64);
     page.family("tacit_log_lines_lost_total", Kind::Counter, "Lines of the log that were lost.")
         .sample(&[], sources.log_lines_lost as f64);
+}
+
+fn refused(page: &mut Page, refusals: &RefusalTable) {
+    let mut refused = page.family(
+        "tacit_refused_total",
+        Kind::Counter,
+        "Names, connections, flows of datagrams and clients that were refused.",
+    );
+    for why in Why::ALL {
+        refused.sample(&[("why", why.word())], refusals.total(why) as f64);
+    }
 }
 
 fn connections(page: &mut Page, sources: &Sources<'_>) {

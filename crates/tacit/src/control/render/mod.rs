@@ -19,6 +19,7 @@ pub fn render(what: Display, value: &Value) -> String {
         Display::Engines => engines(value),
         Display::Identities => identities(value),
         Display::Limits => limits(value),
+        Display::Refused => refused(value),
         Display::Metrics => value.as_str().unwrap_or_default().to_owned(),
         Display::Costs => match client::to_costs(value.clone()) {
             Ok(costs) => costs::render(&costs, costs::By::Rule),
@@ -174,6 +175,28 @@ fn engines(value: &Value) -> String {
     let count = text(&value["workers"]);
     let max = text(&value["workers-max"]);
     format!("{}({end}; {count} of at most {max} workers)\n", table(&value["threads"], &COLUMNS))
+}
+
+fn refused(value: &Value) -> String {
+    const COLUMNS: [Column; 8] = [
+        ("LAST", |r| text(&r["last"])),
+        ("TIMES", |r| text(&r["count"])),
+        ("RUN", |r| text(&r["run"]["name"])),
+        ("KIND", |r| text(&r["kind"])),
+        ("DESTINATION", |r| text(&r["destination"])),
+        ("PROGRAM", |r| text(&r["program"])),
+        ("WHY", why),
+        ("WHAT-WOULD-ALLOW-IT", |r| text(&r["next"])),
+    ];
+    table(&value["refused"], &COLUMNS)
+}
+
+/// The reason, with the rule where one decided.
+fn why(refusal: &Value) -> String {
+    match &refusal["rule"] {
+        Value::String(rule) => format!("{} by {rule}", text(&refusal["why"])),
+        _ => text(&refusal["why"]),
+    }
 }
 
 fn limits(value: &Value) -> String {

@@ -32,6 +32,7 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
         table: Arc::new(Table::default()),
         places: Arc::new(Semaphore::new(1)),
         congestion_control: None,
+        refusals: Arc::default(),
         log: Log::start(Format::Text, Verbosity::Quiet, None).unwrap(),
     };
     let load = Arc::new(Load::new("data-0".to_owned(), None, None));

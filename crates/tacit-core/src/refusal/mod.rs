@@ -1,0 +1,215 @@
+//! What programs were refused: the latest refusals, how often each came, and the line of the policy
+//! that would allow it.
+//!
+//! ```text
+//!   name, connection, datagram, client ──> Refusal ──> Refusals ──> tacit show refused, metrics
+//! ```
+//!
+//! Limits: [`REFUSALS_MAX`] different refusals; a further one replaces the one that was not
+//! repeated for the longest. Totals count all of them.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+/// Different refusals that are remembered.
+pub const REFUSALS_MAX: usize = 256;
+
+/// What was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A question for the addresses of a name.
+    Name,
+    /// A connection that a program opened.
+    Connection,
+    /// Datagrams of a program to one destination.
+    Datagram,
+    /// A connection that arrived from outside.
+    Client,
+}
+
+impl Kind {
+    /// As displays and the log show it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Connection => "connection",
+            Self::Datagram => "datagram",
+            Self::Client => "client",
+        }
+    }
+}
+
+/// Why it was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Why {
+    /// No rule matches.
+    NoRule,
+    /// A rule that matches denies it.
+    Denied,
+    /// The rule that matches cannot serve it: it is of another form or protocol.
+    WrongForm,
+    /// tacit offers it to no program, whatever the policy says.
+    NotOffered,
+}
+
+impl Why {
+    /// Each of them, in the order of displays.
+    pub const ALL: [Self; 4] = [Self::NoRule, Self::Denied, Self::WrongForm, Self::NotOffered];
+
+    /// As displays and metrics show it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::NoRule => "no-rule",
+            Self::Denied => "denied",
+            Self::WrongForm => "wrong-form",
+            Self::NotOffered => "not-offered",
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::NoRule => 0,
+            Self::Denied => 1,
+            Self::WrongForm => 2,
+            Self::NotOffered => 3,
+        }
+    }
+}
+
+/// The run whose program was refused something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunLabel {
+    /// Counts from 1 since the agent started.
+    pub id: u64,
+    /// What the launcher called it.
+    pub name: String,
+}
+
+/// One refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What was refused.
+    pub kind: Kind,
+    /// Whose program it was; `None`: it came to a forwarding rule.
+    pub run: Option<RunLabel>,
+    /// Where to: a name, `NAME:PORT`, `ADDRESS:PORT`; of a client its address too.
+    pub destination: String,
+    /// The program's file, where it is known.
+    pub program: Option<PathBuf>,
+    /// Why.
+    pub why: Why,
+    /// The rule that decided, if one did.
+    pub rule: Option<String>,
+    /// What would allow it, in words for the policy's author.
+    pub next: String,
+}
+
+impl Refusal {
+    /// Whether the other one is a repetition of it.
+    #[must_use]
+    pub fn is_repeated_by(&self, other: &Self) -> bool {
+        let run = |refusal: &Self| refusal.run.as_ref().map(|run| run.id);
+        self.kind == other.kind
+            && self.why == other.why
+            && self.destination == other.destination
+            && run(self) == run(other)
+            && self.rule == other.rule
+    }
+}
+
+/// A refusal with how often it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The latest of its kind.
+    pub refusal: Refusal,
+    /// When it came last.
+    pub last: SystemTime,
+    /// How often.
+    pub count: u64,
+}
+
+/// The latest refusals.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// Newest first.
+    entries: VecDeque<Entry>,
+    totals: [u64; Why::ALL.len()],
+}
+
+impl Refusals {
+    /// Takes a refusal that came now.
+    pub fn record(&mut self, refusal: Refusal, now: SystemTime) {
+        self.totals[refusal.why.index()] += 1;
+        let is_known = |entry: &Entry| entry.refusal.is_repeated_by(&refusal);
+        let known = self.entries.iter().position(is_known);
+        let count = match known.and_then(|at| self.entries.remove(at)) {
+            Some(entry) => entry.count + 1,
+            None => 1,
+        };
+        self.entries.truncate(REFUSALS_MAX - 1);
+        self.entries.push_front(Entry { refusal, last: now, count });
+    }
+
+    /// The latest, newest first.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        self.entries.iter().cloned().collect()
+    }
+
+    /// How often something was refused for a reason.
+    #[must_use]
+    pub fn total(&self, why: Why) -> u64 {
+        self.totals[why.index()]
+    }
+}
+
+/// What would allow a name that no rule can match.
+#[must_use]
+pub fn next_for_name(name: &str) -> String {
+    if name.ends_with(".arpa") {
+        return "add a rule whose `remote` includes this address".to_owned();
+    }
+    format!("add remote = \"{name}\" to an outbound rule")
+}
+
+/// What would allow a connection that no rule matches; `host` is a name or an address.
+#[must_use]
+pub fn next_for_connection(host: &str, port: Option<u16>) -> String {
+    match port {
+        Some(port) => {
+            format!("add remote = \"{host}\" and remote-ports = {port} to an outbound rule")
+        }
+        None => format!("add remote = \"{host}\" to an outbound rule"),
+    }
+}
+
+/// What would allow datagrams that no rule permits; `host` is a name or an address.
+#[must_use]
+pub fn next_for_datagram(host: &str, port: u16) -> String {
+    format!(
+        "add a rule with protocol = \"udp\", remote = \"{host}\", remote-ports = {port} and \
+         permit = true"
+    )
+}
+
+/// What would allow a client that no rule matches.
+#[must_use]
+pub fn next_for_client(host: &str) -> String {
+    format!("add remote = \"{host}\" to the rule of this address")
+}
+
+/// What would allow what a rule denies.
+#[must_use]
+pub fn next_for_denied(rule: &str) -> String {
+    format!("let another rule match before `{rule}`, or change that rule")
+}

@@ -1,0 +1,71 @@
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::*;
+
+fn name(name: &str, run: u64) -> Refusal {
+    Refusal {
+        kind: Kind::Name,
+        run: Some(RunLabel { id: run, name: "curl".into() }),
+        destination: name.into(),
+        program: None,
+        why: Why::NoRule,
+        rule: None,
+        next: next_for_name(name),
+    }
+}
+
+#[test]
+fn refusals_are_counted_and_the_newest_stands_first() {
+    let mut refusals = Refusals::default();
+    let at = |s| UNIX_EPOCH + Duration::from_secs(s);
+    for (second, refused) in ["a.example", "b.example", "a.example"].into_iter().enumerate() {
+        refusals.record(name(refused, 1), at(second as u64));
+    }
+    refusals.record(name("a.example", 2), at(3));
+    let seen = refusals.entries();
+    let seen = seen.iter().map(|entry| (&*entry.refusal.destination, entry.count, entry.last));
+    let wanted = [("a.example", 1, at(3)), ("a.example", 2, at(2)), ("b.example", 1, at(1))];
+    assert_eq!(seen.collect::<Vec<_>>(), wanted, "runs are told apart");
+    assert_eq!(refusals.total(Why::NoRule), 4);
+    assert_eq!(refusals.total(Why::Denied), 0);
+}
+
+#[test]
+fn the_table_is_bounded_and_totals_are_not() {
+    let mut refusals = Refusals::default();
+    let all = 2 * REFUSALS_MAX;
+    for number in 0..all {
+        refusals.record(name(&format!("n{number}.example"), 1), UNIX_EPOCH);
+    }
+    let entries = refusals.entries();
+    assert_eq!(entries.len(), REFUSALS_MAX);
+    assert_eq!(entries[0].refusal.destination, format!("n{}.example", all - 1));
+    assert_eq!(refusals.total(Why::NoRule), all as u64);
+}
+
+#[test]
+fn every_reason_has_its_own_word_and_total() {
+    for (at, why) in Why::ALL.into_iter().enumerate() {
+        assert_eq!(why.index(), at);
+        let mut refusals = Refusals::default();
+        refusals.record(Refusal { why, ..name("a.example", 1) }, UNIX_EPOCH);
+        let totals = Why::ALL.map(|one| refusals.total(one));
+        assert_eq!(totals.iter().sum::<u64>(), 1);
+        assert_eq!(refusals.total(why), 1);
+    }
+}
+
+#[test]
+fn the_next_step_is_a_line_of_the_policy() {
+    assert_eq!(
+        next_for_name("other.example"),
+        "add remote = \"other.example\" to an outbound rule"
+    );
+    assert_eq!(
+        next_for_connection("10.9.8.7", Some(80)),
+        "add remote = \"10.9.8.7\" and remote-ports = 80 to an outbound rule"
+    );
+    let udp = next_for_datagram("10.9.8.7", 53);
+    assert!(udp.contains("protocol = \"udp\"") && udp.contains("remote-ports = 53"), "{udp}");
+    assert!(next_for_name("7.8.9.10.in-addr.arpa").contains("address"));
+}

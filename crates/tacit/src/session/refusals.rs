@@ -1,0 +1,117 @@
+//! What the agent has refused, for displays and metrics.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use tacit_core::dns;
+use tacit_core::flow::{Direction, Protocol};
+use tacit_core::refusal::{self, Entry, Kind, Refusal, Refusals, RunLabel, Why};
+
+use crate::live::LiveAction;
+use crate::run::{Run, Scope};
+
+use super::connection::Refused;
+
+/// The refusals of all threads. Only refusals wait for the lock, which no one holds for longer than
+/// it takes to copy the table.
+#[derive(Debug, Default)]
+pub struct RefusalTable(Mutex<Refusals>);
+
+impl RefusalTable {
+    /// Takes a refusal that came now.
+    pub fn record(&self, refusal: Refusal) {
+        self.lock().record(refusal, SystemTime::now());
+    }
+
+    /// The latest, newest first.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        self.lock().entries()
+    }
+
+    /// How often something was refused for a reason since the agent started.
+    #[must_use]
+    pub fn total(&self, why: Why) -> u64 {
+        self.lock().total(why)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Refusals> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Refused {
+    /// As displays show it, with what would allow it.
+    #[must_use]
+    pub fn refusal(&self) -> Refusal {
+        let Self { rule, flow, scope } = self;
+        let kind = match (flow.direction, flow.protocol) {
+            (Direction::Inbound, _) => Kind::Client,
+            (Direction::Outbound, Protocol::Tcp) => Kind::Connection,
+            (Direction::Outbound, Protocol::Udp) => Kind::Datagram,
+        };
+        let address = flow.remote.ip().map_or_else(|| flow.remote.to_string(), |ip| ip.to_string());
+        let host = flow.remote_names.first().cloned().unwrap_or(address);
+        let port = flow.remote.port();
+        let why = match rule {
+            None => Why::NoRule,
+            Some(rule) if matches!(rule.action, LiveAction::Deny(_)) => Why::Denied,
+            Some(_) => Why::WrongForm,
+        };
+        let next = match (kind, rule) {
+            (_, Some(rule)) => refusal::next_for_denied(rule.name()),
+            (Kind::Client, None) => refusal::next_for_client(&host),
+            (Kind::Datagram, None) => refusal::next_for_datagram(&host, port.unwrap_or_default()),
+            (_, None) => refusal::next_for_connection(&host, port),
+        };
+        let destination = match (kind, port) {
+            // The port of a client is another one each time.
+            (Kind::Client, _) => format!("{} from {host}", flow.local),
+            (_, Some(port)) if host.contains(':') => format!("[{host}]:{port}"),
+            (_, Some(port)) => format!("{host}:{port}"),
+            (_, None) => host,
+        };
+        Refusal {
+            kind,
+            run: scope.as_ref().map(|Scope::Run(run)| label(run)),
+            destination,
+            program: flow.program.clone(),
+            why,
+            rule: rule.as_ref().map(|rule| rule.name().to_owned()),
+            next,
+        }
+    }
+}
+
+fn label(run: &Run) -> RunLabel {
+    RunLabel { id: run.id, name: run.name.clone() }
+}
+
+/// A name that a run asked for and that no resolver is asked for; `None`: a rule can match it, and
+/// it has no records of the kind that the program wanted.
+pub(super) fn of_name(run: &Run, name: &str, answer: dns::Refusal) -> Option<Refusal> {
+    let is_refused = matches!(answer, dns::Refusal::Refused | dns::Refusal::NoSuchName);
+    is_refused.then(|| Refusal {
+        kind: Kind::Name,
+        run: Some(label(run)),
+        destination: name.to_owned(),
+        program: None,
+        why: Why::NoRule,
+        rule: None,
+        next: refusal::next_for_name(name),
+    })
+}
+
+/// A datagram of a run for many receivers.
+pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
+    Refusal {
+        kind: Kind::Datagram,
+        run: Some(label(run)),
+        destination: destination.to_string(),
+        program: None,
+        why: Why::NotOffered,
+        rule: None,
+        next: "nothing: runs have no broadcast and no multicast".to_owned(),
+    }
+}

@@ -1,0 +1,117 @@
+//! Refusals leave a trace: in the log, in `tacit show refused` and in the metrics.
+
+use serde_json::Value;
+
+use crate::network::Network;
+
+/// Rules for Python alone: what another program opens at the same addresses is captured, and then
+/// no rule matches it.
+const FOR_PYTHON: &str = r#"
+[[rule]]
+name = "python"
+direction = "outbound"
+remote = "10.9.8.7"
+remote-ports = 7000
+program = "/usr/bin/python3*"
+permit = true
+[[rule]]
+name = "python-udp"
+direction = "outbound"
+protocol = "udp"
+remote = "10.9.8.7"
+remote-ports = 7000
+program = "/usr/bin/python3*"
+permit = true
+"#;
+
+/// A program that stays after it was refused something, until `go` is there.
+const STAY: &str = r#"
+export XDG_RUNTIME_DIR=$PWD/scratch
+control() { ls -d $XDG_RUNTIME_DIR/tacit-run-*/agent.sock; }
+# Runs a script that is refused something, and asks the agent while the run lives.
+refused() {
+    echo "$1; touch scratch/done; until [ -e scratch/go ]; do sleep 0.05; done" >refused.sh
+    run bash refused.sh >scratch/out 2>scratch/err & client=$!
+    until_true [ -e scratch/done ]
+    shift; "$@"
+    touch scratch/go; wait $client
+}
+show() { ordinary ./tacit show "$@" --control $(control); }
+"#;
+
+/// Rules for names: no other name is asked for.
+fn by_name() -> Network {
+    Network::new(&[7000], STAY)
+}
+
+/// Rules for an address: every name may have it.
+fn by_address() -> Network {
+    Network::new(&[], STAY).with_rules(FOR_PYTHON)
+}
+
+/// The refusals of a script, as JSON.
+fn refusals(network: &Network, script: &str) -> Vec<Value> {
+    let said = network.ok(&format!("refused '{script}' show refused --json"));
+    let mut shown: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
+    match shown["refused"].take() {
+        Value::Array(refusals) => refusals,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_name_that_no_rule_can_match_leaves_a_trace() {
+    let seen = refusals(&by_name(), "getent ahostsv4 other.example; getent ahostsv4 other.example");
+    let [one] = &*seen else { panic!("{seen:?}") };
+    assert_eq!(one["kind"], "name");
+    assert_eq!(one["destination"], "other.example");
+    assert_eq!(one["why"], "no-rule");
+    assert_eq!(one["run"]["name"], "bash");
+    assert!(one["count"].as_u64() >= Some(2), "{one}");
+    assert_eq!(one["next"], "add remote = \"other.example\" to an outbound rule");
+}
+
+#[test]
+fn a_connection_that_no_rule_matches_leaves_a_trace() {
+    let seen = refusals(&by_address(), "(exec 3<>/dev/tcp/10.9.8.7/7000; read line <&3)");
+    let [one] = &*seen else { panic!("{seen:?}") };
+    assert_eq!(one["kind"], "connection");
+    assert_eq!(one["destination"], "10.9.8.7:7000");
+    assert!(one["program"].as_str().is_some_and(|file| file.ends_with("/bash")), "{one}");
+    let next = "add remote = \"10.9.8.7\" and remote-ports = 7000 to an outbound rule";
+    assert_eq!(one["next"], next);
+}
+
+#[test]
+fn a_connection_to_an_address_that_no_rule_can_match_leaves_a_trace() {
+    let seen = refusals(&by_name(), "(exec 3<>/dev/tcp/192.0.2.7/80)");
+    let [one] = &*seen else { panic!("{seen:?}") };
+    assert_eq!(one["destination"], "192.0.2.7:80");
+    assert_eq!(one["count"], 1, "a SYN that is repeated is one refusal: {one}");
+    let next = "add remote = \"192.0.2.7\" and remote-ports = 80 to an outbound rule";
+    assert_eq!(one["next"], next);
+}
+
+#[test]
+fn datagrams_that_no_rule_permits_leave_a_trace() {
+    let seen = refusals(&by_address(), "(exec 3<>/dev/udp/10.9.8.7/7000; echo one >&3; sleep 0.2)");
+    let [one] = &*seen else { panic!("{seen:?}") };
+    assert_eq!(one["kind"], "datagram");
+    assert_eq!(one["destination"], "10.9.8.7:7000");
+    assert!(one["next"].as_str().unwrap().contains("protocol = \"udp\""), "{one}");
+}
+
+#[test]
+fn refusals_are_a_table_and_a_metric() {
+    let said = by_name().ok("both() { show refused; show metrics | grep ^tacit_refused_total; }
+        refused 'getent ahostsv4 other.example; getent ahostsv4 more.example' both");
+    let lines: Vec<_> = said.lines().collect();
+    assert!(lines[0].starts_with("LAST "), "{said}");
+    assert!(lines[1].contains(" more.example "), "newest first: {said}");
+    assert!(lines[2].contains(" other.example "), "{said}");
+    assert!(lines[2].ends_with("add remote = \"other.example\" to an outbound rule"), "{said}");
+    let count =
+        lines.iter().find_map(|line| line.strip_prefix("tacit_refused_total{why=\"no-rule\"} "));
+    assert!(count.is_some_and(|count| count.parse::<u64>().unwrap() >= 2), "{said}");
+    assert!(said.contains("tacit_refused_total{why=\"denied\"} 0"), "{said}");
+}
