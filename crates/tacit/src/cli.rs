@@ -16,7 +16,7 @@ use crate::control::{self, Display, Request, client, render};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
 use crate::ledger::costs::Costs;
 use crate::live::check_file;
-use crate::log::Format;
+use crate::log::{Destination, Format};
 use crate::{ca, doctor, explain, import, launch, project, top, workload};
 
 /// AT-TLS for Linux: TLS by policy for programs that cannot be changed
@@ -91,7 +91,10 @@ struct AgentArgs {
     /// The control socket [default: /run/tacit/agent.sock, or in $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// How log lines look on standard error
+    /// Where the log goes: stderr, journal, syslog, state, none or a path with a `/`
+    #[arg(long, value_name = "DEST", default_value = "stderr")]
+    log: Destination,
+    /// How log lines look
     #[arg(long, value_enum, default_value_t)]
     log_format: Format,
     /// Append every allowed, denied and failed connection to this file, as JSON lines
@@ -115,6 +118,9 @@ struct AgentArgs {
     /// Serve one run and end with it
     #[arg(long, hide = true)]
     private: bool,
+    /// The launcher of that run, as `NAME[PID]`
+    #[arg(long, hide = true, value_name = "LAUNCHER")]
+    launcher: Option<String>,
     /// Run the agent in this process, without a supervisor that starts its successor
     #[arg(long)]
     no_supervisor: bool,
@@ -312,7 +318,9 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
     let options = agent::Options {
         policy: args.policy,
         control: args.control.unwrap_or_else(control::default_path),
+        log: args.log,
         log_format: args.log_format,
+        launcher: args.launcher,
         audit: args.audit,
         quiet: args.quiet,
         enrol: args.enrol.map(|path| agent::EnrolmentSocket { path, unix }),

@@ -47,7 +47,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::control::server::PendingRequest;
 use crate::ledger::{ThreadKind, meter};
-use crate::log::{Event, Format, Log, Verbosity};
+use crate::log::{Destination, Event, Format, Log, Settings, Verbosity};
 use crate::session::Table;
 use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
@@ -83,8 +83,12 @@ pub struct Options {
     pub policy: PathBuf,
     /// The control socket.
     pub control: PathBuf,
+    /// Where the log goes.
+    pub log: Destination,
     /// How log lines look.
     pub log_format: Format,
+    /// The launcher of the one run that it serves, as `NAME[PID]`.
+    pub launcher: Option<String>,
     /// The audit log.
     pub audit: Option<PathBuf>,
     /// Whether only what somebody must act on is logged.
@@ -132,8 +136,14 @@ pub fn run(
     // Making it waits for every thread there is, and so comes before all of them.
     let table = Arc::new(Table::default());
     let verbosity = if options.quiet { Verbosity::Quiet } else { Verbosity::Normal };
-    let log = Log::start(options.log_format, verbosity, options.audit.as_deref())
-        .map_err(AgentError::Log)?;
+    let log = Log::start(Settings {
+        format: options.log_format,
+        verbosity,
+        destination: options.log.clone(),
+        launcher: options.launcher.clone(),
+        audit: options.audit.clone(),
+    })
+    .map_err(AgentError::Log)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .on_thread_park(meter::waits)

@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 use super::supervised::Supervisor;
 use super::{Given, Options, service_manager};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
-use crate::log::Format;
+use crate::log::{Destination, Format};
 use crate::run::protocol::{self, ToLauncher};
 
 /// Messages from agents that wait.
@@ -58,6 +58,10 @@ pub struct Private {
     pub control: PathBuf,
     /// Resolvers to ask; empty: those of the host.
     pub resolvers: Vec<SocketAddr>,
+    /// Where its log goes.
+    pub log: Destination,
+    /// The launcher, as lines of the log show it: `NAME[PID]`.
+    pub launcher: String,
 }
 
 impl Private {
@@ -66,6 +70,8 @@ impl Private {
         let mut all: Vec<OsString> =
             ["agent", "--quiet", "--private", "--policy"].map(Into::into).into();
         all.extend([self.policy.clone().into(), "--control".into(), self.control.clone().into()]);
+        all.extend(["--log".into(), self.log.to_string().into()]);
+        all.extend(["--launcher".into(), self.launcher.clone().into()]);
         for resolver in &self.resolvers {
             all.extend(["--resolver".into(), resolver.to_string().into()]);
         }
@@ -76,7 +82,9 @@ impl Private {
         Options {
             policy: self.policy,
             control: self.control,
+            log: self.log,
             log_format: Format::default(),
+            launcher: Some(self.launcher),
             audit: None,
             quiet: true,
             enrol: None,

@@ -61,6 +61,8 @@ impl Agent {
             policy: policy.to_owned(),
             control: made.directory.join(CONTROL),
             resolvers: args.resolvers.clone(),
+            log: args.log.clone(),
+            launcher: format!("{}[{}]", args.run_name(), std::process::id()),
         };
         let work = || {
             // Neither the terminal's signals nor those that mean CMD are for the agent.

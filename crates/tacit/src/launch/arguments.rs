@@ -2,9 +2,14 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+
+use crate::log::Destination;
+
+/// How much of a program's name a run takes on; four bytes each are within what an agent takes.
+const NAME_CHARACTERS: usize = 16;
 
 /// Run a program whose connections the policy decides
 #[derive(Debug, Args)]
@@ -12,6 +17,7 @@ use clap::{Args, ValueEnum};
 Examples:
   tacit run --policy policy.toml -- curl http://orders.corp.example:8080/
   tacit run --policy policy.toml -- sh -c 'psql -h db.corp.example'
+  tacit run --policy policy.toml --log stderr -- ./batch-job
   tacit run --agent /run/tacit/enrol.sock --name orders -- ./orders-server
 
 Exit status: CMD's; 125 if tacit itself fails, 126 if CMD cannot be run, 127 if it is not there.")]
@@ -28,6 +34,10 @@ pub struct RunArgs {
     /// Ask this resolver instead of those in /etc/resolv.conf; may be repeated
     #[arg(long = "resolver", value_name = "ADDRESS")]
     pub(super) resolvers: Vec<SocketAddr>,
+    /// Where the log of this run's agent goes: state (run.log in $XDG_STATE_HOME/tacit or
+    /// ~/.local/state/tacit), stderr, journal, syslog, none or a path with a `/`
+    #[arg(long, value_name = "DEST", default_value = "state", conflicts_with = "agent")]
+    pub(super) log: Destination,
     /// What becomes of processes that the program leaves behind when it ends
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(super) orphans: Orphans,
@@ -40,6 +50,23 @@ pub struct RunArgs {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// What displays call the run.
+    pub(super) fn run_name(&self) -> String {
+        // There is a command: the command line is refused without one.
+        let program = self.command.first().map(Path::new);
+        self.name.clone().or_else(|| program.map(name_of)).unwrap_or_default()
+    }
+}
+
+/// What a run is called that nobody named: the program's file name, as far as names may be that.
+fn name_of(program: &Path) -> String {
+    let file_name = program.file_name().unwrap_or_default().to_string_lossy();
+    let name: String =
+        file_name.chars().filter(|c| !c.is_control()).take(NAME_CHARACTERS).collect();
+    if name.is_empty() { "run".into() } else { name }
 }
 
 /// What to do with processes that outlive CMD

@@ -23,7 +23,7 @@ pub mod user;
 mod wait;
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use tacit_sys::inside::{self, Inside, Original};
@@ -40,9 +40,6 @@ use running::Running;
 
 /// Where CMD finds the address at which it may ask about its connections.
 const QUERY_VARIABLE: &str = "TACIT_QUERY";
-
-/// How much of a program's name a run takes on; four bytes each are within what an agent takes.
-const NAME_CHARACTERS: usize = 16;
 
 /// Runs the verb.
 #[must_use]
@@ -67,8 +64,8 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     let agent = Agent::start(args)?;
     tacit_sys::job::watch_signals().map_err(|error| RunError::Own("watch signals", error))?;
     let Prepared { helper, given: sockets } = starting.ready()?;
-    let name = args.name.clone().unwrap_or_else(|| name_of(Path::new(&args.command[0])));
-    let enrolment = Enrolment { name, pid: std::process::id(), sockets: SocketSet::Held };
+    let enrolment =
+        Enrolment { name: args.run_name(), pid: std::process::id(), sockets: SocketSet::Held };
     let terms = agent.enrol(enrolment, sockets)?;
     let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
     let cpus = cpus(&terms);
@@ -110,12 +107,4 @@ fn cpus(terms: &Terms) -> Vec<usize> {
         );
     }
     cpus
-}
-
-/// What a run is called that nobody named: the program's file name, as far as names may be that.
-fn name_of(program: &Path) -> String {
-    let file_name = program.file_name().unwrap_or_default().to_string_lossy();
-    let name: String =
-        file_name.chars().filter(|c| !c.is_control()).take(NAME_CHARACTERS).collect();
-    if name.is_empty() { "run".into() } else { name }
 }

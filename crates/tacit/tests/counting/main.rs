@@ -31,7 +31,7 @@ use std::time::Duration;
 use counting::{SystemCalls, allocations};
 use harness::{Lab, PATIENCE, connect, free_port, policy, wait_for};
 use tacit::agent::{self, Given, Options};
-use tacit::log::Format;
+use tacit::log::{Destination, Format};
 
 /// An agent of this process.
 struct Counted {
@@ -74,7 +74,9 @@ impl Counted {
         let options = Options {
             policy: lab.write(&format!("{name}.toml"), policy(&rules)),
             control: lab.path(&format!("{name}.sock")),
+            log: Destination::StandardError,
             log_format: Format::Text,
+            launcher: None,
             audit: None,
             quiet: true,
             enrol: None,

@@ -138,7 +138,8 @@ for n in range(10): s.sendto(b\"last\", (\"10.9.8.7\", 5000))'
 
 #[test]
 fn what_is_for_many_at_once_goes_nowhere() {
-    let script = "run python3 -c 'import socket
+    let script = "RUN_OPTIONS='--log stderr'
+         run python3 -c 'import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 s.sendto(b\"all\", (\"255.255.255.255\", 5000))

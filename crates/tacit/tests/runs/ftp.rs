@@ -60,6 +60,7 @@ rsa_cert_file=$PWD/both.pem"
         start vsftpd far.conf
         is_open() { ss -Hltn 'src 10.9.8.8:21' | grep -q .; }; until_true is_open
         large
+        RUN_OPTIONS='--log stderr'
         all_modes ftp://tls.example '' run 2>run.log || true
         run curl -sS ftp://tls.example/file.txt 2>>run.log
         run curl -sS --disable-epsv ftp://tls.example/file.txt 2>>run.log
@@ -89,7 +90,8 @@ fn a_clear_server_in_a_run_serves_tls_clients_and_sees_who_they_are() {
         vsftpd_conf near 0.0.0.0 "xferlog_enable=YES
 vsftpd_log_file=$PWD/near.root/log"
         chown 54321 near.conf 2>/dev/null
-        ordinary exec timeout 60 ./tacit run --policy run.toml -- /usr/sbin/vsftpd $PWD/near.conf \
+        ordinary exec timeout 60 ./tacit run --policy run.toml --log stderr -- \
+            /usr/sbin/vsftpd $PWD/near.conf \
             2>run.log & background+=($!)
         is_open() { ss -Hltn 'src 10.9.8.7:2121' | grep -q .; }; until_true is_open
         large
@@ -136,6 +138,7 @@ for passive in (True, False):
     except ftplib.error_temp as error: print(error)
 client.quit()
 P
+        RUN_OPTIONS='--log stderr'
         run /usr/bin/python3 stay.py >said 2>run.log & client=$!
         until_true [ -e scratch/said ]
         control=$(ls -d $XDG_RUNTIME_DIR/tacit-run-*/agent.sock)

@@ -85,7 +85,8 @@ succeeded() {
 }
 # A program as it is, and under tacit.
 direct() { ordinary timeout 60 "$@"; }
-run() { ordinary timeout 60 ./tacit run --policy run.toml -- "$@"; }
+RUN_OPTIONS=
+run() { ordinary timeout 60 ./tacit run --policy run.toml $RUN_OPTIONS -- "$@"; }
 "#;
 
 /// What answers in every network.

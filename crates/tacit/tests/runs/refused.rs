@@ -115,3 +115,40 @@ fn refusals_are_a_table_and_a_metric() {
     assert!(count.is_some_and(|count| count.parse::<u64>().unwrap() >= 2), "{said}");
     assert!(said.contains("tacit_refused_total{why=\"denied\"} 0"), "{said}");
 }
+
+#[test]
+fn the_log_of_a_run_stays_out_of_what_its_program_writes() {
+    let said = by_name().ok(r#"
+        log=$HOME/.local/state/tacit/run.log
+        run bash -c 'getent ahostsv4 other.example; echo mine >&2' 2>err; cat err
+        stat -c %a $log
+        grep -c ' warn denied .* destination=other.example .* launcher=bash\[[0-9]*\]' $log"#);
+    assert_eq!(said, "mine\n600\n1\n");
+}
+
+#[test]
+fn the_log_of_a_run_goes_where_the_command_line_says() {
+    let said = by_name().ok(r#"
+        for destination in stderr none ./scratch/own.log; do
+            RUN_OPTIONS="--log $destination"
+            # An agent ends a little later than its run, and may still write: a file for each.
+            err=err-$(basename $destination)
+            run getent ahostsv4 other.example 2>$err; grep -c ' warn denied ' $err
+        done
+        grep -c ' warn denied ' scratch/own.log
+        ls $HOME/.local 2>/dev/null
+        RUN_OPTIONS='--log ./missing/own.log'
+        run true 2>err; echo status $?
+        grep -c 'tacit: log ./missing/own.log: ' err"#);
+    assert_eq!(said, "1\n0\n0\n1\nstatus 125\n1\n");
+}
+
+#[test]
+fn what_ends_a_run_is_told_at_standard_error_whatever_the_log() {
+    let said = by_name().ok(r#"
+        RUN_OPTIONS='--log none'
+        echo nonsense >>run.toml
+        run true 2>err; echo status $?
+        grep -c 'run.toml:[0-9]*:[0-9]*: ' err"#);
+    assert_eq!(said, "status 125\n1\n");
+}

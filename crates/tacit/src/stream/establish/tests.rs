@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::engine::Load;
 use crate::live::{BuildContext, Materials, build};
-use crate::log::{Format, Log, Verbosity};
+use crate::log::{Destination, Format, Log, Settings, Verbosity};
 use crate::net::Security;
 use crate::session::{Opening, Table};
 use crate::stream::gate::Gates;
@@ -33,7 +33,14 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
         places: Arc::new(Semaphore::new(1)),
         congestion_control: None,
         refusals: Arc::default(),
-        log: Log::start(Format::Text, Verbosity::Quiet, None).unwrap(),
+        log: Log::start(Settings {
+            format: Format::Text,
+            verbosity: Verbosity::Quiet,
+            destination: Destination::StandardError,
+            launcher: None,
+            audit: None,
+        })
+        .unwrap(),
     };
     let load = Arc::new(Load::new("data-0".to_owned(), None, None));
     StreamLane::new(shared, load, None).0

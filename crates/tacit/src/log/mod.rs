@@ -12,11 +12,13 @@
 //!   {"time":"…","level":"warn","event":"failed","conn":7,"rule":"front", …}
 //! ```
 
+mod destination;
+
 use std::fmt::{Display, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -27,6 +29,9 @@ use tacit_core::limiter::{Kept, Limiter};
 
 use crate::clock::Rfc3339;
 use crate::ledger::{ThreadKind, meter};
+
+pub use destination::{Destination, RUN_LOG_BYTES_MAX};
+use destination::{Severity, Sink};
 
 /// Lines that wait to be written; more are lost, and counted.
 pub const QUEUE_LINES_MAX: usize = 8192;
@@ -102,6 +107,22 @@ pub enum Verbosity {
     Quiet,
 }
 
+/// What is written, how and where.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How lines look.
+    pub format: Format,
+    /// Which events are written.
+    pub verbosity: Verbosity,
+    /// Where they go.
+    pub destination: Destination,
+    /// The run of an agent that serves one, as its lines show it where others write too:
+    /// `NAME[PID]` of the launcher.
+    pub launcher: Option<String>,
+    /// The audit log.
+    pub audit: Option<PathBuf>,
+}
+
 /// Where events go. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Log {
@@ -134,16 +155,19 @@ enum Kind {
 }
 
 impl Log {
-    /// Starts the writing thread; events go to standard error, the audit log to its file.
+    /// Starts the writing thread.
     ///
     /// # Errors
-    /// The audit file cannot be opened for appending, or the thread cannot start.
-    pub fn start(format: Format, verbosity: Verbosity, audit: Option<&Path>) -> io::Result<Self> {
-        let audit = audit.map(open_audit).transpose()?;
+    /// The destination or the audit file cannot be opened, or the thread cannot start.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        let Settings { format, verbosity, destination, launcher, audit } = settings;
+        let audit = audit.as_deref().map(open_audit).transpose()?;
+        let sink = Sink::open(&destination)?;
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
         let log = Self { queue, lost: Arc::clone(&lost), has_audit: audit.is_some(), verbosity };
-        let writer = Writer { format, audit, lost, told: 0, repeated: Limiter::default() };
+        let repeated = Limiter::default();
+        let writer = Writer { format, sink, launcher, audit, lost, told: 0, repeated };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&messages))?;
         Ok(log)
     }
@@ -209,6 +233,8 @@ fn open_audit(path: &Path) -> io::Result<File> {
 
 struct Writer {
     format: Format,
+    sink: Sink,
+    launcher: Option<String>,
     audit: Option<File>,
     lost: Arc<AtomicU64>,
     /// Lost lines that were told of.
@@ -284,26 +310,40 @@ impl Writer {
     }
 
     fn write(&mut self, line: &Line) -> io::Result<()> {
-        match (line.kind, &mut self.audit) {
-            (Kind::Audit(_), Some(file)) => file.write_all(json(line).as_bytes()),
-            (Kind::Audit(_), None) => Ok(()),
-            _ => {
-                let text = match self.format {
-                    Format::Text => text(line),
-                    Format::Json => json(line),
-                };
-                io::stderr().write_all(text.as_bytes())
+        let severity = match line.kind {
+            Kind::Info => Severity::Info,
+            Kind::Warn => Severity::Warning,
+            Kind::Error => Severity::Error,
+            Kind::Audit(_) => {
+                let Some(file) = &mut self.audit else { return Ok(()) };
+                return file.write_all(json(line).as_bytes());
             }
+        };
+        let text = self.render(line);
+        self.sink.write(severity, &text)
+    }
+
+    fn render(&self, line: &Line) -> String {
+        let launcher = match &self.sink {
+            Sink::StandardError => None,
+            _ => self.launcher.as_deref(),
+        };
+        let labelled = launcher.map(|launcher| Line {
+            event: line.event.clone().field("launcher", launcher),
+            ..*line
+        });
+        let line = labelled.as_ref().unwrap_or(line);
+        match self.format {
+            Format::Text => text(line),
+            Format::Json => json(line),
         }
     }
 
-    fn tell_lost(&self, count: u64) -> io::Result<()> {
+    fn tell_lost(&mut self, count: u64) -> io::Result<()> {
         let event = Event::new("log-lines-lost")
             .field("count", &count)
             .field("next", "free space where the logs go, or read them faster");
-        let line = Line { time: SystemTime::now(), kind: Kind::Warn, event };
-        let text = if self.format == Format::Text { text(&line) } else { json(&line) };
-        io::stderr().write_all(text.as_bytes())
+        self.write(&Line { time: SystemTime::now(), kind: Kind::Warn, event })
     }
 }
 

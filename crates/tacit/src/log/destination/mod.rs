@@ -1,0 +1,226 @@
+//! Where the lines of the log go.
+//!
+//! Limits: a file of runs has [`RUN_LOG_BYTES_MAX`] bytes and one predecessor.
+
+use std::fmt;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rustix::fs::OFlags;
+use tacit_sys::process;
+
+/// The bytes of the log of runs; it is then renamed to `run.log.1`, and another one begins.
+pub const RUN_LOG_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Where the journal of systemd reads.
+const JOURNAL: &str = "/run/systemd/journal/socket";
+/// Where a syslog daemon reads.
+const SYSLOG: &str = "/dev/log";
+/// The facility of daemons in a syslog message (RFC 3164, section 4.1.1).
+const SYSLOG_DAEMON: u8 = 3 << 3;
+
+/// Where the lines of the log go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Standard error.
+    StandardError,
+    /// The journal of systemd.
+    Journal,
+    /// The syslog daemon.
+    Syslog,
+    /// Nowhere.
+    None,
+    /// A file of bounded size in the user's own directory, which all runs of the user share.
+    State,
+    /// The end of this file.
+    File(PathBuf),
+}
+
+impl FromStr for Destination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "stderr" => Ok(Self::StandardError),
+            "journal" => Ok(Self::Journal),
+            "syslog" => Ok(Self::Syslog),
+            "none" => Ok(Self::None),
+            "state" => Ok(Self::State),
+            path if path.contains('/') => Ok(Self::File(path.into())),
+            other => Err(format!(
+                "`{other}` is not a destination: say stderr, journal, syslog, state or none, or a \
+                 path with a `/`, such as ./{other}"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StandardError => f.write_str("stderr"),
+            Self::Journal => f.write_str("journal"),
+            Self::Syslog => f.write_str("syslog"),
+            Self::None => f.write_str("none"),
+            Self::State => f.write_str("state"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// How urgent a line is, in the numbers of syslog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Severity {
+    Error = 3,
+    Warning = 4,
+    Info = 6,
+}
+
+/// A destination that is open.
+#[derive(Debug)]
+pub(super) enum Sink {
+    StandardError,
+    Journal(UnixDatagram),
+    Syslog(UnixDatagram),
+    None,
+    State(RunLog),
+    File(File),
+}
+
+impl Sink {
+    /// Opens a destination.
+    ///
+    /// # Errors
+    /// It cannot be written; with what to do.
+    pub(super) fn open(destination: &Destination) -> io::Result<Self> {
+        match destination {
+            Destination::StandardError => Ok(Self::StandardError),
+            Destination::Journal => connect(JOURNAL).map(Self::Journal),
+            Destination::Syslog => connect(SYSLOG).map(Self::Syslog),
+            Destination::None => Ok(Self::None),
+            Destination::State => {
+                let path = run_log(|name| std::env::var_os(name).map(PathBuf::from));
+                Ok(path.map_or(Self::None, |path| Self::State(RunLog::new(path))))
+            }
+            Destination::File(path) => append_to(path).map(Self::File).map_err(|error| {
+                io::Error::new(error.kind(), format!("log {}: {error}", path.display()))
+            }),
+        }
+    }
+
+    /// Writes one line, which ends with a line feed.
+    pub(super) fn write(&mut self, severity: Severity, line: &str) -> io::Result<()> {
+        match self {
+            Self::StandardError => io::stderr().write_all(line.as_bytes()),
+            Self::Journal(journal) => {
+                journal.send(journal_entry(severity, line).as_bytes()).map(drop)
+            }
+            Self::Syslog(syslog) => {
+                syslog.send(syslog_message(severity, line).as_bytes()).map(drop)
+            }
+            Self::None => Ok(()),
+            Self::State(log) => log.write(line),
+            Self::File(file) => file.write_all(line.as_bytes()),
+        }
+    }
+}
+
+fn connect(path: &str) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.connect(path).map_err(|error| {
+        let text = format!("log: {path}: {error}; say --log stderr, or --log with a file");
+        io::Error::new(error.kind(), text)
+    })?;
+    Ok(socket)
+}
+
+/// The fields of one entry, a line each (systemd, "Native Journal Protocol").
+fn journal_entry(severity: Severity, line: &str) -> String {
+    let message = line.trim_end_matches('\n');
+    format!("PRIORITY={}\nSYSLOG_IDENTIFIER=tacit\nMESSAGE={message}\n", severity as u8)
+}
+
+fn syslog_message(severity: Severity, line: &str) -> String {
+    let message = line.trim_end_matches('\n');
+    format!("<{}>tacit[{}]: {message}", SYSLOG_DAEMON | severity as u8, std::process::id())
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// Where the log of runs is: `$XDG_STATE_HOME/tacit/run.log`, or in `.local/state` of the home
+/// directory. `None`: the user has neither.
+fn run_log(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let absolute = |name| variable(name).filter(|path| path.is_absolute());
+    let home = || absolute("HOME").map(|home| home.join(".local/state"));
+    absolute("XDG_STATE_HOME").or_else(home).map(|base| base.join("tacit/run.log"))
+}
+
+/// The log that all runs of a user share. It is made with the first line.
+#[derive(Debug)]
+pub(super) struct RunLog {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl RunLog {
+    fn new(path: PathBuf) -> Self {
+        Self { path, file: None }
+    }
+
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => self.open()?,
+        };
+        if file.metadata()?.len() + line.len() as u64 > RUN_LOG_BYTES_MAX {
+            self.rename_if_current(&file)?;
+            file = self.open()?;
+        }
+        file.write_all(line.as_bytes())?;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Opens the file, which must be this user's own: programs of others may have made the path.
+    fn open(&self) -> io::Result<File> {
+        if let Some(directory) = self.path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        }
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+            .open(&self.path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.uid() != process::effective_user() {
+            let text = format!("log {}: not a file of this user", self.path.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(file)
+    }
+
+    /// Makes room, unless another run did meanwhile: the file has another name then.
+    fn rename_if_current(&self, file: &File) -> io::Result<()> {
+        let (full, current) = match std::fs::metadata(&self.path) {
+            Ok(current) => (file.metadata()?, current),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if full.ino() != current.ino() || full.dev() != current.dev() {
+            return Ok(());
+        }
+        let mut predecessor = self.path.clone().into_os_string();
+        predecessor.push(".1");
+        std::fs::rename(&self.path, predecessor)
+    }
+}
+
+#[cfg(test)]
+mod tests;
