@@ -72,6 +72,7 @@ pub(super) fn settings(
         verify,
         sni: true,
         connect: ConnectAfter::Answered,
+        own_tls: None,
         common: common.clone(),
     };
     let client_cert = match server_asks {

@@ -44,5 +44,5 @@ pub use selector::{Mismatch, Selectors, UnknownOwner};
 pub use starttls::{DataResumption, Ftp, Start, Starttls, StarttlsMode, StarttlsProtocol};
 pub use suite::{Group, Suite, TlsVersion, suite_refusal};
 pub use target::Target;
-pub use tls::{ClientTls, ConnectAfter, Rekey, ServerTls, Tls, TlsCommon, Verify};
+pub use tls::{ClientTls, ConnectAfter, OwnTls, Rekey, ServerTls, Tls, TlsCommon, Verify};
 pub use when::When;

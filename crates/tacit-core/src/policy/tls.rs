@@ -60,6 +60,9 @@ pub struct ClientTls {
     pub sni: bool,
     /// When the `connect` of a run's program succeeds.
     pub connect: ConnectAfter,
+    /// What becomes of a connection whose program speaks TLS itself; `None`: it is relayed like any
+    /// other, because the rule is not about what programs of runs open or TLS begins later.
+    pub own_tls: Option<OwnTls>,
     /// What both roles have.
     pub common: TlsCommon,
 }
@@ -72,6 +75,16 @@ pub enum ConnectAfter {
     Answered,
     /// The TLS handshake is complete too: a server that is not trusted refuses.
     Verified,
+}
+
+/// What becomes of a connection whose program speaks TLS itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OwnTls {
+    /// It is closed.
+    #[default]
+    Refuse,
+    /// It is connected again without the rule's TLS, and the program's is relayed as it is.
+    Pass,
 }
 
 /// How a client checks a server.

@@ -15,8 +15,12 @@
 //! [`EMPTY_RECORDS_MAX`] empty records in a row. It does not fragment or reassemble handshake
 //! messages, and it does not decide what an alert means.
 
+mod hello;
+
 use std::fmt;
 use std::ops::Range;
+
+pub use hello::begins_client_hello;
 
 /// Content type, version and length (RFC 8446 section 5.1).
 pub const HEADER_BYTES: usize = 5;

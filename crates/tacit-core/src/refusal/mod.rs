@@ -59,11 +59,14 @@ pub enum Why {
     WrongForm,
     /// tacit offers it to no program, whatever the policy says.
     NotOffered,
+    /// The program speaks TLS itself under a rule that does.
+    OwnTls,
 }
 
 impl Why {
     /// Each of them, in the order of displays.
-    pub const ALL: [Self; 4] = [Self::NoRule, Self::Denied, Self::WrongForm, Self::NotOffered];
+    pub const ALL: [Self; 5] =
+        [Self::NoRule, Self::Denied, Self::WrongForm, Self::NotOffered, Self::OwnTls];
 
     /// As displays and metrics show it.
     #[must_use]
@@ -73,6 +76,7 @@ impl Why {
             Self::Denied => "denied",
             Self::WrongForm => "wrong-form",
             Self::NotOffered => "not-offered",
+            Self::OwnTls => "own-tls",
         }
     }
 
@@ -82,6 +86,7 @@ impl Why {
             Self::Denied => 1,
             Self::WrongForm => 2,
             Self::NotOffered => 3,
+            Self::OwnTls => 4,
         }
     }
 }
@@ -206,6 +211,15 @@ pub fn next_for_datagram(host: &str, port: u16) -> String {
 #[must_use]
 pub fn next_for_client(host: &str) -> String {
     format!("add remote = \"{host}\" to the rule of this address")
+}
+
+/// What would allow a program to speak TLS itself.
+#[must_use]
+pub fn next_for_own_tls(rule: &str) -> String {
+    format!(
+        "let the program speak without TLS, or add on-tls = \"pass\" to rule `{rule}`, or \
+         permit the connection"
+    )
 }
 
 /// What would allow what a rule denies.

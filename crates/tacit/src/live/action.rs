@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tacit_core::policy::{ClientCert, ConnectAfter, Deny, Tls, TlsCommon};
+use tacit_core::policy::{ClientCert, ConnectAfter, Deny, OwnTls, Tls, TlsCommon};
 use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
 
 /// What is done with a rule's connections.
@@ -99,6 +99,15 @@ impl LiveTls {
             TlsRole::Client(settings) => TlsRole::Client(Arc::clone(settings)),
         };
         Self { parsed: self.parsed.clone(), role }
+    }
+
+    /// What becomes of a connection whose program speaks TLS itself; `None`: it is not looked for.
+    #[must_use]
+    pub fn own_tls(&self) -> Option<OwnTls> {
+        match &self.parsed {
+            Tls::Client(tls) => tls.own_tls,
+            Tls::Server(_) => None,
+        }
     }
 
     /// What is asked of clients; `None` in the client role.

@@ -15,7 +15,9 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use tacit_core::flow::{Address, Flow};
-use tacit_core::policy::{Index, Limits, Policy, RelayOn, Rule, Start, Starttls, TlsCommon};
+use tacit_core::policy::{
+    Index, Limits, OwnTls, Policy, RelayOn, Rule, Start, Starttls, TlsCommon,
+};
 use tokio::sync::Semaphore;
 
 use crate::ledger::{Account, Owner};
@@ -79,6 +81,12 @@ impl LiveRule {
     #[must_use]
     pub fn is_controlled(&self) -> bool {
         self.action.tls().is_some_and(|tls| tls.common().start == Start::Controlled)
+    }
+
+    /// What becomes of a connection whose program speaks TLS itself; `None`: it is not looked for.
+    #[must_use]
+    pub fn own_tls(&self) -> Option<OwnTls> {
+        self.action.tls()?.own_tls()
     }
 
     /// The dialogue before its TLS, if there is one.

@@ -197,6 +197,26 @@ fn level(event: Event, record: &Record) -> Event {
     }
 }
 
+/// A program speaks TLS itself, and the rule does not pass that on.
+pub fn own_tls_refused(log: &Log, refusals: &RefusalTable, connection: &Connection) {
+    let record = connection.record();
+    let refusal = refusals::of_own_tls(record);
+    let event = about("own-tls-refused", record).field("next", &refusal.next);
+    log.warn(event.clone().limited(format!("own-tls {}", refusal.destination)));
+    log.audit(Outcome::Denied, event);
+    record.rule.counters.count_failure();
+    refusals.record(refusal);
+}
+
+/// A program speaks TLS itself, and that is passed on without the rule's.
+pub fn own_tls_passed(log: &Log, connection: &Connection) {
+    let event = about("own-tls-passed", connection.record());
+    if connection.record().rule.rule.log {
+        log.info(event.clone());
+    }
+    log.audit(Outcome::Allowed, event);
+}
+
 /// A connection will end soon, because TLS 1.2 cannot replace its key.
 pub fn key_limit_near(log: &Log, connection: &Connection) {
     let reason = "nine tenths of what the key of this TLS 1.2 connection may protect are used, and \
@@ -209,7 +229,9 @@ pub fn key_limit_near(log: &Log, connection: &Connection) {
 pub fn settle(log: &Log, record: &Record, end: &End) {
     let event = || closed(record).field("end", &end_of(end, record));
     match end {
-        End::KeyLimit | End::Session(_) | End::Refused(_) | End::Asked(_) => log.warn(event()),
+        End::KeyLimit | End::Session(_) | End::Refused(_) | End::Asked(_) | End::NotPassed(_) => {
+            log.warn(event())
+        }
         _ if record.rule.rule.log => log.info(event()),
         _ => {}
     }

@@ -29,6 +29,10 @@ pub enum End {
     Refused(Box<Refusal>),
     /// What the program asked for could not be done, and nothing can go on after that.
     Asked(&'static str),
+    /// The program has begun TLS itself, with these bytes.
+    OwnTls(Box<[u8]>),
+    /// The same, and the connection without the rule's TLS could not be made.
+    NotPassed(Box<str>),
 }
 
 /// One of a connection's two sockets, as the log names it.
@@ -69,6 +73,10 @@ impl fmt::Display for End {
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),
             Self::Asked(what) => f.write_str(what),
+            Self::OwnTls(_) => f.write_str("the program speaks TLS itself, and so does the rule"),
+            Self::NotPassed(reason) => {
+                write!(f, "the program speaks TLS itself, and without the rule's: {reason}")
+            }
         }
     }
 }

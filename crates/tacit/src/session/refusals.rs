@@ -12,6 +12,7 @@ use crate::live::LiveAction;
 use crate::run::{Run, Scope};
 
 use super::connection::Refused;
+use super::record::Record;
 
 /// The refusals of all threads. Only refusals wait for the lock, which no one holds for longer than
 /// it takes to copy the table.
@@ -113,5 +114,27 @@ pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
         why: Why::NotOffered,
         rule: None,
         next: "nothing: runs have no broadcast and no multicast".to_owned(),
+    }
+}
+
+/// A connection whose program speaks TLS itself under a rule that does.
+pub(super) fn of_own_tls(record: &Record) -> Refusal {
+    let facts = record.scope.as_ref();
+    let name = facts.and_then(|facts| facts.names.first());
+    let destination = match (name, record.remote.port()) {
+        (Some(name), Some(port)) => format!("{name}:{port}"),
+        _ => record.remote.to_string(),
+    };
+    Refusal {
+        kind: Kind::Connection,
+        run: facts.map(|facts| {
+            let Scope::Run(run) = &facts.scope;
+            label(run)
+        }),
+        destination,
+        program: None,
+        why: Why::OwnTls,
+        rule: Some(record.rule.name().to_owned()),
+        next: refusal::next_for_own_tls(record.rule.name()),
     }
 }

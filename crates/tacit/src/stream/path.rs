@@ -45,6 +45,23 @@ pub enum Path<L = Leg> {
     Clear(Box<ClearPath<L>>),
     /// Both legs in clear until the program says otherwise.
     Controlled(Box<ControlledPath<L>>),
+    /// The program has begun TLS itself under a rule that does.
+    OwnTls(Box<OwnTlsPath<L>>),
+}
+
+/// Sockets of a connection on which a program and tacit both have begun TLS.
+#[derive(Debug)]
+pub struct OwnTlsPath<L = Leg> {
+    /// The socket towards the program.
+    pub program: L,
+    /// The socket that has the TLS of the rule.
+    pub upstream: L,
+    /// That TLS.
+    pub session: Session,
+    /// What must be written upstream before all else.
+    pub waiting: Vec<u8>,
+    /// What the program has written.
+    pub first: Vec<u8>,
 }
 
 /// Legs and session of a TLS relay, with what came early.
@@ -149,6 +166,12 @@ impl<L> Path<L> {
                 Path::Controlled(Box::new(ControlledPath { clear, tls_on, wishes, tls }))
             }
             Self::Clear(path) => Path::Clear(Box::new(path.with_legs(change)?)),
+            Self::OwnTls(path) => {
+                let OwnTlsPath { program, upstream, session, waiting, first } = *path;
+                let program = change(program)?;
+                let upstream = change(upstream)?;
+                Path::OwnTls(Box::new(OwnTlsPath { program, upstream, session, waiting, first }))
+            }
         })
     }
 }

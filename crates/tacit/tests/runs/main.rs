@@ -27,6 +27,7 @@ mod import;
 mod inbound;
 mod languages;
 mod names;
+mod own_tls;
 mod placement;
 mod programs;
 mod query;

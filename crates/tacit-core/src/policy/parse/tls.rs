@@ -14,7 +14,9 @@ use crate::policy::engine::RelayOn;
 use crate::policy::starttls::{Start, StarttlsProtocol};
 use crate::policy::suite::{Group, Suite, TlsVersion};
 use crate::policy::text::{Table, Value};
-use crate::policy::tls::{ClientTls, ConnectAfter, Rekey, ServerTls, Tls, TlsCommon, Verify};
+use crate::policy::tls::{
+    ClientTls, ConnectAfter, OwnTls, Rekey, ServerTls, Tls, TlsCommon, Verify,
+};
 
 /// Default of `handshake-timeout`: a peer on a slow line is done by then.
 const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
@@ -116,6 +118,8 @@ fn server(table: &Table<'_>, common: Option<TlsCommon>, names: &Names<'_>) -> Op
         why,
         "remove it, or say role = \"client\"",
     );
+    let why = "it is about programs that open connections, and this rule is a server";
+    table.refuse(&["on-tls"], why, "remove it");
     let identities = table
         .required("identity", "name a table: identity = \"web\" for [identity.web]")
         .and_then(|value| value.each_once(|item| names.identity(item)));
@@ -150,11 +154,13 @@ fn client(
     let sound = common.filter(|common| starttls::refuse_optional(table, &common.start).is_some());
     starttls::refuse_in_client(table);
     let connect = connect_after(table, setting, sound.as_ref());
+    let own_tls = sound.as_ref().map(|common| own_tls(table, common, setting));
     Some(ClientTls {
         identity: identity?,
         verify: verify?,
         sni: sni?,
         connect: connect?,
+        own_tls: own_tls??,
         common: sound?,
     })
 }
@@ -181,6 +187,29 @@ fn connect_after(
         return None;
     }
     Some(connect)
+}
+
+/// What becomes of a program's own TLS. The outer `None` is an error that was reported.
+#[expect(clippy::option_option, reason = "an error, or a rule that this is not about")]
+fn own_tls(table: &Table<'_>, common: &TlsCommon, setting: &Setting) -> Option<Option<OwnTls>> {
+    let why = match (setting.role, &common.start) {
+        (RoleDefault::Is(Role::Client), Start::Immediate) => {
+            let choices = [("refuse", OwnTls::Refuse), ("pass", OwnTls::Pass)];
+            return match table.value("on-tls") {
+                Some(value) => value.choice(&choices).map(Some),
+                None => Some(Some(OwnTls::default())),
+            };
+        }
+        (RoleDefault::Is(Role::Client), Start::Starttls(_) | Start::Controlled) => {
+            "programs of this rule begin in clear"
+        }
+        _ => "it is about connections that programs of runs open",
+    };
+    if table.holds("on-tls") {
+        table.refuse(&["on-tls"], why, "remove it");
+        return None;
+    }
+    Some(None)
 }
 
 /// The three kinds of [`Verify`].

@@ -168,6 +168,7 @@ const TLS: &[&str] = &[
     "verify",
     "sni",
     "connect",
+    "on-tls",
     "min-version",
     "suites",
     "groups",

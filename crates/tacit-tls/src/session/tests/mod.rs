@@ -77,6 +77,7 @@ fn settings(suite: Suite) -> Settings {
         verify,
         sni: true,
         connect: ConnectAfter::Answered,
+        own_tls: None,
         common: common.clone(),
     };
     let server =

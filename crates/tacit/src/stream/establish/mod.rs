@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use tacit_core::icmp::Cause;
 use tacit_core::meter::Component;
 use tacit_core::policy::{ConnectAfter, Starttls};
-use tacit_core::record::{AlertDescription, PAYLOAD_BYTES_MAX};
+use tacit_core::record::{AlertDescription, PAYLOAD_BYTES_MAX, begins_client_hello};
 use tacit_core::starttls::{self as exchange, Dialogue, Side};
 use tacit_sys::socket::StreamOptions;
 
@@ -40,7 +40,7 @@ use crate::session::{Connection, Failure, Legs, Unreached};
 use super::data::Job;
 use super::dial::Upstream;
 use super::lane::StreamLane;
-use super::path::{ClearPath, ControlledPath, Established, Path, SealedPath};
+use super::path::{ClearPath, ControlledPath, Established, OwnTlsPath, Path, SealedPath};
 use super::stage::{Admitted, Downstream};
 use super::talk::Talk;
 use super::{dial, header};
@@ -284,6 +284,12 @@ impl Establishing<'_> {
             let mut first = std::mem::take(&mut self.early);
             first.reserve_exact(FIRST_BYTES_MAX);
             self.socket(Position::Downstream)?.read_arrived(&mut first).await?;
+            if record.rule.own_tls().is_some() && begins_client_hello(&first) {
+                let Sockets { downstream: program, upstream } = self.into_sockets()?;
+                let waiting = last_flight;
+                let path = OwnTlsPath { program, upstream, session, waiting, first };
+                return Ok(Path::OwnTls(Box::new(path)));
+            }
             self.connection.count_sent(first.len());
             last_flight.append(&mut session.seal(&first).map_err(Failure::Session)?);
         }

@@ -21,6 +21,7 @@
 
 mod clear;
 mod controlled;
+mod own_tls;
 mod sealed;
 mod talking;
 
@@ -118,13 +119,13 @@ pub fn run(
     drop(slot);
     async move {
         let _held = lane.load.hold_relay();
-        let scratch = &lane.scratch;
         let end = match path {
-            Path::Sealed(sealed) => sealed::run(scratch, sealed, &connection).await,
+            Path::Sealed(sealed) => sealed::run(lane, sealed, &connection).await,
             // Boxed: other connections have no room for what only these need.
             Path::Talking(path) => Box::pin(talking::run(lane, path, &connection)).await,
-            Path::Clear(clear) => clear::run(scratch, clear, &connection).await,
+            Path::Clear(clear) => clear::run(&lane.scratch, clear, &connection).await,
             Path::Controlled(path) => Box::pin(controlled::run(lane, *path, &connection)).await?,
+            Path::OwnTls(path) => own_tls::run(lane, path, &connection).await,
         };
         Some(Finished { connection, end })
     }

@@ -8,31 +8,52 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tacit_core::meter::Component;
-use tacit_core::record::{PAYLOAD_BYTES_MAX, Protection};
+use tacit_core::record::{PAYLOAD_BYTES_MAX, Protection, begins_client_hello};
 use tacit_sys::socket;
 use tokio::time::Sleep;
 
 use crate::ledger::meter;
 use crate::net::leg::{Leg, Outgoing};
 use crate::session::{BrokenSocket, Connection, account};
-use crate::stream::path::SealedPath;
+use crate::stream::lane::StreamLane;
+use crate::stream::path::{OwnTlsPath, SealedPath};
 use tacit_tls::{Batch, KeyUse, Session, SessionError};
 
 use super::{
     BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, Delivery, End, Held, Scratch,
-    deliver, written,
+    deliver, own_tls, written,
 };
 
 /// How long a program must not have written before a key that is nearly used up ends its direction.
 const KEY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs the pump to the end, then ends both legs accordingly.
-pub(super) async fn run(scratch: &Scratch, path: Box<SealedPath>, connection: &Connection) -> End {
-    let mut pump = Pump::new(scratch, path, connection);
-    let end = (&mut pump).await;
-    if pump.may_deliver(&end) {
-        pump.deliver().await;
+/// Runs the pump to the end, then ends both legs accordingly. A program that begins TLS itself is
+/// left to [`own_tls`].
+pub(super) fn run<'a>(
+    lane: &'a StreamLane,
+    path: Box<SealedPath>,
+    connection: &'a Connection,
+) -> impl Future<Output = End> {
+    // Made here, so that the future has each of these once.
+    let mut pump = Pump::new(&lane.scratch, path, connection);
+    async move {
+        let end = (&mut pump).await;
+        if !pump.may_deliver(&end) {
+            pump.part(&end);
+            return end;
+        }
+        // Boxed with the pump: while bytes are relayed there is no room for what comes last.
+        Box::pin(conclude(lane, pump, end)).await
     }
+}
+
+/// What is left to do when a connection has not ended in order.
+async fn conclude(lane: &StreamLane, mut pump: Pump<'_>, end: End) -> End {
+    if matches!(end, End::OwnTls(_)) {
+        let connection = pump.at.connection;
+        return own_tls::run(lane, pump.into_own_tls(end), connection).await;
+    }
+    pump.deliver().await;
     pump.part(&end);
     end
 }
@@ -81,6 +102,8 @@ pub(super) struct Pump<'a> {
     /// The last read of clear bytes filled a record: the next asks for a batch. One buffer costs
     /// the kernel 0.25 us less than many, which is what small messages are worth.
     reads_much: bool,
+    /// The next bytes of the program are its first, and may be TLS of its own.
+    looks_for_tls: bool,
     pub(super) sealing: Direction,
     pub(super) opening: Direction,
     /// What broke one leg while the other still takes bytes.
@@ -122,6 +145,7 @@ impl<'a> Pump<'a> {
         connection: &'a Connection,
     ) -> Self {
         let SealedPath { clear, tls, session, incomplete, initial } = *path;
+        let nothing_sent = connection.record().sent_bytes() == 0;
         Self {
             at: Place { held: Held::new(scratch), connection },
             clear,
@@ -132,6 +156,7 @@ impl<'a> Pump<'a> {
             unexamined: !incomplete.is_empty(),
             incomplete,
             reads_much: false,
+            looks_for_tls: connection.record().rule.own_tls().is_some() && nothing_sent,
             sealing: Direction::Open,
             opening: Direction::Open,
             broken: None,
@@ -139,6 +164,17 @@ impl<'a> Pump<'a> {
             key_use: KeyUse::Low,
             pause: None,
         }
+    }
+
+    /// What is left when the program has begun TLS itself.
+    fn into_own_tls(self, end: End) -> Box<OwnTlsPath> {
+        let Self { clear: program, tls: upstream, session, to_tls, .. } = self;
+        let waiting = to_tls.unwritten().to_vec();
+        let first = match end {
+            End::OwnTls(first) => first.into_vec(),
+            _ => Vec::new(),
+        };
+        Box::new(OwnTlsPath { program, upstream, session, waiting, first })
     }
 
     /// Whether both directions are open, or only TLS has ended in one, and nothing has broken.
@@ -360,6 +396,13 @@ impl<'a> Pump<'a> {
                 })));
             }
         };
+        if std::mem::take(&mut self.looks_for_tls) {
+            let at = protection.prefix_bytes();
+            let first = &buffers.bytes[at..at + count.min(PAYLOAD_BYTES_MAX)];
+            if begins_client_hello(first) {
+                return Poll::Ready(Err(Stop::Now(End::OwnTls(first.into()))));
+            }
+        }
         meter::switch(Component::Seal);
         self.at.connection.count_sent(count);
         let Buffers { bytes, keys, .. } = &mut *buffers;

@@ -33,7 +33,7 @@ use doors::Doors;
 /// Holds the dialogue until there is nothing more to look at, then relays.
 pub(super) async fn run(lane: &StreamLane, path: Box<TalkingPath>, connection: &Connection) -> End {
     match Box::pin(talk(lane, path, connection)).await {
-        Ok(Carried::Sealed(path)) => sealed::run(&lane.scratch, path, connection).await,
+        Ok(Carried::Sealed(path)) => sealed::run(lane, path, connection).await,
         Ok(Carried::Clear(path)) => clear::run(&lane.scratch, path, connection).await,
         Err(end) => end,
     }
@@ -129,7 +129,9 @@ async fn part(
     match &end {
         // Both know what there is to know.
         End::Orderly | End::KeyLimit | End::Refused(_) => program.end_in_order(),
-        End::Truncated | End::Session(_) | End::Asked(_) => program.reset(),
+        End::Truncated | End::Session(_) | End::Asked(_) | End::OwnTls(_) | End::NotPassed(_) => {
+            program.reset()
+        }
         End::Broken { .. } => {
             program.reset();
             peer.reset();

@@ -1,0 +1,88 @@
+//! A program that speaks TLS itself on a connection that a rule protects.
+//!
+//! ```text
+//!   refuse   alert access_denied ──> program        close_notify ──> upstream
+//!   pass     program's bytes ──> a new connection   close_notify ──> upstream
+//! ```
+//!
+//! The program's first bytes are looked at when they are relayed; nothing waits for them. A server
+//! that has spoken by then has spoken to somebody else than the program's TLS: that is refused.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use tacit_core::policy::OwnTls;
+use tacit_core::record::AlertDescription;
+use tacit_sys::socket::StreamOptions;
+
+use crate::net::Security;
+use crate::net::leg::{Leg, Outgoing};
+use crate::session::{Connection, End, account};
+use crate::stream::dial;
+use crate::stream::establish::drain_after_alert;
+use crate::stream::lane::StreamLane;
+use crate::stream::path::{ClearPath, OwnTlsPath};
+
+use super::clear;
+
+/// How long the connection without the rule's TLS may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the upstream end may take to read that its TLS is over.
+const CLOSE_WAIT_MAX: Duration = Duration::from_secs(1);
+/// A record that holds a fatal alert, as every version of TLS reads it before keys are agreed.
+const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, AlertDescription::ACCESS_DENIED.0];
+
+/// Ends the TLS of the rule, and then does what the rule says. Boxed: no other connection has the
+/// room for it.
+pub(super) fn run<'a>(
+    lane: &'a StreamLane,
+    path: Box<OwnTlsPath>,
+    connection: &'a Connection,
+) -> Pin<Box<dyn Future<Output = End> + 'a>> {
+    Box::pin(end_and_continue(lane, path, connection))
+}
+
+async fn end_and_continue(
+    lane: &StreamLane,
+    path: Box<OwnTlsPath>,
+    connection: &Connection,
+) -> End {
+    let OwnTlsPath { program, upstream, mut session, mut waiting, first } = *path;
+    let record = connection.record();
+    // A key that is used up has nothing to say it with.
+    let _ = session.seal_close(&mut waiting);
+    // The other end may be gone; its connection is over anyway.
+    let _ = tokio::time::timeout(CLOSE_WAIT_MAX, Outgoing::new(waiting).flush(&upstream)).await;
+    drop((upstream, session));
+    let passes = record.rule.own_tls() == Some(OwnTls::Pass) && record.received_bytes() == 0;
+    let shared = &lane.shared;
+    if !passes {
+        account::own_tls_refused(&shared.log, &shared.refusals, connection);
+        refuse(program).await;
+        return End::OwnTls(first.into());
+    }
+    account::own_tls_passed(&shared.log, connection);
+    record.tls.clear();
+    let options = StreamOptions {
+        congestion_control: shared.congestion_control.clone(),
+        reset_on_exit: true,
+    };
+    let dialled = dial::dial(record, &options, CONNECT_TIMEOUT, Security::Clear).await;
+    let dialled = match dialled {
+        Ok(upstream) => upstream.leg,
+        Err(unreached) => {
+            program.reset();
+            return End::NotPassed(unreached.reason.into());
+        }
+    };
+    let path = ClearPath { accepted: program, dialled, initial: first };
+    clear::run(&lane.scratch, Box::new(path), connection).await
+}
+
+/// Says in the program's own protocol that it is refused, and lets it read that.
+async fn refuse(program: Leg) {
+    if Outgoing::new(ALERT.to_vec()).flush(&program).await.is_ok() {
+        program.end_in_order();
+        drain_after_alert(program).await;
+    }
+}
