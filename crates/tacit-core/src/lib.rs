@@ -10,6 +10,7 @@
 //! * [`datagram`]: which datagrams belong together, and for how long;
 //! * [`icmp`]: errors about a datagram, told to the one who sent it;
 //! * [`held`]: connections whose first segment waits until their destination has answered;
+//! * [`packet`]: datagrams as whole IP packets, for raw sockets;
 //! * [`meter`]: what CPU time is spent on, and how stamps become microseconds;
 //! * [`proxy_protocol`]: who the client behind a proxy is;
 //! * [`query`]: what programs ask about their connections;
@@ -31,6 +32,7 @@ pub mod icmp;
 mod ip;
 pub mod limiter;
 pub mod meter;
+pub mod packet;
 pub mod page;
 pub mod policy;
 pub mod projection;

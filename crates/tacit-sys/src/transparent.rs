@@ -7,7 +7,7 @@
 //! agent   --stand_in(10.1.1.1:53 -> program)--> the program reads it as from 10.1.1.1:53
 //! ```
 //!
-//! The listeners and the sockets for answers are made inside the namespace ([`listener`],
+//! The listeners and the sockets that stand in are made inside the namespace ([`listener`],
 //! [`receiver`], [`make`]) and used by the agent outside. Packets of marked sockets pass the
 //! namespace's rules; without the mark they would be led to the agent again.
 
@@ -184,22 +184,6 @@ pub fn stand_in(
         Err(rustix::io::Errno::INPROGRESS) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
-}
-
-/// Sends one datagram to the program from an address that the socket stands in for. The socket is
-/// bound and not connected: the program's next datagram still goes to the receiver.
-///
-/// # Errors
-/// Whatever `bind` or `sendto` answer.
-pub fn answer_as(
-    socket: BorrowedFd<'_>,
-    address: SocketAddr,
-    bytes: &[u8],
-    program: SocketAddr,
-) -> io::Result<()> {
-    rustix::net::bind(socket, &address)?;
-    rustix::net::sendto(socket, bytes, rustix::net::SendFlags::NOSIGNAL, &program)?;
-    Ok(())
 }
 
 /// The protocol's own socket of a captured flow, marked and free to take any address.

@@ -1,6 +1,7 @@
 //! Small formats of the network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::LazyLock;
 
 use tacit_core::held::{HEADERS_BYTES_MAX, Syn};
 use tacit_core::{dns, icmp, proxy_protocol, query};
@@ -21,19 +22,42 @@ pub(crate) fn proxy_protocol(input: &[u8]) {
     }
 }
 
-/// A message as a query, and as the answer to the question it holds or to another one.
+/// A message as a query, as the answer to the question it holds or to another one, and as a
+/// resolver's response that is written for a program.
 pub(crate) fn dns(input: &[u8]) {
     let question = dns::question(input).ok();
     let refused = dns::refuse(input, dns::Refusal::Refused);
     assert!(question.is_none() || refused.is_some(), "a question that cannot be refused");
     if let (Some(question), Some(refused)) = (&question, &refused) {
-        assert!(dns::is_answer_to(refused, input) && dns::is_refusal(refused));
+        assert!(dns::is_refusal(refused));
         // Of a type that the reader of answers does not know, it is none.
         assert!(dns::answers(refused, question).map_or(true, |found| found.is_empty()));
     }
+    if let Ok(query) = dns::Query::read(input) {
+        let refused = query.refused(dns::Refusal::Refused);
+        let bytes_max = query.datagram_bytes_max();
+        let written = dns::for_program(&refused, &query, bytes_max);
+        assert_eq!(written.as_ref(), Some(&refused), "a refusal is a response");
+        converted(input, &query);
+    }
+    converted(input, &ASKED);
     let asked = dns::Question { name: "db.example".into(), kind: 1, class: 1 };
     let _ = dns::answers(input, &asked);
     let _ = dns::is_truncated(input);
+}
+
+/// A query without EDNS for the question that most seeds answer.
+static ASKED: LazyLock<dns::Query> = LazyLock::new(|| {
+    let query = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x02db\x07example\0\0\x01\0\x01";
+    dns::Query::read(query).unwrap_or_else(|error| panic!("the fuzzer's own query: {error}"))
+});
+
+/// What is written for a program fits, and stays as it is when it is written again.
+fn converted(response: &[u8], query: &dns::Query) {
+    let bytes_max = query.datagram_bytes_max();
+    let Some(written) = dns::for_program(response, query, bytes_max) else { return };
+    assert!(written.len() <= bytes_max && written.starts_with(&query.id.to_be_bytes()));
+    assert_eq!(dns::for_program(&written, query, bytes_max).as_ref(), Some(&written));
 }
 
 /// What a program sends over TCP: messages, one behind the other.

@@ -1,4 +1,4 @@
-//! What a response says: whether it answers the question, and which addresses it gives.
+//! Which addresses a response gives.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use simple_dns::rdata::RData;
 use simple_dns::{Name, Packet};
 
-use super::question::{DnsError, Refusal};
+use super::message::{DnsError, RESPONSE};
 use super::question::{Head, Question, push_label};
 
 /// Addresses taken from one answer.
@@ -21,29 +21,6 @@ pub struct Answer {
     pub address: IpAddr,
     /// How long it may be believed: the least along the chain of aliases.
     pub ttl: Duration,
-}
-
-/// Whether a message is the response to this query: the same number, the same question.
-#[must_use]
-pub fn is_answer_to(response: &[u8], query: &[u8]) -> bool {
-    let (Ok(response), Ok(query)) = (Head::read(response), Head::read(query)) else {
-        return false;
-    };
-    response.flags & RESPONSE != 0 && response.id == query.id && response.question == query.question
-}
-
-/// Whether more was to be said than fitted (the TC flag).
-#[must_use]
-pub fn is_truncated(response: &[u8]) -> bool {
-    Head::read(response).is_ok_and(|head| head.flags & TRUNCATED != 0)
-}
-
-/// Whether the resolver could or would not answer, so that another one may.
-#[must_use]
-pub fn is_refusal(response: &[u8]) -> bool {
-    const NOT_IMPLEMENTED: u16 = 4;
-    let codes = [Refusal::ServerFailure as u16, NOT_IMPLEMENTED, Refusal::Refused as u16];
-    Head::read(response).is_ok_and(|head| codes.contains(&(head.flags & CODE)))
 }
 
 /// The addresses that a response gives to the name its question asks for, through aliases.
@@ -95,15 +72,10 @@ fn text(name: &Name<'_>) -> String {
     text
 }
 
-const RESPONSE: u16 = 0x8000;
-const TRUNCATED: u16 = 0x0200;
-const CODE: u16 = 0x000f;
-
 #[cfg(test)]
 mod tests {
     use super::super::question::question;
     use super::super::testing::{query, record, response};
-    use super::super::{Refusal, refuse};
     use super::*;
     use proptest::prelude::*;
     use simple_dns::TYPE;
@@ -143,41 +115,20 @@ mod tests {
     }
 
     #[test]
-    fn only_the_answer_to_the_question_is_one() {
+    fn the_answer_to_another_question_gives_nothing() {
         let wire = response("a.example", vec![record("a.example", 60, RData::A(A { address: 1 }))]);
-        let query_a = query("a.example", TYPE::A);
-        assert!(is_answer_to(&wire, &query_a));
-        assert!(is_answer_to(&wire, &query("A.example", TYPE::A)), "resolvers may fold case");
         for other in [query("b.example", TYPE::A), query("a.example", TYPE::AAAA)] {
-            assert!(!is_answer_to(&wire, &other));
             let other = question(&other).unwrap();
             assert_eq!(answers(&wire, &other), Err(DnsError::NotAQuestion));
         }
-        let mut other_number = query_a.clone();
-        other_number[1] ^= 1;
-        assert!(!is_answer_to(&wire, &other_number));
-        assert!(!is_answer_to(&query_a, &query_a), "a query is no answer");
+        let query_a = query("a.example", TYPE::A);
         assert_eq!(answers(&query_a, &asked("a.example")), Err(DnsError::NotAQuestion));
-    }
-
-    #[test]
-    fn the_flags_of_a_response_are_read() {
-        let asked = query("a.example", TYPE::A);
-        let code = |why| is_refusal(&refuse(&asked, why).unwrap());
-        assert!(code(Refusal::Refused) && code(Refusal::ServerFailure));
-        assert!(!code(Refusal::NoSuchName) && !code(Refusal::NoRecords));
-        let mut cut = refuse(&asked, Refusal::NoRecords).unwrap();
-        assert!(!is_truncated(&cut));
-        cut[2] |= 2;
-        assert!(is_truncated(&cut));
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = answers(&bytes, &Question { name: "a".into(), kind: 1, class: 1 });
-            let _ = is_answer_to(&bytes, &bytes);
-            let _ = (is_refusal(&bytes), is_truncated(&bytes));
         }
 
         #[test]

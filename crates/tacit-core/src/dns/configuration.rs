@@ -1,11 +1,47 @@
 //! `/etc/resolv.conf`: whom the host asks, and which domains programs try behind short names.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 /// Name servers that are asked, as many as resolvers take.
 pub const NAMESERVERS_MAX: usize = 3;
 /// Search domains that are looked at.
 pub const SEARCH_MAX: usize = 32;
+
+/// How long one server may take, at most, as resolvers limit it.
+const TIMEOUT_MAX_S: u64 = 30;
+/// How often all servers are asked, at most, as resolvers limit it.
+const ATTEMPTS_MAX: u32 = 5;
+
+/// What the `options` lines say that concerns whom to ask, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long one server may take before it counts as silent.
+    pub timeout: Duration,
+    /// How often all servers are asked.
+    pub attempts: u32,
+    /// Whether each question begins with another server.
+    pub rotate: bool,
+}
+
+impl Default for Options {
+    /// What resolvers do without such a line.
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(5), attempts: 2, rotate: false }
+    }
+}
+
+impl Options {
+    fn read(&mut self, word: &str) {
+        if let Some(seconds) = word.strip_prefix("timeout:").and_then(|text| text.parse().ok()) {
+            self.timeout = Duration::from_secs(u64::clamp(seconds, 1, TIMEOUT_MAX_S));
+        } else if let Some(count) = word.strip_prefix("attempts:") {
+            self.attempts = count.parse().map_or(self.attempts, |n| u32::clamp(n, 1, ATTEMPTS_MAX));
+        } else if word == "rotate" {
+            self.rotate = true;
+        }
+    }
+}
 
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +50,8 @@ pub struct Configuration {
     pub nameservers: Vec<Nameserver>,
     /// Lower case, no final dot.
     pub search: Vec<String>,
+    /// When which server is asked.
+    pub options: Options,
 }
 
 /// One name server.
@@ -31,6 +69,7 @@ impl Configuration {
     pub fn read(text: &str) -> Self {
         let mut nameservers = Vec::new();
         let mut search = Vec::new();
+        let mut options = Options::default();
         for line in text.lines() {
             let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
             match words.next() {
@@ -40,6 +79,7 @@ impl Configuration {
                     let domains = words.map(|word| word.trim_end_matches('.').to_ascii_lowercase());
                     search = domains.filter(|word| !word.is_empty()).take(SEARCH_MAX).collect();
                 }
+                Some("options") => words.for_each(|word| options.read(word)),
                 _ => {}
             }
         }
@@ -48,7 +88,7 @@ impl Configuration {
             let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
             nameservers.push(Nameserver { address, interface: None });
         }
-        Self { nameservers, search }
+        Self { nameservers, search, options }
     }
 }
 
@@ -85,6 +125,20 @@ mod tests {
             [server("127.0.0.53", None), server("fe80::1", Some("eth0")), server("::1", None)]
         );
         assert_eq!(read.search, ["default.svc.cluster.local", "svc.cluster.local"]);
+    }
+
+    #[test]
+    fn options_are_read_within_the_limits_of_resolvers() {
+        let options = |text: &str| Configuration::read(text).options;
+        assert_eq!(options("options ndots:5\n"), Options::default());
+        let read = options("options timeout:2 rotate\noptions attempts:3 edns0\n");
+        let expected = Options { timeout: Duration::from_secs(2), attempts: 3, rotate: true };
+        assert_eq!(read, expected);
+        let read = options("options timeout:0 attempts:99");
+        assert_eq!((read.timeout, read.attempts), (Duration::from_secs(1), ATTEMPTS_MAX));
+        let read = options("options timeout:900 attempts:0");
+        assert_eq!((read.timeout, read.attempts), (Duration::from_secs(30), 1));
+        assert_eq!(options("options timeout: attempts:x"), Options::default());
     }
 
     #[test]

@@ -1,37 +1,53 @@
 //! DNS as far as a forwarder that takes notes needs it.
 //!
 //! ```text
-//! query ─ question ─ verdict ─┬─ forward ── resolver's response ─ is_answer_to ─ answers ─ Names
-//!                             └─ refuse: an answer without asking anybody
+//! program's message ─ Query ─ verdict ─┬─ Client ─> servers ─> response ─┬─ answers ─> Names
+//!                                      └─ refused                        └─ for_program
 //! ```
 //!
-//! Messages are forwarded as they are. Of a query only the header and the question are read; of a
-//! response also the addresses it gives, through aliases. What cannot be read is not forwarded.
+//! Of a program's message the question, three flags and its size for answers are read, and nothing
+//! else leaves: [`Client`] builds each message for a server itself. Of a response also the
+//! addresses are read, through aliases. What cannot be read is not forwarded.
 //!
 //! [`Names`] remembers which names an address has; [`hosts()`] reads the file that gives addresses
-//! without a question, [`Configuration`] the one that says whom to ask; [`next_message`] cuts
-//! messages out of a TCP stream.
+//! without a question, [`Configuration`] the one that says whom to ask; [`Health`] remembers which
+//! servers are silent; [`next_message`] cuts messages out of a TCP stream.
 //!
-//! Limits: [`ADDRESSES_MAX`] addresses an answer, [`NAMES_MAX`] pairs of name and address,
-//! [`HOSTS_MAX`] of them from the file.
+//! Limits: [`WAITING_MAX`] questions of one client, [`ADDRESSES_MAX`] addresses an answer,
+//! [`NAMES_MAX`] pairs of name and address, [`HOSTS_MAX`] of them from the file.
 //!
-//! It does not cache, resolve, validate DNSSEC, or change an answer.
+//! It does not cache, resolve or validate DNSSEC.
 
 mod answers;
+mod client;
 mod configuration;
+mod health;
 mod hosts;
+mod message;
 mod names;
+mod outgoing;
+mod query;
 mod question;
+mod response;
 mod stream;
 mod verdict;
 
 #[cfg(test)]
 mod testing;
 
-pub use answers::{ADDRESSES_MAX, Answer, answers, is_answer_to, is_refusal, is_truncated};
-pub use configuration::{Configuration, NAMESERVERS_MAX, Nameserver, SEARCH_MAX};
+pub use answers::{ADDRESSES_MAX, Answer, answers};
+pub use client::{
+    Action, Client, Context, Finished, LATE_MAX, NEXT_DELAY, QUESTIONS_PER_SOCKET_MAX, SOCKET_LIFE,
+    SOCKETS_PER_SERVER, SUSPECTED_DELAY, Servers, TRIES_MAX, TooMany, WAITING_MAX, Waiter,
+};
+pub use configuration::{Configuration, NAMESERVERS_MAX, Nameserver, Options, SEARCH_MAX};
+pub use health::{Change, Health, SERVERS_MAX, SUSPECTED_FOR};
 pub use hosts::{HOSTS_MAX, Host, hosts};
+pub use message::{DnsError, EDNS_BYTES};
 pub use names::{GRACE, Known, NAMES_MAX, Names, TTL_MAX, is_nameable};
-pub use question::{DnsError, Question, Refusal, question, refuse};
+pub use outgoing::Asked;
+pub use query::{Bits, PLAIN_BYTES_MAX, Query, refuse};
+pub use question::{Question, Refusal, question};
+pub use response::{for_program, is_refusal, is_truncated};
 pub use stream::{Framed, MESSAGE_BYTES_MAX, framed, next_message};
 pub use verdict::{Verdict, verdict};

@@ -1,6 +1,6 @@
 //! DNS over TCP: each message behind its length in two bytes (RFC 1035, section 4.2.2).
 
-use super::question::DnsError;
+use super::message::DnsError;
 
 /// What two bytes can say.
 pub const MESSAGE_BYTES_MAX: usize = u16::MAX as usize;

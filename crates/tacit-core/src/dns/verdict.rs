@@ -6,11 +6,13 @@
 //! | any other name, in a search domain | no such name: the program tries its next domain |
 //! | any other name | refused |
 //! | HTTPS, SVCB | no such records: the addresses they hint at would have no name |
+//! | a type that is not in the list of those that are asked, ANY among them | not implemented |
 //! | an address, for its name (PTR) | the resolver's, if some rule can match the address |
 //! | whole zones, another class than the Internet's | refused |
 //!
 //! Names learnt backwards open nothing: only answers to A and AAAA questions are remembered.
 
+use super::message::INTERNET;
 use super::question::{Question, Refusal};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -36,7 +38,7 @@ pub fn verdict(
     }
     if name.ends_with(REVERSE_V4) || name.ends_with(REVERSE_V6) {
         return match address(name) {
-            Some(address) if can_match_address(address) => Verdict::Forward,
+            Some(address) if can_match_address(address) => forward_if_known(question.kind),
             _ => Verdict::Refuse(Refusal::Refused),
         };
     }
@@ -50,7 +52,12 @@ pub fn verdict(
     if [HTTPS, SVCB].contains(&question.kind) {
         return Verdict::Refuse(Refusal::NoRecords);
     }
-    Verdict::Forward
+    forward_if_known(question.kind)
+}
+
+/// A type is a number that the program chooses: only those of a list go to a resolver.
+fn forward_if_known(kind: u16) -> Verdict {
+    if TYPES.contains(&kind) { Verdict::Forward } else { Verdict::Refuse(Refusal::NotImplemented) }
 }
 
 /// The address that a name of the reverse tree stands for (RFC 1035, section 3.5; RFC 3596,
@@ -76,7 +83,13 @@ fn address(name: &str) -> Option<IpAddr> {
     (count == 32).then(|| Ipv6Addr::from_bits(bits).into())
 }
 
-const INTERNET: u16 = 1;
+/// What resolvers are asked for: A, NS, CNAME, SOA, PTR, HINFO, MX, TXT, RP, AFSDB, AAAA, LOC, SRV,
+/// NAPTR, KX, CERT, DNAME, DS, SSHFP, RRSIG, NSEC, DNSKEY, NSEC3, NSEC3PARAM, TLSA, SMIMEA, CDS,
+/// CDNSKEY, OPENPGPKEY, CSYNC, SPF, EUI48, EUI64, URI, CAA.
+const TYPES: [u16; 35] = [
+    1, 2, 5, 6, 12, 13, 15, 16, 17, 18, 28, 29, 33, 35, 36, 37, 39, 43, 44, 46, 47, 48, 50, 51, 52,
+    53, 59, 60, 61, 62, 99, 108, 109, 256, 257,
+];
 const SVCB: u16 = 64;
 const HTTPS: u16 = 65;
 /// IXFR and AXFR.
@@ -105,9 +118,15 @@ mod tests {
     const PTR: u16 = 12;
 
     #[test]
-    fn names_that_a_rule_can_match_are_forwarded_whatever_the_type() {
-        for kind in [1, 28, 15, 16, 33, 255, 9999] {
+    fn names_that_a_rule_can_match_are_forwarded_for_types_of_the_list() {
+        for kind in [1, 28, 15, 16, 33, 257] {
             assert_eq!(decide("db.example", kind), Verdict::Forward, "{kind}");
+            assert_eq!(decide("no.elsewhere", kind), REFUSED, "{kind}");
+        }
+        for kind in [0, 41, 249, 255, 9999, 65400] {
+            let refused = Verdict::Refuse(Refusal::NotImplemented);
+            assert_eq!(decide("db.example", kind), refused, "{kind}");
+            assert_eq!(decide("5.0.7.10.in-addr.arpa", kind), refused, "{kind}");
             assert_eq!(decide("no.elsewhere", kind), REFUSED, "{kind}");
         }
     }

@@ -134,7 +134,7 @@ impl Agent {
             { "name": "held-syns-per-run", "max": HELD_MAX, "used": self.runs.most_held(),
               "beyond": "left without an answer, the program sends its SYN again" },
             { "name": "questions-per-run", "max": crate::dns::QUESTIONS_MAX,
-              "beyond": "dropped, the program asks again" },
+              "beyond": "dropped and counted; the program asks again" },
             { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
               "used": self.shared.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
             { "name": "refusals-shown", "max": REFUSALS_MAX,

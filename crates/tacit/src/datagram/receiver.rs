@@ -24,7 +24,7 @@ use super::socket::{Receiver, Shared};
 use super::tell::{cause_of, tell};
 use super::{BATCH_MAX, EARLY_BYTES_MAX, FLOWS_MAX};
 use crate::clock;
-use crate::dns;
+use crate::dns::{self, Asker};
 use crate::ledger::metered;
 use crate::live::{Live, LiveAction};
 use crate::log::Event;
@@ -49,6 +49,9 @@ pub struct Lane {
     /// Where datagrams are received to; used between two waits only.
     scratch: RefCell<Vec<u8>>,
     dropped: Cell<u64>,
+    /// Answers questions to port 53.
+    asker: Rc<Asker>,
+    questions_dropped: Cell<u64>,
     /// Nothing is received any more; flows go on to their end.
     is_closed: Cell<bool>,
 }
@@ -72,6 +75,8 @@ impl Lane {
     pub fn new(shared: Shared, receiver: Arc<Receiver>) -> io::Result<Rc<Self>> {
         tacit_sys::datagram::enlarge_buffers(receiver.socket.as_fd())?;
         let watched = watch(Arc::clone(&receiver.socket), Interest::READABLE)?;
+        let raw = Some(Arc::clone(&receiver.raw));
+        let asker = Asker::new(Arc::clone(&receiver.names), raw);
         Ok(Rc::new(Self {
             shared,
             receiver,
@@ -79,6 +84,8 @@ impl Lane {
             flows: RefCell::new(Table::new(FLOWS_MAX)),
             scratch: RefCell::new(vec![0; PAYLOAD_BYTES_MAX]),
             dropped: Cell::new(0),
+            asker,
+            questions_dropped: Cell::new(0),
             is_closed: Cell::new(false),
         }))
     }
@@ -203,13 +210,10 @@ impl Lane {
     }
 
     fn take_query(&self, key: Key, query: &[u8]) {
-        let names = Arc::clone(&self.receiver.names);
-        // A program that hears nothing asks again.
-        let Some(place) = names.place() else { return self.count_drop() };
-        let query = query.to_vec();
-        tokio::task::spawn_local(metered(Component::Control, async move {
-            names.answer_datagram(place, &query, key.program, key.destination).await;
-        }));
+        let taken = self.asker.take_datagram(query, key.program, key.destination);
+        if taken.is_err() {
+            self.questions_dropped.set(self.questions_dropped.get() + 1);
+        }
     }
 
     /// The first datagram of a flow.
@@ -348,11 +352,23 @@ impl Lane {
     }
 
     fn tell_drops(&self) {
-        let count = self.dropped.take();
+        self.tell_count(
+            "datagrams-dropped",
+            self.dropped.take(),
+            "broadcast, multicast, no room, or no place: then raise connections in [limits], or \
+             LimitNOFILE",
+        );
+        self.tell_count(
+            "questions-dropped",
+            self.questions_dropped.take(),
+            "too many questions for names wait for the host's resolvers: questions-per-run in \
+             tacit show limits",
+        );
+    }
+
+    fn tell_count(&self, what: &'static str, count: u64, reason: &str) {
         if count > 0 {
-            let reason = "broadcast, multicast, no room, or no place: then raise connections in \
-                          [limits], or LimitNOFILE";
-            let event = Event::new("datagrams-dropped").field("run", &self.receiver.run.name);
+            let event = Event::new(what).field("run", &self.receiver.run.name);
             self.shared.log.warn(event.field("count", &count).field("reason", reason));
         }
     }

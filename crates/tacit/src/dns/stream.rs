@@ -3,11 +3,14 @@
 //! Answers come in the order of the questions. Limits: [`IDLE_MAX`] between two questions,
 //! [`QUESTIONS_PER_CONNECTION_MAX`] in all; the connection has a place among those of the agent.
 
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_core::dns::{Framed, MESSAGE_BYTES_MAX, framed, next_message};
 
-use super::{Forwarder, Transport};
+use super::{Asker, Forwarder};
 use crate::net::Accepted;
 use crate::net::leg::{Leg, Outgoing};
 
@@ -19,12 +22,20 @@ pub const QUESTIONS_PER_CONNECTION_MAX: usize = 1000;
 const CHUNK_BYTES: usize = 2048;
 
 /// Answers until the program has nothing more to ask.
-pub async fn serve(forwarder: &Forwarder, accepted: Accepted<Leg>) {
+pub async fn serve(forwarder: Arc<Forwarder>, accepted: Accepted<Leg>) {
+    let asker = Asker::new(forwarder, None);
+    answer_all(&asker, &accepted).await;
+    asker.end();
+}
+
+async fn answer_all(asker: &Rc<Asker>, accepted: &Accepted<Leg>) {
     let leg = &accepted.leg;
+    let (Some(ip), Some(port)) = (accepted.remote.ip(), accepted.remote.port()) else { return };
+    let asked = SocketAddr::new(ip, port);
     let mut held = Vec::new();
     for _ in 0..QUESTIONS_PER_CONNECTION_MAX {
         let Some(query) = next_query(leg, &mut held).await else { break };
-        let response = forwarder.answer(&query, Transport::Stream).await;
+        let response = asker.answer_stream(&query, asked).await;
         let Some(response) = response.as_deref().and_then(framed) else { break };
         let mut outgoing = Outgoing::new(response);
         if !matches!(tokio::time::timeout(IDLE_MAX, outgoing.flush(leg)).await, Ok(Ok(()))) {

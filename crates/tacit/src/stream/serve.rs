@@ -454,7 +454,7 @@ fn begin(lane: &Rc<StreamLane>, work: Work) {
     match work {
         Work::Question { accepted, names } => match accepted.watch() {
             Ok(accepted) => {
-                let answer = async move { dns::stream::serve(&names, accepted).await };
+                let answer = async move { dns::stream::serve(names, accepted).await };
                 tokio::task::spawn_local(metered(Component::Control, answer));
             }
             Err(error) => log.warn(Event::new("accept-failed").field("error", &error)),

@@ -1,11 +1,13 @@
 """A resolver with a zone file: names.py ZONE LOG ADDRESS...
 
 Listens on port 53 of each address for datagrams and streams. A line of the zone is a name, a type
-(A, AAAA, CNAME, PTR) and a value. Without EDNS an answer of more than 512 bytes is cut, as it
-should be. The log has a line for each question: transport, type, name.
+(A, AAAA, CNAME, PTR) and a value. An answer that is longer than EDNS allows, or than 512 bytes
+without, is cut. The log has a line for each question: transport, type, name in lower case. The
+file $RAW_LOG, if that is set, gets each query in hexadecimal digits.
 """
 
 import ipaddress
+import os
 import socket
 import struct
 import sys
@@ -14,6 +16,7 @@ import threading
 TYPES = {"A": 1, "CNAME": 5, "PTR": 12, "AAAA": 28}
 zone_file, log_file, *addresses = sys.argv[1:]
 log = open(log_file, "a", buffering=1)
+raw = open(os.environ.get("RAW_LOG", os.devnull), "a", buffering=1)
 
 
 def wire(name):
@@ -39,6 +42,7 @@ def answer(query, transport):
         at += 1 + query[at]
     (kind,) = struct.unpack(">H", query[at + 1 : at + 3])
     name, question = ".".join(labels).lower(), query[12 : at + 5]
+    raw.write(query.hex() + "\n")
     log.write(f"{transport} {kind} {name}\n")
     known = any(line.split()[0] == name for line in open(zone_file))
     body, count = b"", 0
@@ -47,7 +51,8 @@ def answer(query, transport):
         body += wire(own) + struct.pack(">HHIH", TYPES[what], 1, 60, len(data)) + data
         count += 1
     flags = 0x8180 if known else 0x8183
-    if transport == "udp" and not query[11] and len(question) + len(body) > 500:
+    bytes_max = struct.unpack(">H", query[at + 8 : at + 10])[0] if query[11] else 512
+    if transport == "udp" and 12 + len(question) + len(body) > bytes_max:
         flags, body, count = flags | 0x0200, b"", 0
     return query[:2] + struct.pack(">HHHHH", flags, 1, count, 0, 0) + question + body
 

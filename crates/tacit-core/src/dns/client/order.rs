@@ -1,0 +1,92 @@
+//! Which server is asked first, and how long until the next is.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::super::configuration::Options;
+use super::super::health::Health;
+
+/// How long a server may take before the next is asked as well: what lies in a cache comes sooner
+/// from anywhere on earth, and three servers fit into the shortest time that programs wait, 1 s.
+pub const NEXT_DELAY: Duration = Duration::from_millis(250);
+/// The same for a server that was silent lately: once around a continent.
+pub const SUSPECTED_DELAY: Duration = Duration::from_millis(50);
+
+/// Whom to ask, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Servers {
+    /// In the order of the host's file.
+    pub addresses: Vec<SocketAddr>,
+    /// What the file says of times.
+    pub options: Options,
+}
+
+/// The order for one question: the server that the program asked comes first if it is one of
+/// them, then those behind it. Suspected ones come last. `turn` counts questions.
+pub(super) fn order(
+    servers: &Servers,
+    asked: Option<SocketAddr>,
+    turn: usize,
+    health: &Health,
+    now: Instant,
+) -> Vec<SocketAddr> {
+    let Servers { addresses, options } = servers;
+    let chosen = asked.and_then(|asked| addresses.iter().position(|one| *one == asked));
+    let first = match chosen {
+        Some(first) => first,
+        None if options.rotate => turn % addresses.len().max(1),
+        None => 0,
+    };
+    let mut order: Vec<_> = addresses[first..].iter().chain(&addresses[..first]).copied().collect();
+    // What the program chose is asked first in any case: the answers of servers may differ.
+    let free = order.split_at_mut(usize::from(chosen.is_some())).1;
+    free.sort_by_key(|server| health.is_suspected(*server, now));
+    order
+}
+
+/// How long until the next server is asked.
+pub(super) fn delay(server: SocketAddr, health: &Health, now: Instant) -> Duration {
+    if health.is_suspected(server, now) { SUSPECTED_DELAY } else { NEXT_DELAY }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(last: u8) -> SocketAddr {
+        ([192, 0, 2, last], 53).into()
+    }
+
+    fn servers(options: Options) -> Servers {
+        Servers { addresses: (1..=3).map(server).collect(), options }
+    }
+
+    fn check(asked: Option<u8>, turn: usize, suspected: &[u8], expected: [u8; 3]) {
+        let now = Instant::now();
+        let mut health = Health::default();
+        for last in suspected {
+            health.suspect(server(*last), now, now);
+        }
+        let options = Options { rotate: turn > 0, ..Options::default() };
+        let order = order(&servers(options), asked.map(server), turn, &health, now);
+        assert_eq!(order, expected.map(server), "{asked:?} {turn} {suspected:?}");
+    }
+
+    #[test]
+    fn the_server_that_was_asked_comes_first_and_suspected_ones_last() {
+        check(None, 0, &[], [1, 2, 3]);
+        check(Some(9), 0, &[], [1, 2, 3]);
+        check(Some(2), 0, &[], [2, 3, 1]);
+        check(Some(1), 0, &[1, 2], [1, 3, 2]);
+        check(None, 0, &[1, 2], [3, 1, 2]);
+        check(None, 4, &[], [2, 3, 1]);
+        check(Some(1), 4, &[], [1, 2, 3]);
+    }
+
+    #[test]
+    fn without_servers_there_is_no_order() {
+        let none = Servers { addresses: Vec::new(), options: Options::default() };
+        let now = Instant::now();
+        assert!(order(&none, Some(server(1)), 7, &Health::default(), now).is_empty());
+    }
+}

@@ -1,0 +1,165 @@
+//! Which socket a question leaves by, and its number on it.
+//!
+//! A few sockets for each server are kept, each with a port that the kernel chose at random, for
+//! some questions and some seconds: opening one costs as much as a question, and a port that stays
+//! can be found out.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Sockets in use for each server, of which one is chosen at random.
+pub const SOCKETS_PER_SERVER: usize = 2;
+/// Questions of one socket; then another is opened.
+pub const QUESTIONS_PER_SOCKET_MAX: u32 = 2000;
+/// How long a socket is given questions.
+pub const SOCKET_LIFE: Duration = Duration::from_secs(5);
+
+/// The open sockets. `T` is what a number stands for.
+#[derive(Debug)]
+pub(super) struct Sockets<T> {
+    sockets: HashMap<u64, Socket<T>>,
+    /// Those that are given questions.
+    in_use: HashMap<SocketAddr, [Option<u64>; SOCKETS_PER_SERVER]>,
+    opened: u64,
+}
+
+#[derive(Debug)]
+struct Socket<T> {
+    server: SocketAddr,
+    until: Instant,
+    questions: u32,
+    is_retired: bool,
+    open: HashMap<u16, T>,
+}
+
+/// A socket and a number on it that no other open question has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) socket: u64,
+    pub(super) id: u16,
+}
+
+/// A slot, and whether its socket is to be opened first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reserved {
+    pub(super) slot: Slot,
+    pub(super) is_new: bool,
+}
+
+impl<T> Sockets<T> {
+    pub(super) fn new() -> Self {
+        Self { sockets: HashMap::new(), in_use: HashMap::new(), opened: 0 }
+    }
+
+    /// Takes a number for a question to that server.
+    pub(super) fn reserve(
+        &mut self,
+        server: SocketAddr,
+        what: T,
+        now: Instant,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Reserved {
+        let bytes = random().to_le_bytes();
+        let mut is_new = false;
+        let place = usize::from(bytes[7]) % SOCKETS_PER_SERVER;
+        let in_use = &mut self.in_use.entry(server).or_default()[place];
+        let number = *in_use.get_or_insert_with(|| {
+            self.opened += 1;
+            is_new = true;
+            self.opened
+        });
+        let socket = self.sockets.entry(number).or_insert_with(|| Socket {
+            server,
+            until: now + SOCKET_LIFE,
+            questions: 0,
+            is_retired: false,
+            open: HashMap::new(),
+        });
+        socket.questions += 1;
+        let mut id = u16::from_le_bytes([bytes[0], bytes[1]]);
+        while socket.open.contains_key(&id) {
+            // Ends: a socket has fewer questions than there are numbers.
+            let [low, high, ..] = random().to_le_bytes();
+            id = u16::from_le_bytes([low, high]);
+        }
+        socket.open.insert(id, what);
+        if socket.questions >= QUESTIONS_PER_SOCKET_MAX {
+            socket.is_retired = true;
+            *in_use = None;
+        }
+        Reserved { slot: Slot { socket: number, id }, is_new }
+    }
+
+    /// What a number stands for.
+    pub(super) fn get(&self, slot: Slot) -> Option<&T> {
+        self.sockets.get(&slot.socket)?.open.get(&slot.id)
+    }
+
+    /// The same, to change it.
+    pub(super) fn entry(&mut self, slot: Slot) -> Option<&mut T> {
+        self.sockets.get_mut(&slot.socket)?.open.get_mut(&slot.id)
+    }
+
+    /// The server of a socket.
+    pub(super) fn server(&self, socket: u64) -> Option<SocketAddr> {
+        self.sockets.get(&socket).map(|socket| socket.server)
+    }
+
+    /// What is open on a socket.
+    pub(super) fn open(&self, socket: u64) -> Vec<Slot> {
+        let Some(found) = self.sockets.get(&socket) else { return Vec::new() };
+        found.open.keys().map(|id| Slot { socket, id: *id }).collect()
+    }
+
+    /// Gives a number back; whether the socket is to be closed.
+    pub(super) fn release(&mut self, slot: Slot) -> bool {
+        let Some(socket) = self.sockets.get_mut(&slot.socket) else { return false };
+        socket.open.remove(&slot.id);
+        let is_over = socket.is_retired && socket.open.is_empty();
+        if is_over {
+            self.sockets.remove(&slot.socket);
+        }
+        is_over
+    }
+
+    /// Gives a socket no more questions; whether it is to be closed now.
+    pub(super) fn retire(&mut self, number: u64) -> bool {
+        let Some(socket) = self.sockets.get_mut(&number) else { return false };
+        socket.is_retired = true;
+        let is_over = socket.open.is_empty();
+        if let Some(in_use) = self.in_use.get_mut(&socket.server) {
+            for place in in_use.iter_mut().filter(|place| **place == Some(number)) {
+                *place = None;
+            }
+            if in_use.iter().all(Option::is_none) {
+                self.in_use.remove(&socket.server);
+            }
+        }
+        if is_over {
+            self.sockets.remove(&number);
+        }
+        is_over
+    }
+
+    /// The sockets that are given questions and have been for too long.
+    pub(super) fn too_old(&self, now: Instant) -> Vec<u64> {
+        let mut old = self.in_use();
+        old.retain(|number| self.sockets.get(number).is_some_and(|socket| socket.until <= now));
+        old
+    }
+
+    /// The sockets that are given questions.
+    pub(super) fn in_use(&self) -> Vec<u64> {
+        self.in_use.values().flatten().flatten().copied().collect()
+    }
+
+    /// When the next one is too old.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        let in_use = self.in_use.values().flatten().flatten();
+        in_use.filter_map(|number| self.sockets.get(number)).map(|socket| socket.until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! When questions are due. Each kind of delay has a queue of its own, which is in order by itself.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::order::{NEXT_DELAY, SUSPECTED_DELAY};
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A server that was silent lately.
+    Suspected,
+    /// Another server.
+    Next,
+    /// The last server: its whole time.
+    Timeout(Duration),
+}
+
+impl Kind {
+    pub(super) fn delay(self) -> Duration {
+        match self {
+            Self::Suspected => SUSPECTED_DELAY,
+            Self::Next => NEXT_DELAY,
+            Self::Timeout(time) => time,
+        }
+    }
+
+    fn queue(self) -> usize {
+        match self {
+            Self::Suspected => 0,
+            Self::Next => 1,
+            Self::Timeout(_) => 2,
+        }
+    }
+}
+
+/// The times of questions, by number. Most are over before their time; they leave the queue when
+/// they come to its front.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    queues: [VecDeque<Timer>; 3],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Timer {
+    number: u64,
+    due: Instant,
+}
+
+impl Timers {
+    /// Adds one. `is_current` says whether a number still waits for a time.
+    pub(super) fn push(
+        &mut self,
+        kind: Kind,
+        number: u64,
+        due: Instant,
+        is_current: impl Fn(u64, Instant) -> bool,
+    ) {
+        let queue = &mut self.queues[kind.queue()];
+        while queue.front().is_some_and(|timer| !is_current(timer.number, timer.due)) {
+            queue.pop_front();
+        }
+        queue.push_back(Timer { number, due });
+    }
+
+    /// Takes out one that is due and current.
+    pub(super) fn pop(
+        &mut self,
+        now: Instant,
+        is_current: impl Fn(u64, Instant) -> bool,
+    ) -> Option<u64> {
+        for queue in &mut self.queues {
+            while let Some(timer) = queue.pop_front_if(|timer| timer.due <= now) {
+                if is_current(timer.number, timer.due) {
+                    return Some(timer.number);
+                }
+            }
+        }
+        None
+    }
+
+    /// When the next one is due, or was due before it was over.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.queues.iter().filter_map(|queue| queue.front()).map(|timer| timer.due).min()
+    }
+}

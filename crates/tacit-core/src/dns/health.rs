@@ -1,0 +1,159 @@
+//! Which servers have been silent lately.
+//!
+//! A server is *suspected* when it let others answer first, and *failing* when it gave no answer in
+//! its whole time or the network returned an error. An answer clears both. What it answered since a
+//! question was sent speaks for it: a question that only takes long leaves no trace.
+//!
+//! Limits: [`SUSPECTED_FOR`], [`SERVERS_MAX`].
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How long a silent server is remembered: a restart takes less, and the price of asking it again
+/// is one delay of one question.
+pub const SUSPECTED_FOR: Duration = Duration::from_secs(30);
+/// Servers that are remembered: more than any host has.
+pub const SERVERS_MAX: usize = 64;
+
+/// What is remembered of servers.
+#[derive(Debug, Default)]
+pub struct Health {
+    servers: HashMap<SocketAddr, Server>,
+    changes: Vec<Change>,
+}
+
+#[derive(Debug, Default)]
+struct Server {
+    answered: Option<Instant>,
+    suspected_until: Option<Instant>,
+    is_failing: bool,
+}
+
+/// A server began or ceased to fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which.
+    pub server: SocketAddr,
+    /// What it failed with; `None`: it answers again.
+    pub error: Option<String>,
+}
+
+impl Health {
+    /// Whether the server is to be given little time.
+    #[must_use]
+    pub fn is_suspected(&self, server: SocketAddr, now: Instant) -> bool {
+        let server = self.servers.get(&server);
+        server.and_then(|server| server.suspected_until).is_some_and(|until| now < until)
+    }
+
+    /// The changes since the last call, in order.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// It answered.
+    pub(super) fn answered(&mut self, server: SocketAddr, now: Instant) {
+        let Some(known) = self.entry(server) else { return };
+        known.answered = Some(now);
+        known.suspected_until = None;
+        if std::mem::take(&mut known.is_failing) {
+            self.changes.push(Change { server, error: None });
+        }
+    }
+
+    /// Another answered a question first that this one got at `sent`.
+    pub(super) fn suspect(&mut self, server: SocketAddr, sent: Instant, now: Instant) {
+        if let Some(known) = self.entry(server)
+            && known.answered.is_none_or(|answered| answered < sent)
+        {
+            known.suspected_until = Some(now + SUSPECTED_FOR);
+        }
+    }
+
+    /// It gave no answer in its whole time to a question that it got at `sent`.
+    pub(super) fn silent(&mut self, server: SocketAddr, sent: Instant, now: Instant) {
+        let is_answering = self
+            .servers
+            .get(&server)
+            .and_then(|known| known.answered)
+            .is_some_and(|answered| sent <= answered);
+        if !is_answering {
+            self.failed(server, "no answer in time", now);
+        }
+    }
+
+    /// The network returned an error.
+    pub(super) fn failed(&mut self, server: SocketAddr, error: &str, now: Instant) {
+        let Some(known) = self.entry(server) else { return };
+        known.suspected_until = Some(now + SUSPECTED_FOR);
+        if !std::mem::replace(&mut known.is_failing, true) {
+            self.changes.push(Change { server, error: Some(error.to_owned()) });
+        }
+    }
+
+    /// `None` if there are too many: the host's file has changed very often.
+    fn entry(&mut self, server: SocketAddr) -> Option<&mut Server> {
+        if self.servers.len() >= SERVERS_MAX && !self.servers.contains_key(&server) {
+            self.servers.retain(|_, known| known.is_failing);
+            if self.servers.len() >= SERVERS_MAX {
+                return None;
+            }
+        }
+        Some(self.servers.entry(server).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(last: u8) -> SocketAddr {
+        ([192, 0, 2, last], 53).into()
+    }
+
+    #[test]
+    fn a_silent_server_is_remembered_for_a_while_and_reported_once() {
+        let mut health = Health::default();
+        let start = Instant::now();
+        assert!(!health.is_suspected(server(1), start));
+        health.suspect(server(1), start, start);
+        assert!(health.is_suspected(server(1), start) && health.take_changes().is_empty());
+        for _ in 0..3 {
+            health.silent(server(1), start, start);
+        }
+        let error = Some("no answer in time".to_owned());
+        assert_eq!(health.take_changes(), [Change { server: server(1), error }]);
+        assert!(!health.is_suspected(server(1), start + SUSPECTED_FOR));
+        health.answered(server(1), start);
+        assert!(!health.is_suspected(server(1), start));
+        assert_eq!(health.take_changes(), [Change { server: server(1), error: None }]);
+        health.answered(server(1), start);
+        assert!(health.take_changes().is_empty());
+    }
+
+    #[test]
+    fn what_was_answered_since_speaks_for_a_server() {
+        let mut health = Health::default();
+        let start = Instant::now();
+        let later = start + Duration::from_secs(1);
+        health.answered(server(1), later);
+        health.suspect(server(1), start, later);
+        health.silent(server(1), start, later);
+        assert!(!health.is_suspected(server(1), later) && health.take_changes().is_empty());
+    }
+
+    #[test]
+    fn no_more_servers_are_remembered_than_the_limit() {
+        let mut health = Health::default();
+        let now = Instant::now();
+        for last in 0..=u8::MAX {
+            health.answered(server(last), now);
+        }
+        assert!(health.servers.len() <= SERVERS_MAX);
+        for last in 0..=u8::MAX {
+            health.failed(server(last), "gone", now);
+        }
+        assert_eq!(health.take_changes().len(), SERVERS_MAX);
+    }
+}

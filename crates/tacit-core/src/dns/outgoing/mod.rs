@@ -1,0 +1,84 @@
+//! The messages that resolvers get: built here, byte by byte.
+//!
+//! Of a program's message nothing travels on but the name, the type, which is one of a list, and
+//! three flags. Number and case of letters are random: whoever forges an answer without seeing the
+//! question has to guess them both, and the port.
+
+use super::message::{
+    AUTHENTIC_DATA, CHECKING_DISABLED, HEADER_BYTES, Header, OPT_BYTES, RECURSION_DESIRED, push_opt,
+};
+use super::query::{Bits, Query};
+
+/// What is asked of a resolver. Equal ones are asked once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Asked {
+    /// Name in lower case, type and class, as they are written in a message.
+    wire: Vec<u8>,
+    bits: Bits,
+}
+
+/// How a question is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Style {
+    /// Letters in random case, and the answer must repeat it.
+    pub(super) mixed_case: bool,
+    /// With EDNS; some old resolvers refuse what has it.
+    pub(super) edns: bool,
+}
+
+impl Style {
+    /// As resolvers are asked first.
+    pub(super) const USUAL: Self = Self { mixed_case: true, edns: true };
+}
+
+impl Asked {
+    /// What a program's query asks.
+    #[must_use]
+    pub fn new(query: &Query) -> Self {
+        let mut wire = query.wire.clone();
+        let name_bytes = wire.len().saturating_sub(4);
+        // Lengths of labels are below the letters.
+        wire[..name_bytes].make_ascii_lowercase();
+        Self { wire, bits: query.bits }
+    }
+
+    /// The message for a resolver.
+    pub(super) fn message(
+        &self,
+        id: u16,
+        style: Style,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Vec<u8> {
+        let mut message = Vec::with_capacity(HEADER_BYTES + self.wire.len() + OPT_BYTES);
+        let authentic = if self.bits.authentic_data { AUTHENTIC_DATA } else { 0 };
+        let checking = if self.bits.checking_disabled { CHECKING_DISABLED } else { 0 };
+        let flags = RECURSION_DESIRED | authentic | checking;
+        Header { id, flags, counts: [1, 0, 0, u16::from(style.edns)] }.push(&mut message);
+        message.extend_from_slice(&self.wire);
+        if style.mixed_case {
+            let name_bytes = self.wire.len().saturating_sub(4);
+            mix_case(&mut message[HEADER_BYTES..HEADER_BYTES + name_bytes], random);
+        }
+        if style.edns {
+            push_opt(&mut message, 0, self.bits.edns_flags());
+        }
+        message
+    }
+}
+
+/// Gives each letter a case at random.
+fn mix_case(name: &mut [u8], random: &mut dyn FnMut() -> u64) {
+    const UPPER_LOWER: u8 = 0x20;
+    for part in name.chunks_mut(64) {
+        let mut bits = random();
+        for byte in part {
+            if byte.is_ascii_alphabetic() && bits & 1 == 1 {
+                *byte ^= UPPER_LOWER;
+            }
+            bits >>= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

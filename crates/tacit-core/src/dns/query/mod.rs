@@ -1,0 +1,138 @@
+//! What a program asks, and what its answer must look like.
+
+use super::message::{
+    AUTHENTIC_DATA, CHECKING_DISABLED, DNSSEC_OK, DnsError, HEADER_BYTES, Header, OPERATION, OPT,
+    OPT_BYTES, RECURSION_AVAILABLE, RECURSION_DESIRED, RESPONSE, push_opt, question_end, record,
+};
+use super::question::{Question, Refusal, question};
+
+/// What a datagram holds for a program that says nothing of EDNS (RFC 1035, section 2.3.4).
+pub const PLAIN_BYTES_MAX: usize = 512;
+/// What one datagram can hold at all.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// The bits of a program's query that a resolver gets to see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Bits {
+    /// DO: signatures are wanted.
+    pub dnssec_ok: bool,
+    /// AD: whether the answer was validated is wanted.
+    pub authentic_data: bool,
+    /// CD: an answer that fails validation is wanted all the same.
+    pub checking_disabled: bool,
+}
+
+impl Bits {
+    /// The flags of an OPT record.
+    pub(super) fn edns_flags(self) -> u16 {
+        if self.dnssec_ok { DNSSEC_OK } else { 0 }
+    }
+}
+
+/// A program's query, as far as it decides what is asked and how the answer is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// What it asks.
+    pub question: Question,
+    /// What of its flags a resolver gets to see.
+    pub bits: Bits,
+    /// The program's number for it.
+    pub id: u16,
+    /// The question as the program wrote it: name, type and class.
+    pub(super) wire: Vec<u8>,
+    /// Whether the program asked for recursion: the answer repeats it.
+    recursion_desired: bool,
+    /// What the program said that it can receive in a datagram; `None` without EDNS.
+    edns_bytes: Option<u16>,
+}
+
+impl Query {
+    /// Reads a message of a program. Of EDNS the size and the DO bit are read, and nothing else.
+    ///
+    /// # Errors
+    /// It is not one ordinary question, or something behind the question is no record.
+    pub fn read(message: &[u8]) -> Result<Self, DnsError> {
+        let question = question(message)?;
+        let Header { id, flags, counts } = Header::read(message)?;
+        let end = question_end(message)?;
+        let mut at = end;
+        let mut edns = None;
+        for _ in 0..counts[1..].iter().map(|count| u32::from(*count)).sum() {
+            let record = record(message, at).ok_or(DnsError::Malformed)?;
+            at = record.end;
+            if record.kind == OPT && edns.replace(record).is_some() {
+                return Err(DnsError::Malformed);
+            }
+        }
+        let bits = Bits {
+            dnssec_ok: edns.is_some_and(|opt| opt.ttl & u32::from(DNSSEC_OK) != 0),
+            authentic_data: flags & AUTHENTIC_DATA != 0,
+            checking_disabled: flags & CHECKING_DISABLED != 0,
+        };
+        Ok(Self {
+            question,
+            bits,
+            id,
+            wire: message[HEADER_BYTES..end].to_vec(),
+            recursion_desired: flags & RECURSION_DESIRED != 0,
+            edns_bytes: edns.map(|opt| opt.class),
+        })
+    }
+
+    /// How long the answer may be in a datagram.
+    #[must_use]
+    pub fn datagram_bytes_max(&self) -> usize {
+        let said = self.edns_bytes.map_or(0, usize::from);
+        said.clamp(PLAIN_BYTES_MAX, DATAGRAM_BYTES_MAX)
+    }
+
+    /// The answer without asking a resolver.
+    #[must_use]
+    pub fn refused(&self, why: Refusal) -> Vec<u8> {
+        let mut response = Vec::with_capacity(HEADER_BYTES + self.wire.len() + OPT_BYTES);
+        let flags = RESPONSE | self.own_flags() | RECURSION_AVAILABLE | why as u16;
+        let counts = [1, 0, 0, u16::from(self.has_edns())];
+        Header { id: self.id, flags, counts }.push(&mut response);
+        response.extend_from_slice(&self.wire);
+        self.push_opt(&mut response, 0);
+        response
+    }
+
+    pub(super) fn has_edns(&self) -> bool {
+        self.edns_bytes.is_some()
+    }
+
+    /// Those of its flags that the answer repeats.
+    pub(super) fn own_flags(&self) -> u16 {
+        let recursion = if self.recursion_desired { RECURSION_DESIRED } else { 0 };
+        let checking = if self.bits.checking_disabled { CHECKING_DISABLED } else { 0 };
+        recursion | checking
+    }
+
+    /// An OPT record, if the program sent one. `code_high` is the upper part of the response code.
+    pub(super) fn push_opt(&self, message: &mut Vec<u8>, code_high: u8) {
+        if self.has_edns() {
+            push_opt(message, code_high, self.bits.edns_flags());
+        }
+    }
+}
+
+/// The response to a message that cannot be read as a query; `None` for what is too short to be
+/// one, or is a response.
+#[must_use]
+pub fn refuse(message: &[u8], why: Refusal) -> Option<Vec<u8>> {
+    let Header { id, flags, .. } = Header::read(message).ok()?;
+    if flags & RESPONSE != 0 {
+        return None;
+    }
+    let asked = question_end(message).ok().and_then(|end| message.get(HEADER_BYTES..end));
+    let kept = flags & (OPERATION | RECURSION_DESIRED);
+    let flags = RESPONSE | kept | RECURSION_AVAILABLE | why as u16;
+    let mut response = Vec::new();
+    Header { id, flags, counts: [u16::from(asked.is_some()), 0, 0, 0] }.push(&mut response);
+    response.extend_from_slice(asked.unwrap_or_default());
+    Some(response)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! A resolver's response: whether it answers what was asked, and what the program gets of it.
+//!
+//! The program's own question stands in front of the records, which keep their bytes and, as the
+//! question is as long as the one that was sent, their places: names point back as before.
+
+use super::message::{
+    AUTHENTIC_DATA, AUTHORITATIVE, CODE, HEADER_BYTES, Header, INTERNET, OPERATION, OPT, OPT_BYTES,
+    RECURSION_AVAILABLE, RESPONSE, TRUNCATED, question_end, record,
+};
+use super::query::Query;
+use super::question::Refusal;
+
+/// What a message is to a question that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Match {
+    /// Its answer, letter by letter.
+    Exact,
+    /// Its answer but for the case of letters: forged, or from a resolver that folds case.
+    Folded,
+    /// A complaint about its form, without the question.
+    Unreadable,
+    /// Something else.
+    None,
+}
+
+/// Whether `response` answers `sent`.
+pub(super) fn matches(response: &[u8], sent: &[u8]) -> Match {
+    let (Ok(head), Ok(asked)) = (Header::read(response), Header::read(sent)) else {
+        return Match::None;
+    };
+    if head.id != asked.id || head.flags & (RESPONSE | OPERATION) != RESPONSE {
+        return Match::None;
+    }
+    if head.counts[0] == 0 && head.flags & CODE == Refusal::FormatError as u16 {
+        return Match::Unreadable;
+    }
+    let (Ok(end), Ok(sent_end)) = (question_end(response), question_end(sent)) else {
+        return Match::None;
+    };
+    let answered = &response[HEADER_BYTES..end];
+    let asked = &sent[HEADER_BYTES..sent_end];
+    let name_bytes = asked.len() - 4;
+    if head.counts[0] != 1 || answered.len() != asked.len() {
+        Match::None
+    } else if answered == asked {
+        Match::Exact
+    } else if answered[name_bytes..] == asked[name_bytes..] && answered.eq_ignore_ascii_case(asked)
+    {
+        Match::Folded
+    } else {
+        Match::None
+    }
+}
+
+/// Whether there is more than fitted (the TC flag).
+#[must_use]
+pub fn is_truncated(response: &[u8]) -> bool {
+    Header::read(response).is_ok_and(|head| head.flags & TRUNCATED != 0)
+}
+
+/// Whether the resolver could or would not answer, so that another one may.
+#[must_use]
+pub fn is_refusal(response: &[u8]) -> bool {
+    let codes = [Refusal::ServerFailure, Refusal::NotImplemented, Refusal::Refused];
+    Header::read(response).is_ok_and(|head| codes.iter().any(|why| is_code(head, *why)))
+}
+
+/// Whether the resolver did not like the form of the question: EDNS, most of the time.
+pub(super) fn is_about_form(response: &[u8]) -> bool {
+    let codes = [Refusal::FormatError, Refusal::NotImplemented];
+    Header::read(response).is_ok_and(|head| codes.iter().any(|why| is_code(head, *why)))
+}
+
+fn is_code(head: Header, why: Refusal) -> bool {
+    head.flags & CODE == why as u16
+}
+
+/// Writes a resolver's response for the program that asked: with its number, its question as the
+/// program wrote it, and EDNS if the program used it. What is longer than `bytes_max` is cut
+/// behind a whole record, and marked where answers are missing.
+///
+/// `None` if the response cannot be cut into records, or answers another question.
+#[must_use]
+pub fn for_program(response: &[u8], query: &Query, bytes_max: usize) -> Option<Vec<u8>> {
+    let head = Header::read(response).ok()?;
+    let start = HEADER_BYTES + query.wire.len();
+    let asked = response.get(HEADER_BYTES..start)?;
+    if head.counts[0] != 1 || !asked.eq_ignore_ascii_case(&query.wire) {
+        return None;
+    }
+    let opt_bytes = if query.has_edns() { OPT_BYTES } else { 0 };
+    let kept = Kept::of(response, head, start, bytes_max.saturating_sub(opt_bytes))?;
+    let code = match (query.has_edns(), kept.code_high) {
+        // A program without EDNS cannot read the upper part.
+        (false, 1..) => Refusal::ServerFailure as u16,
+        _ => head.flags & CODE,
+    };
+    let is_told = query.bits.authentic_data || query.bits.dnssec_ok;
+    let authentic = if is_told { head.flags & AUTHENTIC_DATA } else { 0 };
+    let truncated = if kept.is_cut { TRUNCATED } else { 0 };
+    let passed_on = head.flags & (AUTHORITATIVE | TRUNCATED | RECURSION_AVAILABLE);
+    let flags = RESPONSE | query.own_flags() | passed_on | authentic | truncated | code;
+    let [answers, authority, additional] = kept.counts;
+    let counts = [1, answers, authority, additional + u16::from(query.has_edns())];
+    let mut message = Vec::with_capacity(kept.end + opt_bytes);
+    Header { id: query.id, flags, counts }.push(&mut message);
+    message.extend_from_slice(&query.wire);
+    message.extend_from_slice(response.get(start..kept.end)?);
+    restore_case(&mut message, query, kept.counts);
+    query.push_opt(&mut message, kept.code_high);
+    Some(message)
+}
+
+/// The records that a program gets: all up to a byte.
+struct Kept {
+    /// Answers, authority records, additional records.
+    counts: [u16; 3],
+    end: usize,
+    /// Whether answers or authority records are missing.
+    is_cut: bool,
+    /// The upper part of the response code (RFC 6891, section 6.1.3).
+    code_high: u8,
+}
+
+impl Kept {
+    fn of(response: &[u8], head: Header, start: usize, bytes_max: usize) -> Option<Self> {
+        let mut kept = Self { counts: [0; 3], end: start, is_cut: false, code_high: 0 };
+        let mut at = start;
+        let mut is_over = false;
+        for (section, count) in head.counts[1..].iter().enumerate() {
+            for _ in 0..*count {
+                let record = record(response, at)?;
+                at = record.end;
+                if record.kind == OPT {
+                    // What may follow it would move; additional records are a help only.
+                    kept.code_high = record.ttl.to_be_bytes()[0];
+                    is_over = true;
+                } else if is_over || at > bytes_max {
+                    is_over = true;
+                    kept.is_cut = kept.is_cut || section < 2;
+                } else {
+                    kept.counts[section] += 1;
+                    kept.end = at;
+                }
+            }
+        }
+        Some(kept)
+    }
+}
+
+/// Writes the owners of records as the program wrote the name, where they are written out.
+fn restore_case(message: &mut [u8], query: &Query, counts: [u16; 3]) {
+    let name_bytes = query.wire.len().saturating_sub(4);
+    let mut at = HEADER_BYTES + query.wire.len();
+    for _ in 0..counts.iter().map(|count| u32::from(*count)).sum() {
+        let Some(record) = record(message, at) else { return };
+        let name = &query.wire[..name_bytes];
+        if let Some(owner) = message.get_mut(at..at + name_bytes)
+            && owner.eq_ignore_ascii_case(name)
+            && record.class == INTERNET
+        {
+            owner.copy_from_slice(name);
+        }
+        at = record.end;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,333 @@
+//! The questions of one thread: from a program's message to its answer.
+//!
+//! ```text
+//!   take ── Query, verdict ──> Client ──> sockets, TCP ──> Client ──> learn ──> answer
+//! ```
+//!
+//! Nothing here waits while another question could be served; what waits is in the [`Client`].
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Instant;
+
+use tacit_core::dns::{
+    Action, Client, Context, Finished, Query, Refusal, TooMany, Verdict, Waiter, for_program,
+    is_truncated, refuse,
+};
+use tacit_core::meter::Component;
+use tacit_core::packet;
+use tacit_sys::datagram::send_packet;
+use tacit_sys::watch::Watched;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::AbortHandle;
+
+use super::Forwarder;
+use super::upstream::{DATAGRAM_BYTES_MAX, Entropy, STREAMS_MAX, Upstream, ask_by_stream, receive};
+use crate::ledger::metered;
+use crate::log::Event;
+
+/// Answers taken from one socket before others have their turn.
+const BATCH_MAX: usize = 64;
+
+/// Asks resolvers for one run on one thread.
+#[derive(Debug)]
+pub struct Asker {
+    forwarder: Arc<Forwarder>,
+    /// Takes whole packets to programs: answers come from whatever address was asked, and no
+    /// socket is bound there, where a program may want to bind its own.
+    raw: Option<Arc<OwnedFd>>,
+    client: RefCell<Client<Origin>>,
+    sockets: RefCell<HashMap<u64, Upstream>>,
+    streams: Semaphore,
+    entropy: RefCell<Entropy>,
+    timer: RefCell<Option<Timer>>,
+    buffer: RefCell<Vec<u8>>,
+}
+
+/// When the client is to be woken.
+#[derive(Debug)]
+struct Timer {
+    at: Instant,
+    task: AbortHandle,
+}
+
+/// Where a question came from.
+#[derive(Debug)]
+pub(super) enum Origin {
+    Datagram { program: SocketAddr, asked: SocketAddr },
+    Stream(oneshot::Sender<Vec<u8>>),
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Datagram { program, asked },
+                Self::Datagram { program: other_program, asked: other_asked },
+            ) => program == other_program && asked == other_asked,
+            // Nothing is sent again by a stream.
+            _ => false,
+        }
+    }
+}
+
+impl Asker {
+    /// For one run, on the calling thread. Answers to datagrams leave by `raw`, which is inside.
+    #[must_use]
+    pub fn new(forwarder: Arc<Forwarder>, raw: Option<Arc<OwnedFd>>) -> Rc<Self> {
+        Rc::new(Self {
+            forwarder,
+            raw,
+            client: RefCell::new(Client::new()),
+            sockets: RefCell::default(),
+            streams: Semaphore::new(STREAMS_MAX),
+            entropy: RefCell::default(),
+            timer: RefCell::default(),
+            buffer: RefCell::new(vec![0; DATAGRAM_BYTES_MAX]),
+        })
+    }
+
+    /// Takes a question that came in a datagram.
+    ///
+    /// # Errors
+    /// Too many wait.
+    pub fn take_datagram(
+        self: &Rc<Self>,
+        message: &[u8],
+        program: SocketAddr,
+        asked: SocketAddr,
+    ) -> Result<(), TooMany> {
+        let origin = Origin::Datagram { program, asked };
+        match Query::read(message) {
+            Ok(query) => {
+                let bytes_max = query.datagram_bytes_max();
+                self.take(Waiter { query, bytes_max, from: origin }, asked)
+            }
+            Err(_) => {
+                if let Some(response) = refuse(message, Refusal::FormatError) {
+                    self.respond(origin, response);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Answers a question that came by a stream; `None` to what is none.
+    pub async fn answer_stream(
+        self: &Rc<Self>,
+        message: &[u8],
+        asked: SocketAddr,
+    ) -> Option<Vec<u8>> {
+        let Ok(query) = Query::read(message) else { return refuse(message, Refusal::FormatError) };
+        let failed = query.refused(Refusal::ServerFailure);
+        let (answer, answered) = oneshot::channel();
+        let waiter =
+            Waiter { query, bytes_max: usize::from(u16::MAX), from: Origin::Stream(answer) };
+        if self.take(waiter, asked).is_err() {
+            return Some(failed);
+        }
+        Some(answered.await.unwrap_or(failed))
+    }
+
+    /// Closes all sockets as soon as no question is open: nothing more is asked.
+    pub fn end(self: &Rc<Self>) {
+        self.with_client(|client, _| client.retire_sockets());
+    }
+
+    fn take(self: &Rc<Self>, waiter: Waiter<Origin>, asked: SocketAddr) -> Result<(), TooMany> {
+        let current = self.forwarder.resolvers.current();
+        match self.forwarder.verdict(&waiter.query.question, &current.search) {
+            Verdict::Refuse(why) => {
+                self.forwarder.note_refused(&waiter.query.question, why);
+                self.respond(waiter.from, waiter.query.refused(why));
+                Ok(())
+            }
+            Verdict::Forward => {
+                self.with_client(|client, cx| client.ask(waiter, asked, &current.servers, cx))
+            }
+        }
+    }
+
+    /// Calls the client, and does what it wants then.
+    fn with_client<R>(
+        self: &Rc<Self>,
+        call: impl FnOnce(&mut Client<Origin>, &mut Context<'_>) -> R,
+    ) -> R {
+        let result = self.call(call);
+        self.act();
+        self.set_timer();
+        result
+    }
+
+    fn call<R>(&self, call: impl FnOnce(&mut Client<Origin>, &mut Context<'_>) -> R) -> R {
+        let mut entropy = self.entropy.borrow_mut();
+        let mut random = || entropy.next();
+        let mut health = self.forwarder.resolvers.health();
+        let mut cx = Context { now: Instant::now(), health: &mut health, random: &mut random };
+        let result = call(&mut self.client.borrow_mut(), &mut cx);
+        let changes = health.take_changes();
+        drop(health);
+        for change in changes {
+            let event = |name| Event::new(name).field("resolver", &change.server);
+            match &change.error {
+                Some(error) => {
+                    self.forwarder.log.warn(event("resolver-failed").field("error", error));
+                }
+                None => self.forwarder.log.info(event("resolver-back")),
+            }
+        }
+        result
+    }
+
+    fn act(self: &Rc<Self>) {
+        loop {
+            let action = self.client.borrow_mut().next_action();
+            match action {
+                None => return,
+                Some(Action::Open { socket, server }) => self.open(socket, server),
+                Some(Action::Send { socket, message }) => self.send(socket, &message),
+                Some(Action::Close { socket }) => {
+                    self.sockets.borrow_mut().remove(&socket);
+                }
+                Some(Action::Stream { number, server, message, time }) => {
+                    let asker = Rc::clone(self);
+                    let asked = async move {
+                        let answer = ask_by_stream(&asker.streams, server, &message, time).await;
+                        asker.with_client(|client, cx| client.streamed(number, answer, cx));
+                    };
+                    tokio::task::spawn_local(metered(Component::Control, asked));
+                }
+                Some(Action::Finish(finished)) => self.finish(finished),
+            }
+        }
+    }
+
+    fn open(self: &Rc<Self>, number: u64, server: SocketAddr) {
+        let opened = Upstream::open(server).and_then(|mut upstream| {
+            let read = Rc::clone(self).read(number, upstream.watched()?);
+            let task = tokio::task::spawn_local(metered(Component::Control, read));
+            upstream.set_reader(task.abort_handle());
+            Ok(upstream)
+        });
+        match opened {
+            Ok(upstream) => {
+                self.sockets.borrow_mut().insert(number, upstream);
+            }
+            Err(error) => self.fail(number, &error),
+        }
+    }
+
+    fn send(&self, number: u64, message: &[u8]) {
+        let sockets = self.sockets.borrow();
+        // One that could not be opened has failed already.
+        let Some(upstream) = sockets.get(&number) else { return };
+        if let Err(error) = upstream.send(message) {
+            drop(sockets);
+            self.fail(number, &error);
+        }
+    }
+
+    /// The client acts on it after what it is doing.
+    fn fail(&self, number: u64, error: &io::Error) {
+        self.call(|client, cx| client.socket_failed(number, &error.to_string(), cx));
+    }
+
+    /// Reads a socket until it is closed.
+    async fn read(self: Rc<Self>, number: u64, watched: Watched) {
+        loop {
+            let Ok(mut ready) = watched.readable().await else { return };
+            for _ in 0..BATCH_MAX {
+                let mut buffer = std::mem::take(&mut *self.buffer.borrow_mut());
+                let received = receive(watched.get_ref(), &mut buffer);
+                if let Ok(Some(count)) = received {
+                    self.call(|client, cx| client.received(number, &buffer[..count], cx));
+                }
+                *self.buffer.borrow_mut() = buffer;
+                match received {
+                    Ok(Some(_)) => self.act(),
+                    Ok(None) => {
+                        ready.clear_ready();
+                        break;
+                    }
+                    Err(error) => {
+                        self.fail(number, &error);
+                        self.act();
+                    }
+                }
+            }
+            self.set_timer();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Wakes the client when it has something to do.
+    fn set_timer(self: &Rc<Self>) {
+        let Some(at) = self.client.borrow().next_wake() else { return };
+        let mut timer = self.timer.borrow_mut();
+        match &*timer {
+            Some(set) if set.at <= at => return,
+            Some(set) => set.task.abort(),
+            None => {}
+        }
+        let asker = Rc::clone(self);
+        let wait = async move {
+            tokio::time::sleep_until(at.into()).await;
+            asker.timer.replace(None);
+            asker.with_client(Client::tick);
+        };
+        let task = tokio::task::spawn_local(metered(Component::Control, wait)).abort_handle();
+        *timer = Some(Timer { at, task });
+    }
+
+    /// Answers those that wait, after what the answer teaches is captured: a program's connect can
+    /// never be faster.
+    fn finish(self: &Rc<Self>, finished: Finished<Origin>) {
+        let Finished { response, waiters } = finished;
+        let asker = Rc::clone(self);
+        let Some(response) = response else {
+            return self.answer(None, waiters);
+        };
+        let mut answer = Box::pin(async move {
+            let Some(first) = waiters.first() else { return };
+            let learnt = asker.forwarder.learn(&response, &first.query.question).await;
+            asker.answer(learnt.then_some(response.as_slice()), waiters);
+        });
+        // Most teach nothing new: no task is worth its price then.
+        let mut now = TaskContext::from_waker(Waker::noop());
+        if Pin::new(&mut answer).poll(&mut now) == Poll::Pending {
+            tokio::task::spawn_local(metered(Component::Control, answer));
+        }
+    }
+
+    fn answer(&self, response: Option<&[u8]>, waiters: Vec<Waiter<Origin>>) {
+        for Waiter { query, bytes_max, from } in waiters {
+            // A stream has no way to say that there is more.
+            let response = response
+                .filter(|one| matches!(from, Origin::Datagram { .. }) || !is_truncated(one));
+            let written = response.and_then(|response| for_program(response, &query, bytes_max));
+            let message = written.unwrap_or_else(|| query.refused(Refusal::ServerFailure));
+            self.respond(from, message);
+        }
+    }
+
+    fn respond(&self, to: Origin, message: Vec<u8>) {
+        match to {
+            // It may have closed its stream.
+            Origin::Stream(back) => drop(back.send(message)),
+            Origin::Datagram { program, asked } => {
+                let Some(raw) = &self.raw else { return };
+                let Some(packet) = packet::datagram(asked, program, &message) else { return };
+                if let Err(error) = send_packet(raw.as_fd(), &packet, program.ip()) {
+                    self.forwarder.log.warn(Event::new("dns-failed").field("error", &error));
+                }
+            }
+        }
+    }
+}

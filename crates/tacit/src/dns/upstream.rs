@@ -1,0 +1,144 @@
+//! What a client of resolvers needs of this host: sockets, time by TCP, random numbers.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use tacit_core::dns::framed;
+use tacit_sys::datagram;
+use tacit_sys::watch::{Watched, watch};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+/// Answers that an operator's network may deliver in one datagram.
+pub(super) const DATAGRAM_BYTES_MAX: usize = 8192;
+/// Bytes of errors that are thrown away with them.
+const NOTICE_BYTES: usize = 64;
+/// Random numbers that the kernel is asked for at once.
+const RANDOM_NUMBERS: usize = 64;
+/// Connections to resolvers at once; more questions by TCP wait.
+pub(super) const STREAMS_MAX: usize = 64;
+
+/// A socket that is connected to a resolver.
+#[derive(Debug)]
+pub(super) struct Upstream {
+    socket: Arc<OwnedFd>,
+    reader: Option<AbortHandle>,
+}
+
+impl Upstream {
+    /// Opens a socket with a port that the kernel chooses at random.
+    ///
+    /// # Errors
+    /// Whatever the system calls answer: there may be no route.
+    pub(super) fn open(server: SocketAddr) -> io::Result<Self> {
+        Ok(Self { socket: Arc::new(datagram::dial(server)?), reader: None })
+    }
+
+    /// The socket for the task that reads it.
+    ///
+    /// # Errors
+    /// The kernel watches no more.
+    pub(super) fn watched(&self) -> io::Result<Watched> {
+        watch(Arc::clone(&self.socket), Interest::READABLE)
+    }
+
+    /// Aborts that task with the socket.
+    pub(super) fn set_reader(&mut self, reader: AbortHandle) {
+        self.reader = Some(reader);
+    }
+
+    /// Sends one message. One that finds no room is lost, as on any network.
+    ///
+    /// # Errors
+    /// The network's, perhaps about an earlier message.
+    pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
+        match datagram::send(self.socket.as_fd(), message) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                drain_notices(&self.socket);
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        if let Some(reader) = &self.reader {
+            reader.abort();
+        }
+    }
+}
+
+/// Takes one message; `None`: there is none now. What is longer than the buffer is passed over.
+///
+/// # Errors
+/// The network's about an earlier message.
+pub(super) fn receive(socket: &Arc<OwnedFd>, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    match datagram::receive(socket.as_fd(), buffer) {
+        Ok(count) => Ok(Some(if count <= buffer.len() { count } else { 0 })),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => {
+            drain_notices(socket);
+            Err(error)
+        }
+    }
+}
+
+/// Each error is in the socket's queue as well, and would be reported again.
+fn drain_notices(socket: &Arc<OwnedFd>) {
+    while let Ok(Some(_)) = datagram::take_notice(socket.as_fd(), &mut [0; NOTICE_BYTES]) {}
+}
+
+/// Asks one resolver by TCP; `None`: it gives no message in time.
+pub(super) async fn ask_by_stream(
+    limit: &Semaphore,
+    server: SocketAddr,
+    message: &[u8],
+    time: Duration,
+) -> Option<Vec<u8>> {
+    let asked = async {
+        let _permit = limit.acquire().await.ok()?;
+        let mut stream = TcpStream::connect(server).await.ok()?;
+        stream.write_all(&framed(message)?).await.ok()?;
+        let length = stream.read_u16().await.ok()?;
+        let mut response = vec![0; usize::from(length)];
+        stream.read_exact(&mut response).await.ok()?;
+        Some(response)
+    };
+    tokio::time::timeout(time, asked).await.ok().flatten()
+}
+
+/// Random numbers of the kernel.
+#[derive(Debug, Default)]
+pub(super) struct Entropy {
+    numbers: Vec<u64>,
+}
+
+impl Entropy {
+    /// One that nobody outside can guess.
+    pub(super) fn next(&mut self) -> u64 {
+        if self.numbers.is_empty() {
+            self.refill();
+        }
+        // A kernel without random numbers has not started any program: but if it says so, the
+        // standard library's keyed hash is no worse than what it would be seeded with.
+        self.numbers.pop().unwrap_or_else(|| RandomState::new().hash_one(0))
+    }
+
+    fn refill(&mut self) {
+        let mut bytes = [0; RANDOM_NUMBERS * 8];
+        if let Ok(filled) = getrandom(&mut bytes, GetRandomFlags::empty()) {
+            let count = filled / 8;
+            let (numbers, _) = bytes.as_chunks::<8>();
+            self.numbers.extend(numbers[..count].iter().map(|bytes| u64::from_ne_bytes(*bytes)));
+        }
+    }
+}
