@@ -24,10 +24,24 @@ def wire(name):
     return b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
 
 
+def zone():
+    """The records by name, read again when the file has changed."""
+    state = os.stat(zone_file)
+    stamp = (state.st_ino, state.st_mtime_ns, state.st_size)
+    if zone.stamp != stamp:
+        zone.stamp, zone.names = stamp, {}
+        for line in open(zone_file):
+            own, what, value = line.split()
+            zone.names.setdefault(own, []).append((own, what, value))
+    return zone.names
+
+
+zone.stamp = None
+
+
 def records(name, kind):
-    zone = [line.split() for line in open(zone_file)]
     while True:
-        found = [(own, what, value) for own, what, value in zone if own == name]
+        found = zone().get(name, [])
         yield from (one for one in found if TYPES[one[1]] in (kind, 5))
         aliases = [value for _, what, value in found if what == "CNAME"]
         if not aliases:
@@ -44,7 +58,7 @@ def answer(query, transport):
     name, question = ".".join(labels).lower(), query[12 : at + 5]
     raw.write(query.hex() + "\n")
     log.write(f"{transport} {kind} {name}\n")
-    known = any(line.split()[0] == name for line in open(zone_file))
+    known = name in zone()
     body, count = b"", 0
     for own, what, value in records(name, kind):
         data = wire(value) if what in ("CNAME", "PTR") else ipaddress.ip_address(value).packed
