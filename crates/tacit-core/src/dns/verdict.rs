@@ -2,7 +2,7 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | a name that some rule can match | the resolver's |
+//! | a name that some rule allows | the resolver's |
 //! | any other name, in a search domain | no such name: the program tries its next domain |
 //! | any other name | refused |
 //! | HTTPS, SVCB | no such records: the addresses they hint at would have no name |
@@ -21,15 +21,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub enum Verdict {
     /// A resolver is asked.
     Forward,
-    /// Nobody is asked.
+    /// No resolver is asked.
     Refuse(Refusal),
+    /// No resolver is asked, because no rule allows the name.
+    NotAllowed,
 }
 
 /// Decides a question. `search` are the domains that programs try behind short names.
 pub fn verdict(
     question: &Question,
     search: &[String],
-    can_match_name: impl Fn(&str) -> bool,
+    may_ask: impl Fn(&str) -> bool,
     can_match_address: impl Fn(IpAddr) -> bool,
 ) -> Verdict {
     let name = question.name.as_str();
@@ -42,12 +44,12 @@ pub fn verdict(
             _ => Verdict::Refuse(Refusal::Refused),
         };
     }
-    if !can_match_name(name) {
+    if !may_ask(name) {
         let searched = search.iter().any(|domain| {
             name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.'))
         });
-        let refusal = if searched { Refusal::NoSuchName } else { Refusal::Refused };
-        return Verdict::Refuse(refusal);
+        // Programs try their domains one after the other: that is no wish for those names.
+        return if searched { Verdict::Refuse(Refusal::NoSuchName) } else { Verdict::NotAllowed };
     }
     if [HTTPS, SVCB].contains(&question.kind) {
         return Verdict::Refuse(Refusal::NoRecords);
@@ -121,13 +123,13 @@ mod tests {
     fn names_that_a_rule_can_match_are_forwarded_for_types_of_the_list() {
         for kind in [1, 28, 15, 16, 33, 257] {
             assert_eq!(decide("db.example", kind), Verdict::Forward, "{kind}");
-            assert_eq!(decide("no.elsewhere", kind), REFUSED, "{kind}");
+            assert_eq!(decide("no.elsewhere", kind), Verdict::NotAllowed, "{kind}");
         }
         for kind in [0, 41, 249, 255, 9999, 65400] {
             let refused = Verdict::Refuse(Refusal::NotImplemented);
             assert_eq!(decide("db.example", kind), refused, "{kind}");
             assert_eq!(decide("5.0.7.10.in-addr.arpa", kind), refused, "{kind}");
-            assert_eq!(decide("no.elsewhere", kind), REFUSED, "{kind}");
+            assert_eq!(decide("no.elsewhere", kind), Verdict::NotAllowed, "{kind}");
         }
     }
 
@@ -135,8 +137,8 @@ mod tests {
     fn a_program_that_searches_goes_on_to_its_next_domain() {
         assert_eq!(decide("db.example.svc.cluster.local", 1), NO_SUCH_NAME);
         assert_eq!(decide("no.example", 1), NO_SUCH_NAME);
-        assert_eq!(decide("example", 1), REFUSED, "the domain itself was not searched");
-        assert_eq!(decide("noexample", 1), REFUSED);
+        assert_eq!(decide("example", 1), Verdict::NotAllowed, "the domain itself was not searched");
+        assert_eq!(decide("noexample", 1), Verdict::NotAllowed);
     }
 
     #[test]

@@ -29,7 +29,7 @@ mod tls;
 pub mod when;
 
 pub use agent::{Agent, Limits};
-pub use capture::{BOXES_MAX, Captured, can_match_name, captured};
+pub use capture::{BOXES_MAX, Captured, can_match_name, captured, may_ask};
 pub use client_cert::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
 pub use content::Policy;
 pub use credentials::{Identity, Revocation, Trust, TrustSource};
@@ -40,7 +40,7 @@ pub use lookup::{Index, Lookup};
 pub use map::Map;
 pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration, parse_size};
 pub use rule::{Action, Deny, Form, Forward, Inbound, Rule, SendProxy, UnixSocket};
-pub use selector::{Mismatch, Selectors, UnknownOwner};
+pub use selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
 pub use starttls::{DataResumption, Ftp, Start, Starttls, StarttlsMode, StarttlsProtocol};
 pub use suite::{Group, Suite, TlsVersion, suite_refusal};
 pub use target::Target;

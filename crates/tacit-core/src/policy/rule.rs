@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::diagnostic::Position;
-use super::selector::{Mismatch, Selectors, UnknownOwner};
+use super::selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
 use super::target::Target;
 use super::tls::Tls;
 use crate::flow::{Address, Flow};
@@ -16,6 +16,9 @@ pub struct Rule {
     pub name: String,
     /// Which flows.
     pub selectors: Selectors,
+    /// Names that programs may ask for although `remote` says addresses: `names`. They select no
+    /// flow.
+    pub names: Vec<NamePattern>,
     /// How its flows reach the agent.
     pub form: Form,
     /// What happens.
@@ -30,9 +33,10 @@ impl Rule {
     /// Whether it says the same, wherever in the text it stands.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
-        let Self { name, selectors, form, action, log, position: _ } = self;
+        let Self { name, selectors, names, form, action, log, position: _ } = self;
         *name == other.name
             && *selectors == other.selectors
+            && *names == other.names
             && *form == other.form
             && *action == other.action
             && *log == other.log

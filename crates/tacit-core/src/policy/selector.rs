@@ -125,6 +125,37 @@ pub enum Mismatch {
     User,
 }
 
+/// Names that programs may ask DNS for, as a rule by address allows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamePattern {
+    /// Every name.
+    Any,
+    /// One name, or with `*.` before it all names below.
+    Host {
+        /// Lower case, no final dot, without the `*.`.
+        host: String,
+        /// Whether it was written with `*.`.
+        wildcard: bool,
+    },
+}
+
+impl NamePattern {
+    /// Whether the name is meant.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Host { host, wildcard: true } => below(plain(name), host),
+            Self::Host { host, wildcard: false } => plain(name).eq_ignore_ascii_case(host),
+        }
+    }
+}
+
+/// A name without its final dot.
+fn plain(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
+}
+
 /// One way to name addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AddressSelector {
@@ -223,10 +254,14 @@ impl AddressSelector {
     #[must_use]
     pub fn matches(&self, ip: Option<IpAddr>, names: &[String]) -> bool {
         match self {
-            Self::Name { host, wildcard } => names.iter().any(|name| {
-                let name = name.strip_suffix('.').unwrap_or(name);
-                if *wildcard { below(name, host) } else { name.eq_ignore_ascii_case(host) }
-            }),
+            Self::Name { host, wildcard } => {
+                let mut names = names.iter().map(|name| plain(name));
+                if *wildcard {
+                    names.any(|name| below(name, host))
+                } else {
+                    names.any(|name| name.eq_ignore_ascii_case(host))
+                }
+            }
             Self::Prefix { .. } | Self::Range { .. } | Self::Near(_) => ip.is_some_and(|ip| {
                 let (family, bits) = family_and_bits(ip);
                 let one = Span { family, first: bits, last: bits };

@@ -53,8 +53,35 @@ pub(super) fn write(
     if findings.has_errors() {
         return None;
     }
+    allow_names(&mut rules);
     let head = "Imported by `tacit import attls`: see tacit.toml(5) for what it means.";
     Draft { head: vec![head.to_owned()], tables, rules }.finish(findings)
+}
+
+/// Lets programs ask DNS for names of the addresses in rules, unless a rule without `remote` lets
+/// them already: no policy of this kind says anything of names. What is read back warns of it.
+fn allow_names(rules: &mut [Item]) {
+    let opens = |item: &&mut Item| {
+        item.text("direction") == Some("outbound") && item.value("deny").is_none()
+    };
+    if rules.iter_mut().filter(opens).any(|item| item.value("remote").is_none()) {
+        return;
+    }
+    for item in rules.iter_mut().filter(opens) {
+        if item.texts("remote").iter().all(|remote| is_name(remote)) {
+            continue;
+        }
+        let remote = item.keys.iter().position(|(key, _)| key.starts_with("remote"));
+        let place = remote.map_or(item.keys.len(), |place| place + 1);
+        item.keys.insert(place, ("names".to_owned(), "*".into()));
+    }
+}
+
+/// Whether an entry of `remote` is a name and no address, network, range or word for some.
+fn is_name(remote: &str) -> bool {
+    let is_address =
+        remote.contains([':', '/']) || remote.starts_with(|one: char| one.is_ascii_digit());
+    !is_address && !["loopback", "link-local"].contains(&remote)
 }
 
 /// The entries of `[[map.NAME]]`, as the map file has them.

@@ -149,6 +149,11 @@ impl Asker {
                 self.respond(waiter.from, waiter.query.refused(why));
                 Ok(())
             }
+            Verdict::NotAllowed => {
+                self.forwarder.note_refused(&waiter.query.question, Refusal::Refused);
+                self.respond(waiter.from, waiter.query.refused(Refusal::Refused));
+                Ok(())
+            }
             Verdict::Forward => {
                 self.with_client(|client, cx| client.ask(waiter, asked, &current.servers, cx))
             }

@@ -7,7 +7,7 @@
 //!                                          Run's names, the kernel's sets
 //! ```
 //!
-//! Only names that some rule can match are asked for; `tacit_core::dns::verdict` says what becomes
+//! Only names that some rule allows are asked for; `tacit_core::dns::verdict` says what becomes
 //! of the rest. The agent writes each question itself (`tacit_core::dns::Client`). What the
 //! resolvers answer is remembered, and captured, before the program gets it: its connect can never
 //! be faster than we are. `/etc/hosts` of the host counts like an answer that lasts as long as it
@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tacit_core::dns::{self, Question, Refusal, Verdict};
-use tacit_core::policy::can_match_name;
+use tacit_core::policy::may_ask;
 
 use crate::clock;
 use crate::live::Live;
@@ -83,7 +83,7 @@ impl Forwarder {
         dns::verdict(
             question,
             search,
-            |name| can_match_name(&live.policy, name, now),
+            |name| may_ask(&live.policy, name, now),
             |address| self.capture.includes(address),
         )
     }

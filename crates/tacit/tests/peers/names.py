@@ -92,6 +92,7 @@ for address in addresses:
     for kind, serve in ((socket.SOCK_DGRAM, datagrams), (socket.SOCK_STREAM, streams)):
         server = socket.socket(family, kind)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         server.bind((address, 53))
         if kind == socket.SOCK_STREAM:
             server.listen()

@@ -80,7 +80,7 @@ fn silent_resolvers_cost_less_than_natively_and_are_reported_once() {
 #[test]
 fn one_silent_resolver_does_not_hide_the_other_from_a_program_that_waits_a_second() {
     let setup = "printf 'nameserver 127.0.0.3\\nnameserver 127.0.0.2\\n' >resolv.conf";
-    let script = "run python3 -c 'import socket, struct
+    let script = "ordinary timeout 60 ./tacit run --log stderr --policy run.toml -- python3 -c 'import socket, struct
 for name in (b\"\\x05clear\", b\"\\x05other\"):
     query = struct.pack(\">HHHHHH\", 1, 0x0100, 1, 0, 0, 0) + name + b\"\\x07example\\0\"
     asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -118,4 +118,41 @@ socket.getaddrinfo(\"clear.example\", 7000)
 own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 own.bind((\"127.0.0.2\", 53)); print(\"bound\")'";
     assert_eq!(network("").ok(script), "bound\n");
+}
+
+#[test]
+fn a_rule_by_address_allows_the_names_that_it_lists() {
+    let rules = r#"
+[[rule]]
+name = "by-address"
+direction = "outbound"
+remote = "10.9.8.8"
+remote-ports = 7000
+names = ["*.listed.test", "far.test"]
+permit = true
+"#;
+    let setup = r#"
+cat >>zone <<'END'
+a.listed.test A 10.9.8.8
+far.test A 10.9.8.7
+b.test A 10.9.8.8
+END
+start python3 -m http.server 7000 --bind 0.0.0.0 >/dev/null 2>&1
+await 7000
+"#;
+    let script = "run python3 -c 'import socket
+for name in (\"a.listed.test\", \"far.test\", \"b.test\"):
+    try: socket.create_connection((name, 7000), 10).recv; print(name, \"connected\")
+    except OSError as error: print(name, type(error).__name__)'; cut -d\" \" -f3 log | sort -u";
+    let network = Network::new(&[], &format!("{SERVERS}\n{setup}")).with_rules(rules);
+    let output = network.script(script);
+    let text = text_of(&output);
+    for wanted in [
+        "a.listed.test connected\nfar.test ConnectionRefusedError\nb.test gaierror\n",
+        "\na.listed.test\nfar.test\n",
+        "b.test",
+        "add remote = \\\"b.test\\\"",
+    ] {
+        assert!(text.contains(wanted), "{wanted} is missing: {text}");
+    }
 }

@@ -87,6 +87,23 @@ pub fn can_match_name(policy: &Policy, name: &str, unix_s: i64) -> bool {
     })
 }
 
+/// Whether programs may ask DNS for a name at a time, in seconds since 1970: some rule other than a
+/// deny is about that name, or about every destination, or is by address and lists it in `names`.
+#[must_use]
+pub fn may_ask(policy: &Policy, name: &str, unix_s: i64) -> bool {
+    let names = [name.to_owned()];
+    let mut rules = policy.rules.iter().filter(|rule| can_pass(rule) && is_open(rule, unix_s));
+    rules.any(|rule| {
+        let remote = &rule.selectors.remote;
+        let is_listed = rule.names.iter().any(|pattern| pattern.matches(name));
+        let is_about_all = remote.is_empty() && rule.names.is_empty();
+        let is_by_name = |selector: &AddressSelector| {
+            matches!(selector, AddressSelector::Name { .. }) && selector.matches(None, &names)
+        };
+        is_listed || is_about_all || remote.iter().any(is_by_name)
+    })
+}
+
 fn can_pass(rule: &Rule) -> bool {
     rule.selectors.direction == Direction::Outbound && !rule.action.is_deny()
 }

@@ -184,6 +184,46 @@ fn names_are_asked_for_only_if_a_rule_can_match_them() {
     assert!(!can_match_name(&policy(here), "example.org", 0), "that would be known by address");
 }
 
+#[test]
+fn a_rule_by_address_allows_the_names_that_it_lists() {
+    let rule =
+        |more: &str| policy(&format!("[[rule]]\nname = \"n\"\ndirection = \"outbound\"\n{more}\n"));
+    let asked = |policy: &Policy| {
+        ["a.corp.example", "corp.example", "other.org"].map(|name| may_ask(policy, name, 0))
+    };
+    let address = "remote = [\"10.0.0.0/8\", \"0.0.0.0/0\"]\n";
+    let permit = |more: &str| rule(&format!("{address}{more}\npermit = true"));
+    assert_eq!(asked(&permit("")), [false; 3]);
+    assert_eq!(asked(&permit("names = \"*.corp.example\"")), [true, false, false]);
+    assert_eq!(asked(&permit("names = [\"Corp.example.\", \"x.org\"]")), [false, true, false]);
+    assert_eq!(asked(&permit("names = \"*\"")), [true; 3]);
+    assert_eq!(asked(&rule("permit = true")), [true; 3], "it is about every destination");
+    let listed = "names = \"*.corp.example\"\npermit = true";
+    assert_eq!(asked(&rule(listed)), [true, false, false]);
+    assert_eq!(
+        asked(&rule("remote = [\"10.0.0.1\", \"corp.example\"]\npermit = true")),
+        [false, true, false]
+    );
+    let window = "names = \"*\"\nwhen = { days = \"sat\", zone = \"UTC\" }";
+    assert_eq!(asked(&permit(window)), [false; 3], "1970 began on a Thursday");
+    let denied = "[[rule]]\nname = \"d\"\ndirection = \"outbound\"\nremote = \"corp.example\"\n\
+                  deny = true\n";
+    assert_eq!(asked(&policy(denied)), [false; 3]);
+}
+
+#[test]
+fn names_that_are_listed_capture_no_address() {
+    let text = |names: &str| {
+        format!(
+            "[[rule]]\nname = \"n\"\ndirection = \"outbound\"\nremote = \"10.0.0.1\"\n{names}\
+             permit = true\n"
+        )
+    };
+    let learnt = ["10.9.9.9", "10.0.0.1"].map(|ip| (ip.parse().unwrap(), "a.corp.example"));
+    let with = captured(&policy(&text("names = \"*.corp.example\"\n")), learnt, 0);
+    assert_eq!(with, captured(&policy(&text("")), [], 0));
+}
+
 /// What rules may say of the far end, and where they meet.
 const REMOTES: &[&str] = &[
     "0.0.0.0/0",

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::flow::Address;
-use crate::policy::selector::{AddressSelector, Near, mask};
+use crate::policy::selector::{AddressSelector, NamePattern, Near, mask};
 use crate::policy::target::Target;
 use crate::policy::text::Value;
 
@@ -24,6 +24,22 @@ struct Fault {
 pub(super) fn selector(value: &Value<'_>) -> Option<AddressSelector> {
     let text = value.string()?;
     report(value, parse_selector(text))
+}
+
+/// An entry of `names`.
+pub(super) fn name_pattern(value: &Value<'_>) -> Option<NamePattern> {
+    let text = value.string()?;
+    if text == "*" {
+        return Some(NamePattern::Any);
+    }
+    match parse_selector(text) {
+        Ok(AddressSelector::Name { host, wildcard }) => Some(NamePattern::Host { host, wildcard }),
+        _ => {
+            let message = format!("`names` cannot be `{text}`: not a name");
+            value.error(message, "write names: \"db.example.com\", \"*.example.com\" or \"*\"");
+            None
+        }
+    }
 }
 
 /// An entry of `listen`: a socket that can be bound without asking a resolver.

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use crate::flow::{Address, Direction, Flow};
 use crate::policy::lookup::Index;
-use crate::policy::rule::{Form, Forward, Rule};
+use crate::policy::rule::{Action, Form, Forward, Rule};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, Near};
 use crate::policy::text::{Report, Value};
+use crate::policy::tls::{Tls, Verify};
 use crate::policy::when::When;
 
 /// Reports names given twice, also among rules that are wrong in other ways.
@@ -41,6 +42,63 @@ pub(super) struct Read<'r, 'a> {
 pub(super) fn rules(report: &Report<'_>, rules: &[Read<'_, '_>]) {
     shared_listens(rules);
     unreachable(report, rules);
+    weaker_before_tls(report, rules);
+}
+
+/// Most pairs of rules that are compared for [`weaker_before_tls`].
+const COMPARED_MAX: usize = 1 << 20;
+
+/// Warns about a rule by name that does not check who answers, in front of one that does, where
+/// both are about a port: which of them decides depends on the names that lead to an address.
+fn weaker_before_tls(report: &Report<'_>, rules: &[Read<'_, '_>]) {
+    let is_by_name = |rule: &Rule| {
+        let remote = &rule.selectors.remote;
+        rule.selectors.direction == Direction::Outbound
+            && remote.iter().any(|one| matches!(one, AddressSelector::Name { .. }))
+    };
+    let all = rules.iter().map(|read| &**read.rule);
+    let by_name: Vec<&Rule> = all.filter(|rule| is_by_name(rule)).collect();
+    let mut compared = 0;
+    for (place, weak) in by_name.iter().enumerate().filter(|(_, rule)| is_unchecked(rule)) {
+        let strict = by_name[place + 1..].iter().find(|rule| {
+            compared += 1;
+            matches!(rule.action, Action::Tls(_)) && !is_unchecked(rule) && share_a_port(weak, rule)
+        });
+        let Some(strict) = strict else { continue };
+        let line = strict.position.line;
+        let message = format!(
+            "rule `{}` is by name and does not check who answers, and stands before rule `{}` in \
+             line {line} with the same port: an answer of DNS for a name of the first that gives \
+             an address of the second takes connections away from TLS",
+            weak.name, strict.name
+        );
+        let fix = format!("put it behind `{}`, or give the two different ports", strict.name);
+        report.warning(weak.position, message, fix);
+        if compared > COMPARED_MAX {
+            return;
+        }
+    }
+}
+
+/// Whether anything that answers gets the connection.
+fn is_unchecked(rule: &Rule) -> bool {
+    match &rule.action {
+        Action::Permit => true,
+        Action::Tls(Tls::Client(client)) => matches!(client.verify, Verify::None { .. }),
+        Action::Tls(Tls::Server(_)) | Action::Deny(_) => false,
+    }
+}
+
+fn share_a_port(a: &Rule, b: &Rule) -> bool {
+    let a = &a.selectors;
+    let b = &b.selectors;
+    let overlap = |a: &RangeInclusive<u16>, b: &RangeInclusive<u16>| {
+        a.start() <= b.end() && b.start() <= a.end()
+    };
+    let share = a.remote_ports.is_empty()
+        || b.remote_ports.is_empty()
+        || a.remote_ports.iter().any(|a| b.remote_ports.iter().any(|b| overlap(a, b)));
+    a.protocol == b.protocol && share
 }
 
 /// Rules may share a socket, but it is one socket: what concerns it must be said alike.

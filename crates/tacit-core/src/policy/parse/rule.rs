@@ -9,8 +9,8 @@ use super::words::Scope;
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
 use crate::policy::rule::{Action, Deny, Form, Forward, Rule};
-use crate::policy::selector::AddressSelector;
 use crate::policy::selector::Selectors;
+use crate::policy::selector::{AddressSelector, NamePattern};
 use crate::policy::target::Target;
 use crate::policy::text::{Table, Value};
 
@@ -28,6 +28,7 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
     let word = action_word(&table);
     let Body { selectors, form, setting } =
         if is_forwarding(&table) { forwarding_body(&table, word) } else { run_body(&table) };
+    let allowed = allowed_names(&table, word, selectors.as_ref());
     let tls = table.value("tls").map(|value| tls::read(&value, &setting, names));
     let action = word.and_then(|word| match word {
         Word::Permit => Some(Action::Permit),
@@ -39,6 +40,7 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
     let rule = Rule {
         name: name?.to_owned(),
         selectors: selectors?,
+        names: allowed?,
         form: form?,
         action: action?,
         log: log?,
@@ -49,6 +51,7 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         & forward::check_clear(&table, &rule)
         & forward::check_send_proxy(&table, &rule);
     warn_of_names(&table, &rule);
+    warn_of_all_names(&table, &rule);
     sound.then_some(rule)
 }
 
@@ -197,6 +200,50 @@ fn warn_of_unix_clients(table: &Table<'_>, forward: &Forward) {
         let position = table.report.position(value.name_at.start);
         let message = format!("`{}` matches no client of a UNIX socket", value.name);
         table.report.warning(position, message, "remove it; `unix-mode` says who may connect");
+    }
+}
+
+/// The names that programs may ask for because of a rule by address.
+fn allowed_names(
+    table: &Table<'_>,
+    word: Option<Word>,
+    selectors: Option<&Selectors>,
+) -> Option<Vec<NamePattern>> {
+    let Some(value) = table.value("names") else { return Some(Vec::new()) };
+    let refuse = |message: &str, fix: &str| {
+        table.report.error(&value.name_at, message.to_owned(), fix.to_owned());
+        None
+    };
+    let direction = selectors.map(|selectors| selectors.direction);
+    if is_forwarding(table) || direction == Some(Direction::Inbound) {
+        let message = "`names` is about what programs of a run ask DNS for, and this rule is not";
+        return refuse(message, "remove it, or write a rule with direction = \"outbound\"");
+    }
+    if word == Some(Word::Deny) {
+        let message = "a deny lets no program ask for names";
+        return refuse(message, "remove `names`");
+    }
+    let remote = selectors.map_or(&[][..], |selectors| &selectors.remote);
+    let is_name = |selector: &AddressSelector| matches!(selector, AddressSelector::Name { .. });
+    if !remote.is_empty() && remote.iter().all(is_name) {
+        let message = "`names` is for rules by address, and `remote` of this one is by name";
+        return refuse(message, "remove it: programs may ask for the names in `remote`");
+    }
+    value.each(address::name_pattern)
+}
+
+/// Every name may carry whatever a program puts into it.
+fn warn_of_all_names(table: &Table<'_>, rule: &Rule) {
+    if rule.names.contains(&NamePattern::Any)
+        && let Some(value) = table.value("names")
+    {
+        let position = table.report.position(value.at.start);
+        let message = format!(
+            "{} lets programs ask DNS for every name: data can leave in names",
+            table.title
+        );
+        let fix = "write the domains that are needed: names = [\"*.example.com\"]";
+        table.report.warning(position, message, fix);
     }
 }
 

@@ -403,6 +403,33 @@ fn warnings_name_what_was_probably_not_meant() {
 }
 
 #[test]
+fn names_that_lead_around_the_policy_are_warned_about() {
+    let rule = |name: &str, more: &str| {
+        format!("[[rule]]\nname = \"{name}\"\ndirection = \"outbound\"\n{more}\n")
+    };
+    let all =
+        rule("all", "remote = \"10.0.0.0/8\"\nnames = [\"*.a.example\", \"*\"]\npermit = true");
+    assert_eq!(
+        warnings(&format!("version = 1\n{all}")),
+        ["6:9: rule `all` lets programs ask DNS for every name: data can leave in names | write \
+          the domains that are needed: names = [\"*.example.com\"]"]
+    );
+    let checked = "remote-ports = 443\ntls = { trust = \"system\" }";
+    let tls = rule("strict", &format!("remote = \"b.example\"\n{checked}"));
+    let weak = |more: &str| rule("weak", &format!("remote = \"*.a.example\"\n{more}"));
+    let is_told = |first: &str, second: &str| {
+        let text = format!("version = 1\n{first}{second}");
+        warnings(&text).iter().any(|one| one.contains("takes connections away from TLS"))
+    };
+    let unchecked = "remote-ports = [80, \"400-500\"]\ntls = { verify = \"none\" }";
+    assert!(is_told(&weak("permit = true"), &tls) && is_told(&weak(unchecked), &tls));
+    assert!(!is_told(&tls, &weak("permit = true")), "the stricter one stands first");
+    assert!(!is_told(&weak("remote-ports = 80\npermit = true"), &tls), "another port");
+    assert!(!is_told(&weak("deny = true"), &tls) && !is_told(&weak(checked), &tls));
+    assert!(!is_told(&weak("protocol = \"udp\"\npermit = true"), &tls));
+}
+
+#[test]
 fn rules_that_leave_something_for_later_ones_are_not_warned_about() {
     let rule = |name: &str, more: &str| {
         format!("[[rule]]\nname = \"{name}\"\nlisten = \"[::1]:1\"\n{more}\n")

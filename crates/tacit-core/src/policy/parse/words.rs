@@ -140,6 +140,7 @@ const RULE: &[&str] = &[
     "local-ports",
     "remote",
     "remote-ports",
+    "names",
     "program",
     "user",
     "when",

@@ -127,6 +127,8 @@ fn filter_rules_keep_their_order_and_end_in_a_deny() {
         [
             "ipsec:1: info: what no filter rule permits is denied, as before; programs are told \
              at once that they are refused",
+            "ipsec:27: info: of what comes of it: rule `dns` lets programs ask DNS for every \
+             name: data can leave in names",
             "ipsec:31: info: programs ask for names through tacit, and it asks the host's \
              resolvers: port 53 is no matter of rules",
         ]
