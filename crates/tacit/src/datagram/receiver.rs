@@ -112,6 +112,7 @@ impl Lane {
     /// Ends all flows when what has come for them is sent on: the run is over.
     pub async fn finish(self: Rc<Self>) {
         self.close();
+        self.asker.end();
         let until = tokio::time::Instant::now() + FINISH_WAIT_MAX;
         let is_deciding = || {
             let flows = self.flows.borrow();

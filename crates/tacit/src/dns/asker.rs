@@ -274,8 +274,11 @@ impl Asker {
 
     /// Wakes the client when it has something to do.
     fn set_timer(self: &Rc<Self>) {
-        let Some(at) = self.client.borrow().next_wake() else { return };
         let mut timer = self.timer.borrow_mut();
+        let Some(at) = self.client.borrow().next_wake() else {
+            // The task holds what belongs to the run.
+            return timer.take().into_iter().for_each(|timer| timer.task.abort());
+        };
         match &*timer {
             Some(set) if set.at <= at => return,
             Some(set) => set.task.abort(),
