@@ -90,6 +90,21 @@ for name in (b\"\\x05clear\", b\"\\x05other\"):
 }
 
 #[test]
+fn the_resolver_that_a_program_asks_is_asked_first() {
+    let setup = "echo 'clear.example A 10.9.8.77' >other
+                 start python3 \"$PEERS/names.py\" other otherlog 127.0.0.5
+                 until_true [ -e otherlog.ready ]
+                 printf 'nameserver 127.0.0.2\\nnameserver 127.0.0.5\\n' >resolv.conf";
+    let script = "run python3 -c 'import socket, struct
+query = struct.pack(\">HHHHHH\", 1, 0x0100, 1, 0, 0, 0) + b\"\\x05clear\\x07example\\0\"
+for server in (\"127.0.0.2\", \"127.0.0.5\", \"192.0.2.1\"):
+    asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    asked.settimeout(5); asked.connect((server, 53))
+    asked.send(query + struct.pack(\">HH\", 1, 1)); print(asked.recv(4096)[-1])'";
+    assert_eq!(network(setup).ok(script), "7\n77\n7\n", "a stranger's name is answered too");
+}
+
+#[test]
 fn hundreds_of_look_ups_at_once_are_all_answered_at_once() {
     let burst = r#"cat >burst.py <<'P'
 import socket, threading, time
