@@ -175,9 +175,12 @@ for stream in streams: stream.close()
 time.sleep(4)
 print("ended")
 P
-start python3 -m http.server --bind 127.0.0.1 7400 >/dev/null 2>&1
-until_true curl -s -o /dev/null http://127.0.0.1:7400/
+start python3 -c 'if True:
+    import socket
+    server = socket.create_server(("127.0.0.1", 7400), backlog=500)
+    while True: server.accept()[0].recv(1)'
+until_true eval '[ -n "$(ss -Htln sport = :7400)" ]'
 run /usr/bin/python3 give-up.py
-ss -Htn state established dst 127.0.0.1:7400 | wc -l"#);
-    assert_eq!(said, "ended\n0\n");
+until_true eval '[ -z "$(ss -Htn state established dst 127.0.0.1:7400)" ]'"#);
+    assert_eq!(said, "ended\n");
 }

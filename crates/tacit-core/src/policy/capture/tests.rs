@@ -220,8 +220,8 @@ fn names_that_are_listed_capture_no_address() {
         )
     };
     let learnt = ["10.9.9.9", "10.0.0.1"].map(|ip| (ip.parse().unwrap(), "a.corp.example"));
-    let with = captured(&policy(&text("names = \"*.corp.example\"\n")), learnt, 0);
-    assert_eq!(with, captured(&policy(&text("")), [], 0));
+    let with = captured(&policy(&text("names = \"*.corp.example\"\n")), learnt, &[], 0);
+    assert_eq!(with, captured(&policy(&text("")), [], &[], 0));
 }
 
 /// What rules may say of the far end, and where they meet.
