@@ -106,6 +106,7 @@ impl<'a> Bench<'a> {
             local: address(1),
             remote: address(40_000),
             remote_names: Vec::new(),
+            alias: None,
             program: None,
             user: None,
             to_own_host: false,

@@ -139,6 +139,9 @@ pub struct Flow {
     pub to_own_host: bool,
     /// Names the program asked for that gave the remote address; lower case, no final dot.
     pub remote_names: Vec<String>,
+    /// The address that the program used in place of the remote one: an alias that stands for one
+    /// name and the remote address.
+    pub alias: Option<IpAddr>,
     /// The executable of the program, where it is known.
     pub program: Option<PathBuf>,
     /// The user the program runs as, where it is known.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 pub const HOSTS_MAX: usize = 16_384;
 
 /// An address and a name that it has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
     /// The address.
     pub address: IpAddr,

@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! program's message ─ Query ─ verdict ─┬─ Client ─> servers ─> response ─┬─ answers ─> Names
-//!                                      └─ refused                        └─ for_program
+//!                                      │                                 └─ with_aliases
+//!                                      └─ refused                            └─ for_program
 //! ```
 //!
 //! Of a program's message the question, three flags and its size for answers are read, and nothing
 //! else leaves: [`Client`] builds each message for a server itself. Of a response also the
 //! addresses are read, through aliases. What cannot be read is not forwarded.
 //!
-//! [`Names`] remembers which names an address has; [`hosts()`] reads the file that gives addresses
+//! [`Names`] remembers which name an address has, and gives an alias to every other name;
+//! [`with_aliases`] puts the aliases into the response; [`hosts()`] reads the file that gives addresses
 //! without a question, [`Configuration`] the one that says whom to ask; [`Health`] remembers which
 //! servers are silent; [`next_message`] cuts messages out of a TCP stream.
 //!
@@ -18,6 +20,7 @@
 //!
 //! It does not cache, resolve or validate DNSSEC.
 
+mod alias_answer;
 mod answers;
 mod client;
 mod configuration;
@@ -35,6 +38,7 @@ mod verdict;
 #[cfg(test)]
 mod testing;
 
+pub use alias_answer::{name_answer, with_aliases};
 pub use answers::{ADDRESSES_MAX, Answer, answers};
 pub use client::{
     Action, Client, Context, Finished, LATE_MAX, NEXT_DELAY, QUESTIONS_PER_SOCKET_MAX, SOCKET_LIFE,
@@ -44,10 +48,11 @@ pub use configuration::{Configuration, NAMESERVERS_MAX, Nameserver, Options, SEA
 pub use health::{Change, Health, SERVERS_MAX, SUSPECTED_FOR};
 pub use hosts::{HOSTS_MAX, Host, hosts};
 pub use message::{DnsError, EDNS_BYTES};
-pub use names::{GRACE, Known, NAMES_MAX, Names, TTL_MAX, is_nameable};
+pub use names::{Destination, GRACE, Known, Learning, NAMES_MAX, Names, NotLearnt, TTL_MAX};
+pub use names::{is_alias, is_nameable};
 pub use outgoing::Asked;
 pub use query::{Bits, PLAIN_BYTES_MAX, Query, refuse};
 pub use question::{Question, Refusal, question};
 pub use response::{for_program, is_refusal, is_truncated};
 pub use stream::{Framed, MESSAGE_BYTES_MAX, framed, next_message};
-pub use verdict::{Verdict, verdict};
+pub use verdict::{Verdict, asked_address, verdict};

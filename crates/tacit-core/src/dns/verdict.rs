@@ -7,7 +7,8 @@
 //! | any other name | refused |
 //! | HTTPS, SVCB | no such records: the addresses they hint at would have no name |
 //! | a type that is not in the list of those that are asked, ANY among them | not implemented |
-//! | an address, for its name (PTR) | the resolver's, if some rule can match the address |
+//! | an alias, for its name (PTR) | the name, from the run's table |
+//! | another address, for its name (PTR) | the resolver's, if some rule can match the address |
 //! | whole zones, another class than the Internet's | refused |
 //!
 //! Names learnt backwards open nothing: only answers to A and AAAA questions are remembered.
@@ -62,6 +63,12 @@ fn forward_if_known(kind: u16) -> Verdict {
     if TYPES.contains(&kind) { Verdict::Forward } else { Verdict::Refuse(Refusal::NotImplemented) }
 }
 
+/// The address whose name a question asks for (PTR).
+#[must_use]
+pub fn asked_address(question: &Question) -> Option<IpAddr> {
+    address(&question.name).filter(|_| question.kind == POINTER && question.class == INTERNET)
+}
+
 /// The address that a name of the reverse tree stands for (RFC 1035, section 3.5; RFC 3596,
 /// section 2.5).
 fn address(name: &str) -> Option<IpAddr> {
@@ -92,6 +99,7 @@ const TYPES: [u16; 35] = [
     1, 2, 5, 6, 12, 13, 15, 16, 17, 18, 28, 29, 33, 35, 36, 37, 39, 43, 44, 46, 47, 48, 50, 51, 52,
     53, 59, 60, 61, 62, 99, 108, 109, 256, 257,
 ];
+const POINTER: u16 = 12;
 const SVCB: u16 = 64;
 const HTTPS: u16 = 65;
 /// IXFR and AXFR.

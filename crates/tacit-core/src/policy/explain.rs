@@ -290,6 +290,7 @@ deny = true
             local: "192.0.2.1:40000".parse().unwrap(),
             remote: "10.1.2.3:5432".parse().unwrap(),
             remote_names: vec!["db.example".to_owned()],
+            alias: None,
             program: None,
             user: Some("bob".to_owned()),
             to_own_host: false,

@@ -29,7 +29,8 @@ mod tls;
 pub mod when;
 
 pub use agent::{Agent, Limits};
-pub use capture::{BOXES_MAX, Captured, can_match_name, captured, may_ask};
+pub use capture::may_ask;
+pub use capture::{BOXES_MAX, Captured, LearntName, can_match_name, captured, is_disputed};
 pub use client_cert::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
 pub use content::Policy;
 pub use credentials::{Identity, Revocation, Trust, TrustSource};

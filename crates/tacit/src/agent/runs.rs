@@ -429,8 +429,10 @@ impl Runs {
         let runs = self.registry.all().map(|enrolled| {
             let run = &enrolled.run;
             let of_run = |record: &&Arc<Record>| record.is_of_run(run.id);
-            let names = run.learnt().into_iter().map(|Known { name, address, remaining }| {
-                json!({ "name": name, "address": address, "seconds": remaining.as_secs() })
+            let names = run.learnt().into_iter().map(|known| {
+                let Known { name, address, alias, remaining } = known;
+                let seconds = remaining.as_secs();
+                json!({ "name": name, "address": address, "alias": alias, "seconds": seconds })
             });
             let listen = enrolled
                 .services

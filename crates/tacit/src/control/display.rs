@@ -100,6 +100,7 @@ fn run_of(record: &Record, owner: Option<&Owner>) -> Option<Value> {
         "claimed": run.claimed,
         "direction": if facts.is_inbound { "inbound" } else { "outbound" },
         "names": facts.names,
+        "alias": facts.alias,
         "program": owner.map(|owner| json!({
             "pid": owner.pid,
             "path": owner.program,

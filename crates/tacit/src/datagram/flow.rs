@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_core::datagram::Key;
-use tacit_core::flow::{Flow, Protocol};
+use tacit_core::flow::{Address, Flow, Protocol};
 use tacit_core::icmp::{Cause, PACKET_BYTES_MAX};
 use tacit_core::meter::Component;
 use tacit_sys::watch::{Watched, watch};
@@ -135,8 +135,11 @@ impl Carrier {
         connection: Connection,
         generation: u64,
     ) -> Result<Self, NotDialled> {
-        let dialled =
-            datagram::dial(key.destination).and_then(|socket| watch(Arc::new(socket), INCOMING));
+        let target = match flow.remote {
+            Address::Inet(remote) => remote,
+            _ => key.destination,
+        };
+        let dialled = datagram::dial(target).and_then(|socket| watch(Arc::new(socket), INCOMING));
         match dialled {
             Ok(dialled) => Ok(Self {
                 key,
@@ -274,8 +277,8 @@ impl Carrier {
         if live.generation == self.generation.get() {
             return true;
         }
-        let now = Flow { at_unix_s: clock::now_unix_s(), ..self.flow.clone() };
-        let rule = live.lookup(&now);
+        let mut now = Flow { at_unix_s: clock::now_unix_s(), ..self.flow.clone() };
+        let rule = live.decide(&mut now);
         let is_permitted = rule.is_some_and(|rule| matches!(rule.action, LiveAction::Permit));
         if is_permitted {
             self.generation.set(live.generation);

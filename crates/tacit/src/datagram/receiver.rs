@@ -3,12 +3,14 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tacit_core::datagram::{Key, Table, is_for_one};
+use tacit_core::dns::Destination;
 use tacit_core::flow::{Direction, Flow, Protocol};
 use tacit_core::icmp::Cause;
 use tacit_core::meter::Component;
@@ -224,16 +226,18 @@ impl Lane {
             return self.count_drop();
         };
         let run = &self.receiver.run;
+        let Destination { names, address, alias } = run.destination(key.destination.ip());
         let mut flow = Flow {
             direction: Direction::Outbound,
             protocol: Protocol::Udp,
             listen: None,
             local: key.program.into(),
-            remote: key.destination.into(),
-            remote_names: run.names_of(key.destination.ip()),
+            remote: SocketAddr::new(address, key.destination.port()).into(),
+            remote_names: names,
+            alias,
             program: None,
             user: Some(run.user.clone()),
-            to_own_host: run.host.has(key.destination.ip()),
+            to_own_host: run.host.has(address),
             at_unix_s: clock::now_unix_s(),
         };
         let early = VecDeque::from([payload.to_vec()]);
@@ -268,13 +272,14 @@ impl Lane {
     fn decide(
         self: &Rc<Self>,
         key: Key,
-        flow: Flow,
+        mut flow: Flow,
         early: &VecDeque<Vec<u8>>,
         place: OwnedSemaphorePermit,
     ) {
         let live = self.shared.live.load_full();
         let run = &self.receiver.run;
-        let opened = self.admit(&live, &flow, run, place);
+        let target = flow.remote.clone();
+        let opened = self.admit(&live, &mut flow, run, place);
         let cause = match opened {
             Ok(connection) => match Carrier::new(key, flow, connection, live.generation) {
                 Ok(carrier) => {
@@ -287,7 +292,7 @@ impl Lane {
                     return;
                 }
                 Err(NotDialled { connection, error }) => {
-                    let failure = Failure::Dial(Unreached::new(&key.destination, &error));
+                    let failure = Failure::Dial(Unreached::new(&target, &error));
                     account::failed(&self.shared.log, &connection, &failure);
                     cause_of(&error, None)
                 }
@@ -310,11 +315,11 @@ impl Lane {
     fn admit(
         &self,
         live: &Live,
-        flow: &Flow,
+        flow: &mut Flow,
         run: &Arc<Run>,
         permit: OwnedSemaphorePermit,
     ) -> Result<Connection, Box<Refused>> {
-        let rule = match live.lookup(flow) {
+        let rule = match live.decide(flow) {
             Some(rule) if matches!(rule.action, LiveAction::Permit) => Arc::clone(rule),
             found => {
                 let scope = Some(Scope::Run(Arc::clone(run)));
@@ -326,6 +331,7 @@ impl Lane {
             scope: Scope::Run(Arc::clone(run)),
             is_inbound: false,
             names: flow.remote_names.clone(),
+            alias: flow.alias,
             controls: None,
         };
         let opening = Opening {
@@ -388,7 +394,7 @@ impl Lane {
             }
         }
         for key in self.flows.borrow().keys() {
-            let _ = self.receiver.run.names_of(key.destination.ip());
+            let _ = self.receiver.run.destination(key.destination.ip());
         }
     }
 }

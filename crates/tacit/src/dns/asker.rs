@@ -21,6 +21,7 @@ use tacit_core::dns::{
     Action, Client, Context, Finished, Query, Refusal, TooMany, Verdict, Waiter, for_program,
     is_truncated, refuse,
 };
+use tacit_core::dns::{asked_address, is_alias, name_answer};
 use tacit_core::meter::Component;
 use tacit_core::packet;
 use tacit_sys::datagram::send_packet;
@@ -142,6 +143,7 @@ impl Asker {
     }
 
     fn take(self: &Rc<Self>, waiter: Waiter<Origin>, asked: SocketAddr) -> Result<(), TooMany> {
+        let Some(waiter) = self.answer_alias(waiter) else { return Ok(()) };
         let current = self.forwarder.resolvers.current();
         match self.forwarder.verdict(&waiter.query.question, &current.search) {
             Verdict::Refuse(why) => {
@@ -158,6 +160,18 @@ impl Asker {
                 self.with_client(|client, cx| client.ask(waiter, asked, &current.servers, cx))
             }
         }
+    }
+
+    /// Answers a question for the name of an alias, which no resolver knows; returns any other.
+    fn answer_alias(self: &Rc<Self>, waiter: Waiter<Origin>) -> Option<Waiter<Origin>> {
+        let query = &waiter.query;
+        let asked = asked_address(&query.question).filter(|address| is_alias(*address));
+        let Some(alias) = asked else { return Some(waiter) };
+        let name = self.forwarder.run().alias_name(alias);
+        let answer = name.and_then(|name| name_answer(&query.refused(Refusal::NoRecords), &name));
+        let answer = answer.unwrap_or_else(|| query.refused(Refusal::NoSuchName));
+        self.respond(waiter.from, answer);
+        None
     }
 
     /// Calls the client, and does what it wants then.
@@ -304,8 +318,8 @@ impl Asker {
         };
         let mut answer = Box::pin(async move {
             let Some(first) = waiters.first() else { return };
-            let learnt = asker.forwarder.learn(&response, &first.query.question).await;
-            asker.answer(learnt.then_some(response.as_slice()), waiters);
+            let learnt = asker.forwarder.learn(response, &first.query.question).await;
+            asker.answer(learnt.as_deref(), waiters);
         });
         // Most teach nothing new: no task is worth its price then.
         let mut now = TaskContext::from_waker(Waker::noop());

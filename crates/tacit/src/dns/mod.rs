@@ -25,7 +25,7 @@ mod resolvers;
 pub mod stream;
 mod upstream;
 
-use std::io;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -93,23 +93,39 @@ impl Forwarder {
         account::refused_name(&self.log, &self.refusals, self.run(), &question.name, why);
     }
 
-    /// Takes what a resolver's response teaches, before the program gets it; whether that is
-    /// captured.
-    async fn learn(&self, response: &[u8], question: &Question) -> bool {
-        let learnt = self.remember(response, question).await;
-        if let Err(error) = &learnt {
-            self.log.error(Event::new("capture-failed").field("error", error));
-        }
-        learnt.is_ok()
-    }
-
-    /// Remembers what the answer gives the name.
-    async fn remember(&self, response: &[u8], question: &Question) -> io::Result<()> {
-        let Ok(answers) = dns::answers(response, question) else { return Ok(()) };
+    /// Remembers what the answer gives the name, before the program can use it, and puts aliases
+    /// into it. `None`: the program must not get the answer.
+    async fn learn(&self, response: Vec<u8>, question: &Question) -> Option<Vec<u8>> {
+        let Ok(answers) = dns::answers(&response, question) else {
+            self.log.warn(
+                Event::new("answer-unreadable")
+                    .field("run", &self.capture.run.name)
+                    .field("name", &question.name),
+            );
+            return None;
+        };
+        let mut used = HashMap::new();
         for answer in answers {
-            self.capture.run.learn(&question.name, answer.address, answer.ttl);
+            match self.capture.learn(&question.name, answer) {
+                Ok(address) => used.insert(answer.address.to_canonical(), address),
+                Err(error) => {
+                    self.log.error(
+                        Event::new("name-not-learnt")
+                            .field("run", &self.capture.run.name)
+                            .field("name", &question.name)
+                            .field("address", &answer.address)
+                            .field("error", &error),
+                    );
+                    return None;
+                }
+            };
         }
-        // Another question may have brought the news, and its answer is not captured yet.
-        self.capture.follow_news().await
+        // The question of another task may have brought the news, and not be done with it.
+        if let Err(error) = self.capture.follow_news().await {
+            self.log.error(Event::new("capture-failed").field("error", &error));
+            return None;
+        }
+        let changed = dns::with_aliases(&response, |address| used.get(&address).copied());
+        changed.ok().map(|changed| changed.unwrap_or(response))
     }
 }

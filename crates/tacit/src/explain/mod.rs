@@ -180,6 +180,7 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
         local: args.local.clone().or_else(|| args.listen.clone()).unwrap_or(unbound),
         remote: args.remote.clone().unwrap_or(Address::Unnamed),
         remote_names: args.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
+        alias: None,
         program: args.program.clone(),
         user: args.user.as_deref().map(user_word),
         to_own_host: false,

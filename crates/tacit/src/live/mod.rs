@@ -28,6 +28,7 @@ mod build;
 mod check;
 mod counters;
 mod materials;
+mod names;
 
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};

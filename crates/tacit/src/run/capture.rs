@@ -7,8 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::Host;
-use tacit_core::policy::{BOXES_MAX, Captured, Policy, can_match_name, captured};
+use tacit_core::dns::{Answer, Host, Learning, NotLearnt};
+use tacit_core::policy::{
+    BOXES_MAX, Captured, LearntName, Policy, can_match_name, captured, is_disputed,
+};
 use tacit_sys::netlink::route::Families;
 use tokio::sync::Mutex;
 
@@ -57,6 +59,18 @@ impl Capture {
         self.run.set_lasting(known.cloned());
     }
 
+    /// Remembers an address that an answer gives a name, and returns the one that the program must
+    /// get.
+    ///
+    /// # Errors
+    /// See [`NotLearnt`].
+    pub fn learn(&self, name: &str, answer: Answer) -> Result<IpAddr, NotLearnt> {
+        let Answer { address, ttl } = answer;
+        let policy = &self.live.load().policy;
+        let is_disputed = is_disputed(policy, name, address, clock::now_unix_s());
+        self.run.learn(Learning { name, address, ttl, is_disputed })
+    }
+
     /// Whether some rule other than a deny can match what goes to that address.
     #[must_use]
     pub fn includes(&self, address: IpAddr) -> bool {
@@ -67,7 +81,11 @@ impl Capture {
 
     fn wanted(&self) -> Vec<Captured> {
         let named = self.run.named();
-        let named = named.iter().map(|host| (host.address, host.name.as_str()));
+        let named = named.iter().map(|known| LearntName {
+            name: &known.name,
+            address: known.address,
+            alias: known.alias,
+        });
         let own: Vec<IpAddr> = self.run.host.addresses().all().collect();
         let mut wanted = captured(&self.live.load().policy, named, &own, clock::now_unix_s());
         for address in self.run.expects() {

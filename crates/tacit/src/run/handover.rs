@@ -3,6 +3,7 @@
 //! The sockets are the same ones: what waits in them when this agent stops reading is the
 //! successor's to take. The helper gives the successor a line of its own.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use tacit_core::dns::GRACE;
+use tacit_core::dns::Known;
 use tacit_core::flow::Address;
 use tokio::sync::oneshot;
 
@@ -35,8 +36,11 @@ pub struct RunState {
     /// The CPU that it shares with a worker.
     #[serde(default)]
     pub cpu: Option<usize>,
-    /// Names, addresses, and for how many seconds more.
+    /// Names, their true addresses, and for how many seconds more.
     names: Vec<(String, IpAddr, u64)>,
+    /// The same for names with an alias, which comes last.
+    #[serde(default)]
+    aliases: Vec<AliasState>,
     /// Addresses held outside; their sockets come after all others but one.
     inbound: Vec<Address>,
     /// Which sockets follow.
@@ -47,6 +51,17 @@ pub struct RunState {
     asks_before: bool,
     /// How many sockets follow.
     pub sockets: usize,
+}
+
+/// An alias in words.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct AliasState {
+    name: String,
+    /// The true address.
+    address: IpAddr,
+    alias: IpAddr,
+    seconds: u64,
 }
 
 /// Copies of the sockets that an agent serves for a run.
@@ -106,7 +121,12 @@ impl Departing {
         }
         let asks_before = before.is_some();
         sockets.extend(before);
-        let names = run.learnt();
+        let learnt = run.learnt();
+        let owners = learnt.iter().filter(|known| known.alias.is_none());
+        let names = owners
+            .map(|known| (known.name.clone(), known.address, known.remaining.as_secs()))
+            .collect();
+        let aliases = learnt.iter().filter_map(AliasState::of).collect();
         let state = RunState {
             id: run.id,
             name: run.name.clone(),
@@ -115,10 +135,8 @@ impl Departing {
             since: run.since,
             claimed: run.claimed,
             cpu: run.cpu(),
-            names: names
-                .into_iter()
-                .map(|known| (known.name, known.address, known.remaining.as_secs()))
-                .collect(),
+            names,
+            aliases,
             inbound: addresses,
             socket_set,
             asks_before,
@@ -162,14 +180,38 @@ impl RunState {
             claimed: self.claimed,
         };
         let run = Run::new(identity, line, place, host, self.socket_set);
-        for (name, address, seconds) in self.names {
-            // What is left counts the grace that learning adds again.
-            let left = Duration::from_secs(seconds).saturating_sub(GRACE);
-            run.learn(&name, address, left);
+        for known in known(self.names, self.aliases) {
+            run.restore(known);
         }
         let followed = Followed { stream, until, id: self.id };
         Ok(Resumed { run, launcher, followed, sockets, inbound, before })
     }
+}
+
+impl AliasState {
+    fn of(known: &Known) -> Option<Self> {
+        let Known { name, address, alias, remaining } = known.clone();
+        Some(Self { name, address, alias: alias?, seconds: remaining.as_secs() })
+    }
+}
+
+/// What a run has learnt. An older agent let an address have several names: connections to such
+/// an address have none here, because any of them could be the wrong one.
+fn known(names: Vec<(String, IpAddr, u64)>, aliases: Vec<AliasState>) -> Vec<Known> {
+    let mut count: HashMap<IpAddr, usize> = HashMap::new();
+    for (_, address, _) in &names {
+        *count.entry(address.to_canonical()).or_default() += 1;
+    }
+    let owners = names.into_iter().filter(|(_, address, _)| count[&address.to_canonical()] == 1);
+    let owners = owners.map(|(name, address, seconds)| {
+        let remaining = Duration::from_secs(seconds);
+        Known { name, address: address.to_canonical(), alias: None, remaining }
+    });
+    let aliases = aliases.into_iter().map(|AliasState { name, address, alias, seconds }| {
+        let remaining = Duration::from_secs(seconds);
+        Known { name, address, alias: Some(alias), remaining }
+    });
+    owners.chain(aliases).collect()
 }
 
 /// A run as the agent before this one had it.

@@ -16,10 +16,10 @@ mod scope;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::{Host as Named, Known, Names};
+use tacit_core::dns::{Destination, Host as Named, Known, Learning, Names, NotLearnt};
 
 use crate::placement::Share;
 use capture::Capture;
@@ -160,19 +160,39 @@ impl Run {
         self.place.as_ref().map(Share::cpu)
     }
 
-    /// The names that the run asked for and that gave this address; for an address of the host
-    /// those of the host's own file alone, so that no resolver leads a program there.
+    /// What an address stands for that the run's programs use. An address of the host has the names
+    /// of the host's own file alone, so that no resolver leads a program there.
     #[must_use]
-    pub fn names_of(&self, address: IpAddr) -> Vec<String> {
-        if self.host.has(address) {
-            return self.lock().lasting(address);
+    pub fn destination(&self, address: IpAddr) -> Destination {
+        let mut names = self.lock();
+        let mut found = names.used(address, Instant::now());
+        if self.host.has(found.address) {
+            found.names = names.lasting(found.address);
         }
-        self.lock().used(address, Instant::now())
+        found
     }
 
-    /// Remembers what DNS said.
-    pub fn learn(&self, name: &str, address: IpAddr, ttl: Duration) {
-        self.lock().record(name, address, ttl, Instant::now());
+    /// The name that an alias stands for.
+    #[must_use]
+    pub fn alias_name(&self, address: IpAddr) -> Option<String> {
+        let found = self.lock().of(address, Instant::now());
+        found.alias.and_then(|_| found.names.into_iter().next())
+    }
+
+    /// Remembers what DNS said, and returns the address that the program must get.
+    ///
+    /// # Errors
+    /// See [`NotLearnt`].
+    pub fn learn(&self, learning: Learning<'_>) -> Result<IpAddr, NotLearnt> {
+        if self.host.has(learning.address) {
+            return Ok(learning.address.to_canonical());
+        }
+        self.lock().learn(learning, Instant::now())
+    }
+
+    /// Takes over what the agent before this one knew.
+    pub fn restore(&self, known: Known) {
+        self.lock().restore(known, Instant::now());
     }
 
     /// How often something was learnt that was not known.
@@ -189,7 +209,7 @@ impl Run {
     /// Every address with each name it has now; an address of the host with those of the host's own
     /// file alone.
     #[must_use]
-    pub fn named(&self) -> Vec<Named> {
+    pub fn named(&self) -> Vec<Known> {
         let names = self.lock();
         let mut named = names.pairs(Instant::now());
         named.retain(|one| {

@@ -8,6 +8,8 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use tacit_core::dns::Destination;
+
 use super::protocol::{Ends, Owner};
 use super::{Run, Usage};
 
@@ -43,11 +45,11 @@ impl Scope {
         }
     }
 
-    /// The names that its programs asked for and that gave this address.
+    /// What an address stands for that its programs use.
     #[must_use]
-    pub fn names_of(&self, address: IpAddr) -> Vec<String> {
+    pub fn destination(&self, address: IpAddr) -> Destination {
         match self {
-            Self::Run(run) => run.names_of(address),
+            Self::Run(run) => run.destination(address),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Counters have one writer, the worker that relays the connection; everybody may read them.
 
+use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -96,6 +97,8 @@ pub struct ScopeFacts {
     pub is_inbound: bool,
     /// The names the program asked for that have the address it connects to.
     pub names: Vec<String>,
+    /// The address that the program used in place of the remote one, if it is an alias.
+    pub alias: Option<IpAddr>,
     /// Where the program says when TLS begins.
     pub controls: Option<Box<Controls>>,
 }
@@ -183,12 +186,17 @@ impl Record {
     /// for what belongs to no run.
     #[must_use]
     pub fn ends(&self) -> Option<Ends> {
-        let (program, peer) = if self.scope.as_ref()?.is_inbound {
+        let facts = self.scope.as_ref()?;
+        let (program, peer) = if facts.is_inbound {
             let legs = self.legs.get()?;
             let leg = legs.dialled.upgrade()?;
             (legs.target.clone(), address::from_socket(&socket::local_address(leg.as_fd()).ok()?))
         } else {
-            (self.local.clone(), self.remote.clone())
+            let mut peer = self.remote.clone();
+            if let (Address::Inet(peer), Some(alias)) = (&mut peer, facts.alias) {
+                peer.set_ip(alias);
+            }
+            (self.local.clone(), peer)
         };
         match (program, peer) {
             (Address::Inet(program), Address::Inet(peer)) => {

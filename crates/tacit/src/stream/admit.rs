@@ -43,8 +43,8 @@ pub(super) struct Request<'a> {
 ///
 /// # Errors
 /// The policy refuses it, and that is logged.
-pub(super) fn admit(shared: &Shared, request: Request<'_>) -> Result<Connection, Deny> {
-    let found = find_rule(&shared.live.load(), &request.flow, request.scope.as_ref());
+pub(super) fn admit(shared: &Shared, mut request: Request<'_>) -> Result<Connection, Deny> {
+    let found = find_rule(&shared.live.load(), &mut request.flow, request.scope.as_ref());
     let looking = meter::take();
     let rule = match &found {
         Found::Permitted(rule) => Some(rule),
@@ -73,8 +73,8 @@ enum Found {
     Denied(Option<Arc<LiveRule>>),
 }
 
-fn find_rule(live: &Live, flow: &Flow, scope: Option<&Scope>) -> Found {
-    match live.lookup(flow) {
+fn find_rule(live: &Live, flow: &mut Flow, scope: Option<&Scope>) -> Found {
+    match live.decide(flow) {
         Some(rule)
             if !matches!(rule.action, LiveAction::Deny(_)) && fits(&rule.rule.form, scope) =>
         {
@@ -100,7 +100,8 @@ fn open(shared: &Shared, rule: Arc<LiveRule>, request: Request<'_>) -> Connectio
     let is_inbound = flow.direction == Direction::Inbound;
     let scope = scope.map(|scope| {
         let controls = rule.is_controlled().then(Box::default);
-        Box::new(ScopeFacts { scope, is_inbound, names: flow.remote_names, controls })
+        let names = flow.remote_names;
+        Box::new(ScopeFacts { scope, is_inbound, names, alias: flow.alias, controls })
     });
     let client = flow.remote;
     let (remote, proxied) = match claim {
@@ -135,7 +136,7 @@ pub(super) fn admit_data(
         let scope = facts.scope.clone();
         let names = facts.names.clone();
         let is_inbound = job.request.connects == Side::Peer;
-        Box::new(ScopeFacts { scope, is_inbound, names, controls: None })
+        Box::new(ScopeFacts { scope, is_inbound, names, alias: facts.alias, controls: None })
     });
     let opening = Opening {
         rule: Arc::clone(&parent.rule),

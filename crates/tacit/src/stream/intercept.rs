@@ -8,6 +8,7 @@
 //! Connections over the limit wait in the kernel's queue, as do all while descriptors run out.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -98,7 +99,8 @@ impl Arrival {
             return;
         };
         if self.flow.direction == Direction::Outbound {
-            let ends = Ends { protocol: Protocol::Tcp, program: *program, peer: *peer };
+            let peer = self.flow.alias.map_or(*peer, |alias| SocketAddr::new(alias, peer.port()));
+            let ends = Ends { protocol: Protocol::Tcp, program: *program, peer };
             let owner = scope.owner(ends).await;
             self.flow.program = owner.ok().flatten().and_then(|owner| owner.program);
         }
@@ -347,13 +349,22 @@ fn captured(
 }
 
 /// The flow of a program's connection.
-fn flow_of_program(scope: &Scope, local: Address, remote: Address) -> Flow {
+fn flow_of_program(scope: &Scope, local: Address, mut remote: Address) -> Flow {
+    let mut remote_names = Vec::new();
+    let mut alias = None;
+    if let Address::Inet(to) = &mut remote {
+        let destination = scope.destination(to.ip());
+        to.set_ip(destination.address);
+        remote_names = destination.names;
+        alias = destination.alias;
+    }
     Flow {
         direction: Direction::Outbound,
         protocol: Protocol::Tcp,
         listen: None,
         local,
-        remote_names: remote.ip().map(|ip| scope.names_of(ip)).unwrap_or_default(),
+        remote_names,
+        alias,
         to_own_host: remote.ip().is_some_and(|ip| scope.has_host_address(ip)),
         remote,
         program: None,
@@ -404,6 +415,7 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
         local,
         remote,
         remote_names: Vec::new(),
+        alias: None,
         program,
         user,
         to_own_host: false,

@@ -231,17 +231,48 @@ fn answers_of_a_programs_own_resolver_teach_nothing() {
     assert!(text.contains("10.9.8.66") && text.contains("Connection refused"), "{text}");
 }
 
+/// `also.example` has the address of `tls.example`, and a rule of its own in front.
+fn shared_address(rule: &str) -> Network {
+    let also = format!(
+        "[[rule]]\nname = \"also\"\ndirection = \"outbound\"\nremote = \"also.example\"\n\
+         remote-ports = 7000\n{rule}\n"
+    );
+    let two = "printf 'tls.example A 10.9.8.8\nalso.example A 10.9.8.8\n' >>zone\n";
+    Network::new(&[7000], &format!("{ZONE}\n{two}\n{SERVER}")).with_rules(&also)
+}
+
 #[test]
-fn a_certificate_must_cover_every_name_of_its_address() {
-    let also = "[[rule]]\nname = \"also\"\ndirection = \"outbound\"\nremote = \"also.example\"\n\
-                remote-ports = 7000\ntls = { trust = \"ca\" }\n";
-    let two = "printf 'tls.example A 10.9.8.8\\nalso.example A 10.9.8.8\\n' >>zone\n";
-    let setup = format!("{ZONE}\n{two}\n{SERVER}");
-    let network = Network::new(&[7000], &setup).with_rules(also);
-    expect(&network, "run python3 -c \"$fetch\" tls.example", "200");
-    let script = "run sh -c 'getent ahostsv4 also.example; python3 -c \"$0\" tls.example' \
-                  \"$fetch\"";
-    expect(&network, script, "reset by peer");
+fn an_answer_for_one_name_does_not_move_connections_to_another() {
+    // The server at that address speaks TLS alone: the program reads its page only through TLS.
+    for rule in ["permit = true", "tls = { verify = \"none\", server-name = \"tls.example\" }"] {
+        for first in ["also.example", "tls.example"] {
+            let script = format!(
+                "run sh -c 'getent ahostsv4 {first}; getent ahostsv4 also.example
+                     python3 -c \"$0\" tls.example' \"$fetch\""
+            );
+            expect(&shared_address(rule), &script, "200\n");
+        }
+    }
+}
+
+#[test]
+fn two_names_with_one_address_are_reached_by_their_own_certificates_alone() {
+    let script = "run sh -c 'getent ahostsv4 also.example | head -1
+                      python3 -c \"$0\" tls.example; python3 -c \"$0\" also.example
+                      python3 -c \"$0\" tls.example' \"$fetch\"";
+    // The certificate there is for tls.example only.
+    let text = text_of(&shared_address("tls = { trust = \"ca\" }").script(script));
+    assert_eq!(text.matches("200\n").count(), 2, "{text}");
+    assert_eq!(text.matches("reset by peer").count(), 1, "{text}");
+}
+
+#[test]
+fn an_alias_has_the_name_it_stands_for() {
+    let script = "run sh -c 'getent ahostsv4 also.example >/dev/null
+                      python3 -c \"import socket
+alias = socket.gethostbyname(\\\"tls.example\\\")
+print(alias, socket.gethostbyaddr(alias)[0])\"'";
+    expect(&shared_address("permit = true"), script, "198.18.0.1 tls.example");
 }
 
 #[test]

@@ -45,18 +45,37 @@ pub struct Captured {
     pub last_port: u16,
 }
 
+/// A name that was learnt, with its address.
+#[derive(Clone, Copy, Debug)]
+pub struct LearntName<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The true address, by which rules decide.
+    pub address: IpAddr,
+    /// The address that programs use in its place, and that is captured.
+    pub alias: Option<IpAddr>,
+}
+
+impl<'a> From<(IpAddr, &'a str)> for LearntName<'a> {
+    fn from((address, name): (IpAddr, &'a str)) -> Self {
+        Self { name, address, alias: None }
+    }
+}
+
 /// The boxes of a policy at a time, in seconds since 1970; disjoint and in order. `learnt` are
 /// addresses with the names they have, `own` the addresses of this host: those are captured only
-/// where a rule names them, by themselves or by one of these names.
+/// where a rule names them, by themselves or by one of these names. An alias is captured with the
+/// ports of all rules that can match its name or its true address.
 #[must_use]
 pub fn captured<'a>(
     policy: &Policy,
-    learnt: impl IntoIterator<Item = (IpAddr, &'a str)>,
+    learnt: impl IntoIterator<Item: Into<LearntName<'a>>>,
     own: &[IpAddr],
     unix_s: i64,
 ) -> Vec<Captured> {
     let rules = policy.rules.iter().filter(|rule| is_open(rule, unix_s));
-    boxes(rules, &Learnt::new(learnt), &own.iter().copied().map(single).collect::<Vec<_>>())
+    let learnt = Learnt::new(learnt.into_iter().map(Into::into));
+    boxes(rules, &learnt, &own.iter().copied().map(single).collect::<Vec<_>>())
 }
 
 /// Whether the rules alone, at whatever time, take more boxes than there may be.
@@ -101,6 +120,26 @@ pub fn may_ask(policy: &Policy, name: &str, unix_s: i64) -> bool {
             matches!(selector, AddressSelector::Name { .. }) && selector.matches(None, &names)
         };
         is_listed || is_about_all || remote.iter().any(is_by_name)
+    })
+}
+
+/// Whether a rule by address may decide a flow to that address otherwise than a rule by name, at a
+/// time in seconds since 1970. Ports and owners are not compared: rules that never meet count too.
+#[must_use]
+pub fn is_disputed(policy: &Policy, name: &str, address: IpAddr, unix_s: i64) -> bool {
+    let names = [name.to_owned()];
+    let rules = || {
+        let open = policy.rules.iter().filter(|rule| is_open(rule, unix_s));
+        open.filter(|rule| rule.selectors.direction == Direction::Outbound)
+    };
+    let matches = |rule: &Rule, address: Option<IpAddr>, names: &[String]| {
+        rule.selectors.remote.iter().any(|selector| selector.matches(address, names))
+    };
+    let by_address: Vec<_> = rules().filter(|rule| matches(rule, Some(address), &[])).collect();
+    rules().filter(|rule| matches(rule, None, &names)).any(|by_name| {
+        by_address.iter().any(|rule| {
+            rule.selectors.protocol == by_name.selectors.protocol && rule.action != by_name.action
+        })
     })
 }
 
@@ -198,7 +237,10 @@ fn spans(rule: &Rule, learnt: &Learnt<'_>, own: &[Span]) -> Vec<Span> {
             AddressSelector::Name { host, wildcard: true } => all.extend(learnt.below(host)),
             AddressSelector::Name { host, wildcard: false } => all.extend(learnt.exact(host)),
             _ if selector.names_nearby() => all.extend(selector.spans()),
-            _ => all.extend(selector.spans().flat_map(without_near).flat_map(beside_own)),
+            _ => {
+                all.extend(selector.spans().flat_map(without_near).flat_map(beside_own));
+                all.extend(selector.spans().flat_map(|span| learnt.aliases_within(span)));
+            }
         }
     }
     all
@@ -209,14 +251,22 @@ fn spans(rule: &Rule, learnt: &Learnt<'_>, own: &[Span]) -> Vec<Span> {
 struct Learnt<'a> {
     exact: HashMap<Cow<'a, str>, Vec<Span>>,
     below: HashMap<Cow<'a, str>, Vec<Span>>,
+    /// Aliases by their true address.
+    aliases: BTreeMap<(Family, u128), Vec<Span>>,
 }
 
 impl<'a> Learnt<'a> {
     /// No name leads to an address that must be named itself.
-    fn new(learnt: impl IntoIterator<Item = (IpAddr, &'a str)>) -> Self {
+    fn new(learnt: impl Iterator<Item = LearntName<'a>>) -> Self {
         let mut all = Self::default();
-        for (ip, name) in learnt.into_iter().filter(|(ip, _)| Near::of(*ip).is_none()) {
-            let span = single(ip);
+        for LearntName { name, address, alias } in learnt {
+            if Near::of(address).is_some() {
+                continue;
+            }
+            let span = single(alias.unwrap_or(address));
+            if alias.is_some() {
+                all.aliases.entry(family_and_bits(address)).or_default().push(span);
+            }
             for (at, _) in name.match_indices('.').filter(|(at, _)| *at > 0) {
                 all.below.entry(plain(&name[at + 1..])).or_default().push(span);
             }
@@ -228,6 +278,12 @@ impl<'a> Learnt<'a> {
     /// The addresses of the name itself.
     fn exact(&self, host: &str) -> impl Iterator<Item = Span> {
         self.exact.get(host).into_iter().flatten().copied()
+    }
+
+    /// The aliases of addresses within a span.
+    fn aliases_within(&self, span: Span) -> impl Iterator<Item = Span> {
+        let Span { family, first, last } = span;
+        self.aliases.range((family, first)..=(family, last)).flat_map(|(_, spans)| spans).copied()
     }
 
     /// The addresses of all names below it.

@@ -21,6 +21,7 @@ fn show(boxes: &[Captured]) -> Vec<String> {
     boxes.iter().map(one).collect()
 }
 
+const NONE: [LearntName<'_>; 0] = [];
 const DB: &str = r#"
     [[rule]]
     name = "no"
@@ -45,7 +46,7 @@ const DB: &str = r#"
 #[test]
 fn boxes_are_those_of_the_rules_that_pass() {
     assert_eq!(
-        show(&captured(&policy(DB), [], &[], 0)),
+        show(&captured(&policy(DB), NONE, &[], 0)),
         [
             "tcp 10.7.0.0-10.7.2.255 5432-5432",
             "tcp 10.7.0.0-10.7.2.255 6000-6100",
@@ -89,9 +90,34 @@ fn a_name_brings_its_addresses_with_the_ports_of_its_rule() {
 }
 
 #[test]
+fn an_alias_has_the_ports_of_every_rule_for_its_name_or_true_address() {
+    let alias = |name| LearntName {
+        name,
+        address: "10.7.0.9".parse().unwrap(),
+        alias: Some("198.18.0.1".parse().unwrap()),
+    };
+    for name in ["a.corp.example", "elsewhere.example"] {
+        let boxes = show(&captured(&policy(DB), [alias(name)], &[], 0));
+        for ports in ["5432-5432", "6000-6100"] {
+            let one = format!("tcp 198.18.0.1-198.18.0.1 {ports}");
+            assert!(boxes.contains(&one), "{boxes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rule_by_address_with_another_outcome_disputes_a_name() {
+    let disputed = |name, ip: &str| is_disputed(&policy(DB), name, ip.parse().unwrap(), 0);
+    assert!(disputed("a.corp.example", "10.7.3.1"), "denied by address, permitted by name");
+    assert!(!disputed("a.corp.example", "10.7.0.1"), "both permit");
+    assert!(!disputed("elsewhere.example", "10.7.3.1"), "no rule by name");
+    assert!(!disputed("a.corp.example", "10.9.0.1"), "no rule by address");
+}
+
+#[test]
 fn a_rule_without_addresses_is_not_about_this_host_or_this_link() {
     let open = "[[rule]]\nname = \"all\"\ndirection = \"outbound\"\npermit = true\n";
-    let boxes = captured(&policy(open), [], &[], 0);
+    let boxes = captured(&policy(open), NONE, &[], 0);
     let inside = |text: &str| {
         let address: IpAddr = text.parse().unwrap();
         boxes.iter().any(|b| {
@@ -162,8 +188,8 @@ fn a_rule_outside_its_window_captures_nothing_and_has_no_name_asked_for() {
     let weekend = policy(weekend);
     let thursday = 0;
     let saturday = 2 * 86_400;
-    assert_eq!(show(&captured(&weekend, [], &[], thursday)), [""; 0]);
-    assert_eq!(show(&captured(&weekend, [], &[], saturday)), ["tcp 10.0.0.1-10.0.0.1 1-65535"]);
+    assert_eq!(show(&captured(&weekend, NONE, &[], thursday)), [""; 0]);
+    assert_eq!(show(&captured(&weekend, NONE, &[], saturday)), ["tcp 10.0.0.1-10.0.0.1 1-65535"]);
     assert!(!can_match_name(&weekend, "a.example", thursday));
     assert!(can_match_name(&weekend, "a.example", saturday));
     assert_eq!(weekend.open_windows(thursday), [false]);
@@ -221,7 +247,7 @@ fn names_that_are_listed_capture_no_address() {
     };
     let learnt = ["10.9.9.9", "10.0.0.1"].map(|ip| (ip.parse().unwrap(), "a.corp.example"));
     let with = captured(&policy(&text("names = \"*.corp.example\"\n")), learnt, &[], 0);
-    assert_eq!(with, captured(&policy(&text("")), [], &[], 0));
+    assert_eq!(with, captured(&policy(&text("")), NONE, &[], 0));
 }
 
 /// What rules may say of the far end, and where they meet.
@@ -314,6 +340,7 @@ proptest! {
                     local: Address::Unnamed,
                     remote: SocketAddr::new(ip, port).into(),
                     remote_names: names.clone(),
+                    alias: None,
                     program: None,
                     user: None,
                     to_own_host: false,

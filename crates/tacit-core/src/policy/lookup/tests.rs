@@ -66,6 +66,7 @@ fn to(remote: SocketAddr, names: &[String]) -> Flow {
         local: SocketAddr::from(([10, 0, 0, 1], 40_000)).into(),
         remote: remote.into(),
         remote_names: names.to_vec(),
+        alias: None,
         program: None,
         user: None,
         to_own_host: false,
@@ -224,7 +225,7 @@ prop_compose! {
         let to_own_host = day % 3 == 0;
         Flow {
             direction, protocol, listen, local, remote, remote_names, program, user, at_unix_s,
-            to_own_host,
+            to_own_host, alias: None,
         }
     }
 }

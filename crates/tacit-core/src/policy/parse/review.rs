@@ -192,6 +192,7 @@ fn typical_flow(rule: &Rule) -> Flow {
         local: local.address,
         remote: remote.address,
         remote_names: remote.name.into_iter().collect(),
+        alias: None,
         // Somebody, though not one that another rule could name.
         program: Some(program.first().cloned().unwrap_or_default()),
         user: Some(user.first().cloned().unwrap_or_default()),

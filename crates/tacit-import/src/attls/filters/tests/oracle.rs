@@ -205,6 +205,7 @@ fn looked_up(policy: &Policy, index: &Index, tried: Tried) -> Result<usize, bool
         local: Address::Inet(SocketAddr::new(here, tried.local_port)),
         remote: tried.remote.into(),
         remote_names: Vec::new(),
+        alias: None,
         program: None,
         user: None,
         to_own_host: false,

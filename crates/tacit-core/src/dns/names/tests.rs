@@ -1,0 +1,215 @@
+use super::*;
+use proptest::prelude::*;
+
+fn ip(last: u32) -> IpAddr {
+    IpAddr::from((0x0a00_0000 + last).to_be_bytes())
+}
+
+fn learning(name: &str, address: IpAddr) -> Learning<'_> {
+    Learning { name, address, ttl: Duration::from_secs(600), is_disputed: false }
+}
+
+fn names_of(names: &Names, address: IpAddr, now: Instant) -> Vec<String> {
+    names.of(address, now).names
+}
+
+#[test]
+fn an_address_belongs_to_the_first_name_and_others_get_aliases() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    assert_eq!(names.learn(learning("clear.example", ip(1)), now), Ok(ip(1)));
+    let alias = names.learn(learning("tls.example", ip(1)), now).unwrap();
+    assert!(is_alias(alias), "{alias}");
+    let clear = Destination { names: vec!["clear.example".into()], address: ip(1), alias: None };
+    let tls = Destination { names: vec!["tls.example".into()], address: ip(1), alias: Some(alias) };
+    assert_eq!([names.of(ip(1), now), names.of(alias, now)], [clear, tls]);
+    assert_eq!(names.learn(learning("tls.example", ip(1)), now), Ok(alias), "it is known");
+    assert_eq!(names.news(), 2);
+    let six: IpAddr = "2001:db8::1".parse().unwrap();
+    assert_eq!(names.learn(learning("clear.example", six), now), Ok(six));
+    let alias = names.learn(learning("tls.example", six), now).unwrap();
+    assert!(is_alias(alias) && alias.is_ipv6(), "{alias}");
+    let later = now + 2 * TTL_MAX;
+    let third = names.learn(learning("third.example", ip(1)), later).unwrap();
+    assert!(is_alias(third), "the owner's time is over, and the address is still its own");
+    assert_eq!(names_of(&names, ip(1), later), [""; 0]);
+    assert_eq!(names.learn(learning("clear.example", ip(1)), later), Ok(ip(1)));
+    assert_eq!(names_of(&names, ip(1), later), ["clear.example"]);
+}
+
+#[test]
+fn a_disputed_address_stays_without_a_name() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    let disputed = Learning { is_disputed: true, ..learning("db.example", ip(1)) };
+    let alias = names.learn(disputed, now).unwrap();
+    assert!(is_alias(alias));
+    assert_eq!(names_of(&names, ip(1), now), [""; 0]);
+    assert_eq!(names.learn(learning("db.example", ip(1)), now), Ok(alias), "it keeps its alias");
+}
+
+#[test]
+fn a_resolver_cannot_give_an_alias() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    for reserved in ["198.18.0.1", "198.19.255.255", "100::1", "::ffff:198.18.0.1"] {
+        let learnt = names.learn(learning("db.example", reserved.parse().unwrap()), now);
+        assert_eq!(learnt, Err(NotLearnt::Reserved), "{reserved}");
+    }
+    for other in ["198.17.255.255", "198.20.0.0", "100::15", "100:0:0:1::"] {
+        assert!(!is_alias(other.parse().unwrap()), "{other}");
+    }
+}
+
+#[test]
+fn a_name_lives_as_long_as_its_ttl_and_its_use() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    let ttl = Duration::from_secs(600);
+    let second = Duration::from_secs(1);
+    assert_eq!(names.learn(learning("long.example", ip(1)), now), Ok(ip(1)));
+    assert_eq!(names_of(&names, ip(1), now + GRACE), ["long.example"]);
+    assert!(names_of(&names, ip(1), now + ttl + GRACE).is_empty());
+    assert!(names_of(&names, ip(2), now).is_empty());
+    let late = now + ttl + GRACE - second;
+    assert_eq!(names.used(ip(1), late).names, ["long.example"]);
+    assert_eq!(names_of(&names, ip(1), late + GRACE - second), ["long.example"]);
+    let forgotten = late + GRACE;
+    assert!(names_of(&names, ip(1), forgotten).is_empty());
+    assert_eq!(names.pairs(forgotten), []);
+    assert_eq!(names.news(), 1);
+    assert_eq!(names.learn(learning("long.example", ip(1)), forgotten), Ok(ip(1)));
+    assert_eq!(names.news(), 2, "it is news again");
+    let ever = Learning { ttl: Duration::MAX, ..learning("ever.example", ip(3)) };
+    assert_eq!(names.learn(ever, now), Ok(ip(3)));
+    assert!(names_of(&names, ip(3), now + TTL_MAX + GRACE).is_empty());
+}
+
+#[test]
+fn a_mapped_address_is_the_same_address() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    let mapped = "::ffff:10.0.0.9".parse().unwrap();
+    assert_eq!(names.learn(learning("v4.example", mapped), now), Ok(ip(9)));
+    assert_eq!(names_of(&names, ip(9), now), ["v4.example"]);
+}
+
+#[test]
+fn what_the_hosts_file_says_lasts_until_it_says_something_else() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    let host = |address: IpAddr, name: &str| Host { address, name: name.to_owned() };
+    let pairs = |last: u32| [host(ip(last), "db"), host(ip(last), "db.example")];
+    assert!(names.set_lasting(pairs(1)));
+    assert!(!names.set_lasting(pairs(1)), "no news");
+    assert_eq!(names.learn(learning("db.example", ip(1)), now), Ok(ip(1)));
+    assert_eq!(names_of(&names, ip(1), now), ["db", "db.example"], "each once");
+    assert_eq!((names.all(now).len(), names.pairs(now).len()), (1, 3));
+    assert_eq!(names_of(&names, ip(1), now + 2 * TTL_MAX), ["db", "db.example"]);
+    assert!(names.set_lasting(pairs(2)));
+    assert_eq!(names_of(&names, ip(1), now), ["db.example"], "it was asked for too");
+    let localhost = host("127.0.0.1".parse().unwrap(), "localhost");
+    assert!(!names.set_lasting(pairs(2).into_iter().chain([localhost])));
+    let other = names.learn(learning("other.example", ip(2)), now).unwrap();
+    assert!(is_alias(other), "the address belongs to the names of the file");
+}
+
+#[test]
+fn a_name_does_not_lead_to_this_host_or_this_link() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    for no in [
+        "127.0.0.1",
+        "::1",
+        "169.254.169.254",
+        "fe80::1",
+        "0.0.0.0",
+        "::",
+        "224.0.0.1",
+        "255.255.255.255",
+        "ff02::1",
+        "::127.0.0.1",
+    ] {
+        let no: IpAddr = no.parse().unwrap();
+        assert_eq!(names.learn(learning("rebound.example", no), now), Ok(no));
+    }
+    assert!(names.all(now).is_empty());
+    for yes in ["10.0.0.1", "192.168.0.1", "fd00::1", "2001:db8::1"] {
+        let yes: IpAddr = yes.parse().unwrap();
+        assert_eq!(names.learn(learning("there.example", yes), now), Ok(yes));
+    }
+    assert_eq!(names.all(now).len(), 4);
+}
+
+#[test]
+fn a_full_table_learns_no_more_and_forgets_nothing() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    let name = |number: u32| format!("n{number}.example");
+    let count = u32::try_from(NAMES_MAX).unwrap();
+    let begun = Instant::now();
+    for number in 0..count {
+        names.learn(learning(&name(number), ip(1)), now).unwrap();
+    }
+    println!("{count} names of one address in {:?}", begun.elapsed());
+    assert_eq!(names.learn(learning("more.example", ip(1)), now), Err(NotLearnt::Full));
+    assert_eq!(names.learn(learning("more.example", ip(2)), now), Err(NotLearnt::Full));
+    assert_eq!(names.learn(learning("n0.example", ip(1)), now), Ok(ip(1)));
+    let last = names.learn(learning(&name(count - 1), ip(1)), now).unwrap();
+    assert_eq!(names_of(&names, last, now), [name(count - 1)]);
+    assert!(names.lasting.is_empty(), "no list of names hangs on one address");
+}
+
+#[test]
+fn a_successor_knows_the_same_owners_and_aliases() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    for number in 0..40 {
+        let six = IpAddr::from(Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(number % 3)));
+        for address in [ip(number % 3), six] {
+            names.learn(learning(&format!("n{number}.example"), address), now).unwrap();
+        }
+    }
+    let mut successor = Names::default();
+    let before = names.all(now);
+    for known in before.clone() {
+        successor.restore(known, now);
+    }
+    for known in &before {
+        assert_eq!(successor.of(known.used(), now), names.of(known.used(), now));
+    }
+    let new = successor.learn(learning("new.example", ip(1)), now).unwrap();
+    assert!(before.iter().all(|known| known.used() != new), "an alias is not given twice");
+    let bad = ["10.0.0.9", "198.19.255.255", "100::1"].map(|alias| Known {
+        name: "bad.example".into(),
+        address: ip(7),
+        alias: Some(alias.parse().unwrap()),
+        remaining: GRACE,
+    });
+    for known in bad {
+        successor.restore(known, now);
+    }
+    assert_eq!(successor.all(now).len(), before.len() + 1);
+}
+
+proptest! {
+    #[test]
+    fn an_address_that_was_given_means_one_name_whatever_is_learnt(
+        steps in prop::collection::vec((0_u32..6, 0_u32..4, any::<bool>(), 0_u64..9_000), 0..60),
+    ) {
+        let mut names = Names::default();
+        let mut now = Instant::now();
+        let mut given: HashMap<IpAddr, Host> = HashMap::new();
+        for (name, address, is_disputed, seconds) in steps {
+            now += Duration::from_secs(seconds);
+            let name = format!("n{name}.example");
+            let learning = Learning { is_disputed, ..learning(&name, ip(address)) };
+            let used = names.learn(learning, now).unwrap();
+            let pair = Host { address: ip(address), name };
+            prop_assert_eq!(given.entry(used).or_insert_with(|| pair.clone()), &pair);
+            let found = names.of(used, now);
+            prop_assert_eq!(found.address, pair.address);
+            prop_assert_eq!(found.names, [pair.name]);
+        }
+    }
+}
