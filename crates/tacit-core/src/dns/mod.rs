@@ -11,9 +11,9 @@
 //! addresses are read, through aliases. What cannot be read is not forwarded.
 //!
 //! [`Names`] remembers which name an address has, and gives an alias to every other name;
-//! [`with_aliases`] puts the aliases into the response; [`hosts()`] reads the file that gives addresses
-//! without a question, [`Configuration`] the one that says whom to ask; [`Health`] remembers which
-//! servers are silent; [`next_message`] cuts messages out of a TCP stream.
+//! [`with_aliases`] puts the aliases into the response; [`hosts()`] reads the file that gives
+//! addresses without a question, [`Configuration`] the one that says whom to ask; [`Health`]
+//! remembers which servers are silent; [`next_message`] cuts messages out of a TCP stream.
 //!
 //! Limits: [`WAITING_MAX`] questions of one client, [`ADDRESSES_MAX`] addresses an answer,
 //! [`NAMES_MAX`] pairs of name and address, [`HOSTS_MAX`] of them from the file.
