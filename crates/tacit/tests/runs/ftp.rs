@@ -45,7 +45,8 @@ all_modes() {
 
 #[test]
 fn clear_clients_in_a_run_reach_a_server_that_wants_tls_and_resumed_sessions() {
-    let rules = "[[rule]]\nname = \"ftp\"\ndirection = \"outbound\"\nremote = \"tls.example\"\n\
+    let rules = "[[rule]]\nname = \"ftp\"\ndirection = \"outbound\"\n\
+                 remote = [\"tls.example\", \"dual.tls.example\"]\n\
                  remote-ports = 21\nlog = true\ntls = { trust = \"ca\", starttls = \"ftp\" }\n";
     let network = Network::new(&[], TOOLS).with_rules(rules);
     let said = network.ok(r#"
@@ -71,8 +72,13 @@ rsa_cert_file=$PWD/both.pem"
                 client = ftplib.FTP("tls.example", timeout=20); client.login()
                 client.set_pasv(passive)
                 client.retrlines("RETR file.txt"); client.quit()' 2>>run.log
+        # Another name has the address already: the server is known by an alias.
+        run bash -c 'getent ahosts dual.tls.example >/dev/null
+            for how in "" --disable-epsv "-P -"; do
+                curl -sS $how ftp://tls.example/file.txt
+            done' 2>>run.log
         grep -v " info " run.log; true"#);
-    let wanted = "hello\nsame\n".repeat(2) + &"hello\n".repeat(5);
+    let wanted = "hello\nsame\n".repeat(2) + &"hello\n".repeat(8);
     assert_eq!(said, wanted);
 }
 

@@ -87,7 +87,12 @@ impl<'a> Doors<'a> {
             // The program connects to where it would without tacit, and is led here.
             (Some(facts), Side::Program) => {
                 let Scope::Run(run) = &facts.scope;
-                (request.dial, Door::inside(run, request.dial).await?)
+                // A program that knows the server by an alias finds it there for data, too.
+                let is_server = self.record.remote.ip() == Some(request.dial.ip());
+                let alias = facts.alias.filter(|_| is_server);
+                let ip = alias.unwrap_or(request.dial.ip());
+                let at = SocketAddr::new(ip, request.dial.port());
+                (at, Door::inside(run, at).await?)
             }
             (_, connects) => {
                 let nowhere = || "its end of the control connection has no IP address".to_owned();
