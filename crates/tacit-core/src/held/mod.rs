@@ -17,4 +17,4 @@ mod flows;
 mod syn;
 
 pub use flows::{Flows, HELD_MAX, Key, Seen};
-pub use syn::{HEADERS_BYTES_MAX, Syn};
+pub use syn::{HEADERS_BYTES_MAX, Syn, datagram_ends};

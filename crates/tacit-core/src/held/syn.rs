@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::flows::Key;
 use crate::icmp::{Cause, error_about};
 use crate::ip::{
-    HEADER_V4_BYTES, HEADER_V6_BYTES, TCP, fill_checksum, header_v4, header_v6, length_field,
+    HEADER_V4_BYTES, HEADER_V6_BYTES, TCP, UDP, fill_checksum, header_v4, header_v6, length_field,
     pseudo_header,
 };
 
@@ -30,7 +30,7 @@ impl Syn {
     /// not the SYN of a connection.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Self> {
-        let ip = Ip::parse(packet)?;
+        let ip = Ip::parse(packet, TCP)?;
         let tcp = packet.get(ip.header_bytes..)?;
         let [source_port, destination_port] = [field16(tcp, 0)?, field16(tcp, 2)?];
         let sequence = u32::from_be_bytes(*tcp.get(4..)?.first_chunk()?);
@@ -99,6 +99,16 @@ impl Syn {
     }
 }
 
+/// The ends of a datagram (UDP); `None` for any other packet.
+#[must_use]
+pub fn datagram_ends(packet: &[u8]) -> Option<Key> {
+    let ip = Ip::parse(packet, UDP)?;
+    let udp = packet.get(ip.header_bytes..)?;
+    let program = SocketAddr::new(ip.source, field16(udp, 0)?);
+    let destination = SocketAddr::new(ip.destination, field16(udp, 2)?);
+    Some(Key { program, destination })
+}
+
 /// What the IP header of a packet says.
 struct Ip {
     source: IpAddr,
@@ -107,18 +117,18 @@ struct Ip {
 }
 
 impl Ip {
-    fn parse(packet: &[u8]) -> Option<Self> {
+    fn parse(packet: &[u8], protocol: u8) -> Option<Self> {
         match packet.first()? >> 4 {
-            4 => Self::parse_v4(packet),
-            6 => Self::parse_v6(packet),
+            4 => Self::parse_v4(packet, protocol),
+            6 => Self::parse_v6(packet, protocol),
             _ => None,
         }
     }
 
-    fn parse_v4(packet: &[u8]) -> Option<Self> {
+    fn parse_v4(packet: &[u8], protocol: u8) -> Option<Self> {
         let header_bytes = usize::from(packet.first()? & 0xf) * 4;
         let is_fragment = field16(packet, 6)? & FRAGMENT_V4 != 0;
-        if header_bytes < HEADER_V4_BYTES || *packet.get(9)? != TCP || is_fragment {
+        if header_bytes < HEADER_V4_BYTES || *packet.get(9)? != protocol || is_fragment {
             return None;
         }
         let address = |at: usize| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?));
@@ -126,8 +136,8 @@ impl Ip {
         Some(Self { source, destination, header_bytes })
     }
 
-    fn parse_v6(packet: &[u8]) -> Option<Self> {
-        if *packet.get(6)? != TCP {
+    fn parse_v6(packet: &[u8], protocol: u8) -> Option<Self> {
+        if *packet.get(6)? != protocol {
             return None;
         }
         let address = |at: usize| Some(Ipv6Addr::from(*packet.get(at..)?.first_chunk::<16>()?));
@@ -186,7 +196,7 @@ mod tests {
         [["10.0.2.15:40000", "192.0.2.7:80"], ["[100::15]:40000", "[2001:db8::7]:80"]];
 
     fn has_right_checksum(packet: &[u8], header_bytes: usize) {
-        let syn = Ip::parse(packet).unwrap();
+        let syn = Ip::parse(packet, TCP).unwrap();
         let tcp = &packet[header_bytes..];
         let pseudo = pseudo_header(TCP, syn.source, syn.destination, tcp.len());
         assert_eq!(folded(sum(tcp) + pseudo), 0xffff);
@@ -217,7 +227,7 @@ mod tests {
         for [program, destination] in ENDS {
             let syn = Syn::parse(&packet(program, destination, &[], b"")).unwrap();
             let reset = syn.reset();
-            let ip = Ip::parse(&reset).unwrap();
+            let ip = Ip::parse(&reset, TCP).unwrap();
             assert_eq!(ip.source, syn.key.destination.ip());
             assert_eq!(ip.destination, syn.key.program.ip());
             let tcp = &reset[ip.header_bytes..];
@@ -258,7 +268,19 @@ mod tests {
         assert_eq!(Syn::parse(&good[..good.len() - 1]), None, "cut short");
     }
 
-    const UDP: u8 = 17;
+    #[test]
+    fn the_ends_of_a_datagram_are_read() {
+        for [program, destination] in ENDS {
+            let mut datagram = packet(program, destination, &[], b"");
+            assert_eq!(datagram_ends(&datagram), None, "it is a segment");
+            let protocol_at = if destination.starts_with('[') { 6 } else { 9 };
+            datagram[protocol_at] = UDP;
+            let key = datagram_ends(&datagram).unwrap();
+            assert_eq!(key.program, program.parse().unwrap());
+            assert_eq!(key.destination, destination.parse().unwrap());
+            assert_eq!(Syn::parse(&datagram), None);
+        }
+    }
 
     proptest! {
         #[test]
@@ -268,6 +290,7 @@ mod tests {
         ) {
             let mut packet = vec![head];
             packet.extend_from_slice(&bytes);
+            let _ = datagram_ends(&packet);
             if let Some(syn) = Syn::parse(&packet) {
                 let released = syn.released();
                 prop_assert_eq!(Syn::parse(&released).map(|again| again.key), Some(syn.key));

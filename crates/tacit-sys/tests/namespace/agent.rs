@@ -70,7 +70,8 @@ fn serve(own: &Own, captured: &Mutex<Vec<Element>>, ends: &AtomicBool) {
         }
         let mut report = [0; nflog::REPORT_BYTES_MAX];
         let Ok(Some(packet)) = own.log.receive(&mut report) else { continue };
-        let syn = Syn::parse(packet).unwrap();
+        // Refused datagrams are reported, too.
+        let Some(syn) = Syn::parse(packet) else { continue };
         // From the interface come those of programs to themselves, too.
         let is_own = syn.key.destination.ip().is_loopback();
         if own.log.copies() == Copies::OfRule || !is_own {

@@ -140,7 +140,9 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
             let hold = Arc::new(Hold::new(log, hold_sockets)?);
             // All of them have the same source.
             let listener = listeners.drain(..).next().ok_or(io::ErrorKind::InvalidData)?;
-            Some(ServedSource::new(HoldSource { hold, listener: Arc::new(listener) }))
+            let scope = Scope::Run(Arc::clone(&run));
+            let listener = Arc::new(listener);
+            Some(ServedSource::new(HoldSource { hold, scope, listener }))
         }
         None => None,
     };

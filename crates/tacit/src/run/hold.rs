@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tacit_core::flow::Address;
-use tacit_core::held::{Flows, Key, Seen, Syn};
+use tacit_core::held::{Flows, Key, Seen, Syn, datagram_ends};
 use tacit_core::icmp::Cause;
 use tacit_sys::datagram::send_packet;
 use tacit_sys::netlink::nflog;
@@ -76,6 +76,15 @@ pub enum Answer {
     Silence,
 }
 
+/// What a copy of a packet stands for.
+#[derive(Debug)]
+pub enum Copied {
+    /// A flow that begins.
+    Syn(HeldSyn),
+    /// A datagram that the kernel inside has refused.
+    Refused(Key),
+}
+
 impl Hold {
     /// Holds what the log copies.
     ///
@@ -124,11 +133,11 @@ impl Hold {
         self.lock().clear();
     }
 
-    /// Takes the next copy of a SYN; `None`: it begins no flow.
+    /// Takes the next copy of a packet; `None`: it begins no flow.
     ///
     /// # Errors
     /// `WouldBlock`, or the log is broken.
-    pub fn take_next(self: &Arc<Self>) -> io::Result<Option<HeldSyn>> {
+    pub fn take_next(self: &Arc<Self>) -> io::Result<Option<Copied>> {
         let mut report = [0; nflog::REPORT_BYTES_MAX];
         let packet = match self.log.receive(&mut report) {
             Err(error) if nflog::is_overrun(&error) => {
@@ -137,7 +146,10 @@ impl Hold {
             }
             received => received?,
         };
-        let Some(syn) = packet.and_then(Syn::parse) else { return Ok(None) };
+        let Some(packet) = packet else { return Ok(None) };
+        let Some(syn) = Syn::parse(packet) else {
+            return Ok(datagram_ends(packet).map(Copied::Refused));
+        };
         let mut accepted = None;
         let seen = self.lock().see(syn.key, syn.sequence, || {
             let (waiter, receiver) = oneshot::channel();
@@ -145,7 +157,9 @@ impl Hold {
             waiter
         });
         Ok(match (seen, accepted) {
-            (Seen::New, Some(accepted)) => Some(HeldSyn { hold: Arc::clone(self), syn, accepted }),
+            (Seen::New, Some(accepted)) => {
+                Some(Copied::Syn(HeldSyn { hold: Arc::clone(self), syn, accepted }))
+            }
             (Seen::Released, _) => {
                 // If it fails, the program sends its SYN once more.
                 let _ = self.release(&syn);

@@ -66,6 +66,14 @@ pub(super) fn admit(shared: &Shared, mut request: Request<'_>) -> Result<Connect
     }
 }
 
+/// Leaves a trace of a datagram that the kernel inside has refused.
+pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
+    if let Found::Denied(rule) = find_rule(&shared.live.load(), &mut flow, Some(&scope)) {
+        let refused = Refused { rule, flow, scope: Some(scope) };
+        account::refused(&shared.log, &shared.refusals, &refused);
+    }
+}
+
 /// What the policy says of a flow.
 enum Found {
     Permitted(Arc<LiveRule>),

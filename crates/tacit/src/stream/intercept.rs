@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
+use tacit_core::held::Key;
 use tacit_core::proxy_protocol::{self, Header, Parsed};
 use tacit_sys::socket::{self, AcceptedSocket};
 use tacit_sys::syn_log::Copies;
@@ -30,7 +31,7 @@ use crate::log::{Event, Log};
 use crate::net::leg::{Leg, Parked};
 use crate::net::{Accepted, Security};
 use crate::run::Scope;
-use crate::run::hold::{HeldSyn, Hold};
+use crate::run::hold::{Copied, HeldSyn, Hold};
 use crate::run::protocol::Ends;
 
 use super::stage::{Arrival, Claim, Downstream, Stage, Work};
@@ -69,6 +70,8 @@ pub enum Source {
 pub struct HoldSource {
     /// Holds them.
     pub hold: Arc<Hold>,
+    /// Whose programs they are.
+    pub scope: Scope,
     /// The listener of the connections that are released; it is not accepted on otherwise.
     pub listener: Arc<Listener>,
 }
@@ -203,8 +206,8 @@ pub async fn accept_all<T>(
     }
 }
 
-/// Takes the SYNs of a run's programs, each time that `turn` lets it, and gives them to `take`.
-/// Ends only with an error.
+/// Takes the SYNs of a run's programs, each time that `turn` lets it, and gives them to `take`;
+/// datagrams that the kernel has refused go to `refused`. Ends only with an error.
 ///
 /// # Errors
 /// The log of SYNs cannot be watched, or is broken.
@@ -213,6 +216,7 @@ pub async fn hold_all<T>(
     places: Arc<Semaphore>,
     turn: impl AsyncFn() -> T,
     take: impl AsyncFn(HeldWork, T),
+    refused: impl Fn(Flow),
 ) -> io::Result<()> {
     let watched = watch(Arc::clone(source.hold.log().socket()), Interest::READABLE)?;
     loop {
@@ -220,7 +224,8 @@ pub async fn hold_all<T>(
         let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
         let turn = turn().await;
         match source.hold.take_next() {
-            Ok(Some(held)) => take(new_work(source, held, permit), turn).await,
+            Ok(Some(Copied::Syn(held))) => take(new_work(source, held, permit), turn).await,
+            Ok(Some(Copied::Refused(key))) => refused(flow_of_datagram(source, key)),
             Ok(None) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
             Err(error) => return Err(error),
@@ -240,6 +245,13 @@ pub enum HeldWork {
     Unknown(HeldSyn, OwnedSemaphorePermit),
 }
 
+fn flow_of_datagram(source: &HoldSource, key: Key) -> Flow {
+    let Key { program, destination } = key;
+    let local = Address::from(program);
+    let remote = Address::from(destination);
+    flow_of_program(&source.scope, Protocol::Udp, local, remote)
+}
+
 fn new_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -> HeldWork {
     match source.hold.log().copies() {
         Copies::OfRule => held_work(source, held, permit),
@@ -253,8 +265,7 @@ pub async fn find_out(
     held: HeldSyn,
     permit: OwnedSemaphorePermit,
 ) -> Option<HeldWork> {
-    let Source::Captured(scope, _) = &source.listener.source else { return None };
-    let Scope::Run(run) = scope;
+    let Scope::Run(run) = &source.scope;
     let ends = Ends { protocol: Protocol::Tcp, program: held.program(), peer: held.destination() };
     // Without an answer the program sends its SYN again.
     let is_held = run.line.is_connecting(ends).await.unwrap_or(false);
@@ -262,15 +273,13 @@ pub async fn find_out(
 }
 
 fn held_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -> HeldWork {
-    let Source::Captured(scope, _) = &source.listener.source else {
-        return HeldWork::AtOnce(held, permit);
-    };
+    let scope = &source.scope;
     let Scope::Run(run) = scope;
     let destination = held.destination();
     if destination.port() == dns::PORT || run.is_expected(destination) {
         return HeldWork::AtOnce(held, permit);
     }
-    let flow = flow_of_program(scope, held.program().into(), destination.into());
+    let flow = flow_of_program(scope, Protocol::Tcp, held.program().into(), destination.into());
     let downstream = Downstream::Held(Box::new(held));
     HeldWork::Connection(arrival(downstream, flow, Some(scope.clone()), permit))
 }
@@ -343,13 +352,13 @@ fn captured(
         return Ok(Some(Work::Question { accepted, names }));
     }
     let Accepted { leg, local, remote, permit } = accepted;
-    let flow = flow_of_program(scope, local, remote);
+    let flow = flow_of_program(scope, Protocol::Tcp, local, remote);
     let scope = Some(scope.clone());
     Ok(Some(arrival(Downstream::Accepted(leg), flow, scope, permit)))
 }
 
 /// The flow of a program's connection.
-fn flow_of_program(scope: &Scope, local: Address, mut remote: Address) -> Flow {
+fn flow_of_program(scope: &Scope, protocol: Protocol, local: Address, mut remote: Address) -> Flow {
     let mut remote_names = Vec::new();
     let mut alias = None;
     if let Address::Inet(to) = &mut remote {
@@ -360,7 +369,7 @@ fn flow_of_program(scope: &Scope, local: Address, mut remote: Address) -> Flow {
     }
     Flow {
         direction: Direction::Outbound,
-        protocol: Protocol::Tcp,
+        protocol,
         listen: None,
         local,
         remote_names,

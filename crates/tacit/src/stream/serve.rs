@@ -314,6 +314,7 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
     let places = Arc::clone(&lane.shared.places);
     let strays = tokio::task::spawn_local(take_strays(Rc::clone(&lane), Arc::clone(&source)));
     let _ended = AbortOnDrop(strays.abort_handle());
+    let refused = |flow| admit::note_refused(&lane.shared, flow, source.scope.clone());
     let held = match &lane.engine {
         None => {
             let take = async |work, ()| match work {
@@ -323,7 +324,7 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
                 }
                 HeldWork::Unknown(held, permit) => find_out(&lane, &source, held, permit),
             };
-            intercept::hold_all(&source, places, async || (), take).await
+            intercept::hold_all(&source, places, async || (), take, refused).await
         }
         Some(engine) => {
             let take = async |work, turn| match (turn, work) {
@@ -341,7 +342,7 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
                     give(&lane, work, Reason::Saturated).await;
                 }
             };
-            intercept::hold_all(&source, places, || engine.turn(), take).await
+            intercept::hold_all(&source, places, || engine.turn(), take, refused).await
         }
     };
     if let Err(error) = held {

@@ -102,6 +102,19 @@ fn datagrams_that_no_rule_permits_leave_a_trace() {
 }
 
 #[test]
+fn datagrams_that_the_kernel_of_the_run_refuses_leave_a_trace() {
+    let network = by_name().with_ipv6();
+    let script = "(exec 3<>/dev/udp/192.0.2.7/7000; echo one >&3; echo two >&3 2>&1; sleep 0.2)
+        (exec 3<>/dev/udp/2001:db8:5::5/7001; echo one >&3; sleep 0.2)";
+    let seen = refusals(&network, script);
+    let [six, four] = &*seen else { panic!("{seen:?}") };
+    assert_eq!(four["kind"], "datagram");
+    assert_eq!(four["destination"], "192.0.2.7:7000");
+    assert!(four["next"].as_str().unwrap().contains("protocol = \"udp\""), "{four}");
+    assert_eq!(six["destination"], "[2001:db8:5::5]:7001");
+}
+
+#[test]
 fn refusals_are_a_table_and_a_metric() {
     let said = by_name().ok("both() { show refused; show metrics | grep ^tacit_refused_total; }
         refused 'getent ahostsv4 other.example; getent ahostsv4 more.example' both");

@@ -44,6 +44,8 @@ pub(super) enum Expression {
     ToHold(Redirect),
     /// A copy of the packet's headers goes to the agent.
     CopyToAgent,
+    /// No more packets than so many a second.
+    AtMostPerSecond(u64),
     Accept,
     Drop,
     Reset,
@@ -112,6 +114,7 @@ impl Expression {
             Self::ToAgent(redirect) => redirect_to(rule, AGENT_PORT, redirect),
             Self::ToHold(redirect) => redirect_to(rule, HOLD_PORT, redirect),
             Self::CopyToAgent => copy(rule),
+            Self::AtMostPerSecond(count) => limit(rule, count),
             Self::Accept => verdict(rule, ACCEPT),
             Self::Drop => verdict(rule, DROP),
             Self::Reset => reject(rule, REJECT_TCP_RST),
@@ -195,6 +198,14 @@ fn copy(rule: &mut Message) {
     });
 }
 
+fn limit(rule: &mut Message, per_second: u64) {
+    expression(rule, "limit", |data| {
+        data.attribute(1, &per_second.to_be_bytes());
+        data.attribute(2, &1_u64.to_be_bytes());
+        data.be32(4, LIMIT_PACKETS);
+    });
+}
+
 fn redirect_to(rule: &mut Message, port: u16, redirect: Redirect) {
     expression(rule, "immediate", |data| {
         data.be32(1, REGISTER_1);
@@ -232,6 +243,8 @@ fn reject(rule: &mut Message, kind: u32) {
 
 /// All headers of IP and TCP with their options.
 pub(in crate::netlink) const COPIED_BYTES_MAX: u32 = 128;
+/// `NFT_LIMIT_PKTS`.
+const LIMIT_PACKETS: u32 = 0;
 const REGISTER_VERDICT: u32 = 0;
 /// The first of four registers of 16 bytes.
 const REGISTER_1: u32 = 1;

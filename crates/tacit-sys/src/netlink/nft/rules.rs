@@ -10,7 +10,7 @@
 //! loopback and own addresses                               accept: no program listens there
 //! port 53 anywhere else                                    UDP to the agent, SYN held
 //! any other SYN                                            held
-//! any other UDP                                            refused
+//! any other UDP                                            refused, and some a second copied
 //! echo requests                                            dropped
 //! ```
 //!
@@ -39,8 +39,8 @@ use crate::ip_version::IpSupport;
 use crate::netlink::message::Message;
 
 use Expression::{
-    Accept, Captured, CopyToAgent, Drop, IcmpType, Mark, OwnSocket, PastSyn, PortUnreachable,
-    Reset, To, ToAgent, ToHold, ToLoopbackV4, ToOwn, ToPort, Transport,
+    Accept, AtMostPerSecond, Captured, CopyToAgent, Drop, IcmpType, Mark, OwnSocket, PastSyn,
+    PortUnreachable, Reset, To, ToAgent, ToHold, ToLoopbackV4, ToOwn, ToPort, Transport,
 };
 
 const NEWRULE: u16 = 6;
@@ -52,6 +52,8 @@ const ICMPV6: u8 = 58;
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REQUEST_V6: u8 = 128;
 const DNS: u16 = 53;
+/// Datagrams that are refused and reported to the agent: a flood of them is to cost no more.
+const REPORTED_PER_SECOND_MAX: u64 = 50;
 const V4: Expression = Expression::Family(Family::V4);
 const V6: Expression = Expression::Family(Family::V6);
 const LOOPBACK_V4: [Expression; 2] = [V4, ToLoopbackV4];
@@ -97,6 +99,10 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<Message> {
     let step = "rule: name queries go to the agent";
     rules.push_led(step, &[Transport(UDP), ToPort(DNS)], UDP, redirect);
     rules.push_led("rule: the agent decides all else", &[Transport(TCP)], TCP, redirect);
+    if copies == Copies::OfRule {
+        let reported = [Transport(UDP), AtMostPerSecond(REPORTED_PER_SECOND_MAX), CopyToAgent];
+        rules.push("rule: refused datagrams are reported", &reported);
+    }
     rules.push("rule: all else is refused", &[Transport(UDP), PortUnreachable]);
     for (family, protocol, kind) in [(V4, ICMP, ECHO_REQUEST), (V6, ICMPV6, ECHO_REQUEST_V6)] {
         let echo = [family, Transport(protocol), IcmpType(kind), Drop];

@@ -90,7 +90,7 @@ impl<'a> Doors<'a> {
                 // A program that knows the server by an alias finds it there for data, too.
                 let is_server = self.record.remote.ip() == Some(request.dial.ip());
                 let alias = facts.alias.filter(|_| is_server);
-                let ip = alias.unwrap_or(request.dial.ip());
+                let ip = alias.unwrap_or_else(|| request.dial.ip());
                 let at = SocketAddr::new(ip, request.dial.port());
                 (at, Door::inside(run, at).await?)
             }
