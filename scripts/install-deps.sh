@@ -3,6 +3,7 @@
 #
 #   scripts/install-deps.sh          what the tests need (and so everything)
 #   scripts/install-deps.sh demo     what `make demo` needs
+#   scripts/install-deps.sh transparency   what `make transparency` needs
 #
 # Looks first, so a second run takes a moment and needs neither root nor network. Installs from the
 # distribution (apt); elsewhere it prints what is missing. cargo-deny is built with cargo, once, below
@@ -11,9 +12,9 @@ set -euo pipefail
 
 purpose=${1:-test}
 case $purpose in
-demo | test) ;;
+demo | test | transparency) ;;
 *)
-    echo "usage: $0 [demo|test]" >&2
+    echo "usage: $0 [demo|test|transparency]" >&2
     exit 64
     ;;
 esac
@@ -87,6 +88,22 @@ if [ "$purpose" = test ]; then
     need stunnel4 stunnel
     # The server is needed, not its service: this file keeps that from starting.
     PATH="$PATH:/usr/sbin:/sbin" need openssh-server sshd
+fi
+
+if [ "$purpose" = transparency ]; then
+    # Suites of the system's Python and of Go; tornado comes by pip.
+    python=$(basename "$(readlink -f /usr/bin/python3)")
+    /usr/bin/python3 -c "import test.test_socket" 2>/dev/null || missing+=("lib$python-testsuite")
+    /usr/bin/python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+    need golang-go go
+    # Programs that are run with and without tacit.
+    PATH="$PATH:/usr/sbin:/sbin" need nginx nginx
+    PATH="$PATH:/usr/sbin:/sbin" need haproxy haproxy
+    need netcat-openbsd nc
+    need postgresql-client psql
+    need wget wget
+    need nodejs node
+    need hostname hostname
 fi
 
 # What checks licences, bans, sources and advisories. Optimised for its build, not for its run.

@@ -1,0 +1,150 @@
+"""Suites of others natively and under `tacit run`, and every difference.
+
+    python3 scripts/transparency [SUITE]...
+
+Each suite runs three times in a private network: natively, with every destination captured and with
+loopback left alone. A difference counts if a second pair of runs shows it too. It is compared with
+the table in docs/transparency.md: exit status 0 if they agree, 1 if not, 2 if a suite cannot run.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from suites import HERE, SUITES, TARGET, SetupError
+
+LIST = HERE.parent.parent / "docs" / "transparency.md"
+TACIT = HERE.parent.parent / "target" / "debug" / "tacit"
+POLICIES = ("captured", "plain")
+PROGRESS_SECONDS = 10
+POLL_SECONDS = 0.1
+
+
+def known():
+    """The table: whether a difference shows only sometimes, by (suite, policy, test)."""
+    found = {}
+    for line in LIST.read_text().splitlines():
+        cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        if len(cells) != 6 or cells[0] not in SUITES:
+            continue
+        for policy in POLICIES if cells[1] == "both" else [cells[1]]:
+            found[cells[0], policy, cells[2]] = cells[5].startswith("sometimes")
+    return found
+
+
+def run(name, way, attempt):
+    """The result of each test of a suite."""
+    suite = SUITES[name]
+    folder = TARGET / "results"
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"{name}.{way}.{attempt}"
+    results = Path(f"{stem}.xml")
+    results.unlink(missing_ok=True)
+    environment = os.environ | {
+        "TACIT": str(TACIT),
+        "TIMEOUT_SECONDS": str(suite.timeout_seconds),
+        "WORKING_DIRECTORY": str(suite.directory),
+    } | suite.environment()
+    command = ["unshare", "-rnm", "--kill-child", str(HERE / "network.sh"), way,
+               *suite.command(results)]
+    begin = shown = time.monotonic()
+    with open(f"{stem}.out", "wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=subprocess.STDOUT, env=environment)
+        while process.poll() is None:
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() - shown > PROGRESS_SECONDS:
+                shown = time.monotonic()
+                print(f"  {name} {way}: {shown - begin:.0f} s", flush=True)
+    if process.returncode in (2, 124, 125):
+        # 2 is also the status of failed tests; what has results has run.
+        if process.returncode != 2 or not results.exists():
+            raise SetupError(f"{name} {way}: status {process.returncode}; see {stem}.out")
+    found = suite.read(Path(f"{stem}.out").read_text(errors="replace"), results)
+    if not found:
+        raise SetupError(f"{name} {way}: no results; see {stem}.out")
+    print(f"  {name} {way}: {len(found)} tests, {time.monotonic() - begin:.0f} s", flush=True)
+    return found
+
+
+def differences(suite, native, inside):
+    """What differs, as (native, inside) by test."""
+    return {
+        test: (result, inside.get(test, "absent"))
+        for test, result in native.items()
+        if inside.get(test) != result and not (suite.passes_natively and result == "fail")
+    }
+
+
+def compare(name):
+    """Runs a suite; its differences under each policy, and whether a repetition cleared some."""
+    suite = SUITES[name]
+    suite.prepare()
+    native = run(name, "native", 1)
+    again = None
+    found = {}
+    for policy in POLICIES:
+        first = differences(suite, native, run(name, policy, 1))
+        if first:
+            again = again or run(name, "native", 2)
+            second = differences(suite, again, run(name, policy, 2))
+            for test in sorted(set(first) - set(second)):
+                print(f"  {name} {policy}: {test} differed once of two times: {first[test]}")
+            first = {test: both for test, both in first.items() if test in second}
+        found[policy] = first
+    return native, found
+
+
+def figures():
+    """Times of the suite `own` beside those natively, which are not asserted."""
+    def read(way):
+        text = (TARGET / "results" / f"own.{way}.1.out").read_text(errors="replace")
+        lines = re.findall(r'^\{"test".*$', text, re.M)
+        return {entry["test"]: entry["ms"] for entry in map(json.loads, lines)}
+
+    native = read("native")
+    for policy in POLICIES:
+        more = {test: ms - native[test] for test, ms in read(policy).items() if test in native}
+        close = sum(ms <= 5 for ms in more.values())
+        worst = max(more, key=more.get)
+        print(f"  own {policy}: {close} of {len(more)} within native + 5 ms;"
+              f" most: {worst}, {more[worst]:+.1f} ms")
+
+
+def main(names):
+    unknown = set(names) - set(SUITES)
+    if unknown:
+        raise SetupError(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
+    if not TACIT.exists():
+        raise SetupError(f"no {TACIT}\n  fix: cargo build -p tacit")
+    listed = known()
+    wrong, summary = [], []
+    for name in names or SUITES:
+        native, found = compare(name)
+        for policy in POLICIES:
+            expected = {key[2] for key in listed if key[:2] == (name, policy)}
+            for test, (left, right) in sorted(found[policy].items()):
+                if test not in expected:
+                    wrong.append(f"not listed: {name} {policy} {test}: {left}, under run {right}")
+            for test in sorted(expected - set(found[policy])):
+                if test in native and not listed[name, policy, test]:
+                    wrong.append(f"listed, but gone: {name} {policy} {test}")
+            summary.append((name, policy, len(native), len(found[policy])))
+        if name == "own":
+            figures()
+    print(f"\n{'suite':10} {'policy':10} {'tests':>6} {'differences':>12}")
+    for name, policy, tests, count in summary:
+        print(f"{name:10} {policy:10} {tests:6} {count:12}")
+    print("\n".join(wrong) or "Every difference is in docs/transparency.md.")
+    return 1 if wrong else 0
+
+
+try:
+    sys.exit(main(sys.argv[1:]))
+except SetupError as error:
+    print(f"transparency: {error}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,71 @@
+"""What answers at 10.9.8.7: HTTP on 8080 and a database that knows one answer on 5432.
+
+It makes the file servers.ready once both listen.
+"""
+
+import http.server
+import socketserver
+import struct
+import threading
+
+ADDRESS = "10.9.8.7"
+SSL_REQUEST = 80877103
+
+
+class Web(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "6")
+        self.end_headers()
+        self.wfile.write(b"small\n")
+
+    def log_message(self, *_):
+        pass
+
+
+class Database(socketserver.StreamRequestHandler):
+    """The PostgreSQL protocol, as far as a client needs it to connect and ask once."""
+
+    def send(self, kind, body):
+        self.wfile.write(kind + struct.pack(">I", len(body) + 4) + body)
+
+    def handle(self):
+        while True:
+            header = self.rfile.read(8)
+            if len(header) < 8:
+                return
+            length, code = struct.unpack(">II", header)
+            self.rfile.read(length - 8)
+            if code != SSL_REQUEST:
+                break
+            self.wfile.write(b"N")
+        self.send(b"R", struct.pack(">I", 0))
+        self.send(b"S", b"client_encoding\0UTF8\0")
+        self.send(b"Z", b"I")
+        while (kind := self.rfile.read(1)) not in (b"", b"X"):
+            (length,) = struct.unpack(">I", self.rfile.read(4))
+            self.rfile.read(length - 4)
+            if kind == b"Q":
+                column = b"one\0" + struct.pack(">IHIhih", 0, 0, 25, -1, -1, 0)
+                self.send(b"T", struct.pack(">H", 1) + column)
+                self.send(b"D", struct.pack(">HI", 1, 1) + b"1")
+                self.send(b"C", b"SELECT 1\0")
+                self.send(b"Z", b"I")
+
+
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 1000
+
+    def handle_error(self, *_):
+        """A client that closes early is no error here."""
+
+
+web = Server((ADDRESS, 8080), Web)
+database = Server((ADDRESS, 5432), Database)
+threading.Thread(target=database.serve_forever, daemon=True).start()
+open("servers.ready", "w").close()
+web.serve_forever()

@@ -1,0 +1,161 @@
+"""The suites: what each needs, how it runs, and how its results are read."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).resolve().parent
+TARGET = HERE.parent.parent / "target" / "transparency"
+PYTHON = "/usr/bin/python3"
+TORNADO_VERSION = "6.6.1"
+
+CPYTHON_MODULES = """test_socket test_asyncio test_ssl test_httplib test_ftplib test_smtplib
+test_poplib test_imaplib test_urllib2_localnet test_httpservers test_select test_selectors
+test_epoll test_poll test_xmlrpc test_docxmlrpc test_logging test_wsgiref""".split()
+TORNADO_MODULES = """httpclient httpserver iostream netutil simple_httpclient tcpclient tcpserver
+websocket web""".split()
+
+
+class SetupError(Exception):
+    """What is missing, and what to do."""
+
+
+def checked(command, what, **options):
+    """Runs a command that prepares a suite."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              check=False, **options)
+    except FileNotFoundError as error:
+        raise SetupError(f"{what}: {error}\n  fix: scripts/install-deps.sh transparency") from error
+    if done.returncode:
+        text = done.stdout.decode(errors="replace").strip()
+        raise SetupError(f"{what}: {' '.join(command)}: status {done.returncode}\n{text}")
+    return done.stdout.decode().strip()
+
+
+class Suite:
+    """A suite of tests. `timeout_seconds` bounds one run of it."""
+
+    timeout_seconds = 1200
+    directory = HERE
+    # Whether a test that fails natively is left out.
+    passes_natively = True
+
+    def prepare(self):
+        """Fetches and builds what it needs below target/."""
+
+    def command(self, results):
+        """What to run; it may write the file `results`."""
+        raise NotImplementedError
+
+    def read(self, output, results):
+        """The result of each test by name."""
+        return read_json(output)
+
+    def environment(self):
+        return {}
+
+
+class Own(Suite):
+    """The programs of own.py."""
+
+    passes_natively = False
+
+    def prepare(self):
+        TARGET.joinpath("own").mkdir(parents=True, exist_ok=True)
+        checked(["go", "build", "-o", str(TARGET / "own" / "fetch"), str(HERE / "fetch.go")],
+                "the client in Go", env=os.environ | {"CGO_ENABLED": "0"})
+
+    def command(self, results):
+        return [PYTHON, str(HERE / "own.py"), os.environ.get("TIMES", "9")]
+
+
+class CPython(Suite):
+    """The tests of the system's Python, from the package libpythonX.Y-testsuite."""
+
+    def prepare(self):
+        checked([PYTHON, "-c", "import test.test_socket"], "the tests of Python")
+
+    def command(self, results):
+        return [PYTHON, "-m", "test", "-j4", "--timeout", "300", "--junit-xml", str(results),
+                # In some virtual machines it waits without end, natively too.
+                "--ignore", "*VSOCK*", *CPYTHON_MODULES]
+
+    def read(self, output, results):
+        if not results.exists():
+            raise SetupError("the tests of Python wrote no results; see their output")
+        found = {}
+        for case in ElementTree.parse(results).iter("testcase"):
+            parts = {part.tag for part in case}
+            failed = parts & {"failure", "error"}
+            result = "fail" if failed else "skip" if "skipped" in parts else "pass"
+            found[case.get("name")] = result
+        return found
+
+
+class Go(Suite):
+    """The tests of Go's own packages, which come with its compiler."""
+
+    def __init__(self, package):
+        self.package = package
+        self.binary = TARGET / "go" / (package.replace("/", "-") + ".test")
+
+    def prepare(self):
+        self.root = Path(checked(["go", "env", "GOROOT"], "Go"))
+        self.directory = self.root / "src" / self.package
+        self.binary.parent.mkdir(parents=True, exist_ok=True)
+        checked(["nice", "go", "test", "-c", "-o", str(self.binary), self.package],
+                f"the tests of Go's {self.package}")
+
+    def command(self, results):
+        return [str(self.binary), "-test.v", "-test.short", "-test.timeout=15m"]
+
+    def environment(self):
+        return {"GO_DIRECTORY": str(self.root / "bin")}
+
+    def read(self, output, results):
+        words = {"PASS": "pass", "SKIP": "skip", "FAIL": "fail"}
+        lines = re.findall(r"^\s*--- (PASS|SKIP|FAIL): (\S+)", output, re.M)
+        return {name: words[word] for word, name in lines}
+
+
+class Tornado(Suite):
+    """The tests of tornado, a server and client library, from pip."""
+
+    place = TARGET / "tornado"
+
+    def prepare(self):
+        if not (self.place / "tornado").exists():
+            checked([PYTHON, "-m", "pip", "install", "--quiet", "--target", str(self.place),
+                     f"tornado=={TORNADO_VERSION}"], "tornado")
+
+    def command(self, results):
+        modules = [f"tornado.test.{module}_test" for module in TORNADO_MODULES]
+        return [PYTHON, str(HERE / "lines.py"), *modules]
+
+    def environment(self):
+        return {"PYTHONPATH": str(self.place), "ASYNC_TEST_TIMEOUT": "20"}
+
+
+def read_json(output):
+    """Lines of JSON among whatever else a suite prints."""
+    found = {}
+    for line in output.splitlines():
+        if line.startswith('{"test"'):
+            entry = json.loads(line)
+            # A test with subtests has failed if one of them has.
+            if found.get(entry["test"]) != "fail":
+                found[entry["test"]] = entry["result"]
+    return found
+
+
+SUITES = {
+    "own": Own(),
+    "cpython": CPython(),
+    "go-net": Go("net"),
+    "go-http": Go("net/http"),
+    "tornado": Tornado(),
+}
