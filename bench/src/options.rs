@@ -18,8 +18,8 @@ usage: cargo xtask bench [OPTIONS]
                      2k-chacha20,16k-chacha20,32k-chacha20,64k-chacha20,1m-chacha20,bulk-chacha20;
                      all if not given
   --peers LIST       of direct,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,envoy,
-                     nginx-given,envoy-given,tacit-fixed,tacit-given,tacit-unmetered,tacit-run,
-                     tacit-split,tacit-one-cpu; all if not given
+                     nginx-given,envoy-given,tacit-fixed,tacit-fixed-no-cache,tacit-given,
+                     tacit-unmetered,tacit-run,tacit-split,tacit-one-cpu; all if not given
   --quick            under five minutes: short samples of what has a goal, beside the peers that
                      have been the best; what stands before it on the line is chosen from
   --only PART        proxies or runs; both if not given

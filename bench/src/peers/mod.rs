@@ -41,7 +41,7 @@ pub(crate) const METERED: &str = "tacit-given";
 pub(crate) const UNMETERED: &str = "tacit-unmetered";
 
 /// Everybody, in the order of the report.
-pub(crate) static PEERS: [Peer; 15] = [
+pub(crate) static PEERS: [Peer; 16] = [
     Peer { name: "direct", title: "no TLS at all", form: Form::Direct },
     Peer {
         name: "inproc-openssl",
@@ -68,6 +68,11 @@ pub(crate) static PEERS: [Peer; 15] = [
         form: Form::Given(envoy::PROXY),
     },
     Peer { name: "tacit-fixed", title: "fixed ports", form: Form::Proxies(tacit::PROXY) },
+    Peer {
+        name: "tacit-fixed-no-cache",
+        title: "fixed ports, chain-cache = false",
+        form: Form::Proxies(tacit::WITHOUT_CHAIN_CACHE),
+    },
     Peer {
         name: METERED,
         title: "fixed ports, given large segments and a CPU for each side",
@@ -138,7 +143,7 @@ mod tests {
         for terms in [Terms::Aes256, Terms::ChaCha20, Terms::Tls12] {
             let names = PEERS.iter().filter(|peer| peer.takes(terms)).map(|peer| peer.name);
             assert!(names.clone().all(|n| n.starts_with("tacit") || n == "inproc-openssl"));
-            assert_eq!(names.count(), 5);
+            assert_eq!(names.count(), 6);
         }
         assert!(PEERS.iter().all(|peer| !(peer.is_rival() && peer.is_tacit())));
     }

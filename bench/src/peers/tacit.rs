@@ -12,6 +12,10 @@ pub(super) const PROXY: Proxy = proxy(config);
 pub(super) const UNMETERED: Proxy =
     proxy(|plan| config(plan).replacen("[agent]", "[agent]\naccounting         = false", 1));
 
+/// The same with every chain verified anew in each handshake, as the others do.
+pub(super) const WITHOUT_CHAIN_CACHE: Proxy =
+    proxy(|plan| config(plan).replacen("[agent]", "[agent]\nchain-cache        = false", 1));
+
 const fn proxy(config: fn(&Plan<'_>) -> String) -> Proxy {
     Proxy {
         program: |setting| setting.tacit.clone(),
@@ -89,7 +93,7 @@ mod tests {
         let setting = setting();
         for terms in Terms::ALL {
             for side in [Side::Client, Side::Server] {
-                for proxy in [PROXY, UNMETERED] {
+                for proxy in [PROXY, UNMETERED, WITHOUT_CHAIN_CACHE] {
                     let plan = Plan { side, listen, connect, terms, setting: &setting };
                     let text = (proxy.config)(&plan);
                     let parsed = tacit_core::policy::parse(&text);

@@ -26,7 +26,7 @@ const PAPER: [(&str, f64); 5] = [
 const PAPER_GOAL: f64 = 5.0;
 
 /// The forms of tacit whose ratios stand beside that of the goals.
-const FORMS: [&str; 3] = ["tacit-run", "tacit-fixed", "tacit-one-cpu"];
+const FORMS: [&str; 4] = ["tacit-run", "tacit-fixed", "tacit-fixed-no-cache", "tacit-one-cpu"];
 
 /// What has a goal: whether it is reached.
 pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Option<Table> {
