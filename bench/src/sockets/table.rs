@@ -107,6 +107,7 @@ impl<'a> Bench<'a> {
             remote: address(40_000),
             remote_names: Vec::new(),
             alias: None,
+            is_shared: false,
             program: None,
             user: None,
             to_own_host: false,

@@ -142,6 +142,8 @@ pub struct Flow {
     /// The address that the program used in place of the remote one: an alias that stands for one
     /// name and the remote address.
     pub alias: Option<IpAddr>,
+    /// Whether DNS gave the remote address to one of several names although it belongs to another.
+    pub is_shared: bool,
     /// The executable of the program, where it is known.
     pub program: Option<PathBuf>,
     /// The user the program runs as, where it is known.

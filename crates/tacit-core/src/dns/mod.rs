@@ -16,11 +16,13 @@
 //! remembers which servers are silent; [`next_message`] cuts messages out of a TCP stream.
 //!
 //! Limits: [`WAITING_MAX`] questions of one client, [`ADDRESSES_MAX`] addresses an answer,
-//! [`NAMES_MAX`] pairs of name and address, [`HOSTS_MAX`] of them from the file.
+//! [`NAMES_MAX`] pairs of name and address, [`SHARING_MAX`] names an address where names get no
+//! aliases, [`HOSTS_MAX`] names from the file.
 //!
 //! It does not cache, resolve or validate DNSSEC.
 
 mod alias_answer;
+mod aliases;
 mod answers;
 mod client;
 mod configuration;
@@ -39,6 +41,7 @@ mod verdict;
 mod testing;
 
 pub use alias_answer::{name_answer, with_aliases};
+pub use aliases::{ALIAS_BITS_V4, ALIAS_BITS_V6, AliasRanges, Aliases, Given};
 pub use answers::{ADDRESSES_MAX, Answer, answers};
 pub use client::{
     Action, Client, Context, Finished, LATE_MAX, NEXT_DELAY, QUESTIONS_PER_SOCKET_MAX, SOCKET_LIFE,
@@ -48,8 +51,10 @@ pub use configuration::{Configuration, NAMESERVERS_MAX, Nameserver, Options, SEA
 pub use health::{Change, Health, SERVERS_MAX, SUSPECTED_FOR};
 pub use hosts::{HOSTS_MAX, Host, hosts};
 pub use message::{DnsError, EDNS_BYTES};
-pub use names::{Destination, GRACE, Known, Learning, NAMES_MAX, Names, NotLearnt, TTL_MAX};
-pub use names::{is_alias, is_nameable};
+pub use names::{
+    Destination, FRESH_MAX, GRACE, Known, Learning, NAMES_MAX, Names, NotLearnt, SHARING_MAX,
+    TTL_MAX, is_nameable,
+};
 pub use outgoing::Asked;
 pub use query::{Bits, PLAIN_BYTES_MAX, Query, refuse};
 pub use question::{Question, Refusal, question};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::engine::Placement;
+use crate::dns::Aliases;
 use crate::flow::Address;
 
 /// `[agent]`.
@@ -24,6 +25,8 @@ pub struct Agent {
     pub placement_cpus: Vec<usize>,
     /// Where metrics are served over HTTP; `None`: nowhere.
     pub metrics: Option<Address>,
+    /// Which names of runs get aliases, and from where.
+    pub aliases: Aliases,
 }
 
 impl Default for Agent {
@@ -36,6 +39,7 @@ impl Default for Agent {
             placement: Placement::None,
             placement_cpus: Vec::new(),
             metrics: None,
+            aliases: Aliases::default(),
         }
     }
 }

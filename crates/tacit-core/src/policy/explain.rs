@@ -291,6 +291,7 @@ deny = true
             remote: "10.1.2.3:5432".parse().unwrap(),
             remote_names: vec!["db.example".to_owned()],
             alias: None,
+            is_shared: false,
             program: None,
             user: Some("bob".to_owned()),
             to_own_host: false,

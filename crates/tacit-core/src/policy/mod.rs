@@ -30,7 +30,9 @@ pub mod when;
 
 pub use agent::{Agent, Limits};
 pub use capture::may_ask;
-pub use capture::{BOXES_MAX, Captured, LearntName, can_match_name, captured, is_disputed};
+pub use capture::{
+    BOXES_MAX, Captured, Extension, LearntName, can_match_name, captured, extend, is_disputed,
+};
 pub use client_cert::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
 pub use content::Policy;
 pub use credentials::{Identity, Revocation, Trust, TrustSource};

@@ -61,12 +61,23 @@ pub enum Why {
     NotOffered,
     /// The program speaks TLS itself under a rule that does.
     OwnTls,
+    /// The address has several names, and their rules cannot be ordered by strictness.
+    Ambiguous,
+    /// The address is in an alias range and stands for nothing.
+    NoAlias,
 }
 
 impl Why {
     /// Each of them, in the order of displays.
-    pub const ALL: [Self; 5] =
-        [Self::NoRule, Self::Denied, Self::WrongForm, Self::NotOffered, Self::OwnTls];
+    pub const ALL: [Self; 7] = [
+        Self::NoRule,
+        Self::Denied,
+        Self::WrongForm,
+        Self::NotOffered,
+        Self::OwnTls,
+        Self::Ambiguous,
+        Self::NoAlias,
+    ];
 
     /// As displays and metrics show it.
     #[must_use]
@@ -77,6 +88,8 @@ impl Why {
             Self::WrongForm => "wrong-form",
             Self::NotOffered => "not-offered",
             Self::OwnTls => "own-tls",
+            Self::Ambiguous => "ambiguous",
+            Self::NoAlias => "no-alias",
         }
     }
 
@@ -87,6 +100,8 @@ impl Why {
             Self::WrongForm => 2,
             Self::NotOffered => 3,
             Self::OwnTls => 4,
+            Self::Ambiguous => 5,
+            Self::NoAlias => 6,
         }
     }
 }
@@ -205,6 +220,28 @@ pub fn next_for_datagram(host: &str, port: u16) -> String {
         "add a rule with protocol = \"udp\", remote = \"{host}\", remote-ports = {port} and \
          permit = true"
     )
+}
+
+/// What would allow a connection to an address that DNS gave to several names.
+#[must_use]
+pub fn next_for_shared(names: &[String]) -> String {
+    let names = names.join(", ");
+    format!("{names} have this address: say aliases = \"conflict\" in [agent]")
+}
+
+/// What would allow a connection to an address that the host's own file gives several names.
+#[must_use]
+pub fn next_for_ambiguous(names: &[String]) -> String {
+    let names = names.join(", ");
+    format!("/etc/hosts gives {names} this address: let one rule match all of them")
+}
+
+/// What would allow a connection to an address of an alias range that stands for nothing.
+#[must_use]
+pub fn next_for_no_alias() -> String {
+    "ask for the name again; if there is such a host, give other networks in `alias-ranges` of \
+     [agent]"
+        .to_owned()
 }
 
 /// What would allow a client that no rule matches.

@@ -430,7 +430,7 @@ impl Runs {
             let run = &enrolled.run;
             let of_run = |record: &&Arc<Record>| record.is_of_run(run.id);
             let names = run.learnt().into_iter().map(|known| {
-                let Known { name, address, alias, remaining } = known;
+                let Known { name, address, alias, remaining, .. } = known;
                 let seconds = remaining.as_secs();
                 json!({ "name": name, "address": address, "alias": alias, "seconds": seconds })
             });

@@ -279,7 +279,7 @@ impl Carrier {
         }
         let mut now = Flow { at_unix_s: clock::now_unix_s(), ..self.flow.clone() };
         let rule = live.decide(&mut now);
-        let is_permitted = rule.is_some_and(|rule| matches!(rule.action, LiveAction::Permit));
+        let is_permitted = rule.is_ok_and(|rule| matches!(rule.action, LiveAction::Permit));
         if is_permitted {
             self.generation.set(live.generation);
         }

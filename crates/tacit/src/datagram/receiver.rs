@@ -226,7 +226,8 @@ impl Lane {
             return self.count_drop();
         };
         let run = &self.receiver.run;
-        let Destination { names, address, alias } = run.destination(key.destination.ip());
+        let found = run.destination(key.destination.ip());
+        let Destination { names, is_shared, address, alias } = found;
         let mut flow = Flow {
             direction: Direction::Outbound,
             protocol: Protocol::Udp,
@@ -235,6 +236,7 @@ impl Lane {
             remote: SocketAddr::new(address, key.destination.port()).into(),
             remote_names: names,
             alias,
+            is_shared,
             program: None,
             user: Some(run.user.clone()),
             to_own_host: run.host.has(address),
@@ -320,7 +322,7 @@ impl Lane {
         permit: OwnedSemaphorePermit,
     ) -> Result<Connection, Box<Refused>> {
         let rule = match live.decide(flow) {
-            Some(rule) if matches!(rule.action, LiveAction::Permit) => Arc::clone(rule),
+            Ok(rule) if matches!(rule.action, LiveAction::Permit) => Arc::clone(rule),
             found => {
                 let scope = Some(Scope::Run(Arc::clone(run)));
                 let rule = found.map(Arc::clone);

@@ -21,7 +21,7 @@ use tacit_core::dns::{
     Action, Client, Context, Finished, Query, Refusal, TooMany, Verdict, Waiter, for_program,
     is_truncated, refuse,
 };
-use tacit_core::dns::{asked_address, is_alias, name_answer};
+use tacit_core::dns::{asked_address, name_answer};
 use tacit_core::meter::Component;
 use tacit_core::packet;
 use tacit_sys::datagram::send_packet;
@@ -165,7 +165,8 @@ impl Asker {
     /// Answers a question for the name of an alias, which no resolver knows; returns any other.
     fn answer_alias(self: &Rc<Self>, waiter: Waiter<Origin>) -> Option<Waiter<Origin>> {
         let query = &waiter.query;
-        let asked = asked_address(&query.question).filter(|address| is_alias(*address));
+        let asked =
+            asked_address(&query.question).filter(|address| self.forwarder.is_reserved(*address));
         let Some(alias) = asked else { return Some(waiter) };
         let name = self.forwarder.run().alias_name(alias);
         let answer = name.and_then(|name| name_answer(&query.refused(Refusal::NoRecords), &name));

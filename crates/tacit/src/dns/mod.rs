@@ -26,6 +26,7 @@ pub mod stream;
 mod upstream;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -86,6 +87,12 @@ impl Forwarder {
             |name| may_ask(&live.policy, name, now),
             |address| self.capture.includes(address),
         )
+    }
+
+    /// Whether an address may only be used as an alias, or is one that was given before.
+    fn is_reserved(&self, address: IpAddr) -> bool {
+        self.live.load().policy.agent.aliases.reserve(address)
+            || self.run().alias_name(address).is_some()
     }
 
     /// Leaves a trace of a name that is refused.

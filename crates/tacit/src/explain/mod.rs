@@ -181,6 +181,7 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
         remote: args.remote.clone().unwrap_or(Address::Unnamed),
         remote_names: args.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
         alias: None,
+        is_shared: false,
         program: args.program.clone(),
         user: args.user.as_deref().map(user_word),
         to_own_host: false,

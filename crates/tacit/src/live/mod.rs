@@ -35,6 +35,7 @@ pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, reb
 pub use check::{Checked, check_file, directory_of, localize};
 pub use counters::RuleCounters;
 pub use materials::{CredentialNames, Materials, Refreshed};
+pub use names::NoRule;
 
 /// One installed policy.
 #[derive(Debug)]

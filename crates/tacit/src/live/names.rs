@@ -1,46 +1,99 @@
 //! The rule of a flow whose address has several names, or an alias that stands for nothing.
 //!
 //! The host's own file may give an address several names: no alias is possible there, because
-//! programs read the file themselves.
+//! programs read the file themselves. With `aliases = "never"` DNS may do that too.
 
 use std::sync::Arc;
 
-use tacit_core::dns::is_alias;
 use tacit_core::flow::{Direction, Flow};
 use tacit_core::policy::Verify;
+use tacit_core::refusal::Why;
 
 use super::{Live, LiveAction, LiveRule};
 
-impl Live {
-    /// The rule that decides a flow of a program or a client; `None` is a deny. Of several names
-    /// the flow keeps those that fall under the strictest rule: deny, TLS that is verified, TLS
-    /// that is not, permit. Two TLS rules of equal strictness refuse the flow.
+/// Why no rule decides a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRule {
+    /// None matches.
+    NoMatch,
+    /// Several names have the address, and their rules cannot be ordered.
+    Ambiguous,
+    /// The address is in an alias range and stands for nothing.
+    NoAlias,
+}
+
+impl NoRule {
+    /// As displays show it.
     #[must_use]
-    pub fn decide(&self, flow: &mut Flow) -> Option<&Arc<LiveRule>> {
-        let is_reserved = flow.remote.ip().is_some_and(is_alias);
+    pub fn why(self) -> Why {
+        match self {
+            Self::NoMatch => Why::NoRule,
+            Self::Ambiguous => Why::Ambiguous,
+            Self::NoAlias => Why::NoAlias,
+        }
+    }
+}
+
+impl Live {
+    /// The rule that decides a flow of a program or a client. Of several names the flow keeps those
+    /// that fall under the strictest rule: deny, TLS that is verified, TLS that is not, permit.
+    ///
+    /// # Errors
+    /// The flow is denied: no rule matches; or two rules are equally strict; or DNS gave the
+    /// address to several names, and one of them has no rule, or one TLS rule would ask for
+    /// different servers.
+    pub fn decide(&self, flow: &mut Flow) -> Result<&Arc<LiveRule>, NoRule> {
+        let aliases = self.policy.agent.aliases;
+        let is_reserved = flow.remote.ip().is_some_and(|ip| aliases.reserve(ip));
         if flow.direction == Direction::Outbound && flow.listen.is_none() && is_reserved {
-            return None;
+            return Err(NoRule::NoAlias);
         }
         if flow.remote_names.len() < 2 {
-            return self.lookup(flow);
+            return self.lookup(flow).ok_or(NoRule::NoMatch);
         }
         let mut strictest: Option<(&Arc<LiveRule>, Vec<String>)> = None;
         let mut is_clear = true;
         let mut one = flow.clone();
         for name in &flow.remote_names {
             one.remote_names = vec![name.clone()];
-            // A name that no rule matches opens nothing; it is another word for the host.
-            let Some(rule) = self.lookup(&one) else { continue };
+            let Some(rule) = self.lookup(&one) else {
+                // In the file it is another word for the host, and opens nothing. The program may
+                // mean a name of DNS.
+                is_clear &= !flow.is_shared;
+                continue;
+            };
             match &mut strictest {
                 Some((found, names)) if Arc::ptr_eq(found, rule) => names.push(name.clone()),
                 Some((found, _)) if strictness(found) > strictness(rule) => {}
-                Some((found, _)) if strictness(found) == strictness(rule) => is_clear = false,
-                _ => (is_clear, strictest) = (true, Some((rule, vec![name.clone()]))),
+                Some((found, _)) if strictness(found) == strictness(rule) => {
+                    is_clear &= strictness(rule) == DENY;
+                }
+                _ => strictest = Some((rule, vec![name.clone()])),
             }
         }
-        let (rule, names) = strictest.filter(|_| is_clear)?;
+        let (rule, names) = strictest.ok_or(NoRule::NoMatch)?;
+        let is_one_server = names.len() == 1 || !flow.is_shared || !asks_for_names(rule);
+        if strictness(rule) != DENY && !(is_clear && is_one_server) {
+            return Err(NoRule::Ambiguous);
+        }
         flow.remote_names = names;
-        Some(rule)
+        Ok(rule)
+    }
+}
+
+/// The strictness of a deny.
+const DENY: u8 = 3;
+
+/// Whether the server's name in the handshake is the one that the program asked for.
+fn asks_for_names(rule: &LiveRule) -> bool {
+    match &rule.rule.action {
+        tacit_core::policy::Action::Tls(tacit_core::policy::Tls::Client(tls)) => {
+            let (Verify::Full { server_name, .. }
+            | Verify::Chain { server_name, .. }
+            | Verify::None { server_name }) = &tls.verify;
+            server_name.is_none()
+        }
+        _ => false,
     }
 }
 
@@ -49,7 +102,7 @@ fn strictness(rule: &LiveRule) -> u8 {
         LiveAction::Permit => 0,
         LiveAction::Tls(_) if is_unverified(rule) => 1,
         LiveAction::Tls(_) => 2,
-        LiveAction::Deny(_) => 3,
+        LiveAction::Deny(_) => DENY,
     }
 }
 

@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::{Answer, Host, Learning, NotLearnt};
+use tacit_core::dns::{Answer, Host, Known, Learning, NotLearnt};
 use tacit_core::policy::{
-    BOXES_MAX, Captured, LearntName, Policy, can_match_name, captured, is_disputed,
+    BOXES_MAX, Captured, Extension, LearntName, Policy, can_match_name, captured, extend,
+    is_disputed,
 };
 use tacit_sys::netlink::route::Families;
 use tokio::sync::Mutex;
@@ -20,6 +22,10 @@ use crate::log::{Event, Log};
 use crate::run::Run;
 use crate::run::host::HostAddresses;
 use crate::run::protocol::SocketSet;
+
+/// How long names are added to the boxes before these are cut from all rules and names again,
+/// which takes out the addresses of names that are no longer valid.
+const CUT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The kernel's sets of one run.
 #[derive(Debug)]
@@ -38,6 +44,8 @@ struct Mirror {
     boxes: Option<BTreeSet<Captured>>,
     /// Of what the run has learnt, so much is in them.
     news: u64,
+    /// When they were cut from all rules and names; `None`: never.
+    cut: Option<Instant>,
     /// The address families that the namespace has been given.
     families: Families,
     /// The addresses of the host that it has been given.
@@ -68,7 +76,8 @@ impl Capture {
         let Answer { address, ttl } = answer;
         let policy = &self.live.load().policy;
         let is_disputed = is_disputed(policy, name, address, clock::now_unix_s());
-        self.run.learn(Learning { name, address, ttl, is_disputed })
+        let aliases = policy.agent.aliases;
+        self.run.learn(Learning { name, address, ttl, is_disputed, aliases })
     }
 
     /// Whether some rule other than a deny can match what goes to that address.
@@ -81,13 +90,7 @@ impl Capture {
 
     fn wanted(&self) -> Vec<Captured> {
         let named = self.run.named();
-        let named = named.iter().map(|known| LearntName {
-            name: &known.name,
-            address: known.address,
-            alias: known.alias,
-        });
-        let own: Vec<IpAddr> = self.run.host.addresses().all().collect();
-        let mut wanted = captured(&self.live.load().policy, named, &own, clock::now_unix_s());
+        let mut wanted = self.captured(named.iter().map(learnt_name));
         for address in self.run.expects() {
             let one = Captured {
                 udp: false,
@@ -123,11 +126,57 @@ impl Capture {
         if mirror.boxes.is_some() && mirror.news == self.run.news() {
             return Ok(());
         }
+        if self.extend(&mut mirror).await {
+            return Ok(());
+        }
         self.bring_up(&mut mirror).await
+    }
+
+    /// Captures what was learnt since, beside what is captured; returns whether that was enough.
+    /// Cutting all boxes again costs the more the more names a run knows.
+    async fn extend(&self, mirror: &mut Mirror) -> bool {
+        let is_old = mirror.cut.is_none_or(|cut| cut.elapsed() > CUT_INTERVAL);
+        let news = self.run.news();
+        let (Some(boxes), false) = (&mirror.boxes, is_old) else { return false };
+        let Some(fresh) = self.run.take_fresh() else { return false };
+        let families = mirror.families;
+        let brings_family = |address: IpAddr| {
+            let is_given = if address.is_ipv4() { families.v4 } else { families.v6 };
+            !is_given && is_routable(address)
+        };
+        if fresh.iter().any(|known| brings_family(known.address)) {
+            return false;
+        }
+        let mut boxes = boxes.clone();
+        let mut extension = Extension::default();
+        for known in &fresh {
+            let wanted = self.captured([learnt_name(known)]);
+            extend(&mut boxes, &wanted, known.used(), &mut extension);
+        }
+        let Extension { gone, new } = extension;
+        if boxes.len() >= BOXES_MAX {
+            return false;
+        }
+        // If this is cut off, it is not known what the kernel has.
+        mirror.boxes = None;
+        if !new.is_empty() && self.run.line.change(gone, new).await.is_err() {
+            return false;
+        }
+        mirror.boxes = Some(boxes);
+        mirror.news = news;
+        true
+    }
+
+    /// The boxes of these names, and of the rules by address.
+    fn captured<'n>(&self, named: impl IntoIterator<Item = LearntName<'n>>) -> Vec<Captured> {
+        let own: Vec<IpAddr> = self.run.host.addresses().all().collect();
+        captured(&self.live.load().policy, named, &own, clock::now_unix_s())
     }
 
     async fn bring_up(&self, mirror: &mut Mirror) -> io::Result<()> {
         let news = self.run.news();
+        // All names are looked at below.
+        drop(self.run.take_fresh());
         let wanted: BTreeSet<Captured> = self.wanted().into_iter().collect();
         if wanted.len() >= BOXES_MAX {
             let reason = "names and rules make more boxes than are captured at once: the rest is \
@@ -152,12 +201,29 @@ impl Capture {
         }
         mirror.boxes = Some(wanted);
         mirror.news = news;
+        mirror.cut = Some(Instant::now());
         Ok(())
     }
 
     /// How many boxes are captured; `None` while that changes.
     pub fn count(&self) -> Option<usize> {
         self.mirror.try_lock().ok()?.boxes.as_ref().map(BTreeSet::len)
+    }
+
+    /// Adds the families of captured aliases whose true address this host can route to.
+    fn families_of_aliases(&self, wanted: &BTreeSet<Captured>, mut found: Families) -> Families {
+        if found.v4 && found.v6 {
+            return found;
+        }
+        for Known { address, alias, .. } in self.run.named() {
+            let Some(alias) = alias else { continue };
+            let one = if address.is_ipv4() { &mut found.v4 } else { &mut found.v6 };
+            let is_captured = |one: &Captured| {
+                one.first.is_ipv4() == alias.is_ipv4() && (one.first..=one.last).contains(&alias)
+            };
+            *one = *one || (wanted.iter().any(is_captured) && is_routable(address));
+        }
+        found
     }
 
     /// Gives the namespace the address families that this host can route to something the policy
@@ -169,6 +235,7 @@ impl Capture {
         mirror: &mut Mirror,
     ) -> io::Result<()> {
         let found = families(&self.live.load().policy, wanted, mirror.families);
+        let found = self.families_of_aliases(wanted, found);
         let line = &self.run.line;
         match self.run.sockets {
             SocketSet::Connected if found != mirror.families => line.families(found).await?,
@@ -184,6 +251,10 @@ impl Capture {
         mirror.families = found;
         Ok(())
     }
+}
+
+fn learnt_name(known: &Known) -> LearntName<'_> {
+    LearntName { name: &known.name, address: known.address, alias: known.alias }
 }
 
 /// Whether a box holds another.

@@ -41,6 +41,9 @@ pub struct RunState {
     /// The same for names with an alias, which comes last.
     #[serde(default)]
     aliases: Vec<AliasState>,
+    /// The same for names whose address belongs to another.
+    #[serde(default)]
+    sharing: Vec<(String, IpAddr, u64)>,
     /// Addresses held outside; their sockets come after all others but one.
     inbound: Vec<Address>,
     /// Which sockets follow.
@@ -122,10 +125,13 @@ impl Departing {
         let asks_before = before.is_some();
         sockets.extend(before);
         let learnt = run.learnt();
-        let owners = learnt.iter().filter(|known| known.alias.is_none());
-        let names = owners
-            .map(|known| (known.name.clone(), known.address, known.remaining.as_secs()))
-            .collect();
+        let of = |is_shared| {
+            let true_ones = learnt.iter().filter(move |known| known.alias.is_none());
+            let these = true_ones.filter(move |known| known.is_shared == is_shared);
+            these.map(|known| (known.name.clone(), known.address, known.remaining.as_secs()))
+        };
+        let names = of(false).collect();
+        let sharing = of(true).collect();
         let aliases = learnt.iter().filter_map(AliasState::of).collect();
         let state = RunState {
             id: run.id,
@@ -137,6 +143,7 @@ impl Departing {
             cpu: run.cpu(),
             names,
             aliases,
+            sharing,
             inbound: addresses,
             socket_set,
             asks_before,
@@ -180,7 +187,7 @@ impl RunState {
             claimed: self.claimed,
         };
         let run = Run::new(identity, line, place, host, self.socket_set);
-        for known in known(self.names, self.aliases) {
+        for known in known(self.names, self.aliases, self.sharing) {
             run.restore(known);
         }
         let followed = Followed { stream, until, id: self.id };
@@ -190,28 +197,36 @@ impl RunState {
 
 impl AliasState {
     fn of(known: &Known) -> Option<Self> {
-        let Known { name, address, alias, remaining } = known.clone();
+        let Known { name, address, alias, remaining, .. } = known.clone();
         Some(Self { name, address, alias: alias?, seconds: remaining.as_secs() })
     }
 }
 
 /// What a run has learnt. An older agent let an address have several names: connections to such
 /// an address have none here, because any of them could be the wrong one.
-fn known(names: Vec<(String, IpAddr, u64)>, aliases: Vec<AliasState>) -> Vec<Known> {
+fn known(
+    names: Vec<(String, IpAddr, u64)>,
+    aliases: Vec<AliasState>,
+    sharing: Vec<(String, IpAddr, u64)>,
+) -> Vec<Known> {
     let mut count: HashMap<IpAddr, usize> = HashMap::new();
     for (_, address, _) in &names {
         *count.entry(address.to_canonical()).or_default() += 1;
     }
     let owners = names.into_iter().filter(|(_, address, _)| count[&address.to_canonical()] == 1);
-    let owners = owners.map(|(name, address, seconds)| {
-        let remaining = Duration::from_secs(seconds);
-        Known { name, address: address.to_canonical(), alias: None, remaining }
-    });
+    let known = |is_shared| {
+        move |(name, address, seconds): (String, IpAddr, u64)| {
+            let remaining = Duration::from_secs(seconds);
+            Known { name, address: address.to_canonical(), alias: None, is_shared, remaining }
+        }
+    };
+    let owners = owners.map(known(false));
+    let sharing = sharing.into_iter().map(known(true));
     let aliases = aliases.into_iter().map(|AliasState { name, address, alias, seconds }| {
         let remaining = Duration::from_secs(seconds);
-        Known { name, address, alias: Some(alias), remaining }
+        Known { name, address, alias: Some(alias), is_shared: false, remaining }
     });
-    owners.chain(aliases).collect()
+    owners.chain(aliases).chain(sharing).collect()
 }
 
 /// A run as the agent before this one had it.

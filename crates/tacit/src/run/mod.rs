@@ -201,6 +201,14 @@ impl Run {
         self.lock().news()
     }
 
+    /// Takes the names that were not known when it was called last; `None`: they are too many, and
+    /// stand among [`Self::named`].
+    pub fn take_fresh(&self) -> Option<Vec<Known>> {
+        let mut fresh = self.lock().take_fresh()?;
+        fresh.retain(|known| !self.host.has(known.address));
+        Some(fresh)
+    }
+
     /// Takes what the host's own file says of names.
     pub fn set_lasting(&self, hosts: impl IntoIterator<Item = Named>) {
         self.lock().set_lasting(hosts);

@@ -23,7 +23,7 @@ use super::refusals::{self, RefusalTable};
 
 /// A connection or a flow of datagrams was refused by policy.
 pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
-    let rule = refused.rule.as_ref();
+    let rule = refused.rule.as_ref().ok();
     if let Some(rule) = rule {
         rule.counters.count_hit();
     }
@@ -277,6 +277,13 @@ fn about(event: &'static str, record: &Record) -> Event {
         event = event.field("parent", parent);
     }
     event = event.field("remote", record.client());
+    if let Some(facts) = record.scope.as_ref().filter(|facts| facts.alias.is_some()) {
+        let name = facts.names.first().map_or("", String::as_str);
+        event = event.field("name", name);
+        if let Some(alias) = &facts.alias {
+            event = event.field("alias", alias);
+        }
+    }
     match (&record.legs.get(), &record.rule.action) {
         (Some(legs), _) => event.field("connect", &legs.target),
         (None, LiveAction::Deny(_)) => event,

@@ -9,7 +9,7 @@ use tacit_core::policy::Deny;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::ledger::{Count, meter};
-use crate::live::{LiveAction, LiveRule};
+use crate::live::{LiveAction, LiveRule, NoRule};
 use crate::net::{Position, Security};
 use crate::run::Scope;
 
@@ -144,8 +144,8 @@ impl Drop for Connection {
 /// What no rule permits.
 #[derive(Debug)]
 pub struct Refused {
-    /// The rule that was found; `None`: no rule matched.
-    pub rule: Option<Arc<LiveRule>>,
+    /// The rule that was found, or why there is none.
+    pub rule: Result<Arc<LiveRule>, NoRule>,
     /// Who wanted to talk to whom.
     pub flow: Flow,
     /// Where it was captured; `None`: it came to a forwarding rule.
@@ -157,7 +157,7 @@ impl Refused {
     #[must_use]
     pub fn deny(&self) -> Deny {
         match self.rule.as_ref().map(|rule| &rule.action) {
-            Some(LiveAction::Deny(deny)) => *deny,
+            Ok(LiveAction::Deny(deny)) => *deny,
             _ => Deny::Refused,
         }
     }

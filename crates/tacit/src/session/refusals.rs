@@ -8,7 +8,7 @@ use tacit_core::dns;
 use tacit_core::flow::{Direction, Protocol};
 use tacit_core::refusal::{self, Entry, Kind, Refusal, Refusals, RunLabel, Why};
 
-use crate::live::LiveAction;
+use crate::live::{LiveAction, NoRule};
 use crate::run::{Run, Scope};
 
 use super::connection::Refused;
@@ -56,15 +56,20 @@ impl Refused {
         let host = flow.remote_names.first().cloned().unwrap_or(address);
         let port = flow.remote.port();
         let why = match rule {
-            None => Why::NoRule,
-            Some(rule) if matches!(rule.action, LiveAction::Deny(_)) => Why::Denied,
-            Some(_) => Why::WrongForm,
+            Err(no_rule) => no_rule.why(),
+            Ok(rule) if matches!(rule.action, LiveAction::Deny(_)) => Why::Denied,
+            Ok(_) => Why::WrongForm,
         };
         let next = match (kind, rule) {
-            (_, Some(rule)) => refusal::next_for_denied(rule.name()),
-            (Kind::Client, None) => refusal::next_for_client(&host),
-            (Kind::Datagram, None) => refusal::next_for_datagram(&host, port.unwrap_or_default()),
-            (_, None) => refusal::next_for_connection(&host, port),
+            (_, Ok(rule)) => refusal::next_for_denied(rule.name()),
+            (_, Err(NoRule::Ambiguous)) if flow.is_shared => {
+                refusal::next_for_shared(&flow.remote_names)
+            }
+            (_, Err(NoRule::Ambiguous)) => refusal::next_for_ambiguous(&flow.remote_names),
+            (_, Err(NoRule::NoAlias)) => refusal::next_for_no_alias(),
+            (Kind::Client, _) => refusal::next_for_client(&host),
+            (Kind::Datagram, _) => refusal::next_for_datagram(&host, port.unwrap_or_default()),
+            (_, _) => refusal::next_for_connection(&host, port),
         };
         let destination = match (kind, port) {
             // The port of a client is another one each time.
@@ -79,7 +84,7 @@ impl Refused {
             destination,
             program: flow.program.clone(),
             why,
-            rule: rule.as_ref().map(|rule| rule.name().to_owned()),
+            rule: rule.as_ref().ok().map(|rule| rule.name().to_owned()),
             next,
         }
     }

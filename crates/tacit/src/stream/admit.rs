@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::ledger::meter::Ticks;
 use crate::ledger::{Account, meter};
-use crate::live::{Live, LiveAction, LiveRule};
+use crate::live::{Live, LiveAction, LiveRule, NoRule};
 use crate::net::Security;
 use crate::run::Scope;
 use crate::session::{Connection, Opening, Proxied, Refused, ScopeFacts, account};
@@ -48,7 +48,7 @@ pub(super) fn admit(shared: &Shared, mut request: Request<'_>) -> Result<Connect
     let looking = meter::take();
     let rule = match &found {
         Found::Permitted(rule) => Some(rule),
-        Found::Denied(rule) => rule.as_ref(),
+        Found::Denied(rule) => rule.as_ref().ok(),
     };
     let account = match rule {
         Some(rule) => rule.account(),
@@ -77,15 +77,13 @@ pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
 /// What the policy says of a flow.
 enum Found {
     Permitted(Arc<LiveRule>),
-    /// By this rule; `None`: no rule matches.
-    Denied(Option<Arc<LiveRule>>),
+    /// By this rule, or without one.
+    Denied(Result<Arc<LiveRule>, NoRule>),
 }
 
 fn find_rule(live: &Live, flow: &mut Flow, scope: Option<&Scope>) -> Found {
     match live.decide(flow) {
-        Some(rule)
-            if !matches!(rule.action, LiveAction::Deny(_)) && fits(&rule.rule.form, scope) =>
-        {
+        Ok(rule) if !matches!(rule.action, LiveAction::Deny(_)) && fits(&rule.rule.form, scope) => {
             Found::Permitted(Arc::clone(rule))
         }
         denied => Found::Denied(denied.map(Arc::clone)),

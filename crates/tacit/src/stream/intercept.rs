@@ -361,11 +361,13 @@ fn captured(
 fn flow_of_program(scope: &Scope, protocol: Protocol, local: Address, mut remote: Address) -> Flow {
     let mut remote_names = Vec::new();
     let mut alias = None;
+    let mut is_shared = false;
     if let Address::Inet(to) = &mut remote {
         let destination = scope.destination(to.ip());
         to.set_ip(destination.address);
         remote_names = destination.names;
         alias = destination.alias;
+        is_shared = destination.is_shared;
     }
     Flow {
         direction: Direction::Outbound,
@@ -374,6 +376,7 @@ fn flow_of_program(scope: &Scope, protocol: Protocol, local: Address, mut remote
         local,
         remote_names,
         alias,
+        is_shared,
         to_own_host: remote.ip().is_some_and(|ip| scope.has_host_address(ip)),
         remote,
         program: None,
@@ -425,6 +428,7 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
         remote,
         remote_names: Vec::new(),
         alias: None,
+        is_shared: false,
         program,
         user,
         to_own_host: false,

@@ -276,6 +276,100 @@ print(alias, socket.gethostbyaddr(alias)[0])\"'";
 }
 
 #[test]
+fn two_servers_behind_one_address_are_both_reached() {
+    let server = r#"
+ip route add local 10.9.8.10/32 dev lo
+for host in a.multi.example b.multi.example; do ./tacit ca issue $host >/dev/null; done
+printf 'a.multi.example A 10.9.8.10\nb.multi.example A 10.9.8.10\n' >>zone
+start python3 -c '
+import socket, ssl, threading
+def context(name):
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(name + ".pem", name + ".key")
+    return made
+contexts = {name: context(name) for name in ["a.multi.example", "b.multi.example"]}
+first = contexts["a.multi.example"]
+def choose(connection, name, _):
+    connection.context = contexts[name]
+first.sni_callback = choose
+listener = socket.create_server(("10.9.8.10", 7001))
+def serve(raw):
+    try: first.wrap_socket(raw, server_side=True).sendall(b"hello")
+    except OSError: pass
+while True: threading.Thread(target=serve, args=[listener.accept()[0]]).start()'
+until_true sh -c "ss -Hltn 'src 10.9.8.10:7001' | grep -q ."
+"#;
+    let rule = "[[rule]]\nname = \"multi\"\ndirection = \"outbound\"\n\
+                remote = \"*.multi.example\"\nremote-ports = 7001\ntls = { trust = \"ca\" }\n";
+    let network = Network::new(&[], &format!("{ZONE}\n{server}")).with_rules(rule);
+    let script = r#"run python3 -c '
+import socket
+for turn in range(2):
+    for name in ["a", "b"]:
+        with socket.create_connection((name + ".multi.example", 7001), 10) as one:
+            print(name, one.recv(99).decode(), flush=True)'"#;
+    expect(&network, script, "a hello\nb hello\na hello\nb hello\n");
+}
+
+#[test]
+fn every_name_has_an_alias_where_the_policy_says_so() {
+    let keys = "[agent]\naliases = \"always\"\nalias-ranges = [\"10.99.0.0/16\"]\n";
+    let network = shared_address("permit = true").with_rules(keys);
+    let script = "run sh -c 'getent ahostsv4 tls.example | head -1
+                      python3 -c \"$0\" tls.example' \"$fetch\"";
+    let text = text_of(&network.script(script));
+    assert!(text.contains("10.99.0.1 ") && text.contains("200\n"), "{text}");
+}
+
+#[test]
+fn the_strictest_rule_decides_where_names_get_no_aliases() {
+    let keys = "[agent]\naliases = \"never\"\n";
+    let script = "run sh -c 'getent ahostsv4 also.example | head -1; getent ahostsv4 tls.example
+                      python3 -c \"$0\" tls.example; python3 -c \"$0\" also.example' \"$fetch\"";
+    let network = shared_address("permit = true").with_rules(keys);
+    let text = text_of(&network.script(script));
+    // Both get the TLS of tls.example: the server there speaks nothing else.
+    assert!(text.contains("10.9.8.8 ") && !text.contains("198.18."), "{text}");
+    assert_eq!(text.matches("200\n").count(), 2, "{text}");
+    let network = shared_address("tls = { trust = \"ca\" }").with_rules(keys);
+    let text = text_of(&network.script(&format!("{script}; cat *.log")));
+    assert!(!text.contains("200\n") && text.contains("refused"), "{text}");
+}
+
+#[test]
+fn an_address_that_stands_for_nothing_is_refused() {
+    let rule = "[[rule]]\nname = \"all\"\ndirection = \"outbound\"\nremote-ports = 7000\n\
+                permit = true\n";
+    let network = Network::new(&[], &format!("{ZONE}\n{SERVER}")).with_rules(rule);
+    expect(&network, "run python3 -c \"$fetch\" 198.18.0.77", "Connection refused");
+}
+
+#[test]
+fn datagrams_to_an_alias_reach_the_true_address() {
+    let setup = r#"
+printf 'tls.example A 10.9.8.8\nalso.example A 10.9.8.8\n' >>zone
+start python3 -c '
+import socket
+at = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+at.bind(("10.9.8.8", 7002))
+while True: at.sendto(*at.recvfrom(99))'
+until_true sh -c "ss -Hlun 'src 10.9.8.8:7002' | grep -q ."
+"#;
+    let rule = "[[rule]]\nname = \"udp\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
+                remote = [\"tls.example\", \"also.example\"]\nremote-ports = 7002\npermit = true\n";
+    let network = Network::new(&[], &format!("{ZONE}\n{setup}")).with_rules(rule);
+    let script = r#"run python3 -c '
+import socket
+for name in ["tls.example", "also.example"]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.settimeout(10)
+        one.sendto(name.encode(), (name, 7002))
+        said, source = one.recvfrom(99)
+        print(said.decode(), source[0])'"#;
+    expect(&network, script, "tls.example 10.9.8.8\nalso.example 198.18.0.1\n");
+}
+
+#[test]
 fn services_that_resolve_without_asking_the_network_are_closed_off() {
     let setup = r#"mkdir -p /run/nscd /run/systemd/resolve
         mount -t tmpfs none /run/nscd && mount -t tmpfs none /run/systemd/resolve

@@ -4,13 +4,14 @@
 //! An address that a name was learnt for belongs to that name for the life of the table. Every
 //! other name with the same address gets an alias: an address from a reserved range that stands
 //! for one name and one true address. So an answer for one name never changes what a connection
-//! to another name means.
+//! to another name means. Where names get no aliases, they share the address.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use crate::dns::aliases::{AliasRanges, Aliases, Given};
 use crate::dns::hosts::Host;
 
 /// Pairs of name and address that are remembered; further ones are not learnt.
@@ -21,28 +22,8 @@ pub const GRACE: Duration = Duration::from_secs(3600);
 /// The longest time that an answer is taken to last.
 pub const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// The first alias for IPv4, from 198.18.0.0/15 (RFC 2544). The range holds twice [`NAMES_MAX`].
-const ALIASES_V4: u32 = 0xc612_0000;
-/// Bits that are the same in every alias for IPv4.
-const ALIASES_V4_MASK: u32 = 0xfffe_0000;
-/// The aliases for IPv6 are those of 100::/64 (RFC 6666).
-const ALIASES_V6: u128 = 0x100 << 112;
-/// Bits that are the same in every alias for IPv6.
-const ALIASES_V6_MASK: u128 = 0xffff_ffff_ffff_ffff << 64;
-/// The address of every run's own loopback interface in 100::/64 (100::15) is no alias.
-const OWN_V6: u128 = ALIASES_V6 | 0x15;
-
-/// Whether an address is reserved for aliases.
-#[must_use]
-pub fn is_alias(address: IpAddr) -> bool {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => v4.to_bits() & ALIASES_V4_MASK == ALIASES_V4,
-        IpAddr::V6(v6) => {
-            let bits = v6.to_bits();
-            bits & ALIASES_V6_MASK == ALIASES_V6 && bits != OWN_V6
-        }
-    }
-}
+/// Names that one address may have where names get no aliases; further ones are not learnt.
+pub const SHARING_MAX: usize = 32;
 
 /// Whether an address can be had by a name at all. A DNS answer could otherwise lead a program to
 /// this host, this link, or to many at once: those are reached by their address alone.
@@ -61,6 +42,9 @@ pub fn is_nameable(address: IpAddr) -> bool {
     }
 }
 
+/// Pairs that were not known before and are kept for [`Names::take_fresh`].
+pub const FRESH_MAX: usize = 1024;
+
 /// A table of names by address.
 #[derive(Debug, Default)]
 pub struct Names {
@@ -70,10 +54,18 @@ pub struct Names {
     learnt: HashMap<IpAddr, Entry>,
     /// Aliases by name and true address.
     aliases: HashMap<Host, IpAddr>,
-    /// Aliases that were given, for each family.
-    given: Given,
+    /// Names beside the owner, by true address.
+    sharing: HashMap<IpAddr, Vec<Entry>>,
+    /// How many of those there are.
+    sharing_count: usize,
+    /// Aliases that were given.
+    numbers: Numbers,
     /// Counts pairs that were not known.
     news: u64,
+    /// Those of them that were not taken; empty if they are too many.
+    fresh: Vec<Known>,
+    /// Whether there were more than [`FRESH_MAX`] of them.
+    has_more_fresh: bool,
 }
 
 #[derive(Debug)]
@@ -84,9 +76,11 @@ struct Entry {
     until: Instant,
 }
 
-/// Aliases are given in order and never again, so that an address means one thing.
+/// The last alias that was given, for each family. An alias is never given again, so that an
+/// address means one thing.
 #[derive(Debug, Default)]
-struct Given {
+struct Numbers {
+    ranges: AliasRanges,
     v4: u32,
     v6: u32,
 }
@@ -103,6 +97,8 @@ pub struct Learning<'a> {
     /// Whether a rule by address may decide otherwise than the name's rule: the address then does
     /// not become the name's own.
     pub is_disputed: bool,
+    /// What the policy says of aliases.
+    pub aliases: Aliases,
 }
 
 /// A pair of name and address that is not learnt: the program must not get the address.
@@ -110,7 +106,11 @@ pub struct Learning<'a> {
 pub enum NotLearnt {
     /// There are [`NAMES_MAX`] pairs.
     Full,
-    /// The address is one that stands for another: [`is_alias`].
+    /// [`SHARING_MAX`] names share the address.
+    Shared,
+    /// All aliases of the range are given.
+    NoAlias,
+    /// The address is one that stands for another: [`Aliases::reserve`].
     Reserved,
 }
 
@@ -122,9 +122,18 @@ impl fmt::Display for NotLearnt {
                 "the run has learnt {NAMES_MAX} names with their addresses, and learns no more; \
                  start it again"
             ),
+            Self::Shared => write!(
+                f,
+                "{SHARING_MAX} names have this address already: say aliases = \"conflict\" in \
+                 [agent]"
+            ),
+            Self::NoAlias => f.write_str(
+                "no alias is left: give a wider network in `alias-ranges` of [agent], and start \
+                 the run again",
+            ),
             Self::Reserved => f.write_str(
-                "the resolver gave an address that is reserved for aliases (198.18.0.0/15, \
-                 100::/64): give the host another address",
+                "the resolver gave an address that is reserved for aliases: give the host another \
+                 address, or other networks in `alias-ranges` of [agent]",
             ),
         }
     }
@@ -135,8 +144,11 @@ impl std::error::Error for NotLearnt {}
 /// What an address that a program uses stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The name that has the address; several only if the host's file gives several.
+    /// The name that has the address; several if the host's file gives several, or if names get no
+    /// aliases.
     pub names: Vec<String>,
+    /// Whether DNS gave the address to a name although it belongs to another.
+    pub is_shared: bool,
     /// The true address.
     pub address: IpAddr,
     /// The address that the program used, if it is an alias.
@@ -152,6 +164,8 @@ pub struct Known {
     pub address: IpAddr,
     /// The address that programs use instead, if it is an alias.
     pub alias: Option<IpAddr>,
+    /// Whether the address belongs to another name too.
+    pub is_shared: bool,
     /// How long the two still belong together; zero: a connection to the address has no name, and
     /// the address still belongs to no other.
     pub remaining: Duration,
@@ -169,8 +183,7 @@ impl Names {
     /// Replaces what the host's file said before; returns whether that has changed.
     pub fn set_lasting(&mut self, hosts: impl IntoIterator<Item = Host>) -> bool {
         let mut lasting: HashMap<IpAddr, Vec<String>> = HashMap::new();
-        let nameable = |host: &Host| is_nameable(host.address) && !is_alias(host.address);
-        for Host { address, name } in hosts.into_iter().filter(nameable) {
+        for Host { address, name } in hosts.into_iter().filter(|host| is_nameable(host.address)) {
             let names = lasting.entry(address.to_canonical()).or_default();
             if !names.contains(&name) {
                 names.push(name);
@@ -188,9 +201,9 @@ impl Names {
     /// # Errors
     /// See [`NotLearnt`].
     pub fn learn(&mut self, learning: Learning<'_>, now: Instant) -> Result<IpAddr, NotLearnt> {
-        let Learning { name, ttl, is_disputed, .. } = learning;
+        let Learning { name, ttl, is_disputed, aliases, .. } = learning;
         let address = learning.address.to_canonical();
-        if is_alias(address) {
+        if aliases.reserve(address) || self.aliased(address).is_some() {
             return Err(NotLearnt::Reserved);
         }
         if !is_nameable(address) {
@@ -198,53 +211,137 @@ impl Names {
         }
         let until = now + ttl.min(TTL_MAX) + GRACE;
         let pair = Host { address, name: name.to_owned() };
-        let used = self.used_by(&pair);
-        if let Some(entry) = used.and_then(|used| self.learnt.get_mut(&used)) {
-            self.news += u64::from(entry.until <= now);
+        if let Some(entry) = self.known(&pair, aliases.given) {
+            let is_news = entry.until <= now;
             entry.until = entry.until.max(until);
-            return Ok(used.unwrap_or(address));
+            let alias = self.aliases.get(&pair).copied();
+            if is_news {
+                self.note_fresh(pair, alias);
+            }
+            return Ok(alias.unwrap_or(address));
         }
-        if self.learnt.len() >= NAMES_MAX {
+        if self.learnt.len() + self.sharing_count >= NAMES_MAX {
             return Err(NotLearnt::Full);
         }
-        let is_of_others = self.learnt.contains_key(&address)
+        let is_owned = self.learnt.contains_key(&address);
+        let is_of_others = is_owned
             || self.lasting.get(&address).is_some_and(|names| names.iter().all(|of| of != name));
-        let alias = (is_disputed || is_of_others).then(|| self.given.next(address));
-        self.insert(pair, alias, until);
-        Ok(alias.unwrap_or(address))
+        let gets_alias = match aliases.given {
+            Given::Conflict => is_disputed || is_of_others,
+            Given::Always => true,
+            Given::Never => false,
+        };
+        if gets_alias {
+            let alias = self.next_alias(aliases.ranges, address).ok_or(NotLearnt::NoAlias)?;
+            self.insert(pair, Some(alias), until);
+            return Ok(alias);
+        }
+        if is_owned {
+            self.share(pair, until)?;
+        } else {
+            self.insert(pair, None, until);
+        }
+        Ok(address)
     }
 
     /// Takes over what another table knew, as it was. An address that belongs to another name here
     /// already stays so.
     pub fn restore(&mut self, known: Known, now: Instant) {
         let used = known.used();
-        let Known { name, address, alias, remaining } = known;
-        let is_valid = is_nameable(address)
-            && !is_alias(address)
-            && alias.is_none_or(|alias| Given::may_hold(alias, address));
-        if !is_valid || self.learnt.contains_key(&used) || self.learnt.len() >= NAMES_MAX {
+        let Known { name, address, alias, is_shared, remaining } = known;
+        let may_stand_for = |alias: IpAddr| {
+            is_nameable(alias) && alias != address && alias.is_ipv4() == address.is_ipv4()
+        };
+        let is_valid = is_nameable(address) && alias.is_none_or(may_stand_for);
+        if !is_valid || self.learnt.len() + self.sharing_count >= NAMES_MAX {
             return;
         }
-        if let Some(alias) = alias {
-            self.given.skip(alias);
-        }
         let until = now + remaining.min(TTL_MAX + GRACE);
-        self.insert(Host { address, name }, alias, until);
+        let pair = Host { address, name };
+        if is_shared {
+            // What is too much is learnt again when it is asked for.
+            let _ = self.share(pair, until);
+        } else if !self.learnt.contains_key(&used) {
+            self.insert(pair, alias, until);
+        }
     }
 
     fn insert(&mut self, pair: Host, alias: Option<IpAddr>, until: Instant) {
         let Host { address, name } = pair.clone();
         self.learnt.insert(alias.unwrap_or(address), Entry { name, address, until });
         if let Some(alias) = alias {
-            self.aliases.insert(pair, alias);
+            self.aliases.insert(pair.clone(), alias);
         }
-        self.news += 1;
+        self.note_fresh(pair, alias);
     }
 
-    /// The address that programs use for a pair that is known.
-    fn used_by(&self, pair: &Host) -> Option<IpAddr> {
+    fn note_fresh(&mut self, pair: Host, alias: Option<IpAddr>) {
+        let Host { address, name } = pair;
+        self.news += 1;
+        self.has_more_fresh |= self.fresh.len() >= FRESH_MAX;
+        if self.has_more_fresh {
+            self.fresh.clear();
+            return;
+        }
+        let remaining = Duration::MAX;
+        self.fresh.push(Known { name, address, alias, is_shared: false, remaining });
+    }
+
+    /// Takes the pairs that were not known when it was called last; `None`: they are more than
+    /// [`FRESH_MAX`], and stand among [`Self::pairs`].
+    pub fn take_fresh(&mut self) -> Option<Vec<Known>> {
+        let fresh = std::mem::take(&mut self.fresh);
+        let is_complete = !std::mem::take(&mut self.has_more_fresh);
+        is_complete.then_some(fresh)
+    }
+
+    /// Gives an address one more name.
+    fn share(&mut self, pair: Host, until: Instant) -> Result<(), NotLearnt> {
+        let Host { address, name } = pair.clone();
+        let sharing = self.sharing.entry(address).or_default();
+        // The owner is one of them.
+        if sharing.len() + 1 >= SHARING_MAX {
+            return Err(NotLearnt::Shared);
+        }
+        sharing.push(Entry { name, address, until });
+        self.sharing_count += 1;
+        self.note_fresh(pair, None);
+        Ok(())
+    }
+
+    /// What is known of a pair. A name that shares an address gets an alias as soon as names do.
+    fn known(&mut self, pair: &Host, given: Given) -> Option<&mut Entry> {
         let owns = self.learnt.get(&pair.address).is_some_and(|entry| entry.name == pair.name);
-        if owns { Some(pair.address) } else { self.aliases.get(pair).copied() }
+        let used = if owns { Some(pair.address) } else { self.aliases.get(pair).copied() };
+        match used {
+            Some(used) => self.learnt.get_mut(&used),
+            None if given == Given::Never => {
+                let sharing = self.sharing.get_mut(&pair.address)?;
+                sharing.iter_mut().find(|entry| entry.name == pair.name)
+            }
+            None => None,
+        }
+    }
+
+    /// What an address stands for, if it is an alias.
+    fn aliased(&self, used: IpAddr) -> Option<&Entry> {
+        self.learnt.get(&used).filter(|entry| entry.address != used)
+    }
+
+    /// An alias of the address's family that was never given; `None`: the range holds no more.
+    fn next_alias(&mut self, ranges: AliasRanges, address: IpAddr) -> Option<IpAddr> {
+        if self.numbers.ranges != ranges {
+            self.numbers = Numbers { ranges, v4: 0, v6: 0 };
+        }
+        let number = if address.is_ipv4() { &mut self.numbers.v4 } else { &mut self.numbers.v6 };
+        loop {
+            // Bounded by the range, and by the aliases given before.
+            let alias = ranges.numbered(address, *number + 1)?;
+            *number += 1;
+            if ranges.hold(alias) && !self.learnt.contains_key(&alias) {
+                return Some(alias);
+            }
+        }
     }
 
     /// How often [`Self::learn`] learnt what was not known.
@@ -255,8 +352,10 @@ impl Names {
 
     /// The same as [`Self::of`] for a connection to the address: its name is remembered longer.
     pub fn used(&mut self, address: IpAddr, now: Instant) -> Destination {
-        let entry = self.learnt.get_mut(&address.to_canonical());
-        if let Some(entry) = entry.filter(|entry| entry.until > now) {
+        let used = address.to_canonical();
+        let sharing = self.sharing.get_mut(&used).into_iter().flatten();
+        let entries = self.learnt.get_mut(&used).into_iter().chain(sharing);
+        for entry in entries.filter(|entry| entry.until > now) {
             entry.until = entry.until.max(now + GRACE);
         }
         self.of(address, now)
@@ -267,18 +366,25 @@ impl Names {
     #[must_use]
     pub fn of(&self, address: IpAddr, now: Instant) -> Destination {
         let used = address.to_canonical();
-        let entry = self.learnt.get(&used).filter(|entry| entry.until > now);
-        if let Some(entry) = entry.filter(|_| is_alias(used)) {
-            let names = vec![entry.name.clone()];
-            return Destination { names, address: entry.address, alias: Some(address) };
+        if let Some(entry) = self.aliased(used).filter(|entry| entry.until > now) {
+            return Destination {
+                names: vec![entry.name.clone()],
+                is_shared: false,
+                address: entry.address,
+                alias: Some(address),
+            };
         }
         let mut names = self.lasting.get(&used).cloned().unwrap_or_default();
-        if let Some(entry) = entry
-            && !names.contains(&entry.name)
-        {
-            names.push(entry.name.clone());
+        let mut is_shared = false;
+        let sharing = self.sharing.get(&used).into_iter().flatten();
+        let owner = self.learnt.get(&used).filter(|entry| entry.address == used);
+        for entry in owner.into_iter().chain(sharing).filter(|entry| entry.until > now) {
+            if !names.contains(&entry.name) {
+                is_shared |= !names.is_empty();
+                names.push(entry.name.clone());
+            }
         }
-        Destination { names, address, alias: None }
+        Destination { names, is_shared, address, alias: None }
     }
 
     /// The names that the host's file gives an address.
@@ -290,13 +396,16 @@ impl Names {
     /// Every name that was asked for with each address it has, forgotten ones included.
     #[must_use]
     pub fn all(&self, now: Instant) -> Vec<Known> {
-        let known = self.learnt.iter().map(|(used, entry)| Known {
+        let known = |used: IpAddr, entry: &Entry, is_shared| Known {
             name: entry.name.clone(),
             address: entry.address,
-            alias: (*used != entry.address).then_some(*used),
+            alias: (used != entry.address).then_some(used),
+            is_shared,
             remaining: entry.until.saturating_duration_since(now),
-        });
-        known.collect()
+        };
+        let learnt = self.learnt.iter().map(|(used, entry)| known(*used, entry, false));
+        let sharing = self.sharing.values().flatten();
+        learnt.chain(sharing.map(|entry| known(entry.address, entry, true))).collect()
     }
 
     /// Every address with each name it has now, from the host's file or because it was asked for.
@@ -307,57 +416,12 @@ impl Names {
                 name: name.clone(),
                 address: *address,
                 alias: None,
+                is_shared: false,
                 remaining: Duration::MAX,
             })
         });
         let asked = self.all(now).into_iter().filter(|known| !known.remaining.is_zero());
         asked.chain(lasting).collect()
-    }
-}
-
-impl Given {
-    /// An alias of the address's family that was never given. There are more of them than pairs.
-    fn next(&mut self, address: IpAddr) -> IpAddr {
-        loop {
-            let alias = match address {
-                IpAddr::V4(_) => {
-                    self.v4 += 1;
-                    Ipv4Addr::from_bits(ALIASES_V4 + self.v4).into()
-                }
-                IpAddr::V6(_) => {
-                    self.v6 += 1;
-                    Ipv6Addr::from_bits(ALIASES_V6 + u128::from(self.v6)).into()
-                }
-            };
-            if is_alias(alias) {
-                return alias;
-            }
-        }
-    }
-
-    /// Whether a table can have given this alias for the address.
-    fn may_hold(alias: IpAddr, address: IpAddr) -> bool {
-        let max = NAMES_MAX as u128;
-        let is_given = match (alias, address) {
-            (IpAddr::V4(v4), IpAddr::V4(_)) => {
-                u128::from(v4.to_bits()) <= u128::from(ALIASES_V4) + max
-            }
-            // One more, for the address that is left out.
-            (IpAddr::V6(v6), IpAddr::V6(_)) => v6.to_bits() <= ALIASES_V6 + max + 1,
-            _ => false,
-        };
-        is_given && is_alias(alias)
-    }
-
-    /// Gives no alias up to this one.
-    fn skip(&mut self, alias: IpAddr) {
-        match alias {
-            IpAddr::V4(v4) => self.v4 = self.v4.max(v4.to_bits() - ALIASES_V4),
-            IpAddr::V6(v6) => {
-                let number = u32::try_from(v6.to_bits() - ALIASES_V6);
-                self.v6 = self.v6.max(number.unwrap_or_default());
-            }
-        }
     }
 }
 

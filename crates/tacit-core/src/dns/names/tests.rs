@@ -1,3 +1,5 @@
+use std::net::Ipv6Addr;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -6,7 +8,20 @@ fn ip(last: u32) -> IpAddr {
 }
 
 fn learning(name: &str, address: IpAddr) -> Learning<'_> {
-    Learning { name, address, ttl: Duration::from_secs(600), is_disputed: false }
+    let ttl = Duration::from_secs(600);
+    Learning { name, address, ttl, is_disputed: false, aliases: Aliases::default() }
+}
+
+fn is_alias(address: IpAddr) -> bool {
+    AliasRanges::default().hold(address)
+}
+
+fn given(given: Given) -> Aliases {
+    Aliases { given, ..Aliases::default() }
+}
+
+fn destination(name: &str, address: IpAddr, alias: Option<IpAddr>) -> Destination {
+    Destination { names: vec![name.into()], is_shared: false, address, alias }
 }
 
 fn names_of(names: &Names, address: IpAddr, now: Instant) -> Vec<String> {
@@ -20,8 +35,8 @@ fn an_address_belongs_to_the_first_name_and_others_get_aliases() {
     assert_eq!(names.learn(learning("clear.example", ip(1)), now), Ok(ip(1)));
     let alias = names.learn(learning("tls.example", ip(1)), now).unwrap();
     assert!(is_alias(alias), "{alias}");
-    let clear = Destination { names: vec!["clear.example".into()], address: ip(1), alias: None };
-    let tls = Destination { names: vec!["tls.example".into()], address: ip(1), alias: Some(alias) };
+    let clear = destination("clear.example", ip(1), None);
+    let tls = destination("tls.example", ip(1), Some(alias));
     assert_eq!([names.of(ip(1), now), names.of(alias, now)], [clear, tls]);
     assert_eq!(names.learn(learning("tls.example", ip(1)), now), Ok(alias), "it is known");
     assert_eq!(names.news(), 2);
@@ -49,6 +64,61 @@ fn a_disputed_address_stays_without_a_name() {
 }
 
 #[test]
+fn every_name_gets_an_alias_where_the_policy_says_so() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    let always = Learning { aliases: given(Given::Always), ..learning("db.example", ip(1)) };
+    let alias = names.learn(always, now).unwrap();
+    assert!(is_alias(alias));
+    assert_eq!(names.of(alias, now), destination("db.example", ip(1), Some(alias)));
+    assert_eq!(names.learn(learning("db.example", ip(1)), now), Ok(alias), "it keeps its alias");
+    assert_eq!(names_of(&names, ip(1), now), [""; 0]);
+}
+
+#[test]
+fn names_share_an_address_where_they_get_no_aliases() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    let never = |number: usize| format!("n{number}.example");
+    for number in 0..SHARING_MAX {
+        let name = never(number);
+        let learning = Learning { aliases: given(Given::Never), ..learning(&name, ip(1)) };
+        assert_eq!(names.learn(learning, now), Ok(ip(1)));
+        assert_eq!(names.learn(learning, now), Ok(ip(1)), "it is known");
+    }
+    let one_more = Learning { aliases: given(Given::Never), ..learning("more.example", ip(1)) };
+    assert_eq!(names.learn(one_more, now), Err(NotLearnt::Shared));
+    let found = names.of(ip(1), now);
+    assert_eq!(found.names, (0..SHARING_MAX).map(never).collect::<Vec<_>>());
+    assert!(found.is_shared);
+    let mut successor = Names::default();
+    for known in names.all(now) {
+        successor.restore(known, now);
+    }
+    assert_eq!(successor.of(ip(1), now), found);
+    let alias = names.learn(learning("n1.example", ip(1)), now).unwrap();
+    assert!(is_alias(alias), "names get aliases now");
+}
+
+#[test]
+fn a_range_without_aliases_left_gives_none_twice() {
+    let mut names = Names::default();
+    let now = Instant::now();
+    let range = AliasRanges::default().with("10.99.0.0".parse().unwrap(), 24);
+    let aliases = Aliases { given: Given::Always, ranges: range };
+    let mut seen = std::collections::HashSet::new();
+    for number in 0..255 {
+        let name = format!("n{number}.example");
+        let learnt = names.learn(Learning { aliases, ..learning(&name, ip(1)) }, now).unwrap();
+        assert!(range.hold(learnt) && seen.insert(learnt), "{learnt}");
+    }
+    let more = Learning { aliases, ..learning("more.example", ip(1)) };
+    assert_eq!(names.learn(more, now), Err(NotLearnt::NoAlias));
+    let other = names.learn(learning("more.example", ip(1)), now);
+    assert_eq!(other, Ok(ip(1)), "no name has the address as its own");
+}
+
+#[test]
 fn a_resolver_cannot_give_an_alias() {
     let mut names = Names::default();
     let now = Instant::now();
@@ -56,9 +126,9 @@ fn a_resolver_cannot_give_an_alias() {
         let learnt = names.learn(learning("db.example", reserved.parse().unwrap()), now);
         assert_eq!(learnt, Err(NotLearnt::Reserved), "{reserved}");
     }
-    for other in ["198.17.255.255", "198.20.0.0", "100::15", "100:0:0:1::"] {
-        assert!(!is_alias(other.parse().unwrap()), "{other}");
-    }
+    let never = Learning { aliases: given(Given::Never), ..learning("db.example", ip(1)) };
+    let range = "198.18.0.1".parse().unwrap();
+    assert_eq!(names.learn(Learning { address: range, ..never }, now), Ok(range));
 }
 
 #[test]
@@ -180,10 +250,11 @@ fn a_successor_knows_the_same_owners_and_aliases() {
     }
     let new = successor.learn(learning("new.example", ip(1)), now).unwrap();
     assert!(before.iter().all(|known| known.used() != new), "an alias is not given twice");
-    let bad = ["10.0.0.9", "198.19.255.255", "100::1"].map(|alias| Known {
+    let bad = ["10.0.0.7", "127.0.0.1", "100::1"].map(|alias| Known {
         name: "bad.example".into(),
         address: ip(7),
         alias: Some(alias.parse().unwrap()),
+        is_shared: false,
         remaining: GRACE,
     });
     for known in bad {

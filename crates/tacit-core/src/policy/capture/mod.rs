@@ -25,8 +25,10 @@ use super::rule::Rule;
 use super::selector::{AddressSelector, Family, Near, Span, family_and_bits};
 use crate::flow::{Direction, Protocol};
 
+mod extend;
 mod sweep;
 
+pub use extend::{Extension, extend};
 pub use sweep::BOXES_MAX;
 
 /// All addresses from the first to the last with all ports from the first to the last.

@@ -341,6 +341,7 @@ proptest! {
                     remote: SocketAddr::new(ip, port).into(),
                     remote_names: names.clone(),
                     alias: None,
+                    is_shared: false,
                     program: None,
                     user: None,
                     to_own_host: false,

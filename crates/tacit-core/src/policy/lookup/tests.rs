@@ -67,6 +67,7 @@ fn to(remote: SocketAddr, names: &[String]) -> Flow {
         remote: remote.into(),
         remote_names: names.to_vec(),
         alias: None,
+        is_shared: false,
         program: None,
         user: None,
         to_own_host: false,
@@ -225,7 +226,7 @@ prop_compose! {
         let to_own_host = day % 3 == 0;
         Flow {
             direction, protocol, listen, local, remote, remote_names, program, user, at_unix_s,
-            to_own_host, alias: None,
+            to_own_host, alias: None, is_shared: false,
         }
     }
 }

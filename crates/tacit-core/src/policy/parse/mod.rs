@@ -27,6 +27,7 @@ use review::Read;
 use words::Scope;
 
 mod address;
+mod aliases;
 mod ciphers;
 mod client_cert;
 mod engine;
@@ -97,7 +98,7 @@ fn policy(top: &Table<'_>) -> Option<Policy> {
     let agent = agent(top);
     let engine = engine::read(top);
     let limits = limits(top);
-    let rules = rules(top, &names);
+    let rules = rules(top, &names, agent.as_ref());
     if rules.is_some() {
         // A rule that is wrong may have meant one that now seems unused.
         names.warn_of_unused();
@@ -160,6 +161,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
     let accounting = table.boolean("accounting", true);
     let engine::Places { placement, cpus } = engine::placement(&table)?;
     let metrics = metrics::read(&table);
+    let aliases = aliases::read(&table);
     Some(Agent {
         workers: workers?,
         congestion_control: congestion_control?,
@@ -168,6 +170,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
         placement,
         placement_cpus: cpus,
         metrics: metrics?,
+        aliases: aliases?,
     })
 }
 
@@ -211,7 +214,7 @@ fn part(table: &Table<'_>, key: &'static str, all: usize) -> Option<Option<usize
     Some(part)
 }
 
-fn rules(top: &Table<'_>, names: &Names<'_>) -> Option<Vec<Arc<Rule>>> {
+fn rules(top: &Table<'_>, names: &Names<'_>, agent: Option<&Agent>) -> Option<Vec<Arc<Rule>>> {
     let value = top.value("rule");
     if let Some(value) = value.as_ref().filter(|value| !value.value.is_array()) {
         value.error("`rule` is not a list of rules", "begin each rule with [[rule]]");
@@ -227,6 +230,10 @@ fn rules(top: &Table<'_>, names: &Names<'_>) -> Option<Vec<Arc<Rule>>> {
     review::names(&items);
     let both = items.iter().zip(&rules);
     let sound = both.filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));
-    review::rules(top.report, &sound.collect::<Vec<_>>());
+    let sound: Vec<_> = sound.collect();
+    review::rules(top.report, &sound);
+    if let Some(agent) = agent {
+        aliases::check_rules(agent.aliases, &sound);
+    }
     rules.into_iter().collect()
 }

@@ -193,6 +193,7 @@ fn typical_flow(rule: &Rule) -> Flow {
         remote: remote.address,
         remote_names: remote.name.into_iter().collect(),
         alias: None,
+        is_shared: false,
         // Somebody, though not one that another rule could name.
         program: Some(program.first().cloned().unwrap_or_default()),
         user: Some(user.first().cloned().unwrap_or_default()),

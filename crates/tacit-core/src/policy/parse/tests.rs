@@ -81,6 +81,34 @@ fn client(connect: &str, more: &str) -> String {
 }
 
 #[test]
+fn aliases_are_chosen_in_agent() {
+    let aliases = |text: &str| {
+        let parsed = parse(&format!("version = 1\n[agent]\n{text}"));
+        parsed.policy.map(|policy| policy.agent.aliases)
+    };
+    assert_eq!(aliases(""), Some(crate::dns::Aliases::default()));
+    let chosen = "aliases = \"always\"\nalias-ranges = [\"10.99.0.0/16\", \"fd99::/64\"]";
+    let chosen = aliases(chosen).unwrap();
+    assert_eq!(chosen.given, crate::dns::Given::Always);
+    assert_eq!(chosen.ranges.to_string(), "10.99.0.0/16, fd99::/64");
+    let one = aliases("alias-ranges = \"fd99::/64\"").unwrap();
+    assert_eq!(one.ranges.to_string(), "198.18.0.0/15, fd99::/64");
+    let rule = |remote: &str, agent: &str| {
+        let text = format!(
+            "version = 1\n{agent}\n[[rule]]\ndirection = \"outbound\"\n\
+             remote = \"{remote}\"\npermit = true\nname = \"r\""
+        );
+        parse(&text).policy.is_some()
+    };
+    for remote in ["198.18.0.0/16", "198.18.0.1", "198.18.0.1-198.19.0.0", "100::7"] {
+        assert!(!rule(remote, ""), "{remote}");
+        assert!(rule(remote, "[agent]\naliases = \"never\""), "{remote}");
+    }
+    assert!(rule("198.0.0.0/8", "") && rule("0.0.0.0/0", "") && rule("10.0.0.1", ""));
+    assert!(!rule("10.0.0.1", "[agent]\nalias-ranges = \"10.0.0.0/8\""));
+}
+
+#[test]
 fn the_example_is_sound_and_has_no_warnings() {
     let parsed = parse(EXAMPLE);
     assert_eq!(parsed.diagnostics, []);

@@ -130,6 +130,8 @@ const AGENT: &[&str] = &[
     "placement-cpus",
     "metrics",
     "metrics-clear",
+    "aliases",
+    "alias-ranges",
 ];
 
 const RULE: &[&str] = &[

@@ -206,6 +206,7 @@ fn looked_up(policy: &Policy, index: &Index, tried: Tried) -> Result<usize, bool
         remote: tried.remote.into(),
         remote_names: Vec::new(),
         alias: None,
+        is_shared: false,
         program: None,
         user: None,
         to_own_host: false,

@@ -1,0 +1,156 @@
+//! When names of a run get aliases, and the addresses that aliases are taken from.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+
+/// Bits of the prefix of an alias range for IPv4: 256 aliases at least, and no whole internet.
+pub const ALIAS_BITS_V4: RangeInclusive<u8> = 8..=24;
+/// Bits of the prefix of an alias range for IPv6.
+pub const ALIAS_BITS_V6: RangeInclusive<u8> = 16..=112;
+
+/// The address of every run's own loopback interface (100::15) is no alias.
+const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0x15);
+
+/// `aliases` and `alias-ranges` of `[agent]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aliases {
+    /// Which names get one.
+    pub given: Given,
+    /// Where they come from.
+    pub ranges: AliasRanges,
+}
+
+impl Aliases {
+    /// Whether an address may only be used as an alias.
+    #[must_use]
+    pub fn reserve(&self, address: IpAddr) -> bool {
+        self.given != Given::Never && self.ranges.hold(address)
+    }
+}
+
+/// Which names get aliases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Given {
+    /// Those whose address belongs to another name, or may be decided by a rule by address.
+    #[default]
+    Conflict,
+    /// All.
+    Always,
+    /// None: an address may have several names, and the strictest of their rules decides.
+    Never,
+}
+
+/// A network for the aliases of each address family.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct AliasRanges {
+    v4: Ipv4Addr,
+    v4_bits: u8,
+    v6: Ipv6Addr,
+    v6_bits: u8,
+}
+
+impl Default for AliasRanges {
+    /// 198.18.0.0/15 (RFC 2544), twice as many as a run may have names, and 100::/64 (RFC 6666).
+    fn default() -> Self {
+        Self {
+            v4: Ipv4Addr::new(198, 18, 0, 0),
+            v4_bits: 15,
+            v6: Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0),
+            v6_bits: 64,
+        }
+    }
+}
+
+impl AliasRanges {
+    /// With another network for its family. `network` has no bits set after the first `bits`, which
+    /// are within [`ALIAS_BITS_V4`] or [`ALIAS_BITS_V6`].
+    #[must_use]
+    pub fn with(self, network: IpAddr, bits: u8) -> Self {
+        match network {
+            IpAddr::V4(v4) => Self { v4, v4_bits: bits, ..self },
+            IpAddr::V6(v6) => Self { v6, v6_bits: bits, ..self },
+        }
+    }
+
+    /// Whether an address may be an alias.
+    #[must_use]
+    pub fn hold(&self, address: IpAddr) -> bool {
+        match address.to_canonical() {
+            IpAddr::V4(v4) => v4.to_bits() >> (32 - self.v4_bits) == self.v4_high(),
+            IpAddr::V6(v6) => {
+                v6.to_bits() >> (128 - self.v6_bits) == self.v6_high() && v6 != OWN_V6
+            }
+        }
+    }
+
+    /// The alias with a number, which counts from 1, of the address's family; `None`: there are
+    /// fewer.
+    pub(super) fn numbered(&self, address: IpAddr, number: u32) -> Option<IpAddr> {
+        let alias: IpAddr = match address {
+            IpAddr::V4(_) => Ipv4Addr::from_bits(self.v4.to_bits().checked_add(number)?).into(),
+            IpAddr::V6(_) => {
+                let bits = self.v6.to_bits().checked_add(u128::from(number))?;
+                Ipv6Addr::from_bits(bits).into()
+            }
+        };
+        let is_within = match alias {
+            IpAddr::V4(v4) => v4.to_bits() <= self.v4_last(),
+            IpAddr::V6(v6) => v6.to_bits() <= self.v6_last(),
+        };
+        is_within.then_some(alias)
+    }
+
+    fn v4_high(&self) -> u32 {
+        self.v4.to_bits() >> (32 - self.v4_bits)
+    }
+
+    fn v6_high(&self) -> u128 {
+        self.v6.to_bits() >> (128 - self.v6_bits)
+    }
+
+    fn v4_last(&self) -> u32 {
+        self.v4.to_bits() | (u32::MAX >> self.v4_bits)
+    }
+
+    fn v6_last(&self) -> u128 {
+        self.v6.to_bits() | (u128::MAX >> self.v6_bits)
+    }
+}
+
+impl fmt::Display for AliasRanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}, {}/{}", self.v4, self.v4_bits, self.v6, self.v6_bits)
+    }
+}
+
+impl fmt::Debug for AliasRanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AliasRanges({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_range_ends_where_its_prefix_does() {
+        let ranges = AliasRanges::default();
+        for within in ["198.18.0.0", "198.19.255.255", "100::1", "::ffff:198.18.0.1"] {
+            assert!(ranges.hold(ip(within)), "{within}");
+        }
+        for other in ["198.17.255.255", "198.20.0.0", "100::15", "100:0:0:1::"] {
+            assert!(!ranges.hold(ip(other)), "{other}");
+        }
+        let small = ranges.with(ip("10.99.0.0"), 24);
+        assert_eq!(small.to_string(), "10.99.0.0/24, 100::/64");
+        assert_eq!(small.numbered(ip("1.2.3.4"), 255), Some(ip("10.99.0.255")));
+        assert_eq!(small.numbered(ip("1.2.3.4"), 256), None);
+        assert_eq!(small.numbered(ip("::1"), 256), Some(ip("100::100")));
+    }
+}

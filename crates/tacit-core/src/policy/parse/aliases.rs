@@ -1,0 +1,100 @@
+//! Addresses that stand for names in runs: `aliases` and `alias-ranges` of `[agent]`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::address;
+use super::review::Read;
+use crate::dns::{ALIAS_BITS_V4, ALIAS_BITS_V6, AliasRanges, Aliases, Given, is_nameable};
+use crate::flow::Direction;
+use crate::policy::selector::AddressSelector;
+use crate::policy::text::{Table, Value};
+
+/// Reads both; `None` after an error was reported.
+pub(super) fn read(table: &Table<'_>) -> Option<Aliases> {
+    let words = [("conflict", Given::Conflict), ("always", Given::Always), ("never", Given::Never)];
+    let given = table.value("aliases").map_or(Some(Given::Conflict), |it| it.choice(&words));
+    let ranges =
+        table.value("alias-ranges").map_or_else(|| Some(AliasRanges::default()), |it| ranges(&it));
+    Some(Aliases { given: given?, ranges: ranges? })
+}
+
+fn ranges(value: &Value<'_>) -> Option<AliasRanges> {
+    let networks: Vec<(IpAddr, u8)> = value.each(range)?;
+    let of_v4 = networks.iter().filter(|(network, _)| network.is_ipv4()).count();
+    if of_v4 > 1 || networks.len() - of_v4 > 1 {
+        let fix = "give one network for IPv4 and one for IPv6, as in \
+                   [\"198.18.0.0/15\", \"100::/64\"]";
+        value.error("`alias-ranges` has two networks of one address family", fix);
+        return None;
+    }
+    let with = |ranges: AliasRanges, (network, bits)| ranges.with(network, bits);
+    Some(networks.into_iter().fold(AliasRanges::default(), with))
+}
+
+/// A network that programs can connect to, and that is of a sensible size.
+fn range(value: &Value<'_>) -> Option<(IpAddr, u8)> {
+    let selector = address::selector(value)?;
+    let AddressSelector::Prefix { network, length } = selector else {
+        let fix = "write networks, as in [\"198.18.0.0/15\", \"100::/64\"]";
+        value.error("`alias-ranges` holds something other than a network", fix);
+        return None;
+    };
+    let bits = if network.is_ipv4() { ALIAS_BITS_V4 } else { ALIAS_BITS_V6 };
+    if !bits.contains(&length) {
+        let min = bits.start();
+        let max = bits.end();
+        let message = format!("{network}/{length} cannot be an alias range");
+        value.error(message, format!("write a network with a prefix of {min} to {max} bits"));
+        return None;
+    }
+    if !is_nameable(network) || !is_nameable(last_of(network, length)) {
+        let message = format!("{network}/{length} cannot be an alias range");
+        let fix = "choose addresses that are not of this host, of this link or of many hosts";
+        value.error(message, fix);
+        return None;
+    }
+    Some((network, length))
+}
+
+/// Reports outbound rules for addresses that may only be aliases.
+pub(super) fn check_rules(aliases: Aliases, rules: &[Read<'_, '_>]) {
+    let outbound = rules.iter().filter(|read| {
+        aliases.given != Given::Never && read.rule.selectors.direction == Direction::Outbound
+    });
+    for Read { value, rule } in outbound {
+        let is_alias = |selector: &&AddressSelector| is_within(aliases.ranges, selector);
+        let Some(selector) = rule.selectors.remote.iter().find(is_alias) else { continue };
+        let at = value.value.get("remote").map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let message = format!(
+            "`remote` {selector} is in a range that is reserved for aliases ({})",
+            aliases.ranges
+        );
+        let fix = "write the name or the true address; if there is such a host, give other \
+                   networks in `alias-ranges` of [agent], or say aliases = \"never\"";
+        value.report.error(&at, message, fix);
+    }
+}
+
+fn is_within(ranges: AliasRanges, selector: &AddressSelector) -> bool {
+    match selector {
+        AddressSelector::Prefix { network, length } => {
+            ranges.hold(*network) && ranges.hold(last_of(*network, *length))
+        }
+        AddressSelector::Range { first, last } => ranges.hold(*first) && ranges.hold(*last),
+        AddressSelector::Name { .. } | AddressSelector::Near(_) => false,
+    }
+}
+
+/// The last address of a network.
+fn last_of(network: IpAddr, length: u8) -> IpAddr {
+    match network {
+        IpAddr::V4(v4) => {
+            let rest = u32::MAX.checked_shr(length.into()).unwrap_or_default();
+            Ipv4Addr::from_bits(v4.to_bits() | rest).into()
+        }
+        IpAddr::V6(v6) => {
+            let rest = u128::MAX.checked_shr(length.into()).unwrap_or_default();
+            Ipv6Addr::from_bits(v6.to_bits() | rest).into()
+        }
+    }
+}
