@@ -245,3 +245,41 @@ pub struct Resumed {
     /// To the agent before, which still has connections.
     pub before: Option<OwnedFd>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_older_agent_says_of_names_is_understood() {
+        let text = r#"{
+            "id": 1, "name": "r", "pid": 2, "user": "u", "claimed": false, "sockets": 0,
+            "since": { "secs_since_epoch": 3, "nanos_since_epoch": 0 }, "inbound": [],
+            "names": [["own.example", "10.0.0.1", 60],
+                      ["a.example", "10.0.0.2", 60], ["b.example", "10.0.0.2", 60]]
+        }"#;
+        let RunState { names, aliases, sharing, .. } = serde_json::from_str(text).unwrap();
+        let known = known(names, aliases, sharing);
+        let names: Vec<_> = known.iter().map(|known| known.name.as_str()).collect();
+        assert_eq!(names, ["own.example"], "an address with two names could mean either");
+    }
+
+    #[test]
+    fn owners_aliases_and_shared_addresses_are_told_apart() {
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let alias = IpAddr::from([198, 18, 0, 1]);
+        let owner = ("own.example".to_owned(), address, 60);
+        let other = ("other.example".to_owned(), address, 60);
+        let aliased = AliasState { name: "alias.example".to_owned(), address, alias, seconds: 60 };
+        let known = known(vec![owner], vec![aliased], vec![other]);
+        let shown: Vec<_> =
+            known.iter().map(|one| (one.name.as_str(), one.used(), one.is_shared)).collect();
+        let expected = [
+            ("own.example", address, false),
+            ("alias.example", alias, false),
+            ("other.example", address, true),
+        ];
+        assert_eq!(shown, expected);
+        assert!(known.iter().all(|one| one.address == address));
+    }
+}
