@@ -134,6 +134,8 @@ fn the_log_of_a_run_stays_out_of_what_its_program_writes() {
     let said = by_name().ok(r#"
         log=$HOME/.local/state/tacit/run.log
         run bash -c 'getent ahostsv4 other.example; echo mine >&2' 2>err; cat err
+        # The agent writes when it comes to it.
+        until_true grep -q 'destination=other.example' $log
         stat -c %a $log
         grep -c ' warn denied .* destination=other.example .* launcher=bash\[[0-9]*\]' $log"#);
     assert_eq!(said, "mine\n600\n1\n");

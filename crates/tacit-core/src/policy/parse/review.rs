@@ -68,8 +68,8 @@ fn weaker_before_tls(report: &Report<'_>, rules: &[Read<'_, '_>]) {
         let line = strict.position.line;
         let message = format!(
             "rule `{}` is by name and does not check who answers, and stands before rule `{}` in \
-             line {line} with the same port: an answer of DNS for a name of the first that gives \
-             an address of the second takes connections away from TLS",
+             line {line} with the same port: a name that both match is not protected, and only \
+             aliases keep apart two names that have one address",
             weak.name, strict.name
         );
         let fix = format!("put it behind `{}`, or give the two different ports", strict.name);
