@@ -2,7 +2,7 @@
 //! that would allow it.
 //!
 //! ```text
-//!   name, connection, datagram, client ──> Refusal ──> Refusals ──> tacit show refused, metrics
+//! a name, socket, client, ... ─> Refusal ─> Refusals ─> tacit show refused, metrics
 //! ```
 //!
 //! Limits: [`REFUSALS_MAX`] different refusals; a further one replaces the one that was not
@@ -11,11 +11,15 @@
 #[cfg(test)]
 mod tests;
 
+mod socket;
+
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
+
+pub use socket::Socket;
 
 /// Different refusals that are remembered.
 pub const REFUSALS_MAX: usize = 256;
@@ -32,6 +36,8 @@ pub enum Kind {
     Datagram,
     /// A connection that arrived from outside.
     Client,
+    /// A socket of a kind that runs do not have.
+    Socket,
 }
 
 impl Kind {
@@ -43,6 +49,7 @@ impl Kind {
             Self::Connection => "connection",
             Self::Datagram => "datagram",
             Self::Client => "client",
+            Self::Socket => "socket",
         }
     }
 }
@@ -122,7 +129,8 @@ pub struct Refusal {
     pub kind: Kind,
     /// Whose program it was; `None`: it came to a forwarding rule.
     pub run: Option<RunLabel>,
-    /// Where to: a name, `NAME:PORT`, `ADDRESS:PORT`; of a client its address too.
+    /// Where to: a name, `NAME:PORT`, `ADDRESS:PORT`; of a client its address too; of a socket its
+    /// kind.
     pub destination: String,
     /// The program's file, where it is known.
     pub program: Option<PathBuf>,
@@ -169,12 +177,18 @@ pub struct Refusals {
 impl Refusals {
     /// Takes a refusal that came now.
     pub fn record(&mut self, refusal: Refusal, now: SystemTime) {
-        self.totals[refusal.why.index()] += 1;
+        self.record_times(refusal, 1, now);
+    }
+
+    /// Takes a refusal that came so many times, last now.
+    pub fn record_times(&mut self, refusal: Refusal, times: u64, now: SystemTime) {
+        let total = &mut self.totals[refusal.why.index()];
+        *total = total.saturating_add(times);
         let is_known = |entry: &Entry| entry.refusal.is_repeated_by(&refusal);
         let known = self.entries.iter().position(is_known);
         let count = match known.and_then(|at| self.entries.remove(at)) {
-            Some(entry) => entry.count + 1,
-            None => 1,
+            Some(entry) => entry.count.saturating_add(times),
+            None => times,
         };
         self.entries.truncate(REFUSALS_MAX - 1);
         self.entries.push_front(Entry { refusal, last: now, count });
@@ -242,6 +256,12 @@ pub fn next_for_no_alias() -> String {
     "ask for the name again; if there is such a host, give other networks in `alias-ranges` of \
      [agent]"
         .to_owned()
+}
+
+/// What would allow a socket of a kind that runs do not have.
+#[must_use]
+pub fn next_for_socket() -> String {
+    "nothing: not available in a run".to_owned()
 }
 
 /// What would allow a client that no rule matches.

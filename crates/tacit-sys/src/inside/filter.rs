@@ -7,6 +7,9 @@
 //! all else              passes
 //! ```
 //!
+//! There are two forms of the same filter. In one the kernel gives these answers by itself; in the
+//! other it asks a listener ([`super::notify`]), which gives the same ones and knows of each.
+//!
 //! A filter sees the machine's own system call numbers and those of every other ABI the kernel
 //! offers, so it must know them all. What comes over an ABI it does not know is refused.
 //!
@@ -15,11 +18,60 @@
 
 use libc::sock_filter;
 
+/// Who answers a call that is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// The kernel.
+    Kernel,
+    /// A listener.
+    Listener,
+}
+
+/// What a program asked for that runs do not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedCall {
+    /// A socket, or a pair, of this family.
+    Socket(u32),
+    /// A socket by the 32-bit `socketcall`, whatever its family.
+    Socketcall,
+    /// An io_uring.
+    IoUring,
+    /// What the filter does not refuse: the kernel asked about something else.
+    Unknown,
+}
+
+impl RefusedCall {
+    /// What a system call of that ABI with that number and first argument is.
+    pub(super) fn identify(audit_arch: u32, number: u32, first_argument: u32) -> Self {
+        let is_it = |abi: &&Abi| abi.audit_arch.is_none_or(|arch| arch == audit_arch);
+        let Some(abi) = ABIS.iter().find(is_it) else { return Self::Unknown };
+        let number = number & !abi.variant_bits;
+        if number == IO_URING_SETUP {
+            Self::IoUring
+        } else if abi.socketcall == Some(number) {
+            Self::Socketcall
+        } else if [abi.socket, abi.socketpair].contains(&number) {
+            Self::Socket(first_argument)
+        } else {
+            Self::Unknown
+        }
+    }
+
+    /// The error that the program gets.
+    #[must_use]
+    pub fn errno(self) -> libc::c_int {
+        match self {
+            Self::Socket(_) | Self::Socketcall => libc::EAFNOSUPPORT,
+            Self::IoUring | Self::Unknown => libc::ENOSYS,
+        }
+    }
+}
+
 /// Builds the program, in the kernel's form.
-pub(super) fn program() -> Vec<sock_filter> {
+pub(super) fn program(answers: Answers) -> Vec<sock_filter> {
     let mut program = Vec::new();
     for abi in ABIS {
-        let body = body(abi);
+        let body = body(abi, answers);
         match abi.audit_arch {
             Some(arch) => {
                 program.push(statement(LOAD, OFFSET_ARCH));
@@ -29,7 +81,8 @@ pub(super) fn program() -> Vec<sock_filter> {
         }
         program.extend(body);
     }
-    program.push(answer(libc::ENOSYS));
+    // Of an ABI that is not known a listener could not say what it was asked.
+    program.push(error(libc::ENOSYS));
     program
 }
 
@@ -112,7 +165,11 @@ const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6
 const SOCKETCALLS: [u32; 2] = [1, 8];
 
 /// What happens to a call of this ABI; every path ends in an answer.
-fn body(abi: &Abi) -> Vec<sock_filter> {
+fn body(abi: &Abi, answers: Answers) -> Vec<sock_filter> {
+    let answer = |errno| match answers {
+        Answers::Kernel => error(errno),
+        Answers::Listener => statement(RETURN, libc::SECCOMP_RET_USER_NOTIF),
+    };
     let mut body = vec![statement(LOAD, OFFSET_NUMBER)];
     if abi.variant_bits != 0 {
         body.push(statement(AND, !abi.variant_bits));
@@ -156,7 +213,7 @@ fn pass() -> sock_filter {
     statement(RETURN, libc::SECCOMP_RET_ALLOW)
 }
 
-fn answer(errno: libc::c_int) -> sock_filter {
+fn error(errno: libc::c_int) -> sock_filter {
     statement(RETURN, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned())
 }
 
@@ -189,9 +246,23 @@ mod tests {
     const I386: u32 = 0x4000_0003;
     const PASS: u32 = libc::SECCOMP_RET_ALLOW;
 
-    /// Runs the program as the kernel would.
+    /// What a program gets, which must be the same whoever answers.
     fn verdict(arch: u32, number: u32, argument: u32) -> u32 {
-        let program = program();
+        let verdict = run(Answers::Kernel, arch, number, argument);
+        match run(Answers::Listener, arch, number, argument) {
+            libc::SECCOMP_RET_USER_NOTIF => {
+                let call = RefusedCall::identify(arch, number, argument);
+                assert_ne!(call, RefusedCall::Unknown, "{arch:x} {number}");
+                assert_eq!(refused(call.errno()), verdict, "{arch:x} {number} {argument}");
+            }
+            other => assert_eq!(other, verdict, "{arch:x} {number} {argument}"),
+        }
+        verdict
+    }
+
+    /// Runs the program as the kernel would.
+    fn run(answers: Answers, arch: u32, number: u32, argument: u32) -> u32 {
+        let program = program(answers);
         let mut at = 0;
         let mut loaded = 0;
         loop {
@@ -256,5 +327,23 @@ mod tests {
             assert_eq!(verdict(I386, number, 40), PASS, "{number}");
         }
         assert_eq!(verdict(0xdead_beef, 0, 0), refused(libc::ENOSYS), "an unknown ABI");
+    }
+
+    #[test]
+    fn a_listener_is_asked_about_every_refusal_of_a_known_abi() {
+        let asked = |arch, number, argument| {
+            let verdict = run(Answers::Listener, arch, number, argument);
+            assert_eq!(verdict, libc::SECCOMP_RET_USER_NOTIF, "{arch:x} {number} {argument}");
+            RefusedCall::identify(arch, number, argument)
+        };
+        for (arch, socket, socketpair, io_uring) in
+            [(NATIVE, 41, 53, 425), (NATIVE, X32 | 41, X32 | 53, X32 | 425), (I386, 359, 360, 425)]
+        {
+            assert_eq!(asked(arch, socket, 40), RefusedCall::Socket(40));
+            assert_eq!(asked(arch, socketpair, 17), RefusedCall::Socket(17));
+            assert_eq!(asked(arch, io_uring, 1), RefusedCall::IoUring);
+        }
+        assert_eq!(asked(I386, 102, 1), RefusedCall::Socketcall);
+        assert_eq!(RefusedCall::identify(0xdead_beef, 41, 40), RefusedCall::Unknown);
     }
 }

@@ -17,6 +17,7 @@
 
 mod failure;
 mod filter;
+mod notify;
 
 use std::ffi::CString;
 use std::fmt;
@@ -33,8 +34,11 @@ use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CpuSet, sched_setaffinity};
 
 use crate::schedule;
+use filter::Answers;
 
 pub use failure::{StartError, Step};
+pub use filter::RefusedCall;
+pub use notify::{Call, Listener};
 
 /// Paths that can be hidden from one program; more are an error.
 pub const HIDDEN_MAX: usize = 200;
@@ -64,6 +68,9 @@ pub struct Inside<'a> {
     pub dies_with_parent: bool,
     /// The CPUs that the program may run on; empty: those of whoever starts it.
     pub cpus: &'a [usize],
+    /// A UNIX socket over which the filter's listener is sent ([`Listener`]); `None`, or a kernel
+    /// that makes none: refused calls leave no trace.
+    pub listener_to: Option<BorrowedFd<'a>>,
 }
 
 /// What the launcher was started with.
@@ -138,6 +145,8 @@ struct Plan {
     user: Option<RawFd>,
     hidden: Vec<Hidden>,
     filter: Vec<libc::sock_filter>,
+    /// The filter that asks a listener, and where that is sent.
+    asking: Option<(Vec<libc::sock_filter>, RawFd)>,
     original: Original,
     dies_with_parent: bool,
     cpus: Option<CpuSet>,
@@ -165,7 +174,10 @@ impl Plan {
             network: inside.network.as_raw_fd(),
             user: inside.user.map(|user| user.as_raw_fd()),
             hidden,
-            filter: filter::program(),
+            filter: filter::program(Answers::Kernel),
+            asking: inside
+                .listener_to
+                .map(|socket| (filter::program(Answers::Listener), socket.as_raw_fd())),
             original: *inside.original,
             dies_with_parent: inside.dies_with_parent,
             cpus: match inside.cpus {
@@ -187,11 +199,32 @@ impl Plan {
             self.step(Step::Place, placed.map_err(io::Error::from))?;
         }
         self.hide();
-        self.step(Step::Filter, install(&self.filter))?;
+        self.step(Step::Filter, self.install())?;
         if self.user.is_none() {
             self.step(Step::Rights, drop_rights())?;
         }
         self.step(Step::Restore, self.restore())
+    }
+
+    /// Installs the filter that asks a listener where there can be one, else the plain one.
+    fn install(&self) -> io::Result<()> {
+        match self.try_install() {
+            // Without rights over the namespace a filter asks for the promise to gain none later.
+            Err(error) if is_missing_right(&error) => {
+                rustix::thread::set_no_new_privs(true)?;
+                // What a surrounding filter answers to the call for a listener may look the same.
+                self.try_install().or_else(|_| install(&self.filter))
+            }
+            installed => installed,
+        }
+    }
+
+    fn try_install(&self) -> io::Result<()> {
+        let Some((filter, socket)) = &self.asking else { return install(&self.filter) };
+        match notify::install(filter, *socket) {
+            Err(error) if !is_missing_right(&error) => install(&self.filter),
+            installed => installed,
+        }
     }
 
     fn hide(&self) {
@@ -287,26 +320,20 @@ fn join(namespace: RawFd, kind: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Installs a filter whose answers the kernel gives.
 fn install(filter: &[libc::sock_filter]) -> io::Result<()> {
     let length = u16::try_from(filter.len()).unwrap_or(0);
     let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
     // The kernel takes every one of these as a long.
     let mode = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
     let none = libc::c_ulong::from(0_u8);
-    let attempt = || {
-        // SAFETY: the program is live, with its length; the kernel copies it and writes nothing.
-        let result =
-            unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, none, none) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    };
-    match attempt() {
-        // Without rights over the namespace a filter asks for the promise to gain none later.
-        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-            rustix::thread::set_no_new_privs(true)?;
-            attempt()
-        }
-        installed => installed,
-    }
+    // SAFETY: the program is live, with its length; the kernel copies it and writes nothing.
+    let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, none, none) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn is_missing_right(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EACCES)
 }
 
 /// The rights with which root could take the rules away, join other namespaces or reach past them.

@@ -143,6 +143,7 @@ impl<'a> Run<'a> {
             original: self.original,
             dies_with_parent: true,
             cpus: &[],
+            listener_to: None,
         };
         let started = inside::spawn(command, &inside).unwrap();
         assert!(started.not_hidden.is_empty(), "{:?}", started.not_hidden);
@@ -370,6 +371,7 @@ pub(crate) fn start_error(run: &Run<'_>, program: &str) -> inside::StartError {
         original: run.original,
         dies_with_parent: false,
         cpus: &[],
+        listener_to: None,
     };
     inside::spawn(Command::new(program), &inside).unwrap_err()
 }

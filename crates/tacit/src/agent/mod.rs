@@ -19,6 +19,7 @@ mod inbound;
 mod lanes;
 mod listeners;
 mod metrics;
+mod notices;
 mod opened;
 mod prepare;
 mod reload;

@@ -8,10 +8,11 @@ use arc_swap::ArcSwap;
 use tacit_core::dns::Host;
 use tacit_core::policy::{Policy, TrustSource};
 use tacit_sys::socket;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::inbound::Inbound;
+use super::notices::Follower;
 use crate::address;
 use crate::datagram::Receiver;
 use crate::dns::{Forwarder, Resolvers};
@@ -48,6 +49,10 @@ pub(super) struct Services {
     query: Option<Service>,
     /// Follows the ports that programs listen on.
     watching: JoinHandle<()>,
+    /// Takes what the helper reports of refused sockets.
+    following: JoinHandle<()>,
+    /// Dropped when the run has ended.
+    _serving: oneshot::Sender<()>,
 }
 
 /// A source that workers serve.
@@ -66,7 +71,7 @@ impl<T> ServedSource<T> {
 
 impl Drop for Services {
     fn drop(&mut self) {
-        self.stop();
+        self.watching.abort();
     }
 }
 
@@ -149,8 +154,21 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     let listeners = listeners.into_iter().map(ServedSource::new).collect();
     let watch = listening::watch(Arc::clone(&run), Arc::clone(live), events.clone());
     let watching = tokio::task::spawn_local(watch);
+    let follower =
+        Follower { run: Arc::clone(&run), refusals: Arc::clone(refusals), log: log.clone() };
+    let (serving, run_ended) = oneshot::channel();
+    let following = tokio::task::spawn_local(follower.follow(run_ended));
     let inbound = Inbound::default();
-    let services = Services { listeners, hold, receivers, inbound, query, watching };
+    let services = Services {
+        listeners,
+        hold,
+        receivers,
+        inbound,
+        query,
+        watching,
+        following,
+        _serving: serving,
+    };
     Ok(Enrolled { run, launcher, generation, capture, services })
 }
 
@@ -188,6 +206,8 @@ impl Services {
     /// Stops following; what arrives waits in the sockets.
     pub(super) fn stop(&self) {
         self.watching.abort();
+        // What the helper has to report goes to the successor.
+        self.following.abort();
     }
 
     /// Copies of all sockets, for a successor.

@@ -196,6 +196,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &Original) -> Vec<Finding
         original,
         dies_with_parent: true,
         cpus: &[],
+        listener_to: None,
     };
     let mut command = Command::new("/proc/self/exe");
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -41,6 +41,8 @@ pub(super) struct Given {
 pub(super) struct Prepared {
     pub(super) helper: Helper,
     pub(super) given: Given,
+    /// To the helper, which awaits the listener of the program's filter here.
+    pub(super) channel: UnixStream,
 }
 
 impl Helper {
@@ -126,7 +128,7 @@ impl Starting {
         let user = has_own_user.then_some(user);
         let started = Instant::now();
         let helper = Helper { pid: self.pid, started, network, user };
-        Ok(Prepared { helper, given: Given { sockets } })
+        Ok(Prepared { helper, given: Given { sockets }, channel: self.line })
     }
 }
 

@@ -5,6 +5,9 @@
 //! launcher. It answers one question after the other, from as many lines as there are agents: one,
 //! and while an agent is replaced by its successor, two.
 //!
+//! It also answers the kernel's questions about sockets that programs are refused, and reports
+//! those (`notices/`): even while no agent is there.
+//!
 //! Limits: `LINES_MAX`, `OWNERS_TIME_MAX`.
 
 use std::io;
@@ -23,6 +26,7 @@ use tacit_sys::netlink::route::{self, Families, Sources};
 use tacit_sys::netlink::{self, Protocol, diag, interfaces};
 use tacit_sys::{IpVersion, cpu, owner, transparent};
 
+use super::notices::Notices;
 use crate::net::pool::SOCKETS_AT_ONCE_MAX;
 use crate::run::host::HostAddresses;
 use crate::run::protocol::{self, Ends, Frame, Owner, Reply, Request};
@@ -51,7 +55,8 @@ pub enum Ready {
 /// Makes the namespace and its sockets, hands them to the launcher, and serves to the end.
 ///
 /// What follows [`Ready`] to the launcher: the descriptors of [`namespace::Sockets`], then the
-/// first line; then an empty frame, when no listener is held here any more.
+/// first line; then an empty frame, when no listener is held here any more. What comes back is the
+/// listener of the program's filter.
 ///
 /// # Errors
 /// The launcher is gone.
@@ -72,7 +77,8 @@ pub fn run(launcher: &UnixStream, parent: u32) -> io::Result<()> {
     protocol::write(launcher, &Ready::Made { has_own_user, missing }, &all)?;
     drop((sockets, theirs));
     protocol::write(launcher, &(), &[])?;
-    Servant { launcher: parent, kernel }.serve(line)
+    let notices = Notices::awaited(launcher.try_clone()?);
+    Servant { launcher: parent, kernel }.serve(line, notices)
 }
 
 /// Serves a namespace that another helper made, which has died.
@@ -86,7 +92,8 @@ pub fn run_anew(
     user: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     let kernel = namespace::join(parent, network, user).map_err(io::Error::other)?;
-    Servant { launcher: parent, kernel }.serve(line)
+    // The listener ended with the helper that had it: the kernel refuses without asking.
+    Servant { launcher: parent, kernel }.serve(line, Notices::default())
 }
 
 /// The rights over the namespace, and who may hold sockets in it.
@@ -99,24 +106,21 @@ struct Servant {
 type Answer = (Reply, Vec<OwnedFd>);
 
 impl Servant {
-    /// Answers until nobody asks any more.
-    fn serve(mut self, first: UnixStream) -> io::Result<()> {
+    /// Answers until neither an agent nor the kernel can ask any more.
+    fn serve(mut self, first: UnixStream, mut notices: Notices) -> io::Result<()> {
         let mut lines = vec![first];
-        while !lines.is_empty() {
-            let readable = {
-                let wait = |line| PollFd::new(line, PollFlags::IN);
-                let mut polled: Vec<_> = lines.iter().map(wait).collect();
-                match poll(&mut polled, None) {
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
-                polled.iter().position(|one| !one.revents().is_empty())
-            };
+        while !lines.is_empty() || notices.can_come() {
+            let (readable, events) = wait(&lines, &notices)?;
+            notices.serve(&events);
             let Some(at) = readable else { continue };
             // A line that breaks is that agent's loss alone.
             let kept = match protocol::read::<Request>(&lines[at]) {
                 Ok(Some(Frame { message: Request::Line, .. })) => {
                     self.add_line(&mut lines, at).is_ok()
+                }
+                Ok(Some(Frame { message: Request::Reports, .. })) => {
+                    notices.report_on(lines.remove(at));
+                    continue;
                 }
                 Ok(Some(Frame { message: request, .. })) => {
                     let (reply, sockets) = self.answer(request);
@@ -172,8 +176,8 @@ impl Servant {
             Request::Connecting(ends) => Ok(Reply::Connecting(self.is_connecting(&ends))),
             Request::Listening => self.listening().map(Reply::Listening),
             Request::Cpu => Ok(Reply::Cpu(self.cpu_ns())),
-            // It is answered where the lines are.
-            Request::Line => Ok(Reply::Done),
+            // They are answered where the lines are.
+            Request::Line | Request::Reports => Ok(Reply::Done),
         };
         (done.unwrap_or_else(Reply::Refused), Vec::new())
     }
@@ -239,6 +243,21 @@ impl Servant {
         found.retain(|address| ![AGENT_PORT, HOLD_PORT].contains(&address.port()));
         Ok(found)
     }
+}
+
+/// Waits until an agent or the kernel asks: which line is readable, and what happened to each of
+/// [`Notices::descriptors`].
+fn wait(lines: &[UnixStream], notices: &Notices) -> io::Result<(Option<usize>, Vec<PollFlags>)> {
+    let of_lines = lines.iter().map(AsFd::as_fd);
+    let all = of_lines.chain(notices.descriptors());
+    let mut polled: Vec<_> = all.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
+    match poll(&mut polled, notices.timeout().as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let (of_lines, of_notices) = polled.split_at(lines.len());
+    let readable = of_lines.iter().position(|one| !one.revents().is_empty());
+    Ok((readable, of_notices.iter().map(PollFd::revents).collect()))
 }
 
 fn told(result: Result<(), netlink::Error>) -> Result<Reply, String> {

@@ -17,6 +17,7 @@ mod enter;
 mod error;
 pub mod helper;
 pub mod inherited;
+mod notices;
 mod orphans;
 mod running;
 pub mod user;
@@ -63,7 +64,7 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     let starting = Helper::start()?;
     let agent = Agent::start(args)?;
     tacit_sys::job::watch_signals().map_err(|error| RunError::Own("watch signals", error))?;
-    let Prepared { helper, given: sockets } = starting.ready()?;
+    let Prepared { helper, given: sockets, channel } = starting.ready()?;
     let enrolment =
         Enrolment { name: args.run_name(), pid: std::process::id(), sockets: SocketSet::Held };
     let terms = agent.enrol(enrolment, sockets)?;
@@ -77,11 +78,14 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
         original: &original,
         dies_with_parent: false,
         cpus: &cpus,
+        listener_to: Some(channel.as_fd()),
     };
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env(QUERY_VARIABLE, tacit_sys::query::ADDRESS);
     tacit_sys::orphan::collect().map_err(|error| RunError::Own("collect orphans", error))?;
     let started = inside::spawn(command, &inside).map_err(RunError::Start)?;
+    // The helper has the listener, or sees by this that there is none.
+    drop(channel);
     for path in &started.not_hidden {
         complain(format_args!("tacit: cannot be hidden from the program: {path}"));
     }

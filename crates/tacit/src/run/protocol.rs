@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Protocol;
 use tacit_core::policy::Captured;
+use tacit_core::refusal::Socket;
 use tacit_sys::descriptor::{self, Received};
 
 use super::host::HostAddresses;
@@ -35,6 +36,8 @@ use super::host::HostAddresses;
 pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// What a launcher says at most: a name that is too long is to be told so.
 pub const LAUNCHER_BYTES_MAX: usize = 256 * 1024;
+/// What a helper reports at once at most: the path of a program, escaped.
+pub const REPORT_BYTES_MAX: usize = 32 * 1024;
 /// What a helper answers at most: programs that listen on every port there is.
 pub const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -147,6 +150,31 @@ pub enum Request {
     Cpu,
     /// Make a further line, for a successor of the agent.
     Line,
+    /// Report on this line from now on, in [`Report`]s, which kinds of sockets programs are
+    /// refused; nothing more is asked on it.
+    Reports,
+}
+
+/// What a helper reports on a line that is for that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Report {
+    /// Programs were refused a kind of sockets.
+    Refused(RefusedSocket),
+    /// They are refused some without a report: the kernel makes no listener for it.
+    Unreported,
+}
+
+/// A kind of sockets that programs were refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RefusedSocket {
+    /// The kind.
+    pub socket: Socket,
+    /// How many times since the last report of it.
+    pub times: u64,
+    /// The latest program, where that can be seen.
+    pub program: Option<PathBuf>,
 }
 
 /// What an agent asks for that does not know of several.

@@ -14,6 +14,7 @@ use tacit_tls::{PeerCheck, Role, SessionError};
 use crate::live::{LiveAction, TlsRole};
 use crate::log::{Event, Log, Outcome};
 use crate::run::Run;
+use crate::run::protocol::RefusedSocket;
 
 use super::connection::{Connection, Refused};
 use super::end::End;
@@ -60,6 +61,22 @@ pub fn refused_group(log: &Log, refusals: &RefusalTable, run: &Run, destination:
     log_refusal(log, &refusal, event.clone());
     log.audit(Outcome::Denied, event);
     refusals.record(refusal);
+}
+
+/// Programs of a run asked for sockets of a kind that runs do not have.
+pub fn refused_socket(log: &Log, refusals: &RefusalTable, run: &Run, refused: RefusedSocket) {
+    let times = refused.times;
+    let refusal = refusals::of_socket(run, refused);
+    let mut event = about_refusal(&refusal);
+    if let Some(program) = &refusal.program {
+        event = event.field("program", &program.display());
+    }
+    if times > 1 {
+        event = event.field("times", &times);
+    }
+    log_refusal(log, &refusal, event.clone());
+    log.audit(Outcome::Denied, event);
+    refusals.record_times(refusal, times);
 }
 
 fn about_refusal(refusal: &Refusal) -> Event {

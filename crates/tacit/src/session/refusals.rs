@@ -9,6 +9,7 @@ use tacit_core::flow::{Direction, Protocol};
 use tacit_core::refusal::{self, Entry, Kind, Refusal, Refusals, RunLabel, Why};
 
 use crate::live::{LiveAction, NoRule};
+use crate::run::protocol::RefusedSocket;
 use crate::run::{Run, Scope};
 
 use super::connection::Refused;
@@ -23,6 +24,11 @@ impl RefusalTable {
     /// Takes a refusal that came now.
     pub fn record(&self, refusal: Refusal) {
         self.lock().record(refusal, SystemTime::now());
+    }
+
+    /// Takes a refusal that came so many times, last now.
+    pub fn record_times(&self, refusal: Refusal, times: u64) {
+        self.lock().record_times(refusal, times, SystemTime::now());
     }
 
     /// The latest, newest first.
@@ -119,6 +125,19 @@ pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
         why: Why::NotOffered,
         rule: None,
         next: "nothing: runs have no broadcast and no multicast".to_owned(),
+    }
+}
+
+/// A socket of a kind that runs do not have.
+pub(super) fn of_socket(run: &Run, refused: RefusedSocket) -> Refusal {
+    Refusal {
+        kind: Kind::Socket,
+        run: Some(label(run)),
+        destination: refused.socket.name(),
+        program: refused.program,
+        why: Why::NotOffered,
+        rule: None,
+        next: refusal::next_for_socket(),
     }
 }
 

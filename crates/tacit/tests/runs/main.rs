@@ -32,6 +32,7 @@ mod placement;
 mod programs;
 mod query;
 mod refused;
+mod refused_sockets;
 mod resolvers;
 mod sockets;
 mod starttls;

@@ -25,7 +25,7 @@ permit = true
 "#;
 
 /// A program that stays after it was refused something, until `go` is there.
-const STAY: &str = r#"
+pub(crate) const STAY: &str = r#"
 export XDG_RUNTIME_DIR=$PWD/scratch
 control() { ls -d $XDG_RUNTIME_DIR/tacit-run-*/agent.sock; }
 # Runs a script that is refused something, and asks the agent while the run lives.
@@ -50,7 +50,7 @@ fn by_address() -> Network {
 }
 
 /// The refusals of a script, as JSON.
-fn refusals(network: &Network, script: &str) -> Vec<Value> {
+pub(crate) fn refusals(network: &Network, script: &str) -> Vec<Value> {
     let said = network.ok(&format!("refused '{script}' show refused --json"));
     let mut shown: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
     match shown["refused"].take() {

@@ -112,7 +112,7 @@ fn refused(page: &mut Page, refusals: &RefusalTable) {
     let mut refused = page.family(
         "tacit_refused_total",
         Kind::Counter,
-        "Names, connections, flows of datagrams and clients that were refused.",
+        "Names, connections, flows of datagrams, clients and sockets that were refused.",
     );
     for why in Why::ALL {
         refused.sample(&[("why", why.word())], refusals.total(why) as f64);

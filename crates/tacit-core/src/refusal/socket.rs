@@ -1,0 +1,111 @@
+//! The kinds of sockets that runs do not have, and their names.
+
+use serde::{Deserialize, Serialize};
+
+/// Families that are counted one by one; Linux has 46. Programs may ask for any number: those from
+/// here on are one kind, so that what is remembered of them is bounded.
+const FAMILIES_MAX: u32 = 64;
+
+/// The families that Linux has, by number.
+const FAMILIES: [&str; 46] = [
+    "AF_UNSPEC",
+    "AF_UNIX",
+    "AF_INET",
+    "AF_AX25",
+    "AF_IPX",
+    "AF_APPLETALK",
+    "AF_NETROM",
+    "AF_BRIDGE",
+    "AF_ATMPVC",
+    "AF_X25",
+    "AF_INET6",
+    "AF_ROSE",
+    "AF_DECnet",
+    "AF_NETBEUI",
+    "AF_SECURITY",
+    "AF_KEY",
+    "AF_NETLINK",
+    "AF_PACKET",
+    "AF_ASH",
+    "AF_ECONET",
+    "AF_ATMSVC",
+    "AF_RDS",
+    "AF_SNA",
+    "AF_IRDA",
+    "AF_PPPOX",
+    "AF_WANPIPE",
+    "AF_LLC",
+    "AF_IB",
+    "AF_MPLS",
+    "AF_CAN",
+    "AF_TIPC",
+    "AF_BLUETOOTH",
+    "AF_IUCV",
+    "AF_RXRPC",
+    "AF_ISDN",
+    "AF_PHONET",
+    "AF_IEEE802154",
+    "AF_CAIF",
+    "AF_ALG",
+    "AF_NFC",
+    "AF_VSOCK",
+    "AF_KCM",
+    "AF_QIPCRTR",
+    "AF_SMC",
+    "AF_XDP",
+    "AF_MCTP",
+];
+
+/// A kind of socket that a program asked for and runs do not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Socket {
+    /// A socket of a family, by its number in `sys/socket.h`.
+    Family(u32),
+    /// A socket by the 32-bit `socketcall`, whatever its family.
+    Socketcall,
+    /// An io_uring.
+    IoUring,
+}
+
+impl Socket {
+    /// The kind that a family counts as.
+    #[must_use]
+    pub fn of_family(number: u32) -> Self {
+        Self::Family(number.min(FAMILIES_MAX))
+    }
+
+    /// As displays and the log show it.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Family(FAMILIES_MAX..) => format!("family {FAMILIES_MAX} or above"),
+            Self::Family(number) => {
+                let name = usize::try_from(number).ok().and_then(|at| FAMILIES.get(at));
+                name.map_or_else(|| format!("family {number}"), |name| (*name).to_owned())
+            }
+            Self::Socketcall => "socketcall".to_owned(),
+            Self::IoUring => "io_uring".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_sockets_are_shown_by_their_names_and_are_bounded() {
+        let name = |number| Socket::of_family(number).name();
+        assert_eq!(name(40), "AF_VSOCK");
+        assert_eq!(name(17), "AF_PACKET");
+        assert_eq!(name(38), "AF_ALG");
+        assert_eq!(name(31), "AF_BLUETOOTH");
+        assert_eq!(name(45), "AF_MCTP");
+        assert_eq!(name(46), "family 46");
+        assert_eq!(name(64), "family 64 or above");
+        assert_eq!(Socket::of_family(u32::MAX), Socket::of_family(64));
+        assert_eq!(Socket::IoUring.name(), "io_uring");
+        assert_eq!(Socket::Socketcall.name(), "socketcall");
+    }
+}

@@ -1,0 +1,186 @@
+//! The listener of a run's filter: whom the kernel asks about each call that the filter refuses.
+//!
+//! ```text
+//!   child, before exec ── install ──> kernel: filter and listener
+//!                      ── listener, over a UNIX socket ──> helper
+//!   program ── refused call ──> kernel ── Listener::take ──> helper
+//!           <── the filter's error ────── Listener::answer ──┘
+//! ```
+//!
+//! # Theory of operation
+//! The helper inside holds the only copy, not the agent:
+//! - taking a call blocks if another holder of the listener takes it first, and a shared agent must
+//!   not block for a launcher of another user that has kept a copy;
+//! - a restart of the agent then needs no hand-over, and while no agent serves the answers are the
+//!   same;
+//! - a socket that a program is to have one day is made in the helper's namespace.
+//!
+//! The kernel allows one listener for each chain of filters. A run within a run gets `EBUSY`, as
+//! kernels before 5.0 give `EINVAL`: the plain filter is installed then, which gives the same
+//! errors without a trace. When the helper ends, no copy is left, and the kernel answers `ENOSYS`
+//! to what waits and to what comes: it stays refused.
+//!
+//! Limit: a signal that a program handles without `SA_RESTART` may end its call with `EINTR` before
+//! the helper has taken it.
+//!
+//! A call is never passed on: no answer carries `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::filter::RefusedCall;
+use crate::descriptor;
+
+/// With `WAIT_KILLABLE_RECV` (since Linux 5.19) no signal that the program handles makes it ask
+/// twice.
+const FLAGS: [libc::c_ulong; 2] = [
+    libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+    libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+];
+
+/// Installs a filter with a listener, and sends that. System calls only.
+///
+/// # Errors
+/// The kernel makes no listener; no filter is then installed.
+pub(super) fn install(filter: &[libc::sock_filter], socket: RawFd) -> io::Result<()> {
+    let length = u16::try_from(filter.len()).unwrap_or(0);
+    let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
+    let attempt = |flags: libc::c_ulong| {
+        let operation = libc::SECCOMP_SET_MODE_FILTER;
+        // SAFETY: the program is live, with its length; the kernel copies it and writes nothing.
+        let result =
+            unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) };
+        RawFd::try_from(result).ok().filter(|raw| *raw >= 0).ok_or_else(io::Error::last_os_error)
+    };
+    let raw = match attempt(FLAGS[0]) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => attempt(FLAGS[1])?,
+        made => made?,
+    };
+    // SAFETY: the kernel has just made the descriptor for this process, close-on-exec.
+    let listener = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: the launcher holds the socket open while it waits for this process to exec.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    // If no helper takes it, it is closed here, and the kernel answers: the calls stay refused.
+    let _ = descriptor::send(socket, &[0], &[listener.as_fd()]);
+    Ok(())
+}
+
+/// The listener of one filter.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    /// Buffers of the kernel's sizes, which may be larger than those that are known here.
+    call: Vec<u64>,
+    answer: Vec<u64>,
+}
+
+/// A call that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    id: u64,
+    /// The calling thread, as this process numbers it; 0: it has no number here.
+    pub thread: u32,
+    /// What it asked for.
+    pub call: RefusedCall,
+}
+
+impl Listener {
+    /// Uses a listener that was sent.
+    ///
+    /// # Errors
+    /// The kernel does not give the sizes of its messages.
+    pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        let mut sizes =
+            libc::seccomp_notif_sizes { seccomp_notif: 0, seccomp_notif_resp: 0, seccomp_data: 0 };
+        let operation = libc::SECCOMP_GET_NOTIF_SIZES;
+        // SAFETY: the sizes are live and writable, and what the kernel writes with this operation.
+        let result = unsafe { libc::syscall(libc::SYS_seccomp, operation, 0, &raw mut sizes) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let buffer = |known: usize, of_kernel: u16| {
+            vec![0_u64; known.max(of_kernel.into()).div_ceil(size_of::<u64>())]
+        };
+        Ok(Self {
+            socket,
+            call: buffer(size_of::<libc::seccomp_notif>(), sizes.seccomp_notif),
+            answer: buffer(size_of::<libc::seccomp_notif_resp>(), sizes.seccomp_notif_resp),
+        })
+    }
+
+    /// Takes the next call; `None`: none waits. To be called by one thread of one process: the
+    /// kernel blocks a second one.
+    ///
+    /// # Errors
+    /// It is no listener.
+    pub fn take(&mut self) -> io::Result<Option<Call>> {
+        let mut waiting = [PollFd::new(&self.socket, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut waiting, Some(&at_once))?;
+        if !waiting[0].revents().contains(PollFlags::IN) {
+            return Ok(None);
+        }
+        // The kernel takes no other buffer.
+        self.call.fill(0);
+        let call = self.call.as_mut_ptr().cast::<libc::seccomp_notif>();
+        // SAFETY: the buffer is live, writable, aligned, and of the kernel's size at least.
+        let result =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, call) };
+        if result < 0 {
+            return match io::Error::last_os_error() {
+                // The caller was killed a moment ago.
+                error if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+                error if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+                error => Err(error),
+            };
+        }
+        // SAFETY: as above; all of it is numbers, of which every value is one.
+        let call = unsafe { call.read() };
+        let number = call.data.nr.cast_unsigned();
+        #[allow(clippy::cast_possible_truncation, reason = "the kernel takes 32 bits of it too")]
+        let first_argument = call.data.args[0] as u32;
+        let refused = RefusedCall::identify(call.data.arch, number, first_argument);
+        Ok(Some(Call { id: call.id, thread: call.pid, call: refused }))
+    }
+
+    /// Whether the caller still waits: what `/proc` says of its thread until then is of it.
+    #[must_use]
+    pub fn is_waiting(&self, call: &Call) -> bool {
+        let id = &raw const call.id;
+        // SAFETY: the number is live; the kernel reads it.
+        let result =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, id) };
+        result == 0
+    }
+
+    /// Gives the caller the error of the filter.
+    ///
+    /// # Errors
+    /// It is no listener; a caller that is gone is no error.
+    pub fn answer(&mut self, call: &Call) -> io::Result<()> {
+        let error = -call.call.errno();
+        let answer = libc::seccomp_notif_resp { id: call.id, val: 0, error, flags: 0 };
+        self.answer.fill(0);
+        let buffer = self.answer.as_mut_ptr().cast::<libc::seccomp_notif_resp>();
+        // SAFETY: the buffer is live, writable, aligned and large enough.
+        unsafe { buffer.write(answer) };
+        // SAFETY: the same; the kernel reads of it what it knows.
+        let result =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, buffer) };
+        match result {
+            0 => Ok(()),
+            _ => match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                error => Err(error),
+            },
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

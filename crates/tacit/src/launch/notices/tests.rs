@@ -1,0 +1,85 @@
+use super::*;
+
+use crate::run::protocol::Frame;
+
+fn note(notices: &mut Notices, family: u32, now: Instant) {
+    let refused = notices.refused.entry(Socket::of_family(family)).or_default();
+    refused.times += 1;
+    notices.report_due(now);
+}
+
+fn reports(line: &UnixStream) -> Vec<(String, u64)> {
+    line.set_nonblocking(true).unwrap();
+    let mut reports = Vec::new();
+    while let Ok(Some(Frame { message: Report::Refused(refused), .. })) = protocol::read(line) {
+        reports.push((refused.socket.name(), refused.times));
+    }
+    reports
+}
+
+#[test]
+fn the_first_is_reported_at_once_and_repetitions_together() {
+    let (near, far) = UnixStream::pair().unwrap();
+    let mut notices = Notices::default();
+    notices.report_on(far);
+    let start = Instant::now();
+    note(&mut notices, 40, start);
+    note(&mut notices, 17, start);
+    let expected = |kind: &str, times| (kind.to_owned(), times);
+    assert_eq!(reports(&near), [expected("AF_VSOCK", 1), expected("AF_PACKET", 1)]);
+    assert!(notices.timeout().is_none());
+    for _ in 0..1000 {
+        note(&mut notices, 40, start);
+    }
+    assert_eq!(reports(&near), []);
+    assert!(notices.timeout().is_some(), "the rest is due without a further call");
+    notices.report_due(start + REPORT_INTERVAL);
+    assert_eq!(reports(&near), [expected("AF_VSOCK", 1000)]);
+}
+
+#[test]
+fn what_finds_no_agent_or_no_room_is_reported_later() {
+    let mut notices = Notices::default();
+    let mut now = Instant::now();
+    note(&mut notices, 38, now);
+    note(&mut notices, 38, now);
+    assert!(notices.timeout().is_none(), "it waits for an agent, not for time");
+    let (near, far) = UnixStream::pair().unwrap();
+    notices.report_on(far);
+    assert_eq!(reports(&near), [("AF_ALG".to_owned(), 2)]);
+    let mut noted = 0;
+    while noted < 10_000 {
+        now += REPORT_INTERVAL;
+        note(&mut notices, 38, now);
+        noted += 1;
+    }
+    let mut seen: u64 = reports(&near).iter().map(|(_, times)| times).sum();
+    assert!(seen < noted, "the agent's socket was full");
+    notices.report_due(now + REPORT_INTERVAL);
+    seen += reports(&near).iter().map(|(_, times)| times).sum::<u64>();
+    assert_eq!(seen, noted);
+}
+
+#[test]
+fn kinds_of_sockets_that_are_remembered_are_bounded() {
+    let mut notices = Notices::default();
+    for family in 0..100_000 {
+        note(&mut notices, family, Instant::now());
+    }
+    assert_eq!(notices.refused.len(), 65);
+}
+
+#[test]
+fn a_program_without_a_listener_is_said_once() {
+    let (channel, launcher) = UnixStream::pair().unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    let mut notices = Notices::awaited(channel);
+    notices.report_on(far);
+    assert!(notices.can_come());
+    drop(launcher);
+    notices.serve(&[PollFlags::IN | PollFlags::HUP, PollFlags::empty()]);
+    assert!(!notices.can_come());
+    let report = protocol::read::<Report>(&near).unwrap().unwrap().message;
+    assert_eq!(report, Report::Unreported);
+    assert!(notices.timeout().is_none());
+}
