@@ -96,6 +96,12 @@ if [ "$purpose" = transparency ]; then
     /usr/bin/python3 -c "import test.test_socket" 2>/dev/null || missing+=("lib$python-testsuite")
     /usr/bin/python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
     need golang-go go
+    if [ -n "${GVISOR:-}" ]; then
+        need g++ c++
+        [ -e /usr/include/absl/time/time.h ] || missing+=(libabsl-dev)
+        [ -e /usr/include/gtest/gtest.h ] || missing+=(libgtest-dev)
+        [ -e /usr/include/gmock/gmock.h ] || missing+=(libgmock-dev)
+    fi
     # Programs that are run with and without tacit.
     PATH="$PATH:/usr/sbin:/sbin" need nginx nginx
     PATH="$PATH:/usr/sbin:/sbin" need haproxy haproxy

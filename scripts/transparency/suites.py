@@ -1,15 +1,13 @@
 """The suites: what each needs, how it runs, and how its results are read."""
 
-import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
-HERE = Path(__file__).resolve().parent
-TARGET = HERE.parent.parent / "target" / "transparency"
-PYTHON = "/usr/bin/python3"
+from gvisor import Gvisor
+from suite import HERE, PYTHON, TARGET, SetupError, Suite, checked
+
 TORNADO_VERSION = "6.6.1"
 
 CPYTHON_MODULES = """test_socket test_asyncio test_ssl test_httplib test_ftplib test_smtplib
@@ -17,46 +15,6 @@ test_poplib test_imaplib test_urllib2_localnet test_httpservers test_select test
 test_epoll test_poll test_xmlrpc test_docxmlrpc test_logging test_wsgiref""".split()
 TORNADO_MODULES = """httpclient httpserver iostream netutil simple_httpclient tcpclient tcpserver
 websocket web""".split()
-
-
-class SetupError(Exception):
-    """What is missing, and what to do."""
-
-
-def checked(command, what, **options):
-    """Runs a command that prepares a suite."""
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              check=False, **options)
-    except FileNotFoundError as error:
-        raise SetupError(f"{what}: {error}\n  fix: scripts/install-deps.sh transparency") from error
-    if done.returncode:
-        text = done.stdout.decode(errors="replace").strip()
-        raise SetupError(f"{what}: {' '.join(command)}: status {done.returncode}\n{text}")
-    return done.stdout.decode().strip()
-
-
-class Suite:
-    """A suite of tests. `timeout_seconds` bounds one run of it."""
-
-    timeout_seconds = 1200
-    directory = HERE
-    # Whether a test that fails natively is left out.
-    passes_natively = True
-
-    def prepare(self):
-        """Fetches and builds what it needs below target/."""
-
-    def command(self, results):
-        """What to run; it may write the file `results`."""
-        raise NotImplementedError
-
-    def read(self, output, results):
-        """The result of each test by name."""
-        return read_json(output)
-
-    def environment(self):
-        return {}
 
 
 class Own(Suite):
@@ -140,22 +98,11 @@ class Tornado(Suite):
         return {"PYTHONPATH": str(self.place), "ASYNC_TEST_TIMEOUT": "20"}
 
 
-def read_json(output):
-    """Lines of JSON among whatever else a suite prints."""
-    found = {}
-    for line in output.splitlines():
-        if line.startswith('{"test"'):
-            entry = json.loads(line)
-            # A test with subtests has failed if one of them has.
-            if found.get(entry["test"]) != "fail":
-                found[entry["test"]] = entry["result"]
-    return found
-
-
 SUITES = {
     "own": Own(),
     "cpython": CPython(),
     "go-net": Go("net"),
     "go-http": Go("net/http"),
     "tornado": Tornado(),
+    "gvisor": Gvisor(),
 }

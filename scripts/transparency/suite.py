@@ -1,0 +1,65 @@
+"""What a suite is, and what the suites share."""
+
+import json
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TARGET = HERE.parent.parent / "target" / "transparency"
+PYTHON = "/usr/bin/python3"
+
+
+class SetupError(Exception):
+    """What is missing, and what to do."""
+
+
+class Skipped(Exception):
+    """What a suite needs that only the user can provide; the run goes on without the suite."""
+
+
+def checked(command, what, **options):
+    """Runs a command that prepares a suite."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              check=False, **options)
+    except FileNotFoundError as error:
+        raise SetupError(f"{what}: {error}\n  fix: scripts/install-deps.sh transparency") from error
+    if done.returncode:
+        text = done.stdout.decode(errors="replace").strip()
+        raise SetupError(f"{what}: {' '.join(command)}: status {done.returncode}\n{text}")
+    return done.stdout.decode().strip()
+
+
+class Suite:
+    """A suite of tests. `timeout_seconds` bounds one run of it."""
+
+    timeout_seconds = 1200
+    directory = HERE
+    # Whether a test that fails natively is left out.
+    passes_natively = True
+
+    def prepare(self):
+        """Fetches and builds what it needs below target/."""
+
+    def command(self, results):
+        """What to run; it may write the file `results`."""
+        raise NotImplementedError
+
+    def read(self, output, results):
+        """The result of each test by name."""
+        return read_json(output)
+
+    def environment(self):
+        return {}
+
+
+def read_json(output):
+    """Lines of JSON among whatever else a suite prints."""
+    found = {}
+    for line in output.splitlines():
+        if line.startswith('{"test"'):
+            entry = json.loads(line)
+            # A test with subtests has failed if one of them has.
+            if found.get(entry["test"]) != "fail":
+                found[entry["test"]] = entry["result"]
+    return found
