@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-TEST_SECONDS = 30
+TEST_SECONDS = 60
 PROGRAM_SECONDS = 600
 
 
