@@ -79,13 +79,16 @@ fn policies(
 ) -> [String; 2] {
     // An agent keeps away from the CPUs of others; here there are agents that do nothing.
     let placed = |cpu: u32| match placement {
-        Some("split") => format!("placement = \"split\"\nplacement-cpus = \"{cpu}\"\n"),
-        Some(word) => format!("placement = \"{word}\"\n"),
+        Some("split") => {
+            format!("workers = 1\nplacement = \"split\"\nplacement-cpus = \"{cpu}\"\n")
+        }
+        Some(word) => format!("workers = 1\nplacement = \"{word}\"\n"),
+        // As a user gets it who says nothing.
         None => String::new(),
     };
     let head = |name: &str, placement: String| {
         format!(
-            "version = 1\n\n[agent]\nworkers = 1\ncongestion-control = \"{congestion}\"\n\
+            "version = 1\n\n[agent]\ncongestion-control = \"{congestion}\"\n\
              {placement}\n[identity.{name}]\ncert = \"{name}.pem\"\nkey = \"{name}.own.key\"\n\n\
              [trust.bench]\nca = \"ca.pem\"\n\n[[rule]]\nname = \"bench\"\n"
         )

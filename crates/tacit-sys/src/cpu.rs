@@ -171,6 +171,31 @@ fn busy_ticks(text: &str) -> Option<u64> {
     busy.sum()
 }
 
+/// Returns how long these CPUs have been idle together since the machine started, in nanoseconds
+/// and in steps of [`MACHINE_STEP_NS`].
+///
+/// # Errors
+/// As [`machine_ns`].
+pub fn idle_ns(cpus: &[usize]) -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let ticks = idle_ticks(&text, cpus).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(ticks * MACHINE_STEP_NS)
+}
+
+/// idle and iowait of the lines of these CPUs; one that is gone has no line.
+fn idle_ticks(text: &str, cpus: &[usize]) -> Option<u64> {
+    let mut ticks = 0;
+    for line in text.lines().filter_map(|line| line.strip_prefix("cpu")) {
+        let mut fields = line.split(' ');
+        let is_one_of = fields.next()?.parse().is_ok_and(|cpu| cpus.contains(&cpu));
+        if is_one_of {
+            let numbers = fields.skip(3).take(2).map(|field| field.parse::<u64>().ok());
+            ticks += numbers.sum::<Option<u64>>()?;
+        }
+    }
+    Some(ticks)
+}
+
 /// A CPU clock starts at zero and only grows: neither part is ever negative.
 fn nanoseconds(seconds: impl TryInto<u64>, nanos: impl TryInto<u64>) -> u64 {
     let [seconds, nanos] = [seconds.try_into().unwrap_or(0), nanos.try_into().unwrap_or(0)];
@@ -246,6 +271,11 @@ mod tests {
         let text = "cpu  1 2 4 1000 2000 8 16 32 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
         assert_eq!(busy_ticks(text), Some(63));
         assert_eq!(busy_ticks("cpu  1 2 4 1000"), None);
+        let text =
+            "cpu  1 2 4 9 9\ncpu0 1 1 1 10 1 1\ncpu1 1 1 1 200 2 1\ncpu2 1 1 1 4 4\nintr 7\n";
+        assert_eq!(idle_ticks(text, &[0, 1, 5]), Some(213));
+        assert_eq!(idle_ticks("cpu0 1 1 1 x 1", &[0]), None);
+        assert!(idle_ns(&[0]).is_ok());
         assert!(machine_ns().unwrap() > 0);
     }
 }

@@ -15,6 +15,8 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt,
 };
 
+use crate::option::{OptionName, option};
+
 pub use rustix::net::SocketAddrAny as SocketAddress;
 pub use rustix::net::SocketAddrUnix as UnixAddress;
 pub use rustix::net::UCred as PeerCredentials;
@@ -342,6 +344,16 @@ pub enum OnClose {
     Reset,
     /// Sends what is queued, and then the end of the stream.
     Finish,
+}
+
+/// Returns the CPU on which the kernel received for the socket last: of a local peer, the one where
+/// the peer was when it sent.
+///
+/// # Errors
+/// The kernel's. `NotFound`: nothing was received yet.
+pub fn incoming_cpu(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let name = OptionName { level: libc::SOL_SOCKET, name: libc::SO_INCOMING_CPU };
+    usize::try_from(option(socket, name)?).map_err(|_| io::ErrorKind::NotFound.into())
 }
 
 /// Chooses what closing the socket (or the death of the process) does. Has no effect on UNIX

@@ -36,7 +36,7 @@ impl Default for Agent {
             congestion_control: None,
             chain_cache: true,
             accounting: true,
-            placement: Placement::None,
+            placement: Placement::Adaptive,
             placement_cpus: Vec::new(),
             metrics: None,
             aliases: Aliases::default(),

@@ -57,8 +57,11 @@ pub enum Class {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Wherever the kernel puts them.
+    /// The worker of a run's connection on the CPU that its program has, as far as that has time;
+    /// programs wherever the kernel puts them.
     #[default]
+    Adaptive,
+    /// Wherever the kernel puts them.
     None,
     /// A run's program and the worker of its connections on one CPU, runs on different ones.
     Split,

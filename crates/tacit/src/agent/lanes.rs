@@ -8,7 +8,7 @@ use tacit_core::meter::Component;
 use tokio::task::AbortHandle;
 
 use crate::datagram::{self, Receiver};
-use crate::engine::{Engine, Load};
+use crate::engine::Thread;
 use crate::ledger::metered;
 use crate::stream::intercept::{HoldSource, Listener};
 use crate::stream::lane::{self as stream_lane, StreamLane};
@@ -30,7 +30,7 @@ impl worker::Lanes for AgentLanes {
     type Shared = stream_lane::Shared;
     type HandedOver = Work;
 
-    fn open(shared: Self::Shared, load: Arc<Load>, engine: Option<Engine<Work>>) -> Rc<Self> {
+    fn open(shared: Self::Shared, thread: Thread<Work>) -> Rc<Self> {
         let datagrams = datagram::Shared {
             live: Arc::clone(&shared.live),
             table: Arc::clone(&shared.table),
@@ -38,7 +38,7 @@ impl worker::Lanes for AgentLanes {
             refusals: Arc::clone(&shared.refusals),
             log: shared.log.clone(),
         };
-        Rc::new(Self { streams: serve::open(shared, load, engine), datagrams })
+        Rc::new(Self { streams: serve::open(shared, thread), datagrams })
     }
 
     fn resume(self: &Rc<Self>, work: Work) {

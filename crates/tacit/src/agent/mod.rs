@@ -237,6 +237,7 @@ impl Agent {
                 Some(pending) = requests.recv() => self.take_request(pending).await,
                 Some(event) = run_events.recv() => self.take_run_event(event).await,
                 _ = growth.tick(), if self.workers.may_grow() => self.workers.grow().await,
+                cpu = self.workers.wanted() => self.workers.place(cpu),
                 _ = files.tick() => {
                     self.workers.look();
                     self.refresh_materials();

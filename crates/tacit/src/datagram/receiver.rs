@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
 use tacit_core::datagram::{Key, Table, is_for_one};
@@ -334,6 +335,7 @@ impl Lane {
             is_inbound: false,
             names: flow.remote_names.clone(),
             alias: flow.alias,
+            moves: AtomicU8::new(0),
             controls: None,
         };
         let opening = Opening {

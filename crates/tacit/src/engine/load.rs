@@ -25,6 +25,7 @@ pub struct Load {
     handshakes: AtomicU64,
     handed: AtomicU64,
     spilled: AtomicU64,
+    left: AtomicU64,
 }
 
 /// What is known once the thread runs.
@@ -59,6 +60,7 @@ impl Load {
             handshakes: AtomicU64::new(0),
             handed: AtomicU64::new(0),
             spilled: AtomicU64::new(0),
+            left: AtomicU64::new(0),
         }
     }
 
@@ -116,6 +118,11 @@ impl Load {
         raise(&self.spilled);
     }
 
+    /// Counts a connection that left for the worker on its program's CPU.
+    pub fn count_left(&self) {
+        raise(&self.left);
+    }
+
     /// The CPU time of the thread so far, in nanoseconds.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
@@ -156,6 +163,7 @@ impl Load {
             "relays": self.relays.load(Ordering::Relaxed),
             "handshakes": counter(&self.handshakes),
             "handed": counter(&self.handed),
+            "left": self.queue.is_none().then(|| counter(&self.left)),
             "spilled": self.queue.as_ref().map(|_| counter(&self.spilled)),
             "cpu-us": as_us(cpu_ns),
             "percent": started.and_then(|started| percent(started.at, 0)),

@@ -16,6 +16,7 @@
 //! limit accepts no more, unless all are and the policy lets them spill.
 
 mod load;
+mod placed;
 mod queue;
 
 use std::sync::Arc;
@@ -23,12 +24,28 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use crate::placement::Bond;
+
 pub use load::{ClockLook, Held, Load};
+pub use placed::{PLACED_MAX, Placed};
 pub use queue::Queue;
 
 /// Connections that wait for one worker to take them on: what an engine sets up in half a second.
 /// Beyond, engines wait with theirs, and count as busy.
 pub const HANDED_MAX: usize = 1024;
+
+/// What a thread knows of itself and of the others.
+#[derive(Debug)]
+pub struct Thread<T> {
+    /// What displays see of it.
+    pub load: Arc<Load>,
+    /// What an engine knows of the others; `None` on a worker.
+    pub engine: Option<Engine<T>>,
+    /// Where connections follow their programs to; `None`: they do not.
+    pub placed: Option<Arc<Placed<T>>>,
+    /// How it keeps to its CPU; `None`: always, or it has none.
+    pub bond: Option<Bond>,
+}
 
 /// What an engine thread knows of the others.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::SystemTime;
 
@@ -99,8 +99,23 @@ pub struct ScopeFacts {
     pub names: Vec<String>,
     /// The address that the program used in place of the remote one, if it is an alias.
     pub alias: Option<IpAddr>,
+    /// How often it was given to another worker because its program had another CPU.
+    pub moves: AtomicU8,
     /// Where the program says when TLS begins.
     pub controls: Option<Box<Controls>>,
+}
+
+impl ScopeFacts {
+    /// How often it was given to another worker.
+    #[must_use]
+    pub fn moves(&self) -> u8 {
+        self.moves.load(Ordering::Relaxed)
+    }
+
+    /// Counts that it was. The thread that has the connection is the only one that counts.
+    pub fn count_move(&self) {
+        self.moves.store(self.moves().saturating_add(1), Ordering::Relaxed);
+    }
 }
 
 /// Both sockets of a connection.

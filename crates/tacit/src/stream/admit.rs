@@ -5,6 +5,7 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::meter::Component;
@@ -107,7 +108,8 @@ fn open(shared: &Shared, rule: Arc<LiveRule>, request: Request<'_>) -> Connectio
     let scope = scope.map(|scope| {
         let controls = rule.is_controlled().then(Box::default);
         let names = flow.remote_names;
-        Box::new(ScopeFacts { scope, is_inbound, names, alias: flow.alias, controls })
+        let moves = AtomicU8::new(0);
+        Box::new(ScopeFacts { scope, is_inbound, names, alias: flow.alias, moves, controls })
     });
     let client = flow.remote;
     let (remote, proxied) = match claim {
@@ -142,7 +144,14 @@ pub(super) fn admit_data(
         let scope = facts.scope.clone();
         let names = facts.names.clone();
         let is_inbound = job.request.connects == Side::Peer;
-        Box::new(ScopeFacts { scope, is_inbound, names, alias: facts.alias, controls: None })
+        Box::new(ScopeFacts {
+            scope,
+            is_inbound,
+            names,
+            alias: facts.alias,
+            moves: AtomicU8::new(0),
+            controls: None,
+        })
     });
     let opening = Opening {
         rule: Arc::clone(&parent.rule),

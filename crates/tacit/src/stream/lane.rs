@@ -6,9 +6,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::engine::{Engine, Load};
+use crate::engine::{Engine, Load, Placed, Thread};
 use crate::live::Live;
 use crate::log::Log;
+use crate::placement::Bond;
 use crate::session::{RefusalTable, Table};
 
 use super::data::Job;
@@ -49,6 +50,10 @@ pub struct StreamLane {
     pub load: Arc<Load>,
     /// What an engine knows of the others; `None` on a data worker.
     pub engine: Option<Engine<Work>>,
+    /// Where connections follow their programs to; `None`: they do not.
+    pub placed: Option<Arc<Placed<Work>>>,
+    /// How the thread keeps to its CPU.
+    pub bond: Option<Bond>,
     /// Data connections that control connections have agreed on, to be served on this thread.
     pub jobs: mpsc::Sender<Box<Job>>,
 }
@@ -56,13 +61,10 @@ pub struct StreamLane {
 impl StreamLane {
     /// The lane of the calling thread, and the data connections that its connections agree on.
     #[must_use]
-    pub fn new(
-        shared: Shared,
-        load: Arc<Load>,
-        engine: Option<Engine<Work>>,
-    ) -> (Rc<Self>, mpsc::Receiver<Box<Job>>) {
+    pub fn new(shared: Shared, thread: Thread<Work>) -> (Rc<Self>, mpsc::Receiver<Box<Job>>) {
         let (jobs, agreed) = mpsc::channel(JOBS_MAX);
         let scratch = Scratch::new(shared.log.clone());
-        (Rc::new(Self { shared, scratch, load, engine, jobs }), agreed)
+        let Thread { load, engine, placed, bond } = thread;
+        (Rc::new(Self { shared, scratch, load, engine, placed, bond, jobs }), agreed)
     }
 }

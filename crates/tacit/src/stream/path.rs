@@ -23,6 +23,8 @@ pub struct Established<L = Leg> {
     pub path: Path<L>,
     /// Its place on the engine that has set it up.
     pub slot: Option<OwnedSemaphorePermit>,
+    /// The CPU of its program, if it leaves its worker for that.
+    pub program_cpu: Option<usize>,
 }
 
 /// A thread could not take a connection up.
@@ -127,9 +129,9 @@ impl Established {
     /// Takes it from this thread, for another one.
     #[must_use]
     pub fn park(self) -> Established<Parked> {
-        let Self { connection, path, slot } = self;
+        let Self { connection, path, slot, program_cpu } = self;
         let Ok(path) = path.with_legs(|leg| Ok::<_, Infallible>(leg.park()));
-        Established { connection, path, slot }
+        Established { connection, path, slot, program_cpu }
     }
 }
 
@@ -139,9 +141,9 @@ impl Established<Parked> {
     /// # Errors
     /// See [`Parked::watch`].
     pub fn watch(self) -> Result<Established, NotTaken> {
-        let Self { connection, path, slot } = self;
+        let Self { connection, path, slot, program_cpu } = self;
         match path.with_legs(Parked::watch) {
-            Ok(path) => Ok(Established { connection, path, slot }),
+            Ok(path) => Ok(Established { connection, path, slot, program_cpu }),
             Err(error) => Err(NotTaken { connection: Some(connection), error }),
         }
     }

@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
 
 use crate::dns;
-use crate::engine::{Engine, Load, Turn};
+use crate::engine::{Thread, Turn};
 use crate::ledger::{Account, charged, meter, metered};
 use crate::log::Event;
 use crate::net::leg::Parked;
@@ -39,7 +39,7 @@ use super::establish::{self, NotEstablished};
 use super::intercept::{self, HeldWork, HoldSource, Listener};
 use super::lane::{Shared, StreamLane};
 use super::path::{Established, NotTaken};
-use super::relay::{self, Finished};
+use super::relay::{self, Finished, Relayed};
 use super::stage::{Admitted, Arrival, Downstream, Stage, Work};
 
 /// The life of a connection, or what of it takes place on this thread.
@@ -52,12 +52,16 @@ async fn serve(lane: Rc<StreamLane>, stage: Stage) {
             Kept::Here(established) => established,
             Kept::ForWorker(stage) => return Some(stage),
         };
-        let finished = relay::run(&lane, established).await?;
-        account(&lane, &finished);
-        None
+        match relay::run(&lane, established).await? {
+            Relayed::Finished(finished) => {
+                account(&lane, &finished);
+                None
+            }
+            Relayed::Leaves(established) => Some(Stage::Established(established).park()),
+        }
     });
     if let Some(stage) = supervise(&lane, record, life).await {
-        // Boxed: only engines need the room.
+        // Boxed: most connections stay on one thread.
         Box::pin(hand_over(&lane, stage)).await;
     }
 }
@@ -248,20 +252,31 @@ async fn reset_when_closed(record: &Record) {
     }
 }
 
-/// Hands a connection over to a data worker. It is not touched here after that: two threads never
+/// Hands a connection over to a data worker: what an engine has set up, or one whose program has
+/// another CPU. It is not touched here after that: two threads never
 /// count for one connection at the same time. Its slot is free again when a worker has it.
 async fn hand_over(lane: &StreamLane, mut stage: Stage<Parked>) {
-    let Some(engine) = &lane.engine else { return };
     let _slot = stage.take_slot();
+    let program_cpu = stage.program_cpu();
     let work = Work::Connection(stage);
-    let cpu = work.cpu();
-    metered(Component::Accept, engine.hand_over(work, cpu)).await;
+    match (&lane.engine, &lane.placed, program_cpu) {
+        (Some(engine), _, _) => {
+            let cpu = work.cpu();
+            metered(Component::Accept, engine.hand_over(work, cpu)).await;
+        }
+        (None, Some(placed), Some(cpu)) => {
+            lane.load.count_left();
+            metered(Component::Accept, placed.give(work, cpu)).await;
+        }
+        // A worker keeps what has no other place.
+        (None, _, _) => {}
+    }
 }
 
 /// Opens the stream lane of the calling thread.
 #[must_use]
-pub fn open(shared: Shared, load: Arc<Load>, engine: Option<Engine<Work>>) -> Rc<StreamLane> {
-    let (lane, agreed) = StreamLane::new(shared, load, engine);
+pub fn open(shared: Shared, thread: Thread<Work>) -> Rc<StreamLane> {
+    let (lane, agreed) = StreamLane::new(shared, thread);
     let jobs = serve_agreed(Rc::clone(&lane), agreed);
     tokio::task::spawn_local(metered(Component::Control, jobs));
     lane

@@ -135,6 +135,15 @@ impl<L> Stage<L> {
 }
 
 impl<L> Stage<L> {
+    /// The CPU of its program, if the connection leaves its worker for that.
+    #[must_use]
+    pub fn program_cpu(&self) -> Option<usize> {
+        match self {
+            Self::Established(established) => established.program_cpu,
+            Self::Arrived(_) | Self::Agreed(_) | Self::Admitted(_) => None,
+        }
+    }
+
     /// Takes out its place on the engine that has set it up.
     pub fn take_slot(&mut self) -> Slot {
         match self {

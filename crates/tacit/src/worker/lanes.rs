@@ -11,7 +11,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::engine::{Engine, Load};
+use crate::engine::Thread;
 
 /// The lanes of one thread.
 pub trait Lanes: Sized + fmt::Debug + 'static {
@@ -20,12 +20,8 @@ pub trait Lanes: Sized + fmt::Debug + 'static {
     /// What an engine hands over to a worker.
     type HandedOver: Send + fmt::Debug + 'static;
 
-    /// Opens the lanes on the calling thread; an engine knows the others.
-    fn open(
-        shared: Self::Shared,
-        load: Arc<Load>,
-        engine: Option<Engine<Self::HandedOver>>,
-    ) -> Rc<Self>;
+    /// Opens the lanes on the calling thread.
+    fn open(shared: Self::Shared, thread: Thread<Self::HandedOver>) -> Rc<Self>;
 
     /// Continues what an engine has begun.
     fn resume(self: &Rc<Self>, handed_over: Self::HandedOver);

@@ -28,7 +28,9 @@ use tacit_core::policy::{self, Policy};
 use tacit_sys::schedule;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::{ClockLook, Engine, HANDED_MAX, Load, Queue, Taker, Takers, WhenSaturated};
+use crate::engine::{
+    ClockLook, Engine, HANDED_MAX, Load, PLACED_MAX, Placed, Queue, Taker, Takers, WhenSaturated,
+};
 use crate::ledger::meter;
 use crate::log::{Event, Log};
 use crate::placement::{self, Choice, Plan, Share};
@@ -86,6 +88,11 @@ pub struct Workers<L: Lanes> {
     engines: Vec<Handle<L>>,
     workers: RefCell<Vec<Handle<L>>>,
     takers: Arc<Takers<L::HandedOver>>,
+    /// Workers on the CPUs of programs.
+    placed: RefCell<Vec<Handle<L>>>,
+    /// The way to them.
+    places: Arc<Placed<L::HandedOver>>,
+    wanted: mpsc::Receiver<usize>,
     /// What every thread that accepts serves, for workers to come.
     common: RefCell<BTreeMap<u64, Arc<dyn Source<L>>>>,
     /// The number of the source that came last.
@@ -154,6 +161,7 @@ impl<L: Lanes> Workers<L> {
             let next = "start the agent in another class, or give its engines one";
             log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
         }
+        let (places, wanted) = Placed::new();
         let mut workers = Self {
             shared: shared.clone(),
             log: log.clone(),
@@ -162,6 +170,9 @@ impl<L: Lanes> Workers<L> {
             engines: Vec::new(),
             workers: RefCell::default(),
             takers: Arc::default(),
+            placed: RefCell::default(),
+            places,
+            wanted,
             common: RefCell::default(),
             last_source: Cell::default(),
             grown_at: Cell::default(),
@@ -191,6 +202,8 @@ impl<L: Lanes> Workers<L> {
                     Arc::clone(&load),
                 )),
                 handed: None,
+                placed: None,
+                also_on: None,
                 load,
             };
             self.engines.push(start_thread(post, &self.shared, &self.log, None)?);
@@ -217,7 +230,8 @@ impl<L: Lanes> Workers<L> {
         let has_engines = !self.plan.engines.is_empty();
         let (taker, handed) = has_engines.then(|| mpsc::channel(HANDED_MAX)).unzip();
         let taker = taker.map(|handed| Taker { load: Arc::clone(&load), handed });
-        let post = Post { load, scheduling: None, engine: None, handed };
+        let placed = self.follows().then(|| Arc::clone(&self.places));
+        let post = Post { load, scheduling: None, engine: None, handed, placed, also_on: None };
         let handle = start_thread(post, &self.shared, &self.log, choice)?;
         let commands = handle.commands.clone();
         self.workers.borrow_mut().push(handle);
@@ -230,6 +244,51 @@ impl<L: Lanes> Workers<L> {
             }
         }
         Ok(())
+    }
+
+    fn follows(&self) -> bool {
+        !self.plan.followed.is_empty()
+    }
+
+    /// Waits for a CPU on which a program has no worker yet.
+    pub async fn wanted(&mut self) -> usize {
+        match self.wanted.recv().await {
+            Some(cpu) => cpu,
+            // It keeps a sender itself.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Starts the worker for the programs on a CPU, unless there is one.
+    pub fn place(&self, cpu: usize) {
+        let is_there = |worker: &Handle<L>| worker.load.cpu() == Some(cpu);
+        let count = self.placed.borrow().len();
+        let is_useless = count >= PLACED_MAX || !self.plan.followed.contains(&cpu);
+        let stays = self.stays_until.get().is_some_and(|until| Instant::now() < until);
+        if is_useless || stays || self.placed.borrow().iter().any(is_there) {
+            return;
+        }
+        let load = Arc::new(Load::new(format!("data-cpu-{cpu}"), Some(cpu), None));
+        let (taker, handed) = mpsc::channel(HANDED_MAX);
+        let taker = Taker { load: Arc::clone(&load), handed: taker };
+        let post = Post {
+            load,
+            scheduling: None,
+            engine: None,
+            handed: Some(handed),
+            placed: Some(Arc::clone(&self.places)),
+            also_on: Some(self.plan.followed.clone()),
+        };
+        match start_thread(post, &self.shared, &self.log, None) {
+            Ok(handle) => {
+                self.placed.borrow_mut().push(handle);
+                self.places.add(&taker);
+            }
+            Err(error) => {
+                self.stays_until.set(Some(Instant::now() + GROWTH_RETRY));
+                self.log.error(Event::new("worker-failed").field("error", &error));
+            }
+        }
     }
 
     /// How many workers there are.
@@ -393,7 +452,9 @@ impl<L: Lanes> Workers<L> {
     /// Every engine and every worker.
     fn all(&self) -> Vec<mpsc::Sender<Command<L>>> {
         let workers = self.workers.borrow();
-        self.engines.iter().chain(workers.iter()).map(|handle| handle.commands.clone()).collect()
+        let placed = self.placed.borrow();
+        let all = self.engines.iter().chain(workers.iter()).chain(placed.iter());
+        all.map(|handle| handle.commands.clone()).collect()
     }
 
     async fn command_all(&self, command: impl Fn(oneshot::Sender<()>) -> Command<L>) {
@@ -412,7 +473,9 @@ impl<L: Lanes> Workers<L> {
     pub fn look(&self) {
         if self.recent.get().is_none_or(|at| at.elapsed() >= RECENT_MIN) {
             self.recent.set(Some(Instant::now()));
-            self.engines.iter().chain(self.workers.borrow().iter()).for_each(Handle::<L>::look);
+            self.engines.iter().for_each(Handle::<L>::look);
+            self.workers.borrow().iter().for_each(Handle::<L>::look);
+            self.placed.borrow().iter().for_each(Handle::<L>::look);
         }
     }
 
@@ -420,7 +483,8 @@ impl<L: Lanes> Workers<L> {
     #[must_use]
     pub fn show(&self) -> Value {
         let workers = self.workers.borrow();
-        let all = self.engines.iter().chain(workers.iter());
+        let placed = self.placed.borrow();
+        let all = self.engines.iter().chain(workers.iter()).chain(placed.iter());
         let threads: Vec<_> = all.map(|handle| handle.load.show(handle.recent())).collect();
         json!({
             "threads": threads,
@@ -437,6 +501,7 @@ impl<L: Lanes> Drop for Workers<L> {
         let engines = self.engines.drain(..);
         let threads: Vec<_> = engines
             .chain(self.workers.get_mut().drain(..))
+            .chain(self.placed.get_mut().drain(..))
             .filter_map(|mut handle| handle.thread.take())
             .collect();
         for thread in threads {

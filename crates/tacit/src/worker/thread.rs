@@ -12,9 +12,10 @@ use tacit_sys::schedule;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::{Engine, Load};
+use crate::engine::{Engine, Load, Placed, Thread};
 use crate::ledger::{ThreadKind, meter, metered};
 use crate::log::{Event, Log};
+use crate::placement::Bond;
 
 use super::lanes::{Lanes, Served, Source};
 
@@ -56,6 +57,10 @@ pub(super) struct Post<L: Lanes> {
     pub(super) engine: Option<Engine<L::HandedOver>>,
     /// Where engines hand work over to it.
     pub(super) handed: Option<mpsc::Receiver<L::HandedOver>>,
+    /// Where connections follow their programs to.
+    pub(super) placed: Option<Arc<Placed<L::HandedOver>>>,
+    /// Where the thread may be while its own CPU has no time for it; `None`: nowhere else.
+    pub(super) also_on: Option<Vec<usize>>,
 }
 
 impl<L: Lanes> Post<L> {
@@ -119,9 +124,10 @@ fn work<L: Lanes>(
     post: Post<L>,
     mut commands: mpsc::Receiver<Command<L>>,
 ) {
-    let Post { load, engine, handed, .. } = post;
+    let Post { load, engine, handed, placed, also_on, .. } = post;
+    let bond = load.cpu().zip(also_on).map(|(cpu, others)| Bond::new(cpu, others));
     runtime.block_on(async {
-        let lanes = L::open(shared, load, engine);
+        let lanes = L::open(shared, Thread { load, engine, placed, bond });
         if let Some(handed) = handed {
             let resume = resume_all(Rc::clone(&lanes), handed);
             tokio::task::spawn_local(metered(Component::Accept, resume));

@@ -105,3 +105,119 @@ fn one_cpu_holds_the_program_and_the_whole_agent() {
     assert!(threads.len() >= 3, "control, log and a worker: {said}");
     assert!(threads.iter().all(|line| word(line, 1) == last), "{said}");
 }
+
+/// A server that returns lines, and a program that asks it from one CPU after the other.
+const ECHO: &str = r#"
+cat >echo.py <<'P'
+import socketserver
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(1 << 16):
+            self.request.sendall(data)
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+Server(("10.9.8.7", 9000), Echo).serve_forever()
+P
+start python3 echo.py
+await 9000
+cat >asks.py <<'P'
+import os, socket, sys
+to = socket.create_connection((sys.argv[1], 9000))
+lines = to.makefile("rb")
+for cpu in sys.argv[2:]:
+    os.sched_setaffinity(0, {int(cpu)})
+    number = 0
+    while not os.path.exists("scratch/leave-" + cpu):
+        line = b"%s %d\n" % (cpu.encode(), number)
+        number += 1
+        to.sendall(line)
+        assert lines.readline() == line
+P
+cat >blocks.py <<'P'
+import os, random, socket, sys, threading, time
+to = socket.create_connection((sys.argv[1], 9000))
+cpus = [int(cpu) for cpu in sys.argv[2:]]
+program, moving = threading.get_native_id(), True
+def move():
+    turn = 0
+    while moving:
+        os.sched_setaffinity(program, {cpus[turn % 2]})
+        turn += 1
+        time.sleep(0.05)
+threading.Thread(target=move, daemon=True).start()
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    block = random.randbytes(random.choice([1, 300, 2000, 17000, 100000]))
+    threading.Thread(target=to.sendall, args=(block,)).start()
+    answer = b""
+    while len(answer) < len(block):
+        more = to.recv(1 << 16)
+        assert more, "the connection ended"
+        answer += more
+    assert answer == block, "not the same bytes"
+moving = False
+print("whole", flush=True)
+while not os.path.exists("scratch/done"):
+    time.sleep(0.02)
+P
+cat >threads.py <<'P'
+import json, subprocess, sys
+shown = subprocess.run(["./tacit", "show", "engines", "--json", "--control", sys.argv[1]],
+                       capture_output=True, check=True).stdout
+for thread in json.loads(shown)["threads"]:
+    print(thread["thread"], thread["cpu"], thread["relays"], thread["handed"], thread["left"])
+P
+export XDG_RUNTIME_DIR=$PWD/scratch
+threads() { ordinary python3 threads.py "$(ls -d scratch/tacit-run-*/agent.sock)"; }
+carried_on() { threads | grep -q "^data-cpu-$1 $1 1 "; }
+"#;
+
+#[test]
+fn a_connection_follows_its_program_to_another_cpu() {
+    let Some(cpus) = two_cpus() else { return };
+    for host in ["tls.example", "clear.example"] {
+        let said = Network::new(&[9000], &format!("{cpus}{ECHO}")).ok(&format!(
+            "run python3 asks.py {host} $last $first & asking=$!
+             for cpu in $last $first; do
+                 until_true carried_on $cpu && echo carried
+                 touch scratch/leave-$cpu
+             done
+             wait $asking; echo status $?"
+        ));
+        assert_eq!(said, "carried\ncarried\nstatus 0\n", "{host}");
+    }
+}
+
+#[test]
+fn bytes_arrive_whole_while_a_program_changes_its_cpu() {
+    let Some(cpus) = two_cpus() else { return };
+    for host in ["tls.example", "clear.example"] {
+        let said = Network::new(&[9000], &format!("{cpus}{ECHO}")).ok(&format!(
+            "run python3 blocks.py {host} $first $last >whole & asking=$!
+             until_true [ -s whole ]; cat whole
+             threads | awk '{{ handed += $4; left += $5 }} END {{ print handed, left }}'
+             touch scratch/done; wait $asking; echo status $?"
+        ));
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!((lines[0], lines[2]), ("whole", "status 0"), "{host}: {said}");
+        let counts: Vec<u32> = lines[1].split(' ').map(|count| count.parse().unwrap()).collect();
+        assert_eq!(counts[0], counts[1], "{host}: each that left was taken");
+        assert!(counts[0] >= 2, "{host}: {said}");
+    }
+}
+
+#[test]
+fn a_policy_that_places_threads_otherwise_lets_connections_stay() {
+    let Some(cpus) = two_cpus() else { return };
+    for line in ["placement = \\\"none\\\"", "workers = 1"] {
+        let said = Network::new(&[9000], &format!("{cpus}{ECHO}")).ok(&format!(
+            "printf \"\\n[agent]\\n{line}\\n\" >>run.toml
+             run python3 blocks.py tls.example $first $last >whole & asking=$!
+             until_true [ -s whole ]
+             threads | sed 's/ .*//'
+             touch scratch/done; wait $asking"
+        ));
+        assert_eq!(said, "data-0\n", "{line}");
+    }
+}

@@ -40,17 +40,21 @@ pub(super) struct Places {
 
 /// Reads `placement` and `placement-cpus` of `[agent]`.
 pub(super) fn placement(table: &Table<'_>) -> Option<Places> {
-    let words =
-        [("none", Placement::None), ("split", Placement::Split), ("one-cpu", Placement::OneCpu)];
+    let words = [
+        ("adaptive", Placement::Adaptive),
+        ("none", Placement::None),
+        ("split", Placement::Split),
+        ("one-cpu", Placement::OneCpu),
+    ];
     let placement =
-        table.value("placement").map_or(Some(Placement::None), |value| value.choice(&words))?;
+        table.value("placement").map_or(Some(Placement::Adaptive), |value| value.choice(&words))?;
     let Some(value) = table.value("placement-cpus") else {
         return Some(Places { placement, cpus: Vec::new() });
     };
     let cpus = cpus(&value)?;
-    if placement == Placement::None {
+    if matches!(placement, Placement::Adaptive | Placement::None) {
         let fix = "say placement = \"split\" or \"one-cpu\", or remove it";
-        value.error("`placement-cpus` means nothing without `placement`", fix);
+        value.error("`placement-cpus` means nothing with this `placement`", fix);
         return None;
     }
     Some(Places { placement, cpus })

@@ -152,7 +152,7 @@ fn identities(value: &Value) -> String {
 }
 
 fn engines(value: &Value) -> String {
-    const COLUMNS: [Column; 13] = [
+    const COLUMNS: [Column; 14] = [
         ("THREAD", |t| text(&t["thread"])),
         ("CPU", |t| if t["cpu"].is_null() { "any".into() } else { text(&t["cpu"]) }),
         ("CLASS", |t| text(&t["class"])),
@@ -163,6 +163,7 @@ fn engines(value: &Value) -> String {
         ("RELAYS", |t| text(&t["relays"])),
         ("HANDSHAKES", |t| text(&t["handshakes"])),
         ("HANDED", |t| text(&t["handed"])),
+        ("LEFT", |t| text(&t["left"])),
         ("SPILLED", |t| text(&t["spilled"])),
         ("CPU-MS", |t| format!("{:.0}", t["cpu-us"].as_f64().unwrap_or(0.0) / 1e3)),
         ("PERCENT", |t| format!("{} ({})", text(&t["percent"]), text(&t["percent-recent"]))),

@@ -1,6 +1,7 @@
 //! The relay between two legs in clear: `permit`.
 
-use std::future::Future;
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,19 +14,44 @@ use crate::ledger::meter;
 use crate::net::Position;
 use crate::net::leg::{Leg, Outgoing};
 use crate::session::{BrokenSocket, Connection};
-use crate::stream::path::ClearPath;
+use crate::stream::lane::StreamLane;
+use crate::stream::path::{ClearPath, Path};
 
-use super::{BATCH_RECORDS_MAX, Broken, Delivery, End, Held, Scratch, deliver, written};
+use super::follow::{Follow, Way};
+use super::{BATCH_RECORDS_MAX, Broken, Delivery, End, Held, Left, Scratch, deliver, written};
 
-/// Runs both directions to the end, then ends both legs accordingly.
-pub(super) async fn run(scratch: &Scratch, path: Box<ClearPath>, connection: &Connection) -> End {
+/// Runs both directions to the end, then ends both legs accordingly; or until the connection is to
+/// go on elsewhere.
+pub(super) async fn run(lane: &StreamLane, path: Box<ClearPath>, connection: &Connection) -> Left {
+    let mut pump = Pump::new(&lane.scratch, path, connection);
+    pump.follow = Follow::of(lane, connection);
+    match poll_fn(|cx| pump.poll_here(cx)).await {
+        Some(end) => {
+            conclude(&mut pump, &end).await;
+            Left::Ended(end)
+        }
+        None => pump.leave(),
+    }
+}
+
+/// The same on this thread to the end.
+pub(super) async fn run_here(
+    scratch: &Scratch,
+    path: Box<ClearPath>,
+    connection: &Connection,
+) -> End {
     let mut pump = Pump::new(scratch, path, connection);
     let end = (&mut pump).await;
-    if pump.may_deliver(&end) {
+    conclude(&mut pump, &end).await;
+    end
+}
+
+/// By reference: a connection has no room for its pump twice.
+async fn conclude(pump: &mut Pump<'_>, end: &End) {
+    if pump.may_deliver(end) {
         pump.deliver().await;
     }
-    pump.part(&end);
-    end
+    pump.part(end);
 }
 
 #[derive(Debug)]
@@ -41,6 +67,7 @@ pub(super) struct Pump<'a> {
     /// What waits cannot be delivered, or was not in time.
     gave_up: bool,
     held: Held<'a>,
+    follow: Option<Follow<'a>>,
 }
 
 /// One direction.
@@ -109,7 +136,29 @@ impl<'a> Pump<'a> {
             broken: None,
             gave_up: false,
             held: Held::new(scratch),
+            follow: None,
         }
+    }
+
+    /// Ready with nothing when the connection is to go on elsewhere.
+    fn poll_here(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        let polled = Pin::new(&mut *self).poll(cx);
+        let is_quiet =
+            || self.is_whole() && self.onward.waiting.is_empty() && self.back.waiting.is_empty();
+        match &self.follow {
+            Some(follow) if follow.leaves_to().is_some() && polled.is_pending() && is_quiet() => {
+                Poll::Ready(None)
+            }
+            _ => polled.map(Some),
+        }
+    }
+
+    /// What another thread goes on with.
+    fn leave(self) -> Left {
+        let Self { connection, accepted, dialled, follow, .. } = self;
+        let to = follow.map_or(0, |follow| follow.leave(connection));
+        let path = ClearPath { accepted, dialled, initial: Vec::new() };
+        Left::Leaves { path: Path::Clear(Box::new(path)), to }
     }
 
     /// Whether there is something to be delivered first at such an end.
@@ -170,12 +219,27 @@ impl<'a> Pump<'a> {
     fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let scratch = self.scratch;
         let connection = self.connection;
+        let has_sent = Cell::new(false);
+        let has_received = Cell::new(false);
         let onward = self.onward.poll(scratch, &self.accepted, &self.dialled, cx, |count| {
             connection.count_sent(count);
+            has_sent.set(true);
         });
         let back = self.back.poll(scratch, &self.dialled, &self.accepted, cx, |count| {
             connection.count_received(count);
+            has_received.set(true);
         });
+        if let Some(follow) = &mut self.follow {
+            let is_inbound = connection.record().scope.as_ref().is_some_and(|at| at.is_inbound);
+            let program = if is_inbound { &self.dialled } else { &self.accepted };
+            let from_program = if is_inbound { &has_received } else { &has_sent };
+            let to_program = if is_inbound { &has_sent } else { &has_received };
+            if from_program.get() {
+                follow.passed(connection, Way::FromProgram, program.fd());
+            } else if to_program.get() {
+                follow.passed(connection, Way::ToProgram, program.fd());
+            }
+        }
         let mut pending = false;
         for (source, polled) in [(BrokenSocket::Clear, onward), (BrokenSocket::Far, back)] {
             match polled {

@@ -21,6 +21,7 @@
 
 mod clear;
 mod controlled;
+mod follow;
 mod own_tls;
 mod sealed;
 mod talking;
@@ -111,24 +112,50 @@ fn is_passing(error: &io::Error) -> bool {
 pub fn run(
     lane: &StreamLane,
     established: Box<Established>,
-) -> impl Future<Output = Option<Finished>> {
+) -> impl Future<Output = Option<Relayed>> {
     meter::switch(Component::Receive);
     // Taken apart here, not in the future: there the box would live as long as that.
     // Its place on the engine is free again: the relay needs none.
-    let Established { connection, path, slot } = *established;
+    let Established { connection, path, slot, .. } = *established;
     drop(slot);
     async move {
         let _held = lane.load.hold_relay();
-        let end = match path {
+        let left = match path {
             Path::Sealed(sealed) => sealed::run(lane, sealed, &connection).await,
             // Boxed: other connections have no room for what only these need.
             Path::Talking(path) => Box::pin(talking::run(lane, path, &connection)).await,
-            Path::Clear(clear) => clear::run(&lane.scratch, clear, &connection).await,
-            Path::Controlled(path) => Box::pin(controlled::run(lane, *path, &connection)).await?,
-            Path::OwnTls(path) => own_tls::run(lane, path, &connection).await,
+            Path::Clear(clear) => clear::run(lane, clear, &connection).await,
+            Path::Controlled(path) => {
+                Left::Ended(Box::pin(controlled::run(lane, *path, &connection)).await?)
+            }
+            Path::OwnTls(path) => Left::Ended(own_tls::run(lane, path, &connection).await),
         };
-        Some(Finished { connection, end })
+        Some(match left {
+            Left::Ended(end) => Relayed::Finished(Finished { connection, end }),
+            Left::Leaves { path, to } => {
+                let program_cpu = Some(to);
+                let leaving = Established { connection, path, slot: None, program_cpu };
+                Relayed::Leaves(Box::new(leaving))
+            }
+        })
     }
+}
+
+/// Why a relay has stopped.
+enum Left {
+    /// Its connection has ended.
+    Ended(End),
+    /// It goes on where its program is.
+    Leaves { path: Path, to: usize },
+}
+
+/// What a relay leaves behind.
+#[derive(Debug)]
+pub enum Relayed {
+    /// Its connection has ended.
+    Finished(Finished),
+    /// It goes on on another thread: nothing waits to be written, and both directions are open.
+    Leaves(Box<Established>),
 }
 
 /// A connection that carried bytes and ended.

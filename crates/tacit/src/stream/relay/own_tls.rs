@@ -76,7 +76,7 @@ async fn end_and_continue(
         }
     };
     let path = ClearPath { accepted: program, dialled, initial: first };
-    clear::run(&lane.scratch, Box::new(path), connection).await
+    clear::run_here(&lane.scratch, Box::new(path), connection).await
 }
 
 /// Says in the program's own protocol that it is refused, and lets it read that.

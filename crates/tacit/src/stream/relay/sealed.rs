@@ -1,6 +1,6 @@
 //! The relay between a leg in clear and a TLS leg.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
@@ -16,34 +16,36 @@ use crate::ledger::meter;
 use crate::net::leg::{Leg, Outgoing};
 use crate::session::{BrokenSocket, Connection, account};
 use crate::stream::lane::StreamLane;
-use crate::stream::path::{OwnTlsPath, SealedPath};
+use crate::stream::path::{OwnTlsPath, Path, SealedPath};
 use tacit_tls::{Batch, KeyUse, Session, SessionError};
 
+use super::follow::{Follow, Way};
 use super::{
-    BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, Delivery, End, Held, Scratch,
-    deliver, own_tls, written,
+    BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, Delivery, End, Held, Left,
+    Scratch, deliver, own_tls, written,
 };
 
 /// How long a program must not have written before a key that is nearly used up ends its direction.
 const KEY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs the pump to the end, then ends both legs accordingly. A program that begins TLS itself is
-/// left to [`own_tls`].
+/// left to [`own_tls`], and a connection whose program has another CPU to the worker there.
 pub(super) fn run<'a>(
     lane: &'a StreamLane,
     path: Box<SealedPath>,
     connection: &'a Connection,
-) -> impl Future<Output = End> {
+) -> impl Future<Output = Left> {
     // Made here, so that the future has each of these once.
     let mut pump = Pump::new(&lane.scratch, path, connection);
+    pump.follow = Follow::of(lane, connection);
     async move {
-        let end = (&mut pump).await;
+        let Some(end) = poll_fn(|cx| pump.poll_here(cx)).await else { return pump.leave() };
         if !pump.may_deliver(&end) {
             pump.part(&end);
-            return end;
+            return Left::Ended(end);
         }
         // Boxed with the pump: while bytes are relayed there is no room for what comes last.
-        Box::pin(conclude(lane, pump, end)).await
+        Left::Ended(Box::pin(conclude(lane, pump, end)).await)
     }
 }
 
@@ -114,6 +116,7 @@ pub(super) struct Pump<'a> {
     key_use: KeyUse,
     /// How long the program has not written while its key is nearly used up.
     pause: Option<Pin<Box<Sleep>>>,
+    follow: Option<Follow<'a>>,
 }
 
 impl Future for Pump<'_> {
@@ -163,7 +166,35 @@ impl<'a> Pump<'a> {
             gave_up: false,
             key_use: KeyUse::Low,
             pause: None,
+            follow: None,
         }
+    }
+
+    /// Ready with nothing when the connection is to go on elsewhere.
+    fn poll_here(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        let polled = Pin::new(&mut *self).poll(cx);
+        match &self.follow {
+            Some(follow)
+                if follow.leaves_to().is_some() && polled.is_pending() && self.is_quiet() =>
+            {
+                Poll::Ready(None)
+            }
+            _ => polled.map(Some),
+        }
+    }
+
+    /// Whether nothing waits and nothing has ended.
+    fn is_quiet(&self) -> bool {
+        let is_open = self.is_whole() && self.opening == Direction::Open;
+        is_open && self.to_tls.is_empty() && self.to_clear.is_empty()
+    }
+
+    /// What another thread goes on with.
+    fn leave(self) -> Left {
+        let Self { at, clear, tls, session, incomplete, follow, .. } = self;
+        let to = follow.map_or(0, |follow| follow.leave(at.connection));
+        let path = SealedPath { clear, tls, session, incomplete, initial: Vec::new() };
+        Left::Leaves { path: Path::Sealed(Box::new(path)), to }
     }
 
     /// What is left when the program has begun TLS itself.
@@ -405,6 +436,9 @@ impl<'a> Pump<'a> {
         }
         meter::switch(Component::Seal);
         self.at.connection.count_sent(count);
+        if let Some(follow) = &mut self.follow {
+            follow.passed(self.at.connection, Way::FromProgram, self.clear.fd());
+        }
         let Buffers { bytes, keys, .. } = &mut *buffers;
         let hot = keys.of(self.at.connection.record().id);
         let sealed = self.session.seal_slots(hot, bytes, count).map_err(Stop::session)?;
@@ -542,6 +576,9 @@ impl<'a> Pump<'a> {
                     return Err(Stop::Write { socket: BrokenSocket::Clear, error });
                 }
             };
+            if let Some(follow) = &mut self.follow {
+                follow.passed(self.at.connection, Way::ToProgram, self.clear.fd());
+            }
             for range in payloads.iter() {
                 let skip = taken.min(range.len());
                 taken -= skip;

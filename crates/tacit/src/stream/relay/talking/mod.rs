@@ -27,15 +27,19 @@ use crate::stream::path::{Carried, ClearPath, SealedPath, TalkingPath};
 use crate::stream::talk::{Cut, InClear, Outcome, Talk, UnderTls, Waiting, Wire};
 use tacit_tls::Session;
 
-use super::{Delivery, clear, deliver, sealed};
+use super::{Delivery, Left, clear, deliver, sealed};
 use doors::Doors;
 
 /// Holds the dialogue until there is nothing more to look at, then relays.
-pub(super) async fn run(lane: &StreamLane, path: Box<TalkingPath>, connection: &Connection) -> End {
+pub(super) async fn run(
+    lane: &StreamLane,
+    path: Box<TalkingPath>,
+    connection: &Connection,
+) -> Left {
     match Box::pin(talk(lane, path, connection)).await {
         Ok(Carried::Sealed(path)) => sealed::run(lane, path, connection).await,
-        Ok(Carried::Clear(path)) => clear::run(&lane.scratch, path, connection).await,
-        Err(end) => end,
+        Ok(Carried::Clear(path)) => clear::run(lane, path, connection).await,
+        Err(end) => Left::Ended(end),
     }
 }
 

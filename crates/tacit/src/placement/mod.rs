@@ -14,6 +14,8 @@
 //!
 //! Not here: taking a CPU away from other processes of the machine.
 
+mod bond;
+
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -22,6 +24,8 @@ use std::sync::{Arc, OnceLock};
 
 use tacit_core::policy::{Diagnostic, Placement, Policy, Position};
 use tacit_sys::schedule;
+
+pub use bond::Bond;
 
 /// Choices of one CPU that are told apart; further ones are made blindly.
 const CHOICES_MAX: usize = 64;
@@ -35,8 +39,10 @@ pub struct Plan {
     pub general: Option<Vec<usize>>,
     /// The CPUs that data workers are bound to, one each; empty: they are not.
     pub split: Vec<usize>,
-    /// Data workers at most.
+    /// Data workers at most, but for those that are on the CPUs of programs.
     pub workers_max: usize,
+    /// The CPUs on which connections of runs may follow their programs; empty: they do not.
+    pub followed: Vec<usize>,
 }
 
 impl Plan {
@@ -57,17 +63,23 @@ impl Plan {
         };
         let split = match agent.placement {
             Placement::Split => choice(),
-            Placement::OneCpu | Placement::None => Vec::new(),
+            Placement::Adaptive | Placement::OneCpu | Placement::None => Vec::new(),
         };
+        // Who says how many workers there are wants no more.
+        let follows = agent.placement == Placement::Adaptive && agent.workers.is_none();
+        let followed: Vec<_> = if follows { others().collect() } else { Vec::new() };
+        // On one CPU everything is together.
+        let followed = if followed.len() > 1 { followed } else { Vec::new() };
         let only = match agent.placement {
             Placement::OneCpu => choice().first().map(|first| vec![*first]),
-            Placement::Split | Placement::None => None,
+            Placement::Adaptive | Placement::Split | Placement::None => None,
         };
         let general = only.or_else(|| (!engines.is_empty()).then(|| others().collect()));
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let one_for_two = (cpus.saturating_sub(engines.len()) / 2).max(1);
         let workers_max = if split.is_empty() { one_for_two } else { split.len() };
-        Self { engines, general, split, workers_max: agent.workers.unwrap_or(workers_max) }
+        let workers_max = agent.workers.unwrap_or(workers_max);
+        Self { engines, general, split, workers_max, followed }
     }
 
     /// The one CPU for everything.

@@ -1,0 +1,150 @@
+//! A thread that keeps to one CPU for as long as that has time for it.
+//!
+//! ```text
+//!   bound ── waits for its CPU while others are idle ──> loose ── LOOSE_TIME ──> bound
+//! ```
+//!
+//! While every CPU is busy the thread stays: elsewhere it would wait too, and its connections would
+//! need interrupts of another CPU for each wake-up.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use tacit_sys::{cpu, schedule};
+
+/// How often it is looked at how long the thread waits.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Two looks that are further apart say nothing of now.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
+/// A thread that waits for more of the time than this is short of its CPU.
+const WAITING_SHARE: f64 = 0.2;
+/// Other CPUs could serve it if they were idle for more than this, of the time of one of them.
+const IDLE_SHARE: f64 = 0.5;
+/// How long it may be anywhere then.
+const LOOSE_TIME: Duration = Duration::from_secs(1);
+
+/// Binds the calling thread to a CPU, and loosens it.
+#[derive(Debug)]
+pub struct Bond {
+    cpu: usize,
+    /// Where it may be while it is loose.
+    cpus: Vec<usize>,
+    state: Cell<State>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Since a look: when it was, and how long the thread had waited by then. If it waited too
+    /// much, how long all CPUs had been idle.
+    Bound {
+        looked_at: Instant,
+        waited_ns: u64,
+        idle_ns: Option<u64>,
+    },
+    Loose {
+        until: Instant,
+    },
+}
+
+impl Bond {
+    /// The calling thread, which is bound to `cpu`, and may be on `cpus` while it is loose.
+    #[must_use]
+    pub fn new(cpu: usize, cpus: Vec<usize>) -> Self {
+        Self { cpu, cpus, state: Cell::new(bound(Instant::now())) }
+    }
+
+    /// Looks whether its CPU has time for it; cheap if it has just been looked.
+    pub fn look(&self) {
+        let now = Instant::now();
+        match self.state.get() {
+            State::Loose { until } if now < until => {}
+            State::Loose { .. } => {
+                // Where it may not be bound, because the CPU is gone, it stays as it is.
+                let _ = schedule::pin_thread(&[self.cpu]);
+                self.state.set(bound(now));
+            }
+            State::Bound { looked_at, waited_ns, idle_ns } => {
+                let wall = now.duration_since(looked_at);
+                if wall >= LOOK_INTERVAL {
+                    let waited = Duration::from_nanos(own_waited_ns().saturating_sub(waited_ns));
+                    let is_short = wall < LOOK_INTERVAL_MAX && is_more(waited, wall, WAITING_SHARE);
+                    self.state.set(if is_short {
+                        self.short(now, wall, idle_ns)
+                    } else {
+                        bound(now)
+                    });
+                }
+            }
+        }
+    }
+
+    /// The thread waits for its CPU: a second look says whether another one could be had.
+    fn short(&self, now: Instant, wall: Duration, idle_before_ns: Option<u64>) -> State {
+        let Ok(idle_ns) = cpu::idle_ns(&self.cpus) else { return bound(now) };
+        let idle =
+            idle_before_ns.map(|before| Duration::from_nanos(idle_ns.saturating_sub(before)));
+        if idle.is_some_and(|idle| is_more(idle, wall, IDLE_SHARE)) {
+            let _ = schedule::pin_thread(&self.cpus);
+            return State::Loose { until: now + LOOSE_TIME };
+        }
+        State::Bound { looked_at: now, waited_ns: own_waited_ns(), idle_ns: Some(idle_ns) }
+    }
+}
+
+fn bound(now: Instant) -> State {
+    State::Bound { looked_at: now, waited_ns: own_waited_ns(), idle_ns: None }
+}
+
+fn own_waited_ns() -> u64 {
+    // A kernel that does not count it leaves threads bound.
+    cpu::thread_waited_ns_of(cpu::thread_id()).unwrap_or(0)
+}
+
+fn is_more(part: Duration, wall: Duration, share: f64) -> bool {
+    part.as_secs_f64() > wall.as_secs_f64() * share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_loose_for_a_time_and_bound_again() {
+        let cpus = schedule::allowed_cpus().unwrap();
+        std::thread::spawn(move || {
+            let own = *cpus.first().unwrap();
+            schedule::pin_thread(&[own]).unwrap();
+            let bond = Bond::new(own, cpus.clone());
+            bond.look();
+            assert_eq!(schedule::allowed_cpus().unwrap(), [own], "it has not waited");
+            schedule::pin_thread(&cpus).unwrap();
+            let until = Instant::now() + LOOSE_TIME;
+            bond.state.set(State::Loose { until });
+            bond.look();
+            assert_eq!(schedule::allowed_cpus().unwrap(), cpus, "not yet");
+            bond.state.set(State::Loose { until: Instant::now() });
+            bond.look();
+            assert_eq!(schedule::allowed_cpus().unwrap(), [own]);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn one_look_loosens_nothing_and_a_second_one_does_if_others_are_idle() {
+        let cpus = schedule::allowed_cpus().unwrap();
+        std::thread::spawn(move || {
+            let bond = Bond::new(cpus[0], cpus);
+            let first = bond.short(Instant::now(), LOOK_INTERVAL, None);
+            let State::Bound { idle_ns: Some(idle_ns), .. } = first else { panic!("{first:?}") };
+            let later = Some(idle_ns + 60_000_000_000);
+            let all_busy = bond.short(Instant::now(), LOOK_INTERVAL, later);
+            assert!(matches!(all_busy, State::Bound { .. }), "{all_busy:?}");
+            let earlier = Some(idle_ns.saturating_sub(60_000_000));
+            let idle = bond.short(Instant::now(), LOOK_INTERVAL, earlier);
+            assert!(matches!(idle, State::Loose { .. }), "{idle:?}");
+        })
+        .join()
+        .unwrap();
+    }
+}
