@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-envoy_version=1.39.3
+envoy_version=1.40.0
 peers="${CARGO_TARGET_DIR:-target}/bench-peers"
 
 as_root() {

@@ -33,8 +33,16 @@ usage: cargo xtask bench [OPTIONS]
 pub(crate) const ROUNDS_DEFAULT: usize = 5;
 
 /// Peers of a quick run: those that have been the best, and tacit.
-const QUICK: [&str; 7] =
-    ["inproc-openssl", "nginx", "envoy", "envoy-given", "tacit-fixed", "tacit-run", peers::SUBJECT];
+const QUICK: [&str; 8] = [
+    "inproc-openssl",
+    "nginx",
+    "envoy",
+    "envoy-given",
+    "tacit-fixed",
+    "tacit-fixed-no-cache",
+    peers::SUBJECT,
+    peers::PLACED,
+];
 
 /// A run of more than a day is a slip of the finger.
 const ROUNDS_MAX: usize = 1000;

@@ -172,10 +172,10 @@ const CONNECT: Workload = Workload {
 
 /// Every row, in the order of the report: first those that have a goal.
 pub(crate) static WORKLOADS: [Workload; 25] = [
-    with_goal(K2, 0.80, 0.75),
-    with_goal(K64, 0.66, 0.62),
-    with_goal(M1, 0.54, 0.47),
-    with_goal(BULK, 0.54, 0.48),
+    with_goal(K2, 0.75, 0.50),
+    with_goal(K64, 0.60, 0.55),
+    with_goal(M1, 0.65, 0.54),
+    with_goal(BULK, 0.65, 0.54),
     with_goal(CONNECT, 0.60, 0.55),
     exchange("500", "500 byte request and reply, 10 connections", 10, 500),
     exchange("2k-1", "2 KB request and reply, 1 connection", 1, 2 * KB),

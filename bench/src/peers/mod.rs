@@ -32,8 +32,10 @@ use self::running::Client;
 pub(crate) use self::running::{Far, Running};
 use crate::terms::Terms;
 
-/// The form that the goals are about.
-pub(crate) const SUBJECT: &str = "tacit-split";
+/// The form that the goals are about: what a user gets who says nothing.
+pub(crate) const SUBJECT: &str = "tacit-run";
+/// The form that has what the peers of [`Form::Given`] are given.
+pub(crate) const PLACED: &str = "tacit-split";
 
 /// The two whose difference is the price of the ledger.
 pub(crate) const METERED: &str = "tacit-given";
@@ -83,9 +85,9 @@ pub(crate) static PEERS: [Peer; 16] = [
         title: "the same with accounting = false",
         form: Form::Given(tacit::UNMETERED),
     },
-    Peer { name: "tacit-run", title: "two tacit runs, default settings", form: Form::Runs(None) },
+    Peer { name: SUBJECT, title: "two tacit runs, default settings", form: Form::Runs(None) },
     Peer {
-        name: SUBJECT,
+        name: PLACED,
         title: "two tacit runs, placement = \"split\"",
         form: Form::Runs(Some("split")),
     },

@@ -81,9 +81,9 @@ impl Report {
         self.sections.push(Section {
             title: "Goals".to_owned(),
             prose: format!(
-                "CPU time of all processes for one operation: {SUBJECT} (two tacit runs, \
-                 placement = \"split\") divided by the best peer as installed. The goals are \
-                 about medians; minima are the steadier figure on a machine that is not quiet."
+                "CPU time of all processes for one operation: {SUBJECT} (two tacit runs, default \
+                 settings) divided by the best peer as installed. The goals are about medians; \
+                 minima are the steadier figure on a machine that is not quiet."
             ),
             tables: goals.into_iter().flatten().collect(),
             ..Section::default()

@@ -183,7 +183,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn summary(samples: &[Sample]) -> Summary {
-        let names = ["nginx", "envoy", "envoy-given", "tacit-fixed", "tacit-split"];
+        let names = ["nginx", "envoy", "envoy-given", "tacit-fixed", "tacit-run"];
         let peers: Vec<_> = names.into_iter().filter_map(peer).collect();
         Summary::new(&peers, &[&WORKLOADS[0]], samples)
     }
@@ -194,13 +194,13 @@ pub(crate) mod tests {
             sample("envoy", 50),
             sample("envoy", 60),
             sample("envoy", 90),
-            sample("tacit-split", 30),
-            sample("tacit-split", 90),
+            sample("tacit-run", 30),
+            sample("tacit-run", 90),
         ]);
         let envoy = found.row("2k", "envoy").unwrap();
         assert_eq!((envoy.samples, envoy.dropped, envoy.cpu_us()), (3, 1, Some(55.0)));
         assert_eq!(envoy.least_us(), 50.0);
-        let tacit = found.row("2k", "tacit-split").unwrap();
+        let tacit = found.row("2k", "tacit-run").unwrap();
         assert_eq!((tacit.dropped, tacit.cpu_us()), (1, None));
         assert_eq!(ratio(Some(tacit), Some(envoy)), None);
         assert_eq!(ratio_of_minima(Some(tacit), Some(envoy)), Some(0.6));

@@ -6,7 +6,7 @@ use tacit_core::statistics::{Mean, median};
 use super::summary::{Row, Summary, ratio, ratio_of_minima};
 use crate::measure::Sample;
 use crate::memory::{Idle, PerSide};
-use crate::peers::{METERED, SUBJECT, UNMETERED};
+use crate::peers::{METERED, PLACED, SUBJECT, UNMETERED};
 use crate::workload::{Goal, Workload};
 
 /// tacit beside OpenSSL in the programs: workload, and what was aimed at.
@@ -26,7 +26,7 @@ const PAPER: [(&str, f64); 5] = [
 const PAPER_GOAL: f64 = 5.0;
 
 /// The forms of tacit whose ratios stand beside that of the goals.
-const FORMS: [&str; 4] = ["tacit-run", "tacit-fixed", "tacit-fixed-no-cache", "tacit-one-cpu"];
+const FORMS: [&str; 4] = [PLACED, "tacit-fixed", "tacit-fixed-no-cache", "tacit-one-cpu"];
 
 /// What has a goal: whether it is reached.
 pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Option<Table> {
@@ -69,11 +69,16 @@ fn reached(found: Option<f64>, goal: Goal) -> &'static str {
     }
 }
 
-/// The other forms of tacit beside the same peer, and that peer with what `tacit run` has.
+/// The other forms of tacit beside the same peer, and that peer with the place of [`PLACED`].
 pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Option<Table> {
     let mut columns = vec!["workload"];
     columns.extend(FORMS);
-    columns.extend(["best given", "its ratio", "tacit-split / best given"]);
+    columns.extend([
+        "best given",
+        "its ratio",
+        "tacit-run / best given",
+        "tacit-split / best given",
+    ]);
     let rows = with_goals(workloads).map(|Aimed { workload, .. }| {
         let best = summary.best(workload.name);
         let given = summary.best_given(workload.name);
@@ -89,10 +94,11 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
         row.push(text(given.map_or("-", |given| given.peer.name)));
         row.push(both(given, best));
         row.push(both(summary.row(workload.name, SUBJECT), given));
+        row.push(both(summary.row(workload.name, PLACED), given));
         row
     });
     let title =
-        "Other forms beside the same peer, and the peer with what tacit run has (of minima)";
+        "Other forms beside the same peer, and the peer with the place of tacit-split (of minima)";
     filled(table(title, &columns, rows.collect()))
 }
 
@@ -215,7 +221,7 @@ pub(super) fn paper(summary: &Summary) -> Option<Table> {
     ];
     let rows = PAPER.into_iter().filter_map(|(workload, before)| {
         let openssl = summary.row(workload, "inproc-openssl")?;
-        let tacit = [SUBJECT, "tacit-run", "tacit-fixed"]
+        let tacit = [SUBJECT, PLACED, "tacit-fixed"]
             .into_iter()
             .find_map(|form| summary.row(workload, form));
         let took = |row: Option<&Row>| Some(1e6 / row?.figures?.rate);
@@ -291,10 +297,10 @@ mod tests {
         ] {
             assert_eq!(reached(found, goal), said);
         }
-        let measured = summary(&[sample("envoy", 50), sample("tacit-split", 40)]);
+        let measured = summary(&[sample("envoy", 50), sample(SUBJECT, 35)]);
         let text = headline(&measured, &[&WORKLOADS[0]]).unwrap().text();
-        assert!(text.contains("envoy") && text.contains("0.80") && text.contains("yes"), "{text}");
-        let disturbed = summary(&[sample("envoy", 50), sample("tacit-split", 90)]);
+        assert!(text.contains("envoy") && text.contains("0.70") && text.contains("yes"), "{text}");
+        let disturbed = summary(&[sample("envoy", 50), sample(SUBJECT, 90)]);
         let text = headline(&disturbed, &[&WORKLOADS[0]]).unwrap().text();
         assert!(text.contains("not measured") && text.contains("1.80"), "{text}");
     }
