@@ -52,8 +52,8 @@ pub use health::{Change, Health, SERVERS_MAX, SUSPECTED_FOR};
 pub use hosts::{HOSTS_MAX, Host, hosts};
 pub use message::{DnsError, EDNS_BYTES};
 pub use names::{
-    Destination, FRESH_MAX, GRACE, Known, Learning, NAMES_MAX, Names, NotLearnt, SHARING_MAX,
-    TTL_MAX, is_nameable,
+    Destination, FRESH_MAX, Known, Learning, NAMES_MAX, Names, NotLearnt, SHARING_MAX, TTL_MAX,
+    is_nameable,
 };
 pub use outgoing::Asked;
 pub use query::{Bits, PLAIN_BYTES_MAX, Query, refuse};

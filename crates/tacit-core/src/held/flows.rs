@@ -1,12 +1,16 @@
 //! Which flows are held, and who waits for their connections.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 /// Flows of one run that are held at a time. The SYN of a further one is left without an answer:
 /// its program sends it again after a second.
 pub const HELD_MAX: usize = 4096;
+
+/// Flows that were connected and whose copies are known for a time: as many as there may be copies
+/// in the log, because each copy in front of an older one connects one flow at most.
+pub const OVER_MAX: usize = 16_384;
 
 /// A flow by its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +31,9 @@ pub enum Seen {
     Waiting,
     /// The flow was released and is not connected: the SYN is to be released again.
     Released,
-    /// There are [`HELD_MAX`] flows.
+    /// The flow was connected: this is a copy that waited in the log meanwhile.
+    Over,
+    /// There are as many flows as there may be.
     Full,
 }
 
@@ -36,6 +42,12 @@ pub enum Seen {
 #[derive(Debug)]
 pub struct Flows<W> {
     held: HashMap<Key, Held<W>>,
+    held_max: usize,
+    /// The sequence number of the last flow between two ends that was connected. One that was
+    /// refused is not here: a program may miss the answer, and is answered again.
+    over: HashMap<Key, u32>,
+    /// The same, the oldest first.
+    ended: VecDeque<(Key, u32)>,
 }
 
 #[derive(Debug)]
@@ -45,16 +57,20 @@ struct Held<W> {
     waiter: W,
 }
 
-impl<W> Default for Flows<W> {
-    fn default() -> Self {
-        Self { held: HashMap::new() }
-    }
-}
-
 impl<W> Flows<W> {
+    /// Holds `held_max` flows at most, and never more than [`HELD_MAX`].
+    #[must_use]
+    pub fn new(held_max: usize) -> Self {
+        let held_max = held_max.min(HELD_MAX);
+        Self { held: HashMap::new(), held_max, over: HashMap::new(), ended: VecDeque::new() }
+    }
+
     /// Takes in a SYN. `waiter` makes the waiter of a new flow.
     pub fn see(&mut self, key: Key, sequence: u32, waiter: impl FnOnce() -> W) -> Seen {
-        let is_full = self.held.len() >= HELD_MAX;
+        if self.over.get(&key) == Some(&sequence) {
+            return Seen::Over;
+        }
+        let is_full = self.held.len() >= self.held_max;
         let new = |waiter| Held { sequence, is_released: false, waiter };
         match self.held.entry(key) {
             Entry::Occupied(mut entry) => {
@@ -88,9 +104,23 @@ impl<W> Flows<W> {
     /// Takes out the waiter of a connection that was accepted; `None`: no released flow has these
     /// ends.
     pub fn accept(&mut self, key: Key) -> Option<W> {
-        match self.held.entry(key) {
-            Entry::Occupied(entry) if entry.get().is_released => Some(entry.remove().waiter),
-            _ => None,
+        let Entry::Occupied(entry) = self.held.entry(key) else { return None };
+        if !entry.get().is_released {
+            return None;
+        }
+        let Held { sequence, waiter, .. } = entry.remove();
+        self.note_over(key, sequence);
+        Some(waiter)
+    }
+
+    fn note_over(&mut self, key: Key, sequence: u32) {
+        self.over.insert(key, sequence);
+        self.ended.push_back((key, sequence));
+        if self.ended.len() > OVER_MAX
+            && let Some((oldest, sequence)) = self.ended.pop_front()
+            && self.over.get(&oldest) == Some(&sequence)
+        {
+            self.over.remove(&oldest);
         }
     }
 
@@ -103,9 +133,9 @@ impl<W> Flows<W> {
         }
     }
 
-    /// Ends all flows.
+    /// Ends all flows that are not released.
     pub fn clear(&mut self) {
-        self.held.clear();
+        self.held.retain(|_, held| held.is_released);
     }
 
     /// How many flows are held.
@@ -132,7 +162,7 @@ mod tests {
 
     #[test]
     fn every_syn_after_the_release_is_released_again() {
-        let mut flows = Flows::default();
+        let mut flows = Flows::new(HELD_MAX);
         assert_eq!(flows.see(key(1), 7, || ()), Seen::New);
         assert_eq!(flows.see(key(1), 7, || ()), Seen::Waiting, "sent again");
         assert!(flows.accept(key(1)).is_none(), "it is not released");
@@ -144,8 +174,52 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_of_a_flow_that_is_over_begins_none() {
+        let mut flows = Flows::new(HELD_MAX);
+        flows.see(key(1), 7, || ());
+        flows.release(key(1), 7);
+        flows.accept(key(1));
+        flows.end(key(1), 7);
+        assert_eq!(flows.see(key(1), 7, || ()), Seen::Over);
+        assert_eq!(flows.see(key(1), 8, || ()), Seen::New, "the same ends again");
+        assert_eq!(flows.see(key(1), 7, || ()), Seen::Over, "an older copy replaces nothing");
+        flows.see(key(3), 7, || ());
+        flows.end(key(3), 7);
+        assert_eq!(flows.see(key(3), 7, || ()), Seen::New, "refused, or without an answer");
+    }
+
+    #[test]
+    fn flows_that_are_over_are_forgotten_the_oldest_first() {
+        let mut flows = Flows::new(HELD_MAX);
+        let ends = |number: usize| key(u16::try_from(number).unwrap());
+        let mut connect = |number, sequence| {
+            flows.see(ends(number), sequence, || ());
+            flows.release(ends(number), sequence);
+            flows.accept(ends(number));
+        };
+        (0..=OVER_MAX).for_each(|number| connect(number, 7));
+        connect(1, 8);
+        assert_eq!(flows.ended.len(), OVER_MAX);
+        assert_eq!(flows.see(ends(0), 7, || ()), Seen::New);
+        assert_eq!(flows.see(ends(1), 8, || ()), Seen::Over);
+        assert_eq!(flows.see(ends(2), 7, || ()), Seen::Over);
+    }
+
+    #[test]
+    fn what_is_released_outlives_the_others() {
+        let mut flows = Flows::new(2);
+        flows.see(key(1), 7, || ());
+        flows.see(key(2), 7, || ());
+        assert_eq!(flows.see(key(3), 7, || ()), Seen::Full);
+        flows.release(key(1), 7);
+        flows.clear();
+        assert_eq!(flows.len(), 1);
+        assert!(flows.accept(key(1)).is_some());
+    }
+
+    #[test]
     fn a_new_sequence_number_replaces_the_flow_and_drops_its_waiter() {
-        let mut flows = Flows::default();
+        let mut flows = Flows::new(HELD_MAX);
         let first = Rc::new(());
         flows.see(key(1), 7, || Rc::clone(&first));
         flows.release(key(1), 7);
@@ -161,7 +235,7 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded_and_a_place_becomes_free() {
-        let mut flows = Flows::default();
+        let mut flows = Flows::new(HELD_MAX);
         let ports = 1..=u16::try_from(HELD_MAX).unwrap();
         for port in ports {
             assert_eq!(flows.see(key(port), 1, || ()), Seen::New);

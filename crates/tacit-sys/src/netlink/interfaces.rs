@@ -55,21 +55,45 @@ pub struct Assigned {
     pub prefix_bits: u8,
 }
 
+/// The addresses of a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The interfaces that are up, with the addresses that can be used, in the order in which they
+    /// were made.
+    pub interfaces: Vec<Interface>,
+    /// All other addresses: of interfaces that are down, and those that are still, or in vain,
+    /// tried out for duplicates. The kernel delivers to many of them all the same.
+    pub elsewhere: Vec<IpAddr>,
+}
+
+/// Looks at all interfaces.
+///
+/// # Errors
+/// The netlink socket's own.
+pub fn find(route: &mut Netlink) -> Result<Found, Error> {
+    let links = links(route)?;
+    let mut usable: BTreeMap<u32, Vec<Assigned>> = BTreeMap::new();
+    let mut found = Found::default();
+    for Known { index, assigned, is_usable } in known(route)? {
+        if is_usable && links.get(&index).is_some_and(|link| link.is_up) {
+            usable.entry(index).or_default().push(assigned);
+        } else {
+            found.elsewhere.push(assigned.address);
+        }
+    }
+    let named = usable.into_iter().filter_map(|(index, addresses)| {
+        Some(Interface { name: links.get(&index)?.name.clone(), addresses })
+    });
+    found.interfaces = named.collect();
+    Ok(found)
+}
+
 /// The interfaces that are up and have addresses, in the order in which they were made.
 ///
 /// # Errors
 /// The netlink socket's own.
 pub fn interfaces(route: &mut Netlink) -> Result<Vec<Interface>, Error> {
-    let links = links(route)?;
-    let mut all: BTreeMap<u32, Vec<Assigned>> = BTreeMap::new();
-    for (index, assigned) in addresses(route)? {
-        all.entry(index).or_default().push(assigned);
-    }
-    let named = all.into_iter().filter_map(|(index, addresses)| {
-        let link = links.get(&index).filter(|link| link.is_up)?;
-        Some(Interface { name: link.name.clone(), addresses })
-    });
-    Ok(named.collect())
+    Ok(find(route)?.interfaces)
 }
 
 /// A non-blocking socket that receives a message whenever an interface or an address of this
@@ -267,20 +291,34 @@ fn links(route: &mut Netlink) -> Result<BTreeMap<u32, Link>, Error> {
     Ok(found)
 }
 
-/// All addresses that a namespace can be given, by the number of their interface.
+/// An address as the kernel describes it.
+struct Known {
+    /// The number of its interface.
+    index: u32,
+    assigned: Assigned,
+    is_usable: bool,
+}
+
+/// The addresses that can be used, by the number of their interface.
 fn addresses(route: &mut Netlink) -> Result<Vec<(u32, Assigned)>, Error> {
+    let usable = known(route)?.into_iter().filter(|known| known.is_usable);
+    Ok(usable.map(|known| (known.index, known.assigned)).collect())
+}
+
+/// All addresses that a namespace can be given.
+fn known(route: &mut Netlink) -> Result<Vec<Known>, Error> {
     let question = Message::new("asking for addresses", RTM_GETADDR, NLM_F_DUMP);
     let mut found = Vec::new();
     route.ask(question.fixed(&[0; IFADDR_BYTES]), Answers::Many, |answer| {
-        let one = assigned(answer)?;
-        found.extend(one.filter(|(_, assigned)| can_be_given(assigned.address)));
+        let one = described(answer)?;
+        found.extend(one.filter(|known| can_be_given(known.assigned.address)));
         Ok(())
     })?;
     Ok(found)
 }
 
-/// `ifaddrmsg` and its attributes; `None`: the address cannot be used yet.
-fn assigned(answer: &[u8]) -> Result<Option<(u32, Assigned)>, Error> {
+/// `ifaddrmsg` and its attributes; `None`: it has no address.
+fn described(answer: &[u8]) -> Result<Option<Known>, Error> {
     let cut = || Error::Malformed("an address cut short");
     let (Some(head), Some(index)) = (answer.first_chunk::<IFADDR_BYTES>(), read_u32(answer, 4))
     else {
@@ -297,10 +335,11 @@ fn assigned(answer: &[u8]) -> Result<Option<(u32, Assigned)>, Error> {
             _ => {}
         }
     }
-    let usable = flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) == 0;
-    Ok(address
-        .filter(|_| usable)
-        .map(|address| (index, Assigned { address, prefix_bits: head[1] })))
+    let is_usable = flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) == 0;
+    Ok(address.map(|address| {
+        let assigned = Assigned { address, prefix_bits: head[1] };
+        Known { index, assigned, is_usable }
+    }))
 }
 
 fn ip(bytes: &[u8]) -> Option<IpAddr> {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tacit_core::held::HELD_MAX;
 use tacit_core::policy::Limits;
 use tacit_core::refusal::REFUSALS_MAX;
 use tacit_sys::socket;
@@ -131,7 +130,8 @@ impl Agent {
               "beyond": "the kernel drops, the client tries again" },
             { "name": "datagram-flows-per-run", "max": crate::datagram::FLOWS_MAX,
               "beyond": "the one that was silent the longest makes room" },
-            { "name": "held-syns-per-run", "max": HELD_MAX, "used": self.runs.most_held(),
+            { "name": "held-syns-per-run", "max": self.runs.held_syns_max,
+              "used": self.runs.most_held(),
               "beyond": "left without an answer, the program sends its SYN again" },
             { "name": "questions-per-run", "max": crate::dns::QUESTIONS_MAX,
               "beyond": "dropped and counted; the program asks again" },

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tacit_core::dns::Known;
 use tacit_core::flow::Address;
+use tacit_core::held::HELD_MAX;
 use tacit_core::policy::Policy;
 use tacit_sys::process;
 use tokio::sync::mpsc;
@@ -53,11 +54,22 @@ pub(super) struct Runs {
     resolvers: Arc<Resolvers>,
     pub(super) events: mpsc::Sender<RunEvent>,
     pub(super) shared: Shared,
+    /// SYNs that one run may hold.
+    pub(super) held_syns_max: usize,
     /// The policy file, which programs must not read.
     policy_file: PathBuf,
     /// The windows of rules that were open at the last look.
     open_windows: Vec<bool>,
 }
+
+/// A run has an eighth of the agent's connections for those whose destinations have not answered,
+/// so that no run takes the places of all by connecting to addresses that are silent.
+fn held_syns_max(connections_max: usize) -> usize {
+    (connections_max / 8).clamp(HELD_SYNS_MIN.min(connections_max), HELD_MAX)
+}
+
+/// As many SYNs a run may hold under any limit of connections that allows them.
+const HELD_SYNS_MIN: usize = 64;
 
 /// The enrolment socket while it is served.
 struct Enrol {
@@ -100,6 +112,7 @@ impl Runs {
             host_changes: Changes::watch(),
             resolvers: Arc::new(Resolvers::new(&options.resolvers)),
             events,
+            held_syns_max: held_syns_max(shared.places.available_permits()),
             shared,
             policy_file: options.policy.clone(),
             open_windows: Vec::new(),
@@ -216,6 +229,7 @@ impl Runs {
             refusals: Arc::clone(&self.shared.refusals),
             log: self.shared.log.clone(),
             events: self.events.clone(),
+            held_syns_max: self.held_syns_max,
         }
     }
 
@@ -468,4 +482,15 @@ pub(super) async fn wait_for_capture(capturing: Vec<JoinHandle<()>>) {
         }
     };
     let _ = tokio::time::timeout(CAPTURE_WAIT_MAX, all).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_holds_an_eighth_of_the_connections() {
+        let max = [4, 100, 8000, 100_000].map(held_syns_max);
+        assert_eq!(max, [4, 64, 1000, HELD_MAX]);
+    }
 }

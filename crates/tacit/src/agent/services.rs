@@ -84,6 +84,7 @@ pub(super) struct RunContext {
     pub(super) refusals: Arc<RefusalTable>,
     pub(super) log: Log,
     pub(super) events: mpsc::Sender<RunEvent>,
+    pub(super) held_syns_max: usize,
 }
 
 /// A run that is to be served.
@@ -101,7 +102,7 @@ pub(super) struct Candidate {
 /// The kernel refuses the sets or a socket.
 pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Result<Enrolled> {
     let Candidate { run, sockets, launcher, before } = candidate;
-    let RunContext { live, table, resolvers, hosts, refusals, log, events } = context;
+    let RunContext { live, table, resolvers, hosts, refusals, log, events, .. } = context;
     let run = Arc::new(run);
     let capture = Arc::new(Capture::new(Arc::clone(&run), Arc::clone(live), log.clone()));
     let query = match (sockets.query, sockets.tcp.first()) {
@@ -142,7 +143,7 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     let hold = match sockets.syn_log {
         Some(log) => {
             let hold_sockets = hold_sockets(&listeners, sockets.hold, sockets.release, &raw);
-            let hold = Arc::new(Hold::new(log, hold_sockets)?);
+            let hold = Arc::new(Hold::new(log, hold_sockets, context.held_syns_max)?);
             // All of them have the same source.
             let listener = listeners.drain(..).next().ok_or(io::ErrorKind::InvalidData)?;
             let scope = Scope::Run(Arc::clone(&run));

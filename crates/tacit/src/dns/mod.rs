@@ -107,7 +107,8 @@ impl Forwarder {
             self.log.warn(
                 Event::new("answer-unreadable")
                     .field("run", &self.capture.run.name)
-                    .field("name", &question.name),
+                    .field("name", &question.name)
+                    .limited(format!("answer-unreadable {}", self.capture.run.name)),
             );
             return None;
         };
@@ -121,7 +122,8 @@ impl Forwarder {
                             .field("run", &self.capture.run.name)
                             .field("name", &question.name)
                             .field("address", &answer.address)
-                            .field("error", &error),
+                            .field("error", &error)
+                            .limited(format!("name-not-learnt {}", self.capture.run.name)),
                     );
                     return None;
                 }
@@ -129,7 +131,8 @@ impl Forwarder {
         }
         // The question of another task may have brought the news, and not be done with it.
         if let Err(error) = self.capture.follow_news().await {
-            self.log.error(Event::new("capture-failed").field("error", &error));
+            let key = format!("capture-failed {}", self.capture.run.name);
+            self.log.error(Event::new("capture-failed").field("error", &error).limited(key));
             return None;
         }
         let changed = dns::with_aliases(&response, |address| used.get(&address).copied());

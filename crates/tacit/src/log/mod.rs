@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -35,6 +35,11 @@ use destination::{Severity, Sink};
 
 /// Lines that wait to be written; more are lost, and counted.
 pub const QUEUE_LINES_MAX: usize = 8192;
+/// How many of them may be lines of which one program can cause any number: what repeats, and
+/// refusals. The others are of connections that are counted and limited, of all programs.
+const REPEATED_LINES_MAX: usize = QUEUE_LINES_MAX / 2;
+/// Between two lines that tell how many were lost.
+const LOST_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the end of the process may be held up by lines that are not written yet.
 const FLUSH_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -128,6 +133,8 @@ pub struct Settings {
 pub struct Log {
     queue: SyncSender<Message>,
     lost: Arc<AtomicU64>,
+    /// Lines in the queue that [`REPEATED_LINES_MAX`] is about.
+    repeated: Arc<AtomicUsize>,
     has_audit: bool,
     verbosity: Verbosity,
 }
@@ -144,6 +151,13 @@ struct Line {
     time: SystemTime,
     kind: Kind,
     event: Event,
+}
+
+impl Line {
+    /// Whether one program can cause any number of its kind.
+    fn may_repeat(&self) -> bool {
+        matches!(self.kind, Kind::Audit(Outcome::Denied)) || self.event.key.is_some()
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -165,9 +179,24 @@ impl Log {
         let sink = Sink::open(&destination)?;
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
-        let log = Self { queue, lost: Arc::clone(&lost), has_audit: audit.is_some(), verbosity };
-        let repeated = Limiter::default();
-        let writer = Writer { format, sink, launcher, audit, lost, told: 0, repeated };
+        let queued = Arc::<AtomicUsize>::default();
+        let log = Self {
+            queue,
+            lost: Arc::clone(&lost),
+            repeated: Arc::clone(&queued),
+            has_audit: audit.is_some(),
+            verbosity,
+        };
+        let writer = Writer {
+            format,
+            sink,
+            launcher,
+            audit,
+            lost,
+            queued,
+            told: Told::default(),
+            repeated: Limiter::default(),
+        };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&messages))?;
         Ok(log)
     }
@@ -219,7 +248,16 @@ impl Log {
 
     fn send(&self, kind: Kind, event: Event) {
         let line = Line { time: SystemTime::now(), kind, event };
+        let may_repeat = line.may_repeat();
+        let queued = self.repeated.load(Ordering::Relaxed);
+        if may_repeat && queued >= REPEATED_LINES_MAX {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        // Before it is sent: the writer takes it off.
+        self.repeated.fetch_add(usize::from(may_repeat), Ordering::Relaxed);
         if self.queue.try_send(Message::Line(line)).is_err() {
+            self.repeated.fetch_sub(usize::from(may_repeat), Ordering::Relaxed);
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -237,10 +275,19 @@ struct Writer {
     launcher: Option<String>,
     audit: Option<File>,
     lost: Arc<AtomicU64>,
-    /// Lost lines that were told of.
-    told: u64,
+    /// See [`Log`].
+    queued: Arc<AtomicUsize>,
+    told: Told,
     /// Lines that repeat.
     repeated: Limiter<String, Line>,
+}
+
+/// What was told of lost lines.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// How many.
+    lines: u64,
+    at: Option<Instant>,
 }
 
 impl Writer {
@@ -257,7 +304,10 @@ impl Writer {
             };
             meter::wakes();
             match message {
-                Ok(Message::Line(line)) => self.take(line),
+                Ok(Message::Line(line)) => {
+                    self.queued.fetch_sub(usize::from(line.may_repeat()), Ordering::Relaxed);
+                    self.take(line);
+                }
                 Ok(Message::Flush(done)) => {
                     self.write_all_kept();
                     // Who asked may have given up.
@@ -303,9 +353,10 @@ impl Writer {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let lost = self.lost.load(Ordering::Relaxed);
-        if lost > self.told && self.tell_lost(lost - self.told).is_ok() {
-            self.told = lost;
+        let lines = self.lost.load(Ordering::Relaxed);
+        let is_due = self.told.at.is_none_or(|at| at.elapsed() >= LOST_INTERVAL);
+        if lines > self.told.lines && is_due && self.tell_lost(lines - self.told.lines).is_ok() {
+            self.told = Told { lines, at: Some(Instant::now()) };
         }
     }
 
@@ -410,5 +461,36 @@ mod tests {
             "1970-01-01T00:00:00.000Z warn failed conn=7 reason=\"x\\nfake=\\\"line\\\"\"\n"
         );
         assert_eq!(json(&line).lines().count(), 1);
+    }
+
+    /// A log that nothing takes lines from.
+    fn stuck() -> (Log, Receiver<Message>) {
+        let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
+        let verbosity = Verbosity::Normal;
+        let log = Log {
+            queue,
+            lost: Arc::default(),
+            repeated: Arc::default(),
+            has_audit: true,
+            verbosity,
+        };
+        (log, messages)
+    }
+
+    #[test]
+    fn refusals_leave_half_of_the_queue_to_everything_else() {
+        let (log, _messages) = stuck();
+        for _ in 0..QUEUE_LINES_MAX {
+            log.audit(Outcome::Denied, Event::new("denied"));
+            log.warn(Event::new("denied").limited("denied".to_owned()));
+        }
+        let refused = u64::try_from(2 * QUEUE_LINES_MAX - REPEATED_LINES_MAX).unwrap();
+        assert_eq!(log.lost(), refused);
+        for _ in 0..QUEUE_LINES_MAX - REPEATED_LINES_MAX {
+            log.audit(Outcome::Allowed, Event::new("open"));
+        }
+        assert_eq!(log.lost(), refused, "the others had their room");
+        log.audit(Outcome::Allowed, Event::new("open"));
+        assert_eq!(log.lost(), refused + 1);
     }
 }

@@ -86,11 +86,11 @@ pub enum Copied {
 }
 
 impl Hold {
-    /// Holds what the log copies.
+    /// Holds what the log copies, `held_max` SYNs at most.
     ///
     /// # Errors
     /// There are no sockets for IPv4.
-    pub fn new(log: OwnedFd, sockets: Vec<HoldSockets>) -> io::Result<Self> {
+    pub fn new(log: OwnedFd, sockets: Vec<HoldSockets>, held_max: usize) -> io::Result<Self> {
         let mut sockets = sockets.into_iter();
         let v4 = sockets.next().ok_or(io::ErrorKind::InvalidData)?;
         let v6 = sockets.next();
@@ -98,7 +98,7 @@ impl Hold {
             log: SynLog::adopt(log)?,
             v4,
             v6,
-            flows: Mutex::default(),
+            flows: Mutex::new(Flows::new(held_max)),
             strays: Mutex::default(),
             stray_arrived: Notify::new(),
             overruns: AtomicU64::new(0),
@@ -128,7 +128,7 @@ impl Hold {
         self.overruns.load(Ordering::Relaxed)
     }
 
-    /// Holds nothing any more: a successor takes what programs send from here on.
+    /// Holds nothing new any more: a successor takes what programs send from here on.
     pub fn close(&self) {
         self.lock().clear();
     }
@@ -167,6 +167,14 @@ impl Hold {
             }
             _ => None,
         })
+    }
+
+    /// Takes the connections that an agent before this one has released and did not take.
+    pub fn take_waiting(&self) {
+        for sockets in self.sockets() {
+            // What cannot be accepted now comes with the next connection.
+            let _ = self.accept(sockets);
+        }
     }
 
     /// Waits for a connection that arrives although no thread waits for it: an agent before this

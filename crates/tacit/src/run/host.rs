@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
-use tacit_sys::netlink::interfaces::{self, Assigned, Interface};
+use tacit_sys::netlink::interfaces::{self, Assigned, Found, Interface};
 use tacit_sys::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6, Sources};
 use tacit_sys::netlink::{Netlink, Subsystem};
 use tacit_sys::watch::{Watched, watch};
@@ -32,8 +32,11 @@ pub struct Host {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HostAddresses {
-    /// Its interfaces.
+    /// Its interfaces, which stand inside too.
     pub interfaces: Vec<HostInterface>,
+    /// Addresses that it has beside, and that do not stand inside: of interfaces that are down.
+    #[serde(default)]
+    pub elsewhere: Vec<IpAddr>,
     /// Its address towards IPv4; `None`: it has none.
     pub source_v4: Option<Ipv4Addr>,
     /// Its address towards IPv6.
@@ -67,7 +70,7 @@ impl Host {
         let Some(route) = &self.route else { return false };
         let found = {
             let mut route = route.lock().unwrap_or_else(PoisonError::into_inner);
-            interfaces::interfaces(&mut route)
+            interfaces::find(&mut route)
         };
         // What cannot be seen now is what it was: nothing is opened by that.
         let Ok(found) = found else { return false };
@@ -123,16 +126,17 @@ impl Default for Host {
 }
 
 impl HostAddresses {
-    fn new(found: Vec<Interface>) -> Self {
+    fn new(found: Found) -> Self {
+        let Found { interfaces, elsewhere } = found;
         let interface = |Interface { name, addresses }: Interface| HostInterface {
             name,
             addresses: addresses.into_iter().map(|one| (one.address, one.prefix_bits)).collect(),
         };
-        let interfaces = found.into_iter().map(interface).collect();
-        let mut host = Self { interfaces, ..Self::default() };
+        let interfaces = interfaces.into_iter().map(interface).collect();
+        let mut host = Self { interfaces, elsewhere, ..Self::default() };
         let source =
-            |to: IpAddr| source_towards(to).filter(|own| host.all().any(|one| one == *own));
-        let first = |is_v4: bool| host.all().find(|own| own.is_ipv4() == is_v4);
+            |to: IpAddr| source_towards(to).filter(|own| host.inside().any(|one| one == *own));
+        let first = |is_v4: bool| host.inside().find(|own| own.is_ipv4() == is_v4);
         let v4 = source(TOWARDS_V4.into()).or_else(|| first(true));
         let v6 = source(TOWARDS_V6.into()).or_else(|| first(false));
         let unique_local = source(TOWARDS_UNIQUE_LOCAL.into()).or(v6);
@@ -144,6 +148,11 @@ impl HostAddresses {
 
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = IpAddr> {
+        self.inside().chain(self.elsewhere.iter().copied())
+    }
+
+    /// Those that stand inside.
+    fn inside(&self) -> impl Iterator<Item = IpAddr> {
         self.interfaces.iter().flat_map(|one| one.addresses.iter().map(|(address, _)| *address))
     }
 

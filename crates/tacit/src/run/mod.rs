@@ -164,8 +164,8 @@ impl Run {
     /// of the host's own file alone, so that no resolver leads a program there.
     #[must_use]
     pub fn destination(&self, address: IpAddr) -> Destination {
-        let mut names = self.lock();
-        let mut found = names.used(address, Instant::now());
+        let names = self.lock();
+        let mut found = names.of(address);
         if self.host.has(found.address) {
             found.names = names.lasting(found.address);
         }
@@ -175,7 +175,7 @@ impl Run {
     /// The name that an alias stands for.
     #[must_use]
     pub fn alias_name(&self, address: IpAddr) -> Option<String> {
-        let found = self.lock().of(address, Instant::now());
+        let found = self.lock().of(address);
         found.alias.and_then(|_| found.names.into_iter().next())
     }
 

@@ -328,6 +328,7 @@ pub async fn accept(lane: Rc<StreamLane>, listener: Arc<Listener>) {
 pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
     let places = Arc::clone(&lane.shared.places);
     let strays = tokio::task::spawn_local(take_strays(Rc::clone(&lane), Arc::clone(&source)));
+    source.hold.take_waiting();
     let _ended = AbortOnDrop(strays.abort_handle());
     let refused = |flow| admit::note_refused(&lane.shared, flow, source.scope.clone());
     let held = match &lane.engine {

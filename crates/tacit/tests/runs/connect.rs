@@ -184,3 +184,56 @@ run /usr/bin/python3 give-up.py
 until_true eval '[ -z "$(ss -Htn state established dst 127.0.0.1:7400)" ]'"#);
     assert_eq!(said, "ended\n");
 }
+
+#[test]
+fn the_agents_own_ports_are_closed_inside() {
+    let said = web().ok("run python3 - <<'P'
+import errno, socket
+for port in (15001, 15002):
+    for host in ('127.0.0.1', '192.168.77.1'):
+        client = socket.socket()
+        client.settimeout(5)
+        print(errno.errorcode[client.connect_ex((host, port))])
+P");
+    assert_eq!(said, "ECONNREFUSED\n".repeat(4));
+}
+
+#[test]
+fn a_connection_that_waited_for_a_place_is_dialled_once() {
+    let setup = r#"
+printf '\n[limits]\nconnections = 4\n' >limits
+cat >counts.py <<'P'
+import socketserver
+class Count(socketserver.BaseRequestHandler):
+    def handle(self):
+        open("count", "a").write("c")
+        while self.request.recv(100):
+            self.request.sendall(b"ok")
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+Server(("10.9.8.7", 7000), Count).serve_forever()
+P
+start python3 counts.py
+await 7000
+cat >asks.py <<'P'
+import socket, threading, time
+def ask(seconds):
+    to = socket.create_connection(("clear.example", 7000))
+    to.sendall(b"x")
+    assert to.recv(2) == b"ok"
+    time.sleep(seconds)
+    to.close()
+# Those that wait send their SYNs again after one second.
+first = [threading.Thread(target=ask, args=(2.5,)) for _ in range(4)]
+others = [threading.Thread(target=ask, args=(0.1,)) for _ in range(3)]
+for thread in first: thread.start()
+time.sleep(0.5)
+for thread in others: thread.start()
+for thread in first + others: thread.join()
+time.sleep(1)
+P
+"#;
+    let network = Network::new(&[7000], setup);
+    let said = network.ok("cat limits >>run.toml; run python3 asks.py; cat count");
+    assert_eq!(said, "c".repeat(7), "a server sees the connections that programs open");
+}

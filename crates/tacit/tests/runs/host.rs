@@ -104,3 +104,18 @@ S
     let wanted = "192.168.77.1 \n192.168.77.1 192.168.77.9 \n192.168.77.9 \n192.168.77.9\n";
     assert_eq!(said, wanted);
 }
+
+#[test]
+fn an_address_of_an_interface_that_is_down_is_the_hosts_too() {
+    let setup = format!(
+        "ip link add down0 type veth peer name down1
+         ip addr add 10.50.0.1/32 dev down0
+         mkdir -p names; start python3 $PEERS/resolver.py 5399 named.example 10.50.0.1
+         {SERVICE}"
+    );
+    let network = Network::new(&[], &setup).with_rules(WIDE);
+    let said = network.ok("curl -s -m 5 http://10.50.0.1:8085/who
+         run curl -s -m 5 http://10.50.0.1:8085/who; echo $?
+         run bash -c 'hostname -I'");
+    assert_eq!(said, "host\n7\n192.168.77.1 \n", "the host delivers to it, no run reaches it");
+}

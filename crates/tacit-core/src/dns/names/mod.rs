@@ -1,10 +1,12 @@
-//! Which name an address has: what programs asked for, for as long as the answers are valid, and
-//! what the host's own file says.
+//! Which name an address has: what programs asked for, and what the host's own file says.
 //!
 //! An address that a name was learnt for belongs to that name for the life of the table. Every
 //! other name with the same address gets an alias: an address from a reserved range that stands
 //! for one name and one true address. So an answer for one name never changes what a connection
 //! to another name means. Where names get no aliases, they share the address.
+//!
+//! Nothing of that ends with the answer that brought it: a program that keeps an address for long
+//! would else come under a rule about addresses.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,9 +18,6 @@ use crate::dns::hosts::Host;
 
 /// Pairs of name and address that are remembered; further ones are not learnt.
 pub const NAMES_MAX: usize = 65_536;
-/// How long a pair is remembered after its answer's last second, and after its last use: programs
-/// keep addresses longer than they should.
-pub const GRACE: Duration = Duration::from_secs(3600);
 /// The longest time that an answer is taken to last.
 pub const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -73,6 +72,7 @@ struct Entry {
     name: String,
     /// The true address.
     address: IpAddr,
+    /// How long its last answer is valid.
     until: Instant,
 }
 
@@ -209,7 +209,7 @@ impl Names {
         if !is_nameable(address) {
             return Ok(address);
         }
-        let until = now + ttl.min(TTL_MAX) + GRACE;
+        let until = now + ttl.min(TTL_MAX);
         let pair = Host { address, name: name.to_owned() };
         if let Some(entry) = self.known(&pair, aliases.given) {
             let is_news = entry.until <= now;
@@ -256,7 +256,7 @@ impl Names {
         if !is_valid || self.learnt.len() + self.sharing_count >= NAMES_MAX {
             return;
         }
-        let until = now + remaining.min(TTL_MAX + GRACE);
+        let until = now + remaining.min(TTL_MAX);
         let pair = Host { address, name };
         if is_shared {
             // What is too much is learnt again when it is asked for.
@@ -350,23 +350,12 @@ impl Names {
         self.news
     }
 
-    /// The same as [`Self::of`] for a connection to the address: its name is remembered longer.
-    pub fn used(&mut self, address: IpAddr, now: Instant) -> Destination {
-        let used = address.to_canonical();
-        let sharing = self.sharing.get_mut(&used).into_iter().flatten();
-        let entries = self.learnt.get_mut(&used).into_iter().chain(sharing);
-        for entry in entries.filter(|entry| entry.until > now) {
-            entry.until = entry.until.max(now + GRACE);
-        }
-        self.of(address, now)
-    }
-
-    /// What an address stands for now. An address of the alias ranges that stands for nothing has
+    /// What an address stands for. An address of the alias ranges that stands for nothing has
     /// no name and stays as it is.
     #[must_use]
-    pub fn of(&self, address: IpAddr, now: Instant) -> Destination {
+    pub fn of(&self, address: IpAddr) -> Destination {
         let used = address.to_canonical();
-        if let Some(entry) = self.aliased(used).filter(|entry| entry.until > now) {
+        if let Some(entry) = self.aliased(used) {
             return Destination {
                 names: vec![entry.name.clone()],
                 is_shared: false,
@@ -378,7 +367,7 @@ impl Names {
         let mut is_shared = false;
         let sharing = self.sharing.get(&used).into_iter().flatten();
         let owner = self.learnt.get(&used).filter(|entry| entry.address == used);
-        for entry in owner.into_iter().chain(sharing).filter(|entry| entry.until > now) {
+        for entry in owner.into_iter().chain(sharing) {
             if !names.contains(&entry.name) {
                 is_shared |= !names.is_empty();
                 names.push(entry.name.clone());
@@ -393,7 +382,7 @@ impl Names {
         self.lasting.get(&address.to_canonical()).cloned().unwrap_or_default()
     }
 
-    /// Every name that was asked for with each address it has, forgotten ones included.
+    /// Every name that was asked for, with each address it has.
     #[must_use]
     pub fn all(&self, now: Instant) -> Vec<Known> {
         let known = |used: IpAddr, entry: &Entry, is_shared| Known {
@@ -408,7 +397,7 @@ impl Names {
         learnt.chain(sharing.map(|entry| known(entry.address, entry, true))).collect()
     }
 
-    /// Every address with each name it has now, from the host's file or because it was asked for.
+    /// Every address with each name it has, from the host's file or because it was asked for.
     #[must_use]
     pub fn pairs(&self, now: Instant) -> Vec<Known> {
         let lasting = self.lasting.iter().flat_map(|(address, names)| {
@@ -420,8 +409,7 @@ impl Names {
                 remaining: Duration::MAX,
             })
         });
-        let asked = self.all(now).into_iter().filter(|known| !known.remaining.is_zero());
-        asked.chain(lasting).collect()
+        self.all(now).into_iter().chain(lasting).collect()
     }
 }
 

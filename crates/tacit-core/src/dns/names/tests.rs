@@ -24,8 +24,8 @@ fn destination(name: &str, address: IpAddr, alias: Option<IpAddr>) -> Destinatio
     Destination { names: vec![name.into()], is_shared: false, address, alias }
 }
 
-fn names_of(names: &Names, address: IpAddr, now: Instant) -> Vec<String> {
-    names.of(address, now).names
+fn names_of(names: &Names, address: IpAddr) -> Vec<String> {
+    names.of(address).names
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn an_address_belongs_to_the_first_name_and_others_get_aliases() {
     assert!(is_alias(alias), "{alias}");
     let clear = destination("clear.example", ip(1), None);
     let tls = destination("tls.example", ip(1), Some(alias));
-    assert_eq!([names.of(ip(1), now), names.of(alias, now)], [clear, tls]);
+    assert_eq!([names.of(ip(1)), names.of(alias)], [clear, tls]);
     assert_eq!(names.learn(learning("tls.example", ip(1)), now), Ok(alias), "it is known");
     assert_eq!(names.news(), 2);
     let six: IpAddr = "2001:db8::1".parse().unwrap();
@@ -46,10 +46,10 @@ fn an_address_belongs_to_the_first_name_and_others_get_aliases() {
     assert!(is_alias(alias) && alias.is_ipv6(), "{alias}");
     let later = now + 2 * TTL_MAX;
     let third = names.learn(learning("third.example", ip(1)), later).unwrap();
-    assert!(is_alias(third), "the owner's time is over, and the address is still its own");
-    assert_eq!(names_of(&names, ip(1), later), [""; 0]);
+    assert!(is_alias(third), "the owner's answer has ended, and the address is still its own");
+    assert_eq!(names_of(&names, ip(1)), ["clear.example"]);
     assert_eq!(names.learn(learning("clear.example", ip(1)), later), Ok(ip(1)));
-    assert_eq!(names_of(&names, ip(1), later), ["clear.example"]);
+    assert_eq!(names_of(&names, ip(1)), ["clear.example"]);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_disputed_address_stays_without_a_name() {
     let disputed = Learning { is_disputed: true, ..learning("db.example", ip(1)) };
     let alias = names.learn(disputed, now).unwrap();
     assert!(is_alias(alias));
-    assert_eq!(names_of(&names, ip(1), now), [""; 0]);
+    assert_eq!(names_of(&names, ip(1)), [""; 0]);
     assert_eq!(names.learn(learning("db.example", ip(1)), now), Ok(alias), "it keeps its alias");
 }
 
@@ -70,9 +70,9 @@ fn every_name_gets_an_alias_where_the_policy_says_so() {
     let always = Learning { aliases: given(Given::Always), ..learning("db.example", ip(1)) };
     let alias = names.learn(always, now).unwrap();
     assert!(is_alias(alias));
-    assert_eq!(names.of(alias, now), destination("db.example", ip(1), Some(alias)));
+    assert_eq!(names.of(alias), destination("db.example", ip(1), Some(alias)));
     assert_eq!(names.learn(learning("db.example", ip(1)), now), Ok(alias), "it keeps its alias");
-    assert_eq!(names_of(&names, ip(1), now), [""; 0]);
+    assert_eq!(names_of(&names, ip(1)), [""; 0]);
 }
 
 #[test]
@@ -88,14 +88,14 @@ fn names_share_an_address_where_they_get_no_aliases() {
     }
     let one_more = Learning { aliases: given(Given::Never), ..learning("more.example", ip(1)) };
     assert_eq!(names.learn(one_more, now), Err(NotLearnt::Shared));
-    let found = names.of(ip(1), now);
+    let found = names.of(ip(1));
     assert_eq!(found.names, (0..SHARING_MAX).map(never).collect::<Vec<_>>());
     assert!(found.is_shared);
     let mut successor = Names::default();
     for known in names.all(now) {
         successor.restore(known, now);
     }
-    assert_eq!(successor.of(ip(1), now), found);
+    assert_eq!(successor.of(ip(1)), found);
     let alias = names.learn(learning("n1.example", ip(1)), now).unwrap();
     assert!(is_alias(alias), "names get aliases now");
 }
@@ -132,27 +132,19 @@ fn a_resolver_cannot_give_an_alias() {
 }
 
 #[test]
-fn a_name_lives_as_long_as_its_ttl_and_its_use() {
+fn a_name_keeps_its_address_after_its_answer_has_ended() {
     let mut names = Names::default();
     let now = Instant::now();
     let ttl = Duration::from_secs(600);
-    let second = Duration::from_secs(1);
     assert_eq!(names.learn(learning("long.example", ip(1)), now), Ok(ip(1)));
-    assert_eq!(names_of(&names, ip(1), now + GRACE), ["long.example"]);
-    assert!(names_of(&names, ip(1), now + ttl + GRACE).is_empty());
-    assert!(names_of(&names, ip(2), now).is_empty());
-    let late = now + ttl + GRACE - second;
-    assert_eq!(names.used(ip(1), late).names, ["long.example"]);
-    assert_eq!(names_of(&names, ip(1), late + GRACE - second), ["long.example"]);
-    let forgotten = late + GRACE;
-    assert!(names_of(&names, ip(1), forgotten).is_empty());
-    assert_eq!(names.pairs(forgotten), []);
-    assert_eq!(names.news(), 1);
-    assert_eq!(names.learn(learning("long.example", ip(1)), forgotten), Ok(ip(1)));
-    assert_eq!(names.news(), 2, "it is news again");
+    let late = now + ttl + TTL_MAX;
+    let alias = names.learn(learning("other.example", ip(1)), late).unwrap();
+    assert_eq!(names_of(&names, ip(1)), ["long.example"]);
+    assert_eq!(names_of(&names, alias), ["other.example"]);
+    assert_eq!(names.pairs(late).len(), 2);
+    assert!(names_of(&names, ip(2)).is_empty());
     let ever = Learning { ttl: Duration::MAX, ..learning("ever.example", ip(3)) };
     assert_eq!(names.learn(ever, now), Ok(ip(3)));
-    assert!(names_of(&names, ip(3), now + TTL_MAX + GRACE).is_empty());
 }
 
 #[test]
@@ -161,7 +153,7 @@ fn a_mapped_address_is_the_same_address() {
     let now = Instant::now();
     let mapped = "::ffff:10.0.0.9".parse().unwrap();
     assert_eq!(names.learn(learning("v4.example", mapped), now), Ok(ip(9)));
-    assert_eq!(names_of(&names, ip(9), now), ["v4.example"]);
+    assert_eq!(names_of(&names, ip(9)), ["v4.example"]);
 }
 
 #[test]
@@ -173,11 +165,11 @@ fn what_the_hosts_file_says_lasts_until_it_says_something_else() {
     assert!(names.set_lasting(pairs(1)));
     assert!(!names.set_lasting(pairs(1)), "no news");
     assert_eq!(names.learn(learning("db.example", ip(1)), now), Ok(ip(1)));
-    assert_eq!(names_of(&names, ip(1), now), ["db", "db.example"], "each once");
+    assert_eq!(names_of(&names, ip(1)), ["db", "db.example"], "each once");
     assert_eq!((names.all(now).len(), names.pairs(now).len()), (1, 3));
-    assert_eq!(names_of(&names, ip(1), now + 2 * TTL_MAX), ["db", "db.example"]);
+    assert_eq!(names_of(&names, ip(1)), ["db", "db.example"]);
     assert!(names.set_lasting(pairs(2)));
-    assert_eq!(names_of(&names, ip(1), now), ["db.example"], "it was asked for too");
+    assert_eq!(names_of(&names, ip(1)), ["db.example"], "it was asked for too");
     let localhost = host("127.0.0.1".parse().unwrap(), "localhost");
     assert!(!names.set_lasting(pairs(2).into_iter().chain([localhost])));
     let other = names.learn(learning("other.example", ip(2)), now).unwrap();
@@ -226,7 +218,7 @@ fn a_full_table_learns_no_more_and_forgets_nothing() {
     assert_eq!(names.learn(learning("more.example", ip(2)), now), Err(NotLearnt::Full));
     assert_eq!(names.learn(learning("n0.example", ip(1)), now), Ok(ip(1)));
     let last = names.learn(learning(&name(count - 1), ip(1)), now).unwrap();
-    assert_eq!(names_of(&names, last, now), [name(count - 1)]);
+    assert_eq!(names_of(&names, last), [name(count - 1)]);
     assert!(names.lasting.is_empty(), "no list of names hangs on one address");
 }
 
@@ -246,7 +238,7 @@ fn a_successor_knows_the_same_owners_and_aliases() {
         successor.restore(known, now);
     }
     for known in &before {
-        assert_eq!(successor.of(known.used(), now), names.of(known.used(), now));
+        assert_eq!(successor.of(known.used()), names.of(known.used()));
     }
     let new = successor.learn(learning("new.example", ip(1)), now).unwrap();
     assert!(before.iter().all(|known| known.used() != new), "an alias is not given twice");
@@ -255,7 +247,7 @@ fn a_successor_knows_the_same_owners_and_aliases() {
         address: ip(7),
         alias: Some(alias.parse().unwrap()),
         is_shared: false,
-        remaining: GRACE,
+        remaining: TTL_MAX,
     });
     for known in bad {
         successor.restore(known, now);
@@ -278,7 +270,7 @@ proptest! {
             let used = names.learn(learning, now).unwrap();
             let pair = Host { address: ip(address), name };
             prop_assert_eq!(given.entry(used).or_insert_with(|| pair.clone()), &pair);
-            let found = names.of(used, now);
+            let found = names.of(used);
             prop_assert_eq!(found.address, pair.address);
             prop_assert_eq!(found.names, [pair.name]);
         }

@@ -137,7 +137,11 @@ pub fn is_disputed(policy: &Policy, name: &str, address: IpAddr, unix_s: i64) ->
     let matches = |rule: &Rule, address: Option<IpAddr>, names: &[String]| {
         rule.selectors.remote.iter().any(|selector| selector.matches(address, names))
     };
-    let by_address: Vec<_> = rules().filter(|rule| matches(rule, Some(address), &[])).collect();
+    // A rule about every destination decides for addresses too; one that denies them all opens
+    // nothing.
+    let is_about_all = |rule: &Rule| rule.selectors.remote.is_empty() && !rule.action.is_deny();
+    let by_address: Vec<_> =
+        rules().filter(|rule| matches(rule, Some(address), &[]) || is_about_all(rule)).collect();
     rules().filter(|rule| matches(rule, None, &names)).any(|by_name| {
         by_address.iter().any(|rule| {
             rule.selectors.protocol == by_name.selectors.protocol && rule.action != by_name.action

@@ -115,6 +115,20 @@ fn a_rule_by_address_with_another_outcome_disputes_a_name() {
 }
 
 #[test]
+fn a_rule_about_every_destination_disputes_an_address_unless_it_denies() {
+    let by_name = "[[rule]]\nname = \"bank\"\ndirection = \"outbound\"\n\
+                   remote = \"bank.example\"\ntls = { verify = \"none\" }\n";
+    let last = |action: &str| {
+        let rest = format!("[[rule]]\nname = \"rest\"\ndirection = \"outbound\"\n{action}\n");
+        policy(&format!("{by_name}{rest}"))
+    };
+    let ip = "10.7.0.1".parse().unwrap();
+    assert!(is_disputed(&last("permit = true"), "bank.example", ip, 0));
+    assert!(!is_disputed(&last("deny = true"), "bank.example", ip, 0));
+    assert!(!is_disputed(&last("permit = true"), "other.example", ip, 0), "no rule by name");
+}
+
+#[test]
 fn a_rule_without_addresses_is_not_about_this_host_or_this_link() {
     let open = "[[rule]]\nname = \"all\"\ndirection = \"outbound\"\npermit = true\n";
     let boxes = captured(&policy(open), NONE, &[], 0);

@@ -51,13 +51,15 @@ fn emptying(name: &'static str) -> Message {
 
 fn elements(addresses: &[IpAddr]) -> Vec<Message> {
     let always: [IpAddr; 3] = [OWN_V4.into(), OWN_V6.into(), OWN_UNIQUE_LOCAL.into()];
-    let all = || always.iter().chain(addresses);
-    let v4 = all().filter(|address| address.is_ipv4());
-    let v6 = all().filter(|address| address.is_ipv6());
-    vec![list(OWN4, v4), list(OWN6, v6)]
+    let all = always.iter().chain(addresses).copied();
+    let (v4, v6): (Vec<_>, Vec<_>) = all.partition(IpAddr::is_ipv4);
+    let lists = |name, addresses: &[IpAddr]| -> Vec<Message> {
+        addresses.chunks(ELEMENTS_MAX).map(|some| list(name, some)).collect()
+    };
+    [lists(OWN4, &v4), lists(OWN6, &v6)].concat()
 }
 
-fn list<'a>(name: &'static str, addresses: impl Iterator<Item = &'a IpAddr>) -> Message {
+fn list(name: &'static str, addresses: &[IpAddr]) -> Message {
     let mut message = message("naming own addresses", NEWSETELEM, CREATE);
     message.text(1, TABLE);
     message.text(2, name);
@@ -73,6 +75,8 @@ fn list<'a>(name: &'static str, addresses: impl Iterator<Item = &'a IpAddr>) -> 
     message
 }
 
+/// Addresses in one message: the length of their list has 16 bits.
+const ELEMENTS_MAX: usize = 1000;
 const NEWSET: u16 = 9;
 const NEWSETELEM: u16 = 12;
 const DELSETELEM: u16 = 14;

@@ -7,7 +7,8 @@
 //!                              else                        UDP to the agent, SYN held
 //! loopback and own addresses   the program listens there   accept
 //! captured address and port                                UDP to the agent, SYN held
-//! loopback and own addresses                               accept: no program listens there
+//! loopback and own addresses   a port of the agent         refused
+//!                              else                        accept: no program listens there
 //! port 53 anywhere else                                    UDP to the agent, SYN held
 //! any other SYN                                            held
 //! any other UDP                                            refused, and some a second copied
@@ -31,7 +32,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::agent::{AGENT_MARK, Copies, RELEASE_MARK};
+use super::agent::{AGENT_MARK, AGENT_PORT, Copies, HOLD_PORT, RELEASE_MARK};
 use super::batch::{CHAIN, CREATE, TABLE, message};
 use super::expression::{Expression, Family, Redirect};
 use super::own::{OWN4, OWN6};
@@ -94,6 +95,12 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<Message> {
         rules.push_led("rule: what is captured goes to the agent", &what, protocol, redirect);
     }
     for address in OWN {
+        for port in [AGENT_PORT, HOLD_PORT] {
+            for (protocol, refusal) in [(TCP, Reset), (UDP, PortUnreachable)] {
+                let ports = [&address[..], &[Transport(protocol), ToPort(port), refusal]].concat();
+                rules.push("rule: the agent's own ports are closed", &ports);
+            }
+        }
         rules.push("rule: own addresses pass", &[&address[..], &[Accept]].concat());
     }
     let step = "rule: name queries go to the agent";

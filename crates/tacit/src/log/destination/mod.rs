@@ -206,8 +206,11 @@ impl RunLog {
         Ok(file)
     }
 
-    /// Makes room, unless another run did meanwhile: the file has another name then.
+    /// Makes room, unless another run did meanwhile: the file has another name then. Runs that come
+    /// to this at the same time wait for each other: two would rename two files.
     fn rename_if_current(&self, file: &File) -> io::Result<()> {
+        // It goes with the file, which is closed next.
+        file.lock()?;
         let (full, current) = match std::fs::metadata(&self.path) {
             Ok(current) => (file.metadata()?, current),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

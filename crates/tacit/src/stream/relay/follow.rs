@@ -2,8 +2,8 @@
 //!
 //! The kernel receives from a local program on the CPU where the program sends, and tells it of the
 //! socket (`SO_INCOMING_CPU`). That is looked at after every [`TRANSFERS`] reads or writes. Looks
-//! that agree often enough move the connection to the worker on that CPU; each move doubles how
-//! often they must agree, so that a program that the kernel moves about is not chased.
+//! that agree often enough move the connection to the worker on that CPU; after the first
+//! move twice as many must agree: the kernel moves programs about.
 //!
 //! On one CPU a wake-up needs no interrupt of another one and the bytes are in its cache: two
 //! programs that exchange 2 KB need a third less CPU time for it.
@@ -19,8 +19,8 @@ use crate::stream::lane::StreamLane;
 const TRANSFERS: u8 = 8;
 /// Looks that must agree before the first move.
 const AGREEING: u8 = 2;
-/// How often that number is doubled.
-const DOUBLED_MAX: u8 = 3;
+/// How often moves double that number.
+const DOUBLED_MAX: u8 = 1;
 
 /// No CPU: a smaller connection than an `Option` makes.
 const NOWHERE: u16 = u16::MAX;
