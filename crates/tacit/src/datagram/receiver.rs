@@ -67,7 +67,7 @@ pub(super) enum State {
     /// It is carried.
     Open(Rc<Carrier>),
     /// The policy of that generation says no.
-    Refused(u64),
+    Refused { generation: u64, cause: Cause },
 }
 
 impl Lane {
@@ -184,13 +184,14 @@ impl Lane {
             return self.count_drop();
         }
         let mut flows = self.flows.borrow_mut();
+        let now = self.generation();
         let refused = flows.flow(&key).and_then(|state| match state {
-            State::Refused(generation) => Some(*generation),
-            State::Deciding(_) | State::Open(_) => None,
+            State::Refused { generation, cause } if *generation == now => Some(*cause),
+            State::Refused { .. } | State::Deciding(_) | State::Open(_) => None,
         });
-        if refused == Some(self.generation()) {
+        if let Some(cause) = refused {
             // It lives no longer by that: the time of day or a name may soon say otherwise.
-            return tell(&self.receiver, &key, Cause::PortUnreachable, payload, None);
+            return tell(&self.receiver, &key, cause, payload, None);
         }
         match flows.sent(&key, Instant::now()) {
             Some(State::Open(carrier)) => {
@@ -206,7 +207,7 @@ impl Lane {
                     self.count_drop();
                 }
             }
-            Some(State::Refused(_)) | None => {
+            Some(State::Refused { .. }) | None => {
                 drop(flows);
                 self.begin(key, payload);
             }
@@ -302,11 +303,12 @@ impl Lane {
             },
             Err(refused) => {
                 account::refused(&self.shared.log, &self.shared.refusals, &refused);
-                self.put(key, State::Refused(live.generation));
-                match refused.deny() {
+                let cause = match refused.deny() {
                     Deny::Refused => Cause::PortUnreachable,
                     Deny::Prohibited => Cause::Prohibited,
-                }
+                };
+                self.put(key, State::Refused { generation: live.generation, cause });
+                cause
             }
         };
         for payload in early {

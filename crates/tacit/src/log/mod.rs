@@ -2,10 +2,11 @@
 //!
 //! Lines are written by a thread of their own: a full disk or a stuck terminal never stops a
 //! connection. What does not fit the queue or the disk is counted as lost, and the count is told
-//! as soon as lines can be written again, and by `tacit show limits`.
+//! once a second when lines can be written again, and by `tacit show limits`.
 //!
 //! Lines that repeat, such as those of a server that is down, have a key: of those with one key,
-//! one a second is written, with the count of those left out. The audit log has every line.
+//! one a second is written, with the count of those left out. The audit log has every line that
+//! fits the queue.
 //!
 //! ```text
 //!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"
@@ -35,8 +36,8 @@ use destination::{Severity, Sink};
 
 /// Lines that wait to be written; more are lost, and counted.
 pub const QUEUE_LINES_MAX: usize = 8192;
-/// How many of them may be lines of which one program can cause any number: what repeats, and
-/// refusals. The others are of connections that are counted and limited, of all programs.
+/// How many of them may be lines of which one program can cause any number at little cost: what
+/// repeats, and connections that are refused or fail. The others are of those that carry bytes.
 const REPEATED_LINES_MAX: usize = QUEUE_LINES_MAX / 2;
 /// Between two lines that tell how many were lost.
 const LOST_INTERVAL: Duration = Duration::from_secs(1);
@@ -88,7 +89,8 @@ impl Event {
         self
     }
 
-    /// Has the log write one line a second at most of all with this key. The audit log has all.
+    /// Has the log write one line a second at most of all with this key. The audit log is not
+    /// limited.
     #[must_use]
     pub fn limited(mut self, key: String) -> Self {
         self.key = Some(key);
@@ -156,7 +158,8 @@ struct Line {
 impl Line {
     /// Whether one program can cause any number of its kind.
     fn may_repeat(&self) -> bool {
-        matches!(self.kind, Kind::Audit(Outcome::Denied)) || self.event.key.is_some()
+        let is_not_open = matches!(self.kind, Kind::Audit(Outcome::Denied | Outcome::Failed));
+        is_not_open || self.event.key.is_some()
     }
 }
 
@@ -298,7 +301,8 @@ impl Writer {
                 self.write_kept(kept);
             }
             meter::waits();
-            let message = match self.repeated.next_due() {
+            let due = [self.repeated.next_due(), self.tells_at()].into_iter().flatten().min();
+            let message = match due {
                 Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -310,11 +314,15 @@ impl Writer {
                 }
                 Ok(Message::Flush(done)) => {
                     self.write_all_kept();
+                    self.tell_rest();
                     // Who asked may have given up.
                     let _ = done.send(());
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.write_all_kept(),
+                Err(RecvTimeoutError::Timeout) => self.tell_due(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.write_all_kept();
+                    return self.tell_rest();
+                }
             }
         }
     }
@@ -353,10 +361,30 @@ impl Writer {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
+        self.tell_due();
+    }
+
+    /// When lost lines are told of next; `None`: there are none, or the last line told of them.
+    fn tells_at(&self) -> Option<Instant> {
+        let is_news = self.lost.load(Ordering::Relaxed) > self.told.lines;
+        is_news.then(|| self.told.at.map_or_else(Instant::now, |at| at + LOST_INTERVAL))
+    }
+
+    /// Tells how many lines were lost, once an interval at most.
+    fn tell_due(&mut self) {
+        if self.tells_at().is_some_and(|due| due <= Instant::now()) {
+            self.tell_rest();
+        }
+    }
+
+    fn tell_rest(&mut self) {
         let lines = self.lost.load(Ordering::Relaxed);
-        let is_due = self.told.at.is_none_or(|at| at.elapsed() >= LOST_INTERVAL);
-        if lines > self.told.lines && is_due && self.tell_lost(lines - self.told.lines).is_ok() {
-            self.told = Told { lines, at: Some(Instant::now()) };
+        if lines > self.told.lines {
+            // The disk may take it an interval later.
+            self.told.at = Some(Instant::now());
+            if self.tell_lost(lines - self.told.lines).is_ok() {
+                self.told.lines = lines;
+            }
         }
     }
 
@@ -482,9 +510,10 @@ mod tests {
         let (log, _messages) = stuck();
         for _ in 0..QUEUE_LINES_MAX {
             log.audit(Outcome::Denied, Event::new("denied"));
+            log.audit(Outcome::Failed, Event::new("failed"));
             log.warn(Event::new("denied").limited("denied".to_owned()));
         }
-        let refused = u64::try_from(2 * QUEUE_LINES_MAX - REPEATED_LINES_MAX).unwrap();
+        let refused = u64::try_from(3 * QUEUE_LINES_MAX - REPEATED_LINES_MAX).unwrap();
         assert_eq!(log.lost(), refused);
         for _ in 0..QUEUE_LINES_MAX - REPEATED_LINES_MAX {
             log.audit(Outcome::Allowed, Event::new("open"));

@@ -127,7 +127,7 @@ pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
         .field("reason", failure);
     match failure {
         // Programs try several addresses at once, and keep one.
-        Failure::Abandoned => log.info(event.clone()),
+        Failure::Abandoned => log.info(event.clone().limited(failure_key(record, failure))),
         _ => log.warn(event.clone().limited(failure_key(record, failure))),
     }
     log.audit(Outcome::Failed, event);

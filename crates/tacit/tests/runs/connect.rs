@@ -133,6 +133,26 @@ fn a_denied_connection_gives_the_error_of_its_rule() {
 }
 
 #[test]
+fn every_denied_datagram_of_a_flow_gives_the_error_of_its_rule() {
+    let rules = "[[rule]]\nname = \"datagrams\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
+                 remote = \"10.9.8.7\"\nremote-ports = 7010\ndeny = \"prohibited\"\n\
+                 [[rule]]\nname = \"other\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
+                 remote = \"10.9.8.7\"\npermit = true\n";
+    let said = web().with_rules(rules).ok(r#"run /usr/bin/python3 -c '
+import errno, socket
+to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+to.settimeout(3)
+to.connect(("10.9.8.7", 7010))
+for _ in range(3):
+    to.send(b"x")
+    try: to.recv(1)
+    except OSError as error: print(errno.errorcode.get(error.errno, error))
+'"#);
+    let lines: Vec<_> = said.lines().collect();
+    assert!(lines.len() == 3 && lines.iter().all(|line| *line == lines[0]), "{said}");
+}
+
+#[test]
 fn a_program_that_connects_before_it_listens_can_listen_then() {
     let said = web().with_rules(REFUSALS).ok(r#"run /usr/bin/python3 -c '
 import socket
