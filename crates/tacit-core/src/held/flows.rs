@@ -10,7 +10,7 @@ pub const HELD_MAX: usize = 4096;
 
 /// Flows that were connected and whose copies are known for a time: as many as there may be copies
 /// in the log, because each copy in front of an older one connects one flow at most.
-pub const OVER_MAX: usize = 16_384;
+const OVER_MAX: usize = 16_384;
 
 /// A flow by its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -16,5 +16,5 @@
 mod flows;
 mod syn;
 
-pub use flows::{Flows, HELD_MAX, Key, OVER_MAX, Seen};
+pub use flows::{Flows, HELD_MAX, Key, Seen};
 pub use syn::{HEADERS_BYTES_MAX, Syn, datagram_ends};

@@ -246,7 +246,7 @@ mod tests {
     const I386: u32 = 0x4000_0003;
     const PASS: u32 = libc::SECCOMP_RET_ALLOW;
 
-    /// What a program gets, which must be the same whoever answers.
+    /// What a program gets, which must be the same from the kernel and from a listener.
     fn verdict(arch: u32, number: u32, argument: u32) -> u32 {
         let verdict = run(Answers::Kernel, arch, number, argument);
         match run(Answers::Listener, arch, number, argument) {

@@ -166,14 +166,21 @@ impl<T> Takers<T> {
         });
     }
 
+    /// The way to the worker on that CPU.
+    fn on(&self, cpu: usize) -> Option<mpsc::Sender<T>> {
+        let all = self.all.load();
+        let is_there =
+            |taker: &&Taker<T>| taker.load.cpu() == Some(cpu) && !taker.handed.is_closed();
+        all.iter().find(is_there).map(|taker| taker.handed.clone())
+    }
+
     /// Waits until a worker has room: the one on that CPU, or the least busy.
     async fn give(&self, work: T, cpu: Option<usize>) {
         let sender = {
             let all = self.all.load();
-            let there: Vec<_> = all.iter().filter(|taker| !taker.handed.is_closed()).collect();
-            let on_cpu = there.iter().find(|taker| cpu.is_some() && taker.load.cpu() == cpu);
-            let idlest = there.iter().min_by_key(|taker| taker.connections());
-            on_cpu.or(idlest).map(|taker| taker.handed.clone())
+            let there = all.iter().filter(|taker| !taker.handed.is_closed());
+            let idlest = || there.min_by_key(|taker| taker.connections());
+            cpu.and_then(|cpu| self.on(cpu)).or_else(|| Some(idlest()?.handed.clone()))
         };
         // Without a worker the agent is ending, and the connection ends with it.
         if let Some(sender) = sender {

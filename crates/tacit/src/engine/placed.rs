@@ -9,10 +9,9 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
-use super::Taker;
+use super::{Taker, Takers};
 
 /// Workers of this kind at most. Programs on further CPUs keep the worker that they have.
 pub const PLACED_MAX: usize = 64;
@@ -22,7 +21,7 @@ const WANTED_MAX: usize = 16;
 /// The workers, as those who hand over to them see them.
 #[derive(Debug)]
 pub struct Placed<T> {
-    takers: ArcSwap<Vec<Taker<T>>>,
+    takers: Takers<T>,
     wanted: mpsc::Sender<usize>,
 }
 
@@ -31,24 +30,20 @@ impl<T> Placed<T> {
     #[must_use]
     pub fn new() -> (Arc<Self>, mpsc::Receiver<usize>) {
         let (wanted, wishes) = mpsc::channel(WANTED_MAX);
-        (Arc::new(Self { takers: ArcSwap::default(), wanted }), wishes)
+        (Arc::new(Self { takers: Takers::default(), wanted }), wishes)
     }
 
     /// From now on this one takes connections of its CPU.
     pub fn add(&self, taker: &Taker<T>) {
-        self.takers.rcu(|takers| {
-            let mut takers = Vec::clone(takers);
-            takers.push(taker.clone());
-            takers
-        });
+        self.takers.add(taker);
     }
 
     /// Whether there is a worker on that CPU; if not, one is asked for.
     #[must_use]
     pub fn is_on(&self, cpu: usize) -> bool {
-        let is_there = self.find(cpu).is_some();
+        let is_there = self.takers.on(cpu).is_some();
         if !is_there {
-            // Whoever comes next asks again.
+            // The next connection asks again.
             let _ = self.wanted.try_send(cpu);
         }
         is_there
@@ -57,15 +52,9 @@ impl<T> Placed<T> {
     /// Gives work to the worker on that CPU once it has room; without one the agent is ending, and
     /// the work ends with it.
     pub async fn give(&self, work: T, cpu: usize) {
-        if let Some(handed) = self.find(cpu) {
+        if let Some(handed) = self.takers.on(cpu) {
             let _ = handed.send(work).await;
         }
-    }
-
-    fn find(&self, cpu: usize) -> Option<mpsc::Sender<T>> {
-        let takers = self.takers.load();
-        let there = takers.iter().find(|taker| taker.load.cpu() == Some(cpu))?;
-        Some(there.handed.clone())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Events that a person acts on, one line each, and the audit log.
 //!
 //! Lines are written by a thread of their own: a full disk or a stuck terminal never stops a
-//! connection. What does not fit the queue or the disk is counted as lost, and the count is told
-//! once a second when lines can be written again, and by `tacit show limits`.
+//! connection. What does not fit the queue or the disk is counted as lost, and the count is
+//! reported once a second when lines can be written again, and by `tacit show limits`.
 //!
 //! Lines that repeat, such as those of a server that is down, have a key: of those with one key,
 //! one a second is written, with the count of those left out. The audit log has every line that
@@ -39,7 +39,7 @@ pub const QUEUE_LINES_MAX: usize = 8192;
 /// How many of them may be lines of which one program can cause any number at little cost: what
 /// repeats, and connections that are refused or fail. The others are of those that carry bytes.
 const REPEATED_LINES_MAX: usize = QUEUE_LINES_MAX / 2;
-/// Between two lines that tell how many were lost.
+/// Between two lines that report how many were lost.
 const LOST_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the end of the process may be held up by lines that are not written yet.
 const FLUSH_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -136,7 +136,7 @@ pub struct Log {
     queue: SyncSender<Message>,
     lost: Arc<AtomicU64>,
     /// Lines in the queue that [`REPEATED_LINES_MAX`] is about.
-    repeated: Arc<AtomicUsize>,
+    repeated_queued: Arc<AtomicUsize>,
     has_audit: bool,
     verbosity: Verbosity,
 }
@@ -182,11 +182,11 @@ impl Log {
         let sink = Sink::open(&destination)?;
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
-        let queued = Arc::<AtomicUsize>::default();
+        let repeated_queued = Arc::<AtomicUsize>::default();
         let log = Self {
             queue,
             lost: Arc::clone(&lost),
-            repeated: Arc::clone(&queued),
+            repeated_queued: Arc::clone(&repeated_queued),
             has_audit: audit.is_some(),
             verbosity,
         };
@@ -196,8 +196,8 @@ impl Log {
             launcher,
             audit,
             lost,
-            queued,
-            told: Told::default(),
+            repeated_queued,
+            reported: ReportedLost::default(),
             repeated: Limiter::default(),
         };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&messages))?;
@@ -252,15 +252,15 @@ impl Log {
     fn send(&self, kind: Kind, event: Event) {
         let line = Line { time: SystemTime::now(), kind, event };
         let may_repeat = line.may_repeat();
-        let queued = self.repeated.load(Ordering::Relaxed);
+        let queued = self.repeated_queued.load(Ordering::Relaxed);
         if may_repeat && queued >= REPEATED_LINES_MAX {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
         // Before it is sent: the writer takes it off.
-        self.repeated.fetch_add(usize::from(may_repeat), Ordering::Relaxed);
+        self.repeated_queued.fetch_add(usize::from(may_repeat), Ordering::Relaxed);
         if self.queue.try_send(Message::Line(line)).is_err() {
-            self.repeated.fetch_sub(usize::from(may_repeat), Ordering::Relaxed);
+            self.repeated_queued.fetch_sub(usize::from(may_repeat), Ordering::Relaxed);
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -279,15 +279,15 @@ struct Writer {
     audit: Option<File>,
     lost: Arc<AtomicU64>,
     /// See [`Log`].
-    queued: Arc<AtomicUsize>,
-    told: Told,
+    repeated_queued: Arc<AtomicUsize>,
+    reported: ReportedLost,
     /// Lines that repeat.
     repeated: Limiter<String, Line>,
 }
 
-/// What was told of lost lines.
+/// What was reported of lost lines.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct ReportedLost {
     /// How many.
     lines: u64,
     at: Option<Instant>,
@@ -301,7 +301,8 @@ impl Writer {
                 self.write_kept(kept);
             }
             meter::waits();
-            let due = [self.repeated.next_due(), self.tells_at()].into_iter().flatten().min();
+            let due =
+                [self.repeated.next_due(), self.reports_lost_at()].into_iter().flatten().min();
             let message = match due {
                 Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -309,19 +310,20 @@ impl Writer {
             meter::wakes();
             match message {
                 Ok(Message::Line(line)) => {
-                    self.queued.fetch_sub(usize::from(line.may_repeat()), Ordering::Relaxed);
+                    self.repeated_queued
+                        .fetch_sub(usize::from(line.may_repeat()), Ordering::Relaxed);
                     self.take(line);
                 }
                 Ok(Message::Flush(done)) => {
                     self.write_all_kept();
-                    self.tell_rest();
+                    self.report_lost();
                     // Who asked may have given up.
                     let _ = done.send(());
                 }
-                Err(RecvTimeoutError::Timeout) => self.tell_due(),
+                Err(RecvTimeoutError::Timeout) => self.report_lost_if_due(),
                 Err(RecvTimeoutError::Disconnected) => {
                     self.write_all_kept();
-                    return self.tell_rest();
+                    return self.report_lost();
                 }
             }
         }
@@ -361,29 +363,29 @@ impl Writer {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.tell_due();
+        self.report_lost_if_due();
     }
 
-    /// When lost lines are told of next; `None`: there are none, or the last line told of them.
-    fn tells_at(&self) -> Option<Instant> {
-        let is_news = self.lost.load(Ordering::Relaxed) > self.told.lines;
-        is_news.then(|| self.told.at.map_or_else(Instant::now, |at| at + LOST_INTERVAL))
+    /// When lost lines are reported next; `None`: there are none that were not.
+    fn reports_lost_at(&self) -> Option<Instant> {
+        let is_news = self.lost.load(Ordering::Relaxed) > self.reported.lines;
+        is_news.then(|| self.reported.at.map_or_else(Instant::now, |at| at + LOST_INTERVAL))
     }
 
-    /// Tells how many lines were lost, once an interval at most.
-    fn tell_due(&mut self) {
-        if self.tells_at().is_some_and(|due| due <= Instant::now()) {
-            self.tell_rest();
+    /// Reports how many lines were lost, once an interval at most.
+    fn report_lost_if_due(&mut self) {
+        if self.reports_lost_at().is_some_and(|due| due <= Instant::now()) {
+            self.report_lost();
         }
     }
 
-    fn tell_rest(&mut self) {
+    fn report_lost(&mut self) {
         let lines = self.lost.load(Ordering::Relaxed);
-        if lines > self.told.lines {
+        if lines > self.reported.lines {
             // The disk may take it an interval later.
-            self.told.at = Some(Instant::now());
-            if self.tell_lost(lines - self.told.lines).is_ok() {
-                self.told.lines = lines;
+            self.reported.at = Some(Instant::now());
+            if self.write_lost(lines - self.reported.lines).is_ok() {
+                self.reported.lines = lines;
             }
         }
     }
@@ -418,7 +420,7 @@ impl Writer {
         }
     }
 
-    fn tell_lost(&mut self, count: u64) -> io::Result<()> {
+    fn write_lost(&mut self, count: u64) -> io::Result<()> {
         let event = Event::new("log-lines-lost")
             .field("count", &count)
             .field("next", "free space where the logs go, or read them faster");
@@ -498,7 +500,7 @@ mod tests {
         let log = Log {
             queue,
             lost: Arc::default(),
-            repeated: Arc::default(),
+            repeated_queued: Arc::default(),
             has_audit: true,
             verbosity,
         };

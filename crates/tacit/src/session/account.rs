@@ -125,10 +125,11 @@ pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
     let event = level(about("failed", record), record)
         .field("kind", &failure.kind())
         .field("reason", failure);
+    let limited = event.clone().limited(failure_key(record, failure));
     match failure {
         // Programs try several addresses at once, and keep one.
-        Failure::Abandoned => log.info(event.clone().limited(failure_key(record, failure))),
-        _ => log.warn(event.clone().limited(failure_key(record, failure))),
+        Failure::Abandoned => log.info(limited),
+        _ => log.warn(limited),
     }
     log.audit(Outcome::Failed, event);
 }

@@ -253,23 +253,17 @@ async fn reset_when_closed(record: &Record) {
 }
 
 /// Hands a connection over to a data worker: what an engine has set up, or one whose program has
-/// another CPU. It is not touched here after that: two threads never
-/// count for one connection at the same time. Its slot is free again when a worker has it.
+/// another CPU. It is not touched here after that: two threads never count for one connection at
+/// the same time. Its slot is free again when a worker has it.
 async fn hand_over(lane: &StreamLane, mut stage: Stage<Parked>) {
     let _slot = stage.take_slot();
-    let program_cpu = stage.program_cpu();
     let work = Work::Connection(stage);
-    match (&lane.engine, &lane.placed, program_cpu) {
-        (Some(engine), _, _) => {
-            let cpu = work.cpu();
-            metered(Component::Accept, engine.hand_over(work, cpu)).await;
-        }
-        (None, Some(placed), Some(cpu)) => {
-            lane.load.count_left();
-            metered(Component::Accept, placed.give(work, cpu)).await;
-        }
-        // A worker keeps what has no other place.
-        (None, _, _) => {}
+    let cpu = work.cpu();
+    if let Some(engine) = &lane.engine {
+        metered(Component::Accept, engine.hand_over(work, cpu)).await;
+    } else if let Some((placed, cpu)) = lane.placed.as_ref().zip(cpu) {
+        lane.load.count_left();
+        metered(Component::Accept, placed.give(work, cpu)).await;
     }
 }
 

@@ -108,7 +108,9 @@ impl Work {
     pub fn cpu(&self) -> Option<usize> {
         match self {
             Self::Question { names, .. } => names.run().cpu(),
-            Self::Connection(stage) => stage.scope().and_then(Scope::cpu),
+            Self::Connection(stage) => {
+                stage.program_cpu().or_else(|| stage.scope().and_then(Scope::cpu))
+            }
         }
     }
 }
@@ -136,8 +138,7 @@ impl<L> Stage<L> {
 
 impl<L> Stage<L> {
     /// The CPU of its program, if the connection leaves its worker for that.
-    #[must_use]
-    pub fn program_cpu(&self) -> Option<usize> {
+    fn program_cpu(&self) -> Option<usize> {
         match self {
             Self::Established(established) => established.program_cpu,
             Self::Arrived(_) | Self::Agreed(_) | Self::Admitted(_) => None,

@@ -1,4 +1,5 @@
-//! Kinds of sockets that runs do not have: refused as ever, with a trace, whoever else has died.
+//! Kinds of sockets that runs do not have: refused as ever, with a trace, also when the agent
+//! or the helper has died.
 
 use serde_json::Value;
 

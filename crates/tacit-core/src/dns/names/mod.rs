@@ -212,13 +212,8 @@ impl Names {
         let until = now + ttl.min(TTL_MAX);
         let pair = Host { address, name: name.to_owned() };
         if let Some(entry) = self.known(&pair, aliases.given) {
-            let is_news = entry.until <= now;
             entry.until = entry.until.max(until);
-            let alias = self.aliases.get(&pair).copied();
-            if is_news {
-                self.note_fresh(pair, alias);
-            }
-            return Ok(alias.unwrap_or(address));
+            return Ok(self.aliases.get(&pair).copied().unwrap_or(address));
         }
         if self.learnt.len() + self.sharing_count >= NAMES_MAX {
             return Err(NotLearnt::Full);

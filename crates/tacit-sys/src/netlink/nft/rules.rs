@@ -95,11 +95,11 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<Message> {
         rules.push_led("rule: what is captured goes to the agent", &what, protocol, redirect);
     }
     for address in OWN {
-        for port in [AGENT_PORT, HOLD_PORT] {
-            for (protocol, refusal) in [(TCP, Reset), (UDP, PortUnreachable)] {
-                let ports = [&address[..], &[Transport(protocol), ToPort(port), refusal]].concat();
-                rules.push("rule: the agent's own ports are closed", &ports);
-            }
+        for (protocol, port, refusal) in
+            [(TCP, AGENT_PORT, Reset), (TCP, HOLD_PORT, Reset), (UDP, AGENT_PORT, PortUnreachable)]
+        {
+            let ports = [&address[..], &[Transport(protocol), ToPort(port), refusal]].concat();
+            rules.push("rule: the agent's own ports are closed", &ports);
         }
         rules.push("rule: own addresses pass", &[&address[..], &[Accept]].concat());
     }

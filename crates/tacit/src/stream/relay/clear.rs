@@ -17,7 +17,7 @@ use crate::session::{BrokenSocket, Connection};
 use crate::stream::lane::StreamLane;
 use crate::stream::path::{ClearPath, Path};
 
-use super::follow::{Follow, Way};
+use super::follow::{Follow, Way, poll_here};
 use super::{BATCH_RECORDS_MAX, Broken, Delivery, End, Held, Left, Scratch, deliver, written};
 
 /// Runs both directions to the end, then ends both legs accordingly; or until the connection is to
@@ -25,7 +25,7 @@ use super::{BATCH_RECORDS_MAX, Broken, Delivery, End, Held, Left, Scratch, deliv
 pub(super) async fn run(lane: &StreamLane, path: Box<ClearPath>, connection: &Connection) -> Left {
     let mut pump = Pump::new(&lane.scratch, path, connection);
     pump.follow = Follow::of(lane, connection);
-    match poll_fn(|cx| pump.poll_here(cx)).await {
+    match poll_fn(|cx| poll_here(&mut pump, Pump::leaves, cx)).await {
         Some(end) => {
             conclude(&mut pump, &end).await;
             Left::Ended(end)
@@ -140,25 +140,18 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Ready with nothing when the connection is to go on elsewhere.
-    fn poll_here(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
-        let polled = Pin::new(&mut *self).poll(cx);
-        let is_quiet =
-            || self.is_whole() && self.onward.waiting.is_empty() && self.back.waiting.is_empty();
-        match &self.follow {
-            Some(follow) if follow.leaves_to().is_some() && polled.is_pending() && is_quiet() => {
-                Poll::Ready(None)
-            }
-            _ => polled.map(Some),
-        }
+    /// Whether the connection is to go on elsewhere, and can: nothing waits and nothing has ended.
+    fn leaves(&self) -> bool {
+        let is_quiet = || self.onward.waiting.is_empty() && self.back.waiting.is_empty();
+        self.follow.as_ref().is_some_and(Follow::leaves) && self.is_whole() && is_quiet()
     }
 
     /// What another thread goes on with.
     fn leave(self) -> Left {
         let Self { connection, accepted, dialled, follow, .. } = self;
-        let to = follow.map_or(0, |follow| follow.leave(connection));
+        let program_cpu = follow.and_then(|follow| follow.leave(connection));
         let path = ClearPath { accepted, dialled, initial: Vec::new() };
-        Left::Leaves { path: Path::Clear(Box::new(path)), to }
+        Left::Leaves { path: Path::Clear(Box::new(path)), program_cpu }
     }
 
     /// Whether there is something to be delivered first at such an end.

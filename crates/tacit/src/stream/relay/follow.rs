@@ -8,11 +8,14 @@
 //! On one CPU a wake-up needs no interrupt of another one and the bytes are in its cache: two
 //! programs that exchange 2 KB need a third less CPU time for it.
 
+use std::future::Future;
 use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use tacit_sys::socket;
 
-use crate::session::Connection;
+use crate::session::{Connection, End};
 use crate::stream::lane::StreamLane;
 
 /// Reads and writes between two looks.
@@ -87,17 +90,29 @@ impl<'a> Follow<'a> {
         }
     }
 
-    /// Where the connection is to go, if it is.
-    pub(super) fn leaves_to(&self) -> Option<usize> {
-        (self.state.leaves_to != NOWHERE).then_some(usize::from(self.state.leaves_to))
+    /// Whether the connection is to go elsewhere.
+    pub(super) fn leaves(&self) -> bool {
+        self.state.leaves_to != NOWHERE
     }
 
     /// Counts the move, and returns where it leads.
-    pub(super) fn leave(self, connection: &Connection) -> usize {
+    pub(super) fn leave(self, connection: &Connection) -> Option<usize> {
         if let Some(scope) = &connection.record().scope {
             scope.count_move();
         }
-        self.leaves_to().unwrap_or_default()
+        self.leaves().then_some(usize::from(self.state.leaves_to))
+    }
+}
+
+/// Polls a pump; ready with nothing when it waits and its connection is to go on elsewhere.
+pub(super) fn poll_here<P: Future<Output = End> + Unpin>(
+    pump: &mut P,
+    leaves: impl Fn(&P) -> bool,
+    cx: &mut Context<'_>,
+) -> Poll<Option<End>> {
+    match Pin::new(&mut *pump).poll(cx) {
+        Poll::Pending if leaves(pump) => Poll::Ready(None),
+        polled => polled.map(Some),
     }
 }
 

@@ -132,8 +132,7 @@ pub fn run(
         };
         Some(match left {
             Left::Ended(end) => Relayed::Finished(Finished { connection, end }),
-            Left::Leaves { path, to } => {
-                let program_cpu = Some(to);
+            Left::Leaves { path, program_cpu } => {
                 let leaving = Established { connection, path, slot: None, program_cpu };
                 Relayed::Leaves(Box::new(leaving))
             }
@@ -146,7 +145,7 @@ enum Left {
     /// Its connection has ended.
     Ended(End),
     /// It goes on where its program is.
-    Leaves { path: Path, to: usize },
+    Leaves { path: Path, program_cpu: Option<usize> },
 }
 
 /// What a relay leaves behind.

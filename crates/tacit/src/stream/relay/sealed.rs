@@ -19,7 +19,7 @@ use crate::stream::lane::StreamLane;
 use crate::stream::path::{OwnTlsPath, Path, SealedPath};
 use tacit_tls::{Batch, KeyUse, Session, SessionError};
 
-use super::follow::{Follow, Way};
+use super::follow::{Follow, Way, poll_here};
 use super::{
     BATCH_RECORDS_MAX, Broken, Buffers, CHACHA_BATCH_RECORDS_MAX, Delivery, End, Held, Left,
     Scratch, deliver, own_tls, written,
@@ -39,7 +39,9 @@ pub(super) fn run<'a>(
     let mut pump = Pump::new(&lane.scratch, path, connection);
     pump.follow = Follow::of(lane, connection);
     async move {
-        let Some(end) = poll_fn(|cx| pump.poll_here(cx)).await else { return pump.leave() };
+        let Some(end) = poll_fn(|cx| poll_here(&mut pump, Pump::leaves, cx)).await else {
+            return pump.leave();
+        };
         if !pump.may_deliver(&end) {
             pump.part(&end);
             return Left::Ended(end);
@@ -170,31 +172,19 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Ready with nothing when the connection is to go on elsewhere.
-    fn poll_here(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
-        let polled = Pin::new(&mut *self).poll(cx);
-        match &self.follow {
-            Some(follow)
-                if follow.leaves_to().is_some() && polled.is_pending() && self.is_quiet() =>
-            {
-                Poll::Ready(None)
-            }
-            _ => polled.map(Some),
-        }
-    }
-
-    /// Whether nothing waits and nothing has ended.
-    fn is_quiet(&self) -> bool {
-        let is_open = self.is_whole() && self.opening == Direction::Open;
-        is_open && self.to_tls.is_empty() && self.to_clear.is_empty()
+    /// Whether the connection is to go on elsewhere, and can: nothing waits and nothing has ended.
+    fn leaves(&self) -> bool {
+        let is_open = || self.is_whole() && self.opening == Direction::Open;
+        let is_quiet = || self.to_tls.is_empty() && self.to_clear.is_empty();
+        self.follow.as_ref().is_some_and(Follow::leaves) && is_open() && is_quiet()
     }
 
     /// What another thread goes on with.
     fn leave(self) -> Left {
         let Self { at, clear, tls, session, incomplete, follow, .. } = self;
-        let to = follow.map_or(0, |follow| follow.leave(at.connection));
+        let program_cpu = follow.and_then(|follow| follow.leave(at.connection));
         let path = SealedPath { clear, tls, session, incomplete, initial: Vec::new() };
-        Left::Leaves { path: Path::Sealed(Box::new(path)), to }
+        Left::Leaves { path: Path::Sealed(Box::new(path)), program_cpu }
     }
 
     /// What is left when the program has begun TLS itself.
