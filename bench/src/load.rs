@@ -135,9 +135,14 @@ impl LoadClient {
 
     /// Sends it a line, and returns the one that it answers.
     pub(crate) fn go(&mut self) -> Result<Value, String> {
-        let steering = self.steering.as_mut().ok_or("no pipe to the load client")?;
-        writeln!(steering, "go").map_err(|error| format!("load client: {error}"))?;
+        self.begin()?;
         self.lines.next()
+    }
+
+    /// Sends it a line.
+    pub(crate) fn begin(&mut self) -> Result<(), String> {
+        let steering = self.steering.as_mut().ok_or("no pipe to the load client")?;
+        writeln!(steering, "go").map_err(|error| format!("load client: {error}"))
     }
 
     /// CPU time so far.

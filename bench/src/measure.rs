@@ -1,8 +1,10 @@
 //! One sample: one load client against one peer, with the clocks read around it.
 
+use std::time::Duration;
+
 use tacit_sys::cpu;
 
-use crate::load::{LoadClient, LoadServer};
+use crate::load::{CpuNs, LoadClient, LoadServer};
 use crate::peers::{Far, Running, Setting};
 use crate::process::Process;
 use crate::workload::{Length, Workload};
@@ -12,6 +14,8 @@ pub(crate) const PARTS: [&str; 4] = ["client app", "client proxy", "server proxy
 
 /// A machine that did so much more than the four processes was disturbed: 12 percent.
 const FOREIGN_PERCENT_MAX: u64 = 12;
+/// How long streams flow before what is measured beside them begins.
+const BESIDE_START_TIME: Duration = Duration::from_millis(1500);
 
 /// What was seen once.
 #[derive(Clone, Debug)]
@@ -81,10 +85,17 @@ fn take(
     setting: &Setting<'_>,
     length: Length,
 ) -> Result<Sample, String> {
-    let words = workload.words(length);
-    let mut client = LoadClient::start(peer.client_command(setting, &words, peer.entry))?;
+    let start =
+        |words: &[String]| LoadClient::start(peer.client_command(setting, words, peer.entry));
+    let beside = workload.words_beside().map(|words| stream_beside(start(&words)?)).transpose()?;
+    let mut client = start(&workload.words(length))?;
     let clocks = |client: &LoadClient| -> Result<[u64; 4], String> {
-        let near = client.cpu_ns()?;
+        let mut near = client.cpu_ns()?;
+        if let Some(beside) = &beside {
+            let CpuNs { own, around } = beside.cpu_ns()?;
+            near.own += own;
+            near.around += around;
+        }
         let far = match &peer.far {
             Far::Shared => shared.cpu_ns()?,
             Far::Own(server) | Far::Run(server) => server.cpu_ns()?,
@@ -101,6 +112,7 @@ fn take(
     let after = clocks(&client)?;
     let machine_ns = machine_ns()?.saturating_sub(machine_before);
     client.end()?;
+    beside.map_or(Ok(()), LoadClient::end)?;
 
     let figures = &result["figures"];
     let number = |key: &str| figures[key].as_f64().ok_or_else(|| format!("load client: {result}"));
@@ -118,6 +130,13 @@ fn take(
         cpu_ns,
         machine_ns,
     })
+}
+
+/// Has a client stream for as long as a sample takes, once the streams have found their rate.
+fn stream_beside(mut client: LoadClient) -> Result<LoadClient, String> {
+    client.begin()?;
+    std::thread::sleep(BESIDE_START_TIME);
+    Ok(client)
 }
 
 /// A proxy receives and sends all that its program sends or receives, and encrypts it. One that

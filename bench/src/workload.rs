@@ -31,6 +31,8 @@ pub(crate) struct Goal {
 pub(crate) enum Kind {
     /// Requests and replies of `bytes` each, one after the other, for a while.
     Exchange { bytes: usize },
+    /// The same while a client of its own has `streams` from the server all the time.
+    Beside { bytes: usize, streams: usize },
     /// `bytes` from client to server, `times` on all connections together. Counted in MB.
     Stream { bytes: u64, times: usize },
     /// `count` times: connect, a byte each way, close.
@@ -53,6 +55,8 @@ const EXCHANGE_TIME: &str = "1s";
 const EXCHANGE_TIME_QUICK: &str = "400ms";
 /// What comes before it.
 const EXCHANGE_WARM_UP: &str = "200ms";
+/// How long streams beside it last: longer than both, and than it takes to begin.
+const BESIDE_TIME: &str = "4s";
 /// Connections of a quick run are fewer.
 const CONNECTIONS_QUICK_PART: usize = 3;
 
@@ -60,7 +64,7 @@ impl Kind {
     /// The unit that CPU time is stated per.
     pub(crate) fn unit(self) -> &'static str {
         match self {
-            Self::Exchange { .. } => "op",
+            Self::Exchange { .. } | Self::Beside { .. } => "op",
             Self::Stream { .. } => "MB",
             Self::Connect { .. } | Self::Visit { .. } => "connect",
         }
@@ -69,7 +73,7 @@ impl Kind {
     /// The figure of the load client's report that counts these units.
     pub(crate) fn figure(self) -> &'static str {
         match self {
-            Self::Exchange { .. } => "exchanges",
+            Self::Exchange { .. } | Self::Beside { .. } => "exchanges",
             Self::Stream { .. } => "mb",
             Self::Connect { .. } | Self::Visit { .. } => "connections",
         }
@@ -81,7 +85,7 @@ impl Workload {
     pub(crate) fn words(&self, length: Length) -> Vec<String> {
         let connections = self.connections.to_string();
         let words = match self.kind {
-            Kind::Exchange { bytes } => {
+            Kind::Exchange { bytes } | Kind::Beside { bytes, .. } => {
                 let bytes = bytes.to_string();
                 let time = match length {
                     Length::Whole => EXCHANGE_TIME,
@@ -104,6 +108,16 @@ impl Workload {
             Kind::Visit { count, bytes } => connect_words(length, count, bytes, &connections),
         };
         [words, vec!["--steered".to_owned()]].concat()
+    }
+
+    /// The same of what streams beside the sample, if something does, from before its first
+    /// connection to after its last.
+    pub(crate) fn words_beside(&self) -> Option<Vec<String>> {
+        let Kind::Beside { streams, .. } = self.kind else { return None };
+        Some(words(&[
+            &["stream", "client", "in", "--connections", &streams.to_string()],
+            &["--seconds", BESIDE_TIME, "--steered"],
+        ]))
     }
 }
 
@@ -171,7 +185,7 @@ const CONNECT: Workload = Workload {
 };
 
 /// Every row, in the order of the report: first those that have a goal.
-pub(crate) static WORKLOADS: [Workload; 25] = [
+pub(crate) static WORKLOADS: [Workload; 26] = [
     with_goal(K2, 0.75, 0.50),
     with_goal(K64, 0.60, 0.55),
     with_goal(M1, 0.65, 0.54),
@@ -181,6 +195,14 @@ pub(crate) static WORKLOADS: [Workload; 25] = [
     exchange("2k-1", "2 KB request and reply, 1 connection", 1, 2 * KB),
     K16,
     K32,
+    Workload {
+        name: "beside",
+        title: "100 byte request and reply, 10 connections, beside 5 streams (CPU is that of all)",
+        connections: 10,
+        kind: Kind::Beside { bytes: 100, streams: 5 },
+        terms: Terms::Usual,
+        goal: None,
+    },
     Workload {
         name: "5x20m",
         title: "20 MB one way, again and again, 5 connections",
@@ -247,6 +269,8 @@ mod tests {
             "request-reply client --request 2048 --reply 2048 --connections 10 --seconds 1s \
              --warm-up 200ms --steered"
         );
+        let beside = workload("beside").unwrap().words_beside().unwrap().join(" ");
+        assert_eq!(beside, "stream client in --connections 5 --seconds 4s --steered");
         assert_eq!(
             whole("5x20m"),
             "stream client out --bytes 20000000 --connections 5 --times 10 --steered"

@@ -84,6 +84,7 @@ const LAYERS: [Layers; 3] = [
     Layers {
         folder: "crates/tacit/src/stream/",
         modules: &[
+            "bulk",
             "scratch",
             "gate",
             "path",

@@ -11,7 +11,7 @@ use crate::flow::Address;
 /// `[agent]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
-    /// Most data workers; `None`: one for every two CPUs, with `placement` one for each.
+    /// Most data workers; `None`: one for each CPU that it may have.
     pub workers: Option<usize>,
     /// Congestion control of every TCP socket; `None`: cubic where the kernel has it.
     pub congestion_control: Option<String>,

@@ -76,8 +76,8 @@ impl Plan {
         };
         let general = only.or_else(|| (!engines.is_empty()).then(|| others().collect()));
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let one_for_two = (cpus.saturating_sub(engines.len()) / 2).max(1);
-        let workers_max = if split.is_empty() { one_for_two } else { split.len() };
+        let one_each = cpus.saturating_sub(engines.len()).max(1);
+        let workers_max = if split.is_empty() { one_each } else { split.len() };
         let workers_max = agent.workers.unwrap_or(workers_max);
         Self { engines, general, split, workers_max, followed }
     }

@@ -253,6 +253,12 @@ impl Record {
         self.received_bytes.load(Ordering::Relaxed)
     }
 
+    /// Payload bytes both ways.
+    #[must_use]
+    pub fn moved_bytes(&self) -> u64 {
+        self.sent_bytes() + self.received_bytes()
+    }
+
     /// CPU time of the agent for it so far, in nanoseconds.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {

@@ -9,6 +9,7 @@
 //! life of a connection on one screen. It runs on one data worker from beginning to end, or on an
 //! engine up to its relay.
 
+mod bulk;
 pub mod data;
 pub mod gate;
 pub mod lane;

@@ -273,6 +273,9 @@ pub fn open(shared: Shared, thread: Thread<Work>) -> Rc<StreamLane> {
     let (lane, agreed) = StreamLane::new(shared, thread);
     let jobs = serve_agreed(Rc::clone(&lane), agreed);
     tokio::task::spawn_local(metered(Component::Control, jobs));
+    let turns = Rc::clone(&lane);
+    let turns = async move { turns.scratch.bulk.give().await };
+    tokio::task::spawn_local(metered(Component::Control, turns));
     lane
 }
 
@@ -491,7 +494,7 @@ mod tests {
     use crate::stream::path::SealedPath;
 
     /// The task of a connection: all it needs while it waits, but for the boxes below.
-    const TASK_BYTES_MAX: usize = 920;
+    const TASK_BYTES_MAX: usize = 928;
     /// What displays know of a connection.
     const RECORD_BYTES_MAX: usize = 272;
     /// Both legs and the session on their way into the relay.

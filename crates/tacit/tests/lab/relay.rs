@@ -8,6 +8,9 @@ use crate::lane::{Ends, Lane, fill, open_connections, open_many};
 
 /// Bytes each way. A debug build takes seconds for it; `make bench` carries gigabytes.
 const STREAM_BYTES: usize = 128 << 20;
+/// Streams at once, and the bytes of each, beside a connection with short messages.
+const STREAMS: u64 = 4;
+const STREAM_BYTES_BESIDE: usize = 16 << 20;
 /// What an agent may grow by while a reader stands still: the bytes that wait, and slack.
 const STALLED_BYTES_MAX: usize = 24 << 20;
 /// What an idle TLS connection may cost its agent, all told.
@@ -50,6 +53,34 @@ fn expect_pattern(stream: &mut TcpStream, start: u64, bytes: usize) {
         stream.read_exact(&mut read).unwrap();
         assert!(chunk == read, "different in chunk {at}");
     }
+}
+
+#[test]
+fn streams_and_short_messages_go_on_beside_each_other() {
+    Lane::each(|lane| {
+        let mut talk = lane.open();
+        let mut message = [0; 100];
+        let mut exchange = |talk: &mut Ends| {
+            talk.client.write_all(&message).unwrap();
+            talk.server.read_exact(&mut message).unwrap();
+            talk.server.write_all(&message).unwrap();
+            talk.client.read_exact(&mut message).unwrap();
+        };
+        // From here on the thread knows that it has brief connections.
+        exchange(&mut talk);
+        std::thread::scope(|scope| {
+            let streams: Vec<_> = (1..=STREAMS)
+                .map(|seed| {
+                    let Ends { mut client, mut server } = lane.open();
+                    scope.spawn(move || send_pattern(&mut client, seed, STREAM_BYTES_BESIDE));
+                    scope.spawn(move || expect_pattern(&mut server, seed, STREAM_BYTES_BESIDE))
+                })
+                .collect();
+            while streams.iter().any(|stream| !stream.is_finished()) {
+                exchange(&mut talk);
+            }
+        });
+    });
 }
 
 #[test]

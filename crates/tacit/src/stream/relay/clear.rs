@@ -14,6 +14,7 @@ use crate::ledger::meter;
 use crate::net::Position;
 use crate::net::leg::{Leg, Outgoing};
 use crate::session::{BrokenSocket, Connection};
+use crate::stream::bulk::BulkTurn;
 use crate::stream::lane::StreamLane;
 use crate::stream::path::{ClearPath, Path};
 
@@ -68,6 +69,7 @@ pub(super) struct Pump<'a> {
     gave_up: bool,
     held: Held<'a>,
     follow: Option<Follow<'a>>,
+    bulk: BulkTurn,
 }
 
 /// One direction.
@@ -102,7 +104,11 @@ impl Future for Pump<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         let pump = self.get_mut();
         meter::resume(Component::Receive);
+        ready!(pump.bulk.poll(&pump.scratch.bulk, cx));
+        let before = pump.connection.record().moved_bytes();
         let polled = pump.poll_both(cx);
+        let moved = pump.connection.record().moved_bytes() - before;
+        pump.bulk.moved(&pump.scratch.bulk, moved, pump.scratch.batch_records(BATCH_RECORDS_MAX));
         pump.held.set(pump.onward.waiting.len() + pump.back.waiting.len());
         if polled.is_pending() {
             ready!(pump.poll_broken(cx));
@@ -137,6 +143,7 @@ impl<'a> Pump<'a> {
             gave_up: false,
             held: Held::new(scratch),
             follow: None,
+            bulk: BulkTurn::default(),
         }
     }
 
@@ -251,8 +258,7 @@ impl<'a> Pump<'a> {
     /// delivered, or not in time.
     fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(broken) = &mut self.broken {
-            let record = self.connection.record();
-            let moved = record.sent_bytes() + record.received_bytes();
+            let moved = self.connection.record().moved_bytes();
             return broken.poll_give_up(moved.wrapping_sub(self.held.bytes as u64), cx);
         }
         if self.onward.is_stalled()

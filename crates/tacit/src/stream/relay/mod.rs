@@ -17,7 +17,9 @@
 //!   [`DELIVERY_WAIT_MAX`] without any progress. A UNIX socket has no reset: its peer reads an end.
 //! * Key limit: TLS 1.2 cannot replace a key. Near its limit the connection takes what the program
 //!   has written so far, sends `close_notify`, and goes on to read until the peer has closed too.
-//! * Fairness: after a read that filled the buffer the connection goes to the end of the queue.
+//! * Fairness: after a read that filled the buffer the connection goes to the end of the queue;
+//!   beside connections with short messages it takes turns with the other streams
+//!   (`stream/bulk/mod.rs`).
 
 mod clear;
 mod controlled;

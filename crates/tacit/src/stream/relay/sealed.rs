@@ -15,6 +15,7 @@ use tokio::time::Sleep;
 use crate::ledger::meter;
 use crate::net::leg::{Leg, Outgoing};
 use crate::session::{BrokenSocket, Connection, account};
+use crate::stream::bulk::BulkTurn;
 use crate::stream::lane::StreamLane;
 use crate::stream::path::{OwnTlsPath, Path, SealedPath};
 use tacit_tls::{Batch, KeyUse, Session, SessionError};
@@ -119,6 +120,7 @@ pub(super) struct Pump<'a> {
     /// How long the program has not written while its key is nearly used up.
     pause: Option<Pin<Box<Sleep>>>,
     follow: Option<Follow<'a>>,
+    bulk: BulkTurn,
 }
 
 impl Future for Pump<'_> {
@@ -127,7 +129,11 @@ impl Future for Pump<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         let pump = self.get_mut();
         meter::resume(Component::Receive);
+        ready!(pump.bulk.poll(&pump.at.held.scratch.bulk, cx));
+        let before = pump.at.connection.record().moved_bytes();
         let polled = pump.poll_both(cx);
+        let moved = pump.at.connection.record().moved_bytes() - before;
+        pump.bulk.moved(&pump.at.held.scratch.bulk, moved, pump.batch_records());
         pump.at.held.set(pump.held_bytes());
         if polled.is_pending() {
             ready!(pump.poll_broken(cx));
@@ -169,6 +175,7 @@ impl<'a> Pump<'a> {
             key_use: KeyUse::Low,
             pause: None,
             follow: None,
+            bulk: BulkTurn::default(),
         }
     }
 
@@ -276,8 +283,7 @@ impl<'a> Pump<'a> {
     /// delivered, or not in time.
     fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(broken) = &mut self.broken {
-            let record = self.at.connection.record();
-            let moved = record.sent_bytes() + record.received_bytes();
+            let moved = self.at.connection.record().moved_bytes();
             return broken.poll_give_up(moved.wrapping_sub(self.at.held.bytes as u64), cx);
         }
         let stalled =
