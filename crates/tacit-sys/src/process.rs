@@ -33,6 +33,17 @@ pub fn keep_secrets() -> io::Result<()> {
     Ok(())
 }
 
+/// Keeps the memory of this process out of swap space, where it may lock any amount; otherwise a
+/// limit would fail later allocations.
+pub fn lock_memory() {
+    let may_lock_all = rustix::process::getrlimit(Resource::Memlock).current.is_none();
+    if may_lock_all {
+        use rustix::mm::MlockAllFlags as Flags;
+        // Without it keys may be swapped out, as in any process.
+        let _ = rustix::mm::mlockall(Flags::CURRENT | Flags::FUTURE | Flags::ONFAULT);
+    }
+}
+
 /// Whether a process lives in another network namespace than this one, or in another user
 /// namespace: it then does not control what this one does. A process that cannot be looked at is
 /// taken to, unless it is root's and this one is not.
@@ -94,6 +105,20 @@ pub fn name_thread(name: &str) {
 /// Whatever `kill` answers, `InvalidInput` for a number that cannot be a process.
 pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     Ok(rustix::process::kill_process(process(pid)?, signal)?)
+}
+
+/// Has this process, and programs that it becomes, ignore signals.
+///
+/// # Errors
+/// Whatever `signal` answers.
+pub fn ignore(signals: &[Signal]) -> io::Result<()> {
+    for signal in signals {
+        // SAFETY: no handler of ours is replaced; to ignore a signal runs no code.
+        if unsafe { libc::signal(signal.as_raw(), libc::SIG_IGN) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 /// `InvalidInput` for a number that cannot be a process.

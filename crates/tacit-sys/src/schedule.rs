@@ -29,6 +29,12 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
+/// The CPU that the calling thread is on now.
+#[must_use]
+pub fn own_cpu() -> u16 {
+    u16::try_from(rustix::thread::sched_getcpu()).unwrap_or(u16::MAX)
+}
+
 /// Lets the calling thread run on `cpus` only; threads it starts later inherit that.
 ///
 /// # Errors

@@ -10,12 +10,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
 
 /// Largest certificate, key or trust file read.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Which file stood at a path, and how it looked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
     /// The path, as opened.
     pub path: PathBuf,
@@ -23,7 +24,7 @@ pub struct FileStamp {
     state: Option<FileState>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct FileState {
     dev: u64,
     ino: u64,
@@ -33,7 +34,7 @@ struct FileState {
 }
 
 /// A time that a file system keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct FileTime {
     seconds: i64,
     nanoseconds: i64,

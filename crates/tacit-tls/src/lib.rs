@@ -50,8 +50,8 @@
 //!
 //! The modules, each of which uses only those before it: [`facts`], [`files`], [`holder`],
 //! [`check`], [`failure`], `keys`, `secrets`, `outcome` (what rustls reports by callback),
-//! [`material`], `diagnose`, [`verify`], `config`, [`dry_run`], `session`, `machine`, `handshake`,
-//! `pair`, [`measure`].
+//! [`signer`], [`material`], [`key_store`], `diagnose`, [`verify`], `config`, [`dry_run`],
+//! `session`, `machine`, `handshake`, `pair`, [`measure`].
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -65,6 +65,7 @@ pub mod files;
 pub mod fuzz;
 mod handshake;
 pub mod holder;
+pub mod key_store;
 mod keys;
 mod machine;
 pub mod material;
@@ -73,6 +74,7 @@ mod outcome;
 mod pair;
 mod secrets;
 mod session;
+pub mod signer;
 pub mod verify;
 
 #[cfg(any(test, feature = "testing"))]

@@ -9,6 +9,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::{Value, json};
 use tacit_core::policy::{Diagnostic, UnixSocket, parse_duration};
 use tacit_sys::descriptor;
+use tacit_tls::signer::Keys;
 
 use crate::agent::{self, AgentError, RunningAgent, Supervisor, supervisor};
 use crate::control::render::costs::By;
@@ -17,7 +18,7 @@ use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail
 use crate::ledger::costs::Costs;
 use crate::live::check_file;
 use crate::log::{Destination, Format};
-use crate::{ca, doctor, explain, import, launch, project, top, workload};
+use crate::{ca, doctor, explain, import, launch, project, signer, top, workload};
 
 /// AT-TLS for Linux: TLS by policy for programs that cannot be changed
 #[derive(Debug, Parser)]
@@ -70,6 +71,9 @@ enum Verb {
     Import(import::ImportArgs),
     /// Make a private CA and certificates
     Ca(ca::CaArgs),
+    /// Keep the private keys of the agent that starts this, and sign for it
+    #[command(hide = true)]
+    Signer,
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -230,6 +234,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Agent(args) if args.supervised => agent(args, Parent::Supervisor),
         Verb::Agent(args) => start_agent(args, arguments.get(1..).unwrap_or_default()),
         Verb::Run(args) => launch::run(&args),
+        Verb::Signer => signer::run(),
         Verb::Check(args) => check(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
@@ -277,7 +282,7 @@ enum Parent {
 /// Looks at the policy and for an agent that runs already, so that the process that was started
 /// reports both at once; then it becomes the supervisor of an agent, or an agent without one.
 fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
-    if let Err(findings) = check_file(&args.policy) {
+    if let Err(findings) = check_file(&args.policy, &Keys::here()) {
         return fail(AgentError::Policy(args.policy, findings), EXIT_POLICY);
     }
     let control = args.control.clone().unwrap_or_else(control::default_path);
@@ -350,7 +355,7 @@ fn activated(parent: Parent) -> usize {
 }
 
 fn check(args: &CheckArgs) -> ExitCode {
-    let (findings, rules) = match check_file(&args.file) {
+    let (findings, rules) = match check_file(&args.file, &Keys::here()) {
         Ok(checked) => (checked.warnings, Some(checked.policy.rules.len())),
         Err(findings) => (findings, None),
     };

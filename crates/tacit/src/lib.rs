@@ -18,6 +18,7 @@ pub mod net;
 pub mod placement;
 pub mod run;
 pub mod session;
+pub mod signer;
 pub mod worker;
 
 pub mod datagram;

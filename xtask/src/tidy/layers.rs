@@ -57,6 +57,7 @@ const LAYERS: [Layers; 3] = [
             "log",
             "net",
             "live",
+            "signer",
             "run",
             "session",
             "engine",

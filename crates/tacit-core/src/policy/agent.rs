@@ -17,6 +17,8 @@ pub struct Agent {
     pub congestion_control: Option<String>,
     /// Whether peers' chains that were verified are remembered.
     pub chain_cache: bool,
+    /// Whether private keys are in a process of their own.
+    pub signer: bool,
     /// Whether CPU time is charged to rules and components.
     pub accounting: bool,
     /// Where workers and programs of runs are put.
@@ -35,6 +37,7 @@ impl Default for Agent {
             workers: None,
             congestion_control: None,
             chain_cache: true,
+            signer: true,
             accounting: true,
             placement: Placement::Adaptive,
             placement_cpus: Vec::new(),

@@ -7,6 +7,7 @@ use super::first_bytes::{looks_like_plaintext, offered_version};
 use super::handshake_failure::{HandshakeFailure, Party, Role, failure};
 use crate::check::PeerCheck;
 use crate::facts::printable;
+use crate::signer::NOT_SIGNED;
 
 /// What is known of a handshake that failed.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +59,11 @@ pub fn describe_error(failed: &Failed<'_>, error: &Error) -> HandshakeFailure {
             Party::Policy,
             "no identity of the rule suits the client's name, suites and signature algorithms: \
              add an identity with an ECDSA P-256 or RSA key",
+        ),
+        Error::General(text) if text.starts_with(NOT_SIGNED) => failure(
+            "not-signed",
+            Party::Us,
+            format!("{text}: a new signer starts within a second of the end of one; see the log"),
         ),
         Error::FailedToGetCurrentTime => failure(
             "no-clock",

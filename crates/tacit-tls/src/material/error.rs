@@ -1,7 +1,7 @@
 //! What can be wrong with a key, certificate or trust file, in one line with the next step.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::facts::{RSA_BITS_MIN, utc};
 use crate::files::FILE_BYTES_MAX;
@@ -25,35 +25,72 @@ pub enum MaterialFault {
     NotRegular,
     TooLarge,
     BadPem(String),
-    Der { convert: &'static str },
+    Der {
+        convert: &'static str,
+    },
     NoCertificate,
-    BadCertificate { number: usize },
+    BadCertificate {
+        number: usize,
+    },
     NoKey,
     SeveralKeys(usize),
-    KeyExposed { mode: u32 },
+    KeyExposed {
+        mode: u32,
+    },
     KeyEncrypted,
     KeyUnusable,
-    KeyMismatch { subject: String, is_ca: bool },
-    OldVersion { subject: String, version: u32 },
-    WeakKey { subject: String, key: String },
-    Expired { subject: String, not_after: i64 },
-    NotYetValid { subject: String, not_before: i64 },
-    NoCa { subject: String, issuer: String },
+    KeyMismatch {
+        subject: String,
+        is_ca: bool,
+    },
+    OldVersion {
+        subject: String,
+        version: u32,
+    },
+    WeakKey {
+        subject: String,
+        key: String,
+    },
+    Expired {
+        subject: String,
+        not_after: i64,
+    },
+    NotYetValid {
+        subject: String,
+        not_before: i64,
+    },
+    NoCa {
+        subject: String,
+        issuer: String,
+    },
     NoSystemBundle,
     NoList,
-    BadList { number: usize },
+    BadList {
+        number: usize,
+    },
+    /// What the signer says, in full.
+    AtSigner(String),
 }
 
 impl fmt::Display for MaterialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
-        write!(f, "{}: {path}: {}", self.owner, self.fault)?;
-        match &self.fault {
-            MaterialFault::KeyExposed { .. } => write!(f, "; run: chmod 600 {path}"),
-            MaterialFault::KeyEncrypted => {
-                write!(f, "; write it without: openssl pkey -in {path} -out NEW, under umask 077")
+        write!(f, "{}: {path}: {}", self.owner, self.fault.with_next(&self.path))
+    }
+}
+
+impl MaterialFault {
+    /// The fault of the file there, with the command that mends it where there is one.
+    pub(crate) fn with_next(&self, path: &Path) -> String {
+        let path = path.display();
+        match self {
+            Self::KeyExposed { .. } => format!("{self}; run: chmod 600 {path}"),
+            Self::KeyEncrypted => {
+                format!(
+                    "{self}; write it without: openssl pkey -in {path} -out NEW, under umask 077"
+                )
             }
-            _ => Ok(()),
+            _ => self.to_string(),
         }
     }
 }
@@ -107,6 +144,7 @@ impl fmt::Display for MaterialFault {
                 "the key does not belong to the first certificate, of the CA {subject}; \
                  put the leaf first"
             ),
+            Self::AtSigner(text) => f.write_str(text),
             Self::NoList => {
                 f.write_str("holds no list of revoked certificates (no BEGIN X509 CRL line)")
             }

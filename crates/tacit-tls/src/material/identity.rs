@@ -4,18 +4,18 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::sign::CertifiedKey;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::CertificateDer;
 use tacit_core::policy::Identity;
 
 use super::error::{MaterialError, MaterialFault};
 use super::expiry::{expiry_warning, now_seconds};
-use super::pem::{certificates, facts_of, is_der, read};
+use super::pair::load_pair;
+use super::pem::{certificates, facts_of, read};
 use crate::facts::CertificateFacts;
 use crate::failure::Role;
 use crate::files::FileStamp;
+use crate::signer::{Keys, PairFile};
 
 /// An identity, ready for handshakes.
 #[derive(Clone, Debug)]
@@ -91,6 +91,7 @@ pub fn load_identity(
     name: &str,
     identity: &Identity,
     base: &Path,
+    keys: &Keys,
 ) -> Result<IdentityMaterial, MaterialError> {
     let owner = format!("identity '{name}'");
     let cert_path = base.join(&identity.cert);
@@ -98,18 +99,13 @@ pub fn load_identity(
     let at_cert = |fault| MaterialError { owner: owner.clone(), path: cert_path.clone(), fault };
     let at_key = |fault| MaterialError { owner: owner.clone(), path: key_path.clone(), fault };
 
-    let certs = read(&cert_path).map_err(at_cert)?;
-    let chain = certificates(&certs.bytes).map_err(at_cert)?;
-    let LoadedKey { key, stamp: key_stamp } = load_key(&key_path).map_err(at_key)?;
-    if key_stamp != certs.stamp && private_keys(&certs.bytes).next().is_some() {
-        refuse_exposed(certs.mode).map_err(at_cert)?;
-    }
-
-    let facts = facts_of(&chain, 0).map_err(at_cert)?;
+    let pair = load_pair(keys, &cert_path, &key_path).map_err(|refused| match refused.at {
+        PairFile::Cert => at_cert(refused.fault),
+        PairFile::Key => at_key(refused.fault),
+    })?;
+    let facts = facts_of(&pair.chain, 0).map_err(at_cert)?;
     let now = now_seconds();
-    check_leaf(&facts, now).map_err(at_cert)?;
-    let key = any_supported_type(&key).map_err(|_| at_key(MaterialFault::KeyUnusable))?;
-    let certified_key = CertifiedKey::new(chain, key);
+    let certified_key = CertifiedKey::new(pair.chain, pair.key);
     certified_key.keys_match().map_err(|_| {
         let subject = facts.title().to_owned();
         let is_ca = facts.is_ca;
@@ -121,7 +117,7 @@ pub fn load_identity(
         warnings: identity_warnings(&owner, &facts, now),
         certified_key: Arc::new(certified_key),
         facts,
-        sources: vec![certs.stamp, key_stamp],
+        sources: vec![pair.cert, pair.key_file],
     })
 }
 
@@ -133,69 +129,6 @@ pub fn load_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, MaterialE
     let chain = read(path).and_then(|content| certificates(&content.bytes));
     let owner = "peer".to_owned();
     chain.map_err(|fault| MaterialError { owner, path: path.to_owned(), fault })
-}
-
-/// A private key, and the file that it was read from.
-struct LoadedKey {
-    key: PrivateKeyDer<'static>,
-    stamp: FileStamp,
-}
-
-fn load_key(path: &Path) -> Result<LoadedKey, MaterialFault> {
-    let content = read(path)?;
-    refuse_exposed(content.mode)?;
-    Ok(LoadedKey { key: one_key(&content.bytes)?, stamp: content.stamp })
-}
-
-fn one_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, MaterialFault> {
-    let contains = |word: &[u8]| pem.windows(word.len()).any(|window| window == word);
-    if contains(b"BEGIN ENCRYPTED PRIVATE KEY") || contains(b"Proc-Type: 4,ENCRYPTED") {
-        return Err(MaterialFault::KeyEncrypted);
-    }
-    let mut keys = private_keys(pem);
-    let Some(key) = keys.next() else {
-        return Err(if is_der(pem) {
-            MaterialFault::Der { convert: "openssl pkey -inform DER -in OLD -out NEW" }
-        } else {
-            MaterialFault::NoKey
-        });
-    };
-    // An error of the reader names what it stumbled over, never key bytes.
-    let key = key.map_err(|_| MaterialFault::BadPem("the private key is damaged".to_owned()))?;
-    match keys.count() {
-        0 => Ok(key),
-        more => Err(MaterialFault::SeveralKeys(more + 1)),
-    }
-}
-
-fn private_keys(
-    pem: &[u8],
-) -> impl Iterator<Item = Result<PrivateKeyDer<'static>, rustls_pki_types::pem::Error>> {
-    PrivateKeyDer::pem_slice_iter(pem)
-}
-
-fn refuse_exposed(mode: u32) -> Result<(), MaterialFault> {
-    if mode & 0o077 == 0 { Ok(()) } else { Err(MaterialFault::KeyExposed { mode }) }
-}
-
-fn check_leaf(facts: &CertificateFacts, now: i64) -> Result<(), MaterialFault> {
-    let subject = || facts.title().to_owned();
-    if facts.version < 3 {
-        return Err(MaterialFault::OldVersion { subject: subject(), version: facts.version });
-    }
-    if facts.has_weak_key() {
-        return Err(MaterialFault::WeakKey { subject: subject(), key: facts.key.clone() });
-    }
-    if now > facts.not_after {
-        return Err(MaterialFault::Expired { subject: subject(), not_after: facts.not_after });
-    }
-    if now < facts.not_before {
-        return Err(MaterialFault::NotYetValid {
-            subject: subject(),
-            not_before: facts.not_before,
-        });
-    }
-    Ok(())
 }
 
 fn identity_warnings(owner: &str, facts: &CertificateFacts, now: i64) -> Vec<String> {

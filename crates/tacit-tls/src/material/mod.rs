@@ -7,7 +7,8 @@
 //!
 //! What cannot work is an error here, before any connection is opened: a missing or exposed key, a
 //! key of another certificate, an expired certificate. What will probably not work is a warning.
-//! A private key is kept by rustls alone, and no message holds a byte of it.
+//! A private key is kept by rustls alone, here or in a [signer](crate::signer), and no message
+//! holds a byte of it.
 //!
 //! Reloading is the caller's: load again when a
 //! [`FileStamp`](crate::files::FileStamp) of `sources` has changed, and keep
@@ -18,6 +19,7 @@ mod error;
 mod expiry;
 mod identity;
 mod lists;
+mod pair;
 mod pem;
 mod trust;
 mod verifiers;
@@ -28,6 +30,7 @@ pub use identity::{IdentityMaterial, WrongUsage, load_chain, load_identity};
 pub use lists::{ListFacts, RevocationList, list_ends_soon};
 #[cfg(feature = "fuzz")]
 pub(super) use lists::{list_facts, parse as parse_lists, warnings as list_warnings};
+pub(crate) use pair::{PairFault, ReadPair, read_pair};
 pub use trust::{TrustGeneration, TrustMaterial, load_trust};
 pub(crate) use verifiers::Unlisted;
 pub use verifiers::Verifiers;

@@ -8,6 +8,7 @@ use super::expiry::now_seconds;
 use super::*;
 use crate::facts::DAY_SECONDS;
 use crate::files::FileStamp;
+use crate::signer::Keys;
 use crate::test_certificates::{Ca, Directory, Kind, Leaf, openssl_v1, openssl_v3};
 
 fn load(directory: &Directory) -> Result<IdentityMaterial, MaterialError> {
@@ -16,7 +17,7 @@ fn load(directory: &Directory) -> Result<IdentityMaterial, MaterialError> {
         key: "web.key".into(),
         position: tacit_core::policy::Position::default(),
     };
-    load_identity("web", &identity, directory.path())
+    load_identity("web", &identity, directory.path(), &Keys::here())
 }
 
 fn write(directory: &Directory, leaf: &Leaf) {

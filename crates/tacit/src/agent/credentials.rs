@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tacit_tls::signer::Keys;
 use tacit_tls::verify::Chains;
 
 use super::expiry::Expiries;
@@ -13,6 +14,8 @@ use crate::log::{Event, Log};
 pub(super) struct Credentials {
     /// What was loaded from the files that the policy names.
     pub(super) materials: Materials,
+    /// Where private keys are.
+    pub(super) keys: Keys,
     /// Chains of peers that were verified; `None`: each is verified again.
     pub(super) chains: Option<Arc<Chains>>,
     /// Why files that changed are not in use.
@@ -22,8 +25,8 @@ pub(super) struct Credentials {
 
 impl Credentials {
     /// What was loaded, with nothing reported yet.
-    pub(super) fn new(materials: Materials, chains: Option<Arc<Chains>>) -> Self {
-        Self { materials, chains, errors: Vec::new(), expiries: Expiries::default() }
+    pub(super) fn new(materials: Materials, keys: Keys, chains: Option<Arc<Chains>>) -> Self {
+        Self { materials, keys, chains, errors: Vec::new(), expiries: Expiries::default() }
     }
 
     /// Whether a file has changed since it was loaded.

@@ -93,6 +93,7 @@ fn soon(materials: &Materials, now: i64) -> Vec<Deadline> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use tacit_tls::signer::Keys;
 
     use tacit_core::policy::{Identity, Position, Revocation, Trust, TrustSource};
 
@@ -119,7 +120,7 @@ mod tests {
             position,
         };
         let mut materials = Materials::default();
-        let loaded = load_identity("web", &identity, directory.path()).unwrap();
+        let loaded = load_identity("web", &identity, directory.path(), &Keys::here()).unwrap();
         materials.identities.insert("web".into(), Arc::new(loaded));
         let loaded = load_trust("corp", &trust, directory.path()).unwrap();
         materials.trusts.insert("corp".into(), Arc::new(loaded));

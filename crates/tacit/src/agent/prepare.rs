@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tacit_core::policy::{Limits, Policy};
+use tacit_tls::signer::Keys;
 use tacit_tls::verify::Chains;
 
 use super::listeners::{self, WantedListeners};
@@ -24,6 +25,8 @@ pub(super) struct Inputs {
     pub(super) live: Arc<Live>,
     /// Its credentials.
     pub(super) materials: Materials,
+    /// Where private keys are.
+    pub(super) keys: Keys,
     /// Where chains of peers are remembered.
     pub(super) chains: Option<Arc<Chains>>,
 }
@@ -72,7 +75,7 @@ impl Inputs {
     /// What is wrong with it, as it is printed.
     pub(super) fn policy(self) -> Result<Box<NewPolicy>, String> {
         let file = self.file.display().to_string();
-        let checked = check_file(&self.file).map_err(|findings| {
+        let checked = check_file(&self.file, &self.keys).map_err(|findings| {
             let lines: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
             format!("nothing was installed:\n{}", lines.join("\n"))
         })?;
@@ -91,7 +94,8 @@ impl Inputs {
     /// Loads the credentials of which files changed, and builds the rules that use them.
     pub(super) fn files(self) -> Box<NewFiles> {
         let base = directory_of(&self.file);
-        let Refreshed { materials, errors } = self.materials.refreshed(&self.live.policy, &base);
+        let Refreshed { materials, errors } =
+            self.materials.refreshed(&self.live.policy, &base, &self.keys);
         let built = (!materials.same(&self.materials)).then(|| {
             let context = BuildContext { materials: &materials, chains: self.chains.as_ref() };
             renew(context, Installed { live: &self.live, materials: &self.materials })

@@ -175,6 +175,7 @@ impl Agent {
             file: self.options.policy.clone(),
             live: self.shared.live.load_full(),
             materials: self.credentials.materials.clone(),
+            keys: self.credentials.keys.clone(),
             chains: self.credentials.chains.clone(),
         }
     }

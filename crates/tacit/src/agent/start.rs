@@ -28,6 +28,7 @@ use crate::live::{BuildContext, Checked, Live, build, check_file};
 use crate::log::{Event, Log};
 use crate::run::launchers;
 use crate::session::{RefusalTable, Table};
+use crate::signer;
 use crate::stream::gate::Gates;
 use crate::stream::lane::Shared;
 
@@ -51,11 +52,13 @@ impl Agent {
         process: ProcessState,
     ) -> Result<(Self, Inbox), AgentError> {
         let ProcessState { log, descriptors, table } = process;
-        let checked = check_file(&options.policy)
+        let keys = signer::Client::new(log.clone()).keys_at();
+        let checked = check_file(&options.policy, &keys)
             .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
         log_warnings(&checked.warnings, &options, &log);
         let Checked { policy, materials, .. } = checked;
-        let credentials = Credentials::new(materials, policy.agent.chain_cache.then(Arc::default));
+        let credentials =
+            Credentials::new(materials, keys, policy.agent.chain_cache.then(Arc::default));
         let context =
             BuildContext { materials: &credentials.materials, chains: credentials.chains.as_ref() };
         let installed = Arc::new(build(policy, context).map_err(AgentError::Rule)?);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tacit_core::meter::{Cells, Component, Place};
+use tacit_sys::cpu;
 
 /// What is counted beside CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +96,15 @@ pub struct Accounts {
     pub held: Vec<Arc<Account>>,
     /// What those held that nobody holds any more.
     pub removed: Totals,
+}
+
+/// CPU time that other processes spent for this agent's accounts.
+static ELSEWHERE_NS: AtomicU64 = AtomicU64::new(0);
+
+/// CPU time of this agent: its own, and what its signer spent for it, in nanoseconds.
+#[must_use]
+pub(super) fn agent_ns() -> u64 {
+    cpu::own_process_ns() + ELSEWHERE_NS.load(Ordering::Relaxed)
 }
 
 /// One rule's account. Threads keep what they spend to themselves and add it once a window.
@@ -223,6 +233,13 @@ impl Account {
                 mine.fetch_add(*count, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Adds what another process spent for it.
+    pub(super) fn add_elsewhere(&self, component: Component, thread: ThreadKind, ns: u64) {
+        let place = self.place(component, thread);
+        self.spent[component as usize][place as usize].fetch_add(ns, Ordering::Relaxed);
+        ELSEWHERE_NS.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// An engine takes whole handshakes, and whole relays where a rule says so.

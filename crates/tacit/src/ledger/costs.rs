@@ -9,9 +9,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use tacit_core::meter::{Component, Place};
-use tacit_sys::cpu;
 
-use super::account::{Account, Accounts, Count, Counts, Effort, Owner, Spent, Totals};
+use super::account::{Account, Accounts, Count, Counts, Effort, Owner, Spent, Totals, agent_ns};
 use super::meter::{self, EffortCosts};
 use crate::clock::Rfc3339;
 use crate::placement;
@@ -180,7 +179,7 @@ impl Costs {
         let interval = SystemTime::now().duration_since(since).unwrap_or(Duration::ZERO);
         // Accounts first: what is spent meanwhile must not be missing from the clock.
         let rules = rows(Account::all(), failures);
-        let agent_cpu_us = us(cpu::own_process_ns());
+        let agent_cpu_us = us(agent_ns());
         let effort = Effort::all();
         let EffortCosts { stamp_ns, clock_read_ns } = meter::measure_effort();
         let accounting = Accounting {

@@ -133,6 +133,12 @@ pub fn count<const N: usize>(account: &Arc<Account>, counted: [(Count, u64); N])
     });
 }
 
+/// The thread has waited since its last stamp, for work that another process did for the account
+/// whose turn it is, in so much CPU time.
+pub fn passed_elsewhere(spent_ns: u64) {
+    METER.with(|meter| meter.passed_elsewhere(spent_ns));
+}
+
 /// What the accounting itself costs here.
 #[derive(Clone, Copy, Debug)]
 pub struct EffortCosts {
@@ -333,6 +339,19 @@ impl Meter {
         if self.is_on.get() {
             self.with_slot(account, |slot| slot.ticks[component as usize] += ticks);
             self.window_ticks.set(self.window_ticks.get() + ticks);
+        }
+    }
+
+    /// What was waited is nobody's; what it was waited for is the account's.
+    fn passed_elsewhere(&self, spent_ns: u64) {
+        if !self.is_on.get() {
+            return;
+        }
+        self.last.set(cpu::ticks());
+        self.count_stamp();
+        let slots = self.slots.borrow();
+        if let Some(account) = slots.get(self.slot.get()).and_then(|slot| slot.account.as_ref()) {
+            account.add_elsewhere(self.component.get(), self.thread.get(), spent_ns);
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tacit_core::policy::{Diagnostic, Policy, Position, Rule, Severity, parse};
+use tacit_tls::signer::Keys;
 
 use crate::address;
 use crate::clock;
@@ -23,18 +24,19 @@ pub struct Checked {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads and checks a policy file with everything it names.
+/// Reads and checks a policy file with everything it names; private keys stay where `keys` says,
+/// unless the policy has them in this process.
 ///
 /// # Errors
 /// All findings, at least one of them an error.
-pub fn check_file(path: &Path) -> Result<Checked, Vec<Diagnostic>> {
+pub fn check_file(path: &Path, keys: &Keys) -> Result<Checked, Vec<Diagnostic>> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         vec![
             Diagnostic::error(Position { line: 1, column: 1 }, format!("cannot be read: {error}"))
                 .with_fix("name a policy file that this user can read"),
         ]
     })?;
-    check_text(&text, &directory_of(path))
+    check_text(&text, &directory_of(path), keys)
 }
 
 /// The directory that paths in a policy are relative to.
@@ -46,13 +48,13 @@ pub fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-fn check_text(text: &str, base: &Path) -> Result<Checked, Vec<Diagnostic>> {
+fn check_text(text: &str, base: &Path, keys: &Keys) -> Result<Checked, Vec<Diagnostic>> {
     let parsed = parse(text);
     let mut findings = parsed.diagnostics;
     let Some(mut policy) = parsed.policy else { return Err(findings) };
     findings.extend(placement::check(&policy));
     findings.extend(localize(&mut policy));
-    let materials = Materials::load(&policy, base, &mut findings);
+    let materials = Materials::load(&policy, base, keys, &mut findings);
     let misfits = misfits(&policy, &materials);
     let errors = misfits.iter().map(|one| Diagnostic::error(one.rule.position, one.to_string()));
     findings.extend(errors);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tacit_core::policy::{Action, Diagnostic, Policy, Position, Rule, Tls, Verify};
 use tacit_tls::Role;
 use tacit_tls::material::{IdentityMaterial, TrustMaterial, WrongUsage, load_identity, load_trust};
+use tacit_tls::signer::Keys;
 
 /// Certificates, keys and trust that a policy names, loaded.
 #[derive(Clone, Debug, Default)]
@@ -30,10 +31,11 @@ pub struct Refreshed {
 impl Materials {
     /// Loads all that a policy names; adds what is wrong with it, and warnings, to `findings`.
     #[must_use]
-    pub fn load(policy: &Policy, base: &Path, findings: &mut Vec<Diagnostic>) -> Self {
+    pub fn load(policy: &Policy, base: &Path, keys: &Keys, findings: &mut Vec<Diagnostic>) -> Self {
+        let keys = keys.if_wanted(policy.agent.signer);
         let mut materials = Self::default();
         for (name, identity) in &policy.identities {
-            match load_identity(name, identity, base) {
+            match load_identity(name, identity, base, &keys) {
                 Ok(material) => {
                     findings.extend(warnings(identity.position, &material.warnings));
                     materials.identities.insert(name.clone(), Arc::new(material));
@@ -65,13 +67,14 @@ impl Materials {
 
     /// Loads again what changed on disk.
     #[must_use]
-    pub fn refreshed(&self, policy: &Policy, base: &Path) -> Refreshed {
+    pub fn refreshed(&self, policy: &Policy, base: &Path, keys: &Keys) -> Refreshed {
+        let keys = keys.if_wanted(policy.agent.signer);
         let mut materials = self.clone();
         let mut errors = Vec::new();
         for (name, material) in &mut materials.identities {
             let changed = material.sources.iter().any(|source| source.changed());
             if let Some(identity) = policy.identities.get(name).filter(|_| changed) {
-                match load_identity(name, identity, base) {
+                match load_identity(name, identity, base, &keys) {
                     Ok(loaded) => *material = Arc::new(loaded),
                     Err(error) => errors.push(error.to_string()),
                 }

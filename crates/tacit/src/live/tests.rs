@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use tacit_core::policy::parse;
+use tacit_tls::signer::Keys;
 use tacit_tls::test_certificates::{Ca, Directory};
 
 use super::*;
@@ -85,14 +86,15 @@ fn a_renewed_certificate_builds_the_rules_that_use_it() {
         [identity("web"), identity("mail"), server("web", 1), server("mail", 2), permit(0, "")];
     let policy = policy(&text.concat());
     let mut findings = Vec::new();
-    let used = Materials::load(&policy, directory.path(), &mut findings);
+    let used = Materials::load(&policy, directory.path(), &Keys::here(), &mut findings);
     assert_eq!(findings, []);
     let before = build(policy, BuildContext { materials: &used, chains: None }).unwrap();
 
     assert!(!used.have_changed());
     write("mail");
     assert!(used.have_changed());
-    let Refreshed { materials, errors } = used.refreshed(&before.policy, directory.path());
+    let Refreshed { materials, errors } =
+        used.refreshed(&before.policy, directory.path(), &Keys::here());
     assert!(errors.is_empty() && !materials.same(&used));
     let context = BuildContext { materials: &materials, chains: None };
     let installed = Installed { live: &before, materials: &used };

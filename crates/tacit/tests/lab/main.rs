@@ -53,6 +53,7 @@ mod revocation;
 mod run;
 mod server_cert;
 mod show;
+mod signer;
 mod smoke;
 mod starttls;
 mod starttls_postgres;

@@ -158,6 +158,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
         Some(Some(name.to_owned()))
     });
     let chain_cache = table.boolean("chain-cache", true);
+    let signer = table.boolean("signer", true);
     let accounting = table.boolean("accounting", true);
     let engine::Places { placement, cpus } = engine::placement(&table)?;
     let metrics = metrics::read(&table);
@@ -166,6 +167,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
         workers: workers?,
         congestion_control: congestion_control?,
         chain_cache: chain_cache?,
+        signer: signer?,
         accounting: accounting?,
         placement,
         placement_cpus: cpus,

@@ -125,6 +125,7 @@ const AGENT: &[&str] = &[
     "workers",
     "congestion-control",
     "chain-cache",
+    "signer",
     "accounting",
     "placement",
     "placement-cpus",

@@ -1,0 +1,81 @@
+//! The private keys of a signer: read from their files, used for proofs of handshakes alone.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::sign::SigningKey;
+
+use crate::material::{PairFault, ReadPair, read_pair};
+use crate::signer::wire::{CHAIN_BYTES_MAX, SignRequest};
+use crate::signer::{PairFile, PairRefused, PublicPair, SCHEMES, Signable};
+
+/// Keys at once: the identities of two generations of a large policy.
+pub const KEYS_MAX: usize = 65_536;
+
+/// Keys by their numbers. Threads sign beside each other.
+#[derive(Debug, Default)]
+pub struct KeyStore {
+    keys: RwLock<HashMap<u64, Arc<dyn SigningKey>>>,
+}
+
+impl KeyStore {
+    /// Reads a pair and keeps the key under that number, instead of what it had.
+    ///
+    /// # Errors
+    /// What is wrong with one of the files; a store that is full.
+    pub fn load(&self, number: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
+        let refused = |PairFault { at, fault }| {
+            let path = if at == PairFile::Cert { cert } else { key };
+            PairRefused { at, text: fault.with_next(path) }
+        };
+        let at = |at, text: &str| Err(PairRefused { at, text: text.to_owned() });
+        let ReadPair { chain, key, cert, key_file } = read_pair(cert, key).map_err(refused)?;
+        let Some(public_key) = key.public_key() else {
+            return at(PairFile::Key, "the private key does not say its public one");
+        };
+        if chain.iter().map(|one| one.len()).sum::<usize>() > CHAIN_BYTES_MAX {
+            return at(PairFile::Cert, "the chain is longer than a handshake carries: shorten it");
+        }
+        let pair = PublicPair {
+            chain: chain.iter().map(|one| one.to_vec()).collect(),
+            public_key: public_key.to_vec(),
+            schemes: SCHEMES
+                .into_iter()
+                .filter(|scheme| key.choose_scheme(&[*scheme]).is_some())
+                .map(u16::from)
+                .collect(),
+            cert,
+            key: key_file,
+        };
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        if keys.len() >= KEYS_MAX {
+            return at(PairFile::Key, "the signer has no place for another key");
+        }
+        keys.insert(number, key);
+        Ok(pair)
+    }
+
+    /// Forgets a key.
+    pub fn forget(&self, number: u64) {
+        self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+
+    /// Signs the proof of a handshake.
+    ///
+    /// # Errors
+    /// The key is not there, does not sign so, or the message is no such proof.
+    pub fn sign(&self, request: &SignRequest<'_>) -> Result<Vec<u8>, &'static str> {
+        if Signable::of(request.message).is_none() {
+            return Err("the message is no proof of a TLS handshake");
+        }
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let key = keys.get(&request.number).map(Arc::clone).ok_or("the signer has no such key")?;
+        drop(keys);
+        let signer = key.choose_scheme(&[request.scheme]).ok_or("the key does not sign so")?;
+        signer.sign(request.message).map_err(|_| "the library did not sign")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::signer::wire::SignRequest;
+use crate::signer::{Keys, RemoteKey, Scheme, Signatory};
+use crate::test_certificates::{Ca, Directory, Kind};
+
+/// A message that TLS 1.3 signs.
+fn proof() -> Vec<u8> {
+    [&[0x20; 64][..], b"TLS 1.3, server CertificateVerify\0", &[7; 32]].concat()
+}
+
+fn directory() -> Directory {
+    let directory = Directory::new();
+    let leaf = Ca::new("CA").leaf(Kind::Valid);
+    directory.write("web.pem", &leaf.cert_pem, 0o600);
+    directory.write("web.key", &leaf.key_pem, 0o600);
+    directory
+}
+
+fn load(store: &KeyStore, directory: &Directory) -> Result<PublicPair, PairRefused> {
+    let at = |name: &str| directory.path().join(name);
+    store.load(1, &at("web.pem"), &at("web.key"))
+}
+
+#[test]
+fn a_key_signs_proofs_of_handshakes_alone() {
+    let store = KeyStore::default();
+    load(&store, &directory()).unwrap();
+    let proof = proof();
+    let scheme = Scheme::ECDSA_NISTP256_SHA256;
+    let request = SignRequest { number: 1, cpu: 0, scheme, message: &proof };
+    assert!(store.sign(&request).is_ok());
+    let refused = [
+        SignRequest { message: b"a certificate", ..request },
+        SignRequest { number: 2, ..request },
+        SignRequest { scheme: Scheme::RSA_PSS_SHA256, ..request },
+    ];
+    for request in refused {
+        assert!(store.sign(&request).is_err(), "{request:?}");
+    }
+    store.forget(1);
+    assert_eq!(store.sign(&request), Err("the signer has no such key"));
+}
+
+#[test]
+fn a_refusal_names_the_file_and_the_next_step() {
+    let directory = directory();
+    directory.write("web.key", "none", 0o600);
+    let refused = load(&KeyStore::default(), &directory).unwrap_err();
+    assert_eq!(refused.at, PairFile::Key);
+    assert!(refused.text.contains("holds no private key"), "{refused:?}");
+    let key = Ca::new("other").leaf(Kind::Valid).key_pem;
+    directory.write("web.key", &key, 0o644);
+    let refused = load(&KeyStore::default(), &directory).unwrap_err();
+    assert!(refused.text.contains("; run: chmod 600 "), "{refused:?}");
+}
+
+/// A signer in this process.
+#[derive(Debug, Default)]
+struct Here {
+    store: KeyStore,
+    numbers: AtomicU64,
+    forgotten: Mutex<Vec<u64>>,
+}
+
+impl Signatory for Here {
+    fn load(&self, number: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
+        self.store.load(number, cert, key)
+    }
+
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn sign(&self, number: u64, scheme: Scheme, message: &[u8]) -> Result<Vec<u8>, String> {
+        let request = SignRequest { number, cpu: 0, scheme, message };
+        self.store.sign(&request).map_err(str::to_owned)
+    }
+
+    fn keeps(&self, _: &Arc<RemoteKey>) {}
+
+    fn forget(&self, number: u64) {
+        self.store.forget(number);
+        self.forgotten.lock().unwrap().push(number);
+    }
+}
+
+#[test]
+fn an_identity_whose_key_is_elsewhere_is_as_good_and_forgotten_with_its_last_use() {
+    let directory = directory();
+    let identity = tacit_core::policy::Identity {
+        cert: "web.pem".into(),
+        key: "web.key".into(),
+        position: tacit_core::policy::Position::default(),
+    };
+    let here = Arc::new(Here::default());
+    let signatory: Arc<dyn Signatory> = here.clone();
+    let load =
+        |keys: &Keys| crate::material::load_identity("web", &identity, directory.path(), keys);
+    let remote = load(&Keys::at(Arc::clone(&signatory))).unwrap();
+    let local = load(&Keys::here()).unwrap();
+    assert!(remote.same(&local) && remote.sources == local.sources);
+    let keys = [&remote, &local].map(|identity| Arc::clone(&identity.certified_key.key));
+    let [ours, its] = &keys;
+    assert_eq!(ours.public_key(), its.public_key());
+    assert_eq!(ours.algorithm(), its.algorithm());
+    for scheme in SCHEMES {
+        let chosen = |key: &Arc<dyn SigningKey>| key.choose_scheme(&[scheme]).is_some();
+        assert_eq!(chosen(ours), chosen(its), "{scheme:?}");
+    }
+    let signer = ours.choose_scheme(&SCHEMES).unwrap();
+    assert!(signer.sign(&proof()).is_ok() && signer.sign(b"anything").is_err());
+    drop((remote, signer, keys));
+    assert_eq!(*here.forgotten.lock().unwrap(), [0]);
+}

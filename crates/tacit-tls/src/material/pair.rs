@@ -1,0 +1,124 @@
+//! A chain and its key, from their files: the key stays where [`Keys`] says.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::SigningKey;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::error::MaterialFault;
+use super::expiry::now_seconds;
+use super::pem::{certificates, facts_of, is_der, read};
+use crate::facts::CertificateFacts;
+use crate::files::FileStamp;
+use crate::signer::{Keys, PairFile, RemoteKey, signing_key};
+
+/// A chain, and a key that signs.
+pub(super) struct Pair {
+    /// The leaf first.
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    pub(super) key: Arc<dyn SigningKey>,
+    pub(super) cert: FileStamp,
+    pub(super) key_file: FileStamp,
+}
+
+/// What is wrong with which file.
+#[derive(Debug)]
+pub(crate) struct PairFault {
+    pub(crate) at: PairFile,
+    pub(crate) fault: MaterialFault,
+}
+
+pub(super) fn load_pair(keys: &Keys, cert: &Path, key: &Path) -> Result<Pair, PairFault> {
+    let Some(signatory) = keys.signatory() else {
+        let ReadPair { chain, key, cert, key_file } = read_pair(cert, key)?;
+        return Ok(Pair { chain, key, cert, key_file });
+    };
+    let number = signatory.next_number();
+    let pair = signatory.load(number, cert, key).map_err(|refused| PairFault {
+        at: refused.at,
+        fault: MaterialFault::AtSigner(refused.text),
+    })?;
+    let key = signing_key(RemoteKey::new(number, &pair, signatory));
+    let chain = pair.chain.into_iter().map(CertificateDer::from).collect();
+    Ok(Pair { chain, key, cert: pair.cert, key_file: pair.key })
+}
+
+/// What was read in this process.
+pub(crate) struct ReadPair {
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key: Arc<dyn SigningKey>,
+    pub(crate) cert: FileStamp,
+    pub(crate) key_file: FileStamp,
+}
+
+/// Reads both files and looks at the leaf; the key need not be that of the chain.
+pub(crate) fn read_pair(cert: &Path, key: &Path) -> Result<ReadPair, PairFault> {
+    let at_cert = |fault| PairFault { at: PairFile::Cert, fault };
+    let at_key = |fault| PairFault { at: PairFile::Key, fault };
+    let certs = read(cert).map_err(at_cert)?;
+    let chain = certificates(&certs.bytes).map_err(at_cert)?;
+    let content = read(key).map_err(at_key)?;
+    refuse_exposed(content.mode).map_err(at_key)?;
+    let private = one_key(&content.bytes).map_err(at_key)?;
+    if content.stamp != certs.stamp && private_keys(&certs.bytes).next().is_some() {
+        refuse_exposed(certs.mode).map_err(at_cert)?;
+    }
+    let facts = facts_of(&chain, 0).map_err(at_cert)?;
+    check_leaf(&facts, now_seconds()).map_err(at_cert)?;
+    let key = any_supported_type(&private).map_err(|_| at_key(MaterialFault::KeyUnusable))?;
+    Ok(ReadPair { chain, key, cert: certs.stamp, key_file: content.stamp })
+}
+
+fn one_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, MaterialFault> {
+    let contains = |word: &[u8]| pem.windows(word.len()).any(|window| window == word);
+    if contains(b"BEGIN ENCRYPTED PRIVATE KEY") || contains(b"Proc-Type: 4,ENCRYPTED") {
+        return Err(MaterialFault::KeyEncrypted);
+    }
+    let mut keys = private_keys(pem);
+    let Some(key) = keys.next() else {
+        return Err(if is_der(pem) {
+            MaterialFault::Der { convert: "openssl pkey -inform DER -in OLD -out NEW" }
+        } else {
+            MaterialFault::NoKey
+        });
+    };
+    // An error of the reader names what it stumbled over, never key bytes.
+    let key = key.map_err(|_| MaterialFault::BadPem("the private key is damaged".to_owned()))?;
+    match keys.count() {
+        0 => Ok(key),
+        more => Err(MaterialFault::SeveralKeys(more + 1)),
+    }
+}
+
+fn private_keys(
+    pem: &[u8],
+) -> impl Iterator<Item = Result<PrivateKeyDer<'static>, rustls_pki_types::pem::Error>> {
+    PrivateKeyDer::pem_slice_iter(pem)
+}
+
+fn refuse_exposed(mode: u32) -> Result<(), MaterialFault> {
+    if mode & 0o077 == 0 { Ok(()) } else { Err(MaterialFault::KeyExposed { mode }) }
+}
+
+fn check_leaf(facts: &CertificateFacts, now: i64) -> Result<(), MaterialFault> {
+    let subject = || facts.title().to_owned();
+    if facts.version < 3 {
+        return Err(MaterialFault::OldVersion { subject: subject(), version: facts.version });
+    }
+    if facts.has_weak_key() {
+        return Err(MaterialFault::WeakKey { subject: subject(), key: facts.key.clone() });
+    }
+    if now > facts.not_after {
+        return Err(MaterialFault::Expired { subject: subject(), not_after: facts.not_after });
+    }
+    if now < facts.not_before {
+        return Err(MaterialFault::NotYetValid {
+            subject: subject(),
+            not_before: facts.not_before,
+        });
+    }
+    Ok(())
+}

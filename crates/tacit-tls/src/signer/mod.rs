@@ -1,0 +1,243 @@
+//! Private keys in another process: what an agent asks of its signer, and how a handshake signs.
+//!
+//! ```text
+//! agent                                      signer
+//!   Keys::load ── paths ──────────────────>  KeyStore::load     reads the files, keeps the key
+//!              <── chain, public key ──────
+//!   handshake: RemoteKey ── message ──────>  KeyStore::sign     looks at the message, signs
+//!              <── signature ──────────────
+//! ```
+//!
+//! The process that parses what strangers send has no private key in its memory. It asks with the
+//! whole message that is to be signed, and the signer signs the proofs of TLS handshakes and
+//! nothing else ([`Signable`]). Here are the messages, the key as rustls sees it, and no I/O:
+//! sockets and processes are the caller's, by [`Signatory`].
+
+mod signable;
+pub mod wire;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::sign::{Signer, SigningKey};
+use rustls::{Error, SignatureAlgorithm, SignatureScheme};
+use rustls_pki_types::SubjectPublicKeyInfoDer;
+use serde::{Deserialize, Serialize};
+
+pub use signable::Signable;
+
+/// How a message is signed, by its number in RFC 8446.
+pub use rustls::SignatureScheme as Scheme;
+
+use crate::files::FileStamp;
+
+/// Chain and public key of an identity, and what its key signs with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublicPair {
+    /// DER, the leaf first.
+    pub chain: Vec<Vec<u8>>,
+    /// The key's `SubjectPublicKeyInfo` in DER.
+    pub public_key: Vec<u8>,
+    /// What it signs with, best first, by the numbers of RFC 8446.
+    pub schemes: Vec<u16>,
+    /// The file of the chain.
+    pub cert: FileStamp,
+    /// The file of the key.
+    pub key: FileStamp,
+}
+
+/// Why there is no pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairRefused {
+    /// Which file is at fault.
+    pub at: PairFile,
+    /// What is wrong with it, and what to do.
+    pub text: String,
+}
+
+/// One of the two files of an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PairFile {
+    /// The chain's.
+    Cert,
+    /// The key's.
+    Key,
+}
+
+/// Who has the keys and signs: the signer as its agent reaches it.
+pub trait Signatory: fmt::Debug + Send + Sync {
+    /// Has it read a pair and keep the key under a number that no other key has.
+    ///
+    /// # Errors
+    /// What is wrong with one of the files, or the signer cannot be reached.
+    fn load(&self, number: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused>;
+
+    /// A number for a key.
+    fn next_number(&self) -> u64;
+
+    /// Has it sign a message; waits for that.
+    ///
+    /// # Errors
+    /// The signer cannot be reached, does not have the key, or refuses the message.
+    fn sign(&self, number: u64, scheme: SignatureScheme, message: &[u8])
+    -> Result<Vec<u8>, String>;
+
+    /// A key is loaded and used from here on: it is to be there again after a new start.
+    fn keeps(&self, key: &Arc<RemoteKey>);
+
+    /// A key is not used any more.
+    fn forget(&self, number: u64);
+}
+
+/// A private key that a signer has.
+#[derive(Debug)]
+pub struct RemoteKey {
+    number: u64,
+    public_key: Vec<u8>,
+    schemes: Arc<[SignatureScheme]>,
+    cert: FileStamp,
+    key: FileStamp,
+    signatory: Arc<dyn Signatory>,
+}
+
+impl RemoteKey {
+    /// The key of a pair that was loaded under that number.
+    #[must_use]
+    pub fn new(number: u64, pair: &PublicPair, signatory: &Arc<dyn Signatory>) -> Arc<Self> {
+        let key = Arc::new(Self {
+            number,
+            public_key: pair.public_key.clone(),
+            schemes: pair.schemes.iter().copied().map(SignatureScheme::from).collect(),
+            cert: pair.cert.clone(),
+            key: pair.key.clone(),
+            signatory: Arc::clone(signatory),
+        });
+        signatory.keeps(&key);
+        key
+    }
+
+    /// Has a signer that has just started load it; whether it is the same key still.
+    ///
+    /// # Errors
+    /// As [`Signatory::load`].
+    pub fn load_again(&self) -> Result<bool, PairRefused> {
+        let pair = self.signatory.load(self.number, &self.cert.path, &self.key.path)?;
+        let is_same = pair.public_key == self.public_key;
+        if !is_same {
+            self.signatory.forget(self.number);
+        }
+        Ok(is_same)
+    }
+}
+
+impl Drop for RemoteKey {
+    fn drop(&mut self) {
+        self.signatory.forget(self.number);
+    }
+}
+
+/// A [`RemoteKey`] as rustls has it.
+#[derive(Debug)]
+struct Remote(Arc<RemoteKey>);
+
+impl SigningKey for Remote {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        let scheme = self.0.schemes.iter().copied().find(|scheme| offered.contains(scheme))?;
+        Some(Box::new(RemoteSigner { key: Arc::clone(&self.0), scheme }))
+    }
+
+    fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
+        Some(SubjectPublicKeyInfoDer::from(self.0.public_key.as_slice()))
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        let first = self.0.schemes.first().copied();
+        first.map_or(SignatureAlgorithm::Anonymous, algorithm_of)
+    }
+}
+
+/// Which kind of key signs so.
+fn algorithm_of(scheme: SignatureScheme) -> SignatureAlgorithm {
+    use SignatureScheme as S;
+    match scheme {
+        S::ED25519 => SignatureAlgorithm::ED25519,
+        S::ED448 => SignatureAlgorithm::ED448,
+        S::ECDSA_NISTP256_SHA256 | S::ECDSA_NISTP384_SHA384 | S::ECDSA_NISTP521_SHA512 => {
+            SignatureAlgorithm::ECDSA
+        }
+        _ => SignatureAlgorithm::RSA,
+    }
+}
+
+/// Signs one message with a [`RemoteKey`].
+#[derive(Debug)]
+struct RemoteSigner {
+    key: Arc<RemoteKey>,
+    scheme: SignatureScheme,
+}
+
+impl Signer for RemoteSigner {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        let RemoteKey { number, signatory, .. } = &*self.key;
+        let signed = signatory.sign(*number, self.scheme, message);
+        signed.map_err(|reason| Error::General(format!("{NOT_SIGNED}{reason}")))
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        self.scheme
+    }
+}
+
+/// What begins the errors of handshakes that the signer did not sign.
+pub(crate) const NOT_SIGNED: &str = "no signature: ";
+
+/// Every scheme that keys here may sign with, in the order in which one is chosen.
+pub(crate) const SCHEMES: [SignatureScheme; 10] = [
+    SignatureScheme::RSA_PSS_SHA512,
+    SignatureScheme::RSA_PSS_SHA384,
+    SignatureScheme::RSA_PSS_SHA256,
+    SignatureScheme::RSA_PKCS1_SHA512,
+    SignatureScheme::RSA_PKCS1_SHA384,
+    SignatureScheme::RSA_PKCS1_SHA256,
+    SignatureScheme::ECDSA_NISTP256_SHA256,
+    SignatureScheme::ECDSA_NISTP384_SHA384,
+    SignatureScheme::ECDSA_NISTP521_SHA512,
+    SignatureScheme::ED25519,
+];
+
+/// Where private keys are.
+#[derive(Clone, Debug, Default)]
+pub struct Keys(Option<Arc<dyn Signatory>>);
+
+impl Keys {
+    /// In this process.
+    #[must_use]
+    pub fn here() -> Self {
+        Self(None)
+    }
+
+    /// At a signer.
+    #[must_use]
+    pub fn at(signatory: Arc<dyn Signatory>) -> Self {
+        Self(Some(signatory))
+    }
+
+    /// The same where a signer is wanted, else in this process.
+    #[must_use]
+    #[expect(clippy::fn_params_excessive_bools, reason = "a keyword of the policy")]
+    pub fn if_wanted(&self, wanted: bool) -> Self {
+        if wanted { self.clone() } else { Self::here() }
+    }
+
+    /// The signer; `None`: keys are in this process.
+    pub(crate) fn signatory(&self) -> Option<&Arc<dyn Signatory>> {
+        self.0.as_ref()
+    }
+}
+
+/// The key as rustls has it.
+pub(crate) fn signing_key(key: Arc<RemoteKey>) -> Arc<dyn SigningKey> {
+    Arc::new(Remote(key))
+}

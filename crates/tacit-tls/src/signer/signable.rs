@@ -1,0 +1,141 @@
+//! What a key of an identity may sign: the two messages of TLS handshakes that prove who sent them.
+//!
+//! ```text
+//! TLS 1.3  CertificateVerify   64 spaces, a context string, 0, the transcript's hash
+//! TLS 1.2  ServerKeyExchange   both randoms, a named curve and a point on it
+//! TLS 1.2  CertificateVerify   every handshake message so far, ClientHello to ClientKeyExchange
+//! ```
+//!
+//! A process that asks for signatures over anything else (a certificate, a request for one, another
+//! protocol's proof) gets none.
+
+/// What begins a message that TLS 1.3 signs (RFC 8446 section 4.4.3).
+const PADDING: [u8; 64] = [0x20; 64];
+const SERVER_CONTEXT: &[u8] = b"TLS 1.3, server CertificateVerify\0";
+const CLIENT_CONTEXT: &[u8] = b"TLS 1.3, client CertificateVerify\0";
+/// Hashes of the suites: SHA-256 and SHA-384.
+const HASH_BYTES: [usize; 2] = [32, 48];
+/// `client_random` and `server_random`.
+const RANDOMS_BYTES: usize = 64;
+/// `ECCurveType`: a curve by its number.
+const NAMED_CURVE: u8 = 3;
+/// Number of a curve, and the bytes of a point on it: secp256r1, secp384r1, secp521r1, x25519.
+const CURVES: [(u16, usize); 4] = [(23, 65), (24, 97), (25, 133), (29, 32)];
+const CLIENT_HELLO: u8 = 1;
+const SERVER_HELLO: u8 = 2;
+const CLIENT_KEY_EXCHANGE: u8 = 16;
+
+/// The message of a handshake that is to be signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signable {
+    /// `CertificateVerify` of TLS 1.3.
+    CertificateVerify13,
+    /// `ServerKeyExchange` of TLS 1.2.
+    ServerKeyExchange12,
+    /// `CertificateVerify` of TLS 1.2.
+    CertificateVerify12,
+}
+
+impl Signable {
+    /// Which of them a message is; `None`: it is no such message, and must not be signed.
+    #[must_use]
+    pub fn of(message: &[u8]) -> Option<Self> {
+        if is_verify_13(message) {
+            Some(Self::CertificateVerify13)
+        } else if is_key_exchange_12(message) {
+            Some(Self::ServerKeyExchange12)
+        } else if is_transcript_12(message) {
+            Some(Self::CertificateVerify12)
+        } else {
+            None
+        }
+    }
+}
+
+fn is_verify_13(message: &[u8]) -> bool {
+    let Some(said) = message.strip_prefix(&PADDING) else { return false };
+    let hash = said.strip_prefix(SERVER_CONTEXT).or_else(|| said.strip_prefix(CLIENT_CONTEXT));
+    hash.is_some_and(|hash| HASH_BYTES.contains(&hash.len()))
+}
+
+fn is_key_exchange_12(message: &[u8]) -> bool {
+    let Some([NAMED_CURVE, high, low, length, point @ ..]) = message.get(RANDOMS_BYTES..) else {
+        return false;
+    };
+    let curve = u16::from_be_bytes([*high, *low]);
+    point.len() == usize::from(*length) && CURVES.contains(&(curve, point.len()))
+}
+
+fn is_transcript_12(message: &[u8]) -> bool {
+    let mut kinds = Vec::new();
+    let mut rest = message;
+    while let Some(([kind, a, b, c], behind)) = rest.split_first_chunk() {
+        let bytes = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        let Some(behind) = behind.get(bytes..) else { return false };
+        kinds.push(*kind);
+        rest = behind;
+    }
+    let is_in_order =
+        kinds.starts_with(&[CLIENT_HELLO, SERVER_HELLO]) && kinds.ends_with(&[CLIENT_KEY_EXCHANGE]);
+    rest.is_empty() && is_in_order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verify_13(context: &[u8], hash_bytes: usize) -> Vec<u8> {
+        [&PADDING[..], context, &vec![7; hash_bytes]].concat()
+    }
+
+    fn key_exchange_12(curve: u16, point_bytes: u8) -> Vec<u8> {
+        let [high, low] = curve.to_be_bytes();
+        let head = [NAMED_CURVE, high, low, point_bytes];
+        [&[9; RANDOMS_BYTES][..], &head, &vec![4; point_bytes.into()]].concat()
+    }
+
+    fn transcript(kinds: &[u8]) -> Vec<u8> {
+        kinds.iter().flat_map(|kind| [*kind, 0, 0, 2, 1, 2]).collect()
+    }
+
+    #[test]
+    fn what_handshakes_sign_is_known() {
+        for context in [SERVER_CONTEXT, CLIENT_CONTEXT] {
+            for hash_bytes in HASH_BYTES {
+                let message = verify_13(context, hash_bytes);
+                assert_eq!(Signable::of(&message), Some(Signable::CertificateVerify13));
+            }
+        }
+        for message in [key_exchange_12(23, 65), key_exchange_12(29, 32)] {
+            assert_eq!(Signable::of(&message), Some(Signable::ServerKeyExchange12));
+        }
+        let message = transcript(&[1, 2, 11, 12, 13, 14, 11, 16]);
+        assert_eq!(Signable::of(&message), Some(Signable::CertificateVerify12));
+    }
+
+    #[test]
+    fn nothing_else_is_signed() {
+        let cut = |mut message: Vec<u8>| {
+            message.pop();
+            message
+        };
+        let refused = [
+            Vec::new(),
+            vec![0x30, 0x82, 1, 0],
+            PADDING.to_vec(),
+            verify_13(b"TLS 1.3, server CertificateVerifz\0", 32),
+            verify_13(SERVER_CONTEXT, 33),
+            verify_13(&SERVER_CONTEXT[..33], 32),
+            key_exchange_12(23, 64),
+            key_exchange_12(22, 65),
+            cut(key_exchange_12(29, 32)),
+            cut(transcript(&[1, 2, 16])),
+            transcript(&[1, 2, 11]),
+            transcript(&[2, 16]),
+            transcript(&[16]),
+        ];
+        for message in refused {
+            assert_eq!(Signable::of(&message), None, "{message:?}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What the agent and its signer say to each other, each message a datagram of a socket pair.
+//!
+//! ```text
+//! control   JSON    Load {path, path, number}   ──>   Loaded {chain, schemes}, or why not
+//!                   Forget {number}             ──>
+//!                   Channel, with a socket      ──>   a thread that signs what comes over it
+//! channel   bytes   number, scheme, message     ──>   CPU time, 0, signature; or 1, why not
+//! ```
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustls::SignatureScheme;
+use serde::{Deserialize, Serialize};
+
+use super::{PairRefused, PublicPair};
+
+/// The largest message: what the kernel lets a socket hold by default, and less.
+pub const MESSAGE_BYTES_MAX: usize = 192 << 10;
+/// The largest chain that fits into a message with its DER written as numbers.
+pub const CHAIN_BYTES_MAX: usize = 40 << 10;
+
+/// A path as bytes: paths need not be text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathBytes(Vec<u8>);
+
+impl PathBytes {
+    /// Of a path.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        Self(path.as_os_str().as_bytes().to_vec())
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        OsStr::from_bytes(&self.0).into()
+    }
+}
+
+/// What the agent asks on the control channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Keep the key of these files under that number.
+    Load {
+        /// The number.
+        number: u64,
+        /// The file of the chain.
+        cert: PathBytes,
+        /// The file of the key.
+        key: PathBytes,
+    },
+    /// Forget it.
+    Forget {
+        /// The number.
+        number: u64,
+    },
+    /// Sign what comes over the socket that is with it.
+    Channel,
+}
+
+/// What the signer answers to [`Order::Load`]: it has the key, or why not.
+pub type Loaded = Result<PublicPair, PairRefused>;
+
+/// A request for a signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignRequest<'m> {
+    /// The number of the key.
+    pub number: u64,
+    /// The CPU of the thread that waits for the answer.
+    pub cpu: u16,
+    /// How to sign.
+    pub scheme: SignatureScheme,
+    /// The whole message.
+    pub message: &'m [u8],
+}
+
+const NUMBER_BYTES: usize = 8;
+const SIGNED: u8 = 0;
+const REFUSED: u8 = 1;
+
+impl<'m> SignRequest<'m> {
+    /// Reads one; `None`: it is too short to be one.
+    #[must_use]
+    pub fn parse(datagram: &'m [u8]) -> Option<Self> {
+        let (number, rest) = datagram.split_first_chunk::<NUMBER_BYTES>()?;
+        let (cpu, rest) = rest.split_first_chunk()?;
+        let (scheme, message) = rest.split_first_chunk()?;
+        Some(Self {
+            number: u64::from_be_bytes(*number),
+            cpu: u16::from_be_bytes(*cpu),
+            scheme: SignatureScheme::from(u16::from_be_bytes(*scheme)),
+            message,
+        })
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let number = self.number.to_be_bytes();
+        let scheme = u16::from(self.scheme).to_be_bytes();
+        [&number[..], &self.cpu.to_be_bytes(), &scheme, self.message].concat()
+    }
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The signature, or why there is none.
+    pub signed: Result<Vec<u8>, String>,
+    /// CPU time that the signer spent for it, in nanoseconds.
+    pub spent_ns: u64,
+}
+
+/// The bytes of an answer.
+#[must_use]
+pub fn encode_answer(signed: &Result<Vec<u8>, &str>, spent_ns: u64) -> Vec<u8> {
+    let spent = spent_ns.to_be_bytes();
+    match signed {
+        Ok(signature) => [&spent[..], &[SIGNED], signature].concat(),
+        Err(reason) => [&spent[..], &[REFUSED], reason.as_bytes()].concat(),
+    }
+}
+
+/// Reads an answer; one that has no meaning is a refusal.
+#[must_use]
+pub fn parse_answer(datagram: &[u8]) -> Answer {
+    let no_meaning = || Err("the signer's answer has no meaning".to_owned());
+    let Some((spent, said)) = datagram.split_first_chunk() else {
+        return Answer { signed: no_meaning(), spent_ns: 0 };
+    };
+    let signed = match said {
+        [SIGNED, signature @ ..] => Ok(signature.to_vec()),
+        [REFUSED, reason @ ..] => Err(String::from_utf8_lossy(reason).into_owned()),
+        _ => no_meaning(),
+    };
+    Answer { signed, spent_ns: u64::from_be_bytes(*spent) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn requests_come_back_as_they_were_sent(
+            number: u64,
+            cpu: u16,
+            scheme: u16,
+            message in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let scheme = SignatureScheme::from(scheme);
+            let request =
+                SignRequest { number, cpu, scheme, message: &message };
+            let bytes = request.encode();
+            prop_assert_eq!(SignRequest::parse(&bytes), Some(request));
+        }
+
+        #[test]
+        fn any_datagram_is_read_without_harm(
+            datagram in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
+            let _ = SignRequest::parse(&datagram);
+            let _ = parse_answer(&datagram);
+            let _ = serde_json::from_slice::<Order>(&datagram);
+            let _ = serde_json::from_slice::<Loaded>(&datagram);
+        }
+    }
+
+    #[test]
+    fn answers_say_which_they_are() {
+        let told = |signed: Result<Vec<u8>, &str>| parse_answer(&encode_answer(&signed, 7));
+        assert_eq!(told(Ok(vec![1, 2])), Answer { signed: Ok(vec![1, 2]), spent_ns: 7 });
+        assert_eq!(told(Err("no")), Answer { signed: Err("no".to_owned()), spent_ns: 7 });
+        for datagram in [&[][..], &[0; 8], &[2; 9]] {
+            assert!(parse_answer(datagram).signed.is_err());
+        }
+    }
+}

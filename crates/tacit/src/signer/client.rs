@@ -1,0 +1,271 @@
+//! The agent's side: starts the signer, and asks it.
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use tacit_sys::{descriptor, schedule};
+use tacit_tls::signer::wire::{
+    Loaded, MESSAGE_BYTES_MAX, Order, PathBytes, SignRequest, parse_answer,
+};
+use tacit_tls::signer::{Keys, PairFile, PairRefused, PublicPair, RemoteKey, Scheme, Signatory};
+
+use super::{ANSWER_WAIT_MAX, LOAD_WAIT_MAX, VERB};
+use crate::ledger::meter;
+use crate::log::{Event, Log};
+
+/// The least time from one start of a signer to the next.
+const START_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest signature and what is beside it.
+const ANSWER_BYTES_MAX: usize = 8192;
+
+/// A signer, as the agent reaches it. It is started with the first key.
+#[derive(Debug)]
+pub struct Client {
+    log: Log,
+    /// Asked by one thread at a time.
+    control: Mutex<Control>,
+    /// The same channel for what needs no answer.
+    orders: ArcSwapOption<OwnedFd>,
+    /// Changes with each start: channels of threads are of one signer.
+    epoch: AtomicU64,
+    numbers: AtomicU64,
+    keys: Mutex<Vec<Weak<RemoteKey>>>,
+}
+
+#[derive(Debug, Default)]
+struct Control {
+    channel: Option<Arc<OwnedFd>>,
+    is_watched: bool,
+}
+
+/// The epoch of the newest signer that this process has started.
+static NEWEST_EPOCH: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static CHANNEL: RefCell<Option<Channel>> = const { RefCell::new(None) };
+}
+
+/// A thread's own way to a signer.
+struct Channel {
+    epoch: u64,
+    socket: OwnedFd,
+}
+
+impl Client {
+    /// One that has no signer yet.
+    #[must_use]
+    pub fn new(log: Log) -> Arc<Self> {
+        Arc::new(Self {
+            log,
+            control: Mutex::default(),
+            orders: ArcSwapOption::empty(),
+            epoch: AtomicU64::new(0),
+            numbers: AtomicU64::new(0),
+            keys: Mutex::default(),
+        })
+    }
+
+    /// Where keys are that it is asked for.
+    #[must_use]
+    pub fn keys_at(self: &Arc<Self>) -> Keys {
+        Keys::at(Arc::new(Handle(Arc::clone(self))))
+    }
+
+    /// The control channel; starts the first signer.
+    fn channel(self: &Arc<Self>, control: &mut Control) -> io::Result<Arc<OwnedFd>> {
+        if let Some(channel) = &control.channel {
+            return Ok(Arc::clone(channel));
+        }
+        if control.is_watched {
+            return Err(io::Error::other("the signer has ended; a new one is started"));
+        }
+        let started = self.start(control)?;
+        let client = Arc::downgrade(self);
+        std::thread::Builder::new()
+            .name("signer-watch".to_owned())
+            .spawn(move || watch(&client, started))?;
+        control.is_watched = true;
+        control.channel.clone().ok_or_else(|| ErrorKind::NotConnected.into())
+    }
+
+    fn start(&self, control: &mut Control) -> io::Result<Started> {
+        let (ours, theirs) = pair(LOAD_WAIT_MAX)?;
+        let child = Command::new("/proc/self/exe")
+            .arg0("tacit")
+            .arg(VERB)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let ours = Arc::new(ours);
+        self.orders.store(Some(Arc::clone(&ours)));
+        control.channel = Some(ours);
+        self.epoch.store(NEWEST_EPOCH.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Release);
+        Ok(Started { child, at: Instant::now() })
+    }
+
+    /// Starts a signer instead of one that has ended, and has it load every key that is in use.
+    fn start_again(&self) -> io::Result<Started> {
+        let started = self.start(&mut self.lock())?;
+        let keys: Vec<_> = self.keys().iter().filter_map(Weak::upgrade).collect();
+        for key in keys {
+            let reason = match key.load_again() {
+                Ok(true) => continue,
+                Ok(false) => "its file holds another key now".to_owned(),
+                Err(PairRefused { text, .. }) => text,
+            };
+            let event = Event::new("key-lost").field("reason", &reason);
+            let next = "handshakes that need it fail until its files have changed and are right";
+            self.log.error(event.field("next", next));
+        }
+        Ok(started)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keys(&self) -> MutexGuard<'_, Vec<Weak<RemoteKey>>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, request: &SignRequest<'_>) -> io::Result<Result<Vec<u8>, String>> {
+        CHANNEL.with_borrow_mut(|kept| {
+            let epoch = self.epoch.load(Ordering::Acquire);
+            let channel = match kept.take() {
+                Some(channel) if channel.epoch == epoch => channel,
+                _ => Channel { epoch, socket: self.open_channel()? },
+            };
+            send(&channel.socket, &request.encode(), SendFlags::NOSIGNAL)?;
+            let mut buffer = [0; ANSWER_BYTES_MAX];
+            let bytes = read(channel.socket.as_fd(), &mut buffer)?;
+            // After a failure an answer may be on its way that belongs to another message.
+            *kept = Some(channel);
+            let answer = parse_answer(buffer.get(..bytes).unwrap_or_default());
+            meter::passed_elsewhere(answer.spent_ns);
+            Ok(answer.signed)
+        })
+    }
+
+    fn open_channel(&self) -> io::Result<OwnedFd> {
+        let (ours, theirs) = pair(ANSWER_WAIT_MAX)?;
+        let orders = self.orders.load_full().ok_or(ErrorKind::NotConnected)?;
+        descriptor::send(&*orders, &serde_json::to_vec(&Order::Channel)?, &[theirs.as_fd()])?;
+        Ok(ours)
+    }
+}
+
+/// A signer's process.
+struct Started {
+    child: Child,
+    at: Instant,
+}
+
+/// Starts a signer after the other, for as long as there is somebody to ask them.
+fn watch(client: &Weak<Client>, mut started: Started) {
+    loop {
+        let status = started.child.wait();
+        let Some(client) = client.upgrade() else { return };
+        client.lock().channel = None;
+        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let event = Event::new("signer-ended").field("status", &status);
+        let next = "a new one starts within a second; open connections go on meanwhile";
+        client.log.error(event.field("next", next));
+        loop {
+            std::thread::sleep(START_INTERVAL.saturating_sub(started.at.elapsed()));
+            match client.start_again() {
+                Ok(new) => {
+                    started = new;
+                    break;
+                }
+                Err(error) => {
+                    client.log.error(Event::new("signer-failed").field("error", &error));
+                    started.at = Instant::now();
+                }
+            }
+        }
+    }
+}
+
+/// Two ends of a channel; who has the first waits so long at most.
+fn pair(wait: Duration) -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    set_socket_timeout(&ours, Timeout::Recv, Some(wait))?;
+    set_socket_timeout(&ours, Timeout::Send, Some(wait))?;
+    Ok((ours, theirs))
+}
+
+/// Reads one message; an end is an error here.
+fn read(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match rustix::io::read(socket, &mut *buffer) {
+            Ok(0) => return Err(ErrorKind::ConnectionReset.into()),
+            Err(rustix::io::Errno::INTR) => {}
+            read => return Ok(read?),
+        }
+    }
+}
+
+/// The shared form of [`Client`] that the TLS library's keys hold.
+#[derive(Clone, Debug)]
+struct Handle(Arc<Client>);
+
+impl Signatory for Handle {
+    fn load(&self, number: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
+        let unreachable = |error: io::Error| PairRefused {
+            at: PairFile::Key,
+            text: format!("the signer cannot be asked for it: {error}"),
+        };
+        let load = || -> io::Result<Loaded> {
+            let mut control = self.0.lock();
+            let channel = self.0.channel(&mut control)?;
+            let cert = PathBytes::of(cert);
+            let key = PathBytes::of(key);
+            let order = serde_json::to_vec(&Order::Load { number, cert, key })?;
+            descriptor::send(&*channel, &order, &[])?;
+            let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+            let read = read(channel.as_fd(), &mut buffer);
+            if read.is_err() {
+                // The next answer would not be known from this one's.
+                rustix::net::shutdown(&*channel, rustix::net::Shutdown::Both)?;
+            }
+            Ok(serde_json::from_slice(buffer.get(..read?).unwrap_or_default())?)
+        };
+        load().map_err(unreachable)?
+    }
+
+    fn next_number(&self) -> u64 {
+        self.0.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn sign(&self, number: u64, scheme: Scheme, message: &[u8]) -> Result<Vec<u8>, String> {
+        let cpu = schedule::own_cpu();
+        let asked = self.0.ask(&SignRequest { number, cpu, scheme, message });
+        asked.unwrap_or_else(|error| Err(format!("the signer cannot be asked: {error}")))
+    }
+
+    fn keeps(&self, key: &Arc<RemoteKey>) {
+        let mut keys = self.0.keys();
+        keys.retain(|key| key.strong_count() > 0);
+        keys.push(Arc::downgrade(key));
+    }
+
+    fn forget(&self, number: u64) {
+        if let (Some(orders), Ok(order)) =
+            (self.0.orders.load_full(), serde_json::to_vec(&Order::Forget { number }))
+        {
+            // A signer that has ended has forgotten it.
+            let _ = descriptor::send(&*orders, &order, &[]);
+        }
+    }
+}

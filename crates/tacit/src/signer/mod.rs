@@ -1,0 +1,31 @@
+//! The signer: a process that has the private keys of an agent, and signs handshakes for it.
+//!
+//! ```text
+//! agent                                              signer
+//!   reload, start: Client::load ── control ────────> serve: reads files, keeps keys
+//!   data-0, data-1, engine-0 … ── one channel each ─> a thread each: looks, signs
+//! ```
+//!
+//! An agent starts its signer with the first key. A thread that does a handshake asks over a
+//! channel of its own and waits: no queue, no lock that it shares with others. When the signer
+//! ends, open connections go on, handshakes that need a key fail, and a new one starts, once a
+//! second at most. It ends with its agent, whose end of the control channel is the only one.
+//!
+//! Limits: [`CHANNELS_MAX`]; [`ANSWER_WAIT_MAX`] for an answer.
+
+mod client;
+mod serve;
+
+use std::time::Duration;
+
+pub use client::Client;
+pub use serve::run;
+
+/// Channels of one signer: as many threads as an agent has.
+const CHANNELS_MAX: usize = 2048;
+/// How long a thread waits for an answer; the largest RSA key signs in hundredths of it.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How long reading the files of a key may take.
+const LOAD_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The word of the command line that starts it.
+pub const VERB: &str = "signer";

@@ -1,0 +1,129 @@
+//! What the signer's process does.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::net::{SendFlags, send};
+use tacit_sys::process::Signal;
+use tacit_sys::{cpu, descriptor, process, schedule};
+use tacit_tls::key_store::KeyStore;
+use tacit_tls::signer::wire::{Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, encode_answer};
+use tacit_tls::signer::{PairFile, PairRefused};
+
+use super::CHANNELS_MAX;
+use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
+
+/// Serves the agent whose control channel is standard input, until that closes.
+#[must_use]
+pub fn run() -> ExitCode {
+    process::name_thread("signer");
+    let served = process::keep_secrets().and_then(|()| {
+        // It ends with the agent, which has its reasons when it goes on.
+        process::ignore(&[Signal::TERM, Signal::INT, Signal::HUP])?;
+        process::lock_memory();
+        let control = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
+        serve(&control)
+    });
+    match served {
+        Ok(()) => EXIT_OK.into(),
+        Err(error) => {
+            complain(format!("signer: {error}"));
+            EXIT_FAILURE.into()
+        }
+    }
+}
+
+/// Follows orders until the agent is gone.
+fn serve(control: &OwnedFd) -> io::Result<()> {
+    let store = Arc::new(KeyStore::default());
+    let channels = Arc::new(AtomicUsize::new(0));
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    loop {
+        let received = match descriptor::receive(control, &mut buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            received => received?,
+        };
+        let message = buffer.get(..received.bytes).unwrap_or_default();
+        if message.is_empty() {
+            return Ok(());
+        }
+        match serde_json::from_slice(message)? {
+            Order::Load { number, cert, key } => {
+                let loaded = store.load(number, &cert.path(), &key.path());
+                descriptor::send(control, &encode(&loaded), &[])?;
+            }
+            Order::Forget { number } => store.forget(number),
+            Order::Channel => {
+                for socket in received.descriptors {
+                    open_channel(socket, &store, &channels)?;
+                }
+            }
+        }
+    }
+}
+
+fn encode(loaded: &Loaded) -> Vec<u8> {
+    serde_json::to_vec(loaded).unwrap_or_else(|error| {
+        let text = format!("its path cannot be told to the agent: {error}");
+        let refused: Loaded = Err(PairRefused { at: PairFile::Key, text });
+        serde_json::to_vec(&refused).unwrap_or_default()
+    })
+}
+
+/// Signs what comes over a socket on a thread of its own; beyond the limit the socket is closed,
+/// which the agent's thread notices.
+fn open_channel(
+    socket: OwnedFd,
+    store: &Arc<KeyStore>,
+    channels: &Arc<AtomicUsize>,
+) -> io::Result<()> {
+    if channels.load(Ordering::Relaxed) >= CHANNELS_MAX {
+        return Ok(());
+    }
+    channels.fetch_add(1, Ordering::Relaxed);
+    let store = Arc::clone(store);
+    let channels = Arc::clone(channels);
+    let work = move || {
+        // An agent's thread that has ended closes its end.
+        let _ = sign_all(&socket, &store);
+        channels.fetch_sub(1, Ordering::Relaxed);
+    };
+    std::thread::Builder::new().name("sign".to_owned()).spawn(work)?;
+    Ok(())
+}
+
+fn sign_all(socket: &OwnedFd, store: &KeyStore) -> io::Result<()> {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    let mut spent_before = cpu::thread_ns();
+    let mut stands_on = None;
+    loop {
+        let bytes = match rustix::io::read(socket, &mut buffer) {
+            Err(rustix::io::Errno::INTR) => continue,
+            read => read?,
+        };
+        let request = match buffer.get(..bytes).unwrap_or_default() {
+            [] => return Ok(()),
+            // A longer one was cut.
+            message if message.len() == MESSAGE_BYTES_MAX => None,
+            message => SignRequest::parse(message),
+        };
+        if let Some(SignRequest { cpu, .. }) = request
+            && stands_on != Some(cpu)
+        {
+            stands_on = Some(cpu);
+            // Where the other thread waits, so that no CPU has to wake another one: a connection
+            // costs 9 % more CPU time with this and 21 % without. Anywhere else it signs as well.
+            let _ = schedule::pin_thread(&[cpu.into()]);
+        }
+        let signed =
+            request.map_or(Err("the request is no request"), |request| store.sign(&request));
+        // What the answer itself costs is told with the next one.
+        let spent = cpu::thread_ns();
+        let answer = encode_answer(&signed, spent.saturating_sub(spent_before));
+        spent_before = spent;
+        send(socket, &answer, SendFlags::NOSIGNAL)?;
+    }
+}

@@ -1,0 +1,181 @@
+//! Private keys are in a process of their own, which signs and nothing else.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::pem::PemObject as _;
+
+use crate::harness::{Agent, Lab, connect, echo, exchange, free_port, signal_process, wait_for};
+use crate::peers::ping;
+
+/// An agent that is both ends of a TLS connection, and the port of the end in clear.
+fn both_ends(lab: &Lab, agent: &str) -> (Agent, u16) {
+    let front = free_port();
+    let out = free_port();
+    let rules = format!(
+        "{agent}[[rule]]\nname = \"front\"\nlisten = \"127.0.0.1:{front}\"\n\
+         connect = \"{}\"\n\
+         tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"required\", \
+         trust = \"ca\" }}\n\
+         [[rule]]\nname = \"out\"\nlisten = \"127.0.0.1:{out}\"\n\
+         connect = \"127.0.0.1:{front}\"\n\
+         tls = {{ role = \"client\", identity = \"alice\", trust = \"ca\", \
+         server-name = \"localhost\", resumption = false }}\n",
+        echo()
+    );
+    (lab.agent(&rules), out)
+}
+
+/// The processes with this name below an agent's.
+fn below(parent: u32, name: &str) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap() {
+        let pid = entry.unwrap().file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+        let Some(stat) =
+            pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok())
+        else {
+            continue;
+        };
+        let words: Vec<_> = stat.split_whitespace().collect();
+        if words[1] == format!("({name})") && words[3] == parent.to_string() {
+            found.extend(pid);
+        }
+    }
+    found
+}
+
+fn signers(agent: &Agent) -> Vec<u32> {
+    below(*agent.serving_pids().last().unwrap(), "signer")
+}
+
+fn serves(port: u16) -> bool {
+    let mut stream = connect(("127.0.0.1", port));
+    ping(&mut stream)
+}
+
+#[test]
+fn connections_outlive_a_signer_and_the_next_one_has_the_keys() {
+    let lab = Lab::new();
+    let (agent, port) = both_ends(&lab, "");
+    let mut held = connect(("127.0.0.1", port));
+    assert!(ping(&mut held));
+    let before = signers(&agent);
+    assert_eq!(before.len(), 1, "one signer for all keys and threads");
+    signal_process(before[0], "KILL");
+    agent.wait_for_log(" error signer-ended ");
+    assert!(ping(&mut held));
+    wait_for("a new signer", || serves(port));
+    let after = signers(&agent);
+    assert!(after.len() == 1 && after != before);
+    assert!(ping(&mut held));
+}
+
+#[test]
+fn while_there_is_no_signer_handshakes_fail_and_say_why() {
+    let lab = Lab::new();
+    let (agent, port) = both_ends(&lab, "");
+    assert!(serves(port));
+    let signer = signers(&agent)[0];
+    signal_process(signer, "STOP");
+    let mut refused: TcpStream = connect(("127.0.0.1", port));
+    refused.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    assert!(refused.read(&mut [0]).is_err(), "it is reset");
+    agent.wait_for_log("not-signed");
+    signal_process(signer, "CONT");
+    wait_for("the signer", || serves(port));
+}
+
+#[test]
+fn a_signer_ends_with_its_agent() {
+    let lab = Lab::new();
+    let (agent, port) = both_ends(&lab, "");
+    assert!(serves(port));
+    let signer = signers(&agent)[0];
+    // It is the agent that signals are for.
+    signal_process(signer, "TERM");
+    signal_process(signer, "INT");
+    assert!(serves(port));
+    signal_process(*agent.serving_pids().last().unwrap(), "KILL");
+    wait_for("the signer's end", || !std::path::Path::new(&format!("/proc/{signer}")).exists());
+}
+
+#[test]
+fn a_policy_may_keep_its_keys_in_the_agent() {
+    let lab = Lab::new();
+    let (agent, port) = both_ends(&lab, "[agent]\nsigner = false\n");
+    assert!(serves(port));
+    assert_eq!(signers(&agent), Vec::<u32>::new());
+}
+
+#[test]
+fn a_policy_without_identities_has_no_signer() {
+    let lab = Lab::new();
+    let port = free_port();
+    let app = echo();
+    let agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{app}\"\n\
+         permit = true\n"
+    ));
+    assert_eq!(exchange(connect(("127.0.0.1", port)), b"x"), b"x");
+    assert_eq!(signers(&agent), Vec::<u32>::new());
+}
+
+#[test]
+fn renewed_keys_are_loaded_and_old_ones_forgotten() {
+    let lab = Lab::new();
+    let (agent, port) = both_ends(&lab, "");
+    assert!(serves(port));
+    let before = signers(&agent);
+    for file in ["localhost.pem", "localhost.key"] {
+        std::fs::remove_file(lab.path(file)).unwrap();
+    }
+    lab.tacit(&["ca", "issue", "localhost", "--san", "127.0.0.1"]);
+    agent.wait_for_log(" info files-reloaded ");
+    assert!(serves(port));
+    assert_eq!(signers(&agent), before, "the same process has the new key");
+}
+
+/// Where the number of an ECDSA key stands in the memory of a process, in either order of bytes.
+fn memory_holds(pid: u32, number: &[u8]) -> bool {
+    let reversed: Vec<_> = number.iter().rev().copied().collect();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let mut memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    maps.lines().filter(|line| line.contains(" rw")).any(|line| {
+        let (from, rest) = line.split_once('-').unwrap();
+        let to = rest.split_whitespace().next().unwrap();
+        let from = u64::from_str_radix(from, 16).unwrap();
+        let bytes = u64::from_str_radix(to, 16).unwrap() - from;
+        let mut content = vec![0; usize::try_from(bytes).unwrap()];
+        // Some mappings are the kernel's own and cannot be read.
+        let _ = memory.seek(SeekFrom::Start(from)).and_then(|_| memory.read_exact(&mut content));
+        content.windows(number.len()).any(|part| part == number || part == reversed)
+    })
+}
+
+#[test]
+fn no_key_is_in_the_memory_of_an_agent_with_a_signer() {
+    if !rustix::process::geteuid().is_root() {
+        let _ = writeln!(std::io::stderr(), "skipped: only root reads the memory of an agent");
+        return;
+    }
+    let lab = Lab::new();
+    let PrivateKeyDer::Pkcs8(key) =
+        PrivateKeyDer::from_pem_file(lab.path("localhost.key")).unwrap()
+    else {
+        panic!("another form of key");
+    };
+    // RFC 5915: the octets of the number follow the version.
+    let der = key.secret_pkcs8_der();
+    let head = [0x02, 0x01, 0x01, 0x04, 0x20];
+    let at = der.windows(head.len()).position(|part| part == head).unwrap() + head.len();
+    let number = &der[at..at + 32];
+    for (setting, agent_has_it) in [("", false), ("[agent]\nsigner = false\n", true)] {
+        let (agent, port) = both_ends(&lab, setting);
+        assert!(serves(port));
+        let serving = *agent.serving_pids().last().unwrap();
+        assert_eq!(memory_holds(serving, number), agent_has_it, "{setting}");
+        assert!(signers(&agent).into_iter().all(|signer| memory_holds(signer, number)));
+    }
+}
