@@ -23,6 +23,8 @@ use super::machine::Progress;
 use super::material;
 use super::pair::{self, Pair, ServerAsks};
 use super::session::{Batch, Session};
+use super::signer::Signable;
+use super::signer::wire::{SignRequest, parse_answer};
 
 /// Bytes of a session's input that become records, so that one run stays short.
 const SCRIPT_BYTES_MAX: usize = 4096;
@@ -54,6 +56,19 @@ pub fn handshake(input: &[u8]) {
         }
     }
     check(&handshake.cut_off());
+}
+
+/// What comes over a channel of a signer, read as a request and as an answer. What may be signed
+/// begins as a proof of a handshake does.
+pub fn signer(input: &[u8]) {
+    if let Some(request) = SignRequest::parse(input) {
+        assert_eq!(request.encode(), input, "a request is its bytes");
+        if let Some(signable) = Signable::of(request.message) {
+            let first = request.message.first();
+            assert!(signable != Signable::CertificateVerify13 || first == Some(&b' '));
+        }
+    }
+    let _ = parse_answer(input);
 }
 
 /// A failure is one line for an operator, whatever the peer put in it.

@@ -131,6 +131,9 @@ struct AgentArgs {
     /// Started by a supervisor; one of an older version says `--kept`
     #[arg(long, hide = true, alias = "kept")]
     supervised: bool,
+    /// The supervisor says first what proves a successor
+    #[arg(long, hide = true)]
+    with_secret: bool,
     /// Take the listening sockets of the agent in place
     #[arg(long, hide = true)]
     take_over: bool,
@@ -312,6 +315,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         Err(error) => return fail(error, EXIT_FAILURE),
     };
     let supervisor = match parent {
+        Parent::Supervisor if args.with_secret => Supervisor::inherit_with_secret().map(Some),
         Parent::Supervisor => Supervisor::inherit().map(Some),
         Parent::Other => Ok(None),
     };

@@ -37,6 +37,7 @@ pub(crate) fn find(name: &str) -> Option<fn(&[u8])> {
         "query" => wire::query,
         "record" => record::record,
         "session" => tacit_tls::fuzz::session,
+        "signer" => tacit_tls::fuzz::signer,
         "starttls-ftp" => starttls::ftp,
         "starttls-postgres" => starttls::postgres,
         "starttls-smtp" => starttls::smtp,

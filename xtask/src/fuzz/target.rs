@@ -33,7 +33,7 @@ const fn target(name: &'static str, bytes_max: usize, input: &'static str) -> Ta
 }
 
 /// All of them, by name.
-pub(crate) const TARGETS: [Target; 28] = [
+pub(crate) const TARGETS: [Target; 29] = [
     target("attls", 4096, "policy of AT-TLS, beside a map file"),
     target("certificate", 4096, "certificate, or list of revoked ones, in DER"),
     target("control", 1024, "request at the control socket"),
@@ -56,6 +56,7 @@ pub(crate) const TARGETS: [Target; 28] = [
     target("query", 256, "question at the query socket"),
     target("record", 4096, "TLS records under a key that takes every tag"),
     target("session", 1024, "what an authenticated peer sends after the handshake"),
+    target("signer", 1024, "what an agent and its signer say to each other"),
     target("starttls-ftp", 1024, "both ends of FTP before TLS"),
     target("starttls-postgres", 1024, "both ends of PostgreSQL before TLS"),
     target("starttls-smtp", 1024, "both ends of SMTP before TLS"),

@@ -42,7 +42,7 @@ impl Agent {
                 let also = if stale { Also::Stale } else { Also::None };
                 Reply::ok(self.close(&ids, also))
             }
-            Request::TakeOver => self.hand_over(),
+            Request::TakeOver { .. } => self.hand_over(),
             Request::Release => match self.release().await {
                 Ok(reply) => reply,
                 Err(error) => Reply::error(error),

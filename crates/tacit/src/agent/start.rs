@@ -22,6 +22,7 @@ use super::{
     Agent, AgentError, Control, Given, Inbox, Metrics, Options, Signals, file_name, takeover,
 };
 use crate::control::client::ClientError;
+use crate::control::secret::SuccessorSecret;
 use crate::control::server::{self, PendingRequest};
 use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
@@ -68,7 +69,8 @@ impl Agent {
         }
         let connections_max = connections_max(installed.limits(), descriptors);
         let shared = shared(&installed, table, connections_max, log);
-        let Sources { mut handover, launcher } = Sources::new(&options, given)?;
+        let secret = supervisor.as_ref().and_then(Supervisor::secret);
+        let Sources { mut handover, launcher } = Sources::new(&options, given, secret)?;
         // From here on there are files to remove: a signal must not end the process by itself.
         let signals = Signals::watch().map_err(AgentError::Process)?;
         let congestion_control = shared.congestion_control.clone();
@@ -184,7 +186,11 @@ struct Sources {
 }
 
 impl Sources {
-    fn new(options: &Options, given: Given) -> Result<Self, AgentError> {
+    fn new(
+        options: &Options,
+        given: Given,
+        secret: Option<&SuccessorSecret>,
+    ) -> Result<Self, AgentError> {
         let sources = match given {
             Given::Listening(sockets) => {
                 Self { handover: takeover::Handover::from_activation(sockets), launcher: None }
@@ -196,7 +202,7 @@ impl Sources {
         if !options.take_over {
             return Ok(sources);
         }
-        let handover = takeover::request(&options.control).map_err(AgentError::TakeOver)?;
+        let handover = takeover::request(&options.control, secret).map_err(AgentError::TakeOver)?;
         Ok(Self { handover, ..sources })
     }
 }
@@ -233,8 +239,8 @@ impl Control {
         let opened = handover.open(&wanted, None).map_err(AgentError::Listen)?;
         let listening = takeover::listen_on(&opened.listener.socket)
             .map_err(|error| AgentError::Control(path.into(), error))?;
-        let supervisor = supervisor.map(Supervisor::pid);
-        let serve = server::serve(listening, requests.clone(), log.clone(), supervisor);
+        let secret = supervisor.and_then(Supervisor::secret).cloned();
+        let serve = server::serve(listening, requests.clone(), log.clone(), secret);
         let task = tokio::task::spawn_local(serve);
         Ok(Self { opened, task, requests })
     }

@@ -1,10 +1,12 @@
 //! The agent's end of the channel to its supervisor.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 
+use crate::control::secret::{SuccessorSecret, TEXT_BYTES};
 use crate::log::{Event, Log};
 
 /// The agent's end of the channel to its supervisor.
@@ -12,20 +14,45 @@ use crate::log::{Event, Log};
 pub struct Supervisor {
     channel: UnixStream,
     pid: u32,
+    secret: Option<SuccessorSecret>,
 }
 
+/// How long the supervisor may take to say the secret.
+const SECRET_WAIT_MAX: Duration = Duration::from_secs(5);
+
 impl Supervisor {
-    /// Takes the channel that the supervisor passed as standard input.
+    /// Takes the channel that the supervisor passed as standard input. One of an older version
+    /// says no secret.
     ///
     /// # Errors
     /// Standard input is not open.
     pub fn inherit() -> io::Result<Self> {
         let channel = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
-        Ok(Self::at(channel.into()))
+        Ok(Self::at(channel.into(), None))
     }
 
-    pub(super) fn at(channel: UnixStream) -> Self {
-        Self { channel, pid: std::os::unix::process::parent_id() }
+    /// The same with the secret that comes first on the channel.
+    ///
+    /// # Errors
+    /// Standard input is not open, or no secret comes.
+    pub fn inherit_with_secret() -> io::Result<Self> {
+        let mut supervisor = Self::inherit()?;
+        let mut text = [0; TEXT_BYTES];
+        supervisor.channel.set_read_timeout(Some(SECRET_WAIT_MAX))?;
+        supervisor.channel.read_exact(&mut text)?;
+        supervisor.channel.set_read_timeout(None)?;
+        let text = std::str::from_utf8(&text).ok().and_then(SuccessorSecret::from_text);
+        supervisor.secret = Some(text.ok_or(io::ErrorKind::InvalidData)?);
+        Ok(supervisor)
+    }
+
+    pub(super) fn at(channel: UnixStream, secret: Option<SuccessorSecret>) -> Self {
+        Self { channel, pid: std::os::unix::process::parent_id(), secret }
+    }
+
+    /// What proves a successor; `None`: nothing does.
+    pub(super) fn secret(&self) -> Option<&SuccessorSecret> {
+        self.secret.as_ref()
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -53,7 +80,7 @@ impl Supervisor {
             .field("pid", &self.pid)
             .field("next", "the agent serves on; to restart it: tacit drain, then start it again");
         tokio::task::spawn_local(async move {
-            // The supervisor never writes: all that can be read is its end.
+            // The supervisor writes nothing more: all that can be read is its end.
             let _ = channel.read(&mut [0]).await;
             log.warn(gone);
         });

@@ -17,7 +17,7 @@
 //! needs the supervisor. `tacit agent --no-supervisor` runs without one.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -32,6 +32,7 @@ use tokio::sync::mpsc;
 
 use super::supervised::Supervisor;
 use super::{Given, Options, service_manager};
+use crate::control::secret::SuccessorSecret;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
 use crate::log::{Destination, Format};
 use crate::run::protocol::{self, ToLauncher};
@@ -46,7 +47,9 @@ const PRIVATE_NAME: &str = "tacit-supervise";
 /// # Errors
 /// An agent cannot be started, or signals cannot be watched.
 pub fn run(arguments: &[OsString]) -> io::Result<ExitCode> {
-    on_runtime(supervise(arguments.to_vec(), None)).map(ExitCode::from)
+    process::hide_memory()?;
+    let secret = SuccessorSecret::new()?;
+    on_runtime(supervise(arguments.to_vec(), secret, None)).map(ExitCode::from)
 }
 
 /// What the private agent of a run is started with.
@@ -102,12 +105,15 @@ impl Private {
 /// It cannot be started.
 pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
     process::name_thread(PRIVATE_NAME);
+    process::hide_memory()?;
+    let secret = SuccessorSecret::new()?;
+    let of_agent = secret.clone();
     let (ours, theirs) = UnixStream::pair()?;
     let arguments = private.arguments();
     let refusals = launcher.try_clone()?;
     let work = || {
         process::name_thread("tacit-agent");
-        let supervisor = Supervisor::at(theirs);
+        let supervisor = Supervisor::at(theirs, Some(of_agent));
         match super::run(private.options(), Given::Launcher(launcher), Some(supervisor)) {
             Ok(()) => EXIT_OK,
             Err(error) => {
@@ -120,7 +126,7 @@ pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
     };
     let pid = process::fork(work)?;
     drop(refusals);
-    on_runtime(supervise(arguments, Some(Started { pid, channel: ours })))
+    on_runtime(supervise(arguments, secret, Some(Started { pid, channel: ours })))
 }
 
 fn on_runtime<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
@@ -148,6 +154,8 @@ enum Start {
 struct Agents {
     program: PathBuf,
     arguments: Vec<OsString>,
+    /// What the agents know each other by.
+    secret: SuccessorSecret,
     running: Vec<u32>,
     /// Whether it reports agents that a signal killed.
     reports_killed: bool,
@@ -163,7 +171,11 @@ enum Message {
 }
 
 /// Supervises the agent that runs already, or starts the first one.
-async fn supervise(arguments: Vec<OsString>, first: Option<Started>) -> io::Result<u8> {
+async fn supervise(
+    arguments: Vec<OsString>,
+    secret: SuccessorSecret,
+    first: Option<Started>,
+) -> io::Result<u8> {
     let program = std::env::current_exe()?;
     let private = first.is_some();
     let mut ended = signal(SignalKind::child())?;
@@ -175,6 +187,7 @@ async fn supervise(arguments: Vec<OsString>, first: Option<Started>) -> io::Resu
     let mut agents = Agents {
         program,
         arguments,
+        secret,
         running: Vec::new(),
         ending: false,
         // The launcher of a run reports the end of its agent.
@@ -210,9 +223,12 @@ async fn supervise(arguments: Vec<OsString>, first: Option<Started>) -> io::Resu
 
 impl Agents {
     fn start(&mut self, start: Start) -> io::Result<()> {
-        let (ours, theirs) = UnixStream::pair()?;
+        let (mut ours, theirs) = UnixStream::pair()?;
+        // It waits in the channel until the agent reads it.
+        ours.write_all(self.secret.to_text().as_bytes())?;
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).arg("--supervised").stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.args(&self.arguments).args(["--supervised", "--with-secret"]);
+        command.stdin(Stdio::from(OwnedFd::from(theirs)));
         if start == Start::Successor {
             command.arg("--take-over");
         }

@@ -27,6 +27,7 @@ use tokio::net::UnixListener;
 use crate::address;
 use crate::control::Request;
 use crate::control::client::{ClientError, ask_on};
+use crate::control::secret::SuccessorSecret;
 use crate::control::server::Reply;
 
 use super::opened::{self, Inherited, InheritedFile, ListenError, Opened, Wanted};
@@ -133,10 +134,14 @@ fn receive_one(predecessor: &UnixStream) -> Result<OwnedFd, ClientError> {
 ///
 /// # Errors
 /// There is none, or it refuses.
-pub(super) fn request(control: &Path) -> Result<Handover, ClientError> {
+pub(super) fn request(
+    control: &Path,
+    secret: Option<&SuccessorSecret>,
+) -> Result<Handover, ClientError> {
     let predecessor = UnixStream::connect(control)
         .map_err(|error| ClientError::NoAgent(control.to_owned(), error))?;
-    let announced = parse_announced(ask_on(&predecessor, &Request::TakeOver)?)?;
+    let request = Request::TakeOver { secret: secret.map(SuccessorSecret::to_text) };
+    let announced = parse_announced(ask_on(&predecessor, &request)?)?;
     let mut sockets = Vec::with_capacity(announced.len());
     for Announced(address, has_file) in announced {
         let socket = receive_one(&predecessor)?;

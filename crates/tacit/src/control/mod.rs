@@ -7,6 +7,7 @@ pub mod client;
 pub mod display;
 pub mod metrics;
 pub mod render;
+pub mod secret;
 pub mod server;
 
 use std::path::PathBuf;
@@ -45,8 +46,12 @@ pub enum Request {
         stale: bool,
     },
     /// From a successor: send the listening sockets.
-    TakeOver,
-    /// From a successor: it serves; stop accepting and drain.
+    TakeOver {
+        /// What it has from the supervisor ([`secret`]).
+        #[serde(default)]
+        secret: Option<String>,
+    },
+    /// From a successor, on the same connection: it serves; stop accepting and drain.
     Release,
 }
 

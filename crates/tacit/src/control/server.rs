@@ -1,14 +1,22 @@
 //! The agent's end of the control socket.
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
 
+use rustix::net::UCred;
 use serde_json::Value;
-use tacit_sys::{descriptor, process, socket};
+use tacit_sys::{descriptor, process, query, socket};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
+use super::secret::SuccessorSecret;
 use super::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::log::{Event, Log};
 
@@ -65,58 +73,113 @@ impl Reply {
     }
 }
 
-/// Accepts control connections until the task ends. Children of `supervisor`, the process that
-/// started this agent, are its successors.
+/// Control connections at once.
+const CLIENTS_MAX: usize = 64;
+/// How long a client may take for a request.
+const REQUEST_WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long it may read nothing of an answer that is longer than its socket holds.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Who may ask, and what is asked of.
+#[derive(Clone)]
+struct Doorway {
+    requests: mpsc::Sender<PendingRequest>,
+    secret: Option<SuccessorSecret>,
+    clients: Clients,
+}
+
+/// The connections, the oldest first; of each whether it only waits for a request.
+type Clients = Rc<RefCell<VecDeque<Client>>>;
+
+struct Client {
+    waits: Rc<Cell<bool>>,
+    task: AbortHandle,
+}
+
+/// Accepts control connections until the task ends. Who knows `secret` is a successor.
 pub async fn serve(
     listener: UnixListener,
     requests: mpsc::Sender<PendingRequest>,
     log: Log,
-    supervisor: Option<u32>,
+    secret: Option<SuccessorSecret>,
 ) {
+    let doorway = Doorway { requests, secret, clients: Clients::default() };
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let requests = requests.clone();
-                let log = log.clone();
-                tokio::task::spawn_local(async move {
-                    if let Err(error) = converse(stream, requests, supervisor).await {
-                        log.warn(Event::new("control-failed").field("error", &error));
-                    }
-                });
-            }
+            Ok((stream, _)) => admit(stream, &doorway, &log),
             Err(error) => {
                 log.warn(Event::new("control-failed").field("error", &error));
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
-async fn converse(
-    stream: UnixStream,
-    requests: mpsc::Sender<PendingRequest>,
-    supervisor: Option<u32>,
-) -> io::Result<()> {
+/// Starts to answer a client. Where there is no place, the one that has waited longest without a
+/// request is closed; while all are being answered, the new one.
+fn admit(stream: UnixStream, doorway: &Doorway, log: &Log) {
+    let mut clients = doorway.clients.borrow_mut();
+    clients.retain(|client| !client.task.is_finished());
+    if clients.len() >= CLIENTS_MAX {
+        let Some(silent) = clients.iter().position(|client| client.waits.get()) else { return };
+        if let Some(client) = clients.remove(silent) {
+            client.task.abort();
+        }
+    }
+    let waits = Rc::new(Cell::new(true));
+    let log = log.clone();
+    let conversation = converse(stream, doorway.clone(), Rc::clone(&waits));
+    let task = tokio::task::spawn_local(async move {
+        if let Err(error) = conversation.await {
+            log.warn(Event::new("control-failed").field("error", &error));
+        }
+    });
+    clients.push_back(Client { waits, task: task.abort_handle() });
+}
+
+async fn converse(stream: UnixStream, doorway: Doorway, waits: Rc<Cell<bool>>) -> io::Result<()> {
+    let Doorway { requests, secret, .. } = doorway;
     let peer = socket::peer_credentials(stream.as_fd())?;
-    let refusal = refusal(peer.pid.as_raw_pid(), peer.uid.as_raw(), supervisor);
+    let refusal = refusal(&peer, query::network_of(stream.as_fd()));
     let mut stream = BufReader::new(stream);
+    let mut is_successor = false;
     loop {
         let mut line = String::new();
         let mut limited = (&mut stream).take(REQUEST_BYTES_MAX as u64);
-        if limited.read_line(&mut line).await? == 0 {
+        let read = limited.read_line(&mut line);
+        let read = match is_successor {
+            // Between its requests it starts.
+            true => read.await?,
+            false => timeout(REQUEST_WAIT_MAX, read).await.unwrap_or(Ok(0))?,
+        };
+        if read == 0 {
             return Ok(());
         }
+        waits.set(false);
         if let Some(refusal) = refusal {
-            send(stream.get_mut(), Reply::error(&refusal)).await?;
+            // It may be gone; the log has it.
+            let _ = send(stream.get_mut(), Reply::error(&refusal)).await;
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal));
         }
+        let knows = |said: &Option<String>| {
+            secret.as_ref().zip(said.as_ref()).is_some_and(|(own, said)| own.is_known_by(said))
+        };
         let reply = match parse(&line) {
-            Ok(request) => ask(&requests, request).await,
+            Ok(Request::TakeOver { secret }) if !knows(&secret) => Reply::error(NO_SUCCESSOR),
+            Ok(Request::Release) if !is_successor => Reply::error(NO_SUCCESSOR),
+            Ok(request) => {
+                is_successor |= matches!(request, Request::TakeOver { .. });
+                ask(&requests, request).await
+            }
             Err(reason) => Reply::error(reason),
         };
         send(stream.get_mut(), reply).await?;
+        waits.set(!is_successor);
     }
 }
+
+const NO_SUCCESSOR: &str =
+    "only a successor that this agent's supervisor has started may take it over: tacit restart";
 
 /// The request that a line holds, or what is wrong with it.
 pub(crate) fn parse(line: &str) -> Result<Request, String> {
@@ -124,20 +187,22 @@ pub(crate) fn parse(line: &str) -> Result<Request, String> {
         .map_err(|error| format!("this agent does not know that request: {error}"))
 }
 
-/// Why a process may not control this agent.
-fn refusal(pid: i32, uid: u32, supervisor: Option<u32>) -> Option<String> {
+/// Why a client may not control this agent. The socket itself says in which network namespace it
+/// was made: no process has to be looked at, which could be gone, or another one by now. Where the
+/// kernel does not say it (before Linux 5.14), the process must be there to be looked at.
+fn refusal(peer: &UCred, network: io::Result<u64>) -> Option<String> {
+    let uid = peer.uid.as_raw();
     // The file's mode keeps other users out already; this also holds where modes are ignored.
     if uid != 0 && uid != process::effective_user() {
         return Some(format!("user {uid} may not control this agent"));
     }
-    // A successor hides its memory from the start, and with it where it lives. Without a
-    // supervisor there is none: orphans of a run have the same parent as this agent then.
-    let parent = std::os::unix::process::parent_id();
-    let is_sibling = supervisor == Some(parent) && process::parent_of(pid) == Some(parent);
     // A program under `tacit run` is of the same user.
-    (!is_sibling && process::lives_elsewhere(pid, uid)).then(|| {
-        format!("process {pid} may not control this agent from another network or user namespace")
-    })
+    let is_elsewhere = match (network, query::own_network()) {
+        (Ok(network), Ok(own)) => network != own,
+        _ => process::lives_elsewhere(peer.pid.as_raw_pid()),
+    };
+    is_elsewhere
+        .then(|| "a client of another network namespace may not control this agent".to_owned())
 }
 
 /// Puts a request to the agent and waits for its answer.
@@ -155,7 +220,12 @@ async fn send(stream: &mut UnixStream, reply: Reply) -> io::Result<()> {
         Body::Written(line) => line,
     };
     line.push(b'\n');
-    stream.write_all(&line).await?;
+    let mut rest = line.as_slice();
+    while !rest.is_empty() {
+        // Of a part, not of the whole: a table of all connections is long.
+        let written = timeout(ANSWER_WAIT_MAX, stream.write(rest)).await??;
+        rest = rest.get(written..).unwrap_or_default();
+    }
     for one in reply.descriptors {
         loop {
             stream.writable().await?;

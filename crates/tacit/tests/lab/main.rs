@@ -21,6 +21,7 @@ mod audit;
 mod check;
 mod cli;
 mod client_cert;
+mod control;
 mod costs;
 mod doctor;
 mod drain;

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -329,30 +329,6 @@ fn an_agent_whose_supervisor_was_killed_answers_its_operator() {
     agent.ok(&["drain"]);
     wait_for("the agent's end", || !agent.control.exists());
     assert!(TcpStream::connect(&listen).is_err());
-}
-
-#[test]
-fn a_successor_serves_though_its_supervisor_cannot_be_watched() {
-    let lab = Lab::new();
-    let listen = format!("127.0.0.1:{}", free_port());
-    let mut agent = lab.agent(&permit("r", &listen, echo()));
-    let log = std::fs::File::create(lab.path("successor.log")).unwrap();
-    let mut successor = Command::new(TACIT)
-        .args(["agent", "--supervised", "--take-over", "--policy"])
-        .arg(&agent.policy)
-        .arg("--control")
-        .arg(&agent.control)
-        // No channel to a supervisor: the kernel reports no events for this file.
-        .stdin(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap();
-    assert!(agent.child.wait().unwrap().success(), "the agent before it has ended");
-    assert!(ping(&mut connect(listen.as_str())));
-    let log = || std::fs::read_to_string(lab.path("successor.log")).unwrap();
-    wait_for("the report", || log().contains("supervisor-not-watched"));
-    agent.ok(&["drain"]);
-    assert!(successor.wait().unwrap().success());
 }
 
 #[test]

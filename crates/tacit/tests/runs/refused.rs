@@ -137,7 +137,7 @@ fn the_log_of_a_run_stays_out_of_what_its_program_writes() {
         # The agent writes when it comes to it.
         until_true grep -q 'destination=other.example' $log
         stat -c %a $log
-        grep -c ' warn denied .* destination=other.example .* launcher=bash\[[0-9]*\]' $log"#);
+        grep -m 1 -c ' warn denied .* destination=other.example .* launcher=bash\[[0-9]*\]' $log"#);
     assert_eq!(said, "mine\n600\n1\n");
 }
 
@@ -150,7 +150,7 @@ fn the_log_of_a_run_goes_where_the_command_line_says() {
             err=err-$(basename $destination)
             run getent ahostsv4 other.example 2>$err; grep -c ' warn denied ' $err
         done
-        grep -c ' warn denied ' scratch/own.log
+        grep -m 1 -c ' warn denied ' scratch/own.log
         ls $HOME/.local 2>/dev/null
         RUN_OPTIONS='--log ./missing/own.log'
         run true 2>err; echo status $?

@@ -1,0 +1,117 @@
+//! Who may control an agent, and what clients of the control socket can do to each other.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::{
+    Agent, Lab, PATIENCE, connect, echo, free_port, signal_process, text_of, wait_for,
+};
+use crate::peers::ping;
+
+const TACIT: &str = env!("CARGO_BIN_EXE_tacit");
+
+fn permit(lab: &Lab) -> (Agent, String) {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let app = echo();
+    let agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"{listen}\"\nconnect = \"{app}\"\npermit = true\n"
+    ));
+    (agent, listen)
+}
+
+fn ask(stream: &UnixStream, line: &str) -> Value {
+    let mut writer = stream;
+    writeln!(writer, "{line}").unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    serde_json::from_str(&answer).unwrap()
+}
+
+#[test]
+fn none_but_a_successor_takes_an_agent_over() {
+    let lab = Lab::new();
+    let (agent, listen) = permit(&lab);
+    let client = UnixStream::connect(&agent.control).unwrap();
+    let guess = format!("{{\"verb\":\"take-over\",\"secret\":\"{}\"}}", "0".repeat(64));
+    for request in ["{\"verb\":\"take-over\"}", &guess, "{\"verb\":\"release\"}"] {
+        let answer = ask(&client, request);
+        let refused = answer["error"].as_str().unwrap();
+        assert!(refused.contains("only a successor"), "{request}: {answer}");
+    }
+    let by_hand = Command::new(TACIT)
+        .args(["agent", "--supervised", "--take-over", "--policy"])
+        .arg(&agent.policy)
+        .arg("--control")
+        .arg(&agent.control)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(text_of(&by_hand).contains("only a successor"), "{}", text_of(&by_hand));
+    assert!(ping(&mut connect(listen.as_str())), "the agent in place serves");
+    agent.ok(&["restart"]);
+    wait_for("the successor", || agent.log().matches(" info serving ").count() == 2);
+    assert!(ping(&mut connect(listen.as_str())));
+}
+
+#[test]
+fn a_client_of_another_network_is_refused_even_when_it_is_gone() {
+    let lab = Lab::new();
+    let (agent, listen) = permit(&lab);
+    let serving = *agent.serving_pids().last().unwrap();
+    // The agent looks at the request when the process that sent it is no more.
+    signal_process(serving, "STOP");
+    let script = "import socket, sys\n\
+                  s = socket.socket(socket.AF_UNIX)\n\
+                  s.connect(sys.argv[1])\n\
+                  s.sendall(b'{\"verb\":\"drain\",\"timeout_ms\":1}\\n')\n";
+    let sent = Command::new("unshare")
+        .args(["-rn", "python3", "-c", script])
+        .arg(&agent.control)
+        .output()
+        .unwrap();
+    assert!(sent.status.success(), "{}", text_of(&sent));
+    signal_process(serving, "CONT");
+    agent.wait_for_log("may not control this agent");
+    assert!(ping(&mut connect(listen.as_str())), "it was not drained");
+}
+
+#[test]
+fn silent_clients_leave_room_for_others() {
+    let lab = Lab::new();
+    let (agent, _) = permit(&lab);
+    let half_line = vec![b'x'; 60_000];
+    let silent: Vec<_> = (0..300)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&agent.control).unwrap();
+            stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+            // One that was closed already for a newer one takes no more.
+            let _ = stream.write_all(&half_line);
+            stream
+        })
+        .collect();
+    assert!(agent.ok(&["show", "rules"]).contains('r'));
+    let is_open = |mut stream: &UnixStream| {
+        stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        stream.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    wait_for("the end of most", || silent.iter().filter(|stream| is_open(stream)).count() <= 64);
+    // A client that does not read its answers is not waited for either.
+    let unread: Vec<_> = (0..64)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&agent.control).unwrap();
+            stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+            while stream.write_all(b"{\"verb\":\"show\",\"what\":\"limits\"}\n").is_ok() {}
+            stream
+        })
+        .collect();
+    let until = std::time::Instant::now() + 2 * PATIENCE;
+    while !agent.verb(&["show", "rules"]).status.success() {
+        assert!(std::time::Instant::now() < until, "no place is free again");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(unread);
+}
