@@ -44,7 +44,8 @@ pub fn handshake(input: &[u8]) {
         outgoing.clear();
         match handshake.advance(&mut incoming, &mut outgoing) {
             Ok(Progress::Blocked) if incoming.len() > INCOMING_BYTES_MAX => {
-                return check(&handshake.too_long());
+                let failure = handshake.too_long(&mut incoming, &mut outgoing);
+                return check_answered(&failure, &outgoing);
             }
             Ok(Progress::Blocked) => {}
             Ok(Progress::Done) => {
@@ -52,7 +53,7 @@ pub fn handshake(input: &[u8]) {
                 let _ = handshake.finish(Rekey::default(), Instant::now(), UnixTime::now());
                 return;
             }
-            Err(failure) => return check(&failure),
+            Err(failure) => return check_answered(&failure, &outgoing),
         }
     }
     check(&handshake.cut_off());
@@ -69,6 +70,12 @@ pub fn signer(input: &[u8]) {
         }
     }
     let _ = parse_answer(input);
+}
+
+/// Whatever the peer sends that ends the handshake is answered by an alert, but for its own alerts.
+fn check_answered(failure: &HandshakeFailure, outgoing: &[u8]) {
+    check(failure);
+    assert!(!outgoing.is_empty() || failure.message.contains("(alert "), "{failure}");
 }
 
 /// A failure is one line for an operator, whatever the peer put in it.

@@ -3,6 +3,8 @@
 //! The library sees one record at a time, and so none that follow the handshake: what it would owe
 //! the peer for those could not be taken out.
 
+use std::ops::Range;
+
 use rustls::CommonState;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -57,14 +59,29 @@ impl Machine for UnbufferedServerConnection {
     }
 }
 
-/// Runs the machine until it needs more input or is complete, one record after the other.
+/// What one step came to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// The library has read one more record, and has not released the bytes at this range of what
+    /// arrived: they are part of a message, or a record that it skips. `None`: it released them.
+    Read(Option<Range<usize>>),
+    /// The peer must say more.
+    Blocked,
+    /// Complete.
+    Done,
+}
+
+/// Runs the machine on what it has seen and one more record. After an error `outgoing` ends in the
+/// alert that says why, unless the peer has sent one.
 pub(crate) fn step<M: Machine>(
     machine: &mut M,
     incoming: &mut Vec<u8>,
     seen: &mut usize,
     outgoing: &mut Vec<u8>,
-) -> Result<Progress, rustls::Error> {
+) -> Result<Step, rustls::Error> {
     let mut shown = *seen;
+    // Where the record begins that this step shows.
+    let mut next = None;
     loop {
         let UnbufferedStatus { discard, state, .. } = machine.process(&mut incoming[..shown]);
         let mut blocked = false;
@@ -77,36 +94,90 @@ pub(crate) fn step<M: Machine>(
             Ok(ConnectionState::WriteTraffic(_)) => done = true,
             Ok(_) => blocked = true,
             Err(error) => {
+                incoming.truncate(shown);
+                incoming.drain(..discard);
+                let next = next.map(|start: usize| start.saturating_sub(discard));
+                if !matches!(error, rustls::Error::AlertReceived(_)) {
+                    send_alert(machine, incoming, next, outgoing);
+                }
                 incoming.clear();
                 *seen = 0;
-                take_alert(machine, outgoing);
                 return Err(error);
             }
         }
         incoming.drain(..discard);
         *seen = seen.saturating_sub(discard);
         shown -= discard;
+        next = next.map(|start: usize| start.saturating_sub(discard));
         if done {
-            return Ok(Progress::Done);
+            return Ok(Step::Done);
         }
-        if blocked {
-            if shown == incoming.len() {
-                return Ok(Progress::Blocked);
-            }
-            // What is no whole record is shown too: it may be no record at all.
-            let next = first_record_bytes(&incoming[*seen..]);
-            *seen += next.unwrap_or(0);
-            shown = if next.is_some() { *seen } else { incoming.len() };
+        if !blocked {
+            continue;
         }
+        if let Some(start) = next {
+            return Ok(Step::Read((start < *seen).then_some(start..*seen)));
+        }
+        if shown == incoming.len() {
+            return Ok(Step::Blocked);
+        }
+        // What is no whole record is shown too: it may be no record at all.
+        let record = first_record_bytes(&incoming[*seen..]);
+        next = record.map(|_| *seen);
+        *seen += record.unwrap_or(0);
+        shown = if record.is_some() { *seen } else { incoming.len() };
     }
 }
 
 /// Where the first record ends, if it is whole.
-fn first_record_bytes(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn first_record_bytes(bytes: &[u8]) -> Option<usize> {
     let (&[_, _, _, high, low], rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let length = usize::from(u16::from_be_bytes([high, low]));
     (length <= rest.len()).then_some(HEADER_BYTES + length)
 }
+
+/// A record header of no content type: the library refuses it, wherever it stands.
+const NO_RECORD: [u8; HEADER_BYTES] = [0xff, 3, 3, 0, 0];
+
+/// Appends the alert that ends the handshake. Where the library has none for its error, it is shown
+/// a record that is none, for which it has: the alert must be protected with keys that only the
+/// library holds. `seen` is all that it was shown and has not released; `next` is where the record
+/// begins that it failed at.
+pub(crate) fn send_alert<M: Machine>(
+    machine: &mut M,
+    seen: &mut Vec<u8>,
+    next: Option<usize>,
+    outgoing: &mut Vec<u8>,
+) {
+    let before = outgoing.len();
+    take_alert(machine, outgoing);
+    if outgoing.len() > before {
+        return;
+    }
+    // The library looks next at that record if it has refused it whole, else behind it.
+    if let Some(kind) = next.and_then(|next| seen.get_mut(next)) {
+        *kind = NO_RECORD[0];
+    }
+    seen.extend_from_slice(&NO_RECORD);
+    // Messages that stand before the one that it refused come first.
+    for _ in 0..STATES_BEFORE_ALERT_MAX {
+        let UnbufferedStatus { discard, state, .. } = machine.process(seen);
+        match state {
+            Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                if encode(outgoing, |buffer| data.encode(buffer)).is_err() {
+                    return;
+                }
+            }
+            Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+            Ok(_) => return,
+            Err(_) => return take_alert(machine, outgoing),
+        }
+        seen.drain(..discard);
+    }
+}
+
+/// States of the machine between an error and its alert at most: a flight is some ten records.
+const STATES_BEFORE_ALERT_MAX: usize = 64;
 
 /// After an error the machine still has the alert that says why. It is not run for longer than it
 /// has something to send: it would look at input again, which is gone.

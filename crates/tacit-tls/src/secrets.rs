@@ -4,9 +4,10 @@
 //! The library hands them to its key log (`outcome`). They are kept in memory only, and
 //! zeroed when dropped.
 
-use aws_lc_rs::aead;
+use aws_lc_rs::aead::{self, AES_128_GCM, AES_256_GCM, CHACHA20_POLY1305};
 use aws_lc_rs::hkdf::{Algorithm, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
-use tacit_core::record::{KeyRefused, Nonce};
+use rustls::CipherSuite;
+use tacit_core::record::{KeyRefused, Nonce, Opener, Protection};
 
 use super::failure::Role;
 use super::keys::DirectionKey;
@@ -32,24 +33,27 @@ pub(super) struct Secrets {
     pub(super) receiving: Secret,
 }
 
-/// The application traffic secrets that a handshake has made so far.
+/// The traffic secrets that a handshake has made so far.
 #[derive(Debug, Default)]
 pub(super) struct TrafficSecrets {
     client: Option<Secret>,
     server: Option<Secret>,
+    /// What protects the rest of the client's handshake.
+    pub(super) client_handshake: Option<Secret>,
 }
 
-/// Names of both secrets in key logs.
+/// Names of the secrets in key logs.
 const CLIENT: &str = "CLIENT_TRAFFIC_SECRET_0";
 const SERVER: &str = "SERVER_TRAFFIC_SECRET_0";
+const CLIENT_HANDSHAKE: &str = "CLIENT_HANDSHAKE_TRAFFIC_SECRET";
 
 impl TrafficSecrets {
     /// None so far.
-    pub(super) const NONE: Self = Self { client: None, server: None };
+    pub(super) const NONE: Self = Self { client: None, server: None, client_handshake: None };
 
     /// Whether a key log's label names one of them.
     pub(super) fn are_logged_as(label: &str) -> bool {
-        matches!(label, CLIENT | SERVER)
+        matches!(label, CLIENT | SERVER | CLIENT_HANDSHAKE)
     }
 
     /// Keeps a secret of that label; others are dropped.
@@ -57,6 +61,7 @@ impl TrafficSecrets {
         match label {
             CLIENT => self.client = Secret::new(secret),
             SERVER => self.server = Secret::new(secret),
+            CLIENT_HANDSHAKE => self.client_handshake = Secret::new(secret),
             _ => {}
         }
     }
@@ -64,7 +69,7 @@ impl TrafficSecrets {
     /// Whether there is none.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.client.is_none() && self.server.is_none()
+        self.client.is_none() && self.server.is_none() && self.client_handshake.is_none()
     }
 
     /// Adds those of a later step.
@@ -74,6 +79,9 @@ impl TrafficSecrets {
         }
         if later.server.is_some() {
             self.server = later.server;
+        }
+        if later.client_handshake.is_some() {
+            self.client_handshake = later.client_handshake;
         }
     }
 
@@ -110,6 +118,30 @@ impl Secret {
         algorithm: &'static aead::Algorithm,
     ) -> Result<NextKey, KeyRefused> {
         self.prk = expand(&self.prk, "traffic upd", self.hash, |okm| Ok(Prk::from(okm)))?;
+        self.key(algorithm)
+    }
+
+    /// Whether a TLS 1.3 record is the first one that this secret protects; its bytes are lost.
+    pub(super) fn opens_first(&self, suite: CipherSuite, record: &mut [u8]) -> bool {
+        let (algorithm, protection) = match suite {
+            CipherSuite::TLS13_AES_128_GCM_SHA256 => (&AES_128_GCM, Protection::Tls13Gcm),
+            CipherSuite::TLS13_AES_256_GCM_SHA384 => (&AES_256_GCM, Protection::Tls13Gcm),
+            CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => {
+                (&CHACHA20_POLY1305, Protection::Tls13ChaCha)
+            }
+            _ => return false,
+        };
+        let Ok(NextKey { key, iv }) = self.key(algorithm) else { return false };
+        let Ok(mut key) = key.open(protection) else { return false };
+        let opened = Opener::new(protection, iv, 0).open_record(&mut key, record);
+        opened.is_ok_and(|record| record.is_some())
+    }
+
+    /// What the secret itself gives.
+    ///
+    /// # Errors
+    /// The library refuses.
+    pub(super) fn key(&self, algorithm: &'static aead::Algorithm) -> Result<NextKey, KeyRefused> {
         let mut key = [0; 32];
         let part = key.get_mut(..algorithm.key_len()).ok_or(KeyRefused)?;
         expand(&self.prk, "key", Length(part.len()), |okm| okm.fill(part))?;

@@ -513,6 +513,10 @@ fn inner_content(
     plaintext: &[u8],
 ) -> Result<(ContentType, usize), RecordError> {
     let (byte, length) = if protection.is_tls13() {
+        // RFC 8446 section 5.4: padding counts too.
+        if plaintext.len() > PAYLOAD_BYTES_MAX + 1 {
+            return Err(RecordError::PeerSentTooLong);
+        }
         let end = plaintext.iter().rposition(|&byte| byte != 0);
         let end = end.ok_or(RecordError::PeerSentNoContentType)?;
         (plaintext[end], end)

@@ -216,6 +216,21 @@ fn padding_is_removed_and_padding_alone_is_refused() {
 }
 
 #[test]
+fn padding_counts_towards_the_longest_record() {
+    let open = |padding_bytes: usize| {
+        let mut data = b"text\x17".to_vec();
+        data.resize(data.len() + padding_bytes, 0);
+        let head = header(ContentType::ApplicationData, data.len() + TAG_BYTES);
+        let tag = Toy.seal(xor_sequence(IV, 1), &head, &mut data).unwrap();
+        let mut wire = [&head[..], &data, &tag].concat();
+        ends(Protection::Tls13Gcm).1.open_record(&mut Toy, &mut wire)
+    };
+    let longest = PAYLOAD_BYTES_MAX + 1 - b"text\x17".len();
+    assert_eq!(open(longest).unwrap().unwrap().payload.len(), b"text".len());
+    assert_eq!(open(longest + 1), Err(RecordError::PeerSentTooLong));
+}
+
+#[test]
 fn a_run_of_empty_records_is_refused_but_some_are_not() {
     let (mut sealer, mut opener) = ends(Protection::Tls13Gcm);
     let mut empty = || {

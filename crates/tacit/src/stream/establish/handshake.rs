@@ -117,7 +117,9 @@ impl HandshakeIo<'_> {
                 return Err(handshake.cut_off().into());
             }
             if incoming.len() > INCOMING_BYTES_MAX {
-                return Err(handshake.too_long().into());
+                let failure = handshake.too_long(&mut incoming, &mut last_flight);
+                Outgoing::new(last_flight).flush(self.leg).await?;
+                return Err(failure.into());
             }
         }
         // It lives as long as the connection, empty in nearly every one.

@@ -4,6 +4,7 @@
 //! it is dropped (all but the part that takes tickets, in the client role).
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,14 +16,14 @@ use rustls::{
 };
 use serde::Serialize;
 use tacit_core::policy::{Group, Rekey, Suite, TlsVersion};
-use tacit_core::record::{AlertDescription, Opener, Sealer};
+use tacit_core::record::{AlertDescription, ContentType, Opener, Sealer};
 
 use super::check::{Checked, PeerCheck};
 use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error};
 use super::keys::DirectionSecrets;
-use super::machine::{Machine as _, Progress, step};
+use super::machine::{Machine as _, Progress, Step, first_record_bytes, send_alert, step};
 use super::outcome::{Observed, StepOutcome, observe};
 use super::secrets::TrafficSecrets;
 use super::session::{Keys, Later, Session};
@@ -175,13 +176,56 @@ impl Handshake {
     ) -> Result<Progress, HandshakeFailure> {
         let wanted = FIRST_BYTES_MAX.saturating_sub(self.first_bytes.len()).min(incoming.len());
         self.first_bytes.extend_from_slice(&incoming[..wanted]);
-        let seen = &mut self.seen;
-        let Observed { result, outcome } = observe(|| match &mut self.side {
-            Side::Client { machine, .. } => step(machine.as_mut(), incoming, seen, outgoing),
-            Side::Server { machine, .. } => step(machine.as_mut(), incoming, seen, outgoing),
-        });
-        self.outcome.merge(outcome);
-        result.map_err(|error| self.describe(&error))
+        loop {
+            let early = self.copy_if_early(incoming);
+            let seen = &mut self.seen;
+            let Observed { result, outcome } = observe(|| match &mut self.side {
+                Side::Client { machine, .. } => step(machine.as_mut(), incoming, seen, outgoing),
+                Side::Server { machine, .. } => step(machine.as_mut(), incoming, seen, outgoing),
+            });
+            self.outcome.merge(outcome);
+            match result.map_err(|error| self.describe(&error))? {
+                Step::Done => return Ok(Progress::Done),
+                Step::Blocked => return Ok(Progress::Blocked),
+                Step::Read(kept) => self.skip_early_data(early, kept, incoming),
+            }
+        }
+    }
+
+    /// The next record, where it may be early data (RFC 8446 section 4.2.10): protected, from a
+    /// client none of whose protected records could be opened so far.
+    fn copy_if_early(&self, incoming: &[u8]) -> Option<Vec<u8>> {
+        self.outcome.secrets.client_handshake.as_ref()?;
+        let next = incoming.get(self.seen..)?;
+        let record = next.get(..first_record_bytes(next)?)?;
+        let is_protected = record.first() == Some(&(ContentType::ApplicationData as u8));
+        (is_protected && matches!(self.side, Side::Server { .. })).then(|| record.to_vec())
+    }
+
+    /// Drops a record of early data, which was never offered. The library skips it, and does not
+    /// release its bytes: it would look at them again with each later record, and count them again
+    /// towards what it skips at most. `record` is a copy of what was shown, `kept` where it stands.
+    fn skip_early_data(
+        &mut self,
+        record: Option<Vec<u8>>,
+        kept: Option<Range<usize>>,
+        incoming: &mut Vec<u8>,
+    ) {
+        let Some(mut record) = record else { return };
+        let mut opens = || {
+            let Side::Server { machine, .. } = &self.side else { return false };
+            let suite = machine.negotiated_cipher_suite().map(|suite| suite.suite());
+            let secret = self.outcome.secrets.client_handshake.as_ref();
+            secret.zip(suite).is_some_and(|(secret, suite)| secret.opens_first(suite, &mut record))
+        };
+        match kept {
+            Some(range) if !opens() => {
+                self.seen -= range.len();
+                incoming.drain(range);
+            }
+            // The first record of the handshake that is protected: no early data can follow it.
+            _ => self.outcome.secrets.client_handshake = None,
+        }
     }
 
     /// The peer ended the connection before the handshake was complete.
@@ -190,9 +234,16 @@ impl Handshake {
         HandshakeFailure::closed(self.role())
     }
 
-    /// The peer sent more than [`INCOMING_BYTES_MAX`] that made no whole message.
+    /// The peer sent more than [`INCOMING_BYTES_MAX`] that made no whole message. `outgoing` gains
+    /// the alert that says so; `incoming` is lost.
     #[must_use]
-    pub fn too_long(&self) -> HandshakeFailure {
+    pub fn too_long(&mut self, incoming: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> HandshakeFailure {
+        incoming.truncate(self.seen);
+        match &mut self.side {
+            Side::Client { machine, .. } => send_alert(machine.as_mut(), incoming, None, outgoing),
+            Side::Server { machine, .. } => send_alert(machine.as_mut(), incoming, None, outgoing),
+        }
+        incoming.clear();
         self.describe(&rustls::Error::PeerSentOversizedRecord)
     }
 
@@ -417,16 +468,4 @@ fn group_name(group: NamedGroup) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_that_no_certificate_can_hold_is_not_passed_over() {
-        let covered = |names: &[&str]| {
-            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-            to_be_covered(&names).len()
-        };
-        assert_eq!(covered(&["db.example", "db_2.example"]), 2);
-        assert_eq!(covered(&["db.example", "db\\046two.example"]), 0);
-    }
-}
+mod tests;

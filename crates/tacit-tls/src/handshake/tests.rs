@@ -1,0 +1,237 @@
+//! Names that certificates must cover; that handshakes end with an alert; early data.
+
+use std::io::Write as _;
+
+use ::aws_lc_rs::aead::AES_128_GCM;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::ServerSessionMemoryCache;
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use tacit_core::record::Protection;
+
+use super::*;
+use crate::keys::HotKeys;
+use crate::pair::{Pair, ServerAsks, settings};
+use crate::secrets::{NextKey, Secret};
+use crate::session::SessionError;
+use crate::test_certificates::{Ca, Kind, NAME};
+use crate::verify::ServerCheck;
+
+const TLS12: Suite = Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
+const TLS13: Suite = Suite::TLS_AES_128_GCM_SHA256;
+/// A fatal decode_error in clear.
+const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
+
+fn pair(suite: Suite) -> Pair {
+    settings(suite, &[Group::X25519], ServerAsks::Nothing).unwrap()
+}
+
+/// What an end answers, and whether it goes on.
+fn give(end: &mut Handshake, wire: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
+    let mut incoming = wire.to_vec();
+    let mut outgoing = Vec::new();
+    match end.advance(&mut incoming, &mut outgoing) {
+        Ok(_) => Ok(outgoing),
+        Err(_) => Err(outgoing),
+    }
+}
+
+fn server() -> Handshake {
+    Handshake::server(&pair(TLS13).server).unwrap()
+}
+
+fn record(kind: ContentType, payload: &[u8]) -> Vec<u8> {
+    let [high, low] = u16::try_from(payload.len()).unwrap().to_be_bytes();
+    [&[kind as u8, 3, 3, high, low], payload].concat()
+}
+
+fn in_handshake(payload: &[u8]) -> Vec<u8> {
+    record(ContentType::Handshake, payload)
+}
+
+#[test]
+fn a_name_that_no_certificate_can_hold_is_not_passed_over() {
+    let covered = |names: &[&str]| {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        to_be_covered(&names).len()
+    };
+    assert_eq!(covered(&["db.example", "db_2.example"]), 2);
+    assert_eq!(covered(&["db.example", "db\\046two.example"]), 0);
+}
+
+#[test]
+fn a_hello_that_is_too_long_or_interrupted_is_answered_by_an_alert() {
+    // 64 KiB is one byte too long.
+    assert_eq!(give(&mut server(), &in_handshake(&[1, 1, 0, 0])), Err(DECODE_ERROR.into()));
+    let part = in_handshake(&[1, 0, 1, 0, 3, 3]);
+    let alert = record(ContentType::Alert, &[1, 0]);
+    assert_eq!(give(&mut server(), &[&part[..], &alert].concat()), Err(DECODE_ERROR.into()));
+    let mut interrupted = server();
+    assert_eq!(give(&mut interrupted, &in_handshake(&[1, 0, 1])), Ok(Vec::new()));
+    let flood = in_handshake(&[]).repeat(64);
+    assert_eq!(give(&mut server(), &flood), Err(DECODE_ERROR.into()));
+}
+
+#[test]
+fn a_hello_in_too_many_records_is_answered_by_an_alert() {
+    let mut server = server();
+    let mut incoming = Vec::new();
+    let mut outgoing = Vec::new();
+    let hello = [&[1, 0, 0xf0, 0][..], &[0; 0xf000]].concat();
+    for byte in hello {
+        incoming.extend(in_handshake(&[byte]));
+        if incoming.len() > INCOMING_BYTES_MAX {
+            break;
+        }
+        if incoming.len() % 4096 < 6 {
+            assert_eq!(server.advance(&mut incoming, &mut outgoing).unwrap(), Progress::Blocked);
+        }
+    }
+    assert!(incoming.len() > INCOMING_BYTES_MAX);
+    let failure = server.too_long(&mut incoming, &mut outgoing);
+    assert_eq!((failure.kind, outgoing), ("bad-record", DECODE_ERROR.into()));
+}
+
+/// The client's session where both sides are done but for what the client sends, the server, and
+/// the secret of that.
+fn until_the_clients_finished() -> (Session, Handshake, Secret) {
+    let Pair { client, server } = pair(TLS13);
+    let mut client = Handshake::client(&client, &[]).unwrap();
+    let mut server = Handshake::server(&server).unwrap();
+    let hello = give(&mut client, &[]).unwrap();
+    let flight = give(&mut server, &hello).unwrap();
+    give(&mut client, &flight).unwrap();
+    let secret = client.outcome.secrets.client_handshake.take().unwrap();
+    let done = client.finish(Rekey::default(), Instant::now(), UnixTime::now());
+    (done.unwrap().session, server, secret)
+}
+
+#[test]
+fn a_protected_message_that_is_interrupted_is_answered_by_a_protected_alert() {
+    let (mut client, mut server, secret) = until_the_clients_finished();
+    let NextKey { key, iv } = secret.key(&AES_128_GCM).unwrap();
+    let mut sealer = Sealer::new(Protection::Tls13Gcm, iv, 0);
+    let mut key = key.seal(&sealer).unwrap();
+    let mut wire = Vec::new();
+    for (content, message) in [
+        (ContentType::Handshake, &[20, 0, 0, 32, 1, 2, 3][..]),
+        (ContentType::ApplicationData, b"data"),
+    ] {
+        sealer.seal_message(&mut key, content, message, &mut wire).unwrap();
+    }
+    let mut alert = give(&mut server, &wire).unwrap_err();
+    let read = client.open_batch(&mut HotKeys::default(), &mut alert, &mut Vec::new());
+    assert_eq!(read, Err(SessionError::PeerAlert(AlertDescription::DECODE_ERROR)));
+}
+
+/// Whether what an end sent last is an alert, which may be protected.
+fn ends_in_alert(mut sent: &[u8]) -> bool {
+    while let Some(length) = first_record_bytes(sent).filter(|length| *length < sent.len()) {
+        sent = &sent[length..];
+    }
+    matches!(sent, [21, 3, 3, 0, 2, 2, _] | [23, 3, 3, 0, 19, ..])
+}
+
+#[test]
+fn what_was_changed_on_its_way_is_answered_by_an_alert() {
+    for suite in [TLS12, TLS13] {
+        let pair = pair(suite);
+        let mut client = Handshake::client(&pair.client, &[]).unwrap();
+        let hello = give(&mut client, &[]).unwrap();
+        let mut server = Handshake::server(&pair.server).unwrap();
+        let flight = give(&mut server, &hello).unwrap();
+        for at in 0..hello.len() {
+            let mut changed = hello.clone();
+            changed[at] ^= 0x81;
+            let answer = give(&mut Handshake::server(&pair.server).unwrap(), &changed);
+            assert!(answer.as_ref().err().is_none_or(|sent| ends_in_alert(sent)), "{answer:?}");
+        }
+        for at in 0..flight.len().min(400) {
+            let mut changed = flight.clone();
+            changed[at] ^= 0x81;
+            let mut client = Handshake::client(&pair.client, &[]).unwrap();
+            give(&mut client, &[]).unwrap();
+            let answer = give(&mut client, &changed);
+            assert!(answer.as_ref().err().is_none_or(|sent| ends_in_alert(sent)), "{answer:?}");
+        }
+    }
+}
+
+/// A client of the library with a ticket for early data, of a server that is not ours.
+fn client_with_early_data() -> Arc<ClientConfig> {
+    let ca = Ca::new("corp CA");
+    let leaf = ca.leaf(Kind::Valid);
+    let provider = || Arc::new(aws_lc_rs::default_provider());
+    let versions = &[&rustls::version::TLS13];
+    let mut client = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(ServerCheck::none()))
+        .with_no_client_auth();
+    client.enable_early_data = true;
+    client.alpn_protocols = vec![b"pair".to_vec()];
+    client.max_fragment_size = Some(1000);
+    let client = Arc::new(client);
+    let mut server = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(leaf.chain, leaf.key)
+        .unwrap();
+    server.session_storage = ServerSessionMemoryCache::new(4);
+    server.max_early_data_size = 16_384;
+    server.alpn_protocols = vec![b"pair".to_vec()];
+    let name = ServerName::try_from(NAME).unwrap();
+    let mut first = ClientConnection::new(Arc::clone(&client), name).unwrap();
+    let mut server = ServerConnection::new(Arc::new(server)).unwrap();
+    let mut wire = Vec::new();
+    for _ in 0..4 {
+        first.write_tls(&mut wire).unwrap();
+        server.read_tls(&mut wire.as_slice()).unwrap();
+        server.process_new_packets().unwrap();
+        wire.clear();
+        server.write_tls(&mut wire).unwrap();
+        let mut left = wire.as_slice();
+        while !left.is_empty() {
+            first.read_tls(&mut left).unwrap();
+        }
+        first.process_new_packets().unwrap();
+        wire.clear();
+    }
+    client
+}
+
+#[test]
+fn early_data_that_was_never_offered_is_skipped() {
+    for (bytes, is_skipped) in [(6_000, true), (15_000, true), (16_384, false)] {
+        let name = ServerName::try_from(NAME).unwrap();
+        let mut client = ClientConnection::new(client_with_early_data(), name).unwrap();
+        let mut early = client.early_data().unwrap();
+        early.write_all(&vec![7; bytes]).unwrap();
+        let mut server = server();
+        let mut wire = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut wire).unwrap();
+        }
+        assert!(wire.len() > bytes);
+        let mut flight = Vec::new();
+        let mut incoming = Vec::new();
+        // In pieces that end within records.
+        let mut pieces = wire.chunks(777);
+        let skipped = pieces.all(|piece| {
+            incoming.extend_from_slice(piece);
+            server.advance(&mut incoming, &mut flight).is_ok()
+        });
+        assert_eq!(skipped, is_skipped, "{bytes}");
+        if !skipped {
+            continue;
+        }
+        client.read_tls(&mut flight.as_slice()).unwrap();
+        client.process_new_packets().unwrap();
+        wire.clear();
+        client.write_tls(&mut wire).unwrap();
+        incoming.extend_from_slice(&wire);
+        assert_eq!(server.advance(&mut incoming, &mut flight).unwrap(), Progress::Done);
+        assert!(!client.is_early_data_accepted());
+    }
+}
