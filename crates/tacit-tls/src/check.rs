@@ -1,7 +1,9 @@
-//! What came of checking a peer's certificate.
+//! What came of checking a peer's certificate, and what is kept of it to check it again.
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{self, SHA256};
+use rustls_pki_types::CertificateDer;
 use serde::Serialize;
 
 use crate::facts::CertificateFacts;
@@ -28,6 +30,16 @@ pub enum PeerCheck {
         /// Why, in one line with the next step.
         reason: String,
     },
+    /// It was trusted when the connection opened, and has expired since.
+    Expired {
+        /// Which certificate, in one line with the next step.
+        reason: String,
+    },
+    /// It was trusted when the connection opened, and was revoked since.
+    Revoked {
+        /// Which certificate, in one line with the next step.
+        reason: String,
+    },
     /// The rule says `verify = "none"`, or `invalid = "allow"`.
     NotChecked,
 }
@@ -43,6 +55,8 @@ impl PeerCheck {
             Self::ChainValid => "chain-valid",
             Self::RevocationUnknown { .. } => "revocation-unknown",
             Self::Invalid { .. } => "invalid",
+            Self::Expired { .. } => "expired",
+            Self::Revoked { .. } => "revoked",
             Self::NotChecked => "not-checked",
         }
     }
@@ -51,6 +65,26 @@ impl PeerCheck {
     #[must_use]
     pub fn is_believed(&self) -> bool {
         matches!(self, Self::Valid | Self::ChainValid | Self::RevocationUnknown { .. })
+    }
+
+    /// Whether a certificate was shown and checked, and is not trusted.
+    #[must_use]
+    pub fn is_rejected(&self) -> bool {
+        matches!(self, Self::Invalid { .. } | Self::Expired { .. } | Self::Revoked { .. })
+    }
+
+    /// Why it is not trusted, or whether it is revoked is not known.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::RevocationUnknown { reason }
+            | Self::Invalid { reason }
+            | Self::Expired { reason }
+            | Self::Revoked { reason } => Some(reason),
+            Self::NotAsked | Self::Absent | Self::Valid | Self::ChainValid | Self::NotChecked => {
+                None
+            }
+        }
     }
 }
 
@@ -61,10 +95,66 @@ pub struct Checked {
     pub check: PeerCheck,
     /// What a leaf that was believed says.
     pub leaf: Option<Arc<CertificateFacts>>,
+    /// The chain, where it was trusted and is remembered.
+    pub chain: Option<Arc<PeerChain>>,
+}
+
+/// A chain that was trusted, kept to be checked again; connections with the same chain share it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PeerChain {
+    certificates: Vec<CertificateDer<'static>>,
+    /// When each certificate expires, in unix seconds; without those that cannot be read, which
+    /// the check did not need.
+    ends: Vec<i64>,
+    sha256: [u8; 32],
+}
+
+impl PeerChain {
+    /// Keeps a chain, the leaf first.
+    #[must_use]
+    pub fn new(leaf: &CertificateDer<'_>, rest: &[CertificateDer<'_>]) -> Self {
+        let mut hash = digest::Context::new(&SHA256);
+        let mut certificates = Vec::with_capacity(1 + rest.len());
+        let mut ends = Vec::with_capacity(1 + rest.len());
+        for certificate in std::iter::once(leaf).chain(rest) {
+            // Each after its length: no two chains run into the same bytes.
+            hash.update(&(certificate.len() as u64).to_be_bytes());
+            hash.update(certificate);
+            certificates.push(certificate.clone().into_owned());
+            ends.extend(CertificateFacts::from_der(certificate).map(|facts| facts.not_after));
+        }
+        let mut sha256 = [0; 32];
+        sha256.copy_from_slice(hash.finish().as_ref());
+        Self { certificates, ends, sha256 }
+    }
+
+    /// The certificates, the leaf first; never empty.
+    #[must_use]
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.certificates
+    }
+
+    /// When the next certificate of it expires after `now`, both in unix seconds.
+    #[must_use]
+    pub fn next_end(&self, now: i64) -> Option<i64> {
+        self.ends.iter().copied().filter(|end| *end >= now).min()
+    }
+
+    /// Whether a certificate of it has expired at `now`, in unix seconds.
+    #[must_use]
+    pub fn has_ended(&self, now: i64) -> bool {
+        self.ends.iter().any(|end| *end < now)
+    }
+
+    /// What tells it from other chains.
+    #[must_use]
+    pub fn sha256(&self) -> &[u8; 32] {
+        &self.sha256
+    }
 }
 
 impl From<PeerCheck> for Checked {
     fn from(check: PeerCheck) -> Self {
-        Self { check, leaf: None }
+        Self { check, leaf: None, chain: None }
     }
 }

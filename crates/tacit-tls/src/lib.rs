@@ -51,7 +51,7 @@
 //! The modules, each of which uses only those before it: [`facts`], [`files`], [`holder`],
 //! [`check`], [`failure`], `keys`, `secrets`, `outcome` (what rustls reports by callback),
 //! [`signer`], [`material`], [`key_store`], `diagnose`, [`verify`], `config`, [`dry_run`],
-//! `session`, `machine`, `handshake`, `pair`, [`measure`].
+//! [`recheck`], `session`, `machine`, `handshake`, `pair`, [`measure`].
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -72,6 +72,7 @@ pub mod material;
 pub mod measure;
 mod outcome;
 mod pair;
+pub mod recheck;
 mod secrets;
 mod session;
 pub mod signer;

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use tacit_core::policy::{
     Absent, Asked, ChainCheck, ClientCert, ClientTls, ConnectAfter, Group, Invalid, PeerName,
-    Preset, Rekey, RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion, Verify,
+    Preset, Recheck, Rekey, RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion, Verify,
 };
 
 use super::config::{ClientSettings, ServerSettings};
@@ -65,6 +65,8 @@ pub(super) fn settings(
         handshake_timeout: Duration::from_secs(10),
         rekey: Rekey::default(),
         relay: RelayOn::Worker,
+        recheck: Recheck::Log,
+        max_age: None,
     };
     let verify = Verify::None { server_name: Some(name.clone()) };
     let client = ClientTls {

@@ -13,7 +13,7 @@ use tacit_tls::signer::Keys;
 
 use crate::agent::{self, AgentError, RunningAgent, Supervisor, supervisor};
 use crate::control::render::costs::By;
-use crate::control::{self, Display, Request, client, render};
+use crate::control::{self, Display, PeerState, Request, client, render};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
 use crate::ledger::costs::Costs;
 use crate::live::check_file;
@@ -206,14 +206,18 @@ struct DrainArgs {
 #[command(after_help = "\
 Examples:
   tacit close 17 18
-  tacit close --stale        those whose rule was changed or removed since they opened")]
+  tacit close --stale        those whose rule was changed or removed since they opened
+  tacit close --peer invalid those whose peer is not trusted, or no longer")]
 struct CloseArgs {
     /// Connection ids, as `tacit show connections` prints them
-    #[arg(required_unless_present = "stale")]
+    #[arg(required_unless_present_any = ["stale", "peer"])]
     ids: Vec<u64>,
     /// All connections whose rule is no longer the installed one
     #[arg(long)]
     stale: bool,
+    /// All connections whose peer's certificate is expired, revoked or otherwise invalid
+    #[arg(long, value_name = "STATE")]
+    peer: Option<PeerState>,
     #[command(flatten)]
     control: ControlArgs,
 }
@@ -255,7 +259,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             format!("a successor starts; {} open connections stay where they are\n", value["open"])
         }),
         Verb::Close(args) => {
-            let request = Request::Close { ids: args.ids, stale: args.stale };
+            let request = Request::Close { ids: args.ids, stale: args.stale, peer: args.peer };
             tell(&args.control, &request, closed)
         }
         Verb::Project(args) => project::run(&args),

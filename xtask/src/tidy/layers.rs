@@ -113,6 +113,7 @@ const LAYERS: [Layers; 3] = [
             "end",
             "failure",
             "account",
+            "recheck",
         ],
     },
 ];

@@ -47,5 +47,5 @@ pub use selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
 pub use starttls::{DataResumption, Ftp, Start, Starttls, StarttlsMode, StarttlsProtocol};
 pub use suite::{Group, Suite, TlsVersion, suite_refusal};
 pub use target::Target;
-pub use tls::{ClientTls, ConnectAfter, OwnTls, Rekey, ServerTls, Tls, TlsCommon, Verify};
+pub use tls::{ClientTls, ConnectAfter, OwnTls, Recheck, Rekey, ServerTls, Tls, TlsCommon, Verify};
 pub use when::When;

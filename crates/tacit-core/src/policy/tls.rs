@@ -113,6 +113,15 @@ pub enum Verify {
 }
 
 impl Verify {
+    /// Name of the trust whose certificates are believed, if any are looked at.
+    #[must_use]
+    pub fn trust(&self) -> Option<&str> {
+        match self {
+            Self::Full { trust, .. } | Self::Chain { trust, .. } => Some(trust),
+            Self::None { .. } => None,
+        }
+    }
+
     /// The word the policy uses for it.
     #[must_use]
     pub fn word(&self) -> &'static str {
@@ -145,6 +154,21 @@ pub struct TlsCommon {
     pub rekey: Rekey,
     /// Which threads carry its bytes.
     pub relay: RelayOn,
+    /// What becomes of an open connection whose peer is no longer trusted.
+    pub recheck: Recheck,
+    /// How old a connection may become; `None`: any age.
+    pub max_age: Option<Duration>,
+}
+
+/// What becomes of an open connection whose peer's certificate was trusted when it opened and is
+/// no longer: it expired, was revoked, or its CA left the trust.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recheck {
+    /// That is logged and shown, and the connection stays open.
+    #[default]
+    Log,
+    /// The connection is closed.
+    Close,
 }
 
 /// When new keys are made. Both unset: only at the suite's own limit.

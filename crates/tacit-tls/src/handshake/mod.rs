@@ -3,7 +3,7 @@
 //! The library runs the handshake only; as soon as it is complete its secrets are taken out and
 //! it is dropped (all but the part that takes tickets, in the client role).
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,16 +18,17 @@ use serde::Serialize;
 use tacit_core::policy::{Group, Rekey, Suite, TlsVersion};
 use tacit_core::record::{AlertDescription, ContentType, Opener, Sealer};
 
-use super::check::{Checked, PeerCheck};
+use super::check::{Checked, PeerChain, PeerCheck};
 use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
 use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error};
 use super::keys::DirectionSecrets;
 use super::machine::{Machine as _, Progress, Step, first_record_bytes, send_alert, step};
 use super::outcome::{Observed, StepOutcome, observe};
+use super::recheck::TrustedPeer;
 use super::secrets::TrafficSecrets;
 use super::session::{Keys, Later, Session};
-use super::verify::Named;
+use super::verify::{Named, unnamed};
 
 /// Handshake bytes that may wait for more: a flight with long chains fits, a flood does not.
 pub const INCOMING_BYTES_MAX: usize = 128 * 1024;
@@ -114,6 +115,8 @@ pub struct Established {
     pub named: Named,
     /// The peer's certificate, if it sent one.
     pub peer: Option<Arc<CertificateFacts>>,
+    /// What is needed to check a peer that is trusted again.
+    pub trusted: Option<TrustedPeer>,
 }
 
 impl Handshake {
@@ -271,7 +274,8 @@ impl Handshake {
         };
         let chain = common.peer_certificates().unwrap_or_default();
         let agreed = self.agreed(common);
-        let Checked { check, leaf } = self.check_peer(chain, &agreed, wall_now);
+        let Checked { check, leaf, chain: kept } = self.check_peer(chain, &agreed, wall_now);
+        let trusted = check.is_believed().then(|| self.trusted(chain, kept)).flatten();
         let facts = |leaf| CertificateFacts::from_der(leaf).ok().map(Arc::new);
         let peer = leaf.or_else(|| chain.first().and_then(facts));
         let allowed = match &self.side {
@@ -291,7 +295,7 @@ impl Handshake {
         let mut session = into_session(self.side, secrets, role, rekey, now)
             .map_err(|failure| FinishRefused { failure, alert: Vec::new() })?;
         match named {
-            Ok(named) => Ok(Established { session, agreed, check, named, peer }),
+            Ok(named) => Ok(Established { session, agreed, check, named, peer, trusted }),
             Err(refusal) => {
                 let mut alert = Vec::new();
                 // The connection ends either way.
@@ -299,6 +303,21 @@ impl Handshake {
                 Err(FinishRefused { failure: refusal.failure, alert })
             }
         }
+    }
+
+    /// What is kept of a peer that is trusted; `kept` is its chain, if that is remembered.
+    fn trusted(
+        &self,
+        chain: &[CertificateDer<'_>],
+        kept: Option<Arc<PeerChain>>,
+    ) -> Option<TrustedPeer> {
+        let (leaf, rest) = chain.split_first()?;
+        let chain = kept.unwrap_or_else(|| Arc::new(PeerChain::new(leaf, rest)));
+        let names = match &self.side {
+            Side::Client { names, .. } => names.as_slice().into(),
+            Side::Server { .. } => Box::default(),
+        };
+        Some(TrustedPeer { chain, names })
     }
 
     /// The name of the peer, which must have one where the rule's map gives them.
@@ -395,12 +414,6 @@ impl Handshake {
 fn to_be_covered(asked: &[String]) -> Vec<ServerName<'static>> {
     let names: Result<_, _> = asked.iter().map(|name| ServerName::try_from(name.clone())).collect();
     names.unwrap_or_default()
-}
-
-/// Whom a client talks to that has nothing to verify and nothing to send: a key for tickets that
-/// no certificate covers.
-fn unnamed() -> ServerName<'static> {
-    ServerName::from(IpAddr::from(Ipv6Addr::UNSPECIFIED))
 }
 
 /// What an error means that is not about this peer.

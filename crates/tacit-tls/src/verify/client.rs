@@ -12,7 +12,7 @@ use tacit_core::policy::{Absent, Invalid};
 use super::chains::{Chains, Sent};
 use super::full::{Examined, Full};
 use super::proof::{algorithms, proved};
-use crate::check::{Checked, PeerCheck};
+use crate::check::{Checked, PeerChain, PeerCheck};
 use crate::diagnose::Peer;
 use crate::material::TrustMaterial;
 use crate::outcome::report_check;
@@ -72,6 +72,15 @@ impl ClientCheck {
         }
     }
 
+    /// Checks the peer of an open connection again; it was trusted when the connection opened.
+    #[must_use]
+    pub fn check_open(&self, chain: &PeerChain, now: UnixTime) -> PeerCheck {
+        match chain.certificates().split_first() {
+            Some((leaf, rest)) => self.check(leaf, rest, now).of_open(),
+            None => PeerCheck::Absent,
+        }
+    }
+
     /// Whether a connection with that outcome may go on.
     #[must_use]
     pub fn allows(&self, check: &PeerCheck) -> bool {
@@ -79,7 +88,9 @@ impl ClientCheck {
         match check {
             PeerCheck::Valid | PeerCheck::RevocationUnknown { .. } => invalid.is_some(),
             PeerCheck::Absent => self.absent == Absent::Allow,
-            PeerCheck::Invalid { .. } => invalid == Some(Invalid::Log),
+            PeerCheck::Invalid { .. } | PeerCheck::Expired { .. } | PeerCheck::Revoked { .. } => {
+                invalid == Some(Invalid::Log)
+            }
             PeerCheck::NotChecked => invalid.is_none(),
             PeerCheck::NotAsked | PeerCheck::ChainValid => false,
         }

@@ -8,7 +8,7 @@ use rustls::{CertificateError, Error};
 use rustls_pki_types::{ServerName, UnixTime};
 use tacit_core::policy::Revocation;
 
-use super::chains::{Chains, Key, Sent};
+use super::chains::{Chains, Key, Known, Sent};
 use crate::check::{Checked, PeerCheck};
 use crate::diagnose::{Case, Peer, diagnose_chain};
 use crate::material::{ListFacts, TrustGeneration, TrustMaterial, Unlisted};
@@ -36,6 +36,23 @@ impl Examined {
     /// The library has no objection.
     pub(super) fn passed(checked: Checked) -> Self {
         Self { checked, verdict: Ok(()) }
+    }
+
+    /// What it means for a connection that is open: the peer was trusted when it opened.
+    pub(super) fn of_open(self) -> PeerCheck {
+        let error = self.verdict.err();
+        let PeerCheck::Invalid { reason } = self.checked.check else { return self.checked.check };
+        match error {
+            // A list was current when the connection opened, and did not name the peer.
+            Some(error) if is_unlisted(&error) => PeerCheck::RevocationUnknown { reason },
+            Some(Error::InvalidCertificate(CertificateError::Revoked)) => {
+                PeerCheck::Revoked { reason }
+            }
+            Some(Error::InvalidCertificate(
+                CertificateError::Expired | CertificateError::ExpiredContext { .. },
+            )) => PeerCheck::Expired { reason },
+            _ => PeerCheck::Invalid { reason },
+        }
     }
 }
 
@@ -74,8 +91,8 @@ impl<V: ?Sized> Full<V> {
         let chains = self.chains.as_deref();
         let key = chains.and_then(|_| Key::of(peer, self.generation, name, leaf, rest));
         let known = chains.zip(key);
-        if let Some(leaf) = known.and_then(|(chains, key)| chains.find(key, now)) {
-            return Examined::passed(Checked { check: valid, leaf: Some(leaf) });
+        if let Some(known) = known.and_then(|(chains, key)| chains.find(key, now)) {
+            return Examined::passed(believed(valid, Some(known)));
         }
         let reason = |error: &Error| {
             let trust = self.trust.as_str();
@@ -86,8 +103,8 @@ impl<V: ?Sized> Full<V> {
             Ok(()) => {
                 let sent = Sent { leaf, rest };
                 let until = self.lists_until(now);
-                let leaf = known.and_then(|(chains, key)| chains.keep(key, sent, until, now));
-                return Examined::passed(Checked { check: valid, leaf });
+                let known = known.and_then(|(chains, key)| chains.keep(key, sent, until, now));
+                return Examined::passed(believed(valid, known));
             }
             Err(error) => error,
         };
@@ -109,6 +126,13 @@ impl<V: ?Sized> Full<V> {
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let dates = self.lists.iter().map(|list| list.next_update);
         dates.filter(|date| *date >= now).min()
+    }
+}
+
+fn believed(check: PeerCheck, known: Option<Known>) -> Checked {
+    match known {
+        Some(Known { leaf, chain }) => Checked { check, leaf: Some(leaf), chain: Some(chain) },
+        None => check.into(),
     }
 }
 

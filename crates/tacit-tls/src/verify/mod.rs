@@ -35,6 +35,7 @@ pub use chains::{CHAINS_MAX, Chains};
 pub use client::ClientCheck;
 pub use naming::{Named, Naming, PeerIdentity, identity};
 pub use server::ServerCheck;
+pub(crate) use server::unnamed;
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! Checking servers, as a client.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
@@ -12,7 +13,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use super::chains::{Chains, Sent};
 use super::full::{Examined, Full};
 use super::proof::{algorithms, proved};
-use crate::check::{Checked, PeerCheck};
+use crate::check::{Checked, PeerChain, PeerCheck};
 use crate::diagnose::Peer;
 use crate::material::TrustMaterial;
 use crate::outcome::report_check;
@@ -74,6 +75,28 @@ impl ServerCheck {
         }
     }
 
+    /// Checks the peer of an open connection again, for each of these names; it was trusted when
+    /// the connection opened.
+    #[must_use]
+    pub fn check_open(
+        &self,
+        chain: &PeerChain,
+        names: &[ServerName<'_>],
+        now: UnixTime,
+    ) -> PeerCheck {
+        let Some((leaf, rest)) = chain.certificates().split_first() else {
+            return PeerCheck::Absent;
+        };
+        let unnamed = [unnamed()];
+        let names = if names.is_empty() { &unnamed } else { names };
+        let mut checks = names.iter().map(|name| self.check(leaf, rest, name, &[], now).of_open());
+        let first = checks.next().unwrap_or(PeerCheck::Absent);
+        if first.is_rejected() {
+            return first;
+        }
+        checks.find(PeerCheck::is_rejected).unwrap_or(first)
+    }
+
     /// Whether a connection with that outcome may go on.
     #[must_use]
     pub fn allows(&self, check: &PeerCheck) -> bool {
@@ -81,7 +104,11 @@ impl ServerCheck {
             PeerCheck::Valid | PeerCheck::RevocationUnknown { .. } => self.full.is_some(),
             PeerCheck::ChainValid => self.full.is_some() && !self.wants_name,
             PeerCheck::NotChecked => self.full.is_none(),
-            PeerCheck::NotAsked | PeerCheck::Absent | PeerCheck::Invalid { .. } => false,
+            PeerCheck::NotAsked
+            | PeerCheck::Absent
+            | PeerCheck::Invalid { .. }
+            | PeerCheck::Expired { .. }
+            | PeerCheck::Revoked { .. } => false,
         }
     }
 
@@ -106,6 +133,12 @@ impl ServerCheck {
             }
         })
     }
+}
+
+/// Whom a client talks to that has nothing to verify and nothing to send: a key for tickets that
+/// no certificate covers.
+pub(crate) fn unnamed() -> ServerName<'static> {
+    ServerName::from(IpAddr::from(Ipv6Addr::UNSPECIFIED))
 }
 
 fn is_about_name(error: &Error) -> bool {

@@ -17,9 +17,10 @@ use super::opened::Opened;
 use super::reload::Asker;
 use super::{Agent, Control, Drain, RunningAgent, service_manager, takeover};
 use crate::control::server::{PendingRequest, Reply};
-use crate::control::{Display, Request, display};
+use crate::control::{Display, PeerState, Request, display};
 use crate::ledger::on_own_thread;
 use crate::log::Event;
+use crate::session::Record;
 
 impl Agent {
     /// Answers one request, now or when what it asks for is done.
@@ -38,8 +39,8 @@ impl Agent {
                 Err(reason) => Reply::error(reason),
             },
             Request::Identify => Reply::ok(self.identify()),
-            Request::Close { ids, stale } => {
-                let also = if stale { Also::Stale } else { Also::None };
+            Request::Close { ids, stale, peer } => {
+                let also = Also { stale, invalid_peer: peer == Some(PeerState::Invalid) };
                 Reply::ok(self.close(&ids, also))
             }
             Request::TakeOver { .. } => self.hand_over(),
@@ -151,9 +152,14 @@ impl Agent {
 
     fn close(&self, ids: &[u64], also: Also) -> Value {
         let live = self.shared.live.load();
+        let is_invalid =
+            |record: &Record| record.tls.get().is_some_and(|tls| tls.check.is_rejected());
         let mut closed = Vec::new();
         for record in self.shared.table.snapshot() {
-            if ids.contains(&record.id) || (also == Also::Stale && !live.is_current(&record.rule)) {
+            let is_meant = ids.contains(&record.id)
+                || (also.stale && !live.is_current(&record.rule))
+                || (also.invalid_peer && is_invalid(&record));
+            if is_meant {
                 record.close();
                 closed.push(record.id);
             }
@@ -254,11 +260,12 @@ impl Agent {
 }
 
 /// What is closed beside the connections that the operator names.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Also {
-    None,
+#[derive(Clone, Copy)]
+struct Also {
     /// Connections that opened with a rule that has changed since.
-    Stale,
+    stale: bool,
+    /// Connections whose peer showed a certificate that is not trusted.
+    invalid_peer: bool,
 }
 
 /// Displays that are made at the same time, each on a thread of its own.

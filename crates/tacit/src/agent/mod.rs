@@ -21,6 +21,7 @@ mod listeners;
 mod metrics;
 mod notices;
 mod opened;
+mod passes;
 mod prepare;
 mod reload;
 mod running;
@@ -60,6 +61,7 @@ use listeners::Listeners;
 use metrics::Metrics;
 pub use opened::ListenError;
 use opened::Opened;
+use passes::Passes;
 use reload::{Asker, Changing};
 pub use running::RunningAgent;
 use runs::{LINGER, Runs};
@@ -174,6 +176,7 @@ struct Agent {
     credentials: Credentials,
     runs: Runs,
     changing: Changing,
+    passes: Passes,
     control: Control,
     metrics: Option<Metrics>,
     draining: Option<Drain>,
@@ -241,6 +244,7 @@ impl Agent {
                 _ = files.tick() => {
                     self.workers.look();
                     self.refresh_materials();
+                    self.look_at_connections();
                     self.credentials.report_expiries(clock::now_unix_s(), &self.shared.log);
                     self.runs.refresh_hosts();
                 }

@@ -213,9 +213,11 @@ impl Agent {
         live.mark_relays();
         let old_live = self.shared.live.swap(Arc::new(live));
         let old_materials = self.credentials.replace(materials);
-        drop_aside((old_live, old_materials));
+        drop_aside(old_materials);
+        self.passes.note_replaced(old_live, &self.shared.live.load());
         let capturing = self.runs.follow_policy(reserved, &self.workers).await;
         self.listeners.change(&listeners, new_listeners, &self.workers).await;
+        self.look_at_connections();
         let changes = shown(&changes);
         self.shared.log.info(Event::new("reloaded").field("changes", &changes));
         let answer = json!({ "generation": generation, "changes": changes, "warnings": warnings,
@@ -230,7 +232,8 @@ impl Agent {
             Some(Err(refused)) => errors.push(refused.to_string()),
             Some(Ok(Built { live, changes })) => {
                 if !changes.is_empty() {
-                    drop_aside(self.shared.live.swap(Arc::new(live)));
+                    let old_live = self.shared.live.swap(Arc::new(live));
+                    self.passes.note_replaced(old_live, &self.shared.live.load());
                     let changes = shown(&changes);
                     self.shared.log.info(Event::new("files-reloaded").field("changes", &changes));
                 }
@@ -238,6 +241,7 @@ impl Agent {
             }
         }
         self.credentials.report_errors(errors, &self.shared.log);
+        self.look_at_connections();
     }
 }
 

@@ -15,6 +15,7 @@ use super::credentials::Credentials;
 use super::lanes::Workers;
 use super::listeners::Listeners;
 use super::opened::{Opened, Wanted};
+use super::passes::Passes;
 use super::reload::Changing;
 use super::runs::Runs;
 use super::supervised::Supervisor;
@@ -99,6 +100,7 @@ impl Agent {
             credentials,
             runs,
             changing: Changing::default(),
+            passes: Passes::new(&installed),
             control,
             metrics,
             draining: None,

@@ -44,6 +44,9 @@ pub enum Request {
         ids: Vec<u64>,
         /// All whose rule is no longer the installed one.
         stale: bool,
+        /// All whose peer is in this state.
+        #[serde(default)]
+        peer: Option<PeerState>,
     },
     /// From a successor: send the listening sockets.
     TakeOver {
@@ -53,6 +56,14 @@ pub enum Request {
     },
     /// From a successor, on the same connection: it serves; stop accepting and drain.
     Release,
+}
+
+/// States of peers that connections are closed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerState {
+    /// Its certificate was checked and is not trusted: expired, revoked, or waived by the rule.
+    Invalid,
 }
 
 /// The displays.

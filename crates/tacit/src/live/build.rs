@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 use tacit_core::policy::{Action, Policy, Rule, Tls};
@@ -214,6 +215,7 @@ fn build_rule(
         target,
         handshakes: Arc::new(Semaphore::new(policy.limits.handshakes_per_rule)),
         counters,
+        replaced: AtomicBool::default(),
     }))
 }
 

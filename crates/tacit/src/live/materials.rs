@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use tacit_core::policy::{Action, Diagnostic, Policy, Position, Rule, Tls, Verify};
+use tacit_core::policy::{Action, Diagnostic, Policy, Position, Rule, Tls};
 use tacit_tls::Role;
 use tacit_tls::material::{IdentityMaterial, TrustMaterial, WrongUsage, load_identity, load_trust};
 use tacit_tls::signer::Keys;
@@ -170,16 +170,10 @@ impl<'a> CredentialNames<'a> {
                 identities: tls.identities.iter().map(String::as_str).collect(),
                 trust: tls.client_cert.trust(),
             },
-            Action::Tls(Tls::Client(tls)) => {
-                let trust = match &tls.verify {
-                    Verify::Full { trust, .. } | Verify::Chain { trust, .. } => Some(trust),
-                    Verify::None { .. } => None,
-                };
-                Self {
-                    identities: tls.identity.iter().map(String::as_str).collect(),
-                    trust: trust.map(String::as_str),
-                }
-            }
+            Action::Tls(Tls::Client(tls)) => Self {
+                identities: tls.identity.iter().map(String::as_str).collect(),
+                trust: tls.verify.trust(),
+            },
             Action::Permit | Action::Deny(_) => Self::default(),
         }
     }

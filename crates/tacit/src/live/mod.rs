@@ -13,6 +13,7 @@ use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tacit_core::flow::{Address, Flow};
 use tacit_core::policy::{
@@ -64,6 +65,8 @@ pub struct LiveRule {
     pub handshakes: Arc<Semaphore>,
     /// Counters; they outlive a reload that changes the rule.
     pub counters: Arc<RuleCounters>,
+    /// Whether it is no longer installed.
+    replaced: AtomicBool,
 }
 
 impl LiveRule {
@@ -77,6 +80,14 @@ impl LiveRule {
     #[must_use]
     pub fn tls_common(&self) -> Option<&TlsCommon> {
         Some(self.action.tls()?.common())
+    }
+
+    /// Whether it was noted that it is no longer installed.
+    #[must_use]
+    pub fn is_replaced(&self) -> bool {
+        // A completed handshake stands in the table before this is read, and a pass reads the table
+        // after this was set: one of the two sees the other.
+        self.replaced.load(Ordering::SeqCst)
     }
 
     /// Whether the program says when TLS begins.
@@ -244,6 +255,28 @@ impl Live {
     #[must_use]
     pub fn accepts_proxy(&self, listen: &Address) -> bool {
         !self.search.proxied.is_empty() && self.search.proxied.contains(listen)
+    }
+
+    /// Whether connections of some rule end at an age.
+    #[must_use]
+    pub fn has_max_age(&self) -> bool {
+        let commons = self.rules.iter().filter_map(|rule| rule.tls_common());
+        commons.into_iter().any(|common| common.max_age.is_some())
+    }
+
+    /// Notes which rules of the policy before this one are no longer installed.
+    pub fn mark_replaced(&self, before: &Self) {
+        for rule in before.rules.iter().filter(|rule| !self.is_current(rule)) {
+            rule.replaced.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// The rule that decides about an open connection of a rule: the installed one of that name if
+    /// it still has the same role in TLS, else its own.
+    #[must_use]
+    pub fn deciding<'a>(&'a self, own: &'a Arc<LiveRule>) -> &'a Arc<LiveRule> {
+        let role = |rule: &LiveRule| rule.action.tls().map(|tls| tls.role().word());
+        self.find(own.name()).filter(|installed| role(installed) == role(own)).unwrap_or(own)
     }
 
     /// The limits in force.

@@ -129,10 +129,7 @@ impl<'a> CheckResult<'a> {
         match check {
             PeerCheck::Valid => Self { word: "ok", reason: None },
             PeerCheck::Invalid { reason } => Self { word: "waived", reason: Some(reason) },
-            PeerCheck::RevocationUnknown { reason } => {
-                Self { word: check.word(), reason: Some(reason) }
-            }
-            other => Self { word: other.word(), reason: None },
+            other => Self { word: other.word(), reason: other.reason() },
         }
     }
 }

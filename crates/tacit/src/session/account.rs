@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use tacit_core::dns;
 use tacit_core::flow::Flow;
-use tacit_core::policy::ClientCert;
+use tacit_core::policy::{ClientCert, Recheck};
 use tacit_core::refusal::{Kind, Refusal, Why};
 use tacit_tls::failure::describe_alert_number;
 use tacit_tls::verify::{Named, identity};
@@ -19,7 +19,7 @@ use crate::run::protocol::RefusedSocket;
 use super::connection::{Connection, Refused};
 use super::end::End;
 use super::failure::Failure;
-use super::record::{Record, TlsFacts};
+use super::record::{Closing, Record, TlsFacts};
 use super::refusals::{self, RefusalTable};
 
 /// A connection or a flow of datagrams was refused by policy.
@@ -284,9 +284,42 @@ fn end_of(end: &End, record: &Record) -> String {
     }
 }
 
-/// A connection was ended by an operator.
-pub fn closed_by_operator(log: &Log, record: &Record) {
-    log.info(about("closed", record).field("end", &"closed by an operator"));
+/// The agent has ended a connection that could have gone on.
+pub fn closed_on_request(log: &Log, record: &Record) {
+    let end = match record.why_closing() {
+        Some(Closing::Untrusted) => "closed because its peer is no longer trusted",
+        Some(Closing::Aged) => "closed at its max-age",
+        Some(Closing::Requested) | None => "closed by an operator",
+    };
+    log.info(about("closed", record).field("end", end));
+}
+
+/// The peer of an open connection is no longer trusted.
+pub(super) fn peer_rejected(log: &Log, record: &Record, check: &PeerCheck, recheck: Recheck) {
+    let next = match recheck {
+        Recheck::Log => "`tacit close --peer invalid` closes it; recheck = \"close\" always does",
+        Recheck::Close => "the connection is closed",
+    };
+    let tls = record.tls.get();
+    let subject = tls.as_ref().and_then(|tls| tls.peer.as_deref()).map_or("", |peer| peer.title());
+    let event = about("peer-invalid", record)
+        .field("check", check.word())
+        .field("subject", subject)
+        .field("reason", check.reason().unwrap_or_default())
+        .field("next", next);
+    log.warn(event.clone().limited(format!("peer-invalid {} {subject}", record.rule.name())));
+    if recheck == Recheck::Close {
+        log.audit(Outcome::Denied, event);
+    }
+}
+
+/// The peers of open connections were checked again, because a trust may have changed.
+pub(super) fn rechecked(log: &Log, connections: usize, chains: usize, rejected: usize) {
+    let event = Event::new("peers-checked")
+        .field("connections", &connections)
+        .field("chains", &chains)
+        .field("no-longer-trusted", &rejected);
+    log.info(event);
 }
 
 fn about(event: &'static str, record: &Record) -> Event {

@@ -8,6 +8,7 @@ use tacit_core::flow::Flow;
 use tacit_core::policy::Deny;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::clock;
 use crate::ledger::{Count, meter};
 use crate::live::{LiveAction, LiveRule, NoRule};
 use crate::net::{Position, Security};
@@ -69,6 +70,19 @@ impl Connection {
     /// From here on the connection carries bytes.
     pub fn mark_open(&self) {
         self.record.open.store(true, Ordering::Relaxed);
+    }
+
+    /// A handshake is complete: its peer is checked again when a certificate of its chain expires,
+    /// and soon where the rule was replaced meanwhile, perhaps for its trust.
+    pub fn note_peer(&self) {
+        let tls = self.record.tls.get();
+        let Some(trusted) = tls.as_ref().and_then(|tls| tls.trusted.as_ref()) else { return };
+        if let Some(end) = trusted.chain.next_end(clock::now_unix_s()) {
+            self.table.note_end(end);
+        }
+        if self.record.rule.is_replaced() {
+            self.table.note_outdated();
+        }
     }
 
     /// The rule allows it to go on without TLS, and so it does.

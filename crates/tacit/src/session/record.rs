@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use tacit_core::flow::{Address, Protocol};
@@ -20,6 +20,7 @@ use crate::ledger::Account;
 use crate::live::LiveRule;
 use crate::run::protocol::Ends;
 use crate::run::{Scope, Usage};
+use tacit_tls::recheck::TrustedPeer;
 use tacit_tls::verify::Named;
 use tacit_tls::{Agreed, CertificateFacts, PeerCheck};
 
@@ -57,7 +58,11 @@ pub struct Record {
     pub(super) sent_messages: AtomicU32,
     pub(super) received_messages: AtomicU32,
     pub(super) rekeys: AtomicU32,
+    /// When it was accepted, by a clock that is never set.
+    pub(super) accepted: Instant,
     closing: Notify,
+    /// A [`Closing`] as a number; 0: it is not being closed.
+    why_closing: AtomicU8,
 }
 
 /// What a connection or a flow of datagrams begins with.
@@ -146,6 +151,11 @@ impl Shown {
         self.0.store(Some(Arc::new(facts)));
     }
 
+    /// Replaces what a handshake gave, unless another one was done since.
+    pub(super) fn replace(&self, old: &Arc<TlsFacts>, new: TlsFacts) {
+        self.0.compare_and_swap(&Some(Arc::clone(old)), Some(Arc::new(new)));
+    }
+
     /// TLS has ended.
     pub fn clear(&self) {
         self.0.store(None);
@@ -153,7 +163,7 @@ impl Shown {
 }
 
 /// What a handshake gave.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TlsFacts {
     /// Version, suite, group and the like.
     pub agreed: Agreed,
@@ -163,6 +173,24 @@ pub struct TlsFacts {
     pub named: Named,
     /// The peer's certificate, if it sent one.
     pub peer: Option<Arc<CertificateFacts>>,
+    /// What checks a peer that was trusted again.
+    pub trusted: Option<TrustedPeer>,
+}
+
+/// Why the agent closes a connection that could go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Closing {
+    /// An operator asks for it, or its run has ended.
+    Requested = 1,
+    /// Its peer is no longer trusted, and its rule says `recheck = "close"`.
+    Untrusted,
+    /// It has the age that its rule's `max-age` allows.
+    Aged,
+}
+
+impl Closing {
+    const ALL: [Self; 3] = [Self::Requested, Self::Untrusted, Self::Aged];
 }
 
 impl Record {
@@ -187,7 +215,9 @@ impl Record {
             sent_messages: AtomicU32::new(0),
             received_messages: AtomicU32::new(0),
             rekeys: AtomicU32::new(0),
+            accepted: Instant::now(),
             closing: Notify::new(),
+            why_closing: AtomicU8::new(0),
         }
     }
 
@@ -327,7 +357,22 @@ impl Record {
 
     /// Ends the connection; both legs are reset.
     pub fn close(&self) {
+        self.close_because(Closing::Requested);
+    }
+
+    /// The same for another reason.
+    pub(super) fn close_because(&self, why: Closing) {
+        // The first reason counts.
+        let order = Ordering::Relaxed;
+        let _ = self.why_closing.compare_exchange(0, why as u8, order, order);
         self.closing.notify_one();
+    }
+
+    /// Why it is being closed, if it is.
+    #[must_use]
+    pub fn why_closing(&self) -> Option<Closing> {
+        let why = self.why_closing.load(Ordering::Relaxed);
+        Closing::ALL.into_iter().find(|known| *known as u8 == why)
     }
 
     /// Resolves when [`Self::close`] is called.

@@ -3,15 +3,30 @@
 //! Displays read it while the data path writes it; neither waits for the other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use super::record::{Opening, Record};
 
 /// All open connections of the agent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Table {
     records: papaya::HashMap<u64, Arc<Record>>,
     last_id: AtomicU64,
+    /// When the first certificate of a trusted peer expires, in unix seconds.
+    next_end: AtomicI64,
+    /// Whether a peer was checked by a rule that was replaced during its handshake.
+    has_outdated: AtomicBool,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            records: papaya::HashMap::default(),
+            last_id: AtomicU64::default(),
+            next_end: AtomicI64::new(i64::MAX),
+            has_outdated: AtomicBool::default(),
+        }
+    }
 }
 
 impl Table {
@@ -45,6 +60,36 @@ impl Table {
     #[must_use]
     pub fn find_where(&self, holds: impl Fn(&Record) -> bool) -> Option<Arc<Record>> {
         self.records.pin().values().find(|record| holds(record)).cloned()
+    }
+
+    /// A certificate of an open connection's peer expires at a time, in unix seconds.
+    pub(super) fn note_end(&self, end: i64) {
+        self.next_end.fetch_min(end, Ordering::Relaxed);
+    }
+
+    /// A peer was checked by a rule that was replaced during its handshake.
+    pub(super) fn note_outdated(&self) {
+        self.has_outdated.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a certificate of a peer has expired at `now`, in unix seconds; the next one is noted
+    /// again by the pass that follows.
+    pub fn take_ended(&self, now: i64) -> bool {
+        let has_ended = self.next_end.load(Ordering::Relaxed) < now;
+        if has_ended {
+            self.next_end.store(i64::MAX, Ordering::Relaxed);
+        }
+        has_ended
+    }
+
+    /// Whether a peer was checked by a rule that was replaced during its handshake.
+    pub fn take_outdated(&self) -> bool {
+        self.has_outdated.swap(false, Ordering::Relaxed)
+    }
+
+    /// A pass that was due could not be made: the next one checks every peer.
+    pub fn ask_again(&self) {
+        self.note_outdated();
     }
 
     /// Gives a connection its number, and shows it to displays.

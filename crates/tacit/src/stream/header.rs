@@ -26,7 +26,7 @@ pub(super) fn header(wanted: SendProxy, record: &Record) -> Result<Vec<u8>, Prox
 }
 
 fn client_tls(tls: &TlsFacts) -> ClientTls {
-    let TlsFacts { agreed, check, named, peer } = tls;
+    let TlsFacts { agreed, check, named, peer, .. } = tls;
     let version = match agreed.version {
         TlsVersion::V1_2 => "TLSv1.2",
         TlsVersion::V1_3 => "TLSv1.3",

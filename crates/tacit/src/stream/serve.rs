@@ -227,7 +227,7 @@ async fn supervise(
     let leaving = std::future::poll_fn(|cx| {
         let turn = meter::turn(record.account(), &mut component, || {
             if closed.as_mut().poll(cx).is_ready() {
-                account::closed_by_operator(&lane.shared.log, &record);
+                account::closed_on_request(&lane.shared.log, &record);
                 return Poll::Ready(None);
             }
             life.as_mut().poll(cx)

@@ -6,7 +6,7 @@ use crate::harness::Lab;
 use crate::peers::write_pair;
 
 use tacit_tls::test_certificates as made;
-pub(crate) use tacit_tls::test_certificates::{Ca, Kind, NAME};
+pub(crate) use tacit_tls::test_certificates::{Ca, Kind, Leaf, NAME};
 
 /// Writes `NAME.pem` and `NAME.key` of every kind of certificate, `corp.pem` with the CA that
 /// the valid ones come from, and says the words that a refusal must contain.

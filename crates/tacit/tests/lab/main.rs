@@ -47,6 +47,7 @@ mod peers_openssl;
 mod peers_postgres;
 mod project;
 mod proxy;
+mod recheck;
 mod relay;
 mod reload;
 mod restart;

@@ -15,7 +15,7 @@ use crate::policy::starttls::{Start, StarttlsProtocol};
 use crate::policy::suite::{Group, Suite, TlsVersion};
 use crate::policy::text::{Table, Value};
 use crate::policy::tls::{
-    ClientTls, ConnectAfter, OwnTls, Rekey, ServerTls, Tls, TlsCommon, Verify,
+    ClientTls, ConnectAfter, OwnTls, Recheck, Rekey, ServerTls, Tls, TlsCommon, Verify,
 };
 
 /// Default of `handshake-timeout`: a peer on a slow line is done by then.
@@ -32,6 +32,8 @@ pub(super) const REKEY_BYTES_MIN: u64 = 1 << 20;
 pub(super) const REKEY_BYTES_MAX: u64 = 1 << 50;
 const REKEY_AFTER_MIN: Duration = Duration::from_secs(1);
 const REKEY_AFTER_MAX: Duration = Duration::from_secs(30 * 86_400);
+const MAX_AGE_MIN: Duration = Duration::from_secs(1);
+const MAX_AGE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// Longest protocol name (RFC 7301 section 3.1).
 const ALPN_BYTES_MAX: usize = 255;
@@ -127,6 +129,7 @@ fn server(table: &Table<'_>, common: Option<TlsCommon>, names: &Names<'_>) -> Op
     let client_cert = client_cert?;
     let common = common?;
     client_cert::refuse_in_clear(table, &client_cert, &common.start)?;
+    refuse_recheck(table, client_cert.trust())?;
     starttls::check_data(table, &common, &client_cert)?;
     Some(ServerTls { identities: identities?, client_cert, common })
 }
@@ -148,6 +151,9 @@ fn client(
         names.identity(&value)
     });
     let verify = verify(table, setting, names);
+    if let Some(verify) = &verify {
+        refuse_recheck(table, verify.trust())?;
+    }
     let sni = table.boolean("sni", true);
     // An identity that was named but could not be read is an error, one not named is none.
     let identity = named.map_or(Some(None), |read| read.map(Some));
@@ -210,6 +216,17 @@ fn own_tls(table: &Table<'_>, common: &TlsCommon, setting: &Setting) -> Option<O
         return None;
     }
     Some(None)
+}
+
+/// Reports `recheck` in a rule that trusts no certificate: there is nothing to check again.
+fn refuse_recheck(table: &Table<'_>, trust: Option<&str>) -> Option<()> {
+    if trust.is_some() || !table.holds("recheck") {
+        return Some(());
+    }
+    let why = "it is about peers whose certificates are checked, and this rule checks none";
+    let fix = "remove it, or say whose certificates are trusted: trust = \"corp\"";
+    table.refuse(&["recheck"], why, fix);
+    None
 }
 
 /// The three kinds of [`Verify`].
@@ -297,6 +314,11 @@ fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {
         table.report.error(&rekey.name_at, message, fix);
     }
     let relay = table.value("relay").map_or(Some(RelayOn::Worker), |value| relay(&value, names));
+    let words = [("log", Recheck::Log), ("close", Recheck::Close)];
+    let recheck = table.value("recheck").map_or(Some(Recheck::Log), |value| value.choice(&words));
+    let max_age = table
+        .value("max-age")
+        .map_or(Some(None), |value| value::duration(&value, MAX_AGE_MIN, MAX_AGE_MAX).map(Some));
     Some(TlsCommon {
         start: start?,
         min_version: min_version?,
@@ -307,6 +329,8 @@ fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {
         handshake_timeout: handshake_timeout?,
         rekey: rekey?,
         relay: relay?,
+        recheck: recheck?,
+        max_age: max_age?,
     })
 }
 

@@ -180,6 +180,8 @@ const TLS: &[&str] = &[
     "resumption",
     "handshake-timeout",
     "rekey",
+    "recheck",
+    "max-age",
     "relay",
     "start",
     "starttls",

@@ -8,8 +8,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use rustls_pki_types::UnixTime;
 use tacit_core::policy::{
-    ClientCert, ClientTls, ConnectAfter, Group, RelayOn, ServerTls, Start, Suite, TlsCommon,
-    TlsVersion, Verify,
+    ClientCert, ClientTls, ConnectAfter, Group, Recheck, RelayOn, ServerTls, Start, Suite,
+    TlsCommon, TlsVersion, Verify,
 };
 
 use super::*;
@@ -70,6 +70,8 @@ fn settings(suite: Suite) -> Settings {
         handshake_timeout: Duration::from_secs(10),
         rekey: NO_REKEY,
         relay: RelayOn::Worker,
+        recheck: Recheck::Log,
+        max_age: None,
     };
     let verify = Verify::Full { trust: "corp".into(), server_name: Some(NAME.into()) };
     let client = ClientTls {

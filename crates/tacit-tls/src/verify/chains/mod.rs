@@ -21,6 +21,7 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{self, SHA256};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
+use crate::check::PeerChain;
 use crate::diagnose::Peer;
 use crate::facts::CertificateFacts;
 use crate::material::TrustGeneration;
@@ -32,7 +33,8 @@ pub(super) struct Sent<'a> {
     pub(super) rest: &'a [CertificateDer<'a>],
 }
 
-/// Verified chains that are remembered: the peers of a large site, in some 8 MB.
+/// Verified chains that are remembered: the peers of a large site, in some 20 MB, the
+/// chains themselves included.
 pub const CHAINS_MAX: usize = 4096;
 
 /// The table.
@@ -59,7 +61,16 @@ struct Verified {
     /// Unix seconds between which every certificate of it is valid.
     not_before: i64,
     not_after: i64,
-    leaf: Arc<CertificateFacts>,
+    known: Known,
+}
+
+/// What is known of a chain that was believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    /// What its leaf says.
+    pub(super) leaf: Arc<CertificateFacts>,
+    /// The chain itself.
+    pub(super) chain: Arc<PeerChain>,
 }
 
 impl Key {
@@ -113,23 +124,23 @@ impl Chains {
         self.len() == 0
     }
 
-    /// What the leaf says, if that chain was believed before and would be now.
-    pub(super) fn find(&self, key: Key, now: UnixTime) -> Option<Arc<CertificateFacts>> {
+    /// What is known of the chain, if it was believed before and would be now.
+    pub(super) fn find(&self, key: Key, now: UnixTime) -> Option<Known> {
         let halves = self.halves.load();
         let recent = halves.recent.pin();
         if let Some(verified) = recent.get(&key) {
-            return verified.holds_at(now).then(|| Arc::clone(&verified.leaf));
+            return verified.holds_at(now).then(|| verified.known.clone());
         }
         let verified = Arc::clone(halves.earlier.pin().get(&key)?);
         if !verified.holds_at(now) {
             return None;
         }
-        let leaf = Arc::clone(&verified.leaf);
+        let known = verified.known.clone();
         self.put(key, verified);
-        Some(leaf)
+        Some(known)
     }
 
-    /// Remembers a chain that was believed at `now`; returns what its leaf says. `until`: when the
+    /// Remembers a chain that was believed at `now`; returns what is known of it. `until`: when the
     /// first list that may have told of it is out of date, in unix seconds.
     pub(super) fn keep(
         &self,
@@ -137,22 +148,26 @@ impl Chains {
         Sent { leaf, rest }: Sent<'_>,
         until: Option<i64>,
         now: UnixTime,
-    ) -> Option<Arc<CertificateFacts>> {
+    ) -> Option<Known> {
+        let chain = Arc::new(PeerChain::new(leaf, rest));
         let leaf = Arc::new(CertificateFacts::from_der(leaf).ok()?);
         let mut not_before = leaf.not_before;
         let mut not_after = leaf.not_after;
         not_after = not_after.min(until.unwrap_or(i64::MAX));
         for above in rest {
             // It may be superfluous: the chain is good, but until when is not known.
-            let Ok(above) = CertificateFacts::from_der(above) else { return Some(leaf) };
+            let Ok(above) = CertificateFacts::from_der(above) else {
+                return Some(Known { leaf, chain });
+            };
             not_before = not_before.max(above.not_before);
             not_after = not_after.min(above.not_after);
         }
-        let verified = Verified { not_before, not_after, leaf: Arc::clone(&leaf) };
+        let known = Known { leaf, chain };
+        let verified = Verified { not_before, not_after, known: known.clone() };
         if verified.holds_at(now) {
             self.put(key, Arc::new(verified));
         }
-        Some(leaf)
+        Some(known)
     }
 
     fn put(&self, key: Key, verified: Arc<Verified>) {

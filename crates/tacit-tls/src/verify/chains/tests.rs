@@ -206,12 +206,13 @@ fn the_table_stays_within_its_limit_and_keeps_what_is_used() {
     let chains = Chains::default();
     let Leaf { chain, .. } = Ca::new("corp CA").leaf(Kind::Valid);
     let leaf = Arc::new(CertificateFacts::from_der(&chain[0]).unwrap());
+    let known = Known { leaf: Arc::clone(&leaf), chain: Arc::new(PeerChain::new(&chain[0], &[])) };
     let add = |number: u64| {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&number.to_be_bytes());
         let not_before = leaf.not_before;
         let not_after = leaf.not_after;
-        let verified = Verified { not_before, not_after, leaf: Arc::clone(&leaf) };
+        let verified = Verified { not_before, not_after, known: known.clone() };
         chains.put(Key(key), Arc::new(verified));
     };
     let now = UnixTime::now();

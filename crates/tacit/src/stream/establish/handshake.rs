@@ -125,8 +125,8 @@ impl HandshakeIo<'_> {
         // It lives as long as the connection, empty in nearly every one.
         incoming.shrink_to_fit();
         match handshake.finish(self.tls.common().rekey, Instant::now(), wall_now()) {
-            Ok(Secrets { session, agreed, check, named, peer }) => {
-                self.record.tls.set(TlsFacts { agreed, check, named, peer });
+            Ok(Secrets { session, agreed, check, named, peer, trusted }) => {
+                self.record.tls.set(TlsFacts { agreed, check, named, peer, trusted });
                 Ok(Handshaken { session, incomplete: incoming, last_flight })
             }
             Err(FinishRefused { failure, mut alert }) => {

@@ -95,6 +95,7 @@ pub async fn establish(
         Ok(path) => {
             connection.mark_open();
             count_handshake(connection.record());
+            connection.note_peer();
             Ok(Established { connection, path, slot, program_cpu: None })
         }
         Err(failure) => Err(NotEstablished { connection, failure }),

@@ -151,6 +151,7 @@ async fn upgrade_to_tls(
         }
     };
     count_handshake(record);
+    connection.note_peer();
     lane.load.count_handshake();
     account::secured(&lane.shared.log, connection);
     answer(asked, Ok(()));

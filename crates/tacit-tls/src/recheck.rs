@@ -1,0 +1,222 @@
+//! Checking the peers of open connections again, when a trust has changed or a certificate expires.
+//!
+//! ```text
+//!   handshake ──> TrustedPeer, kept with the connection
+//!                       │
+//!   settings of a rule ─┴─> Recheck ──> PeerCheck   valid | expired | revoked | invalid: reason
+//! ```
+//!
+//! One [`Recheck`] is made for each rule of a pass over the open connections. It verifies each
+//! distinct chain once, whatever the number of connections that have it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustls::pki_types::{ServerName, UnixTime};
+use tacit_core::policy::Tls;
+
+use super::check::{PeerChain, PeerCheck};
+use super::config::{
+    ClientSettings, NamedCheck, ServerSettings, SettingsRefused, client_check, server_check,
+};
+use super::material::TrustMaterial;
+use super::verify::{ClientCheck, ServerCheck};
+
+/// A peer that is trusted: what checks it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustedPeer {
+    /// The chain that it sent.
+    pub chain: Arc<PeerChain>,
+    /// The names that a server's certificate must cover; empty for clients.
+    pub names: Box<[ServerName<'static>]>,
+}
+
+/// Checks the peers of one rule's open connections again.
+#[derive(Debug)]
+pub struct Recheck {
+    check: Check,
+    /// What came of chains so far, by chain and names.
+    known: RefCell<HashMap<Question, PeerCheck>>,
+}
+
+/// What is asked: the hash of a chain, and the names that it must cover.
+type Question = ([u8; 32], Box<[ServerName<'static>]>);
+
+#[derive(Debug)]
+enum Check {
+    Clients(Arc<ClientCheck>),
+    Servers(Arc<ServerCheck>),
+}
+
+impl Recheck {
+    /// By a rule that accepts TLS; `None`: it asks for no certificates.
+    #[must_use]
+    pub fn clients(settings: &ServerSettings) -> Option<Self> {
+        settings.client_check.as_ref().map(|check| Self::new(Check::Clients(Arc::clone(check))))
+    }
+
+    /// By a rule that opens TLS.
+    #[must_use]
+    pub fn servers(settings: &ClientSettings) -> Self {
+        Self::new(Check::Servers(Arc::clone(&settings.check)))
+    }
+
+    /// By a rule that is no longer installed, with the trust of that name as it is now; `None`: it
+    /// asks for no certificates.
+    ///
+    /// # Errors
+    /// The trust is gone, or has no anchors.
+    pub fn of(tls: &Tls, trust: Option<&TrustMaterial>) -> Result<Option<Self>, SettingsRefused> {
+        Ok(match tls {
+            Tls::Server(tls) => client_check(&tls.client_cert, trust)?
+                .map(|check| Self::new(Check::Clients(Arc::new(check)))),
+            Tls::Client(tls) => {
+                let NamedCheck { check, .. } = server_check(&tls.verify, trust)?;
+                Some(Self::new(Check::Servers(Arc::new(check))))
+            }
+        })
+    }
+
+    fn new(check: Check) -> Self {
+        Self { check, known: RefCell::default() }
+    }
+
+    /// Checks a peer that was trusted; [`PeerCheck::NotChecked`]: the rule checks none.
+    #[must_use]
+    pub fn check(&self, peer: &TrustedPeer, now: UnixTime) -> PeerCheck {
+        let question = (*peer.chain.sha256(), peer.names.clone());
+        let mut known = self.known.borrow_mut();
+        let check = known.entry(question).or_insert_with(|| match &self.check {
+            Check::Clients(check) => check.check_open(&peer.chain, now),
+            Check::Servers(check) => check.check_open(&peer.chain, &peer.names, now),
+        });
+        check.clone()
+    }
+
+    /// How many chains were verified, each counted for each set of names.
+    #[must_use]
+    pub fn verified(&self) -> usize {
+        self.known.borrow().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tacit_core::policy::{
+        Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Position, Preset, Revocation,
+        Trust, TrustSource, Verify,
+    };
+
+    use super::*;
+    use crate::material::load_trust;
+    use crate::test_certificates::{Ca, Directory, Kind, Leaf, NAME};
+
+    const LONG: i64 = 4_000_000_000;
+
+    fn at(unix_seconds: i64) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_secs(unix_seconds.unsigned_abs()))
+    }
+
+    fn trust(directory: &Directory, revocation: Revocation) -> TrustMaterial {
+        let trust = Trust {
+            source: TrustSource::Files(vec!["ca.pem".into()]),
+            crls: vec!["ca.crl".into()],
+            revocation,
+            position: Position::default(),
+        };
+        load_trust("corp", &trust, directory.path()).unwrap()
+    }
+
+    fn peer(leaf: &Leaf, names: &[&str]) -> TrustedPeer {
+        let names = names.iter().map(|name| ServerName::try_from((*name).to_owned()).unwrap());
+        let chain = Arc::new(PeerChain::new(&leaf.chain[0], &leaf.chain[1..]));
+        TrustedPeer { chain, names: names.collect() }
+    }
+
+    fn both(trust: &TrustMaterial) -> [Recheck; 2] {
+        let level = ClientCert::Asked(Asked {
+            preset: Some(Preset::Required),
+            absent: Absent::Deny,
+            chain: ChainCheck::Made {
+                trust: "corp".into(),
+                invalid: Invalid::Deny,
+                name: PeerName::Certificate,
+            },
+        });
+        let verify = Verify::Full { trust: "corp".into(), server_name: None };
+        let clients = client_check(&level, Some(trust)).unwrap().unwrap();
+        let NamedCheck { check: servers, .. } = server_check(&verify, Some(trust)).unwrap();
+        [Check::Clients(Arc::new(clients)), Check::Servers(Arc::new(servers))].map(Recheck::new)
+    }
+
+    fn words(trust: &TrustMaterial, leaf: &Leaf, now: i64) -> [&'static str; 2] {
+        let peer = peer(leaf, &[NAME]);
+        both(trust).map(|recheck| recheck.check(&peer, at(now)).word())
+    }
+
+    #[test]
+    fn what_was_trusted_expires_is_revoked_or_loses_its_ca() {
+        let directory = Directory::new();
+        let ca = Ca::new("corp CA");
+        let leaf = ca.leaf_until(2_000_000_000);
+        directory.write("ca.pem", ca.pem(), 0o644);
+        directory.write("ca.crl", ca.crl(&[], LONG), 0o644);
+        let before = trust(&directory, Revocation::Hard);
+        assert_eq!(words(&before, &leaf, 1_900_000_000), ["valid"; 2]);
+        assert_eq!(words(&before, &leaf, 2_000_000_001), ["expired"; 2]);
+        directory.write("ca.crl", ca.crl(&[&leaf], LONG), 0o644);
+        let after = trust(&directory, Revocation::Hard);
+        assert_eq!(words(&after, &leaf, 1_900_000_000), ["revoked"; 2]);
+        let other = Ca::new("other CA");
+        directory.write("ca.pem", other.pem(), 0o644);
+        let after = trust(&directory, Revocation::Off);
+        assert_eq!(words(&after, &leaf, 1_900_000_000), ["invalid"; 2]);
+        let [_, servers] = both(&before);
+        let misnamed = servers.check(&peer(&leaf, &[NAME, "other.example"]), at(1_900_000_000));
+        assert!(misnamed.reason().unwrap().contains("not for other.example"), "{misnamed:?}");
+    }
+
+    #[test]
+    fn a_list_that_is_out_of_date_does_not_make_a_trusted_peer_invalid() {
+        let directory = Directory::new();
+        let ca = Ca::new("corp CA");
+        let leaf = ca.leaf(Kind::Valid);
+        directory.write("ca.pem", ca.pem(), 0o644);
+        directory.write("ca.crl", ca.crl(&[], 1_900_000_000), 0o644);
+        for revocation in [Revocation::Hard, Revocation::Soft] {
+            let trust = trust(&directory, revocation);
+            assert_eq!(words(&trust, &leaf, 1_800_000_000), ["valid"; 2]);
+            assert_eq!(words(&trust, &leaf, 2_000_000_000), ["revocation-unknown"; 2]);
+        }
+    }
+
+    #[test]
+    fn each_distinct_chain_is_verified_once() {
+        let directory = Directory::new();
+        let ca = Ca::new("corp CA");
+        let leaves = [(); 3].map(|()| ca.leaf(Kind::Valid));
+        directory.write("ca.pem", ca.pem(), 0o644);
+        directory.write("ca.crl", ca.crl(&[], LONG), 0o644);
+        let [clients, _] = both(&trust(&directory, Revocation::Hard));
+        for number in 0..300 {
+            // Connections that do not share a chain in memory, too.
+            let peer = peer(&leaves[number % leaves.len()], &[]);
+            assert_eq!(clients.check(&peer, at(1_900_000_000)), PeerCheck::Valid);
+        }
+        assert_eq!(clients.verified(), leaves.len());
+    }
+
+    #[test]
+    fn a_chain_ends_with_each_of_its_certificates() {
+        let ca = Ca::new("corp CA");
+        let leaf = ca.leaf_until(2_000_000_000);
+        let early = ca.leaf_until(1_900_000_000);
+        let chain = PeerChain::new(&leaf.chain[0], &early.chain);
+        let ends = [1_800_000_000, 1_900_000_001, 2_000_000_001].map(|now| chain.next_end(now));
+        assert_eq!(ends, [Some(1_900_000_000), Some(2_000_000_000), None]);
+        assert!(!chain.has_ended(1_900_000_000) && chain.has_ended(1_900_000_001));
+    }
+}

@@ -1,0 +1,213 @@
+//! Passes over the open connections: peers that are no longer trusted, and ages.
+//!
+//! ```text
+//!   policy or a file of a trust changed ──> Peers::All      every peer that is trusted
+//!   a certificate expired               ──> Peers::Ended    those whose chains hold one
+//!   the first max-age is reached        ──> ages
+//! ```
+//!
+//! A pass runs on a thread of its own and reads the table of open connections as displays do: no
+//! relay waits for it, and between passes nothing is checked. It verifies each distinct chain once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustls_pki_types::UnixTime;
+use tacit_core::policy::{Action, Recheck as OnRejected};
+use tacit_tls::PeerCheck;
+use tacit_tls::recheck::{Recheck, TrustedPeer};
+
+use crate::clock;
+use crate::live::{CredentialNames, Live, LiveRule, Materials, TlsRole};
+use crate::log::Log;
+
+use super::account;
+use super::record::{Closing, Record};
+use super::table::Table;
+
+/// Connections end within this part of their `max-age`, so that those that opened together do not
+/// end together: a tenth.
+const AGE_SPREAD_PART: u32 = 10;
+
+/// Which peers a pass checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// None.
+    None,
+    /// Those with a chain of which a certificate has expired.
+    Ended,
+    /// All that are trusted.
+    All,
+}
+
+/// One pass.
+#[derive(Debug)]
+pub struct Pass {
+    /// The open connections.
+    pub table: Arc<Table>,
+    /// The installed policy.
+    pub live: Arc<Live>,
+    /// Its credentials.
+    pub materials: Materials,
+    /// Policies that were replaced since the last pass.
+    pub replaced: Vec<Arc<Live>>,
+    /// Which peers it checks.
+    pub peers: Peers,
+    /// Whether it looks at ages.
+    pub ages: bool,
+    /// Where it is logged.
+    pub log: Log,
+}
+
+impl Pass {
+    /// Does it; returns how long no connection can reach its `max-age` from now on. `None`: none
+    /// has one.
+    #[must_use]
+    pub fn run(self) -> Option<Duration> {
+        self.replaced.iter().for_each(|before| self.live.mark_replaced(before));
+        let records = self.table.snapshot();
+        if self.peers != Peers::None {
+            self.check_peers(&records);
+        }
+        if self.ages { self.close_old(&records) } else { None }
+    }
+
+    fn check_peers(&self, records: &[Arc<Record>]) {
+        let now = clock::now_unix_s();
+        let mut checks = Checks { pass: self, by_rule: HashMap::new() };
+        let mut connections = 0;
+        let mut rejected = 0;
+        for record in records {
+            let Some(tls) = record.tls.get().filter(|tls| tls.check.is_believed()) else {
+                continue;
+            };
+            let Some(peer) = &tls.trusted else { continue };
+            let mut check = tls.check.clone();
+            if self.peers == Peers::All || peer.chain.has_ended(now) {
+                connections += 1;
+                check = checks.check(record, peer).unwrap_or(check);
+            }
+            if check.is_rejected() {
+                rejected += 1;
+                self.reject(record, &check);
+            } else if let Some(end) = peer.chain.next_end(now) {
+                self.table.note_end(end);
+            }
+            if check != tls.check {
+                record.tls.replace(&tls, super::TlsFacts { check, ..(*tls).clone() });
+            }
+        }
+        if self.peers == Peers::All && connections > 0 {
+            account::rechecked(&self.log, connections, checks.verified(), rejected);
+        }
+    }
+
+    fn reject(&self, record: &Record, check: &PeerCheck) {
+        let common = self.live.deciding(&record.rule).tls_common();
+        let action = common.map_or(OnRejected::Log, |common| common.recheck);
+        account::peer_rejected(&self.log, record, check, action);
+        if action == OnRejected::Close {
+            record.close_because(Closing::Untrusted);
+        }
+    }
+
+    /// Closes connections that are too old; returns how long none can become so.
+    fn close_old(&self, records: &[Arc<Record>]) -> Option<Duration> {
+        let now = Instant::now();
+        let of_rule = |rule: &LiveRule| rule.tls_common().and_then(|common| common.max_age);
+        // Those that open from now on.
+        let rules = self.live.rules.iter().filter_map(|rule| of_rule(rule));
+        let mut next = rules.min().map(|shortest| shortest - shortest / AGE_SPREAD_PART);
+        for record in records {
+            let Some(max_age) = of_rule(self.live.deciding(&record.rule)) else { continue };
+            let limit = age_limit(max_age, record.id);
+            let left = limit.saturating_sub(now.saturating_duration_since(record.accepted));
+            if left.is_zero() {
+                record.close_because(Closing::Aged);
+            } else {
+                next = Some(next.map_or(left, |next| next.min(left)));
+            }
+        }
+        next
+    }
+}
+
+/// The age at which a connection ends: within the last tenth of `max_age`, by its number.
+fn age_limit(max_age: Duration, id: u64) -> Duration {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    // The upper half of the product is spread evenly, whatever the numbers.
+    let part = f64::from((id.wrapping_mul(GOLDEN) >> 32) as u32) / f64::from(u32::MAX);
+    max_age - (max_age / AGE_SPREAD_PART).mul_f64(part)
+}
+
+/// What checks the peers of each rule.
+struct Checks<'p> {
+    pass: &'p Pass,
+    /// By the rule's address, which the pass keeps.
+    by_rule: HashMap<*const LiveRule, Result<Option<Recheck>, PeerCheck>>,
+}
+
+impl Checks<'_> {
+    /// Checks a peer that was trusted; `None`: its rule no longer checks any.
+    fn check(&mut self, record: &Record, peer: &TrustedPeer) -> Option<PeerCheck> {
+        let Self { pass, by_rule } = self;
+        let rule = pass.live.deciding(&record.rule);
+        let made = by_rule.entry(Arc::as_ptr(rule)).or_insert_with(|| pass.recheck(rule));
+        match made {
+            Ok(recheck) => {
+                let check = recheck.as_ref()?.check(peer, wall_now());
+                (check.is_believed() || check.is_rejected()).then_some(check)
+            }
+            Err(check) => Some(check.clone()),
+        }
+    }
+
+    fn verified(&self) -> usize {
+        let made = self.by_rule.values().filter_map(|made| made.as_ref().ok()?.as_ref());
+        made.map(Recheck::verified).sum()
+    }
+}
+
+impl Pass {
+    /// What checks peers by a rule; the error is what a peer without its trust is.
+    fn recheck(&self, rule: &Arc<LiveRule>) -> Result<Option<Recheck>, PeerCheck> {
+        let Some(tls) = rule.action.tls() else { return Ok(None) };
+        if self.live.is_current(rule) {
+            return Ok(match tls.role() {
+                TlsRole::Server(settings) => Recheck::clients(settings),
+                TlsRole::Client(settings) => Some(Recheck::servers(settings)),
+            });
+        }
+        let Action::Tls(parsed) = &rule.rule.action else { return Ok(None) };
+        let Some(name) = CredentialNames::of(&rule.rule).trust else { return Ok(None) };
+        let trust = self.materials.trusts.get(name).map(Arc::as_ref);
+        Recheck::of(parsed, trust).map_err(|_| PeerCheck::Invalid {
+            reason: format!(
+                "the policy no longer has trust '{name}', which the peer was trusted by: close the \
+                 connection, or put the trust back"
+            ),
+        })
+    }
+}
+
+fn wall_now() -> UnixTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    UnixTime::since_unix_epoch(since.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_spread_over_the_last_tenth() {
+        let max_age = Duration::from_secs(1000);
+        let mut limits: Vec<_> = (1..=1000).map(|id| age_limit(max_age, id).as_secs()).collect();
+        limits.sort_unstable();
+        assert!(limits[0] >= 900 && limits[999] <= 1000, "{limits:?}");
+        let in_first_half = limits.iter().filter(|limit| **limit < 950).count();
+        assert!((450..=550).contains(&in_first_half), "{in_first_half}");
+        assert_ne!(age_limit(max_age, 1), age_limit(max_age, 2));
+    }
+}
