@@ -103,19 +103,24 @@ pub struct Checked {
 #[derive(Debug, PartialEq, Eq)]
 pub struct PeerChain {
     certificates: Vec<CertificateDer<'static>>,
-    /// When each certificate expires, in unix seconds; without those that cannot be read, which
-    /// the check did not need.
+    /// When each certificate and the anchor expire, in unix seconds; without those that cannot be
+    /// read, which the check did not need.
     ends: Vec<i64>,
     sha256: [u8; 32],
 }
 
 impl PeerChain {
-    /// Keeps a chain, the leaf first.
+    /// Keeps a chain, the leaf first; `anchor_end`: when its anchor expires, in unix seconds, if
+    /// that matters.
     #[must_use]
-    pub fn new(leaf: &CertificateDer<'_>, rest: &[CertificateDer<'_>]) -> Self {
+    pub fn new(
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        anchor_end: Option<i64>,
+    ) -> Self {
         let mut hash = digest::Context::new(&SHA256);
         let mut certificates = Vec::with_capacity(1 + rest.len());
-        let mut ends = Vec::with_capacity(1 + rest.len());
+        let mut ends: Vec<_> = anchor_end.into_iter().collect();
         for certificate in std::iter::once(leaf).chain(rest) {
             // Each after its length: no two chains run into the same bytes.
             hash.update(&(certificate.len() as u64).to_be_bytes());

@@ -8,7 +8,7 @@ use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::facts::{CertificateFacts, DAY_SECONDS, RSA_BITS_MIN, utc};
-use super::material::ListFacts;
+use super::material::{ListFacts, PathFault};
 
 /// Most names listed in one message.
 const NAMES_SHOWN_MAX: usize = 8;
@@ -58,6 +58,9 @@ pub(super) fn diagnose_chain(error: &Error, case: &Case<'_>) -> String {
     if let Some(cause) = old_or_small(case.peer, &chain) {
         return cause;
     }
+    if let Some(cause) = PathFault::within(error).and_then(|it| faulty(it, case.peer, &chain)) {
+        return cause;
+    }
     let Error::InvalidCertificate(error) = error else {
         return format!("the {who}'s certificate of {} was refused: {error}", leaf.title());
     };
@@ -97,6 +100,99 @@ pub(super) fn diagnose_proof(error: &Error, peer: Peer, leaf: &CertificateDer<'_
             facts.title(),
             who = peer.word(),
         )
+    })
+}
+
+/// Explains a leaf whose holder no handshake can prove to hold its key; `error`: why it cannot even
+/// be read, if so.
+pub(super) fn diagnose_unprovable(
+    error: Option<&Error>,
+    peer: Peer,
+    leaf: &CertificateDer<'_>,
+) -> String {
+    let Ok(facts) = CertificateFacts::from_der(leaf) else { return unreadable(peer) };
+    if let Some(cause) = old_or_small(peer, std::slice::from_ref(&facts)) {
+        return cause;
+    }
+    if let Some(cause) = error
+        .and_then(PathFault::within)
+        .and_then(|fault| faulty(fault, peer, std::slice::from_ref(&facts)))
+    {
+        return cause;
+    }
+    if error.is_some() {
+        return unreadable(peer);
+    }
+    format!(
+        "the {who}'s certificate of {} has a key of kind {}, whose signatures cannot be checked: \
+         reissue it with ECDSA P-256 or RSA {RSA_BITS_MIN}",
+        facts.title(),
+        facts.key,
+        who = peer.word(),
+    )
+}
+
+/// Explains what the library's errors have no word for; `None`: the facts of the chain say more.
+fn faulty(fault: &PathFault, peer: Peer, chain: &[CertificateFacts]) -> Option<String> {
+    use webpki::Error as Why;
+    let who = peer.word();
+    let title = chain.first().map_or("", CertificateFacts::title);
+    let of = format!("the {who}'s certificate of {title}");
+    Some(match fault {
+        PathFault::AnchorExpired { subject, not_after } => format!(
+            "{of} leads to the CA {subject}, which expired at {}: get its next certificate into \
+             the trust, or say expired-anchors = \"accept\" there",
+            utc(*not_after)
+        ),
+        PathFault::CaMayNotSign { subject } => format!(
+            "{of} leads over the CA {subject}, whose keyUsage does not allow it to sign \
+             certificates: reissue the CA's certificate with keyCertSign"
+        ),
+        PathFault::CaMayNotSignLists { subject } => format!(
+            "{of} leads to the CA {subject}, whose keyUsage does not allow it to sign lists of \
+             revoked certificates: reissue the CA's certificate with cRLSign"
+        ),
+        PathFault::LeafMayNotSign => format!(
+            "{of} has a keyUsage that does not allow it to sign, as each handshake asks: reissue \
+             it with digitalSignature"
+        ),
+        PathFault::Library(error) => match error {
+            Why::PathLenConstraintViolated => format!(
+                "{of} has more CAs above it than one of them allows (pathLenConstraint): have it \
+                 issued by a CA higher up"
+            ),
+            Why::NameConstraintViolation
+            | Why::MalformedNameConstraint
+            | Why::UnsupportedNameType => format!(
+                "{of} has a name that a CA above it does not allow (nameConstraints), or one of a \
+                 kind whose limits cannot be checked, such as an e-mail address: reissue it with \
+                 names that the CA allows, or the CA without such limits"
+            ),
+            Why::UnsupportedCriticalExtension => format!(
+                "{of}, or a CA above it, has a critical extension that is not known here: reissue \
+                 it without, or with the extension not critical"
+            ),
+            Why::IssuerNotCrlSigner
+            | Why::InvalidCrlSignatureForPublicKey
+            | Why::UnsupportedCrlSignatureAlgorithmContext(_)
+            | Why::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_) => format!(
+                "{of} cannot be looked up: the list of revoked certificates of a CA above it is \
+                 not signed by that CA as it must be: get the list again from the CA"
+            ),
+            Why::UnsupportedSignatureAlgorithmContext(_)
+            | Why::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => format!(
+                "{of}, or a CA above it, is signed with an algorithm that is not trusted (SHA-1, \
+                 MD5 or a rare one): reissue it signed with SHA-256"
+            ),
+            Why::MaximumPathDepthExceeded
+            | Why::MaximumPathBuildCallsExceeded
+            | Why::MaximumSignatureChecksExceeded
+            | Why::MaximumNameConstraintComparisonsExceeded => format!(
+                "{of} comes with so many CAs or names that checking them was given up: have the \
+                 {who} send the leaf and the CAs between it and the trust, and no others"
+            ),
+            _ => return None,
+        },
     })
 }
 
@@ -219,7 +315,6 @@ fn wrong_issuer(error: &CertificateError, case: &Case<'_>, chain: &[CertificateF
     let title = chain.first().map_or("", CertificateFacts::title);
     let named = chain.last().map(|facts| facts.issuer.as_str()).filter(|name| !name.is_empty());
     let issuer = named.unwrap_or("without a name");
-    #[expect(deprecated, reason = "the variant without context may still be made by the library")]
     match error {
         CertificateError::UnknownIssuer => format!(
             "the {who}'s certificate of {title} leads to the issuer {issuer}, which trust \
@@ -230,11 +325,10 @@ fn wrong_issuer(error: &CertificateError, case: &Case<'_>, chain: &[CertificateF
             "the {who}'s certificate of {title} names the issuer {issuer} but is not signed by \
              the key that trust '{trust}' has for it: name the CA's current certificate there"
         ),
-        CertificateError::UnsupportedSignatureAlgorithm
-        | CertificateError::UnsupportedSignatureAlgorithmContext { .. }
-        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => format!(
-            "the {who}'s certificate of {title} is signed with an algorithm that is not believed \
-             (SHA-1, MD5 or a rare one): reissue it signed with SHA-256"
+        // The library's own text is for its developers.
+        CertificateError::Other(_) => format!(
+            "the {who}'s certificate of {title}, issued by {issuer}, breaks the rules for \
+             certificates (RFC 5280): have its CA reissue it"
         ),
         other => format!(
             "the {who}'s certificate of {title}, issued by {issuer}, is not believed ({other}): \

@@ -1,6 +1,7 @@
 //! What a rule would make of a peer's certificate, asked without a handshake.
 //!
-//! The checks are those of a handshake, but for the proof that the peer holds the key.
+//! The checks are those of a handshake, but for the proof that the peer holds the key: only whether
+//! its key can be used for that.
 
 use std::net::IpAddr;
 
@@ -9,8 +10,9 @@ use tacit_core::policy::{ClientCert, Map, Verify};
 
 use super::check::PeerCheck;
 use super::config::{NamedCheck, SettingsRefused, client_check, refused, server_check};
+use super::diagnose::Peer;
 use super::material::TrustMaterial;
-use super::verify::{Named, Naming};
+use super::verify::{Named, Naming, provable};
 
 /// What came of it.
 #[derive(Debug)]
@@ -57,6 +59,10 @@ pub fn client(
         return Ok(DryRun { check: PeerCheck::NotAsked, named: Ok(Named::Nobody) });
     };
     let check = settings.recheck(chain, now).check;
+    if let Some(Err(reason)) = chain.first().map(|leaf| provable(Peer::Client, leaf)) {
+        let check = PeerCheck::Invalid { reason: reason.clone() };
+        return Ok(DryRun { check, named: Err(reason) });
+    }
     let named = match chain.first() {
         _ if !settings.allows(&check) => Err(reason(&check)),
         Some(leaf) if check.is_believed() => {
@@ -88,6 +94,10 @@ pub fn server(
     if names.is_empty() {
         let any = ServerName::from(IpAddr::from([0; 16]));
         names.push(any);
+    }
+    if let Some(Err(reason)) = chain.first().map(|leaf| provable(Peer::Server, leaf)) {
+        let check = PeerCheck::Invalid { reason: reason.clone() };
+        return Ok(DryRun { check, named: Err(reason) });
     }
     let check_name = |name| settings.recheck(chain, name, now).check;
     let checks: Vec<_> = names.iter().map(check_name).collect();

@@ -106,8 +106,8 @@ mod tests {
     use std::time::Duration;
 
     use tacit_core::policy::{
-        Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Position, Preset, Revocation,
-        Trust, TrustSource, Verify,
+        Absent, Asked, ChainCheck, ClientCert, ExpiredAnchors, Invalid, PeerName, Position, Preset,
+        Revocation, Trust, TrustSource, Verify,
     };
 
     use super::*;
@@ -125,6 +125,7 @@ mod tests {
             source: TrustSource::Files(vec!["ca.pem".into()]),
             crls: vec!["ca.crl".into()],
             revocation,
+            expired_anchors: ExpiredAnchors::Reject,
             position: Position::default(),
         };
         load_trust("corp", &trust, directory.path()).unwrap()
@@ -132,7 +133,7 @@ mod tests {
 
     fn peer(leaf: &Leaf, names: &[&str]) -> TrustedPeer {
         let names = names.iter().map(|name| ServerName::try_from((*name).to_owned()).unwrap());
-        let chain = Arc::new(PeerChain::new(&leaf.chain[0], &leaf.chain[1..]));
+        let chain = Arc::new(PeerChain::new(&leaf.chain[0], &leaf.chain[1..], None));
         TrustedPeer { chain, names: names.collect() }
     }
 
@@ -214,7 +215,7 @@ mod tests {
         let ca = Ca::new("corp CA");
         let leaf = ca.leaf_until(2_000_000_000);
         let early = ca.leaf_until(1_900_000_000);
-        let chain = PeerChain::new(&leaf.chain[0], &early.chain);
+        let chain = PeerChain::new(&leaf.chain[0], &early.chain, None);
         let ends = [1_800_000_000, 1_900_000_001, 2_000_000_001].map(|now| chain.next_end(now));
         assert_eq!(ends, [Some(1_900_000_000), Some(2_000_000_000), None]);
         assert!(!chain.has_ended(1_900_000_000) && chain.has_ended(1_900_000_001));

@@ -9,10 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+/// What certificates are adjusted with.
+pub use rcgen::{
+    BasicConstraints, CertificateParams, CustomExtension, GeneralSubtree, IsCa, KeyUsagePurpose,
+    NameConstraints, SanType, date_time_ymd,
+};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
-    ExtendedKeyUsagePurpose as Usage, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose,
-    RevokedCertParams, SanType, SerialNumber, date_time_ymd,
+    CertificateRevocationListParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose as Usage,
+    KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
 };
 use rustls::RootCertStore;
 use rustls_pki_types::pem::PemObject;
@@ -87,11 +91,44 @@ impl Ca {
     /// Creates a self-signed CA.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self::made(name, |_| {})
+    }
+
+    /// Creates a self-signed CA whose certificate is adjusted.
+    #[must_use]
+    pub fn made(name: &str, adjust: impl FnOnce(&mut CertificateParams)) -> Self {
+        let params = ca_params(name, adjust);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// Creates a self-signed CA whose validity ends at a time, in unix seconds.
+    #[must_use]
+    pub fn until(name: &str, unix_seconds: i64) -> Self {
+        let since_epoch = Duration::from_secs(unix_seconds.unsigned_abs());
+        Self::made(name, |params| params.not_after = date_time_ymd(1970, 1, 1) + since_epoch)
+    }
+
+    /// Another self-signed certificate of that name with the key of this CA.
+    #[must_use]
+    pub fn reissued(&self, name: &str, adjust: impl FnOnce(&mut CertificateParams)) -> Self {
+        let key = KeyPair::from_pem(&self.0.key().serialize_pem()).unwrap();
+        Self(CertifiedIssuer::self_signed(ca_params(name, adjust), key).unwrap())
+    }
+
+    /// Creates a CA below this one.
+    #[must_use]
+    pub fn ca(&self, name: &str, adjust: impl FnOnce(&mut CertificateParams)) -> Self {
+        let params = ca_params(name, adjust);
+        Self(CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &*self.0).unwrap())
+    }
+
+    /// Issues a good leaf that is adjusted.
+    #[must_use]
+    pub fn leaf_made(&self, adjust: impl FnOnce(&mut CertificateParams)) -> Leaf {
+        let key = KeyPair::generate().unwrap();
+        let mut params = params(Kind::Valid);
+        adjust(&mut params);
+        Leaf::new(&params.signed_by(&key, &self.0).unwrap(), &key)
     }
 
     /// The CA's certificate.
@@ -221,6 +258,10 @@ pub fn openssl_v3(bits: u32) -> OldLeaf {
 }
 
 fn openssl_rsa(bits: u32, extensions: &[&str]) -> OldLeaf {
+    openssl_made(&["genrsa", &bits.to_string()], &[], extensions)
+}
+
+fn openssl_made(make_key: &[&str], digest: &[&str], extensions: &[&str]) -> OldLeaf {
     let directory = Directory::new();
     directory.write("v3", "subjectAltName = DNS:db.example\n", 0o600);
     let run = |arguments: &[&str]| {
@@ -228,15 +269,37 @@ fn openssl_rsa(bits: u32, extensions: &[&str]) -> OldLeaf {
         let output = output.expect("these tests need the openssl command");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
-    run(&["genrsa", "-out", "key", &bits.to_string()]);
+    let make_key = [&make_key[..1], &["-out", "key"], &make_key[1..]].concat();
+    run(&make_key);
     run(&["req", "-new", "-key", "key", "-subj", "/CN=db.example", "-out", "csr"]);
     let sign = ["x509", "-req", "-in", "csr", "-signkey", "key", "-days", "9000", "-out", "cert"];
-    run(&[&sign, extensions].concat());
+    run(&[&sign, digest, extensions].concat());
     let read = |name| std::fs::read_to_string(directory.path().join(name)).unwrap();
     let cert_pem = read("cert");
     let key_pem = read("key");
     let chain = vec![CertificateDer::from_pem_slice(cert_pem.as_bytes()).unwrap()];
     OldLeaf { chain, cert_pem, key_pem }
+}
+
+fn ca_params(name: &str, adjust: impl FnOnce(&mut CertificateParams)) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    adjust(&mut params);
+    params
+}
+
+/// A self-signed certificate with a key that the `openssl` command makes by these words.
+#[must_use]
+pub fn openssl_key(make: &[&str]) -> OldLeaf {
+    openssl_made(make, &["-sha256"], &["-extfile", "v3"])
+}
+
+/// A self-signed RSA certificate that is signed with SHA-1.
+#[must_use]
+pub fn openssl_sha1() -> OldLeaf {
+    openssl_made(&["genrsa", "2048"], &["-sha1"], &["-extfile", "v3"])
 }
 
 fn params(kind: Kind) -> CertificateParams {

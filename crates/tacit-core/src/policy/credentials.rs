@@ -24,6 +24,8 @@ pub struct Trust {
     pub crls: Vec<PathBuf>,
     /// Whether they are looked at.
     pub revocation: Revocation,
+    /// What becomes of chains that end at an anchor which has expired.
+    pub expired_anchors: ExpiredAnchors,
     /// Where the table stands in the policy text; for `system`, where it was first named.
     pub position: Position,
 }
@@ -35,6 +37,16 @@ pub enum TrustSource {
     Files(Vec<PathBuf>),
     /// The distribution's own bundle.
     System,
+}
+
+/// What becomes of chains that end at an anchor which has expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpiredAnchors {
+    /// They are rejected.
+    #[default]
+    Reject,
+    /// They are accepted.
+    Accept,
 }
 
 /// What is asked about revocation; anything but off only where there are lists.

@@ -35,7 +35,7 @@ pub use capture::{
 };
 pub use client_cert::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
 pub use content::Policy;
-pub use credentials::{Identity, Revocation, Trust, TrustSource};
+pub use credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
 pub use diagnostic::{Diagnostic, Position, Severity};
 pub use engine::{Class, Engine, Placement, RelayOn};
 pub use explain::{Decision, Explanation, Missed, explain};

@@ -312,7 +312,7 @@ impl Handshake {
         kept: Option<Arc<PeerChain>>,
     ) -> Option<TrustedPeer> {
         let (leaf, rest) = chain.split_first()?;
-        let chain = kept.unwrap_or_else(|| Arc::new(PeerChain::new(leaf, rest)));
+        let chain = kept.unwrap_or_else(|| Arc::new(PeerChain::new(leaf, rest, None)));
         let names = match &self.side {
             Side::Client { names, .. } => names.as_slice().into(),
             Side::Server { .. } => Box::default(),

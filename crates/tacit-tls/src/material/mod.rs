@@ -20,6 +20,7 @@ mod expiry;
 mod identity;
 mod lists;
 mod pair;
+mod path;
 mod pem;
 mod trust;
 mod verifiers;
@@ -31,8 +32,9 @@ pub use lists::{ListFacts, RevocationList, list_ends_soon};
 #[cfg(feature = "fuzz")]
 pub(super) use lists::{list_facts, parse as parse_lists, warnings as list_warnings};
 pub(crate) use pair::{PairFault, ReadPair, read_pair};
+pub use path::AnchorFacts;
+pub(crate) use path::{ChainOf, PathCheck, PathFault, Unlisted, error_of};
 pub use trust::{TrustGeneration, TrustMaterial, load_trust};
-pub(crate) use verifiers::Unlisted;
 pub use verifiers::Verifiers;
 
 #[cfg(test)]

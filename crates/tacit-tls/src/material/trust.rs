@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::RootCertStore;
-use rustls::client::WebPkiServerVerifier;
 use rustls::server::VerifierBuilderError;
-use rustls::server::danger::ClientCertVerifier;
-use tacit_core::policy::{Revocation, Trust, TrustSource};
+use tacit_core::policy::{ExpiredAnchors, Revocation, Trust, TrustSource};
 
 use super::error::{MaterialError, MaterialFault};
 use super::expiry::{expiry_warning, now_seconds};
 use super::lists::{self, LoadedLists, RevocationList};
+use super::path::{AnchorFacts, PathCheck, Unlisted};
 use super::pem::{certificates, facts_of, read};
-use super::verifiers::{Unlisted, Verifiers};
+use super::verifiers::Verifiers;
 use crate::facts::CertificateFacts;
 use crate::files::FileStamp;
 
@@ -60,6 +59,10 @@ pub struct TrustMaterial {
     pub anchors: usize,
     /// What the anchors say; empty for the system's bundle, which holds a hundred or more.
     pub facts: Vec<CertificateFacts>,
+    /// What checks need of the anchors, in their order; empty: nothing is known.
+    pub anchor_facts: Arc<[AnchorFacts]>,
+    /// Whether anchors that have expired are trusted.
+    pub expired_anchors: ExpiredAnchors,
     /// Lists of revoked certificates; empty where they are not looked at.
     pub lists: Vec<RevocationList>,
     /// What is asked of them.
@@ -82,6 +85,8 @@ impl TrustMaterial {
             anchors: roots.len(),
             roots,
             facts: Vec::new(),
+            anchor_facts: Arc::default(),
+            expired_anchors: ExpiredAnchors::Reject,
             lists: Vec::new(),
             revocation: Revocation::Off,
             sources: Vec::new(),
@@ -96,23 +101,20 @@ impl TrustMaterial {
         let lists = self.lists.iter().map(|list| &list.der);
         self.roots.roots == other.roots.roots
             && self.revocation == other.revocation
+            && self.expired_anchors == other.expired_anchors
+            && self.anchor_facts == other.anchor_facts
             && lists.eq(other.lists.iter().map(|list| &list.der))
     }
 
-    /// What verifies chains of clients.
-    pub(crate) fn client_verifier(
+    /// What checks chains.
+    pub(crate) fn path_check(
         &self,
         unlisted: Unlisted,
-    ) -> Result<Arc<dyn ClientCertVerifier>, VerifierBuilderError> {
-        self.verifiers.client(&self.roots, &self.lists, unlisted)
-    }
-
-    /// What verifies chains of servers.
-    pub(crate) fn server_verifier(
-        &self,
-        unlisted: Unlisted,
-    ) -> Result<Arc<WebPkiServerVerifier>, VerifierBuilderError> {
-        self.verifiers.server(&self.roots, &self.lists, unlisted)
+    ) -> Result<Arc<PathCheck>, VerifierBuilderError> {
+        self.verifiers.get(unlisted, || {
+            let Self { roots, anchor_facts, expired_anchors, lists, .. } = self;
+            PathCheck::new(roots, anchor_facts, *expired_anchors, lists, unlisted)
+        })
     }
 }
 
@@ -128,7 +130,8 @@ pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<TrustMateria
                 Revocation::Off => Vec::new(),
                 Revocation::Soft | Revocation::Hard => files(&trust.crls),
             };
-            load_files(name, files(paths), crls, trust.revocation)
+            let loaded = load_files(name, files(paths), crls, trust)?;
+            Ok(TrustMaterial { expired_anchors: trust.expired_anchors, ..loaded })
         }
         TrustSource::System => load_system(name, &SYSTEM_BUNDLES.map(Path::new)),
     }
@@ -138,12 +141,14 @@ fn load_files(
     name: &str,
     paths: Vec<PathBuf>,
     crls: Vec<PathBuf>,
-    revocation: Revocation,
+    trust: &Trust,
 ) -> Result<TrustMaterial, MaterialError> {
     let owner = format!("trust '{name}'");
     let now = now_seconds();
     let mut roots = RootCertStore::empty();
+    let revocation = trust.revocation;
     let mut facts = Vec::new();
+    let mut anchor_facts = Vec::new();
     let mut sources = Vec::new();
     let mut warnings = Vec::new();
     for path in paths {
@@ -155,7 +160,8 @@ fn load_files(
             roots
                 .add(der.clone())
                 .map_err(|_| fail(MaterialFault::BadCertificate { number: index + 1 }))?;
-            warnings.extend(anchor_warnings(&owner, &path, &anchor, now));
+            anchor_facts.extend(AnchorFacts::of(der));
+            warnings.extend(anchor_warnings(&owner, &path, &anchor, trust.expired_anchors, now));
             facts.push(anchor);
         }
         sources.push(content.stamp);
@@ -175,7 +181,8 @@ fn load_files(
     lists.sort_by_key(|list| std::cmp::Reverse(list.facts.this_update));
     warnings.extend(lists::warnings(&owner, revocation, &lists, &facts, now));
     let anchors = TrustMaterial::of_roots(name, roots);
-    Ok(TrustMaterial { facts, lists, revocation, sources, warnings, ..anchors })
+    let anchor_facts = anchor_facts.into();
+    Ok(TrustMaterial { facts, anchor_facts, lists, revocation, sources, warnings, ..anchors })
 }
 
 /// What is wrong with a trust of leaf certificates alone: no peer is trusted for them. One that
@@ -201,22 +208,35 @@ fn load_system(name: &str, candidates: &[&Path]) -> Result<TrustMaterial, Materi
     let fail = |fault| MaterialError { owner: owner.clone(), path: path.to_path_buf(), fault };
     let content = read(path).map_err(fail)?;
     let mut roots = RootCertStore::empty();
-    let (anchors, ignored) =
-        roots.add_parsable_certificates(certificates(&content.bytes).map_err(fail)?);
-    if anchors == 0 {
+    let mut anchor_facts = Vec::new();
+    let mut ignored = 0;
+    for der in certificates(&content.bytes).map_err(fail)? {
+        match AnchorFacts::of(&der).filter(|_| roots.add(der).is_ok()) {
+            Some(facts) => anchor_facts.push(facts),
+            None => ignored += 1,
+        }
+    }
+    if roots.is_empty() {
         return Err(fail(MaterialFault::NoCertificate));
     }
     let warnings = (ignored > 0).then(|| {
         format!("{owner}: {}: {ignored} certificates cannot be read, left out", path.display())
     });
     Ok(TrustMaterial {
+        anchor_facts: anchor_facts.into(),
         sources: vec![content.stamp],
         warnings: warnings.into_iter().collect(),
         ..TrustMaterial::of_roots(name, Arc::new(roots))
     })
 }
 
-fn anchor_warnings(owner: &str, path: &Path, facts: &CertificateFacts, now: i64) -> Vec<String> {
+fn anchor_warnings(
+    owner: &str,
+    path: &Path,
+    facts: &CertificateFacts,
+    expired_anchors: ExpiredAnchors,
+    now: i64,
+) -> Vec<String> {
     let at = format!("{owner}: {}: {}", path.display(), facts.title());
     let mut warnings = Vec::new();
     if facts.version >= 3 && !facts.is_ca {
@@ -243,7 +263,9 @@ fn anchor_warnings(owner: &str, path: &Path, facts: &CertificateFacts, now: i64)
         warnings.push(format!("{at} has an {key} key, whose signatures are not believed"));
     }
     if let Some(warning) = expiry_warning(facts, now) {
-        warnings.push(format!("{at} {warning}"));
+        let is_rejected = facts.not_after < now && expired_anchors == ExpiredAnchors::Reject;
+        let follows = if is_rejected { ": chains that end at it are rejected" } else { "" };
+        warnings.push(format!("{at} {warning}{follows}"));
     }
     warnings
 }
@@ -258,6 +280,7 @@ mod tests {
             source: TrustSource::Files(files.iter().map(PathBuf::from).collect()),
             crls: Vec::new(),
             revocation: Revocation::Off,
+            expired_anchors: ExpiredAnchors::Reject,
             position: tacit_core::policy::Position::default(),
         };
         load_trust("corp", &trust, directory.path())

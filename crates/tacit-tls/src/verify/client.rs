@@ -29,7 +29,9 @@ pub struct ClientCheck {
 /// How chains are looked at.
 #[derive(Debug)]
 struct Made {
-    full: Full<dyn ClientCertVerifier>,
+    full: Full,
+    /// The names of the anchors, which the client is sent.
+    hints: Vec<DistinguishedName>,
     /// What becomes of those that are bad.
     invalid: Invalid,
 }
@@ -44,8 +46,9 @@ impl ClientCheck {
         absent: Absent,
         invalid: Invalid,
     ) -> Result<Self, VerifierBuilderError> {
-        let full = Full::new(trust, TrustMaterial::client_verifier)?;
-        Ok(Self { made: Some(Made { full, invalid }), absent, algorithms: algorithms() })
+        let full = Full::new(trust)?;
+        let hints = full.verifier.roots().subjects();
+        Ok(Self { made: Some(Made { full, hints, invalid }), absent, algorithms: algorithms() })
     }
 
     /// Chains are not looked at; only that clients hold the keys of what they send.
@@ -105,9 +108,7 @@ impl ClientCheck {
         let Some(Made { full, .. }) = &self.made else {
             return Examined::passed(PeerCheck::NotChecked.into());
         };
-        full.check(Peer::Client, Sent { leaf, rest }, None, now, |verifier| {
-            verifier.verify_client_cert(leaf, rest, now).map(|_| ())
-        })
+        full.check(Peer::Client, Sent { leaf, rest }, None, now)
     }
 }
 
@@ -117,7 +118,7 @@ impl ClientCertVerifier for ClientCheck {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.made.as_ref().map_or(&[], |made| made.full.verifier.root_hint_subjects())
+        self.made.as_ref().map_or(&[], |made| &made.hints)
     }
 
     fn verify_client_cert(

@@ -3,19 +3,22 @@
 
 use std::sync::Arc;
 
-use rustls::server::VerifierBuilderError;
+use rustls::client::verify_server_name;
+use rustls::server::{ParsedCertificate, VerifierBuilderError};
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{ServerName, UnixTime};
 use tacit_core::policy::Revocation;
 
 use super::chains::{Chains, Key, Known, Sent};
-use crate::check::{Checked, PeerCheck};
+use crate::check::{Checked, PeerChain, PeerCheck};
 use crate::diagnose::{Case, Peer, diagnose_chain};
-use crate::material::{ListFacts, TrustGeneration, TrustMaterial, Unlisted};
+use crate::material::{
+    ChainOf, ListFacts, PathCheck, PathFault, TrustGeneration, TrustMaterial, Unlisted,
+};
 
 /// The whole check against one trust.
 #[derive(Debug)]
-pub(super) struct Full<V: ?Sized> {
+pub(super) struct Full<V = PathCheck> {
     pub(super) trust: String,
     pub(super) generation: TrustGeneration,
     pub(super) verifier: Arc<V>,
@@ -56,33 +59,56 @@ impl Examined {
     }
 }
 
-impl<V: ?Sized> Full<V> {
-    pub(super) fn new(
-        trust: &TrustMaterial,
-        verifier: impl Fn(&TrustMaterial, Unlisted) -> Result<Arc<V>, VerifierBuilderError>,
-    ) -> Result<Self, VerifierBuilderError> {
+impl Full {
+    pub(super) fn new(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
         let lenient = match trust.revocation {
-            Revocation::Soft => Some(verifier(trust, Unlisted::Believed)?),
+            Revocation::Soft => Some(trust.path_check(Unlisted::Believed)?),
             Revocation::Off | Revocation::Hard => None,
         };
         Ok(Self {
             trust: trust.name.clone(),
             generation: trust.generation,
-            verifier: verifier(trust, Unlisted::Refused)?,
+            verifier: trust.path_check(Unlisted::Refused)?,
             lenient,
             lists: trust.lists.iter().map(|list| list.facts.clone()).collect(),
             chains: None,
         })
     }
 
-    /// Has `verify` look at a chain, unless it did before. Without a name none is asked about.
+    /// Checks a chain, unless it was checked before. Without a name none is asked about.
     pub(super) fn check(
+        &self,
+        peer: Peer,
+        sent: Sent<'_>,
+        name: Option<&ServerName<'_>>,
+        now: UnixTime,
+    ) -> Examined {
+        let Sent { leaf, rest } = sent;
+        self.check_by(peer, sent, name, now, |verifier| {
+            let of = match peer {
+                Peer::Server => ChainOf::Server,
+                Peer::Client => ChainOf::Client,
+            };
+            let anchor_end = verifier.check(of, leaf, rest, now)?;
+            // Last, when all the rest is in order.
+            if let Some(name) = name {
+                verify_server_name(&ParsedCertificate::try_from(leaf)?, name)?;
+            }
+            Ok(anchor_end)
+        })
+    }
+}
+
+impl<V> Full<V> {
+    /// The same by any check, which returns when the anchor expires, in unix seconds, if that
+    /// matters.
+    pub(super) fn check_by(
         &self,
         peer: Peer,
         Sent { leaf, rest }: Sent<'_>,
         name: Option<&ServerName<'_>>,
         now: UnixTime,
-        verify: impl Fn(&V) -> Result<(), Error>,
+        verify: impl Fn(&V) -> Result<Option<i64>, Error>,
     ) -> Examined {
         let valid = match (peer, name) {
             (Peer::Server, None) => PeerCheck::ChainValid,
@@ -92,31 +118,41 @@ impl<V: ?Sized> Full<V> {
         let key = chains.and_then(|_| Key::of(peer, self.generation, name, leaf, rest));
         let known = chains.zip(key);
         if let Some(known) = known.and_then(|(chains, key)| chains.find(key, now)) {
-            return Examined::passed(believed(valid, Some(known)));
+            let Known { leaf, chain } = known;
+            return Examined::passed(Checked {
+                check: valid,
+                leaf: Some(leaf),
+                chain: Some(chain),
+            });
         }
         let reason = |error: &Error| {
             let trust = self.trust.as_str();
             let lists = self.lists.as_slice();
             diagnose_chain(error, &Case { peer, trust, lists, name, leaf, rest, now })
         };
+        let sent = Sent { leaf, rest };
         let error = match verify(&self.verifier) {
-            Ok(()) => {
-                let sent = Sent { leaf, rest };
-                let until = self.lists_until(now);
-                let known = known.and_then(|(chains, key)| chains.keep(key, sent, until, now));
-                return Examined::passed(believed(valid, known));
+            Ok(anchor_end) => {
+                let until = self.lists_until(now).into_iter().chain(anchor_end).min();
+                let chain = Arc::new(PeerChain::new(leaf, rest, anchor_end));
+                let kept = known.and_then(|(chains, key)| {
+                    chains.keep(key, sent, Arc::clone(&chain), until, now)
+                });
+                return Examined::passed(Checked { check: valid, leaf: kept, chain: Some(chain) });
             }
             Err(error) => error,
         };
         let lenient = self.lenient.as_deref().filter(|_| is_unlisted(&error));
         match lenient.map_or(Err(error.clone()), verify) {
             // Only what lists told of is remembered.
-            Ok(()) => {
-                Examined::passed(PeerCheck::RevocationUnknown { reason: reason(&error) }.into())
+            Ok(anchor_end) => {
+                let check = PeerCheck::RevocationUnknown { reason: reason(&error) };
+                let chain = Some(Arc::new(PeerChain::new(leaf, rest, anchor_end)));
+                Examined::passed(Checked { check, leaf: None, chain })
             }
             Err(error) => {
                 let checked = PeerCheck::Invalid { reason: reason(&error) }.into();
-                Examined { checked, verdict: Err(error) }
+                Examined { checked, verdict: Err(answered(error)) }
             }
         }
     }
@@ -129,11 +165,34 @@ impl<V: ?Sized> Full<V> {
     }
 }
 
-fn believed(check: PeerCheck, known: Option<Known>) -> Checked {
-    match known {
-        Some(Known { leaf, chain }) => Checked { check, leaf: Some(leaf), chain: Some(chain) },
-        None => check.into(),
-    }
+/// The error whose alert tells the peer: the library answers decrypt_error and handshake_failure
+/// where a certificate is at fault.
+fn answered(error: Error) -> Error {
+    use webpki::Error as Why;
+    let word = match PathFault::within(&error) {
+        Some(PathFault::AnchorExpired { .. }) => CertificateError::Expired,
+        Some(PathFault::CaMayNotSign { .. } | PathFault::LeafMayNotSign) => {
+            CertificateError::InvalidPurpose
+        }
+        // What stays is certificate_unknown: no fault of the chain, or too much work.
+        Some(
+            PathFault::CaMayNotSignLists { .. }
+            | PathFault::Library(
+                Why::IssuerNotCrlSigner
+                | Why::InvalidCrlSignatureForPublicKey
+                | Why::UnsupportedCrlSignatureAlgorithmContext(_)
+                | Why::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_)
+                | Why::MaximumNameConstraintComparisonsExceeded
+                | Why::MaximumPathBuildCallsExceeded
+                | Why::MaximumPathDepthExceeded
+                | Why::MaximumSignatureChecksExceeded,
+            ),
+        ) => return error,
+        Some(PathFault::Library(_)) => CertificateError::BadEncoding,
+        None if error == CertificateError::BadSignature.into() => CertificateError::BadEncoding,
+        None => return error,
+    };
+    word.into()
 }
 
 /// Whether the error is that no current list tells of the certificate.

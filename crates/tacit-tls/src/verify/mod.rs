@@ -34,6 +34,7 @@ mod server;
 pub use chains::{CHAINS_MAX, Chains};
 pub use client::ClientCheck;
 pub use naming::{Named, Naming, PeerIdentity, identity};
+pub(crate) use proof::provable;
 pub use server::ServerCheck;
 pub(crate) use server::unnamed;
 

@@ -1,12 +1,16 @@
 //! The proof that a peer holds the key of its certificate.
 
-use rustls::Error;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs};
+use rustls::{CertificateError, Error};
 use rustls_pki_types::CertificateDer;
+use webpki::EndEntityCert;
+use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo};
 
 use crate::check::PeerCheck;
-use crate::diagnose::{Peer, diagnose_proof};
+use crate::diagnose::{Peer, diagnose_proof, diagnose_unprovable};
+use crate::facts::CertificateFacts;
+use crate::material::error_of;
 use crate::outcome::report_check;
 
 /// The signatures that count.
@@ -14,13 +18,52 @@ pub(super) fn algorithms() -> WebPkiSupportedAlgorithms {
     aws_lc_rs::default_provider().signature_verification_algorithms
 }
 
-/// Puts the reason for a failed proof of possession in the place of what the chain gave.
+/// Puts the reason for a failed proof of possession in the place of what the chain gave. Where no
+/// peer could prove that it holds the key, the certificate is at fault, and the alert says so.
 pub(super) fn proved(
     result: Result<HandshakeSignatureValid, Error>,
     peer: Peer,
     leaf: &CertificateDer<'_>,
 ) -> Result<HandshakeSignatureValid, Error> {
-    result.inspect_err(|error| {
-        report_check(PeerCheck::Invalid { reason: diagnose_proof(error, peer, leaf) });
+    result.map_err(|error| match provable(peer, leaf) {
+        Ok(()) => {
+            report_check(PeerCheck::Invalid { reason: diagnose_proof(&error, peer, leaf) });
+            error
+        }
+        Err(reason) => {
+            report_check(PeerCheck::Invalid { reason });
+            CertificateError::BadEncoding.into()
+        }
     })
+}
+
+/// Whether a handshake with that leaf can succeed at all, whatever is waived: its key is one whose
+/// signatures can be checked.
+///
+/// # Errors
+/// Why not, in one line with the next step.
+pub(crate) fn provable(peer: Peer, leaf: &CertificateDer<'_>) -> Result<(), String> {
+    let unprovable = |error: Option<&Error>| Err(diagnose_unprovable(error, peer, leaf));
+    let read = match EndEntityCert::try_from(leaf) {
+        Ok(read) => read,
+        Err(error) => return unprovable(Some(&error_of(error))),
+    };
+    let key = read.subject_public_key_info();
+    let Ok((_, key)) = SubjectPublicKeyInfo::from_der(&key) else { return unprovable(None) };
+    let algorithm = algorithm_bytes(&key);
+    let is_known = algorithms().all.iter().any(|known| *known.public_key_alg_id() == *algorithm);
+    let is_small = CertificateFacts::from_der(leaf).is_ok_and(|facts| facts.has_weak_key());
+    if is_known && !is_small { Ok(()) } else { unprovable(None) }
+}
+
+/// The AlgorithmIdentifier of a key without its outer header, as algorithms name theirs.
+fn algorithm_bytes(key: &SubjectPublicKeyInfo<'_>) -> Vec<u8> {
+    use x509_parser::der_parser::asn1_rs::{Any, ToDer as _};
+    let algorithm = &key.algorithm;
+    let mut bytes = algorithm.algorithm.to_der_vec().unwrap_or_default();
+    if let Some(parameters) = &algorithm.parameters {
+        let parameters: &Any<'_> = parameters;
+        bytes.extend(parameters.to_der_vec().unwrap_or_default());
+    }
+    bytes
 }

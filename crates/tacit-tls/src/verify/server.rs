@@ -3,11 +3,10 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::server::VerifierBuilderError;
-use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::chains::{Chains, Sent};
@@ -21,7 +20,7 @@ use crate::outcome::report_check;
 /// How a client checks its servers: the `verify` of a rule with role client.
 #[derive(Debug)]
 pub struct ServerCheck {
-    full: Option<Full<WebPkiServerVerifier>>,
+    full: Option<Full>,
     /// Whether the certificate must be for the name.
     wants_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
@@ -33,8 +32,7 @@ impl ServerCheck {
     /// # Errors
     /// If the trust has no anchors.
     pub fn full(trust: &TrustMaterial) -> Result<Self, VerifierBuilderError> {
-        let full = Full::new(trust, TrustMaterial::server_verifier)?;
-        Ok(Self { full: Some(full), wants_name: true, ..Self::none() })
+        Ok(Self { full: Some(Full::new(trust)?), wants_name: true, ..Self::none() })
     }
 
     /// `verify = "chain"`: the chain leads to the trust, whatever the name.
@@ -69,7 +67,7 @@ impl ServerCheck {
         now: UnixTime,
     ) -> Checked {
         match chain.split_first() {
-            Some((leaf, rest)) => self.check(leaf, rest, name, &[], now).checked,
+            Some((leaf, rest)) => self.check(leaf, rest, name, now).checked,
             None if self.full.is_none() => PeerCheck::NotChecked.into(),
             None => PeerCheck::Absent.into(),
         }
@@ -89,7 +87,7 @@ impl ServerCheck {
         };
         let unnamed = [unnamed()];
         let names = if names.is_empty() { &unnamed } else { names };
-        let mut checks = names.iter().map(|name| self.check(leaf, rest, name, &[], now).of_open());
+        let mut checks = names.iter().map(|name| self.check(leaf, rest, name, now).of_open());
         let first = checks.next().unwrap_or(PeerCheck::Absent);
         if first.is_rejected() {
             return first;
@@ -117,21 +115,13 @@ impl ServerCheck {
         leaf: &CertificateDer<'_>,
         rest: &[CertificateDer<'_>],
         name: &ServerName<'_>,
-        ocsp: &[u8],
         now: UnixTime,
     ) -> Examined {
         let Some(full) = &self.full else {
             return Examined::passed(PeerCheck::NotChecked.into());
         };
         let wanted = self.wants_name.then_some(name);
-        full.check(Peer::Server, Sent { leaf, rest }, wanted, now, |verifier| {
-            let checked = verifier.verify_server_cert(leaf, rest, name, ocsp, now);
-            match checked {
-                // The library looks at the name last, when all the rest is in order.
-                Err(error) if is_about_name(&error) && !self.wants_name => Ok(()),
-                checked => checked.map(|_| ()),
-            }
-        })
+        full.check(Peer::Server, Sent { leaf, rest }, wanted, now)
     }
 }
 
@@ -141,22 +131,16 @@ pub(crate) fn unnamed() -> ServerName<'static> {
     ServerName::from(IpAddr::from(Ipv6Addr::UNSPECIFIED))
 }
 
-fn is_about_name(error: &Error) -> bool {
-    use CertificateError::{NotValidForName, NotValidForNameContext};
-    matches!(error, Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
-}
-
 impl ServerCertVerifier for ServerCheck {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
+        _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Examined { checked, verdict } =
-            self.check(end_entity, intermediates, server_name, ocsp_response, now);
+        let Examined { checked, verdict } = self.check(end_entity, intermediates, server_name, now);
         report_check(checked);
         verdict.map(|()| ServerCertVerified::assertion())
     }

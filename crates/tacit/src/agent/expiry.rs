@@ -95,7 +95,7 @@ mod tests {
     use std::sync::Arc;
     use tacit_tls::signer::Keys;
 
-    use tacit_core::policy::{Identity, Position, Revocation, Trust, TrustSource};
+    use tacit_core::policy::{ExpiredAnchors, Identity, Position, Revocation, Trust, TrustSource};
 
     use super::*;
     use tacit_tls::material::{load_identity, load_trust};
@@ -117,6 +117,7 @@ mod tests {
             source: TrustSource::Files(vec!["ca.pem".into()]),
             crls: vec!["ca.crl".into()],
             revocation: Revocation::Hard,
+            expired_anchors: ExpiredAnchors::Reject,
             position,
         };
         let mut materials = Materials::default();

@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::certificates::{self, Ca};
+use crate::certificates::{self, Ca, Kind};
 use crate::harness::{Lab, TACIT, echo, free_port, policy, text_of};
-use crate::peers::{TlsClient, write_pair};
+use crate::peers::{TlsClient, audit_of, write_pair};
 
 const DAY_S: i64 = 86_400;
 
@@ -58,4 +58,45 @@ fn what_ends_soon_is_told_in_check_log_display_and_metrics() {
     // It goes on serving, and peers decide for themselves.
     let client = TlsClient::open(&lab, port, &certificates::with("soon"));
     assert_eq!(client.result["reply"], "ping", "{}", client.result);
+}
+
+#[test]
+fn an_anchor_that_expires_is_trusted_no_longer() {
+    let lab = Lab::new();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let corp = Ca::until("corp CA", i64::try_from(since.as_secs()).unwrap() + 4);
+    let leaf = corp.leaf(Kind::Valid);
+    write_pair(&lab, "leaf", &leaf.cert_pem, &leaf.key_pem);
+    lab.write("corp.pem", corp.pem());
+    let [rejecting, accepting] = [free_port(), free_port()];
+    let trust = "[trust.corp]\nca = \"corp.pem\"\n\
+                 [trust.old]\nca = \"corp.pem\"\nexpired-anchors = \"accept\"\n";
+    let rule = |port: u16, trust: &str| {
+        format!(
+            "[[rule]]\nname = \"{trust}\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
+             tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"required\", \
+             trust = \"{trust}\" }}\n",
+            echo()
+        )
+    };
+    let rules = format!("{trust}{}{}", rule(rejecting, "corp"), rule(accepting, "old"));
+    let agent = lab.agent(&rules);
+    let options = certificates::with("leaf");
+    let _open = [rejecting, accepting].map(|port| TlsClient::open(&lab, port, &options));
+    let words = || {
+        let shown = agent.show("connections");
+        let all = shown.as_array().unwrap().iter();
+        all.map(|one| one["tls"]["check"]["result"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(words(), ["\"valid\""; 2]);
+    // Open connections are looked at again, and new ones are refused.
+    agent.wait_for_log("leads to the CA CN=corp CA, which expired at");
+    assert_eq!(words(), ["\"expired\"", "\"valid\""]);
+    let refused = TlsClient::open(&lab, rejecting, &options);
+    assert_eq!(audit_of(&agent, refused.port())["kind"], "certificate-expired");
+    let served = TlsClient::open(&lab, accepting, &options);
+    assert_eq!(served.result["reply"], "ping", "{}", served.result);
+    lab.write("p.toml", policy(&rules));
+    let said = text_of(&lab.run(TACIT, &["check", "p.toml"]));
+    assert!(said.contains("chains that end at it are rejected"), "{said}");
 }

@@ -1,6 +1,7 @@
 //! `tacit explain --peer`: what a rule or a map makes of a certificate, without a connection.
 
 use serde_json::{Value, json};
+use tacit_tls::test_certificates;
 
 use crate::certificates::{Ca, Kind};
 use crate::harness::{Lab, TACIT, policy};
@@ -34,6 +35,14 @@ client-cert = "full"
 trust = "corp"
 map = "people"
 [[rule]]
+name = "waiving"
+listen = "127.0.0.1:8444"
+connect = "127.0.0.1:8080"
+[rule.tls]
+role = "server"
+identity = "localhost"
+client-cert = "passthru"
+[[rule]]
 name = "out"
 direction = "outbound"
 tls = { trust = "corp" }
@@ -59,6 +68,8 @@ impl Asked {
         ] {
             write_pair(&lab, name, &leaf.cert_pem, &leaf.key_pem);
         }
+        let small = test_certificates::openssl_v3(1024);
+        write_pair(&lab, "small", &small.cert_pem, &small.key_pem);
         lab.write("corp.pem", corp.pem());
         lab.write("corp.crl", corp.crl(&[&revoked], 4_000_000_000));
         lab.write("p.toml", policy(RULES));
@@ -133,6 +144,17 @@ fn what_is_not_believed_never_reaches_the_map() {
     }
     let early = asked.json("expired.pem --address 10.7.0.9 --rule in --at 2020-06-01T12:00:00Z");
     assert_eq!(early["identity"], "orders", "{early}");
+}
+
+#[test]
+fn what_no_handshake_can_accept_is_refused_at_every_level() {
+    let asked = Asked::new();
+    assert_eq!(asked.json("expired.pem --rule waiving")["verdict"], "served");
+    for rule in ["waiving", "in", "out --name db.example"] {
+        let answer = asked.json(&format!("small.pem --rule {rule}"));
+        assert_eq!(answer["verdict"], "refused", "{answer}");
+        assert!(answer["reason"].as_str().unwrap().contains("has an RSA 1024 key"), "{answer}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::map;
 use super::value;
 use super::words::Scope;
-use crate::policy::credentials::{Identity, Revocation, Trust, TrustSource};
+use crate::policy::credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
 use crate::policy::diagnostic::Position;
 use crate::policy::map::Map;
 use crate::policy::text::{Report, Span, Table, Value, nearest_word};
@@ -120,6 +120,7 @@ impl<'a> Names<'a> {
                 source: TrustSource::System,
                 crls: Vec::new(),
                 revocation: Revocation::Off,
+                expired_anchors: ExpiredAnchors::Reject,
                 position,
             };
             trusts.insert(SYSTEM.to_owned(), system);
@@ -170,9 +171,14 @@ fn trust(name: &str, value: &Value<'_>) -> Option<Trust> {
         .required("ca", "name a PEM file: ca = \"corp-ca.pem\"")
         .and_then(|value| value.each_once(value::file));
     let lists = lists(&table);
+    let words = [("reject", ExpiredAnchors::Reject), ("accept", ExpiredAnchors::Accept)];
+    let expired_anchors = table
+        .value("expired-anchors")
+        .map_or(Some(ExpiredAnchors::Reject), |value| value.choice(&words));
+    let position = position(&table.at, value.report);
     let source = TrustSource::Files(files?);
     let Lists { crls, revocation } = lists?;
-    Some(Trust { source, crls, revocation, position: position(&table.at, value.report) })
+    Some(Trust { source, crls, revocation, expired_anchors: expired_anchors?, position })
 }
 
 /// The revocation lists of a trust, and how they are used.

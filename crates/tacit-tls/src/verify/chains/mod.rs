@@ -140,34 +140,32 @@ impl Chains {
         Some(known)
     }
 
-    /// Remembers a chain that was believed at `now`; returns what is known of it. `until`: when the
-    /// first list that may have told of it is out of date, in unix seconds.
+    /// Remembers a chain that was believed at `now`; returns what its leaf says. `until`: when the
+    /// first list that may have told of it is out of date or its anchor expires, in unix seconds.
     pub(super) fn keep(
         &self,
         key: Key,
         Sent { leaf, rest }: Sent<'_>,
+        chain: Arc<PeerChain>,
         until: Option<i64>,
         now: UnixTime,
-    ) -> Option<Known> {
-        let chain = Arc::new(PeerChain::new(leaf, rest));
+    ) -> Option<Arc<CertificateFacts>> {
         let leaf = Arc::new(CertificateFacts::from_der(leaf).ok()?);
         let mut not_before = leaf.not_before;
         let mut not_after = leaf.not_after;
         not_after = not_after.min(until.unwrap_or(i64::MAX));
         for above in rest {
             // It may be superfluous: the chain is good, but until when is not known.
-            let Ok(above) = CertificateFacts::from_der(above) else {
-                return Some(Known { leaf, chain });
-            };
+            let Ok(above) = CertificateFacts::from_der(above) else { return Some(leaf) };
             not_before = not_before.max(above.not_before);
             not_after = not_after.min(above.not_after);
         }
-        let known = Known { leaf, chain };
-        let verified = Verified { not_before, not_after, known: known.clone() };
+        let known = Known { leaf: Arc::clone(&leaf), chain };
+        let verified = Verified { not_before, not_after, known };
         if verified.holds_at(now) {
             self.put(key, Arc::new(verified));
         }
-        Some(known)
+        Some(leaf)
     }
 
     fn put(&self, key: Key, verified: Arc<Verified>) {

@@ -45,9 +45,9 @@ impl Counted {
         let (leaf, rest) = chain.split_first().unwrap();
         let name = name.map(|name| ServerName::try_from(name).unwrap());
         let Examined { checked, verdict } =
-            self.full.check(peer, Sent { leaf, rest }, name.as_ref(), now, |()| {
+            self.full.check_by(peer, Sent { leaf, rest }, name.as_ref(), now, |()| {
                 self.verified.set(before + 1);
-                Ok(())
+                Ok(None)
             });
         assert!(verdict.is_ok() && checked.check == PeerCheck::Valid);
         assert_eq!(checked.leaf.unwrap().subject, "CN=leaf");
@@ -70,7 +70,13 @@ fn loaded(directory: &Directory) -> TrustMaterial {
     let position = tacit_core::policy::Position::default();
     let crls = Vec::new();
     let revocation = tacit_core::policy::Revocation::Off;
-    let trust = tacit_core::policy::Trust { source, crls, revocation, position };
+    let trust = tacit_core::policy::Trust {
+        source,
+        crls,
+        revocation,
+        expired_anchors: tacit_core::policy::ExpiredAnchors::Reject,
+        position,
+    };
     load_trust("corp", &trust, directory.path()).unwrap()
 }
 
@@ -101,9 +107,9 @@ fn a_chain_seen_again_is_not_verified_again() {
         let verified = off.verified.get();
         let verify = |(): &()| {
             off.verified.set(verified + 1);
-            Ok(())
+            Ok(None)
         };
-        assert!(off.full.check(Peer::Client, sent, None, now, verify).verdict.is_ok());
+        assert!(off.full.check_by(Peer::Client, sent, None, now, verify).verdict.is_ok());
     }
     assert_eq!(off.verified.get(), 2, "without a table every chain is verified");
 }
@@ -138,7 +144,7 @@ fn what_was_refused_is_never_remembered() {
     for _ in 0..2 {
         let refuse = |(): &()| Err(Error::InvalidCertificate(CertificateError::Revoked));
         let Examined { checked, verdict } =
-            full.check(Peer::Client, sent, None, UnixTime::now(), refuse);
+            full.check_by(Peer::Client, sent, None, UnixTime::now(), refuse);
         assert!(verdict.is_err() && is_refused(&checked.check) && chains.is_empty());
     }
 }
@@ -206,7 +212,8 @@ fn the_table_stays_within_its_limit_and_keeps_what_is_used() {
     let chains = Chains::default();
     let Leaf { chain, .. } = Ca::new("corp CA").leaf(Kind::Valid);
     let leaf = Arc::new(CertificateFacts::from_der(&chain[0]).unwrap());
-    let known = Known { leaf: Arc::clone(&leaf), chain: Arc::new(PeerChain::new(&chain[0], &[])) };
+    let known =
+        Known { leaf: Arc::clone(&leaf), chain: Arc::new(PeerChain::new(&chain[0], &[], None)) };
     let add = |number: u64| {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&number.to_be_bytes());

@@ -1,5 +1,6 @@
 //! Every kind of certificate at every level, through real handshakes in memory.
 
+mod path;
 mod revocation;
 
 use std::sync::Arc;

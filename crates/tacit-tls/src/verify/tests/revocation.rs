@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-use tacit_core::policy::{Absent, Invalid, Position, Revocation, Trust, TrustSource};
+use tacit_core::policy::{
+    Absent, ExpiredAnchors, Invalid, Position, Revocation, Trust, TrustSource,
+};
 
 use crate::check::PeerCheck;
 use crate::material::{TrustMaterial, load_trust};
@@ -22,6 +24,7 @@ fn trust(directory: &Directory, crls: &[&str], revocation: Revocation) -> TrustM
         source: TrustSource::Files(vec!["ca.pem".into()]),
         crls: crls.iter().map(Into::into).collect(),
         revocation,
+        expired_anchors: ExpiredAnchors::Reject,
         position: Position::default(),
     };
     load_trust("corp", &trust, directory.path()).unwrap()

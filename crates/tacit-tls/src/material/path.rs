@@ -1,0 +1,315 @@
+//! Whether a chain leads to a trust: the library's path building, with what it leaves out.
+//!
+//! The library checks signatures, validity, basic constraints, name constraints, extended key usage
+//! and revocation. Of each path that it finds, this module checks as well what RFC 5280 section 6.1
+//! and 4.2.1.3 say of keyUsage, and whether the anchor has expired.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+use ::aws_lc_rs::digest::{SHA256, digest};
+use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs};
+use rustls::server::VerifierBuilderError;
+use rustls::{CertRevocationListError, CertificateError, Error, OtherError, RootCertStore};
+use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use tacit_core::policy::ExpiredAnchors;
+use webpki::{
+    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList,
+    RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy, VerifiedPath,
+};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::lists::RevocationList;
+use crate::facts::printable;
+
+/// What an anchor says that its place in the library's store does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnchorFacts {
+    /// Its subject.
+    pub subject: String,
+    /// When it expires, in unix seconds.
+    pub not_after: i64,
+    /// What its keyUsage allows.
+    usage: Usage,
+    /// Of its DER.
+    sha256: [u8; 32],
+}
+
+impl AnchorFacts {
+    /// Reads an anchor; `None`: it is no certificate.
+    pub(super) fn of(der: &CertificateDer<'_>) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        Some(Self {
+            subject: printable(&certificate.subject().to_string()),
+            not_after: certificate.validity().not_after.timestamp(),
+            usage: Usage::of(&certificate),
+            sha256: sha256(der),
+        })
+    }
+}
+
+/// What the keyUsage of a certificate allows; all of it where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Usage {
+    signs_certificates: bool,
+    signs_lists: bool,
+    signs: bool,
+}
+
+impl Usage {
+    const ANY: Self = Self { signs_certificates: true, signs_lists: true, signs: true };
+    const NONE: Self = Self { signs_certificates: false, signs_lists: false, signs: false };
+
+    fn of(certificate: &X509Certificate<'_>) -> Self {
+        match certificate.key_usage() {
+            Ok(None) => Self::ANY,
+            Ok(Some(usage)) => Self {
+                signs_certificates: usage.value.key_cert_sign(),
+                signs_lists: usage.value.crl_sign(),
+                signs: usage.value.digital_signature(),
+            },
+            Err(_) => Self::NONE,
+        }
+    }
+
+    /// That of a certificate which the library has read.
+    fn of_der(der: &CertificateDer<'_>) -> Self {
+        X509Certificate::from_der(der).map_or(Self::NONE, |(_, read)| Self::of(&read))
+    }
+}
+
+/// What is wrong with a path, where the library's error type has no word for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PathFault {
+    /// It ends at an anchor that has expired.
+    AnchorExpired { subject: String, not_after: i64 },
+    /// A CA of it may not sign certificates.
+    CaMayNotSign { subject: String },
+    /// A CA of it may not sign lists of revoked certificates.
+    CaMayNotSignLists { subject: String },
+    /// The leaf may not sign, which every handshake asks of it.
+    LeafMayNotSign,
+    /// The library's error.
+    Library(webpki::Error),
+}
+
+impl fmt::Display for PathFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for PathFault {}
+
+impl PathFault {
+    /// The fault within an error of the library.
+    pub(crate) fn within(error: &Error) -> Option<&Self> {
+        match error {
+            Error::InvalidCertificate(CertificateError::Other(OtherError(inside))) => {
+                inside.downcast_ref()
+            }
+            _ => None,
+        }
+    }
+
+    fn into_error(self) -> Error {
+        CertificateError::Other(OtherError(Arc::new(self))).into()
+    }
+}
+
+/// Whose chain it is, which decides about the extended key usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChainOf {
+    Server,
+    Client,
+}
+
+/// What a check makes of certificates that no current list tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unlisted {
+    Refused,
+    Believed,
+}
+
+/// The check of chains against one trust.
+#[derive(Debug)]
+pub(crate) struct PathCheck {
+    roots: Arc<RootCertStore>,
+    /// In the order of the roots; empty: nothing is known of them.
+    anchors: Arc<[AnchorFacts]>,
+    expired_anchors: ExpiredAnchors,
+    lists: Vec<CertRevocationList<'static>>,
+    unlisted: Unlisted,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl PathCheck {
+    /// # Errors
+    /// The trust has no anchors, or a list cannot be read.
+    pub(super) fn new(
+        roots: &Arc<RootCertStore>,
+        anchors: &Arc<[AnchorFacts]>,
+        expired_anchors: ExpiredAnchors,
+        lists: &[RevocationList],
+        unlisted: Unlisted,
+    ) -> Result<Self, VerifierBuilderError> {
+        if roots.is_empty() {
+            return Err(VerifierBuilderError::NoRootAnchors);
+        }
+        let owned = lists.iter().map(|list| OwnedCertRevocationList::from_der(&list.der));
+        let lists = owned.map(|list| list.map(CertRevocationList::Owned)).collect::<Result<_, _>>();
+        let lists = lists.map_err(|_| CertRevocationListError::ParseError)?;
+        Ok(Self {
+            roots: Arc::clone(roots),
+            anchors: Arc::clone(anchors),
+            expired_anchors,
+            lists,
+            unlisted,
+            algorithms: aws_lc_rs::default_provider().signature_verification_algorithms,
+        })
+    }
+
+    /// The anchors.
+    pub(crate) fn roots(&self) -> &RootCertStore {
+        &self.roots
+    }
+
+    /// Checks a chain; returns when the anchor that it leads to expires, in unix seconds, if that
+    /// matters.
+    pub(crate) fn check(
+        &self,
+        of: ChainOf,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<Option<i64>, Error> {
+        let end_entity = EndEntityCert::try_from(leaf).map_err(error_of)?;
+        let lists: Vec<_> = self.lists.iter().collect();
+        let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
+            let options = options.with_depth(RevocationCheckDepth::Chain);
+            match self.unlisted {
+                Unlisted::Refused => options
+                    .with_status_policy(UnknownStatusPolicy::Deny)
+                    .with_expiration_policy(ExpirationPolicy::Enforce),
+                Unlisted::Believed => options
+                    .with_status_policy(UnknownStatusPolicy::Allow)
+                    .with_expiration_policy(ExpirationPolicy::Ignore),
+            }
+            .build()
+        });
+        let usage = match of {
+            ChainOf::Server => KeyUsage::server_auth(),
+            ChainOf::Client => KeyUsage::client_auth(),
+        };
+        // The library goes on to the next path; what the last one lacked is kept here.
+        let fault = RefCell::new(None);
+        let end = RefCell::new(None);
+        let examine = |path: &VerifiedPath<'_>| match self.examine(path, leaf, now) {
+            Ok(anchor_end) => {
+                *end.borrow_mut() = anchor_end;
+                Ok(())
+            }
+            Err(found) => {
+                *fault.borrow_mut() = Some(found);
+                Err(webpki::Error::UnknownIssuer)
+            }
+        };
+        let algorithms = self.algorithms.all;
+        let roots = &self.roots.roots;
+        let verified = end_entity
+            .verify_for_usage(algorithms, roots, rest, now, usage, revocation, Some(&examine))
+            .map(|_| ());
+        match (verified, fault.take()) {
+            (Ok(()), _) => Ok(end.take()),
+            (Err(_), Some(fault)) => Err(fault.into_error()),
+            (Err(error), None) => Err(error_of(error)),
+        }
+    }
+
+    /// What the library does not look at, of a path that it has verified.
+    fn examine(
+        &self,
+        path: &VerifiedPath<'_>,
+        leaf: &CertificateDer<'_>,
+        now: UnixTime,
+    ) -> Result<Option<i64>, PathFault> {
+        if !Usage::of_der(leaf).signs {
+            return Err(PathFault::LeafMayNotSign);
+        }
+        for above in path.intermediate_certificates() {
+            if !Usage::of_der(&above.der()).signs_certificates {
+                return Err(PathFault::CaMayNotSign { subject: subject_of(&above.der()) });
+            }
+        }
+        let Some(anchor) = self.facts(path.anchor()) else { return Ok(None) };
+        // A server that signed its own certificate can be its own anchor.
+        let is_leaf = || anchor.sha256 == sha256(leaf);
+        let subject = || anchor.subject.clone();
+        if !anchor.usage.signs_certificates && !is_leaf() {
+            return Err(PathFault::CaMayNotSign { subject: subject() });
+        }
+        if !self.lists.is_empty() && !anchor.usage.signs_lists && !is_leaf() {
+            return Err(PathFault::CaMayNotSignLists { subject: subject() });
+        }
+        if self.expired_anchors == ExpiredAnchors::Accept {
+            return Ok(None);
+        }
+        let not_after = anchor.not_after;
+        if i64::try_from(now.as_secs()).is_ok_and(|now| now <= not_after) {
+            return Ok(Some(not_after));
+        }
+        Err(PathFault::AnchorExpired { subject: subject(), not_after })
+    }
+
+    fn facts(&self, anchor: &TrustAnchor<'_>) -> Option<&AnchorFacts> {
+        let same = |known: &TrustAnchor<'_>| {
+            known.subject == anchor.subject
+                && known.subject_public_key_info == anchor.subject_public_key_info
+        };
+        let mut known = self.roots.roots.iter().zip(&*self.anchors).filter(|(root, _)| same(root));
+        // Of several certificates of one CA, the one that lasts the longest counts.
+        let first = known.next()?.1;
+        Some(
+            known.map(|(_, facts)| facts).fold(first, |best, next| {
+                if next.not_after > best.not_after { next } else { best }
+            }),
+        )
+    }
+}
+
+fn subject_of(der: &CertificateDer<'_>) -> String {
+    let read = X509Certificate::from_der(der).ok();
+    read.map_or_else(String::new, |(_, read)| printable(&read.subject().to_string()))
+}
+
+fn sha256(der: &CertificateDer<'_>) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest(&SHA256, der).as_ref());
+    bytes
+}
+
+/// The library's error in the words of its handshakes.
+pub(crate) fn error_of(error: webpki::Error) -> Error {
+    use webpki::Error as Why;
+    let said = match error {
+        Why::BadDer | Why::BadDerTime | Why::TrailingData(_) => CertificateError::BadEncoding,
+        Why::CertNotValidYet { time, not_before } => {
+            CertificateError::NotValidYetContext { time, not_before }
+        }
+        Why::CertExpired { time, not_after } => {
+            CertificateError::ExpiredContext { time, not_after }
+        }
+        Why::InvalidCertValidity => CertificateError::Expired,
+        Why::UnknownIssuer => CertificateError::UnknownIssuer,
+        Why::CertRevoked => CertificateError::Revoked,
+        Why::UnknownRevocationStatus => CertificateError::UnknownRevocationStatus,
+        Why::CrlExpired { time, next_update } => {
+            CertificateError::ExpiredRevocationListContext { time, next_update }
+        }
+        Why::InvalidSignatureForPublicKey => CertificateError::BadSignature,
+        Why::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose,
+        other => return PathFault::Library(other).into_error(),
+    };
+    said.into()
+}
