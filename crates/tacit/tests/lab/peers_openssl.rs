@@ -126,8 +126,8 @@ fn what_is_old_or_unproven_is_refused_with_an_alert() {
         (ALICE, "-alpn smtp", "no application protocol", "no-common-alpn"),
         ("", "-tls1_2", "certificate required", "client-certificate-absent"),
         ("", "-tls1_3", "certificate required", "client-certificate-absent"),
-        ("-cert own.pem -key own.key", "-tls1_2", "certificate unknown", "certificate-invalid"),
-        ("-cert own.pem -key own.key", "-tls1_3", "certificate unknown", "certificate-invalid"),
+        ("-cert own.pem -key own.key", "-tls1_2", "bad certificate", "certificate-invalid"),
+        ("-cert own.pem -key own.key", "-tls1_3", "bad certificate", "certificate-invalid"),
     ] {
         let mut client = s_client(&lab, port, &format!("{who} {how}"));
         client.wait_for(&format!("alert {alert}"));
