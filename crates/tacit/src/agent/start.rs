@@ -214,7 +214,7 @@ fn shared(installed: &Arc<Live>, table: Arc<Table>, connections_max: usize, log:
     Shared {
         live: Arc::new(ArcSwap::new(Arc::clone(installed))),
         table,
-        gates: Arc::new(Gates::new(installed.limits())),
+        gates: Arc::new(Gates::new(installed.limits(), connections_max)),
         places: Arc::new(Semaphore::new(connections_max)),
         congestion_control: congestion_control(&installed.policy, &log),
         refusals: Arc::new(RefusalTable::default()),

@@ -14,7 +14,6 @@ use serde::Serialize;
 use tacit_core::policy::{Action, Policy, Rule, Tls};
 use tacit_tls::verify::Chains;
 use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
-use tokio::sync::Semaphore;
 
 use crate::net::target::LiveTarget;
 
@@ -213,7 +212,7 @@ fn build_rule(
         rule: Arc::clone(rule),
         action,
         target,
-        handshakes: Arc::new(Semaphore::new(policy.limits.handshakes_per_rule)),
+        handshakes: Arc::default(),
         counters,
         replaced: AtomicBool::default(),
     }))

@@ -13,13 +13,12 @@ use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tacit_core::flow::{Address, Flow};
 use tacit_core::policy::{
     Index, Limits, OwnTls, Policy, RelayOn, Rule, Start, Starttls, TlsCommon,
 };
-use tokio::sync::Semaphore;
 
 use crate::ledger::{Account, Owner};
 use crate::net::target::LiveTarget;
@@ -62,7 +61,7 @@ pub struct LiveRule {
     /// Where its connections go; `None` for a deny and for rules about runs.
     pub target: Option<LiveTarget>,
     /// Places for handshakes of this rule.
-    pub handshakes: Arc<Semaphore>,
+    pub handshakes: Arc<AtomicUsize>,
     /// Counters; they outlive a reload that changes the rule.
     pub counters: Arc<RuleCounters>,
     /// Whether it is no longer installed.

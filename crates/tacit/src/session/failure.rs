@@ -31,6 +31,8 @@ pub enum Failure {
     Broken(io::Error),
     /// Too many other handshakes were in flight all the time.
     NoPlace,
+    /// Its handshake had to make room for others.
+    Displaced,
 }
 
 /// Why a target could not be reached.
@@ -83,6 +85,10 @@ impl fmt::Display for Failure {
                 "no place among the handshakes in flight became free in time: see \
                  `tacit show limits`, and raise [limits] if its clients are wanted",
             ),
+            Self::Displaced => f.write_str(
+                "its handshake was slow or waited, and had to make room for other sources: see \
+                 `tacit show limits`, and raise [limits] if its clients are wanted",
+            ),
             Self::Broken(error) => write!(f, "the connection broke during set-up: {error}"),
         }
     }
@@ -115,6 +121,7 @@ impl Failure {
             Self::Data(_) => "data-connection",
             Self::Broken(_) => "broken",
             Self::NoPlace => "no-place",
+            Self::Displaced => "displaced",
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::ledger::{Count, meter};
 use crate::live::{LiveTls, TlsRole};
 use crate::net::leg::{Leg, Outgoing};
 use crate::session::{Failure, Record, TlsFacts};
-use crate::stream::gate::{Gates, Place};
+use crate::stream::gate::{Displaced, Gates, Peer, Place};
 use tacit_tls::{
     Established as Secrets, FinishRefused, Handshake, HandshakeFailure, INCOMING_BYTES_MAX,
     Progress, Role, Session,
@@ -69,7 +69,7 @@ impl HandshakeIo<'_> {
     /// See [`Failure`]; the peer has its alert.
     pub async fn run(self, gates: &Gates, incoming: Vec<u8>) -> Result<Handshaken, Failure> {
         meter::switch(Component::Handshake);
-        let _place = self.place(gates).await?;
+        let place = self.place(gates).await?;
         let work = async {
             let mut handshaken = self.exchange(self.begin()?, incoming).await?;
             if self.last_flight == LastFlight::Sent {
@@ -78,13 +78,25 @@ impl HandshakeIo<'_> {
             }
             Ok(handshaken)
         };
-        within(self.deadline, || stalled(self.tls), work).await
+        let work = within(self.deadline, || stalled(self.tls), work);
+        tokio::select! {
+            biased;
+            done = work => done,
+            Displaced = place.displaced() => Err(Failure::Displaced),
+        }
     }
 
     /// Waits for a place among the handshakes in flight; the source is the client that a trusted
     /// proxy names, or else who connected.
-    async fn place<'g>(&self, gates: &'g Gates) -> Result<Option<Place<'g>>, Failure> {
-        let place = async { Ok(gates.enter(&self.record.rule, self.record.client()).await) };
+    async fn place<'g>(&self, gates: &'g Gates) -> Result<Place<'g>, Failure> {
+        let peer = match self.tls.role() {
+            TlsRole::Server(_) => Peer::Came,
+            TlsRole::Client(_) => Peer::IsWanted,
+        };
+        let place = async {
+            let entered = gates.enter(&self.record.rule, self.record.client(), peer).await;
+            entered.map_err(|Displaced| Failure::Displaced)
+        };
         within(self.deadline, || Failure::NoPlace, place).await
     }
 

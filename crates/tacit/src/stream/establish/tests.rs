@@ -27,7 +27,7 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
     let context = BuildContext { materials: &Materials::default(), chains: None };
     let live = Arc::new(build(policy, context).unwrap());
     let shared = Shared {
-        gates: Arc::new(Gates::new(live.limits())),
+        gates: Arc::new(Gates::new(live.limits(), 16)),
         live: Arc::new(ArcSwap::new(live)),
         table: Arc::new(Table::default()),
         places: Arc::new(Semaphore::new(1)),

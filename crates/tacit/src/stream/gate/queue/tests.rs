@@ -1,0 +1,148 @@
+use super::*;
+
+const LIMITS: [usize; 3] = [16, 12, 8];
+
+fn queue(waiting_max: usize) -> Queue {
+    let [handshakes, handshakes_per_rule, handshakes_per_source] = LIMITS;
+    let limits =
+        Limits { handshakes, handshakes_per_rule, handshakes_per_source, ..Limits::default() };
+    Queue::new(&limits, waiting_max)
+}
+
+fn entry(source: u32, rule: &Arc<AtomicUsize>, peer: Peer) -> Entry {
+    Entry { source: Source::V4(source), rule: Arc::clone(rule), peer, displaced: Arc::default() }
+}
+
+fn has_place(entered: &Entered) -> bool {
+    matches!(entered, Entered::Place(_))
+}
+
+/// Whether one that waits has got a place; `None`: it was refused.
+fn granted(entered: &mut Entered) -> Option<bool> {
+    let Entered::Waits(_, told) = entered else { return Some(true) };
+    match told.try_recv() {
+        Ok(()) => Some(true),
+        Err(oneshot::error::TryRecvError::Empty) => Some(false),
+        Err(oneshot::error::TryRecvError::Closed) => None,
+    }
+}
+
+fn number(entered: &Entered) -> u64 {
+    match entered {
+        Entered::Place(number) | Entered::Waits(number, _) => *number,
+    }
+}
+
+/// Whether a handshake has been told to make room.
+fn is_displaced(entry: &Entry) -> bool {
+    let mut told = std::pin::pin!(entry.displaced.notified());
+    let waker = std::task::Waker::noop();
+    told.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_ready()
+}
+
+#[test]
+fn busy_sources_leave_a_quarter_of_each_rule_to_fresh_ones() {
+    let mut queue = queue(100);
+    let rule = Arc::default();
+    let now = Instant::now();
+    let mut enter = |source| has_place(&queue.enter(entry(source, &rule, Peer::Came), now));
+    assert_eq!((0..12).filter(|_| enter(1)).count(), 8, "one source has its own limit");
+    assert_eq!((0..12).filter(|_| enter(2)).count(), 1, "two leave the reserve of the rule");
+    assert_eq!((3..9).filter(|source| enter(*source)).count(), 3, "which fresh ones get");
+    let other = Arc::default();
+    let mut enter = |source| has_place(&queue.enter(entry(source, &other, Peer::Came), now));
+    assert_eq!((20..40).filter(|source| enter(*source)).count(), 4, "the reserve of all");
+}
+
+#[test]
+fn the_next_place_goes_to_the_source_with_the_fewest() {
+    let mut queue = queue(100);
+    let rule = Arc::default();
+    let now = Instant::now();
+    let flood: Vec<_> = (0..20)
+        .map(|_| {
+            let entry = entry(1, &rule, Peer::Came);
+            (entry.clone(), queue.enter(entry, now))
+        })
+        .collect();
+    let mut others: Vec<_> =
+        (2..8).map(|source| queue.enter(entry(source, &rule, Peer::Came), now)).collect();
+    assert_eq!(others.iter().filter(|one| has_place(one)).count(), 4);
+    let mut late = queue.enter(entry(9, &rule, Peer::Came), now);
+    assert_eq!(granted(&mut late), Some(false));
+    for (entry, entered) in flood.iter().take(3) {
+        queue.leave(entry, number(entered), now);
+    }
+    assert!(others.iter_mut().all(|one| granted(one) == Some(true)), "they wait before the flood");
+    assert_eq!(granted(&mut late), Some(true));
+}
+
+#[test]
+fn a_slow_handshake_of_the_busiest_source_makes_room() {
+    let mut queue = queue(100);
+    let rule = Arc::default();
+    let begin = Instant::now();
+    let busy: Vec<_> = (0..8).map(|_| entry(1, &rule, Peer::Came)).collect();
+    for entry in &busy {
+        queue.enter(entry.clone(), begin);
+    }
+    for source in 2..6 {
+        queue.enter(entry(source, &rule, Peer::Came), begin);
+    }
+    let late = entry(9, &rule, Peer::Came);
+    assert!(!has_place(&queue.enter(late.clone(), begin)));
+    queue.displace_for(&late, begin + SLOW / 2);
+    assert!(busy.iter().all(|entry| !is_displaced(entry)), "none is slow");
+    queue.displace_for(&late, begin + SLOW);
+    assert!(is_displaced(&busy[0]) && !is_displaced(&busy[1]), "the oldest");
+}
+
+#[test]
+fn what_programs_of_ours_want_is_not_displaced_and_not_refused() {
+    let mut queue = queue(4);
+    let rule = Arc::default();
+    let begin = Instant::now();
+    let own: Vec<_> = (0..8).map(|_| entry(1, &rule, Peer::IsWanted)).collect();
+    let mut entered: Vec<_> =
+        own.iter().chain(&own).map(|one| queue.enter(one.clone(), begin)).collect();
+    let late = entry(9, &rule, Peer::Came);
+    queue.displace_for(&late, begin + 2 * SLOW);
+    assert!(own.iter().all(|entry| !is_displaced(entry)));
+    assert!(entered.iter_mut().all(|one| granted(one).is_some()));
+}
+
+#[test]
+fn when_too_many_wait_the_oldest_of_the_source_with_the_most_is_refused() {
+    let mut queue = queue(6);
+    let rule = Arc::default();
+    let now = Instant::now();
+    let mut flood: Vec<_> =
+        (0..13).map(|_| queue.enter(entry(1, &rule, Peer::Came), now)).collect();
+    let mut other: Vec<_> = (0..3).map(|_| queue.enter(entry(2, &rule, Peer::Came), now)).collect();
+    let refused =
+        |all: &mut [Entered]| all.iter_mut().map(|one| granted(one).is_none()).collect::<Vec<_>>();
+    let gone = refused(&mut flood);
+    assert_eq!(gone.iter().position(|gone| *gone), Some(8), "the first that waited");
+    assert_eq!(gone.iter().filter(|gone| **gone).count(), 1);
+    assert!(refused(&mut other).iter().all(|gone| !gone));
+}
+
+#[test]
+fn one_that_gives_up_keeps_nothing_though_it_was_granted_a_moment_ago() {
+    let mut queue = queue(6);
+    let rule: Arc<AtomicUsize> = Arc::default();
+    let now = Instant::now();
+    let holders: Vec<_> =
+        (0..8).map(|_| number(&queue.enter(entry(1, &rule, Peer::Came), now))).collect();
+    let entry = entry(1, &rule, Peer::Came);
+    let [first, second] = [(); 2].map(|()| queue.enter(entry.clone(), now));
+    queue.give_up(&entry, number(&first), now);
+    queue.leave(&entry, holders[0], now);
+    // The second was granted, and its receiver still says so.
+    queue.give_up(&entry, number(&second), now);
+    for holder in &holders[1..] {
+        queue.leave(&entry, *holder, now);
+    }
+    assert_eq!((queue.in_flight(), rule.load(Ordering::Relaxed)), (0, 0));
+    assert!(queue.sources.is_empty() && queue.waiting == 0);
+}
