@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 mod bench;
+mod bogo;
 mod ci;
 mod dependencies;
 mod fuzz;
@@ -15,6 +16,8 @@ usage: cargo xtask VERB
   ci                      everything that must pass before a merge, in order
   tidy                    the style rules that no lint knows
   bench                   the crate `bench`, built for release; `bench --help`
+  bogo [PATTERN...]       BoringSSL's test runner against the handshake and the records;
+                          it is fetched, or BORINGSSL names a checkout; needs Go
   dependencies            licences, bans, sources and known weaknesses of what is linked
                           (cargo-deny, deny.toml)
   samples DIR             imports every file of a directory elsewhere: [--map FILE]
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["bench", rest @ ..] => bench::run(rest),
+        ["bogo", rest @ ..] => bogo::run(rest),
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
         ["dependencies"] => dependencies::run(),
