@@ -41,6 +41,16 @@ pub fn hide_memory() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
 }
 
+/// Gives memory that was freed back to the kernel: the C library keeps what is below something that
+/// still lives. It takes a few milliseconds and holds up threads that allocate meanwhile.
+pub fn return_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Keeps the memory of this process out of swap space, where it may lock any amount; otherwise a
 /// limit would fail later allocations.
 pub fn lock_memory() {

@@ -181,7 +181,12 @@ struct Agent {
     metrics: Option<Metrics>,
     draining: Option<Drain>,
     supervisor: Option<Supervisor>,
+    /// The most connections at once since freed memory was given back.
+    connections_peak: usize,
 }
+
+/// Fewer connections than this leave little behind.
+const PEAK_NOTED: usize = 1000;
 
 /// What arrives for the control thread.
 struct Inbox {
@@ -245,6 +250,7 @@ impl Agent {
                     self.workers.look();
                     self.refresh_materials();
                     self.look_at_connections();
+                    self.return_freed_memory();
                     self.credentials.report_expiries(clock::now_unix_s(), &self.shared.log);
                     self.runs.refresh_hosts();
                 }
@@ -301,6 +307,16 @@ impl Agent {
             // A private agent is there for one run, which will not come.
             RunEvent::NoRun if self.options.private => self.drain(Some(LINGER)).await,
             RunEvent::NoRun => {}
+        }
+    }
+
+    /// Gives memory back when most connections have ended.
+    fn return_freed_memory(&mut self) {
+        let open = self.shared.table.len();
+        self.connections_peak = self.connections_peak.max(open);
+        if self.connections_peak >= PEAK_NOTED && open < self.connections_peak / 2 {
+            self.connections_peak = open;
+            process::return_freed_memory();
         }
     }
 

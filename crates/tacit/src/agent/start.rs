@@ -105,6 +105,7 @@ impl Agent {
             metrics,
             draining: None,
             supervisor,
+            connections_peak: 0,
         };
         agent.begin(handover, launcher).await?;
         Ok((agent, Inbox { requests: received, run_events, signals }))
