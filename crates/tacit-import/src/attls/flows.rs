@@ -10,7 +10,6 @@ use super::conditions::{End, show_ports};
 use super::context::Context;
 use super::effective::Effective;
 use super::needs::MissingKey;
-use super::words::Kind;
 use crate::draft::{Keys, Toml, set};
 use crate::finding::{Findings, Origin};
 use tacit_core::flow::Direction;
@@ -46,15 +45,16 @@ fn word(direction: Direction) -> &'static str {
 impl Context<'_> {
     /// The ways of a rule in one direction; none where something is missing that was told.
     pub(super) fn ways(&mut self, rule: &Effective<'_>, direction: Direction) -> Vec<Way> {
-        let Some(mut owner) = self.owner(rule) else { return Vec::new() };
-        if direction == Direction::Inbound && !self.drop_program(rule, &mut owner) {
-            return Vec::new();
+        let Some(owners) = self.owners(rule, direction) else { return Vec::new() };
+        let mut ways = Vec::new();
+        for owner in owners {
+            let shared = self.shared(rule, owner);
+            match direction {
+                Direction::Inbound => ways.extend(self.inbound(rule, &shared)),
+                Direction::Outbound => ways.push(self.outbound(rule, shared)),
+            }
         }
-        let shared = self.shared(rule, owner);
-        match direction {
-            Direction::Inbound => self.inbound(rule, &shared),
-            Direction::Outbound => vec![self.outbound(rule, shared)],
-        }
+        ways
     }
 
     /// The conditions of both directions.
@@ -179,90 +179,6 @@ impl Context<'_> {
             ips = vec![IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         }
         Some(Ends { ips, ports: ports.iter().cloned().flatten().collect() })
-    }
-
-    /// Who accepts a connection is not known when its rule is chosen: leaves the program out; false
-    /// after an error.
-    fn drop_program(&mut self, rule: &Effective<'_>, owner: &mut Keys) -> bool {
-        let count = owner.len();
-        owner.retain(|(key, _)| key != "program");
-        if owner.len() == count {
-            return true;
-        }
-        let at = rule.rule.said("Jobname").map_or(&rule.rule.at, |field| &field.at);
-        let group = rule.action(Kind::Group).and_then(|group| group.said("TTLSEnabled"));
-        if group.is_some_and(|enabled| enabled.value == "On") {
-            let message = "what others open is for whichever program of the run listens there: \
-                           programs that accept are not told apart";
-            self.findings.changed(at, message, "see that no other one listens at that port");
-            return true;
-        }
-        let message = "what others open would go in clear to any program that listens there: \
-                       programs that accept are not told apart";
-        let fix = "remove the job name, if that is meant, or the rule";
-        self.findings.error(at, message, fix);
-        false
-    }
-
-    /// Programs and users, from the job name, the user ID and the map.
-    fn owner(&mut self, rule: &Effective<'_>) -> Option<Keys> {
-        let name = rule.rule.name.as_str();
-        let mut program = self.map.rule(name, "program").cloned();
-        let mut user = self.map.rule(name, "user").cloned();
-        let mut complete = true;
-        if let Some(field) = rule.rule.said("Jobname")
-            && program.is_none()
-        {
-            match self.map.job(&field.value) {
-                _ if user.is_some() => {
-                    let message = "the rule is for every program of the user that the map says: \
-                                   its job name is not looked at";
-                    let fix = "say `program` of the rule in the map too";
-                    self.findings.changed(&field.at, message, fix);
-                }
-                Some(job) => {
-                    program = job.program.clone();
-                    user = job.user.clone();
-                    if program.is_none() && user.is_none() {
-                        let message = "the rule is for every program of a run: its job name is any";
-                        let fix = "name a program for the job in the map";
-                        self.findings.changed(&field.at, message, fix);
-                    }
-                }
-                None => {
-                    self.needs.job(&field.value, &field.at);
-                    complete = false;
-                }
-            }
-        }
-        if let Some(field) = rule.rule.said("Userid")
-            && self.map.rule(name, "user").is_none()
-        {
-            match (self.map.user(&field.value).cloned(), &user) {
-                (Some(mapped), Some(of_job)) if mapped != *of_job => {
-                    let message = "the map gives the job name and the user ID different users";
-                    self.findings.error(
-                        &field.at,
-                        message,
-                        "give them the same, or one of them none",
-                    );
-                    complete = false;
-                }
-                (Some(mapped), _) => user = Some(mapped),
-                (None, _) => {
-                    self.needs.user(&field.value, &field.at);
-                    complete = false;
-                }
-            }
-        }
-        let mut owner = Keys::new();
-        if let Some(program) = program {
-            set(&mut owner, "program", program);
-        }
-        if let Some(user) = user {
-            set(&mut owner, "user", user);
-        }
-        complete.then_some(owner)
     }
 }
 

@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeValue;
 
 use super::map_keys::{JOB, KEYRING, LABEL, NAMES, RULE, RULE_KEYS, TOP, TOP_TITLE};
+use super::patterns::{covers, union};
 
 use crate::draft::{Keys, Toml, set};
 use crate::finding::{Findings, Origin};
@@ -132,20 +133,42 @@ impl Map {
         map
     }
 
-    /// What stands for a job; names of jobs have no case.
+    /// What stands for a job or a pattern: its own entry and, of a pattern, those of all that it
+    /// covers. Empty if it has no entry of its own; names of jobs have no case.
     #[must_use]
-    pub(super) fn job(&self, name: &str) -> Option<&Job> {
-        let (key, job) = self.jobs.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
-        self.used(format!("[job] {key:?}"));
-        Some(job)
+    pub(super) fn jobs(&self, name: &str) -> Vec<&Job> {
+        self.covered("job", &self.jobs, name)
     }
 
-    /// What stands for a user ID.
+    /// The users that stand for a user ID or a pattern, in the same way; `None` if it has no entry
+    /// of its own.
     #[must_use]
-    pub(super) fn user(&self, name: &str) -> Option<&Toml> {
-        let (key, user) = self.users.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
-        self.used(format!("[user] {key:?}"));
-        Some(user)
+    pub(super) fn users(&self, name: &str) -> Option<Toml> {
+        let users = self.covered("user", &self.users, name);
+        (!users.is_empty()).then(|| union(users.into_iter().cloned()))
+    }
+
+    /// The entry of a name, and then those that it covers.
+    fn covered<'m, T>(
+        &self,
+        table: &str,
+        entries: &'m BTreeMap<String, T>,
+        name: &str,
+    ) -> Vec<&'m T> {
+        let is_own = |key: &String| key.eq_ignore_ascii_case(name);
+        if !entries.keys().any(is_own) {
+            return Vec::new();
+        }
+        let mut covered: Vec<(&String, &T)> =
+            entries.iter().filter(|(key, _)| covers(name, key)).collect();
+        covered.sort_by_key(|(key, _)| !is_own(key));
+        covered
+            .into_iter()
+            .map(|(key, value)| {
+                self.used(format!("[{table}] {key:?}"));
+                value
+            })
+            .collect()
     }
 
     /// The files that stand for a key ring.

@@ -3,7 +3,7 @@
 //! ```text
 //!   read     agent ─> document (text, lex) ─> objects ─> effective      map: names of this site
 //!                                             words, values, time
-//!   decide   flows, tls (suites, start), ignored                        needs: what the map lacks
+//!   decide   flows (owners), tls (suites, start), ignored               needs: what the map lacks
 //!   write    filters::combine ─> draft ─> policy
 //! ```
 //!
@@ -35,6 +35,8 @@ mod map_keys;
 mod names;
 mod needs;
 mod objects;
+mod owners;
+mod patterns;
 mod read;
 mod request;
 mod start;

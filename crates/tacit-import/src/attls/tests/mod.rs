@@ -2,6 +2,7 @@
 
 mod effective;
 mod findings;
+mod owners;
 mod policies;
 
 use super::*;

@@ -1,0 +1,189 @@
+//! Job names, user IDs and their patterns: who a rule is for.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use tacit_core::flow::{Address, Direction, Flow, Protocol};
+use tacit_core::policy::{Action, Index, Policy, parse};
+
+use super::*;
+
+/// Names and patterns of the map, and of the rules: they nest, and stand beside each other.
+const NAMES: [&str; 7] = ["*", "NIGHT*", "NIGHT1", "NIGHT1*", "NIGHT12", "DAY*", "DAY1"];
+
+const ACTIONS: &str = "\
+TTLSGroupAction on\n{\nTTLSEnabled On\n}\nTTLSGroupAction off\n{\nTTLSEnabled Off\n}
+TTLSEnvironmentAction client\n{\nHandshakeRole Client\nTTLSKeyringParms\n{\nKeyring r\n}
+TTLSEnvironmentAdvancedParms\n{\nTLSv1 Off\nTLSv1.1 Off\nTLSv1.2 On\n}\n}\n";
+
+const RING: &str = "[keyring.r]\nca = \"ca.pem\"\n";
+
+/// A rule as it was made up.
+#[derive(Clone, Debug)]
+struct Made {
+    job: Option<&'static str>,
+    user: Option<&'static str>,
+    is_on: bool,
+}
+
+/// The name of a job that runs the program which the map has for a name or pattern, and for no
+/// narrower one.
+fn sample(name: &str) -> String {
+    name.replace('*', "XX")
+}
+
+/// What the original calls covered: trailing `*`, no case.
+fn original_covers(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((begin, _)) => name.starts_with(begin),
+        None => pattern == name,
+    }
+}
+
+fn program(name: &str) -> String {
+    format!("/p/{}", sample(name))
+}
+
+fn user(name: &str) -> String {
+    sample(name).to_lowercase()
+}
+
+fn map() -> String {
+    let mut map = "[job]\n".to_owned();
+    for name in NAMES {
+        let _ = writeln!(map, "{name:?} = {{ program = {:?} }}", program(name));
+    }
+    map.push_str("[user]\n");
+    for name in NAMES {
+        let _ = writeln!(map, "{name:?} = {:?}", user(name));
+    }
+    map + RING
+}
+
+fn policy_of(rules: &[Made]) -> String {
+    let mut text = ACTIONS.to_owned();
+    for (rule, place) in rules.iter().zip(0..) {
+        let _ = writeln!(text, "TTLSRule t{place}\n{{\nDirection Outbound\nRemotePortRange 443");
+        for (word, name) in [("Jobname", rule.job), ("Userid", rule.user)] {
+            if let Some(name) = name {
+                let _ = writeln!(text, "{word} {name}");
+            }
+        }
+        let group = if rule.is_on { "on" } else { "off" };
+        let _ = writeln!(text, "TTLSGroupActionRef {group}\nTTLSEnvironmentActionRef client\n}}");
+    }
+    text
+}
+
+/// Whether TLS is done for what a program of a user opens to port 443.
+fn is_tls(policy: &Policy, program: &str, user: &str) -> bool {
+    let flow = Flow {
+        direction: Direction::Outbound,
+        protocol: Protocol::Tcp,
+        local: Address::Inet(SocketAddr::from(([192, 0, 2, 1], 40_000))),
+        remote: SocketAddr::from(([10, 0, 0, 5], 443)).into(),
+        remote_names: Vec::new(),
+        alias: None,
+        is_shared: false,
+        program: Some(program.into()),
+        user: Some(user.to_owned()),
+        to_own_host: false,
+        at_unix_s: 0,
+        listen: None,
+    };
+    let place = Index::new(&policy.rules).lookup(&flow).rule.unwrap();
+    matches!(policy.rules[place].action, Action::Tls(_))
+}
+
+fn made() -> impl Strategy<Value = Made> {
+    let name = || proptest::option::of(select(NAMES.to_vec()));
+    (name(), name(), any::<bool>()).prop_map(|(job, user, is_on)| Made { job, user, is_on })
+}
+
+proptest! {
+    #[test]
+    fn a_pattern_is_for_every_name_that_it_covers(
+        rules in proptest::collection::vec(made(), 1..6)
+    ) {
+        let (policy, found) = imported(&policy_of(&rules), &map(), Options::default());
+        let policy = policy.unwrap_or_else(|| panic!("{found:#?}"));
+        let parsed = parse(&policy).policy.unwrap();
+        for job in NAMES {
+            for owner in NAMES {
+                let meets = |rule: &&Made| {
+                    rule.job.is_none_or(|pattern| original_covers(pattern, &sample(job)))
+                        && rule.user.is_none_or(|pattern| original_covers(pattern, &sample(owner)))
+                };
+                let wanted = rules.iter().find(meets).is_some_and(|rule| rule.is_on);
+                let got = is_tls(&parsed, &program(job), &user(owner));
+                prop_assert_eq!(got, wanted, "{} of {}\n{}", job, owner, policy);
+            }
+        }
+    }
+}
+
+fn rules(names: &[&'static str]) -> String {
+    let made = |job: &&'static str| Made { job: Some(job), user: None, is_on: true };
+    policy_of(&names.iter().map(made).collect::<Vec<_>>())
+}
+
+#[test]
+fn jobs_of_different_users_become_rules_of_their_own() {
+    let map = format!(
+        "[job]\n\"N*\" = {{ program = \"/p/n\" }}\n\
+         N1 = {{ program = \"/p/1\", user = \"a\" }}\n\
+         N2 = {{ program = \"/p/2\", user = \"a\" }}\n\
+         N3 = {{ user = \"b\" }}\n{RING}"
+    );
+    let (policy, found) = imported(&rules(&["N*"]), &map, Options::default());
+    let parsed = parse(&policy.unwrap_or_else(|| panic!("{found:#?}"))).policy.unwrap();
+    for (program, user, wanted) in [
+        ("/p/n", "c", true),
+        ("/p/1", "a", true),
+        ("/p/2", "a", true),
+        ("/p/1", "c", false),
+        ("/p/x", "b", true),
+        ("/p/x", "a", false),
+    ] {
+        assert_eq!(is_tls(&parsed, program, user), wanted, "{program} {user}");
+    }
+    let any = map.replacen("N3 = { user = \"b\" }", "N3 = { any = true }", 1);
+    let (policy, found) = imported(&rules(&["N*"]), &any, Options::default());
+    let parsed = parse(&policy.unwrap()).policy.unwrap();
+    assert!(is_tls(&parsed, "/p/x", "a"));
+    let wanted = "its job name is any";
+    assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
+}
+
+#[test]
+fn a_star_within_a_name_stops_the_import() {
+    let map = format!("[job]\n\"N*T\" = {{ program = \"/p/n\" }}\n{RING}");
+    let (policy, found) = imported(&rules(&["N*T"]), &map, Options::default());
+    assert_eq!(policy, None);
+    let wanted = "error: `N*T` is no name and no pattern";
+    assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
+}
+
+#[test]
+fn a_pattern_wants_a_line_of_its_own_beside_the_names_that_it_covers() {
+    let map = format!("[job]\nNIGHT1 = {{ program = \"/p/1\" }}\n{RING}");
+    let (policy, found) = imported(&rules(&["NIGHT*"]), &map, Options::default());
+    assert_eq!(policy, None);
+    let wanted = "no program stands for the job name `NIGHT*`";
+    assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
+}
+
+#[test]
+fn the_map_needs_no_job_for_what_is_accepted() {
+    let policy = POLICY.replacen("Direction", "Jobname WEB\n  Direction", 1);
+    let (text, found) = imported(&policy, MAP, Options::default());
+    assert!(text.is_some(), "{found:#?}");
+    let wanted = "4 changed: what others open is for whichever program";
+    assert!(found.iter().any(|one| one.starts_with(wanted)), "{found:#?}");
+    // In clear it would be open to every program.
+    let policy = policy.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);
+    let (text, _) = imported(&policy, MAP, Options::default());
+    assert_eq!(text, None);
+}
