@@ -44,7 +44,11 @@ impl Context<'_> {
             }
             _ => {}
         }
-        keys.extend(start::start(self, rule, direction));
+        let start = start::start(self, rule, direction);
+        if keys.iter().any(|(key, _)| key == "role") {
+            self.check_start(rule, side, &start);
+        }
+        keys.extend(start);
         let name = self.ring(rule);
         if let (Some(name), Some(field)) = (&name, rule.said("Keyring")) {
             let ring = Ring { name, at: &field.at };
@@ -55,6 +59,26 @@ impl Context<'_> {
         }
         self.common(rule, side, &mut keys);
         name.map(|_| keys)
+    }
+
+    /// Reports a STARTTLS protocol where the side that opens the connection is the TLS server:
+    /// these protocols have TLS clients open.
+    fn check_start(&mut self, rule: &Effective<'_>, side: Side, start: &Keys) {
+        if !start.iter().any(|(key, _)| key == "starttls") {
+            return;
+        }
+        let Some(direction) = rule.rule.said("Direction") else { return };
+        let (role, fix) = match side {
+            Side::Server => ("server", "say `Direction Inbound`"),
+            Side::Client => ("client", "say `Direction Outbound`"),
+        };
+        let message = format!(
+            "`Direction {}` has the TLS {role} on the wrong side for the protocol of `starttls`: \
+             TLS clients open its connections",
+            direction.value
+        );
+        let fix = format!("{fix}, and write a rule of its own for the other direction");
+        self.findings.error(&direction.at, message, fix);
     }
 
     /// The name of the key ring of the environment; `None` after an error.

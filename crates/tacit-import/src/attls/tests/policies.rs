@@ -459,3 +459,18 @@ fn what_is_to_be_added_for_an_address_range_is_taken() {
     let (policy, found) = imported(&policy, &map, Options::default());
     assert!(policy.is_some(), "{line}\n{found:#?}");
 }
+
+#[test]
+fn starttls_in_the_wrong_direction_names_the_direction() {
+    let policy = POLICY.replacen("TLSv1.3 On", "TLSv1.3 On\n    ApplicationControlled On", 1);
+    let map = format!("{MAP}[rule.web]\nstarttls = \"telnet\"\n");
+    let both = policy.replacen("Direction Inbound", "Direction Both\n  RemotePortRange 99", 1);
+    let (text, found) = imported(&both, &map, Options::default());
+    assert_eq!(text, None);
+    let errors: Vec<_> = found.iter().filter(|one| one.contains(" error: ")).collect();
+    assert_eq!(errors.len(), 1, "{errors:#?}");
+    assert!(errors[0].starts_with("4 error: `Direction Both` has"), "{errors:#?}");
+    assert!(errors[0].contains("say `Direction Inbound`"), "{errors:#?}");
+    let (text, found) = imported(&policy, &map, Options::default());
+    assert!(text.is_some(), "{found:#?}");
+}
