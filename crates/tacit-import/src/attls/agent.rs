@@ -174,15 +174,31 @@ impl Reader<'_> {
             self.findings.error(at, message, fix);
             return None;
         }
-        if path.starts_with('/') {
-            let root = self.root.unwrap_or_default();
-            return Some(format!("{}{path}", root.trim_end_matches('/')));
-        }
-        Some(match from.rsplit_once('/') {
+        let beside = match from.rsplit_once('/') {
             Some((directory, _)) => format!("{directory}/{path}"),
             None => path.to_owned(),
-        })
+        };
+        let root = self.root.unwrap_or_default().trim_end_matches('/');
+        if path.starts_with('/') {
+            return Some(if root.is_empty() { path.to_owned() } else { below(root, path) });
+        }
+        let inside = if root.is_empty() { None } else { beside.strip_prefix(root) };
+        let inside = inside.filter(|inside| inside.starts_with('/'));
+        Some(inside.map(|inside| below(root, inside)).unwrap_or(beside))
     }
+}
+
+/// The path below the root; `..` does not lead out of it, as it does not lead out of `/`.
+fn below(root: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("{root}/{}", parts.join("/"))
 }
 
 /// What a statement of such a file is about.
@@ -286,6 +302,26 @@ mod tests {
             ]
         );
         assert_eq!(gathered(&[("p", &rule)], None, "").0, "p|");
+    }
+
+    #[test]
+    fn no_path_leads_out_of_the_root() {
+        let rule = format!("TTLSRule r\n{{\nDirection Inbound\n}}\n{OFF}");
+        let files = [
+            ("root/etc/main", "TcpImage T ../../../etc/image\nIpSecConfig /../../etc/ipsec\n"),
+            ("root/etc/image", "TTLSConfig ./../etc/tls\n"),
+            ("root/etc/tls", &rule),
+            ("root/etc/ipsec", FILTERS),
+        ];
+        let mut findings = Findings::default();
+        let inputs: Vec<Input<'_>> =
+            files.iter().map(|(file, text)| Input { file, bytes: text.as_bytes() }).collect();
+        let policies = ["root/etc/main".to_owned()];
+        let request = Request { policies: &policies, root: Some("root"), ..Request::default() };
+        let _ = crate::attls::import(&request, &InMemory(&inputs), &mut findings);
+        let found = findings.finish();
+        assert!(!found.iter().any(|one| one.message.contains("cannot be read")), "{found:#?}");
+        assert!(found.iter().any(|one| one.file == "root/etc/tls"), "{found:#?}");
     }
 
     #[test]
