@@ -4,6 +4,7 @@
 //! root may use. Displays read snapshots and never stop a connection.
 
 pub mod client;
+pub mod clients;
 pub mod display;
 pub mod metrics;
 pub mod render;

@@ -1,7 +1,6 @@
 //! The agent's end of the control socket.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -13,9 +12,9 @@ use tacit_sys::{descriptor, process, query, socket};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use super::clients::{Clients, Waits};
 use super::secret::SuccessorSecret;
 use super::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::log::{Event, Log};
@@ -85,15 +84,6 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
 struct Doorway {
     requests: mpsc::Sender<PendingRequest>,
     secret: Option<SuccessorSecret>,
-    clients: Clients,
-}
-
-/// The connections, the oldest first; of each whether it only waits for a request.
-type Clients = Rc<RefCell<VecDeque<Client>>>;
-
-struct Client {
-    waits: Rc<Cell<bool>>,
-    task: AbortHandle,
 }
 
 /// Accepts control connections until the task ends. Who knows `secret` is a successor.
@@ -103,10 +93,11 @@ pub async fn serve(
     log: Log,
     secret: Option<SuccessorSecret>,
 ) {
-    let doorway = Doorway { requests, secret, clients: Clients::default() };
+    let doorway = Doorway { requests, secret };
+    let mut clients = Clients::new(CLIENTS_MAX);
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => admit(stream, &doorway, &log),
+            Ok((stream, _)) => admit(stream, &doorway, &mut clients, &log),
             Err(error) => {
                 log.warn(Event::new("control-failed").field("error", &error));
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -117,16 +108,11 @@ pub async fn serve(
 
 /// Starts to answer a client. Where there is no place, the one that has waited longest without a
 /// request is closed; while all are being answered, the new one.
-fn admit(stream: UnixStream, doorway: &Doorway, log: &Log) {
-    let mut clients = doorway.clients.borrow_mut();
-    clients.retain(|client| !client.task.is_finished());
-    if clients.len() >= CLIENTS_MAX {
-        let Some(silent) = clients.iter().position(|client| client.waits.get()) else { return };
-        if let Some(client) = clients.remove(silent) {
-            client.task.abort();
-        }
+fn admit(stream: UnixStream, doorway: &Doorway, clients: &mut Clients, log: &Log) {
+    if !clients.make_room() {
+        return;
     }
-    let waits = Rc::new(Cell::new(true));
+    let waits = Waits::new(Cell::new(true));
     let log = log.clone();
     let conversation = converse(stream, doorway.clone(), Rc::clone(&waits));
     let task = tokio::task::spawn_local(async move {
@@ -134,11 +120,11 @@ fn admit(stream: UnixStream, doorway: &Doorway, log: &Log) {
             log.warn(Event::new("control-failed").field("error", &error));
         }
     });
-    clients.push_back(Client { waits, task: task.abort_handle() });
+    clients.add(waits, task.abort_handle());
 }
 
-async fn converse(stream: UnixStream, doorway: Doorway, waits: Rc<Cell<bool>>) -> io::Result<()> {
-    let Doorway { requests, secret, .. } = doorway;
+async fn converse(stream: UnixStream, doorway: Doorway, waits: Waits) -> io::Result<()> {
+    let Doorway { requests, secret } = doorway;
     let peer = socket::peer_credentials(stream.as_fd())?;
     let refusal = refusal(&peer, query::network_of(stream.as_fd()));
     let mut stream = BufReader::new(stream);

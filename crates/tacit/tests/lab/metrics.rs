@@ -177,9 +177,19 @@ fn what_is_no_scrape_is_refused_by_its_status() {
         let Answered { head, .. } = ask(connect(("127.0.0.1", port)), request);
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.40}: {head}");
     }
-    // Who says nothing holds up nobody: there are places for several.
-    let _silent = [connect(("127.0.0.1", port)), connect(("127.0.0.1", port))];
-    scrape(connect(("127.0.0.1", port)));
+}
+
+#[test]
+fn silent_clients_hold_up_no_scrape() {
+    let lab = Lab::new();
+    let port = free_port();
+    let (_agent, _) = agent(&lab, &format!("127.0.0.1:{port}"));
+    for _ in 0..3 {
+        let _silent: Vec<_> = (0..200).map(|_| connect(("127.0.0.1", port))).collect();
+        let begin = std::time::Instant::now();
+        scrape(connect(("127.0.0.1", port)));
+        assert!(begin.elapsed() < std::time::Duration::from_secs(5));
+    }
 }
 
 #[test]

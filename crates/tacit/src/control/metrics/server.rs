@@ -1,11 +1,12 @@
 //! `GET /metrics` over HTTP/1.1, and nothing else: one request and one answer a connection.
 //!
-//! Limits: [`HEAD_BYTES_MAX`] of request, [`SCRAPES_MAX`] at a time, [`SCRAPE_TIME_MAX`] for all
-//! of it. A body of a request is not read. Neither TLS nor compression: put a rule of tacit in
-//! front of it.
+//! Limits: [`HEAD_BYTES_MAX`] of request, [`CLIENTS_MAX`] connections and [`SCRAPES_MAX`] answers
+//! at a time, [`SCRAPE_TIME_MAX`] for all of it. The oldest silent connection makes room. A body
+//! of a request is not read. Neither TLS nor compression: put a rule of tacit in front of it.
 
+use std::cell::Cell;
 use std::io;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -13,13 +14,16 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::CONTENT_TYPE;
+use crate::control::clients::{Clients, Waits};
 use crate::control::server::{Body, PendingRequest, ask};
 use crate::control::{Answer, Display, Request};
 use crate::log::{Event, Log};
 
 /// Request line and headers at most: what a scraper or a browser sends fits many times.
 pub const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// Scrapes at a time; more wait in the kernel's queue.
+/// Connections at a time.
+pub const CLIENTS_MAX: usize = 64;
+/// Answers at a time; further requests wait for one to end.
 pub const SCRAPES_MAX: usize = 4;
 /// From the first byte of a request to the last of its answer.
 pub const SCRAPE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -47,19 +51,25 @@ impl Listening {
     }
 }
 
-/// Answers scrapers for ever.
+/// Answers scrapers until the task ends.
 pub async fn serve(listening: Listening, requests: mpsc::Sender<PendingRequest>, log: Log) {
-    let places = Arc::new(Semaphore::new(SCRAPES_MAX));
+    let places = Rc::new(Semaphore::new(SCRAPES_MAX));
+    let mut clients = Clients::new(CLIENTS_MAX);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listening.accept().await {
             Ok(stream) => {
-                let requests = requests.clone();
-                tokio::task::spawn_local(async move {
-                    // Who is too slow, or gone, comes again with the next scrape.
-                    let _ = tokio::time::timeout(SCRAPE_TIME_MAX, answer(stream, requests)).await;
-                    drop(place);
+                if !clients.make_room() {
+                    continue;
+                }
+                let waits = Waits::new(Cell::new(true));
+                let answer = answer(stream, requests.clone(), Rc::clone(&places), waits.clone());
+                let task = tokio::task::spawn_local(async move {
+                    // A client that is too slow, or gone, comes again with the next scrape.
+                    let _ = tokio::time::timeout(SCRAPE_TIME_MAX, answer).await;
                 });
+                clients.add(waits, task.abort_handle());
+                // Requests that have arrived are read before the next client can displace them.
+                tokio::task::yield_now().await;
             }
             Err(error) => {
                 log.warn(Event::new("metrics-failed").field("error", &error));
@@ -69,8 +79,16 @@ pub async fn serve(listening: Listening, requests: mpsc::Sender<PendingRequest>,
     }
 }
 
-async fn answer(mut stream: impl Stream, requests: mpsc::Sender<PendingRequest>) -> io::Result<()> {
-    let Page { verdict, body } = match verdict(&mut stream).await? {
+async fn answer(
+    mut stream: impl Stream,
+    requests: mpsc::Sender<PendingRequest>,
+    places: Rc<Semaphore>,
+    waits: Waits,
+) -> io::Result<()> {
+    let verdict = verdict(&mut stream).await?;
+    waits.set(false);
+    let place = places.acquire().await.map_err(io::Error::other)?;
+    let Page { verdict, body } = match verdict {
         Verdict::Metrics => page(&requests).await,
         refusal => Page { verdict: refusal, body: format!("{}\n", refusal.reason()) },
     };
@@ -85,6 +103,8 @@ async fn answer(mut stream: impl Stream, requests: mpsc::Sender<PendingRequest>)
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;
     stream.shutdown().await?;
+    drop(place);
+    waits.set(true);
     // What is still unread would turn the end into a reset that takes the answer with it.
     let mut rest = stream.take(HEAD_BYTES_MAX as u64);
     tokio::io::copy(&mut rest, &mut tokio::io::sink()).await.map(|_| ())

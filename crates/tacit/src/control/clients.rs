@@ -1,0 +1,79 @@
+//! The connections of a small server: how many there may be, and who makes room for a new one.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use tokio::task::AbortHandle;
+
+/// Whether the agent waits for a client: for a request, or for its close.
+pub type Waits = Rc<Cell<bool>>;
+
+/// The connections of one server, the oldest first.
+#[derive(Debug)]
+pub struct Clients {
+    max: usize,
+    all: VecDeque<Client>,
+}
+
+#[derive(Debug)]
+struct Client {
+    waits: Waits,
+    task: AbortHandle,
+}
+
+impl Clients {
+    /// At most so many.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
+        Self { max, all: VecDeque::new() }
+    }
+
+    /// Closes the oldest client that the agent waits for, if there are as many as may be.
+    /// `false`: all of them are being answered, and there is no room.
+    pub fn make_room(&mut self) -> bool {
+        self.all.retain(|client| !client.task.is_finished());
+        if self.all.len() < self.max {
+            return true;
+        }
+        let silent = self.all.iter().position(|client| client.waits.get());
+        let Some(client) = silent.and_then(|at| self.all.remove(at)) else { return false };
+        client.task.abort();
+        true
+    }
+
+    /// Adds one that is served by that task.
+    pub fn add(&mut self, waits: Waits, task: AbortHandle) {
+        self.all.push_back(Client { waits, task });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_silent_client_makes_room_and_those_being_answered_stay() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async {
+            let mut clients = Clients::new(8);
+            let waits: Vec<_> =
+                (0..8).map(|at| Waits::new(Cell::new(at == 3 || at == 5))).collect();
+            for waits in &waits {
+                assert!(clients.make_room());
+                let task = tokio::task::spawn_local(std::future::pending::<()>());
+                clients.add(Rc::clone(waits), task.abort_handle());
+            }
+            let silent = [3, 5].map(|at| clients.all[at].task.clone());
+            assert!(clients.make_room());
+            tokio::task::yield_now().await;
+            assert!(silent[0].is_finished() && !silent[1].is_finished());
+            let task = tokio::task::spawn_local(std::future::pending::<()>());
+            clients.add(Waits::default(), task.abort_handle());
+            waits[5].set(false);
+            assert!(!clients.make_room(), "all are being answered");
+            assert!(!silent[1].is_finished());
+        });
+    }
+}
