@@ -69,6 +69,7 @@ impl Agent {
             meter::turn_off();
         }
         let connections_max = connections_max(installed.limits(), descriptors);
+        warn_of_few(connections_max, installed.limits(), &log);
         let shared = shared(&installed, table, connections_max, log);
         let secret = supervisor.as_ref().and_then(Supervisor::secret);
         let Sources { mut handover, launcher } = Sources::new(&options, given, secret)?;
@@ -276,6 +277,19 @@ fn congestion_control(policy: &Policy, log: &Log) -> Option<String> {
         );
     }
     None
+}
+
+/// Fewer connections than this are noted when the policy allows more.
+const FEW_CONNECTIONS: usize = 1000;
+
+/// Says that the process may have too few descriptors for what the policy allows.
+fn warn_of_few(connections_max: usize, limits: &Limits, log: &Log) {
+    if connections_max < FEW_CONNECTIONS.min(limits.connections) {
+        let next = "raise the limit of open files (LimitNOFILE= of the unit, ulimit -n): each \
+                    connection takes two";
+        let event = Event::new("few-descriptors").field("connections", &connections_max);
+        log.warn(event.field("wanted", &limits.connections).field("next", next));
+    }
 }
 
 fn connections_max(limits: &Limits, descriptors: u64) -> usize {

@@ -264,8 +264,9 @@ impl Signatory for Handle {
         if let (Some(orders), Ok(order)) =
             (self.0.orders.load_full(), serde_json::to_vec(&Order::Forget { number }))
         {
-            // A signer that has ended has forgotten it.
-            let _ = descriptor::send(&*orders, &order, &[]);
+            // A signer that has ended has forgotten it. One whose queue is full keeps it until it
+            // ends: the thread that drops the last use of a key carries connections.
+            let _ = send(&*orders, &order, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
 }

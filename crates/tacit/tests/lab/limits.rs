@@ -63,6 +63,7 @@ fn connections_beyond_the_descriptors_wait_for_their_turn() {
     let agent = with_descriptors(&lab, &permit(port, ""), 262);
     let limits = agent.show("limits");
     let places = limits[0]["max"].as_u64().unwrap();
+    assert!(agent.log().contains(" warn few-descriptors connections=3 "), "{}", agent.log());
     assert_eq!(places, 3, "what is left of 262 after the reserve, two for each: {limits}");
     one_more_waits(port, 3);
 }
