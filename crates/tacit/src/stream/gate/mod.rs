@@ -28,7 +28,7 @@ use crate::live::LiveRule;
 
 use queue::{Entered, Entry, Queue};
 
-/// How often one that waits looks for slow ones.
+/// When one that waits looks for slow ones again first; the pauses double, as thousands may wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// All places of the agent.
@@ -153,11 +153,13 @@ impl Gates {
             Entered::Waits(number, granted) => (number, granted),
         };
         let waiting = Waiting { gates: self, number, entry: Some(entry.clone()) };
+        let mut pause = LOOK_INTERVAL;
         loop {
-            match tokio::time::timeout(LOOK_INTERVAL, &mut granted).await {
+            self.lock().displace_for(&entry, Instant::now());
+            match tokio::time::timeout(pause, &mut granted).await {
                 Ok(Ok(())) => return waiting.into_place().ok_or(Displaced),
                 Ok(Err(_)) => return Err(Displaced),
-                Err(_) => self.lock().displace_for(&entry, Instant::now()),
+                Err(_) => pause *= 2,
             }
         }
     }
