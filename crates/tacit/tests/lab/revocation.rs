@@ -113,8 +113,9 @@ fn a_revoked_server_gets_no_byte() {
             assert_eq!(server.next()["got"], "hello");
             continue;
         }
-        client.write_all(b"secret").unwrap();
-        assert!(is_reset(&mut client));
+        // The connection may have been reset by now.
+        let sent = client.write_all(b"secret");
+        assert!(sent.is_err() || is_reset(&mut client));
         let seen: Value = server.next();
         assert_eq!(seen["got"], "", "{seen}");
         assert!(seen["error"].as_str().unwrap().contains("REVOKED"), "it is told why: {seen}");
