@@ -11,7 +11,7 @@
 //! ends, open connections go on, handshakes that need a key fail, and a new one starts, once a
 //! second at most. It ends with its agent, whose end of the control channel is the only one.
 //!
-//! Limits: [`CHANNELS_MAX`]; [`ANSWER_WAIT_MAX`] for an answer.
+//! Limits: `CHANNELS_MAX`; `ANSWER_WAIT_MAX` for an answer.
 
 mod client;
 mod serve;
