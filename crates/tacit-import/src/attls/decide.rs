@@ -12,6 +12,7 @@ use super::flows::{self, Listening};
 use super::map::Map;
 use super::names::Names;
 use super::needs::Needs;
+use super::patterns::covers;
 use super::request::Options;
 use super::words::Kind;
 use crate::draft::{Item, Toml};
@@ -35,6 +36,7 @@ pub(super) fn decide(
     options: Options,
     findings: &mut Findings,
 ) -> Decisions {
+    check_owners_of_rules(rules, map, findings);
     let needs = Needs::default();
     let names = Names::default();
     let mut context = Context { map, options, needs, names, findings };
@@ -52,6 +54,38 @@ pub(super) fn decide(
     }
     let rules = decided.into_iter().map(|decided| decided.item).collect();
     Decisions { rules, tables: names.tables }
+}
+
+/// Reports programs and users that the map says of one rule, where the pattern of another rule
+/// covers its job name or user ID: that rule would not be for them.
+fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Findings) {
+    let said_of = |rule: &Effective<'_>, keys: &[&str]| {
+        keys.iter().any(|key| map.rule(&rule.rule.name, key).is_some())
+    };
+    for (word, table, keys) in
+        [("Jobname", "job", &["program", "user"][..]), ("Userid", "user", &["user"])]
+    {
+        for rule in rules.iter().filter(|rule| said_of(rule, keys)) {
+            let Some(own) = rule.rule.said(word) else { continue };
+            let wider = |other: &&Effective<'_>| {
+                let pattern = other.rule.said(word).map(|field| field.value.as_str());
+                let is_wider = |pattern: &str| {
+                    pattern.ends_with('*')
+                        && !pattern.eq_ignore_ascii_case(&own.value)
+                        && covers(pattern, &own.value)
+                };
+                pattern.is_some_and(is_wider) && !said_of(other, keys)
+            };
+            let Some(other) = rules.iter().find(wider) else { continue };
+            let message = format!(
+                "rule `{}` covers `{}` too, and would not be for what the map says in [rule.{:?}]",
+                other.rule.name, own.value, rule.rule.name
+            );
+            let fix =
+                format!("say it in [{table}], as {:?} = …, where each rule finds it", own.value);
+            findings.error(&own.at, message, fix);
+        }
+    }
 }
 
 /// A rule with the sockets that were made of its addresses and ports.

@@ -167,6 +167,28 @@ fn a_star_within_a_name_stops_the_import() {
 }
 
 #[test]
+fn what_the_map_says_of_one_rule_must_not_be_missed_by_a_wider_pattern() {
+    let both = rules(&["NIGHT*", "NIGHT1"]);
+    let names: Vec<_> = both
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("TTLSRule ").map(str::to_owned))
+        .collect();
+    let narrow = &names[1];
+    let map = |what: &str| format!("[job]\n\"NIGHT*\" = {{ program = \"/p/n\" }}\n{what}{RING}");
+    let (policy, found) = imported(
+        &both,
+        &map(&format!("[rule.{narrow}]\nprogram = \"/p/1\"\n")),
+        Options::default(),
+    );
+    assert_eq!(policy, None);
+    let wanted = "covers `NIGHT1` too, and would not be for what the map says";
+    assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
+    let said = map("NIGHT1 = { program = \"/p/1\" }\n");
+    let (policy, found) = imported(&both, &said, Options::default());
+    assert!(policy.is_some(), "{found:#?}");
+}
+
+#[test]
 fn a_pattern_wants_a_line_of_its_own_beside_the_names_that_it_covers() {
     let map = format!("[job]\nNIGHT1 = {{ program = \"/p/1\" }}\n{RING}");
     let (policy, found) = imported(&rules(&["NIGHT*"]), &map, Options::default());
