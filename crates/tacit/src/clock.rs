@@ -4,6 +4,14 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
+use rustls_pki_types::UnixTime;
+
+/// The time that certificates are checked at; 1970 on a host whose clock stands before.
+#[must_use]
+pub fn now() -> UnixTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    UnixTime::since_unix_epoch(since.unwrap_or_default())
+}
 
 /// Seconds since 1970.
 #[must_use]

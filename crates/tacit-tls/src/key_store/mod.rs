@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::sign::SigningKey;
 
-use crate::material::{PairFault, ReadPair, read_pair};
+use crate::material::{Pair, PairFault, read_pair};
 use crate::signer::wire::{CHAIN_BYTES_MAX, SignRequest};
 use crate::signer::{PairFile, PairRefused, PublicPair, SCHEMES, Signable};
 
@@ -30,7 +30,7 @@ impl KeyStore {
             PairRefused { at, text: fault.with_next(path) }
         };
         let at = |at, text: &str| Err(PairRefused { at, text: text.to_owned() });
-        let ReadPair { chain, key, cert, key_file } = read_pair(cert, key).map_err(refused)?;
+        let Pair { chain, key, cert, key_file } = read_pair(cert, key).map_err(refused)?;
         let Some(public_key) = key.public_key() else {
             return at(PairFile::Key, "the private key does not say its public one");
         };

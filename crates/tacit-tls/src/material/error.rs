@@ -25,50 +25,23 @@ pub enum MaterialFault {
     NotRegular,
     TooLarge,
     BadPem(String),
-    Der {
-        convert: &'static str,
-    },
+    Der { convert: &'static str },
     NoCertificate,
-    BadCertificate {
-        number: usize,
-    },
+    BadCertificate { number: usize },
     NoKey,
     SeveralKeys(usize),
-    KeyExposed {
-        mode: u32,
-    },
+    KeyExposed { mode: u32 },
     KeyEncrypted,
     KeyUnusable,
-    KeyMismatch {
-        subject: String,
-        is_ca: bool,
-    },
-    OldVersion {
-        subject: String,
-        version: u32,
-    },
-    WeakKey {
-        subject: String,
-        key: String,
-    },
-    Expired {
-        subject: String,
-        not_after: i64,
-    },
-    NotYetValid {
-        subject: String,
-        not_before: i64,
-    },
-    NoCa {
-        subject: String,
-        issuer: String,
-    },
+    KeyMismatch { subject: String, is_ca: bool },
+    OldVersion { subject: String, version: u32 },
+    WeakKey { subject: String, key: String },
+    Expired { subject: String, not_after: i64 },
+    NotYetValid { subject: String, not_before: i64 },
+    NoCa { subject: String, issuer: String },
     NoSystemBundle,
     NoList,
-    BadList {
-        number: usize,
-    },
-    /// What the signer says, in full.
+    BadList { number: usize },
     AtSigner(String),
 }
 

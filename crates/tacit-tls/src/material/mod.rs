@@ -31,7 +31,7 @@ pub use identity::{IdentityMaterial, WrongUsage, load_chain, load_identity};
 pub use lists::{ListFacts, RevocationList, list_ends_soon};
 #[cfg(feature = "fuzz")]
 pub(super) use lists::{list_facts, parse as parse_lists, warnings as list_warnings};
-pub(crate) use pair::{PairFault, ReadPair, read_pair};
+pub(crate) use pair::{Pair, PairFault, read_pair};
 pub use path::AnchorFacts;
 pub(crate) use path::{ChainOf, PathCheck, PathFault, Unlisted, error_of};
 pub use trust::{TrustGeneration, TrustMaterial, load_trust};

@@ -16,12 +16,12 @@ use crate::files::FileStamp;
 use crate::signer::{Keys, PairFile, RemoteKey, signing_key};
 
 /// A chain, and a key that signs.
-pub(super) struct Pair {
+pub(crate) struct Pair {
     /// The leaf first.
-    pub(super) chain: Vec<CertificateDer<'static>>,
-    pub(super) key: Arc<dyn SigningKey>,
-    pub(super) cert: FileStamp,
-    pub(super) key_file: FileStamp,
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key: Arc<dyn SigningKey>,
+    pub(crate) cert: FileStamp,
+    pub(crate) key_file: FileStamp,
 }
 
 /// What is wrong with which file.
@@ -32,10 +32,7 @@ pub(crate) struct PairFault {
 }
 
 pub(super) fn load_pair(keys: &Keys, cert: &Path, key: &Path) -> Result<Pair, PairFault> {
-    let Some(signatory) = keys.signatory() else {
-        let ReadPair { chain, key, cert, key_file } = read_pair(cert, key)?;
-        return Ok(Pair { chain, key, cert, key_file });
-    };
+    let Some(signatory) = keys.signatory() else { return read_pair(cert, key) };
     let number = signatory.next_number();
     let pair = signatory.load(number, cert, key).map_err(|refused| PairFault {
         at: refused.at,
@@ -46,16 +43,8 @@ pub(super) fn load_pair(keys: &Keys, cert: &Path, key: &Path) -> Result<Pair, Pa
     Ok(Pair { chain, key, cert: pair.cert, key_file: pair.key })
 }
 
-/// What was read in this process.
-pub(crate) struct ReadPair {
-    pub(crate) chain: Vec<CertificateDer<'static>>,
-    pub(crate) key: Arc<dyn SigningKey>,
-    pub(crate) cert: FileStamp,
-    pub(crate) key_file: FileStamp,
-}
-
-/// Reads both files and looks at the leaf; the key need not be that of the chain.
-pub(crate) fn read_pair(cert: &Path, key: &Path) -> Result<ReadPair, PairFault> {
+/// Reads both files in this process and looks at the leaf; the key need not be that of the chain.
+pub(crate) fn read_pair(cert: &Path, key: &Path) -> Result<Pair, PairFault> {
     let at_cert = |fault| PairFault { at: PairFile::Cert, fault };
     let at_key = |fault| PairFault { at: PairFile::Key, fault };
     let certs = read(cert).map_err(at_cert)?;
@@ -69,7 +58,7 @@ pub(crate) fn read_pair(cert: &Path, key: &Path) -> Result<ReadPair, PairFault> 
     let facts = facts_of(&chain, 0).map_err(at_cert)?;
     check_leaf(&facts, now_seconds()).map_err(at_cert)?;
     let key = any_supported_type(&private).map_err(|_| at_key(MaterialFault::KeyUnusable))?;
-    Ok(ReadPair { chain, key, cert: certs.stamp, key_file: content.stamp })
+    Ok(Pair { chain, key, cert: certs.stamp, key_file: content.stamp })
 }
 
 fn one_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, MaterialFault> {

@@ -7,9 +7,7 @@
 //! channel   bytes   number, scheme, message     ──>   CPU time, 0, signature; or 1, why not
 //! ```
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustls::SignatureScheme;
 use serde::{Deserialize, Serialize};
@@ -21,24 +19,6 @@ pub const MESSAGE_BYTES_MAX: usize = 192 << 10;
 /// The largest chain that fits into a message with its DER written as numbers.
 pub const CHAIN_BYTES_MAX: usize = 40 << 10;
 
-/// A path as bytes: paths need not be text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathBytes(Vec<u8>);
-
-impl PathBytes {
-    /// Of a path.
-    #[must_use]
-    pub fn of(path: &Path) -> Self {
-        Self(path.as_os_str().as_bytes().to_vec())
-    }
-
-    /// The path.
-    #[must_use]
-    pub fn path(&self) -> PathBuf {
-        OsStr::from_bytes(&self.0).into()
-    }
-}
-
 /// What the agent asks on the control channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -48,9 +28,9 @@ pub enum Order {
         /// The number.
         number: u64,
         /// The file of the chain.
-        cert: PathBytes,
+        cert: PathBuf,
         /// The file of the key.
-        key: PathBytes,
+        key: PathBuf,
     },
     /// Forget it.
     Forget {
@@ -173,9 +153,9 @@ mod tests {
 
     #[test]
     fn answers_say_which_they_are() {
-        let told = |signed: Result<Vec<u8>, &str>| parse_answer(&encode_answer(&signed, 7));
-        assert_eq!(told(Ok(vec![1, 2])), Answer { signed: Ok(vec![1, 2]), spent_ns: 7 });
-        assert_eq!(told(Err("no")), Answer { signed: Err("no".to_owned()), spent_ns: 7 });
+        let sent = |signed: Result<Vec<u8>, &str>| parse_answer(&encode_answer(&signed, 7));
+        assert_eq!(sent(Ok(vec![1, 2])), Answer { signed: Ok(vec![1, 2]), spent_ns: 7 });
+        assert_eq!(sent(Err("no")), Answer { signed: Err("no".to_owned()), spent_ns: 7 });
         for datagram in [&[][..], &[0; 8], &[2; 9]] {
             assert!(parse_answer(datagram).signed.is_err());
         }

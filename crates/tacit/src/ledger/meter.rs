@@ -342,7 +342,7 @@ impl Meter {
         }
     }
 
-    /// What was waited is nobody's; what it was waited for is the account's.
+    /// What was waited is charged to no account; what it was waited for is the account's.
     fn passed_elsewhere(&self, spent_ns: u64) {
         if !self.is_on.get() {
             return;

@@ -11,9 +11,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use rustls_pki_types::UnixTime;
 use tacit_core::policy::{Action, Recheck as OnRejected};
 use tacit_tls::PeerCheck;
 use tacit_tls::recheck::{Recheck, TrustedPeer};
@@ -156,7 +155,7 @@ impl Checks<'_> {
         let made = by_rule.entry(Arc::as_ptr(rule)).or_insert_with(|| pass.recheck(rule));
         match made {
             Ok(recheck) => {
-                let check = recheck.as_ref()?.check(peer, wall_now());
+                let check = recheck.as_ref()?.check(peer, clock::now());
                 (check.is_believed() || check.is_rejected()).then_some(check)
             }
             Err(check) => Some(check.clone()),
@@ -189,11 +188,6 @@ impl Pass {
             ),
         })
     }
-}
-
-fn wall_now() -> UnixTime {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    UnixTime::since_unix_epoch(since.unwrap_or_default())
 }
 
 #[cfg(test)]

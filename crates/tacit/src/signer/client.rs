@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,12 +14,10 @@ use arc_swap::ArcSwapOption;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use tacit_sys::{descriptor, schedule};
-use tacit_tls::signer::wire::{
-    Loaded, MESSAGE_BYTES_MAX, Order, PathBytes, SignRequest, parse_answer,
-};
+use tacit_tls::signer::wire::{Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, parse_answer};
 use tacit_tls::signer::{Keys, PairFile, PairRefused, PublicPair, RemoteKey, Scheme, Signatory};
 
-use super::{ANSWER_WAIT_MAX, LOAD_WAIT_MAX, VERB};
+use super::{ANSWER_WAIT_MAX, LOAD_WAIT_MAX, VERB, receive};
 use crate::ledger::meter;
 use crate::log::{Event, Log};
 
@@ -32,10 +30,12 @@ const ANSWER_BYTES_MAX: usize = 8192;
 #[derive(Debug)]
 pub struct Client {
     log: Log,
-    /// Asked by one thread at a time.
-    control: Mutex<Control>,
-    /// The same channel for what needs no answer.
-    orders: ArcSwapOption<OwnedFd>,
+    /// For the thread that watches the signer's process.
+    me: Weak<Self>,
+    /// The control channel of the signer that lives.
+    control: ArcSwapOption<OwnedFd>,
+    /// Held from an order that is answered to its answer, and while a signer starts.
+    turn: Mutex<Turn>,
     /// Changes with each start: channels of threads are of one signer.
     epoch: AtomicU64,
     numbers: AtomicU64,
@@ -43,8 +43,8 @@ pub struct Client {
 }
 
 #[derive(Debug, Default)]
-struct Control {
-    channel: Option<Arc<OwnedFd>>,
+struct Turn {
+    /// Whether a thread watches the signer and starts the next one.
     is_watched: bool,
 }
 
@@ -65,10 +65,11 @@ impl Client {
     /// One that has no signer yet.
     #[must_use]
     pub fn new(log: Log) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
             log,
-            control: Mutex::default(),
-            orders: ArcSwapOption::empty(),
+            me: me.clone(),
+            control: ArcSwapOption::empty(),
+            turn: Mutex::default(),
             epoch: AtomicU64::new(0),
             numbers: AtomicU64::new(0),
             keys: Mutex::default(),
@@ -77,28 +78,28 @@ impl Client {
 
     /// Where keys are that it is asked for.
     #[must_use]
-    pub fn keys_at(self: &Arc<Self>) -> Keys {
-        Keys::at(Arc::new(Handle(Arc::clone(self))))
+    pub fn keys_at(self: Arc<Self>) -> Keys {
+        Keys::at(self)
     }
 
     /// The control channel; starts the first signer.
-    fn channel(self: &Arc<Self>, control: &mut Control) -> io::Result<Arc<OwnedFd>> {
-        if let Some(channel) = &control.channel {
-            return Ok(Arc::clone(channel));
+    fn channel(&self, turn: &mut Turn) -> io::Result<Arc<OwnedFd>> {
+        if let Some(channel) = self.control.load_full() {
+            return Ok(channel);
         }
-        if control.is_watched {
+        if turn.is_watched {
             return Err(io::Error::other("the signer has ended; a new one is started"));
         }
-        let started = self.start(control)?;
-        let client = Arc::downgrade(self);
+        let started = self.start()?;
+        let client = self.me.clone();
         std::thread::Builder::new()
             .name("signer-watch".to_owned())
             .spawn(move || watch(&client, started))?;
-        control.is_watched = true;
-        control.channel.clone().ok_or_else(|| ErrorKind::NotConnected.into())
+        turn.is_watched = true;
+        self.control.load_full().ok_or_else(|| ErrorKind::NotConnected.into())
     }
 
-    fn start(&self, control: &mut Control) -> io::Result<Started> {
+    fn start(&self) -> io::Result<Started> {
         let (ours, theirs) = pair(LOAD_WAIT_MAX)?;
         let child = Command::new("/proc/self/exe")
             .arg0("tacit")
@@ -106,16 +107,17 @@ impl Client {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        let ours = Arc::new(ours);
-        self.orders.store(Some(Arc::clone(&ours)));
-        control.channel = Some(ours);
+        self.control.store(Some(Arc::new(ours)));
         self.epoch.store(NEWEST_EPOCH.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Release);
         Ok(Started { child, at: Instant::now() })
     }
 
     /// Starts a signer instead of one that has ended, and has it load every key that is in use.
     fn start_again(&self) -> io::Result<Started> {
-        let started = self.start(&mut self.lock())?;
+        let started = {
+            let _turn = self.turn();
+            self.start()?
+        };
         let keys: Vec<_> = self.keys().iter().filter_map(Weak::upgrade).collect();
         for key in keys {
             let reason = match key.load_again() {
@@ -130,8 +132,8 @@ impl Client {
         Ok(started)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Control> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn keys(&self) -> MutexGuard<'_, Vec<Weak<RemoteKey>>> {
@@ -147,7 +149,7 @@ impl Client {
             };
             send(&channel.socket, &request.encode(), SendFlags::NOSIGNAL)?;
             let mut buffer = [0; ANSWER_BYTES_MAX];
-            let bytes = read(channel.socket.as_fd(), &mut buffer)?;
+            let bytes = receive_answer(&channel.socket, &mut buffer)?;
             // After a failure an answer may be on its way that belongs to another message.
             *kept = Some(channel);
             let answer = parse_answer(buffer.get(..bytes).unwrap_or_default());
@@ -158,8 +160,8 @@ impl Client {
 
     fn open_channel(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) = pair(ANSWER_WAIT_MAX)?;
-        let orders = self.orders.load_full().ok_or(ErrorKind::NotConnected)?;
-        descriptor::send(&*orders, &serde_json::to_vec(&Order::Channel)?, &[theirs.as_fd()])?;
+        let control = self.control.load_full().ok_or(ErrorKind::NotConnected)?;
+        descriptor::send(&*control, &serde_json::to_vec(&Order::Channel)?, &[theirs.as_fd()])?;
         Ok(ours)
     }
 }
@@ -170,12 +172,12 @@ struct Started {
     at: Instant,
 }
 
-/// Starts a signer after the other, for as long as there is somebody to ask them.
+/// Starts a signer after the other, for as long as the agent uses them.
 fn watch(client: &Weak<Client>, mut started: Started) {
     loop {
         let status = started.child.wait();
         let Some(client) = client.upgrade() else { return };
-        client.lock().channel = None;
+        client.control.store(None);
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let event = Event::new("signer-ended").field("status", &status);
         let next = "a new one starts within a second; open connections go on meanwhile";
@@ -205,68 +207,59 @@ fn pair(wait: Duration) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// Reads one message; an end is an error here.
-fn read(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match rustix::io::read(socket, &mut *buffer) {
-            Ok(0) => return Err(ErrorKind::ConnectionReset.into()),
-            Err(rustix::io::Errno::INTR) => {}
-            read => return Ok(read?),
-        }
+/// Receives one answer; an end is an error here.
+fn receive_answer(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+    match receive(socket, buffer)? {
+        0 => Err(ErrorKind::ConnectionReset.into()),
+        bytes => Ok(bytes),
     }
 }
 
-/// The shared form of [`Client`] that the TLS library's keys hold.
-#[derive(Clone, Debug)]
-struct Handle(Arc<Client>);
-
-impl Signatory for Handle {
+impl Signatory for Client {
     fn load(&self, number: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
         let unreachable = |error: io::Error| PairRefused {
             at: PairFile::Key,
             text: format!("the signer cannot be asked for it: {error}"),
         };
         let load = || -> io::Result<Loaded> {
-            let mut control = self.0.lock();
-            let channel = self.0.channel(&mut control)?;
-            let cert = PathBytes::of(cert);
-            let key = PathBytes::of(key);
-            let order = serde_json::to_vec(&Order::Load { number, cert, key })?;
-            descriptor::send(&*channel, &order, &[])?;
+            let mut turn = self.turn();
+            let channel = self.channel(&mut turn)?;
+            let order = Order::Load { number, cert: cert.to_owned(), key: key.to_owned() };
+            descriptor::send(&*channel, &serde_json::to_vec(&order)?, &[])?;
             let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-            let read = read(channel.as_fd(), &mut buffer);
-            if read.is_err() {
+            let bytes = receive_answer(&*channel, &mut buffer);
+            if bytes.is_err() {
                 // The next answer would not be known from this one's.
                 rustix::net::shutdown(&*channel, rustix::net::Shutdown::Both)?;
             }
-            Ok(serde_json::from_slice(buffer.get(..read?).unwrap_or_default())?)
+            Ok(serde_json::from_slice(buffer.get(..bytes?).unwrap_or_default())?)
         };
         load().map_err(unreachable)?
     }
 
     fn next_number(&self) -> u64 {
-        self.0.numbers.fetch_add(1, Ordering::Relaxed)
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     fn sign(&self, number: u64, scheme: Scheme, message: &[u8]) -> Result<Vec<u8>, String> {
         let cpu = schedule::own_cpu();
-        let asked = self.0.ask(&SignRequest { number, cpu, scheme, message });
+        let asked = self.ask(&SignRequest { number, cpu, scheme, message });
         asked.unwrap_or_else(|error| Err(format!("the signer cannot be asked: {error}")))
     }
 
     fn keeps(&self, key: &Arc<RemoteKey>) {
-        let mut keys = self.0.keys();
+        let mut keys = self.keys();
         keys.retain(|key| key.strong_count() > 0);
         keys.push(Arc::downgrade(key));
     }
 
     fn forget(&self, number: u64) {
-        if let (Some(orders), Ok(order)) =
-            (self.0.orders.load_full(), serde_json::to_vec(&Order::Forget { number }))
+        if let (Some(control), Ok(order)) =
+            (self.control.load_full(), serde_json::to_vec(&Order::Forget { number }))
         {
             // A signer that has ended has forgotten it. One whose queue is full keeps it until it
             // ends: the thread that drops the last use of a key carries connections.
-            let _ = send(&*orders, &order, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            let _ = send(&*control, &order, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
 }

@@ -16,6 +16,8 @@
 mod client;
 mod serve;
 
+use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 pub use client::Client;
@@ -29,3 +31,13 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 const LOAD_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The word of the command line that starts it.
 pub const VERB: &str = "signer";
+
+/// Receives one message; nothing where the other end is closed.
+fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match rustix::io::read(&socket, &mut *buffer) {
+            Err(rustix::io::Errno::INTR) => {}
+            received => return Ok(received?),
+        }
+    }
+}

@@ -11,9 +11,8 @@ use tacit_sys::process::Signal;
 use tacit_sys::{cpu, descriptor, process, schedule};
 use tacit_tls::key_store::KeyStore;
 use tacit_tls::signer::wire::{Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, encode_answer};
-use tacit_tls::signer::{PairFile, PairRefused};
 
-use super::CHANNELS_MAX;
+use super::{CHANNELS_MAX, receive};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
 
 /// Serves the agent whose control channel is standard input, until that closes.
@@ -52,8 +51,8 @@ fn serve(control: &OwnedFd) -> io::Result<()> {
         }
         match serde_json::from_slice(message)? {
             Order::Load { number, cert, key } => {
-                let loaded = store.load(number, &cert.path(), &key.path());
-                descriptor::send(control, &encode(&loaded), &[])?;
+                let loaded: Loaded = store.load(number, &cert, &key);
+                descriptor::send(control, &serde_json::to_vec(&loaded)?, &[])?;
             }
             Order::Forget { number } => store.forget(number),
             Order::Channel => {
@@ -63,14 +62,6 @@ fn serve(control: &OwnedFd) -> io::Result<()> {
             }
         }
     }
-}
-
-fn encode(loaded: &Loaded) -> Vec<u8> {
-    serde_json::to_vec(loaded).unwrap_or_else(|error| {
-        let text = format!("its path cannot be told to the agent: {error}");
-        let refused: Loaded = Err(PairRefused { at: PairFile::Key, text });
-        serde_json::to_vec(&refused).unwrap_or_default()
-    })
 }
 
 /// Signs what comes over a socket on a thread of its own; beyond the limit the socket is closed,
@@ -100,10 +91,7 @@ fn sign_all(socket: &OwnedFd, store: &KeyStore) -> io::Result<()> {
     let mut spent_before = cpu::thread_ns();
     let mut stands_on = None;
     loop {
-        let bytes = match rustix::io::read(socket, &mut buffer) {
-            Err(rustix::io::Errno::INTR) => continue,
-            read => read?,
-        };
+        let bytes = receive(socket, &mut buffer)?;
         let request = match buffer.get(..bytes).unwrap_or_default() {
             [] => return Ok(()),
             // A longer one was cut.
@@ -120,7 +108,7 @@ fn sign_all(socket: &OwnedFd, store: &KeyStore) -> io::Result<()> {
         }
         let signed =
             request.map_or(Err("the request is no request"), |request| store.sign(&request));
-        // What the answer itself costs is told with the next one.
+        // What the answer itself costs goes with the next one.
         let spent = cpu::thread_ns();
         let answer = encode_answer(&signed, spent.saturating_sub(spent_before));
         spent_before = spent;

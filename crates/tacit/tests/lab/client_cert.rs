@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::certificates::{self, Ca, Kind, NAME};
 use crate::harness::{Agent, Lab, echo, free_port, wait_for};
-use crate::peers::{TlsClient, audit_of, audit_of_rule, write_pair};
+use crate::peers::{TlsClient, audit_after, audit_of, write_pair};
 use crate::programs::{Peer, only_connection};
 
 const LEVELS: [&str; 7] =
@@ -120,18 +120,28 @@ fn every_level_meets_every_client_certificate() {
                     _ => certificates::with(name),
                 };
                 options["max"] = version.into();
+                let before = agent.audit().len();
                 let client = TlsClient::open(&lab, port, &options);
-                let case = format!("{name} at {level} over {version}: {}", client.result);
-                meets(&agent, &client, level, wanted(level, name, words), &case);
+                let audit = audit_after(&agent, before, client.port());
+                let case = format!("{name} at {level} over {version}: {}\n{audit}", client.result);
+                let wanted = wanted(level, name, words);
+                meets(&agent, Met { client: &client, audit: &audit, level, case: &case }, wanted);
             }
         }
     }
 }
 
+/// A client, and what it met.
+struct Met<'a> {
+    client: &'a TlsClient,
+    audit: &'a Value,
+    level: &'a str,
+    case: &'a str,
+}
+
 /// Outcome at the client, in the audit log, the log and the displays.
-fn meets(agent: &Agent, client: &TlsClient, level: &str, wanted: Outcome, case: &str) {
-    let audit = audit_of_rule(agent, level, client.port());
-    let case = format!("{case}\n{audit}");
+fn meets(agent: &Agent, met: Met<'_>, wanted: Outcome) {
+    let Met { client, audit, level, case } = met;
     let said = (level != "none").then_some(level);
     assert_eq!(audit["client-cert"].as_str(), said, "{case}");
     let (check, identity, claim) = match wanted {
@@ -145,7 +155,7 @@ fn meets(agent: &Agent, client: &TlsClient, level: &str, wanted: Outcome, case: 
             let is_it = |line: &str| {
                 line.contains(" warn failed ") && line.contains(&about) && line.contains(&words)
             };
-            wait_for(&case, || agent.log().lines().any(is_it));
+            wait_for(case, || agent.log().lines().any(is_it));
             return;
         }
         Outcome::Served(check, identity, claim) => (check, identity, claim),
@@ -158,7 +168,7 @@ fn meets(agent: &Agent, client: &TlsClient, level: &str, wanted: Outcome, case: 
     assert_eq!(tls["peer"]["identity"], identity, "{case}: {tls}");
     assert_eq!(tls["peer"]["claimed-subject"], claim, "{case}: {tls}");
     let log = agent.log();
-    let waived = log_of(&log, " warn certificate-waived ", &audit);
+    let waived = log_of(&log, " warn certificate-waived ", audit);
     assert_eq!(!waived.is_empty(), check == "invalid", "{case}\n{log}");
     if check == "invalid" {
         let reason = tls["check"]["reason"].as_str().unwrap();

@@ -118,20 +118,17 @@ pub fn is_reset(stream: &mut impl Read) -> bool {
 
 /// The audit line about a connection from a port of 127.0.0.1.
 pub fn audit_of(agent: &Agent, port: u64) -> Value {
-    audit_where(agent, port, |_| true)
+    audit_after(agent, 0, port)
 }
 
-/// The same where other rules may have seen the port: clients of two listeners can share it.
-pub fn audit_of_rule(agent: &Agent, rule: &str, port: u64) -> Value {
-    audit_where(agent, port, |line| line["rule"] == rule)
-}
-
-fn audit_where(agent: &Agent, port: u64, is_wanted: impl Fn(&Value) -> bool) -> Value {
+/// The same, where so many bytes were written before the connection: its port may have been that
+/// of an earlier one.
+pub fn audit_after(agent: &Agent, bytes: usize, port: u64) -> Value {
     let remote = format!("127.0.0.1:{port}");
     let find = || {
         let audit = agent.audit();
-        let mut lines = audit.lines().filter_map(|line| serde_json::from_str(line).ok());
-        lines.find(|line: &Value| line["remote"] == remote.as_str() && is_wanted(line))
+        let mut lines = audit[bytes..].lines().filter_map(|line| serde_json::from_str(line).ok());
+        lines.find(|line: &Value| line["remote"] == remote.as_str())
     };
     wait_for("the audit line", || find().is_some());
     find().unwrap()

@@ -5,11 +5,11 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
-use rustls_pki_types::UnixTime;
 use tacit_core::meter::Component;
 
+use crate::clock;
 use crate::ledger::{Count, meter};
 use crate::live::{LiveTls, TlsRole};
 use crate::net::leg::{Leg, Outgoing};
@@ -136,7 +136,7 @@ impl HandshakeIo<'_> {
         }
         // It lives as long as the connection, empty in nearly every one.
         incoming.shrink_to_fit();
-        match handshake.finish(self.tls.common().rekey, Instant::now(), wall_now()) {
+        match handshake.finish(self.tls.common().rekey, Instant::now(), clock::now()) {
             Ok(Secrets { session, agreed, check, named, peer, trusted }) => {
                 self.record.tls.set(TlsFacts { agreed, check, named, peer, trusted });
                 Ok(Handshaken { session, incomplete: incoming, last_flight })
@@ -185,11 +185,6 @@ fn tls_peer(record: &Record) -> Option<IpAddr> {
     } else {
         record.legs.get().and_then(|legs| legs.target.ip())
     }
-}
-
-fn wall_now() -> UnixTime {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    UnixTime::since_unix_epoch(since.unwrap_or_default())
 }
 
 /// The first bytes of a TLS client.

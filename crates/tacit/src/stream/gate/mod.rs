@@ -65,7 +65,7 @@ fn network_bits(ip: Ipv6Addr) -> u64 {
 /// Whose the other end of the handshake is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Somebody has connected: it may be displaced.
+    /// A client that connected: it may be displaced.
     Came,
     /// A program of ours wants it.
     IsWanted,

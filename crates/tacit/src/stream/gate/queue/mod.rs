@@ -23,7 +23,7 @@ pub(super) struct Entry {
     /// Handshakes in flight of the rule; changed by a queue alone.
     pub(super) rule: Arc<AtomicUsize>,
     pub(super) peer: Peer,
-    /// Told to make room.
+    /// Notified when it is to make room.
     pub(super) displaced: Arc<Notify>,
 }
 
@@ -102,13 +102,13 @@ impl Queue {
             self.refuse_one();
         }
         self.waiting += 1;
-        let (granted, told) = oneshot::channel();
+        let (granted, grant) = oneshot::channel();
         let source = self.sources.entry(entry.source).or_default();
         source.waiters.push_back(Waiter { number, entry, granted });
-        Entered::Waits(number, told)
+        Entered::Waits(number, grant)
     }
 
-    /// A handshake is over: whoever is next gets its place.
+    /// A handshake is over: the next one gets its place.
     pub(super) fn leave(&mut self, entry: &Entry, number: u64, now: Instant) {
         self.release(entry, number);
         self.admit(now);

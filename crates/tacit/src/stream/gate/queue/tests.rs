@@ -19,8 +19,8 @@ fn has_place(entered: &Entered) -> bool {
 
 /// Whether one that waits has got a place; `None`: it was refused.
 fn granted(entered: &mut Entered) -> Option<bool> {
-    let Entered::Waits(_, told) = entered else { return Some(true) };
-    match told.try_recv() {
+    let Entered::Waits(_, granted) = entered else { return Some(true) };
+    match granted.try_recv() {
         Ok(()) => Some(true),
         Err(oneshot::error::TryRecvError::Empty) => Some(false),
         Err(oneshot::error::TryRecvError::Closed) => None,
@@ -33,11 +33,11 @@ fn number(entered: &Entered) -> u64 {
     }
 }
 
-/// Whether a handshake has been told to make room.
+/// Whether a handshake was asked to make room.
 fn is_displaced(entry: &Entry) -> bool {
-    let mut told = std::pin::pin!(entry.displaced.notified());
+    let mut asked = std::pin::pin!(entry.displaced.notified());
     let waker = std::task::Waker::noop();
-    told.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_ready()
+    asked.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_ready()
 }
 
 #[test]
