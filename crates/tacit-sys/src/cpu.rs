@@ -8,7 +8,9 @@
 //!
 //! Not here: wall clocks.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -96,8 +98,43 @@ pub fn own_process_ns() -> u64 {
 /// # Errors
 /// It has ended, or the kernel does not keep count (`CONFIG_SCHED_INFO`).
 pub fn thread_waited_ns_of(id: u32) -> io::Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/self/task/{id}/schedstat"))?;
-    let waited = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok());
+    waited_ns(&std::fs::read_to_string(schedstat(id))?)
+}
+
+/// How long the calling thread has been ready to run but had no CPU: asked of a file that stays
+/// open, as a thread that opens none needs it.
+#[derive(Debug)]
+pub struct WaitClock(File);
+
+impl WaitClock {
+    /// Of the calling thread.
+    ///
+    /// # Errors
+    /// The kernel does not keep count (`CONFIG_SCHED_INFO`).
+    pub fn of_this_thread() -> io::Result<Self> {
+        File::open(schedstat(thread_id())).map(Self)
+    }
+
+    /// What it shows, in nanoseconds.
+    ///
+    /// # Errors
+    /// As [`thread_waited_ns_of`].
+    pub fn ns(&self) -> io::Result<u64> {
+        let mut buffer = [0; SCHEDSTAT_BYTES_MAX];
+        let bytes = self.0.read_at(&mut buffer, 0)?;
+        waited_ns(&String::from_utf8_lossy(buffer.get(..bytes).unwrap_or_default()))
+    }
+}
+
+/// Three numbers of 20 digits at most.
+const SCHEDSTAT_BYTES_MAX: usize = 64;
+
+fn schedstat(thread: u32) -> String {
+    format!("/proc/self/task/{thread}/schedstat")
+}
+
+fn waited_ns(schedstat: &str) -> io::Result<u64> {
+    let waited = schedstat.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok());
     waited.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
@@ -171,15 +208,32 @@ fn busy_ticks(text: &str) -> Option<u64> {
     busy.sum()
 }
 
-/// Returns how long these CPUs have been idle together since the machine started, in nanoseconds
-/// and in steps of [`MACHINE_STEP_NS`].
-///
-/// # Errors
-/// As [`machine_ns`].
-pub fn idle_ns(cpus: &[usize]) -> io::Result<u64> {
-    let text = std::fs::read_to_string("/proc/stat")?;
-    let ticks = idle_ticks(&text, cpus).ok_or(io::ErrorKind::InvalidData)?;
-    Ok(ticks * MACHINE_STEP_NS)
+/// How long CPUs have been idle: asked of a file that stays open.
+#[derive(Debug)]
+pub struct IdleClock(File);
+
+impl IdleClock {
+    /// Of this machine.
+    ///
+    /// # Errors
+    /// `/proc/stat` cannot be opened.
+    pub fn new() -> io::Result<Self> {
+        File::open("/proc/stat").map(Self)
+    }
+
+    /// Returns how long these CPUs have been idle together since the machine started, in
+    /// nanoseconds and in steps of [`MACHINE_STEP_NS`].
+    ///
+    /// # Errors
+    /// As [`machine_ns`].
+    pub fn ns(&self, cpus: &[usize]) -> io::Result<u64> {
+        let mut file = &self.0;
+        file.seek(SeekFrom::Start(0))?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let ticks = idle_ticks(&text, cpus).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(ticks * MACHINE_STEP_NS)
+    }
 }
 
 /// idle and iowait of the lines of these CPUs; one that is gone has no line.
@@ -275,7 +329,9 @@ mod tests {
             "cpu  1 2 4 9 9\ncpu0 1 1 1 10 1 1\ncpu1 1 1 1 200 2 1\ncpu2 1 1 1 4 4\nintr 7\n";
         assert_eq!(idle_ticks(text, &[0, 1, 5]), Some(213));
         assert_eq!(idle_ticks("cpu0 1 1 1 x 1", &[0]), None);
-        assert!(idle_ns(&[0]).is_ok());
+        assert!(IdleClock::new().unwrap().ns(&[0]).is_ok());
+        let clock = WaitClock::of_this_thread().unwrap();
+        assert!(clock.ns().unwrap() <= thread_waited_ns_of(thread_id()).unwrap());
         assert!(machine_ns().unwrap() > 0);
     }
 }

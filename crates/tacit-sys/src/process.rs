@@ -33,11 +33,14 @@ pub fn keep_secrets() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps other processes of the same user from reading the memory of this one.
+/// Keeps other processes of the same user from reading the memory of this one, and its pages out of
+/// core dumps.
 ///
 /// # Errors
 /// Whatever `prctl` answers.
 pub fn hide_memory() -> io::Result<()> {
+    // First: the file cannot be written afterwards. Without it there are no dumps all the same.
+    let _ = std::fs::write("/proc/self/coredump_filter", "0");
     Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
 }
 

@@ -1,10 +1,18 @@
 //! Between addresses as policy writes them and as the kernel has them; users by number and name.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::LazyLock;
 
+use arc_swap::ArcSwap;
 use tacit_core::flow::Address;
 use tacit_sys::socket::{SocketAddress, UnixAddress};
+
+use crate::host_file::HostFile;
+
+/// Where users have their names.
+const USERS: &str = "/etc/passwd";
 
 /// The kernel's form of an address.
 ///
@@ -38,7 +46,51 @@ pub fn from_socket(address: &SocketAddress) -> Address {
 /// A user's name, or its number where it has none.
 #[must_use]
 pub fn user_name(uid: u32) -> String {
-    lookup("/etc/passwd", &uid.to_string(), 2, 0).unwrap_or_else(|| uid.to_string())
+    lookup(USERS, &uid.to_string(), 2, 0).unwrap_or_else(|| uid.to_string())
+}
+
+/// The same, for threads that open no file: as [`UserNames`] has read it.
+#[must_use]
+pub fn known_user_name(uid: u32) -> String {
+    KNOWN_USERS.load().get(&uid).cloned().unwrap_or_else(|| uid.to_string())
+}
+
+static KNOWN_USERS: LazyLock<ArcSwap<HashMap<u32, String>>> = LazyLock::new(ArcSwap::default);
+
+/// Reads the names of users for [`known_user_name`].
+#[derive(Debug)]
+pub struct UserNames(HostFile);
+
+impl UserNames {
+    /// Reads them for the first time.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut names = Self(HostFile::new(USERS));
+        names.read_again();
+        names
+    }
+
+    /// Reads them if they have changed.
+    pub fn read_again(&mut self) {
+        let Some(text) = self.0.news() else { return };
+        let mut names = HashMap::new();
+        for line in text.lines() {
+            let mut fields = line.split(':');
+            let name = fields.next().map(str::to_owned);
+            let uid = fields.nth(1).and_then(|uid| uid.parse().ok());
+            if let (Some(name), Some(uid)) = (name, uid) {
+                // Of several names of a user the first one counts.
+                names.entry(uid).or_insert(name);
+            }
+        }
+        KNOWN_USERS.store(names.into());
+    }
+}
+
+impl Default for UserNames {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The one word for a user that may be given by name or number: the name, if there is one.
@@ -50,7 +102,7 @@ pub fn user_word(text: &str) -> String {
 /// A user's number from its name or number.
 #[must_use]
 pub fn user_id(name: &str) -> Option<u32> {
-    id("/etc/passwd", name)
+    id(USERS, name)
 }
 
 /// A group's number from its name or number.
@@ -95,5 +147,16 @@ mod tests {
             (user_name(4_000_000_000).as_str(), user_id("no-such-user")),
             ("4000000000", None)
         );
+    }
+
+    #[test]
+    fn names_that_were_read_are_known() {
+        let mut names = UserNames::new();
+        assert_eq!(
+            (known_user_name(0), known_user_name(4_000_000_000)),
+            (user_name(0), "4000000000".to_owned())
+        );
+        names.read_again();
+        assert_eq!(known_user_name(0), "root");
     }
 }

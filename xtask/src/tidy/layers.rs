@@ -51,6 +51,7 @@ const LAYERS: [Layers; 3] = [
         modules: &[
             "exit",
             "clock",
+            "host_file",
             "address",
             "placement",
             "ledger",

@@ -19,6 +19,8 @@ pub struct Agent {
     pub chain_cache: bool,
     /// Whether private keys are in a process of their own.
     pub signer: bool,
+    /// Whether the agent gives up files, system calls and capabilities that it does not need.
+    pub sandbox: bool,
     /// Whether CPU time is charged to rules and components.
     pub accounting: bool,
     /// Where workers and programs of runs are put.
@@ -38,6 +40,7 @@ impl Default for Agent {
             congestion_control: None,
             chain_cache: true,
             signer: true,
+            sandbox: true,
             accounting: true,
             placement: Placement::Adaptive,
             placement_cpus: Vec::new(),

@@ -18,6 +18,11 @@
 
 use libc::sock_filter;
 
+use crate::seccomp::{
+    AND, LOAD, OFFSET_ARCH, OFFSET_NUMBER, RETURN, error, jump, length, offset_of_argument, pass,
+    statement,
+};
+
 /// Who answers a call that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answers {
@@ -174,7 +179,7 @@ fn body(abi: &Abi, answers: Answers) -> Vec<sock_filter> {
     if abi.variant_bits != 0 {
         body.push(statement(AND, !abi.variant_bits));
     }
-    let mut families = vec![statement(LOAD, OFFSET_FIRST_ARGUMENT)];
+    let mut families = vec![statement(LOAD, offset_of_argument(0))];
     for (index, family) in FAMILIES.iter().enumerate() {
         // Over the rest and the refusal, to the pass.
         let to_pass = FAMILIES.len() - index;
@@ -182,7 +187,7 @@ fn body(abi: &Abi, answers: Answers) -> Vec<sock_filter> {
     }
     families.extend([answer(libc::EAFNOSUPPORT), pass()]);
     let calls = [
-        statement(LOAD, OFFSET_FIRST_ARGUMENT),
+        statement(LOAD, offset_of_argument(0)),
         jump(SOCKETCALLS[0], 1, 0),
         jump(SOCKETCALLS[1], 0, 1),
         answer(libc::EAFNOSUPPORT),
@@ -200,46 +205,11 @@ fn body(abi: &Abi, answers: Answers) -> Vec<sock_filter> {
     body
 }
 
-/// If the loaded value is `value`, skips `then` instructions, else `otherwise`.
-fn jump(value: u32, then: u8, otherwise: u8) -> sock_filter {
-    sock_filter { code: JUMP_IF_EQUAL, jt: then, jf: otherwise, k: value }
-}
-
-fn statement(code: u16, k: u32) -> sock_filter {
-    sock_filter { code, jt: 0, jf: 0, k }
-}
-
-fn pass() -> sock_filter {
-    statement(RETURN, libc::SECCOMP_RET_ALLOW)
-}
-
-fn error(errno: libc::c_int) -> sock_filter {
-    statement(RETURN, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned())
-}
-
-/// Blocks are a dozen instructions; a jump has 8 bits.
-fn length(block: &[sock_filter]) -> u8 {
-    u8::try_from(block.len()).unwrap_or(u8::MAX)
-}
-
-/// `BPF_LD | BPF_W | BPF_ABS`
-const LOAD: u16 = 0x20;
-/// `BPF_ALU | BPF_AND | BPF_K`
-const AND: u16 = 0x54;
-/// `BPF_JMP | BPF_JEQ | BPF_K`
-const JUMP_IF_EQUAL: u16 = 0x15;
-/// `BPF_RET | BPF_K`
-const RETURN: u16 = 0x06;
-/// Fields of `seccomp_data`.
-const OFFSET_NUMBER: u32 = 0;
-const OFFSET_ARCH: u32 = 4;
-/// The lower half: the kernel takes a family or a call as 32 bits too.
-const OFFSET_FIRST_ARGUMENT: u32 = if cfg!(target_endian = "big") { 20 } else { 16 };
-
 #[cfg(test)]
 #[cfg(target_arch = "x86_64")]
 mod tests {
     use super::*;
+    use crate::seccomp;
 
     const NATIVE: u32 = 0xc000_003e;
     const X32: u32 = 0x4000_0000;
@@ -260,31 +230,8 @@ mod tests {
         verdict
     }
 
-    /// Runs the program as the kernel would.
     fn run(answers: Answers, arch: u32, number: u32, argument: u32) -> u32 {
-        let program = program(answers);
-        let mut at = 0;
-        let mut loaded = 0;
-        loop {
-            let step = program[at];
-            at += 1;
-            match step.code {
-                LOAD => {
-                    loaded = match step.k {
-                        OFFSET_NUMBER => number,
-                        OFFSET_ARCH => arch,
-                        OFFSET_FIRST_ARGUMENT => argument,
-                        other => panic!("load of {other}"),
-                    }
-                }
-                AND => loaded &= step.k,
-                JUMP_IF_EQUAL => {
-                    at += usize::from(if loaded == step.k { step.jt } else { step.jf })
-                }
-                RETURN => return step.k,
-                other => panic!("code {other:#x}"),
-            }
-        }
+        seccomp::verdict(&program(answers), arch, number, [argument, 0, 0, 0, 0, 0])
     }
 
     fn refused(errno: libc::c_int) -> u32 {

@@ -33,7 +33,7 @@ use std::process::{Child, Command};
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CpuSet, sched_setaffinity};
 
-use crate::schedule;
+use crate::{schedule, seccomp};
 use filter::Answers;
 
 pub use failure::{StartError, Step};
@@ -213,16 +213,18 @@ impl Plan {
             Err(error) if is_missing_right(&error) => {
                 rustix::thread::set_no_new_privs(true)?;
                 // What a surrounding filter answers to the call for a listener may look the same.
-                self.try_install().or_else(|_| install(&self.filter))
+                self.try_install().or_else(|_| seccomp::install(&self.filter, 0).map(drop))
             }
             installed => installed,
         }
     }
 
     fn try_install(&self) -> io::Result<()> {
-        let Some((filter, socket)) = &self.asking else { return install(&self.filter) };
+        let Some((filter, socket)) = &self.asking else {
+            return seccomp::install(&self.filter, 0).map(drop);
+        };
         match notify::install(filter, *socket) {
-            Err(error) if !is_missing_right(&error) => install(&self.filter),
+            Err(error) if !is_missing_right(&error) => seccomp::install(&self.filter, 0).map(drop),
             installed => installed,
         }
     }
@@ -317,18 +319,6 @@ fn own_mounts() -> io::Result<()> {
 fn join(namespace: RawFd, kind: libc::c_int) -> io::Result<()> {
     // SAFETY: takes no pointers; the descriptor is open, the process has one thread.
     let result = unsafe { libc::setns(namespace, kind) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Installs a filter whose answers the kernel gives.
-fn install(filter: &[libc::sock_filter]) -> io::Result<()> {
-    let length = u16::try_from(filter.len()).unwrap_or(0);
-    let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
-    // The kernel takes every one of these as a long.
-    let mode = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
-    let none = libc::c_ulong::from(0_u8);
-    // SAFETY: the program is live, with its length; the kernel copies it and writes nothing.
-    let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, none, none) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -31,7 +31,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::filter::RefusedCall;
-use crate::descriptor;
+use crate::{descriptor, seccomp};
 
 /// With `WAIT_KILLABLE_RECV` (since Linux 5.19) no signal that the program handles makes it ask
 /// twice.
@@ -45,14 +45,9 @@ const FLAGS: [libc::c_ulong; 2] = [
 /// # Errors
 /// The kernel makes no listener; no filter is then installed.
 pub(super) fn install(filter: &[libc::sock_filter], socket: RawFd) -> io::Result<()> {
-    let length = u16::try_from(filter.len()).unwrap_or(0);
-    let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
     let attempt = |flags: libc::c_ulong| {
-        let operation = libc::SECCOMP_SET_MODE_FILTER;
-        // SAFETY: the program is live, with its length; the kernel copies it and writes nothing.
-        let result =
-            unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) };
-        RawFd::try_from(result).ok().filter(|raw| *raw >= 0).ok_or_else(io::Error::last_os_error)
+        let made = seccomp::install(filter, flags)?;
+        RawFd::try_from(made).map_err(io::Error::other)
     };
     let raw = match attempt(FLAGS[0]) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => attempt(FLAGS[1])?,

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::opened::Opened;
 use super::reload::Asker;
+use super::sandbox;
 use super::{Agent, Control, Drain, RunningAgent, service_manager, takeover};
 use crate::control::server::{PendingRequest, Reply};
 use crate::control::{Display, PeerState, Request, display};
@@ -111,7 +112,7 @@ impl Agent {
     fn limits(&self, limits: &Limits) -> Value {
         use crate::stream::relay;
         let chains = self.credentials.chains.as_ref();
-        json!([
+        let mut all = json!([
             { "name": "connections", "max": self.connections_max, "used": self.shared.table.len(),
               "beyond": "wait in the kernel's queue" },
             { "name": "handshakes", "max": limits.handshakes,
@@ -147,7 +148,14 @@ impl Agent {
               "beyond": "those there are carry all" },
             { "name": "handed-per-worker", "max": crate::engine::HANDED_MAX,
               "beyond": "engines wait" },
-        ])
+        ]);
+        if let Some(rows) = all.as_array_mut() {
+            match &self.sandbox {
+                Some(sandbox) => rows.extend(sandbox.show()),
+                None => rows.push(sandbox::show_none()),
+            }
+        }
+        all
     }
 
     fn close(&self, ids: &[u64], also: Also) -> Value {

@@ -26,6 +26,7 @@ mod prepare;
 mod reload;
 mod running;
 mod runs;
+mod sandbox;
 mod service_manager;
 mod services;
 mod start;
@@ -46,6 +47,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::address::UserNames;
 use crate::clock;
 use crate::control::server::PendingRequest;
 use crate::ledger::{ThreadKind, meter};
@@ -65,6 +67,7 @@ use passes::Passes;
 use reload::{Asker, Changing};
 pub use running::RunningAgent;
 use runs::{LINGER, Runs};
+use sandbox::Sandbox;
 use services::RunEvent;
 pub use supervised::Supervisor;
 #[cfg(feature = "fuzz")]
@@ -181,6 +184,9 @@ struct Agent {
     metrics: Option<Metrics>,
     draining: Option<Drain>,
     supervisor: Option<Supervisor>,
+    /// What this agent has given up; `None`: nothing.
+    sandbox: Option<Arc<Sandbox>>,
+    user_names: UserNames,
     /// The most connections at once since freed memory was given back.
     connections_peak: usize,
 }
@@ -253,8 +259,10 @@ impl Agent {
                     self.return_freed_memory();
                     self.credentials.report_expiries(clock::now_unix_s(), &self.shared.log);
                     self.runs.refresh_hosts();
+                    self.user_names.read_again();
                 }
                 _ = names.tick() => self.runs.capture_again(),
+                () = self.runs.resolvers_changed() => self.runs.read_resolvers(),
                 () = self.runs.host_changed() => self.runs.follow_host(),
                 _ = windows.tick(), if self.shared.live.load().has_windows() => {
                     self.runs.follow_windows();

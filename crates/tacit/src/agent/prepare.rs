@@ -6,14 +6,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tacit_core::policy::{Limits, Policy};
+use tacit_core::policy::{Diagnostic, Limits, Policy, parse};
 use tacit_tls::signer::Keys;
 use tacit_tls::verify::Chains;
 
 use super::listeners::{self, WantedListeners};
+use super::sandbox::Sandbox;
 use crate::live::{
     BuildContext, Built, Changes, Checked, Installed, Live, Materials, Refreshed, RuleRefused,
-    check_file, directory_of, rebuild, renew,
+    check_text, directory_of, read_policy, rebuild, renew,
 };
 
 /// What a change is prepared from.
@@ -29,6 +30,8 @@ pub(super) struct Inputs {
     pub(super) keys: Keys,
     /// Where chains of peers are remembered.
     pub(super) chains: Option<Arc<Chains>>,
+    /// What the agent has given up.
+    pub(super) sandbox: Option<Arc<Sandbox>>,
 }
 
 /// A change that only has to be installed.
@@ -75,10 +78,16 @@ impl Inputs {
     /// What is wrong with it, as it is printed.
     pub(super) fn policy(self) -> Result<Box<NewPolicy>, String> {
         let file = self.file.display().to_string();
-        let checked = check_file(&self.file, &self.keys).map_err(|findings| {
+        let refused = |findings: Vec<Diagnostic>| {
             let lines: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
             format!("nothing was installed:\n{}", lines.join("\n"))
-        })?;
+        };
+        // Before files are read: one that is out of reach would look like one that this user
+        // may not read.
+        let text = read_policy(&self.file).map_err(refused)?;
+        self.check_sandbox(&text).map_err(|finding| refused(vec![finding]))?;
+        let base = directory_of(&self.file);
+        let checked = check_text(&text, &base, &self.keys).map_err(refused)?;
         let Checked { mut policy, materials, warnings } = checked;
         let needs_restart = keep_until_restart(&mut policy, &self.live.policy);
         let listeners = listeners::wanted(&policy);
@@ -89,6 +98,12 @@ impl Inputs {
         let warnings = warnings.iter().map(|warning| warning.render(&file)).collect();
         let new = NewPolicy { live, materials, changes, listeners, warnings, needs_restart };
         Ok(Box::new(new))
+    }
+
+    /// Refuses what the agent has given up; anything else that is wrong is found later.
+    fn check_sandbox(&self, text: &str) -> Result<(), Diagnostic> {
+        let Some(sandbox) = &self.sandbox else { return Ok(()) };
+        parse(text).policy.map_or(Ok(()), |policy| sandbox.check(&policy, &self.file))
     }
 
     /// Loads the credentials of which files changed, and builds the rules that use them.

@@ -177,6 +177,7 @@ impl Agent {
             materials: self.credentials.materials.clone(),
             keys: self.credentials.keys.clone(),
             chains: self.credentials.chains.clone(),
+            sandbox: self.sandbox.clone(),
         }
     }
 

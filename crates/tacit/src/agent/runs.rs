@@ -368,6 +368,16 @@ pub(super) async fn unlisten(enrolled: &mut Enrolled, workers: &Workers) {
 
 /// What runs capture, as policy, names and the time of day change.
 impl Runs {
+    /// Waits until the host's file of resolvers is another.
+    pub(super) async fn resolvers_changed(&self) {
+        self.resolvers.host_file_changed().await;
+    }
+
+    /// Reads the host's file of resolvers again.
+    pub(super) fn read_resolvers(&self) {
+        self.resolvers.read_again();
+    }
+
     /// Has every run follow the host's file of names, if it has changed.
     pub(super) fn refresh_hosts(&mut self) {
         if self.hosts.read_again() {

@@ -18,10 +18,12 @@ use super::opened::{Opened, Wanted};
 use super::passes::Passes;
 use super::reload::Changing;
 use super::runs::Runs;
+use super::sandbox::Sandbox;
 use super::supervised::Supervisor;
 use super::{
     Agent, AgentError, Control, Given, Inbox, Metrics, Options, Signals, file_name, takeover,
 };
+use crate::address::UserNames;
 use crate::control::client::ClientError;
 use crate::control::secret::SuccessorSecret;
 use crate::control::server::{self, PendingRequest};
@@ -54,7 +56,8 @@ impl Agent {
         process: ProcessState,
     ) -> Result<(Self, Inbox), AgentError> {
         let ProcessState { log, descriptors, table } = process;
-        let keys = signer::Client::new(log.clone()).keys_at();
+        let signer = signer::Client::new(log.clone());
+        let keys = signer.keys();
         let checked = check_file(&options.policy, &keys)
             .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
         log_warnings(&checked.warnings, &options, &log);
@@ -90,7 +93,14 @@ impl Agent {
         let runs = Runs::open(&options, &mut handover, shared.clone(), events)?;
         let policy = &installed.policy;
         let metrics = Metrics::open(policy, &mut handover, &control.requests, &shared.log)?;
-        let workers = Workers::start(policy, &shared, &shared.log).await;
+        let sandbox = enter_sandbox(policy, &options, &shared);
+        let kept = sandbox.as_deref().map(Sandbox::kept_by_workers);
+        let workers = Workers::start(policy, &shared, &shared.log, kept).await;
+        if let Some(sandbox) = &sandbox {
+            sandbox.drop_rights(&shared.log);
+        }
+        // From here on threads begin inside.
+        signer.watch().map_err(AgentError::Process)?;
         let mut agent = Self {
             options,
             since: SystemTime::now(),
@@ -106,6 +116,8 @@ impl Agent {
             metrics,
             draining: None,
             supervisor,
+            sandbox,
+            user_names: UserNames::new(),
             connections_peak: 0,
         };
         agent.begin(handover, launcher).await?;
@@ -179,6 +191,13 @@ fn serving(live: &Live, listeners: usize, workers: usize) -> Event {
         .field("rules", &live.rules.len())
         .field("listeners", &listeners)
         .field("workers", &workers)
+}
+
+/// Everything is open; what strangers send comes later.
+fn enter_sandbox(policy: &Policy, options: &Options, shared: &Shared) -> Option<Arc<Sandbox>> {
+    let enter =
+        || Sandbox::enter(policy, options, shared.congestion_control.as_deref(), &shared.log);
+    policy.agent.sandbox.then(enter).map(Arc::new)
 }
 
 /// What other processes give to this agent.

@@ -144,6 +144,19 @@ impl Asker {
 
     fn take(self: &Rc<Self>, waiter: Waiter<Origin>, asked: SocketAddr) -> Result<(), TooMany> {
         let Some(waiter) = self.answer_alias(waiter) else { return Ok(()) };
+        let Some(reading) = self.forwarder.resolvers.reading() else {
+            return self.take_now(waiter, asked);
+        };
+        let asker = Rc::clone(self);
+        tokio::task::spawn_local(metered(Component::Control, async move {
+            reading.await;
+            // Too many: the program asks again.
+            let _ = asker.take_now(waiter, asked);
+        }));
+        Ok(())
+    }
+
+    fn take_now(self: &Rc<Self>, waiter: Waiter<Origin>, asked: SocketAddr) -> Result<(), TooMany> {
         let current = self.forwarder.resolvers.current();
         match self.forwarder.verdict(&waiter.query.question, &current.search) {
             Verdict::Refuse(why) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tacit_core::dns::{self, Host};
 
-use super::host_file::HostFile;
+use crate::host_file::HostFile;
 
 /// What the host's file says now.
 #[derive(Debug)]

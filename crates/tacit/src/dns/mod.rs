@@ -19,7 +19,6 @@
 //! It does not cache: the program asks as often as it likes, and the host's resolver caches.
 
 mod asker;
-pub mod host_file;
 pub mod hosts;
 mod resolvers;
 pub mod stream;

@@ -5,18 +5,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tacit_core::dns::{Configuration, Health, Nameserver, Options, Servers};
+use tokio::sync::{Notify, watch};
 
 use super::PORT;
-use super::host_file::HostFile;
+use crate::host_file::HostFile;
 
-/// How long the host's file is taken to stay as it was: no program can change it and ask sooner.
+/// How long the host's file is taken to stay as it was.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// The same for one that could not be read.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a question waits for a file that has changed; it is asked as before then.
+const READ_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The host's resolvers, as its file says now, or those that an operator gave.
 #[derive(Debug)]
 pub struct Resolvers {
     given: Vec<SocketAddr>,
     of_host: Mutex<HostResolvers>,
+    /// Wakes the thread that reads files.
+    host_file_changed: Notify,
+    /// Counts what it has read.
+    reads: watch::Sender<u64>,
     health: Mutex<Health>,
 }
 
@@ -24,7 +33,9 @@ pub struct Resolvers {
 #[derive(Debug)]
 struct HostResolvers {
     file: HostFile,
-    checked: Option<Instant>,
+    /// When it is looked at again.
+    due: Instant,
+    is_outdated: bool,
     current: Current,
 }
 
@@ -42,10 +53,57 @@ impl Resolvers {
     pub fn new(given: &[SocketAddr]) -> Self {
         let of_host = HostResolvers {
             file: HostFile::new("/etc/resolv.conf"),
-            checked: None,
+            due: Instant::now(),
+            is_outdated: true,
             current: current(given, &Configuration::read("")),
         };
-        Self { given: given.to_vec(), of_host: Mutex::new(of_host), health: Mutex::default() }
+        let resolvers = Self {
+            given: given.to_vec(),
+            of_host: Mutex::new(of_host),
+            host_file_changed: Notify::new(),
+            reads: watch::Sender::default(),
+            health: Mutex::default(),
+        };
+        resolvers.read_again();
+        resolvers
+    }
+
+    /// Waits until a thread that opens no files has seen that the host's file is another.
+    pub async fn host_file_changed(&self) {
+        self.host_file_changed.notified().await;
+    }
+
+    /// Reads the host's file if it has changed.
+    pub fn read_again(&self) {
+        let mut of_host = self.of_host();
+        match of_host.file.news() {
+            Some(text) => of_host.current = current(&self.given, &Configuration::read(&text)),
+            None if of_host.is_outdated => of_host.due = Instant::now() + RETRY_INTERVAL,
+            None => {}
+        }
+        of_host.is_outdated = false;
+        self.reads.send_modify(|reads| *reads += 1);
+    }
+
+    /// If the host's file is being read again: the end of that.
+    pub(super) fn reading(&self) -> Option<impl Future<Output = ()> + 'static> {
+        let mut of_host = self.of_host();
+        let now = Instant::now();
+        if now >= of_host.due {
+            of_host.due = now + RECHECK_INTERVAL;
+            if !of_host.is_outdated && of_host.file.has_changed() {
+                of_host.is_outdated = true;
+                self.host_file_changed.notify_one();
+            }
+        }
+        let mut reads = of_host.is_outdated.then(|| self.reads.subscribe())?;
+        Some(async move {
+            let _ = tokio::time::timeout(READ_WAIT_MAX, reads.changed()).await;
+        })
+    }
+
+    fn of_host(&self) -> MutexGuard<'_, HostResolvers> {
+        self.of_host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where to ask, in order.
@@ -55,16 +113,7 @@ impl Resolvers {
     }
 
     pub(super) fn current(&self) -> Current {
-        let mut of_host = self.of_host.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let is_due = of_host.checked.is_none_or(|checked| now - checked >= RECHECK_INTERVAL);
-        if is_due {
-            of_host.checked = Some(now);
-            if let Some(text) = of_host.file.news() {
-                of_host.current = current(&self.given, &Configuration::read(&text));
-            }
-        }
-        of_host.current.clone()
+        self.of_host().current.clone()
     }
 
     /// What is known of the resolvers.

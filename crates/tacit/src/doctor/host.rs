@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use tacit_sys::{inside, namespace, process, schedule};
+use tacit_sys::{inside, namespace, process, sandbox, schedule};
 
 use super::finding::{Finding, Presence};
 use crate::dns::Resolvers;
@@ -36,6 +36,7 @@ pub(super) fn look() -> Vec<Finding> {
         device("vsock", "/dev/vsock", "links to virtual machines of this host"),
         device("TUN", "/dev/net/tun", "IPsec, which this version does not do"),
         cgroups(),
+        sandbox(),
     ]);
     findings
 }
@@ -174,6 +175,25 @@ fn cgroups() -> Finding {
         format!("{purpose} (only root attaches programs)")
     };
     Finding::wanted("cgroup BPF", Presence::when(has && is_root), note)
+}
+
+/// What the kernel has of an agent's sandbox.
+fn sandbox() -> Finding {
+    let parts = [
+        (sandbox::has_call_filters(), "system calls (seccomp)"),
+        (sandbox::has_file_confinement(), "files (Landlock)"),
+    ];
+    let list = |wanted: bool| {
+        let names = parts.iter().filter(|(has, _)| *has == wanted).map(|(_, name)| *name);
+        names.collect::<Vec<_>>().join(" and ")
+    };
+    let missing = list(false);
+    let note = if missing.is_empty() {
+        format!("agents give up {}", list(true))
+    } else {
+        format!("this kernel does not confine {missing}: agents serve without that")
+    };
+    Finding::wanted("sandbox", Presence::when(missing.is_empty()), note)
 }
 
 #[cfg(test)]

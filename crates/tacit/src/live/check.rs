@@ -30,13 +30,20 @@ pub struct Checked {
 /// # Errors
 /// All findings, at least one of them an error.
 pub fn check_file(path: &Path, keys: &Keys) -> Result<Checked, Vec<Diagnostic>> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    check_text(&read_policy(path)?, &directory_of(path), keys)
+}
+
+/// Reads a policy file, which may be a pipe: once.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read_policy(path: &Path) -> Result<String, Vec<Diagnostic>> {
+    std::fs::read_to_string(path).map_err(|error| {
         vec![
             Diagnostic::error(Position { line: 1, column: 1 }, format!("cannot be read: {error}"))
                 .with_fix("name a policy file that this user can read"),
         ]
-    })?;
-    check_text(&text, &directory_of(path), keys)
+    })
 }
 
 /// The directory that paths in a policy are relative to.
@@ -48,7 +55,11 @@ pub fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-fn check_text(text: &str, base: &Path, keys: &Keys) -> Result<Checked, Vec<Diagnostic>> {
+/// Checks the text of a policy as [`check_file`]; paths in it are relative to `base`.
+///
+/// # Errors
+/// As [`check_file`].
+pub fn check_text(text: &str, base: &Path, keys: &Keys) -> Result<Checked, Vec<Diagnostic>> {
     let parsed = parse(text);
     let mut findings = parsed.diagnostics;
     let Some(mut policy) = parsed.policy else { return Err(findings) };

@@ -32,7 +32,7 @@ mod names;
 
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
-pub use check::{Checked, check_file, directory_of, localize};
+pub use check::{Checked, check_file, check_text, directory_of, localize, read_policy};
 pub use counters::RuleCounters;
 pub use materials::{CredentialNames, Materials, Refreshed};
 pub use names::NoRule;

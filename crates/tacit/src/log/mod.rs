@@ -141,11 +141,12 @@ pub struct Log {
     verbosity: Verbosity,
 }
 
-#[derive(Debug)]
 enum Message {
     Line(Line),
     /// Answered when everything before it was written or lost.
     Flush(SyncSender<()>),
+    /// The same when it is done.
+    Do(Box<dyn FnOnce() + Send>, SyncSender<()>),
 }
 
 #[derive(Debug)]
@@ -249,6 +250,14 @@ impl Log {
         }
     }
 
+    /// Has the writing thread do something to itself, and waits for that, but not for ever.
+    pub fn on_its_thread(&self, work: impl FnOnce() + Send + 'static) {
+        let (done, answer) = sync_channel(1);
+        if self.queue.send(Message::Do(Box::new(work), done)).is_ok() {
+            let _ = answer.recv_timeout(FLUSH_WAIT_MAX);
+        }
+    }
+
     fn send(&self, kind: Kind, event: Event) {
         let line = Line { time: SystemTime::now(), kind, event };
         let may_repeat = line.may_repeat();
@@ -318,6 +327,10 @@ impl Writer {
                     self.write_all_kept();
                     self.report_lost();
                     // Who asked may have given up.
+                    let _ = done.send(());
+                }
+                Ok(Message::Do(work, done)) => {
+                    work();
                     let _ = done.send(());
                 }
                 Err(RecvTimeoutError::Timeout) => self.report_lost_if_due(),

@@ -10,7 +10,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use tacit_sys::{cpu, schedule};
+use tacit_sys::cpu::{IdleClock, WaitClock};
+use tacit_sys::schedule;
 
 /// How often it is looked at how long the thread waits.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -29,6 +30,9 @@ pub struct Bond {
     cpu: usize,
     /// Where it may be while it is loose.
     cpus: Vec<usize>,
+    /// `None`: the kernel keeps no count, and the thread stays bound.
+    waited: Option<WaitClock>,
+    idle: Option<IdleClock>,
     state: Cell<State>,
 }
 
@@ -50,7 +54,15 @@ impl Bond {
     /// The calling thread, which is bound to `cpu`, and may be on `cpus` while it is loose.
     #[must_use]
     pub fn new(cpu: usize, cpus: Vec<usize>) -> Self {
-        Self { cpu, cpus, state: Cell::new(bound(Instant::now())) }
+        let bond = Self {
+            cpu,
+            cpus,
+            waited: WaitClock::of_this_thread().ok(),
+            idle: IdleClock::new().ok(),
+            state: Cell::new(State::Loose { until: Instant::now() }),
+        };
+        bond.state.set(bond.bound(Instant::now()));
+        bond
     }
 
     /// Looks whether its CPU has time for it; cheap if it has just been looked.
@@ -61,17 +73,17 @@ impl Bond {
             State::Loose { .. } => {
                 // Where it may not be bound, because the CPU is gone, it stays as it is.
                 let _ = schedule::pin_thread(&[self.cpu]);
-                self.state.set(bound(now));
+                self.state.set(self.bound(now));
             }
             State::Bound { looked_at, waited_ns, idle_ns } => {
                 let wall = now.duration_since(looked_at);
                 if wall >= LOOK_INTERVAL {
-                    let waited = Duration::from_nanos(own_waited_ns().saturating_sub(waited_ns));
+                    let waited = Duration::from_nanos(self.waited_ns().saturating_sub(waited_ns));
                     let is_short = wall < LOOK_INTERVAL_MAX && is_more(waited, wall, WAITING_SHARE);
                     self.state.set(if is_short {
                         self.short(now, wall, idle_ns)
                     } else {
-                        bound(now)
+                        self.bound(now)
                     });
                 }
             }
@@ -80,24 +92,24 @@ impl Bond {
 
     /// The thread waits for its CPU: a second look says whether another one could be had.
     fn short(&self, now: Instant, wall: Duration, idle_before_ns: Option<u64>) -> State {
-        let Ok(idle_ns) = cpu::idle_ns(&self.cpus) else { return bound(now) };
+        let idle_ns = self.idle.as_ref().and_then(|clock| clock.ns(&self.cpus).ok());
+        let Some(idle_ns) = idle_ns else { return self.bound(now) };
         let idle =
             idle_before_ns.map(|before| Duration::from_nanos(idle_ns.saturating_sub(before)));
         if idle.is_some_and(|idle| is_more(idle, wall, IDLE_SHARE)) {
             let _ = schedule::pin_thread(&self.cpus);
             return State::Loose { until: now + LOOSE_TIME };
         }
-        State::Bound { looked_at: now, waited_ns: own_waited_ns(), idle_ns: Some(idle_ns) }
+        State::Bound { looked_at: now, waited_ns: self.waited_ns(), idle_ns: Some(idle_ns) }
     }
-}
 
-fn bound(now: Instant) -> State {
-    State::Bound { looked_at: now, waited_ns: own_waited_ns(), idle_ns: None }
-}
+    fn bound(&self, now: Instant) -> State {
+        State::Bound { looked_at: now, waited_ns: self.waited_ns(), idle_ns: None }
+    }
 
-fn own_waited_ns() -> u64 {
-    // A kernel that does not count it leaves threads bound.
-    cpu::thread_waited_ns_of(cpu::thread_id()).unwrap_or(0)
+    fn waited_ns(&self) -> u64 {
+        self.waited.as_ref().and_then(|clock| clock.ns().ok()).unwrap_or(0)
+    }
 }
 
 fn is_more(part: Duration, wall: Duration, share: f64) -> bool {

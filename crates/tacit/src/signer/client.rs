@@ -44,8 +44,20 @@ pub struct Client {
 
 #[derive(Debug, Default)]
 struct Turn {
-    /// Whether a thread watches the signer and starts the next one.
-    is_watched: bool,
+    watched: Watched,
+}
+
+/// Whether a thread watches the signer and starts the next one.
+#[derive(Debug, Default)]
+enum Watched {
+    /// Not before [`Client::watch`]: there is none yet.
+    #[default]
+    NotYet,
+    /// The same; it runs.
+    Runs(Started),
+    /// With the first that starts.
+    FromFirst,
+    Yes,
 }
 
 /// The epoch of the newest signer that this process has started.
@@ -78,8 +90,8 @@ impl Client {
 
     /// Where keys are that it is asked for.
     #[must_use]
-    pub fn keys_at(self: Arc<Self>) -> Keys {
-        Keys::at(self)
+    pub fn keys(self: &Arc<Self>) -> Keys {
+        Keys::at(Arc::clone(self) as _)
     }
 
     /// The control channel; starts the first signer.
@@ -87,16 +99,42 @@ impl Client {
         if let Some(channel) = self.control.load_full() {
             return Ok(channel);
         }
-        if turn.is_watched {
-            return Err(io::Error::other("the signer has ended; a new one is started"));
+        match turn.watched {
+            Watched::NotYet => turn.watched = Watched::Runs(self.start()?),
+            Watched::FromFirst => {
+                let started = self.start()?;
+                self.start_watch(started)?;
+                turn.watched = Watched::Yes;
+            }
+            Watched::Runs(_) | Watched::Yes => {
+                return Err(io::Error::other("the signer has ended; a new one is started"));
+            }
         }
-        let started = self.start()?;
-        let client = self.me.clone();
-        std::thread::Builder::new()
-            .name("signer-watch".to_owned())
-            .spawn(move || watch(&client, started))?;
-        turn.is_watched = true;
         self.control.load_full().ok_or_else(|| ErrorKind::NotConnected.into())
+    }
+
+    /// Starts another signer when one has ended, from now on: threads that begin before a process
+    /// enters its sandbox would stay outside.
+    ///
+    /// # Errors
+    /// The thread that watches cannot be started.
+    pub fn watch(&self) -> io::Result<()> {
+        let mut turn = self.turn();
+        turn.watched = match std::mem::take(&mut turn.watched) {
+            Watched::NotYet => Watched::FromFirst,
+            Watched::Runs(started) => {
+                self.start_watch(started)?;
+                Watched::Yes
+            }
+            already @ (Watched::FromFirst | Watched::Yes) => already,
+        };
+        Ok(())
+    }
+
+    fn start_watch(&self, started: Started) -> io::Result<()> {
+        let client = self.me.clone();
+        let watch = move || watch(&client, started);
+        std::thread::Builder::new().name("signer-watch".to_owned()).spawn(watch).map(drop)
     }
 
     fn start(&self) -> io::Result<Started> {
@@ -118,7 +156,7 @@ impl Client {
             let _turn = self.turn();
             self.start()?
         };
-        let keys: Vec<_> = self.keys().iter().filter_map(Weak::upgrade).collect();
+        let keys: Vec<_> = self.in_use().iter().filter_map(Weak::upgrade).collect();
         for key in keys {
             let reason = match key.load_again() {
                 Ok(true) => continue,
@@ -136,7 +174,7 @@ impl Client {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keys(&self) -> MutexGuard<'_, Vec<Weak<RemoteKey>>> {
+    fn in_use(&self) -> MutexGuard<'_, Vec<Weak<RemoteKey>>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -167,6 +205,7 @@ impl Client {
 }
 
 /// A signer's process.
+#[derive(Debug)]
 struct Started {
     child: Child,
     at: Instant,
@@ -248,7 +287,7 @@ impl Signatory for Client {
     }
 
     fn keeps(&self, key: &Arc<RemoteKey>) {
-        let mut keys = self.keys();
+        let mut keys = self.in_use();
         keys.retain(|key| key.strong_count() > 0);
         keys.push(Arc::downgrade(key));
     }

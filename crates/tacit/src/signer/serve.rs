@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::net::{SendFlags, send};
 use tacit_sys::process::Signal;
-use tacit_sys::{cpu, descriptor, process, schedule};
+use tacit_sys::sandbox::CapabilitySet;
+use tacit_sys::{cpu, descriptor, process, sandbox, schedule};
 use tacit_tls::key_store::KeyStore;
 use tacit_tls::signer::wire::{Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, encode_answer};
 
@@ -23,6 +24,10 @@ pub fn run() -> ExitCode {
         // It ends with the agent, which has its reasons when it goes on.
         process::ignore(&[Signal::TERM, Signal::INT, Signal::HUP])?;
         process::lock_memory();
+        // Where the kernel does not filter calls it works as well.
+        let _ = sandbox::filter_signer();
+        // Keys may be other users'.
+        sandbox::keep_capabilities(CapabilitySet::DAC_READ_SEARCH)?;
         let control = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
         serve(&control)
     });

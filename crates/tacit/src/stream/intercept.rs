@@ -440,14 +440,15 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
 #[derive(Default)]
 struct PeerProcess {
     user: Option<String>,
-    /// A label: the process may have replaced itself since.
+    /// A label: the process may have replaced itself since. Known where a rule asks for it: a
+    /// sandbox leaves no look at other processes.
     program: Option<PathBuf>,
 }
 
 /// Who is at the other end of a UNIX socket.
 fn peer_process(socket: &OwnedFd) -> io::Result<PeerProcess> {
     let credentials = socket::peer_credentials(socket.as_fd())?;
-    let user = address::user_name(credentials.uid.as_raw());
+    let user = address::known_user_name(credentials.uid.as_raw());
     let program = std::fs::read_link(format!("/proc/{}/exe", credentials.pid.as_raw_nonzero()));
     Ok(PeerProcess { user: Some(user), program: program.ok() })
 }

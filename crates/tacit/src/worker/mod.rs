@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tacit_core::policy::{self, Policy};
+use tacit_sys::sandbox::CapabilitySet;
 use tacit_sys::schedule;
 use tokio::sync::{mpsc, oneshot};
 
@@ -83,6 +84,8 @@ impl<L: Lanes> Publisher<L> {
 pub struct Workers<L: Lanes> {
     shared: L::Shared,
     log: Log,
+    /// The capabilities that threads keep in their sandbox; `None`: they have none.
+    sandbox: Option<CapabilitySet>,
     plan: Plan,
     spill: bool,
     engines: Vec<Handle<L>>,
@@ -148,11 +151,17 @@ impl<L: Lanes> Handle<L> {
 }
 
 impl<L: Lanes> Workers<L> {
-    /// Starts all engines, and the first worker.
+    /// Starts all engines, and the first worker. Each gives up what serving does not take, but for
+    /// the capabilities of `sandbox`; `None`: nothing.
     ///
     /// # Errors
     /// A thread or its runtime cannot be made, or may not be where the plan wants it.
-    pub async fn start(policy: &Policy, shared: &L::Shared, log: &Log) -> io::Result<Self> {
+    pub async fn start(
+        policy: &Policy,
+        shared: &L::Shared,
+        log: &Log,
+        sandbox: Option<CapabilitySet>,
+    ) -> io::Result<Self> {
         let plan = Plan::new(policy);
         let engine = policy.engine.as_ref();
         plan.settle()?;
@@ -165,6 +174,7 @@ impl<L: Lanes> Workers<L> {
         let mut workers = Self {
             shared: shared.clone(),
             log: log.clone(),
+            sandbox,
             plan,
             spill: engine.is_some_and(|engine| engine.spill),
             engines: Vec::new(),
@@ -204,6 +214,7 @@ impl<L: Lanes> Workers<L> {
                 handed: None,
                 placed: None,
                 also_on: None,
+                sandbox: self.sandbox,
                 load,
             };
             self.engines.push(start_thread(post, &self.shared, &self.log, None)?);
@@ -231,7 +242,15 @@ impl<L: Lanes> Workers<L> {
         let (taker, handed) = has_engines.then(|| mpsc::channel(HANDED_MAX)).unzip();
         let taker = taker.map(|handed| Taker { load: Arc::clone(&load), handed });
         let placed = self.follows().then(|| Arc::clone(&self.places));
-        let post = Post { load, scheduling: None, engine: None, handed, placed, also_on: None };
+        let post = Post {
+            load,
+            scheduling: None,
+            engine: None,
+            handed,
+            placed,
+            also_on: None,
+            sandbox: self.sandbox,
+        };
         let handle = start_thread(post, &self.shared, &self.log, choice)?;
         let commands = handle.commands.clone();
         self.workers.borrow_mut().push(handle);
@@ -278,6 +297,7 @@ impl<L: Lanes> Workers<L> {
             handed: Some(handed),
             placed: Some(Arc::clone(&self.places)),
             also_on: Some(self.plan.followed.clone()),
+            sandbox: self.sandbox,
         };
         match start_thread(post, &self.shared, &self.log, None) {
             Ok(handle) => {

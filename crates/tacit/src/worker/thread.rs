@@ -8,6 +8,7 @@ use std::sync::{Arc, mpsc as blocking};
 
 use tacit_core::meter::Component;
 use tacit_core::policy::Class;
+use tacit_sys::sandbox::{self, CapabilitySet};
 use tacit_sys::schedule;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, oneshot};
@@ -61,6 +62,8 @@ pub(super) struct Post<L: Lanes> {
     pub(super) placed: Option<Arc<Placed<L::HandedOver>>>,
     /// Where the thread may be while its own CPU has no time for it; `None`: nowhere else.
     pub(super) also_on: Option<Vec<usize>>,
+    /// The capabilities that it keeps in its sandbox; `None`: it has none.
+    pub(super) sandbox: Option<CapabilitySet>,
 }
 
 impl<L: Lanes> Post<L> {
@@ -124,10 +127,13 @@ fn work<L: Lanes>(
     post: Post<L>,
     mut commands: mpsc::Receiver<Command<L>>,
 ) {
-    let Post { load, engine, handed, placed, also_on, .. } = post;
+    let Post { load, engine, handed, placed, also_on, sandbox, .. } = post;
     let bond = load.cpu().zip(also_on).map(|(cpu, others)| Bond::new(cpu, others));
     runtime.block_on(async {
         let lanes = L::open(shared, Thread { load, engine, placed, bond });
+        if let Some(kept) = sandbox {
+            enter_sandbox(kept, log);
+        }
         if let Some(handed) = handed {
             let resume = resume_all(Rc::clone(&lanes), handed);
             tokio::task::spawn_local(metered(Component::Accept, resume));
@@ -159,6 +165,17 @@ fn work<L: Lanes>(
             }
         }
     });
+}
+
+/// Gives up what serving does not take: files, programs, threads.
+fn enter_sandbox(kept: CapabilitySet, log: &Log) {
+    let entered = sandbox::keep_capabilities(kept).and_then(|()| sandbox::filter_worker());
+    if let Err(error) = entered
+        && sandbox::has_call_filters()
+    {
+        let event = Event::new("sandbox-incomplete").field("part", "worker").field("error", &error);
+        log.warn(event.field("next", "the worker serves without it"));
+    }
 }
 
 /// Continues what engines hand over, for as long as there are any.

@@ -71,7 +71,7 @@ struct Done {
 impl Counted {
     fn start(name: &'static str, lab: &Lab, rules: &str) -> Self {
         // A signer would be started by the program that this test is.
-        let rules = format!("[agent]\nworkers = 1\nsigner = false\n{rules}");
+        let rules = format!("[agent]\nworkers = 1\nsigner = false\nsandbox = false\n{rules}");
         let options = Options {
             policy: lab.write(&format!("{name}.toml"), policy(&rules)),
             control: lab.path(&format!("{name}.sock")),

@@ -53,6 +53,7 @@ mod reload;
 mod restart;
 mod revocation;
 mod run;
+mod sandbox;
 mod server_cert;
 mod show;
 mod signer;

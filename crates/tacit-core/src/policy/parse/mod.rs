@@ -159,6 +159,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
     });
     let chain_cache = table.boolean("chain-cache", true);
     let signer = table.boolean("signer", true);
+    let sandbox = table.boolean("sandbox", true);
     let accounting = table.boolean("accounting", true);
     let engine::Places { placement, cpus } = engine::placement(&table)?;
     let metrics = metrics::read(&table);
@@ -168,6 +169,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
         congestion_control: congestion_control?,
         chain_cache: chain_cache?,
         signer: signer?,
+        sandbox: sandbox?,
         accounting: accounting?,
         placement,
         placement_cpus: cpus,

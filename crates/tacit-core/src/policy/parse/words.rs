@@ -126,6 +126,7 @@ const AGENT: &[&str] = &[
     "congestion-control",
     "chain-cache",
     "signer",
+    "sandbox",
     "accounting",
     "placement",
     "placement-cpus",

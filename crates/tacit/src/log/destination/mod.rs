@@ -72,6 +72,21 @@ impl fmt::Display for Destination {
     }
 }
 
+impl Destination {
+    /// The directory of the file that runs share; nothing for what is opened once. It is made: a
+    /// process that reaches nothing new later can write there.
+    #[must_use]
+    pub fn shared_directory(&self) -> Option<PathBuf> {
+        if *self != Self::State {
+            return None;
+        }
+        let path = run_log(|name| std::env::var_os(name).map(PathBuf::from))?;
+        let directory = path.parent()?.to_owned();
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory).ok()?;
+        Some(directory)
+    }
+}
+
 /// How urgent a line is, in the numbers of syslog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {

@@ -31,6 +31,20 @@ impl HostFile {
     /// Its text, if it is another than at the last call. A file that cannot be read is taken to
     /// stay as it was: whoever replaces it may be halfway.
     pub fn news(&mut self) -> Option<String> {
+        let stamp = self.new_stamp()?;
+        let bytes = std::fs::read(&self.path).ok()?;
+        self.seen = Some(stamp);
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Whether it is another than at the last call of [`Self::news`]; it is not opened for that.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        self.new_stamp().is_some()
+    }
+
+    /// What it looks like, if that is not what was seen.
+    fn new_stamp(&self) -> Option<Stamp> {
         let data = std::fs::metadata(&self.path).ok()?;
         let stamp = Stamp {
             device: data.dev(),
@@ -39,12 +53,7 @@ impl HostFile {
             modified_s: data.mtime(),
             modified_ns: data.mtime_nsec(),
         };
-        if self.seen == Some(stamp) {
-            return None;
-        }
-        let bytes = std::fs::read(&self.path).ok()?;
-        self.seen = Some(stamp);
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        (self.seen != Some(stamp)).then_some(stamp)
     }
 }
 

@@ -1,0 +1,286 @@
+//! Which system calls the agent's threads may use.
+//!
+//! ```text
+//! every thread     all but those of LEFT_OUT; sockets of four families; no new namespaces
+//! data worker      those of WORKER and no other; sockets of three families; no memory that is
+//!                  executed; signals to its own process alone
+//! signer           as every thread; no sockets of its own, no program
+//! ```
+//!
+//! A call that is refused returns an error, and the thread goes on: `EPERM`, or what the kernel
+//! itself says of what it does not have.
+//!
+//! Limit: a filter is known for x86-64, aarch64 and s390x; elsewhere there is none.
+
+use libc::{SYS_clone, SYS_clone3, c_int, c_long, sock_filter};
+
+use super::calls::{LEFT_OUT, OF_SIGNER_LEFT_OUT, WORKER};
+use crate::seccomp::{
+    LOAD, OFFSET_ARCH, OFFSET_NUMBER, error, jump, jump_if_any, length, offset_of_argument, pass,
+    statement,
+};
+
+/// Builds the filter of every thread.
+pub(super) fn of_every_thread() -> Option<Vec<sock_filter>> {
+    assemble(&left_out(&[]), pass())
+}
+
+/// Builds the filter of the signer.
+pub(super) fn of_signer() -> Option<Vec<sock_filter>> {
+    assemble(&left_out(OF_SIGNER_LEFT_OUT), pass())
+}
+
+/// Builds the filter of data workers and engines in the process with this number.
+pub(super) fn of_worker(pid: u32) -> Option<Vec<sock_filter>> {
+    let families = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+    let mut calls = vec![
+        Call::new(libc::SYS_socket, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
+        Call::new(libc::SYS_socketpair, Answer::one_of(0, &families[..1], libc::EAFNOSUPPORT)),
+        Call::new(libc::SYS_mmap, Answer::without(2, libc::PROT_EXEC)),
+        Call::new(libc::SYS_mprotect, Answer::without(2, libc::PROT_EXEC)),
+        Call::new(libc::SYS_prctl, Answer::one_of(0, THREAD_NAMES, libc::EPERM)),
+        Call::new(libc::SYS_ioctl, Answer::one_of(1, SOCKET_QUESTIONS, libc::EPERM)),
+        Call::new(libc::SYS_tgkill, Answer::one_of(0, &[pid.cast_signed()], libc::EPERM)),
+        // The C library tries the older call then; a worker starts no thread.
+        Call::new(SYS_clone3, Answer::Refuse(libc::ENOSYS)),
+    ];
+    calls.extend(WORKER.iter().map(|number| Call::new(*number, Answer::Pass)));
+    assemble(&calls, error(libc::EPERM))
+}
+
+/// What a thread does with `prctl`: its name, and that of its memory.
+const THREAD_NAMES: &[c_int] = &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
+
+/// How many bytes wait in a socket; whether its calls block.
+#[allow(clippy::cast_possible_truncation, reason = "the kernel takes 32 bits of a command")]
+#[allow(clippy::cast_possible_wrap, reason = "the same bits")]
+const SOCKET_QUESTIONS: &[c_int] =
+    &[libc::FIONREAD as c_int, libc::TIOCOUTQ as c_int, SIOCOUTQNSD, libc::FIONBIO as c_int];
+
+/// Bytes in a socket that were not sent yet.
+const SIOCOUTQNSD: c_int = 0x894b;
+
+/// `CLONE_NEW*`: namespaces of one's own.
+const CLONE_NEW: c_int = libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET;
+
+/// The argument of `clone` that has its flags.
+const FLAGS_OF_CLONE: u32 = if cfg!(target_arch = "s390x") { 1 } else { 0 };
+
+fn left_out(more: &[c_long]) -> Vec<Call> {
+    let families = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+    let refused = more.iter().chain(LEFT_OUT);
+    let mut calls: Vec<_> =
+        refused.map(|number| Call::new(*number, Answer::Refuse(libc::EPERM))).collect();
+    calls.extend([
+        Call::new(libc::SYS_socket, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
+        Call::new(libc::SYS_socketpair, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
+        Call::new(SYS_clone, Answer::without(FLAGS_OF_CLONE, CLONE_NEW)),
+        // Its flags are in memory, which a filter cannot read; the C library uses `clone` then.
+        Call::new(SYS_clone3, Answer::Refuse(libc::ENOSYS)),
+    ]);
+    calls
+}
+
+/// What becomes of a call.
+#[derive(Clone, Debug)]
+enum Answer {
+    Pass,
+    Refuse(c_int),
+    /// It passes if the argument has one of these values.
+    OneOf {
+        argument: u32,
+        values: Vec<u32>,
+        refused: c_int,
+    },
+    /// It passes if the argument has none of these bits.
+    Without {
+        argument: u32,
+        bits: u32,
+    },
+}
+
+impl Answer {
+    fn one_of(argument: u32, values: &[c_int], refused: c_int) -> Self {
+        let values = values.iter().map(|value| value.cast_unsigned()).collect();
+        Self::OneOf { argument, values, refused }
+    }
+
+    fn without(argument: u32, bits: c_int) -> Self {
+        Self::Without { argument, bits: bits.cast_unsigned() }
+    }
+
+    fn instructions(&self) -> Vec<sock_filter> {
+        match self {
+            Self::Pass => vec![pass()],
+            Self::Refuse(errno) => vec![error(*errno)],
+            Self::OneOf { argument, values, refused } => {
+                let mut block = vec![statement(LOAD, offset_of_argument(*argument))];
+                for (index, value) in values.iter().enumerate() {
+                    // Over the rest and the refusal, to the pass.
+                    let to_pass = u8::try_from(values.len() - index).unwrap_or(0);
+                    block.push(jump(*value, to_pass, 0));
+                }
+                block.extend([error(*refused), pass()]);
+                block
+            }
+            Self::Without { argument, bits } => vec![
+                statement(LOAD, offset_of_argument(*argument)),
+                jump_if_any(*bits, 0, 1),
+                error(libc::EPERM),
+                pass(),
+            ],
+        }
+    }
+}
+
+/// A system call, by its number, and what becomes of it.
+#[derive(Clone, Debug)]
+struct Call {
+    number: u32,
+    answer: Answer,
+}
+
+impl Call {
+    fn new(number: c_long, answer: Answer) -> Self {
+        // Numbers are small and positive; one that is neither matches no call.
+        Self { number: u32::try_from(number).unwrap_or(u32::MAX), answer }
+    }
+}
+
+/// The program; a call that is not named ends in `otherwise`, one of another ABI in `ENOSYS`.
+fn assemble(calls: &[Call], otherwise: sock_filter) -> Option<Vec<sock_filter>> {
+    let mut program =
+        vec![statement(LOAD, OFFSET_ARCH), jump(AUDIT_ARCH?, 1, 0), error(libc::ENOSYS)];
+    program.push(statement(LOAD, OFFSET_NUMBER));
+    if cfg!(target_arch = "x86_64") {
+        program.extend([jump_if_any(X32, 0, 1), error(libc::ENOSYS)]);
+    }
+    for Call { number, answer } in calls {
+        let block = answer.instructions();
+        program.push(jump(*number, 0, length(&block)));
+        program.extend(block);
+    }
+    program.push(otherwise);
+    Some(program)
+}
+
+/// A variant of the x86-64 ABI that the agent does not use.
+const X32: u32 = 0x4000_0000;
+
+/// `AUDIT_ARCH_*` of the machine's own ABI.
+const AUDIT_ARCH: Option<u32> = if cfg!(target_arch = "x86_64") {
+    Some(0xc000_003e)
+} else if cfg!(target_arch = "aarch64") {
+    Some(0xc000_00b7)
+} else if cfg!(target_arch = "s390x") {
+    Some(0x8000_0016)
+} else {
+    None
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seccomp::verdict;
+
+    const PASSES: u32 = libc::SECCOMP_RET_ALLOW;
+    const PID: u32 = 4711;
+
+    fn refused(errno: c_int) -> u32 {
+        libc::SECCOMP_RET_ERRNO | errno.cast_unsigned()
+    }
+
+    fn answer(program: &[sock_filter], number: c_long, arguments: [c_int; 3]) -> u32 {
+        let [first, second, third] = arguments.map(c_int::cast_unsigned);
+        let number = u32::try_from(number).unwrap();
+        verdict(program, AUDIT_ARCH.unwrap(), number, [first, second, third, 0, 0, 0])
+    }
+
+    #[test]
+    fn a_worker_opens_nothing_and_starts_nothing() {
+        let program = of_worker(PID).unwrap();
+        let refused_calls = [
+            libc::SYS_openat,
+            libc::SYS_openat2,
+            libc::SYS_execve,
+            libc::SYS_execveat,
+            SYS_clone,
+            libc::SYS_ptrace,
+            libc::SYS_process_vm_readv,
+            libc::SYS_pidfd_getfd,
+            libc::SYS_kill,
+            libc::SYS_unlinkat,
+            libc::SYS_setns,
+            libc::SYS_io_uring_setup,
+            libc::SYS_bpf,
+        ];
+        for number in refused_calls {
+            assert_eq!(answer(&program, number, [0; 3]), refused(libc::EPERM), "{number}");
+        }
+        for number in [libc::SYS_read, libc::SYS_recvmsg, libc::SYS_futex, libc::SYS_connect] {
+            assert_eq!(answer(&program, number, [0; 3]), PASSES, "{number}");
+        }
+        assert_eq!(answer(&program, SYS_clone3, [0; 3]), refused(libc::ENOSYS));
+    }
+
+    #[test]
+    fn a_workers_sockets_memory_and_signals_are_its_own() {
+        let program = of_worker(PID).unwrap();
+        for family in 0..48 {
+            let passes = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].contains(&family);
+            let wanted = if passes { PASSES } else { refused(libc::EAFNOSUPPORT) };
+            assert_eq!(answer(&program, libc::SYS_socket, [family, 1, 0]), wanted, "{family}");
+        }
+        for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+            let executed = libc::PROT_READ | libc::PROT_EXEC;
+            assert_eq!(answer(&program, call, [0, 4096, executed]), refused(libc::EPERM));
+            assert_eq!(answer(&program, call, [0, 4096, libc::PROT_READ]), PASSES);
+        }
+        let to = |pid: u32| answer(&program, libc::SYS_tgkill, [pid.cast_signed(), 1, 6]);
+        assert_eq!((to(PID), to(PID + 1)), (PASSES, refused(libc::EPERM)));
+        let ioctl = |command| answer(&program, libc::SYS_ioctl, [3, command, 0]);
+        assert_eq!(ioctl(SOCKET_QUESTIONS[0]), PASSES);
+        // TIOCSTI: types into a terminal.
+        assert_eq!(ioctl(0x5412), refused(libc::EPERM));
+    }
+
+    #[test]
+    fn every_thread_goes_without_what_no_agent_needs() {
+        for program in [of_every_thread().unwrap(), of_signer().unwrap()] {
+            for number in LEFT_OUT {
+                assert_eq!(answer(&program, *number, [0; 3]), refused(libc::EPERM), "{number}");
+            }
+            let clone = |flags| answer(&program, SYS_clone, [flags, flags, 0]);
+            assert_eq!(clone(libc::CLONE_VM | libc::CLONE_THREAD), PASSES);
+            assert_eq!(clone(libc::CLONE_NEWUSER), refused(libc::EPERM));
+            assert_eq!(answer(&program, libc::SYS_openat, [0; 3]), PASSES);
+        }
+        let packet = [libc::AF_PACKET, 3, 0];
+        let every = of_every_thread().unwrap();
+        assert_eq!(answer(&every, libc::SYS_socket, packet), refused(libc::EAFNOSUPPORT));
+        assert_eq!(answer(&every, libc::SYS_execve, [0; 3]), PASSES, "it starts signers");
+        let signer = of_signer().unwrap();
+        for number in OF_SIGNER_LEFT_OUT {
+            assert_eq!(answer(&signer, *number, [0; 3]), refused(libc::EPERM), "{number}");
+        }
+    }
+
+    #[test]
+    fn another_abi_has_no_calls() {
+        for program in [of_worker(PID).unwrap(), of_every_thread().unwrap()] {
+            assert_eq!(verdict(&program, 0x4000_0003, 3, [0; 6]), refused(libc::ENOSYS));
+        }
+        #[cfg(target_arch = "x86_64")]
+        {
+            let program = of_worker(PID).unwrap();
+            let arch = AUDIT_ARCH.unwrap();
+            assert_eq!(verdict(&program, arch, X32, [0; 6]), refused(libc::ENOSYS));
+        }
+    }
+}

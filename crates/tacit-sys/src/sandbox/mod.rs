@@ -1,0 +1,85 @@
+//! What a process gives up once it has all that it needs: system calls, files, capabilities.
+//!
+//! ```text
+//! system calls    a filter of every thread, and a narrower one of each data worker     seccomp
+//! files           those beneath some directories, to be read, or to be written too     Landlock
+//! capabilities    all but those that are named, of the calling thread
+//! ```
+//!
+//! Nothing of it can be taken back, and programs that the process starts inherit it. What the
+//! kernel does not have is missing, and reported: an agent works without.
+//!
+//! Limit: files and capabilities are of a thread and of those that it starts from then on.
+
+mod calls;
+mod files;
+mod filter;
+
+use std::io;
+
+pub use files::{FilesConfined, Reach, has_file_confinement};
+pub use rustix::thread::CapabilitySet;
+
+use crate::seccomp;
+
+/// Takes system calls that no agent needs away from every thread of this process.
+///
+/// # Errors
+/// `Unsupported` on a machine whose calls are not known; what the kernel answers.
+pub fn filter_process() -> io::Result<()> {
+    install(filter::of_every_thread(), libc::SECCOMP_FILTER_FLAG_TSYNC)
+}
+
+/// Takes system calls that no signer needs away from every thread of this process.
+///
+/// # Errors
+/// As [`filter_process`].
+pub fn filter_signer() -> io::Result<()> {
+    install(filter::of_signer(), libc::SECCOMP_FILTER_FLAG_TSYNC)
+}
+
+/// Leaves the calling thread the system calls of a data worker: no file is opened any more, no
+/// program and no thread started.
+///
+/// # Errors
+/// As [`filter_process`].
+pub fn filter_worker() -> io::Result<()> {
+    install(filter::of_worker(std::process::id()), 0)
+}
+
+fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io::Result<()> {
+    let program = program.ok_or(io::ErrorKind::Unsupported)?;
+    // The agent's own code is trusted as far as speculation goes; old kernels would slow it down.
+    let result = seccomp::install(&program, flags | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW)?;
+    // With `TSYNC` the kernel answers with the thread that could not take it.
+    if result == 0 { Ok(()) } else { Err(io::Error::other(format!("thread {result} cannot"))) }
+}
+
+/// Whether this kernel filters system calls, on a machine whose calls are known.
+#[must_use]
+pub fn has_call_filters() -> bool {
+    filter::of_every_thread().is_some() && rustix::thread::secure_computing_mode().is_ok()
+}
+
+/// Leaves the calling thread no capability but these, of those that it has.
+///
+/// # Errors
+/// Whatever `capset` answers.
+pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
+    let mut sets = rustix::thread::capabilities(None)?;
+    sets.effective &= kept;
+    sets.permitted &= kept;
+    sets.inheritable &= kept;
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
+/// The capabilities of the calling thread.
+///
+/// # Errors
+/// Whatever `capget` answers.
+pub fn capabilities() -> io::Result<CapabilitySet> {
+    Ok(rustix::thread::capabilities(None)?.effective)
+}
+
+#[cfg(test)]
+mod tests;

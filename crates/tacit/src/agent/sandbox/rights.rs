@@ -1,0 +1,138 @@
+//! The capabilities that an agent keeps: those that its policy takes.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use rustix::fs::{Access, access};
+use tacit_core::flow::Address;
+use tacit_core::policy::{Diagnostic, Policy, Position, Target};
+use tacit_sys::sandbox::{self, CapabilitySet, Reach};
+use tacit_sys::socket;
+
+use super::Options;
+use super::reach::{self, RESTART};
+use crate::agent::listeners;
+use crate::agent::opened::Wanted;
+
+/// Every agent's: a reload may name another port below 1024.
+const EVERY: CapabilitySet = CapabilitySet::NET_BIND_SERVICE;
+/// To give socket files to their owners.
+const OWNERS: CapabilitySet = CapabilitySet::CHOWN.union(CapabilitySet::FOWNER);
+/// To see which programs other users' processes are.
+const PROGRAMS: CapabilitySet = CapabilitySet::SYS_PTRACE;
+/// Workers make no socket files and read none.
+pub(super) const OF_WORKERS: CapabilitySet = CapabilitySet::NET_BIND_SERVICE
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(PROGRAMS)
+    .union(CapabilitySet::NET_ADMIN);
+
+/// The log that runs share may be in another user's directory.
+pub(super) const OF_LOG: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
+
+const NAMES: [(CapabilitySet, &str); 7] = [
+    (CapabilitySet::NET_BIND_SERVICE, "net_bind_service"),
+    (CapabilitySet::DAC_READ_SEARCH, "dac_read_search"),
+    (CapabilitySet::DAC_OVERRIDE, "dac_override"),
+    (CapabilitySet::CHOWN, "chown"),
+    (CapabilitySet::FOWNER, "fowner"),
+    (CapabilitySet::NET_ADMIN, "net_admin"),
+    (CapabilitySet::SYS_PTRACE, "sys_ptrace"),
+];
+
+/// What the policy takes, of what the agent has.
+pub(super) fn kept(
+    policy: &Policy,
+    options: &Options,
+    reach: &Reach,
+    congestion_control: Option<&str>,
+) -> CapabilitySet {
+    let own = sandbox::capabilities().unwrap_or_else(|_| CapabilitySet::empty());
+    if own.is_empty() {
+        return own;
+    }
+    let mut kept = EVERY;
+    if reach::looks_at_programs(policy) {
+        kept |= PROGRAMS;
+    }
+    let enrolment = options.enrol.iter().any(|enrol| enrol.unix.owner.is_some());
+    if enrolment || listens_at_files(policy) {
+        kept |= OWNERS;
+    }
+    // The kernel says what this user does without.
+    let missing = std::thread::scope(|scope| {
+        let ask = || missing_without(policy, options, reach, congestion_control);
+        scope.spawn(ask).join().unwrap_or_else(|_| CapabilitySet::all())
+    });
+    (kept | missing) & own
+}
+
+/// What the calling thread, which has no other capability from now on, would need for the files
+/// and sockets of the policy.
+fn missing_without(
+    policy: &Policy,
+    options: &Options,
+    reach: &Reach,
+    congestion_control: Option<&str>,
+) -> CapabilitySet {
+    let mut missing = CapabilitySet::empty();
+    if sandbox::keep_capabilities(EVERY).is_err() {
+        return CapabilitySet::all();
+    }
+    let files = reach::files(policy, options);
+    let is_refused = |path: &PathBuf| {
+        File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    };
+    if files.iter().any(is_refused) {
+        missing |= CapabilitySet::DAC_READ_SEARCH;
+    }
+    let is_writable = |path: &PathBuf| access(path, Access::WRITE_OK).is_ok();
+    if connects_to_files(policy) || !reach.write.iter().all(is_writable) {
+        missing |= CapabilitySet::DAC_OVERRIDE;
+    }
+    if congestion_control.is_some_and(|name| !socket::has_congestion_control(name)) {
+        missing |= CapabilitySet::NET_ADMIN;
+    }
+    missing
+}
+
+/// Whether it has socket files, to which a reload may give owners.
+fn listens_at_files(policy: &Policy) -> bool {
+    let is_file = |wanted: Wanted| matches!(wanted.address, Address::Path(_));
+    listeners::wanted(policy).into_values().any(is_file)
+}
+
+fn gives_sockets_away(policy: &Policy) -> bool {
+    listeners::wanted(policy).values().any(|wanted| wanted.unix.owner.is_some())
+}
+
+/// Whether it connects to UNIX sockets, which may be another user's.
+fn connects_to_files(policy: &Policy) -> bool {
+    let connects = |rule: &tacit_core::policy::Rule| {
+        let target = rule.forward().and_then(|forward| forward.connect.as_ref());
+        matches!(target, Some(Target::Address(Address::Path(_))))
+    };
+    policy.rules.iter().any(|rule| connects(rule))
+}
+
+/// Refuses a policy that takes a capability which was given up.
+pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnostic> {
+    // An agent of an ordinary user has none, and never had.
+    if kept.is_empty() || kept.contains(OWNERS) || !gives_sockets_away(policy) {
+        return Ok(());
+    }
+    let gives = |rule: &&std::sync::Arc<tacit_core::policy::Rule>| {
+        rule.forward().is_some_and(|forward| forward.unix.owner.is_some())
+    };
+    let rule = policy.rules.iter().find(gives);
+    let position = rule.map_or(Position { line: 1, column: 1 }, |rule| rule.position);
+    let message = "this agent cannot give a socket to another user: the sandbox was made before \
+                   the policy asked for that";
+    Err(Diagnostic::error(position, message).with_fix(RESTART))
+}
+
+/// For displays.
+pub(super) fn text(kept: CapabilitySet) -> String {
+    let names: Vec<_> =
+        NAMES.iter().filter(|(one, _)| kept.contains(*one)).map(|(_, name)| *name).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(" ") }
+}
