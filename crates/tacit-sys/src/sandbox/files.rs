@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreated,
     RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
 };
 
@@ -34,23 +34,44 @@ pub enum FilesConfined {
 }
 
 impl Reach {
-    /// Leaves the calling thread, and those that it starts, these files and no others. What does
-    /// not exist now is left out.
+    /// The rules that leave a thread these files and no others. What does not exist now is left
+    /// out.
     ///
     /// # Errors
     /// What the kernel answers, other than that it has no such thing.
-    pub fn confine_thread(&self) -> io::Result<FilesConfined> {
+    pub fn rules(&self) -> io::Result<Rules> {
         let read = AccessFs::from_read(NEWEST) & !BitFlags::from_flag(AccessFs::Execute);
         let run = AccessFs::Execute | AccessFs::ReadFile;
         let write = AccessFs::from_all(NEWEST) & !BitFlags::from_flag(AccessFs::Execute);
-        let confined = Ruleset::default()
+        let rules = Ruleset::default()
             .handle_access(AccessFs::from_all(NEWEST))
             .and_then(Ruleset::create)
             .and_then(|rules| rules.add_rules(path_beneath_rules(&self.read, read)))
             .and_then(|rules| rules.add_rules(path_beneath_rules(&self.write, write)))
-            .and_then(|rules| rules.add_rules(path_beneath_rules(&self.run, run)))
-            .and_then(landlock::RulesetCreated::restrict_self)
-            .map_err(io::Error::other)?;
+            .and_then(|rules| rules.add_rules(path_beneath_rules(&self.run, run)));
+        rules.map(Rules).map_err(io::Error::other)
+    }
+}
+
+/// Rules about files, for several threads.
+#[derive(Debug)]
+pub struct Rules(RulesetCreated);
+
+impl Rules {
+    /// The same for another thread.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn copy(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// Confines the calling thread, and those that it starts.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn confine_thread(self) -> io::Result<FilesConfined> {
+        let confined = self.0.restrict_self().map_err(io::Error::other)?;
         Ok(match confined.ruleset {
             RulesetStatus::FullyEnforced => FilesConfined::Wholly,
             RulesetStatus::PartiallyEnforced => FilesConfined::InPart,

@@ -17,7 +17,7 @@ mod filter;
 
 use std::io;
 
-pub use files::{FilesConfined, Reach, has_file_confinement};
+pub use files::{FilesConfined, Reach, Rules, has_file_confinement};
 pub use rustix::thread::CapabilitySet;
 
 use crate::seccomp;

@@ -57,7 +57,7 @@ fn files_outside_are_out_of_reach() {
     aside(move || {
         rustix::thread::set_no_new_privs(true).unwrap();
         let reach = Reach { read: vec![path.join("in")], ..Reach::default() };
-        assert_ne!(reach.confine_thread().unwrap(), FilesConfined::No);
+        assert_ne!(reach.rules().unwrap().confine_thread().unwrap(), FilesConfined::No);
         assert_eq!(fs::read_to_string(path.join("in/file")).unwrap(), "in");
         let refused = |error: io::Error| error.raw_os_error();
         let outside = fs::read_to_string(path.join("file")).map_err(refused);
@@ -70,7 +70,7 @@ fn files_outside_are_out_of_reach() {
     aside(move || {
         rustix::thread::set_no_new_privs(true).unwrap();
         let reach = Reach { write: vec![path.join("in")], ..Reach::default() };
-        reach.confine_thread().unwrap();
+        reach.rules().unwrap().confine_thread().unwrap();
         fs::write(path.join("in/new"), "new").unwrap();
         fs::rename(path.join("in/new"), path.join("in/file")).unwrap();
         assert_eq!(fs::read_to_string(path.join("in/file")).unwrap(), "new");

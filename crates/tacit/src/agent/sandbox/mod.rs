@@ -16,11 +16,12 @@
 mod reach;
 mod rights;
 
+use std::io;
 use std::path::Path;
 
 use serde_json::{Value, json};
 use tacit_core::policy::{Diagnostic, Policy};
-use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined};
+use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined, Reach};
 
 use reach::Reachable;
 
@@ -51,10 +52,7 @@ enum Files {
 impl Files {
     /// Takes all others from the calling thread and from that of the log.
     fn confine(reachable: Reachable, log: &Log) -> Self {
-        let files = reachable.files.clone();
-        // It reports nothing: it is the same kernel as below.
-        log.on_its_thread(move || drop(files.confine_thread()));
-        match reachable.files.confine_thread() {
+        match confine_threads(&reachable.files, log) {
             Ok(FilesConfined::Wholly | FilesConfined::InPart) => Self::Within(reachable),
             Ok(FilesConfined::No) => Self::AllKernel,
             Err(error) => {
@@ -63,6 +61,15 @@ impl Files {
             }
         }
     }
+}
+
+/// Leaves this thread and that of the log these files.
+fn confine_threads(files: &Reach, log: &Log) -> io::Result<FilesConfined> {
+    let rules = files.rules()?;
+    let copy = rules.copy()?;
+    // It reports nothing: the kernel is the same as below.
+    log.on_its_thread(move || drop(copy.confine_thread()));
+    rules.confine_thread()
 }
 
 impl Sandbox {
@@ -142,7 +149,7 @@ pub(super) fn show_none() -> Value {
     json!({ "name": "sandbox", "max": "none: [agent] sandbox = false" })
 }
 
-fn warn_of(part: &str, error: &std::io::Error, log: &Log) {
+fn warn_of(part: &str, error: &io::Error, log: &Log) {
     let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
     log.warn(event.field("next", "the agent serves without this part of its sandbox"));
 }
