@@ -1,13 +1,13 @@
 //! The command line: its verbs and what each does.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::{Value, json};
-use tacit_core::policy::{Diagnostic, UnixSocket, parse_duration};
+use tacit_core::policy::{Diagnostic, Policy, UnixSocket, parse_duration};
 use tacit_sys::descriptor;
 use tacit_tls::signer::Keys;
 
@@ -363,13 +363,16 @@ fn activated(parent: Parent) -> usize {
 }
 
 fn check(args: &CheckArgs) -> ExitCode {
-    let (findings, rules) = match check_file(&args.file, &Keys::here()) {
-        Ok(checked) => (checked.warnings, Some(checked.policy.rules.len())),
+    let (findings, policy) = match check_file(&args.file, &Keys::here()) {
+        Ok(checked) => (checked.warnings, Some(checked.policy)),
         Err(findings) => (findings, None),
     };
+    let rules = policy.as_ref().map(|policy| policy.rules.len());
+    let exposed = policy.map_or_else(Vec::new, |policy| exposed(&policy, &args.file));
     let code = if rules.is_some() { EXIT_OK } else { EXIT_POLICY };
     if args.json {
-        let value = json!({ "ok": rules.is_some(), "rules": rules, "findings": findings });
+        let value = json!({ "ok": rules.is_some(), "rules": rules, "findings": findings,
+                            "exposed-when-replaced": exposed });
         return print(pretty(&value), code);
     }
     let file = args.file.display().to_string();
@@ -379,7 +382,25 @@ fn check(args: &CheckArgs) -> ExitCode {
         complain(&text);
     }
     let Some(rules) = rules else { return code.into() };
-    print(format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" }), code)
+    let mut text = format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" });
+    if !exposed.is_empty() {
+        text += &format!(
+            "in sight of programs under `tacit run` for milliseconds when another takes its place: \
+             {}\n    fix: a directory of mode 0700 with nothing but files of the policy is hidden \
+             whole\n",
+            exposed.join(", ")
+        );
+    }
+    print(text, code)
+}
+
+/// The files that programs of runs see for a moment when others take their place.
+fn exposed(policy: &Policy, file: &Path) -> Vec<String> {
+    if policy.rules.iter().all(|rule| rule.forward().is_some()) {
+        return Vec::new();
+    }
+    let files = agent::secrets::exposed(policy, file);
+    files.into_iter().map(|file| file.display().to_string()).collect()
 }
 
 fn show(args: &ShowArgs) -> ExitCode {

@@ -13,19 +13,19 @@
 //! the user namespace maps their user: no promise is taken to gain no privileges, unless the
 //! filter needs that one.
 //!
-//! Limits: [`HIDDEN_MAX`] paths are hidden. A file that comes into being later is not.
+//! Limits: [`HIDDEN_MAX`] paths are hidden at the start. What takes their place later is covered by
+//! whoever joins the program's mounts ([`cover`]).
 
+mod cover;
 mod failure;
 mod filter;
 mod notify;
 
 use std::ffi::CString;
 use std::fmt;
-use std::fs;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -34,8 +34,10 @@ use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CpuSet, sched_setaffinity};
 
 use crate::{schedule, seccomp};
+use cover::{Hidden, own_mounts};
 use filter::Answers;
 
+pub use cover::{cover, join_mounts};
 pub use failure::{StartError, Step};
 pub use filter::RefusedCall;
 pub use notify::{Call, Listener};
@@ -153,11 +155,6 @@ struct Plan {
     reports: OwnedFd,
 }
 
-struct Hidden {
-    target: CString,
-    is_directory: bool,
-}
-
 impl Plan {
     fn new(inside: &Inside<'_>, reports: OwnedFd) -> io::Result<Self> {
         if inside.hide.len() > HIDDEN_MAX {
@@ -165,10 +162,7 @@ impl Plan {
         }
         let mut hidden = Vec::new();
         for path in inside.hide {
-            // What is not there needs no hiding; what may not be looked at may not be read either.
-            let Ok(kind) = fs::metadata(path) else { continue };
-            let target = CString::new(path.as_os_str().as_bytes())?;
-            hidden.push(Hidden { target, is_directory: kind.is_dir() });
+            hidden.extend(Hidden::new(path)?);
         }
         Ok(Self {
             network: inside.network.as_raw_fd(),
@@ -278,42 +272,6 @@ impl Plan {
         // Nobody to tell if this fails; a start that failed is seen by its missing exec.
         let _ = rustix::io::write(&self.reports, &[step as u8, index, a, b, c, d]);
     }
-}
-
-impl Hidden {
-    fn cover(&self) -> io::Result<()> {
-        let (source, kind, flags, data) = if self.is_directory {
-            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-            (c"none", c"tmpfs", flags, c"size=4k,mode=755")
-        } else {
-            (c"/dev/null", c"", libc::MS_BIND, c"")
-        };
-        // SAFETY: four live C strings.
-        let result = unsafe {
-            libc::mount(
-                source.as_ptr(),
-                self.target.as_ptr(),
-                kind.as_ptr(),
-                flags,
-                data.as_ptr().cast(),
-            )
-        };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-}
-
-/// A copy of the mounts whose changes nobody else sees.
-fn own_mounts() -> io::Result<()> {
-    // SAFETY: takes no pointers; the process has one thread.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let none = std::ptr::null();
-    let root = c"/".as_ptr();
-    let flags = libc::MS_REC | libc::MS_SLAVE;
-    // SAFETY: the target is a live C string; a change of propagation reads nothing else.
-    let result = unsafe { libc::mount(none, root, none, flags, none.cast()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn join(namespace: RawFd, kind: libc::c_int) -> io::Result<()> {

@@ -27,6 +27,7 @@ mod reload;
 mod running;
 mod runs;
 mod sandbox;
+pub mod secrets;
 mod service_manager;
 mod services;
 mod start;

@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use super::inbound::reserve_missing;
 use super::lanes::Workers;
 use super::opened::{ListenError, Opened, Wanted};
+use super::secrets;
 use super::services::{self, Candidate, Enrolled, RunContext, RunEvent, Services};
 use super::{AgentError, Options, takeover};
 use crate::address;
@@ -169,7 +170,7 @@ impl Runs {
             let _ = back.send(Err(reason));
             return;
         }
-        let Enrolment { name, pid, sockets: socket_set } = enrolment;
+        let Enrolment { name, pid, sockets: socket_set, covers_files } = enrolment;
         let identity = RunIdentity {
             id: self.registry.next_id(),
             name,
@@ -177,6 +178,7 @@ impl Runs {
             user: address::user_name(uid),
             since: SystemTime::now(),
             claimed: uid != process::effective_user(),
+            covers_files,
         };
         let context = self.context();
         let place = workers.place_run().await;
@@ -258,7 +260,7 @@ impl Runs {
         let cpus = workers.cpus_of_runs();
         let policy = &self.shared.live.load().policy;
         let terms = Terms {
-            hide: services::secret_files(policy, &self.policy_file),
+            hide: secrets::paths(policy, &self.policy_file),
             keep_off: cpus.engines.to_vec(),
             cpu: run_cpu.or(cpus.only),
         };
@@ -319,6 +321,7 @@ impl Runs {
     pub(super) fn replace_line(&self, id: u64, line: OwnedFd) {
         if let Some(Enrolled { run, .. }) = self.registry.get(id) {
             run.line.replace(line);
+            tokio::task::spawn_local(self.hiding(run));
             self.shared.log.info(Event::new("helper-replaced").field("run", &run.name));
         }
     }
@@ -417,6 +420,22 @@ impl Runs {
         drop(self.start_capturing(self.registry.all()));
     }
 
+    /// Has a run's helper keep what the policy names hidden from programs.
+    fn hiding(&self, run: &Arc<Run>) -> impl Future<Output = ()> + 'static {
+        let policy = &self.shared.live.load().policy;
+        let paths = secrets::paths(policy, &self.policy_file);
+        let run = Arc::clone(run);
+        let log = self.shared.log.clone();
+        async move {
+            if run.covers_files
+                && let Err(error) = run.line.hide(paths).await
+            {
+                let event = Event::new("files-not-hidden").field("run", &run.name);
+                log.error(event.field("error", &error));
+            }
+        }
+    }
+
     fn start_capturing<'a>(
         &self,
         runs: impl IntoIterator<Item = &'a Enrolled>,
@@ -426,11 +445,13 @@ impl Runs {
             let hosts = Arc::clone(&hosts);
             let log = self.shared.log.clone();
             let capture = Arc::clone(&enrolled.capture);
+            let hiding = self.hiding(&enrolled.run);
             tokio::task::spawn_local(async move {
                 if let Err(error) = services::follow_with(&capture, &hosts).await {
                     let event = Event::new("capture-failed").field("run", &capture.run.name);
                     log.error(event.field("error", &error));
                 }
+                hiding.await;
             })
         };
         runs.into_iter().map(start).collect()

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tacit_core::dns::Host;
-use tacit_core::policy::{Policy, TrustSource};
 use tacit_sys::socket;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -16,7 +15,7 @@ use super::notices::Follower;
 use crate::address;
 use crate::datagram::Receiver;
 use crate::dns::{Forwarder, Resolvers};
-use crate::live::{Live, directory_of};
+use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::net::Security;
 use crate::query::Service;
@@ -263,21 +262,4 @@ pub(super) async fn depart(enrolled: &Enrolled) -> io::Result<Departing> {
 pub(super) async fn follow_with(capture: &Capture, hosts: &[Host]) -> io::Result<()> {
     capture.take_hosts(hosts);
     capture.follow().await
-}
-
-/// Files that are none of a program's business: the policy, the keys and the anchors it names. What
-/// the distribution gives to everybody stays readable.
-pub(super) fn secret_files(policy: &Policy, file: &std::path::Path) -> Vec<std::path::PathBuf> {
-    const EVERYBODYS: [&str; 4] =
-        ["/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates"];
-    let base = directory_of(file);
-    let keys = policy.identities.values().map(|identity| base.join(&identity.key));
-    let anchors = policy.trusts.values().flat_map(|trust| match &trust.source {
-        TrustSource::Files(files) => files.iter().map(|file| base.join(file)).collect(),
-        TrustSource::System => Vec::new(),
-    });
-    let lists = policy.trusts.values().flat_map(|trust| &trust.crls).map(|file| base.join(file));
-    let all = keys.chain(anchors).chain(lists).filter_map(|file| file.canonicalize().ok());
-    let all = all.filter(|file| !EVERYBODYS.iter().any(|directory| file.starts_with(directory)));
-    file.canonicalize().into_iter().chain(all).collect()
 }

@@ -1,15 +1,18 @@
 //! The launcher's side of the helper: starting it, and starting it anew.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tacit_sys::namespace::Sockets;
 use tacit_sys::process::{self, StandardError};
 
+use super::covers::ToCover;
 use super::error::RunError;
-use super::helper::{self, Ready};
+use super::helper::{self, JoinedNamespaces, Ready};
 use crate::exit::complain;
 use crate::run::protocol;
 
@@ -24,12 +27,36 @@ pub(super) struct Helper {
     pub(super) network: OwnedFd,
     /// None for root, which shares the launcher's.
     pub(super) user: Option<OwnedFd>,
+    /// To the helper, which awaits here what it keeps hidden; `None`: it knows.
+    covers: Option<UnixStream>,
+    /// For helpers to come.
+    hidden: Hidden,
+}
+
+/// What is hidden from the program.
+#[derive(Default)]
+struct Hidden {
+    /// The program's mounts; `None`: it has none of its own.
+    mounts: Option<OwnedFd>,
+    paths: Vec<PathBuf>,
+}
+
+impl Hidden {
+    /// Has a helper keep it hidden.
+    fn tell(&self, helper: &UnixStream) {
+        if let Some(mounts) = &self.mounts {
+            let word = ToCover { paths: self.paths.clone() };
+            // A helper that has ended is replaced, and told then.
+            let _ = protocol::write(helper, &word, &[mounts.as_fd()]);
+        }
+    }
 }
 
 /// A helper that is setting up.
 pub(super) struct Starting {
     pid: u32,
     line: UnixStream,
+    covers: UnixStream,
 }
 
 /// What the agent is to have of the namespace.
@@ -50,14 +77,36 @@ impl Helper {
     pub(super) fn start() -> Result<Starting, RunError> {
         let own = |error| RunError::Own("start the helper", error);
         let (ours, theirs) = UnixStream::pair().map_err(own)?;
+        let (covers, of_helper) = UnixStream::pair().map_err(own)?;
         let launcher = std::process::id();
         let work = || {
-            let kept = process::keep_only(&[theirs.as_fd()], StandardError::Discarded);
+            let needed = [theirs.as_fd(), of_helper.as_fd()];
+            let kept = process::keep_only(&needed, StandardError::Discarded);
             process::name_thread("tacit-helper");
-            ending(kept.and_then(|()| helper::run(&theirs, launcher)))
+            let run = |of_helper| helper::run(&theirs, launcher, of_helper);
+            ending(kept.and_then(|()| of_helper.try_clone()).and_then(run))
         };
         let pid = process::fork(work).map_err(own)?;
-        Ok(Starting { pid, line: ours })
+        Ok(Starting { pid, line: ours, covers })
+    }
+
+    /// Has it keep these files hidden from a program, and the helpers after it.
+    pub(super) fn keep_hidden(&mut self, program: u32, paths: Vec<PathBuf>) {
+        let mounts = match File::open(format!("/proc/{program}/ns/mnt")) {
+            Ok(mounts) => Some(mounts.into()),
+            // It has ended by now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                complain(format_args!(
+                    "tacit: what takes the place of hidden files is not hidden: {error}"
+                ));
+                None
+            }
+        };
+        self.hidden = Hidden { mounts, paths };
+        if let Some(helper) = self.covers.take() {
+            self.hidden.tell(&helper);
+        }
     }
 
     /// Its process, unless it has ended.
@@ -73,18 +122,23 @@ impl Helper {
     /// Starts another in the same namespaces; returns the line for the agent.
     pub(super) fn start_anew(&mut self) -> io::Result<OwnedFd> {
         let (ours, theirs) = UnixStream::pair()?;
+        let (covers, of_helper) = UnixStream::pair()?;
+        self.hidden.tell(&covers);
         let launcher = std::process::id();
         let user = self.user.as_ref().map(AsFd::as_fd);
         let pause = START_INTERVAL.saturating_sub(self.started.elapsed());
         let work = || {
-            let mut needed = vec![theirs.as_fd(), self.network.as_fd()];
+            let mut needed = vec![theirs.as_fd(), of_helper.as_fd(), self.network.as_fd()];
             needed.extend(user);
             let kept = process::keep_only(&needed, StandardError::Discarded);
             process::name_thread("tacit-helper");
             std::thread::sleep(pause);
-            let line = theirs.try_clone();
-            let run = |line| helper::run_anew(line, launcher, self.network.as_fd(), user);
-            ending(kept.and(line).and_then(run))
+            let given = theirs.try_clone().and_then(|line| Ok((line, of_helper.try_clone()?)));
+            let run = |(line, of_helper)| {
+                let network = self.network.as_fd();
+                helper::run_anew(line, launcher, JoinedNamespaces { network, user }, of_helper)
+            };
+            ending(kept.and(given).and_then(run))
         };
         self.pid = process::fork(work)?;
         self.started = Instant::now() + pause;
@@ -127,7 +181,9 @@ impl Starting {
         let sockets = of_run.into_iter().chain(ipv4).chain(ipv6).collect();
         let user = has_own_user.then_some(user);
         let started = Instant::now();
-        let helper = Helper { pid: self.pid, started, network, user };
+        let covers = Some(self.covers);
+        let hidden = Hidden::default();
+        let helper = Helper { pid: self.pid, started, network, user, covers, hidden };
         Ok(Prepared { helper, given: Given { sockets }, channel: self.line })
     }
 }

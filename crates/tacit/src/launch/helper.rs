@@ -26,6 +26,7 @@ use tacit_sys::netlink::route::{self, Families, Sources};
 use tacit_sys::netlink::{self, Protocol, diag, interfaces};
 use tacit_sys::{IpVersion, cpu, owner, transparent};
 
+use super::covers::Covers;
 use super::notices::Notices;
 use crate::net::pool::SOCKETS_AT_ONCE_MAX;
 use crate::run::host::HostAddresses;
@@ -60,7 +61,7 @@ pub enum Ready {
 ///
 /// # Errors
 /// The launcher is gone.
-pub fn run(launcher: &UnixStream, parent: u32) -> io::Result<()> {
+pub fn run(launcher: &UnixStream, parent: u32, covers: UnixStream) -> io::Result<()> {
     let none = Families { v4: false, v6: false };
     let made = namespace::create(parent, none, None).and_then(|made| {
         let sockets = namespace::sockets(made.copies)?;
@@ -78,7 +79,17 @@ pub fn run(launcher: &UnixStream, parent: u32) -> io::Result<()> {
     drop((sockets, theirs));
     protocol::write(launcher, &(), &[])?;
     let notices = Notices::awaited(launcher.try_clone()?);
-    Servant { launcher: parent, kernel }.serve(line, notices)
+    let covers = Covers::awaited(covers);
+    Servant { launcher: parent, kernel, covers }.serve(line, notices)
+}
+
+/// The namespaces of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct JoinedNamespaces<'a> {
+    /// Its network.
+    pub network: BorrowedFd<'a>,
+    /// `None` for root.
+    pub user: Option<BorrowedFd<'a>>,
 }
 
 /// Serves a namespace that another helper made, which has died.
@@ -88,12 +99,14 @@ pub fn run(launcher: &UnixStream, parent: u32) -> io::Result<()> {
 pub fn run_anew(
     line: UnixStream,
     parent: u32,
-    network: BorrowedFd<'_>,
-    user: Option<BorrowedFd<'_>>,
+    namespaces: JoinedNamespaces<'_>,
+    covers: UnixStream,
 ) -> io::Result<()> {
+    let JoinedNamespaces { network, user } = namespaces;
     let kernel = namespace::join(parent, network, user).map_err(io::Error::other)?;
     // The listener ended with the helper that had it: the kernel refuses without asking.
-    Servant { launcher: parent, kernel }.serve(line, Notices::default())
+    let covers = Covers::awaited(covers);
+    Servant { launcher: parent, kernel, covers }.serve(line, Notices::default())
 }
 
 /// The rights over the namespace, and who may hold sockets in it.
@@ -101,6 +114,7 @@ struct Servant {
     /// Whose descendants own the run's sockets.
     launcher: u32,
     kernel: Netlinks,
+    covers: Covers,
 }
 
 type Answer = (Reply, Vec<OwnedFd>);
@@ -110,9 +124,10 @@ impl Servant {
     fn serve(mut self, first: UnixStream, mut notices: Notices) -> io::Result<()> {
         let mut lines = vec![first];
         while !lines.is_empty() || notices.can_come() {
-            let (readable, events) = wait(&lines, &notices)?;
-            notices.serve(&events);
-            let Some(at) = readable else { continue };
+            let Due { line, of_notices, of_covers } = wait(&lines, &notices, &self.covers)?;
+            self.covers.serve(&of_covers);
+            notices.serve(&of_notices);
+            let Some(at) = line else { continue };
             // A line that breaks is that agent's loss alone.
             let kept = match protocol::read::<Request>(&lines[at]) {
                 Ok(Some(Frame { message: Request::Line, .. })) => {
@@ -176,6 +191,10 @@ impl Servant {
             Request::Connecting(ends) => Ok(Reply::Connecting(self.is_connecting(&ends))),
             Request::Listening => self.listening().map(Reply::Listening),
             Request::Cpu => Ok(Reply::Cpu(self.cpu_ns())),
+            Request::Hide(paths) => {
+                self.covers.add(paths);
+                Ok(Reply::Done)
+            }
             // They are answered where the lines are.
             Request::Line | Request::Reports => Ok(Reply::Done),
         };
@@ -245,19 +264,33 @@ impl Servant {
     }
 }
 
-/// Waits until an agent or the kernel asks: which line is readable, and what happened to each of
-/// [`Notices::descriptors`].
-fn wait(lines: &[UnixStream], notices: &Notices) -> io::Result<(Option<usize>, Vec<PollFlags>)> {
+/// What there is to do.
+struct Due {
+    /// The line on which an agent asks.
+    line: Option<usize>,
+    /// What happened to each of [`Notices::descriptors`].
+    of_notices: Vec<PollFlags>,
+    /// The same of [`Covers::descriptors`].
+    of_covers: Vec<PollFlags>,
+}
+
+/// Waits until an agent, the kernel or the launcher asks.
+fn wait(lines: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<Due> {
     let of_lines = lines.iter().map(AsFd::as_fd);
-    let all = of_lines.chain(notices.descriptors());
+    let all = of_lines.chain(notices.descriptors()).chain(covers.descriptors());
     let mut polled: Vec<_> = all.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
     match poll(&mut polled, notices.timeout().as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let (of_lines, of_notices) = polled.split_at(lines.len());
-    let readable = of_lines.iter().position(|one| !one.revents().is_empty());
-    Ok((readable, of_notices.iter().map(PollFd::revents).collect()))
+    let (of_lines, others) = polled.split_at(lines.len());
+    let (of_notices, of_covers) = others.split_at(notices.descriptors().count());
+    let events = |polled: &[PollFd<'_>]| polled.iter().map(PollFd::revents).collect();
+    Ok(Due {
+        line: of_lines.iter().position(|one| !one.revents().is_empty()),
+        of_notices: events(of_notices),
+        of_covers: events(of_covers),
+    })
 }
 
 fn told(result: Result<(), netlink::Error>) -> Result<Reply, String> {

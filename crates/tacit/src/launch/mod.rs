@@ -13,6 +13,7 @@
 
 mod agent;
 mod arguments;
+mod covers;
 mod enter;
 mod error;
 pub mod helper;
@@ -23,6 +24,7 @@ mod running;
 pub mod user;
 mod wait;
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -64,13 +66,17 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     let starting = Helper::start()?;
     let agent = Agent::start(args)?;
     tacit_sys::job::watch_signals().map_err(|error| RunError::Own("watch signals", error))?;
-    let Prepared { helper, given: sockets, channel } = starting.ready()?;
-    let enrolment =
-        Enrolment { name: args.run_name(), pid: std::process::id(), sockets: SocketSet::Held };
+    let Prepared { mut helper, given: sockets, channel } = starting.ready()?;
+    let enrolment = Enrolment {
+        name: args.run_name(),
+        pid: std::process::id(),
+        sockets: SocketSet::Held,
+        covers_files: true,
+    };
     let terms = agent.enrol(enrolment, sockets)?;
     let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
     let cpus = cpus(&terms);
-    hidden.extend(terms.hide);
+    hidden.extend(hidden_now(&terms.hide));
     let inside = Inside {
         network: helper.network.as_fd(),
         user: helper.user.as_ref().map(AsFd::as_fd),
@@ -89,7 +95,20 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     for path in &started.not_hidden {
         complain(format_args!("tacit: cannot be hidden from the program: {path}"));
     }
+    helper.keep_hidden(started.child.id(), terms.hide);
     Ok(Running { child: started.child, agent, helper })
+}
+
+/// What is hidden at the start: each file once, whatever its names. A directory that CMD starts in
+/// is not hidden whole: from there it would find what is below, and what comes later.
+fn hidden_now(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let here = std::env::current_dir().and_then(std::fs::canonicalize).ok();
+    let is_here = |path: &PathBuf| here.as_ref().is_some_and(|here| here.starts_with(path));
+    let real: BTreeSet<_> = paths.iter().filter_map(|path| path.canonicalize().ok()).collect();
+    let (directories, mut all): (Vec<_>, Vec<_>) = real.into_iter().partition(|path| path.is_dir());
+    // Files first: what is in a directory is out of sight once that is hidden.
+    all.extend(directories.into_iter().filter(|path| !is_here(path)));
+    all
 }
 
 /// The CPUs that CMD is to be on, where the policy says anything of them; else none. An agent of

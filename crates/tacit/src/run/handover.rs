@@ -33,6 +33,8 @@ pub struct RunState {
     user: String,
     since: SystemTime,
     claimed: bool,
+    #[serde(default)]
+    covers_files: bool,
     /// The CPU that it shares with a worker.
     #[serde(default)]
     pub cpu: Option<usize>,
@@ -140,6 +142,7 @@ impl Departing {
             user: run.user.clone(),
             since: run.since,
             claimed: run.claimed,
+            covers_files: run.covers_files,
             cpu: run.cpu(),
             names,
             aliases,
@@ -185,6 +188,7 @@ impl RunState {
             user: self.user,
             since: self.since,
             claimed: self.claimed,
+            covers_files: self.covers_files,
         };
         let run = Run::new(identity, line, place, host, self.socket_set);
         for known in known(self.names, self.aliases, self.sharing) {

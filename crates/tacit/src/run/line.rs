@@ -10,6 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +98,14 @@ impl Line {
     /// The helper's, or there is none; what is captured is then not known.
     pub async fn change(&self, remove: Vec<Captured>, add: Vec<Captured>) -> io::Result<()> {
         self.ask(Request::Change { remove, add }).await.map(|_| ())
+    }
+
+    /// Keeps files and directories hidden from programs, beside those there are.
+    ///
+    /// # Errors
+    /// The helper's, or there is none.
+    pub async fn hide(&self, paths: Vec<PathBuf>) -> io::Result<()> {
+        self.ask(Request::Hide(paths)).await.map(|_| ())
     }
 
     /// Captures this and nothing else.

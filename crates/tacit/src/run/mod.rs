@@ -90,6 +90,8 @@ pub struct RunIdentity {
     /// Whether it runs as another user than the agent: what it says of its programs is then its
     /// own claim.
     pub claimed: bool,
+    /// Whether its helper keeps files hidden that come later.
+    pub covers_files: bool,
 }
 
 /// A program and its children under `tacit run`, in a network namespace of their own.
@@ -108,6 +110,8 @@ pub struct Run {
     /// Whether it runs as another user than the agent: what it says of its programs is then its
     /// own claim.
     pub claimed: bool,
+    /// Whether its helper keeps files hidden that come later.
+    pub covers_files: bool,
     /// To the helper inside.
     pub line: Line,
     /// What its connections cost that have ended.
@@ -134,7 +138,7 @@ impl Run {
         host: Arc<Host>,
         sockets: SocketSet,
     ) -> Self {
-        let RunIdentity { id, name, pid, user, since, claimed } = identity;
+        let RunIdentity { id, name, pid, user, since, claimed, covers_files } = identity;
         Self {
             id,
             name,
@@ -142,6 +146,7 @@ impl Run {
             user,
             since,
             claimed,
+            covers_files,
             line,
             spent: Spent::default(),
             place,

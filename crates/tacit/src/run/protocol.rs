@@ -62,6 +62,9 @@ pub struct Enrolment {
     /// Which sockets ride along.
     #[serde(default)]
     pub sockets: SocketSet,
+    /// Whether its helper takes [`Request::Hide`].
+    #[serde(default)]
+    pub covers_files: bool,
 }
 
 /// Which sockets of a run its launcher makes.
@@ -90,7 +93,7 @@ pub enum ToLauncher {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Terms {
-    /// Files that are none of CMD's business.
+    /// Files and directories that are none of CMD's business, by each of their names.
     pub hide: Vec<PathBuf>,
     /// CPUs that are set aside.
     #[serde(default)]
@@ -148,6 +151,8 @@ pub enum Request {
     Listening,
     /// How much CPU time have the programs used?
     Cpu,
+    /// Keep these files and directories hidden from programs, beside those there are.
+    Hide(Vec<PathBuf>),
     /// Make a further line, for a successor of the agent.
     Line,
     /// Report on this line from now on, in [`Report`]s, which kinds of sockets programs are

@@ -22,6 +22,7 @@ mod datagrams;
 mod difference;
 mod faults;
 mod ftp;
+mod hidden;
 mod host;
 mod import;
 mod inbound;

@@ -1,0 +1,101 @@
+//! Files and directories that a program is not to read: something empty is mounted over them, in
+//! mounts that the program has for itself.
+//!
+//! A mount goes when another file takes the place of the one below it. Who has joined the
+//! program's mounts covers that one in its turn ([`cover`]).
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// What is covered.
+pub(super) struct Hidden {
+    pub(super) target: CString,
+    is_directory: bool,
+}
+
+impl Hidden {
+    /// `None`: what is not there needs no hiding; what may not be looked at may not be read either.
+    pub(super) fn new(path: &Path) -> io::Result<Option<Self>> {
+        let Ok(kind) = fs::metadata(path) else { return Ok(None) };
+        let target = CString::new(path.as_os_str().as_bytes())?;
+        Ok(Some(Self { target, is_directory: kind.is_dir() }))
+    }
+
+    /// A system call only.
+    pub(super) fn cover(&self) -> io::Result<()> {
+        if self.is_directory { cover_directory(&self.target) } else { cover_file(&self.target) }
+    }
+}
+
+fn cover_directory(target: &CStr) -> io::Result<()> {
+    let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    mount(c"none", target, c"tmpfs", flags, c"size=4k,mode=755")
+}
+
+fn cover_file(target: &CStr) -> io::Result<()> {
+    mount(c"/dev/null", target, c"", libc::MS_BIND, c"")
+}
+
+fn mount(
+    source: &CStr,
+    target: &CStr,
+    kind: &CStr,
+    flags: libc::c_ulong,
+    data: &CStr,
+) -> io::Result<()> {
+    // SAFETY: four live C strings.
+    let result = unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A copy of the mounts whose changes no other process sees. System calls only.
+pub(super) fn own_mounts() -> io::Result<()> {
+    // SAFETY: takes no pointers; the process has one thread.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let none = std::ptr::null();
+    let root = c"/".as_ptr();
+    let flags = libc::MS_REC | libc::MS_SLAVE;
+    // SAFETY: the target is a live C string; a change of propagation reads nothing else.
+    let result = unsafe { libc::mount(none, root, none, flags, none.cast()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Has the calling process, which has one thread, see the mounts of a program from now on.
+///
+/// # Errors
+/// Whatever `setns` answers: it takes rights over the namespace.
+pub fn join_mounts(mounts: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes no pointers; the descriptor is open.
+    let result = unsafe { libc::setns(mounts.as_raw_fd(), libc::CLONE_NEWNS) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Covers a file or directory in the mounts of this process, unless it is covered or empty; what
+/// does not exist is passed over.
+///
+/// # Errors
+/// Whatever `mount` answers.
+pub fn cover(path: &Path) -> io::Result<()> {
+    let Ok(data) = fs::metadata(path) else { return Ok(()) };
+    let is_covered = if data.is_dir() {
+        fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+    } else {
+        data.file_type().is_char_device() && data.rdev() == NULL_DEVICE
+    };
+    match Hidden::new(path)? {
+        Some(hidden) if !is_covered => hidden.cover(),
+        _ => Ok(()),
+    }
+}
+
+/// `/dev/null`.
+const NULL_DEVICE: u64 = libc::makedev(1, 3);

@@ -1,0 +1,133 @@
+//! Which files of a policy are none of a program's business: itself, keys, anchors and lists.
+//!
+//! What the distribution gives to everyone stays readable. A directory that only its owner may
+//! look into, and that has nothing but such files, is hidden whole: what takes their place later
+//! is never in sight.
+//!
+//! Limit: a directory with more than [`ENTRIES_MAX`] entries is not hidden whole.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tacit_core::policy::{Policy, TrustSource};
+
+use crate::live::directory_of;
+
+/// Entries of a directory that are looked at.
+const ENTRIES_MAX: usize = 256;
+
+/// What the distribution gives to everyone.
+const PUBLIC: [&str; 4] =
+    ["/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates"];
+
+/// The files by each of their names, then the directories that are hidden whole.
+#[must_use]
+pub fn paths(policy: &Policy, file: &Path) -> Vec<PathBuf> {
+    let Secrets { files, directories } = Secrets::of(policy, file);
+    files.into_iter().chain(directories).collect()
+}
+
+/// The files that programs see for a moment when others take their place.
+#[must_use]
+pub fn exposed(policy: &Policy, file: &Path) -> Vec<PathBuf> {
+    let Secrets { files, directories } = Secrets::of(policy, file);
+    let is_beneath = |file: &PathBuf| {
+        file.canonicalize().is_ok_and(|real| directories.iter().any(|one| real.starts_with(one)))
+    };
+    files.into_iter().filter(|file| !is_beneath(file)).collect()
+}
+
+struct Secrets {
+    /// As the policy names them, and where they really are.
+    files: BTreeSet<PathBuf>,
+    /// Those that have nothing but files of the policy.
+    directories: BTreeSet<PathBuf>,
+}
+
+impl Secrets {
+    fn of(policy: &Policy, file: &Path) -> Self {
+        let base = directory_of(file);
+        let keys = policy.identities.values().map(|identity| &identity.key);
+        let anchors = policy.trusts.values().flat_map(|trust| match &trust.source {
+            TrustSource::Files(files) => files.as_slice(),
+            TrustSource::System => &[],
+        });
+        let lists = policy.trusts.values().flat_map(|trust| &trust.crls);
+        let named = keys.chain(anchors).chain(lists).map(|path| base.join(path));
+        let mut files = BTreeSet::new();
+        for path in named.filter(|path| !is_public(path)).chain([file.to_owned()]) {
+            if let Ok(real) = path.canonicalize() {
+                files.extend(std::path::absolute(&path));
+                files.insert(real);
+            }
+        }
+        // No secret, but of the policy as well.
+        let certs = policy.identities.values().map(|identity| base.join(&identity.cert));
+        let mut used = files.clone();
+        used.extend(certs.filter_map(|cert| cert.canonicalize().ok()));
+        let real = files.iter().filter_map(|file| file.canonicalize().ok());
+        let directories: BTreeSet<_> = real.map(|file| directory_of(&file)).collect();
+        let directories = directories.into_iter().filter(|one| is_whole(one, &used)).collect();
+        Self { files, directories }
+    }
+}
+
+fn is_public(file: &Path) -> bool {
+    let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    PUBLIC.iter().any(|directory| real.starts_with(directory))
+}
+
+/// Whether a directory is its owner's alone and has nothing but these files.
+fn is_whole(directory: &Path, used: &BTreeSet<PathBuf>) -> bool {
+    let is_private = |data: std::fs::Metadata| data.permissions().mode() & 0o077 == 0;
+    if !directory.metadata().is_ok_and(is_private) {
+        return false;
+    }
+    let Ok(entries) = directory.read_dir() else { return false };
+    let mut count = 0;
+    for entry in entries {
+        count += 1;
+        let is_used = |path: PathBuf| path.canonicalize().is_ok_and(|real| used.contains(&real));
+        if count > ENTRIES_MAX || !entry.is_ok_and(|entry| is_used(entry.path())) {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use super::*;
+
+    #[test]
+    fn files_alone_in_a_private_directory_are_not_exposed() {
+        let root = std::env::temp_dir().join(format!("tacit-secrets-{}", std::process::id()));
+        let private = root.join("private");
+        fs::create_dir_all(&private).unwrap();
+        fs::set_permissions(&private, Permissions::from_mode(0o700)).unwrap();
+        for name in ["private/a.pem", "private/a.key", "b.pem", "b.key"] {
+            fs::write(root.join(name), "").unwrap();
+        }
+        let text = "version = 1\n[identity.a]\ncert = \"private/a.pem\"\nkey = \"private/a.key\"\n\
+                    [identity.b]\ncert = \"b.pem\"\nkey = \"b.key\"\n";
+        let file = root.join("policy.toml");
+        fs::write(&file, text).unwrap();
+        let policy = tacit_core::policy::parse(text).policy.unwrap();
+        let real = |name: &str| root.canonicalize().unwrap().join(name);
+        let exposed = || -> BTreeSet<_> {
+            exposed(&policy, &file).into_iter().map(|path| path.canonicalize().unwrap()).collect()
+        };
+        assert_eq!(exposed(), [real("b.key"), real("policy.toml")].into());
+        assert!(paths(&policy, &file).contains(&real("private")));
+        // One more file, and it is a directory like any other.
+        fs::write(private.join("notes"), "").unwrap();
+        assert!(exposed().contains(&real("private/a.key")));
+        fs::remove_file(private.join("notes")).unwrap();
+        fs::set_permissions(&private, Permissions::from_mode(0o750)).unwrap();
+        assert!(exposed().contains(&real("private/a.key")), "others may look into it");
+        fs::remove_dir_all(root).unwrap();
+    }
+}
