@@ -4,7 +4,7 @@
 //! look into, and that has nothing but such files, is hidden whole: what takes their place later
 //! is never in sight.
 //!
-//! Limit: a directory with more than [`ENTRIES_MAX`] entries is not hidden whole.
+//! Limit: a directory with more than `ENTRIES_MAX` entries is not hidden whole.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
