@@ -124,7 +124,7 @@ impl<'a> Bench<'a> {
             scope: None,
             parent: None,
         };
-        let connection = Connection::open(&self.table, opening, Security::Clear, place);
+        let connection = Connection::open(&self.table, opening, Security::Clear, place, None);
         let id = connection.record().id;
         Ok(Socket { connection, id, ours, theirs })
     }

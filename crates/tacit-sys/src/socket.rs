@@ -424,6 +424,8 @@ pub struct TcpInfo {
     pub unsent_bytes: u32,
     /// Segments sent again, in total.
     pub retransmits: u32,
+    /// How long ago bytes were sent or received last.
+    pub silent_ms: u32,
 }
 
 /// Reads `TCP_INFO`.
@@ -457,6 +459,7 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         segment_bytes_max: info.tcpi_snd_mss,
         unsent_bytes: notsent_bytes(socket),
         retransmits: info.tcpi_total_retrans,
+        silent_ms: info.tcpi_last_data_sent.min(info.tcpi_last_data_recv),
     })
 }
 

@@ -106,6 +106,7 @@ const LAYERS: [Layers; 3] = [
     Layers {
         folder: "crates/tacit/src/session/",
         modules: &[
+            "quotas",
             "controls",
             "record",
             "table",

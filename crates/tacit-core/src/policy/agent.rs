@@ -63,6 +63,13 @@ pub struct Limits {
     pub handshakes_per_rule: usize,
     /// Handshakes in flight of one source address (IPv6: one /64).
     pub handshakes_per_source: usize,
+    /// Open connections of one source address (IPv6: one /64) that came to the agent; `None`: as
+    /// many as there may be in all. Beyond, they are refused.
+    pub connections_per_source: Option<usize>,
+    /// The same of one rule.
+    pub connections_per_rule: Option<usize>,
+    /// The same that the programs of one run have opened.
+    pub connections_per_run: Option<usize>,
     /// How long a drain may take; `None`: until the last connection ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Duration>,
@@ -75,6 +82,9 @@ impl Default for Limits {
             handshakes: 1024,
             handshakes_per_rule: 768,
             handshakes_per_source: 256,
+            connections_per_source: None,
+            connections_per_rule: None,
+            connections_per_run: None,
             drain: None,
         }
     }

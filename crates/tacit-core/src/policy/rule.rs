@@ -25,6 +25,8 @@ pub struct Rule {
     pub action: Action,
     /// Whether each connection's start and end are logged.
     pub log: bool,
+    /// A connection without a byte for so long is closed; `None`: never.
+    pub idle: Option<Duration>,
     /// Where the rule begins in the policy text.
     pub position: Position,
 }
@@ -33,13 +35,14 @@ impl Rule {
     /// Whether it says the same, wherever in the text it stands.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
-        let Self { name, selectors, names, form, action, log, position: _ } = self;
+        let Self { name, selectors, names, form, action, log, idle, position: _ } = self;
         *name == other.name
             && *selectors == other.selectors
             && *names == other.names
             && *form == other.form
             && *action == other.action
             && *log == other.log
+            && *idle == other.idle
     }
 
     /// The sockets of a forwarding rule; `None` for a rule about runs.

@@ -72,11 +72,13 @@ pub enum Why {
     Ambiguous,
     /// The address is in an alias range and stands for nothing.
     NoAlias,
+    /// As many connections are open as `[limits]` allows one source, rule or run.
+    Limit,
 }
 
 impl Why {
     /// Each of them, in the order of displays.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NoRule,
         Self::Denied,
         Self::WrongForm,
@@ -84,6 +86,7 @@ impl Why {
         Self::OwnTls,
         Self::Ambiguous,
         Self::NoAlias,
+        Self::Limit,
     ];
 
     /// As displays and metrics show it.
@@ -97,6 +100,7 @@ impl Why {
             Self::OwnTls => "own-tls",
             Self::Ambiguous => "ambiguous",
             Self::NoAlias => "no-alias",
+            Self::Limit => "limit",
         }
     }
 
@@ -109,6 +113,7 @@ impl Why {
             Self::OwnTls => 4,
             Self::Ambiguous => 5,
             Self::NoAlias => 6,
+            Self::Limit => 7,
         }
     }
 }
@@ -277,6 +282,12 @@ pub fn next_for_own_tls(rule: &str) -> String {
         "let the program speak without TLS, or add on-tls = \"pass\" to rule `{rule}`, or \
          permit the connection"
     )
+}
+
+/// What to do about a limit of `[limits]` that is reached, by its key.
+#[must_use]
+pub fn next_for_limit(key: &str, max: usize) -> String {
+    format!("raise `{key}` in [limits], which is {max}, if they are wanted")
 }
 
 /// What would allow what a rule denies.

@@ -19,13 +19,13 @@ pub(super) struct Passes {
     /// Policies that were replaced since the last pass; each may have had another trust.
     replaced: Vec<Arc<Live>>,
     under_way: Option<UnderWay>,
-    /// When a connection may reach its `max-age`; `None`: none has one.
+    /// When a connection may reach its `max-age` or `idle`; `None`: none has one.
     age_due: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct UnderWay {
-    /// How long no connection can reach its `max-age`.
+    /// How long no connection can reach its `max-age` or `idle`.
     result: oneshot::Receiver<Option<Duration>>,
     /// Whether it looks at ages.
     ages: bool,
@@ -34,13 +34,13 @@ struct UnderWay {
 impl Passes {
     /// Nothing is open so far; that is the first policy.
     pub(super) fn new(live: &Live) -> Self {
-        let age_due = live.has_max_age().then(Instant::now);
+        let age_due = live.ends_by_time().then(Instant::now);
         Self { replaced: Vec::new(), under_way: None, age_due }
     }
 
     /// A policy was replaced by another one, or by itself with other credentials.
     pub(super) fn note_replaced(&mut self, before: Arc<Live>, installed: &Live) {
-        if before.has_max_age() || installed.has_max_age() {
+        if before.ends_by_time() || installed.ends_by_time() {
             self.age_due = Some(Instant::now());
         }
         self.replaced.push(before);

@@ -31,7 +31,7 @@ use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
 use crate::log::{Event, Log};
 use crate::run::launchers;
-use crate::session::{RefusalTable, Table};
+use crate::session::{Quotas, RefusalTable, Table};
 use crate::signer;
 use crate::stream::gate::Gates;
 use crate::stream::lane::Shared;
@@ -236,6 +236,7 @@ fn shared(installed: &Arc<Live>, table: Arc<Table>, connections_max: usize, log:
         live: Arc::new(ArcSwap::new(Arc::clone(installed))),
         table,
         gates: Arc::new(Gates::new(installed.limits(), connections_max)),
+        quotas: Arc::new(Quotas::new(installed.limits())),
         places: Arc::new(Semaphore::new(connections_max)),
         congestion_control: congestion_control(&installed.policy, &log),
         refusals: Arc::new(RefusalTable::default()),

@@ -13,6 +13,10 @@
 //! of the supervisor: starting programs would cost more than all the rest. It takes no signals: it
 //! ends with its agents, and they with the run.
 //!
+//! An agent that crashes has a follower after a second, which opens everything again: connections
+//! are lost, and refused meanwhile. One that is killed from outside has none: an operator or the
+//! service manager decides. After `CRASHES_MAX` crashes in a minute the supervisor ends.
+//!
 //! An agent whose supervisor was killed serves and answers its operator as before; only a restart
 //! needs the supervisor. `tacit agent --no-supervisor` runs without one.
 
@@ -24,8 +28,9 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
-use tacit_sys::process;
+use tacit_sys::process::{self, Signal};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -39,6 +44,15 @@ use crate::run::protocol::{self, ToLauncher};
 
 /// Messages from agents that wait.
 const MESSAGES_MAX: usize = 16;
+/// Signals that a program gets for a fault of its own; memory that cannot be had is one.
+const CRASHES: [Signal; 6] =
+    [Signal::ABORT, Signal::SEGV, Signal::BUS, Signal::ILL, Signal::FPE, Signal::SYS];
+/// After a crash another agent starts so much later.
+const CRASH_PAUSE: Duration = Duration::from_secs(1);
+/// Crashes within this time, after which none starts any more.
+const CRASHES_TIME: Duration = Duration::from_secs(60);
+/// How many they may be.
+const CRASHES_MAX: usize = 5;
 /// What the supervisor of a private agent is called in lists of processes: 15 characters at most.
 const PRIVATE_NAME: &str = "tacit-supervise";
 
@@ -161,7 +175,20 @@ struct Agents {
     reports_killed: bool,
     /// The end was requested: no successor starts any more.
     ending: bool,
+    /// When agents have crashed lately.
+    crashes: Vec<Instant>,
     messages: mpsc::Sender<(u32, Message)>,
+}
+
+/// What has become of the agents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// One runs at least.
+    Run,
+    /// The last one has ended, with this status.
+    Ended(u8),
+    /// The same by a fault of its own.
+    Crashed(u8),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +217,7 @@ async fn supervise(
         secret,
         running: Vec::new(),
         ending: false,
+        crashes: Vec::new(),
         // The launcher of a run reports the end of its agent.
         reports_killed: !private,
         messages,
@@ -199,22 +227,25 @@ async fn supervise(
         None => agents.start(Start::First)?,
     }
     // No signal comes for an agent that ended before signals were watched.
-    if let Some(code) = agents.reap()? {
-        return Ok(code);
-    }
+    let mut outcome = agents.reap()?;
     loop {
-        tokio::select! {
-            _ = ended.recv() => {
-                if let Some(code) = agents.reap()? {
-                    return Ok(code);
-                }
+        match outcome {
+            Outcome::Run => {}
+            Outcome::Crashed(_) if !private && agents.may_start_again() => {
+                tokio::time::sleep(CRASH_PAUSE).await;
+                agents.start(Start::First)?;
             }
+            Outcome::Ended(code) | Outcome::Crashed(code) => return Ok(code),
+        }
+        outcome = Outcome::Run;
+        tokio::select! {
+            _ = ended.recv() => outcome = agents.reap()?,
             Some((pid, message)) = received.recv() => match message {
                 Message::Ready => service_manager::notify_ready(pid),
                 Message::Restart => agents.replace(),
             },
             _ = restart.recv() => agents.replace(),
-            _ = hangup.recv(), if !private => agents.signal_newest(process::Signal::HUP),
+            _ = hangup.recv(), if !private => agents.signal_newest(Signal::HUP),
             _ = terminate.recv(), if !private => agents.end(),
             _ = interrupt.recv(), if !private => agents.end(),
         }
@@ -268,15 +299,27 @@ impl Agents {
         }
     }
 
-    /// Removes agents that ended; the code of the last one.
-    fn reap(&mut self) -> io::Result<Option<u8>> {
+    /// Whether another agent may follow one that has crashed; it counts as one.
+    fn may_start_again(&mut self) -> bool {
+        let now = Instant::now();
+        self.crashes.retain(|at| now.duration_since(*at) < CRASHES_TIME);
+        self.crashes.push(now);
+        !self.ending && self.crashes.len() <= CRASHES_MAX
+    }
+
+    /// Removes agents that ended.
+    fn reap(&mut self) -> io::Result<Outcome> {
         let mut code = EXIT_OK;
+        let mut has_crashed = false;
         let mut failed = None;
         self.running.retain(|pid| match process::try_wait(*pid) {
             Ok(None) => true,
             Ok(Some(status)) => {
                 // An agent that was just starting does not handle the signal yet.
-                let obeyed = self.ending && status.signal() == Some(process::Signal::TERM.as_raw());
+                let obeyed = self.ending && status.signal() == Some(Signal::TERM.as_raw());
+                has_crashed = status
+                    .signal()
+                    .is_some_and(|signal| CRASHES.iter().any(|one| one.as_raw() == signal));
                 let exit = status.code().and_then(|code| u8::try_from(code).ok());
                 code = match exit {
                     Some(exit) => exit,
@@ -298,10 +341,14 @@ impl Agents {
         if let Some(error) = failed {
             return Err(error);
         }
-        Ok(self.running.is_empty().then_some(code))
+        Ok(match (self.running.is_empty(), has_crashed) {
+            (false, _) => Outcome::Run,
+            (true, true) => Outcome::Crashed(code),
+            (true, false) => Outcome::Ended(code),
+        })
     }
 
-    fn signal_newest(&self, what: process::Signal) {
+    fn signal_newest(&self, what: Signal) {
         if let Some(pid) = self.running.last() {
             // It may have ended a moment ago.
             let _ = process::signal(*pid, what);
@@ -311,7 +358,7 @@ impl Agents {
     fn end(&mut self) {
         self.ending = true;
         for pid in &self.running {
-            let _ = process::signal(*pid, process::Signal::TERM);
+            let _ = process::signal(*pid, Signal::TERM);
         }
     }
 }

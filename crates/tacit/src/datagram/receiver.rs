@@ -329,7 +329,7 @@ impl Lane {
             found => {
                 let scope = Some(Scope::Run(Arc::clone(run)));
                 let rule = found.map(Arc::clone);
-                return Err(Box::new(Refused { rule, flow: flow.clone(), scope }));
+                return Err(Box::new(Refused { rule, flow: flow.clone(), scope, exceeded: None }));
             }
         };
         let facts = ScopeFacts {
@@ -349,7 +349,7 @@ impl Lane {
             scope: Some(Box::new(facts)),
             parent: None,
         };
-        Ok(Connection::open(&self.shared.table, opening, Security::Clear, permit))
+        Ok(Connection::open(&self.shared.table, opening, Security::Clear, permit, None))
     }
 
     fn put(&self, key: Key, state: State) {

@@ -256,11 +256,11 @@ impl Live {
         !self.search.proxied.is_empty() && self.search.proxied.contains(listen)
     }
 
-    /// Whether connections of some rule end at an age.
+    /// Whether connections of some rule end at an age, or when they were silent for long.
     #[must_use]
-    pub fn has_max_age(&self) -> bool {
-        let commons = self.rules.iter().filter_map(|rule| rule.tls_common());
-        commons.into_iter().any(|common| common.max_age.is_some())
+    pub fn ends_by_time(&self) -> bool {
+        let has_age = |rule: &LiveRule| rule.tls_common().is_some_and(|tls| tls.max_age.is_some());
+        self.rules.iter().any(|rule| rule.rule.idle.is_some() || has_age(rule))
     }
 
     /// Notes which rules of the policy before this one are no longer installed.

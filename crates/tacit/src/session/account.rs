@@ -32,7 +32,7 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
     let event = about_refusal(&refusal)
         .field("local", &refused.flow.local)
         .field("remote", &refused.flow.remote);
-    if rule.is_none_or(|rule| rule.rule.log) {
+    if refused.exceeded.is_some() || rule.is_none_or(|rule| rule.rule.log) {
         log_refusal(log, &refusal, event.clone());
     }
     log.audit(Outcome::Denied, event);
@@ -99,7 +99,8 @@ fn log_refusal(log: &Log, refusal: &Refusal, event: Event) {
     let run = refusal.run.as_ref().map_or(0, |run| run.id);
     let kind = refusal.kind.word();
     let event = event.limited(format!("denied {kind} {run} {}", refusal.destination));
-    if refusal.kind == Kind::Client || refusal.why == Why::Denied {
+    let is_meant = refusal.kind == Kind::Client && refusal.why != Why::Limit;
+    if is_meant || refusal.why == Why::Denied {
         log.info(event);
     } else {
         log.warn(event);
@@ -289,6 +290,7 @@ pub fn closed_on_request(log: &Log, record: &Record) {
     let end = match record.why_closing() {
         Some(Closing::Untrusted) => "closed because its peer is no longer trusted",
         Some(Closing::Aged) => "closed at its max-age",
+        Some(Closing::Idle) => "closed after its idle time",
         Some(Closing::Requested) | None => "closed by an operator",
     };
     log.info(about("closed", record).field("end", end));

@@ -15,6 +15,7 @@ use crate::net::{Position, Security};
 use crate::run::Scope;
 
 use super::controls::Controls;
+use super::quotas::{Counted, Exceeded};
 use super::record::{Opening, Record};
 use super::table::Table;
 
@@ -27,7 +28,26 @@ pub struct Connection {
     accepted_security: Cell<Security>,
     /// Where the last bytes came from.
     last_origin: Cell<Option<Position>>,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
+}
+
+/// What a connection has of the agent's limits; given back when dropped. Two forms, because every
+/// connection has the first and few have more.
+#[derive(Debug)]
+#[expect(dead_code, reason = "it is there to be dropped")]
+enum Place {
+    OfAgent(OwnedSemaphorePermit),
+    /// Of limits that the policy sets, too.
+    Counted(Box<(OwnedSemaphorePermit, Counted)>),
+}
+
+impl Place {
+    fn new(permit: OwnedSemaphorePermit, counted: Option<Counted>) -> Self {
+        match counted {
+            None => Self::OfAgent(permit),
+            Some(counted) => Self::Counted(Box::new((permit, counted))),
+        }
+    }
 }
 
 /// Where the bytes and messages of one direction are counted.
@@ -41,13 +61,14 @@ struct DirectionTotals<'a> {
 
 impl Connection {
     /// Begins a connection: it has a number from here on, and displays show it. `accepted` is what
-    /// protects the bytes on the accepted socket.
+    /// protects the bytes on the accepted socket; `counted` is its part of the policy's limits.
     #[must_use]
     pub fn open(
         table: &Arc<Table>,
         opening: Opening,
         accepted: Security,
         permit: OwnedSemaphorePermit,
+        counted: Option<Counted>,
     ) -> Self {
         opening.rule.counters.count_hit();
         let record = table.insert(opening);
@@ -57,7 +78,7 @@ impl Connection {
             table: Arc::clone(table),
             accepted_security: Cell::new(accepted),
             last_origin: Cell::new(None),
-            _permit: permit,
+            _place: Place::new(permit, counted),
         }
     }
 
@@ -164,6 +185,8 @@ pub struct Refused {
     pub flow: Flow,
     /// Where it was captured; `None`: it came to a forwarding rule.
     pub scope: Option<Scope>,
+    /// The limit that is reached, although the rule permits it.
+    pub exceeded: Option<Exceeded>,
 }
 
 impl Refused {

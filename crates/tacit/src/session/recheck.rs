@@ -3,7 +3,7 @@
 //! ```text
 //!   policy or a file of a trust changed ──> Peers::All      every peer that is trusted
 //!   a certificate expired               ──> Peers::Ended    those whose chains hold one
-//!   the first max-age is reached        ──> ages
+//!   the first max-age or idle is reached ─> ages
 //! ```
 //!
 //! A pass runs on a thread of its own and reads the table of open connections as displays do: no
@@ -60,8 +60,8 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Does it; returns how long no connection can reach its `max-age` from now on. `None`: none
-    /// has one.
+    /// Does it; returns how long no connection can reach its `max-age` or `idle` from now on.
+    /// `None`: none has one.
     #[must_use]
     pub fn run(self) -> Option<Duration> {
         self.replaced.iter().for_each(|before| self.live.mark_replaced(before));
@@ -69,7 +69,10 @@ impl Pass {
         if self.peers != Peers::None {
             self.check_peers(&records);
         }
-        if self.ages { self.close_old(&records) } else { None }
+        if !self.ages {
+            return None;
+        }
+        [self.close_old(&records), self.close_silent(&records)].into_iter().flatten().min()
     }
 
     fn check_peers(&self, records: &[Arc<Record>]) {
@@ -124,6 +127,25 @@ impl Pass {
             let left = limit.saturating_sub(now.saturating_duration_since(record.accepted));
             if left.is_zero() {
                 record.close_because(Closing::Aged);
+            } else {
+                next = Some(next.map_or(left, |next| next.min(left)));
+            }
+        }
+        next
+    }
+}
+
+impl Pass {
+    /// Closes connections that carry nothing; returns how long none can become so silent.
+    fn close_silent(&self, records: &[Arc<Record>]) -> Option<Duration> {
+        let now = Instant::now();
+        // Those that open from now on.
+        let mut next = self.live.rules.iter().filter_map(|rule| rule.rule.idle).min();
+        for record in records {
+            let Some(idle) = self.live.deciding(&record.rule).rule.idle else { continue };
+            let left = idle.saturating_sub(record.silence(now));
+            if left.is_zero() {
+                record.close_because(Closing::Idle);
             } else {
                 next = Some(next.map_or(left, |next| next.min(left)));
             }

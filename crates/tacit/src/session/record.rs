@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use tacit_core::flow::{Address, Protocol};
@@ -187,10 +187,12 @@ pub enum Closing {
     Untrusted,
     /// It has the age that its rule's `max-age` allows.
     Aged,
+    /// It was silent for as long as its rule's `idle` allows.
+    Idle,
 }
 
 impl Closing {
-    const ALL: [Self; 3] = [Self::Requested, Self::Untrusted, Self::Aged];
+    const ALL: [Self; 4] = [Self::Requested, Self::Untrusted, Self::Aged, Self::Idle];
 }
 
 impl Record {
@@ -358,6 +360,17 @@ impl Record {
     /// Ends the connection; both legs are reset.
     pub fn close(&self) {
         self.close_because(Closing::Requested);
+    }
+
+    /// How long no byte has come or gone over TCP; nothing where the kernel cannot say, as between
+    /// two UNIX sockets.
+    pub(super) fn silence(&self, now: Instant) -> Duration {
+        let Some(legs) = self.legs.get() else { return Duration::ZERO };
+        let sockets = [&legs.accepted, &legs.dialled].into_iter().filter_map(Weak::upgrade);
+        let infos = sockets.filter_map(|socket| socket::tcp_info(socket.as_fd()).ok());
+        let silent_ms = infos.map(|info| info.silent_ms).min().unwrap_or(0);
+        let age = now.saturating_duration_since(self.accepted);
+        Duration::from_millis(silent_ms.into()).min(age)
     }
 
     /// The same for another reason.

@@ -13,6 +13,7 @@ use crate::run::protocol::RefusedSocket;
 use crate::run::{Run, Scope};
 
 use super::connection::Refused;
+use super::quotas::Exceeded;
 use super::record::Record;
 
 /// The refusals of all threads. Only refusals wait for the lock, which no one holds for longer than
@@ -52,7 +53,7 @@ impl Refused {
     /// As displays show it, with what would allow it.
     #[must_use]
     pub fn refusal(&self) -> Refusal {
-        let Self { rule, flow, scope } = self;
+        let Self { rule, flow, scope, exceeded } = self;
         let kind = match (flow.direction, flow.protocol) {
             (Direction::Inbound, _) => Kind::Client,
             (Direction::Outbound, Protocol::Tcp) => Kind::Connection,
@@ -62,11 +63,15 @@ impl Refused {
         let host = flow.remote_names.first().cloned().unwrap_or(address);
         let port = flow.remote.port();
         let why = match rule {
+            Ok(_) if exceeded.is_some() => Why::Limit,
             Err(no_rule) => no_rule.why(),
             Ok(rule) if matches!(rule.action, LiveAction::Deny(_)) => Why::Denied,
             Ok(_) => Why::WrongForm,
         };
         let next = match (kind, rule) {
+            (_, Ok(_)) if let Some(Exceeded { key, max }) = exceeded => {
+                refusal::next_for_limit(key, *max)
+            }
             (_, Ok(rule)) => refusal::next_for_denied(rule.name()),
             (_, Err(NoRule::Ambiguous)) if flow.is_shared => {
                 refusal::next_for_shared(&flow.remote_names)

@@ -16,9 +16,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::ledger::meter::Ticks;
 use crate::ledger::{Account, meter};
 use crate::live::{Live, LiveAction, LiveRule, NoRule};
-use crate::net::Security;
+use crate::net::{Security, Source};
 use crate::run::Scope;
-use crate::session::{Connection, Opening, Proxied, Refused, ScopeFacts, account};
+use crate::session::{
+    Connection, Counted, Exceeded, Opener, Opening, Proxied, Quotas, Refused, ScopeFacts, account,
+};
 
 use super::data::Job;
 use super::lane::Shared;
@@ -48,8 +50,8 @@ pub(super) fn admit(shared: &Shared, mut request: Request<'_>) -> Result<Connect
     let found = find_rule(&shared.live.load(), &mut request.flow, request.scope.as_ref());
     let looking = meter::take();
     let rule = match &found {
-        Found::Permitted(rule) => Some(rule),
-        Found::Denied(rule) => rule.as_ref().ok(),
+        Ok(rule) => Some(rule),
+        Err(denied) => denied.rule.as_ref().ok(),
     };
     let account = match rule {
         Some(rule) => rule.account(),
@@ -57,37 +59,64 @@ pub(super) fn admit(shared: &Shared, mut request: Request<'_>) -> Result<Connect
     };
     meter::charge(account, Component::Accept, request.accepting);
     meter::charge(account, Component::Policy, looking);
-    match found {
-        Found::Permitted(rule) => Ok(open(shared, rule, request)),
-        Found::Denied(rule) => {
-            let refused = Refused { rule, flow: request.flow, scope: request.scope };
+    let counted = found.and_then(|rule| count(&shared.quotas, rule, &request));
+    match counted {
+        Ok(permitted) => Ok(open(shared, permitted, request)),
+        Err(NotPermitted { rule, exceeded }) => {
+            let Request { flow, scope, .. } = request;
+            let refused = Refused { rule, flow, scope, exceeded };
             account::refused(&shared.log, &shared.refusals, &refused);
             Err(refused.deny())
         }
     }
 }
 
+/// Counts a connection where the policy limits those of its source, rule or run.
+fn count(
+    quotas: &Arc<Quotas>,
+    rule: Arc<LiveRule>,
+    request: &Request<'_>,
+) -> Result<Permitted, NotPermitted> {
+    let run = request.scope.as_ref().map(|Scope::Run(run)| run.id);
+    let came = request.flow.direction == Direction::Inbound;
+    let source = came.then(|| Source::of(&request.flow.remote));
+    match quotas.count(Opener { source, rule: rule.name(), run }) {
+        Ok(counted) => Ok(Permitted { rule, counted }),
+        Err(exceeded) => Err(NotPermitted { rule: Ok(rule), exceeded: Some(exceeded) }),
+    }
+}
+
 /// Leaves a trace of a datagram that the kernel inside has refused.
 pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
-    if let Found::Denied(rule) = find_rule(&shared.live.load(), &mut flow, Some(&scope)) {
-        let refused = Refused { rule, flow, scope: Some(scope) };
+    if let Err(NotPermitted { rule, .. }) = find_rule(&shared.live.load(), &mut flow, Some(&scope))
+    {
+        let refused = Refused { rule, flow, scope: Some(scope), exceeded: None };
         account::refused(&shared.log, &shared.refusals, &refused);
     }
 }
 
-/// What the policy says of a flow.
-enum Found {
-    Permitted(Arc<LiveRule>),
-    /// By this rule, or without one.
-    Denied(Result<Arc<LiveRule>, NoRule>),
+/// A flow that a rule permits, and that no limit refuses.
+struct Permitted {
+    rule: Arc<LiveRule>,
+    counted: Option<Counted>,
 }
 
-fn find_rule(live: &Live, flow: &mut Flow, scope: Option<&Scope>) -> Found {
+/// A flow that is refused: by this rule or without one, or because of a limit.
+struct NotPermitted {
+    rule: Result<Arc<LiveRule>, NoRule>,
+    exceeded: Option<Exceeded>,
+}
+
+fn find_rule(
+    live: &Live,
+    flow: &mut Flow,
+    scope: Option<&Scope>,
+) -> Result<Arc<LiveRule>, NotPermitted> {
     match live.decide(flow) {
         Ok(rule) if !matches!(rule.action, LiveAction::Deny(_)) && fits(&rule.rule.form, scope) => {
-            Found::Permitted(Arc::clone(rule))
+            Ok(Arc::clone(rule))
         }
-        denied => Found::Denied(denied.map(Arc::clone)),
+        denied => Err(NotPermitted { rule: denied.map(Arc::clone), exceeded: None }),
     }
 }
 
@@ -101,7 +130,8 @@ fn fits(form: &Form, scope: Option<&Scope>) -> bool {
     }
 }
 
-fn open(shared: &Shared, rule: Arc<LiveRule>, request: Request<'_>) -> Connection {
+fn open(shared: &Shared, permitted: Permitted, request: Request<'_>) -> Connection {
+    let Permitted { rule, counted } = permitted;
     let Request { flow, scope, claim, permit, .. } = request;
     let accepted = if rule.rule.tls_arrives() { Security::Tls } else { Security::Clear };
     let is_inbound = flow.direction == Direction::Inbound;
@@ -128,7 +158,7 @@ fn open(shared: &Shared, rule: Arc<LiveRule>, request: Request<'_>) -> Connectio
         scope,
         parent: None,
     };
-    Connection::open(&shared.table, opening, accepted, permit)
+    Connection::open(&shared.table, opening, accepted, permit, counted)
 }
 
 /// Begins a data connection under the rule of its control connection.
@@ -162,5 +192,6 @@ pub(super) fn admit_data(
         scope,
         parent: NonZeroU64::new(parent.id),
     };
-    Connection::open(&shared.table, opening, job.downstream_security(), permit)
+    // It is part of its control connection, which is counted.
+    Connection::open(&shared.table, opening, job.downstream_security(), permit, None)
 }

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Load, Placed, Thread};
 use crate::live::Live;
 use crate::log::Log;
 use crate::placement::Bond;
-use crate::session::{RefusalTable, Table};
+use crate::session::{Quotas, RefusalTable, Table};
 
 use super::data::Job;
 use super::gate::Gates;
@@ -29,6 +29,8 @@ pub struct Shared {
     pub table: Arc<Table>,
     /// Places for handshakes.
     pub gates: Arc<Gates>,
+    /// What one source, rule and run may have open.
+    pub quotas: Arc<Quotas>,
     /// Places for connections.
     pub places: Arc<Semaphore>,
     /// Congestion control of sockets that are opened.

@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use crate::harness::{signal_process, wait_for};
+use crate::harness::{Lab, connect, echo, free_port, signal_process, wait_for};
 use crate::lane::{Ends, Lane, Received, read_some, read_to_end};
+use crate::peers::ping;
 
 /// Bytes on their way in both directions, none of them lost so far.
 fn warm(client: &mut TcpStream, server: &mut TcpStream) {
@@ -55,4 +56,26 @@ fn the_agent_outlives_its_parent() {
     drop(client);
     drop(server);
     wait_for("the agent's end", || !std::path::Path::new(&format!("/proc/{serving}")).exists());
+}
+
+#[test]
+fn an_agent_that_crashes_has_a_follower_and_one_that_is_killed_has_none() {
+    let lab = Lab::new();
+    let port = free_port();
+    let mut agent = lab.agent(&format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{port}\"\nconnect = \"{}\"\n\
+         permit = true\n",
+        echo()
+    ));
+    assert!(ping(&mut connect(("127.0.0.1", port))));
+    let first = *agent.serving_pids().last().unwrap();
+    signal_process(first, "ABRT");
+    agent.wait_for_log(&format!("process {first}, was killed by signal 6"));
+    wait_for("another agent", || agent.log().matches(" serving ").count() == 2);
+    assert!(ping(&mut connect(("127.0.0.1", port))));
+    let second = *agent.serving_pids().last().unwrap();
+    assert_ne!(first, second);
+    signal_process(second, "KILL");
+    wait_for("the supervisor's end", || agent.child.try_wait().unwrap().is_some());
+    assert_eq!(agent.log().matches(" serving ").count(), 2);
 }

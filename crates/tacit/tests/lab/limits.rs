@@ -1,9 +1,11 @@
 //! Limits: who is over them waits, and everybody else goes on.
 
+use std::net::SocketAddr;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, policy, wait_for};
-use crate::peers::{TlsClient, connect_from, ping};
+use crate::peers::{TlsClient, connect_from, is_reset, ping};
 
 /// Starts an agent that may open so many descriptors.
 fn with_descriptors(lab: &Lab, rules: &str, descriptors: u32) -> Agent {
@@ -37,7 +39,7 @@ fn one_more_waits(port: u16, places: usize) {
     let mut held: Vec<_> = (0..places).map(|_| connect(("127.0.0.1", port))).collect();
     assert!(held.iter_mut().all(ping));
     let mut late = connect(("127.0.0.1", port));
-    let waits = std::time::Duration::from_millis(200);
+    let waits = Duration::from_millis(200);
     late.set_read_timeout(Some(waits)).unwrap();
     assert!(!ping(&mut late), "it waits in the kernel's queue");
     assert!(held.iter_mut().all(ping), "open connections go on");
@@ -101,7 +103,7 @@ fn stalled_handshakes_of_one_source_hold_up_no_other() {
         rule("one", first, ", handshake-timeout = \"30s\""),
         rule("two", second, "")
     ));
-    let to = std::net::SocketAddr::from(([127, 0, 0, 1], first));
+    let to = SocketAddr::from(([127, 0, 0, 1], first));
     let used = || {
         let limits = agent.show("limits");
         let all = limits.as_array().unwrap();
@@ -126,4 +128,68 @@ fn stalled_handshakes_of_one_source_hold_up_no_other() {
     drop((flood, more));
     wait_for("the end of the flood", || used() == 0);
     assert_eq!(TlsClient::run(&lab, first, &serde_json::json!({}))["reply"], "ping");
+}
+
+#[test]
+fn one_source_and_one_rule_have_their_share_of_connections() {
+    let lab = Lab::new();
+    let port = free_port();
+    let limits = "[limits]\nconnections-per-source = 2\nconnections-per-rule = 3\n";
+    let agent = lab.agent(&permit(port, limits));
+    let to = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut first: Vec<_> = (0..2).map(|_| connect_from("127.0.0.2", to)).collect();
+    assert!(first.iter_mut().all(ping));
+    assert!(is_reset(&mut connect_from("127.0.0.2", to)), "a third one of this source");
+    let mut other = connect_from("127.0.0.3", to);
+    assert!(ping(&mut other));
+    assert!(is_reset(&mut connect_from("127.0.0.4", to)), "a fourth one of this rule");
+    assert!(first.iter_mut().all(ping), "open connections go on");
+    let refused = agent.ok(&["show", "refused"]);
+    for text in ["limit", "raise `connections-per-source` in [limits], which is 2", "127.0.0.4"] {
+        assert!(refused.contains(text), "{text}: {refused}");
+    }
+    agent.wait_for_log(" warn denied ");
+    let audit = agent.audit();
+    assert_eq!(audit.matches("\"why\":\"limit\"").count(), 2, "{audit}");
+    drop(first);
+    wait_for("room", || ping(&mut connect_from("127.0.0.2", to)));
+}
+
+#[test]
+fn a_silent_connection_is_closed_where_the_rule_says_so() {
+    let lab = Lab::new();
+    let [idle, patient] = [free_port(), free_port()];
+    let rules = permit(idle, "") + &permit(patient, "").replace("\"r\"", "\"patient\"");
+    let rules = rules.replacen("permit = true", "permit = true\nidle = \"2s\"", 1);
+    let agent = lab.agent(&rules);
+    let mut silent = connect(("127.0.0.1", idle));
+    let mut busy = connect(("127.0.0.1", idle));
+    let mut other = connect(("127.0.0.1", patient));
+    assert!(ping(&mut silent) && ping(&mut other));
+    let began = Instant::now();
+    while !agent.log().contains("end=\"closed after its idle time\"") {
+        assert!(ping(&mut busy), "it was never silent for long");
+        assert!(began.elapsed() < Duration::from_secs(20), "{}", agent.log());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(began.elapsed() > Duration::from_millis(1_500), "{:?}", began.elapsed());
+    assert!(is_reset(&mut silent));
+    assert!(ping(&mut busy) && ping(&mut other), "the others go on");
+}
+
+#[test]
+fn idle_is_refused_where_it_means_nothing() {
+    let lab = Lab::new();
+    for (rule, at) in [
+        ("direction = \"outbound\"\nremote = \"10.0.0.1\"\ndeny = true", "a deny"),
+        (
+            "direction = \"outbound\"\nprotocol = \"udp\"\nremote = \"10.0.0.1\"\npermit = true",
+            "datagrams",
+        ),
+    ] {
+        lab.write("p.toml", policy(&format!("[[rule]]\nname = \"r\"\n{rule}\nidle = \"1h\"\n")));
+        let output = lab.run(TACIT, &["check", "p.toml"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("`idle` is about connections that carry bytes"), "{at}: {said}");
+    }
 }

@@ -243,3 +243,17 @@ await 9000
          grep -ac in-the-clear came; echo end");
     assert!(text.starts_with("0\n"), "{text}");
 }
+
+#[test]
+fn a_run_has_its_share_of_connections() {
+    let said = Network::new(&[9000], ECHO).ok(r#"
+        printf '[limits]\nconnections-per-run = 2\n' >>run.toml
+        RUN_OPTIONS='--log ./scratch/own.log'
+        run bash -c '
+            exec 5<>/dev/tcp/clear.example/9000 6<>/dev/tcp/clear.example/9000 && echo two
+            (exec 7<>/dev/tcp/clear.example/9000) 2>/dev/null && echo three
+            exec 5<&-; sleep 0.5
+            (exec 7<>/dev/tcp/clear.example/9000) && echo again'
+        grep -c ' warn denied .* why=limit .*connections-per-run' scratch/own.log"#);
+    assert_eq!(said, "two\nagain\n1\n");
+}

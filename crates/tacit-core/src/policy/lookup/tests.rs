@@ -31,7 +31,16 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
         })
     };
     let position = Position::default();
-    Rule { name: "r".to_owned(), selectors, names: Vec::new(), form, action, log: false, position }
+    Rule {
+        name: "r".to_owned(),
+        selectors,
+        names: Vec::new(),
+        form,
+        action,
+        log: false,
+        idle: None,
+        position,
+    }
 }
 
 /// The same rule about a run.

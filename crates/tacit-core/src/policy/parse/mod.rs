@@ -192,6 +192,9 @@ fn limits(top: &Table<'_>) -> Option<Limits> {
     let all = handshakes.flatten().unwrap_or(default.handshakes);
     let per_rule = part(&table, "handshakes-per-rule", all);
     let per_source = part(&table, "handshakes-per-source", all);
+    let of_source = value::count(&table, "connections-per-source", CONNECTIONS_MAX);
+    let of_rule = value::count(&table, "connections-per-rule", CONNECTIONS_MAX);
+    let of_run = value::count(&table, "connections-per-run", CONNECTIONS_MAX);
     let drain = table
         .value("drain")
         .map_or(Some(None), |value| value::duration(&value, DRAIN_MIN, DRAIN_MAX).map(Some));
@@ -201,6 +204,9 @@ fn limits(top: &Table<'_>) -> Option<Limits> {
         // The same parts of the whole as in the default.
         handshakes_per_rule: per_rule?.unwrap_or_else(|| all.div_ceil(4) * 3).min(all),
         handshakes_per_source: per_source?.unwrap_or_else(|| all.div_ceil(4)),
+        connections_per_source: of_source?,
+        connections_per_rule: of_rule?,
+        connections_per_run: of_run?,
         drain: drain?,
     })
 }

@@ -1,5 +1,7 @@
 //! One `[[rule]]`.
 
+use std::time::Duration;
+
 use super::forward;
 use super::names::Names;
 use super::run;
@@ -13,6 +15,10 @@ use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, NamePattern};
 use crate::policy::target::Target;
 use crate::policy::text::{Table, Value};
+
+/// What `idle` may be: a pause that programs make is no fault.
+const IDLE_MIN: Duration = Duration::from_secs(1);
+const IDLE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// Reads one rule; `None` after an error was reported.
 pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
@@ -36,6 +42,9 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         Word::Tls => tls.flatten().map(Action::Tls),
     });
     let log = table.boolean("log", false);
+    let idle = table
+        .value("idle")
+        .map_or(Some(None), |value| value::duration(&value, IDLE_MIN, IDLE_MAX).map(Some));
     let position = table.report.position(table.at.start);
     let rule = Rule {
         name: name?.to_owned(),
@@ -44,10 +53,12 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
         form: form?,
         action: action?,
         log: log?,
+        idle: idle?,
         position,
     };
     let sound = check_protocol(&table, &rule)
         & check_prohibited(&table, &rule)
+        & check_idle(&table, &rule)
         & forward::check_clear(&table, &rule)
         & forward::check_send_proxy(&table, &rule);
     warn_of_names(&table, &rule);
@@ -264,6 +275,17 @@ fn check_prohibited(table: &Table<'_>, rule: &Rule) -> bool {
     if is_wrong && let Some(deny) = table.value("deny") {
         let message = "`prohibited` is an answer to programs of runs, and this rule is for clients";
         table.report.error(&deny.name_at, message, "say `deny = true`: the client is reset");
+    }
+    !is_wrong
+}
+
+/// Flows of datagrams end by a time of their own, and what is denied has none.
+fn check_idle(table: &Table<'_>, rule: &Rule) -> bool {
+    let has_streams = rule.selectors.protocol == Protocol::Tcp;
+    let is_wrong = rule.idle.is_some() && (!has_streams || matches!(rule.action, Action::Deny(_)));
+    if is_wrong && let Some(idle) = table.value("idle") {
+        let message = "`idle` is about connections that carry bytes over TCP";
+        table.report.error(&idle.name_at, message, "remove it");
     }
     !is_wrong
 }

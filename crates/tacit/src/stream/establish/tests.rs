@@ -13,7 +13,7 @@ use crate::engine::{Load, Thread};
 use crate::live::{BuildContext, Materials, build};
 use crate::log::{Destination, Format, Log, Settings, Verbosity};
 use crate::net::Security;
-use crate::session::{Opening, Table};
+use crate::session::{Opening, Quotas, Table};
 use crate::stream::gate::Gates;
 use crate::stream::lane::Shared;
 
@@ -28,6 +28,7 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
     let live = Arc::new(build(policy, context).unwrap());
     let shared = Shared {
         gates: Arc::new(Gates::new(live.limits(), 16)),
+        quotas: Arc::new(Quotas::new(live.limits())),
         live: Arc::new(ArcSwap::new(live)),
         table: Arc::new(Table::default()),
         places: Arc::new(Semaphore::new(1)),
@@ -59,7 +60,7 @@ fn connection(lane: &StreamLane) -> Connection {
         parent: None,
     };
     let permit = Arc::clone(&lane.shared.places).try_acquire_owned().unwrap();
-    Connection::open(&lane.shared.table, opening, Security::Clear, permit)
+    Connection::open(&lane.shared.table, opening, Security::Clear, permit, None)
 }
 
 fn establishing<'a>(lane: &'a StreamLane, connection: &'a Connection) -> Establishing<'a> {

@@ -17,7 +17,6 @@
 
 mod queue;
 
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +24,7 @@ use tacit_core::flow::Address;
 use tacit_core::policy::Limits;
 
 use crate::live::LiveRule;
+use crate::net::Source;
 
 use queue::{Entered, Entry, Queue};
 
@@ -35,31 +35,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Gates {
     queue: Mutex<Queue>,
-}
-
-/// Who counts as one source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Source {
-    V4(u32),
-    /// A /64: what one customer or one machine has at least.
-    V6(u64),
-    /// All UNIX sockets together.
-    Local,
-}
-
-impl Source {
-    fn of(remote: &Address) -> Self {
-        match remote.ip() {
-            Some(IpAddr::V4(ip)) => Self::V4(ip.to_bits()),
-            Some(IpAddr::V6(ip)) => Self::V6(network_bits(ip)),
-            None => Self::Local,
-        }
-    }
-}
-
-fn network_bits(ip: Ipv6Addr) -> u64 {
-    let [a, b, c, d, ..] = ip.segments();
-    [a, b, c, d].into_iter().fold(0, |bits, segment| bits << 16 | u64::from(segment))
 }
 
 /// Whose the other end of the handshake is.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use tacit_core::policy::Limits;
 use tokio::sync::{Notify, oneshot};
 
-use super::{Peer, Source};
+use super::Peer;
+use crate::net::Source;
 
 /// A handshake that has taken so long is slow: others may displace it.
 pub(super) const SLOW: Duration = Duration::from_millis(300);

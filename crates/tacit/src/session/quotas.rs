@@ -1,0 +1,162 @@
+//! How many connections one source, one rule and one run have open, where the policy limits that.
+//!
+//! A policy without such limits counts nothing. The limits are those that the agent started with.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tacit_core::policy::Limits;
+
+use crate::net::Source;
+
+/// The limits, and what is open.
+#[derive(Debug)]
+pub struct Quotas {
+    per_source: Option<usize>,
+    per_rule: Option<usize>,
+    per_run: Option<usize>,
+    open: Mutex<HashMap<Holder, usize>>,
+}
+
+/// Whose connections are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Holder {
+    Source(Source),
+    /// By its name, which a reload keeps.
+    Rule(Box<str>),
+    Run(u64),
+}
+
+/// Who opens a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Opener<'a> {
+    /// The client that came to the agent; `None`: a program of a run.
+    pub source: Option<Source>,
+    /// The rule's name.
+    pub rule: &'a str,
+    /// The run whose program opens it.
+    pub run: Option<u64>,
+}
+
+/// A limit that is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exceeded {
+    /// Its key in `[limits]`.
+    pub key: &'static str,
+    /// What it is.
+    pub max: usize,
+}
+
+/// A connection that is counted, until this is dropped.
+#[derive(Debug)]
+pub struct Counted {
+    quotas: Arc<Quotas>,
+    holders: Vec<Holder>,
+}
+
+impl Quotas {
+    /// Those of a policy, with nothing open.
+    #[must_use]
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            per_source: limits.connections_per_source,
+            per_rule: limits.connections_per_rule,
+            per_run: limits.connections_per_run,
+            open: Mutex::default(),
+        }
+    }
+
+    /// Counts a connection; `None`: nothing limits it.
+    ///
+    /// # Errors
+    /// The first limit that is reached; nothing was counted.
+    pub fn count(self: &Arc<Self>, opener: Opener<'_>) -> Result<Option<Counted>, Exceeded> {
+        let source = self.per_source.zip(opener.source);
+        let run = self.per_run.zip(opener.run);
+        let limited = [
+            source.map(|(max, source)| ("connections-per-source", max, Holder::Source(source))),
+            self.per_rule
+                .map(|max| ("connections-per-rule", max, Holder::Rule(opener.rule.into()))),
+            run.map(|(max, run)| ("connections-per-run", max, Holder::Run(run))),
+        ];
+        let mut holders = Vec::new();
+        let mut open = None;
+        for (key, max, holder) in limited.into_iter().flatten() {
+            let open = open.get_or_insert_with(|| self.lock());
+            if open.get(&holder).is_some_and(|count| *count >= max) {
+                return Err(Exceeded { key, max });
+            }
+            holders.push(holder);
+        }
+        let Some(mut open) = open else { return Ok(None) };
+        for holder in &holders {
+            *open.entry(holder.clone()).or_default() += 1;
+        }
+        Ok(Some(Counted { quotas: Arc::clone(self), holders }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Holder, usize>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut open = self.quotas.lock();
+        for holder in &self.holders {
+            if let Some(count) = open.get_mut(holder) {
+                *count -= 1;
+                if *count == 0 {
+                    open.remove(holder);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quotas(per_source: Option<usize>, per_rule: Option<usize>) -> Arc<Quotas> {
+        let limits = Limits {
+            connections_per_source: per_source,
+            connections_per_rule: per_rule,
+            connections_per_run: Some(1),
+            ..Limits::default()
+        };
+        Arc::new(Quotas::new(&limits))
+    }
+
+    fn client(address: u32, rule: &str) -> Opener<'_> {
+        Opener { source: Some(Source::V4(address)), rule, run: None }
+    }
+
+    #[test]
+    fn each_source_and_each_rule_has_its_own() {
+        let quotas = quotas(Some(2), Some(3));
+        let held: Vec<_> = (0..2).map(|_| quotas.count(client(1, "a")).unwrap().unwrap()).collect();
+        let of_source = Exceeded { key: "connections-per-source", max: 2 };
+        assert_eq!(quotas.count(client(1, "b")).unwrap_err(), of_source, "of all rules together");
+        let third = quotas.count(client(2, "a")).unwrap();
+        let of_rule = Exceeded { key: "connections-per-rule", max: 3 };
+        assert_eq!(quotas.count(client(3, "a")).unwrap_err(), of_rule);
+        assert!(quotas.count(client(3, "b")).is_ok());
+        drop(held);
+        assert!(quotas.count(client(1, "a")).is_ok(), "they have ended");
+        drop(third);
+        assert!(quotas.lock().is_empty(), "what has ended leaves nothing");
+    }
+
+    #[test]
+    fn a_run_has_its_own_and_what_is_not_limited_is_not_counted() {
+        let quotas = quotas(None, None);
+        assert!(quotas.count(client(1, "a")).unwrap().is_none());
+        let of_run = |run| Opener { source: None, rule: "a", run: Some(run) };
+        let first = quotas.count(of_run(1)).unwrap();
+        assert_eq!(quotas.count(of_run(1)).unwrap_err().key, "connections-per-run");
+        assert!(quotas.count(of_run(2)).is_ok());
+        drop(first);
+        assert!(quotas.count(of_run(1)).is_ok());
+    }
+}
