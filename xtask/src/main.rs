@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 mod bench;
 mod bogo;
+mod chaos;
 mod ci;
 mod dependencies;
 mod fuzz;
@@ -18,6 +19,8 @@ usage: cargo xtask VERB
   bench                   the crate `bench`, built for release; `bench --help`
   bogo [PATTERN...]       BoringSSL's test runner against the handshake and the records;
                           it is fetched, or BORINGSSL names a checkout; needs Go
+  chaos --minutes N       agents and runs under load while everything is killed and exchanged:
+                          [--seed N]
   dependencies            licences, bans, sources and known weaknesses of what is linked
                           (cargo-deny, deny.toml)
   samples DIR             imports every file of a directory elsewhere: [--map FILE]
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["bench", rest @ ..] => bench::run(rest),
         ["bogo", rest @ ..] => bogo::run(rest),
+        ["chaos", rest @ ..] => chaos::run(rest),
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
         ["dependencies"] => dependencies::run(),

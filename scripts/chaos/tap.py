@@ -1,0 +1,78 @@
+"""Sees every packet of the network, and finds marks where the policy says that there is TLS.
+
+It proves that it sees: from time to time a mark is sent in clear on purpose, to a port of its own,
+and a tap that misses it fails the run.
+"""
+
+import socket
+import threading
+import time
+
+from load import MARK
+
+ALL_PROTOCOLS = 0x0003
+CONTROL_MARK = MARK + b"control-"
+CONTROL_WAIT_MAX_S = 5
+
+
+class Tap:
+    def __init__(self, clear_ports, control_port: int):
+        self.clear_ports = frozenset(clear_ports)
+        self.control_port = control_port
+        self.packets = self.controls_sent = 0
+        self.controls = set()
+        self.leaks = []
+        self.lost = 0
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS))
+        self.socket.setsockopt(socket.SOL_SOCKET, 33, 256 << 20)  # SO_RCVBUFFORCE
+        self.listener = socket.create_server(("127.0.0.1", control_port))
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def watch(self):
+        while True:
+            packet = self.socket.recv(1 << 17)
+            self.packets += 1
+            if MARK in packet:
+                self.look(packet)
+
+    def look(self, packet: bytes):
+        ports = ports_of(packet)
+        if CONTROL_MARK in packet and self.control_port in ports:
+            at = packet.index(CONTROL_MARK) + len(CONTROL_MARK)
+            self.controls.add(packet[at:])
+        elif not self.clear_ports & set(ports):
+            at = packet.index(MARK)
+            self.leaks.append(f"ports {ports}: {packet[at:at + 40]!r}")
+
+    def prove(self):
+        """Sends a mark in clear, which must be seen."""
+        self.controls_sent += 1
+        number = b"%d" % self.controls_sent
+        with socket.create_connection(("127.0.0.1", self.control_port)) as sock:
+            accepted, _ = self.listener.accept()
+            sock.sendall(CONTROL_MARK + number)
+            accepted.recv(64)
+            accepted.close()
+        until = time.monotonic() + CONTROL_WAIT_MAX_S
+        while number not in self.controls and time.monotonic() < until:
+            time.sleep(0.01)
+        return number in self.controls
+
+    def dropped(self) -> int:
+        """How many packets the kernel had no room for since the last call."""
+        # PACKET_STATISTICS of SOL_PACKET: tp_packets, tp_drops.
+        statistics = self.socket.getsockopt(263, 6, 8)
+        self.lost += int.from_bytes(statistics[4:8], "little")
+        return self.lost
+
+
+def ports_of(packet: bytes):
+    """Both ports of a TCP or UDP packet behind an Ethernet header; () of anything else."""
+    kind = packet[12:14]
+    if kind == b"\x08\x00" and packet[23] in (6, 17):
+        at = 14 + 4 * (packet[14] & 15)
+    elif kind == b"\x86\xdd" and packet[20] in (6, 17):
+        at = 54
+    else:
+        return ()
+    return (int.from_bytes(packet[at : at + 2], "big"), int.from_bytes(packet[at + 2 : at + 4], "big"))
