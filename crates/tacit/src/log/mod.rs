@@ -6,13 +6,14 @@
 //!
 //! Lines that repeat, such as those of a server that is down, have a key: of those with one key,
 //! one a second is written, with the count of those left out. The audit log has every line that
-//! fits the queue.
+//! fits the queue, but for refusals and failures beyond 1000 a second, whose number it has.
 //!
 //! ```text
 //!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"
 //!   {"time":"…","level":"warn","event":"failed","conn":7,"rule":"front", …}
 //! ```
 
+mod audit_rate;
 mod destination;
 
 use std::fmt::{Display, Write as _};
@@ -31,6 +32,7 @@ use tacit_core::limiter::{Kept, Limiter};
 use crate::clock::Rfc3339;
 use crate::ledger::{ThreadKind, meter};
 
+use audit_rate::AuditRate;
 pub use destination::{Destination, RUN_LOG_BYTES_MAX};
 use destination::{Severity, Sink};
 
@@ -170,6 +172,8 @@ enum Kind {
     Warn,
     Error,
     Audit(Outcome),
+    /// Of the audit log: how many lines it lacks.
+    LeftOut,
 }
 
 impl Log {
@@ -200,6 +204,7 @@ impl Log {
             repeated_queued,
             reported: ReportedLost::default(),
             repeated: Limiter::default(),
+            audit_rate: AuditRate::default(),
         };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&messages))?;
         Ok(log)
@@ -292,6 +297,7 @@ struct Writer {
     reported: ReportedLost,
     /// Lines that repeat.
     repeated: Limiter<String, Line>,
+    audit_rate: AuditRate,
 }
 
 /// What was reported of lost lines.
@@ -306,12 +312,17 @@ impl Writer {
     fn run(mut self, messages: &Receiver<Message>) {
         meter::start(ThreadKind::General);
         loop {
-            for kept in self.repeated.due(Instant::now()) {
+            let now = Instant::now();
+            for kept in self.repeated.due(now) {
                 self.write_kept(kept);
+            }
+            if let Some(count) = self.audit_rate.take_due(now) {
+                self.write_left_out(count);
             }
             meter::waits();
             let due =
-                [self.repeated.next_due(), self.reports_lost_at()].into_iter().flatten().min();
+                [self.repeated.next_due(), self.reports_lost_at(), self.audit_rate.next_due()];
+            let due = due.into_iter().flatten().min();
             let message = match due {
                 Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -344,8 +355,13 @@ impl Writer {
 
     /// Writes a line now, or keeps it for the end of its second.
     fn take(&mut self, line: Line) {
+        if matches!(line.kind, Kind::Audit(Outcome::Denied | Outcome::Failed))
+            && !self.audit_rate.admits(Instant::now())
+        {
+            return;
+        }
         let key = match line.kind {
-            Kind::Audit(_) => None,
+            Kind::Audit(_) | Kind::LeftOut => None,
             Kind::Info | Kind::Warn | Kind::Error => line.event.key.clone(),
         };
         let line = match key {
@@ -361,6 +377,9 @@ impl Writer {
         for kept in self.repeated.take_all() {
             self.write_kept(kept);
         }
+        if let Some(count) = self.audit_rate.take() {
+            self.write_left_out(count);
+        }
     }
 
     fn write_kept(&mut self, kept: Kept<Line>) {
@@ -369,6 +388,11 @@ impl Writer {
             line.event = line.event.field("left-out", &left_out);
         }
         self.write_or_lose(&line);
+    }
+
+    fn write_left_out(&mut self, count: u64) {
+        let event = Event::new("audit-lines-left-out").field("count", &count);
+        self.write_or_lose(&Line { time: SystemTime::now(), kind: Kind::LeftOut, event });
     }
 
     fn write_or_lose(&mut self, line: &Line) {
@@ -408,7 +432,7 @@ impl Writer {
             Kind::Info => Severity::Info,
             Kind::Warn => Severity::Warning,
             Kind::Error => Severity::Error,
-            Kind::Audit(_) => {
+            Kind::Audit(_) | Kind::LeftOut => {
                 let Some(file) = &mut self.audit else { return Ok(()) };
                 return file.write_all(json(line).as_bytes());
             }
@@ -450,6 +474,7 @@ impl Kind {
             Self::Audit(Outcome::Allowed) => "allowed",
             Self::Audit(Outcome::Denied) => "denied",
             Self::Audit(Outcome::Failed) => "failed",
+            Self::LeftOut => "left-out",
         }
     }
 }
@@ -477,7 +502,7 @@ fn json(line: &Line) -> String {
     let Event { name, connection, fields, key: _ } = &line.event;
     let mut object = Map::new();
     object.insert("time".into(), Rfc3339(line.time).to_string().into());
-    let key = if matches!(line.kind, Kind::Audit(_)) { "outcome" } else { "level" };
+    let key = if matches!(line.kind, Kind::Audit(_) | Kind::LeftOut) { "outcome" } else { "level" };
     object.insert(key.into(), line.kind.word().into());
     object.insert("event".into(), (*name).into());
     if let Some(id) = connection {
