@@ -163,8 +163,9 @@ fn measure_all(
     let mut samples = Vec::with_capacity(options.samples());
     for round in 0..options.rounds {
         for workload in &options.workloads {
-            let takers: Vec<_> =
-                running.iter().filter(|peer| peer.terms == workload.terms).collect();
+            let is_taker =
+                |peer: &&Running| peer.terms == workload.terms && peer.peer.carries(workload);
+            let takers: Vec<_> = running.iter().filter(is_taker).collect();
             for turn in 0..takers.len() {
                 let peer = takers[(turn + round) % takers.len()];
                 let now = round + 1;

@@ -135,9 +135,8 @@ impl Options {
 
     /// Samples in all.
     pub(crate) fn samples(&self) -> usize {
-        let of = |workload: &&Workload| {
-            self.peers.iter().filter(|peer| peer.takes(workload.terms)).count()
-        };
+        let of =
+            |workload: &&Workload| self.peers.iter().filter(|peer| peer.carries(workload)).count();
         self.rounds * self.workloads.iter().map(of).sum::<usize>()
     }
 }

@@ -2,6 +2,7 @@
 
 use super::plan::Proxy;
 use crate::terms::Terms;
+use crate::workload::{Kind, Workload};
 
 /// Who is compared.
 #[derive(Debug)]
@@ -29,6 +30,12 @@ pub(super) enum Form {
 }
 
 impl Peer {
+    /// Whether the peer carries a workload: programs with TLS in them do one thing at a time.
+    pub(crate) fn carries(&self, workload: &Workload) -> bool {
+        let is_alone = !matches!(workload.kind, Kind::Beside { .. });
+        self.takes(workload.terms) && (is_alone || !matches!(self.form, Form::InProcess(_)))
+    }
+
     /// Whether the peer is measured on these terms. Other suites are for tacit and for OpenSSL in
     /// the program: what the choice of a suite costs is a question to a library, and to a relay.
     pub(crate) fn takes(&self, terms: Terms) -> bool {
