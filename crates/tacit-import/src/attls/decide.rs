@@ -14,6 +14,7 @@ use super::names::Names;
 use super::needs::Needs;
 use super::patterns::covers;
 use super::request::Options;
+use super::tls::Treatment;
 use super::words::Kind;
 use crate::draft::{Item, Toml};
 use crate::finding::{Findings, Origin};
@@ -129,19 +130,20 @@ impl Context<'_> {
             if directions.len() > 1 {
                 ways.iter_mut().for_each(|way| way.add_direction());
             }
-            let tls = match action {
-                Action::Tls => self.tls(rule, *direction).map(Some),
-                Action::Permit => Some(None),
+            let treatment = match action {
+                Action::Tls => self.tls(rule, *direction),
+                Action::Permit => Some(Treatment::Permit),
             };
-            let Some(tls) = tls else { continue };
+            let Some(treatment) = treatment else { continue };
             for way in ways {
                 let mut item = Item::new("[[rule]]", &rule.rule.at);
                 item.comments.push(comment(rule));
                 item.set("name", format!("{}{}", rule.rule.name, way.suffix));
                 item.keys.extend(way.keys);
-                match &tls {
-                    Some(keys) => item.set("tls", Toml::Table(keys.clone())),
-                    None => item.set("permit", true),
+                match &treatment {
+                    Treatment::Tls(keys) => item.set("tls", Toml::Table(keys.clone())),
+                    Treatment::Permit => item.set("permit", true),
+                    Treatment::Deny => item.set("deny", true),
                 }
                 if self.is_logged(rule) {
                     item.set("log", true);

@@ -20,9 +20,18 @@ struct Ring<'a> {
     at: &'a Origin,
 }
 
+/// What becomes of the connections of a rule in one direction.
+pub(super) enum Treatment {
+    Permit,
+    Deny,
+    /// TLS, with the keys of its table.
+    Tls(Keys),
+}
+
 impl Context<'_> {
-    /// The table of a rule for one direction; `None` where something is missing that was told.
-    pub(super) fn tls(&mut self, rule: &Effective<'_>, direction: Direction) -> Option<Keys> {
+    /// What becomes of the connections of a TLS rule in one direction; `None` after an error, or
+    /// where something is missing that was reported.
+    pub(super) fn tls(&mut self, rule: &Effective<'_>, direction: Direction) -> Option<Treatment> {
         let Some(role) = rule.said("HandshakeRole") else {
             let message = "the actions of the rule say no `HandshakeRole`";
             let fix = "say Client, Server or ServerWithClientAuth in the environment action";
@@ -44,9 +53,10 @@ impl Context<'_> {
             }
             _ => {}
         }
-        let start = start::start(self, rule, direction);
-        if keys.iter().any(|(key, _)| key == "role") {
-            self.check_start(rule, side, &start);
+        let start = start::start(self, rule, port_side(rule, side, direction));
+        let turns_round = keys.iter().any(|(key, _)| key == "role");
+        if turns_round && start.iter().any(|(key, _)| key == "starttls") {
+            return self.turned_round(rule, side);
         }
         keys.extend(start);
         let name = self.ring(rule);
@@ -58,16 +68,23 @@ impl Context<'_> {
             }
         }
         self.common(rule, side, &mut keys);
-        name.map(|_| keys)
+        name.map(|_| Treatment::Tls(keys))
     }
 
     /// Reports a STARTTLS protocol where the side that opens the connection is the TLS server:
-    /// these protocols have TLS clients open.
-    fn check_start(&mut self, rule: &Effective<'_>, side: Side, start: &Keys) {
-        if !start.iter().any(|(key, _)| key == "starttls") {
-            return;
+    /// these protocols have TLS clients open. Of a rule for both directions, what is accepted keeps
+    /// its TLS and what is opened is denied; `None` after an error.
+    fn turned_round(&mut self, rule: &Effective<'_>, side: Side) -> Option<Treatment> {
+        let direction = rule.rule.said("Direction")?;
+        if side == Side::Server && direction.value == "Both" {
+            let message = "`Direction Both`: `starttls` is for what is accepted; what the rule is \
+                           about and a program opens is denied, as TLS clients open connections \
+                           of this protocol";
+            let fix = "say `Direction Inbound`, and write a rule of its own with `Direction \
+                       Outbound` and `HandshakeRole Client` if programs open such connections";
+            self.findings.changed(&direction.at, message, fix);
+            return Some(Treatment::Deny);
         }
-        let Some(direction) = rule.rule.said("Direction") else { return };
         let (role, fix) = match side {
             Side::Server => ("server", "say `Direction Inbound`"),
             Side::Client => ("client", "say `Direction Outbound`"),
@@ -79,6 +96,7 @@ impl Context<'_> {
         );
         let fix = format!("{fix}, and write a rule of its own for the other direction");
         self.findings.error(&direction.at, message, fix);
+        None
     }
 
     /// The name of the key ring of the environment; `None` after an error.
@@ -418,6 +436,15 @@ impl Context<'_> {
         let crl = held.and_then(|held| held.crl.as_ref());
         Some(self.names.trust(ring.name, ca, crl, ring.at))
     }
+}
+
+/// The direction whose port says which protocol it is. A server that is told by the program when
+/// TLS begins speaks the protocol of the port at which it accepts, also where the rule is for both
+/// directions.
+fn port_side(rule: &Effective<'_>, side: Side, direction: Direction) -> Direction {
+    let is_both = rule.rule.said("Direction").is_some_and(|field| field.value == "Both");
+    let accepts = is_both && side == Side::Server && rule.is_on("ApplicationControlled");
+    if accepts { Direction::Inbound } else { direction }
 }
 
 fn are(versions: &[&str]) -> String {

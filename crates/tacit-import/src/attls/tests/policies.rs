@@ -464,13 +464,50 @@ fn what_is_to_be_added_for_an_address_range_is_taken() {
 fn starttls_in_the_wrong_direction_names_the_direction() {
     let policy = POLICY.replacen("TLSv1.3 On", "TLSv1.3 On\n    ApplicationControlled On", 1);
     let map = format!("{MAP}[rule.web]\nstarttls = \"telnet\"\n");
-    let both = policy.replacen("Direction Inbound", "Direction Both\n  RemotePortRange 99", 1);
-    let (text, found) = imported(&both, &map, Options::default());
-    assert_eq!(text, None);
-    let errors: Vec<_> = found.iter().filter(|one| one.contains(" error: ")).collect();
-    assert_eq!(errors.len(), 1, "{errors:#?}");
-    assert!(errors[0].starts_with("4 error: `Direction Both` has"), "{errors:#?}");
-    assert!(errors[0].contains("say `Direction Inbound`"), "{errors:#?}");
+    let outbound = policy.replacen("Direction Inbound", "Direction Outbound", 1);
+    let both_as_client = policy.replacen("Direction Inbound", "Direction Both", 1).replacen(
+        "HandshakeRole Server",
+        "HandshakeRole Client",
+        1,
+    );
+    for (policy, said, fix) in [
+        (outbound, "`Direction Outbound` has", "say `Direction Inbound`"),
+        (both_as_client, "`Direction Both` has", "say `Direction Outbound`"),
+    ] {
+        let (text, found) = imported(&policy, &map, Options::default());
+        assert_eq!(text, None);
+        let errors: Vec<_> = found.iter().filter(|one| one.contains(" error: ")).collect();
+        assert_eq!(errors.len(), 1, "{errors:#?}");
+        assert!(errors[0].starts_with(&format!("4 error: {said}")), "{errors:#?}");
+        assert!(errors[0].contains(fix), "{errors:#?}");
+    }
     let (text, found) = imported(&policy, &map, Options::default());
     assert!(text.is_some(), "{found:#?}");
+}
+
+#[test]
+fn starttls_of_both_directions_is_for_what_is_accepted() {
+    let policy = POLICY
+        .replacen("TLSv1.3 On", "TLSv1.3 On\n    ApplicationControlled On", 1)
+        .replacen("Direction Inbound", "Direction Both", 1);
+    let by_map = format!("{MAP}[rule.web]\nstarttls = \"telnet\"\n");
+    let by_port = policy.replacen("LocalPortRange 8443", "LocalPortRange 23", 1);
+    for (policy, map) in [(policy.as_str(), by_map.as_str()), (&by_port, MAP)] {
+        let (text, found) = imported(policy, map, Options::default());
+        let text = text.unwrap_or_else(|| panic!("{found:#?}"));
+        assert!(
+            found.iter().any(|one| one.starts_with("4 changed: `Direction Both`")),
+            "{found:#?}"
+        );
+        assert_eq!(text.matches("starttls = \"telnet\"").count(), 1, "{text}");
+        let rules = parse(&text).policy.unwrap().rules;
+        let words: Vec<_> =
+            rules.iter().take(2).map(|rule| (rule.name.as_str(), rule.action.word())).collect();
+        assert_eq!(words, [("web-inbound", "tls"), ("web-outbound", "deny")]);
+    }
+    // What begins at the first byte stays TLS in both directions.
+    let map = format!("{MAP}[rule.web]\nstart = \"immediate\"\n");
+    let (text, found) = imported(&policy, &map, Options::default());
+    let rules = parse(&text.unwrap_or_else(|| panic!("{found:#?}"))).policy.unwrap().rules;
+    assert!(rules.iter().take(2).all(|rule| rule.action.word() == "tls"), "{rules:#?}");
 }
