@@ -107,6 +107,8 @@ pub(super) struct Ciphers {
 pub(super) fn run(list: &str) -> Ciphers {
     let mut done = Ciphers::default();
     let mut forbidden: Vec<Suite> = Vec::new();
+    // A word that begins with `@` needs no separator before it: `DEFAULT@SECLEVEL=2`.
+    let list = list.replace('@', ":@");
     for word in list.split([':', ',', ' ', ';']).filter(|word| !word.is_empty()) {
         if let Some(level) = word.strip_prefix("@SECLEVEL=") {
             done.level = Some(level.to_owned());
@@ -232,6 +234,8 @@ mod tests {
             ("HIGH:+AES256:-aECDSA", vec![rcc, r128, r256]),
             ("AES128:CHACHA20:@STRENGTH", vec![ecc, rcc, e128, r128]),
             ("!AES128:ALL:AES128", vec![e256, r256, ecc, rcc]),
+            ("DEFAULT@SECLEVEL=2", vec![e256, r256, ecc, rcc, e128, r128]),
+            ("ECDHE+AESGCM@SECLEVEL=1:!AES128", vec![e256, r256]),
             ("RC4-SHA:DES-CBC3-SHA", vec![]),
             ("DHE:kRSA:SHA256", vec![]),
         ] {
@@ -244,6 +248,8 @@ mod tests {
         let done = run("ECDHE-RSA-AES128-SHA256:AES128-SHA:HIGH:!aNULL:@SECLEVEL=1");
         assert_eq!(done.dropped, ["ECDHE-RSA-AES128-SHA256", "AES128-SHA"]);
         assert_eq!((done.wide, done.level.as_deref()), (vec!["HIGH".to_owned()], Some("1")));
+        let done = run("DEFAULT@SECLEVEL=2");
+        assert_eq!((done.wide, done.level.as_deref()), (vec!["DEFAULT".to_owned()], Some("2")));
         let suites = modern("TLS_AES_128_CCM_SHA256:TLS_AES_256_GCM_SHA384");
         assert_eq!(suites.kept, [Suite::TLS_AES_256_GCM_SHA384]);
         assert_eq!(suites.dropped, ["TLS_AES_128_CCM_SHA256"]);

@@ -5,7 +5,7 @@
 //!   words       every option there is, and what becomes of those that need no thought
 //!   rule        a section (service) to a rule of the fixed form
 //!     endpoint    where it listens and connects
-//!     tls         versions, suites, groups        ciphers: OpenSSL's names for them
+//!     tls         versions, suites, groups        ciphers, tls_options: OpenSSL's names for them
 //!     peer        who is believed
 //!   tables      identities and trusts that the rules name
 //! ```
@@ -34,6 +34,7 @@ mod rule;
 mod service;
 mod tables;
 mod tls;
+mod tls_options;
 mod words;
 
 pub use options::Options;
@@ -55,7 +56,7 @@ pub fn import(
     for path in paths {
         let read = lines::read(path, files, findings);
         let first = Origin { file: path.as_str().into(), line: 1 };
-        words::check_words(&read.global, Place::Global, findings);
+        words::check_words(&read.global, Place::Global, options, findings);
         if read.sections.is_empty() {
             let message = "no [service] stands in it";
             let fix = "a service that inetd starts must listen itself: begin it with [name], and \
@@ -90,7 +91,7 @@ fn of_file(
     let mut rules: Vec<Rule> = Vec::new();
     let mut by_name = Vec::new();
     for section in sections {
-        words::check_words(&section.entries, Place::Service, findings);
+        words::check_words(&section.entries, Place::Service, options, findings);
         let service = Service { section, defaults };
         let role = service.role(findings).unwrap_or(Role::Client);
         if role == Role::Server && service.last("sni").is_some() {
@@ -166,7 +167,7 @@ fn differing(service: &Service<'_>, primary: &str, sections: &[Section]) -> Opti
     let values = |service: &Service<'_>, name: &str| -> Vec<String> {
         service.all(name).into_iter().map(|entry| entry.value.clone()).collect()
     };
-    let read = words::WORDS.iter().filter(|word| word.fate_in(Place::Service) == words::Fate::Read);
+    let read = words::WORDS.iter().filter(|word| word.fate == words::Fate::Read);
     let mut names = read.map(|word| word.name).filter(|name| !OWN.contains(name));
     names.find(|name| values(service, name) != values(&primary, name))
 }

@@ -146,7 +146,17 @@ fn what_a_rule_cannot_say_stops_the_import() {
         ),
         ("ciphers = RC4-SHA:AES128-SHA", 5, "`ciphers` leaves no suite that tacit has"),
         ("curves = X448", 5, "`curves` leaves no group that tacit has"),
-        ("securityLevel = 3", 5, "tacit cannot ask for the security level 3"),
+        ("curve = X448", 5, "`curve` leaves no group that tacit has"),
+        ("securityLevel = 3", 5, "`securityLevel = 3`: tacit has no security level above 2"),
+        ("ciphers = HIGH@SECLEVEL=3", 5, "`@SECLEVEL=3`: tacit has no security level above 2"),
+        ("ciphers = HIGH:@SECLEVEL=x", 5, "`@SECLEVEL=x` is no level"),
+        ("options = NO_TLSv9", 5, "`options`: `NO_TLSv9` is no option of the TLS library"),
+        ("options = -0x4", 5, "`options`: `0x4` is no option of the TLS library"),
+        (
+            "options = no_ssl_mask",
+            5,
+            "neither TLS 1.2 nor 1.3 is allowed, and tacit speaks no other version",
+        ),
         ("cert = pkcs11:token=a", 5, "`cert = pkcs11:token=a` is not PEM"),
         ("cert = /c.p12", 5, "`cert = /c.p12` is not PEM"),
         (
@@ -386,6 +396,74 @@ fn names_of_rules_are_made_to_fit_and_differ() {
     assert_eq!(names, ["s", "s-2"]);
     let odd = SERVER.replace("[s]", "[mail \u{e4}/1]");
     assert_eq!(rules(&odd).rules[0].name, "mail---1");
+}
+
+/// What the sample of stunnel 5.68 says, without its comments.
+const SAMPLE: &str = "\u{feff}; Sample stunnel configuration file
+[gmail-pop3]
+client = yes
+accept = 127.0.0.1:110
+connect = pop.gmail.com:995
+verifyChain = yes
+CApath = /etc/ssl/certs
+checkHost = pop.gmail.com
+OCSPaia = yes
+
+[gmail-imap]
+client = yes
+accept = 127.0.0.1:143
+connect = imap.gmail.com:993
+verifyChain = yes
+CApath = /etc/ssl/certs
+checkHost = imap.gmail.com
+OCSPaia = yes
+";
+
+#[test]
+fn services_that_ask_ocsp_are_imported_where_the_option_says_so() {
+    let mut findings = Findings::default();
+    let files = [("f", SAMPLE)];
+    let files = texts(&files);
+    let read = InMemory(&files);
+    assert_eq!(import(&["f".to_owned()], &read, &Options::default(), &mut findings), None);
+    let found = findings.finish();
+    let errors: Vec<&Finding> =
+        found.iter().filter(|one| one.severity == crate::Severity::Error).collect();
+    assert_eq!(errors.iter().map(|one| one.line).collect::<Vec<_>>(), [9, 18]);
+    assert!(errors.iter().all(|one| one.fix.as_ref().unwrap().contains("--without-ocsp")));
+
+    let without = Options { without_ocsp: true, ..Options::default() };
+    let (policy, found) = import_with(SAMPLE, &without);
+    let rules = parse(&policy.unwrap_or_else(|| panic!("{found:?}"))).policy.unwrap().rules;
+    assert_eq!(rules.len(), 2);
+    for line in [9, 18] {
+        let told = format!("{line}: changed: `OCSPaia`: OCSP is not asked");
+        assert!(found.contains(&told), "{found:?}");
+    }
+    for said in ["OCSP = http://a/", "OCSPflag = NOCHECKS", "OCSPnonce = yes"] {
+        let (policy, found) = import_with(&format!("{CLIENT}{said}\n"), &without);
+        assert!(policy.is_some() && found[0].starts_with("8: changed: "), "{found:?}");
+    }
+}
+
+#[test]
+fn levels_groups_and_options_of_the_tls_library_are_read_as_stunnel_does() {
+    for (text, wanted) in [
+        ("curve = P-256", "groups = [\"X25519MLKEM768\", \"secp256r1\"]"),
+        ("curve = P-256\ncurves = P-384", "groups = [\"X25519MLKEM768\", \"secp384r1\"]"),
+        ("ciphers = DEFAULT@SECLEVEL=2", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"),
+        ("options = no_tlsv1_2", "min-version = \"1.3\""),
+        ("options = NO_TLSv1_2\noptions = SINGLE_DH_USE", "min-version = \"1.3\""),
+    ] {
+        let (policy, found) = imported(&format!("{SERVER}{text}\n"));
+        let policy = policy.unwrap_or_else(|| panic!("{found:?}"));
+        assert!(policy.contains(wanted), "{text}\n{policy}");
+        assert!(!found.iter().any(|one| one.contains(" changed: ")), "{found:?}");
+    }
+    let (policy, found) = imported(&format!("{SERVER}ciphers = DEFAULT@SECLEVEL=0\n"));
+    assert!(policy.is_some());
+    let told = "5: changed: `@SECLEVEL=0`: keys of less than 112 bits are refused";
+    assert!(found.iter().any(|one| one == told), "{found:?}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::ciphers::{self, Known};
 use super::lines::Entry;
 use super::service::Service;
+use super::tls_options::{self, Said};
 use crate::finding::Findings;
 use tacit_core::policy::{Group, Suite, TlsVersion};
 
@@ -24,7 +25,7 @@ const V1_3: usize = 5;
 pub(super) fn read(service: &Service<'_>, findings: &mut Findings) -> Option<Terms> {
     let allowed = versions(service, findings)?;
     let suites = suites(service, &allowed, findings);
-    let groups = match service.last("curves") {
+    let groups = match service.in_order(&["curve", "curves"]).pop() {
         None => Some(None),
         Some(entry) => groups(entry, findings).map(Some),
     };
@@ -66,21 +67,7 @@ fn versions(service: &Service<'_>, findings: &mut Findings) -> Option<Allowed> {
             findings.changed(&entry.at, message, "peers that know nothing newer must be updated");
         }
     }
-    for entry in service.all("options") {
-        let (name, on) =
-            entry.value.strip_prefix('-').map_or((&*entry.value, true), |n| (n, false));
-        let words = ["NO_SSLv2", "NO_SSLv3", "NO_TLSv1", "NO_TLSv1_1", "NO_TLSv1_2", "NO_TLSv1_3"];
-        let version = words.iter().position(|word| *word == name);
-        let slot = version.and_then(|version| allowed.get_mut(version));
-        match slot {
-            Some(slot) => *slot = !on,
-            None => findings.info(&entry.at, format!("`{name}` is the TLS library's own matter")),
-        }
-        if version.is_some_and(|version| version < V1_2) && !on {
-            let message = format!("`-{name}` allows a version before TLS 1.2: it is refused");
-            findings.changed(&entry.at, message, "remove it");
-        }
-    }
+    apply_options(service, &mut allowed, findings)?;
     let is_allowed = |version: usize| {
         (oldest..=newest).contains(&version) && allowed.get(version).copied().unwrap_or_default()
     };
@@ -94,6 +81,33 @@ fn versions(service: &Service<'_>, findings: &mut Findings) -> Option<Allowed> {
         return None;
     }
     Some(known)
+}
+
+/// Applies `options` to the versions that they forbid; `None` after an error was reported.
+fn apply_options(
+    service: &Service<'_>,
+    allowed: &mut [bool; VERSIONS.len()],
+    findings: &mut Findings,
+) -> Option<()> {
+    let mut is_sound = true;
+    for entry in service.all("options") {
+        match tls_options::read(entry, findings) {
+            None => is_sound = false,
+            Some(Said::Other) => {}
+            Some(Said::Versions { forbids }) => *allowed = [!forbids; VERSIONS.len()],
+            Some(Said::Version { version, forbids }) => {
+                if let Some(slot) = allowed.get_mut(version) {
+                    *slot = !forbids;
+                }
+                if version < V1_2 && !forbids {
+                    let message =
+                        format!("`{}` allows a version before TLS 1.2: it is refused", entry.value);
+                    findings.changed(&entry.at, message, "remove it");
+                }
+            }
+        }
+    }
+    is_sound.then_some(())
 }
 
 /// The suites of the versions allowed, where anything narrows them.
@@ -140,10 +154,6 @@ fn classic(entry: &Entry, findings: &mut Findings) -> Option<Vec<Suite>> {
         );
         findings.info(&entry.at, message);
     }
-    if done.level.is_some() {
-        let message = "a security level in `ciphers` is not kept";
-        findings.changed(&entry.at, message, "RSA keys below 2048 bits are refused at any level");
-    }
     Some(suites)
 }
 
@@ -169,12 +179,13 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
 fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
     let Known { kept: mut groups, dropped } = ciphers::groups(&entry.value);
     if groups.is_empty() {
-        let message = "`curves` leaves no group that tacit has";
+        let message = format!("`{}` leaves no group that tacit has", entry.name);
         findings.error(&entry.at, message, "name one of X25519, P-256 and P-384");
         return None;
     }
     if !dropped.is_empty() {
-        let message = format!("`curves` loses what tacit does not have: {}", dropped.join(" "));
+        let message =
+            format!("`{}` loses what tacit does not have: {}", entry.name, dropped.join(" "));
         findings.changed(&entry.at, message, "peers that know no other group must be updated");
     }
     if !groups.contains(&Group::X25519MLKEM768) {
@@ -187,24 +198,38 @@ fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
     Some(groups)
 }
 
-/// 112 bits, stunnel's default, is what tacit asks for.
+/// 112 bits, stunnel's default, is what tacit asks for, whichever option says a level.
 fn security_level(service: &Service<'_>, findings: &mut Findings) -> Option<()> {
-    let Some(entry) = service.last("securityLevel") else { return Some(()) };
-    match entry.value.parse::<u8>() {
+    let mut is_sound = true;
+    if let Some(entry) = service.last("securityLevel") {
+        is_sound &= level(entry, "securityLevel = ", &entry.value, findings).is_some();
+    }
+    if let Some(entry) = service.last("ciphers")
+        && let Some(said) = ciphers::run(&entry.value).level
+    {
+        is_sound &= level(entry, "@SECLEVEL=", &said, findings).is_some();
+    }
+    is_sound.then_some(())
+}
+
+/// A security level, and how it is written; `None` after an error was reported.
+fn level(entry: &Entry, word: &str, level: &str, findings: &mut Findings) -> Option<()> {
+    match level.parse::<u8>() {
         Ok(0 | 1) => {
-            let message = "keys of less than 112 bits of security are refused";
+            let message = format!("`{word}{level}`: keys of less than 112 bits are refused");
             findings.changed(&entry.at, message, "issue certificates with larger keys");
         }
         Ok(2) => {}
         Ok(3..=5) => {
-            let message = format!("tacit cannot ask for the security level {}", entry.value);
-            let fix = "say securityLevel = 2 if RSA keys of 2048 bits will do, and choose suites \
-                       by `ciphers`";
+            let message = format!("`{word}{level}`: tacit has no security level above 2");
+            let fix = format!(
+                "say {word}2 if RSA keys of 2048 bits will do, and choose suites by `ciphers`"
+            );
             findings.error(&entry.at, message, fix);
             return None;
         }
         _ => {
-            let message = format!("`securityLevel = {}` is no level", entry.value);
+            let message = format!("`{word}{level}` is no level");
             findings.error(&entry.at, message, "write a number from 0 to 5");
             return None;
         }

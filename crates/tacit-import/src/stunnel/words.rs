@@ -4,6 +4,7 @@
 //! answer: nothing is passed over because nobody thought of it.
 
 use super::lines::Entry;
+use super::options::Options;
 use crate::finding::Findings;
 use tacit_core::policy::text::nearest_word;
 
@@ -39,8 +40,11 @@ pub(super) struct Word {
 
 impl Word {
     /// What becomes of it before all sections, or in one.
-    pub(super) fn fate_in(&self, place: Place) -> Fate {
+    pub(super) fn fate_in(&self, place: Place, options: &Options) -> Fate {
         match place {
+            _ if options.without_ocsp && self.fate == REFUSED_OCSP => {
+                Fate::Changed(NO_OCSP, OCSP_FIX)
+            }
             Place::Global if matches!(self.name, "setuid" | "setgid") => USER,
             _ => self.fate,
         }
@@ -48,7 +52,12 @@ impl Word {
 }
 
 /// Reports every option that does not exist, or that is not read.
-pub(super) fn check_words(entries: &[Entry], place: Place, findings: &mut Findings) {
+pub(super) fn check_words(
+    entries: &[Entry],
+    place: Place,
+    options: &Options,
+    findings: &mut Findings,
+) {
     for entry in entries {
         let Entry { name, value, at } = entry;
         let Some(word) = word(name) else {
@@ -68,7 +77,7 @@ pub(super) fn check_words(entries: &[Entry], place: Place, findings: &mut Findin
         if word.harmless.iter().any(|harmless| value.eq_ignore_ascii_case(harmless)) {
             continue;
         }
-        match word.fate_in(place) {
+        match word.fate_in(place, options) {
             Fate::Read => {}
             Fate::Info(why) => findings.info(at, format!("`{name}`: {why}")),
             Fate::Changed(what, fix) => findings.changed(at, format!("`{name}`: {what}"), fix),
@@ -112,6 +121,10 @@ const fn refused(
     Word { name, place: Place::Service, harmless, fate: Fate::Refused(why, fix) }
 }
 
+const fn ocsp(name: &'static str, harmless: &'static [&'static str]) -> Word {
+    Word { name, place: Place::Service, harmless, fate: REFUSED_OCSP }
+}
+
 const LOGS: &str = "the agent logs to standard error; `--audit FILE` keeps every connection";
 const RANDOM: &str = "randomness comes from the kernel";
 const NO_ENGINE: Fate = Fate::Refused(
@@ -125,6 +138,12 @@ const USER: Fate = Fate::Changed(
 );
 const NO_OCSP: &str = "OCSP is not asked";
 const OCSP_FIX: &str = "give lists of revoked certificates (CRLfile), or issue short-lived ones";
+/// Revocation that was checked is not dropped unless that is asked for.
+const REFUSED_OCSP: Fate = Fate::Refused(
+    NO_OCSP,
+    "give lists of revoked certificates (CRLfile) or issue short-lived ones, and import with \
+     --without-ocsp, or remove it",
+);
 const NO_PSK: &str = "TLS by pre-shared keys is not built";
 const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit ca issue NAME`";
 const PROTOCOL: &str = "what is said before TLS cannot be chosen";
@@ -191,6 +210,7 @@ pub(super) const WORDS: &[Word] = &[
         "put them into one file: cat DIRECTORY/*.r* > FILE, and say CRLfile = FILE",
     ),
     read("CRLfile"),
+    read("curve"),
     read("curves"),
     info("logId", "every connection has a number, in logs and displays"),
     info("debug", LOGS),
@@ -219,10 +239,10 @@ pub(super) const WORDS: &[Word] = &[
         "the address that connections come from cannot be chosen",
         "remove it and let routing choose: `ip route ... src ADDRESS`",
     ),
-    refused("OCSP", &[], NO_OCSP, OCSP_FIX),
-    refused("OCSPaia", &["no"], NO_OCSP, OCSP_FIX),
-    refused("OCSPflag", &[], NO_OCSP, OCSP_FIX),
-    refused("OCSPnonce", &["no"], NO_OCSP, OCSP_FIX),
+    ocsp("OCSP", &[]),
+    ocsp("OCSPaia", &["no"]),
+    ocsp("OCSPflag", &[]),
+    ocsp("OCSPnonce", &["no"]),
     read("options"),
     read("protocol"),
     refused("protocolAuthentication", &[], PROTOCOL, PROTOCOL_FIX),

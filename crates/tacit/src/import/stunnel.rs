@@ -27,6 +27,9 @@ pub(super) struct StunnelArgs {
     /// Let clients that accept any certificate of their CAs go on so
     #[arg(long)]
     keep_no_name_check: bool,
+    /// Import services that ask OCSP, which the policy does not
+    #[arg(long)]
+    without_ocsp: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -36,6 +39,7 @@ pub(super) fn run(args: &StunnelArgs) -> ExitCode {
     let options = Options {
         keep_no_verification: args.keep_no_verification,
         keep_no_name_check: args.keep_no_name_check,
+        without_ocsp: args.without_ocsp,
     };
     let disk = OnDisk::default();
     let mut findings = Findings::default();

@@ -1,0 +1,104 @@
+//! The words of `options`: switches of the TLS library that stunnel used.
+//!
+//! Those about versions decide which versions a rule allows. The others are about what tacit does
+//! in one way only, or does not do.
+
+use super::lines::Entry;
+use crate::finding::Findings;
+use tacit_core::policy::text::nearest_word;
+
+/// Versions of TLS by the words that forbid them, the oldest first.
+const FORBIDDING: [&str; 6] =
+    ["NO_SSLv2", "NO_SSLv3", "NO_TLSv1", "NO_TLSv1_1", "NO_TLSv1_2", "NO_TLSv1_3"];
+
+/// Forbids every version.
+const FORBIDDING_ALL: &str = "NO_SSL_MASK";
+
+/// Words that change nothing here: those of `stunnel -options`, and those that OpenSSL has had
+/// since.
+const OTHERS: [&str; 50] = [
+    "ALL",
+    "ALLOW_CLIENT_RENEGOTIATION",
+    "ALLOW_NO_DHE_KEX",
+    "ALLOW_UNSAFE_LEGACY_RENEGOTIATION",
+    "CIPHER_SERVER_PREFERENCE",
+    "CISCO_ANYCONNECT",
+    "CLEANSE_PLAINTEXT",
+    "COOKIE_EXCHANGE",
+    "CRYPTOPRO_TLSEXT_BUG",
+    "DISABLE_TLSEXT_CA_NAMES",
+    "DONT_INSERT_EMPTY_FRAGMENTS",
+    "ENABLE_KTLS",
+    "ENABLE_KTLS_TX_ZEROCOPY_SENDFILE",
+    "ENABLE_MIDDLEBOX_COMPAT",
+    "EPHEMERAL_RSA",
+    "IGNORE_UNEXPECTED_EOF",
+    "LEGACY_SERVER_CONNECT",
+    "MICROSOFT_BIG_SSLV3_BUFFER",
+    "MICROSOFT_SESS_ID_BUG",
+    "MSIE_SSLV2_RSA_PADDING",
+    "NETSCAPE_CA_DN_BUG",
+    "NETSCAPE_CHALLENGE_BUG",
+    "NETSCAPE_DEMO_CIPHER_CHANGE_BUG",
+    "NETSCAPE_REUSE_CIPHER_CHANGE_BUG",
+    "NO_ANTI_REPLAY",
+    "NO_COMPRESSION",
+    "NO_DTLS_MASK",
+    "NO_DTLSv1",
+    "NO_DTLSv1_2",
+    "NO_ENCRYPT_THEN_MAC",
+    "NO_EXTENDED_MASTER_SECRET",
+    "NO_QUERY_MTU",
+    "NO_RENEGOTIATION",
+    "NO_RX_CERTIFICATE_COMPRESSION",
+    "NO_SESSION_RESUMPTION_ON_RENEGOTIATION",
+    "NO_TICKET",
+    "NO_TX_CERTIFICATE_COMPRESSION",
+    "PKCS1_CHECK_1",
+    "PKCS1_CHECK_2",
+    "PREFER_NO_DHE_KEX",
+    "PRIORITIZE_CHACHA",
+    "SAFARI_ECDHE_ECDSA_BUG",
+    "SINGLE_DH_USE",
+    "SINGLE_ECDH_USE",
+    "SSLEAY_080_CLIENT_DH_BUG",
+    "SSLREF2_REUSE_CERT_TYPE_BUG",
+    "TLSEXT_PADDING",
+    "TLS_BLOCK_PADDING_BUG",
+    "TLS_D5_BUG",
+    "TLS_ROLLBACK_BUG",
+];
+
+/// What one `options` says about versions.
+pub(super) enum Said {
+    /// It forbids, or with a dash no longer forbids, the version at that place of the list.
+    Version { version: usize, forbids: bool },
+    /// The same of all versions.
+    Versions { forbids: bool },
+    /// Nothing.
+    Other,
+}
+
+/// Reads an `options`; `None` after an error was reported. Words have no case, as in stunnel.
+pub(super) fn read(entry: &Entry, findings: &mut Findings) -> Option<Said> {
+    let name = entry.value.strip_prefix('-').unwrap_or(&entry.value);
+    let forbids = name.len() == entry.value.len();
+    if let Some(version) = FORBIDDING.iter().position(|word| word.eq_ignore_ascii_case(name)) {
+        return Some(Said::Version { version, forbids });
+    }
+    if FORBIDDING_ALL.eq_ignore_ascii_case(name) {
+        return Some(Said::Versions { forbids });
+    }
+    if OTHERS.iter().any(|word| word.eq_ignore_ascii_case(name)) {
+        findings.info(&entry.at, format!("`{name}` is the TLS library's own matter"));
+        return Some(Said::Other);
+    }
+    let known: Vec<&str> =
+        [FORBIDDING_ALL].iter().chain(&FORBIDDING).chain(&OTHERS).copied().collect();
+    let fix = match nearest_word(name, &known) {
+        Some(word) => format!("did you mean `{word}`?"),
+        None => "remove it; `stunnel -options` lists those that exist".to_owned(),
+    };
+    findings.error(&entry.at, format!("`options`: `{name}` is no option of the TLS library"), fix);
+    None
+}
