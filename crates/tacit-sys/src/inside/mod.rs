@@ -14,7 +14,7 @@
 //! filter needs that one.
 //!
 //! Limits: [`HIDDEN_MAX`] paths are hidden at the start. What takes their place later is covered by
-//! whoever joins the program's mounts ([`cover`]).
+//! the process that joins the program's mounts ([`cover`]).
 
 mod cover;
 mod failure;

@@ -13,16 +13,17 @@
 //!
 //! Limits: [`PATHS_MAX`]; [`LINKS_MAX`] for one path.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::ffi::OsString;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::event::PollFlags;
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use serde::{Deserialize, Serialize};
 use tacit_sys::inside;
 
@@ -52,13 +53,22 @@ pub(super) struct Covers {
     paths: BTreeSet<PathBuf>,
     /// `None`: the kernel watches no more; what changes is covered when the agent asks again.
     changes: Option<OwnedFd>,
+    /// The names that count in each directory, by the number of its watch: programs may make any
+    /// number of other files there.
+    watched: HashMap<i32, BTreeSet<OsString>>,
 }
 
 impl Covers {
     /// Nothing yet; the launcher will say what.
     pub(super) fn awaited(launcher: UnixStream) -> Self {
         let changes = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
-        Self { launcher: Some(launcher), has_joined: false, paths: BTreeSet::new(), changes }
+        Self {
+            launcher: Some(launcher),
+            has_joined: false,
+            paths: BTreeSet::new(),
+            changes,
+            watched: HashMap::new(),
+        }
     }
 
     /// What to wait for.
@@ -76,8 +86,9 @@ impl Covers {
         if says && let Some(launcher) = self.launcher.take() {
             self.take_word(&launcher);
         }
-        self.drain();
-        self.cover_all();
+        if self.take_changes() {
+            self.cover_all();
+        }
     }
 
     /// Keeps these hidden too.
@@ -94,42 +105,57 @@ impl Covers {
         self.add(frame.message.paths);
     }
 
-    /// Takes what the kernel says: that something changed is all that counts.
-    fn drain(&self) {
-        let Some(changes) = &self.changes else { return };
+    /// Takes what the kernel says; returns whether a name that counts has changed.
+    fn take_changes(&mut self) -> bool {
+        let Some(changes) = &self.changes else { return false };
         let mut buffer = [MaybeUninit::uninit(); EVENTS_BYTES];
         let mut reader = inotify::Reader::new(changes, &mut buffer);
-        while reader.next().is_ok() {}
+        let mut counts = false;
+        while let Ok(event) = reader.next() {
+            let names = self.watched.get(&event.wd());
+            let name = event.file_name().map(CStr::to_bytes).map(OsStr::from_bytes);
+            let is_known = names.zip(name).is_some_and(|(names, name)| names.contains(name));
+            let kind = event.events();
+            counts |= is_known || kind.contains(ReadFlags::QUEUE_OVERFLOW);
+            if kind.contains(ReadFlags::IGNORED) {
+                // The directory is gone.
+                self.watched.remove(&event.wd());
+            }
+        }
+        counts
     }
 
     /// Covers what stands at the paths now. It watches first: what changes in between is seen.
-    fn cover_all(&self) {
+    fn cover_all(&mut self) {
         if !self.has_joined {
             return;
         }
-        for path in &self.paths {
-            for directory in directories_of(path) {
-                self.watch(&directory);
+        for path in std::mem::take(&mut self.paths) {
+            for (directory, names) in names_on_the_way(&path) {
+                self.watch(&directory, names);
             }
             if let Ok(real) = path.canonicalize() {
                 // One that cannot be covered is tried again with the next change.
                 let _ = inside::cover(&real);
             }
+            self.paths.insert(path);
         }
     }
 
-    fn watch(&self, directory: &Path) {
+    fn watch(&mut self, directory: &Path, names: BTreeSet<OsString>) {
         let Some(changes) = &self.changes else { return };
-        let appears = WatchFlags::CREATE | WatchFlags::MOVED_TO;
+        let appears = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
         // One that is gone comes again through the directory that names it.
-        let _ = inotify::add_watch(changes, directory, appears | WatchFlags::ONLYDIR);
+        if let Ok(watch) = inotify::add_watch(changes, directory, appears) {
+            self.watched.entry(watch).or_default().extend(names);
+        }
     }
 }
 
-/// The directories in which a name on the way to a file may come to stand for another one: those of
-/// links, and the last one.
-fn directories_of(path: &Path) -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
+/// The names on the way to a file that may come to stand for another one, by their directories:
+/// those of links, and the last one.
+fn names_on_the_way(path: &Path) -> BTreeMap<PathBuf, BTreeSet<OsString>> {
+    let mut found = BTreeMap::<_, BTreeSet<_>>::new();
     let mut ahead: VecDeque<OsString> = names_of(path);
     let mut here = PathBuf::from("/");
     let mut links = 0;
@@ -142,7 +168,7 @@ fn directories_of(path: &Path) -> BTreeSet<PathBuf> {
         match fs::read_link(&at) {
             Ok(link) if links < LINKS_MAX => {
                 links += 1;
-                found.insert(here.clone());
+                found.entry(here.clone()).or_default().insert(name);
                 if link.is_absolute() {
                     here = PathBuf::from("/");
                 }
@@ -151,7 +177,7 @@ fn directories_of(path: &Path) -> BTreeSet<PathBuf> {
                 }
             }
             _ if ahead.is_empty() => {
-                found.insert(here.clone());
+                found.entry(here.clone()).or_default().insert(name);
             }
             _ => here = at,
         }
@@ -175,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_directory_is_found_in_which_a_name_may_change() {
+    fn every_name_on_the_way_is_found() {
         let root = std::env::temp_dir().join(format!("tacit-covers-{}", std::process::id()));
         let root_of = |name: &str| root.join(name);
         fs::create_dir_all(root_of("mount/..1")).unwrap();
@@ -186,15 +212,19 @@ mod tests {
         symlink("..data/tls.key", root_of("mount/tls.key")).unwrap();
         symlink("../archive/key1.pem", root_of("mount/key.pem")).unwrap();
         let root = root.canonicalize().unwrap();
-        let found = directories_of(&root.join("mount/tls.key"));
-        assert_eq!(found, [root.join("mount"), root.join("mount/..1")].into());
-        let found = directories_of(&root.join("mount/key.pem"));
-        assert_eq!(found, [root.join("mount"), root.join("archive")].into());
+        let found = |name: &str| {
+            let found = names_on_the_way(&root.join(name)).into_iter();
+            let named = found.flat_map(|(at, names)| names.into_iter().map(move |n| at.join(n)));
+            named.collect::<BTreeSet<_>>()
+        };
+        let all = |names: &[&str]| names.iter().map(|name| root.join(name)).collect();
+        let of_mount = all(&["mount/tls.key", "mount/..data", "mount/..1/tls.key"]);
+        assert_eq!(found("mount/tls.key"), of_mount);
+        assert_eq!(found("mount/key.pem"), all(&["mount/key.pem", "archive/key1.pem"]));
         // What does not exist may come.
-        let found = directories_of(&root.join("mount/none.pem"));
-        assert_eq!(found, [root.join("mount")].into());
+        assert_eq!(found("mount/none.pem"), all(&["mount/none.pem"]));
         symlink("loop", root.join("loop")).unwrap();
-        assert!(directories_of(&root.join("loop")).contains(&root));
+        assert_eq!(found("loop"), all(&["loop"]));
         fs::remove_dir_all(root).unwrap();
     }
 }

@@ -46,7 +46,7 @@ impl Hidden {
     fn tell(&self, helper: &UnixStream) {
         if let Some(mounts) = &self.mounts {
             let word = ToCover { paths: self.paths.clone() };
-            // A helper that has ended is replaced, and told then.
+            // A helper that has ended is replaced, and the next one gets it.
             let _ = protocol::write(helper, &word, &[mounts.as_fd()]);
         }
     }

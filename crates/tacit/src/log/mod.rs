@@ -255,7 +255,7 @@ impl Log {
         }
     }
 
-    /// Has the writing thread do something to itself, and waits for that, but not for ever.
+    /// Has the writing thread do something to itself, and waits for that a while.
     pub fn on_its_thread(&self, work: impl FnOnce() + Send + 'static) {
         let (done, answer) = sync_channel(1);
         if self.queue.send(Message::Do(Box::new(work), done)).is_ok() {

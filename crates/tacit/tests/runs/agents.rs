@@ -254,6 +254,6 @@ fn a_run_has_its_share_of_connections() {
             (exec 7<>/dev/tcp/clear.example/9000) 2>/dev/null && echo three
             exec 5<&-; sleep 0.5
             (exec 7<>/dev/tcp/clear.example/9000) && echo again'
-        grep -c ' warn denied .* why=limit .*connections-per-run' scratch/own.log"#);
+        grep -m 1 -c ' warn denied .* why=limit .*connections-per-run' scratch/own.log"#);
     assert_eq!(said, "two\nagain\n1\n");
 }

@@ -167,7 +167,7 @@ fn is_beneath<'a>(directory: &Path, mut reach: impl Iterator<Item = &'a PathBuf>
 
 /// What starting a signer takes.
 struct Program {
-    /// The program, and the loader of its libraries.
+    /// The program, and the directory of the loader of its libraries.
     files: Vec<PathBuf>,
     /// The directories of those.
     libraries: BTreeSet<PathBuf>,
@@ -181,7 +181,9 @@ impl Program {
         let is_loader = |path: &&PathBuf| {
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld"))
         };
-        let mut files: Vec<_> = mapped.iter().filter(is_loader).cloned().collect();
+        // With their directory: an upgrade puts another loader there.
+        let mut files: Vec<_> =
+            mapped.iter().filter(is_loader).map(|path| directory_of(path)).collect();
         // By this name it is found although an upgrade has replaced it.
         files.push("/proc/self/exe".into());
         let libraries = mapped.iter().filter(|path| path.to_string_lossy().contains(".so"));
