@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -92,8 +93,8 @@ impl Helper {
 
     /// Has it keep these files hidden from a program, and the helpers after it.
     pub(super) fn keep_hidden(&mut self, program: u32, paths: Vec<PathBuf>) {
-        let mounts = match File::open(format!("/proc/{program}/ns/mnt")) {
-            Ok(mounts) => Some(mounts.into()),
+        let mounts = match mounts_of(program) {
+            Ok(mounts) => mounts,
             // It has ended by now.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
@@ -186,6 +187,14 @@ impl Starting {
         let helper = Helper { pid: self.pid, started, network, user, covers, hidden };
         Ok(Prepared { helper, given: Given { sockets }, channel: self.line })
     }
+}
+
+/// The mounts that a program has for itself; `None`: it shares this process's, where nothing must be
+/// covered.
+fn mounts_of(program: u32) -> io::Result<Option<OwnedFd>> {
+    let mounts = File::open(format!("/proc/{program}/ns/mnt"))?;
+    let own = std::fs::metadata("/proc/self/ns/mnt")?.ino();
+    Ok((mounts.metadata()?.ino() != own).then(|| mounts.into()))
 }
 
 /// A process's exit status for what it came to.
