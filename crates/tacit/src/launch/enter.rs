@@ -189,8 +189,8 @@ impl Starting {
     }
 }
 
-/// The mounts that a program has for itself; `None`: it shares this process's, where nothing must be
-/// covered.
+/// The mounts that a program has for itself; `None`: it shares this process's, where nothing is to
+/// be covered.
 fn mounts_of(program: u32) -> io::Result<Option<OwnedFd>> {
     let mounts = File::open(format!("/proc/{program}/ns/mnt"))?;
     let own = std::fs::metadata("/proc/self/ns/mnt")?.ino();
