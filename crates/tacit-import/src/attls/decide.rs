@@ -14,6 +14,7 @@ use super::names::Names;
 use super::needs::Needs;
 use super::patterns::covers;
 use super::request::Options;
+use super::ring_users::RingUsers;
 use super::tls::Treatment;
 use super::words::Kind;
 use crate::draft::{Item, Toml};
@@ -40,7 +41,8 @@ pub(super) fn decide(
     check_owners_of_rules(rules, map, findings);
     let needs = Needs::default();
     let names = Names::default();
-    let mut context = Context { map, options, needs, names, findings };
+    let ring_users = RingUsers::of(rules);
+    let mut context = Context { map, options, ring_users, needs, names, findings };
     let mut decided: Vec<Decided> = Vec::new();
     for rule in rules {
         decided.extend(context.rule(rule));

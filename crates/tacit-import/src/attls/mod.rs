@@ -3,7 +3,7 @@
 //! ```text
 //!   read     agent ─> document (text, lex) ─> objects ─> effective      map: names of this site
 //!                                             words, values, time
-//!   decide   flows (owners), tls (suites, start), ignored               needs: what the map lacks
+//!   decide   flows (owners), tls (rings, suites, start), ignored        needs: what the map lacks
 //!   write    filters::combine ─> draft ─> policy
 //! ```
 //!
@@ -39,6 +39,8 @@ mod owners;
 mod patterns;
 mod read;
 mod request;
+mod ring_users;
+mod rings;
 mod start;
 mod suites;
 mod text;

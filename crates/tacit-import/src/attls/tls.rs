@@ -2,7 +2,6 @@
 
 use super::context::Context;
 use super::effective::Effective;
-use super::map::ring_name;
 use super::names::Holder;
 use super::needs::MissingKey;
 use super::objects::Field;
@@ -97,53 +96,6 @@ impl Context<'_> {
         let fix = format!("{fix}, and write a rule of its own for the other direction");
         self.findings.error(&direction.at, message, fix);
         None
-    }
-
-    /// The name of the key ring of the environment; `None` after an error.
-    fn ring(&mut self, rule: &Effective<'_>) -> Option<String> {
-        let Some(ring) = rule.said("Keyring") else {
-            let message = "the environment of the rule has no key ring";
-            let fix = "add TTLSKeyringParms with Keyring to the environment action";
-            self.findings.error(rule.environment_at(), message, fix);
-            return None;
-        };
-        let name = ring_name(&ring.value);
-        if let Some(owned) = self.owners_ring(rule, &name) {
-            return Some(owned);
-        }
-        if self.map.keyring(&name).is_some() {
-            return Some(name);
-        }
-        if name.starts_with("*TOKEN*/") {
-            let fix = "export certificate and key to files, and name those in a ring of the map";
-            let message =
-                format!("`{name}` is a PKCS #11 token, and keys are read from files only");
-            self.findings.error(&ring.at, message, fix);
-            return None;
-        }
-        if name.starts_with('/') {
-            let table = format!("[keyring.{}]", crate::draft::quote(&name));
-            let fix = format!(
-                "export what it holds as PKCS #12 with gskkyman, and convert it:\n\
-                 openssl pkcs12 -in FILE.p12 -clcerts -nokeys -out web.pem\n\
-                 openssl pkcs12 -in FILE.p12 -nocerts -nodes -out web.key\n\
-                 openssl pkcs12 -in FILE.p12 -cacerts -nokeys -out ca.pem\n\
-                 then add to the map file:\n\
-                 {table}\ncert = \"web.pem\"\nkey = \"web.key\"\nca = \"ca.pem\""
-            );
-            let message = format!("`{name}` is a key database, which only System SSL reads");
-            self.findings.error(&ring.at, message, fix);
-            return None;
-        }
-        Some(name)
-    }
-
-    /// A ring without a user's name is that of whoever owns the socket: the map may have one for
-    /// the user of the rule.
-    fn owners_ring(&self, rule: &Effective<'_>, name: &str) -> Option<String> {
-        let user = rule.rule.said("Userid").filter(|_| !name.contains('/'))?;
-        let whole = ring_name(&format!("{}/{name}", user.value));
-        self.map.keyring(&whole).is_some().then_some(whole)
     }
 
     fn server(&mut self, rule: &Effective<'_>, ring: Ring<'_>, keys: &mut Keys) {

@@ -209,3 +209,48 @@ fn the_map_needs_no_job_for_what_is_accepted() {
     let (text, _) = imported(&policy, MAP, Options::default());
     assert_eq!(text, None);
 }
+
+/// Two client rules of two users with the same ring, whose name has no user ID.
+fn rules_with_a_ring() -> String {
+    let mut text = ACTIONS.to_owned();
+    for (name, user, port) in [("a", "USERA", 443), ("b", "USERB", 444)] {
+        let _ = writeln!(
+            text,
+            "TTLSRule {name}\n{{\nDirection Outbound\nRemotePortRange {port}\nUserid {user}\n\
+             TTLSGroupActionRef on\nTTLSEnvironmentActionRef client\n}}"
+        );
+    }
+    text
+}
+
+const USERS: &str = "[user]\nUSERA = \"anna\"\nUSERB = \"bert\"\n";
+
+#[test]
+fn a_ring_without_a_user_is_asked_for_by_user_where_rules_differ() {
+    let (_, found) = imported_rules(&rules_with_a_ring(), USERS);
+    for user in ["USERA", "USERB"] {
+        let asked = format!("[keyring.\"{user}/r\"]");
+        let is_asked = |one: &String| one.contains(" error: ") && one.contains(&asked);
+        assert!(found.iter().any(is_asked), "{asked}: {found:#?}");
+        let said = format!("`Keyring r` is the ring of the user ID: `{user}/r`");
+        assert!(found.iter().any(|one| one.contains(&said)), "{said}: {found:#?}");
+    }
+    let rings = "[keyring.\"USERA/r\"]\nca = \"a.pem\"\n[keyring.\"USERB/r\"]\nca = \"b.pem\"\n";
+    let (rules, found) = imported_rules(&rules_with_a_ring(), &format!("{USERS}{rings}"));
+    assert!(!found.iter().any(|one| one.contains("changed: `Keyring")), "{found:#?}");
+    assert_ne!(rules.find("trust"), rules.rfind("trust"), "each has its own: {rules}");
+}
+
+#[test]
+fn one_ring_for_several_users_is_reported_as_a_change() {
+    let (_, found) = imported_rules(&rules_with_a_ring(), &format!("{USERS}{RING}"));
+    for user in ["USERA", "USERB"] {
+        let said = format!("the files of [keyring.r] stand for that of `{user}` too");
+        let is_said = |one: &String| one.contains(" changed: ") && one.contains(&said);
+        assert!(found.iter().any(is_said), "{said}: {found:#?}");
+    }
+    // One user's ring is what it was.
+    let one = rules_with_a_ring().replace("USERB", "USERA");
+    let (_, found) = imported_rules(&one, &format!("{USERS}{RING}"));
+    assert!(!found.iter().any(|one| one.contains("changed: `Keyring")), "{found:#?}");
+}

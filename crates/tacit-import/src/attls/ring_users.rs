@@ -1,0 +1,38 @@
+//! Which user IDs name a key ring that has none itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::effective::Effective;
+use super::words::Kind;
+
+/// The user IDs that rules of TLS have, by the ring without a user ID that they name.
+#[derive(Debug, Default)]
+pub(super) struct RingUsers(BTreeMap<String, BTreeSet<String>>);
+
+/// What stands for the user ID of a rule that has none.
+const ANY_USER: &str = "*";
+
+impl RingUsers {
+    /// Those of all rules.
+    pub(super) fn of(rules: &[Effective<'_>]) -> Self {
+        let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for rule in rules.iter().filter(|rule| is_tls(rule)) {
+            let Some(ring) = rule.said("Keyring").filter(|ring| !ring.value.contains('/')) else {
+                continue;
+            };
+            let user = rule.rule.said("Userid").map_or(ANY_USER, |field| field.value.as_str());
+            users.entry(ring.value.clone()).or_default().insert(user.to_ascii_uppercase());
+        }
+        Self(users)
+    }
+
+    /// Whether the ring is that of several users.
+    pub(super) fn are_several(&self, ring: &str, user: &str) -> bool {
+        user.contains('*') || self.0.get(ring).is_some_and(|users| users.len() > 1)
+    }
+}
+
+fn is_tls(rule: &Effective<'_>) -> bool {
+    let enabled = rule.action(Kind::Group).and_then(|group| group.said("TTLSEnabled"));
+    enabled.is_some_and(|enabled| enabled.value == "On")
+}
