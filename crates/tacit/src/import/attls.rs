@@ -49,7 +49,7 @@ pub(super) struct AttlsArgs {
 
 /// Runs it.
 pub(super) fn run(args: &AttlsArgs) -> ExitCode {
-    let disk = OnDisk::default();
+    let disk = OnDisk::below(args.root.as_deref());
     let mut findings = Findings::default();
     let map_name = args.map.as_ref().map(|map| map.display().to_string());
     let map_bytes = map_name.as_ref().and_then(|file| read(&disk, file, &mut findings));

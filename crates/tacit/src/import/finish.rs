@@ -1,7 +1,7 @@
 //! The end of an import: what was found, and the policy; and the files that it reads.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -74,12 +74,34 @@ fn of(what: &str, count: usize) -> String {
 /// The files of this host.
 #[derive(Default)]
 pub(super) struct OnDisk {
+    /// The directory that stands for `/`; what is below it stays below it.
+    root: Option<PathBuf>,
     /// Those that were read.
     read: RefCell<Vec<FileId>>,
 }
 
+impl OnDisk {
+    /// The files of this host, with a directory that stands for `/`.
+    pub(super) fn below(root: Option<&str>) -> Self {
+        Self { root: root.map(PathBuf::from), ..Self::default() }
+    }
+
+    /// Refuses a path below the root that a link leads out of it.
+    fn check_root(&self, path: &str) -> Result<(), String> {
+        let Some(root) = self.root.as_ref().filter(|root| Path::new(path).starts_with(root)) else {
+            return Ok(());
+        };
+        let real = |path: &Path| path.canonicalize().map_err(|error| error.to_string());
+        if real(Path::new(path))?.starts_with(real(root)?) {
+            return Ok(());
+        }
+        Err("a link on the way leads out of the directory that --root names".to_owned())
+    }
+}
+
 impl Files for OnDisk {
     fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        self.check_root(path)?;
         let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
         if !metadata.is_file() {
             return Err("it is no regular file".to_owned());
@@ -92,6 +114,7 @@ impl Files for OnDisk {
     }
 
     fn names(&self, directory: &str) -> Result<Vec<String>, String> {
+        self.check_root(directory)?;
         let entries = std::fs::read_dir(directory).map_err(|error| error.to_string())?;
         let name = |entry: std::io::Result<std::fs::DirEntry>| {
             let name = entry.map_err(|error| error.to_string())?.file_name();

@@ -72,3 +72,26 @@ fn an_import_of_attls_is_all_or_nothing_and_says_what_it_found() {
     assert!(text_of(&missing).contains("none.policy:1: error:"), "{}", text_of(&missing));
     assert_eq!(lab.run(TACIT, &["import", "attls"]).status.code(), Some(64));
 }
+
+#[test]
+fn no_link_leads_out_of_the_root() {
+    use std::os::unix::fs::symlink;
+
+    let lab = lab();
+    std::fs::create_dir_all(lab.path("root/etc")).unwrap();
+    lab.write("root/main", "TcpImage T /etc/image\n");
+    lab.write("root/etc/image", "TTLSConfig /etc/policy\n");
+    std::fs::copy(lab.path("pagent.policy"), lab.path("root/etc/inside")).unwrap();
+    let import = || {
+        let words = ["import", "attls", "root/main", "--root", "root", "--map", "map.toml"];
+        lab.run(TACIT, &words)
+    };
+    symlink("inside", lab.path("root/etc/policy")).unwrap();
+    assert!(import().status.success(), "{}", text_of(&import()));
+    std::fs::remove_file(lab.path("root/etc/policy")).unwrap();
+    symlink(lab.path("pagent.policy"), lab.path("root/etc/policy")).unwrap();
+    let refused = import();
+    assert!(!refused.status.success());
+    let text = text_of(&refused);
+    assert!(text.contains("a link on the way leads out of the directory that --root"), "{text}");
+}
