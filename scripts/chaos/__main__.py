@@ -33,7 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__.split("\n")[0])
     parser.add_argument("--tacit", type=Path, required=True, help="the program")
     parser.add_argument("--minutes", type=float, required=True, help="how long")
-    parser.add_argument("--seed", type=int, help="draws the same events again; else one is drawn")
+    parser.add_argument("--seed", type=int, help="where the draws begin; load changes what follows")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
     random.seed(seed)

@@ -1,4 +1,4 @@
-"""What happens to the agents: one event after the other, drawn from a seed."""
+"""What happens to the agents: one event after the other, drawn at random."""
 
 import random
 import signal
