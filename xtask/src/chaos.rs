@@ -1,6 +1,6 @@
 //! `cargo xtask chaos`: agents and runs under load while everything that can be killed is killed.
 //!
-//! The work is done by `scripts/chaos`, in a network namespace that nothing else is in.
+//! The work is done by `scripts/chaos`, in network and process namespaces that nothing else is in.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -17,7 +17,8 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         return Err(format!("chaos: cargo build: {built}"));
     }
     let mut script = Command::new("unshare");
-    script.args(["--net", "--mount"]);
+    // Process numbers of its own: none that it kills is another's, and all end with it.
+    script.args(["--net", "--mount", "--pid", "--fork", "--mount-proc"]);
     if !is_root() {
         // In a user namespace of its own, an ordinary user may make the others too.
         script.args(["--user", "--map-root-user"]);
