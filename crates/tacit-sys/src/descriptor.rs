@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::fs::FileType;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -41,8 +42,19 @@ pub fn take_inherited(first: RawFd, count: usize) -> io::Result<Vec<OwnedFd>> {
 pub struct Inheritable {
     /// Its number.
     pub number: RawFd,
-    /// What it is, if it is a socket.
-    pub socket: Option<SocketKind>,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What a descriptor is, as far as it matters to whom it may be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A socket.
+    Socket(SocketKind),
+    /// A directory; it stays in the mount namespace that it was opened in.
+    Directory,
+    /// Anything else.
+    Other,
 }
 
 /// What a socket is, as far as it matters to whom it may be given.
@@ -71,11 +83,20 @@ pub fn inheritable() -> io::Result<Vec<Inheritable>> {
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let flags = rustix::io::fcntl_getfd(descriptor);
         if flags.is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC)) {
-            found.push(Inheritable { number, socket: socket_kind(descriptor) });
+            found.push(Inheritable { number, kind: kind(descriptor) });
         }
     }
     found.sort_unstable_by_key(|one| one.number);
     Ok(found)
+}
+
+fn kind(descriptor: BorrowedFd<'_>) -> Kind {
+    if let Some(socket) = socket_kind(descriptor) {
+        return Kind::Socket(socket);
+    }
+    let data = rustix::fs::fstat(descriptor);
+    let is_directory = data.is_ok_and(|data| FileType::from_raw_mode(data.st_mode).is_dir());
+    if is_directory { Kind::Directory } else { Kind::Other }
 }
 
 fn socket_kind(descriptor: BorrowedFd<'_>) -> Option<SocketKind> {
@@ -167,14 +188,19 @@ mod tests {
         let find = |number| inheritable().unwrap().into_iter().find(|one| one.number == number);
         assert_eq!(find(client.as_raw_fd()), None, "closed by exec");
         let kept = rustix::io::dup(&client).unwrap();
-        let found = find(kept.as_raw_fd()).unwrap().socket.unwrap();
+        let Kind::Socket(found) = find(kept.as_raw_fd()).unwrap().kind else { panic!("a socket") };
         assert!(found.leads_out);
         assert_eq!(found.local, client.local_addr().ok());
         assert_eq!(found.peer, listener.local_addr().ok());
         let unix = rustix::io::dup(&UnixStream::pair().unwrap().0).unwrap();
-        assert!(!find(unix.as_raw_fd()).unwrap().socket.unwrap().leads_out);
-        let file = rustix::io::dup(std::fs::File::open("/dev/null").unwrap()).unwrap();
-        assert_eq!(find(file.as_raw_fd()).unwrap().socket, None);
+        let kind = find(unix.as_raw_fd()).unwrap().kind;
+        assert!(matches!(kind, Kind::Socket(SocketKind { leads_out: false, .. })));
+        let kind_of = |path: &str| {
+            let kept = rustix::io::dup(std::fs::File::open(path).unwrap()).unwrap();
+            find(kept.as_raw_fd()).unwrap().kind
+        };
+        assert_eq!(kind_of("/dev/null"), Kind::Other);
+        assert_eq!(kind_of("/"), Kind::Directory);
     }
 
     #[test]

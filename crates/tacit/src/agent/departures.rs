@@ -51,6 +51,8 @@ impl Runs {
             state.resume(sockets, place, self.host())?;
         let candidate = Candidate { run, sockets, launcher, before };
         let enrolled = services::enrol(candidate, &self.context()).await?;
+        // The policy may name other files than that of the agent before.
+        self.hide_from(&enrolled.run);
         self.take(enrolled, inbound, workers).await;
         let log = self.shared.log.clone();
         tokio::task::spawn_local(launchers::follow(followed, self.events.clone(), log));

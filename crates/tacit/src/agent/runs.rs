@@ -1,6 +1,7 @@
 //! The runs of the agent as they begin, follow the policy, and end. How they pass to a successor is
 //! in `departures.rs`.
 
+use std::cell::LazyCell;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
@@ -321,7 +322,7 @@ impl Runs {
     pub(super) fn replace_line(&self, id: u64, line: OwnedFd) {
         if let Some(Enrolled { run, .. }) = self.registry.get(id) {
             run.line.replace(line);
-            tokio::task::spawn_local(self.hiding(run));
+            self.hide_from(run);
             self.shared.log.info(Event::new("helper-replaced").field("run", &run.name));
         }
     }
@@ -420,15 +421,26 @@ impl Runs {
         drop(self.start_capturing(self.registry.all()));
     }
 
-    /// Has a run's helper keep what the policy names hidden from programs.
-    fn hiding(&self, run: &Arc<Run>) -> impl Future<Output = ()> + 'static {
-        let policy = &self.shared.live.load().policy;
-        let paths = secrets::paths(policy, &self.policy_file);
+    /// What the policy names and programs are not to read.
+    fn secrets(&self) -> Arc<Vec<PathBuf>> {
+        Arc::new(secrets::paths(&self.shared.live.load().policy, &self.policy_file))
+    }
+
+    /// Has the helper of a run keep what the policy names hidden from programs.
+    pub(super) fn hide_from(&self, run: &Arc<Run>) {
+        tokio::task::spawn_local(self.hiding(run, self.secrets()));
+    }
+
+    fn hiding(
+        &self,
+        run: &Arc<Run>,
+        secrets: Arc<Vec<PathBuf>>,
+    ) -> impl Future<Output = ()> + 'static {
         let run = Arc::clone(run);
         let log = self.shared.log.clone();
         async move {
             if run.covers_files
-                && let Err(error) = run.line.hide(paths).await
+                && let Err(error) = run.line.hide(secrets.to_vec()).await
             {
                 let event = Event::new("files-not-hidden").field("run", &run.name);
                 log.error(event.field("error", &error));
@@ -441,11 +453,12 @@ impl Runs {
         runs: impl IntoIterator<Item = &'a Enrolled>,
     ) -> Vec<JoinHandle<()>> {
         let hosts = self.hosts.pairs();
+        let secrets = LazyCell::new(|| self.secrets());
         let start = |enrolled: &Enrolled| {
             let hosts = Arc::clone(&hosts);
             let log = self.shared.log.clone();
             let capture = Arc::clone(&enrolled.capture);
-            let hiding = self.hiding(&enrolled.run);
+            let hiding = self.hiding(&enrolled.run, Arc::clone(&secrets));
             tokio::task::spawn_local(async move {
                 if let Err(error) = services::follow_with(&capture, &hosts).await {
                     let event = Event::new("capture-failed").field("run", &capture.run.name);

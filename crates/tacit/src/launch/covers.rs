@@ -91,8 +91,14 @@ impl Covers {
         }
     }
 
-    /// Keeps these hidden too.
-    pub(super) fn add(&mut self, paths: Vec<PathBuf>) {
+    /// Keeps these files hidden too. A directory is hidden whole only from the start on: programs
+    /// may be in it by now, and would see there what the helper no longer does.
+    pub(super) fn add_files(&mut self, mut paths: Vec<PathBuf>) {
+        paths.retain(|path| !path.is_dir());
+        self.add(paths);
+    }
+
+    fn add(&mut self, paths: Vec<PathBuf>) {
         let room = PATHS_MAX.saturating_sub(self.paths.len());
         self.paths.extend(paths.into_iter().take(room));
         self.cover_all();

@@ -192,7 +192,7 @@ impl Servant {
             Request::Listening => self.listening().map(Reply::Listening),
             Request::Cpu => Ok(Reply::Cpu(self.cpu_ns())),
             Request::Hide(paths) => {
-                self.covers.add(paths);
+                self.covers.add_files(paths);
                 Ok(Reply::Done)
             }
             // They are answered where the lines are.

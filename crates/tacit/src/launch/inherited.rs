@@ -1,14 +1,21 @@
-//! Sockets that the launcher was started with, and CMD would inherit.
+//! What the launcher was started with, and CMD would inherit: sockets, directories.
 //!
 //! A socket stays in the network namespace that it was made in. One of the caller's would carry
 //! CMD's bytes past the agent, in clear, so the launcher refuses to start with one unless the
 //! command line names it. UNIX sockets lead to processes of this machine and pass.
+//!
+//! An open directory stays in the mount namespace that it was opened in, where the files of the
+//! policy are not hidden. The launcher refuses to start with one in the same way, and in a working
+//! directory of another mount namespace.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
-use tacit_sys::descriptor::{self, Inheritable, SocketKind};
+use tacit_sys::descriptor::{self, Inheritable, Kind, SocketKind};
 
 /// Why the launcher does not start CMD.
 #[derive(Debug)]
@@ -22,8 +29,12 @@ pub enum InheritError {
         /// What it is.
         kind: SocketKind,
     },
+    /// A directory that the command line does not name.
+    Directory(RawFd),
     /// One was named that is not there.
     NotOpen(RawFd),
+    /// The working directory has no name here.
+    WorkingDirectory(io::Error),
 }
 
 impl fmt::Display for InheritError {
@@ -33,6 +44,18 @@ impl fmt::Display for InheritError {
             Self::NotOpen(number) => {
                 write!(f, "--inherit-fd {number}: no such file is open here")
             }
+            Self::Directory(number) => write!(
+                f,
+                "file descriptor {number} is a directory, in which the program would find the \
+                 policy and its keys: close it ({number}>&-), or let the program have it with \
+                 --inherit-fd {number}"
+            ),
+            Self::WorkingDirectory(error) => write!(
+                f,
+                "cannot determine the working directory ({error}): it was removed, or is in \
+                 another mount namespace, where the policy and its keys cannot be hidden from the \
+                 program; change to another directory first"
+            ),
             Self::Socket { number, kind } => {
                 write!(f, "file descriptor {number}")?;
                 if let Some(name) = ["standard input", "standard output", "standard error"]
@@ -64,6 +87,18 @@ pub(super) fn check(allowed: &[RawFd]) -> Result<(), InheritError> {
     judge(&descriptor::inheritable().map_err(InheritError::Unknown)?, allowed)
 }
 
+/// The working directory. One that was removed has no path, and one of another mount namespace has
+/// one that begins with `(unreachable)`, as the kernel says it; libc looks for another path then.
+pub(super) fn working_directory() -> Result<PathBuf, InheritError> {
+    let path = rustix::process::getcwd(Vec::new())
+        .map_err(|errno| InheritError::WorkingDirectory(errno.into()))?;
+    let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
+    match path.is_absolute() {
+        true => Ok(path),
+        false => Err(InheritError::WorkingDirectory(io::ErrorKind::NotFound.into())),
+    }
+}
+
 fn judge(open: &[Inheritable], allowed: &[RawFd]) -> Result<(), InheritError> {
     for number in allowed {
         if !open.iter().any(|one| one.number == *number) {
@@ -71,11 +106,13 @@ fn judge(open: &[Inheritable], allowed: &[RawFd]) -> Result<(), InheritError> {
         }
     }
     for one in open {
-        match one.socket {
-            Some(kind) if kind.leads_out && !allowed.contains(&one.number) => {
+        match one.kind {
+            _ if allowed.contains(&one.number) => {}
+            Kind::Socket(kind) if kind.leads_out => {
                 return Err(InheritError::Socket { number: one.number, kind });
             }
-            _ => {}
+            Kind::Directory => return Err(InheritError::Directory(one.number)),
+            Kind::Socket(_) | Kind::Other => {}
         }
     }
     Ok(())
@@ -93,9 +130,9 @@ mod tests {
             peer: "127.0.0.1:5432".parse().ok(),
         };
         let open = [
-            Inheritable { number: 0, socket: None },
-            Inheritable { number: 1, socket: Some(kind(false)) },
-            Inheritable { number: 7, socket: Some(kind(true)) },
+            Inheritable { number: 0, kind: Kind::Other },
+            Inheritable { number: 1, kind: Kind::Socket(kind(false)) },
+            Inheritable { number: 7, kind: Kind::Socket(kind(true)) },
         ];
         let refused = judge(&open, &[]).unwrap_err().to_string();
         assert_eq!(
@@ -107,7 +144,16 @@ mod tests {
         assert!(judge(&open, &[7]).is_ok());
         assert!(judge(&open, &[7, 0]).is_ok());
         assert!(judge(&open, &[7, 8]).unwrap_err().to_string().contains("--inherit-fd 8"));
-        let input = [Inheritable { number: 0, socket: Some(kind(true)) }];
+        let input = [Inheritable { number: 0, kind: Kind::Socket(kind(true)) }];
         assert!(judge(&input, &[]).unwrap_err().to_string().contains("0 (standard input)"));
+    }
+
+    #[test]
+    fn only_directories_that_nobody_named_are_refused() {
+        let open = [Inheritable { number: 5, kind: Kind::Directory }];
+        let refused = judge(&open, &[]).unwrap_err().to_string();
+        assert!(refused.starts_with("file descriptor 5 is a directory, "), "{refused}");
+        assert!(refused.ends_with("--inherit-fd 5"), "{refused}");
+        assert!(judge(&open, &[5]).is_ok());
     }
 }

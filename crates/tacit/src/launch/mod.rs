@@ -26,7 +26,7 @@ mod wait;
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use tacit_sys::inside::{self, Inside, Original};
@@ -60,6 +60,7 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     let sudo = if args.as_root { user::UnderSudo::StayRoot } else { user::UnderSudo::BecomeCaller };
     user::settle(sudo).map_err(RunError::User)?;
     inherited::check(&args.inherit).map_err(RunError::Inherit)?;
+    let directory = inherited::working_directory().map_err(RunError::Inherit)?;
     let original = Original::capture();
     // Both set up at the same time. They are started before signals are blocked: they would
     // inherit that.
@@ -74,9 +75,10 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
         covers_files: true,
     };
     let terms = agent.enrol(enrolment, sockets)?;
-    let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
     let cpus = cpus(&terms);
-    hidden.extend(hidden_now(&terms.hide));
+    let kept_hidden = without_directories_above(&directory, terms.hide);
+    let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
+    hidden.extend(hidden_now(&kept_hidden));
     let inside = Inside {
         network: helper.network.as_fd(),
         user: helper.user.as_ref().map(AsFd::as_fd),
@@ -95,19 +97,23 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     for path in &started.not_hidden {
         complain(format_args!("tacit: cannot be hidden from the program: {path}"));
     }
-    helper.keep_hidden(started.child.id(), terms.hide);
+    helper.keep_hidden(started.child.id(), kept_hidden);
     Ok(Running { child: started.child, agent, helper })
 }
 
-/// What is hidden at the start: each file once, whatever its names. A directory that CMD starts in
-/// is not hidden whole: from there it would find what is below, and what comes later.
+/// Leaves out the directories that CMD starts in or below: from there it would find what is in
+/// them, so their files are hidden one by one.
+fn without_directories_above(here: &Path, paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    let is_above = |path: &PathBuf| path.canonicalize().is_ok_and(|real| here.starts_with(real));
+    paths.into_iter().filter(|path| !is_above(path)).collect()
+}
+
+/// What is hidden at the start: each file once, whatever its names. Files first: what is in a
+/// directory is out of sight once that is hidden.
 fn hidden_now(paths: &[PathBuf]) -> Vec<PathBuf> {
-    let here = std::env::current_dir().and_then(std::fs::canonicalize).ok();
-    let is_here = |path: &PathBuf| here.as_ref().is_some_and(|here| here.starts_with(path));
     let real: BTreeSet<_> = paths.iter().filter_map(|path| path.canonicalize().ok()).collect();
     let (directories, mut all): (Vec<_>, Vec<_>) = real.into_iter().partition(|path| path.is_dir());
-    // Files first: what is in a directory is out of sight once that is hidden.
-    all.extend(directories.into_iter().filter(|path| !is_here(path)));
+    all.extend(directories);
     all
 }
 

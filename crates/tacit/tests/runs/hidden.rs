@@ -89,3 +89,67 @@ fn a_key_that_a_reload_names_is_hidden_from_then_on() {
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines, ["0", "2"], "{said}");
 }
+
+#[test]
+fn in_a_private_directory_that_the_program_starts_in_files_are_hidden_one_by_one() {
+    let program = "cat web.key | grep -c PRIVATE; touch ../scratch/begun
+                   until [ -e ../scratch/changed ]; do sleep 0.02; done; sleep 0.5
+                   cat web.key ../plain/later.key | grep -c PRIVATE";
+    let said = network().ok(&format!(
+        "{LAY_OUT}
+         lay_out 54321
+         cd whole; ordinary timeout 60 ../tacit run --policy ../run.toml -- sh -c '{program}' &
+         cd ..; until [ -e scratch/begun ]; do sleep 0.02; done
+         replace 54321; cp -p new.key plain/later.key
+         printf '[identity.later]\\ncert = \"alice.pem\"\\nkey = \"plain/later.key\"\\n' >>run.toml
+         ordinary ./tacit reload --control $TMPDIR/tacit-run-*/agent.sock >/dev/null
+         sleep 0.5; touch scratch/changed; wait $!
+         grep -c PRIVATE whole/web.key"
+    ));
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines, ["0", "0", "2"], "{said}");
+}
+
+#[test]
+fn a_private_directory_that_a_reload_names_has_its_files_hidden_from_programs_in_it() {
+    let program = "cd later; touch ../scratch/begun
+                   until [ -e ../scratch/named ]; do sleep 0.02; done; sleep 0.5
+                   grep -c PRIVATE new.key; touch ../scratch/read
+                   until [ -e ../scratch/changed ]; do sleep 0.02; done; sleep 0.5
+                   grep -c PRIVATE new.key";
+    let said = network().ok(&format!(
+        "{LAY_OUT}
+         lay_out 54321
+         mkdir later; chmod 700 later; cp -p new.key later/new.key; chown -R 54321 later
+         run sh -c '{program}' &
+         until [ -e scratch/begun ]; do sleep 0.02; done
+         printf '[identity.later]\\ncert = \"alice.pem\"\\nkey = \"later/new.key\"\\n' >>run.toml
+         ordinary ./tacit restart --control $TMPDIR/tacit-run-*/agent.sock >/dev/null
+         sleep 0.5; touch scratch/named; until [ -e scratch/read ]; do sleep 0.02; done
+         cp -p new.key later/.new; mv later/.new later/new.key
+         sleep 0.5; touch scratch/changed; wait $!
+         grep -c PRIVATE later/new.key"
+    ));
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines, ["0", "0", "2"], "{said}");
+}
+
+#[test]
+fn a_run_does_not_start_with_a_directory_of_another_mount_namespace() {
+    let elsewhere = "sleep 30 & at=$!
+         until [ -e /proc/$at/ns/mnt ]; do sleep 0.02; done
+         unshare -m nsenter --mount=/proc/$at/ns/mnt --wd=. \
+             ./tacit run --policy run.toml -- cat alice.key";
+    let opened = "run cat /dev/fd/5/alice.key 5<.";
+    let allowed = "ordinary timeout 60 ./tacit run --inherit-fd 5 --policy run.toml -- \
+                   sh -c 'ls /dev/fd/5/alice.key >/dev/null && echo allowed' 5<.";
+    let said = network().ok(&format!(
+        "{LAY_OUT}
+         lay_out 54321
+         {elsewhere} 2>&1; echo $?; kill $at; {opened} 2>&1; echo $?; {allowed}"
+    ));
+    let lines: Vec<_> = said.lines().collect();
+    let [working, "125", opened, "125", "allowed"] = lines[..] else { panic!("{said}") };
+    assert!(working.contains("cannot determine the working directory"), "{said}");
+    assert!(opened.contains("file descriptor 5 is a directory"), "{said}");
+}
