@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 
-use crate::netlink::nflog;
+use crate::netlink::nflog::{self, Copied};
 pub use crate::netlink::nft::Copies;
 use crate::netlink::nft::{AGENT_MARK, RELEASE_MARK, SYN_LOG_GROUP};
 use crate::option::{attach_filter, bind_to_interface};
@@ -76,7 +76,7 @@ impl SynLog {
     /// # Errors
     /// `WouldBlock`; `ENOBUFS` ([`nflog::is_overrun`]) if copies were lost; what else the kernel
     /// answers.
-    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
+    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<Copied<'b>>> {
         match self.copies {
             Copies::OfRule => {
                 let bytes = nflog::receive(self.socket.as_fd(), buffer)?;
@@ -86,7 +86,7 @@ impl SynLog {
             Copies::OfInterface => {
                 let (bytes, _) =
                     rustix::net::recv(&*self.socket, &mut *buffer, RecvFlags::empty())?;
-                Ok(buffer.get(..bytes))
+                Ok(buffer.get(..bytes).map(|packet| Copied { packet, is_refused: false }))
             }
         }
     }

@@ -29,10 +29,10 @@ mod tls;
 pub mod when;
 
 pub use agent::{Agent, Limits};
-pub use capture::may_ask;
 pub use capture::{
     BOXES_MAX, Captured, Extension, LearntName, can_match_name, captured, extend, is_disputed,
 };
+pub use capture::{denial_of_name, may_ask};
 pub use client_cert::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
 pub use content::Policy;
 pub use credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};

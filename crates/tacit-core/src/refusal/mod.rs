@@ -19,6 +19,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use crate::flow::Protocol;
+
 pub use socket::Socket;
 
 /// Different refusals that are remembered.
@@ -74,11 +76,13 @@ pub enum Why {
     NoAlias,
     /// As many connections are open as `[limits]` allows one source, rule or run.
     Limit,
+    /// It is for an address of the run's own, where none of its programs listens.
+    NoListener,
 }
 
 impl Why {
     /// Each of them, in the order of displays.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NoRule,
         Self::Denied,
         Self::WrongForm,
@@ -87,6 +91,7 @@ impl Why {
         Self::Ambiguous,
         Self::NoAlias,
         Self::Limit,
+        Self::NoListener,
     ];
 
     /// As displays and metrics show it.
@@ -101,6 +106,7 @@ impl Why {
             Self::Ambiguous => "ambiguous",
             Self::NoAlias => "no-alias",
             Self::Limit => "limit",
+            Self::NoListener => "no-listener",
         }
     }
 
@@ -114,6 +120,7 @@ impl Why {
             Self::Ambiguous => 5,
             Self::NoAlias => 6,
             Self::Limit => 7,
+            Self::NoListener => 8,
         }
     }
 }
@@ -261,6 +268,16 @@ pub fn next_for_no_alias() -> String {
     "ask for the name again; if there is such a host, give other networks in `alias-ranges` of \
      [agent]"
         .to_owned()
+}
+
+/// What would serve what a program sends to an address of its own run.
+#[must_use]
+pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -> String {
+    let rule = match protocol {
+        Protocol::Tcp => next_for_connection(host, port),
+        Protocol::Udp => next_for_datagram(host, port.unwrap_or_default()),
+    };
+    format!("let a program of the run listen there; if a server of this host is meant, {rule}")
 }
 
 /// What would allow a socket of a kind that runs do not have.

@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, sockopt};
 
 use super::error::Error;
 use super::message::{Message, NLM_F_ACK, answers, attributes};
-use super::nft::COPIED_BYTES_MAX;
+use super::nft::{COPIED_BYTES_MAX, REFUSED_PREFIX};
 use super::socket::{Netlink, Subsystem};
 
 /// Bytes that are copied of a packet.
@@ -84,13 +84,27 @@ pub fn is_overrun(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
+/// A packet in a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied<'a> {
+    /// Its first bytes.
+    pub packet: &'a [u8],
+    /// Whether the kernel refuses it.
+    pub is_refused: bool,
+}
+
 /// The packets in a report.
-pub fn packets(report: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn packets(report: &[u8]) -> impl Iterator<Item = Copied<'_>> {
     let messages = answers(report).map_while(Result::ok);
     let logged = messages.filter(|message| message.kind == SUBSYSTEM << 8 | PACKET);
     logged.filter_map(|message| {
         let attributes = message.payload.get(GENERIC_BYTES..)?;
-        Some(self::attributes(attributes).find(|(kind, _)| *kind == PAYLOAD)?.1)
+        let find = |wanted| self::attributes(attributes).find(|(kind, _)| *kind == wanted);
+        let (_, packet) = find(PAYLOAD)?;
+        let is_refused = find(PREFIX).is_some_and(|(_, prefix)| {
+            prefix.strip_suffix(&[0]).unwrap_or(prefix) == REFUSED_PREFIX.as_bytes()
+        });
+        Some(Copied { packet, is_refused })
     })
 }
 
@@ -108,6 +122,8 @@ const COMMAND_BIND: u8 = 1;
 const COPY_PACKET: u8 = 2;
 /// `NFULA_PAYLOAD`.
 const PAYLOAD: u16 = 9;
+/// `NFULA_PREFIX`.
+const PREFIX: u16 = 10;
 
 #[cfg(test)]
 mod tests {
@@ -137,7 +153,13 @@ mod tests {
         // Its length says 32; the header, the prefix and the packet take 36.
         let mut report = report;
         report[0] = 36;
-        assert_eq!(packets(&report).collect::<Vec<_>>(), [&[0x45, 0, 1][..]]);
+        let copied = |is_refused| [Copied { packet: &[0x45, 0, 1], is_refused }];
+        assert_eq!(packets(&report).collect::<Vec<_>>(), copied(false));
+        // With the prefix of what is refused, 12 bytes instead of 5.
+        let mut refused = bytes("2800 0000 0004 0000 00000000 00000000 02 00 7ac1 0c00 0a00");
+        refused.extend_from_slice(b"refused\0");
+        refused.extend_from_slice(&report[28..]);
+        assert_eq!(packets(&refused).collect::<Vec<_>>(), copied(true));
         for length in 0..report.len() {
             assert!(packets(&report[..length]).count() <= 1);
         }

@@ -69,9 +69,9 @@ fn serve(own: &Own, captured: &Mutex<Vec<Element>>, ends: &AtomicBool) {
             continue;
         }
         let mut report = [0; nflog::REPORT_BYTES_MAX];
-        let Ok(Some(packet)) = own.log.receive(&mut report) else { continue };
-        // Refused datagrams are reported, too.
-        let Some(syn) = Syn::parse(packet) else { continue };
+        let Ok(Some(copied)) = own.log.receive(&mut report) else { continue };
+        // What the kernel refuses is reported, too.
+        let Some(syn) = Syn::parse(copied.packet).filter(|_| !copied.is_refused) else { continue };
         // From the interface come those of programs to themselves, too.
         let is_own = syn.key.destination.ip().is_loopback();
         if own.log.copies() == Copies::OfRule || !is_own {

@@ -30,14 +30,14 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tacit_core::dns::{self, Question, Refusal, Verdict};
-use tacit_core::policy::may_ask;
+use tacit_core::policy::{denial_of_name, may_ask};
 
 use crate::clock;
 use crate::live::Live;
 use crate::log::{Event, Log};
 use crate::run::Run;
 use crate::run::capture::Capture;
-use crate::session::{RefusalTable, account};
+use crate::session::{RefusalTable, RefusedName, account};
 
 pub use asker::Asker;
 pub use resolvers::Resolvers;
@@ -96,7 +96,10 @@ impl Forwarder {
 
     /// Leaves a trace of a name that is refused.
     fn note_refused(&self, question: &Question, why: Refusal) {
-        account::refused_name(&self.log, &self.refusals, self.run(), &question.name, why);
+        let live = self.live.load();
+        let rule = denial_of_name(&live.policy, &question.name, clock::now_unix_s());
+        let refused = RefusedName { name: &question.name, rule, answer: why };
+        account::refused_name(&self.log, &self.refusals, self.run(), &refused);
     }
 
     /// Remembers what the answer gives the name, before the program can use it, and puts aliases

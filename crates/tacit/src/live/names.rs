@@ -20,6 +20,8 @@ pub enum NoRule {
     Ambiguous,
     /// The address is in an alias range and stands for nothing.
     NoAlias,
+    /// The address is the run's own, and none of its programs listens there.
+    NoListener,
 }
 
 impl NoRule {
@@ -30,6 +32,7 @@ impl NoRule {
             Self::NoMatch => Why::NoRule,
             Self::Ambiguous => Why::Ambiguous,
             Self::NoAlias => Why::NoAlias,
+            Self::NoListener => Why::NoListener,
         }
     }
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tacit_core::flow::Address;
+use tacit_core::flow::{Address, Protocol};
 use tacit_core::held::{Flows, Key, Seen, Syn, datagram_ends};
 use tacit_core::icmp::Cause;
 use tacit_sys::datagram::send_packet;
@@ -81,8 +81,15 @@ pub enum Answer {
 pub enum Copied {
     /// A flow that begins.
     Syn(HeldSyn),
-    /// A datagram that the kernel inside has refused.
-    Refused(Key),
+    /// A packet that the kernel inside has refused.
+    Refused(Protocol, Key),
+}
+
+fn refused(packet: &[u8]) -> Option<Copied> {
+    match Syn::parse(packet) {
+        Some(syn) => Some(Copied::Refused(Protocol::Tcp, syn.key)),
+        None => Some(Copied::Refused(Protocol::Udp, datagram_ends(packet)?)),
+    }
 }
 
 impl Hold {
@@ -146,9 +153,10 @@ impl Hold {
             }
             received => received?,
         };
-        let Some(packet) = packet else { return Ok(None) };
-        let Some(syn) = Syn::parse(packet) else {
-            return Ok(datagram_ends(packet).map(Copied::Refused));
+        let Some(nflog::Copied { packet, is_refused }) = packet else { return Ok(None) };
+        let syn = Syn::parse(packet);
+        let Some(syn) = syn.filter(|_| !is_refused) else {
+            return Ok(is_refused.then(|| refused(packet)).flatten());
         };
         let mut accepted = None;
         let seen = self.lock().see(syn.key, syn.sequence, || {

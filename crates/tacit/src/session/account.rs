@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 
-use tacit_core::dns;
 use tacit_core::flow::Flow;
 use tacit_core::policy::{ClientCert, Recheck};
 use tacit_core::refusal::{Kind, Refusal, Why};
@@ -20,7 +19,7 @@ use super::connection::{Connection, Refused};
 use super::end::End;
 use super::failure::Failure;
 use super::record::{Closing, Record, TlsFacts};
-use super::refusals::{self, RefusalTable};
+use super::refusals::{self, RefusalTable, RefusedName};
 
 /// A connection or a flow of datagrams was refused by policy.
 pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
@@ -32,7 +31,9 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
     let event = about_refusal(&refusal)
         .field("local", &refused.flow.local)
         .field("remote", &refused.flow.remote);
-    if refused.exceeded.is_some() || rule.is_none_or(|rule| rule.rule.log) {
+    // A program may fail by it; clients that a rule denies are its author's wish.
+    let is_of_program = refusal.kind != Kind::Client;
+    if is_of_program || refused.exceeded.is_some() || rule.is_none_or(|rule| rule.rule.log) {
         log_refusal(log, &refusal, event.clone());
     }
     log.audit(Outcome::Denied, event);
@@ -40,14 +41,8 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
 }
 
 /// A run asked for a name, and no resolver is asked.
-pub fn refused_name(
-    log: &Log,
-    refusals: &RefusalTable,
-    run: &Run,
-    name: &str,
-    answer: dns::Refusal,
-) {
-    let Some(refusal) = refusals::of_name(run, name, answer) else { return };
+pub fn refused_name(log: &Log, refusals: &RefusalTable, run: &Run, refused: &RefusedName<'_>) {
+    let Some(refusal) = refusals::of_name(run, refused) else { return };
     let event = about_refusal(&refusal);
     log_refusal(log, &refusal, event.clone());
     log.audit(Outcome::Denied, event);
@@ -92,15 +87,13 @@ fn about_refusal(refusal: &Refusal) -> Event {
         .field("next", &refusal.next)
 }
 
-/// Writes the line of a refusal, one a second at most for each destination. What a rule denies is
-/// as its author wants it, and clients come as they like; what no rule of a run's policy provides
-/// for, its author may have forgotten.
+/// Writes the line of a refusal, one a second at most for each destination. Clients come as they
+/// like; that a program was refused something explains what it does then.
 fn log_refusal(log: &Log, refusal: &Refusal, event: Event) {
     let run = refusal.run.as_ref().map_or(0, |run| run.id);
     let kind = refusal.kind.word();
     let event = event.limited(format!("denied {kind} {run} {}", refusal.destination));
-    let is_meant = refusal.kind == Kind::Client && refusal.why != Why::Limit;
-    if is_meant || refusal.why == Why::Denied {
+    if refusal.kind == Kind::Client && refusal.why != Why::Limit {
         log.info(event);
     } else {
         log.warn(event);

@@ -26,5 +26,5 @@ pub use failure::{Failure, Unreached};
 pub use quotas::{Counted, Exceeded, Opener, Quotas};
 pub use recheck::{Pass, Peers};
 pub use record::{Closing, Legs, Opening, Proxied, Record, ScopeFacts, Shown, TlsFacts};
-pub use refusals::RefusalTable;
+pub use refusals::{RefusalTable, RefusedName};
 pub use table::Table;

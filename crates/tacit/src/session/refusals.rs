@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use tacit_core::dns;
 use tacit_core::flow::{Direction, Protocol};
+use tacit_core::policy::Rule;
 use tacit_core::refusal::{self, Entry, Kind, Refusal, Refusals, RunLabel, Why};
 
 use crate::live::{LiveAction, NoRule};
@@ -78,6 +79,9 @@ impl Refused {
             }
             (_, Err(NoRule::Ambiguous)) => refusal::next_for_ambiguous(&flow.remote_names),
             (_, Err(NoRule::NoAlias)) => refusal::next_for_no_alias(),
+            (_, Err(NoRule::NoListener)) => {
+                refusal::next_for_no_listener(flow.protocol, &host, port)
+            }
             (Kind::Client, _) => refusal::next_for_client(&host),
             (Kind::Datagram, _) => refusal::next_for_datagram(&host, port.unwrap_or_default()),
             (_, _) => refusal::next_for_connection(&host, port),
@@ -105,18 +109,33 @@ fn label(run: &Run) -> RunLabel {
     RunLabel { id: run.id, name: run.name.clone() }
 }
 
-/// A name that a run asked for and that no resolver is asked for; `None`: a rule can match it, and
-/// it has no records of the kind that the program wanted.
-pub(super) fn of_name(run: &Run, name: &str, answer: dns::Refusal) -> Option<Refusal> {
+/// A name that a run asked for and that no resolver is asked for.
+#[derive(Debug)]
+pub struct RefusedName<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The rule that denies it, if one does.
+    pub rule: Option<&'a Rule>,
+    /// What the program was answered.
+    pub answer: dns::Refusal,
+}
+
+/// A name that is refused; `None`: a rule can match it, and it has no records of the kind that the
+/// program wanted.
+pub(super) fn of_name(run: &Run, refused: &RefusedName<'_>) -> Option<Refusal> {
+    let RefusedName { name, rule, answer } = *refused;
     let is_refused = matches!(answer, dns::Refusal::Refused | dns::Refusal::NoSuchName);
     is_refused.then(|| Refusal {
         kind: Kind::Name,
         run: Some(label(run)),
         destination: name.to_owned(),
         program: None,
-        why: Why::NoRule,
-        rule: None,
-        next: refusal::next_for_name(name),
+        why: if rule.is_some() { Why::Denied } else { Why::NoRule },
+        rule: rule.map(|rule| rule.name.clone()),
+        next: match rule {
+            Some(rule) => refusal::next_for_denied(&rule.name),
+            None => refusal::next_for_name(name),
+        },
     })
 }
 

@@ -7,6 +7,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
+use tacit_core::datagram::is_for_one;
 use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::meter::Component;
 use tacit_core::policy::{Deny, Form};
@@ -86,13 +87,24 @@ fn count(
     }
 }
 
-/// Leaves a trace of a datagram that the kernel inside has refused.
+/// Leaves a trace of a packet that the kernel inside has refused.
 pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
-    if let Err(NotPermitted { rule, .. }) = find_rule(&shared.live.load(), &mut flow, Some(&scope))
-    {
-        let refused = Refused { rule, flow, scope: Some(scope), exceeded: None };
-        account::refused(&shared.log, &shared.refusals, &refused);
+    let Scope::Run(run) = &scope;
+    let Address::Inet(destination) = flow.remote else { return };
+    let ip = destination.ip();
+    if !is_for_one(ip) {
+        return account::refused_group(&shared.log, &shared.refusals, run, destination);
     }
+    let rule = if ip.is_loopback() || run.host.has(ip) {
+        Err(NoRule::NoListener)
+    } else {
+        match find_rule(&shared.live.load(), &mut flow, Some(&scope)) {
+            Ok(_) => return,
+            Err(denied) => denied.rule,
+        }
+    };
+    let refused = Refused { rule, flow, scope: Some(scope), exceeded: None };
+    account::refused(&shared.log, &shared.refusals, &refused);
 }
 
 /// A flow that a rule permits, and that no limit refuses.

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::held::Key;
 use tacit_core::proxy_protocol::{self, Header, Parsed};
 use tacit_sys::socket::{self, AcceptedSocket};
 use tacit_sys::syn_log::Copies;
@@ -207,7 +206,7 @@ pub async fn accept_all<T>(
 }
 
 /// Takes the SYNs of a run's programs, each time that `turn` lets it, and gives them to `take`;
-/// datagrams that the kernel has refused go to `refused`. Ends only with an error.
+/// what the kernel inside has refused goes to `refused`. Ends only with an error.
 ///
 /// # Errors
 /// The log of SYNs cannot be watched, or is broken.
@@ -225,7 +224,11 @@ pub async fn hold_all<T>(
         let turn = turn().await;
         match source.hold.take_next() {
             Ok(Some(Copied::Syn(held))) => take(new_work(source, held, permit), turn).await,
-            Ok(Some(Copied::Refused(key))) => refused(flow_of_datagram(source, key)),
+            Ok(Some(Copied::Refused(protocol, key))) => {
+                let local = Address::from(key.program);
+                let remote = Address::from(key.destination);
+                refused(flow_of_program(&source.scope, protocol, local, remote));
+            }
             Ok(None) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
             Err(error) => return Err(error),
@@ -243,13 +246,6 @@ pub enum HeldWork {
     AtOnce(HeldSyn, OwnedSemaphorePermit),
     /// One of which it is to be asked whether it is held at all.
     Unknown(HeldSyn, OwnedSemaphorePermit),
-}
-
-fn flow_of_datagram(source: &HoldSource, key: Key) -> Flow {
-    let Key { program, destination } = key;
-    let local = Address::from(program);
-    let remote = Address::from(destination);
-    flow_of_program(&source.scope, Protocol::Udp, local, remote)
 }
 
 fn new_work(source: &HoldSource, held: HeldSyn, permit: OwnedSemaphorePermit) -> HeldWork {

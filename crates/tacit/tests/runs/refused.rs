@@ -115,6 +115,49 @@ fn datagrams_that_the_kernel_of_the_run_refuses_leave_a_trace() {
 }
 
 #[test]
+fn what_no_program_serves_at_the_runs_own_addresses_leaves_a_trace() {
+    let script = "(exec 3<>/dev/tcp/127.0.0.1/81); sleep 0.1; (exec 3<>/dev/tcp/192.168.77.1/82)
+        sleep 0.1; (exec 3<>/dev/udp/127.0.0.1/83; echo one >&3; sleep 0.2)";
+    let seen = refusals(&by_name(), script);
+    let [udp, own, tcp] = &*seen else { panic!("{seen:?}") };
+    for (one, kind, destination) in [
+        (tcp, "connection", "127.0.0.1:81"),
+        (own, "connection", "192.168.77.1:82"),
+        (udp, "datagram", "127.0.0.1:83"),
+    ] {
+        assert_eq!((&one["kind"], &one["destination"]), (&kind.into(), &destination.into()));
+        assert_eq!(one["why"], "no-listener");
+        let next = one["next"].as_str().unwrap();
+        assert!(next.starts_with("let a program of the run listen there; "), "{next}");
+    }
+    assert_eq!(tcp["count"], 1, "{tcp}");
+}
+
+#[test]
+fn what_a_rule_denies_leaves_a_trace_in_the_log() {
+    let rules = "[[rule]]\nname = \"no-address\"\ndirection = \"outbound\"\n\
+        remote = \"192.0.2.9\"\ndeny = true\n\
+        [[rule]]\nname = \"no-name\"\ndirection = \"outbound\"\n\
+        remote = \"bad.example\"\ndeny = true\n";
+    let said = Network::new(&[], "").with_rules(rules).ok(r#"
+        log=$HOME/.local/state/tacit/run.log
+        run bash -c 'getent ahostsv4 bad.example; exec 3<>/dev/tcp/192.0.2.9/80' 2>/dev/null
+        until_true grep -q 'destination=192.0.2.9:80' $log
+        grep -c ' warn denied rule=no-name kind=name .* destination=bad.example why=denied' $log
+        grep -c ' warn denied rule=no-address kind=connection .* why=denied' $log"#);
+    assert_eq!(said, "1\n1\n");
+}
+
+#[test]
+fn datagrams_for_many_are_told_from_those_that_a_rule_could_permit() {
+    let script = "(exec 3<>/dev/udp/224.0.0.251/5353; echo one >&3; sleep 0.2)";
+    let seen = refusals(&by_name(), script);
+    let [one] = &*seen else { panic!("{seen:?}") };
+    assert_eq!(one["why"], "not-offered");
+    assert_eq!(one["next"], "nothing: runs have no broadcast and no multicast");
+}
+
+#[test]
 fn refusals_are_a_table_and_a_metric() {
     let said = by_name().ok("both() { show refused; show metrics | grep ^tacit_refused_total; }
         refused 'getent ahostsv4 other.example; getent ahostsv4 more.example' both");

@@ -125,6 +125,19 @@ pub fn may_ask(policy: &Policy, name: &str, unix_s: i64) -> bool {
     })
 }
 
+/// The first rule that denies a host of that name at a time, in seconds since 1970.
+#[must_use]
+pub fn denial_of_name<'a>(policy: &'a Policy, name: &str, unix_s: i64) -> Option<&'a Rule> {
+    let names = [name.to_owned()];
+    let denies = |rule: &&Arc<Rule>| {
+        rule.action.is_deny()
+            && rule.selectors.direction == Direction::Outbound
+            && rule.selectors.remote.iter().any(|selector| selector.matches(None, &names))
+            && is_open(rule, unix_s)
+    };
+    policy.rules.iter().find(denies).map(|rule| &**rule)
+}
+
 /// Whether a rule by address may decide a flow to that address otherwise than a rule by name, at a
 /// time in seconds since 1970. Ports and owners are not compared: rules that never meet count too.
 #[must_use]

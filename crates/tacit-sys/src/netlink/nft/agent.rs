@@ -15,6 +15,9 @@ pub const RELEASE_MARK: u32 = 0x7ac2;
 /// The log group in which the kernel copies each held SYN to the agent.
 pub const SYN_LOG_GROUP: u16 = 0x7ac1;
 
+/// What the kernel puts before the copy of a packet that it refuses.
+pub(crate) const REFUSED_PREFIX: &str = "refused";
+
 /// Where the agent's copies of SYNs come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {

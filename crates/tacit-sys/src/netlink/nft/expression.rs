@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use super::agent::{AGENT_PORT, HOLD_PORT, SYN_LOG_GROUP};
+use super::agent::{AGENT_PORT, HOLD_PORT, REFUSED_PREFIX, SYN_LOG_GROUP};
 use crate::netlink::message::Message;
 
 /// IPv4 or IPv6, as the rules tell packets apart (`NFPROTO_*`).
@@ -44,6 +44,8 @@ pub(super) enum Expression {
     ToHold(Redirect),
     /// A copy of the packet's headers goes to the agent.
     CopyToAgent,
+    /// The same of a packet that the kernel refuses.
+    ReportToAgent,
     /// No more packets than so many a second.
     AtMostPerSecond(u64),
     Accept,
@@ -113,7 +115,8 @@ impl Expression {
             }
             Self::ToAgent(redirect) => redirect_to(rule, AGENT_PORT, redirect),
             Self::ToHold(redirect) => redirect_to(rule, HOLD_PORT, redirect),
-            Self::CopyToAgent => copy(rule),
+            Self::CopyToAgent => copy(rule, None),
+            Self::ReportToAgent => copy(rule, Some(REFUSED_PREFIX)),
             Self::AtMostPerSecond(count) => limit(rule, count),
             Self::Accept => verdict(rule, ACCEPT),
             Self::Drop => verdict(rule, DROP),
@@ -191,9 +194,12 @@ fn own_socket(rule: &mut Message) {
     });
 }
 
-fn copy(rule: &mut Message) {
+fn copy(rule: &mut Message, prefix: Option<&str>) {
     expression(rule, "log", |data| {
         data.attribute(1, &SYN_LOG_GROUP.to_be_bytes());
+        if let Some(prefix) = prefix {
+            data.text(2, prefix);
+        }
         data.be32(3, COPIED_BYTES_MAX);
     });
 }

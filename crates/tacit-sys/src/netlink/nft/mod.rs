@@ -28,6 +28,7 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use agent::REFUSED_PREFIX;
 pub use agent::{AGENT_MARK, AGENT_PORT, Copies, HOLD_PORT, RELEASE_MARK, SYN_LOG_GROUP};
 pub(super) use expression::COPIED_BYTES_MAX;
 pub use install::install;

@@ -8,7 +8,8 @@
 //! loopback and own addresses   the program listens there   accept
 //! captured address and port                                UDP to the agent, SYN held
 //! loopback and own addresses   a port of the agent         refused
-//!                              else                        accept: no program listens there
+//!                              else                        accept: no program listens there,
+//!                                                          and some a second copied
 //! port 53 anywhere else                                    UDP to the agent, SYN held
 //! any other SYN                                            held
 //! any other UDP                                            refused, and some a second copied
@@ -41,7 +42,8 @@ use crate::netlink::message::Message;
 
 use Expression::{
     Accept, AtMostPerSecond, Captured, CopyToAgent, Drop, IcmpType, Mark, OwnSocket, PastSyn,
-    PortUnreachable, Reset, To, ToAgent, ToHold, ToLoopbackV4, ToOwn, ToPort, Transport,
+    PortUnreachable, ReportToAgent, Reset, To, ToAgent, ToHold, ToLoopbackV4, ToOwn, ToPort,
+    Transport,
 };
 
 const NEWRULE: u16 = 6;
@@ -53,7 +55,7 @@ const ICMPV6: u8 = 58;
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REQUEST_V6: u8 = 128;
 const DNS: u16 = 53;
-/// Datagrams that are refused and reported to the agent: a flood of them is to cost no more.
+/// Packets that are refused and reported to the agent: a flood of them is to cost no more.
 const REPORTED_PER_SECOND_MAX: u64 = 50;
 const V4: Expression = Expression::Family(Family::V4);
 const V6: Expression = Expression::Family(Family::V6);
@@ -101,15 +103,15 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<Message> {
             let ports = [&address[..], &[Transport(protocol), ToPort(port), refusal]].concat();
             rules.push("rule: the agent's own ports are closed", &ports);
         }
+        for protocol in TRANSPORTS {
+            rules.push_report(&[&address[..], &[Transport(protocol)]].concat());
+        }
         rules.push("rule: own addresses pass", &[&address[..], &[Accept]].concat());
     }
     let step = "rule: name queries go to the agent";
     rules.push_led(step, &[Transport(UDP), ToPort(DNS)], UDP, redirect);
     rules.push_led("rule: the agent decides all else", &[Transport(TCP)], TCP, redirect);
-    if copies == Copies::OfRule {
-        let reported = [Transport(UDP), AtMostPerSecond(REPORTED_PER_SECOND_MAX), CopyToAgent];
-        rules.push("rule: refused datagrams are reported", &reported);
-    }
+    rules.push_report(&[Transport(UDP)]);
     rules.push("rule: all else is refused", &[Transport(UDP), PortUnreachable]);
     for (family, protocol, kind) in [(V4, ICMP, ECHO_REQUEST), (V6, ICMPV6, ECHO_REQUEST_V6)] {
         let echo = [family, Transport(protocol), IcmpType(kind), Drop];
@@ -129,6 +131,14 @@ struct Rules {
 impl Rules {
     fn push(&mut self, step: &'static str, expressions: &[Expression]) {
         self.list.push(rule(step, expressions));
+    }
+
+    /// The agent learns of what the kernel refuses.
+    fn push_report(&mut self, what: &[Expression]) {
+        if self.copies == Copies::OfRule {
+            let report = [AtMostPerSecond(REPORTED_PER_SECOND_MAX), ReportToAgent];
+            self.push("rule: what is refused is reported", &[what, &report].concat());
+        }
     }
 
     /// Queries to a resolver on this machine: the machine outside is meant, unless the program has
