@@ -7,7 +7,6 @@
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -66,16 +65,6 @@ pub(super) fn own_mounts() -> io::Result<()> {
     let flags = libc::MS_REC | libc::MS_SLAVE;
     // SAFETY: the target is a live C string; a change of propagation reads nothing else.
     let result = unsafe { libc::mount(none, root, none, flags, none.cast()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Has the calling process, which has one thread, see the mounts of a program from now on.
-///
-/// # Errors
-/// Whatever `setns` answers: it takes rights over the namespace.
-pub fn join_mounts(mounts: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: takes no pointers; the descriptor is open.
-    let result = unsafe { libc::setns(mounts.as_raw_fd(), libc::CLONE_NEWNS) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

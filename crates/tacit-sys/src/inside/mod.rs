@@ -37,7 +37,7 @@ use crate::{schedule, seccomp};
 use cover::{Hidden, own_mounts};
 use filter::Answers;
 
-pub use cover::{cover, join_mounts};
+pub use cover::cover;
 pub use failure::{StartError, Step};
 pub use filter::RefusedCall;
 pub use notify::{Call, Listener};
@@ -207,20 +207,22 @@ impl Plan {
             Err(error) if is_missing_right(&error) => {
                 rustix::thread::set_no_new_privs(true)?;
                 // What a surrounding filter answers to the call for a listener may look the same.
-                self.try_install().or_else(|_| seccomp::install(&self.filter, 0).map(drop))
+                self.try_install().or_else(|_| self.install_plain())
             }
             installed => installed,
         }
     }
 
     fn try_install(&self) -> io::Result<()> {
-        let Some((filter, socket)) = &self.asking else {
-            return seccomp::install(&self.filter, 0).map(drop);
-        };
+        let Some((filter, socket)) = &self.asking else { return self.install_plain() };
         match notify::install(filter, *socket) {
-            Err(error) if !is_missing_right(&error) => seccomp::install(&self.filter, 0).map(drop),
+            Err(error) if !is_missing_right(&error) => self.install_plain(),
             installed => installed,
         }
+    }
+
+    fn install_plain(&self) -> io::Result<()> {
+        seccomp::install(&self.filter, 0).map(drop)
     }
 
     fn hide(&self) {
@@ -272,6 +274,14 @@ impl Plan {
         // Nobody to tell if this fails; a start that failed is seen by its missing exec.
         let _ = rustix::io::write(&self.reports, &[step as u8, index, a, b, c, d]);
     }
+}
+
+/// Has the calling process, which has one thread, see the mounts of a program from now on.
+///
+/// # Errors
+/// Whatever `setns` answers: it takes rights over the namespace.
+pub fn join_mounts(mounts: BorrowedFd<'_>) -> io::Result<()> {
+    join(mounts.as_raw_fd(), libc::CLONE_NEWNS)
 }
 
 fn join(namespace: RawFd, kind: libc::c_int) -> io::Result<()> {

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tacit_core::policy::{Diagnostic, Limits, Policy, parse};
+use tacit_core::policy::{Diagnostic, Limits, Policy};
 use tacit_tls::signer::Keys;
 use tacit_tls::verify::Chains;
 
@@ -82,12 +82,10 @@ impl Inputs {
             let lines: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
             format!("nothing was installed:\n{}", lines.join("\n"))
         };
-        // Before files are read: one that is out of reach would look like one that this user
-        // may not read.
         let text = read_policy(&self.file).map_err(refused)?;
-        self.check_sandbox(&text).map_err(|finding| refused(vec![finding]))?;
         let base = directory_of(&self.file);
-        let checked = check_text(&text, &base, &self.keys).map_err(refused)?;
+        let in_reach = |policy: &Policy| self.check_sandbox(policy);
+        let checked = check_text(&text, &base, &self.keys, in_reach).map_err(refused)?;
         let Checked { mut policy, materials, warnings } = checked;
         let needs_restart = keep_until_restart(&mut policy, &self.live.policy);
         let listeners = listeners::wanted(&policy);
@@ -100,10 +98,10 @@ impl Inputs {
         Ok(Box::new(new))
     }
 
-    /// Refuses what the agent has given up; anything else that is wrong is found later.
-    fn check_sandbox(&self, text: &str) -> Result<(), Diagnostic> {
-        let Some(sandbox) = &self.sandbox else { return Ok(()) };
-        parse(text).policy.map_or(Ok(()), |policy| sandbox.check(&policy, &self.file))
+    /// Rejects what the agent has given up. A file out of its reach would look like one that this
+    /// user may not read.
+    fn check_sandbox(&self, policy: &Policy) -> Result<(), Diagnostic> {
+        self.sandbox.as_ref().map_or(Ok(()), |sandbox| sandbox.check(policy, &self.file))
     }
 
     /// Loads the credentials of which files changed, and builds the rules that use them.

@@ -30,7 +30,7 @@ pub struct Checked {
 /// # Errors
 /// All findings, at least one of them an error.
 pub fn check_file(path: &Path, keys: &Keys) -> Result<Checked, Vec<Diagnostic>> {
-    check_text(&read_policy(path)?, &directory_of(path), keys)
+    check_text(&read_policy(path)?, &directory_of(path), keys, |_| Ok(()))
 }
 
 /// Reads a policy file, which may be a pipe: once.
@@ -55,14 +55,21 @@ pub fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Checks the text of a policy as [`check_file`]; paths in it are relative to `base`.
+/// Checks the text of a policy as [`check_file`]; paths in it are relative to `base`. `admit`
+/// may reject the policy before its files are read.
 ///
 /// # Errors
 /// As [`check_file`].
-pub fn check_text(text: &str, base: &Path, keys: &Keys) -> Result<Checked, Vec<Diagnostic>> {
+pub fn check_text(
+    text: &str,
+    base: &Path,
+    keys: &Keys,
+    admit: impl FnOnce(&Policy) -> Result<(), Diagnostic>,
+) -> Result<Checked, Vec<Diagnostic>> {
     let parsed = parse(text);
     let mut findings = parsed.diagnostics;
     let Some(mut policy) = parsed.policy else { return Err(findings) };
+    admit(&policy).map_err(|finding| vec![finding])?;
     findings.extend(placement::check(&policy));
     findings.extend(localize(&mut policy));
     let materials = Materials::load(&policy, base, keys, &mut findings);

@@ -35,7 +35,6 @@ pub(super) struct Sandbox {
     files: Files,
     has_filters: bool,
     kept: CapabilitySet,
-    kept_by_workers: CapabilitySet,
 }
 
 /// The files of an agent.
@@ -94,8 +93,7 @@ impl Sandbox {
         {
             warn_of("system-calls", error, log);
         }
-        let kept_by_workers = kept & rights::OF_WORKERS;
-        Self { files, has_filters: filtered.is_ok(), kept, kept_by_workers }
+        Self { files, has_filters: filtered.is_ok(), kept }
     }
 
     /// Leaves the calling thread the capabilities that the policy takes; what it starts from now on
@@ -108,7 +106,7 @@ impl Sandbox {
 
     /// What workers keep when they begin to serve.
     pub(super) fn kept_by_workers(&self) -> CapabilitySet {
-        self.kept_by_workers
+        self.kept & rights::OF_WORKERS
     }
 
     /// Refuses a policy that takes what was given up.
