@@ -69,10 +69,7 @@ impl Pass {
         if self.peers != Peers::None {
             self.check_peers(&records);
         }
-        if !self.ages {
-            return None;
-        }
-        [self.close_old(&records), self.close_silent(&records)].into_iter().flatten().min()
+        if self.ages { self.close_due(&records) } else { None }
     }
 
     fn check_peers(&self, records: &[Arc<Record>]) {
@@ -114,44 +111,46 @@ impl Pass {
         }
     }
 
-    /// Closes connections that are too old; returns how long none can become so.
-    fn close_old(&self, records: &[Arc<Record>]) -> Option<Duration> {
+    /// Closes connections that are too old or carry nothing; returns how long none can become so.
+    fn close_due(&self, records: &[Arc<Record>]) -> Option<Duration> {
         let now = Instant::now();
-        let of_rule = |rule: &LiveRule| rule.tls_common().and_then(|common| common.max_age);
         // Those that open from now on.
-        let rules = self.live.rules.iter().filter_map(|rule| of_rule(rule));
-        let mut next = rules.min().map(|shortest| shortest - shortest / AGE_SPREAD_PART);
+        let mut next = self.live.rules.iter().filter_map(|rule| shortest_time(rule)).min();
         for record in records {
-            let Some(max_age) = of_rule(self.live.deciding(&record.rule)) else { continue };
-            let limit = age_limit(max_age, record.id);
-            let left = limit.saturating_sub(now.saturating_duration_since(record.accepted));
-            if left.is_zero() {
-                record.close_because(Closing::Aged);
-            } else {
-                next = Some(next.map_or(left, |next| next.min(left)));
+            for (left, closing) in times_left(record, self.live.deciding(&record.rule), now) {
+                if left.is_zero() {
+                    record.close_because(closing);
+                } else {
+                    next = Some(next.map_or(left, |next| next.min(left)));
+                }
             }
         }
         next
     }
 }
 
-impl Pass {
-    /// Closes connections that carry nothing; returns how long none can become so silent.
-    fn close_silent(&self, records: &[Arc<Record>]) -> Option<Duration> {
-        let now = Instant::now();
-        // Those that open from now on.
-        let mut next = self.live.rules.iter().filter_map(|rule| rule.rule.idle).min();
-        for record in records {
-            let Some(idle) = self.live.deciding(&record.rule).rule.idle else { continue };
-            let left = idle.saturating_sub(record.silence(now));
-            if left.is_zero() {
-                record.close_because(Closing::Idle);
-            } else {
-                next = Some(next.map_or(left, |next| next.min(left)));
-            }
-        }
-        next
-    }
+fn max_age(rule: &LiveRule) -> Option<Duration> {
+    rule.tls_common().and_then(|common| common.max_age)
+}
+
+/// The shortest time in which a connection of a rule can become due.
+fn shortest_time(rule: &LiveRule) -> Option<Duration> {
+    let age = max_age(rule).map(|max_age| max_age - max_age / AGE_SPREAD_PART);
+    [age, rule.rule.idle].into_iter().flatten().min()
+}
+
+/// How long a connection may go on, and why no longer.
+fn times_left(
+    record: &Record,
+    rule: &LiveRule,
+    now: Instant,
+) -> impl Iterator<Item = (Duration, Closing)> {
+    let age = max_age(rule).map(|max_age| {
+        let age = now.saturating_duration_since(record.accepted);
+        (age_limit(max_age, record.id).saturating_sub(age), Closing::Aged)
+    });
+    let idle = rule.rule.idle.map(|idle| (idle.saturating_sub(record.silence(now)), Closing::Idle));
+    age.into_iter().chain(idle)
 }
 
 /// The age at which a connection ends: within the last tenth of `max_age`, by its number.
