@@ -53,6 +53,9 @@ pub(super) struct Case<'a> {
 pub(super) fn diagnose_chain(error: &Error, case: &Case<'_>) -> String {
     let who = case.peer.word();
     let Ok(leaf) = CertificateFacts::from_der(case.leaf) else { return unreadable(case.peer) };
+    if PathFault::within(error) == Some(&PathFault::NotPinned) {
+        return not_pinned(case, &leaf);
+    }
     let above = case.rest.iter().filter_map(|der| CertificateFacts::from_der(der).ok());
     let chain: Vec<_> = std::iter::once(leaf.clone()).chain(above).collect();
     if let Some(cause) = old_or_small(case.peer, &chain) {
@@ -139,6 +142,7 @@ fn faulty(fault: &PathFault, peer: Peer, chain: &[CertificateFacts]) -> Option<S
     let title = chain.first().map_or("", CertificateFacts::title);
     let of = format!("the {who}'s certificate of {title}");
     Some(match fault {
+        PathFault::NotPinned => format!("{of} is not one of those pinned"),
         PathFault::AnchorExpired { subject, not_after } => format!(
             "{of} leads to the CA {subject}, which expired at {}: get its next certificate into \
              the trust, or say expired-anchors = \"accept\" there",
@@ -194,6 +198,18 @@ fn faulty(fault: &PathFault, peer: Peer, chain: &[CertificateFacts]) -> Option<S
             _ => return None,
         },
     })
+}
+
+fn not_pinned(case: &Case<'_>, leaf: &CertificateFacts) -> String {
+    format!(
+        "the {who}'s certificate of {title} is not one of those pinned in trust '{trust}': if the \
+         {who} renewed it, add its new certificate to `pinned` there (SHA-256 {sha256}; compare it \
+         with what its operator says)",
+        who = case.peer.word(),
+        title = leaf.title(),
+        trust = case.trust,
+        sha256 = leaf.sha256,
+    )
 }
 
 fn unreadable(peer: Peer) -> String {

@@ -123,6 +123,7 @@ mod tests {
     fn trust(directory: &Directory, revocation: Revocation) -> TrustMaterial {
         let trust = Trust {
             source: TrustSource::Files(vec!["ca.pem".into()]),
+            pinned: Vec::new(),
             crls: vec!["ca.crl".into()],
             revocation,
             expired_anchors: ExpiredAnchors::Reject,

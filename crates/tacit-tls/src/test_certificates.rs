@@ -131,6 +131,13 @@ impl Ca {
         Leaf::new(&params.signed_by(&key, &self.0).unwrap(), &key)
     }
 
+    /// Another good leaf with the name and the key of this one.
+    #[must_use]
+    pub fn leaf_again(&self, leaf: &Leaf) -> Leaf {
+        let key = KeyPair::from_pem(&leaf.key_pem).unwrap();
+        Leaf::new(&params(Kind::Valid).signed_by(&key, &self.0).unwrap(), &key)
+    }
+
     /// The CA's certificate.
     #[must_use]
     pub fn der(&self) -> CertificateDer<'static> {

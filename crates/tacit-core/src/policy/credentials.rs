@@ -1,6 +1,6 @@
 //! Who we are and whom we trust: certificates with keys, and trust anchors.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::diagnostic::Position;
 
@@ -15,11 +15,14 @@ pub struct Identity {
     pub position: Position,
 }
 
-/// Where trust anchors come from.
+/// Which certificates are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
     /// The source of the anchors.
     pub source: TrustSource,
+    /// PEM files of certificates; the peer's own must be one of them. Empty: it may be any that
+    /// leads to an anchor.
+    pub pinned: Vec<PathBuf>,
     /// PEM or DER files of certificate revocation lists.
     pub crls: Vec<PathBuf>,
     /// Whether they are looked at.
@@ -30,6 +33,17 @@ pub struct Trust {
     pub position: Position,
 }
 
+impl Trust {
+    /// Every file of it that the policy names.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let anchors = match &self.source {
+            TrustSource::Files(files) => files.as_slice(),
+            TrustSource::System | TrustSource::Pinned => &[],
+        };
+        anchors.iter().chain(&self.pinned).chain(&self.crls).map(PathBuf::as_path)
+    }
+}
+
 /// The file or files that hold trust anchors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustSource {
@@ -37,6 +51,8 @@ pub enum TrustSource {
     Files(Vec<PathBuf>),
     /// The distribution's own bundle.
     System,
+    /// There are no anchors and no chain is built: the pinned certificates are trusted themselves.
+    Pinned,
 }
 
 /// What becomes of chains that end at an anchor which has expired.

@@ -40,6 +40,8 @@ pub enum MaterialFault {
     NotYetValid { subject: String, not_before: i64 },
     NoCa { subject: String, issuer: String },
     NoSystemBundle,
+    TooManyPinned { max: usize },
+    BadPin { subject: String },
     NoList,
     BadList { number: usize },
     AtSigner(String),
@@ -117,6 +119,11 @@ impl fmt::Display for MaterialFault {
                 "the key does not belong to the first certificate, of the CA {subject}; \
                  put the leaf first"
             ),
+            Self::TooManyPinned { max } => write!(
+                f,
+                "with it more than {max} certificates are pinned; pin those of several \
+                 rules in trusts of their own, or let a CA issue them"
+            ),
             Self::AtSigner(text) => f.write_str(text),
             Self::NoList => {
                 f.write_str("holds no list of revoked certificates (no BEGIN X509 CRL line)")
@@ -162,6 +169,11 @@ impl MaterialFault {
                 f,
                 "holds no CA certificate: {subject} is a leaf certificate, for which no peer is \
                  trusted; name the certificate of the CA that issued it, {issuer}"
+            ),
+            Self::BadPin { subject } => write!(
+                f,
+                "the certificate of {subject} can never be accepted: it is no X.509 v3, or has a \
+                 critical extension that is not known here; reissue it"
             ),
             _ => Ok(()),
         }

@@ -22,6 +22,7 @@ mod lists;
 mod pair;
 mod path;
 mod pem;
+mod pinned;
 mod trust;
 mod verifiers;
 
@@ -34,6 +35,7 @@ pub(super) use lists::{list_facts, parse as parse_lists, warnings as list_warnin
 pub(crate) use pair::{Pair, PairFault, read_pair};
 pub use path::AnchorFacts;
 pub(crate) use path::{ChainOf, PathCheck, PathFault, Unlisted, error_of};
+pub use pinned::{PINNED_MAX, Pinned};
 pub use trust::{TrustGeneration, TrustMaterial, load_trust};
 pub use verifiers::Verifiers;
 

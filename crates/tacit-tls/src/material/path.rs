@@ -2,7 +2,8 @@
 //!
 //! The library checks signatures, validity, basic constraints, name constraints, extended key usage
 //! and revocation. Of each path that it finds, this module checks as well what RFC 5280 section 6.1
-//! and 4.2.1.3 say of keyUsage, and whether the anchor has expired.
+//! and 4.2.1.3 say of keyUsage, and whether the anchor has expired. Before it builds one, it checks
+//! that the leaf is one of the [pinned](super::pinned) certificates, where there are any.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -21,6 +22,7 @@ use webpki::{
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::lists::RevocationList;
+use super::pinned::Pinned;
 use crate::facts::printable;
 
 /// What an anchor says that its place in the library's store does not hold.
@@ -82,6 +84,8 @@ impl Usage {
 /// What is wrong with a path, where the library's error type has no word for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathFault {
+    /// The leaf is not one of those that the trust pins.
+    NotPinned,
     /// It ends at an anchor that has expired.
     AnchorExpired { subject: String, not_after: i64 },
     /// A CA of it may not sign certificates.
@@ -141,20 +145,23 @@ pub(crate) struct PathCheck {
     expired_anchors: ExpiredAnchors,
     lists: Vec<CertRevocationList<'static>>,
     unlisted: Unlisted,
+    /// `None`: a leaf need only lead to an anchor.
+    pinned: Option<Pinned>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl PathCheck {
     /// # Errors
-    /// The trust has no anchors, or a list cannot be read.
+    /// The trust has neither anchors nor pinned certificates alone, or a list cannot be read.
     pub(super) fn new(
         roots: &Arc<RootCertStore>,
         anchors: &Arc<[AnchorFacts]>,
         expired_anchors: ExpiredAnchors,
         lists: &[RevocationList],
         unlisted: Unlisted,
+        pinned: Option<Pinned>,
     ) -> Result<Self, VerifierBuilderError> {
-        if roots.is_empty() {
+        if roots.is_empty() && !pinned.as_ref().is_some_and(Pinned::is_alone) {
             return Err(VerifierBuilderError::NoRootAnchors);
         }
         let owned = lists.iter().map(|list| OwnedCertRevocationList::from_der(&list.der));
@@ -166,11 +173,12 @@ impl PathCheck {
             expired_anchors,
             lists,
             unlisted,
+            pinned,
             algorithms: aws_lc_rs::default_provider().signature_verification_algorithms,
         })
     }
 
-    /// The anchors.
+    /// The anchors; none where certificates are pinned alone.
     pub(crate) fn roots(&self) -> &RootCertStore {
         &self.roots
     }
@@ -184,6 +192,14 @@ impl PathCheck {
         rest: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<Option<i64>, Error> {
+        if let Some(pinned) = &self.pinned {
+            if !pinned.holds(leaf) {
+                return Err(PathFault::NotPinned.into_error());
+            }
+            if pinned.is_alone() {
+                return check_alone(of, leaf, now).map(|()| None);
+            }
+        }
         let end_entity = EndEntityCert::try_from(leaf).map_err(error_of)?;
         let lists: Vec<_> = self.lists.iter().collect();
         let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
@@ -276,6 +292,35 @@ impl PathCheck {
             }),
         )
     }
+}
+
+/// Checks a certificate that no chain vouches for: what it says of itself.
+fn check_alone(of: ChainOf, leaf: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
+    // Refuses critical extensions that are not known.
+    EndEntityCert::try_from(leaf).map_err(error_of)?;
+    let Ok((_, read)) = X509Certificate::from_der(leaf) else {
+        return Err(CertificateError::BadEncoding.into());
+    };
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let validity = read.validity();
+    if now > validity.not_after.timestamp() {
+        return Err(CertificateError::Expired.into());
+    }
+    if now < validity.not_before.timestamp() {
+        return Err(CertificateError::NotValidYet.into());
+    }
+    if !Usage::of(&read).signs {
+        return Err(PathFault::LeafMayNotSign.into_error());
+    }
+    let is_for = match read.extended_key_usage() {
+        Ok(None) => true,
+        Ok(Some(usage)) => match of {
+            ChainOf::Server => usage.value.server_auth,
+            ChainOf::Client => usage.value.client_auth,
+        },
+        Err(_) => false,
+    };
+    if is_for { Ok(()) } else { Err(CertificateError::InvalidPurpose.into()) }
 }
 
 fn subject_of(der: &CertificateDer<'_>) -> String {

@@ -1,5 +1,5 @@
-//! Whom we believe: trust anchors from PEM files or the system's bundle, and lists of what their
-//! CAs have revoked.
+//! Whom we believe: trust anchors from PEM files or the system's bundle, lists of what their CAs
+//! have revoked, and pinned certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::RootCertStore;
 use rustls::server::VerifierBuilderError;
+use rustls_pki_types::CertificateDer;
 use tacit_core::policy::{ExpiredAnchors, Revocation, Trust, TrustSource};
 
 use super::error::{MaterialError, MaterialFault};
@@ -14,6 +15,7 @@ use super::expiry::{expiry_warning, now_seconds};
 use super::lists::{self, LoadedLists, RevocationList};
 use super::path::{AnchorFacts, PathCheck, Unlisted};
 use super::pem::{certificates, facts_of, read};
+use super::pinned::{self, Chain, LoadedPins, Pinned};
 use super::verifiers::Verifiers;
 use crate::facts::CertificateFacts;
 use crate::files::FileStamp;
@@ -55,7 +57,7 @@ pub struct TrustMaterial {
     pub generation: TrustGeneration,
     /// The anchors.
     pub roots: Arc<RootCertStore>,
-    /// Number of anchors; never 0.
+    /// Number of anchors; 0 only where certificates are pinned without any.
     pub anchors: usize,
     /// What the anchors say; empty for the system's bundle, which holds a hundred or more.
     pub facts: Vec<CertificateFacts>,
@@ -67,6 +69,8 @@ pub struct TrustMaterial {
     pub lists: Vec<RevocationList>,
     /// What is asked of them.
     pub revocation: Revocation,
+    /// The certificates of which the peer's own must be one; `None`: it need only lead to anchors.
+    pub pinned: Option<Pinned>,
     /// The files it was read from.
     pub sources: Vec<FileStamp>,
     /// What will probably not work; one line each.
@@ -89,13 +93,14 @@ impl TrustMaterial {
             expired_anchors: ExpiredAnchors::Reject,
             lists: Vec::new(),
             revocation: Revocation::Off,
+            pinned: None,
             sources: Vec::new(),
             warnings: Vec::new(),
             verifiers: Verifiers::default(),
         }
     }
 
-    /// Whether it holds the same anchors and lists.
+    /// Whether it holds the same anchors, lists and pinned certificates.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         let lists = self.lists.iter().map(|list| &list.der);
@@ -103,6 +108,10 @@ impl TrustMaterial {
             && self.revocation == other.revocation
             && self.expired_anchors == other.expired_anchors
             && self.anchor_facts == other.anchor_facts
+            && match (&self.pinned, &other.pinned) {
+                (Some(one), Some(other)) => one.same(other),
+                (one, other) => one.is_none() && other.is_none(),
+            }
             && lists.eq(other.lists.iter().map(|list| &list.der))
     }
 
@@ -112,8 +121,9 @@ impl TrustMaterial {
         unlisted: Unlisted,
     ) -> Result<Arc<PathCheck>, VerifierBuilderError> {
         self.verifiers.get(unlisted, || {
-            let Self { roots, anchor_facts, expired_anchors, lists, .. } = self;
-            PathCheck::new(roots, anchor_facts, *expired_anchors, lists, unlisted)
+            let Self { roots, anchor_facts, expired_anchors, lists, pinned, .. } = self;
+            let pinned = pinned.clone();
+            PathCheck::new(roots, anchor_facts, *expired_anchors, lists, unlisted, pinned)
         })
     }
 }
@@ -123,18 +133,40 @@ impl TrustMaterial {
 /// # Errors
 /// If a file cannot be read, or holds anything but certificates that can be anchors.
 pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<TrustMaterial, MaterialError> {
-    match &trust.source {
+    let files = |paths: &[PathBuf]| paths.iter().map(|path| base.join(path)).collect();
+    let chain = match trust.source {
+        TrustSource::Pinned => Chain::NotBuilt,
+        TrustSource::Files(_) | TrustSource::System => Chain::Checked,
+    };
+    let pins = match trust.pinned.as_slice() {
+        [] if chain == Chain::Checked => None,
+        paths => Some(pinned::load(&format!("trust '{name}'"), files(paths), chain)?),
+    };
+    let loaded = match &trust.source {
         TrustSource::Files(paths) => {
-            let files = |paths: &[PathBuf]| paths.iter().map(|path| base.join(path)).collect();
             let crls = match trust.revocation {
                 Revocation::Off => Vec::new(),
                 Revocation::Soft | Revocation::Hard => files(&trust.crls),
             };
-            let loaded = load_files(name, files(paths), crls, trust)?;
-            Ok(TrustMaterial { expired_anchors: trust.expired_anchors, ..loaded })
+            let is_pinned =
+                |der: &CertificateDer<'_>| pins.as_ref().is_some_and(|pins| pins.pinned.holds(der));
+            let loaded = load_files(name, files(paths), crls, trust, is_pinned)?;
+            TrustMaterial { expired_anchors: trust.expired_anchors, ..loaded }
         }
-        TrustSource::System => load_system(name, &SYSTEM_BUNDLES.map(Path::new)),
+        TrustSource::System => load_system(name, &SYSTEM_BUNDLES.map(Path::new))?,
+        TrustSource::Pinned => TrustMaterial::of_roots(name, Arc::new(RootCertStore::empty())),
+    };
+    Ok(with_pins(loaded, pins))
+}
+
+fn with_pins(mut trust: TrustMaterial, pins: Option<LoadedPins>) -> TrustMaterial {
+    if let Some(LoadedPins { pinned, sources }) = pins {
+        let owner = format!("trust '{}'", trust.name);
+        trust.sources.extend(sources);
+        trust.warnings.extend(pinned::warnings(&owner, &pinned, now_seconds()));
+        trust.pinned = Some(pinned);
     }
+    trust
 }
 
 fn load_files(
@@ -142,6 +174,7 @@ fn load_files(
     paths: Vec<PathBuf>,
     crls: Vec<PathBuf>,
     trust: &Trust,
+    is_pinned: impl Fn(&CertificateDer<'_>) -> bool,
 ) -> Result<TrustMaterial, MaterialError> {
     let owner = format!("trust '{name}'");
     let now = now_seconds();
@@ -161,7 +194,11 @@ fn load_files(
                 .add(der.clone())
                 .map_err(|_| fail(MaterialFault::BadCertificate { number: index + 1 }))?;
             anchor_facts.extend(AnchorFacts::of(der));
-            warnings.extend(anchor_warnings(&owner, &path, &anchor, trust.expired_anchors, now));
+            // A pinned leaf may stand in the file of its CAs, and is warned about as such.
+            if !is_pinned(der) || anchor.is_ca {
+                let expired_anchors = trust.expired_anchors;
+                warnings.extend(anchor_warnings(&owner, &path, &anchor, expired_anchors, now));
+            }
             facts.push(anchor);
         }
         sources.push(content.stamp);
@@ -278,6 +315,7 @@ mod tests {
     fn load(directory: &Directory, files: &[&str]) -> Result<TrustMaterial, MaterialError> {
         let trust = Trust {
             source: TrustSource::Files(files.iter().map(PathBuf::from).collect()),
+            pinned: Vec::new(),
             crls: Vec::new(),
             revocation: Revocation::Off,
             expired_anchors: ExpiredAnchors::Reject,

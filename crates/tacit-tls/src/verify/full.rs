@@ -174,9 +174,10 @@ fn answered(error: Error) -> Error {
         Some(PathFault::CaMayNotSign { .. } | PathFault::LeafMayNotSign) => {
             CertificateError::InvalidPurpose
         }
-        // What stays is certificate_unknown: no fault of the chain, or too much work.
+        // What stays is certificate_unknown: no fault of the certificate, or too much work.
         Some(
-            PathFault::CaMayNotSignLists { .. }
+            PathFault::NotPinned
+            | PathFault::CaMayNotSignLists { .. }
             | PathFault::Library(
                 Why::IssuerNotCrlSigner
                 | Why::InvalidCrlSignatureForPublicKey

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use tacit_tls::facts::{DAY_SECONDS, utc};
-use tacit_tls::material::{ends_soon, list_ends_soon};
+use tacit_tls::material::{Pinned, ends_soon, list_ends_soon};
 
 use crate::live::Materials;
 use crate::log::Event;
@@ -20,7 +20,7 @@ pub(super) struct Expiries {
 /// Something that ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Deadline {
-    /// `identity`, `trust`, or `crl`.
+    /// `identity`, `trust`, `pinned`, or `crl`.
     kind: &'static str,
     /// The name of its table.
     name: String,
@@ -51,6 +51,7 @@ impl Deadline {
     fn event(&self, now: i64) -> Event {
         let next = match self.kind {
             "identity" => "renew the certificate",
+            "pinned" => "get the peer's next certificate, and pin it beside this one",
             "trust" => "get the CA's next certificate, and certificates issued by it",
             _ => "get the current list from the CA",
         };
@@ -82,6 +83,10 @@ fn soon(materials: &Materials, now: i64) -> Vec<Deadline> {
     for (name, trust) in &materials.trusts {
         for facts in trust.facts.iter().filter(|facts| ends_soon(facts, now)) {
             soon.push(deadline("trust", name, facts.title(), facts.not_after));
+        }
+        let pinned = trust.pinned.iter().flat_map(Pinned::facts);
+        for facts in pinned.filter(|facts| ends_soon(facts, now)) {
+            soon.push(deadline("pinned", name, facts.title(), facts.not_after));
         }
         for list in trust.lists.iter().filter(|list| list_ends_soon(&list.facts, now)) {
             soon.push(deadline("crl", name, &list.facts.issuer, list.facts.next_update));
@@ -115,6 +120,7 @@ mod tests {
         let identity = Identity { cert: "web.pem".into(), key: "web.key".into(), position };
         let trust = Trust {
             source: TrustSource::Files(vec!["ca.pem".into()]),
+            pinned: Vec::new(),
             crls: vec!["ca.crl".into()],
             revocation: Revocation::Hard,
             expired_anchors: ExpiredAnchors::Reject,

@@ -1,4 +1,4 @@
-//! Which files of a policy are none of a program's business: itself, keys, anchors and lists.
+//! Which files of a policy are none of a program's business: itself, keys, and files of trusts.
 //!
 //! What the distribution gives to everyone stays readable. A directory that only its owner may
 //! look into, and that has nothing but such files, is hidden whole: what takes their place later
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tacit_core::policy::{Policy, TrustSource};
+use tacit_core::policy::{Policy, Trust};
 
 use crate::live::directory_of;
 
@@ -48,13 +48,9 @@ struct Secrets {
 impl Secrets {
     fn of(policy: &Policy, file: &Path) -> Self {
         let base = directory_of(file);
-        let keys = policy.identities.values().map(|identity| &identity.key);
-        let anchors = policy.trusts.values().flat_map(|trust| match &trust.source {
-            TrustSource::Files(files) => files.as_slice(),
-            TrustSource::System => &[],
-        });
-        let lists = policy.trusts.values().flat_map(|trust| &trust.crls);
-        let named = keys.chain(anchors).chain(lists).map(|path| base.join(path));
+        let keys = policy.identities.values().map(|identity| identity.key.as_path());
+        let of_trusts = policy.trusts.values().flat_map(Trust::files);
+        let named = keys.chain(of_trusts).map(|path| base.join(path));
         let mut files = BTreeSet::new();
         for path in named.filter(|path| !is_public(path)).chain([file.to_owned()]) {
             if let Ok(real) = path.canonicalize() {
@@ -108,11 +104,12 @@ mod tests {
         let private = root.join("private");
         fs::create_dir_all(&private).unwrap();
         fs::set_permissions(&private, Permissions::from_mode(0o700)).unwrap();
-        for name in ["private/a.pem", "private/a.key", "b.pem", "b.key"] {
+        for name in ["private/a.pem", "private/a.key", "b.pem", "b.key", "pins.pem"] {
             fs::write(root.join(name), "").unwrap();
         }
         let text = "version = 1\n[identity.a]\ncert = \"private/a.pem\"\nkey = \"private/a.key\"\n\
-                    [identity.b]\ncert = \"b.pem\"\nkey = \"b.key\"\n";
+                    [identity.b]\ncert = \"b.pem\"\nkey = \"b.key\"\n\
+                    [trust.c]\npinned = \"pins.pem\"\n";
         let file = root.join("policy.toml");
         fs::write(&file, text).unwrap();
         let policy = tacit_core::policy::parse(text).policy.unwrap();
@@ -120,7 +117,7 @@ mod tests {
         let exposed = || -> BTreeSet<_> {
             exposed(&policy, &file).into_iter().map(|path| path.canonicalize().unwrap()).collect()
         };
-        assert_eq!(exposed(), [real("b.key"), real("policy.toml")].into());
+        assert_eq!(exposed(), [real("b.key"), real("pins.pem"), real("policy.toml")].into());
         assert!(paths(&policy, &file).contains(&real("private")));
         // One more file, and it is a directory like any other.
         fs::write(private.join("notes"), "").unwrap();

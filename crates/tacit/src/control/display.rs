@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tacit_core::refusal::{Entry, Why};
 use tacit_sys::socket;
-use tacit_tls::material::TrustMaterial;
+use tacit_tls::facts::CertificateFacts;
+use tacit_tls::material::{Pinned, TrustMaterial};
 use tacit_tls::verify::identity;
 
 use crate::clock::{self, Rfc3339};
@@ -276,7 +277,8 @@ pub fn identities(materials: &Materials, live: &Live) -> Value {
                 "anchors": material.anchors,
                 "certificates": material.facts,
                 "expires": first_end(material),
-                "days-left": material.facts.iter().map(|facts| facts.days_left(now)).min(),
+                "days-left": certificates(material).map(|facts| facts.days_left(now)).min(),
+                "pinned": material.pinned.as_ref().map_or(&[][..], Pinned::facts),
                 "revocation": material.revocation.word(),
                 "lists": material.lists.iter().map(|list| &list.facts).collect::<Vec<_>>(),
                 "lists-until": lists_until(material),
@@ -288,10 +290,15 @@ pub fn identities(materials: &Materials, live: &Live) -> Value {
     json!({ "identities": identities, "trusts": trusts })
 }
 
-/// When the first anchor of a trust expires, in unix seconds.
+/// What the anchors and pinned certificates of a trust say.
+fn certificates(trust: &TrustMaterial) -> impl Iterator<Item = &CertificateFacts> {
+    trust.facts.iter().chain(trust.pinned.iter().flat_map(Pinned::facts))
+}
+
+/// When the first anchor or pinned certificate of a trust expires, in unix seconds.
 #[must_use]
 pub fn first_end(trust: &TrustMaterial) -> Option<i64> {
-    trust.facts.iter().map(|facts| facts.not_after).min()
+    certificates(trust).map(|facts| facts.not_after).min()
 }
 
 /// When the first list of a trust is out of date, in unix seconds.

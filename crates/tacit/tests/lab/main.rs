@@ -45,6 +45,7 @@ mod peers_http;
 mod peers_libraries;
 mod peers_openssl;
 mod peers_postgres;
+mod pinned;
 mod project;
 mod proxy;
 mod recheck;

@@ -71,7 +71,13 @@ impl<'a> Names<'a> {
         }
         self.used_trusts.borrow_mut().insert(name.to_owned());
         let known: Vec<&str> = self.trusts.keys().copied().chain([SYSTEM]).collect();
-        check_known(value, name, &known, "trust", "ca")
+        check_known(value, name, &known, "trust", "ca or pinned")
+    }
+
+    /// Whether the value names a trust that pins the certificates of its peers.
+    pub(super) fn is_pinned(&self, value: &Value<'_>) -> bool {
+        let trust = value.value.as_str().and_then(|name| self.trusts.get(name)?.as_ref());
+        trust.is_some_and(|trust| !trust.pinned.is_empty())
     }
 
     /// The value as the name of a map.
@@ -118,6 +124,7 @@ impl<'a> Names<'a> {
         if let Some(position) = self.system_first_named.take() {
             let system = Trust {
                 source: TrustSource::System,
+                pinned: Vec::new(),
                 crls: Vec::new(),
                 revocation: Revocation::Off,
                 expired_anchors: ExpiredAnchors::Reject,
@@ -167,18 +174,32 @@ fn trust(name: &str, value: &Value<'_>) -> Option<Trust> {
         return None;
     }
     let table = value.table(Scope::Trust, format!("[trust.{name}]"))?;
-    let files = table
-        .required("ca", "name a PEM file: ca = \"corp-ca.pem\"")
-        .and_then(|value| value.each_once(value::file));
+    let pins = table.value("pinned").map(|value| value.each_once(value::file));
+    let source = match (table.value("ca"), &pins) {
+        (Some(ca), _) => ca.each_once(value::file).map(TrustSource::Files),
+        (None, Some(_)) => Some(TrustSource::Pinned),
+        (None, None) => {
+            let fix = "name a PEM file: ca = \"corp-ca.pem\"; or the peer's own certificate: \
+                       pinned = \"peer.pem\"";
+            table.missing("ca", fix);
+            None
+        }
+    };
+    if source == Some(TrustSource::Pinned) {
+        let why = "without `ca` no chain is built, and no CA's list or age is looked at";
+        let fix = "remove it, or name the CA as well: ca = \"corp-ca.pem\"";
+        table.refuse(&["crl", "revocation", "expired-anchors"], why, fix);
+    }
     let lists = lists(&table);
     let words = [("reject", ExpiredAnchors::Reject), ("accept", ExpiredAnchors::Accept)];
     let expired_anchors = table
         .value("expired-anchors")
         .map_or(Some(ExpiredAnchors::Reject), |value| value.choice(&words));
     let position = position(&table.at, value.report);
-    let source = TrustSource::Files(files?);
+    let pinned = pins.unwrap_or_else(|| Some(Vec::new()))?;
     let Lists { crls, revocation } = lists?;
-    Some(Trust { source, crls, revocation, expired_anchors: expired_anchors?, position })
+    let expired_anchors = expired_anchors?;
+    Some(Trust { source: source?, pinned, crls, revocation, expired_anchors, position })
 }
 
 /// The revocation lists of a trust, and how they are used.

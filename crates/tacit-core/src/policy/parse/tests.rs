@@ -422,12 +422,50 @@ fn warnings_name_what_was_probably_not_meant() {
              use `tls`, which checks the name",
             "13:1: rule `b` is never reached: rule `a` in line 7 matches all that it does | put it \
              before `a`, or remove it",
-            "21:18: the server is not checked: anybody can be it | give `trust`, with the CA or \
-             the self-signed certificate of the server",
+            "21:18: the server is not checked: anybody can be it | give `trust`, with the \
+             server's CA (`ca`) or its own certificate (`pinned`)",
             "25:1: `remote` matches no client of a UNIX socket | remove it; `unix-mode` says who \
              may connect",
         ]
     );
+}
+
+#[test]
+fn a_trust_pins_certificates_beside_anchors_or_alone() {
+    let text = |trust: &str, verify: &str| {
+        format!(
+            "version = 1\n[trust.t]\n{trust}\n[[rule]]\nname = \"a\"\nlisten = \"[::1]:1\"\n\
+             connect = \"db.example:1\"\n\
+             tls = {{ role = \"client\", trust = \"t\", verify = \"{verify}\" }}\n"
+        )
+    };
+    let trust = |trust: &str| sound(&text(trust, "full")).trusts["t"].clone();
+    let alone = trust("pinned = \"a.pem\"");
+    assert_eq!((&alone.source, alone.pinned.len()), (&TrustSource::Pinned, 1));
+    let beside = trust("ca = \"ca.pem\"\npinned = [\"a.pem\", \"b.pem\"]\ncrl = \"a.crl\"");
+    assert_eq!(beside.source, TrustSource::Files(vec!["ca.pem".into()]));
+    let files: Vec<_> = beside.files().map(|file| file.display().to_string()).collect();
+    assert_eq!(files, ["ca.pem", "a.pem", "b.pem", "a.crl"]);
+    // The certificate says more than a name.
+    assert_eq!(warnings(&text("pinned = \"a.pem\"", "chain")), [""; 0]);
+    assert_eq!(warnings(&text("ca = \"a.pem\"", "chain")).len(), 1);
+    let why = "does not belong here: without `ca` no chain is built";
+    for key in ["crl = \"a.crl\"", "revocation = \"off\"", "expired-anchors = \"accept\""] {
+        let said = errors(&text(&format!("pinned = \"a.pem\"\n{key}"), "full"));
+        assert!(said.len() == 1 && said[0].contains(why), "{said:?}");
+    }
+    for (key, words) in [
+        ("pinned = []", "`pinned` is an empty list"),
+        ("pinned = [\"a\", \"a\"]", "said twice in `pinned`"),
+        ("pinned = 1", "`pinned` cannot be a whole number"),
+        (
+            "revocation = \"off\"",
+            "[trust.t] has no `ca` | name a PEM file: ca = \"corp-ca.pem\"; or",
+        ),
+    ] {
+        let said = errors(&text(key, "full"));
+        assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
+    }
 }
 
 #[test]

@@ -238,9 +238,10 @@ enum Kind {
 }
 
 fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Verify> {
-    let kind = table.value("verify").map_or(Some(Kind::Full), |value| verify_kind(&value));
-    let given = table.value("server-name").map(|value| address::server_name(&value));
     let trust = table.value("trust");
+    let kind = table.value("verify").map(|value| verify_kind(&value, trust.as_ref(), names));
+    let kind = kind.unwrap_or(Some(Kind::Full));
+    let given = table.value("server-name").map(|value| address::server_name(&value));
     if kind == Some(Kind::None) {
         let why = "verify = \"none\" believes everybody";
         table.refuse(&["trust"], why, "remove it, or say verify = \"full\"");
@@ -267,12 +268,14 @@ fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Ver
     }
 }
 
-fn verify_kind(value: &Value<'_>) -> Option<Kind> {
+fn verify_kind(value: &Value<'_>, trust: Option<&Value<'_>>, names: &Names<'_>) -> Option<Kind> {
     let kinds = [("full", Kind::Full), ("chain", Kind::Chain), ("none", Kind::None)];
     let kind = value.choice(&kinds)?;
     let position = value.report.position(value.at.start);
     match kind {
         Kind::Full => {}
+        // A name would say less than the certificate itself.
+        Kind::Chain if trust.is_some_and(|trust| names.is_pinned(trust)) => {}
         Kind::Chain => {
             let message =
                 "the server's name is not checked: anybody whom the trust vouches for can be it";
@@ -282,7 +285,7 @@ fn verify_kind(value: &Value<'_>) -> Option<Kind> {
         }
         Kind::None => {
             let message = "the server is not checked: anybody can be it";
-            let fix = "give `trust`, with the CA or the self-signed certificate of the server";
+            let fix = "give `trust`, with the server's CA (`ca`) or its own certificate (`pinned`)";
             value.report.warning(position, message, fix);
         }
     }

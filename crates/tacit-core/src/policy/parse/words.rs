@@ -53,7 +53,7 @@ impl Scope {
             Self::Policy => POLICY,
             Self::Identities | Self::Trusts | Self::Maps => &[],
             Self::Identity => &["cert", "key"],
-            Self::Trust => &["ca", "crl", "revocation", "expired-anchors"],
+            Self::Trust => &["ca", "pinned", "crl", "revocation", "expired-anchors"],
             Self::MapEntry => MAP_ENTRY,
             Self::Agent => AGENT,
             Self::Engine => &["cpus", "spill", "queue", "class", "nice"],

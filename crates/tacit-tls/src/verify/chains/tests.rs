@@ -72,6 +72,7 @@ fn loaded(directory: &Directory) -> TrustMaterial {
     let revocation = tacit_core::policy::Revocation::Off;
     let trust = tacit_core::policy::Trust {
         source,
+        pinned: Vec::new(),
         crls,
         revocation,
         expired_anchors: tacit_core::policy::ExpiredAnchors::Reject,

@@ -1,6 +1,7 @@
 //! Every kind of certificate at every level, through real handshakes in memory.
 
 mod path;
+mod pinned;
 mod revocation;
 
 use std::sync::Arc;

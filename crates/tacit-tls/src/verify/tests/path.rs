@@ -17,9 +17,9 @@ use crate::test_certificates::{
     KeyUsagePurpose as Usage, NameConstraints, SanType, date_time_ymd, openssl_key, openssl_sha1,
 };
 
-const NOW: i64 = 1_900_000_000;
+pub(super) const NOW: i64 = 1_900_000_000;
 
-fn at(unix_seconds: i64) -> UnixTime {
+pub(super) fn at(unix_seconds: i64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(unix_seconds.unsigned_abs()))
 }
 
@@ -32,6 +32,7 @@ fn loaded(ca_pem: &str, crl: Option<String>, expired_anchors: ExpiredAnchors) ->
     directory.write("crl.pem", crl.unwrap_or_default(), 0o644);
     let trust = Trust {
         source: TrustSource::Files(vec!["ca.pem".into()]),
+        pinned: Vec::new(),
         crls,
         revocation,
         expired_anchors,
@@ -45,7 +46,11 @@ fn trusting(ca: &Ca) -> TrustMaterial {
 }
 
 /// What both roles answer to a chain: the reason, and the alert that the peer gets.
-fn answers(trust: &TrustMaterial, chain: &[CertificateDer<'_>], now: i64) -> [Answer; 2] {
+pub(super) fn answers(
+    trust: &TrustMaterial,
+    chain: &[CertificateDer<'_>],
+    now: i64,
+) -> [Answer; 2] {
     let (leaf, rest) = chain.split_first().unwrap();
     let client = required(trust).unwrap();
     let server = ServerCheck::full(trust).unwrap();
@@ -67,23 +72,29 @@ fn answers(trust: &TrustMaterial, chain: &[CertificateDer<'_>], now: i64) -> [An
 }
 
 #[derive(Debug)]
-struct Answer {
+pub(super) struct Answer {
     reason: String,
     alert: Option<Alert>,
 }
 
-fn expect(answers: &[Answer; 2], words: &str, alert: Alert) {
+impl Answer {
+    pub(super) fn alert(&self) -> Option<Alert> {
+        self.alert
+    }
+}
+
+pub(super) fn expect(answers: &[Answer; 2], words: &str, alert: Alert) {
     for answer in answers {
         assert!(answer.reason.contains(words), "{answer:?}");
         assert_eq!(answer.alert, Some(alert), "{answer:?}");
     }
 }
 
-fn expect_trusted(answers: &[Answer; 2]) {
+pub(super) fn expect_trusted(answers: &[Answer; 2]) {
     assert!(answers.iter().all(|answer| answer.alert.is_none()), "{answers:?}");
 }
 
-fn chain_of(leaf: Leaf, above: &[&Ca]) -> Vec<CertificateDer<'static>> {
+pub(super) fn chain_of(leaf: Leaf, above: &[&Ca]) -> Vec<CertificateDer<'static>> {
     leaf.chain.into_iter().chain(above.iter().map(|ca| ca.der())).collect()
 }
 

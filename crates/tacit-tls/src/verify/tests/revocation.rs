@@ -22,6 +22,7 @@ fn at(unix_seconds: i64) -> UnixTime {
 fn trust(directory: &Directory, crls: &[&str], revocation: Revocation) -> TrustMaterial {
     let trust = Trust {
         source: TrustSource::Files(vec!["ca.pem".into()]),
+        pinned: Vec::new(),
         crls: crls.iter().map(Into::into).collect(),
         revocation,
         expired_anchors: ExpiredAnchors::Reject,

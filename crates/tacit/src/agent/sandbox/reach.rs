@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tacit_core::flow::Address;
-use tacit_core::policy::{Diagnostic, Policy, Position, Rule, TrustSource};
+use tacit_core::policy::{Diagnostic, Policy, Position, Rule};
 use tacit_sys::sandbox::Reach;
 
 use super::Options;
@@ -129,11 +129,7 @@ fn named_files(policy: &Policy, base: &Path) -> Vec<Named> {
         all.extend([&identity.cert, &identity.key].map(|path| named(identity.position, path)));
     }
     for trust in policy.trusts.values() {
-        let anchors = match &trust.source {
-            TrustSource::Files(files) => files.as_slice(),
-            TrustSource::System => &[],
-        };
-        all.extend(anchors.iter().chain(&trust.crls).map(|path| named(trust.position, path)));
+        all.extend(trust.files().map(|path| named(trust.position, path)));
     }
     all
 }

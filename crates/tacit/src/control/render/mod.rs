@@ -137,10 +137,14 @@ fn identities(value: &Value) -> String {
         ("DAYS", |i| text(&i["days-left"])),
         ("RULES", |i| text(&i["rules"])),
     ];
-    const TRUSTS: [Column; 8] = [
+    const TRUSTS: [Column; 9] = [
         ("TRUST", |t| text(&t["name"])),
         ("ANCHORS", |t| text(&t["anchors"])),
-        ("SUBJECT", |t| text(&t["certificates"][0]["subject"])),
+        ("PINNED", |t| t["pinned"].as_array().map_or(0, Vec::len).to_string()),
+        ("SUBJECT", |t| {
+            let [anchors, pinned] = ["certificates", "pinned"].map(|list| &t[list][0]["subject"]);
+            text(if anchors.is_null() { pinned } else { anchors })
+        }),
         ("EXPIRES", |t| day(&t["expires"])),
         ("DAYS", |t| text(&t["days-left"])),
         ("REVOCATION", |t| text(&t["revocation"])),

@@ -1,0 +1,134 @@
+//! Pinned certificates: the peer's own certificate must be equal to one of them, byte for byte.
+//!
+//! ```text
+//!   `ca`   `pinned`   the peer is trusted if
+//!   yes    -          its chain leads to an anchor
+//!   yes    yes        its chain leads to an anchor, and its certificate is pinned
+//!   -      yes        its certificate is pinned, valid now, and for its use; no chain is built
+//! ```
+//!
+//! A certificate that was issued by a pinned one, or that has the same name or key, is another one.
+//! The handshake itself checks that the key is of a kind and size that is trusted.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls_pki_types::CertificateDer;
+use webpki::EndEntityCert;
+
+use super::error::{MaterialError, MaterialFault};
+use super::expiry::expiry_warning;
+use super::pem::{certificates, facts_of, read};
+use crate::facts::CertificateFacts;
+use crate::files::{Content, FileStamp};
+
+/// Most certificates that one trust pins.
+pub const PINNED_MAX: usize = 4096;
+
+/// The pinned certificates of a trust; at least one.
+#[derive(Clone, Debug)]
+pub struct Pinned {
+    certificates: Arc<[CertificateDer<'static>]>,
+    facts: Arc<[CertificateFacts]>,
+    chain: Chain,
+}
+
+/// What becomes of the chain of a pinned certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chain {
+    /// It must lead to an anchor.
+    Checked,
+    /// There are no anchors, and none is built.
+    NotBuilt,
+}
+
+impl Pinned {
+    /// What the certificates say, in their order.
+    #[must_use]
+    pub fn facts(&self) -> &[CertificateFacts] {
+        &self.facts
+    }
+
+    /// Whether the same certificates are pinned, with anchors in both or in neither.
+    pub(super) fn same(&self, other: &Self) -> bool {
+        self.chain == other.chain && self.certificates == other.certificates
+    }
+
+    /// Whether there are no anchors, so that no chain is built.
+    pub(super) fn is_alone(&self) -> bool {
+        self.chain == Chain::NotBuilt
+    }
+
+    /// Whether the certificate is one of these.
+    pub(super) fn holds(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.certificates.iter().any(|pinned| pinned.as_ref() == certificate.as_ref())
+    }
+}
+
+/// Pinned certificates, and the files that they were read from.
+pub(super) struct LoadedPins {
+    pub(super) pinned: Pinned,
+    pub(super) sources: Vec<FileStamp>,
+}
+
+/// Loads the files; each holds at least one certificate.
+pub(super) fn load(
+    owner: &str,
+    paths: Vec<PathBuf>,
+    chain: Chain,
+) -> Result<LoadedPins, MaterialError> {
+    let mut pinned: Vec<CertificateDer<'static>> = Vec::new();
+    let mut facts = Vec::new();
+    let mut sources = Vec::new();
+    for path in paths {
+        let fail = |fault| MaterialError { owner: owner.to_owned(), path: path.clone(), fault };
+        let Content { bytes, stamp, .. } = read(&path).map_err(fail)?;
+        let read = certificates(&bytes).map_err(fail)?;
+        if pinned.len() + read.len() > PINNED_MAX {
+            return Err(fail(MaterialFault::TooManyPinned { max: PINNED_MAX }));
+        }
+        for (index, der) in read.iter().enumerate() {
+            let fact = facts_of(&read, index).map_err(fail)?;
+            if EndEntityCert::try_from(der).is_err() {
+                return Err(fail(MaterialFault::BadPin { subject: fact.title().to_owned() }));
+            }
+            facts.push(fact);
+        }
+        pinned.extend(read);
+        sources.push(stamp);
+    }
+    if pinned.is_empty() {
+        let path = sources.first().map_or_else(PathBuf::new, |source| source.path.clone());
+        return Err(MaterialError {
+            owner: owner.to_owned(),
+            path,
+            fault: MaterialFault::NoCertificate,
+        });
+    }
+    let pinned = Pinned { certificates: pinned.into(), facts: facts.into(), chain };
+    Ok(LoadedPins { pinned, sources })
+}
+
+/// What will probably not work; one line each.
+pub(super) fn warnings(owner: &str, pinned: &Pinned, now: i64) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for facts in &*pinned.facts {
+        let at = format!("{owner}: the pinned certificate of {}", facts.title());
+        // Beside anchors the file may well hold the chain.
+        if pinned.is_alone() && facts.is_ca && !facts.is_self_signed {
+            warnings.push(format!(
+                "{at} is a CA certificate: peers whose certificates it issued are rejected; pin \
+                 the peer's own certificate, or name the CA with `ca`"
+            ));
+        }
+        if facts.has_weak_key() {
+            let key = &facts.key;
+            warnings.push(format!("{at} has an {key} key, with which no handshake succeeds"));
+        }
+        if let Some(warning) = expiry_warning(facts, now) {
+            let follows = if facts.not_after < now { ": a peer with it is rejected" } else { "" };
+            warnings.push(format!("{at} {warning}{follows}"));
+        }
+    }
+    warnings
+}
