@@ -7,12 +7,14 @@
 
 use std::net::Ipv4Addr;
 
-use tacit_core::policy::{Ftp, Starttls, StarttlsMode, StarttlsProtocol};
+use tacit_core::policy::{Cancel, Ftp, Postgres, Starttls, StarttlsMode, StarttlsProtocol};
 use tacit_core::starttls::ftp::Ends;
 use tacit_core::starttls::{Dialogue, Role, Side, Step};
 
 pub(crate) fn postgres(input: &[u8]) {
-    run(StarttlsProtocol::Postgres, input)
+    let cancels = input.first().is_some_and(|choice| choice & 0x80 != 0);
+    let cancel = if cancels { Cancel::Clear } else { Cancel::Refuse };
+    run(StarttlsProtocol::Postgres(Postgres { cancel }), input)
 }
 
 pub(crate) fn smtp(input: &[u8]) {
@@ -31,6 +33,8 @@ pub(crate) fn ftp(input: &[u8]) {
 /// Words of tacit's own to one end, for each byte said and in all: a refusal for every empty line.
 const ANSWER_BYTES_MAX: usize = 64;
 const WORDS_BYTES_MAX: usize = 1024;
+/// What a request of PostgreSQL to cancel a query begins with.
+const CANCEL_REQUEST: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
 
 fn run(protocol: StarttlsProtocol, input: &[u8]) {
     let Some((choice, mut rest)) = input.split_first() else { return };
@@ -107,8 +111,14 @@ fn check_kept(protocol: &StarttlsProtocol, role: Role, step: &Step, heard: &[Vec
         Role::Client => (peer, false),
     };
     match protocol {
-        StarttlsProtocol::Postgres if is_server => assert!(kept_from.is_empty()),
-        StarttlsProtocol::Postgres => assert!(kept_from.len() <= 8),
+        StarttlsProtocol::Postgres(postgres) if is_server => match step {
+            Step::Deliver => {
+                assert!(postgres.cancel == Cancel::Clear && kept_from.len() == 16);
+                assert!(kept_from.starts_with(&CANCEL_REQUEST));
+            }
+            _ => assert!(kept_from.is_empty()),
+        },
+        StarttlsProtocol::Postgres(_) => assert!(kept_from.len() <= 8),
         StarttlsProtocol::Telnet if is_server => assert!(kept_from.is_empty()),
         StarttlsProtocol::Telnet => assert!(kept_from.first().is_none_or(|byte| *byte == 255)),
         StarttlsProtocol::Ftp(_) => {

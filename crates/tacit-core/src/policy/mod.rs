@@ -44,7 +44,10 @@ pub use map::Map;
 pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration, parse_size};
 pub use rule::{Action, Deny, Form, Forward, Inbound, Rule, SendProxy, UnixSocket};
 pub use selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
-pub use starttls::{DataResumption, Ftp, Start, Starttls, StarttlsMode, StarttlsProtocol};
+pub use starttls::{
+    Cancel, DataResumption, Ftp, POSTGRES_ALPN, Postgres, Start, Starttls, StarttlsMode,
+    StarttlsProtocol,
+};
 pub use suite::{Group, Suite, TlsVersion, suite_refusal};
 pub use target::Target;
 pub use tls::{ClientTls, ConnectAfter, OwnTls, Recheck, Rekey, ServerTls, Tls, TlsCommon, Verify};

@@ -45,7 +45,7 @@ pub enum StarttlsProtocol {
     /// RFC 3207.
     Smtp,
     /// SSLRequest.
-    Postgres,
+    Postgres(Postgres),
 }
 
 impl StarttlsProtocol {
@@ -56,9 +56,39 @@ impl StarttlsProtocol {
             Self::Ftp(_) => "ftp",
             Self::Telnet => "telnet",
             Self::Smtp => "smtp",
-            Self::Postgres => "postgres",
+            Self::Postgres(_) => "postgres",
         }
     }
+
+    /// The name that TLS under it has in ALPN, where it has one that both ends may count on.
+    #[must_use]
+    pub fn alpn(&self) -> Option<&'static str> {
+        match self {
+            Self::Postgres(_) => Some(POSTGRES_ALPN),
+            Self::Ftp(_) | Self::Telnet | Self::Smtp => None,
+        }
+    }
+}
+
+/// PostgreSQL in the registry of ALPN.
+pub const POSTGRES_ALPN: &str = "postgresql";
+
+/// What PostgreSQL needs beside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Postgres {
+    /// What becomes of a request in clear to cancel a query. Server role with TLS required only.
+    pub cancel: Cancel,
+}
+
+/// What becomes of a client's CancelRequest in clear. It is a connection of its own, which many
+/// clients open without TLS although the connection that it is about has TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cancel {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It alone is sent on to the server.
+    Clear,
 }
 
 /// What FTP needs beside.

@@ -144,7 +144,8 @@ pub struct TlsCommon {
     pub suites: Vec<Suite>,
     /// Key exchange groups, in order of preference; never empty.
     pub groups: Vec<Group>,
-    /// Application protocols, in order of preference; empty: the extension is not used.
+    /// Application protocols, in order of preference; empty: the extension is not used. Where the
+    /// policy gives none, that of `starttls`, if it has one.
     pub alpn: Vec<String>,
     /// Whether sessions may be resumed.
     pub resumption: bool,

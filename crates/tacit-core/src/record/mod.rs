@@ -246,6 +246,8 @@ impl AlertDescription {
     pub const USER_CANCELED: Self = Self(90);
     /// No renegotiation; TLS 1.2 only.
     pub const NO_RENEGOTIATION: Self = Self(100);
+    /// The client offers no application protocol that it may use here (RFC 7301 section 3.2).
+    pub const NO_APPLICATION_PROTOCOL: Self = Self(120);
 }
 
 /// Blocks that a record takes of its key: those of the payload with the content type of TLS 1.3,

@@ -78,11 +78,13 @@ pub enum Why {
     Limit,
     /// It is for an address of the run's own, where none of its programs listens.
     NoListener,
+    /// A cancel request of PostgreSQL came in clear under a rule that requires TLS.
+    CancelInClear,
 }
 
 impl Why {
     /// Each of them, in the order of displays.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NoRule,
         Self::Denied,
         Self::WrongForm,
@@ -92,6 +94,7 @@ impl Why {
         Self::NoAlias,
         Self::Limit,
         Self::NoListener,
+        Self::CancelInClear,
     ];
 
     /// As displays and metrics show it.
@@ -107,6 +110,7 @@ impl Why {
             Self::NoAlias => "no-alias",
             Self::Limit => "limit",
             Self::NoListener => "no-listener",
+            Self::CancelInClear => "cancel-in-clear",
         }
     }
 
@@ -121,6 +125,7 @@ impl Why {
             Self::NoAlias => 6,
             Self::Limit => 7,
             Self::NoListener => 8,
+            Self::CancelInClear => 9,
         }
     }
 }
@@ -298,6 +303,15 @@ pub fn next_for_own_tls(rule: &str) -> String {
     format!(
         "let the program speak without TLS, or add on-tls = \"pass\" to rule `{rule}`, or \
          permit the connection"
+    )
+}
+
+/// What would allow a cancel request in clear.
+#[must_use]
+pub fn next_for_cancel(rule: &str) -> String {
+    format!(
+        "say starttls = {{ protocol = \"postgres\", cancel = \"clear\" }} in rule `{rule}`, or \
+         have the client cancel under TLS"
     )
 }
 

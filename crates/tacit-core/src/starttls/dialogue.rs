@@ -28,8 +28,10 @@ impl Dialogue {
                 Box::new(Ftp::implicit(role, mode))
             }
             (StarttlsProtocol::Ftp(_), role) => Box::new(Ftp::explicit(role, mode)),
-            (StarttlsProtocol::Postgres, Role::Server) => Box::new(postgres::Server::new(mode)),
-            (StarttlsProtocol::Postgres, Role::Client) => Box::new(postgres::Client::new()),
+            (StarttlsProtocol::Postgres(postgres), Role::Server) => {
+                Box::new(postgres::Server::new(mode, postgres.cancel))
+            }
+            (StarttlsProtocol::Postgres(_), Role::Client) => Box::new(postgres::Client::new()),
             (StarttlsProtocol::Smtp, Role::Server) => Box::new(smtp::Server::new(mode)),
             (StarttlsProtocol::Smtp, Role::Client) => Box::new(smtp::Client::default()),
             (StarttlsProtocol::Telnet, Role::Server) => Box::new(telnet::Server::new(mode)),
@@ -134,6 +136,13 @@ impl Dialogue {
     #[must_use]
     pub fn take_input(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.wires.peer.input)
+    }
+
+    /// The application protocol that the handshake must agree on; after [`Step::Secure`]. `None`:
+    /// what was said before is proof enough that the peer speaks the protocol.
+    #[must_use]
+    pub fn required_alpn(&self) -> Option<&'static str> {
+        self.machine.required_alpn()
     }
 
     /// The peer's leg has TLS from here on.

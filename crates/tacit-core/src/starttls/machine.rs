@@ -28,6 +28,9 @@ pub enum Step {
     /// Nothing need be secured any more, but the dialogue goes on to the end of the connection:
     /// send what there is, and say so by [`super::Dialogue::settle`].
     Settle,
+    /// There will be no TLS: connect to the program, send it what there is, and end both when it
+    /// ends. Nothing else passes, either way.
+    Deliver,
     /// Open a door for a data connection, and say where it is by [`super::Dialogue::listens`].
     Listen(DataRequest),
     /// Send what there is, then end both.
@@ -41,6 +44,8 @@ pub enum Refusal {
     Ended(Side),
     /// The client goes on in clear, which the rule does not allow.
     InClear,
+    /// The client asks in clear for a query to be cancelled, which the rule does not allow.
+    Cancel,
     /// The server offers no TLS, or refuses it; what it said instead.
     NotOffered(String),
     /// One end sent more in clear behind its last word before TLS.
@@ -62,6 +67,11 @@ impl fmt::Display for Refusal {
             Self::InClear => f.write_str(
                 "the client goes on in clear, and the rule requires TLS: have it use STARTTLS, or \
                  say mode = \"optional\"",
+            ),
+            Self::Cancel => f.write_str(
+                "a cancel request came in clear, and the rule requires TLS: say cancel = \"clear\" \
+                 in `starttls` to pass such requests on, or have the client cancel under TLS, as \
+                 libpq does from version 17 on",
             ),
             Self::NotOffered(said) => write!(
                 f,
@@ -111,6 +121,10 @@ pub(super) trait Machine: fmt::Debug + Send + Sync {
     /// See [`super::Dialogue::is_over`].
     fn is_over(&self) -> bool {
         false
+    }
+    /// See [`super::Dialogue::required_alpn`].
+    fn required_alpn(&self) -> Option<&'static str> {
+        None
     }
     /// See [`super::Dialogue::uploads`].
     fn uploads(&self) -> Uploads {

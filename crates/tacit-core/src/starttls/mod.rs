@@ -13,6 +13,7 @@
 //!   Secure ──> a handshake with the peer ──> secured(), and Wait or Relay again, under TLS
 //!        └──> it failed: unsecured(), which may tell the program why, and the end
 //!   Relay ──> nothing more to look at: the relay carries the rest, in clear or under TLS
+//!   Deliver ──> one last message for the program, and the end of both
 //!   Listen ──> a data connection is agreed: listens(), and Wait again (FTP, which never relays)
 //!   Refuse ──> the end
 //! ```

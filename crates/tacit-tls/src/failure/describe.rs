@@ -83,6 +83,18 @@ pub fn describe_error(failed: &Failed<'_>, error: &Error) -> HandshakeFailure {
     }
 }
 
+/// Says that the peer did not agree on an application protocol that it must have.
+#[must_use]
+pub fn describe_lacking_alpn(role: Role, wanted: &str) -> HandshakeFailure {
+    let peer = role.peer();
+    let message = format!(
+        "the {peer} began with TLS itself and without the application protocol `{wanted}`, as one \
+         would that is meant for another server: have it offer `{wanted}` (ALPN), or ask for TLS \
+         before it begins"
+    );
+    failure("no-common-alpn", Party::Peer, message)
+}
+
 fn certificate(failed: &Failed<'_>, error: &CertificateError) -> HandshakeFailure {
     let kind = match error {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {

@@ -21,7 +21,9 @@ use tacit_core::record::{AlertDescription, ContentType, Opener, Sealer};
 use super::check::{Checked, PeerChain, PeerCheck};
 use super::config::{ClientSettings, ServerSettings};
 use super::facts::CertificateFacts;
-use super::failure::{FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error};
+use super::failure::{
+    FIRST_BYTES_MAX, Failed, HandshakeFailure, Role, describe_error, describe_lacking_alpn,
+};
 use super::keys::DirectionSecrets;
 use super::machine::{Machine as _, Progress, Step, first_record_bytes, send_alert, step};
 use super::outcome::{Observed, StepOutcome, observe};
@@ -45,6 +47,8 @@ pub struct Handshake {
     outcome: StepOutcome,
     /// Where a client comes from, for maps that ask.
     address: Option<IpAddr>,
+    /// The application protocol without which there is no connection.
+    required_alpn: Option<&'static str>,
 }
 
 enum Side {
@@ -157,6 +161,7 @@ impl Handshake {
             seen: 0,
             outcome: StepOutcome::default(),
             address: None,
+            required_alpn: None,
         }
     }
 
@@ -164,6 +169,12 @@ impl Handshake {
     #[must_use]
     pub fn with_peer_address(self, address: Option<IpAddr>) -> Self {
         Self { address, ..self }
+    }
+
+    /// Says which application protocol must be agreed on; `None`: none need be.
+    #[must_use]
+    pub fn with_required_alpn(self, required_alpn: Option<&'static str>) -> Self {
+        Self { required_alpn, ..self }
     }
 
     /// Works on what arrived. `incoming` loses what was understood; what is left when it is done
@@ -260,7 +271,8 @@ impl Handshake {
     ///
     /// # Errors
     /// A resumed session's certificate is no longer acceptable, the client has no name in the
-    /// rule's map, or the library gives no secrets; with the alert that tells the peer.
+    /// rule's map, an application protocol that is required was not agreed on, or the library
+    /// gives no secrets; with the alert that tells the peer.
     pub fn finish(
         self,
         rekey: Rekey,
@@ -284,7 +296,11 @@ impl Handshake {
                 settings.client_check.as_ref().is_none_or(|client| client.allows(&check))
             }
         };
-        let named = if allowed {
+        let lacking = self.required_alpn.filter(|wanted| agreed.alpn.as_deref() != Some(*wanted));
+        let named = if let Some(wanted) = lacking {
+            let failure = describe_lacking_alpn(role, wanted);
+            Err(Refusal { failure, alert: AlertDescription::NO_APPLICATION_PROTOCOL })
+        } else if allowed {
             self.name_peer(chain, &check)
                 .map_err(|failure| Refusal { failure, alert: AlertDescription::ACCESS_DENIED })
         } else {

@@ -91,6 +91,34 @@ fn a_hello_in_too_many_records_is_answered_by_an_alert() {
     assert_eq!((failure.kind, outgoing), ("bad-record", DECODE_ERROR.into()));
 }
 
+#[test]
+fn a_handshake_without_the_required_application_protocol_ends_with_an_alert() {
+    for suite in [TLS12, TLS13] {
+        for (wanted, is_met) in [("pair", true), ("postgresql", false)] {
+            let Pair { client, server } = pair(suite);
+            let mut client = Handshake::client(&client, &[]).unwrap();
+            let mut server = Handshake::server(&server).unwrap().with_required_alpn(Some(wanted));
+            let mut to_server = give(&mut client, &[]).unwrap();
+            for _ in 0..2 {
+                let to_client = give(&mut server, &to_server).unwrap();
+                to_server = give(&mut client, &to_client).unwrap();
+            }
+            let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1));
+            let finished = server.finish(Rekey::default(), Instant::now(), now);
+            let Err(FinishRefused { failure, mut alert }) = finished else {
+                assert!(is_met, "{suite:?}");
+                continue;
+            };
+            assert_eq!((failure.kind, is_met), ("no-common-alpn", false));
+            let client = client.finish(Rekey::default(), Instant::now(), now).unwrap();
+            let mut session = client.session;
+            let opened = session.open_batch(&mut HotKeys::default(), &mut alert, &mut Vec::new());
+            let sent = AlertDescription::NO_APPLICATION_PROTOCOL;
+            assert!(matches!(opened, Err(SessionError::PeerAlert(seen)) if seen == sent));
+        }
+    }
+}
+
 /// The client's session where both sides are done but for what the client sends, the server, and
 /// the secret of that.
 fn until_the_clients_finished() -> (Session, Handshake, Secret) {

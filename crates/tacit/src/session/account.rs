@@ -220,6 +220,23 @@ pub fn own_tls_refused(log: &Log, refusals: &RefusalTable, connection: &Connecti
     refusals.record(refusal);
 }
 
+/// A client asks in clear for a query to be cancelled, and the rule does not pass that on.
+pub fn cancel_refused(log: &Log, refusals: &RefusalTable, connection: &Connection) {
+    let record = connection.record();
+    let refusal = refusals::of_cancel(record);
+    let event = level(about("cancel-refused", record), record)
+        .field("reason", "a cancel request came in clear, and the rule requires TLS")
+        .field("next", &refusal.next);
+    log.warn(event.clone().limited(format!(
+        "cancel {} {}",
+        record.rule.name(),
+        refusal.destination
+    )));
+    log.audit(Outcome::Denied, event);
+    record.rule.counters.count_failure();
+    refusals.record(refusal);
+}
+
 /// A program speaks TLS itself, and that is passed on without the rule's.
 pub fn own_tls_passed(log: &Log, connection: &Connection) {
     let event = about("own-tls-passed", connection.record());

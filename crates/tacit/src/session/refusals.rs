@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use tacit_core::dns;
-use tacit_core::flow::{Direction, Protocol};
+use tacit_core::flow::{Address, Direction, Protocol};
 use tacit_core::policy::Rule;
 use tacit_core::refusal::{self, Entry, Kind, Refusal, Refusals, RunLabel, Why};
 
@@ -87,8 +87,7 @@ impl Refused {
             (_, _) => refusal::next_for_connection(&host, port),
         };
         let destination = match (kind, port) {
-            // The port of a client is another one each time.
-            (Kind::Client, _) => format!("{} from {host}", flow.local),
+            (Kind::Client, _) => client_of(&flow.local, &host),
             (_, Some(port)) if host.contains(':') => format!("[{host}]:{port}"),
             (_, Some(port)) => format!("{host}:{port}"),
             (_, None) => host,
@@ -103,6 +102,11 @@ impl Refused {
             next,
         }
     }
+}
+
+/// A client, as displays show it: its port is another one each time.
+fn client_of(local: &Address, host: &str) -> String {
+    format!("{local} from {host}")
 }
 
 fn label(run: &Run) -> RunLabel {
@@ -175,14 +179,34 @@ pub(super) fn of_own_tls(record: &Record) -> Refusal {
     };
     Refusal {
         kind: Kind::Connection,
-        run: facts.map(|facts| {
-            let Scope::Run(run) = &facts.scope;
-            label(run)
-        }),
+        run: label_of(record),
         destination,
         program: None,
         why: Why::OwnTls,
         rule: Some(record.rule.name().to_owned()),
         next: refusal::next_for_own_tls(record.rule.name()),
     }
+}
+
+/// A cancel request in clear under a rule that requires TLS.
+pub(super) fn of_cancel(record: &Record) -> Refusal {
+    let client = record.client();
+    let host = client.ip().map_or_else(|| client.to_string(), |ip| ip.to_string());
+    Refusal {
+        kind: Kind::Client,
+        run: label_of(record),
+        destination: client_of(&record.local, &host),
+        program: None,
+        why: Why::CancelInClear,
+        rule: Some(record.rule.name().to_owned()),
+        next: refusal::next_for_cancel(record.rule.name()),
+    }
+}
+
+/// The run whose connection it is, if it is one's.
+fn label_of(record: &Record) -> Option<RunLabel> {
+    record.scope.as_ref().map(|facts| {
+        let Scope::Run(run) = &facts.scope;
+        label(run)
+    })
 }

@@ -45,6 +45,8 @@ pub enum Path<L = Leg> {
     Talking(Box<TalkingPath<L>>),
     /// Both legs in clear.
     Clear(Box<ClearPath<L>>),
+    /// Both legs in clear, and what came early is all that passes.
+    Delivery(Box<ClearPath<L>>),
     /// Both legs in clear until the program says otherwise.
     Controlled(Box<ControlledPath<L>>),
     /// The program has begun TLS itself under a rule that does.
@@ -168,6 +170,7 @@ impl<L> Path<L> {
                 Path::Controlled(Box::new(ControlledPath { clear, tls_on, wishes, tls }))
             }
             Self::Clear(path) => Path::Clear(Box::new(path.with_legs(change)?)),
+            Self::Delivery(path) => Path::Delivery(Box::new(path.with_legs(change)?)),
             Self::OwnTls(path) => {
                 let OwnTlsPath { program, upstream, session, waiting, first } = *path;
                 let program = change(program)?;

@@ -20,6 +20,7 @@ use std::task::Poll;
 use tacit_core::icmp::Cause;
 use tacit_core::meter::Component;
 use tacit_core::policy::{Deny, RelayOn};
+use tacit_core::starttls::Refusal;
 use tacit_sys::socket::{self, OnClose};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
@@ -169,7 +170,13 @@ async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
             Some(Stage::Established(Box::new(established)))
         }
         Err(NotEstablished { connection, failure }) => {
-            account::failed(&lane.shared.log, &connection, &failure);
+            let Shared { log, refusals, .. } = &lane.shared;
+            match failure {
+                Failure::Starttls(Refusal::Cancel) => {
+                    account::cancel_refused(log, refusals, &connection);
+                }
+                failure => account::failed(log, &connection, &failure),
+            }
             None
         }
     }

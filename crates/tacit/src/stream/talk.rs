@@ -167,7 +167,7 @@ impl Talk {
                 }
                 step if is_flushed => return Poll::Ready(Ok(Outcome::Step(step))),
                 Step::Relay => {}
-                Step::Secure | Step::Settle | Step::Listen(_) | Step::Refuse(_) => {
+                Step::Secure | Step::Settle | Step::Deliver | Step::Listen(_) | Step::Refuse(_) => {
                     return Poll::Pending;
                 }
             }

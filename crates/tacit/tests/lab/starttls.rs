@@ -5,6 +5,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -15,6 +17,7 @@ use crate::proxy::{CLIENT, HEADER};
 
 /// A PostgreSQL client's first words: enough for a dialogue, and then anything may follow.
 const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
+const CANCEL: &[u8] = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x01\0\0\0\x02";
 const SSL_REQUEST: &[u8] = &[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
 /// A rule whose TLS begins after a dialogue.
@@ -282,4 +285,48 @@ fn optional_serves_in_clear_and_says_so() {
     assert!(table.lines().nth(1).unwrap().contains(" clear "), "{table}");
     assert!(agent.log().contains("starttls=clear"), "{}", agent.log());
     assert_eq!(exchange(stream, b"the end"), b"the end");
+}
+
+/// A server that says something and waits for more gets one message, and its words reach nobody.
+#[test]
+fn nothing_but_the_cancel_request_passes_in_clear() {
+    let lab = Lab::new();
+    let (heard, hears) = mpsc::channel();
+    let server = serve(move |mut stream| {
+        let mut request = vec![0; CANCEL.len()];
+        stream.read_exact(&mut request).unwrap();
+        stream.write_all(b"a secret").unwrap();
+        heard.send(request).unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        heard.send(rest).unwrap();
+    });
+    let port = free_port();
+    let passes = "{ protocol = \"postgres\", cancel = \"clear\" }";
+    let agent = lab.agent(&rule("far", "server", port, &server.to_string(), passes));
+    let received = || hears.recv_timeout(Duration::from_secs(60)).unwrap();
+    for more in [&b"Q\0\0\0\x0dselect 1"[..], CANCEL] {
+        let mut stream = connect(("127.0.0.1", port));
+        stream.write_all(&CANCEL[..7]).unwrap();
+        stream.write_all(&CANCEL[7..]).unwrap();
+        assert_eq!(received(), CANCEL);
+        stream.write_all(more).unwrap();
+        assert_eq!(received(), b"");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert_eq!(answer, b"");
+    }
+    wait_for("both ends", || agent.log().matches("more than its cancel request").count() == 2);
+    // A client may end first, as those do that wait for nothing.
+    let mut stream = connect(("127.0.0.1", port));
+    stream.write_all(CANCEL).unwrap();
+    assert_eq!(received(), CANCEL);
+    drop(stream);
+    assert_eq!(received(), b"");
+    agent.wait_for_log("end=closed");
+    // More in the same segment is no request that passes.
+    let mut stream = connect(("127.0.0.1", port));
+    stream.write_all(&[CANCEL, b"Q"].concat()).unwrap();
+    agent.wait_for_log("kind=starttls ");
+    assert!(hears.try_recv().is_err());
 }

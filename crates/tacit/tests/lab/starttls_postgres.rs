@@ -1,9 +1,11 @@
 //! PostgreSQL: servers that know no TLS serve clients that insist on it, and clients that are told
 //! of none reach servers that take nothing else.
 
-use std::process::Output;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
 
-use crate::harness::{Lab, free_port, text_of};
+use crate::harness::{Lab, connect, free_port, signal_process, text_of, wait_for};
 use crate::peers_postgres::Postgres;
 use crate::starttls::rule;
 
@@ -55,15 +57,20 @@ fn a_server_in_clear_serves_clients_that_insist_on_tls() {
     assert_eq!(answer(&said), "ssl=false");
 }
 
-#[test]
-fn a_client_in_clear_reaches_a_server_that_takes_only_tls() {
-    let lab = Lab::new();
+/// A PostgreSQL that takes only TLS.
+fn secure_database(lab: &Lab) -> Postgres {
     let settings = ["ssl=on", "ssl_cert_file=server.pem", "ssl_key_file=server.key"];
-    let secure = Postgres::start_with(&settings, |data| {
+    Postgres::start_with(&settings, |data: &Path| {
         std::fs::copy(lab.path("localhost.pem"), data.join("server.pem")).unwrap();
         std::fs::copy(lab.path("localhost.key"), data.join("server.key")).unwrap();
         std::fs::write(data.join("pg_hba.conf"), "hostssl all all 127.0.0.1/32 trust\n").unwrap();
-    });
+    })
+}
+
+#[test]
+fn a_client_in_clear_reaches_a_server_that_takes_only_tls() {
+    let lab = Lab::new();
+    let secure = secure_database(&lab);
     let clear = Postgres::start();
     let near = free_port();
     let refused = free_port();
@@ -89,4 +96,120 @@ fn a_client_in_clear_reaches_a_server_that_takes_only_tls() {
     let said = psql(&lab, stranger, "sslmode=disable", "select 1");
     assert!(text_of(&said).contains("tacit: the TLS handshake with the server failed"), "{said:?}");
     agent.wait_for_log("kind=starttls ");
+}
+
+/// A psql whose query takes until somebody cancels it; `direct` leads past tacit, to see it run.
+fn sleeping(lab: &Lab, port: u16, options: &str, direct: u16) -> Child {
+    let to = format!("host=127.0.0.1 port={port} user=tester dbname=postgres {options}");
+    let child = lab
+        .command("psql")
+        .args([&to, "--no-psqlrc", "--command", "select pg_sleep(600)"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("the query", || answer(&psql(lab, direct, "", SLEEPERS)) == "1");
+    child
+}
+
+const SLEEPERS: &str =
+    "select count(*) from pg_stat_activity where query like '%pg_sleep(600)' and state = 'active'";
+
+/// What a psql says once its query has been cancelled by Ctrl-C.
+fn interrupted(child: Child) -> String {
+    signal_process(child.id(), "INT");
+    text_of(&child.wait_with_output().unwrap())
+}
+
+const CANCELLED: &str = "canceling statement due to user request";
+
+#[test]
+fn a_cancel_request_in_clear_passes_where_the_rule_says_so_and_is_refused_elsewhere() {
+    let lab = Lab::new();
+    let database = Postgres::start();
+    let refuse = free_port();
+    let clear = free_port();
+    let target = format!("127.0.0.1:{}", database.port);
+    let passes = "{ protocol = \"postgres\", cancel = \"clear\" }";
+    let agent = lab.agent(
+        &(rule("refuse", "server", refuse, &target, "\"postgres\"")
+            + &rule("clear", "server", clear, &target, passes)),
+    );
+    // psql 15 sends it in clear although its connection has TLS, psql 17 under TLS.
+    let text = interrupted(sleeping(&lab, clear, "sslmode=require", database.port));
+    assert!(text.contains(CANCELLED), "{text}");
+    assert_eq!(by_hand(&lab, clear, "clear", &[]), "None 57014");
+    agent.wait_for_log("starttls=clear");
+    // All of them but the one of Python, which ends without `close_notify`.
+    wait_for("orderly ends", || agent.log().matches("end=closed").count() == 3);
+
+    let child = sleeping(&lab, refuse, "sslmode=require", database.port);
+    let mut request = connect(("127.0.0.1", refuse));
+    request.write_all(b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x01\0\0\0\x02").unwrap();
+    assert_eq!(request.read(&mut [0]).unwrap_or(0), 0);
+    agent.wait_for_log(" warn cancel-refused ");
+    assert!(agent.log().contains("cancel = \\\"clear\\\""), "{}", agent.log());
+    let shown = agent.show("refused");
+    let refused = &shown["refused"][0];
+    assert_eq!(
+        (&refused["why"], &refused["rule"]),
+        (&"cancel-in-clear".into(), &"refuse".into()),
+        "{shown}"
+    );
+    let total = serde_json::json!({ "why": "cancel-in-clear", "count": 1 });
+    assert!(shown["totals"].as_array().unwrap().contains(&total), "{shown}");
+    assert!(agent.audit().contains("cancel-refused"), "{}", agent.audit());
+    // The query did not hear of it.
+    assert_eq!(answer(&psql(&lab, database.port, "", SLEEPERS)), "1");
+    let end = "select pg_cancel_backend(pid) from pg_stat_activity where query like '%(600)'";
+    assert!(psql(&lab, database.port, "", end).status.success());
+    assert!(text_of(&child.wait_with_output().unwrap()).contains(CANCELLED));
+}
+
+#[test]
+fn a_cancel_request_of_a_client_in_clear_goes_under_tls() {
+    let lab = Lab::new();
+    let secure = secure_database(&lab);
+    let near = free_port();
+    let target = format!("localhost:{}", secure.port);
+    let agent = lab.agent(&rule("near", "client", near, &target, "\"postgres\""));
+    let child = sleeping(&lab, near, "sslmode=disable", secure.port);
+    let text = interrupted(child);
+    assert!(text.contains(CANCELLED), "{text}");
+    // Both connections had TLS, and both ended as they should.
+    wait_for("both connections to end", || agent.log().matches("end=closed").count() == 2);
+    let log = agent.log();
+    assert_eq!(log.matches(" opened ").count(), 2, "{log}");
+    assert_eq!(log.matches("suite=").count(), 2, "{log}");
+}
+
+/// What the client of `postgres.py` prints.
+fn by_hand(lab: &Lab, port: u16, how: &str, alpn: &[&str]) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/postgres.py");
+    let port = port.to_string();
+    let arguments = [&[script, &port, "ca.pem", how], alpn].concat();
+    let output = lab.run("python3", &arguments);
+    assert!(output.stderr.is_empty(), "{}", text_of(&output));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_client_begins_with_tls_itself_if_it_agrees_on_the_application_protocol() {
+    let lab = Lab::new();
+    let database = Postgres::start();
+    let port = free_port();
+    let target = format!("127.0.0.1:{}", database.port);
+    let agent = lab.agent(&rule("far", "server", port, &target, "\"postgres\""));
+    let client = |how, alpn: &[&str]| by_hand(&lab, port, how, alpn);
+    // Each of them cancels its query on a second connection with TLS.
+    assert_eq!(client("direct", &["postgresql"]), "postgresql 57014");
+    assert_eq!(client("direct", &["h2", "postgresql"]), "postgresql 57014");
+    assert_eq!(client("asked", &["postgresql"]), "postgresql 57014");
+    assert_eq!(client("asked", &[]), "None 57014");
+    // As PostgreSQL 17: clients of another protocol are not served, however they came here.
+    for (how, alpn) in [("direct", &[][..]), ("direct", &["smtp"]), ("asked", &["smtp"])] {
+        let said = client(how, alpn);
+        assert!(said.contains("alert no application protocol"), "{how} {alpn:?}: {said}");
+    }
+    agent.wait_for_log("kind=no-common-alpn");
 }

@@ -4,7 +4,7 @@ use super::value;
 use super::words::Scope;
 use crate::policy::client_cert::{Absent, ChainCheck, ClientCert, Invalid};
 use crate::policy::starttls::{
-    DataResumption, Ftp, Start, Starttls, StarttlsMode, StarttlsProtocol,
+    Cancel, DataResumption, Ftp, Postgres, Start, Starttls, StarttlsMode, StarttlsProtocol,
 };
 use crate::policy::text::{Table, Value};
 use crate::policy::tls::TlsCommon;
@@ -41,23 +41,49 @@ fn table(value: &Value<'_>) -> Option<Starttls> {
     ];
     let mode =
         table.value("mode").map_or(Some(StarttlsMode::Required), |value| value.choice(&modes));
-    let ftp = match protocol {
-        Some(StarttlsProtocol::Ftp(_)) => ftp(&table, mode),
-        Some(_) => {
-            table.refuse(&FTP_KEYS, "it is about FTP", "remove it");
-            FTP_KEYS.iter().all(|key| !table.holds(key)).then(Ftp::default)
-        }
-        None => None,
-    };
-    let protocol = match (protocol?, ftp?) {
-        (StarttlsProtocol::Ftp(_), ftp) => StarttlsProtocol::Ftp(ftp),
-        (other, _) => other,
-    };
+    let protocol = with_own_keys(&table, protocol?, mode)?;
     Some(Starttls { protocol, mode: mode? })
 }
 
 /// What only FTP has.
 const FTP_KEYS: [&str; 4] = ["implicit", "data-ports", "data-address", "data-resumption"];
+/// What only PostgreSQL has.
+const POSTGRES_KEYS: [&str; 1] = ["cancel"];
+
+/// A protocol with its own keys; those of others are reported.
+fn with_own_keys(
+    table: &Table<'_>,
+    protocol: StarttlsProtocol,
+    mode: Option<StarttlsMode>,
+) -> Option<StarttlsProtocol> {
+    let is_without = |keys: &[&'static str], why| {
+        table.refuse(keys, why, "remove it");
+        keys.iter().all(|key| !table.holds(key))
+    };
+    let is_ftp = matches!(protocol, StarttlsProtocol::Ftp(_));
+    let is_postgres = matches!(protocol, StarttlsProtocol::Postgres(_));
+    let without_ftp = is_ftp || is_without(&FTP_KEYS, "it is about FTP");
+    let without_postgres = is_postgres || is_without(&POSTGRES_KEYS, "it is about PostgreSQL");
+    if !without_ftp || !without_postgres {
+        return None;
+    }
+    match protocol {
+        StarttlsProtocol::Ftp(_) => ftp(table, mode).map(StarttlsProtocol::Ftp),
+        StarttlsProtocol::Postgres(_) => postgres(table, mode).map(StarttlsProtocol::Postgres),
+        other @ (StarttlsProtocol::Telnet | StarttlsProtocol::Smtp) => Some(other),
+    }
+}
+
+fn postgres(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<Postgres> {
+    let Some(value) = table.value("cancel") else { return Some(Postgres::default()) };
+    let cancel = value.choice(&[("refuse", Cancel::Refuse), ("clear", Cancel::Clear)])?;
+    if mode == Some(StarttlsMode::Optional) {
+        let why = "mode = \"optional\" serves everything in clear, cancel requests too";
+        table.refuse(&POSTGRES_KEYS, why, "remove one of the two");
+        return None;
+    }
+    Some(Postgres { cancel })
+}
 
 fn ftp(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<Ftp> {
     let implicit = table.boolean("implicit", false);
@@ -128,7 +154,7 @@ pub(super) fn refuse_in_client(tls: &Table<'_>) {
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
     {
         let why = "it is about the clients of a server, and this rule is a client";
-        table.refuse(&["data-resumption"], why, "remove it");
+        table.refuse(&["data-resumption", "cancel"], why, "remove it");
     }
 }
 
@@ -138,7 +164,7 @@ fn protocol(value: &Value<'_>) -> Option<StarttlsProtocol> {
         StarttlsProtocol::Ftp(Ftp::default()),
         StarttlsProtocol::Telnet,
         StarttlsProtocol::Smtp,
-        StarttlsProtocol::Postgres,
+        StarttlsProtocol::Postgres(Postgres::default()),
     ];
     let protocol = known.into_iter().find(|protocol| protocol.word() == text);
     if protocol.is_none() {

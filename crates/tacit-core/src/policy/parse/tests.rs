@@ -13,9 +13,9 @@ use super::words::Scope;
 use super::{POLICY_BYTES_MAX, Parsed, parse};
 use crate::policy::selector::Near;
 use crate::policy::{
-    Action, Class, DataResumption, Diagnostic, Engine, Ftp, Group, Placement, Policy, RelayOn,
-    Rule, Severity, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite, Target, Tls,
-    TlsVersion, TrustSource, Verify,
+    Action, Cancel, Class, DataResumption, Diagnostic, Engine, Ftp, Group, Placement, Policy,
+    Postgres, RelayOn, Rule, Severity, Start, Starttls, StarttlsMode, StarttlsProtocol, Suite,
+    Target, Tls, TlsVersion, TrustSource, Verify,
 };
 
 /// What most tests need to stand before their rule; ends in line 6.
@@ -163,8 +163,29 @@ fn starttls_is_a_protocol_or_a_table_with_a_mode() {
     let telnet = begins(StarttlsProtocol::Telnet, optional);
     let table = "{ protocol = \"telnet\", mode = \"optional\" }";
     assert_eq!(said(table), (telnet, Duration::from_secs(10)));
-    let postgres = begins(StarttlsProtocol::Postgres, required);
+    let postgres = begins(StarttlsProtocol::Postgres(Postgres::default()), required);
     assert_eq!(said("{ protocol = \"postgres\" }").0, postgres);
+    let cancels = begins(StarttlsProtocol::Postgres(Postgres { cancel: Cancel::Clear }), required);
+    assert_eq!(said("{ protocol = \"postgres\", cancel = \"clear\" }").0, cancels);
+    assert_eq!(said("{ protocol = \"postgres\", cancel = \"refuse\" }").0, postgres);
+}
+
+#[test]
+fn a_protocol_with_a_name_in_alpn_has_it_unless_the_rule_says_another() {
+    let alpn = |text: &str| match only_rule(text).action {
+        Action::Tls(tls) => tls.common().alpn.clone(),
+        action => panic!("{action:?}"),
+    };
+    let as_server = |more: &str| server(&format!("client-cert = \"none\", starttls = {more}"));
+    let as_client =
+        |more: &str| client("db.example:5", &format!("trust = \"system\", starttls = {more}"));
+    for text in [as_server("\"postgres\""), as_client("\"postgres\"")] {
+        assert_eq!(alpn(&text), ["postgresql"]);
+    }
+    for text in [as_server("\"smtp\""), as_client("\"smtp\"")] {
+        assert!(alpn(&text).is_empty());
+    }
+    assert_eq!(alpn(&as_server("\"postgres\", alpn = \"own\"")), ["own"]);
 }
 
 #[test]

@@ -298,9 +298,15 @@ fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {
     let min_version = version.map_or(Some(TlsVersion::V1_2), |value| ciphers::version(&value));
     let suites = suites(table, min_version);
     let groups = groups(table, suites.as_deref());
-    let alpn = table.value("alpn").map_or(Some(Vec::new()), |value| value.each_once(protocol));
+    let spoken = start.as_ref().and_then(Start::starttls).map(|said| &said.protocol);
+    let alpn = match table.value("alpn") {
+        Some(value) => value.each_once(protocol),
+        None => {
+            Some(spoken.and_then(StarttlsProtocol::alpn).map(str::to_owned).into_iter().collect())
+        }
+    };
     let resumption = table.boolean("resumption", true);
-    let default = match start.as_ref().and_then(Start::starttls).map(|said| &said.protocol) {
+    let default = match spoken {
         Some(StarttlsProtocol::Smtp | StarttlsProtocol::Ftp(_)) => DIALOGUE_TIMEOUT_DEFAULT,
         _ => HANDSHAKE_TIMEOUT_DEFAULT,
     };

@@ -69,9 +69,15 @@ impl Scope {
             ],
             Self::Rule => RULE,
             Self::Tls => TLS,
-            Self::Starttls => {
-                &["protocol", "mode", "implicit", "data-ports", "data-address", "data-resumption"]
-            }
+            Self::Starttls => &[
+                "protocol",
+                "mode",
+                "implicit",
+                "data-ports",
+                "data-address",
+                "data-resumption",
+                "cancel",
+            ],
             Self::Rekey => &["bytes", "after"],
             Self::When => &["days", "hours", "zone", "months", "days-of-month", "from", "until"],
             Self::StarttlsProtocol => &["telnet", "ftp", "smtp", "postgres"],

@@ -8,7 +8,13 @@
 //!
 //! The first four bytes of every message before the StartupMessage are its length, the next four
 //! say what it is. A client may also begin with the handshake itself ("direct" TLS): its first byte
-//! is 0x16, which begins no message, because none is that long.
+//! is 0x16, which begins no message, because none is that long. Its handshake must agree on the
+//! application protocol, as PostgreSQL wants it: nothing else shows that the client was not led
+//! here from a server of another protocol.
+//!
+//! A CancelRequest is a connection of its own: it has 16 bytes, and the server acts on it and ends
+//! the connection without an answer. Clients that have TLS send it in clear all the same, but for
+//! those of libpq 17 and later.
 //!
 //! In the server role an SSLRequest is answered `S` and a GSSENCRequest `N`. In the client role
 //! tacit asks the server, and answers `N` to the program, which has its encryption from tacit.
@@ -17,9 +23,11 @@
 //! RFCs there are none; the protocol is chapter "Frontend/Backend Protocol" of PostgreSQL's
 //! documentation, sections "SSL Session Encryption" and "Message Formats".
 
+use std::cmp::Ordering;
+
 use super::machine::{Machine, Refusal, Step, Wires, shown};
 use super::side::Side;
-use crate::policy::StarttlsMode;
+use crate::policy::{Cancel, POSTGRES_ALPN, StarttlsMode};
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +35,9 @@ mod tests;
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 const GSS_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x30];
 const CANCEL_REQUEST_CODE: [u8; 4] = [0x04, 0xd2, 0x16, 0x2e];
+/// What a cancel request begins with; the number of the server's process and its secret key follow.
+const CANCEL_REQUEST: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
+const CANCEL_REQUEST_BYTES: usize = 16;
 /// The longest StartupMessage that servers take.
 const STARTUP_BYTES_MAX: u32 = 10_000;
 /// The first byte of a TLS handshake record (RFC 8446 section 5.1).
@@ -77,12 +88,37 @@ fn error_response(message: &str) -> Vec<u8> {
 #[derive(Debug)]
 pub(super) struct Server {
     mode: StarttlsMode,
+    cancel: Cancel,
     is_gss_declined: bool,
+    /// The client began with the handshake.
+    is_direct: bool,
 }
 
 impl Server {
-    pub(super) fn new(mode: StarttlsMode) -> Self {
-        Self { mode, is_gss_declined: false }
+    pub(super) fn new(mode: StarttlsMode, cancel: Cancel) -> Self {
+        Self { mode, cancel, is_gss_declined: false, is_direct: false }
+    }
+
+    /// Gives the program a cancel request once it is whole, if nothing else comes with it.
+    fn cancel(&self, wires: &mut Wires) -> Result<Step, Refusal> {
+        if self.cancel == Cancel::Refuse {
+            // Nobody waits for an answer to it.
+            return Err(Refusal::Cancel);
+        }
+        let Wires { peer, program, .. } = wires;
+        if !peer.input.starts_with(&CANCEL_REQUEST) {
+            return Err(Refusal::Garbled(Side::Peer, "its cancel request has another length"));
+        }
+        match peer.input.len().cmp(&CANCEL_REQUEST_BYTES) {
+            Ordering::Less => Ok(Step::Wait),
+            Ordering::Equal => {
+                program.say(std::mem::take(&mut peer.input));
+                Ok(Step::Deliver)
+            }
+            Ordering::Greater => {
+                Err(Refusal::Garbled(Side::Peer, "it sends more than its cancel request"))
+            }
+        }
     }
 }
 
@@ -94,6 +130,7 @@ impl Machine for Server {
     fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
         let peer = &mut wires.peer;
         if peer.input.first() == Some(&HANDSHAKE_RECORD) {
+            self.is_direct = true;
             return Ok(Step::Secure);
         }
         loop {
@@ -122,10 +159,13 @@ impl Machine for Server {
                     peer.say(error_response("this server takes connections with TLS only"));
                     return Err(Refusal::InClear);
                 }
-                // Nobody waits for an answer to it.
-                Opening::Cancel => return Err(Refusal::InClear),
+                Opening::Cancel => return self.cancel(wires),
             }
         }
+    }
+
+    fn required_alpn(&self) -> Option<&'static str> {
+        self.is_direct.then_some(POSTGRES_ALPN)
     }
 }
 

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::StarttlsProtocol;
+use crate::policy::{Postgres, StarttlsProtocol};
 use crate::starttls::Role;
 use crate::starttls::testing::{Stage, refusal};
 
@@ -9,11 +9,18 @@ const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
 const CANCEL: &[u8] = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x01\0\0\0\x02";
 
 fn server(mode: StarttlsMode) -> Stage {
-    Stage::new(StarttlsProtocol::Postgres, mode, Role::Server)
+    Stage::new(StarttlsProtocol::Postgres(Postgres::default()), mode, Role::Server)
+}
+
+/// A server that passes cancel requests on.
+fn cancelling() -> Stage {
+    let postgres = Postgres { cancel: Cancel::Clear };
+    Stage::new(StarttlsProtocol::Postgres(postgres), StarttlsMode::Required, Role::Server)
 }
 
 fn client() -> Stage {
-    Stage::new(StarttlsProtocol::Postgres, StarttlsMode::Required, Role::Client)
+    let protocol = StarttlsProtocol::Postgres(Postgres::default());
+    Stage::new(protocol, StarttlsMode::Required, Role::Client)
 }
 
 #[test]
@@ -50,6 +57,69 @@ fn direct_tls_is_left_to_the_handshake() {
 }
 
 #[test]
+fn direct_tls_alone_must_agree_on_the_application_protocol() {
+    for mode in [StarttlsMode::Required, StarttlsMode::Optional] {
+        let mut direct = server(mode);
+        assert_eq!(direct.say(Side::Peer, b"\x16"), Step::Secure);
+        assert_eq!(direct.dialogue.required_alpn(), Some("postgresql"));
+        let mut asked = server(mode);
+        assert_eq!(asked.say(Side::Peer, SSL_REQUEST), Step::Secure);
+        assert_eq!(asked.dialogue.required_alpn(), None);
+    }
+    let mut client = client();
+    client.say(Side::Peer, b"S");
+    assert_eq!(client.say(Side::Program, STARTUP), Step::Secure);
+    assert_eq!(client.dialogue.required_alpn(), None);
+}
+
+/// What a program may be sent in clear where TLS is required: one cancel request, and then nothing.
+#[test]
+fn a_cancel_request_passes_alone_where_the_rule_says_so_at_every_split() {
+    for cuts in 0..1_u32 << (CANCEL.len() - 1) {
+        // Every way of cutting it would take long; two cuts at most show all states.
+        if cuts.count_ones() > 2 {
+            continue;
+        }
+        let cuts: Vec<usize> = (1..CANCEL.len()).filter(|at| cuts & (1 << (at - 1)) != 0).collect();
+        let mut stage = cancelling();
+        assert_eq!(stage.say_cut(Side::Peer, CANCEL, &cuts), Step::Deliver, "{cuts:?}");
+        assert_eq!(stage.to_program, CANCEL);
+        // Neither end is read any more, so nothing else can pass.
+        for side in [Side::Peer, Side::Program] {
+            assert!(!stage.dialogue.has_room(side));
+        }
+        stage.dialogue.receive(Side::Peer, STARTUP);
+        stage.dialogue.receive(Side::Program, b"R");
+        assert_eq!(stage.step(), Step::Deliver);
+        assert_eq!((&stage.to_peer[..], &stage.to_program[..]), (&b""[..], CANCEL));
+    }
+    for short in 0..CANCEL.len() {
+        let mut stage = cancelling();
+        assert_eq!(stage.say(Side::Peer, &CANCEL[..short]), Step::Wait);
+        stage.dialogue.end(Side::Peer);
+        assert_eq!(refusal(&stage.step()), &Refusal::Ended(Side::Peer));
+        assert_eq!(stage.to_program, b"");
+    }
+}
+
+#[test]
+fn what_is_no_cancel_request_alone_does_not_pass() {
+    let mut longer = CANCEL.to_vec();
+    longer[3] = 20;
+    let mut shorter = CANCEL.to_vec();
+    shorter[3] = 12;
+    for said in [[CANCEL, b"Q"].concat(), [CANCEL, CANCEL].concat(), longer, shorter] {
+        let mut stage = cancelling();
+        let step = stage.say(Side::Peer, &said);
+        assert!(matches!(refusal(&step), Refusal::Garbled(Side::Peer, _)), "{said:?}");
+        assert_eq!(stage.to_program, b"");
+    }
+    let mut stage = cancelling();
+    assert_eq!(refusal(&stage.say(Side::Peer, STARTUP)), &Refusal::InClear);
+    assert_eq!(stage.to_program, b"");
+}
+
+#[test]
 fn a_client_in_clear_hears_why_and_no_byte_of_it_passes() {
     let mut stage = server(StarttlsMode::Required);
     assert_eq!(refusal(&stage.say(Side::Peer, STARTUP)), &Refusal::InClear);
@@ -58,7 +128,7 @@ fn a_client_in_clear_hears_why_and_no_byte_of_it_passes() {
     assert_eq!(stage.to_peer.len(), length + 1);
     assert!(stage.to_program.is_empty());
     let mut stage = server(StarttlsMode::Required);
-    assert_eq!(refusal(&stage.say(Side::Peer, CANCEL)), &Refusal::InClear);
+    assert_eq!(refusal(&stage.say(Side::Peer, CANCEL)), &Refusal::Cancel);
     assert!(stage.to_peer.is_empty() && stage.to_program.is_empty());
 }
 
@@ -157,12 +227,21 @@ proptest! {
     fn no_startup_message_passes_before_tls(
         said in proptest::collection::vec((any::<bool>(), piece()), 0..8),
         is_server: bool,
+        cancels: bool,
     ) {
-        let mut stage = if is_server { server(StarttlsMode::Required) } else { client() };
+        let mut stage = match (is_server, cancels) {
+            (true, true) => cancelling(),
+            (true, false) => server(StarttlsMode::Required),
+            (false, _) => client(),
+        };
         for (from_peer, bytes) in said {
             let from = if from_peer { Side::Peer } else { Side::Program };
-            stage.say(from, bytes);
+            let step = stage.say(from, bytes);
             let clear_target = if is_server { &stage.to_program } else { &stage.to_peer };
+            if is_server && cancels && step == Step::Deliver {
+                prop_assert!(clear_target.starts_with(&CANCEL_REQUEST) && clear_target.len() == 16);
+                continue;
+            }
             let legal: &[u8] = if is_server { b"" } else { &SSL_REQUEST };
             prop_assert_eq!(&clear_target[..], legal);
         }

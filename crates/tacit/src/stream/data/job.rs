@@ -72,6 +72,6 @@ impl Job {
 pub fn ftp_of(record: &Record) -> Option<&Ftp> {
     match &record.rule.starttls()?.protocol {
         StarttlsProtocol::Ftp(ftp) => Some(ftp),
-        StarttlsProtocol::Telnet | StarttlsProtocol::Smtp | StarttlsProtocol::Postgres => None,
+        StarttlsProtocol::Telnet | StarttlsProtocol::Smtp | StarttlsProtocol::Postgres(_) => None,
     }
 }

@@ -60,6 +60,8 @@ pub struct HandshakeIo<'a> {
     pub deadline: Instant,
     /// When our last flight leaves.
     pub last_flight: LastFlight,
+    /// The application protocol that must be agreed on, if one must.
+    pub required_alpn: Option<&'static str>,
 }
 
 impl HandshakeIo<'_> {
@@ -101,13 +103,13 @@ impl HandshakeIo<'_> {
     }
 
     fn begin(&self) -> Result<Handshake, HandshakeFailure> {
-        match self.tls.role() {
+        let handshake = match self.tls.role() {
             TlsRole::Server(settings) => {
-                let handshake = Handshake::server(settings)?;
-                Ok(handshake.with_peer_address(tls_peer(self.peer_of)))
+                Handshake::server(settings)?.with_peer_address(tls_peer(self.peer_of))
             }
-            TlsRole::Client(settings) => Handshake::client(settings, &wanted_names(self.peer_of)),
-        }
+            TlsRole::Client(settings) => Handshake::client(settings, &wanted_names(self.peer_of))?,
+        };
+        Ok(handshake.with_required_alpn(self.required_alpn))
     }
 
     async fn exchange(

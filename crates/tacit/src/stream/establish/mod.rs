@@ -60,7 +60,7 @@ use deadline::within;
 use ending::close_both;
 use handshake::{first_bytes, stalled};
 use plan::{Before, Dial, Plan, Protection, Target, TlsPlan, tls_position};
-use starttls::{Agreed, hold, relay_in_clear, relay_under_tls, send_refusal};
+use starttls::{Agreed, deliver_in_clear, hold, relay_in_clear, relay_under_tls, send_refusal};
 
 /// How long dialling may take where no rule says it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -217,8 +217,8 @@ impl Establishing<'_> {
                 let talk = self.begin_exchange(plan, tls, starttls).await?;
                 let agreed = self.hold_exchange(tls, talk, deadline).await?;
                 // A server that is dialled never decides that there will be no TLS.
-                if agreed == Agreed::Clear && tls.on == Position::Downstream {
-                    return self.continue_in_clear(plan).await;
+                if agreed != Agreed::Tls && tls.on == Position::Downstream {
+                    return self.continue_in_clear(plan, agreed).await;
                 }
                 incoming = self.take_handshake_input(tls);
             }
@@ -252,6 +252,7 @@ impl Establishing<'_> {
                 Dial::AfterHandshake => LastFlight::Sent,
                 Dial::First => LastFlight::Kept,
             },
+            required_alpn: self.talk.as_ref().and_then(|talk| talk.dialogue.required_alpn()),
         };
         let handshaken = io.run(&self.lane.shared.gates, incoming).await;
         if handshaken.is_err() {
@@ -358,7 +359,7 @@ impl Establishing<'_> {
     }
 
     /// The client did not ask for TLS, and the rule allows that.
-    async fn continue_in_clear(mut self, plan: &Plan<'_>) -> Result<Path, Failure> {
+    async fn continue_in_clear(mut self, plan: &Plan<'_>, agreed: Agreed) -> Result<Path, Failure> {
         meter::switch(Component::Accept);
         self.connection.go_on_in_clear();
         if let Some(downstream) = &mut self.downstream {
@@ -371,6 +372,9 @@ impl Establishing<'_> {
         let talk = self.talk.take();
         let Sockets { downstream, upstream } = self.into_sockets()?;
         Ok(match talk {
+            Some(talk) if agreed == Agreed::Delivery => {
+                deliver_in_clear(talk, downstream, upstream)
+            }
             Some(talk) => relay_in_clear(talk, downstream, upstream),
             None => {
                 let initial = Vec::new();

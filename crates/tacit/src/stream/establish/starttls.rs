@@ -27,6 +27,8 @@ pub(super) enum Agreed {
     Tls,
     /// There will be none, and the rule allows that.
     Clear,
+    /// There will be none, and one message for the program is all that passes.
+    Delivery,
 }
 
 /// Holds the exchange before TLS.
@@ -42,6 +44,7 @@ pub(super) async fn hold(
     let work = async { Ok(talk.hold(&mut wire, program).await?) };
     match within(deadline, || Failure::Silence(timeout), work).await? {
         Outcome::Step(Step::Secure) => Ok(Agreed::Tls),
+        Outcome::Step(Step::Deliver) => Ok(Agreed::Delivery),
         Outcome::Step(Step::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
         // It comes after the handshake, or not at all.
         Outcome::Step(Step::Listen(_)) => Err(Failure::Starttls(Refusal::InClear)),
@@ -69,6 +72,12 @@ pub(super) fn relay_in_clear(mut talk: Talk, accepted: Leg, dialled: Leg) -> Pat
     dialogue.settle();
     dialogue.set_ends(ends);
     Path::Talking(Box::new(TalkingPath { carried: Carried::Clear(path), dialogue, family: None }))
+}
+
+/// The delivery of the one message that a client may send in clear.
+pub(super) fn deliver_in_clear(mut talk: Talk, accepted: Leg, dialled: Leg) -> Path {
+    let initial = talk.dialogue.take_output(Side::Program);
+    Path::Delivery(Box::new(ClearPath { accepted, dialled, initial }))
 }
 
 /// The relay of a connection under TLS, after what is left to exchange.

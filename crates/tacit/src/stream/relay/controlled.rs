@@ -128,6 +128,7 @@ async fn upgrade_to_tls(
         tls: &tls,
         deadline: Instant::now() + tls.common().handshake_timeout,
         last_flight: LastFlight::Kept,
+        required_alpn: None,
     };
     let controls = record.controls();
     if let Some(controls) = controls {

@@ -23,6 +23,7 @@
 
 mod clear;
 mod controlled;
+mod delivery;
 mod follow;
 mod own_tls;
 mod sealed;
@@ -127,6 +128,7 @@ pub fn run(
             // Boxed: other connections have no room for what only these need.
             Path::Talking(path) => Box::pin(talking::run(lane, path, &connection)).await,
             Path::Clear(clear) => clear::run(lane, clear, &connection).await,
+            Path::Delivery(path) => Left::Ended(Box::pin(delivery::run(*path, &connection)).await),
             Path::Controlled(path) => {
                 Left::Ended(Box::pin(controlled::run(lane, *path, &connection)).await?)
             }
