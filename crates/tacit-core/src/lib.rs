@@ -8,6 +8,7 @@
 //! * [`policy`]: text to rules, and which rule a flow gets;
 //! * [`dns`]: which names programs ask for, and the addresses they are given;
 //! * [`datagram`]: which datagrams belong together, and for how long;
+//! * [`failover`]: which of several targets a connection is dialled to;
 //! * [`icmp`]: errors about a datagram, told to the one who sent it;
 //! * [`held`]: connections whose first segment waits until their destination has answered;
 //! * [`packet`]: datagrams as whole IP packets, for raw sockets;
@@ -26,6 +27,7 @@
 
 pub mod datagram;
 pub mod dns;
+pub mod failover;
 pub mod flow;
 pub mod held;
 pub mod icmp;

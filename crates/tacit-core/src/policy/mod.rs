@@ -49,6 +49,6 @@ pub use starttls::{
     StarttlsProtocol,
 };
 pub use suite::{Group, Suite, TlsVersion, suite_refusal};
-pub use target::Target;
+pub use target::{Connect, TARGETS_MAX, Target, TargetOrder};
 pub use tls::{ClientTls, ConnectAfter, OwnTls, Recheck, Rekey, ServerTls, Tls, TlsCommon, Verify};
 pub use when::When;

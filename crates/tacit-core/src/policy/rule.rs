@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::diagnostic::Position;
 use super::selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
-use super::target::Target;
+use super::target::Connect;
 use super::tls::Tls;
 use crate::flow::{Address, Flow};
 
@@ -168,7 +168,7 @@ pub struct Forward {
     /// Where connections arrive; at least one.
     pub listen: Vec<Address>,
     /// Where they go. `None` only for a deny.
-    pub connect: Option<Target>,
+    pub connect: Option<Connect>,
     /// Read a PROXY protocol v2 header before anything else, and take the client address from it.
     pub accept_proxy: bool,
     /// The PROXY protocol v2 header that is sent before anything else, if one is.

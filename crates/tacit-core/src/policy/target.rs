@@ -1,10 +1,43 @@
-//! Where a rule connects to.
+//! Where a rule connects to: one target, or several of which each connection gets one.
 
 use std::fmt;
 
 use crate::flow::Address;
 
-/// Where a rule connects to.
+/// Targets that one rule may have.
+pub const TARGETS_MAX: usize = 16;
+
+/// Where the connections of a forwarding rule go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// One at least, [`TARGETS_MAX`] at most, no two alike.
+    pub targets: Vec<Target>,
+    /// Which of several a connection is dialled to first.
+    pub order: TargetOrder,
+}
+
+/// Which of several targets a connection is dialled to first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TargetOrder {
+    /// The first in the list that is not down.
+    #[default]
+    First,
+    /// The next one for each connection.
+    RoundRobin,
+}
+
+impl TargetOrder {
+    /// The word the policy uses for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::RoundRobin => "round-robin",
+        }
+    }
+}
+
+/// Where a connection can be dialled to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// An address that needs no resolver.
@@ -19,6 +52,16 @@ pub enum Target {
 }
 
 impl Target {
+    /// What the certificate of a TLS server there covers: the name, or the IP address; `None` for a
+    /// UNIX socket.
+    #[must_use]
+    pub fn host(&self) -> Option<String> {
+        match self {
+            Self::Name { host, .. } => Some(host.clone()),
+            Self::Address(address) => address.ip().map(|ip| ip.to_string()),
+        }
+    }
+
     /// Whether bytes sent there cannot leave this host.
     #[must_use]
     pub fn stays_on_host(&self) -> bool {

@@ -94,8 +94,8 @@ pub enum Verify {
     Full {
         /// Name of the trust.
         trust: String,
-        /// The name (or IP address) the certificate must cover; `None` in a rule about runs:
-        /// the name the program asked for.
+        /// The name (or IP address) the certificate must cover. `None`: in a rule about runs the
+        /// name the program asked for, in a forwarding rule the host of the dialled target.
         server_name: Option<String>,
     },
     /// The chain, and no name; warned about.

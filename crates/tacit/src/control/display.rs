@@ -214,7 +214,8 @@ fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> Value {
         })),
         "controlled": rule.is_controlled(),
         "listen": Some(rule.rule.listens()).filter(|listens| !listens.is_empty()),
-        "connect": rule.target.as_ref().map(ToString::to_string),
+        "connect": rule.targets.as_ref().map(ToString::to_string),
+        "targets": targets(rule),
         "client-cert": client_cert(rule),
         "hits": rule.counters.hits(),
         "failures": rule.counters.failures(),
@@ -222,6 +223,16 @@ fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> Value {
         "open": open,
         "line": line,
     })
+}
+
+/// Several targets in their order, and which of them are down; `None`: there are not several.
+fn targets(rule: &LiveRule) -> Option<Value> {
+    let several = rule.targets.as_ref()?.several()?;
+    let states = several.states();
+    let states: Vec<_> = states
+        .map(|(target, is_down)| json!({ "connect": target.to_string(), "down": is_down }))
+        .collect();
+    Some(json!({ "order": several.order.word(), "states": states }))
 }
 
 /// `tacit show refused`: newest first.

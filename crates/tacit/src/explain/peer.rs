@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tacit_core::policy::map::{Entry, Mapped, Passed};
-use tacit_core::policy::{Action, Map, Policy, Tls};
+use tacit_core::policy::{Action, Map, Policy, Rule, Target, Tls, Verify};
 use tacit_tls::dry_run::{self, Client, ClientDemand, DryRun};
 use tacit_tls::material::{TrustMaterial, load_chain, load_trust};
 use tacit_tls::verify::{Named, Naming, identity};
@@ -101,6 +101,12 @@ pub(super) fn ask_rule(
         }
         Tls::Client(tls) => {
             let trust = trust.as_ref();
+            if let (Some(hosts), []) = (own_names(rule, &tls.verify), peer.names) {
+                return Err(format!(
+                    "rule `{name}` checks the name of the target that it connects to: say one \
+                     with --name: {hosts}"
+                ));
+            }
             let run = dry_run::server(&tls.verify, trust, &chain, peer.names, peer.now);
             (tls.verify.word().to_owned(), run, None)
         }
@@ -113,6 +119,14 @@ pub(super) fn ask_rule(
     let check = Some(run.check.clone());
     let rule = Some(name.to_owned());
     Ok(Answer { rule, level: Some(level), check, map: asked, ..answer(&chain, run)? })
+}
+
+/// The hosts of a rule's targets, where each server must have a certificate for its own.
+fn own_names(rule: &Rule, verify: &Verify) -> Option<String> {
+    let connect = rule.forward()?.connect.as_ref()?;
+    let Verify::Full { server_name: None, .. } = verify else { return None };
+    let hosts: Vec<_> = connect.targets.iter().filter_map(Target::host).collect();
+    Some(hosts.join(", "))
 }
 
 /// Asks a map alone, as if the certificate were believed.

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
-use tacit_core::policy::{Action, Policy, Rule, Tls};
+use tacit_core::policy::{Action, Connect, Policy, Rule, Tls};
 use tacit_tls::verify::Chains;
 use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
 
-use crate::net::target::LiveTarget;
+use crate::net::target::LiveTargets;
 
 use super::materials::CredentialNames;
 use super::{Live, LiveAction, LiveRule, LiveTls, Materials, RuleCounters, Search};
@@ -93,7 +93,8 @@ impl std::error::Error for RuleRefused {}
 pub fn build(mut policy: Policy, context: BuildContext<'_>) -> Result<Live, RuleRefused> {
     let mut rules = Vec::with_capacity(policy.rules.len());
     for rule in &policy.rules {
-        rules.push(build_rule(&policy, rule, context, Arc::new(RuleCounters::new(&rule.name)))?);
+        let kept = Kept { counters: Arc::new(RuleCounters::new(&rule.name)), targets: None };
+        rules.push(build_rule(&policy, rule, context, kept)?);
     }
     let search = Search::new(&mut policy, &rules);
     Ok(Live::new(1, Arc::new(policy), rules, Arc::new(search)))
@@ -112,21 +113,21 @@ pub fn rebuild(
     let mut changes = Changes::default();
     let mut rules = Vec::with_capacity(policy.rules.len());
     for rule in &policy.rules {
-        let counters = match installed.live.find(&rule.name) {
+        let kept = match installed.live.find(&rule.name) {
             Some(old) if old.rule.same(rule) && !differing.concerns(rule) => {
                 rules.push(Arc::clone(old));
                 continue;
             }
             Some(old) => {
                 changes.changed.push(rule.name.clone());
-                Arc::clone(&old.counters)
+                Kept::of(old, rule)
             }
             None => {
                 changes.added.push(rule.name.clone());
-                Arc::new(RuleCounters::new(&rule.name))
+                Kept { counters: Arc::new(RuleCounters::new(&rule.name)), targets: None }
             }
         };
-        rules.push(build_rule(&policy, rule, context, counters)?);
+        rules.push(build_rule(&policy, rule, context, kept)?);
     }
     let search = Search::new(&mut policy, &rules);
     let names = installed.live.rules.iter().map(|rule| rule.name());
@@ -148,8 +149,8 @@ pub fn renew(context: BuildContext<'_>, installed: Installed<'_>) -> Result<Buil
     let mut rules = live.rules.clone();
     for rule in rules.iter_mut().filter(|rule| differing.concerns(&rule.rule)) {
         changes.changed.push(rule.name().to_owned());
-        let counters = Arc::clone(&rule.counters);
-        *rule = build_rule(&live.policy, &rule.rule, context, counters)?;
+        let kept = Kept::of(rule, &rule.rule);
+        *rule = build_rule(&live.policy, &rule.rule, context, kept)?;
     }
     let policy = Arc::clone(&live.policy);
     let built = Live::new(live.generation + 1, policy, rules, Arc::clone(&live.search));
@@ -199,19 +200,40 @@ impl<'a> Differing<'a> {
     }
 }
 
+/// What an installed rule leaves to the one that takes its place.
+struct Kept {
+    counters: Arc<RuleCounters>,
+    /// Its targets, where both have the same.
+    targets: Option<Arc<LiveTargets>>,
+}
+
+impl Kept {
+    fn of(old: &LiveRule, new: &Rule) -> Self {
+        let same = connect(&old.rule) == connect(new);
+        let targets = old.targets.as_ref().filter(|_| same).map(Arc::clone);
+        Self { counters: Arc::clone(&old.counters), targets }
+    }
+}
+
+fn connect(rule: &Rule) -> Option<&Connect> {
+    rule.forward()?.connect.as_ref()
+}
+
 fn build_rule(
     policy: &Policy,
     rule: &Arc<Rule>,
     context: BuildContext<'_>,
-    counters: Arc<RuleCounters>,
+    kept: Kept,
 ) -> Result<Arc<LiveRule>, RuleRefused> {
     let action = build_action(policy, rule, context)
         .map_err(|error| RuleRefused { rule: rule.name.clone(), error })?;
-    let target = rule.forward().and_then(|forward| forward.connect.as_ref()).map(LiveTarget::new);
+    let Kept { counters, targets } = kept;
+    let made = || connect(rule).map(|connect| Arc::new(LiveTargets::new(connect)));
+    let targets = targets.or_else(made);
     Ok(Arc::new(LiveRule {
         rule: Arc::clone(rule),
         action,
-        target,
+        targets,
         handshakes: Arc::default(),
         counters,
         replaced: AtomicBool::default(),

@@ -21,7 +21,7 @@ use tacit_core::policy::{
 };
 
 use crate::ledger::{Account, Owner};
-use crate::net::target::LiveTarget;
+use crate::net::target::LiveTargets;
 
 mod action;
 mod build;
@@ -58,8 +58,9 @@ pub struct LiveRule {
     pub rule: Arc<Rule>,
     /// What is done with its connections.
     pub action: LiveAction,
-    /// Where its connections go; `None` for a deny and for rules about runs.
-    pub target: Option<LiveTarget>,
+    /// Where its connections go; `None` for a deny and for rules about runs. It outlives a change
+    /// of the rule that leaves that as it is.
+    pub targets: Option<Arc<LiveTargets>>,
     /// Places for handshakes of this rule.
     pub handshakes: Arc<AtomicUsize>,
     /// Counters; they outlive a reload that changes the rule.

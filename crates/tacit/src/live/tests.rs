@@ -63,6 +63,27 @@ fn a_rule_that_stays_is_kept_and_stored_once() {
 }
 
 #[test]
+fn targets_outlive_a_change_of_their_rule_that_leaves_them_as_they_are() {
+    let rule = |connect: &str, more: &str| {
+        format!(
+            "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:1\"\nconnect = {connect}\n\
+             permit = true\n{more}"
+        )
+    };
+    let targets = |live: &Live| live.find("r").unwrap().targets.clone().unwrap();
+    let both = "[\"127.0.0.1:2\", \"127.0.0.1:3\"]";
+    let before = first(&rule(both, ""));
+    let changed = next(&before, &rule(both, "log = true"));
+    assert_eq!(changed.changes.changed, ["r"]);
+    assert!(Arc::ptr_eq(&targets(&before), &targets(&changed.live)));
+    for other in [rule(both, "order = \"round-robin\""), rule("\"127.0.0.1:2\"", "")] {
+        let changed = next(&before, &other);
+        assert!(!Arc::ptr_eq(&targets(&before), &targets(&changed.live)));
+    }
+    assert_eq!(targets(&before).to_string(), "127.0.0.1:2,127.0.0.1:3");
+}
+
+#[test]
 fn a_renewed_certificate_builds_the_rules_that_use_it() {
     let directory = Directory::new();
     let ca = Ca::new("corp CA");

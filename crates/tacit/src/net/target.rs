@@ -1,13 +1,17 @@
-//! Where a rule connects to: an address, or a name that is resolved again and again.
+//! Where a rule connects to: addresses, and names that are resolved again and again.
+//!
+//! One target has no state besides the addresses of its name. Of several, all threads know which
+//! are down and which one is next.
 //!
 //! Names are resolved by the `control` thread through the system's resolver; data workers only
 //! read the newest answer. An answer that fails later keeps the addresses of the one before.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tacit_core::failover::Failover;
 use tacit_core::flow::Address;
-use tacit_core::policy::Target;
+use tacit_core::policy::{Connect, Target, TargetOrder};
 use tokio::sync::watch;
 
 /// How often a name is resolved anew.
@@ -17,7 +21,77 @@ pub const RESOLVE_RETRY: Duration = Duration::from_secs(2);
 /// Addresses of one name that are tried.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// A rule's target.
+/// A rule's targets.
+#[derive(Debug)]
+pub enum LiveTargets {
+    /// There is one.
+    Only(LiveTarget),
+    /// There are several.
+    Several(SeveralTargets),
+}
+
+/// Several targets of one rule.
+#[derive(Debug)]
+pub struct SeveralTargets {
+    /// In the order of the rule.
+    pub targets: Vec<LiveTarget>,
+    /// Which is first.
+    pub order: TargetOrder,
+    /// Which are down.
+    pub failover: Failover,
+}
+
+impl LiveTargets {
+    /// Takes the targets of a rule; names begin to be resolved on the current runtime at once, for
+    /// as long as this exists.
+    #[must_use]
+    pub fn new(connect: &Connect) -> Self {
+        if let [only] = connect.targets.as_slice() {
+            return Self::Only(LiveTarget::new(only));
+        }
+        let targets: Vec<_> = connect.targets.iter().map(LiveTarget::new).collect();
+        let failover = Failover::new(connect.order, targets.len(), Instant::now());
+        Self::Several(SeveralTargets { targets, order: connect.order, failover })
+    }
+
+    /// Where there are several: those.
+    #[must_use]
+    pub fn several(&self) -> Option<&SeveralTargets> {
+        match self {
+            Self::Only(_) => None,
+            Self::Several(several) => Some(several),
+        }
+    }
+}
+
+impl std::fmt::Display for LiveTargets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Only(target) => target.fmt(f),
+            Self::Several(several) => several.fmt(f),
+        }
+    }
+}
+
+impl SeveralTargets {
+    /// Each target, and whether it is down.
+    pub fn states(&self) -> impl Iterator<Item = (&LiveTarget, bool)> {
+        let states = self.targets.iter().enumerate();
+        states.map(|(place, target)| (target, self.failover.is_down(place)))
+    }
+}
+
+impl std::fmt::Display for SeveralTargets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (place, target) in self.targets.iter().enumerate() {
+            let separator = if place == 0 { "" } else { "," };
+            write!(f, "{separator}{target}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One target.
 #[derive(Debug)]
 pub enum LiveTarget {
     /// Known from the start.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tacit_core::starttls::Refusal;
-
 use tacit_tls::{HandshakeFailure, SessionError};
 
 /// Why a connection never carried a byte.
@@ -42,25 +42,32 @@ pub struct Unreached {
     pub reason: String,
     /// The kernel's answer, if it gave one; `TimedOut` if there was none in time.
     pub error: Option<io::ErrorKind>,
+    /// Whether this host has no room for one more connection, whoever it leads to.
+    pub is_ours: bool,
 }
 
 impl Unreached {
     /// The kernel refuses to connect to `target`, or reports that it does not answer.
     pub fn new(target: &impl fmt::Display, error: &io::Error) -> Self {
         let reason = format!("cannot connect to {target}: {error}");
-        Self { reason, error: Some(error.kind()) }
+        Self { reason, error: Some(error.kind()), is_ours: is_ours(error) }
     }
 
     /// There was no answer in time.
     #[must_use]
     pub fn timed_out(reason: String) -> Self {
-        Self { reason, error: Some(io::ErrorKind::TimedOut) }
+        Self { reason, error: Some(io::ErrorKind::TimedOut), is_ours: false }
     }
+}
+
+fn is_ours(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
 impl From<&str> for Unreached {
     fn from(reason: &str) -> Self {
-        Self { reason: reason.to_owned(), error: None }
+        Self { reason: reason.to_owned(), error: None, is_ours: false }
     }
 }
 

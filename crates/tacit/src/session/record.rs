@@ -63,6 +63,8 @@ pub struct Record {
     closing: Notify,
     /// A [`Closing`] as a number; 0: it is not being closed.
     why_closing: AtomicU8,
+    /// Which of the rule's targets it was dialled to, counted from 1; 0: none yet.
+    target: AtomicU8,
 }
 
 /// What a connection or a flow of datagrams begins with.
@@ -220,7 +222,28 @@ impl Record {
             accepted: Instant::now(),
             closing: Notify::new(),
             why_closing: AtomicU8::new(0),
+            target: AtomicU8::new(0),
         }
+    }
+
+    /// The place of the target that it was dialled to, where its rule has several.
+    #[must_use]
+    pub fn target(&self) -> Option<usize> {
+        usize::from(self.target.load(Ordering::Relaxed)).checked_sub(1)
+    }
+
+    /// It was dialled to the target at that place.
+    pub fn set_target(&self, place: usize) {
+        let number = u8::try_from(place + 1).unwrap_or(0);
+        self.target.store(number, Ordering::Relaxed);
+    }
+
+    /// What the certificate of a server must cover that was dialled by a rule with several targets
+    /// and no name in it; `None` elsewhere, and for a UNIX socket.
+    #[must_use]
+    pub fn dialled_host(&self) -> Option<String> {
+        let connect = self.rule.rule.forward()?.connect.as_ref()?;
+        connect.targets.get(self.target()?)?.host()
     }
 
     /// Who is at the other end of it all: the client that a proxy names, or who connected.

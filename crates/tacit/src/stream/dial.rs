@@ -1,7 +1,8 @@
 //! Dialling: where a connection goes on to.
 //!
 //! ```text
-//!   forwarding rule     the rule's target, its addresses one after the other
+//!   forwarding rule     the rule's target, its addresses one after the other; of several targets
+//!                       one after the other, those that are down last
 //!   opened in a run     the address the program wanted
 //!   coming into a run   where the program listens, from the real client's address
 //! ```
@@ -11,7 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tacit_core::flow::{Address, Protocol};
 use tacit_core::starttls::Side;
@@ -20,8 +21,10 @@ use tacit_sys::socket::{self, StreamOptions};
 use tacit_sys::{IpVersion, transparent};
 
 use crate::address;
+use crate::log::{Event, Log};
 use crate::net::Security;
 use crate::net::leg::Leg;
+use crate::net::target::{LiveTarget, LiveTargets, SeveralTargets};
 use crate::run::{Run, Scope};
 use crate::session::{Record, Unreached};
 
@@ -47,6 +50,26 @@ struct InsideRoute {
 /// Of the last address.
 pub(super) async fn dial(
     record: &Record,
+    log: &Log,
+    options: &StreamOptions,
+    timeout: Duration,
+    security: Security,
+) -> Result<Upstream, Unreached> {
+    if let Some(LiveTargets::Several(several)) = record.rule.targets.as_deref() {
+        let work = dial_several(several, record, log, options, timeout, security);
+        // An idle connection has no room for what this needs.
+        return Box::pin(work).await;
+    }
+    let work = dial_only(record, options, timeout, security);
+    tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
+        let reason = "the name in `connect` did not resolve, or there was no answer, in time";
+        Err(Unreached::timed_out(reason.to_owned()))
+    })
+}
+
+/// Dials where there is no choice.
+async fn dial_only(
+    record: &Record,
     options: &StreamOptions,
     timeout: Duration,
     security: Security,
@@ -55,11 +78,20 @@ pub(super) async fn dial(
         let Scope::Run(run) = &facts.scope;
         return dial_inside(run, record, options, security).await;
     }
-    let addresses = match (&record.scope, &record.rule.target) {
+    let addresses = match (&record.scope, record.rule.targets.as_deref()) {
         (Some(_), _) => vec![record.remote.clone()],
-        (None, Some(target)) => target.addresses().await,
-        (None, None) => Vec::new(),
+        (None, Some(LiveTargets::Only(target))) => target.addresses().await,
+        (None, Some(LiveTargets::Several(_)) | None) => Vec::new(),
     };
+    dial_addresses(addresses, options, timeout, security).await
+}
+
+async fn dial_addresses(
+    addresses: Vec<Address>,
+    options: &StreamOptions,
+    timeout: Duration,
+    security: Security,
+) -> Result<Upstream, Unreached> {
     let mut last = Unreached::from("the rule has no address to connect to");
     // Each address gets an equal share of the time, so that a silent one cannot hide the rest.
     let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
@@ -71,6 +103,72 @@ pub(super) async fn dial(
         }
     }
     Err(last)
+}
+
+/// Dials one of several targets within `timeout`.
+///
+/// # Errors
+/// Of the last target.
+async fn dial_several(
+    several: &SeveralTargets,
+    record: &Record,
+    log: &Log,
+    options: &StreamOptions,
+    timeout: Duration,
+    security: Security,
+) -> Result<Upstream, Unreached> {
+    let begun = Instant::now();
+    let SeveralTargets { targets, failover, .. } = several;
+    let mut last = Unreached::from("the rule has no target to connect to");
+    let attempts = failover.attempts(record.target(), begun);
+    let mut left = u32::try_from(attempts.len()).unwrap_or(u32::MAX);
+    for (place, target) in attempts.iter().filter_map(|place| Some((*place, targets.get(*place)?)))
+    {
+        // What one target leaves of its time, the others have.
+        let share = timeout.saturating_sub(begun.elapsed()) / left.max(1);
+        left = left.saturating_sub(1);
+        match dial_target(target, options, share, security).await {
+            Ok(upstream) => {
+                record.set_target(place);
+                if failover.connected(place) {
+                    log.info(about_target("target-up", record, target));
+                }
+                return Ok(upstream);
+            }
+            Err(unreached) => {
+                if !unreached.is_ours && failover.failed(place, Instant::now()) {
+                    let down = about_target("target-down", record, target);
+                    log.warn(down.field("reason", &unreached.reason));
+                }
+                last = unreached;
+            }
+        }
+    }
+    Err(last)
+}
+
+/// One line a second at most: of connections that are dialled together, some may reach a target and
+/// some not.
+fn about_target(event: &'static str, record: &Record, target: &LiveTarget) -> Event {
+    let rule = record.rule.name();
+    let event = Event::new(event).limited(format!("{event} {rule} {target}"));
+    event.field("rule", rule).field("target", target)
+}
+
+/// Dials one target within `timeout`, which begins before its name is resolved.
+async fn dial_target(
+    target: &LiveTarget,
+    options: &StreamOptions,
+    timeout: Duration,
+    security: Security,
+) -> Result<Upstream, Unreached> {
+    let begun = Instant::now();
+    let Ok(addresses) = tokio::time::timeout(timeout, target.addresses()).await else {
+        let reason = format!("cannot connect to {target}: the name did not resolve in time");
+        return Err(Unreached::timed_out(reason));
+    };
+    let left = timeout.saturating_sub(begun.elapsed());
+    dial_addresses(addresses, options, left, security).await
 }
 
 /// There was no answer from there in time.

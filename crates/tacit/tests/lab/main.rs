@@ -63,6 +63,7 @@ mod starttls;
 mod starttls_postgres;
 mod starttls_smtp;
 mod starttls_telnet;
+mod targets;
 mod tls;
 mod top;
 mod transparency;

@@ -7,7 +7,7 @@ use super::{address, value};
 use crate::flow::Address;
 use crate::policy::rule::{Action, Forward, Rule, SendProxy, UnixSocket};
 use crate::policy::starttls::Start;
-use crate::policy::target::Target;
+use crate::policy::target::{Connect, TARGETS_MAX, Target, TargetOrder};
 use crate::policy::text::{Table, Value};
 use crate::policy::tls::Tls;
 
@@ -20,24 +20,51 @@ const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
 /// Refuses what says where connections of a deny go: `Some(None)`, or `None` after an error.
-pub(super) fn refuse_connect(table: &Table<'_>) -> Option<Option<Target>> {
-    let keys = ["connect", "connect-timeout", "send-proxy"];
+pub(super) fn refuse_connect(table: &Table<'_>) -> Option<Option<Connect>> {
+    let keys = ["connect", "order", "connect-timeout", "send-proxy"];
     table.refuse(&keys, "a deny connects to nothing", "remove it");
     (!keys.into_iter().any(|key| table.holds(key))).then_some(None)
 }
 
 /// Reads where connections go; `None` after an error.
-pub(super) fn connect(table: &Table<'_>) -> Option<Option<Target>> {
+pub(super) fn connect(table: &Table<'_>) -> Option<Option<Connect>> {
     // A rule whose `deny` is wrong is told so, not that it should connect.
     if table.holds("deny") && !table.holds("connect") {
         return None;
     }
     let fix = "say where connections go: connect = \"127.0.0.1:8080\"";
-    table.required("connect", fix).and_then(|value| address::target(&value)).map(Some)
+    let targets = table.required("connect", fix).and_then(|value| targets(&value));
+    let order = order(table, targets.as_deref());
+    Some(Some(Connect { targets: targets?, order: order? }))
+}
+
+fn targets(value: &Value<'_>) -> Option<Vec<Target>> {
+    if value.value.is_array() {
+        value.list(TARGETS_MAX)?;
+    }
+    value.each_once(address::target)
+}
+
+/// Which target comes first; one target has no order.
+fn order(table: &Table<'_>, targets: Option<&[Target]>) -> Option<TargetOrder> {
+    let Some(value) = table.value("order") else { return Some(TargetOrder::default()) };
+    let orders = [TargetOrder::First, TargetOrder::RoundRobin].map(|order| (order.word(), order));
+    let order = value.choice(&orders)?;
+    if targets.is_some_and(|targets| targets.len() == 1) {
+        let fix = "remove it, or give several: connect = [\"10.0.0.1:80\", \"10.0.0.2:80\"]";
+        table.refuse(&["order"], "`connect` has one target", fix);
+        return None;
+    }
+    Some(order)
+}
+
+/// An entry of a list in the rule, or the value that stands for a list of one.
+pub(super) fn item<'a>(table: &Table<'a>, key: &'static str, place: usize) -> Option<Value<'a>> {
+    table.value(key)?.items()?.into_iter().nth(place)
 }
 
 /// Reads the rest.
-pub(super) fn read(table: &Table<'_>, connect: Option<Option<Target>>) -> Option<Forward> {
+pub(super) fn read(table: &Table<'_>, connect: Option<Option<Connect>>) -> Option<Forward> {
     let listen = table.value("listen").and_then(|value| value.each_once(address::listen));
     let accept_proxy = table.boolean("accept-proxy", false);
     let send_proxy = table.value("send-proxy").map_or(Some(None), |value| send_proxy(&value));
@@ -121,15 +148,20 @@ fn check_unix_keys(table: &Table<'_>, forward: &Forward) -> bool {
 
 /// Whether the rule does not connect to itself, which would never end.
 fn check_loop(table: &Table<'_>, forward: &Forward) -> bool {
-    let Some(Target::Address(target)) = &forward.connect else { return true };
-    let Some(listen) = forward.listen.iter().find(|listen| reaches(target, listen)) else {
-        return true;
-    };
-    if let Some(value) = table.value("connect") {
-        let message = format!("{} connects to itself at {listen}", table.title);
-        value.error(message, "connect to the address of the program behind this rule");
+    let targets = forward.connect.iter().flat_map(|connect| &connect.targets);
+    let mut is_sound = true;
+    for (place, target) in targets.enumerate() {
+        let Target::Address(address) = target else { continue };
+        let Some(listen) = forward.listen.iter().find(|listen| reaches(address, listen)) else {
+            continue;
+        };
+        if let Some(value) = item(table, "connect", place) {
+            let message = format!("{} connects to itself at {listen}", table.title);
+            value.error(message, "connect to the address of the program behind this rule");
+        }
+        is_sound = false;
     }
-    false
+    is_sound
 }
 
 fn reaches(target: &Address, listen: &Address) -> bool {
@@ -169,8 +201,8 @@ pub(super) fn check_clear(table: &Table<'_>, rule: &Rule) -> bool {
     let Some(allowed) = table.boolean("clear", false) else { return false };
     let leak = clear_leg(rule, forward);
     match (leak, clear) {
-        (Some(ClearLeg { key, message }), _) if !allowed => {
-            let at = table.value(key).map_or_else(|| table.at.clone(), |value| value.at);
+        (Some(ClearLeg { key, place, message }), _) if !allowed => {
+            let at = item(table, key, place).map_or_else(|| table.at.clone(), |value| value.at);
             let fix = "use loopback or a UNIX socket; if that network is trusted, say so: \
                        clear = true";
             table.report.error(&at, message, fix);
@@ -191,6 +223,8 @@ pub(super) fn check_clear(table: &Table<'_>, rule: &Rule) -> bool {
 struct ClearLeg {
     /// The key that says where it leads.
     key: &'static str,
+    /// Which of the key's entries does.
+    place: usize,
     message: String,
 }
 
@@ -198,15 +232,18 @@ fn clear_leg(rule: &Rule, forward: &Forward) -> Option<ClearLeg> {
     let name = &rule.name;
     match &rule.action {
         Action::Tls(Tls::Server(_)) => {
-            let target = forward.connect.as_ref().filter(|target| !target.stays_on_host())?;
+            let targets = forward.connect.iter().flat_map(|connect| &connect.targets);
+            let (place, target) =
+                targets.enumerate().find(|(_, target)| !target.stays_on_host())?;
             let message = format!("rule `{name}` would send what it decrypts to {target} in clear");
-            Some(ClearLeg { key: "connect", message })
+            Some(ClearLeg { key: "connect", place, message })
         }
         Action::Tls(Tls::Client(_)) => {
-            let listen = forward.listen.iter().find(|listen| !listen.stays_on_host())?;
+            let mut listens = forward.listen.iter().enumerate();
+            let (place, listen) = listens.find(|(_, listen)| !listen.stays_on_host())?;
             let message =
                 format!("rule `{name}` would take clear bytes from other hosts at {listen}");
-            Some(ClearLeg { key: "listen", message })
+            Some(ClearLeg { key: "listen", place, message })
         }
         Action::Permit | Action::Deny(_) => None,
     }

@@ -9,11 +9,11 @@ use super::selectors::{addresses, ports, programs, users};
 use super::tls::{self, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value, when};
-use crate::flow::{Address, Direction, Protocol};
+use crate::flow::{Direction, Protocol};
 use crate::policy::rule::{Action, Deny, Form, Forward, Rule};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, NamePattern};
-use crate::policy::target::Target;
+use crate::policy::target::{Connect, Target};
 use crate::policy::text::{Table, Value};
 
 /// What `idle` may be: a pause that programs make is no fault.
@@ -161,11 +161,16 @@ fn is_forwarding(table: &Table<'_>) -> bool {
     table.holds("listen") && !table.holds("local-ports") && !of_run
 }
 
-fn forwarding_setting(connect: Option<&Option<Target>>) -> Setting {
-    let server = connect.and_then(Option::as_ref).map(|target| match target {
-        Target::Name { host, .. } => ServerNameDefault::Host(host.clone()),
-        Target::Address(Address::Inet(inet)) => ServerNameDefault::Host(inet.ip().to_string()),
-        Target::Address(_) => ServerNameDefault::Nothing,
+fn forwarding_setting(connect: Option<&Option<Connect>>) -> Setting {
+    let server = connect.and_then(Option::as_ref).map(|connect| {
+        let hosts: Option<Vec<_>> = connect.targets.iter().map(Target::host).collect();
+        match hosts.as_deref() {
+            Some([first, others @ ..]) if others.iter().all(|other| other == first) => {
+                ServerNameDefault::Host(first.clone())
+            }
+            Some(_) => ServerNameDefault::Dialled,
+            None => ServerNameDefault::Nothing,
+        }
     });
     Setting { role: RoleDefault::MustBeSaid, server }
 }
@@ -296,14 +301,17 @@ fn warn_of_names(table: &Table<'_>, rule: &Rule) {
         return;
     }
     let by_remote = rule.selectors.remote.iter().any(|s| matches!(s, AddressSelector::Name { .. }));
-    let target = rule.forward().and_then(|forward| forward.connect.as_ref());
-    let by_connect = matches!(target, Some(Target::Name { host, .. }) if host != "localhost");
-    for (by_name, key) in [(by_remote, "remote"), (by_connect, "connect")] {
-        if by_name && let Some(value) = table.value(key) {
-            let position = table.report.position(value.at.start);
-            let message = format!("{} permits by name: whoever answers DNS decides", table.title);
-            let fix = "write addresses, or use `tls`, which checks the name";
-            table.report.warning(position, message, fix);
-        }
+    let connect = rule.forward().and_then(|forward| forward.connect.as_ref());
+    let targets = connect.map_or(&[][..], |connect| &connect.targets);
+    let by_connect = targets
+        .iter()
+        .position(|target| matches!(target, Target::Name { host, .. } if host != "localhost"));
+    let remote = if by_remote { table.value("remote") } else { None };
+    let connect = by_connect.and_then(|place| forward::item(table, "connect", place));
+    for value in [remote, connect].into_iter().flatten() {
+        let position = table.report.position(value.at.start);
+        let message = format!("{} permits by name: whoever answers DNS decides", table.title);
+        let fix = "write addresses, or use `tls`, which checks the name";
+        table.report.warning(position, message, fix);
     }
 }

@@ -136,6 +136,7 @@ fn read_listen(value: &Value<'_>) -> Option<Address> {
 fn refuse_sockets(table: &Table<'_>) -> bool {
     let keys = [
         "connect",
+        "order",
         "connect-timeout",
         "accept-proxy",
         "send-proxy",

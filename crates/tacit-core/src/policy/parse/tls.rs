@@ -51,9 +51,11 @@ pub(super) struct Setting {
 pub(super) enum ServerNameDefault {
     /// The host of `connect`.
     Host(String),
+    /// The host of the target that is dialled, one of several.
+    Dialled,
     /// The name the program of a run asked for.
     Asked,
-    /// A UNIX socket has no name.
+    /// A UNIX socket has no name, and is a target.
     Nothing,
 }
 

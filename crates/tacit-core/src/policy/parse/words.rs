@@ -164,6 +164,7 @@ const RULE: &[&str] = &[
     "idle",
     "listen",
     "connect",
+    "order",
     "connect-timeout",
     "accept-proxy",
     "send-proxy",

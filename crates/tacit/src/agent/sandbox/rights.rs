@@ -108,8 +108,9 @@ fn gives_sockets_away(policy: &Policy) -> bool {
 /// Whether it connects to UNIX sockets, which may be another user's.
 fn connects_to_files(policy: &Policy) -> bool {
     let connects = |rule: &tacit_core::policy::Rule| {
-        let target = rule.forward().and_then(|forward| forward.connect.as_ref());
-        matches!(target, Some(Target::Address(Address::Path(_))))
+        let connect = rule.forward().and_then(|forward| forward.connect.as_ref());
+        let mut targets = connect.iter().flat_map(|connect| &connect.targets);
+        targets.any(|target| matches!(target, Target::Address(Address::Path(_))))
     };
     policy.rules.iter().any(|rule| connects(rule))
 }

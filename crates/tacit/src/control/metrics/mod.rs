@@ -79,6 +79,18 @@ pub fn text(sources: &Sources<'_>) -> String {
     for (rule, value) in rules.iter().map(live(|rule| rule.counters.failures())) {
         failures.sample(&[("rule", &rule)], value as f64);
     }
+    let mut down = page.family(
+        "tacit_targets_down",
+        Kind::Gauge,
+        "Targets of a rule with several to which connecting failed, and has not succeeded since.",
+    );
+    for rule in rules {
+        let several = rule.targets.as_ref().and_then(|targets| targets.several());
+        if let Some(several) = several {
+            let count = several.states().filter(|(_, is_down)| *is_down).count();
+            down.sample(&[("rule", rule.name())], count as f64);
+        }
+    }
     refused(&mut page, sources.refusals);
     carried(&mut page, &sources.costs.rules);
     spent(&mut page, sources.costs);

@@ -169,10 +169,11 @@ pub fn count_handshake(record: &Record) {
     }
 }
 
-/// Whom the program wants to reach: the names it asked for, or the address itself.
+/// Whom the program wants to reach: the names it asked for, or the address itself. Of a forwarding
+/// rule with several targets the one that was dialled.
 fn wanted_names(record: &Record) -> Vec<String> {
     match &record.scope {
-        None => Vec::new(),
+        None => record.dialled_host().into_iter().collect(),
         Some(facts) if facts.names.is_empty() => {
             record.remote.ip().map(|ip| ip.to_string()).into_iter().collect()
         }

@@ -490,9 +490,9 @@ impl Establishing<'_> {
         let record = self.connection.record();
         let forward = record.rule.rule.forward();
         let timeout = forward.map_or(CONNECT_TIMEOUT, |forward| forward.connect_timeout);
-        let work =
-            async { dial::dial(record, options, timeout, security).await.map_err(Failure::Dial) };
-        let upstream = within(Instant::now() + timeout, unreached, work).await?;
+        let log = &self.lane.shared.log;
+        let dialled = dial::dial(record, log, options, timeout, security).await;
+        let upstream = dialled.map_err(Failure::Dial)?;
         if let Some(wanted) = forward.and_then(|forward| forward.send_proxy) {
             let header = header::header(wanted, record)
                 .map_err(|error| Failure::Proxy(error.to_string()))?;
@@ -539,11 +539,6 @@ fn answer_to(failure: &Failure) -> Answer {
 
 fn not_connected() -> Failure {
     Failure::Broken(io::ErrorKind::NotConnected.into())
-}
-
-fn unreached() -> Failure {
-    let reason = "the name in `connect` did not resolve, or there was no answer, in time";
-    Failure::Dial(Unreached::timed_out(reason.to_owned()))
 }
 
 #[cfg(test)]

@@ -67,8 +67,8 @@ async fn end_and_continue(
         congestion_control: shared.congestion_control.clone(),
         reset_on_exit: true,
     };
-    let dialled = dial::dial(record, &options, CONNECT_TIMEOUT, Security::Clear).await;
-    let dialled = match dialled {
+    let log = &shared.log;
+    let dialled = match dial::dial(record, log, &options, CONNECT_TIMEOUT, Security::Clear).await {
         Ok(upstream) => upstream.leg,
         Err(unreached) => {
             program.reset();

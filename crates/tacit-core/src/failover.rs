@@ -1,0 +1,221 @@
+//! Which of several targets a connection is dialled to, and which are left out for a while.
+//!
+//! ```text
+//!        connect failed                      TARGET_SKIPPED later
+//!   up ────────────────> down, skipped ──────────────────────────> down, due
+//!   ^                        ^                                        │
+//!   │                        └──── connect failed ────────────────────┤ one connection tries it
+//!   └───────────────────────────── connected ─────────────────────────┘
+//! ```
+//!
+//! A connection tries the targets that are up or due, in the order of the rule, and those that are
+//! skipped last: it fails only where none answers. While one connection tries a target that is due,
+//! the others skip it for another [`TARGET_SKIPPED`], so that a target that does not answer delays
+//! one connection in that time. Nothing is dialled without a connection that needs it.
+//!
+//! All threads of the agent share one state; each step is atomic, and none waits.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::policy::TargetOrder;
+
+/// How long a target is skipped after connecting to it failed.
+pub const TARGET_SKIPPED: Duration = Duration::from_secs(10);
+
+/// Which of a rule's targets are down, and which one is next.
+#[derive(Debug)]
+pub struct Failover {
+    order: TargetOrder,
+    /// What times are counted from.
+    start: Instant,
+    /// Counts connections.
+    next: AtomicUsize,
+    /// Of each target the millisecond until which it is skipped; [`UP`].
+    skipped_until_ms: Box<[AtomicU64]>,
+}
+
+/// Connecting to the target did not fail last time.
+const UP: u64 = 0;
+
+impl Failover {
+    /// Of so many targets, all of them up.
+    #[must_use]
+    pub fn new(order: TargetOrder, targets: usize, now: Instant) -> Self {
+        let skipped_until_ms = (0..targets).map(|_| AtomicU64::new(UP)).collect();
+        Self { order, start: now, next: AtomicUsize::new(0), skipped_until_ms }
+    }
+
+    /// The places of all targets, in the order in which a connection tries them. `again` is where
+    /// it was connected before, if it was: a connection stays with its target.
+    #[must_use]
+    pub fn attempts(&self, again: Option<usize>, now: Instant) -> Vec<usize> {
+        let now_ms = self.ms(now);
+        let (mut ready, mut skipped): (Vec<usize>, Vec<usize>) =
+            (0..self.skipped_until_ms.len()).partition(|place| self.until_ms(*place) <= now_ms);
+        match (again, self.order) {
+            (Some(again), _) => ready.sort_by_key(|place| *place != again),
+            (None, TargetOrder::First) => {}
+            (None, TargetOrder::RoundRobin) => {
+                let next = self.next.fetch_add(1, Ordering::Relaxed);
+                let first = next.checked_rem(ready.len()).unwrap_or(0);
+                ready.rotate_left(first);
+            }
+        }
+        while let Some(first) = ready.first().copied().filter(|first| !self.take(*first, now_ms)) {
+            ready.remove(0);
+            skipped.push(first);
+        }
+        skipped.sort_unstable();
+        ready.append(&mut skipped);
+        ready
+    }
+
+    /// A connection is there; whether the target was down until now.
+    pub fn connected(&self, place: usize) -> bool {
+        let target = self.skipped_until_ms.get(place);
+        target.is_some_and(|until| {
+            until.load(Ordering::Relaxed) != UP && until.swap(UP, Ordering::Relaxed) != UP
+        })
+    }
+
+    /// Connecting failed; whether the target was up until now.
+    pub fn failed(&self, place: usize, now: Instant) -> bool {
+        let until_ms = self.ms(now + TARGET_SKIPPED);
+        let target = self.skipped_until_ms.get(place);
+        target.is_some_and(|until| until.swap(until_ms, Ordering::Relaxed) == UP)
+    }
+
+    /// Whether connecting to the target failed, and has not succeeded since.
+    #[must_use]
+    pub fn is_down(&self, place: usize) -> bool {
+        self.until_ms(place) != UP
+    }
+
+    /// Whether a connection may begin with the target: of those that find it due, one may.
+    fn take(&self, place: usize, now_ms: u64) -> bool {
+        let Some(until) = self.skipped_until_ms.get(place) else { return false };
+        let due = until.load(Ordering::Relaxed);
+        let skip_ms = now_ms.saturating_add(as_ms(TARGET_SKIPPED));
+        let take =
+            || until.compare_exchange(due, skip_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        due == UP || (due <= now_ms && take())
+    }
+
+    fn until_ms(&self, place: usize) -> u64 {
+        self.skipped_until_ms.get(place).map_or(UP, |until| until.load(Ordering::Relaxed))
+    }
+
+    /// Never [`UP`].
+    fn ms(&self, at: Instant) -> u64 {
+        as_ms(at.saturating_duration_since(self.start)).saturating_add(1)
+    }
+}
+
+fn as_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn new(order: TargetOrder, targets: usize) -> (Failover, Instant) {
+        let now = Instant::now();
+        (Failover::new(order, targets, now), now)
+    }
+
+    #[test]
+    fn the_first_target_that_is_not_down_comes_first() {
+        let (targets, now) = new(TargetOrder::First, 3);
+        assert_eq!(targets.attempts(None, now), [0, 1, 2]);
+        assert_eq!(targets.attempts(None, now), [0, 1, 2]);
+        assert!(targets.failed(0, now));
+        assert_eq!(targets.attempts(None, now), [1, 2, 0], "what is skipped comes last");
+        assert!(targets.failed(1, now + SECOND));
+        assert_eq!(targets.attempts(None, now + SECOND), [2, 0, 1]);
+        assert!(targets.is_down(0) && targets.is_down(1) && !targets.is_down(2));
+    }
+
+    #[test]
+    fn all_that_are_down_are_tried_in_order() {
+        let (targets, now) = new(TargetOrder::First, 3);
+        for (place, after) in [(2, SECOND), (0, 2 * SECOND), (1, 3 * SECOND)] {
+            assert!(targets.failed(place, now + after));
+        }
+        assert_eq!(targets.attempts(None, now + 4 * SECOND), [0, 1, 2]);
+        let (targets, now) = new(TargetOrder::RoundRobin, 2);
+        assert!(targets.failed(0, now) & targets.failed(1, now));
+        assert_eq!(targets.attempts(None, now), [0, 1]);
+        assert_eq!(targets.attempts(None, now), [0, 1]);
+    }
+
+    #[test]
+    fn a_target_that_is_due_delays_one_connection() {
+        let (targets, now) = new(TargetOrder::First, 2);
+        assert!(targets.failed(0, now));
+        let due = now + TARGET_SKIPPED;
+        assert_eq!(targets.attempts(None, due - SECOND), [1, 0]);
+        assert_eq!(targets.attempts(None, due), [0, 1], "one connection tries it");
+        assert_eq!(targets.attempts(None, due), [1, 0], "the others do not wait for it");
+        // That connection was given up, and reported nothing.
+        assert_eq!(targets.attempts(None, due + TARGET_SKIPPED), [0, 1]);
+        assert!(!targets.failed(0, due + TARGET_SKIPPED + SECOND), "it was down before");
+        let later = due + 2 * TARGET_SKIPPED;
+        assert_eq!(targets.attempts(None, later), [1, 0]);
+        assert_eq!(targets.attempts(None, later + SECOND), [0, 1]);
+        assert!(targets.connected(0), "it is back");
+        assert!(!targets.connected(0), "which is reported once");
+        assert_eq!(targets.attempts(None, later + SECOND), [0, 1]);
+        assert_eq!(targets.attempts(None, later + SECOND), [0, 1]);
+    }
+
+    #[test]
+    fn round_robin_spreads_over_the_targets_that_are_not_skipped() {
+        let (targets, now) = new(TargetOrder::RoundRobin, 3);
+        let firsts = |count, at| -> Vec<usize> {
+            (0..count).map(|_| targets.attempts(None, at)[0]).collect()
+        };
+        assert_eq!(firsts(6, now), [0, 1, 2, 0, 1, 2]);
+        assert_eq!(targets.attempts(None, now), [0, 1, 2]);
+        assert_eq!(targets.attempts(None, now), [1, 2, 0]);
+        assert!(targets.failed(1, now));
+        let mut counts = [0; 3];
+        firsts(100, now).into_iter().for_each(|place| counts[place] += 1);
+        assert_eq!(counts, [50, 0, 50], "the others share evenly");
+        let mut counts = [0; 3];
+        firsts(100, now + TARGET_SKIPPED).into_iter().for_each(|place| counts[place] += 1);
+        assert_eq!(counts[1], 1, "one connection tries it again");
+    }
+
+    #[test]
+    fn a_connection_stays_with_its_target() {
+        let (targets, now) = new(TargetOrder::RoundRobin, 3);
+        assert_eq!(targets.attempts(Some(2), now), [2, 0, 1]);
+        assert_eq!(targets.attempts(None, now), [0, 1, 2], "it takes nobody's turn");
+        assert!(targets.failed(2, now));
+        assert_eq!(targets.attempts(Some(2), now), [0, 1, 2]);
+    }
+
+    #[test]
+    fn every_target_is_tried_once_whatever_has_happened() {
+        let (targets, start) = new(TargetOrder::RoundRobin, 4);
+        let mut draw = 12_345_u64;
+        for step in 0..10_000 {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let place = usize::try_from(draw >> 60).unwrap();
+            let now = start + Duration::from_millis(700) * step;
+            match (draw >> 40) % 3 {
+                0 => drop(targets.connected(place)),
+                1 => drop(targets.failed(place, now)),
+                _ => {
+                    let mut tried = targets.attempts(Some(place).filter(|_| place > 8), now);
+                    tried.sort_unstable();
+                    assert_eq!(tried, [0, 1, 2, 3]);
+                }
+            }
+        }
+    }
+}
