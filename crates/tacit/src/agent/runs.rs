@@ -41,6 +41,9 @@ use crate::stream::lane::Shared;
 /// How long a reload waits for the kernel's sets of all runs.
 const CAPTURE_WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// From one failed attempt to hide files to the next.
+const HIDE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// How long connections of a run may go on after its end: what its program sent last is to arrive,
 /// but none may stay forever. As long as a kernel keeps the socket of an ended process.
 pub(super) const LINGER: Duration = Duration::from_secs(60);
@@ -431,19 +434,27 @@ impl Runs {
         tokio::task::spawn_local(self.hiding(run, self.secrets()));
     }
 
+    /// Tries until the helper has done it, the run has ended, or more is to be hidden.
     fn hiding(
         &self,
         run: &Arc<Run>,
         secrets: Arc<Vec<PathBuf>>,
     ) -> impl Future<Output = ()> + 'static {
-        let run = Arc::clone(run);
+        let turn = run.begin_hiding();
+        let name = run.name.clone();
+        let run = Arc::downgrade(run);
         let log = self.shared.log.clone();
+        let mut is_reported = false;
         async move {
-            if run.covers_files
-                && let Err(error) = run.line.hide(secrets.to_vec()).await
-            {
-                let event = Event::new("files-not-hidden").field("run", &run.name);
-                log.error(event.field("error", &error));
+            while let Some(run) = run.upgrade().filter(|run| run.is_to_hide(turn)) {
+                let Err(error) = run.line.hide(secrets.to_vec()).await else { return };
+                drop(run);
+                if !std::mem::replace(&mut is_reported, true) {
+                    let event = Event::new("files-not-hidden").field("run", &name);
+                    let next = "programs of the run can read them until the helper answers";
+                    log.error(event.field("error", &error).field("next", next));
+                }
+                tokio::time::sleep(HIDE_AGAIN_AFTER).await;
             }
         }
     }

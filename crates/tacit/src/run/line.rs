@@ -1,8 +1,9 @@
 //! The agent's end of the line to a run's helper.
 //!
 //! One task owns the line and has one question open on it; whoever asks may give up waiting
-//! without harm to the line. A helper that dies or is silent loses the line; questions then wait
-//! for the launcher to bring a new one, for as long as whoever asks has patience.
+//! without harm to the line. A helper that dies loses the line; questions then wait for the
+//! launcher to bring a new one, for as long as whoever asks has patience. One that is slow keeps
+//! it: no launcher replaces a helper that lives.
 //!
 //! Sockets are requested several at a time and kept in a [`SocketPool`].
 
@@ -11,6 +12,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +36,7 @@ use super::protocol::{ANSWER_BYTES_MAX, Ends, Frame, Owner, Reply, Request, enco
 const QUESTIONS_MAX: usize = 1024;
 /// How long whoever asks waits: a helper answers in microseconds, a new one comes in milliseconds.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a helper may take for one answer before its line is given up.
+/// How long a helper may take for one answer before whoever asked is told that it is late.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// A line; all copies are the same one.
@@ -265,22 +267,40 @@ async fn serve(
             },
             () = ended(&line) => line = None,
             question = asked.recv(), if line.is_some() => {
-                let (Some(Question { request, back }), Some(stream)) = (question, &mut line) else {
-                    return;
+                let (Some(question), Some(stream)) = (question, line.take()) else { return };
+                line = if question.back.is_closed() {
+                    Some(stream)
+                } else {
+                    ask_on(stream, question, &mut brought).await
                 };
-                if back.is_closed() {
-                    continue;
-                }
-                let talk = tokio::time::timeout(ANSWER_WAIT_MAX, converse(stream, &request));
-                let answer = talk.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-                if answer.is_err() {
-                    line = None;
-                }
-                // Whoever asked may have given up.
-                let _ = back.send(answer);
             }
         }
     }
+}
+
+/// Asks one question; returns the line for the next one, if there is one. That of an answer that is
+/// late is used again when it has come: it must not be taken for the answer to the next question.
+async fn ask_on(
+    mut stream: UnixStream,
+    Question { request, back }: Question,
+    brought: &mut mpsc::Receiver<OwnedFd>,
+) -> Option<UnixStream> {
+    let has_answered = {
+        let mut talk = pin!(converse(&mut stream, &request));
+        // Whoever asked may have given up.
+        if let Ok(answer) = tokio::time::timeout(ANSWER_WAIT_MAX, &mut talk).await {
+            let has_answered = answer.is_ok();
+            let _ = back.send(answer);
+            has_answered
+        } else {
+            let _ = back.send(Err(io::ErrorKind::TimedOut.into()));
+            tokio::select! {
+                new = brought.recv() => return new.and_then(|socket| adopt(socket).ok()),
+                late = talk => late.is_ok(),
+            }
+        }
+    };
+    has_answered.then_some(stream)
 }
 
 /// Waits until a line says anything without being asked: its helper has ended.

@@ -126,6 +126,8 @@ pub struct Run {
     listening: ArcSwap<Vec<SocketAddr>>,
     expected: Expectations,
     capture: OnceLock<Weak<Capture>>,
+    /// How often something was to be hidden from its programs.
+    hidings: AtomicU64,
 }
 
 impl Run {
@@ -156,7 +158,19 @@ impl Run {
             listening: ArcSwap::default(),
             expected: Expectations::default(),
             capture: OnceLock::new(),
+            hidings: AtomicU64::new(0),
         }
+    }
+
+    /// Files are to be hidden from its programs; returns which time this is.
+    pub fn begin_hiding(&self) -> u64 {
+        self.hidings.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Whether files are to be hidden, and nothing was to be hidden after that time.
+    #[must_use]
+    pub fn is_to_hide(&self, turn: u64) -> bool {
+        self.covers_files && self.hidings.load(Ordering::Relaxed) == turn
     }
 
     /// The CPU that it shares with a worker.

@@ -72,22 +72,49 @@ fn a_helper_that_was_killed_has_a_successor_that_hides_as_well() {
     assert_eq!(lines, ["8", "0", "0", "0", "0", "0", "0", "8"], "{said}");
 }
 
-#[test]
-fn a_key_that_a_reload_names_is_hidden_from_then_on() {
-    let said = network().ok(&format!(
+/// What a program reads, after `look`, of a key that the policy names since `change`.
+fn reads_later_key(change: &str, look: &str) -> String {
+    format!(
         "{LAY_OUT}
          lay_out 54321
-         run bash -c 'touch scratch/begun; until [ -e scratch/changed ]; do sleep 0.02; done
+         run bash -c 'echo $PPID >scratch/new; mv scratch/new scratch/begun
+                      until [ -e scratch/changed ]; do sleep 0.02; done
+                      {look}
                       cat plain/later.key | grep -c PRIVATE' &
          until [ -e scratch/begun ]; do sleep 0.02; done
          cp -p new.key plain/later.key
-         printf '[identity.later]\\ncert = \"alice.pem\"\\nkey = \"plain/later.key\"\\n' >>run.toml
-         ordinary ./tacit reload --control $TMPDIR/tacit-run-*/agent.sock >/dev/null
-         sleep 0.5; touch scratch/changed; wait $!
+         name_it() {{
+             printf '[identity.later]\\ncert = \"alice.pem\"\\n' >>run.toml
+             printf 'key = \"plain/later.key\"\\n' >>run.toml
+         }}
+         control() {{ ordinary ./tacit $1 --control $TMPDIR/tacit-run-*/agent.sock >/dev/null; }}
+         {change}
+         touch scratch/changed; wait $!
          grep -c PRIVATE plain/later.key"
-    ));
-    let lines: Vec<_> = said.lines().collect();
-    assert_eq!(lines, ["0", "2"], "{said}");
+    )
+}
+
+#[test]
+fn a_key_that_a_reload_names_is_hidden_from_then_on() {
+    let said = network().ok(&reads_later_key("name_it; control reload", "sleep 0.5"));
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "2"], "{said}");
+}
+
+#[test]
+fn a_key_that_the_policy_of_a_successor_names_is_hidden_from_then_on() {
+    let said = network().ok(&reads_later_key("name_it; control restart", "sleep 0.5"));
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "2"], "{said}");
+}
+
+/// The helper does nothing for longer than the agent waits for an answer.
+#[test]
+fn a_key_that_a_reload_names_is_hidden_by_a_helper_that_was_slow() {
+    let change = "helper=$(pgrep -P $(cat scratch/begun) -x tacit-helper)
+         kill -STOP $helper; control reload; name_it; control reload; sleep 8
+         kill -CONT $helper";
+    let look = "for i in $(seq 225); do grep -q PRIVATE plain/later.key || break; sleep 0.2; done";
+    let said = network().ok(&reads_later_key(change, look));
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "2"], "{said}");
 }
 
 #[test]
