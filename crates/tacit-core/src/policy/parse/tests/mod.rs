@@ -9,6 +9,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 
+mod starttls;
+mod targets;
+
 use super::words::Scope;
 use super::{POLICY_BYTES_MAX, Parsed, parse};
 use crate::policy::selector::Near;
@@ -27,7 +30,7 @@ key  = "web.key"
 ca = "corp.pem"
 "#;
 
-const EXAMPLE: &str = include_str!("../../../../../etc/policy.toml");
+const EXAMPLE: &str = include_str!("../../../../../../etc/policy.toml");
 
 fn rendered(parsed: &Parsed, severity: Severity) -> Vec<String> {
     let found = parsed.diagnostics.iter().filter(|finding| finding.severity == severity);
@@ -143,71 +146,6 @@ fn a_server_rule_with_defaults() {
     let forward = policy.rules[0].forward().unwrap();
     assert_eq!(forward.connect_timeout, Duration::from_secs(10));
     assert_eq!(forward.unix.mode, 0o600);
-}
-
-#[test]
-fn starttls_is_a_protocol_or_a_table_with_a_mode() {
-    let start = |text: &str| match only_rule(&server(text)).action {
-        Action::Tls(tls) => (tls.common().start.clone(), tls.common().handshake_timeout),
-        action => panic!("{action:?}"),
-    };
-    let begins = |protocol, mode| Start::Starttls(Box::new(Starttls { protocol, mode }));
-    let required = StarttlsMode::Required;
-    let optional = StarttlsMode::Optional;
-    let said = |starttls: &str| start(&format!("client-cert = \"none\", starttls = {starttls}"));
-    assert_eq!(start("client-cert = \"none\"").0, Start::Immediate);
-    let smtp = begins(StarttlsProtocol::Smtp, required);
-    assert_eq!(said("\"smtp\""), (smtp, Duration::from_secs(60)));
-    let ftp = begins(StarttlsProtocol::Ftp(Ftp::default()), required);
-    assert_eq!(said("\"ftp\""), (ftp, Duration::from_secs(60)));
-    let telnet = begins(StarttlsProtocol::Telnet, optional);
-    let table = "{ protocol = \"telnet\", mode = \"optional\" }";
-    assert_eq!(said(table), (telnet, Duration::from_secs(10)));
-    let postgres = begins(StarttlsProtocol::Postgres(Postgres::default()), required);
-    assert_eq!(said("{ protocol = \"postgres\" }").0, postgres);
-    let cancels = begins(StarttlsProtocol::Postgres(Postgres { cancel: Cancel::Clear }), required);
-    assert_eq!(said("{ protocol = \"postgres\", cancel = \"clear\" }").0, cancels);
-    assert_eq!(said("{ protocol = \"postgres\", cancel = \"refuse\" }").0, postgres);
-}
-
-#[test]
-fn a_protocol_with_a_name_in_alpn_has_it_unless_the_rule_says_another() {
-    let alpn = |text: &str| match only_rule(text).action {
-        Action::Tls(tls) => tls.common().alpn.clone(),
-        action => panic!("{action:?}"),
-    };
-    let as_server = |more: &str| server(&format!("client-cert = \"none\", starttls = {more}"));
-    let as_client =
-        |more: &str| client("db.example:5", &format!("trust = \"system\", starttls = {more}"));
-    for text in [as_server("\"postgres\""), as_client("\"postgres\"")] {
-        assert_eq!(alpn(&text), ["postgresql"]);
-    }
-    for text in [as_server("\"smtp\""), as_client("\"smtp\"")] {
-        assert!(alpn(&text).is_empty());
-    }
-    assert_eq!(alpn(&as_server("\"postgres\", alpn = \"own\"")), ["own"]);
-}
-
-#[test]
-fn starttls_of_ftp_says_where_its_data_connections_go() {
-    let ftp = |starttls: &str| {
-        let text = server(&format!("client-cert = \"none\", starttls = {starttls}"));
-        let Action::Tls(tls) = only_rule(&text).action else { panic!("no TLS") };
-        match &tls.common().start.starttls().unwrap().protocol {
-            StarttlsProtocol::Ftp(ftp) => ftp.clone(),
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!(ftp("\"ftp\""), Ftp::default());
-    let said = ftp("{ protocol = \"ftp\", implicit = true, data-ports = [990, \"50000-50063\"], \
-                    data-address = \"192.0.2.1\", data-resumption = \"off\" }");
-    let wanted = Ftp {
-        implicit: true,
-        data_ports: vec![990..=990, 50000..=50063],
-        data_address: "192.0.2.1".parse().ok(),
-        data_resumption: DataResumption::Off,
-    };
-    assert_eq!(said, wanted);
 }
 
 #[test]
@@ -349,7 +287,7 @@ fn metrics_stay_on_this_host_unless_the_policy_says_otherwise() {
 }
 
 /// The table of errors: cases of text and what is said about it, described in the file.
-const ERRORS: &str = include_str!("errors.txt");
+const ERRORS: &str = include_str!("../errors.txt");
 
 #[test]
 fn every_error_has_its_place_message_and_fix() {
@@ -639,70 +577,10 @@ fn rules_that_take_too_many_boxes_are_refused() {
 }
 
 #[test]
-fn targets_keep_host_and_port() {
-    let rule = only_rule(&client("DB.example.:5433", "trust = \"corp\""));
-    let connect = rule.forward().unwrap().connect.clone().unwrap();
-    assert_eq!(connect.targets, [Target::Name { host: "db.example".to_owned(), port: 5433 }]);
-}
-
-/// A client rule that connects to a list as it is written, and what more it says.
-fn client_of(list: &str, more: &str, tls: &str) -> String {
-    client("IT:1", tls).replace("connect = \"IT:1\"", &format!("connect = {list}\n{more}"))
-}
-
-#[test]
-fn a_rule_has_several_targets_in_an_order() {
-    let connect = |list: &str, more: &str| {
-        only_rule(&client_of(list, more, "trust = \"corp\""))
-            .forward()
-            .unwrap()
-            .connect
-            .clone()
-            .unwrap()
-    };
-    let shown = |connect: &Connect| -> Vec<String> {
-        connect.targets.iter().map(ToString::to_string).collect()
-    };
-    let both = "[\"db1.example:1\", \"[::1]:2\"]";
-    assert_eq!(shown(&connect(both, "")), ["db1.example:1", "[::1]:2"]);
-    assert_eq!(connect(both, "").order, TargetOrder::First);
-    assert_eq!(connect(both, "order = \"first\"").order, TargetOrder::First);
-    assert_eq!(connect(both, "order = \"round-robin\"").order, TargetOrder::RoundRobin);
-    assert_eq!(shown(&connect("[\"db1.example:1\"]", "")), ["db1.example:1"]);
-    let most: Vec<_> = (1..=TARGETS_MAX).map(|port| format!("\"[::1]:{port}\"")).collect();
-    let most = connect(&format!("[{}]", most.join(", ")), "");
-    assert_eq!(most.targets.len(), TARGETS_MAX);
-}
-
-#[test]
-fn the_name_of_the_target_that_is_dialled_is_checked() {
-    let name = |list: &str, tls: &str| match &only_rule(&client_of(list, "", tls)).action {
-        Action::Tls(Tls::Client(tls)) => match &tls.verify {
-            Verify::Full { server_name, .. }
-            | Verify::Chain { server_name, .. }
-            | Verify::None { server_name } => server_name.clone(),
-        },
-        other => panic!("{other:?}"),
-    };
-    let trust = "trust = \"corp\"";
-    let own = format!("{trust}, server-name = \"db.example\"");
-    for (list, tls, wanted) in [
-        ("[\"a.example:1\", \"b.example:1\"]", trust, None),
-        ("[\"a.example:1\", \"b.example:1\"]", &own, Some("db.example")),
-        ("[\"a.example:1\", \"A.example.:2\"]", trust, Some("a.example")),
-        ("[\"192.0.2.1:1\", \"192.0.2.2:1\"]", trust, None),
-        ("[\"192.0.2.1:1\", \"192.0.2.1:2\"]", trust, Some("192.0.2.1")),
-        ("[\"unix:/run/a\", \"a.example:2\"]", &own, Some("db.example")),
-        ("[\"unix:/run/a\", \"a.example:2\"]", "verify = \"none\"", None),
-    ] {
-        assert_eq!(name(list, tls).as_deref(), wanted, "{list} {tls}");
-    }
-}
-
-#[test]
 fn the_manual_page_has_every_word() {
-    let page =
-        include_str!("../../../../../docs/tacit.toml.5").replace("\\-", "-").replace("\\(dq", "\"");
+    let page = include_str!("../../../../../../docs/tacit.toml.5")
+        .replace("\\-", "-")
+        .replace("\\(dq", "\"");
     let words: BTreeSet<&str> = page
         .split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.'))
         .map(|word| word.trim_matches('.'))
