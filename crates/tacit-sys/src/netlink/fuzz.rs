@@ -52,7 +52,7 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
             Ok(())
         }
         5 => {
-            let copied: usize = nflog::packets(datagram).map(<[u8]>::len).sum();
+            let copied: usize = nflog::packets(datagram).map(|copied| copied.packet.len()).sum();
             assert!(copied <= datagram.len(), "more than was copied");
             Ok(())
         }
