@@ -112,6 +112,29 @@ impl Failover {
     }
 }
 
+/// The time in which one connection tries all targets, divided among them.
+#[derive(Debug)]
+pub struct Shares {
+    deadline: Instant,
+    targets_left: u32,
+}
+
+impl Shares {
+    /// So much from now on, for so many targets.
+    #[must_use]
+    pub fn new(timeout: Duration, targets: usize, now: Instant) -> Self {
+        let targets_left = u32::try_from(targets).unwrap_or(u32::MAX);
+        Self { deadline: now + timeout, targets_left }
+    }
+
+    /// The share of the next target: an equal part of what is left. `None`: nothing is left.
+    pub fn take(&mut self, now: Instant) -> Option<Duration> {
+        let share = self.deadline.saturating_duration_since(now).checked_div(self.targets_left)?;
+        self.targets_left -= 1;
+        (!share.is_zero()).then_some(share)
+    }
+}
+
 fn as_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -197,6 +220,19 @@ mod tests {
         assert_eq!(targets.attempts(None, now), [0, 1, 2], "it takes nobody's turn");
         assert!(targets.failed(2, now));
         assert_eq!(targets.attempts(Some(2), now), [0, 1, 2]);
+    }
+
+    #[test]
+    fn each_target_has_an_equal_part_of_the_time_that_is_left() {
+        let now = Instant::now();
+        let mut shares = Shares::new(12 * SECOND, 3, now);
+        assert_eq!(shares.take(now), Some(4 * SECOND));
+        assert_eq!(shares.take(now + 2 * SECOND), Some(5 * SECOND), "the first left some");
+        assert_eq!(shares.take(now + 7 * SECOND), Some(5 * SECOND));
+        assert_eq!(shares.take(now + 8 * SECOND), None, "there are no more targets");
+        let mut shares = Shares::new(2 * SECOND, 2, now);
+        assert_eq!(shares.take(now), Some(SECOND));
+        assert_eq!(shares.take(now + 2 * SECOND), None, "there is no more time");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use tacit_core::failover::{Shares, TARGET_SKIPPED};
 use tacit_core::flow::{Address, Protocol};
 use tacit_core::starttls::Side;
 use tacit_core::starttls::ftp::DataRequest;
@@ -121,12 +122,10 @@ async fn dial_several(
     let SeveralTargets { targets, failover, .. } = several;
     let mut last = Unreached::from("the rule has no target to connect to");
     let attempts = failover.attempts(record.target(), begun);
-    let mut left = u32::try_from(attempts.len()).unwrap_or(u32::MAX);
+    let mut shares = Shares::new(timeout, attempts.len(), begun);
     for (place, target) in attempts.iter().filter_map(|place| Some((*place, targets.get(*place)?)))
     {
-        // What one target leaves of its time, the others have.
-        let share = timeout.saturating_sub(begun.elapsed()) / left.max(1);
-        left = left.saturating_sub(1);
+        let Some(share) = shares.take(Instant::now()) else { break };
         match dial_target(target, options, share, security).await {
             Ok(upstream) => {
                 record.set_target(place);
@@ -138,7 +137,8 @@ async fn dial_several(
             Err(unreached) => {
                 if !unreached.is_ours && failover.failed(place, Instant::now()) {
                     let down = about_target("target-down", record, target);
-                    log.warn(down.field("reason", &unreached.reason));
+                    let skipped = format!("{}s", TARGET_SKIPPED.as_secs());
+                    log.warn(down.field("reason", &unreached.reason).field("skipped", &skipped));
                 }
                 last = unreached;
             }

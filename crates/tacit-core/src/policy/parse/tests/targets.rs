@@ -33,6 +33,10 @@ fn a_rule_has_several_targets_in_an_order() {
     assert_eq!(connect(both, "order = \"first\"").order, TargetOrder::First);
     assert_eq!(connect(both, "order = \"round-robin\"").order, TargetOrder::RoundRobin);
     assert_eq!(shown(&connect("[\"db1.example:1\"]", "")), ["db1.example:1"]);
+    let permit =
+        client_of(both, "", "").replace("tls = { role = \"client\"\n,  }", "permit = true");
+    let by_name = "permits by name: whoever answers DNS decides";
+    assert!(warnings(&permit)[2].starts_with(&format!("10:12: rule `r` {by_name}")));
     let most: Vec<_> = (1..=TARGETS_MAX).map(|port| format!("\"[::1]:{port}\"")).collect();
     let most = connect(&format!("[{}]", most.join(", ")), "");
     assert_eq!(most.targets.len(), TARGETS_MAX);
