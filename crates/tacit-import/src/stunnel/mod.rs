@@ -4,15 +4,15 @@
 //!   lines       sections of options, defaults before them, files that are included
 //!   words       every option there is, and what becomes of those that need no thought
 //!   rule        a section (service) to a rule of the fixed form
-//!     endpoint    where it listens and connects
+//!     endpoint    where it listens and connects   targets: to several, in which order
 //!     tls         versions, suites, groups        ciphers, tls_options: OpenSSL's names for them
 //!     peer        who is believed
 //!   tables      identities and trusts that the rules name
 //! ```
 //!
 //! A service is a rule of the fixed form. What differs from before is told as changed; what a rule
-//! cannot say stops the import: programs started for each connection, several targets, routing by
-//! server name, single certificates that are believed, OCSP, engines, pre-shared keys.
+//! cannot say stops the import: programs started for each connection, routing by server name,
+//! single certificates that are believed, OCSP, engines, pre-shared keys.
 
 use std::collections::BTreeSet;
 
@@ -33,6 +33,7 @@ mod peer;
 mod rule;
 mod service;
 mod tables;
+mod targets;
 mod tls;
 mod tls_options;
 mod words;
@@ -127,10 +128,12 @@ fn fold(
             let named = |entry: &&lines::Entry| entry.name.eq_ignore_ascii_case(name);
             service.section.entries.iter().find(named)
         };
-        let elsewhere = service.all("connect").iter().any(|entry| {
-            let endpoint = endpoint::Endpoint::read(entry, findings);
-            endpoint.is_none_or(|endpoint| endpoint.connect() != rule.connect)
-        });
+        let connect: Option<Vec<_>> = service
+            .all("connect")
+            .into_iter()
+            .map(|entry| Some(endpoint::Endpoint::read(entry, findings)?.connect()))
+            .collect();
+        let elsewhere = connect.is_none_or(|own| !own.is_empty() && own != rule.connect);
         let other = differing(service, primary, sections);
         if elsewhere || other.is_some() {
             let why = other.map_or_else(String::new, |word| {

@@ -4,6 +4,7 @@ use super::endpoint::Endpoint;
 use super::options::Options;
 use super::service::{Keys, Role, Service, Switch};
 use super::tables::Tables;
+use super::targets::Targets;
 use super::{peer, tls};
 use crate::draft::Toml;
 use crate::finding::{Findings, Origin};
@@ -16,7 +17,8 @@ pub(super) struct Rule {
     pub(super) name: String,
     pub(super) at: Origin,
     pub(super) role: Role,
-    pub(super) connect: String,
+    /// Where it connects to, in order.
+    pub(super) connect: Vec<String>,
     /// Keys and values of the rule.
     pub(super) keys: Keys,
     /// Those of its `tls`, but `identity`.
@@ -38,17 +40,15 @@ pub(super) fn read(
     let transparent = refuse_transparent(service, findings);
     program.and(transparent)?;
     let listen = listen(service, findings)?;
-    let target = connect(service, findings)?;
-    let mut keys: Keys = vec![("listen", listen.at.into()), ("connect", target.connect().into())];
+    let targets = Targets::read(service, role, findings)?;
+    let mut keys: Keys = vec![("listen", listen.at.clone().into())];
+    keys.extend(targets.keys());
     keys.extend(owner(service).map(|owner| ("unix-owner", owner)));
-    keys.extend(seconds(service, "TIMEOUTconnect", 1, findings)?.map(|s| ("connect-timeout", s)));
-    let stays_on_host = match role {
-        Role::Client => listen.on_host,
-        Role::Server => target.stays_on_host(),
-    };
-    if !stays_on_host {
+    keys.extend(connect_timeout(service, &targets, findings)?.map(|s| ("connect-timeout", s)));
+    if let Some(leaves) = clear_leg(service, role, &listen, &targets) {
         keys.push(("clear", true.into()));
-        tell_clear(service, role, &target, findings);
+        let fix = "the rule says `clear = true`; use loopback or a UNIX socket";
+        findings.changed(at, leaves, fix);
     }
     let negotiated = protocol(service, role, findings)?;
     if negotiated == Some(Negotiated::Proxy) {
@@ -57,7 +57,7 @@ pub(super) fn read(
     let terms = tls::read(service, findings);
     let shown = identity(service, tables, findings);
     let peer = match role {
-        Role::Client => peer::server(service, &target, options, tables, findings),
+        Role::Client => server(service, &targets, options, tables, findings),
         Role::Server => peer::client(service, tables, findings),
     };
     let terms = terms?;
@@ -96,24 +96,30 @@ pub(super) fn read(
         name: service.section.name.clone(),
         at: at.clone(),
         role,
-        connect: target.connect(),
+        connect: targets.connect(),
         keys,
         tls,
         identities: shown.into_iter().collect(),
     })
 }
 
-/// Says which bytes cross the network in clear.
-fn tell_clear(service: &Service<'_>, role: Role, connect: &Endpoint, findings: &mut Findings) {
+/// Which bytes cross the network in clear, in words; `None`: none do.
+fn clear_leg(
+    service: &Service<'_>,
+    role: Role,
+    listen: &Listen,
+    targets: &Targets,
+) -> Option<String> {
     let name = &service.section.name;
-    let message = match role {
-        Role::Client => format!("service `{name}` takes clear bytes from other hosts, as before"),
-        Role::Server => {
-            format!("service `{name}` sends clear bytes to {}, as before", connect.connect())
+    match role {
+        Role::Client if listen.on_host => None,
+        Role::Client => {
+            Some(format!("service `{name}` takes clear bytes from other hosts, as before"))
         }
-    };
-    let fix = "the rule says `clear = true`; use loopback or a UNIX socket";
-    findings.changed(&service.section.at, message, fix);
+        Role::Server => targets.off_host().map(|target| {
+            format!("service `{name}` sends clear bytes to {}, as before", target.connect())
+        }),
+    }
 }
 
 /// A program that is started for each connection; tacit starts none.
@@ -183,25 +189,57 @@ fn listen(service: &Service<'_>, findings: &mut Findings) -> Option<Listen> {
     Some(listen)
 }
 
-fn connect(service: &Service<'_>, findings: &mut Findings) -> Option<Endpoint> {
-    let entries = service.all("connect");
-    let name = &service.section.name;
-    match entries.as_slice() {
-        [] => {
-            let message = format!("service `{name}` has no `connect`");
-            let fix = "say where it connects to: connect = HOST:PORT";
-            findings.error(&service.section.at, message, fix);
-            None
-        }
-        [entry] => Endpoint::read(entry, findings),
-        [_, second, ..] => {
-            let message = format!("service `{name}` connects to several addresses");
-            let fix = "keep one; of a name with several addresses, tacit tries each until one \
-                       answers";
-            findings.error(&second.at, message, fix);
-            None
-        }
+/// What a rule of the role client says about its servers; `None` after an error was reported.
+fn server(
+    service: &Service<'_>,
+    targets: &Targets,
+    options: &Options,
+    tables: &mut Tables<'_>,
+    findings: &mut Findings,
+) -> Option<Keys> {
+    let target = targets.nameless_or_first();
+    let mut keys = peer::server(service, target, options, tables, findings)?;
+    let holds = |name: &str| keys.iter().any(|(key, _)| *key == name);
+    if !targets.have_different_hosts() || holds("server-name") {
+        return Some(keys);
     }
+    let named = ["checkHost", "checkIP", "sni"].map(|name| service.last(name));
+    if named.into_iter().flatten().any(|entry| !entry.value.is_empty()) {
+        // It is the name of one target, and is asked of all.
+        keys.extend(target.host().map(|host| ("server-name", host.into())));
+    } else if !holds("verify") {
+        let name = &service.section.name;
+        let message = format!("each target of service `{name}` must be called as `connect` does");
+        let fix = "say checkHost = NAME, if one certificate is for all of them";
+        findings.changed(&service.section.at, message, fix);
+    }
+    Some(keys)
+}
+
+/// How long it may take to reach a target; several have the time of one each.
+fn connect_timeout(
+    service: &Service<'_>,
+    targets: &Targets,
+    findings: &mut Findings,
+) -> Option<Option<Toml>> {
+    /// `TIMEOUTconnect` where it is not said.
+    const SECONDS_DEFAULT: u64 = 10;
+    let given = whole_seconds(service, "TIMEOUTconnect", 1, findings)?;
+    let count = u64::try_from(targets.count()).unwrap_or(u64::MAX);
+    if count == 1 {
+        return Some(given.map(in_seconds));
+    }
+    let each = given.unwrap_or(SECONDS_DEFAULT);
+    let all = each.saturating_mul(count);
+    if all > SECONDS_MAX {
+        let name = &service.section.name;
+        let message = format!(
+            "{count} targets of service `{name}` have {SECONDS_MAX} seconds together, not {each} \
+             each"
+        );
+        findings.changed(&service.section.at, message, "see `connect-timeout` in tacit.toml(5)");
+    }
+    Some(Some(in_seconds(all.min(SECONDS_MAX))))
 }
 
 /// Who may connect to the UNIX socket of a service, as `unix-owner` says it.
@@ -223,6 +261,9 @@ fn owner(service: &Service<'_>) -> Option<Toml> {
     Some(owner.into())
 }
 
+/// What `connect-timeout` and `handshake-timeout` take.
+const SECONDS_MAX: u64 = 600;
+
 /// A number of seconds as a policy writes it, at most ten minutes.
 fn seconds(
     service: &Service<'_>,
@@ -230,8 +271,19 @@ fn seconds(
     min: u64,
     findings: &mut Findings,
 ) -> Option<Option<Toml>> {
-    /// What `connect-timeout` and `handshake-timeout` take.
-    const SECONDS_MAX: u64 = 600;
+    Some(whole_seconds(service, name, min, findings)?.map(in_seconds))
+}
+
+fn in_seconds(seconds: u64) -> Toml {
+    format!("{seconds}s").into()
+}
+
+fn whole_seconds(
+    service: &Service<'_>,
+    name: &str,
+    min: u64,
+    findings: &mut Findings,
+) -> Option<Option<u64>> {
     let Some(entry) = service.last(name) else { return Some(None) };
     let Ok(given) = entry.value.parse::<u64>() else {
         let message = format!("`{name} = {}` is no number of seconds", entry.value);
@@ -243,7 +295,7 @@ fn seconds(
         let message = format!("`{name} = {given}` becomes {used} seconds");
         findings.changed(&entry.at, message, format!("the policy takes {min} to {SECONDS_MAX}"));
     }
-    Some(Some(format!("{used}s").into()))
+    Some(Some(used))
 }
 
 /// What is said before TLS.

@@ -120,11 +120,93 @@ resumption = false
     );
 }
 
+/// `connect` and `order` of the only rule, and what is reported.
+fn targets(text: &str) -> (String, Vec<String>) {
+    let (policy, found) = imported(text);
+    let policy = policy.unwrap_or_else(|| panic!("{text}\n{found:?}"));
+    let rule = &parse(&policy).policy.unwrap().rules[0];
+    let forward = rule.forward().unwrap();
+    let connect = forward.connect.as_ref().unwrap();
+    let all: Vec<_> = connect.targets.iter().map(ToString::to_string).collect();
+    let timeout = forward.connect_timeout.as_secs();
+    (format!("{} {} {timeout}s", all.join(","), connect.order.word()), found)
+}
+
+#[test]
+fn several_targets_are_those_of_the_rule_in_the_order_of_stunnel() {
+    for (more, wanted) in [
+        ("", "localhost:143 first 10s"),
+        ("failover = rr", "localhost:143 first 10s"),
+        ("connect = [::1]:144", "localhost:143,[::1]:144 first 20s"),
+        ("connect = /run/x\nfailover = prio", "localhost:143,unix:/run/x first 20s"),
+        ("connect = 144\nfailover = RR", "localhost:143,localhost:144 round-robin 20s"),
+        ("connect = 144\nfailover = rr\ndelay = yes", "localhost:143,localhost:144 first 20s"),
+        ("connect = 144\nTIMEOUTconnect = 3", "localhost:143,localhost:144 first 6s"),
+        ("connect = 144\nTIMEOUTconnect = 400", "localhost:143,localhost:144 first 600s"),
+        ("connect = 143", "localhost:143 first 10s"),
+    ] {
+        let text = format!("{}{more}\n", SERVER.replace("127.0.0.1:143", "143"));
+        assert_eq!(targets(&text).0, wanted, "{more}");
+    }
+    let server = |more: &str| targets(&format!("{SERVER}{more}\n")).1;
+    let skipped = "5: changed: of the targets of service `s`, one that does not answer is skipped \
+                   for 10 s, where each connection tried it before";
+    let resumed = "5: changed: service `s` sends a client that resumes its session to the next \
+                   target too";
+    let off_host = "1: changed: service `s` sends clear bytes to 192.0.2.1:1, as before";
+    assert_eq!(server("connect = 127.0.0.1:144"), [skipped]);
+    assert_eq!(server("connect = 127.0.0.1:144\nfailover = rr"), [skipped, resumed]);
+    assert_eq!(server("connect = 192.0.2.1:1"), [off_host, skipped]);
+    assert_eq!(
+        server("connect = 127.0.0.1:143"),
+        ["5: changed: `connect = 127.0.0.1:143` stands there twice"]
+    );
+    let by_name = CLIENT.replace("CAfile", "failover = rr\nCAfile");
+    assert!(targets(&by_name).1[0].contains("`failover = rr`: the addresses of one name"));
+    let many: String =
+        (0..16).map(|port| format!("connect = 127.0.0.1:{}\n", 200 + port)).collect();
+    let (policy, found) = imported(&format!("{SERVER}{many}"));
+    assert_eq!(
+        (policy, found[0].as_str()),
+        (None, "5: error: service `s` connects to 17 addresses")
+    );
+}
+
+#[test]
+fn several_servers_prove_their_own_names_unless_one_is_said() {
+    let server_name = |text: &str| match &rules(text).rules[0].action {
+        tacit_core::policy::Action::Tls(tacit_core::policy::Tls::Client(tls)) => {
+            match &tls.verify {
+                tacit_core::policy::Verify::Full { server_name, .. }
+                | tacit_core::policy::Verify::Chain { server_name, .. }
+                | tacit_core::policy::Verify::None { server_name } => server_name.clone(),
+            }
+        }
+        other => panic!("{other:?}"),
+    };
+    let check = "checkHost = mail.example\n";
+    let more = |connect: &str| format!("{CLIENT}connect = {connect}\n");
+    assert_eq!(server_name(&more("b.example:993")).as_deref(), Some("mail.example"));
+    assert_eq!(server_name(&more("/run/x")).as_deref(), Some("mail.example"));
+    assert_eq!(server_name(&more("mail.example:994")).as_deref(), Some("mail.example"));
+    let unsaid = more("b.example:993").replace(check, "");
+    assert_eq!(server_name(&unsaid), None);
+    let own = "1: changed: each target of service `c` must be called as `connect` does";
+    assert!(imported(&unsaid).1.iter().any(|line| line == own), "{:?}", imported(&unsaid).1);
+    let by_sni = unsaid.replace("verifyChain", "sni = mail.example\nverifyChain");
+    assert_eq!(server_name(&by_sni).as_deref(), Some("mail.example"));
+    let (policy, found) = imported(&more("/run/x").replace(check, ""));
+    assert!(
+        policy.is_none() && found.iter().any(|line| line.contains("what its server is called"))
+    );
+}
+
 #[test]
 fn what_a_rule_cannot_say_stops_the_import() {
     for (text, line, message) in [
         ("exec = /bin/cat", 5, "`exec = /bin/cat`: the agent starts no programs"),
-        ("connect = 127.0.0.1:144", 5, "service `s` connects to several addresses"),
+        ("connect = nowhere", 5, "`connect = nowhere` has no port from 1 to 65535"),
+        ("failover = random", 5, "`failover = random` is neither rr nor prio"),
         ("transparent = source", 5, "`transparent = source` cannot be done at a fixed address"),
         ("protocol = imap", 5, "`protocol = imap` is not built"),
         ("protocolHost = x", 5, "`protocolHost`: what is said before TLS cannot be chosen"),

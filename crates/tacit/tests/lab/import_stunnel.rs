@@ -91,6 +91,54 @@ fn answers(lab: &Lab, ports: &Ports) -> Vec<String> {
     answers
 }
 
+/// A program that says its name to each client that says something.
+fn named(name: &'static str) -> u16 {
+    let answer = move |mut stream: TcpStream| {
+        if stream.read(&mut [0; 64]).is_ok_and(|read| read > 0) {
+            let _ = stream.write_all(name.as_bytes());
+        }
+    };
+    serve(answer).port()
+}
+
+/// Which program six clients of a TLS server reach, one after the other.
+fn reached(lab: &Lab, port: u16) -> String {
+    let address = format!("127.0.0.1:{port}");
+    let arguments =
+        ["s_client", "-quiet", "-connect", &address, "-CAfile", "ca.pem", "-verify_quiet"];
+    let one = |_| lab.run_with_input("openssl", &arguments, b"hello\n").stdout;
+    (0..6).map(|number| String::from_utf8(one(number)).unwrap()).collect()
+}
+
+#[test]
+fn clients_reach_the_targets_that_stunnel_led_them_to() {
+    let lab = Lab::new();
+    let [prio, turns, nobody] = [(); 3].map(|()| free_port());
+    let [a, b] = [named("a"), named("b")];
+    let server = "cert = localhost.pem\nkey = localhost.key\n";
+    lab.write(
+        "stunnel.conf",
+        format!(
+            "foreground = yes\npid =\nsyslog = no\ndebug = info\n\
+             [prio]\naccept = 127.0.0.1:{prio}\nconnect = 127.0.0.1:{nobody}\n\
+             connect = 127.0.0.1:{b}\nconnect = 127.0.0.1:{a}\n{server}\
+             [turns]\naccept = 127.0.0.1:{turns}\nconnect = 127.0.0.1:{a}\n\
+             connect = 127.0.0.1:{b}\nfailover = rr\n{server}"
+        ),
+    );
+    let mut stunnel = Peer::start(lab.command("stunnel").arg("stunnel.conf"));
+    stunnel.wait_for("Accepting new connections");
+    let by_stunnel = [prio, turns].map(|port| reached(&lab, port));
+    drop(stunnel);
+    assert_eq!(by_stunnel[0], "bbbbbb");
+    // stunnel draws the first of the round.
+    assert!(["ababab", "bababa"].contains(&&*by_stunnel[1]), "{by_stunnel:?}");
+    let policy = lab.tacit(&["import", "stunnel", "stunnel.conf"]);
+    let agent = start(&lab, &policy);
+    let by_agent = [prio, turns].map(|port| reached(&lab, port));
+    assert_eq!(by_agent, ["bbbbbb", "ababab"], "{}", agent.log());
+}
+
 /// The same text below what every lab's policy begins with.
 fn start(lab: &Lab, policy: &str) -> Agent {
     let agent = lab.try_agent(policy.strip_prefix("version = 1\n").unwrap(), &[]);
