@@ -1,123 +1,200 @@
 """Random violence under marked load: no marked byte may leave in clear, and none may be wrong.
 
-    python3 scripts/chaos --tacit target/release/tacit --minutes 30 [--seed N]
+In namespaces of its own two agents and two runs carry marked streams, while their processes are
+killed, reloaded, restarted and drained, and their policies and certificates are exchanged or
+spoilt. A tap searches every packet for marks where the policy says TLS, and is itself tried each
+minute, as is what compares bytes. Exit status 0 if nothing leaked, no byte was wrong, no stream
+that was cut looked whole, every agent came back and nothing was left behind; 1 if not.
 
-In a network namespace of its own (`cargo xtask chaos` makes it) two agents and two runs carry marked
-streams, while their processes are killed, reloaded, restarted and drained, and their policies and
-certificates are exchanged or spoilt. A tap searches every packet for marks where the policy says
-TLS, and is itself tried each minute. Exit status 0 if nothing leaked, no byte was wrong, every agent
-came back and no process was left; 1 if not.
+The same seed draws the same events in the same order. What lives at a moment, and so what an event
+does, is not repeated, nor is the load.
 """
 
 import argparse
 import collections
+import itertools
+import os
 import random
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import events
-from load import Counts, EchoServer, keep_exchanging
+import load
+import logs
 from tap import Tap
 from world import CLEAR_PORT, CONTROL_PORT, SERVER_PORT, World
 
-CLIENTS = 3
 PROGRESS_S = 10
 PROOF_S = 60
-# From one event to the next.
-PAUSE_MAX_S = 1.5
+# Where connections come from: a port of agent a, a run of agent a, a run with an agent of its own.
+ORIGINS = {"p": "port", "s": "shared", "o": "own"}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="chaos", description=__doc__.split("\n")[0])
-    parser.add_argument("--tacit", type=Path, required=True, help="the program")
+    about = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("chaos", description=__doc__, formatter_class=about)
+    parser.add_argument("--tacit", type=Path, required=True, help="the program; xtask builds it")
     parser.add_argument("--minutes", type=float, required=True, help="how long")
-    parser.add_argument("--seed", type=int, help="where the draws begin; load changes what follows")
+    parser.add_argument("--seed", type=int, help="draws the events; without it, a random one")
     options = parser.parse_args()
+    if os.getpid() != 1:
+        parser.error("it needs namespaces of its own: start it by `cargo xtask chaos`")
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
-    random.seed(seed)
     print(f"chaos: seed {seed}, {options.minutes:g} minutes", flush=True)
-    return work(options.tacit.resolve(), options.minutes * 60)
+    chaos = Chaos(options.tacit.resolve(), seed)
+    try:
+        chaos.work(options.minutes * 60)
+    except ProofFailed as failed:
+        chaos.world.fail(f"{failed}: what it reports says nothing")
+    return chaos.summary()
 
 
-def work(binary: Path, seconds: float) -> int:
-    world = World(binary, Path(tempfile.mkdtemp(prefix="tacit-chaos-")))
-    tap = Tap([CLEAR_PORT, SERVER_PORT], CONTROL_PORT)
-    clients, server = Counts(), Counts()
-    EchoServer(("127.0.0.1", SERVER_PORT), server)
-    for agent in world.agents:
-        agent.start()
-        agent.bring_back()
-    if not tap.prove():
-        world.fail("the tap does not see what leaves in clear")
-    until = time.monotonic() + seconds
-    for _ in range(CLIENTS):
-        arguments = (("127.0.0.1", CLEAR_PORT), clients, until)
-        threading.Thread(target=keep_exchanging, args=arguments, daemon=True).start()
-    happened = disturb(world, tap, clients, until)
-    world.end()
-    return report(world, tap, clients, server, happened)
+class ProofFailed(Exception):
+    """What is reported cannot be trusted."""
 
 
-def disturb(world, tap, clients, until):
-    happened = collections.Counter()
-    begun = time.monotonic()
-    progress, proof = begun + PROGRESS_S, begun + PROOF_S
-    while time.monotonic() < until:
-        world.keep_runs()
-        happened[events.one(world)] += 1
-        time.sleep(random.uniform(0, PAUSE_MAX_S))
-        for agent in world.agents:
+class Chaos:
+    def __init__(self, binary: Path, seed: int):
+        self.seed = seed
+        self.world = World(binary, Path(tempfile.mkdtemp(prefix="tacit-chaos-")))
+        self.tap = Tap([CLEAR_PORT, SERVER_PORT], CONTROL_PORT)
+        self.happened = collections.Counter()
+        self.tally = Tally(self.world.report)
+
+    def work(self, seconds: float):
+        for agent in self.world.agents:
+            agent.start()
             agent.bring_back()
-        now = time.monotonic()
-        if now >= proof:
-            proof = now + PROOF_S
-            if not tap.prove():
-                world.fail("the tap missed a mark that left in clear on purpose")
-        if now >= progress:
-            progress = now + PROGRESS_S
-            print(
-                f"{now - begun:6.0f} s  {sum(happened.values())} events, {clients.connections} "
-                f"connections, {clients.cut} cut, {len(clients.wrong)} wrong, {tap.packets} packets, "
-                f"{len(tap.leaks)} leaks, {len(world.failures)} failures",
-                flush=True,
-            )
-    return happened
+        self.prove()
+        self.world.start_load(seconds)
+        self.disturb(seconds)
+        self.prove()
+        self.world.end()
+        if self.tap.dropped():
+            raise ProofFailed(f"the tap missed {self.tap.lost} packets")
+        self.tally.read()
+
+    def prove(self):
+        if not load.prove():
+            raise ProofFailed("wrong bytes are not found")
+        if not self.tap.prove():
+            raise ProofFailed("the tap does not see what leaves in clear")
+
+    def disturb(self, seconds: float):
+        begun = time.monotonic()
+        progress, proof = PROGRESS_S, PROOF_S
+        for number in itertools.count():
+            now = time.monotonic() - begun
+            if now >= seconds:
+                return
+            self.world.keep_runs()
+            self.happen(number)
+            if now >= proof:
+                proof = now + PROOF_S
+                self.prove()
+            if now >= progress:
+                progress = now + PROGRESS_S
+                self.look(now, number + 1)
+
+    def happen(self, number: int):
+        event, pause, draw = events.drawn(self.seed, number)
+        name = events.name_of_event(event)
+        self.world.note(f"{number} {name}")
+        had_target = event(self.world, draw)
+        self.happened[name + ("" if had_target else ", skipped: no target")] += 1
+        time.sleep(pause)
+        for agent in self.world.agents:
+            agent.bring_back()
+
+    def look(self, now: float, count: int):
+        self.world.look_for_zombies()
+        self.tally.read()
+        tally, tap = self.tally, self.tap
+        print(
+            f"{now:6.0f} s  {count} events, {tally.connections()} connections, "
+            f"{len(tally.faults)} wrong or cut unseen, {tap.packets} packets, "
+            f"{len(tap.leaks)} leaks, {len(self.world.failures)} failures",
+            flush=True,
+        )
+
+    def summary(self) -> int:
+        world, tap, tally = self.world, self.tap, self.tally
+        files = [world.path(name) for name in ("a.log", "b.log", "runs.log")]
+        files += world.path("state").rglob("*.log*")
+        logged, unexplained = logs.look(files, world.killed)
+        print("\nevents")
+        print_counts(self.happened)
+        print("lines of logs")
+        print_counts(logged)
+        starts = ", ".join(f"{agent.name} {agent.starts}" for agent in world.agents)
+        print(f"agents started: {starts}; runs: {world.runs_started}")
+        print(tally.table())
+        print(
+            f"tap: {tap.packets} packets, {tap.lost} not seen; "
+            f"{len(tap.controls)} of {tap.controls_sent} marks sent in clear on purpose were seen\n"
+            f"marked bytes outside: {len(tap.leaks)} packets\n"
+            f"wrong bytes, streams cut unseen, files in sight: {len(tally.faults)}\n"
+            f"lines of logs that nothing explains: {len(unexplained)}\n"
+            f"failures: {len(world.failures)}"
+        )
+        faults = [tap.leaks, tally.faults, unexplained, world.failures]
+        for text in (text for texts in faults for text in texts[:20]):
+            print(f"  {text}")
+        if not all(tally.whole(origin) for origin in ORIGINS):
+            print("connections of some origin never worked: this says nothing")
+        elif not any(faults):
+            world.remove()
+            return 0
+        print(f"logs, policies, events: {world.directory}")
+        return 1
 
 
-def report(world, tap, clients, server, happened) -> int:
-    lines = world.report.read_text().splitlines()
-    wrong = clients.wrong + server.wrong + [line for line in lines if line.startswith("wrong")]
-    of_runs = [list(map(int, line.split())) for line in lines if line[:1].isdigit()]
-    total = [sum(column) for column in zip(*of_runs)] or [0, 0, 0, 0]
-    print("\nevents")
-    for name, count in happened.most_common():
-        print(f"  {count:6}  {name.replace('_', ' ')}")
-    starts = ", ".join(f"{agent.name} {agent.starts}" for agent in world.agents)
-    print(
-        f"connections: {clients.connections} through ports, {clients.whole} whole, {clients.cut} cut or refused, "
-        f"{clients.bytes} bytes back\n"
-        f"connections: {total[0]} of {len(of_runs)} runs that ended by themselves, {total[1]} whole, "
-        f"{total[2]} cut or refused, {total[3]} bytes back\n"
-        f"agents started: {starts}\n"
-        f"tap: {tap.packets} packets, {tap.dropped()} not seen; "
-        f"{len(tap.controls)} of {tap.controls_sent} marks sent in clear on purpose were seen\n"
-        f"marked bytes outside: {len(tap.leaks)} packets\n"
-        f"wrong bytes: {len(wrong)} blocks\n"
-        f"failures: {len(world.failures)}"
-    )
-    for text in [*tap.leaks[:20], *wrong[:20], *world.failures[:20]]:
-        print(f"  {text}")
-    is_good = not (tap.leaks or wrong or world.failures)
-    if is_good and clients.whole == 0:
-        print("no connection ever worked: this says nothing")
-        is_good = False
-    if is_good:
-        world.remove()
-    else:
-        print(f"logs and policies: {world.directory}")
-    return 0 if is_good else 1
+class Tally:
+    """What load and server have reported so far."""
+
+    def __init__(self, path: Path):
+        self.file = open(path)
+        self.ended = collections.Counter()
+        self.bytes = collections.Counter()
+        self.faults = []
+
+    def read(self):
+        for line in self.file:
+            words = line.split()
+            if words[0] != "end":
+                self.faults.append(line.strip())
+                continue
+            _, role, session, outcome, size = words
+            kind = (role, session[:2])
+            self.ended[kind, outcome] += 1
+            self.bytes[kind] += int(size)
+            if outcome.startswith("ended"):
+                self.faults.append(line.strip())
+
+    def connections(self) -> int:
+        return sum(count for ((role, _), _), count in self.ended.items() if role == "client")
+
+    def whole(self, origin: str) -> int:
+        whole = [one for one in self.ended if one[0][1][0] == origin and one[1] == "whole"]
+        return sum(self.ended[one] for one in whole)
+
+    def table(self) -> str:
+        """By end, by where they come from, and by kind."""
+        kinds = {kind[0]: kind for kind in load.MESSAGE_BYTES}
+        titles = [*load.OUTCOMES, "bytes"]
+        lines = [f"{'connections':22}" + "".join(f"{title:>15}" for title in titles)]
+        for kind in sorted(self.bytes):
+            role, session = kind
+            name = f"{role} {ORIGINS.get(session[:1], '?')} {kinds.get(session[1:], '?')}"
+            counts = [self.ended[kind, outcome] for outcome in load.OUTCOMES]
+            lines.append(f"  {name:20}" + "".join(f"{n:>15}" for n in [*counts, self.bytes[kind]]))
+        return "\n".join(lines)
+
+
+def print_counts(counts):
+    for name, count in sorted(counts.items(), key=lambda one: -one[1]):
+        print(f"  {count:6}  {name}")
 
 
 if __name__ == "__main__":

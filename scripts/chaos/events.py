@@ -1,98 +1,128 @@
-"""What happens to the agents: one event after the other, drawn at random."""
+"""What happens to the agents: one event after the other, each drawn by the seed and its number.
+
+Each event has a generator of its own, so that neither the load nor what lives at a moment changes
+what is drawn after it. An event returns whether it found what it was to happen to.
+"""
 
 import random
 import signal
+import time
 
-from world import MORE, kill, name_of
+from world import MORE, name_of
 
 GARBAGE = "version = 1\n[[rule]]\nname = 7\n"
+WAYS = ["atomic", "in place"]
+# From one event to the next.
+PAUSE_MAX_S = 1.5
+# The longest is longer than agents wait for the answer of a helper.
+PAUSE_OF_RUN_S = (0.5, 4)
 
 
-def kill_agent(world):
-    agent = random.choice(world.agents)
-    for pid in agent.serving():
-        kill(pid)
+def kill_agent(world, draw):
+    return world.kill(draw.choice(world.agents).serving())
 
 
-def crash_agent(world):
-    for pid in random.choice(world.agents).serving():
-        kill(pid, signal.SIGABRT)
+def crash_agent(world, draw):
+    return world.kill(draw.choice(world.agents).serving(), signal.SIGABRT)
 
 
-def kill_supervisor(world):
-    agent = random.choice(world.agents)
+def kill_supervisor(world, draw):
+    agent = draw.choice(world.agents)
     agent.orphans += agent.serving()
-    kill(agent.process.pid)
+    return world.kill([agent.process.pid])
 
 
-def kill_both(world):
-    agent = random.choice(world.agents)
+def kill_both(world, draw):
+    agent = draw.choice(world.agents)
     everyone = [*agent.serving(), agent.process.pid]
-    random.shuffle(everyone)
-    for pid in everyone:
-        kill(pid)
+    draw.shuffle(everyone)
+    return world.kill(everyone)
 
 
-def kill_signer(world):
-    for pid in random.choice(world.agents).signers():
-        kill(pid)
+def kill_signer(world, draw):
+    return world.kill(draw.choice(world.agents).signers())
 
 
-def kill_of_run(world):
-    """The launcher, the helper, the supervisor, the agent or the program of a run."""
+def kill_of_run(world, draw):
+    """The launcher, the helper, the supervisor, the agent, its signer or the program of a run."""
     everyone = world.processes_of_runs()
-    if everyone:
-        kill(random.choice(everyone))
+    return world.kill([draw.choice(everyone)] if everyone else [])
 
 
-def kill_helper(world):
-    for pid in world.processes_of_runs():
-        if name_of(pid) == "tacit-helper":
-            kill(pid)
+def kill_helpers(world, draw):
+    helpers = [pid for pid in world.processes_of_runs() if name_of(pid) == "tacit-helper"]
+    return world.kill(helpers)
 
 
-def reload(world):
-    random.choice(world.agents).verb("reload")
+def pause_of_run(world, draw):
+    """One of the same does nothing for a while, and answers late."""
+    seconds = draw.uniform(*PAUSE_OF_RUN_S)
+    everyone = world.processes_of_runs()
+    if not everyone:
+        return False
+    pid = draw.choice(everyone)
+    found = world.send(pid, signal.SIGSTOP)
+    for agent in world.agents:
+        agent.verb("reload")
+    time.sleep(seconds)
+    # A launcher stops with its program, and whoever lets that continue lets both.
+    for one in [pid, *(run.pid for run in world.runs)]:
+        world.send(one, signal.SIGCONT)
+    return found
 
 
-def restart(world):
-    random.choice(world.agents).verb("restart")
+def reload(world, draw):
+    draw.choice(world.agents).verb("reload")
+    return True
 
 
-def drain(world):
-    random.choice(world.agents).verb("drain", "--timeout", "1s")
+def restart(world, draw):
+    draw.choice(world.agents).verb("restart")
+    return True
 
 
-def close(world):
-    random.choice(world.agents).verb("close", "--stale")
+def drain(world, draw):
+    draw.choice(world.agents).verb("drain", "--timeout", "1s")
+    return True
 
 
-def swap_policy(world):
-    agent = random.choice(world.agents)
-    how = random.choice(["atomic", "in place"])
-    text = random.choice([agent.text, agent.text + MORE.format(port=random.randint(7100, 7200))])
-    agent.write(text, how)
+def close(world, draw):
+    draw.choice(world.agents).verb("close", "--stale")
+    return True
+
+
+def swap_policy(world, draw):
+    agent = draw.choice(world.agents)
+    how = draw.choice(WAYS)
+    more = MORE.format(port=draw.randint(7100, 7200))
+    agent.write(agent.text + draw.choice(["", more]), how)
     agent.verb("reload")
+    return True
 
 
-def spoil_policy(world):
+def spoil_policy(world, draw):
     """A policy that is none: it must not be installed."""
-    agent = random.choice(world.agents)
-    text = random.choice([GARBAGE, "", agent.text[: random.randrange(len(agent.text))] + "\n= x"])
-    agent.write(text, random.choice(["atomic", "in place"]))
+    agent = draw.choice(world.agents)
+    text = draw.choice([GARBAGE, "", agent.text[: draw.randrange(len(agent.text))] + "\n= x"])
+    agent.write(text, draw.choice(WAYS))
     if agent.verb("reload") == 0:
         world.fail(f"{agent.name} installed a policy that is none")
     agent.write(agent.text, "atomic")
+    return True
 
 
-def swap_certificate(world):
-    world.install(random.choice(["localhost", "second"]), random.choice(["atomic", "in place"]))
+def swap_certificate(world, draw):
+    draw.choice(world.agents).install(draw.choice([0, 1]), draw.choice(WAYS))
+    return True
 
 
-def spoil_certificate(world):
-    world.install("localhost", "truncated")
-    world.b.verb("reload")
-    world.install(random.choice(["localhost", "second"]), "atomic")
+def spoil_certificate(world, draw):
+    agent = draw.choice(world.agents)
+    agent.install(0, "truncated")
+    if agent.verb("reload") == 0:
+        world.fail(f"{agent.name} installed a certificate that is none")
+    agent.install(draw.choice([0, 1]), "atomic")
+    return True
 
 
 # How often each is drawn, beside the others.
@@ -103,7 +133,8 @@ EVENTS = {
     kill_both: 2,
     kill_signer: 3,
     kill_of_run: 4,
-    kill_helper: 2,
+    kill_helpers: 2,
+    pause_of_run: 2,
     reload: 4,
     restart: 3,
     drain: 2,
@@ -115,7 +146,12 @@ EVENTS = {
 }
 
 
-def one(world) -> str:
-    event = random.choices(list(EVENTS), list(EVENTS.values()))[0]
-    event(world)
-    return event.__name__
+def drawn(seed: int, number: int):
+    """The event with that number, the pause after it, and the generator of what it draws itself."""
+    draw = random.Random(f"{seed} {number}")
+    event = draw.choices(list(EVENTS), list(EVENTS.values()))[0]
+    return event, draw.uniform(0, PAUSE_MAX_S), draw
+
+
+def name_of_event(event) -> str:
+    return event.__name__.replace("_", " ")

@@ -1,138 +1,308 @@
-"""Marked streams: every block says whose it is and where in the stream it stands.
+"""Marked streams: every 32 bytes say whose they are and where in the stream they stand.
 
-A client sends blocks, an echo server sends them back, and both look at each byte. A connection that
-is cut counts as cut; a byte that is wrong, missing in the middle or there twice counts as wrong.
+A client sends a stream, an echo server sends it back, and both compare each byte with the one that
+must stand there, so that one that is lost, changed, doubled or moved is seen. A stream ends with a
+unit that says so. Whoever gives up, or is killed, ends with a reset (SO_LINGER of 0): a clean end
+before the last unit is then never a peer's doing, but a stream that was cut and looks whole.
+
+What is seen goes into the report at once, a line each, so that nothing is lost with a process:
+
+    wrong SESSION …                   a byte that is not the one that was sent
+    seen PATH                         a file of the policy that a program of a run can read
+    end ROLE SESSION OUTCOME BYTES    a connection has ended, see OUTCOMES
 """
 
 import os
 import random
+import select
 import socket
+import struct
+import sys
 import threading
 import time
 
 MARK = b"CHAOS-"
-BLOCK_BYTES = 256
-# Longer silence counts as a cut: agents that were killed leave connections that nothing ends.
-SILENCE_MAX_S = 5
+UNIT_BYTES = 32
+SESSION = slice(len(MARK), len(MARK) + 16)
+# Of each kind of connection: bytes of a message.
+MESSAGE_BYTES = {"short": 256, "idle": 256, "bulk": 65536}
+OUTCOMES = ("whole", "refused", "reset", "silent", "ended-between", "ended-inside")
+# Longer silence is one: nothing ends the connections of a program whose launcher was killed.
+SILENCE_MAX_S = 30
+BULK_MESSAGES_MAX = 96
+# A run whose agent is gone reaches nothing any more: its program ends, and another run begins.
+REFUSED_MAX = 40
+IDLE_MAX_S = 5
+# So long a file may be in sight before somebody covers it, on a machine that has much to do.
+COVER_MAX_S = 10
 
 
-def block(session: bytes, number: int) -> bytes:
-    head = MARK + session + b"%010d" % number
-    return (head * (BLOCK_BYTES // len(head) + 1))[:BLOCK_BYTES]
+def stream(session: bytes, at: int, size: int) -> bytes:
+    """The bytes of a stream from a place on; both are whole units."""
+    head = MARK + session
+    return b"".join(
+        head + b"%010d" % number for number in range(at // UNIT_BYTES, (at + size) // UNIT_BYTES)
+    )
 
 
-class Counts:
-    """What became of connections; safe to use from several threads."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.connections = self.whole = self.cut = self.bytes = 0
-        self.wrong = []
-
-    def add(self, outcome: str, bytes_moved: int):
-        with self.lock:
-            self.connections += 1
-            self.bytes += bytes_moved
-            self.whole += outcome == "whole"
-            self.cut += outcome == "cut"
-
-    def add_wrong(self, text: str):
-        with self.lock:
-            self.wrong.append(text)
+def last_unit(session: bytes) -> bytes:
+    return MARK + session + b"the-end---"
 
 
-def receive(sock, wanted: int) -> bytes:
-    data = b""
-    while len(data) < wanted:
-        more = sock.recv(min(wanted - len(data), 65536))
-        if not more:
-            break
-        data += more
-    return data
+class Ended(Exception):
+    """The peer has ended its stream in order, but too early."""
 
 
-def exchange(address, blocks: int, counts: Counts):
-    """One connection: blocks there and back, then an orderly end."""
-    session = b"%016x" % random.getrandbits(64)
-    moved = 0
-    outcome = "cut"
-    try:
-        with socket.create_connection(address, SILENCE_MAX_S) as sock:
-            for number in range(blocks):
-                sent = block(session, number)
-                sock.sendall(sent)
-                got = receive(sock, BLOCK_BYTES)
-                moved += len(got)
-                if got != sent[: len(got)]:
-                    counts.add_wrong(f"client {session!r} block {number}: {got[:64]!r}")
-                if len(got) < BLOCK_BYTES:
-                    break
-            else:
-                sock.shutdown(socket.SHUT_WR)
-                rest = sock.recv(1)
-                if rest:
-                    counts.add_wrong(f"client {session!r}: {rest!r} behind the end")
-                outcome = "whole"
-    except OSError:
-        pass
-    counts.add(outcome, moved)
+class Report:
+    """Lines of several processes; each is in the file when `line` returns."""
+
+    def __init__(self, path):
+        self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def line(self, *words):
+        os.write(self.file, " ".join(map(str, words)).encode() + b"\n")
 
 
-def keep_exchanging(address, counts: Counts, until: float):
-    while time.monotonic() < until:
-        exchange(address, random.choice([1, 3, 20, 200]), counts)
-        time.sleep(random.choice([0, 0.01, 0.05]))
+class Checker:
+    """Compares what comes with what must come. The session may be known by the first unit alone."""
+
+    def __init__(self, report: Report | None, role: str, session: bytes = b""):
+        self.report, self.role, self.session = report, role, session
+        self.whole = 0  # Bytes of whole units.
+        self.rest = b""
+        self.is_over = self.is_wrong = False
+
+    @property
+    def bytes(self) -> int:
+        return self.whole + len(self.rest)
+
+    def take(self, data: bytes):
+        data = self.rest + data
+        units = len(data) - len(data) % UNIT_BYTES
+        body, self.rest = data[:units], data[units:]
+        if body and not self.session:
+            self.session = body[SESSION]
+        has_last = body.endswith(last_unit(self.session))
+        if has_last:
+            body = body[:-UNIT_BYTES]
+        if body != stream(self.session, self.whole, len(body)) or (self.is_over and data):
+            self.say_wrong(body)
+        self.whole += len(body)
+        self.is_over |= has_last
+
+    def end(self) -> str:
+        """What an end in order means here."""
+        wanted = (stream(self.session, self.whole, UNIT_BYTES), last_unit(self.session))
+        if self.session and not any(unit.startswith(self.rest) for unit in wanted):
+            self.say_wrong(self.rest)
+        if self.is_over and not self.rest:
+            return "whole"
+        return "ended-inside" if self.bytes % message_bytes(self.session) else "ended-between"
+
+    def say_wrong(self, body: bytes):
+        if not self.is_wrong:
+            self.is_wrong = True
+            wanted = stream(self.session, self.whole, len(body))
+            at = next((i for i, (a, b) in enumerate(zip(body, wanted)) if a != b), 0)
+            where = f"{self.role} at byte {self.whole + at}: {body[at : at + 64]!r}"
+            if self.report:
+                self.report.line("wrong", self.name(), where)
+
+    def name(self) -> str:
+        return self.session.decode("ascii", "replace").replace(" ", "?") or "?"
 
 
-class EchoServer:
-    """Sends blocks back, and looks whether each is the next of its stream."""
+def prove() -> bool:
+    """Whether a checker finds what is wrong on purpose, and passes what is right."""
+    session = b"ps" + b"0" * 14
+    good = stream(session, 0, 512)
+    changed = good[:300] + b"x" + good[301:]
+    lost, doubled = good[:320] + good[352:], good[:320] + good[288:]
+    moved = good[:256] + good[288:320] + good[256:288] + good[320:]
+    end = last_unit(session)
+    cases = [(good + end, "whole"), (good, "ended-between"), (good[:300], "ended-inside")]
+    cases += [(bad + end, "wrong") for bad in (changed, lost, doubled, moved)]
+    cases += [(good + end + good, "wrong"), (good[:299] + b"x", "wrong")]
+    return all(found(data, size) == wanted for data, wanted in cases for size in (7, 64, 1024))
 
-    def __init__(self, address, counts: Counts):
-        self.counts = counts
-        self.listener = socket.create_server(address, backlog=256)
-        threading.Thread(target=self.accept, daemon=True).start()
 
-    def accept(self):
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.serve, args=(sock,), daemon=True).start()
+def found(data: bytes, size: int) -> str:
+    checker = Checker(None, "proof")
+    for at in range(0, len(data), size):
+        checker.take(data[at : at + size])
+    outcome = checker.end()
+    return "wrong" if checker.is_wrong else outcome
 
-    def serve(self, sock):
-        sock.settimeout(30)
-        session, number = None, 0
+
+def message_bytes(session: bytes) -> int:
+    kinds = {kind[:1].encode(): size for kind, size in MESSAGE_BYTES.items()}
+    return kinds.get(session[1:2], UNIT_BYTES)
+
+
+def end_by_reset(sock, on: bool = True):
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", on, 0))
+
+
+class Client:
+    """One connection after the other, of one kind."""
+
+    def __init__(self, address, kind: str, origin: str, until: float, report: Report):
+        self.address, self.kind, self.origin = address, kind, origin
+        self.until, self.report = until, report
+        self.last_whole = 0.0
+        self.refused = 0
+
+    def work(self):
+        while time.monotonic() < self.until:
+            self.exchange()
+            if self.origin != "port" and self.refused >= REFUSED_MAX:
+                os._exit(0)
+            pause = {"short": 0.05, "idle": 0.5, "bulk": 1.5}[self.kind]
+            time.sleep(random.uniform(0, pause))
+
+    def exchange(self):
+        text = f"{self.origin[0]}{self.kind[0]}{os.getpid():06}{random.getrandbits(32):08x}"
+        checker = Checker(self.report, "client", text.encode())
+        outcome = "refused"
         try:
-            with sock:
-                while True:
-                    got = receive(sock, BLOCK_BYTES)
-                    if not got:
-                        return
-                    session = session or got[len(MARK) : len(MARK) + 16]
-                    wanted = block(session, number)
-                    if got != wanted[: len(got)] and len(got) > len(MARK) + 16:
-                        self.counts.add_wrong(f"server {session!r} block {number}: {got[:64]!r}")
-                    if len(got) < BLOCK_BYTES:
-                        return
-                    sock.sendall(got)
-                    number += 1
+            with socket.socket() as sock:
+                end_by_reset(sock)
+                sock.settimeout(SILENCE_MAX_S)
+                sock.connect(self.address)
+                outcome = "reset"
+                getattr(self, self.kind)(sock, checker)
+                self.finish(sock, checker)
+                outcome = checker.end()
+        except Ended:
+            outcome = checker.end()
+        except TimeoutError:
+            outcome = "silent"
         except OSError:
             pass
+        self.refused = self.refused + 1 if outcome == "refused" else 0
+        if outcome == "whole":
+            self.last_whole = time.monotonic()
+        self.report.line("end", "client", text, outcome, checker.bytes)
+
+    def short(self, sock, checker):
+        for _ in range(random.choice([1, 3, 20, 200])):
+            self.send(sock, checker)
+
+    def idle(self, sock, checker):
+        """Speaks again when something has happened meanwhile."""
+        for _ in range(3):
+            self.send(sock, checker)
+            left = self.until - time.monotonic()
+            time.sleep(max(0, min(left, random.uniform(1, IDLE_MAX_S))))
+
+    def bulk(self, sock, checker):
+        """Both directions at once."""
+        size = random.randint(16, BULK_MESSAGES_MAX) * MESSAGE_BYTES["bulk"]
+        made, waiting = 0, b""
+        while checker.bytes < size:
+            writers = [sock] if waiting or made < size else []
+            readable, writable, _ = select.select([sock], writers, [], SILENCE_MAX_S)
+            if not readable and not writable:
+                raise TimeoutError
+            if writable:
+                if not waiting:
+                    waiting = stream(checker.session, made, MESSAGE_BYTES["bulk"])
+                    made += len(waiting)
+                waiting = waiting[sock.send(waiting) :]
+            if readable:
+                receive(sock, checker)
+
+    def send(self, sock, checker):
+        size = MESSAGE_BYTES[self.kind]
+        sock.sendall(stream(checker.session, checker.whole, size))
+        until = checker.bytes + size
+        while checker.bytes < until:
+            receive(sock, checker)
+
+    def finish(self, sock, checker):
+        sock.sendall(last_unit(checker.session))
+        sock.shutdown(socket.SHUT_WR)
+        while data := sock.recv(65536):
+            checker.take(data)
+
+
+def receive(sock, checker: Checker):
+    data = sock.recv(65536)
+    if not data:
+        raise Ended
+    checker.take(data)
+
+
+def serve(address, report: Report):
+    listener = socket.create_server(address, backlog=256)
+    while True:
+        sock, _ = listener.accept()
+        threading.Thread(target=echo, args=(sock, report), daemon=True).start()
+
+
+def echo(sock, report: Report):
+    """Sends back what comes, and reports how it ended if not well."""
+    checker = Checker(report, "server")
+    outcome = "reset"
+    try:
+        with sock:
+            end_by_reset(sock)
+            sock.settimeout(2 * SILENCE_MAX_S)
+            while data := sock.recv(65536):
+                checker.take(data)
+                sock.sendall(data)
+            outcome = checker.end()
+            end_by_reset(sock, outcome != "whole")
+    except TimeoutError:
+        outcome = "silent"
+    except OSError:
+        pass
+    # What has only connected is a look at whether the agent serves.
+    if checker.bytes:
+        report.line("end", "server", checker.name(), outcome, checker.bytes)
+
+
+def watch_hidden(paths, clients, until: float, report: Report):
+    """Reports a file that stays in sight while the run's launcher lives and connections work."""
+    launcher = os.getppid()
+    since = dict.fromkeys(paths)
+    while time.monotonic() < until:
+        now = time.monotonic()
+        works = any(now - client.last_whole < COVER_MAX_S / 2 for client in clients)
+        for path in paths:
+            if not works or os.getppid() != launcher or not is_readable(path):
+                since[path] = None
+            elif since[path] is None:
+                since[path] = now
+            elif now - since[path] > COVER_MAX_S:
+                report.line("seen", path)
+                return
+        time.sleep(0.5)
+
+
+def is_readable(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return bool(file.read(1))
+    except OSError:
+        return False
 
 
 def main():
-    """A client as a program of a run: ADDRESS PORT SECONDS; says what it found when it ends."""
-    import sys
-
-    counts = Counts()
-    until = time.monotonic() + float(sys.argv[3])
-    keep_exchanging((sys.argv[1], int(sys.argv[2])), counts, until)
-    with open(sys.argv[4], "a") as report:
-        report.write(f"{counts.connections} {counts.whole} {counts.cut} {counts.bytes}\n")
-        for text in counts.wrong:
-            report.write(f"wrong {text}\n")
-    os._exit(1 if counts.wrong else 0)
+    """`serve ADDRESS PORT REPORT`, or of clients `ORIGIN ADDRESS PORT REPORT SECONDS HIDDEN...`."""
+    origin, address, port, path, *rest = sys.argv[1:]
+    report = Report(path)
+    address = (address, int(port))
+    if origin == "serve":
+        serve(address, report)
+    until = time.monotonic() + float(rest[0])
+    clients = [Client(address, kind, origin, until, report) for kind in MESSAGE_BYTES]
+    threads = [threading.Thread(target=client.work) for client in clients]
+    if rest[1:]:
+        watch = (rest[1:], clients, until, report)
+        threads.append(threading.Thread(target=watch_hidden, args=watch))
+    for thread in threads:
+        thread.start()
 
 
 if __name__ == "__main__":

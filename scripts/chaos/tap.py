@@ -12,7 +12,12 @@ from load import MARK
 
 ALL_PROTOCOLS = 0x0003
 CONTROL_MARK = MARK + b"control-"
-CONTROL_WAIT_MAX_S = 5
+CONTROL_WAIT_MAX_S = 30
+# What waits to be looked at, above what the kernel allows others (SO_RCVBUFFORCE).
+BUFFER_BYTES = 256 << 20
+SO_RCVBUFFORCE = 33
+# PACKET_STATISTICS of SOL_PACKET: tp_packets, tp_drops.
+SOL_PACKET, PACKET_STATISTICS, STATISTICS_BYTES = 263, 6, 8
 
 
 class Tap:
@@ -24,7 +29,11 @@ class Tap:
         self.leaks = []
         self.lost = 0
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS))
-        self.socket.setsockopt(socket.SOL_SOCKET, 33, 256 << 20)  # SO_RCVBUFFORCE
+        try:
+            self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
+        except PermissionError:
+            # Root of a user namespace gets what others get; too little is seen by what is dropped.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self.listener = socket.create_server(("127.0.0.1", control_port))
         threading.Thread(target=self.watch, daemon=True).start()
 
@@ -59,9 +68,8 @@ class Tap:
         return number in self.controls
 
     def dropped(self) -> int:
-        """How many packets the kernel had no room for since the last call."""
-        # PACKET_STATISTICS of SOL_PACKET: tp_packets, tp_drops.
-        statistics = self.socket.getsockopt(263, 6, 8)
+        """How many packets the kernel had no room for."""
+        statistics = self.socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, STATISTICS_BYTES)
         self.lost += int.from_bytes(statistics[4:8], "little")
         return self.lost
 
@@ -75,4 +83,4 @@ def ports_of(packet: bytes):
         at = 54
     else:
         return ()
-    return (int.from_bytes(packet[at : at + 2], "big"), int.from_bytes(packet[at + 2 : at + 4], "big"))
+    return tuple(int.from_bytes(packet[one : one + 2], "big") for one in (at, at + 2))

@@ -20,7 +20,7 @@ usage: cargo xtask VERB
   bogo [PATTERN...]       BoringSSL's test runner against the handshake and the records;
                           it is fetched, or BORINGSSL names a checkout; needs Go
   chaos --minutes N       agents and runs under load while everything is killed and exchanged:
-                          [--seed N]
+                          [--seed N] draws the same events in the same order
   dependencies            licences, bans, sources and known weaknesses of what is linked
                           (cargo-deny, deny.toml)
   samples DIR             imports every file of a directory elsewhere: [--map FILE]
