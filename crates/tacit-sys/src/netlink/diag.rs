@@ -9,7 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::error::Error;
-use super::message::{Message, read_u32};
+use super::message::{Message, attributes, read_u32};
 use super::protocol::Protocol;
 use super::socket::{Answers, Netlink};
 use crate::ip_version::IpVersion;
@@ -19,8 +19,12 @@ use crate::ip_version::IpVersion;
 pub struct Socket {
     /// Its own address; unspecified if it listens on all.
     pub local: SocketAddr,
-    /// The number that `/proc/PID/fd` shows as `socket:[NUMBER]`; 0 once the program closed it.
+    /// The number that `/proc/PID/fd` shows as `socket:[NUMBER]`; 0 once the program closed it, and
+    /// before it accepts it.
     pub inode: u32,
+    /// Whether it is a connection that waits for a program to accept it. None of a transparent
+    /// listener is, nor any where the kernel does not tell those apart (before Linux 5.10).
+    pub is_queued: bool,
     /// Whether it waits for the answer to its SYN.
     pub is_connecting: bool,
     /// The user who made it, as the asking process's user namespace numbers users.
@@ -104,7 +108,7 @@ fn request(
     body
 }
 
-/// `inet_diag_msg`: four bytes, the socket's two ends (48 bytes), then five numbers.
+/// `inet_diag_msg`: four bytes, the socket's two ends (48 bytes), then five numbers; attributes.
 fn socket(answer: &[u8]) -> Result<Socket, Error> {
     let short = Error::Malformed("a socket's description cut short");
     let (Some(uid), Some(inode)) = (read_u32(answer, 64), read_u32(answer, 68)) else {
@@ -122,14 +126,33 @@ fn socket(answer: &[u8]) -> Result<Socket, Error> {
         }
         _ => IpAddr::V6(Ipv6Addr::from(*address)),
     };
-    let is_connecting = u32::from(answer[1]) == STATE_SYN_SENT;
+    let state = u32::from(answer[1]);
+    let is_connecting = state == STATE_SYN_SENT;
+    // One that a program has closed is in another state.
+    let is_open = [STATE_ESTABLISHED, STATE_CLOSE_WAIT].contains(&state);
+    let is_queued = inode == 0 && is_open && is_transparent(answer) == Some(false);
     let local = SocketAddr::new(address, u16::from_be_bytes(*port));
-    Ok(Socket { local, inode, is_connecting, uid })
+    Ok(Socket { local, inode, is_queued, is_connecting, uid })
+}
+
+/// Whether the socket stands in for any address, as those of the agent do; `None`: the kernel does
+/// not tell.
+fn is_transparent(answer: &[u8]) -> Option<bool> {
+    let mut found = attributes(answer.get(MESSAGE_BYTES..)?);
+    let (_, options) = found.find(|(kind, _)| *kind == INET_DIAG_SOCKOPT)?;
+    Some(options.first()? & SOCKOPT_TRANSPARENT != 0)
 }
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_DUMP: u16 = 0x300;
+/// `inet_diag_msg`.
+const MESSAGE_BYTES: usize = 72;
+const INET_DIAG_SOCKOPT: u16 = 22;
+/// The sixth of eight bit fields in the first byte of `inet_diag_sockopt`.
+const SOCKOPT_TRANSPARENT: u8 = if cfg!(target_endian = "big") { 0x04 } else { 0x20 };
+const STATE_ESTABLISHED: u32 = 1;
 const STATE_SYN_SENT: u32 = 2;
+const STATE_CLOSE_WAIT: u32 = 8;
 const STATE_LISTEN: u32 = 10;
 const INET: u8 = 2;
 const INET6: u8 = 10;
@@ -194,6 +217,40 @@ mod tests {
         assert_eq!(owner(&mut open(), Protocol::Tcp, program, peer).unwrap(), None);
         let six = "[::1]:1".parse().unwrap();
         assert!(matches!(owner(&mut open(), Protocol::Tcp, program, six), Err(Error::Invalid(_))));
+    }
+
+    #[test]
+    fn a_connection_is_queued_until_it_is_accepted_or_if_the_client_ends_it_before() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(any).unwrap();
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let [near, far] = [client.local_addr().unwrap(), client.peer_addr().unwrap()];
+            let look = |one, other| owner(&mut open(), Protocol::Tcp, one, other).unwrap().unwrap();
+            assert!(look(far, near).is_queued && !look(near, far).is_queued);
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+            assert!(look(far, near).is_queued && !look(near, far).is_queued);
+            let accepted = listener.accept().unwrap().0;
+            let found = look(far, near);
+            assert_eq!((found.is_queued, found.inode), (false, inode(&accepted)));
+        }
+    }
+
+    /// The agent's listeners inside are transparent: what waits there is no program's.
+    #[test]
+    fn a_connection_to_a_transparent_listener_is_not_queued() {
+        let listener = match crate::transparent::listener(IpVersion::V4) {
+            Ok(listener) => TcpListener::from(listener),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                eprintln!("SKIPPED: only root can make a transparent listener");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let port = listener.local_addr().unwrap().port();
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let [near, far] = [client.local_addr().unwrap(), client.peer_addr().unwrap()];
+        let found = owner(&mut open(), Protocol::Tcp, far, near).unwrap().unwrap();
+        assert_eq!((found.is_queued, found.inode), (false, 0));
     }
 
     #[test]

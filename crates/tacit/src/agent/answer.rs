@@ -143,6 +143,8 @@ impl Agent {
               "beyond": "left without an answer, the program sends its SYN again" },
             { "name": "questions-per-run", "max": crate::dns::QUESTIONS_MAX,
               "beyond": "dropped and counted; the program asks again" },
+            { "name": "query-connections-per-run", "max": crate::query::ASKERS_MAX,
+              "beyond": "the one that was idle the longest is closed" },
             { "name": "log-queue-lines", "max": crate::log::QUEUE_LINES_MAX,
               "used": self.shared.log.lost(), "beyond": "lost, and counted (used = lost so far)" },
             { "name": "refusals-shown", "max": REFUSALS_MAX,

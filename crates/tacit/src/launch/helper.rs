@@ -217,13 +217,35 @@ impl Servant {
         told(nft::change(&mut self.kernel.netfilter, &remove, &add))
     }
 
-    /// The process that holds a socket; `None` if none is seen to, whatever the reason.
+    /// The process that holds a socket, or the listener that it will be accepted from; `None` if
+    /// none is seen to, whatever the reason.
     fn owner(&mut self, ends: &Ends) -> Option<Owner> {
         let Ends { protocol, program, peer } = *ends;
         let found = diag::owner(&mut self.kernel.diagnosis, transport(protocol), program, peer);
         let socket = found.ok().flatten()?;
-        let pid = owner::holder(self.launcher, socket.inode)?;
+        let inode = if socket.is_queued { self.listener_at(program)? } else { socket.inode };
+        let pid = owner::holder(self.launcher, inode)?;
         Some(Owner { pid, program: std::fs::read_link(format!("/proc/{pid}/exe")).ok() })
+    }
+
+    /// The number of the socket that listens at an address; one that listens at that alone comes
+    /// before one that listens at all.
+    fn listener_at(&mut self, at: SocketAddr) -> Option<u32> {
+        let ip = at.ip().to_canonical();
+        let mut found = None;
+        for version in IpVersion::ALL {
+            let sockets = diag::listeners(&mut self.kernel.diagnosis, version).unwrap_or_default();
+            for socket in sockets.into_iter().filter(|socket| socket.local.port() == at.port()) {
+                let own = socket.local.ip();
+                if own.to_canonical() == ip {
+                    return Some(socket.inode);
+                }
+                if own.is_unspecified() && (own.is_ipv6() || ip.is_ipv4()) {
+                    found = found.or(Some(socket.inode));
+                }
+            }
+        }
+        found
     }
 
     /// Whether a program waits there for the answer to a SYN that no program takes.

@@ -1,47 +1,80 @@
 //! One asker: a question, an answer, and so on until it has no more.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tacit_core::query::{Fault, QUESTION_BYTES_MAX, Question};
-use tacit_sys::query::Message;
+use tacit_sys::query;
 use tacit_sys::watch::Watched;
 use tokio::sync::{Semaphore, watch as signal};
 
 use super::find::{Desk, IfUnknown};
+use super::seats::Taken;
 use super::{CLOSING_MAX, IDLE_MAX, receive, send};
 use crate::session::controls::Refusal;
 
 /// Places for closing; see [`close`].
 static CLOSING: Semaphore = Semaphore::const_new(CLOSING_MAX);
 
-/// Serves an asker until it ends, is idle for too long, or `closed` says that nobody serves here
-/// any more. A question that has been taken is answered.
-pub(super) async fn serve(asker: Watched, desk: Rc<Desk>, mut closed: signal::Receiver<()>) {
+/// Serves an asker until it ends, is idle for too long, is asked to leave its seat, or `closed`
+/// says that nobody serves here any more. A question that has been taken is answered.
+pub(super) async fn serve(
+    asker: Watched,
+    seat: Taken,
+    desk: Rc<Desk>,
+    mut closed: signal::Receiver<()>,
+) {
     loop {
+        seat.set_idle();
         let question = async {
             tokio::select! {
                 biased;
-                _ = closed.changed() => None,
-                message = next(&asker) => message,
+                _ = closed.changed() => Next::Nothing,
+                () = seat.asked_to_leave() => Next::Last(next_now(&asker)),
+                message = next(&asker) => message.map_or(Next::Nothing, Next::Message),
             }
         };
-        let Ok(Some(message)) = tokio::time::timeout(IDLE_MAX, question).await else { break };
-        if answer(&asker, &desk, message, IfUnknown::Wait).await.is_err() {
+        let next = tokio::time::timeout(IDLE_MAX, question).await.unwrap_or(Next::Nothing);
+        let (message, is_last) = match next {
+            Next::Message(message) => (message, false),
+            Next::Last(Some(message)) => (message, true),
+            Next::Last(None) | Next::Nothing => break,
+        };
+        seat.set_working();
+        let line = answer(&desk, message, IfUnknown::Wait).await;
+        seat.set_sending();
+        let sent = tokio::select! {
+            biased;
+            sent = send_line(&asker, &line) => sent.is_ok(),
+            () = seat.asked_to_leave() => false,
+        };
+        if is_last || !sent {
             break;
         }
     }
     // What it sent and nobody took is closed with it.
     close(asker.into_inner()).await;
+    drop(seat);
+}
+
+/// What an asker does next.
+enum Next {
+    /// It asks.
+    Message(Message),
+    /// It is to leave, and may have asked before it knows.
+    Last(Option<Message>),
+    /// It asks no more.
+    Nothing,
 }
 
 /// Serves the agent after this one, about connections that stayed here.
 pub(super) async fn serve_successor(successor: Watched, desk: Rc<Desk>) {
     while let Some(message) = next(&successor).await {
-        if answer(&successor, &desk, message, IfUnknown::Refuse).await.is_err() {
+        let line = answer(&desk, message, IfUnknown::Refuse).await;
+        if send_line(&successor, &line).await.is_err() {
             break;
         }
     }
@@ -49,9 +82,21 @@ pub(super) async fn serve_successor(successor: Watched, desk: Rc<Desk>) {
 }
 
 /// The next message; `None`: there is none any more.
-async fn next(asker: &Watched) -> Option<Taken> {
+async fn next(asker: &Watched) -> Option<Message> {
     let mut buffer = [0; QUESTION_BYTES_MAX];
-    let Message { bytes, is_cut, descriptors } = receive(asker, &mut buffer).await.ok()?;
+    let received = receive(asker, &mut buffer).await.ok()?;
+    read(received, &buffer)
+}
+
+/// The next message, if it has come; `None` too where it is the end.
+fn next_now(asker: &Watched) -> Option<Message> {
+    let mut buffer = [0; QUESTION_BYTES_MAX];
+    let received = query::receive(asker.get_ref().as_fd(), &mut buffer).ok()?;
+    read(received, &buffer)
+}
+
+fn read(received: query::Message, buffer: &[u8]) -> Option<Message> {
+    let query::Message { bytes, is_cut, descriptors } = received;
     if bytes == 0 && descriptors.is_empty() {
         return None;
     }
@@ -59,23 +104,18 @@ async fn next(asker: &Watched) -> Option<Taken> {
         true => Err(Fault::UnknownQuestion),
         false => Question::parse(buffer.get(..bytes).unwrap_or_default()),
     };
-    Some(Taken { question, descriptors })
+    Some(Message { question, descriptors })
 }
 
 /// A message that was taken.
-struct Taken {
+struct Message {
     question: Result<Question, Fault>,
     descriptors: Vec<OwnedFd>,
 }
 
-/// Answers.
-async fn answer(
-    asker: &Watched,
-    desk: &Desk,
-    taken: Taken,
-    if_unknown: IfUnknown,
-) -> io::Result<()> {
-    let Taken { question, mut descriptors } = taken;
+/// The answer to a message.
+async fn answer(desk: &Desk, message: Message, if_unknown: IfUnknown) -> String {
+    let Message { question, mut descriptors } = message;
     let single = match descriptors.len() {
         1 => descriptors.pop().map(Arc::new),
         _ => None,
@@ -89,6 +129,10 @@ async fn answer(
     close((descriptors, single)).await;
     let mut line = answered.unwrap_or_else(refusal).to_string();
     line.push('\n');
+    line
+}
+
+async fn send_line(asker: &Watched, line: &str) -> io::Result<()> {
     // Who asks and does not read keeps no place for ever.
     let sent = tokio::time::timeout(IDLE_MAX, send(asker, line.as_bytes(), None)).await;
     sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))

@@ -13,12 +13,14 @@
 //! All of it is on the control thread; no lane waits for it. After `tacit restart` the successor
 //! has the socket and asks the agent before it about connections that are still there.
 //!
-//! Limits: [`ASKERS_MAX`] connections of a run at a time, each given up after
-//! [`IDLE_MAX`] without a question; [`CLOSING_MAX`].
+//! Limits: [`ASKERS_MAX`] connections of a run at a time; who has been idle for the longest leaves
+//! for another one (`seats`). Each is given up after [`IDLE_MAX`] without a question.
+//! [`CLOSING_MAX`].
 
 mod answer;
 mod asker;
 mod find;
+mod seats;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,8 +39,9 @@ use crate::run::Run;
 use crate::session::Table;
 
 use find::Desk;
+use seats::Seats;
 
-/// Connections of a run's programs to its query socket at a time; more wait in the kernel.
+/// Connections of a run's programs to its query socket at a time.
 pub const ASKERS_MAX: usize = 64;
 /// How long such a connection may be open without a question.
 pub const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -110,16 +113,13 @@ impl Drop for Service {
 }
 
 async fn accept_askers(listener: Watched, desk: Rc<Desk>, closed: signal::Receiver<()>, log: Log) {
-    let places = Arc::new(tokio::sync::Semaphore::new(ASKERS_MAX));
+    let seats = Seats::new(ASKERS_MAX);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match accept_one(&listener).await {
             Ok(asker) => {
-                let serve = asker::serve(asker, Rc::clone(&desk), closed.clone());
-                tokio::task::spawn_local(async move {
-                    serve.await;
-                    drop(place);
-                });
+                let taken = seats.take().await;
+                let serve = asker::serve(asker, taken, Rc::clone(&desk), closed.clone());
+                tokio::task::spawn_local(serve);
             }
             Err(error) => {
                 log.warn(Event::new("query-failed").field("error", &error));

@@ -89,6 +89,17 @@ server = socket.create_server(("127.0.0.1", 0))
 near = socket.create_connection(server.getsockname())
 far, _ = server.accept()
 print(said(near), said(far), said(near, "start"))
+# Before it is accepted, too; the client may have ended it.
+waiting = socket.create_connection(server.getsockname())
+both = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+port = both.getsockname()[1]
+four, six = [socket.create_connection((host, port)) for host in ("127.0.0.1", "::1")]
+print(said(waiting), said(four), said(six), said(waiting, "start"))
+waiting.shutdown(socket.SHUT_WR)
+print(said(waiting))
+# Its other end is gone: nobody knows who had it.
+far.close()
+print(said(near))
 # Of another network: one that was inherited.
 outside = socket.socket(fileno=int(sys.argv[1]))
 print(said(outside), said(outside, "stop"))
@@ -123,6 +134,9 @@ print(there.recv(1))
             "not-tcp not-tcp not-tcp",
             "not-connected not-connected",
             "none clear none clear denied",
+            "none clear none clear none clear denied",
+            "none clear",
+            "unknown",
             "off clear denied",
             "unknown-question unknown-question enabled secure denied",
             "no-descriptor no-descriptor unknown-question",
@@ -658,6 +672,44 @@ print(json.loads(first.recv(16384))["error"], said(ask(reach())))
     let text =
         network().with_rules(&rule).ok(&format!("{UPGRADE}{setup} run python3 linger.py; echo $?"));
     assert_eq!(text, "failed clear\n0\n");
+}
+
+#[test]
+fn an_asker_that_finds_no_place_gets_that_of_the_one_that_was_idle_the_longest() {
+    let setup = program(
+        "many",
+        &format!(
+            r#"{CONVERSE}
+def asker():
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.connect("\0" + os.environ["TACIT_QUERY"][1:])
+    return made
+server = socket.create_server(("127.0.0.1", 0))
+within = socket.create_connection(server.getsockname())
+def answers(line):
+    try:
+        socket.send_fds(line, [b"query"], [within.fileno()])
+        return json.loads(line.recv(16384) or "{{}}").get("policy")
+    except OSError: return None
+# It waits for an answer all the time.
+pending, busy = asker(), reach()
+busy.sendall(b"HANG-UNTIL-RELEASED\n")
+socket.send_fds(pending, [b"start"], [busy.fileno()])
+while said(ask(busy)) != "handshaking": time.sleep(0.01)
+idle = [asker() for _ in range(63)]
+print(set(map(answers, idle)), answers(idle[0]))
+another = asker()
+print(answers(another))
+print([at for at, line in enumerate(idle) if answers(line) is None], answers(another))
+open("scratch/released", "w")
+print(json.loads(pending.recv(16384))["error"])
+"#
+        ),
+    );
+    let rule = controlled(", handshake-timeout = \"120s\"");
+    let text =
+        network().with_rules(&rule).ok(&format!("{UPGRADE}{setup} run python3 many.py; echo $?"));
+    assert_eq!(text, "{'none'} none\nnone\n[1] none\nfailed\n0\n");
 }
 
 #[test]
