@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A service is a rule of the fixed form. What differs from before is told as changed; what a rule
-//! cannot say stops the import: programs started for each connection, routing by server name,
-//! single certificates that are believed, OCSP, engines, pre-shared keys.
+//! cannot say stops the import: programs started for each connection, routing by server name, OCSP,
+//! engines, pre-shared keys.
 
 use std::collections::BTreeSet;
 

@@ -3,12 +3,15 @@
 //! stunnel checks nothing unless told so, and with `verifyChain` alone accepts any certificate of
 //! the CAs it is given. A rule of ours checks chain and name. Each time that makes a difference, it
 //! is told, and how to keep what was.
+//!
+//! With `verifyPeer` stunnel accepts the certificates in its files, and any other with the name and
+//! the key of one of them. A trust of ours pins the certificates themselves.
 
 use super::endpoint::Endpoint;
 use super::lines::Entry;
 use super::options::Options;
 use super::service::{Keys, Service, Switch};
-use super::tables::Tables;
+use super::tables::{Believed, Tables};
 use crate::draft::Toml;
 use crate::finding::Findings;
 
@@ -58,16 +61,49 @@ fn asked<'s>(service: &Service<'s>, findings: &mut Findings) -> Option<Said<'s>>
         }
         asked.require |= said;
     }
-    if asked.peer
-        && let Some(entry) = last
-    {
-        let message = "tacit believes CAs, not single certificates";
-        let fix = "let a CA issue it (`tacit ca init`, `tacit ca issue NAME`), name that CA in \
-                   CAfile, and say verifyChain = yes with checkHost in place of verifyPeer";
-        findings.error(&entry.at, message, fix);
+    Some(Said { asked, last })
+}
+
+impl Asked {
+    /// What the files of a service are to it.
+    fn files(self) -> Believed {
+        match (self.chain, self.peer) {
+            (_, false) => Believed::Cas,
+            (false, true) => Believed::Peers,
+            (true, true) => Believed::Both,
+        }
+    }
+}
+
+/// Refuses pinning without certificates, and tells how it differs.
+fn report_pinned(
+    service: &Service<'_>,
+    said: &Said<'_>,
+    trust: Option<&str>,
+    findings: &mut Findings,
+) -> Option<()> {
+    let Said { asked: Asked { peer: true, chain, .. }, last: Some(entry) } = said else {
+        return Some(());
+    };
+    let of = &service.section.name;
+    if trust.is_none() {
+        let message = format!("service `{of}` does not say which certificates its peers have");
+        findings.error(&entry.at, message, "say CAfile = FILE, with the certificates of the peers");
         return None;
     }
-    Some(Said { asked, last })
+    let message = format!(
+        "service `{of}` accepted any certificate with the name and the key of one in its files: \
+         it must be one of them now, byte for byte"
+    );
+    let fix = match chain {
+        true => {
+            "add a peer's next certificate to the file before it is used; where a peer signed its \
+             own CA certificate, say verify = 4 in place of 3, as no chain is built for one"
+        }
+        false => "add a peer's next certificate to the file before it is used",
+    };
+    findings.changed(&entry.at, message, fix);
+    Some(())
 }
 
 /// What a rule of the role client says about its server; `None` after an error was reported.
@@ -78,13 +114,15 @@ pub(super) fn server(
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Keys> {
-    let Said { asked, .. } = asked(service, findings)?;
+    let said = asked(service, findings)?;
+    let asked = said.asked;
     let Checked { name, sends_name, is_said } = server_name(service, connect, asked, findings)?;
-    let trust = tables.trust(service, findings)?;
+    let trust = tables.trust(service, asked.files(), findings)?;
+    report_pinned(service, &said, trust.as_deref(), findings)?;
     let at = &service.section.at;
     let of = &service.section.name;
     let mut keys = Keys::new();
-    if !asked.chain && options.keep_no_verification {
+    if !asked.chain && !asked.peer && options.keep_no_verification {
         keys.push(("verify", "none".into()));
         let message = format!("service `{of}` believes whoever answers, as before");
         let fix = "say verifyChain = yes, CAfile and checkHost; import without the flag";
@@ -92,7 +130,10 @@ pub(super) fn server(
     } else {
         let believed = trust.unwrap_or_else(|| "system".to_owned());
         keys.push(("trust", believed.clone().into()));
-        if !asked.chain {
+        if asked.peer {
+            // The certificate itself says who the server is.
+            keys.extend((!is_said).then(|| ("verify", "chain".into())));
+        } else if !asked.chain {
             let message = format!(
                 "service `{of}` believed whoever answers: it now asks for a certificate from trust \
                  `{believed}` for {}",
@@ -116,6 +157,9 @@ pub(super) fn server(
         }
     }
     let Some(name) = name else {
+        if asked.peer {
+            return Some(keys);
+        }
         let message = format!("service `{of}` does not say what its server is called");
         let fix = "say what its certificate must be for: checkHost = NAME";
         findings.error(at, message, fix);
@@ -128,6 +172,16 @@ pub(super) fn server(
         keys.push(("sni", false.into()));
     }
     Some(keys)
+}
+
+/// Refuses names that are checked of certificates which are not.
+fn needs_check(checks: &[&Entry], asked: Asked, findings: &mut Findings) -> Option<()> {
+    let Some(check) = checks.first().filter(|_| !asked.chain && !asked.peer) else {
+        return Some(());
+    };
+    let message = format!("`{}` needs verifyChain or verifyPeer", check.name);
+    findings.error(&check.at, message, "say verifyChain = yes and CAfile");
+    None
 }
 
 /// The name that a server's certificate must be for.
@@ -156,13 +210,7 @@ fn server_name(
         return None;
     }
     let checks = service.in_order(&["checkHost", "checkIP"]);
-    if !asked.chain
-        && let Some(entry) = checks.first()
-    {
-        let message = format!("`{}` needs verifyChain", entry.name);
-        findings.error(&entry.at, message, "say verifyChain = yes and CAfile");
-        return None;
-    }
+    needs_check(&checks, asked, findings)?;
     let same = |entry: &&&Entry| Some(entry.value.as_str()) == asked_for;
     let Some(check) = checks.iter().find(same).or_else(|| checks.first()) else {
         let name = asked_for.map(str::to_owned);
@@ -193,18 +241,14 @@ pub(super) fn client(
     tables: &mut Tables<'_>,
     findings: &mut Findings,
 ) -> Option<Keys> {
-    let Said { asked, last } = asked(service, findings)?;
+    let said = asked(service, findings)?;
+    let Said { asked, last } = said;
     let checks = service.in_order(&["checkHost", "checkIP", "checkEmail"]);
-    if !asked.chain
-        && let Some(check) = checks.first()
-    {
-        let message = format!("`{}` needs verifyChain", check.name);
-        findings.error(&check.at, message, "say verifyChain = yes and CAfile");
-        return None;
-    }
-    let trust = tables.trust(service, findings)?;
+    needs_check(&checks, asked, findings)?;
+    let trust = tables.trust(service, asked.files(), findings)?;
+    report_pinned(service, &said, trust.as_deref(), findings)?;
     let none: Keys = vec![("client-cert", "none".into())];
-    if !asked.chain {
+    if !asked.chain && !asked.peer {
         let Some(entry) = last else { return Some(none) };
         if !asked.require {
             if entry.name.eq_ignore_ascii_case("verify") {

@@ -35,10 +35,22 @@ struct Identity {
     at: Origin,
 }
 
-/// CAs with their lists of revoked certificates.
+/// What the files of CAs are to a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Believed {
+    /// The CAs of its peers.
+    Cas,
+    /// The certificates of its peers.
+    Peers,
+    /// Both.
+    Both,
+}
+
+/// CAs with their lists of revoked certificates, or certificates of peers.
 struct Trust {
     name: String,
-    cas: Vec<String>,
+    believed: Believed,
+    files: Vec<String>,
     crls: Vec<String>,
     at: Origin,
 }
@@ -84,30 +96,39 @@ impl<'f> Tables<'f> {
     pub(super) fn trust(
         &mut self,
         service: &Service<'_>,
+        believed: Believed,
         findings: &mut Findings,
     ) -> Option<Option<String>> {
         // Of each, the last counts; an empty one takes a default back.
         let last = |name| service.last(name).filter(|entry| !entry.value.is_empty());
         let list = last("CRLfile");
         let given: Vec<&Entry> = [last("CAfile"), last("CApath")].into_iter().flatten().collect();
+        if let (Some(entry), Believed::Peers) = (list, believed) {
+            let message = "`CRLfile` is about CAs, and `verifyPeer` alone checks no chain here";
+            let fix = "say verify = 3, with the CAs in CAfile too; or remove CRLfile: a \
+                       certificate that is taken out of CAfile is accepted no more";
+            findings.error(&entry.at, message, fix);
+            return None;
+        }
         if list.is_none()
+            && believed == Believed::Cas
             && let [entry] = given.as_slice()
             && SYSTEM.contains(&entry.value.trim_end_matches('/'))
         {
             findings.info(&entry.at, "these are the CAs of the distribution: trust `system`");
             return Some(Some("system".to_owned()));
         }
-        let mut cas = Vec::new();
+        let mut files = Vec::new();
         for entry in &given {
             self.note_relative(entry, findings);
             if entry.name.eq_ignore_ascii_case("CApath") {
-                cas.extend(self.hashed(entry, findings)?);
+                files.extend(self.hashed(entry, findings)?);
             } else {
-                cas.push(entry.value.clone());
+                files.push(entry.value.clone());
             }
         }
         let crls: Vec<String> = list.iter().map(|entry| entry.value.clone()).collect();
-        if cas.is_empty() {
+        if files.is_empty() {
             if let Some(entry) = list {
                 let message = "`CRLfile` has no CAs to be about";
                 findings.error(&entry.at, message, "say CAfile = FILE");
@@ -115,14 +136,16 @@ impl<'f> Tables<'f> {
             }
             return Some(None);
         }
-        let known = self.trusts.iter().find(|one| one.cas == cas && one.crls == crls);
+        let same =
+            |one: &&Trust| one.believed == believed && one.files == files && one.crls == crls;
+        let known = self.trusts.iter().find(same);
         if let Some(known) = known {
             return Some(Some(known.name.clone()));
         }
         let taken = self.trusts.iter().map(|one| one.name.as_str()).chain(["system"]).collect();
-        let name = unique(cas.first().map_or("ca", |ca| stem(ca)), &taken);
+        let name = unique(files.first().map_or("ca", |file| stem(file)), &taken);
         let at = given.first().map_or(&service.section.at, |entry| &entry.at);
-        self.trusts.push(Trust { name: name.clone(), cas, crls, at: at.clone() });
+        self.trusts.push(Trust { name: name.clone(), believed, files, crls, at: at.clone() });
         Some(Some(name))
     }
 
@@ -187,9 +210,14 @@ impl<'f> Tables<'f> {
             item.set("key", key);
             draft.tables.push(item);
         }
-        for Trust { name, cas, crls, at } in self.trusts {
+        for Trust { name, believed, files, crls, at } in self.trusts {
             let mut item = Item::new(format!("[trust.{}]", draft::word(&name)), &at);
-            item.set("ca", cas);
+            if believed != Believed::Peers {
+                item.set("ca", files.clone());
+            }
+            if believed != Believed::Cas {
+                item.set("pinned", files);
+            }
             if !crls.is_empty() {
                 item.set("crl", crls);
             }

@@ -217,9 +217,14 @@ fn what_a_rule_cannot_say_stops_the_import() {
             5,
             "`redirect`: who has no certificate is refused, and sent nowhere else",
         ),
-        ("verifyPeer = yes\nCAfile = /p", 5, "tacit believes CAs, not single certificates"),
+        ("verifyPeer = yes", 5, "service `s` does not say which certificates its peers have"),
+        (
+            "verifyPeer = yes\nCAfile = /p\nCRLfile = /l",
+            7,
+            "`CRLfile` is about CAs, and `verifyPeer` alone checks no chain here",
+        ),
         ("verify = 2", 1, "service `s` does not say whom to believe"),
-        ("checkHost = a", 5, "`checkHost` needs verifyChain"),
+        ("checkHost = a", 5, "`checkHost` needs verifyChain or verifyPeer"),
         (
             "sslVersion = TLSv1.1",
             5,
@@ -316,6 +321,56 @@ fn clients_that_believe_everybody_are_raised_unless_told_otherwise() {
     );
     // Nobody is warned where all is said.
     assert_eq!(imported(CLIENT).1, [""; 0]);
+}
+
+#[test]
+fn certificates_of_peers_are_pinned() {
+    let client = "[c]\nclient = yes\naccept = 127.0.0.1:143\nconnect = mail.example:993\n";
+    let pinned = "[trust.p]\npinned = \"/p.pem\"\n";
+    let both = "[trust.p]\nca = \"/p.pem\"\npinned = \"/p.pem\"\n";
+    for (options, table, client_keys, server_keys) in [
+        ("verify = 4", pinned, "verify = \"chain\"", "client-cert = \"required\""),
+        ("verifyPeer = yes", pinned, "verify = \"chain\"", "client-cert = \"required\""),
+        ("verify = 3", both, "verify = \"chain\"", "client-cert = \"required\""),
+        ("verify = 4\nverifyChain = yes", both, "verify = \"chain\"", "client-cert = \"required\""),
+        ("verify = 4\nrequireCert = no", pinned, "verify = \"chain\"", "client-cert = \"at-full\""),
+        ("verify = 3\ncheckHost = mail.example", both, "", "client-cert = \"full\""),
+    ] {
+        for (text, keys) in [(client, client_keys), (SERVER, server_keys)] {
+            let text = format!("{text}CAfile = /p.pem\n{options}\n");
+            let (policy, found) = imported(&text);
+            let policy = policy.unwrap_or_else(|| panic!("{text}: {found:?}"));
+            assert!(policy.contains(table), "{text}: {policy}");
+            let tls = policy.lines().find(|line| line.starts_with("tls")).unwrap();
+            assert!(tls.contains(keys) && tls.contains("trust = \"p\""), "{text}: {policy}");
+            assert_eq!(tls.contains("verify"), text.starts_with("[c]") && !keys.is_empty());
+            let said = "with the name and the key of one in its files: it must be one of them now";
+            assert_eq!(found.iter().filter(|found| found.contains(said)).count(), 1, "{found:?}");
+            // No option that keeps what was unsafe makes it weaker.
+            let unsafe_too = Options {
+                keep_no_verification: true,
+                keep_no_name_check: true,
+                ..Options::default()
+            };
+            assert_eq!(import_with(&text, &unsafe_too).0.as_ref(), Some(&policy));
+        }
+    }
+    // One file may be CAs to one service and peers to another.
+    let text = format!(
+        "{CLIENT}{}CAfile = /ca.pem\nverify = 4\n",
+        client.replace("[c]", "[d]").replace(":143", ":144")
+    );
+    let trusts = rules(&text).trusts;
+    assert_eq!(trusts.values().filter(|trust| trust.pinned.is_empty()).count(), 1);
+    assert_eq!(trusts.len(), 2);
+    // Taken back, nothing is pinned, and the CAs of the distribution are files like others.
+    let (policy, _) = imported(&format!("{client}CAfile = /p.pem\nverify = 4\nverifyPeer = no\n"));
+    assert!(!policy.unwrap().contains("pinned"));
+    let system = format!("{client}CAfile = /etc/ssl/cert.pem\nverify = 3\n");
+    assert!(imported(&system).0.unwrap().contains("pinned = \"/etc/ssl/cert.pem\""));
+    let unix =
+        format!("{}CAfile = /p.pem\nverify = 4\n", client.replace("mail.example:993", "/x.sock"));
+    assert!(imported(&unix).0.unwrap().contains("verify = \"chain\""));
 }
 
 #[test]

@@ -34,6 +34,7 @@ mod ftp;
 mod import_attls;
 mod import_filters;
 mod import_output;
+mod import_pinned;
 mod import_stunnel;
 mod job;
 mod key_limit;
