@@ -110,6 +110,7 @@ impl<'a> Bench<'a> {
             is_shared: false,
             program: None,
             user: None,
+            run: None,
             to_own_host: false,
             at_unix_s: 0,
         };

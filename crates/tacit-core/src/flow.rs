@@ -148,6 +148,8 @@ pub struct Flow {
     pub program: Option<PathBuf>,
     /// The user the program runs as, where it is known.
     pub user: Option<String>,
+    /// The name of the run that the program belongs to, where it is known.
+    pub run: Option<String>,
     /// When it began, in seconds since 1970.
     pub at_unix_s: i64,
 }

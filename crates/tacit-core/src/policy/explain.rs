@@ -153,6 +153,7 @@ fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
             list(s.program.iter().map(|path| path.display())),
         ),
         Mismatch::User => owner("user", flow.user.as_ref(), list(&s.user)),
+        Mismatch::Run => owner("run", flow.run.as_ref(), list(&s.run)),
     }
 }
 
@@ -294,6 +295,7 @@ deny = true
             is_shared: false,
             program: None,
             user: Some("bob".to_owned()),
+            run: Some("nightly".to_owned()),
             to_own_host: false,
             at_unix_s: 0,
         }

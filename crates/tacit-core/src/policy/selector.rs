@@ -32,6 +32,8 @@ pub struct Selectors {
     pub program: Vec<PathBuf>,
     /// User names or numbers; an unknown owner as above.
     pub user: Vec<String>,
+    /// Names of runs, which tell programs of one executable apart; an unknown owner as above.
+    pub run: Vec<String>,
 }
 
 impl Selectors {
@@ -51,6 +53,7 @@ impl Selectors {
         };
         let is_user =
             |user: &String| flow.user.as_ref().map_or(unknown_matches, |owner| owner == user);
+        let is_run = |run: &String| flow.run.as_ref().map_or(unknown_matches, |owner| owner == run);
         let conditions = [
             (self.direction == flow.direction, Mismatch::Direction),
             (self.protocol == flow.protocol, Mismatch::Protocol),
@@ -62,15 +65,17 @@ impl Selectors {
             (self.when.as_ref().is_none_or(|when| when.is_open(flow.at_unix_s)), Mismatch::When),
             (any(&self.program, owns), Mismatch::Program),
             (any(&self.user, is_user), Mismatch::User),
+            (any(&self.run, is_run), Mismatch::Run),
         ];
         let failed = conditions.into_iter().find(|(holds, _)| !holds);
         failed.map_or(Ok(()), |(_, mismatch)| Err(mismatch))
     }
 
-    /// Whether a program or user is named, and the flow does not tell its own.
+    /// Whether a program, user or run is named, and the flow does not tell its own.
     pub(super) fn lacks_owner(&self, flow: &Flow) -> bool {
         (!self.program.is_empty() && flow.program.is_none())
             || (!self.user.is_empty() && flow.user.is_none())
+            || (!self.run.is_empty() && flow.run.is_none())
     }
 
     /// Whether the rule names the address, if it is one that must be named: a name that resolves
@@ -123,6 +128,7 @@ pub enum Mismatch {
     When,
     Program,
     User,
+    Run,
 }
 
 /// Names that programs may ask DNS for, as a rule by address allows them.

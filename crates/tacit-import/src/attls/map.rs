@@ -3,6 +3,7 @@
 //! ```toml
 //! [job]
 //! "CICS*" = { program = "/usr/bin/orders", user = "orders" }
+//! NIGHT1 = { run = "night1" }
 //! [user]
 //! "WEBSRV" = "www-data"
 //! [keyring."TCPIP/RING"]
@@ -65,12 +66,21 @@ pub(super) struct MapTable {
 }
 
 /// What stands for a job.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Job {
     /// Its programs.
     pub program: Option<Toml>,
     /// Its users.
     pub user: Option<Toml>,
+    /// The names of its runs.
+    pub run: Option<Toml>,
+}
+
+impl Job {
+    /// Whether it is every program of every run.
+    pub(super) fn is_any(&self) -> bool {
+        self.program.is_none() && self.user.is_none() && self.run.is_none()
+    }
 }
 
 /// What stands for a key ring.
@@ -246,14 +256,16 @@ fn job(value: &Value<'_>) -> Option<Job> {
     let any = table.boolean("any", false)?;
     let program = copied(&table, "program")?;
     let user = copied(&table, "user")?;
-    if any == (program.is_some() || user.is_some()) {
-        let fix = "say program = \"/usr/bin/name\", user = \"name\" or both; or any = true, and \
-                   the rule is for every program of a run";
+    let run = copied(&table, "run")?;
+    let job = Job { program, user, run };
+    if any != job.is_any() {
+        let fix = "say program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of \
+                   them; or any = true, and the rule is for every program of a run";
         let message = if any { "a job has `any` beside others" } else { "a job says nothing" };
         value.error(message, fix);
         return None;
     }
-    Some(Job { program, user })
+    Some(job)
 }
 
 fn texts(value: &Value<'_>) -> Option<Toml> {

@@ -1,12 +1,17 @@
 //! The keys of a map file.
 
-use tacit_core::policy::text::{Keys, Schema};
+use tacit_core::policy::text::{Keys, Planned, Schema};
 
 /// The title of the top of the file.
 pub(super) const TOP_TITLE: &str = "the top of the map file";
 
 const TOP_KEYS: &[&str] = &["job", "user", "keyring", "rule", "map", "dataset"];
-const JOB_KEYS: &[&str] = &["program", "user", "any"];
+const JOB_KEYS: &[&str] = &["program", "user", "run", "any"];
+const BY_RUN: &str = "no rule tells them apart: say run = \"NAME\", and start the program with \
+                      `tacit run --name NAME`, as in ExecStart= of the unit";
+/// What no rule of ours can ask for.
+const JOB_PLANNED: &[Planned] =
+    &[Planned { key: "unit", instead: BY_RUN }, Planned { key: "cgroup", instead: BY_RUN }];
 const KEYRING_KEYS: &[&str] = &["cert", "key", "ca", "crl", "label"];
 const LABEL_KEYS: &[&str] = &["cert", "key"];
 /// Keys of our policies that replace what the original's rule says.
@@ -28,7 +33,7 @@ pub(super) const TOP: Schema = schema(Keys::Fixed(TOP_KEYS));
 /// A table whose keys are names of the original.
 pub(super) const NAMES: Schema = schema(Keys::Names);
 /// What stands for a job.
-pub(super) const JOB: Schema = schema(Keys::Fixed(JOB_KEYS));
+pub(super) const JOB: Schema = Schema { planned: JOB_PLANNED, ..schema(Keys::Fixed(JOB_KEYS)) };
 /// `[keyring.NAME]`.
 pub(super) const KEYRING: Schema = schema(Keys::Fixed(KEYRING_KEYS));
 /// `[keyring.NAME.label.LABEL]`.

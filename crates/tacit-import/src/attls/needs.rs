@@ -97,7 +97,11 @@ impl Needs {
             findings.error(at, message, format!("{file}\n{lines}"));
         };
         for (name, at) in &self.jobs {
-            let line = format!("[job]\n{} = {{ program = \"/usr/bin/PROGRAM\" }}", quoted(name));
+            let line = format!(
+                "# or {{ run = \"NAME\" }}, for what `tacit run --name NAME` starts\n[job]\n\
+                 {} = {{ program = \"/usr/bin/PROGRAM\" }}",
+                quoted(name)
+            );
             missing(at, format!("no program stands for the job name `{name}`"), &line);
         }
         for (name, at) in &self.users {

@@ -1,4 +1,4 @@
-//! Programs and users of a rule, from its job name, its user ID and the map.
+//! Programs, users and runs of a rule, from its job name, its user ID and the map.
 //!
 //! A pattern of the original covers every name that begins as it does. A rule for `NIGHT*` is
 //! therefore for the programs of `NIGHT*` and for those of each name or narrower pattern of the
@@ -20,6 +20,8 @@ struct Owner {
     program: Option<Toml>,
     /// `None`: every user.
     user: Option<Toml>,
+    /// `None`: every run.
+    run: Option<Toml>,
 }
 
 impl Owner {
@@ -30,6 +32,9 @@ impl Owner {
         }
         if let Some(user) = self.user {
             set(&mut keys, "user", user);
+        }
+        if let Some(run) = self.run {
+            set(&mut keys, "run", run);
         }
         keys
     }
@@ -55,9 +60,10 @@ impl Context<'_> {
         {
             is_complete &= self.add_user(field, &mut owners);
         }
-        if direction == Direction::Inbound {
-            is_complete &= self.drop_programs(rule, &mut owners);
-        }
+        is_complete &= match direction {
+            Direction::Inbound => self.drop_programs(rule, &mut owners),
+            Direction::Outbound => self.check_widened(rule),
+        };
         is_complete.then(|| merge(owners).into_iter().map(Owner::keys).collect())
     }
 
@@ -79,7 +85,7 @@ impl Context<'_> {
         let program = self.map.rule(name, "program").cloned();
         let user = self.map.rule(name, "user").cloned();
         let Some(field) = rule.rule.said("Jobname").filter(|_| program.is_none()) else {
-            return vec![Owner { program, user }];
+            return vec![Owner { program, user, run: None }];
         };
         let jobs = self.map.jobs(&field.value);
         if user.is_some() {
@@ -87,7 +93,7 @@ impl Context<'_> {
                            name is not looked at";
             let fix = "say `program` of the rule in the map too";
             self.findings.changed(&field.at, message, fix);
-            return vec![Owner { program, user }];
+            return vec![Owner { program, user, run: None }];
         }
         if jobs.is_empty() && direction == Direction::Inbound {
             // Programs that accept are not told apart: a line of the map would have no effect.
@@ -97,13 +103,45 @@ impl Context<'_> {
             self.needs.job(&field.value, &field.at);
             return Vec::new();
         }
-        if jobs.iter().any(|job| job.program.is_none() && job.user.is_none()) {
+        if jobs.iter().any(|job| job.is_any()) {
             let message = "the rule is for every program of a run: its job name is any";
             let fix = "name a program for the job in the map";
             self.findings.changed(&field.at, message, fix);
         }
-        let owner = |job: &Job| Owner { program: job.program.clone(), user: job.user.clone() };
+        let owner = |job: &Job| {
+            let Job { program, user, run } = job.clone();
+            Owner { program, user, run }
+        };
         jobs.into_iter().map(owner).collect()
+    }
+
+    /// Reports a rule for what a program opens whose job is only a user here: it is for each
+    /// program of that user. In clear that must not be; false after an error.
+    fn check_widened(&mut self, rule: &Effective<'_>) -> bool {
+        let name = rule.rule.name.as_str();
+        let Some(field) = rule.rule.said("Jobname") else { return true };
+        if ["program", "user"].iter().any(|key| self.map.rule(name, key).is_some()) {
+            return true;
+        }
+        let is_wide = |job: &&Job| job.user.is_some() && job.program.is_none() && job.run.is_none();
+        if !self.map.jobs(&field.value).iter().any(is_wide) {
+            return true;
+        }
+        let fix = "say the job's program or run in the map too";
+        if is_protected(rule) {
+            let message = "the rule is for every program of the user that the map says: the line \
+                           of its job names no program";
+            self.findings.changed(&field.at, message, fix);
+            return true;
+        }
+        let message = "what every program of a user opens would go in clear: the line of the job \
+                       in the map names no program";
+        let fix = format!(
+            "{fix}; if that is meant, say for the rule:\n[rule.{}]\nuser = \"USER\"",
+            crate::draft::word(name)
+        );
+        self.findings.error(&field.at, message, fix);
+        false
     }
 
     /// Adds the users that stand for a user ID; false after an error.
@@ -124,16 +162,18 @@ impl Context<'_> {
     }
 
     /// The agent does not know who accepts a connection when it chooses the rule: leaves programs
-    /// out; false after an error.
+    /// and runs out; false after an error.
     fn drop_programs(&mut self, rule: &Effective<'_>, owners: &mut [Owner]) -> bool {
         let job = rule.rule.said("Jobname");
         if job.is_none() && owners.iter().all(|owner| owner.program.is_none()) {
             return true;
         }
-        owners.iter_mut().for_each(|owner| owner.program = None);
+        for owner in owners {
+            owner.program = None;
+            owner.run = None;
+        }
         let at = job.map_or(&rule.rule.at, |field| &field.at);
-        let group = rule.action(Kind::Group).and_then(|group| group.said("TTLSEnabled"));
-        if group.is_some_and(|enabled| enabled.value == "On") {
+        if is_protected(rule) {
             let message = "what others open is for whichever program of the run listens there: \
                            programs that accept are not told apart";
             self.findings.changed(at, message, "see that no other one listens at that port");
@@ -147,19 +187,34 @@ impl Context<'_> {
     }
 }
 
-/// One owner for all programs of the same users, in the order of the first; an owner without
-/// condition stands for all.
+/// What one of two conditions demands; nothing where one of them does not.
+fn either(one: Option<Toml>, other: Option<Toml>) -> Option<Toml> {
+    one.zip(other).map(|(one, other)| union([one, other]))
+}
+
+/// Whether the rule does TLS, and does not leave its connections in clear.
+fn is_protected(rule: &Effective<'_>) -> bool {
+    let group = rule.action(Kind::Group).and_then(|group| group.said("TTLSEnabled"));
+    group.is_some_and(|enabled| enabled.value == "On")
+}
+
+/// One owner for all programs or runs of the same users, in the order of the first; an owner
+/// without condition stands for all.
 fn merge(owners: Vec<Owner>) -> Vec<Owner> {
     if owners.contains(&Owner::default()) {
         return vec![Owner::default()];
     }
     let mut merged: Vec<Owner> = Vec::new();
     for owner in owners {
-        match merged.iter_mut().find(|known| known.user == owner.user) {
-            Some(known) => {
-                let both = known.program.take().zip(owner.program);
-                known.program = both.map(|(known, other)| union([known, other]));
+        let mut same_user = merged.iter_mut().filter(|known| known.user == owner.user);
+        // All conditions of a rule must hold, so that only owners that differ in one can be one.
+        let mergeable =
+            same_user.find(|known| known.run == owner.run || known.program == owner.program);
+        match mergeable {
+            Some(known) if known.run == owner.run => {
+                known.program = either(known.program.take(), owner.program);
             }
+            Some(known) => known.run = either(known.run.take(), owner.run),
             None => merged.push(owner),
         }
     }

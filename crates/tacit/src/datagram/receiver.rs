@@ -241,6 +241,7 @@ impl Lane {
             is_shared,
             program: None,
             user: Some(run.user.clone()),
+            run: Some(run.name.clone()),
             to_own_host: run.host.has(address),
             at_unix_s: clock::now_unix_s(),
         };

@@ -61,9 +61,13 @@ pub struct ExplainArgs {
     /// The user the program runs as
     #[arg(long, value_name = "USER")]
     user: Option<String>,
+    /// The name of the program's run
+    #[arg(long, value_name = "NAME", conflicts_with = "listen")]
+    run: Option<String>,
     /// A peer's certificate in a PEM file, with the intermediates it sends
     #[arg(long, value_name = "FILE", requires = "asked")]
-    #[arg(conflicts_with_all = ["listen", "direction", "local", "remote", "program", "user"])]
+    #[arg(conflicts_with_all = ["listen", "direction", "local", "remote"])]
+    #[arg(conflicts_with_all = ["program", "user", "run"])]
     peer: Option<PathBuf>,
     /// Where the peer comes from
     #[arg(long, value_name = "IP", requires = "peer")]
@@ -184,6 +188,7 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
         is_shared: false,
         program: args.program.clone(),
         user: args.user.as_deref().map(user_word),
+        run: args.run.clone(),
         to_own_host: false,
         at_unix_s: args.at.map_or_else(clock::now_unix_s, Timestamp::as_second),
     })

@@ -29,6 +29,14 @@ impl Scope {
         }
     }
 
+    /// The name of the run whose programs open the flows.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Run(run) => &run.name,
+        }
+    }
+
     /// The CPU that its programs share with a worker, if they do.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {

@@ -324,6 +324,7 @@ fn arrived(
         Source::Inbound(scope) => {
             let mut flow = flow_of_client(listener, &socket, peer)?;
             flow.user = Some(scope.user().to_owned());
+            flow.run = Some(scope.name().to_owned());
             Ok(Some(connection(listener, socket, flow, permit)))
         }
     }
@@ -377,6 +378,7 @@ fn flow_of_program(scope: &Scope, protocol: Protocol, local: Address, mut remote
         remote,
         program: None,
         user: Some(scope.user().to_owned()),
+        run: Some(scope.name().to_owned()),
         at_unix_s: clock::now_unix_s(),
     }
 }
@@ -427,6 +429,7 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
         is_shared: false,
         program,
         user,
+        run: None,
         to_own_host: false,
         at_unix_s: clock::now_unix_s(),
     })

@@ -154,6 +154,30 @@ deny = true
 }
 
 #[test]
+fn a_rule_may_name_the_run() {
+    let rules = r#"
+[[rule]]
+name = "not-for-nightly"
+direction = "outbound"
+remote = "clear.example"
+run = ["nightly", "weekly"]
+deny = true
+"#;
+    // The same program under two names, and under its own.
+    let text = Network::new(&[9000], &format!("{OWN_DIRECTORY}{ECHO}{KEEP}")).with_rules(rules).ok(
+        "ask done
+         RUN_OPTIONS='--name daily'
+         run python3 keep.py clear.example
+         RUN_OPTIONS='--name nightly'
+         run python3 -c 'import socket; socket.create_connection((\"clear.example\", 9000))' 2>&1 |
+             grep -o ConnectionRefusedError
+         RUN_OPTIONS=
+         run python3 keep.py clear.example",
+    );
+    assert_eq!(text, "kept\nConnectionRefusedError\nkept\n");
+}
+
+#[test]
 fn programs_inside_do_not_control_the_agent() {
     let text = network().ok("# What is hidden is not there; what is open to the user refuses.
          run sh -c './tacit show rules --control $(control)' 2>/dev/null; echo status $?

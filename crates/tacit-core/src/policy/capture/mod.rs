@@ -175,6 +175,7 @@ fn is_certain_deny(rule: &Rule) -> bool {
         && selectors.local_ports.is_empty()
         && selectors.program.is_empty()
         && selectors.user.is_empty()
+        && selectors.run.is_empty()
 }
 
 /// What is left of an area when others are taken out.

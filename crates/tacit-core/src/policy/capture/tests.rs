@@ -358,6 +358,7 @@ proptest! {
                     is_shared: false,
                     program: None,
                     user: None,
+                    run: None,
                     to_own_host: false,
                     at_unix_s: 0,
                 };

@@ -64,6 +64,7 @@ fn outbound() -> Selectors {
         when: None,
         program: Vec::new(),
         user: Vec::new(),
+        run: Vec::new(),
     }
 }
 
@@ -79,6 +80,7 @@ fn to(remote: SocketAddr, names: &[String]) -> Flow {
         is_shared: false,
         program: None,
         user: None,
+        run: None,
         to_own_host: false,
         at_unix_s: 0,
     }
@@ -187,6 +189,10 @@ fn user() -> impl Strategy<Value = String> {
     select(&["ann", "bob"][..]).prop_map(str::to_owned)
 }
 
+fn run() -> impl Strategy<Value = String> {
+    select(&["night"][..]).prop_map(str::to_owned)
+}
+
 prop_compose! {
     fn any_rule()(
         way in (direction(), protocol()),
@@ -196,6 +202,7 @@ prop_compose! {
         remote_ports in vec(port_range(), 0..3),
         program in vec(program(), 0..2),
         user in vec(user(), 0..2),
+        run in vec(run(), 0..2),
         listen in vec(listen(), 0..3),
         when in option::weighted(0.2, when()),
         (deny, is_of_run) in any::<(bool, bool)>(),
@@ -204,6 +211,7 @@ prop_compose! {
         let (direction, protocol) = if listen.is_empty() { way } else { arriving };
         let selectors = Selectors {
             direction, protocol, local, local_ports, remote, remote_ports, when, program, user,
+            run,
         };
         let action = if deny { Action::Deny(Deny::Refused) } else { Action::Permit };
         let rule = rule(selectors, listen, action);
@@ -227,6 +235,7 @@ prop_compose! {
         remote_names in vec(select(NAMES).prop_map(str::to_owned), 0..3),
         program in option::of(program()),
         user in option::of(user()),
+        run in option::of(run()),
         day in 0..7_i64,
     ) -> Flow {
         let arriving = (Direction::Inbound, Protocol::Tcp);
@@ -234,8 +243,8 @@ prop_compose! {
         let at_unix_s = day * 86_400;
         let to_own_host = day % 3 == 0;
         Flow {
-            direction, protocol, listen, local, remote, remote_names, program, user, at_unix_s,
-            to_own_host, alias: None, is_shared: false,
+            direction, protocol, listen, local, remote, remote_names, program, user, run,
+            at_unix_s, to_own_host, alias: None, is_shared: false,
         }
     }
 }
@@ -268,12 +277,15 @@ proptest! {
         let index = Index::new(&rules);
         let programs = ["/bin/a", "/bin/b", "/bin/other"].map(|path| Some(PathBuf::from(path)));
         let users = ["ann", "bob", "other"].map(|name| Some(name.to_owned()));
+        let runs = ["night", "other"].map(|name| Some(name.to_owned()));
         for flow in flows {
             let found = index.lookup(&flow);
             let owners = programs.iter().flat_map(|p| users.iter().map(move |u| (p, u)));
-            let another = owners.map(|(program, user)| Flow {
+            let owners = owners.flat_map(|(p, u)| runs.iter().map(move |r| (p, u, r)));
+            let another = owners.map(|(program, user, run)| Flow {
                 program: flow.program.clone().or_else(|| program.clone()),
                 user: flow.user.clone().or_else(|| user.clone()),
+                run: flow.run.clone().or_else(|| run.clone()),
                 ..flow.clone()
             }).any(|owned| index.lookup(&owned).rule != found.rule);
             prop_assert_eq!(found.needs_owner, another, "{:?}", flow);

@@ -182,7 +182,7 @@ fn unreachable(report: &Report<'_>, rules: &[Read<'_, '_>]) {
 
 /// Some flow that the rule matches.
 fn typical_flow(rule: &Rule) -> Flow {
-    let Selectors { direction, protocol, program, user, .. } = &rule.selectors;
+    let Selectors { direction, protocol, program, user, run, .. } = &rule.selectors;
     let local = typical_end(&rule.selectors.local, &rule.selectors.local_ports);
     let remote = typical_end(&rule.selectors.remote, &rule.selectors.remote_ports);
     Flow {
@@ -197,6 +197,7 @@ fn typical_flow(rule: &Rule) -> Flow {
         // Somebody, though not one that another rule could name.
         program: Some(program.first().cloned().unwrap_or_default()),
         user: Some(user.first().cloned().unwrap_or_default()),
+        run: Some(run.first().cloned().unwrap_or_default()),
         to_own_host: false,
         at_unix_s: rule.selectors.when.as_ref().map_or(0, When::typical_time),
     }
@@ -248,6 +249,7 @@ fn covers(a: &Rule, b: &Rule) -> bool {
         && all_covered(&a.remote_ports, &b.remote_ports, ports)
         && all_covered(&a.program, &b.program, |a, b| unknown_too && a == b)
         && all_covered(&a.user, &b.user, |a, b| unknown_too && a == b)
+        && all_covered(&a.run, &b.run, |a, b| unknown_too && a == b)
 }
 
 /// As [`all_covered`]; what a program opens to this host or link is not covered by wide selectors.

@@ -179,6 +179,8 @@ fn forwarding_selectors(table: &Table<'_>, forward: Option<&Forward>) -> Option<
     let why = "a rule with `listen` sees inbound TCP and UNIX connections at that address";
     let fix = "remove it; `listen` says it all";
     table.refuse(&["direction", "protocol", "local"], why, fix);
+    let why = "a rule with `listen` is not about runs";
+    table.refuse(&["run"], why, "remove it, or say direction = \"outbound\" without `listen`");
     let remote = addresses(table, "remote", |value| {
         let selector = address::selector(value)?;
         if matches!(selector, AddressSelector::Name { .. }) {
@@ -202,6 +204,7 @@ fn forwarding_selectors(table: &Table<'_>, forward: Option<&Forward>) -> Option<
         remote_ports: remote_ports?,
         program: programs(table)?,
         user: users(table)?,
+        run: Vec::new(),
         when: when::read(table)?,
     })
 }

@@ -1,6 +1,6 @@
 //! Rules about runs: what programs open, and the way in to where they listen.
 
-use super::selectors::{addresses, ports, programs, users};
+use super::selectors::{addresses, ports, programs, runs, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
@@ -51,6 +51,7 @@ fn outbound(table: &Table<'_>) -> Option<RunRule> {
     let remote_ports = ports(table, "remote-ports");
     let program = programs(table);
     let user = users(table);
+    let run = runs(table);
     let when = when::read(table);
     let selectors = Selectors {
         direction: Direction::Outbound,
@@ -61,6 +62,7 @@ fn outbound(table: &Table<'_>) -> Option<RunRule> {
         remote_ports: remote_ports?,
         program: program?,
         user: user?,
+        run: run?,
         when: when?,
     };
     (!table.holds("listen")).then_some(RunRule { selectors, form: Form::Outbound })
@@ -70,6 +72,8 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
     table.refuse(&["local"], "`listen` says where connections arrive", "remove it");
     let why = "which program accepts is not known when the rule is chosen";
     table.refuse(&["program"], why, "remove it: `local-ports` says which program is meant");
+    let why = "every run listens where inbound rules say, whatever its name";
+    table.refuse(&["run"], why, "remove it, or give the run an agent with a policy of its own");
     let protocol = protocol(table);
     if protocol == Some(Protocol::Udp)
         && let Some(value) = table.value("protocol")
@@ -99,6 +103,7 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
         remote_ports: remote_ports?,
         program: Vec::new(),
         user: user?,
+        run: Vec::new(),
         when: when?,
     };
     let inbound = Inbound { listen: listen?, local_ports: local_ports? };

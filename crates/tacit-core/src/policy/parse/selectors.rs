@@ -34,6 +34,11 @@ pub(super) fn programs(table: &Table<'_>) -> Option<Vec<PathBuf>> {
     table.value("program").map_or(Some(Vec::new()), |value| value.each(read))
 }
 
+pub(super) fn runs(table: &Table<'_>) -> Option<Vec<String>> {
+    let read = |value: &Value<'_>| value::name(value).map(str::to_owned);
+    table.value("run").map_or(Some(Vec::new()), |value| value.each(read))
+}
+
 pub(super) fn users(table: &Table<'_>) -> Option<Vec<String>> {
     let read = |value: &Value<'_>| value::name(value).map(str::to_owned);
     table.value("user").map_or(Some(Vec::new()), |value| value.each(read))

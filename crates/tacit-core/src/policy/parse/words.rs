@@ -156,6 +156,7 @@ const RULE: &[&str] = &[
     "names",
     "program",
     "user",
+    "run",
     "when",
     "permit",
     "deny",

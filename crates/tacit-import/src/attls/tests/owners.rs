@@ -79,7 +79,13 @@ fn policy_of(rules: &[Made]) -> String {
 
 /// Whether TLS is done for what a program of a user opens to port 443.
 fn is_tls(policy: &Policy, program: &str, user: &str) -> bool {
-    let flow = Flow {
+    let place = Index::new(&policy.rules).lookup(&flow(program, user)).rule.unwrap();
+    matches!(policy.rules[place].action, Action::Tls(_))
+}
+
+/// What a program of a user opens to port 443.
+fn flow(program: &str, user: &str) -> Flow {
+    Flow {
         direction: Direction::Outbound,
         protocol: Protocol::Tcp,
         local: Address::Inet(SocketAddr::from(([192, 0, 2, 1], 40_000))),
@@ -89,12 +95,11 @@ fn is_tls(policy: &Policy, program: &str, user: &str) -> bool {
         is_shared: false,
         program: Some(program.into()),
         user: Some(user.to_owned()),
+        run: None,
         to_own_host: false,
         at_unix_s: 0,
         listen: None,
-    };
-    let place = Index::new(&policy.rules).lookup(&flow).rule.unwrap();
-    matches!(policy.rules[place].action, Action::Tls(_))
+    }
 }
 
 fn made() -> impl Strategy<Value = Made> {
@@ -155,6 +160,75 @@ fn jobs_of_different_users_become_rules_of_their_own() {
     assert!(is_tls(&parsed, "/p/x", "a"));
     let wanted = "its job name is any";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
+}
+
+#[test]
+fn jobs_of_one_program_are_told_apart_by_the_names_of_their_runs() {
+    let map = format!(
+        "[job]\nNIGHT1 = {{ program = \"/usr/bin/java\", run = \"night1\" }}\n\
+         NIGHT2 = {{ run = [\"night2\", \"night2b\"] }}\n\
+         DAY1 = {{ program = \"/p/day\" }}\n\"*\" = {{ run = \"rest\" }}\n{RING}"
+    );
+    let is_tls = |policy: &Policy, program: &str, run: &str| {
+        let flow = Flow { run: Some(run.to_owned()), ..flow(program, "u") };
+        let place = Index::new(&policy.rules).lookup(&flow).rule.unwrap();
+        matches!(policy.rules[place].action, Action::Tls(_))
+    };
+    for (name, wanted) in [
+        ("NIGHT1", [true, false, false, false, false]),
+        ("NIGHT2", [false, true, true, false, false]),
+        ("*", [true, true, true, true, true]),
+    ] {
+        let (policy, found) = imported(&rules(&[name]), &map, Options::default());
+        let policy = parse(&policy.unwrap_or_else(|| panic!("{found:#?}"))).policy.unwrap();
+        let got = [
+            ("/usr/bin/java", "night1"),
+            ("/usr/bin/java", "night2"),
+            ("/x", "night2b"),
+            ("/usr/bin/java", "rest"),
+            ("/p/day", "java"),
+        ]
+        .map(|(program, run)| is_tls(&policy, program, run));
+        assert_eq!(got, wanted, "{name}");
+        assert!(!is_tls(&policy, "/usr/bin/java", "other"), "{name}");
+    }
+    for key in ["unit", "cgroup"] {
+        let map = format!("[job]\nNIGHT1 = {{ {key} = \"orders.service\" }}\n{RING}");
+        let (policy, found) = imported(&rules(&["NIGHT1"]), &map, Options::default());
+        assert_eq!(policy, None);
+        let wanted = format!("`{key}` is not built yet");
+        assert!(found.iter().any(|one| one.contains(&wanted)), "{found:#?}");
+    }
+}
+
+#[test]
+fn a_job_that_is_a_user_alone_is_reported_and_never_passed_in_clear() {
+    let map = format!("[job]\nNIGHT1 = {{ user = \"ops\" }}\n{RING}");
+    let protected = rules(&["NIGHT1"]);
+    let (policy, found) = imported(&protected, &map, Options::default());
+    let policy = parse(&policy.unwrap()).policy.unwrap();
+    assert!(is_tls(&policy, "/p/any", "ops") && !is_tls(&policy, "/p/any", "other"));
+    let wanted = "changed: the rule is for every program of the user that the map says";
+    assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
+    let clear = protected.replace("TTLSGroupActionRef on", "TTLSGroupActionRef off");
+    let (policy, found) = imported(&clear, &map, Options::default());
+    assert_eq!(policy, None);
+    let wanted = "error: what every program of a user opens would go in clear";
+    assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
+    // By a pattern, too.
+    let wide = clear.replace("NIGHT1", "NIGHT*");
+    let lines = map.replace("[job]", "[job]\n\"NIGHT*\" = { program = \"/p/n\" }");
+    assert_eq!(imported(&wide, &lines, Options::default()).0, None);
+    // With a program or a run, or if the map says so of the rule, it is as it was.
+    for said in ["program = \"/p/n\", ", "run = \"night1\", "] {
+        let map = map.replace("{ ", &format!("{{ {said}"));
+        let (policy, found) = imported(&clear, &map, Options::default());
+        assert!(policy.is_some(), "{found:#?}");
+        assert!(!found.iter().any(|one| one.contains("every program of")), "{found:#?}");
+    }
+    let (policy, found) =
+        imported(&clear, &format!("{map}[rule.t0]\nuser = \"ops\"\n"), Options::default());
+    assert!(policy.is_some(), "{found:#?}");
 }
 
 #[test]

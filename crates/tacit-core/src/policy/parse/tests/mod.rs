@@ -390,6 +390,35 @@ fn warnings_name_what_was_probably_not_meant() {
 }
 
 #[test]
+fn a_run_is_named_by_rules_about_what_its_programs_open_alone() {
+    let out = "direction = \"outbound\"\nremote-ports = 443\npermit = true";
+    let text = |form: &str| {
+        format!("version = 1\n[[rule]]\nname = \"a\"\nrun = [\"night\", \"day\"]\n{form}\n")
+    };
+    assert_eq!(only_rule(&text(out)).selectors.run, ["night", "day"]);
+    for (form, words) in [
+        (
+            "direction = \"inbound\"\nlisten = \"[::]:1\"\nlocal-ports = 1\npermit = true",
+            "`run` does not belong here: every run listens where inbound rules say",
+        ),
+        (
+            "listen = \"[::1]:1\"\nconnect = \"[::1]:2\"\npermit = true",
+            "`run` does not belong here: a rule with `listen` is not about runs",
+        ),
+        (&out.replace("443", "443\nrun = \"b\""), "TOML"),
+    ] {
+        let said = errors(&text(form));
+        assert!(said.len() == 1 && (words == "TOML" || said[0].contains(words)), "{said:?}");
+    }
+    // A rule for some runs hides none that is for others.
+    let both = format!("{}[[rule]]\nname = \"b\"\nrun = \"other\"\n{out}\n", text(out));
+    assert_eq!(warnings(&both), [""; 0]);
+    let hidden = format!("{}[[rule]]\nname = \"b\"\nrun = \"day\"\n{out}\n", text(out));
+    let hidden = hidden.replace("permit", "deny");
+    assert!(warnings(&hidden)[0].contains("rule `b` is never reached"), "{hidden}");
+}
+
+#[test]
 fn a_trust_pins_certificates_beside_anchors_or_alone() {
     let text = |trust: &str, verify: &str| {
         format!(

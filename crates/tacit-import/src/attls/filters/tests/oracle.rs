@@ -209,6 +209,7 @@ fn looked_up(policy: &Policy, index: &Index, tried: Tried) -> Result<usize, bool
         is_shared: false,
         program: None,
         user: None,
+        run: None,
         to_own_host: false,
         at_unix_s: 0,
         listen,
