@@ -306,9 +306,11 @@ fn attributes(out: &mut String, kind: Kind, object: Option<&Object>, defaults: D
             let shown = if attribute.is_secret() { "(not shown)" } else { &field.value };
             row(out, depth, attribute.word, shown, Some(&field.at));
         }
+        // Signature parameters of a connection replace all pairs of its environment.
+        let replaces = attribute.word == "SignaturePairs";
         if let Some(default) = attribute.default
             && said.is_empty()
-            && defaults == Defaults::Shown
+            && (defaults == Defaults::Shown || replaces)
         {
             row(out, depth, attribute.word, default, None);
         }

@@ -333,8 +333,9 @@ const ACTION: &[Attribute] = &[
     reference("TTLSCipherParmsRef", Kind::Cipher),
     block("TTLSSignatureParms", Kind::Signature),
     reference("TTLSSignatureParmsRef", Kind::Signature),
-    switch("CtraceClearText", "Off"),
-    TRACE,
+    // Where these say neither, the group's hold.
+    attribute("CtraceClearText", Form::Switch),
+    attribute("Trace", Form::Number(0, 255)),
 ];
 
 const ENVIRONMENT: &[Attribute] = &[
@@ -414,6 +415,11 @@ const CIPHER: &[Attribute] = &[
     list("V3CipherSuites4Char", Form::Text),
 ];
 
+/// A text with a default.
+const fn preset(word: &'static str, default: &'static str) -> Attribute {
+    Attribute { default: Some(default), ..text(word) }
+}
+
 const fn codes(word: &'static str, default: &'static str) -> Attribute {
     Attribute { repeats: true, default: Some(default), ..text(word) }
 }
@@ -433,15 +439,15 @@ const GSK: &[Attribute] = &[
     text("GSK_SYSPLEX_SIDCACHE"),
     text("GSK_V2_SESSION_TIMEOUT"),
     text("GSK_V2_SIDCACHE_SIZE"),
-    Attribute { default: Some("86400"), ..text("GSK_V3_SESSION_TIMEOUT") },
-    Attribute { default: Some("512"), ..text("GSK_V3_SIDCACHE_SIZE") },
+    preset("GSK_V3_SESSION_TIMEOUT", "86400"),
+    preset("GSK_V3_SIDCACHE_SIZE", "512"),
     switch("GSK_SESSION_TICKET_CLIENT_ENABLE", "On"),
-    text("GSK_SESSION_TICKET_CLIENT_MAXSIZE"),
+    preset("GSK_SESSION_TICKET_CLIENT_MAXSIZE", "8192"),
     switch("GSK_SESSION_TICKET_SERVER_ENABLE", "On"),
-    text("GSK_SESSION_TICKET_SERVER_ALGORITHM"),
-    text("GSK_SESSION_TICKET_SERVER_COUNT"),
-    text("GSK_SESSION_TICKET_SERVER_KEY_REFRESH"),
-    text("GSK_SESSION_TICKET_SERVER_TIMEOUT"),
+    preset("GSK_SESSION_TICKET_SERVER_ALGORITHM", "AESCBC128"),
+    preset("GSK_SESSION_TICKET_SERVER_COUNT", "2"),
+    preset("GSK_SESSION_TICKET_SERVER_KEY_REFRESH", "300"),
+    preset("GSK_SESSION_TICKET_SERVER_TIMEOUT", "300"),
     switch("AIACDPPriority", "On"),
     text("MaxSrcRevExtLocValues"),
     text("MaxValidRevExtLocValues"),
@@ -473,30 +479,30 @@ const GSK_OCSP: &[Attribute] = &[
     text("OcspUrl"),
     switch("OcspAiaEnable", "Off"),
     text("OcspProxyServerName"),
-    text("OcspProxyServerPort"),
+    preset("OcspProxyServerPort", "80"),
     switch("OcspRetrieveViaGet", "Off"),
     switch("OcspUrlPriority", "On"),
     text("OcspRequestSigkeylabel"),
-    text("OcspRequestSigalg"),
+    preset("OcspRequestSigalg", "0401"),
     text("OcspResponseSigAlgPairs"),
-    text("OcspClientCacheSize"),
-    text("OcspCliCacheEntryMaxsize"),
+    preset("OcspClientCacheSize", "256"),
+    preset("OcspCliCacheEntryMaxsize", "0"),
     switch("OcspNonceGenEnable", "Off"),
     switch("OcspNonceCheckEnable", "Off"),
-    text("OcspNonceSize"),
-    text("OcspResponseTimeout"),
-    text("OcspMaxResponseSize"),
+    preset("OcspNonceSize", "8"),
+    preset("OcspResponseTimeout", "15"),
+    preset("OcspMaxResponseSize", "20480"),
     choice("OcspServerStapling", &["Off", "Any", "EndEntity"]),
 ];
 
 const GSK_HTTP_CDP: &[Attribute] = &[
     switch("HttpCdpEnable", "Off"),
     text("HttpCdpProxyServerName"),
-    text("HttpCdpProxyServerPort"),
-    text("HttpCdpResponseTimeout"),
-    text("HttpCdpMaxResponseSize"),
-    text("HttpCdpCacheSize"),
-    text("HttpCdpCacheEntryMaxsize"),
+    preset("HttpCdpProxyServerPort", "80"),
+    preset("HttpCdpResponseTimeout", "15"),
+    preset("HttpCdpMaxResponseSize", "204800"),
+    preset("HttpCdpCacheSize", "32"),
+    preset("HttpCdpCacheEntryMaxsize", "0"),
 ];
 
 const IP_ADDR: &[Attribute] = &[attribute("Addr", Form::Address)];

@@ -85,6 +85,69 @@ fn connection_actions_have_no_defaults() {
 }
 
 #[test]
+fn signature_parameters_of_a_connection_show_their_pairs() {
+    let action = "TTLSConnectionAction c\n{\nTTLSSignatureParms\n{\nClientECurves Any\n}\n}\n";
+    let rule = rule("one", "TTLSConnectionActionRef c\n");
+    let table = table(&format!("{POLICY}{rule}{action}"));
+    let connection = table.split("TTLSConnectionAction ").nth(1).unwrap();
+    let rows: Vec<_> = connection.lines().skip(1).take_while(|row| !row.is_empty()).collect();
+    let words: Vec<_> = rows.iter().filter_map(|row| row.split_whitespace().next()).collect();
+    assert_eq!(words, ["TTLSSignatureParms", "ClientECurves", "SignaturePairs"]);
+    assert!(rows[2].contains("0601 0603") && rows[2].ends_with("default"), "{rows:?}");
+}
+
+#[test]
+fn an_environment_that_says_no_trace_shows_none_and_its_group_decides() {
+    let policy = POLICY.replacen("TTLSEnabled On", "TTLSEnabled On\n  Trace 7", 1);
+    assert_ne!(policy, POLICY);
+    let traces = shown(&table(&policy), "web", "Trace");
+    assert!(traces.len() == 1 && traces[0].starts_with("7 p:"), "{traces:?}");
+    let traces = shown(&table(POLICY), "web", "Trace");
+    assert_eq!(traces, ["2 default"], "of the group");
+    assert_eq!(shown(&table(POLICY), "web", "CtraceClearText"), ["Off default"]);
+}
+
+/// As `pasearch -t` prints them of an environment that says none.
+const GSK_DEFAULTS: &[(&str, &str)] = &[
+    ("GSK_V3_SESSION_TIMEOUT", "86400"),
+    ("GSK_V3_SIDCACHE_SIZE", "512"),
+    ("GSK_SESSION_TICKET_CLIENT_ENABLE", "On"),
+    ("GSK_SESSION_TICKET_CLIENT_MAXSIZE", "8192"),
+    ("GSK_SESSION_TICKET_SERVER_ENABLE", "On"),
+    ("GSK_SESSION_TICKET_SERVER_ALGORITHM", "AESCBC128"),
+    ("GSK_SESSION_TICKET_SERVER_COUNT", "2"),
+    ("GSK_SESSION_TICKET_SERVER_KEY_REFRESH", "300"),
+    ("GSK_SESSION_TICKET_SERVER_TIMEOUT", "300"),
+    ("HttpCdpEnable", "Off"),
+    ("HttpCdpProxyServerPort", "80"),
+    ("HttpCdpResponseTimeout", "15"),
+    ("HttpCdpMaxResponseSize", "204800"),
+    ("HttpCdpCacheSize", "32"),
+    ("HttpCdpCacheEntryMaxsize", "0"),
+    ("OcspAiaEnable", "Off"),
+    ("OcspProxyServerPort", "80"),
+    ("OcspRetrieveViaGet", "Off"),
+    ("OcspUrlPriority", "On"),
+    ("OcspRequestSigalg", "0401"),
+    ("OcspClientCacheSize", "256"),
+    ("OcspCliCacheEntryMaxsize", "0"),
+    ("OcspNonceGenEnable", "Off"),
+    ("OcspNonceCheckEnable", "Off"),
+    ("OcspNonceSize", "8"),
+    ("OcspResponseTimeout", "15"),
+    ("OcspMaxResponseSize", "20480"),
+    ("OcspServerStapling", "Off"),
+];
+
+#[test]
+fn defaults_of_revocation_and_session_tickets_are_shown() {
+    let table = table(POLICY);
+    for (word, value) in GSK_DEFAULTS {
+        assert_eq!(shown(&table, "web", word), [format!("{value} default")], "{word}");
+    }
+}
+
+#[test]
 fn a_whole_number_is_an_address() {
     let policy =
         POLICY.replacen("LocalPortRange 8443", "LocalPortRange 8443\n  RemoteAddr 6793", 1);
