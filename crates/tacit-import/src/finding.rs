@@ -88,6 +88,39 @@ impl Finding {
 /// other.
 pub const FINDINGS_MAX: usize = 10_000;
 
+/// Longest word of a message, in characters: what is longer is a value that nobody reads whole.
+const WORD_CHARS_MAX: usize = 200;
+
+/// Longest word of a fix: the paths that a line to copy may hold are shorter.
+const FIX_WORD_CHARS_MAX: usize = 4096;
+
+/// Most words of a message or of a line of a fix.
+const WORDS_MAX: usize = 500;
+
+/// A text without the middles of its longest words and without its last words.
+fn shortened(text: &str, word_chars_max: usize) -> String {
+    /// What is left of the end of a long word: a quote or a colon.
+    const END_CHARS: usize = 20;
+    if text.len() <= word_chars_max {
+        return text.to_owned();
+    }
+    let short = |word: &str| {
+        let chars = word.chars().count();
+        if chars <= word_chars_max {
+            return word.to_owned();
+        }
+        let begin: String = word.chars().take(word_chars_max - END_CHARS).collect();
+        let end: String = word.chars().skip(chars - END_CHARS).collect();
+        format!("{begin}…{end}")
+    };
+    let mut words = text.split(' ');
+    let mut shown = words.by_ref().take(WORDS_MAX).map(short).collect::<Vec<_>>().join(" ");
+    if words.next().is_some() {
+        shown.push_str(" …");
+    }
+    shown
+}
+
 /// Everything found so far.
 #[derive(Debug, Default)]
 pub struct Findings {
@@ -122,9 +155,12 @@ impl Findings {
             file: at.file.to_string(),
             line: at.line,
             column: None,
-            message: one_line(message),
+            message: shortened(&one_line(message), WORD_CHARS_MAX),
             // A fix may hold lines to copy; each is made harmless by itself.
-            fix: fix.map(|fix| fix.lines().map(one_line).collect::<Vec<_>>().join("\n")),
+            fix: fix.map(|fix| {
+                let harmless = |line| shortened(&one_line(line), FIX_WORD_CHARS_MAX);
+                fix.lines().map(harmless).collect::<Vec<_>>().join("\n")
+            }),
         };
         self.add(finding);
     }
@@ -152,8 +188,8 @@ impl Findings {
                 file: file.to_owned(),
                 line: position.line,
                 column: Some(position.column),
-                message,
-                fix,
+                message: shortened(&message, WORD_CHARS_MAX),
+                fix: fix.map(|fix| shortened(&fix, FIX_WORD_CHARS_MAX)),
             });
         }
     }
@@ -192,6 +228,27 @@ impl Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_values_are_shortened_and_short_ones_are_not() {
+        let message = |value: &str| {
+            let mut findings = Findings::default();
+            let at = Origin { file: "f".into(), line: 1 };
+            findings.error(&at, format!("`Port` cannot be `{value}`: no port"), "write a port");
+            findings.finish().remove(0).message
+        };
+        assert_eq!(message("70000"), "`Port` cannot be `70000`: no port");
+        for value in ["4", "é"] {
+            let long = message(&value.repeat(2_000_000));
+            assert!(
+                long.starts_with("`Port` cannot be `") && long.ends_with("`: no port"),
+                "{long}"
+            );
+            assert!(long.contains('…') && long.chars().count() < 300, "{long}");
+        }
+        let many = message(&"4 ".repeat(2_000_000));
+        assert!(many.len() < 2000 && many.ends_with('…'), "{many}");
+    }
 
     #[test]
     fn an_error_is_told_behind_any_number_of_others() {

@@ -112,6 +112,10 @@ impl Context<'_> {
             return Vec::new();
         };
         if !has_condition(rule) {
+            // It was reported, and stops the import.
+            if rule.rule.rejected.iter().any(|word| is_end(word)) {
+                return Vec::new();
+            }
             let fix = "say a port, an address, a job name or a user ID";
             let message = "the rule has no condition but its direction";
             self.findings.error(&rule.rule.at, message, fix);
@@ -177,6 +181,11 @@ fn has_condition(rule: &Effective<'_>) -> bool {
     let said = |word: &&str| rule.rule.said(word).is_some();
     let all = ["LocalAddr", "RemoteAddr", "Jobname", "Userid"];
     end(&rule.local) || end(&rule.remote) || all.iter().any(said)
+}
+
+/// Whether a word of a rule is about addresses or ports.
+fn is_end(word: &str) -> bool {
+    ["Local", "Remote"].iter().any(|side| word.starts_with(side))
 }
 
 /// What stands above a rule.

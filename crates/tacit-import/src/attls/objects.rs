@@ -26,6 +26,8 @@ pub(super) struct Object {
     pub fields: Vec<Field>,
     /// What it says that belongs in one of its parts.
     pub misplaced: Vec<Misplaced>,
+    /// Words whose values are none, as was reported.
+    pub rejected: Vec<&'static str>,
 }
 
 /// An attribute that belongs in a part of the statement that has it.
@@ -259,11 +261,15 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
         at: node.at.clone(),
         fields: Vec::new(),
         misplaced: Vec::new(),
+        rejected: Vec::new(),
     };
     for node in node.block.iter().flatten() {
         match place(kind, node, findings) {
             Some(Place::Here(attribute)) => {
-                let Some(field) = field(kind, attribute, node, findings) else { continue };
+                let Some(field) = field(kind, attribute, node, findings) else {
+                    object.rejected.push(attribute.word);
+                    continue;
+                };
                 if !attribute.repeats
                     && let Some(first) = object.said(attribute.word)
                 {

@@ -44,6 +44,8 @@ pub(super) fn write(
     } else if let Some(first) = sources.first_rule {
         let at = Origin { file: first.file.clone(), line: 1 };
         end(sources.options, &at, &mut rules, findings);
+        // A rule of the policy may have the name of one of these.
+        rename(&mut rules, findings);
     } else if let Some(first) = sources.first_line
         && !findings.has_errors()
     {

@@ -99,7 +99,7 @@ fn meet(item: &mut Item, filter: &Filter, flow: &Flow) -> Result<Option<()>, Str
 
 /// Whether a rule is about all that the other one is, and says so in the same words.
 fn is_all_of(rule: &Item, other: &Item) -> bool {
-    const CONDITIONS: [&str; 9] = [
+    const CONDITIONS: [&str; 10] = [
         "direction",
         "listen",
         "local",
@@ -108,6 +108,7 @@ fn is_all_of(rule: &Item, other: &Item) -> bool {
         "remote-ports",
         "program",
         "user",
+        "run",
         "when",
     ];
     CONDITIONS.iter().all(|key| rule.value(key) == other.value(key))

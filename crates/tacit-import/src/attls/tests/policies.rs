@@ -511,3 +511,19 @@ fn starttls_of_both_directions_is_for_what_is_accepted() {
     let rules = parse(&text.unwrap_or_else(|| panic!("{found:#?}"))).policy.unwrap().rules;
     assert!(rules.iter().take(2).all(|rule| rule.action.word() == "tls"), "{rules:#?}");
 }
+
+#[test]
+fn a_rule_with_the_name_of_one_that_is_added_keeps_it() {
+    for protocol in ["tcp", "udp", "8443"] {
+        let name = format!("unmatched-{protocol}");
+        let policy = POLICY.replace("TTLSRule web", &format!("TTLSRule {name}"));
+        let policy = policy.replacen("Direction", "RemoteAddr 10.0.0.1\n  Direction", 1);
+        let map = MAP.replace("[rule.web]", &format!("[rule.{name}]"));
+        let (text, found) = imported(&policy, &map, Options::default());
+        let text = text.unwrap_or_else(|| panic!("{found:#?}"));
+        assert!(text.contains(&format!("name = \"{name}\"\n")), "{text}");
+        assert!(text.contains(&format!("name = \"{name}-2\"\n")), "{text}");
+        let said = format!("rule `{name}` is named `{name}-2`");
+        assert!(found.iter().any(|one| one.contains(&said)), "{found:#?}");
+    }
+}

@@ -3,7 +3,7 @@
 use crate::attls::Options;
 use crate::attls::tests::Given;
 use crate::{Findings, Input};
-use tacit_core::policy::{Policy, parse};
+use tacit_core::policy::{Action, Policy, parse};
 
 const TLS: &str = "\
 TTLSRule web
@@ -366,4 +366,32 @@ fn that_fail_closed_leaves_what_filters_permit_is_told() {
     assert!(policy.unwrap().contains("permit = true"));
     let told = |message: &str| message.contains("--fail-closed leaves what filters permit");
     assert!(findings.finish().iter().any(|one| told(&one.message)));
+}
+
+#[test]
+fn what_a_filter_permits_to_other_runs_stays_permitted() {
+    let tls = TLS.replacen("Direction Outbound", "Direction Outbound\nJobname NIGHT1", 1);
+    assert_ne!(tls, TLS);
+    let ports = "DestinationPortRange 8000-8999\nProtocol TCP";
+    let body = service(&format!("{ports}\nDirection bidirectional OutboundConnect"));
+    let text = filters(&[("all", "permit", &body)]);
+    let mut findings = Findings::default();
+    let map = format!("{MAP}[job]\nNIGHT1 = {{ run = \"night1\" }}\n");
+    let given = Given {
+        filters: &[Input { file: "ipsec", bytes: text.as_bytes() }],
+        policies: &[Input { file: "tls", bytes: tls.as_bytes() }],
+        map: Some(Input { file: "map", bytes: map.as_bytes() }),
+        ..Given::default()
+    };
+    let policy = given.import(&mut findings).policy;
+    let policy = policy.unwrap_or_else(|| panic!("{:#?}", findings.finish()));
+    let rules = parse(&policy).policy.unwrap().rules;
+    let permits = |run: &[&str], is_tls: bool| {
+        rules.iter().any(|rule| {
+            rule.selectors.run == run
+                && rule.selectors.remote_ports == [8000..=8999]
+                && matches!(rule.action, Action::Tls(_)) == is_tls
+        })
+    };
+    assert!(permits(&["night1"], true) && permits(&[], false), "{policy}");
 }
