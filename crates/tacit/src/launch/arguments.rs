@@ -28,7 +28,7 @@ pub struct RunArgs {
     /// Enrol with the agent that serves this socket, and its policy, instead
     #[arg(long, value_name = "PATH", conflicts_with_all = ["policy", "resolvers"])]
     pub(super) agent: Option<PathBuf>,
-    /// What displays call the run [default: the program's name]
+    /// What displays and rules (`run`) call the run [default: the program's name]
     #[arg(long, value_name = "NAME")]
     pub(super) name: Option<String>,
     /// Ask this resolver instead of those in /etc/resolv.conf; may be repeated
