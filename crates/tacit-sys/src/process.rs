@@ -228,20 +228,29 @@ pub fn keep_only(descriptors: &[BorrowedFd<'_>], error: StandardError) -> io::Re
     let mut first: RawFd = 3;
     for one in kept.into_iter().filter(|one| *one >= 3).chain([RawFd::MAX]) {
         if one > first {
-            let low = first.unsigned_abs();
-            let high = (one - 1).unsigned_abs();
-            // SAFETY: what is closed belongs to the original: the copy does not come back to the
-            // code that owns it, and ends without running its destructors.
-            let closed = unsafe { libc::syscall(libc::SYS_close_range, low, high, 0) };
-            if closed < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            close_range(first.unsigned_abs(), (one - 1).unsigned_abs())?;
         }
         first = one.saturating_add(1);
     }
     // It was opened above and closed just now.
     std::mem::forget(null);
     Ok(())
+}
+
+/// Closes what a process was started with beside its standard streams. Call before anything is
+/// opened.
+///
+/// # Errors
+/// Whatever `close_range` answers.
+pub fn close_inherited() -> io::Result<()> {
+    close_range(3, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: what is closed has no owner in this process: of a copy, the original has it and the
+    // copy does not come back to its code; else the process was started with it.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    if closed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Makes the child ignore terminal interrupts of its own: the parent decides what they mean.

@@ -15,6 +15,8 @@ pub(super) const LEFT_OUT: &[c_long] = &[
     libc::SYS_tkill,
     libc::SYS_rt_sigqueueinfo,
     libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_process_mrelease,
     // Namespaces and mounts.
     libc::SYS_unshare,
     libc::SYS_setns,
@@ -33,6 +35,7 @@ pub(super) const LEFT_OUT: &[c_long] = &[
     libc::SYS_name_to_handle_at,
     libc::SYS_fanotify_init,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
     libc::SYS_acct,
     libc::SYS_swapon,
     libc::SYS_swapoff,
@@ -47,6 +50,7 @@ pub(super) const LEFT_OUT: &[c_long] = &[
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
     libc::SYS_reboot,
     libc::SYS_syslog,
     libc::SYS_personality,
@@ -77,32 +81,8 @@ pub(super) const LEFT_OUT: &[c_long] = &[
     libc::SYS_setfsgid,
 ];
 
-/// What a signer does not need beside: its sockets are given to it.
-pub(super) const OF_SIGNER_LEFT_OUT: &[c_long] = &[
-    libc::SYS_socket,
-    libc::SYS_socketpair,
-    libc::SYS_connect,
-    libc::SYS_bind,
-    libc::SYS_listen,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_unlinkat,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
-    libc::SYS_linkat,
-    libc::SYS_symlinkat,
-    libc::SYS_mkdirat,
-    libc::SYS_mknodat,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
-];
-
-/// What a data worker or an engine uses, beside those with conditions.
-pub(super) const WORKER: &[c_long] = &[
+/// What workers and signers use, beside those with conditions.
+pub(super) const SERVING: &[c_long] = &[
     // Bytes.
     libc::SYS_read,
     libc::SYS_write,
@@ -110,41 +90,19 @@ pub(super) const WORKER: &[c_long] = &[
     libc::SYS_writev,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
-    libc::SYS_recvmmsg,
     libc::SYS_sendto,
     libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_splice,
     libc::SYS_pread64,
     libc::SYS_lseek,
-    // Sockets.
-    libc::SYS_connect,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_bind,
-    libc::SYS_listen,
-    libc::SYS_getsockname,
-    libc::SYS_getpeername,
-    libc::SYS_setsockopt,
-    libc::SYS_getsockopt,
-    libc::SYS_shutdown,
     libc::SYS_close,
-    libc::SYS_fcntl,
-    libc::SYS_dup,
-    libc::SYS_dup3,
-    libc::SYS_pipe2,
     libc::SYS_fstat,
     libc::SYS_statx,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "s390x"))]
+    libc::SYS_newfstatat,
     libc::SYS_readlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
     // Waiting.
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_eventfd2,
-    libc::SYS_timerfd_create,
-    libc::SYS_timerfd_settime,
-    libc::SYS_ppoll,
     libc::SYS_futex,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
@@ -177,13 +135,44 @@ pub(super) const WORKER: &[c_long] = &[
     libc::SYS_rseq,
     libc::SYS_exit,
     libc::SYS_exit_group,
+];
+
+/// What a data worker or an engine uses beside: sockets.
+pub(super) const OF_WORKER: &[c_long] = &[
+    libc::SYS_recvmmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_splice,
+    libc::SYS_connect,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_ppoll,
     // Forms of the above on older architectures.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_readlink,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "s390x"))]
-    libc::SYS_newfstatat,
+];
+
+/// What a signer uses beside: it gives up files once its agent knows which it needs.
+pub(super) const OF_SIGNER: &[c_long] = &[
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_restrict_self,
 ];

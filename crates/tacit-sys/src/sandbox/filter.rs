@@ -1,10 +1,12 @@
 //! Which system calls the agent's threads may use.
 //!
 //! ```text
-//! every thread     all but those of LEFT_OUT; sockets of four families; no new namespaces
-//! data worker      those of WORKER and no other; sockets of three families; no memory that is
-//!                  executed; signals to its own process alone
-//! signer           as every thread; no sockets of its own, no program
+//! every thread     all but those of LEFT_OUT; sockets of four families; no new namespaces;
+//!                  signals to its own process alone
+//! data worker      those of SERVING, OF_WORKER and no other; sockets of two or three families;
+//!                  no memory that is executed; no signals of descriptors
+//! signer           those of SERVING, OF_SIGNER and no other; files are opened to be read;
+//!                  threads, but no process
 //! ```
 //!
 //! A call that is refused returns an error, and the thread goes on: `EPERM`, or what the kernel
@@ -14,42 +16,103 @@
 
 use libc::{SYS_clone, SYS_clone3, c_int, c_long, sock_filter};
 
-use super::calls::{LEFT_OUT, OF_SIGNER_LEFT_OUT, WORKER};
+use super::calls::{LEFT_OUT, OF_SIGNER, OF_WORKER, SERVING};
 use crate::seccomp::{
     LOAD, OFFSET_ARCH, OFFSET_NUMBER, error, jump, jump_if_any, length, offset_of_argument, pass,
     statement,
 };
 
-/// Builds the filter of every thread.
-pub(super) fn of_every_thread() -> Option<Vec<sock_filter>> {
-    assemble(&left_out(&[]), pass())
-}
-
-/// Builds the filter of the signer.
-pub(super) fn of_signer() -> Option<Vec<sock_filter>> {
-    assemble(&left_out(OF_SIGNER_LEFT_OUT), pass())
-}
-
-/// Builds the filter of data workers and engines in the process with this number.
-pub(super) fn of_worker(pid: u32) -> Option<Vec<sock_filter>> {
-    let families = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
-    let mut calls = vec![
+/// Builds the filter of every thread in the process with this number.
+pub(super) fn of_every_thread(pid: u32) -> Option<Vec<sock_filter>> {
+    let families = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+    let mut calls: Vec<_> =
+        LEFT_OUT.iter().map(|number| Call::new(*number, Answer::Refuse(libc::EPERM))).collect();
+    calls.extend([
         Call::new(libc::SYS_socket, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
-        Call::new(libc::SYS_socketpair, Answer::one_of(0, &families[..1], libc::EAFNOSUPPORT)),
-        Call::new(libc::SYS_mmap, Answer::without(2, libc::PROT_EXEC)),
-        Call::new(libc::SYS_mprotect, Answer::without(2, libc::PROT_EXEC)),
-        Call::new(libc::SYS_prctl, Answer::one_of(0, THREAD_NAMES, libc::EPERM)),
-        Call::new(libc::SYS_ioctl, Answer::one_of(1, SOCKET_QUESTIONS, libc::EPERM)),
-        Call::new(libc::SYS_tgkill, Answer::one_of(0, &[pid.cast_signed()], libc::EPERM)),
-        // The C library tries the older call then; a worker starts no thread.
+        Call::new(libc::SYS_socketpair, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
+        Call::new(SYS_clone, Answer::without(FLAGS_OF_CLONE, CLONE_NEW)),
+        // Its flags are in memory, which a filter cannot read; the C library uses `clone` then.
         Call::new(SYS_clone3, Answer::Refuse(libc::ENOSYS)),
-    ];
-    calls.extend(WORKER.iter().map(|number| Call::new(*number, Answer::Pass)));
+        signals_to(pid),
+    ]);
+    assemble(&calls, pass())
+}
+
+/// Builds the filter of the signer with this number.
+pub(super) fn of_signer(pid: u32) -> Option<Vec<sock_filter>> {
+    let mut calls = serving(pid);
+    calls.extend(pass_all(OF_SIGNER));
+    calls.extend([
+        Call::new(libc::SYS_openat, Answer::without(2, CHANGES_A_FILE)),
+        #[cfg(target_arch = "x86_64")]
+        Call::new(libc::SYS_open, Answer::without(1, CHANGES_A_FILE)),
+        Call::new(SYS_clone, Answer::with(FLAGS_OF_CLONE, libc::CLONE_THREAD)),
+    ]);
     assemble(&calls, error(libc::EPERM))
 }
 
-/// What a thread does with `prctl`: its name, and that of its memory.
-const THREAD_NAMES: &[c_int] = &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
+/// Builds the filter of data workers and engines in the process with this number.
+pub(super) fn of_worker(pid: u32, sockets: WorkerSockets) -> Option<Vec<sock_filter>> {
+    let families: &[c_int] = match sockets {
+        WorkerSockets::Internet => &[libc::AF_INET, libc::AF_INET6],
+        WorkerSockets::InternetAndUnix => &[libc::AF_INET, libc::AF_INET6, libc::AF_UNIX],
+    };
+    let mut calls = serving(pid);
+    calls.extend([
+        Call::new(libc::SYS_socket, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
+        // The two ends lead nowhere else.
+        Call::new(libc::SYS_socketpair, Answer::one_of(0, &[libc::AF_UNIX], libc::EAFNOSUPPORT)),
+        Call::new(libc::SYS_ioctl, Answer::one_of(1, SOCKET_QUESTIONS, libc::EPERM)),
+    ]);
+    calls.extend(pass_all(OF_WORKER));
+    assemble(&calls, error(libc::EPERM))
+}
+
+/// What workers and signers have in common.
+fn serving(pid: u32) -> Vec<Call> {
+    let mut calls = vec![
+        Call::new(libc::SYS_mmap, Answer::without(2, libc::PROT_EXEC)),
+        Call::new(libc::SYS_mprotect, Answer::without(2, libc::PROT_EXEC)),
+        Call::new(libc::SYS_prctl, Answer::one_of(0, THREAD_SETTINGS, libc::EPERM)),
+        Call::new(libc::SYS_fcntl, Answer::one_of(1, DESCRIPTOR_FLAGS, libc::EPERM)),
+        // The C library tries the older call then.
+        Call::new(SYS_clone3, Answer::Refuse(libc::ENOSYS)),
+        signals_to(pid),
+    ];
+    calls.extend(pass_all(SERVING));
+    calls
+}
+
+fn pass_all(numbers: &[c_long]) -> impl Iterator<Item = Call> {
+    numbers.iter().map(|number| Call::new(*number, Answer::Pass))
+}
+
+fn signals_to(pid: u32) -> Call {
+    Call::new(libc::SYS_tgkill, Answer::one_of(0, &[pid.cast_signed()], libc::EPERM))
+}
+
+/// With what a file is opened that may change it.
+const CHANGES_A_FILE: c_int = libc::O_WRONLY
+    | libc::O_RDWR
+    | libc::O_CREAT
+    | libc::O_TRUNC
+    | libc::O_APPEND
+    | (libc::O_TMPFILE & !libc::O_DIRECTORY);
+
+/// What `fcntl` may do: not name a process that gets signals of the descriptor.
+const DESCRIPTOR_FLAGS: &[c_int] = &[
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETPIPE_SZ,
+    libc::F_SETPIPE_SZ,
+];
+
+/// What a thread does with `prctl`: names for itself and its memory, and no rights to be gained.
+const THREAD_SETTINGS: &[c_int] =
+    &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_SET_NO_NEW_PRIVS];
 
 /// How many bytes wait in a socket; whether its calls block.
 #[allow(clippy::cast_possible_truncation, reason = "the kernel takes 32 bits of a command")]
@@ -72,21 +135,6 @@ const CLONE_NEW: c_int = libc::CLONE_NEWNS
 /// The argument of `clone` that has its flags.
 const FLAGS_OF_CLONE: u32 = if cfg!(target_arch = "s390x") { 1 } else { 0 };
 
-fn left_out(more: &[c_long]) -> Vec<Call> {
-    let families = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
-    let refused = more.iter().chain(LEFT_OUT);
-    let mut calls: Vec<_> =
-        refused.map(|number| Call::new(*number, Answer::Refuse(libc::EPERM))).collect();
-    calls.extend([
-        Call::new(libc::SYS_socket, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
-        Call::new(libc::SYS_socketpair, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
-        Call::new(SYS_clone, Answer::without(FLAGS_OF_CLONE, CLONE_NEW)),
-        // Its flags are in memory, which a filter cannot read; the C library uses `clone` then.
-        Call::new(SYS_clone3, Answer::Refuse(libc::ENOSYS)),
-    ]);
-    calls
-}
-
 /// What becomes of a call.
 #[derive(Clone, Debug)]
 enum Answer {
@@ -103,6 +151,11 @@ enum Answer {
         argument: u32,
         bits: u32,
     },
+    /// It passes if the argument has one of these bits.
+    With {
+        argument: u32,
+        bits: u32,
+    },
 }
 
 impl Answer {
@@ -113,6 +166,10 @@ impl Answer {
 
     fn without(argument: u32, bits: c_int) -> Self {
         Self::Without { argument, bits: bits.cast_unsigned() }
+    }
+
+    fn with(argument: u32, bits: c_int) -> Self {
+        Self::With { argument, bits: bits.cast_unsigned() }
     }
 
     fn instructions(&self) -> Vec<sock_filter> {
@@ -132,6 +189,12 @@ impl Answer {
             Self::Without { argument, bits } => vec![
                 statement(LOAD, offset_of_argument(*argument)),
                 jump_if_any(*bits, 0, 1),
+                error(libc::EPERM),
+                pass(),
+            ],
+            Self::With { argument, bits } => vec![
+                statement(LOAD, offset_of_argument(*argument)),
+                jump_if_any(*bits, 1, 0),
                 error(libc::EPERM),
                 pass(),
             ],
@@ -184,6 +247,15 @@ const AUDIT_ARCH: Option<u32> = if cfg!(target_arch = "x86_64") {
     None
 };
 
+/// Which sockets data workers make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerSockets {
+    /// IPv4 and IPv6.
+    Internet,
+    /// UNIX sockets too: some rule connects to one.
+    InternetAndUnix,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_worker_opens_nothing_and_starts_nothing() {
-        let program = of_worker(PID).unwrap();
+        let program = of_worker(PID, WorkerSockets::Internet).unwrap();
         let refused_calls = [
             libc::SYS_openat,
             libc::SYS_openat2,
@@ -231,12 +303,20 @@ mod tests {
 
     #[test]
     fn a_workers_sockets_memory_and_signals_are_its_own() {
-        let program = of_worker(PID).unwrap();
+        let program = of_worker(PID, WorkerSockets::Internet).unwrap();
+        let with_unix = of_worker(PID, WorkerSockets::InternetAndUnix).unwrap();
         for family in 0..48 {
-            let passes = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].contains(&family);
-            let wanted = if passes { PASSES } else { refused(libc::EAFNOSUPPORT) };
-            assert_eq!(answer(&program, libc::SYS_socket, [family, 1, 0]), wanted, "{family}");
+            let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&family);
+            let wanted = |passes| if passes { PASSES } else { refused(libc::EAFNOSUPPORT) };
+            let socket = |program| answer(program, libc::SYS_socket, [family, 1, 0]);
+            assert_eq!(socket(&program), wanted(is_internet), "{family}");
+            let or_unix = is_internet || family == libc::AF_UNIX;
+            assert_eq!(socket(&with_unix), wanted(or_unix), "{family}");
         }
+        let fcntl = |command| answer(&program, libc::SYS_fcntl, [3, command, 0]);
+        assert_eq!(fcntl(libc::F_GETFL), PASSES);
+        // Whom the kernel signals when something can be read.
+        assert_eq!(fcntl(libc::F_SETOWN), refused(libc::EPERM));
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             let executed = libc::PROT_READ | libc::PROT_EXEC;
             assert_eq!(answer(&program, call, [0, 4096, executed]), refused(libc::EPERM));
@@ -252,7 +332,7 @@ mod tests {
 
     #[test]
     fn every_thread_goes_without_what_no_agent_needs() {
-        for program in [of_every_thread().unwrap(), of_signer().unwrap()] {
+        for program in [of_every_thread(PID).unwrap(), of_signer(PID).unwrap()] {
             for number in LEFT_OUT {
                 assert_eq!(answer(&program, *number, [0; 3]), refused(libc::EPERM), "{number}");
             }
@@ -262,23 +342,61 @@ mod tests {
             assert_eq!(answer(&program, libc::SYS_openat, [0; 3]), PASSES);
         }
         let packet = [libc::AF_PACKET, 3, 0];
-        let every = of_every_thread().unwrap();
+        let every = of_every_thread(PID).unwrap();
         assert_eq!(answer(&every, libc::SYS_socket, packet), refused(libc::EAFNOSUPPORT));
         assert_eq!(answer(&every, libc::SYS_execve, [0; 3]), PASSES, "it starts signers");
-        let signer = of_signer().unwrap();
-        for number in OF_SIGNER_LEFT_OUT {
-            assert_eq!(answer(&signer, *number, [0; 3]), refused(libc::EPERM), "{number}");
+        let to = |pid: u32| answer(&every, libc::SYS_tgkill, [pid.cast_signed(), 1, 6]);
+        assert_eq!((to(PID), to(PID + 1)), (PASSES, refused(libc::EPERM)));
+    }
+
+    #[test]
+    fn a_signer_reads_files_and_changes_none() {
+        let signer = of_signer(PID).unwrap();
+        let open = |flags| answer(&signer, libc::SYS_openat, [0, 0, flags]);
+        assert_eq!(open(libc::O_RDONLY | libc::O_CLOEXEC | libc::O_DIRECTORY), PASSES);
+        for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_CREAT, libc::O_TRUNC, libc::O_TMPFILE] {
+            assert_eq!(open(flags), refused(libc::EPERM), "{flags:o}");
+            #[cfg(target_arch = "x86_64")]
+            assert_eq!(answer(&signer, libc::SYS_open, [0, flags, 0]), refused(libc::EPERM));
         }
+        let others = [
+            libc::SYS_openat2,
+            libc::SYS_unlinkat,
+            libc::SYS_renameat2,
+            libc::SYS_fchmodat,
+            libc::SYS_truncate,
+            libc::SYS_mkdirat,
+            libc::SYS_socket,
+            libc::SYS_connect,
+            libc::SYS_execve,
+            libc::SYS_kill,
+            libc::SYS_pidfd_send_signal,
+        ];
+        for number in others {
+            assert_eq!(answer(&signer, number, [0; 3]), refused(libc::EPERM), "{number}");
+        }
+        #[cfg(target_arch = "x86_64")]
+        for number in [libc::SYS_creat, libc::SYS_unlink, libc::SYS_chmod] {
+            assert_eq!(answer(&signer, number, [0; 3]), refused(libc::EPERM), "{number}");
+        }
+        let clone = |flags| answer(&signer, SYS_clone, [flags, flags, 0]);
+        assert_eq!(clone(libc::CLONE_VM | libc::CLONE_THREAD), PASSES);
+        assert_eq!(clone(libc::SIGCHLD), refused(libc::EPERM));
+        let mapped = |protection| answer(&signer, libc::SYS_mprotect, [0, 4096, protection]);
+        assert_eq!(mapped(libc::PROT_READ), PASSES);
+        assert_eq!(mapped(libc::PROT_READ | libc::PROT_EXEC), refused(libc::EPERM));
     }
 
     #[test]
     fn another_abi_has_no_calls() {
-        for program in [of_worker(PID).unwrap(), of_every_thread().unwrap()] {
+        for program in
+            [of_worker(PID, WorkerSockets::Internet).unwrap(), of_every_thread(PID).unwrap()]
+        {
             assert_eq!(verdict(&program, 0x4000_0003, 3, [0; 6]), refused(libc::ENOSYS));
         }
         #[cfg(target_arch = "x86_64")]
         {
-            let program = of_worker(PID).unwrap();
+            let program = of_worker(PID, WorkerSockets::Internet).unwrap();
             let arch = AUDIT_ARCH.unwrap();
             assert_eq!(verdict(&program, arch, X32, [0; 6]), refused(libc::ENOSYS));
         }

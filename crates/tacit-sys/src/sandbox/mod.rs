@@ -18,6 +18,7 @@ mod filter;
 use std::io;
 
 pub use files::{FilesConfined, Reach, Rules, has_file_confinement};
+pub use filter::WorkerSockets;
 pub use rustix::thread::CapabilitySet;
 
 use crate::seccomp;
@@ -27,15 +28,16 @@ use crate::seccomp;
 /// # Errors
 /// `Unsupported` on a machine whose calls are not known; what the kernel answers.
 pub fn filter_process() -> io::Result<()> {
-    install(filter::of_every_thread(), libc::SECCOMP_FILTER_FLAG_TSYNC)
+    install(filter::of_every_thread(std::process::id()), libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
 
-/// Takes system calls that no signer needs away from every thread of this process.
+/// Leaves every thread of this process the system calls of a signer: files are opened to be read,
+/// and threads are started, but no process and no socket.
 ///
 /// # Errors
 /// As [`filter_process`].
 pub fn filter_signer() -> io::Result<()> {
-    install(filter::of_signer(), libc::SECCOMP_FILTER_FLAG_TSYNC)
+    install(filter::of_signer(std::process::id()), libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
 
 /// Leaves the calling thread the system calls of a data worker: no file is opened any more, no
@@ -43,8 +45,8 @@ pub fn filter_signer() -> io::Result<()> {
 ///
 /// # Errors
 /// As [`filter_process`].
-pub fn filter_worker() -> io::Result<()> {
-    install(filter::of_worker(std::process::id()), 0)
+pub fn filter_worker(sockets: WorkerSockets) -> io::Result<()> {
+    install(filter::of_worker(std::process::id(), sockets), 0)
 }
 
 fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io::Result<()> {
@@ -58,7 +60,7 @@ fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io:
 /// Whether this kernel filters system calls, on a machine whose calls are known.
 #[must_use]
 pub fn has_call_filters() -> bool {
-    filter::of_every_thread().is_some() && rustix::thread::secure_computing_mode().is_ok()
+    filter::of_every_thread(0).is_some() && rustix::thread::secure_computing_mode().is_ok()
 }
 
 /// Leaves the calling thread no capability but these, of those that it has.
@@ -71,6 +73,15 @@ pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     sets.permitted &= kept;
     sets.inheritable &= kept;
     Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
+/// What data workers keep.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerRights {
+    /// Their capabilities.
+    pub capabilities: CapabilitySet,
+    /// The sockets that they make.
+    pub sockets: WorkerSockets,
 }
 
 /// The capabilities of the calling thread.

@@ -39,10 +39,18 @@ pub enum Order {
     },
     /// Sign what comes over the socket that is with it.
     Channel,
+    /// Reach these files from now on, and what is beneath these directories, and no others.
+    Confine {
+        /// The files and directories.
+        read: Vec<PathBuf>,
+    },
 }
 
 /// What the signer answers to [`Order::Load`]: it has the key, or why not.
 pub type Loaded = Result<PublicPair, PairRefused>;
+
+/// What the signer answers to [`Order::Confine`]: done, or why not.
+pub type Confined = Result<(), String>;
 
 /// A request for a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -94,8 +94,11 @@ impl Agent {
         let policy = &installed.policy;
         let metrics = Metrics::open(policy, &mut handover, &control.requests, &shared.log)?;
         let sandbox = enter_sandbox(policy, &options, &shared);
-        let kept = sandbox.as_deref().map(Sandbox::kept_by_workers);
-        let workers = Workers::start(policy, &shared, &shared.log, kept).await;
+        if let Some(sandbox) = &sandbox {
+            sandbox.confine_signer(&signer, &shared.log);
+        }
+        let rights = sandbox.as_deref().map(Sandbox::of_workers);
+        let workers = Workers::start(policy, &shared, &shared.log, rights).await;
         if let Some(sandbox) = &sandbox {
             sandbox.drop_rights(&shared.log);
         }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,8 +13,11 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use serde::de::DeserializeOwned;
 use tacit_sys::{descriptor, schedule};
-use tacit_tls::signer::wire::{Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, parse_answer};
+use tacit_tls::signer::wire::{
+    Confined, Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, parse_answer,
+};
 use tacit_tls::signer::{Keys, PairFile, PairRefused, PublicPair, RemoteKey, Scheme, Signatory};
 
 use super::{ANSWER_WAIT_MAX, LOAD_WAIT_MAX, VERB, receive};
@@ -129,6 +132,18 @@ impl Client {
             already @ (Watched::FromFirst | Watched::Yes) => already,
         };
         Ok(())
+    }
+
+    /// Leaves the signer these files and directories, if one has started: one that starts once its
+    /// agent is inside the sandbox begins there.
+    ///
+    /// # Errors
+    /// Why it is not confined.
+    pub fn confine(&self, read: Vec<PathBuf>) -> io::Result<()> {
+        let _turn = self.turn();
+        let Some(channel) = self.control.load_full() else { return Ok(()) };
+        let confined: Confined = order(&channel, &Order::Confine { read })?;
+        confined.map_err(io::Error::other)
     }
 
     fn start_watch(&self, started: Started) -> io::Result<()> {
@@ -254,6 +269,18 @@ fn receive_answer(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
+/// Gives an order and waits for the answer; held by one thread at a time.
+fn order<A: DeserializeOwned>(channel: &OwnedFd, order: &Order) -> io::Result<A> {
+    descriptor::send(channel, &serde_json::to_vec(order)?, &[])?;
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    let bytes = receive_answer(channel, &mut buffer);
+    if bytes.is_err() {
+        // The next answer would not be known from this one's.
+        rustix::net::shutdown(channel, rustix::net::Shutdown::Both)?;
+    }
+    Ok(serde_json::from_slice(buffer.get(..bytes?).unwrap_or_default())?)
+}
+
 impl Signatory for Client {
     fn load(&self, number: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
         let unreachable = |error: io::Error| PairRefused {
@@ -263,15 +290,7 @@ impl Signatory for Client {
         let load = || -> io::Result<Loaded> {
             let mut turn = self.turn();
             let channel = self.channel(&mut turn)?;
-            let order = Order::Load { number, cert: cert.to_owned(), key: key.to_owned() };
-            descriptor::send(&*channel, &serde_json::to_vec(&order)?, &[])?;
-            let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-            let bytes = receive_answer(&*channel, &mut buffer);
-            if bytes.is_err() {
-                // The next answer would not be known from this one's.
-                rustix::net::shutdown(&*channel, rustix::net::Shutdown::Both)?;
-            }
-            Ok(serde_json::from_slice(buffer.get(..bytes?).unwrap_or_default())?)
+            order(&channel, &Order::Load { number, cert: cert.to_owned(), key: key.to_owned() })
         };
         load().map_err(unreachable)?
     }

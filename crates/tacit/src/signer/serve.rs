@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::net::{SendFlags, send};
 use tacit_sys::process::Signal;
-use tacit_sys::sandbox::CapabilitySet;
+use tacit_sys::sandbox::{CapabilitySet, Reach, Rules};
 use tacit_sys::{cpu, descriptor, process, sandbox, schedule};
 use tacit_tls::key_store::KeyStore;
-use tacit_tls::signer::wire::{Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, encode_answer};
+use tacit_tls::signer::wire::{
+    Confined, Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, encode_answer,
+};
 
 use super::{CHANNELS_MAX, receive};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
@@ -24,10 +26,11 @@ pub fn run() -> ExitCode {
         // It ends with the agent, which has its reasons when it goes on.
         process::ignore(&[Signal::TERM, Signal::INT, Signal::HUP])?;
         process::lock_memory();
-        // Where the kernel does not filter calls it works as well.
-        let _ = sandbox::filter_signer();
+        process::close_inherited()?;
         // Keys may be other users'.
         sandbox::keep_capabilities(CapabilitySet::DAC_READ_SEARCH)?;
+        // Where the kernel does not filter calls it works as well.
+        let _ = sandbox::filter_signer();
         let control = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
         serve(&control)
     });
@@ -60,6 +63,12 @@ fn serve(control: &OwnedFd) -> io::Result<()> {
                 descriptor::send(control, &serde_json::to_vec(&loaded)?, &[])?;
             }
             Order::Forget { number } => store.forget(number),
+            Order::Confine { read } => {
+                let reach = Reach { read, ..Reach::default() };
+                let confined = reach.rules().and_then(Rules::confine_thread);
+                let confined: Confined = confined.map(drop).map_err(|error| error.to_string());
+                descriptor::send(control, &serde_json::to_vec(&confined)?, &[])?;
+            }
             Order::Channel => {
                 for socket in received.descriptors {
                     open_channel(socket, &store, &channels)?;

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tacit_core::policy::{self, Policy};
-use tacit_sys::sandbox::CapabilitySet;
+use tacit_sys::sandbox::WorkerRights;
 use tacit_sys::schedule;
 use tokio::sync::{mpsc, oneshot};
 
@@ -85,7 +85,7 @@ pub struct Workers<L: Lanes> {
     shared: L::Shared,
     log: Log,
     /// The capabilities that threads keep in their sandbox; `None`: they have none.
-    sandbox: Option<CapabilitySet>,
+    sandbox: Option<WorkerRights>,
     plan: Plan,
     spill: bool,
     engines: Vec<Handle<L>>,
@@ -160,7 +160,7 @@ impl<L: Lanes> Workers<L> {
         policy: &Policy,
         shared: &L::Shared,
         log: &Log,
-        sandbox: Option<CapabilitySet>,
+        sandbox: Option<WorkerRights>,
     ) -> io::Result<Self> {
         let plan = Plan::new(policy);
         let engine = policy.engine.as_ref();

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc as blocking};
 
 use tacit_core::meter::Component;
 use tacit_core::policy::Class;
-use tacit_sys::sandbox::{self, CapabilitySet};
+use tacit_sys::sandbox::{self, WorkerRights};
 use tacit_sys::schedule;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, oneshot};
@@ -63,7 +63,7 @@ pub(super) struct Post<L: Lanes> {
     /// Where the thread may be while its own CPU has no time for it; `None`: nowhere else.
     pub(super) also_on: Option<Vec<usize>>,
     /// The capabilities that it keeps in its sandbox; `None`: it has none.
-    pub(super) sandbox: Option<CapabilitySet>,
+    pub(super) sandbox: Option<WorkerRights>,
 }
 
 impl<L: Lanes> Post<L> {
@@ -131,8 +131,8 @@ fn work<L: Lanes>(
     let bond = load.cpu().zip(also_on).map(|(cpu, others)| Bond::new(cpu, others));
     runtime.block_on(async {
         let lanes = L::open(shared, Thread { load, engine, placed, bond });
-        if let Some(kept) = sandbox {
-            enter_sandbox(kept, log);
+        if let Some(rights) = sandbox {
+            enter_sandbox(rights, log);
         }
         if let Some(handed) = handed {
             let resume = resume_all(Rc::clone(&lanes), handed);
@@ -168,8 +168,10 @@ fn work<L: Lanes>(
 }
 
 /// Gives up what serving does not take: files, programs, threads.
-fn enter_sandbox(kept: CapabilitySet, log: &Log) {
-    let entered = sandbox::keep_capabilities(kept).and_then(|()| sandbox::filter_worker());
+fn enter_sandbox(rights: WorkerRights, log: &Log) {
+    let WorkerRights { capabilities, sockets } = rights;
+    let entered =
+        sandbox::keep_capabilities(capabilities).and_then(|()| sandbox::filter_worker(sockets));
     if let Err(error) = entered
         && sandbox::has_call_filters()
     {

@@ -106,6 +106,27 @@ fn a_reload_that_names_another_directory_is_refused_and_a_restart_takes_it() {
 }
 
 #[test]
+fn a_reload_that_takes_unix_sockets_is_refused_where_workers_make_none() {
+    let lab = Lab::new();
+    let port = free_port();
+    let agent = lab.agent(&rule(port, "localhost"));
+    let other = free_port();
+    agent.write_policy(&format!(
+        "{}[[rule]]\nname = \"files\"\nlisten = \"127.0.0.1:{other}\"\n\
+         connect = \"unix:@tacit-lab-none\"\npermit = true\n",
+        rule(port, "localhost")
+    ));
+    let refused = agent.verb(&["reload"]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{text}");
+    assert!(text.contains("error: this agent cannot connect to UNIX sockets"), "{text}");
+    assert!(text.contains("fix: run `tacit restart`"), "{text}");
+    assert!(is_served(&lab, port), "the old policy stays");
+    agent.ok(&["restart"]);
+    wait_for("the rule", || agent.show("rules").to_string().contains("files"));
+}
+
+#[test]
 fn renewed_files_are_read_by_every_way_of_replacing_them() {
     let lab = Lab::new();
     let port = free_port();

@@ -2,10 +2,13 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject as _;
+use tacit_tls::signer::wire::{MESSAGE_BYTES_MAX, Order};
 
 use crate::harness::{Agent, Lab, connect, echo, exchange, free_port, signal_process, wait_for};
 use crate::peers::ping;
@@ -178,4 +181,48 @@ fn no_key_is_in_the_memory_of_an_agent_with_a_signer() {
         assert_eq!(memory_holds(serving, number), agent_has_it, "{setting}");
         assert!(signers(&agent).into_iter().all(|signer| memory_holds(signer, number)));
     }
+}
+
+/// A signer without an agent, and what it answers to an order.
+fn alone(orders: &[Order]) -> Vec<String> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let mut signer = Command::new(env!("CARGO_BIN_EXE_tacit"))
+        .arg("signer")
+        .stdin(theirs)
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let answers = orders.iter().map(|order| {
+        rustix::io::write(&ours, &serde_json::to_vec(order).unwrap()).unwrap();
+        let mut answer = vec![0; MESSAGE_BYTES_MAX];
+        let bytes = rustix::io::read(&ours, &mut answer).unwrap();
+        String::from_utf8_lossy(&answer[..bytes]).into_owned()
+    });
+    let answers = answers.collect();
+    drop(ours);
+    signer.wait().unwrap();
+    answers
+}
+
+#[test]
+fn a_signer_reads_the_files_that_are_left_to_it_and_no_others() {
+    if !tacit_sys::sandbox::has_file_confinement() {
+        eprintln!("skipped: this kernel has no Landlock");
+        return;
+    }
+    let lab = Lab::new();
+    let elsewhere = Lab::new();
+    let load = |number, from: &Lab| Order::Load {
+        number,
+        cert: from.path("localhost.pem"),
+        key: from.path("localhost.key"),
+    };
+    let confine = Order::Confine { read: vec![lab.path("")] };
+    let answers = alone(&[load(1, &elsewhere), confine, load(2, &lab), load(3, &elsewhere)]);
+    let [before, confined, inside, outside] = &*answers else { panic!("{answers:?}") };
+    assert!(before.starts_with(r#"{"Ok":"#) && inside.starts_with(r#"{"Ok":"#), "{answers:?}");
+    assert_eq!(confined, r#"{"Ok":null}"#);
+    assert!(outside.contains("cannot be read by the agent's user"), "{outside}");
 }

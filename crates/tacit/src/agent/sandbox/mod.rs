@@ -21,13 +21,14 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tacit_core::policy::{Diagnostic, Policy};
-use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined, Reach};
+use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined, Reach, WorkerRights, WorkerSockets};
 
 use reach::Reachable;
 
 use super::Options;
 use crate::live::directory_of;
 use crate::log::{Event, Log};
+use crate::signer::Client;
 
 /// What is in force.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub(super) struct Sandbox {
     files: Files,
     has_filters: bool,
     kept: CapabilitySet,
+    /// Those that workers make.
+    sockets: WorkerSockets,
 }
 
 /// The files of an agent.
@@ -93,7 +96,7 @@ impl Sandbox {
         {
             warn_of("system-calls", error, log);
         }
-        Self { files, has_filters: filtered.is_ok(), kept }
+        Self { files, has_filters: filtered.is_ok(), kept, sockets: rights::sockets(policy) }
     }
 
     /// Leaves the calling thread the capabilities that the policy takes; what it starts from now on
@@ -104,9 +107,18 @@ impl Sandbox {
         }
     }
 
+    /// Leaves a signer that runs already the files that the agent reaches, to be read.
+    pub(super) fn confine_signer(&self, signer: &Client, log: &Log) {
+        let Files::Within(Reachable { files, .. }) = &self.files else { return };
+        let read = files.read.iter().chain(&files.write).cloned().collect();
+        if let Err(error) = signer.confine(read) {
+            warn_of("signer", &error, log);
+        }
+    }
+
     /// What workers keep when they begin to serve.
-    pub(super) fn kept_by_workers(&self) -> CapabilitySet {
-        self.kept & rights::OF_WORKERS
+    pub(super) fn of_workers(&self) -> WorkerRights {
+        WorkerRights { capabilities: self.kept & rights::OF_WORKERS, sockets: self.sockets }
     }
 
     /// Refuses a policy that takes what was given up.
@@ -117,7 +129,8 @@ impl Sandbox {
         if let Files::Within(reachable) = &self.files {
             reach::check(&reachable.files, policy, &directory_of(file))?;
         }
-        rights::check(self.kept, policy)
+        rights::check(self.kept, policy)?;
+        if self.has_filters { rights::check_sockets(self.sockets, policy) } else { Ok(()) }
     }
 
     /// Rows of `tacit show limits`.

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustix::fs::{Access, access};
 use tacit_core::flow::Address;
-use tacit_core::policy::{Diagnostic, Policy, Position, Target};
-use tacit_sys::sandbox::{self, CapabilitySet, Reach};
+use tacit_core::policy::{Diagnostic, Policy, Position, Rule, Target};
+use tacit_sys::sandbox::{self, CapabilitySet, Reach, WorkerSockets};
 use tacit_sys::socket;
 
 use super::Options;
@@ -86,7 +87,7 @@ fn missing_without(
         missing |= CapabilitySet::DAC_READ_SEARCH;
     }
     let is_writable = |path: &PathBuf| access(path, Access::WRITE_OK).is_ok();
-    if connects_to_files(policy) || !reach.write.iter().all(is_writable) {
+    if rule_to_file(policy).is_some() || !reach.write.iter().all(is_writable) {
         missing |= CapabilitySet::DAC_OVERRIDE;
     }
     if congestion_control.is_some_and(|name| !socket::has_congestion_control(name)) {
@@ -105,14 +106,43 @@ fn gives_sockets_away(policy: &Policy) -> bool {
     listeners::wanted(policy).values().any(|wanted| wanted.unix.owner.is_some())
 }
 
-/// Whether it connects to UNIX sockets, which may be another user's.
-fn connects_to_files(policy: &Policy) -> bool {
-    let connects = |rule: &tacit_core::policy::Rule| {
+/// The first rule that connects to a socket file, which may be another user's.
+fn rule_to_file(policy: &Policy) -> Option<&Rule> {
+    rule_to(policy, |address| matches!(address, Address::Path(_)))
+}
+
+/// The first rule that connects to a UNIX socket.
+fn rule_to_unix(policy: &Policy) -> Option<&Rule> {
+    rule_to(policy, |address| matches!(address, Address::Path(_) | Address::Abstract(_)))
+}
+
+fn rule_to(policy: &Policy, is_it: impl Fn(&Address) -> bool) -> Option<&Rule> {
+    let connects = |rule: &&Arc<Rule>| {
         let connect = rule.forward().and_then(|forward| forward.connect.as_ref());
         let mut targets = connect.iter().flat_map(|connect| &connect.targets);
-        targets.any(|target| matches!(target, Target::Address(Address::Path(_))))
+        targets.any(|target| matches!(target, Target::Address(address) if is_it(address)))
     };
-    policy.rules.iter().any(|rule| connects(rule))
+    policy.rules.iter().find(connects).map(|rule| &**rule)
+}
+
+/// The sockets that workers make for a policy.
+pub(super) fn sockets(policy: &Policy) -> WorkerSockets {
+    match rule_to_unix(policy) {
+        Some(_) => WorkerSockets::InternetAndUnix,
+        None => WorkerSockets::Internet,
+    }
+}
+
+/// Refuses a policy that takes sockets which workers cannot make any more.
+pub(super) fn check_sockets(made: WorkerSockets, policy: &Policy) -> Result<(), Diagnostic> {
+    match rule_to_unix(policy) {
+        Some(rule) if made == WorkerSockets::Internet => {
+            let message = "this agent cannot connect to UNIX sockets: the sandbox was made before \
+                           the policy asked for that";
+            Err(Diagnostic::error(rule.position, message).with_fix(RESTART))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a policy that takes a capability which was given up.
@@ -121,9 +151,8 @@ pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnost
     if kept.is_empty() || kept.contains(OWNERS) || !gives_sockets_away(policy) {
         return Ok(());
     }
-    let gives = |rule: &&std::sync::Arc<tacit_core::policy::Rule>| {
-        rule.forward().is_some_and(|forward| forward.unix.owner.is_some())
-    };
+    let gives =
+        |rule: &&Arc<Rule>| rule.forward().is_some_and(|forward| forward.unix.owner.is_some());
     let rule = policy.rules.iter().find(gives);
     let position = rule.map_or(Position { line: 1, column: 1 }, |rule| rule.position);
     let message = "this agent cannot give a socket to another user: the sandbox was made before \
