@@ -19,7 +19,7 @@ use crate::report::{Report, Seen};
 use crate::room::Room;
 use crate::terms::Terms;
 use crate::workspace::{build, fresh_dir, lock, root, target_dir};
-use crate::{certs, memory, runs};
+use crate::{certs, memory, runs, sections};
 
 /// Builds what is measured, then becomes the driver: that one is optimised, and in a namespace.
 pub(crate) fn launch(options: &Options, words: &[&str]) -> Result<(), String> {
@@ -73,7 +73,7 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
     write(&page, &report.html())?;
     write(&bench.join("BENCHMARKS.md"), &report.markdown())?;
     if options.write {
-        write(&root().join("BENCHMARKS.md"), &report.markdown())?;
+        sections::write_report(&report.markdown())?;
     }
     let seconds = begin.elapsed().as_secs_f64();
     println!("\nevery sample: {}", json.display());
@@ -115,6 +115,7 @@ fn peers_in_turn(
         congestion: network.congestion.clone(),
         place,
         room: room.as_ref(),
+        without: None,
     };
     let mut started = start_all(options, &setting, &progress);
     let running = &started.running;

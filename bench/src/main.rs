@@ -36,6 +36,7 @@ mod projection;
 mod report;
 mod room;
 mod runs;
+mod sections;
 mod sockets;
 mod terms;
 mod workload;

@@ -39,6 +39,7 @@ use self::task::Task;
 use crate::load::LoadServer;
 use crate::network::{self, Network};
 use crate::progress::Progress;
+use crate::sections;
 use crate::workspace::{fresh_dir, lock, own_program, target_dir};
 
 /// Runs the verb: becomes [`drive`], in a network namespace of its own if it may.
@@ -101,6 +102,9 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
         }
     }
     drop(progress);
+    if let Some(title) = &options.section {
+        sections::write_section(title, &report.markdown(&options.line))?;
+    }
     report.write(options.json.as_deref(), start.elapsed())
 }
 

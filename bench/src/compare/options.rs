@@ -13,6 +13,8 @@ usage: cargo xtask bench compare OLD NEW [OPTIONS]
   OLD, NEW           two tacit programs, built for release
   --rounds N         samples of each; 9 if not given
   --minutes N        no round begins that would end later; 12 if not given
+  --old-without KEY  the agents of OLD have KEY = false in [agent]: what that costs NEW
+  --section TITLE    also write the table into BENCHMARKS.md at the root, under that title
   --workloads LIST   of connect,resumed,2k,bulk,memory,run-2k,run-start; all if not given
   --json FILE        every sample and the summary; - for standard output, instead of the table";
 
@@ -31,6 +33,10 @@ pub(super) struct Options {
     pub(super) time_max: Duration,
     pub(super) tasks: Vec<Task>,
     pub(super) json: Option<PathBuf>,
+    pub(super) old_without: Option<String>,
+    pub(super) section: Option<String>,
+    /// What was asked for, as it is typed.
+    pub(super) line: String,
     /// Set by the launcher.
     pub(super) namespace: Namespace,
 }
@@ -45,6 +51,9 @@ impl Options {
             time_max: Duration::from_secs(60 * MINUTES_DEFAULT),
             tasks: Task::ALL.to_vec(),
             json: None,
+            old_without: None,
+            section: None,
+            line: words.join(" ").replace(" --private-network", ""),
             namespace: Namespace::Host,
         };
         let mut rest = words.iter().copied();
@@ -66,6 +75,8 @@ impl Options {
                     options.time_max = Duration::from_secs(60 * minutes);
                 }
                 "--workloads" => options.tasks = tasks(value)?,
+                "--old-without" => options.old_without = Some(value.to_owned()),
+                "--section" => options.section = Some(value.to_owned()),
                 "--json" => options.json = Some(PathBuf::from(value)),
                 _ => return Err(format!("unknown option {word}\n{USAGE}")),
             }

@@ -65,7 +65,10 @@ impl Row {
 impl Report {
     pub(super) fn new(options: &Options, network: &Network) -> Self {
         let head = vec![
-            format!("old: {}", options.old.display()),
+            match &options.old_without {
+                Some(key) => format!("old: {} with {key} = false", options.old.display()),
+                None => format!("old: {}", options.old.display()),
+            },
             format!("new: {}, which also loads", options.new.display()),
             network.describe(),
         ];
@@ -177,6 +180,33 @@ impl Report {
             "samples": self.samples.iter().map(sample).collect::<Vec<_>>(),
             "notes": self.notes,
         })
+    }
+
+    /// The same as a part of BENCHMARKS.md; `line` is what was asked for.
+    pub(super) fn markdown(&self, line: &str) -> String {
+        let mut out = format!(
+            "`cargo xtask bench compare {line}`: {} rounds, medians of the agents' CPU time for \
+             one unit, old beside new and beside old again\n\n\
+             | workload | unit | old | old again | new | new/old | old/old % |\n\
+             | --- | --- | ---: | ---: | ---: | ---: | ---: |\n",
+            self.rounds
+        );
+        for row in self.rows() {
+            out.push_str(&format!(
+                "| {} | {} | {:.2} | {:.2} | {:.2} | {:.3} | {:.2} |\n",
+                row.task.name(),
+                row.task.unit(),
+                row.old,
+                row.again,
+                row.new,
+                row.ratio(),
+                100.0 * row.spread(),
+            ));
+        }
+        for note in &self.notes {
+            out.push_str(&format!("\nNote: {note}.\n"));
+        }
+        out
     }
 
     /// Prints the table, and writes JSON where that is asked for.

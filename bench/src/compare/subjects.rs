@@ -13,8 +13,8 @@ use crate::terms::Terms;
 /// The policy of runs that are only started.
 pub(super) const RUN_POLICY: &str = "start.toml";
 
-const START_RULE: &str = "version = 1\n[[rule]]\nname = \"all\"\ndirection = \"outbound\"\n\
-                          remote = \"10.0.0.0/8\"\npermit = true\n";
+const START_RULE: &str = "version = 1\n[agent]\n[[rule]]\nname = \"all\"\n\
+                          direction = \"outbound\"\nremote = \"10.0.0.0/8\"\npermit = true\n";
 
 /// Which of the three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,14 @@ fn program(role: Role, options: &Options) -> &Path {
     }
 }
 
+/// The key of `[agent]` that is false for a role.
+fn without(role: Role, options: &Options) -> Option<&str> {
+    match role {
+        Role::New => None,
+        Role::Old | Role::Again => options.old_without.as_deref(),
+    }
+}
+
 /// Makes the place of its runs, where there may be any.
 pub(super) fn place(
     role: Role,
@@ -68,7 +76,11 @@ pub(super) fn place(
         return Ok(None);
     }
     let place = Place::make(role.name(), program(role, options), &options.new)?;
-    place.write(RUN_POLICY, START_RULE)?;
+    let rule = match without(role, options) {
+        Some(key) => START_RULE.replacen("[agent]", &format!("[agent]\n{key} = false"), 1),
+        None => START_RULE.to_owned(),
+    };
+    place.write(RUN_POLICY, &rule)?;
     Ok(Some(place))
 }
 
@@ -95,6 +107,7 @@ impl<'a> Subject<'a> {
                 congestion: network.congestion.clone(),
                 place,
                 room: None,
+                without: without(role, options).map(str::to_owned),
             })
         };
         let setting = make_setting("agents")?;

@@ -54,6 +54,18 @@ pub(crate) struct Setting<'a> {
     pub(crate) place: Option<&'a Place>,
     /// Where peers get what `tacit run` has, if that can be had.
     pub(crate) room: Option<&'a Room>,
+    /// A key of tacit's `[agent]` that is false.
+    pub(crate) without: Option<String>,
+}
+
+impl Setting<'_> {
+    /// A policy of tacit with what is the same for all of them.
+    pub(super) fn policy(&self, text: &str) -> String {
+        match &self.without {
+            Some(key) => text.replacen("[agent]", &format!("[agent]\n{key} = false"), 1),
+            None => text.to_owned(),
+        }
+    }
 }
 
 /// Which end of the TLS connection a proxy is.
@@ -91,7 +103,7 @@ impl Proxy {
     ) -> Result<Process, String> {
         let dir = &plan.setting.dir;
         let file = dir.join(format!("{name}.{}", self.extension));
-        fs::write(&file, (self.config)(plan))
+        fs::write(&file, plan.setting.policy(&(self.config)(plan)))
             .map_err(|error| format!("writing {}: {error}", file.display()))?;
         let mut command = command_of(before, &(self.program)(plan.setting));
         command.args((self.arguments)(name)).arg(file);
@@ -148,6 +160,7 @@ pub(super) mod tests {
             congestion: "cubic".to_owned(),
             place: None,
             room: None,
+            without: None,
         }
     }
 }

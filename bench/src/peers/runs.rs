@@ -37,6 +37,7 @@ pub(super) fn start(
     let [client, server] =
         ["client", "server"].map(|side| format!("{}-{}-{side}.toml", peer.name, terms.name()));
     for (name, text) in [&client, &server].into_iter().zip(&policies) {
+        let text = &setting.policy(text);
         let parsed = tacit_core::policy::parse(text);
         if parsed.policy.is_none() {
             let said = parsed.diagnostics.iter().map(|one| one.message.clone()).collect::<Vec<_>>();

@@ -1,0 +1,59 @@
+//! BENCHMARKS.md at the root: the report of all peers, and behind it sections of `bench compare`,
+//! which a new report leaves as they are.
+
+use std::fs;
+
+use crate::workspace::root;
+
+/// What the title of a section begins with.
+const HEAD: &str = "\n## Compared: ";
+
+/// Writes a new report before the sections that there are.
+pub(crate) fn write_report(report: &str) -> Result<(), String> {
+    change(|before| format!("{}\n{}", report.trim_end(), sections(before)))
+}
+
+/// Writes a section anew, or a new one behind the others.
+pub(crate) fn write_section(title: &str, text: &str) -> Result<(), String> {
+    change(|before| with_section(before, title, text))
+}
+
+fn change(to: impl FnOnce(&str) -> String) -> Result<(), String> {
+    let path = root().join("BENCHMARKS.md");
+    let failed = |error| format!("{}: {error}", path.display());
+    let before = fs::read_to_string(&path).map_err(failed)?;
+    fs::write(&path, to(&before)).map_err(failed)
+}
+
+fn sections(before: &str) -> &str {
+    before.find(HEAD).map_or("", |at| &before[at..])
+}
+
+fn with_section(before: &str, title: &str, text: &str) -> String {
+    let head = format!("{HEAD}{title}\n");
+    let section = format!("{head}\n{}\n", text.trim_end());
+    match before.split_once(&head) {
+        Some((front, old)) => {
+            let rest = old.find(HEAD).map_or("", |at| &old[at..]);
+            format!("{front}{section}{rest}")
+        }
+        None => format!("{}\n{section}", before.trim_end()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_is_written_in_its_place_and_outlives_a_report() {
+        let report = "# Benchmarks\n\ntext\n";
+        let one = with_section(report, "a", "1\n");
+        let two = with_section(&one, "b", "2\n");
+        assert_eq!(two, "# Benchmarks\n\ntext\n\n## Compared: a\n\n1\n\n## Compared: b\n\n2\n");
+        assert_eq!(with_section(&two, "a", "3"), two.replace("\n1\n", "\n3\n"));
+        assert_eq!(with_section(&two, "b", "3"), two.replace("\n2\n", "\n3\n"));
+        assert_eq!(sections(&two), "\n## Compared: a\n\n1\n\n## Compared: b\n\n2\n");
+        assert_eq!(sections(report), "");
+    }
+}
