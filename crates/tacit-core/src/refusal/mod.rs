@@ -5,15 +5,16 @@
 //! a name, socket, client, ... ─> Refusal ─> Refusals ─> tacit show refused, metrics
 //! ```
 //!
-//! Limits: [`REFUSALS_MAX`] different refusals; a further one replaces the one that was not
-//! repeated for the longest. Totals count all of them.
+//! Limits: [`REFUSALS_MAX`] different refusals. A further one replaces, of those of the run that
+//! has the most, the one that was not repeated for the longest: a run that is refused much does not
+//! displace what others were refused. What belongs to no run counts as one run. Totals count all.
 
 #[cfg(test)]
 mod tests;
 
 mod socket;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -131,7 +132,7 @@ impl Why {
 }
 
 /// The run whose program was refused something.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunLabel {
     /// Counts from 1 since the agent started.
     pub id: u64,
@@ -163,12 +164,15 @@ impl Refusal {
     /// Whether the other one is a repetition of it.
     #[must_use]
     pub fn is_repeated_by(&self, other: &Self) -> bool {
-        let run = |refusal: &Self| refusal.run.as_ref().map(|run| run.id);
         self.kind == other.kind
             && self.why == other.why
             && self.destination == other.destination
-            && run(self) == run(other)
+            && self.run_id() == other.run_id()
             && self.rule == other.rule
+    }
+
+    fn run_id(&self) -> Option<u64> {
+        self.run.as_ref().map(|run| run.id)
     }
 }
 
@@ -207,8 +211,23 @@ impl Refusals {
             Some(entry) => entry.count.saturating_add(times),
             None => times,
         };
-        self.entries.truncate(REFUSALS_MAX - 1);
         self.entries.push_front(Entry { refusal, last: now, count });
+        if self.entries.len() > REFUSALS_MAX {
+            self.evict();
+        }
+    }
+
+    /// Removes the oldest entry of the run with the most; of runs with as many, the oldest of all.
+    fn evict(&mut self) {
+        let mut counts = HashMap::<Option<u64>, usize>::new();
+        for entry in &self.entries {
+            *counts.entry(entry.refusal.run_id()).or_default() += 1;
+        }
+        let most = counts.values().max().copied();
+        let is_of_most = |entry: &Entry| counts.get(&entry.refusal.run_id()).copied() == most;
+        if let Some(at) = self.entries.iter().rposition(is_of_most) {
+            self.entries.remove(at);
+        }
     }
 
     /// The latest, newest first.

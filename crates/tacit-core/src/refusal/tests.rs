@@ -44,6 +44,38 @@ fn the_table_is_bounded_and_totals_are_not() {
 }
 
 #[test]
+fn a_run_that_is_refused_much_does_not_displace_the_refusals_of_others() {
+    let mut refusals = Refusals::default();
+    let client = |number: u32| Refusal {
+        kind: Kind::Client,
+        run: None,
+        ..name(&format!("127.0.0.1:443 from {number}"), 1)
+    };
+    refusals.record(name("quiet.example", 2), UNIX_EPOCH);
+    refusals.record(client(0), UNIX_EPOCH);
+    for number in 0..2 * REFUSALS_MAX {
+        refusals.record(name(&format!("n{number}.example"), 1), UNIX_EPOCH);
+    }
+    let of = |entries: &[Entry], run: Option<u64>| {
+        entries.iter().filter(|entry| entry.refusal.run_id() == run).count()
+    };
+    let entries = refusals.entries();
+    let counts = [Some(1), Some(2), None].map(|run| of(&entries, run));
+    assert_eq!(counts, [REFUSALS_MAX - 2, 1, 1]);
+    for number in 1..1000 {
+        refusals.record(client(number), UNIX_EPOCH);
+    }
+    let entries = refusals.entries();
+    let counts = [Some(1), Some(2), None].map(|run| of(&entries, run));
+    assert_eq!(counts.iter().sum::<usize>(), REFUSALS_MAX);
+    assert_eq!(counts[1], 1, "quiet.example is still there");
+    assert!(counts[0].abs_diff(counts[2]) <= 1, "halves: {counts:?}");
+    let oldest = entries.iter().rfind(|entry| entry.refusal.run_id() == Some(1)).unwrap();
+    let oldest_kept = 2 * REFUSALS_MAX - counts[0];
+    assert_eq!(oldest.refusal.destination, format!("n{oldest_kept}.example"), "the newest stay");
+}
+
+#[test]
 fn every_reason_has_its_own_word_and_total() {
     for (at, why) in Why::ALL.into_iter().enumerate() {
         assert_eq!(why.index(), at);
