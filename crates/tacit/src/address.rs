@@ -1,7 +1,9 @@
-//! Between addresses as policy writes them and as the kernel has them; users by number and name.
+//! Between addresses as policy writes them and as the kernel has them; who counts as one source of
+//! connections; users by number and name.
 
 use std::collections::HashMap;
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::LazyLock;
 
@@ -121,6 +123,34 @@ fn lookup(file: &str, key: &str, key_at: usize, value_at: usize) -> Option<Strin
     text.lines().map(|line| line.split(':').collect::<Vec<_>>()).find_map(|fields| {
         (fields.get(key_at) == Some(&key)).then(|| fields.get(value_at).map(ToString::to_string))?
     })
+}
+
+/// One source of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// An address of IPv4.
+    V4(u32),
+    /// A /64: what one customer or one machine has at least.
+    V6(u64),
+    /// All UNIX sockets together.
+    Local,
+}
+
+impl Source {
+    /// The one that an address belongs to.
+    #[must_use]
+    pub fn of(remote: &Address) -> Self {
+        match remote.ip() {
+            Some(IpAddr::V4(ip)) => Self::V4(ip.to_bits()),
+            Some(IpAddr::V6(ip)) => Self::V6(network_bits(ip)),
+            None => Self::Local,
+        }
+    }
+}
+
+fn network_bits(ip: Ipv6Addr) -> u64 {
+    let [a, b, c, d, ..] = ip.segments();
+    [a, b, c, d].into_iter().fold(0, |bits, segment| bits << 16 | u64::from(segment))
 }
 
 #[cfg(test)]

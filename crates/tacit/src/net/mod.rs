@@ -10,10 +10,8 @@ pub mod leg;
 pub mod pool;
 mod position;
 mod security;
-mod source;
 pub mod target;
 
 pub use accepted::Accepted;
 pub use position::Position;
 pub use security::Security;
-pub use source::Source;

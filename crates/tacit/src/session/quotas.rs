@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tacit_core::policy::Limits;
 
-use crate::net::Source;
+use crate::address::Source;
 
 /// The limits, and what is open.
 #[derive(Debug)]

@@ -14,10 +14,11 @@ use tacit_core::policy::{Deny, Form};
 use tacit_core::starttls::Side;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::address::Source;
 use crate::ledger::meter::Ticks;
 use crate::ledger::{Account, meter};
 use crate::live::{Live, LiveAction, LiveRule, NoRule};
-use crate::net::{Security, Source};
+use crate::net::Security;
 use crate::run::Scope;
 use crate::session::{
     Connection, Counted, Exceeded, Opener, Opening, Proxied, Quotas, Refused, ScopeFacts, account,

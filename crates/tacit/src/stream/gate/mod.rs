@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 use tacit_core::flow::Address;
 use tacit_core::policy::Limits;
 
+use crate::address::Source;
 use crate::live::LiveRule;
-use crate::net::Source;
 
 use queue::{Entered, Entry, Queue};
 

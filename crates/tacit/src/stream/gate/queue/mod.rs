@@ -9,7 +9,7 @@ use tacit_core::policy::Limits;
 use tokio::sync::{Notify, oneshot};
 
 use super::Peer;
-use crate::net::Source;
+use crate::address::Source;
 
 /// A handshake that has taken so long is slow: others may displace it.
 pub(super) const SLOW: Duration = Duration::from_millis(300);
