@@ -5,8 +5,12 @@
 //!   1.0 s  due   ──> the line of 0.7 s, with the count of those left out before it
 //! ```
 //!
-//! Limits: [`INTERVAL`] between two lines with one key, [`KEYS_MAX`] keys at a time; lines with
-//! further keys share one slot until there is room.
+//! Who causes the lines is part of the key, so that one who causes many does not suppress the lines
+//! of others.
+//!
+//! Limits: [`INTERVAL`] between two lines with one key, [`KEYS_MAX`] keys at a time, of which
+//! [`KEYS_PER_CAUSE_MAX`] are of one cause. Lines with further keys share one slot for each cause,
+//! of [`CAUSES_MAX`] causes; those of further causes share one slot until there is room.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -16,14 +20,32 @@ use std::time::{Duration, Instant};
 pub const INTERVAL: Duration = Duration::from_secs(1);
 /// Keys that are known at a time; 1,024 lines a second are still read by nothing but programs.
 pub const KEYS_MAX: usize = 1024;
+/// How many of them may be of one cause.
+pub const KEYS_PER_CAUSE_MAX: usize = KEYS_MAX / 8;
+/// Causes that have a slot of their own for lines whose keys have none.
+pub const CAUSES_MAX: usize = 1024;
 
-/// Decides which lines are written.
+/// Decides which lines are written. `C` is who causes a line, `K` what it is about.
 #[derive(Debug)]
-pub struct Limiter<K, V> {
-    /// By key; the key `None` stands for all that came when there was no room.
-    slots: HashMap<Option<K>, Option<Kept<V>>>,
-    /// When the second of each key is over, the first one first.
-    ends: VecDeque<(Instant, Option<K>)>,
+pub struct Limiter<C, K, V> {
+    slots: HashMap<Slot<C, K>, Option<Kept<V>>>,
+    /// When the second of each slot is over, the first one first.
+    ends: VecDeque<(Instant, Slot<C, K>)>,
+    /// How many keys each cause has in `slots`.
+    keys: HashMap<C, usize>,
+    /// How many keys, and how many slots of causes, there are.
+    keys_count: usize,
+    causes_count: usize,
+}
+
+/// Lines of which one a second is written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Slot<C, K> {
+    Key(C, K),
+    /// Those of a cause that came when there was no room for their keys.
+    Cause(C),
+    /// All that came when there was no room for their cause either.
+    Rest,
 }
 
 /// What came since the last line with the same key.
@@ -35,19 +57,23 @@ pub struct Kept<V> {
     pub left_out: u64,
 }
 
-impl<K, V> Default for Limiter<K, V> {
+impl<C, K, V> Default for Limiter<C, K, V> {
     fn default() -> Self {
-        Self { slots: HashMap::new(), ends: VecDeque::new() }
+        Self {
+            slots: HashMap::new(),
+            ends: VecDeque::new(),
+            keys: HashMap::new(),
+            keys_count: 0,
+            causes_count: 0,
+        }
     }
 }
 
-impl<K: Clone + Eq + Hash, V> Limiter<K, V> {
+impl<C: Clone + Eq + Hash, K: Clone + Eq + Hash, V> Limiter<C, K, V> {
     /// Takes a line; `Some`: it is to be written now. Call [`Self::due`] with the same time before.
-    pub fn offer(&mut self, key: K, line: V, now: Instant) -> Option<V> {
-        let key = Some(key);
-        let key =
-            if self.slots.contains_key(&key) || self.slots.len() < KEYS_MAX { key } else { None };
-        match self.slots.get_mut(&key) {
+    pub fn offer(&mut self, cause: C, key: K, line: V, now: Instant) -> Option<V> {
+        let slot = self.slot(cause, key);
+        match self.slots.get_mut(&slot) {
             Some(Some(kept)) => {
                 kept.latest = line;
                 kept.left_out += 1;
@@ -58,11 +84,53 @@ impl<K: Clone + Eq + Hash, V> Limiter<K, V> {
                 None
             }
             None => {
-                self.slots.insert(key.clone(), None);
-                self.ends.push_back((now + INTERVAL, key));
+                self.begin(slot, now);
                 Some(line)
             }
         }
+    }
+
+    /// The slot of a line; it may be a new one.
+    fn slot(&self, cause: C, key: K) -> Slot<C, K> {
+        let keys_of_cause = self.keys.get(&cause).copied().unwrap_or(0);
+        let has_room = self.keys_count < KEYS_MAX && keys_of_cause < KEYS_PER_CAUSE_MAX;
+        let own = Slot::Key(cause.clone(), key);
+        if has_room || self.slots.contains_key(&own) {
+            return own;
+        }
+        let shared = Slot::Cause(cause);
+        let has_room = self.causes_count < CAUSES_MAX;
+        if has_room || self.slots.contains_key(&shared) { shared } else { Slot::Rest }
+    }
+
+    fn begin(&mut self, slot: Slot<C, K>, now: Instant) {
+        match &slot {
+            Slot::Key(cause, _) => {
+                self.keys_count += 1;
+                *self.keys.entry(cause.clone()).or_default() += 1;
+            }
+            Slot::Cause(_) => self.causes_count += 1,
+            Slot::Rest => {}
+        }
+        self.slots.insert(slot.clone(), None);
+        self.ends.push_back((now + INTERVAL, slot));
+    }
+
+    fn end(&mut self, slot: &Slot<C, K>) -> Option<Kept<V>> {
+        match slot {
+            Slot::Key(cause, _) => {
+                self.keys_count -= 1;
+                if let Some(count) = self.keys.get_mut(cause) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.keys.remove(cause);
+                    }
+                }
+            }
+            Slot::Cause(_) => self.causes_count -= 1,
+            Slot::Rest => {}
+        }
+        self.slots.remove(slot).flatten()
     }
 
     /// The lines that were kept and whose second is over by now.
@@ -71,12 +139,11 @@ impl<K: Clone + Eq + Hash, V> Limiter<K, V> {
         while let Some((end, _)) = self.ends.front()
             && *end <= now
         {
-            let Some((_, key)) = self.ends.pop_front() else { break };
-            // A key that was silent for its second is forgotten.
-            if let Some(Some(kept)) = self.slots.remove(&key) {
+            let Some((_, slot)) = self.ends.pop_front() else { break };
+            // A slot that was silent for its second is forgotten.
+            if let Some(kept) = self.end(&slot) {
                 due.push(kept);
-                self.slots.insert(key.clone(), None);
-                self.ends.push_back((now + INTERVAL, key));
+                self.begin(slot, now);
             }
         }
         due
@@ -84,8 +151,8 @@ impl<K: Clone + Eq + Hash, V> Limiter<K, V> {
 
     /// All lines that are kept, whenever they are due: the end is near.
     pub fn take_all(&mut self) -> Vec<Kept<V>> {
-        self.ends.clear();
-        self.slots.drain().filter_map(|(_, kept)| kept).collect()
+        let slots = std::mem::take(self).slots;
+        slots.into_values().flatten().collect()
     }
 
     /// When [`Self::due`] may have something next; `None`: not before another line is offered.
@@ -109,7 +176,7 @@ mod tests {
         for step in 0..25_u32 {
             let now = start + STEP * step;
             written.extend(limiter.due(now).into_iter().map(|kept| (kept.latest, kept.left_out)));
-            written.extend(limiter.offer("db", step, now).map(|line| (line, 0)));
+            written.extend(limiter.offer((), "db", step, now).map(|line| (line, 0)));
         }
         assert_eq!(written, [(0, 0), (9, 8), (19, 9)]);
         let rest: Vec<_> = limiter.take_all();
@@ -121,25 +188,59 @@ mod tests {
     fn keys_do_not_disturb_each_other_and_a_silent_one_is_forgotten() {
         let mut limiter = Limiter::default();
         let now = Instant::now();
-        assert_eq!(limiter.offer("a", 1, now), Some(1));
-        assert_eq!(limiter.offer("b", 2, now), Some(2));
-        assert_eq!(limiter.offer("a", 3, now), None);
+        assert_eq!(limiter.offer((), "a", 1, now), Some(1));
+        assert_eq!(limiter.offer((), "b", 2, now), Some(2));
+        assert_eq!(limiter.offer((), "a", 3, now), None);
         assert_eq!(limiter.next_due(), Some(now + INTERVAL));
         assert_eq!(limiter.due(now + INTERVAL), [Kept { latest: 3, left_out: 0 }]);
         assert_eq!(limiter.slots.len(), 1, "b was silent");
         assert!(limiter.due(now + 2 * INTERVAL).is_empty());
-        assert_eq!(limiter.offer("a", 4, now + 2 * INTERVAL), Some(4));
+        assert_eq!(limiter.offer((), "a", 4, now + 2 * INTERVAL), Some(4));
     }
 
     #[test]
     fn keys_without_room_share_one_line_a_second() {
         let mut limiter = Limiter::default();
         let now = Instant::now();
-        let keys_count = KEYS_MAX + 100;
-        let written = (0..keys_count).filter_map(|key| limiter.offer(key, key, now)).count();
-        assert_eq!(written, KEYS_MAX + 1, "the first that finds no room is written too");
-        assert!(limiter.slots.len() <= KEYS_MAX + 1);
+        let keys_count = KEYS_PER_CAUSE_MAX + 100;
+        let offered = |key| limiter.offer("flood", key, key, now);
+        let written = (0..keys_count).filter_map(offered).count();
+        assert_eq!(written, KEYS_PER_CAUSE_MAX + 1, "the first that finds no room is written too");
+        assert_eq!(limiter.slots.len(), KEYS_PER_CAUSE_MAX + 1);
         let due = limiter.due(now + INTERVAL);
         assert_eq!(due, [Kept { latest: keys_count - 1, left_out: 98 }]);
+        assert_eq!((limiter.keys_count, limiter.keys.len(), limiter.causes_count), (0, 0, 1));
+        assert!(limiter.due(now + 2 * INTERVAL).is_empty());
+        assert_eq!((limiter.slots.len(), limiter.causes_count), (0, 0), "all are forgotten");
+    }
+
+    #[test]
+    fn one_cause_of_many_lines_does_not_suppress_those_of_others() {
+        let mut limiter = Limiter::default();
+        let now = Instant::now();
+        for flood in 0..KEYS_MAX / KEYS_PER_CAUSE_MAX {
+            assert_eq!(limiter.offer(usize::MAX, flood, 0, now), Some(0), "there is room");
+            for key in 0..2 * KEYS_MAX {
+                limiter.offer(flood, key, 0, now);
+            }
+        }
+        assert_eq!(limiter.keys_count, KEYS_MAX);
+        let quiet = |limiter: &mut Limiter<_, _, _>, now| limiter.offer(usize::MAX - 1, 0, 7, now);
+        assert_eq!(quiet(&mut limiter, now), Some(7), "written at once, in a slot of its cause");
+        assert_eq!(quiet(&mut limiter, now), None);
+        let due = limiter.due(now + INTERVAL);
+        assert!(due.contains(&Kept { latest: 7, left_out: 0 }), "{due:?}");
+    }
+
+    #[test]
+    fn causes_are_bounded() {
+        let mut limiter = Limiter::default();
+        let now = Instant::now();
+        let causes = KEYS_MAX + CAUSES_MAX + 50;
+        let written = (0..causes).filter_map(|cause| limiter.offer(cause, 0, cause, now)).count();
+        assert_eq!(written, KEYS_MAX + CAUSES_MAX + 1);
+        assert_eq!(limiter.slots.len(), written);
+        let due = limiter.due(now + INTERVAL);
+        assert_eq!(due, [Kept { latest: causes - 1, left_out: 48 }]);
     }
 }

@@ -1,10 +1,29 @@
 //! How many refusals and failures the audit log takes: what strangers can cause without end must
 //! not fill a disk. What carries bytes is never left out.
+//!
+//! ```text
+//!   line ──> share of its run or client ── used up ──> common lines ── used up ──> left out
+//! ```
+//!
+//! One that causes many lines uses its own share and the common lines; the shares of the others
+//! stay.
+//!
+//! Limits, in one second: [`SHARE_LINES`] of one cause, [`SHARES_MAX`] runs and as many clients
+//! that have shares, [`COMMON_LINES`] of all beyond their shares.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Lines about refusals and failures in one second.
-pub(super) const REFUSALS_PER_S_MAX: usize = 1000;
+use super::cause::{BySide, Cause};
+
+/// Lines of one run or client in one second, whatever others cause.
+pub(super) const SHARE_LINES: usize = 100;
+/// Runs that have shares of one second, and clients that have.
+pub(super) const SHARES_MAX: usize = 128;
+/// Lines of one second beyond the shares.
+pub(super) const COMMON_LINES: usize = 1000;
+/// Runs that are reported by name of those whose lines were left out in one second.
+const NAMED_RUNS_MAX: usize = 16;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -12,22 +31,49 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct AuditRate {
     begun: Option<Instant>,
+    shares: BySide<HashMap<Cause, Share>>,
+    common_written: usize,
+    left_out: u64,
+}
+
+/// The lines of one cause.
+#[derive(Debug, Default)]
+struct Share {
     written: usize,
     left_out: u64,
 }
 
+/// How many lines were left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// The run's name; `None`: all the others.
+    pub(super) run: Option<String>,
+    pub(super) count: u64,
+}
+
 impl AuditRate {
     /// Whether a line may be written now; one that may not is counted.
-    pub(super) fn admits(&mut self, now: Instant) -> bool {
+    pub(super) fn admits(&mut self, cause: &Cause, now: Instant) -> bool {
         let is_over = self.begun.is_none_or(|begun| now.duration_since(begun) >= SECOND);
         // What was left out in the second before is reported first.
         if is_over && self.left_out == 0 {
-            self.begun = Some(now);
-            self.written = 0;
+            *self = Self { begun: Some(now), ..Self::default() };
         }
-        let admits = self.written < REFUSALS_PER_S_MAX;
-        self.written += usize::from(admits);
+        let shares = self.shares.of(cause);
+        if !shares.contains_key(cause) && shares.len() < SHARES_MAX {
+            shares.insert(cause.clone(), Share::default());
+        }
+        let share = shares.get_mut(cause);
+        if let Some(Share { written, .. }) = &share
+            && *written < SHARE_LINES
+        {
+            share.into_iter().for_each(|share| share.written += 1);
+            return true;
+        }
+        let admits = self.common_written < COMMON_LINES;
+        self.common_written += usize::from(admits);
         self.left_out += u64::from(!admits);
+        share.into_iter().for_each(|share| share.left_out += u64::from(!admits));
         admits
     }
 
@@ -37,33 +83,70 @@ impl AuditRate {
     }
 
     /// How many lines were left out, once their second is over.
-    pub(super) fn take_due(&mut self, now: Instant) -> Option<u64> {
-        self.next_due().filter(|due| *due <= now)?;
-        self.take()
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<LeftOut> {
+        match self.next_due() {
+            Some(due) if due <= now => self.take(),
+            _ => Vec::new(),
+        }
     }
 
-    /// How many lines were left out so far; `None`: none.
-    pub(super) fn take(&mut self) -> Option<u64> {
-        let left_out = std::mem::take(&mut self.left_out);
-        (left_out > 0).then_some(left_out)
+    /// How many lines were left out so far: the runs with the most by name, then the others.
+    pub(super) fn take(&mut self) -> Vec<LeftOut> {
+        let mut rest = std::mem::take(&mut self.left_out);
+        let mut reported = Vec::new();
+        for (cause, share) in &mut self.shares.runs {
+            let count = std::mem::take(&mut share.left_out);
+            if let Cause::Run(run) = cause
+                && count > 0
+            {
+                reported.push((count, run.id, run.name.clone()));
+            }
+        }
+        reported.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        reported.truncate(NAMED_RUNS_MAX);
+        self.shares.clients.values_mut().for_each(|share| share.left_out = 0);
+        let mut lines = Vec::new();
+        for (count, _, name) in reported {
+            rest -= count;
+            lines.push(LeftOut { run: Some(name), count });
+        }
+        if rest > 0 {
+            lines.push(LeftOut { run: None, count: rest });
+        }
+        lines
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Source;
+    use tacit_core::refusal::RunLabel;
+
+    const ALL_OF_ONE: usize = SHARE_LINES + COMMON_LINES;
+
+    fn run(id: u64) -> Cause {
+        Cause::Run(RunLabel { id, name: format!("run-{id}") })
+    }
+
+    fn left_out(run: Option<u64>, count: u64) -> LeftOut {
+        LeftOut { run: run.map(|id| format!("run-{id}")), count }
+    }
+
+    fn offer(rate: &mut AuditRate, cause: &Cause, lines: usize, now: Instant) -> usize {
+        (0..lines).filter(|_| rate.admits(cause, now)).count()
+    }
 
     #[test]
     fn a_second_has_so_many_lines_and_a_count_of_the_others() {
         let mut rate = AuditRate::default();
         let begun = Instant::now();
-        let admitted = (0..REFUSALS_PER_S_MAX + 7).filter(|_| rate.admits(begun)).count();
-        assert_eq!(admitted, REFUSALS_PER_S_MAX);
+        assert_eq!(offer(&mut rate, &run(1), ALL_OF_ONE + 7, begun), ALL_OF_ONE);
         assert_eq!(rate.next_due(), Some(begun + SECOND));
-        assert_eq!(rate.take_due(begun + SECOND / 2), None, "it is not over");
-        assert_eq!(rate.take_due(begun + SECOND), Some(7));
-        assert_eq!((rate.take_due(begun + SECOND), rate.next_due()), (None, None));
-        assert!(rate.admits(begun + SECOND), "the next second begins");
+        assert_eq!(rate.take_due(begun + SECOND / 2), [], "it is not over");
+        assert_eq!(rate.take_due(begun + SECOND), [left_out(Some(1), 7)]);
+        assert_eq!((rate.take_due(begun + SECOND), rate.next_due()), (Vec::new(), None));
+        assert!(rate.admits(&run(1), begun + SECOND), "the next second begins");
     }
 
     #[test]
@@ -71,10 +154,49 @@ mod tests {
         let mut rate = AuditRate::default();
         let begun = Instant::now();
         for second in 0..5 {
-            for _ in 0..REFUSALS_PER_S_MAX {
-                assert!(rate.admits(begun + SECOND * second));
-            }
+            let now = begun + SECOND * second;
+            assert_eq!(offer(&mut rate, &Cause::Agent, ALL_OF_ONE, now), ALL_OF_ONE);
         }
-        assert_eq!(rate.take(), None);
+        assert_eq!(rate.take(), []);
+    }
+
+    #[test]
+    fn one_run_does_not_silence_the_others() {
+        let mut rate = AuditRate::default();
+        let now = Instant::now();
+        let client = |number| Cause::Source(Source::V4(number));
+        assert_eq!(offer(&mut rate, &run(1), 15_000, now), ALL_OF_ONE);
+        assert_eq!(offer(&mut rate, &run(2), 30, now), 30);
+        assert_eq!(offer(&mut rate, &client(1), 130, now), SHARE_LINES);
+        assert_eq!(offer(&mut rate, &client(2), 30, now), 30);
+        assert_eq!(offer(&mut rate, &run(2), 100, now), 70, "the rest of its share");
+        assert_eq!(
+            rate.take_due(now + SECOND),
+            [left_out(Some(1), 13_900), left_out(Some(2), 30), left_out(None, 30)],
+        );
+    }
+
+    #[test]
+    fn shares_and_reports_are_bounded_and_clients_take_none_of_runs() {
+        let mut rate = AuditRate::default();
+        let now = Instant::now();
+        let clients = 0..5_000;
+        let lines: usize = clients
+            .map(|number| offer(&mut rate, &Cause::Source(Source::V6(number)), 200, now))
+            .sum();
+        assert_eq!(lines, SHARES_MAX * SHARE_LINES + COMMON_LINES);
+        let runs = u64::try_from(SHARES_MAX).unwrap() + 2;
+        for id in 0..runs {
+            let written = offer(&mut rate, &run(id), 110, now);
+            let has_share = id < runs - 2;
+            assert_eq!(written, if has_share { SHARE_LINES } else { 0 }, "run {id}");
+        }
+        assert!(rate.shares.runs.len() <= SHARES_MAX && rate.shares.clients.len() <= SHARES_MAX);
+        let reported = rate.take_due(now + SECOND);
+        assert_eq!(reported.len(), NAMED_RUNS_MAX + 1);
+        let sum: u64 = reported.iter().map(|one| one.count).sum();
+        let offered = 5_000 * 200 + runs * 110;
+        let written = lines + SHARES_MAX * SHARE_LINES;
+        assert_eq!(sum + u64::try_from(written).unwrap(), offered, "none is lost without a count");
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! Lines that repeat, such as those of a server that is down, have a key: of those with one key,
 //! one a second is written, with the count of those left out. The audit log has every line that
-//! fits the queue, but for refusals and failures beyond 1000 a second, whose number it has.
+//! fits the queue, but for refusals and failures beyond a rate, whose number it has. Each run and
+//! each client ([`Cause`]) has its own part of the keys, the rate and the queue.
 //!
 //! ```text
 //!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"
@@ -14,7 +15,9 @@
 //! ```
 
 mod audit_rate;
+mod cause;
 mod destination;
+mod queued;
 
 use std::fmt::{Display, Write as _};
 use std::fs::{File, OpenOptions};
@@ -22,8 +25,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value};
@@ -32,15 +35,15 @@ use tacit_core::limiter::{Kept, Limiter};
 use crate::clock::Rfc3339;
 use crate::ledger::{ThreadKind, meter};
 
-use audit_rate::AuditRate;
+use audit_rate::{AuditRate, LeftOut};
+use cause::BySide;
+pub use cause::Cause;
 pub use destination::{Destination, RUN_LOG_BYTES_MAX};
 use destination::{Severity, Sink};
+use queued::Queued;
 
 /// Lines that wait to be written; more are lost, and counted.
 pub const QUEUE_LINES_MAX: usize = 8192;
-/// How many of them may be lines of which one program can cause any number at little cost: what
-/// repeats, and connections that are refused or fail. The others are of those that carry bytes.
-const REPEATED_LINES_MAX: usize = QUEUE_LINES_MAX / 2;
 /// Between two lines that report how many were lost.
 const LOST_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the end of the process may be held up by lines that are not written yet.
@@ -73,6 +76,7 @@ pub struct Event {
     name: &'static str,
     connection: Option<u64>,
     fields: Vec<(&'static str, String)>,
+    cause: Cause,
     /// What it is about, if it may repeat often.
     key: Option<String>,
 }
@@ -81,7 +85,7 @@ impl Event {
     /// Begins an event; its name is one word with hyphens.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
-        Self { name, connection: None, fields: Vec::new(), key: None }
+        Self { name, connection: None, fields: Vec::new(), cause: Cause::Agent, key: None }
     }
 
     /// Says which connection it is about.
@@ -91,8 +95,15 @@ impl Event {
         self
     }
 
-    /// Has the log write one line a second at most of all with this key. The audit log is not
-    /// limited.
+    /// Says who causes it: limits are for each.
+    #[must_use]
+    pub fn caused_by(mut self, cause: Cause) -> Self {
+        self.cause = cause;
+        self
+    }
+
+    /// Has the log write one line a second at most of all with this cause and key. The audit log
+    /// has a limit of its own.
     #[must_use]
     pub fn limited(mut self, key: String) -> Self {
         self.key = Some(key);
@@ -137,8 +148,7 @@ pub struct Settings {
 pub struct Log {
     queue: SyncSender<Message>,
     lost: Arc<AtomicU64>,
-    /// Lines in the queue that [`REPEATED_LINES_MAX`] is about.
-    repeated_queued: Arc<AtomicUsize>,
+    repeated_queued: Arc<Queued>,
     has_audit: bool,
     verbosity: Verbosity,
 }
@@ -187,7 +197,7 @@ impl Log {
         let sink = Sink::open(&destination)?;
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
-        let repeated_queued = Arc::<AtomicUsize>::default();
+        let repeated_queued = Arc::<Queued>::default();
         let log = Self {
             queue,
             lost: Arc::clone(&lost),
@@ -203,7 +213,7 @@ impl Log {
             lost,
             repeated_queued,
             reported: ReportedLost::default(),
-            repeated: Limiter::default(),
+            repeated: BySide::default(),
             audit_rate: AuditRate::default(),
         };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run(&messages))?;
@@ -266,16 +276,20 @@ impl Log {
     fn send(&self, kind: Kind, event: Event) {
         let line = Line { time: SystemTime::now(), kind, event };
         let may_repeat = line.may_repeat();
-        let queued = self.repeated_queued.load(Ordering::Relaxed);
-        if may_repeat && queued >= REPEATED_LINES_MAX {
+        // Before it is sent: the writer takes it off.
+        if may_repeat && !self.repeated_queued.enter(&line.event.cause) {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        // Before it is sent: the writer takes it off.
-        self.repeated_queued.fetch_add(usize::from(may_repeat), Ordering::Relaxed);
-        if self.queue.try_send(Message::Line(line)).is_err() {
-            self.repeated_queued.fetch_sub(usize::from(may_repeat), Ordering::Relaxed);
-            self.lost.fetch_add(1, Ordering::Relaxed);
+        let refused = match self.queue.try_send(Message::Line(line)) {
+            Ok(()) => return,
+            Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => message,
+        };
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        if let Message::Line(line) = refused
+            && may_repeat
+        {
+            self.repeated_queued.leave(&line.event.cause);
         }
     }
 }
@@ -292,11 +306,10 @@ struct Writer {
     launcher: Option<String>,
     audit: Option<File>,
     lost: Arc<AtomicU64>,
-    /// See [`Log`].
-    repeated_queued: Arc<AtomicUsize>,
+    repeated_queued: Arc<Queued>,
     reported: ReportedLost,
     /// Lines that repeat.
-    repeated: Limiter<String, Line>,
+    repeated: BySide<Limiter<Cause, String, Line>>,
     audit_rate: AuditRate,
 }
 
@@ -313,25 +326,18 @@ impl Writer {
         meter::start(ThreadKind::General);
         loop {
             let now = Instant::now();
-            for kept in self.repeated.due(now) {
-                self.write_kept(kept);
-            }
-            if let Some(count) = self.audit_rate.take_due(now) {
-                self.write_left_out(count);
-            }
+            self.write_due(now);
             meter::waits();
-            let due =
-                [self.repeated.next_due(), self.reports_lost_at(), self.audit_rate.next_due()];
-            let due = due.into_iter().flatten().min();
-            let message = match due {
+            let message = match self.next_due() {
                 Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             meter::wakes();
             match message {
                 Ok(Message::Line(line)) => {
-                    self.repeated_queued
-                        .fetch_sub(usize::from(line.may_repeat()), Ordering::Relaxed);
+                    if line.may_repeat() {
+                        self.repeated_queued.leave(&line.event.cause);
+                    }
                     self.take(line);
                 }
                 Ok(Message::Flush(done)) => {
@@ -353,10 +359,32 @@ impl Writer {
         }
     }
 
+    /// Writes what was kept, or left out, in a second that is over.
+    fn write_due(&mut self, now: Instant) {
+        let BySide { runs, clients } = &mut self.repeated;
+        for kept in runs.due(now).into_iter().chain(clients.due(now)) {
+            self.write_kept(kept);
+        }
+        for left_out in self.audit_rate.take_due(now) {
+            self.write_left_out(left_out);
+        }
+    }
+
+    /// When there may be something to write although no line comes.
+    fn next_due(&self) -> Option<Instant> {
+        let due = [
+            self.repeated.runs.next_due(),
+            self.repeated.clients.next_due(),
+            self.reports_lost_at(),
+            self.audit_rate.next_due(),
+        ];
+        due.into_iter().flatten().min()
+    }
+
     /// Writes a line now, or keeps it for the end of its second.
     fn take(&mut self, line: Line) {
         if matches!(line.kind, Kind::Audit(Outcome::Denied | Outcome::Failed))
-            && !self.audit_rate.admits(Instant::now())
+            && !self.audit_rate.admits(&line.event.cause, Instant::now())
         {
             return;
         }
@@ -365,7 +393,10 @@ impl Writer {
             Kind::Info | Kind::Warn | Kind::Error => line.event.key.clone(),
         };
         let line = match key {
-            Some(key) => self.repeated.offer(key, line, Instant::now()),
+            Some(key) => {
+                let cause = line.event.cause.clone();
+                self.repeated.of(&cause).offer(cause, key, line, Instant::now())
+            }
             None => Some(line),
         };
         if let Some(line) = line {
@@ -374,11 +405,12 @@ impl Writer {
     }
 
     fn write_all_kept(&mut self) {
-        for kept in self.repeated.take_all() {
+        let BySide { runs, clients } = &mut self.repeated;
+        for kept in runs.take_all().into_iter().chain(clients.take_all()) {
             self.write_kept(kept);
         }
-        if let Some(count) = self.audit_rate.take() {
-            self.write_left_out(count);
+        for left_out in self.audit_rate.take() {
+            self.write_left_out(left_out);
         }
     }
 
@@ -390,8 +422,13 @@ impl Writer {
         self.write_or_lose(&line);
     }
 
-    fn write_left_out(&mut self, count: u64) {
-        let event = Event::new("audit-lines-left-out").field("count", &count);
+    fn write_left_out(&mut self, left_out: LeftOut) {
+        let LeftOut { run, count } = left_out;
+        let mut event = Event::new("audit-lines-left-out");
+        if let Some(run) = run {
+            event = event.field("run", &run);
+        }
+        let event = event.field("count", &count);
         self.write_or_lose(&Line { time: SystemTime::now(), kind: Kind::LeftOut, event });
     }
 
@@ -480,7 +517,7 @@ impl Kind {
 }
 
 fn text(line: &Line) -> String {
-    let Event { name, connection, fields, key: _ } = &line.event;
+    let Event { name, connection, fields, cause: _, key: _ } = &line.event;
     let mut out = format!("{} {} {name}", Rfc3339(line.time), line.kind.word());
     if let Some(id) = connection {
         let _ = write!(out, " conn={id}");
@@ -499,7 +536,7 @@ fn text(line: &Line) -> String {
 }
 
 fn json(line: &Line) -> String {
-    let Event { name, connection, fields, key: _ } = &line.event;
+    let Event { name, connection, fields, cause: _, key: _ } = &line.event;
     let mut object = Map::new();
     object.insert("time".into(), Rfc3339(line.time).to_string().into());
     let key = if matches!(line.kind, Kind::Audit(_) | Kind::LeftOut) { "outcome" } else { "level" };
@@ -518,7 +555,9 @@ fn json(line: &Line) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::queued::{LINES_PER_CAUSE_MAX, REPEATED_LINES_MAX};
     use super::*;
+    use tacit_core::refusal::RunLabel;
 
     #[test]
     fn a_stranger_cannot_forge_a_line() {
@@ -545,13 +584,18 @@ mod tests {
         (log, messages)
     }
 
+    fn caused_by(run: usize, name: &'static str) -> Event {
+        let id = u64::try_from(run).unwrap();
+        Event::new(name).caused_by(Cause::Run(RunLabel { id, name: "curl".to_owned() }))
+    }
+
     #[test]
     fn refusals_leave_half_of_the_queue_to_everything_else() {
         let (log, _messages) = stuck();
-        for _ in 0..QUEUE_LINES_MAX {
-            log.audit(Outcome::Denied, Event::new("denied"));
-            log.audit(Outcome::Failed, Event::new("failed"));
-            log.warn(Event::new("denied").limited("denied".to_owned()));
+        for run in 0..QUEUE_LINES_MAX {
+            log.audit(Outcome::Denied, caused_by(run, "denied"));
+            log.audit(Outcome::Failed, caused_by(run, "failed"));
+            log.warn(caused_by(run, "denied").limited("denied".to_owned()));
         }
         let refused = u64::try_from(3 * QUEUE_LINES_MAX - REPEATED_LINES_MAX).unwrap();
         assert_eq!(log.lost(), refused);
@@ -561,5 +605,26 @@ mod tests {
         assert_eq!(log.lost(), refused, "the others had their room");
         log.audit(Outcome::Allowed, Event::new("open"));
         assert_eq!(log.lost(), refused + 1);
+    }
+
+    #[test]
+    fn refusals_of_one_run_leave_room_in_the_queue_to_those_of_others() {
+        let (log, messages) = stuck();
+        for _ in 0..QUEUE_LINES_MAX {
+            log.audit(Outcome::Denied, caused_by(1, "denied"));
+        }
+        let lost = u64::try_from(QUEUE_LINES_MAX - LINES_PER_CAUSE_MAX).unwrap();
+        assert_eq!(log.lost(), lost);
+        // Another one may share a counter with it, but not three of three.
+        for other in 2..5 {
+            log.audit(Outcome::Denied, caused_by(other, "denied"));
+        }
+        assert!(log.lost() < lost + 3, "{}", log.lost());
+        for message in messages.try_iter() {
+            let Message::Line(line) = message else { panic!("a line") };
+            log.repeated_queued.leave(&line.event.cause);
+        }
+        log.audit(Outcome::Denied, caused_by(1, "denied"));
+        assert!(log.lost() < lost + 3, "there is room again");
     }
 }

@@ -20,6 +20,7 @@ use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use tacit_core::dns::{Destination, Host as Named, Known, Learning, Names, NotLearnt};
+use tacit_core::refusal::RunLabel;
 
 use crate::placement::Share;
 use capture::Capture;
@@ -131,6 +132,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// As refusals and limits name it.
+    #[must_use]
+    pub fn label(&self) -> RunLabel {
+        RunLabel { id: self.id, name: self.name.clone() }
+    }
+
     /// A run that is being enrolled.
     #[must_use]
     pub fn new(

@@ -3,17 +3,18 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 
-use tacit_core::flow::Flow;
+use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::policy::{ClientCert, Recheck};
 use tacit_core::refusal::{Kind, Refusal, Why};
 use tacit_tls::failure::describe_alert_number;
 use tacit_tls::verify::{Named, identity};
 use tacit_tls::{PeerCheck, Role, SessionError};
 
+use crate::address::Source;
 use crate::live::{LiveAction, TlsRole};
-use crate::log::{Event, Log, Outcome};
-use crate::run::Run;
+use crate::log::{Cause, Event, Log, Outcome};
 use crate::run::protocol::RefusedSocket;
+use crate::run::{Run, Scope};
 
 use super::connection::{Connection, Refused};
 use super::end::End;
@@ -28,9 +29,13 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
         rule.counters.count_hit();
     }
     let refusal = refused.refusal();
+    let flow = &refused.flow;
+    let opener = refused.scope.as_ref().filter(|_| flow.direction == Direction::Outbound);
+    let rule_name = rule.map(|rule| rule.name());
     let event = about_refusal(&refusal)
-        .field("local", &refused.flow.local)
-        .field("remote", &refused.flow.remote);
+        .caused_by(cause(opener, &flow.remote, rule_name))
+        .field("local", &flow.local)
+        .field("remote", &flow.remote);
     // A program may fail by it; clients that a rule denies are its author's wish.
     let is_of_program = refusal.kind != Kind::Client;
     if is_of_program || refused.exceeded.is_some() || rule.is_none_or(|rule| rule.rule.log) {
@@ -43,7 +48,7 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
 /// A run asked for a name, and no resolver is asked.
 pub fn refused_name(log: &Log, refusals: &RefusalTable, run: &Run, refused: &RefusedName<'_>) {
     let Some(refusal) = refusals::of_name(run, refused) else { return };
-    let event = about_refusal(&refusal);
+    let event = about_refusal(&refusal).caused_by(Cause::Run(run.label()));
     log_refusal(log, &refusal, event.clone());
     log.audit(Outcome::Denied, event);
     refusals.record(refusal);
@@ -52,7 +57,7 @@ pub fn refused_name(log: &Log, refusals: &RefusalTable, run: &Run, refused: &Ref
 /// A datagram of a run was for many receivers, which no rule permits.
 pub fn refused_group(log: &Log, refusals: &RefusalTable, run: &Run, destination: SocketAddr) {
     let refusal = refusals::of_group(run, destination);
-    let event = about_refusal(&refusal);
+    let event = about_refusal(&refusal).caused_by(Cause::Run(run.label()));
     log_refusal(log, &refusal, event.clone());
     log.audit(Outcome::Denied, event);
     refusals.record(refusal);
@@ -62,7 +67,7 @@ pub fn refused_group(log: &Log, refusals: &RefusalTable, run: &Run, destination:
 pub fn refused_socket(log: &Log, refusals: &RefusalTable, run: &Run, refused: RefusedSocket) {
     let times = refused.times;
     let refusal = refusals::of_socket(run, refused);
-    let mut event = about_refusal(&refusal);
+    let mut event = about_refusal(&refusal).caused_by(Cause::Run(run.label()));
     if let Some(program) = &refusal.program {
         event = event.field("program", &program.display());
     }
@@ -72,6 +77,15 @@ pub fn refused_socket(log: &Log, refusals: &RefusalTable, run: &Run, refused: Re
     log_refusal(log, &refusal, event.clone());
     log.audit(Outcome::Denied, event);
     refusals.record_times(refusal, times);
+}
+
+/// Who causes what becomes of a connection: the run whose program opens it, or the client.
+fn cause(opener: Option<&Scope>, remote: &Address, rule: Option<&str>) -> Cause {
+    match (opener, Source::of(remote), rule) {
+        (Some(Scope::Run(run)), _, _) => Cause::Run(run.label()),
+        (None, Source::Local, Some(rule)) => Cause::Rule(rule.to_owned()),
+        (None, source, _) => Cause::Source(source),
+    }
 }
 
 fn about_refusal(refusal: &Refusal) -> Event {
@@ -103,6 +117,7 @@ fn log_refusal(log: &Log, refusal: &Refusal, event: Event) {
 /// A connection whose PROXY header is no good: there is no client to choose a rule by.
 pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
     let event = Event::new("failed")
+        .caused_by(cause(None, &flow.remote, None))
         .field("remote", &flow.remote)
         .field("listen", &flow.local)
         .field("kind", "proxy-header")
@@ -335,7 +350,11 @@ pub(super) fn rechecked(log: &Log, connections: usize, chains: usize, rejected: 
 }
 
 fn about(event: &'static str, record: &Record) -> Event {
-    let mut event = Event::new(event).connection(record.id).field("rule", &record.rule.name());
+    let opener = record.scope.as_ref().filter(|facts| !facts.is_inbound).map(|facts| &facts.scope);
+    let mut event = Event::new(event)
+        .connection(record.id)
+        .caused_by(cause(opener, record.client(), Some(record.rule.name())))
+        .field("rule", &record.rule.name());
     if let Some(parent) = &record.parent {
         event = event.field("parent", parent);
     }

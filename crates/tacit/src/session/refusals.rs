@@ -94,7 +94,7 @@ impl Refused {
         };
         Refusal {
             kind,
-            run: scope.as_ref().map(|Scope::Run(run)| label(run)),
+            run: scope.as_ref().map(|Scope::Run(run)| run.label()),
             destination,
             program: flow.program.clone(),
             why,
@@ -107,10 +107,6 @@ impl Refused {
 /// A client, as displays show it: its port is another one each time.
 fn client_of(local: &Address, host: &str) -> String {
     format!("{local} from {host}")
-}
-
-fn label(run: &Run) -> RunLabel {
-    RunLabel { id: run.id, name: run.name.clone() }
 }
 
 /// A name that a run asked for and that no resolver is asked for.
@@ -131,7 +127,7 @@ pub(super) fn of_name(run: &Run, refused: &RefusedName<'_>) -> Option<Refusal> {
     let is_refused = matches!(answer, dns::Refusal::Refused | dns::Refusal::NoSuchName);
     is_refused.then(|| Refusal {
         kind: Kind::Name,
-        run: Some(label(run)),
+        run: Some(run.label()),
         destination: name.to_owned(),
         program: None,
         why: if rule.is_some() { Why::Denied } else { Why::NoRule },
@@ -147,7 +143,7 @@ pub(super) fn of_name(run: &Run, refused: &RefusedName<'_>) -> Option<Refusal> {
 pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
     Refusal {
         kind: Kind::Datagram,
-        run: Some(label(run)),
+        run: Some(run.label()),
         destination: destination.to_string(),
         program: None,
         why: Why::NotOffered,
@@ -160,7 +156,7 @@ pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
 pub(super) fn of_socket(run: &Run, refused: RefusedSocket) -> Refusal {
     Refusal {
         kind: Kind::Socket,
-        run: Some(label(run)),
+        run: Some(run.label()),
         destination: refused.socket.name(),
         program: refused.program,
         why: Why::NotOffered,
@@ -207,6 +203,6 @@ pub(super) fn of_cancel(record: &Record) -> Refusal {
 fn label_of(record: &Record) -> Option<RunLabel> {
     record.scope.as_ref().map(|facts| {
         let Scope::Run(run) = &facts.scope;
-        label(run)
+        run.label()
     })
 }

@@ -22,7 +22,7 @@ use tacit_sys::socket::{self, StreamOptions};
 use tacit_sys::{IpVersion, transparent};
 
 use crate::address;
-use crate::log::{Event, Log};
+use crate::log::{Cause, Event, Log};
 use crate::net::Security;
 use crate::net::leg::Leg;
 use crate::net::target::{LiveTarget, LiveTargets, SeveralTargets};
@@ -152,6 +152,7 @@ async fn dial_several(
 fn about_target(event: &'static str, record: &Record, target: &LiveTarget) -> Event {
     let rule = record.rule.name();
     let event = Event::new(event).limited(format!("{event} {rule} {target}"));
+    let event = event.caused_by(Cause::Rule(rule.to_owned()));
     event.field("rule", rule).field("target", target)
 }
 

@@ -210,3 +210,40 @@ fn what_ends_a_run_is_told_at_standard_error_whatever_the_log() {
         grep -c 'run.toml:[0-9]*:[0-9]*: ' err"#);
     assert_eq!(said, "status 125\n1\n");
 }
+
+/// One run asks for names without end, and what it may of the audit log is used up.
+#[test]
+fn a_run_that_is_refused_all_the_time_does_not_silence_another() {
+    let said = by_name().ok(r#"
+        cat >ask.py <<'P'
+import os, socket, struct, sys
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.connect(("192.0.2.53", 53))
+def ask(name, number):
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
+    udp.send(struct.pack(">6H", number & 0xffff, 0x100, 1, 0, 0, 0) + labels + b"\0\0\1\0\1")
+    udp.recv(512)
+if sys.argv[1] == "flood":
+    number = 0
+    while not os.path.exists("scratch/go"):
+        number += 1; ask(f"f{number}.example", number)
+else:
+    for number in range(30): ask(f"quiet{number}.example", number)
+P
+        cp run.toml policy.toml; chmod 644 policy.toml
+        ordinary exec ./tacit agent --policy policy.toml --control scratch/control \
+            --enrol scratch/enrol --audit scratch/audit 2>agent.log & background+=($!)
+        until_true [ -S scratch/enrol ]
+        for n in 1 2; do
+            ordinary ./tacit run --agent scratch/enrol --name flood -- python3 ask.py flood &
+        done
+        until_true grep -q 'audit-lines-left-out.*"run":"flood"' scratch/audit
+        ordinary ./tacit run --agent scratch/enrol --name quiet -- python3 ask.py quiet
+        touch scratch/go
+        audited() { [ $(grep -c '"run":"quiet"' scratch/audit) = 30 ]; }
+        logged() { [ $(grep -c 'denied .*run=quiet' agent.log) = 30 ]; }
+        until_true audited; until_true logged
+        ordinary ./tacit show refused --control scratch/control | grep -c ' quiet .*quiet'
+        grep '"event":"audit-lines-left-out"' scratch/audit | grep -c quiet || true"#);
+    assert_eq!(said, "30\n0\n");
+}
