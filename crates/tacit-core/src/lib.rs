@@ -37,6 +37,7 @@ pub mod meter;
 pub mod packet;
 pub mod page;
 pub mod policy;
+pub mod printable;
 pub mod projection;
 pub mod proxy_protocol;
 pub mod query;

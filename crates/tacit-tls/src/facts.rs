@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
 use serde::Serialize;
+use tacit_core::printable;
 use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
 use x509_parser::public_key::{PublicKey, RSAPublicKey};
 use x509_parser::x509::{SubjectPublicKeyInfo, X509Name};
@@ -151,16 +152,9 @@ pub fn printable(text: &str) -> String {
             shown.push('…');
             break;
         }
-        match character {
-            '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' => shown.extend(character.escape_default()),
-            c if c.is_control() => shown.extend(c.escape_default()),
-            c => shown.push(c),
-        }
+        shown.push(character);
     }
-    shown
+    printable::printable(&shown).into_owned()
 }
 
 fn name(name: &X509Name<'_>) -> String {

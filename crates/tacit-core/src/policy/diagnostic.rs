@@ -1,8 +1,11 @@
 //! What is wrong with a policy, where, and what to write instead.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
+
+use crate::printable::printable;
 
 /// A place in the policy text; both count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -86,19 +89,15 @@ impl Diagnostic {
     }
 }
 
-/// The text with its control characters escaped. Findings quote the text they are about; what it
-/// holds must neither break the line nor control the terminal.
+/// The text as one line. Findings quote the text they are about; what it holds must neither break
+/// the line nor control the terminal.
 #[must_use]
 pub fn one_line(text: impl Into<String>) -> String {
     let text = text.into();
-    if !text.contains(char::is_control) {
-        return text;
+    match printable(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(line) => line,
     }
-    let mut line = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
-    }
-    line
 }
 
 #[cfg(test)]

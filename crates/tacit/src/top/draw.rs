@@ -310,6 +310,7 @@ mod tests {
         let mut sample = sample();
         sample.connections[0].program = "数据库服务器".to_owned();
         sample.connections[1].program = "\x1b[2Jcafe\u{301}".to_owned();
+        sample.connections[2].remote = "a\nb\u{202e}".to_owned();
         let mut view = View::default();
         view.take(sample);
         let shown = drawn(&mut view, 80, 24);
@@ -319,7 +320,8 @@ mod tests {
         };
         assert_eq!([end("1"), end("2"), end("3")], [end("1"); 3], "{shown}");
         assert!(shown.contains("数据库服+"), "{shown}");
-        assert!(!shown.contains('\x1b'), "{shown}");
+        assert!(!shown.contains(['\x1b', '\u{202e}']), "{shown}");
+        assert_eq!(shown.lines().count(), 24, "{shown}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crossterm::terminal::{
     LeaveAlternateScreen,
 };
 use crossterm::{execute, queue};
+use tacit_core::printable::printable;
 
 use crate::control::render::column;
 
@@ -72,9 +73,10 @@ impl Line {
         Self::default().and(look, text)
     }
 
-    /// The line with one more piece at its end.
+    /// The line with one more piece at its end; no text leaves the line or controls the terminal.
     pub(super) fn and(mut self, look: Look, text: impl Into<String>) -> Self {
-        self.pieces.push(Piece { text: text.into(), look });
+        let text = text.into();
+        self.pieces.push(Piece { text: printable(&text).into_owned(), look });
         self
     }
 

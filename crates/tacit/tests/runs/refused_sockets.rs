@@ -106,6 +106,19 @@ fn refused_sockets_are_audited_with_their_number() {
 }
 
 #[test]
+fn the_name_of_a_program_does_not_control_the_terminal_of_the_operator() {
+    let said = network().ok(r#"
+        name=$'scratch/a\nb\e[31m'
+        cp /usr/bin/python3 "$name"
+        refused '"$(echo scratch/a?b*)" make.py 40' show refused
+        grep -c 'destination=AF_VSOCK' $HOME/.local/state/tacit/run.log"#);
+    assert!(!said.contains('\u{1b}'), "{said:?}");
+    let [headings, row, "1"] = *said.lines().collect::<Vec<_>>() else { panic!("{said}") };
+    assert!(headings.starts_with("LAST"), "{said}");
+    assert!(row.contains("AF_VSOCK") && row.contains(r"/a\nb\u{1b}[31m  not-offered"), "{said}");
+}
+
+#[test]
 fn a_program_that_ends_at_once_leaves_its_trace() {
     let said = network().ok(r#"
         log=$HOME/.local/state/tacit/run.log

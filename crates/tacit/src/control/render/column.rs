@@ -1,12 +1,11 @@
 //! Text in columns of a terminal: how wide it is there, padded and cut to a width.
 //!
 //! Names of programs, users and certificates come in every script: a Chinese character takes two
-//! columns, a combining mark none. Control characters would move the cursor; [`fit`] replaces them.
+//! columns, a combining mark none. Control characters would move the cursor; [`fit`] escapes them.
 
+use tacit_core::printable::printable;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What a control character is shown as.
-const REPLACEMENT: char = '\u{fffd}';
 /// The last column of a text that was cut.
 const CUT: char = '+';
 
@@ -49,10 +48,6 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     cut
 }
 
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { REPLACEMENT } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +80,7 @@ mod tests {
 
     #[test]
     fn a_name_cannot_move_the_cursor() {
-        assert_eq!(fit("a\x1b[2Jb\n", 10), "a\u{fffd}[2Jb\u{fffd}   ");
+        assert_eq!(fit("a\x1b[2Jb\n", 16), r"a\u{1b}[2Jb\n   ");
+        assert_eq!(fit("a\x1b[2Jb\n", 6), r"a\u{1+");
     }
 }

@@ -265,6 +265,32 @@ mod tests {
     }
 
     #[test]
+    fn no_cell_ends_its_line_or_controls_the_terminal() {
+        let hostile = "a\nb\x1b[31m\u{202e}";
+        let run = json!({ "name": hostile, "program": { "name": hostile, "pid": 7 } });
+        let refused = json!({ "refused": [{
+            "last": "now", "count": 1, "run": run, "kind": "name", "destination": hostile,
+            "program": format!("/tmp/{hostile}"), "why": "denied", "rule": hostile, "next": hostile,
+        }] });
+        let connection = json!([{
+            "id": 1, "rule": hostile, "run": run, "tls": { "suite": hostile, "peer": {
+                "claimed-subject": hostile }, "check": { "result": "invalid" } },
+        }]);
+        let runs = json!([{ "id": 1, "name": hostile, "pid": 7, "user": hostile }]);
+        for (what, value) in [
+            (Display::Refused, refused),
+            (Display::Connections, connection.clone()),
+            (Display::Runs, runs),
+        ] {
+            let shown = render(what, &value);
+            assert_eq!(shown.lines().count(), 2, "{shown}");
+            assert!(!shown.contains(['\x1b', '\u{202e}']), "{shown:?}");
+            assert!(shown.contains(r"a\nb\u{1b}[31m\u{202e}"), "{shown}");
+        }
+        assert_eq!(costs::connections(&connection).lines().count(), 2);
+    }
+
+    #[test]
     fn bytes_have_units() {
         for (count, expected) in [
             (0, "0"),

@@ -1,6 +1,7 @@
 //! Tables: columns that do not move, one line an entry.
 
 use serde_json::Value;
+use tacit_core::printable::printable;
 
 use super::column;
 
@@ -18,14 +19,16 @@ pub(super) fn table(entries: &Value, columns: &[Column]) -> String {
     lay_out(&rows)
 }
 
-/// Rows, the first of them headings, as lines.
+/// Rows, the first of them headings, as lines. What cells say comes from strangers too.
 pub(super) fn lay_out(rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<_>> =
+        rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
     let columns = rows.first().map_or(0, Vec::len);
     let widths: Vec<usize> = (0..columns)
         .map(|at| rows.iter().map(|row| column::width(&row[at])).max().unwrap_or(0))
         .collect();
     let mut out = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
             line.push_str(&column::pad(cell, width + 2));
