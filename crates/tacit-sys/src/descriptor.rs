@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::fs::FileType;
 use rustix::net::{
@@ -53,6 +53,9 @@ pub enum Kind {
     Socket(SocketKind),
     /// A directory; it stays in the mount namespace that it was opened in.
     Directory,
+    /// An io_uring; the sockets that its operations make are in the network namespace of whoever
+    /// made it.
+    IoUring,
     /// Anything else.
     Other,
 }
@@ -95,8 +98,13 @@ fn kind(descriptor: BorrowedFd<'_>) -> Kind {
         return Kind::Socket(socket);
     }
     let data = rustix::fs::fstat(descriptor);
-    let is_directory = data.is_ok_and(|data| FileType::from_raw_mode(data.st_mode).is_dir());
-    if is_directory { Kind::Directory } else { Kind::Other }
+    if data.is_ok_and(|data| FileType::from_raw_mode(data.st_mode).is_dir()) {
+        return Kind::Directory;
+    }
+    // No file can have this name: that of a file begins with `/`.
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
+    let is_ring = name.is_ok_and(|name| name.as_os_str() == "anon_inode:[io_uring]");
+    if is_ring { Kind::IoUring } else { Kind::Other }
 }
 
 fn socket_kind(descriptor: BorrowedFd<'_>) -> Option<SocketKind> {
@@ -182,7 +190,6 @@ mod tests {
 
     #[test]
     fn what_exec_leaves_open_is_found_and_what_it_is() {
-        use std::os::fd::AsRawFd;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let find = |number| inheritable().unwrap().into_iter().find(|one| one.number == number);

@@ -3,7 +3,8 @@
 //! ```text
 //! socket, socketpair    UNIX, INET, INET6, NETLINK  pass; else EAFNOSUPPORT
 //! socketcall (32-bit)   its `socket` and `socketpair`: EAFNOSUPPORT, whatever the family
-//! io_uring_setup        ENOSYS: its operations make sockets without a system call
+//! io_uring_*            ENOSYS: its operations make sockets without a system call; the program
+//!                       may have a ring from outside
 //! all else              passes
 //! ```
 //!
@@ -51,7 +52,7 @@ impl RefusedCall {
         let is_it = |abi: &&Abi| abi.audit_arch.is_none_or(|arch| arch == audit_arch);
         let Some(abi) = ABIS.iter().find(is_it) else { return Self::Unknown };
         let number = number & !abi.variant_bits;
-        if number == IO_URING_SETUP {
+        if IO_URING.contains(&number) {
             Self::IoUring
         } else if abi.socketcall == Some(number) {
             Self::Socketcall
@@ -161,8 +162,9 @@ const ABIS: &[Abi] = &[Abi {
     socketcall: None,
 }];
 
-/// The same number in every ABI there is.
-const IO_URING_SETUP: u32 = 425;
+/// `io_uring_setup`, `io_uring_enter` and `io_uring_register`: the same numbers in every ABI there
+/// is.
+const IO_URING: [u32; 3] = [425, 426, 427];
 
 const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
@@ -193,7 +195,8 @@ fn body(abi: &Abi, answers: Answers) -> Vec<sock_filter> {
         answer(libc::EAFNOSUPPORT),
         pass(),
     ];
-    body.extend([jump(IO_URING_SETUP, 0, 1), answer(libc::ENOSYS)]);
+    let [setup, enter, register] = IO_URING;
+    body.extend([jump(setup, 2, 0), jump(enter, 1, 0), jump(register, 0, 1), answer(libc::ENOSYS)]);
     if let Some(socketcall) = abi.socketcall {
         body.push(jump(socketcall, 0, length(&calls)));
         body.extend(calls);
@@ -264,13 +267,15 @@ mod tests {
 
     #[test]
     fn io_uring_is_absent_and_all_else_passes() {
-        for (arch, number) in [(NATIVE, 425), (NATIVE, X32 | 425), (I386, 425)] {
-            assert_eq!(verdict(arch, number, 1), refused(libc::ENOSYS));
+        for number in 425..=427 {
+            for (arch, number) in [(NATIVE, number), (NATIVE, X32 | number), (I386, number)] {
+                assert_eq!(verdict(arch, number, 1), refused(libc::ENOSYS));
+            }
         }
-        for number in (0..500).filter(|number| ![41, 53, 425].contains(number)) {
+        for number in (0..500).filter(|number| ![41, 53, 425, 426, 427].contains(number)) {
             assert_eq!(verdict(NATIVE, number, 40), PASS, "{number}");
         }
-        for number in (0..500).filter(|number| ![102, 359, 360, 425].contains(number)) {
+        for number in (0..500).filter(|number| ![102, 359, 360, 425, 426, 427].contains(number)) {
             assert_eq!(verdict(I386, number, 40), PASS, "{number}");
         }
         assert_eq!(verdict(0xdead_beef, 0, 0), refused(libc::ENOSYS), "an unknown ABI");
@@ -288,7 +293,9 @@ mod tests {
         {
             assert_eq!(asked(arch, socket, 40), RefusedCall::Socket(40));
             assert_eq!(asked(arch, socketpair, 17), RefusedCall::Socket(17));
-            assert_eq!(asked(arch, io_uring, 1), RefusedCall::IoUring);
+            for call in io_uring..io_uring + 3 {
+                assert_eq!(asked(arch, call, 1), RefusedCall::IoUring);
+            }
         }
         assert_eq!(asked(I386, 102, 1), RefusedCall::Socketcall);
         assert_eq!(RefusedCall::identify(0xdead_beef, 41, 40), RefusedCall::Unknown);

@@ -41,8 +41,8 @@ pub struct RunArgs {
     /// What becomes of processes that the program leaves behind when it ends
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(super) orphans: Orphans,
-    /// Let the program have this open network socket, which goes past the policy, or this open
-    /// directory, in which the policy and its keys are not hidden; may be repeated
+    /// Let the program have this open network socket or io_uring, which goes past the policy, or
+    /// this open directory, in which the policy and its keys are not hidden; may be repeated
     #[arg(long = "inherit-fd", value_name = "NUMBER")]
     pub(super) inherit: Vec<i32>,
     /// Under sudo, stay root instead of becoming the user who called it

@@ -1,8 +1,11 @@
-//! What the launcher was started with, and CMD would inherit: sockets, directories.
+//! What the launcher was started with, and CMD would inherit: sockets, io_urings, directories.
 //!
 //! A socket stays in the network namespace that it was made in. One of the caller's would carry
 //! CMD's bytes past the agent, in clear, so the launcher refuses to start with one unless the
 //! command line names it. UNIX sockets lead to processes of this machine and pass.
+//!
+//! So would the sockets that the operations of an io_uring of the caller's make, and its kernel
+//! thread can poll the ring without a system call.
 //!
 //! An open directory stays in the mount namespace that it was opened in, where the files of the
 //! policy are not hidden. The launcher refuses to start with one in the same way, and in a working
@@ -29,6 +32,8 @@ pub enum InheritError {
         /// What it is.
         kind: SocketKind,
     },
+    /// An io_uring that the command line does not name.
+    IoUring(RawFd),
     /// A directory that the command line does not name.
     Directory(RawFd),
     /// One was named that is not there.
@@ -44,6 +49,12 @@ impl fmt::Display for InheritError {
             Self::NotOpen(number) => {
                 write!(f, "--inherit-fd {number}: no such file is open here")
             }
+            Self::IoUring(number) => write!(
+                f,
+                "file descriptor {number} is an io_uring, whose operations would go past the \
+                 policy: close it ({number}>&-), or let the program have it with --inherit-fd \
+                 {number}"
+            ),
             Self::Directory(number) => write!(
                 f,
                 "file descriptor {number} is a directory, in which the program would find the \
@@ -111,6 +122,7 @@ fn judge(open: &[Inheritable], allowed: &[RawFd]) -> Result<(), InheritError> {
             Kind::Socket(kind) if kind.leads_out => {
                 return Err(InheritError::Socket { number: one.number, kind });
             }
+            Kind::IoUring => return Err(InheritError::IoUring(one.number)),
             Kind::Directory => return Err(InheritError::Directory(one.number)),
             Kind::Socket(_) | Kind::Other => {}
         }
@@ -146,6 +158,14 @@ mod tests {
         assert!(judge(&open, &[7, 8]).unwrap_err().to_string().contains("--inherit-fd 8"));
         let input = [Inheritable { number: 0, kind: Kind::Socket(kind(true)) }];
         assert!(judge(&input, &[]).unwrap_err().to_string().contains("0 (standard input)"));
+    }
+
+    #[test]
+    fn only_io_urings_that_nobody_named_are_refused() {
+        let open = [Inheritable { number: 5, kind: Kind::IoUring }];
+        let refused = judge(&open, &[]).unwrap_err().to_string();
+        assert!(refused.starts_with("file descriptor 5 is an io_uring, "), "{refused}");
+        assert!(judge(&open, &[5]).is_ok());
     }
 
     #[test]

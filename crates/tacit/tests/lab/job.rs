@@ -14,6 +14,7 @@ pub fn as_each_user(script: &str) -> Vec<Output> {
     lab.write("run.toml", POLICY);
     lab.write("inherit.py", include_str!("../peers/inherit.py"));
     lab.write("refuse.py", include_str!("../peers/refuse.py"));
+    lab.write("ring.py", include_str!("../peers/ring.py"));
     lab.write("rights.py", include_str!("../peers/rights.py"));
     lab.write("terminal.py", include_str!("../peers/terminal.py"));
     let public = Public::of(&lab);
@@ -58,6 +59,12 @@ fn an_inherited_network_socket_is_refused_unless_it_is_named() {
     each("stdin --inherit-fd 0", "0 ran False False");
     each("none", "0 ran False False");
     each("none --inherit-fd 9", "125  False True");
+}
+
+#[test]
+fn an_inherited_io_uring_is_refused_unless_it_is_named_and_its_calls_always() {
+    expect("python3 ring.py", "125  True True");
+    expect("python3 ring.py --inherit-fd N", "0 ENOSYS False False");
 }
 
 #[test]
