@@ -7,9 +7,14 @@
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::descriptor;
 
 /// What is covered.
 pub(super) struct Hidden {
@@ -66,6 +71,13 @@ pub(super) fn own_mounts() -> io::Result<()> {
     // SAFETY: the target is a live C string; a change of propagation reads nothing else.
     let result = unsafe { libc::mount(none, root, none, flags, none.cast()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sends the mounts of this process. System calls only.
+pub(super) fn send_own_mounts(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mounts = rustix::fs::open(c"/proc/self/ns/mnt", flags, Mode::empty())?;
+    descriptor::send(socket, &[0], &[mounts.as_fd()]).map(drop)
 }
 
 /// Covers a file or directory in the mounts of this process, unless it is covered or empty; what

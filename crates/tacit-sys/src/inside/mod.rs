@@ -7,6 +7,8 @@
 //! All of it happens between `fork` and `exec`, where only system calls are allowed: whatever they
 //! need is made before the fork. What failed there is told through a pipe, by step.
 //!
+//! The child itself sends its mounts: once it is the program, it may have others.
+//!
 //! The program is a direct child: its exit status and job control are those of any other. It keeps
 //! its user, directory, environment and streams. It holds no capability (as an ordinary user; root
 //! stays root less the rights that lead out of the namespace), and set-uid programs work as far as
@@ -26,6 +28,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -33,7 +36,7 @@ use std::process::{Child, Command};
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CpuSet, sched_setaffinity};
 
-use crate::{schedule, seccomp};
+use crate::{descriptor, schedule, seccomp};
 use cover::{Hidden, own_mounts};
 use filter::Answers;
 
@@ -44,6 +47,10 @@ pub use notify::{Call, Listener};
 
 /// Paths that can be hidden from one program; more are an error.
 pub const HIDDEN_MAX: usize = 200;
+
+/// In a report, what will take the place of hidden files: more than any of them.
+const LATER_FILES: usize = 255;
+const _: () = assert!(HIDDEN_MAX < LATER_FILES);
 
 /// Files through which names are resolved without asking the network, and so around the agent.
 /// Whole directories must stay: `/etc/resolv.conf` often leads into one of them.
@@ -108,6 +115,8 @@ pub struct Started {
     pub child: Child,
     /// Paths that could not be hidden, each with the reason.
     pub not_hidden: Vec<String>,
+    /// The mounts in which the paths are hidden, for [`join_mounts`]; `None`: it has the caller's.
+    pub mounts: Option<OwnedFd>,
 }
 
 /// Starts the command inside.
@@ -118,21 +127,26 @@ pub fn spawn(mut command: Command, inside: &Inside<'_>) -> Result<Started, Start
     let failed = |error| StartError::Inside { step: Step::Prepare, error };
     let (reader, writer) = io::pipe().map_err(failed)?;
     rustix::io::ioctl_fionbio(&reader, true).map_err(|errno| failed(errno.into()))?;
-    let plan = Plan::new(inside, writer.into()).map_err(failed)?;
+    let (mounts, mounts_to) = UnixStream::pair().map_err(failed)?;
+    mounts.set_nonblocking(true).map_err(failed)?;
+    let plan = Plan::new(inside, writer.into(), mounts_to.into()).map_err(failed)?;
     let hidden: Vec<_> = plan.hidden.iter().map(|hidden| hidden.target.clone()).collect();
     // SAFETY: between fork and exec `enter` makes system calls only: it neither allocates nor
     // takes locks, and everything it reads was made above. The descriptors it uses are borrowed
     // for the whole of this function, and `command` does not outlive it.
     unsafe { command.pre_exec(move || plan.enter()) };
     let spawned = command.spawn();
-    // With it goes our end of the pipe.
+    // With it go our ends of the pipe and of the socket.
     drop(command);
     let mut reports = read_reports(reader);
     match spawned {
         Ok(child) => {
             reports.retain(|report| report.step == Step::Hide);
             let not_hidden = reports.iter().map(|report| report.not_hidden(&hidden)).collect();
-            Ok(Started { child, not_hidden })
+            // Sent before the exec, if at all.
+            let received = descriptor::receive(&mounts, &mut [0]).ok();
+            let mounts = received.and_then(|mut received| received.descriptors.pop());
+            Ok(Started { child, not_hidden, mounts })
         }
         Err(error) => Err(match reports.pop_if(|report| report.step != Step::Hide) {
             Some(report) => StartError::Inside { step: report.step, error },
@@ -153,10 +167,12 @@ struct Plan {
     dies_with_parent: bool,
     cpus: Option<CpuSet>,
     reports: OwnedFd,
+    /// Where the child sends its mounts.
+    mounts_to: OwnedFd,
 }
 
 impl Plan {
-    fn new(inside: &Inside<'_>, reports: OwnedFd) -> io::Result<Self> {
+    fn new(inside: &Inside<'_>, reports: OwnedFd, mounts_to: OwnedFd) -> io::Result<Self> {
         if inside.hide.len() > HIDDEN_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many paths to hide"));
         }
@@ -179,6 +195,7 @@ impl Plan {
                 cpus => Some(schedule::set_of(cpus)?),
             },
             reports,
+            mounts_to,
         })
     }
 
@@ -239,6 +256,9 @@ impl Plan {
             if let Err(error) = hidden.cover() {
                 self.report(Step::Hide, index, &error);
             }
+        }
+        if let Err(error) = cover::send_own_mounts(self.mounts_to.as_fd()) {
+            self.report(Step::Hide, LATER_FILES, &error);
         }
     }
 
@@ -329,8 +349,11 @@ struct Report {
 
 impl Report {
     fn not_hidden(&self, hidden: &[CString]) -> String {
-        let path =
-            hidden.get(self.index).map_or_else(Default::default, |path| path.to_string_lossy());
+        let path = hidden
+            .get(self.index)
+            .map_or("files that take the place of hidden ones".into(), |path| {
+                path.to_string_lossy()
+            });
         format!("{path}: {}", self.error)
     }
 }

@@ -149,7 +149,7 @@ impl<'a> Run<'a> {
         assert!(started.not_hidden.is_empty(), "{:?}", started.not_hidden);
         let mut child = started.child;
         let answers = BufReader::new(child.stdout.take().unwrap());
-        Program { child, answers }
+        Program { child, mounts: started.mounts, answers }
     }
 
     /// Runs the orders to their end and returns the answers.
@@ -229,6 +229,7 @@ impl Drop for Run<'_> {
 /// A program inside; it ends when this is dropped.
 pub(crate) struct Program {
     pub(crate) child: Child,
+    pub(crate) mounts: Option<OwnedFd>,
     answers: BufReader<ChildStdout>,
 }
 

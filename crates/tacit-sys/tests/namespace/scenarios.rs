@@ -2,7 +2,8 @@
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use tacit_sys::inside::{Original, StartError, Step};
@@ -13,7 +14,7 @@ use tacit_sys::netlink::{Protocol, diag, nft};
 use tacit_sys::syn_log::Copies;
 use tacit_sys::{IpVersion, owner, socket, transparent};
 
-use super::launcher::{BOTH, Run, accept, element, start_error, wait};
+use super::launcher::{BOTH, Program, Run, accept, element, start_error, wait};
 use super::program::POURED_BYTES;
 
 /// Declares each scenario and the test that runs it as each user.
@@ -43,6 +44,7 @@ scenarios! {
     #[test] fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces;
     #[test] fn a_program_has_no_rights_and_only_confined_sockets;
     #[test] fn hidden_files_read_as_empty;
+    #[test] fn the_mounts_of_a_program_are_those_in_which_files_are_hidden;
     #[test] fn a_failed_start_says_whose_failure_it_is;
     #[test] fn large_sets_are_installed_and_replaced;
     #[test] fn a_run_works_inside_a_run;
@@ -466,6 +468,24 @@ fn hidden_files_read_as_empty(original: &Original) {
     assert_eq!(std::fs::read_to_string(&key).unwrap(), "secret");
     drop(program);
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+fn the_mounts_of_a_program_are_those_in_which_files_are_hidden(original: &Original) {
+    let run = Run::new(BOTH, original);
+    assert!(run.start(&[]).mounts.is_none(), "the launcher's");
+    let number = |path: String| std::fs::metadata(path).unwrap().ino();
+    let own = number("/proc/self/ns/mnt".to_owned());
+    let of = |program: &Program| number(format!("/proc/{}/ns/mnt", program.child.id()));
+    let given = |program: &Program| {
+        number(format!("/proc/self/fd/{}", program.mounts.as_ref().unwrap().as_raw_fd()))
+    };
+    let hide = ["/etc/passwd".into()];
+    let program = run.start_hiding(&[], &hide);
+    assert_eq!(given(&program), of(&program));
+    assert_ne!(given(&program), own);
+    let mut apart = run.start_hiding(&["take-mounts"], &hide);
+    assert_eq!(apart.answer(), "taken");
+    assert!(![own, of(&apart), of(&program)].contains(&given(&apart)));
 }
 
 fn a_failed_start_says_whose_failure_it_is(original: &Original) {

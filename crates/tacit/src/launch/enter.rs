@@ -1,9 +1,7 @@
 //! The launcher's side of the helper: starting it, and starting it anew.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -37,7 +35,7 @@ pub(super) struct Helper {
 /// What is hidden from the program.
 #[derive(Default)]
 struct Hidden {
-    /// The program's mounts; `None`: it has none of its own.
+    /// The program's mounts; `None`: it has none of its own, and nothing is to be covered.
     mounts: Option<OwnedFd>,
     paths: Vec<PathBuf>,
 }
@@ -91,19 +89,8 @@ impl Helper {
         Ok(Starting { pid, line: ours, covers })
     }
 
-    /// Has it keep these files hidden from a program, and the helpers after it.
-    pub(super) fn keep_hidden(&mut self, program: u32, paths: Vec<PathBuf>) {
-        let mounts = match mounts_of(program) {
-            Ok(mounts) => mounts,
-            // It has ended by now.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => {
-                complain(format_args!(
-                    "tacit: what takes the place of hidden files is not hidden: {error}"
-                ));
-                None
-            }
-        };
+    /// Has it keep these files hidden in the mounts of a program, and the helpers after it.
+    pub(super) fn keep_hidden(&mut self, mounts: Option<OwnedFd>, paths: Vec<PathBuf>) {
         self.hidden = Hidden { mounts, paths };
         if let Some(helper) = self.covers.take() {
             self.hidden.tell(&helper);
@@ -187,14 +174,6 @@ impl Starting {
         let helper = Helper { pid: self.pid, started, network, user, covers, hidden };
         Ok(Prepared { helper, given: Given { sockets }, channel: self.line })
     }
-}
-
-/// The mounts that a program has for itself; `None`: it shares this process's, where nothing is to
-/// be covered.
-fn mounts_of(program: u32) -> io::Result<Option<OwnedFd>> {
-    let mounts = File::open(format!("/proc/{program}/ns/mnt"))?;
-    let own = std::fs::metadata("/proc/self/ns/mnt")?.ino();
-    Ok((mounts.metadata()?.ino() != own).then(|| mounts.into()))
 }
 
 /// A process's exit status for what it came to.

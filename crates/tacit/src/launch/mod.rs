@@ -97,7 +97,7 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     for path in &started.not_hidden {
         complain(format_args!("tacit: cannot be hidden from the program: {path}"));
     }
-    helper.keep_hidden(started.child.id(), kept_hidden);
+    helper.keep_hidden(started.mounts, kept_hidden);
     Ok(Running { child: started.child, agent, helper })
 }
 

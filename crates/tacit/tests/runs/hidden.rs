@@ -39,12 +39,17 @@ fn network() -> Network {
 
 /// What a program reads of every key, after `$changes`, which a shell outside makes.
 fn reads(owner: &str, changes: &str) -> String {
+    reads_below("", owner, changes)
+}
+
+/// The same of a program that another one starts.
+fn reads_below(starter: &str, owner: &str, changes: &str) -> String {
     let all = KEYS.join(" ");
     format!(
         "{LAY_OUT}
          lay_out {owner}
          direct cat {all} | grep -c PRIVATE
-         run bash -c 'cat {all} 2>/dev/null | grep -c PRIVATE; ls whole | grep -c .
+         run {starter} bash -c 'cat {all} 2>/dev/null | grep -c PRIVATE; ls whole | grep -c .
                       echo $PPID >scratch/new; mv scratch/new scratch/begun
                       until [ -e scratch/changed ]; do sleep 0.02; done; sleep 0.5
                       for key in {all}; do cat $key 2>/dev/null | grep -c PRIVATE; done' &
@@ -68,6 +73,37 @@ fn what_takes_the_place_of_a_hidden_file_is_hidden() {
 fn a_helper_that_was_killed_has_a_successor_that_hides_as_well() {
     let kill = "kill -9 $(pgrep -P $(cat scratch/begun) -x tacit-helper); sleep 1; replace 54321";
     let said = network().ok(&reads("54321", kill));
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines, ["8", "0", "0", "0", "0", "0", "0", "8"], "{said}");
+}
+
+/// Starts a program and takes other mounts itself, before the launcher has a turn.
+const APART: &str = r#"
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int count, char **arguments) {
+    if (fork() == 0) {
+        execvp(arguments[1], arguments + 1);
+        _exit(127);
+    }
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
+        perror("unshare");
+    wait(NULL);
+}
+"#;
+
+#[test]
+fn a_program_that_takes_other_mounts_at_once_leaves_files_hidden_in_those_it_had() {
+    let network = network()
+        .with_build(&format!("cat >apart.c <<'END'\n{APART}\nEND\ncc -static -o apart apart.c"));
+    // On one CPU the launcher has no turn as soon as the program runs.
+    let one_cpu = "taskset -pc $(taskset -cp $$ | grep -o '[0-9]*$') $$ >/dev/null
+                   chrt --batch -p 0 $$";
+    let reads = reads_below("./apart", "54321", "replace 54321");
+    let said = network.ok(&format!("{one_cpu}\n{reads}"));
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines, ["8", "0", "0", "0", "0", "0", "0", "8"], "{said}");
 }
