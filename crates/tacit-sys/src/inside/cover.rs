@@ -80,22 +80,18 @@ pub(super) fn send_own_mounts(socket: BorrowedFd<'_>) -> io::Result<()> {
     descriptor::send(socket, &[0], &[mounts.as_fd()]).map(drop)
 }
 
-/// Covers a file or directory in the mounts of this process, unless it is covered or empty; what
-/// does not exist is passed over.
+/// Covers a file in the mounts of this process, unless it is covered; directories and what does not
+/// exist are passed over.
 ///
 /// # Errors
 /// Whatever `mount` answers.
 pub fn cover(path: &Path) -> io::Result<()> {
     let Ok(data) = fs::metadata(path) else { return Ok(()) };
-    let is_covered = if data.is_dir() {
-        fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
-    } else {
-        data.file_type().is_char_device() && data.rdev() == NULL_DEVICE
-    };
-    match Hidden::new(path)? {
-        Some(hidden) if !is_covered => hidden.cover(),
-        _ => Ok(()),
+    let is_covered = data.file_type().is_char_device() && data.rdev() == NULL_DEVICE;
+    if is_covered || data.is_dir() {
+        return Ok(());
     }
+    cover_file(&CString::new(path.as_os_str().as_bytes())?)
 }
 
 /// `/dev/null`.

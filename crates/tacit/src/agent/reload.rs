@@ -185,10 +185,13 @@ impl Agent {
     pub(super) async fn take_change(&mut self, due: Due) {
         let Due { prepared, askers } = due;
         match prepared {
-            Prepared::Files(files) => self.take_files(*files),
-            Prepared::Policy(Err(refusal)) => answer(askers, &Err(refusal), &self.shared.log),
+            Prepared::Files(files) => {
+                self.take_files(*files);
+                self.runs.hide_again();
+            }
+            Prepared::Policy(Err(refusal)) => self.refuse(askers, refusal),
             Prepared::Policy(Ok(policy)) => match self.install(*policy).await {
-                Err(refusal) => answer(askers, &Err(refusal), &self.shared.log),
+                Err(refusal) => self.refuse(askers, refusal),
                 Ok(Installation { answer: installed, capturing }) => {
                     let log = self.shared.log.clone();
                     tokio::task::spawn_local(async move {
@@ -199,6 +202,12 @@ impl Agent {
             },
         }
         self.prepare_next();
+    }
+
+    /// The files of the installed policy may have been replaced all the same.
+    fn refuse(&self, askers: Vec<Asker>, refusal: String) {
+        answer(askers, &Err(refusal), &self.shared.log);
+        self.runs.hide_again();
     }
 
     /// Everything that can fail comes first.

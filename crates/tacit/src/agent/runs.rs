@@ -1,11 +1,11 @@
 //! The runs of the agent as they begin, follow the policy, and end. How they pass to a successor is
 //! in `departures.rs`.
 
-use std::cell::LazyCell;
+use std::cell::{LazyCell, RefCell};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -63,6 +63,8 @@ pub(super) struct Runs {
     pub(super) held_syns_max: usize,
     /// The policy file, which programs must not read.
     policy_file: PathBuf,
+    /// What else they must not, and of which policy.
+    secrets: RefCell<Option<(Weak<Policy>, Arc<Vec<PathBuf>>)>>,
     /// The windows of rules that were open at the last look.
     open_windows: Vec<bool>,
 }
@@ -120,6 +122,7 @@ impl Runs {
             held_syns_max: held_syns_max(shared.places.available_permits()),
             shared,
             policy_file: options.policy.clone(),
+            secrets: RefCell::default(),
             open_windows: Vec::new(),
         })
     }
@@ -424,9 +427,27 @@ impl Runs {
         drop(self.start_capturing(self.registry.all()));
     }
 
-    /// What the policy names and programs are not to read.
+    /// The files that the policy names and programs are not to read, as they were found when it was
+    /// installed: a program may have moved them since. Helpers follow their names.
     fn secrets(&self) -> Arc<Vec<PathBuf>> {
-        Arc::new(secrets::paths(&self.shared.live.load().policy, &self.policy_file))
+        let live = self.shared.live.load();
+        let mut found = self.secrets.borrow_mut();
+        let known =
+            found.as_ref().filter(|(policy, _)| policy.as_ptr() == Arc::as_ptr(&live.policy));
+        if let Some((_, files)) = known {
+            return Arc::clone(files);
+        }
+        let files = Arc::new(secrets::files(&live.policy, &self.policy_file));
+        *found = Some((Arc::downgrade(&live.policy), Arc::clone(&files)));
+        files
+    }
+
+    /// Has the helpers of all runs hide the files of the installed policy: they may have been
+    /// replaced together with their directories.
+    pub(super) fn hide_again(&self) {
+        for enrolled in self.registry.all() {
+            self.hide_from(&enrolled.run);
+        }
     }
 
     /// Has the helper of a run keep what the policy names hidden from programs.

@@ -28,6 +28,12 @@ pub fn paths(policy: &Policy, file: &Path) -> Vec<PathBuf> {
     files.into_iter().chain(directories).collect()
 }
 
+/// The files by each of their names.
+#[must_use]
+pub fn files(policy: &Policy, file: &Path) -> Vec<PathBuf> {
+    Secrets::of(policy, file).files.into_iter().collect()
+}
+
 /// The files that programs see for a moment when others take their place.
 #[must_use]
 pub fn exposed(policy: &Policy, file: &Path) -> Vec<PathBuf> {
@@ -35,7 +41,7 @@ pub fn exposed(policy: &Policy, file: &Path) -> Vec<PathBuf> {
     let is_beneath = |file: &PathBuf| {
         file.canonicalize().is_ok_and(|real| directories.iter().any(|one| real.starts_with(one)))
     };
-    files.into_iter().filter(|file| !is_beneath(file)).collect()
+    files.into_iter().filter(|file| file.exists() && !is_beneath(file)).collect()
 }
 
 struct Secrets {
@@ -53,10 +59,9 @@ impl Secrets {
         let named = keys.chain(of_trusts).map(|path| base.join(path));
         let mut files = BTreeSet::new();
         for path in named.filter(|path| !is_public(path)).chain([file.to_owned()]) {
-            if let Ok(real) = path.canonicalize() {
-                files.extend(std::path::absolute(&path));
-                files.insert(real);
-            }
+            // One that is away for a moment is to be hidden when it comes back.
+            files.extend(std::path::absolute(&path));
+            files.extend(path.canonicalize());
         }
         // No secret, but of the policy as well.
         let certs = policy.identities.values().map(|identity| base.join(&identity.cert));

@@ -192,7 +192,7 @@ impl Servant {
             Request::Listening => self.listening().map(Reply::Listening),
             Request::Cpu => Ok(Reply::Cpu(self.cpu_ns())),
             Request::Hide(paths) => {
-                self.covers.add_files(paths);
+                self.covers.add(paths);
                 Ok(Reply::Done)
             }
             // They are answered where the lines are.
@@ -301,7 +301,9 @@ fn wait(lines: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<
     let of_lines = lines.iter().map(AsFd::as_fd);
     let all = of_lines.chain(notices.descriptors()).chain(covers.descriptors());
     let mut polled: Vec<_> = all.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
-    match poll(&mut polled, notices.timeout().as_ref()) {
+    let timeouts = [notices.timeout(), covers.timeout()].into_iter().flatten();
+    let timeout = timeouts.min_by_key(|timeout| (timeout.tv_sec, timeout.tv_nsec));
+    match poll(&mut polled, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(errno) => return Err(errno.into()),
     }

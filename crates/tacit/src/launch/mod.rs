@@ -76,9 +76,11 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     };
     let terms = agent.enrol(enrolment, sockets)?;
     let cpus = cpus(&terms);
-    let kept_hidden = without_directories_above(&directory, terms.hide);
+    let mut kept_hidden = without_directories_above(&directory, terms.hide);
     let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
     hidden.extend(hidden_now(&kept_hidden));
+    // A directory that is hidden stays so, or its files are hidden one by one.
+    kept_hidden.retain(|path| !path.is_dir());
     let inside = Inside {
         network: helper.network.as_fd(),
         user: helper.user.as_ref().map(AsFd::as_fd),

@@ -108,6 +108,58 @@ fn a_program_that_takes_other_mounts_at_once_leaves_files_hidden_in_those_it_had
     assert_eq!(lines, ["8", "0", "0", "0", "0", "0", "0", "8"], "{said}");
 }
 
+/// What a program reads, after `before` and then `$changes` of a shell outside, of `own/tls/id.key`;
+/// and how many keys are there.
+fn reads_in_swapped_directory(before: &str, changes: &str) -> String {
+    let rules = "[identity.id]\ncert = \"alice.pem\"\nkey = \"own/tls/id.key\"\n\
+                 [[rule]]\nname = \"rule\"\ndirection = \"outbound\"\nremote = \"10.9.8.1\"\n\
+                 tls = { trust = \"ca\", identity = \"id\" }\n";
+    Network::new(&[], "").with_rules(rules).ok(&format!(
+        "mount --make-rshared /
+         mkdir -p own/tls own/new; cp alice.key own/tls/id.key; cp alice.key own/new/id.key
+         mkdir own/alien; openssl ecparam -name prime256v1 -genkey -noout -out own/alien/id.key
+         chmod 600 own/*/id.key; chown -R 54321 own
+         control() {{ ordinary ./tacit $1 --control $TMPDIR/tacit-run-*/agent.sock; }}
+         run bash -c 'cat own/tls/id.key 2>/dev/null | grep -c PRIVATE; {before}
+                      touch scratch/begun
+                      until [ -e scratch/changed ]; do sleep 0.02; done; sleep 0.5
+                      cat own/tls/id.key 2>/dev/null | grep -c PRIVATE' &
+         until [ -e scratch/begun ]; do sleep 0.02; done
+         {changes}
+         touch scratch/changed; wait $!
+         grep -c PRIVATE own/tls/id.key"
+    ))
+}
+
+#[test]
+fn a_key_in_a_directory_that_takes_the_place_of_another_is_hidden() {
+    let swap = "mv own/tls own/old; mv own/new own/tls";
+    let alien = "mv own/tls own/old; mv own/alien own/tls";
+    let refused = "! control reload >/dev/null 2>&1 || echo taken";
+    for changes in [swap, &format!("{alien}; {refused}")] {
+        let said = reads_in_swapped_directory("", changes);
+        assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "0", "2"], "{changes}: {said}");
+    }
+}
+
+#[test]
+fn a_key_that_comes_into_a_directory_of_the_programs_making_is_hidden() {
+    let before = "mv own/tls own/moved; mkdir own/tls";
+    let changes =
+        "! control reload >/dev/null 2>&1 || echo taken; mv own/new/id.key own/tls/id.key";
+    let said = reads_in_swapped_directory(before, changes);
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "0", "2"], "{said}");
+}
+
+/// The kernel tells nobody who watches directories of a mount.
+#[test]
+fn a_reload_that_is_refused_hides_the_keys_of_the_installed_policy() {
+    let changes = "mount --bind own/alien own/tls
+                   ! control reload >/dev/null 2>&1 || echo taken";
+    let said = reads_in_swapped_directory("", changes);
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "0", "2"], "{said}");
+}
+
 /// What a program reads, after `look`, of a key that the policy names since `change`.
 fn reads_later_key(change: &str, look: &str) -> String {
     format!(
