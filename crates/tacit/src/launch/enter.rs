@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tacit_sys::namespace::Sockets;
 use tacit_sys::process::{self, StandardError};
 
-use super::covers::ToCover;
+use super::covers::{self, Covers, ToCover};
 use super::error::RunError;
 use super::helper::{self, JoinedNamespaces, Ready};
 use crate::exit::complain;
@@ -30,6 +30,8 @@ pub(super) struct Helper {
     covers: Option<UnixStream>,
     /// For helpers to come.
     hidden: Hidden,
+    /// Of all helpers; without it they look at the files once a second.
+    changes: io::Result<OwnedFd>,
 }
 
 /// What is hidden from the program.
@@ -56,6 +58,7 @@ pub(super) struct Starting {
     pid: u32,
     line: UnixStream,
     covers: UnixStream,
+    changes: io::Result<OwnedFd>,
 }
 
 /// What the agent is to have of the namespace.
@@ -77,20 +80,28 @@ impl Helper {
         let own = |error| RunError::Own("start the helper", error);
         let (ours, theirs) = UnixStream::pair().map_err(own)?;
         let (covers, of_helper) = UnixStream::pair().map_err(own)?;
+        let changes = covers::changes();
         let launcher = std::process::id();
         let work = || {
-            let needed = [theirs.as_fd(), of_helper.as_fd()];
+            let mut needed = vec![theirs.as_fd(), of_helper.as_fd()];
+            needed.extend(changes.as_ref().ok().map(AsFd::as_fd));
             let kept = process::keep_only(&needed, StandardError::Discarded);
             process::name_thread("tacit-helper");
-            let run = |of_helper| helper::run(&theirs, launcher, of_helper);
-            ending(kept.and_then(|()| of_helper.try_clone()).and_then(run))
+            let run = |covers| helper::run(&theirs, launcher, covers);
+            ending(kept.and_then(|()| awaited(&of_helper, &changes)).and_then(run))
         };
         let pid = process::fork(work).map_err(own)?;
-        Ok(Starting { pid, line: ours, covers })
+        Ok(Starting { pid, line: ours, covers, changes })
     }
 
     /// Has it keep these files hidden in the mounts of a program, and the helpers after it.
     pub(super) fn keep_hidden(&mut self, mounts: Option<OwnedFd>, paths: Vec<PathBuf>) {
+        if let (Some(_), Err(error)) = (&mounts, &self.changes) {
+            complain(format_args!(
+                "tacit: cannot be hidden from the program at once: files that take the place of \
+                 hidden ones: {error}; raise fs.inotify.max_user_instances"
+            ));
+        }
         self.hidden = Hidden { mounts, paths };
         if let Some(helper) = self.covers.take() {
             self.hidden.tell(&helper);
@@ -118,13 +129,15 @@ impl Helper {
         let work = || {
             let mut needed = vec![theirs.as_fd(), of_helper.as_fd(), self.network.as_fd()];
             needed.extend(user);
+            needed.extend(self.changes.as_ref().ok().map(AsFd::as_fd));
             let kept = process::keep_only(&needed, StandardError::Discarded);
             process::name_thread("tacit-helper");
             std::thread::sleep(pause);
-            let given = theirs.try_clone().and_then(|line| Ok((line, of_helper.try_clone()?)));
-            let run = |(line, of_helper)| {
+            let given =
+                theirs.try_clone().and_then(|line| Ok((line, awaited(&of_helper, &self.changes)?)));
+            let run = |(line, covers)| {
                 let network = self.network.as_fd();
-                helper::run_anew(line, launcher, JoinedNamespaces { network, user }, of_helper)
+                helper::run_anew(line, launcher, JoinedNamespaces { network, user }, covers)
             };
             ending(kept.and(given).and_then(run))
         };
@@ -171,9 +184,16 @@ impl Starting {
         let started = Instant::now();
         let covers = Some(self.covers);
         let hidden = Hidden::default();
-        let helper = Helper { pid: self.pid, started, network, user, covers, hidden };
+        let Self { pid, changes, .. } = self;
+        let helper = Helper { pid, started, network, user, covers, hidden, changes };
         Ok(Prepared { helper, given: Given { sockets }, channel: self.line })
     }
+}
+
+/// What a helper keeps hidden, for the process that it is.
+fn awaited(launcher: &UnixStream, changes: &io::Result<OwnedFd>) -> io::Result<Covers> {
+    let changes = changes.as_ref().ok().map(OwnedFd::try_clone).transpose()?;
+    Ok(Covers::awaited(launcher.try_clone()?, changes))
 }
 
 /// A process's exit status for what it came to.

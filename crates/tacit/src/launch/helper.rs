@@ -61,7 +61,7 @@ pub enum Ready {
 ///
 /// # Errors
 /// The launcher is gone.
-pub fn run(launcher: &UnixStream, parent: u32, covers: UnixStream) -> io::Result<()> {
+pub(super) fn run(launcher: &UnixStream, parent: u32, covers: Covers) -> io::Result<()> {
     let none = Families { v4: false, v6: false };
     let made = namespace::create(parent, none, None).and_then(|made| {
         let sockets = namespace::sockets(made.copies)?;
@@ -79,7 +79,6 @@ pub fn run(launcher: &UnixStream, parent: u32, covers: UnixStream) -> io::Result
     drop((sockets, theirs));
     protocol::write(launcher, &(), &[])?;
     let notices = Notices::awaited(launcher.try_clone()?);
-    let covers = Covers::awaited(covers);
     Servant { launcher: parent, kernel, covers }.serve(line, notices)
 }
 
@@ -96,16 +95,15 @@ pub struct JoinedNamespaces<'a> {
 ///
 /// # Errors
 /// It cannot be joined, or the launcher is gone.
-pub fn run_anew(
+pub(super) fn run_anew(
     line: UnixStream,
     parent: u32,
     namespaces: JoinedNamespaces<'_>,
-    covers: UnixStream,
+    covers: Covers,
 ) -> io::Result<()> {
     let JoinedNamespaces { network, user } = namespaces;
     let kernel = namespace::join(parent, network, user).map_err(io::Error::other)?;
     // The listener ended with the helper that had it: the kernel refuses without asking.
-    let covers = Covers::awaited(covers);
     Servant { launcher: parent, kernel, covers }.serve(line, Notices::default())
 }
 

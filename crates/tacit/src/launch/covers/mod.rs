@@ -21,7 +21,7 @@ mod watches;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -59,10 +59,18 @@ pub(super) struct Covers {
     again_at: Option<Instant>,
 }
 
+/// Where the kernel reports changes of directories. The launcher makes it for all helpers: programs
+/// of the same user could take the place of one that ends with its helper.
+///
+/// # Errors
+/// The user has as many as there may be.
+pub(super) fn changes() -> io::Result<OwnedFd> {
+    Ok(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?)
+}
+
 impl Covers {
-    /// Nothing yet; the launcher will say what.
-    pub(super) fn awaited(launcher: UnixStream) -> Self {
-        let changes = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
+    /// Nothing yet; the launcher will say what. `changes` is of [`changes`].
+    pub(super) fn awaited(launcher: UnixStream, changes: Option<OwnedFd>) -> Self {
         Self {
             launcher: Some(launcher),
             has_joined: false,

@@ -29,8 +29,8 @@ const EVENTS_BYTES: usize = 4096;
 pub(super) struct Watches {
     /// `None`: the kernel watches no more.
     pub(super) changes: Option<OwnedFd>,
-    /// The names that count in each directory, by the number of its watch: programs may make any
-    /// number of other files there.
+    /// The names that count in each directory, by the number of its watch, which stays the same for
+    /// another helper: programs may make any number of other files there.
     names: HashMap<i32, BTreeSet<OsString>>,
 }
 
@@ -51,6 +51,10 @@ impl Watches {
             let name = event.file_name().map(CStr::to_bytes).map(OsStr::from_bytes);
             let is_known = names.zip(name).is_some_and(|(names, name)| names.contains(name));
             let kind = event.events();
+            if names.is_none() && event.wd() > 0 {
+                // A helper that has ended watched it.
+                let _ = inotify::remove_watch(changes, event.wd());
+            }
             counts |= is_known || kind.contains(ReadFlags::QUEUE_OVERFLOW);
             if kind.contains(ReadFlags::IGNORED) {
                 // The directory is gone.
