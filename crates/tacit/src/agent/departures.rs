@@ -19,6 +19,7 @@ impl Runs {
         for mut enrolled in self.registry.take_all() {
             unlisten(&mut enrolled, workers).await;
             enrolled.services.stop();
+            enrolled.run.end_hiding();
             match services::depart(&enrolled).await {
                 Ok(Departing { state, sockets }) => {
                     states.push(state);

@@ -189,10 +189,7 @@ impl Servant {
             Request::Connecting(ends) => Ok(Reply::Connecting(self.is_connecting(&ends))),
             Request::Listening => self.listening().map(Reply::Listening),
             Request::Cpu => Ok(Reply::Cpu(self.cpu_ns())),
-            Request::Hide(paths) => {
-                self.covers.add(paths);
-                Ok(Reply::Done)
-            }
+            Request::Hide(paths) => self.covers.replace(paths).map(|()| Reply::Done),
             // They are answered where the lines are.
             Request::Line | Request::Reports => Ok(Reply::Done),
         };

@@ -102,7 +102,7 @@ impl Line {
         self.ask(Request::Change { remove, add }).await.map(|_| ())
     }
 
-    /// Keeps files and directories hidden from programs, beside those there are.
+    /// Keeps files hidden from programs, in place of those that an agent named before.
     ///
     /// # Errors
     /// The helper's, or there is none.

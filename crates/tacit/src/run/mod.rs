@@ -174,6 +174,11 @@ impl Run {
         self.hidings.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// A successor of this agent has files hidden from its programs.
+    pub fn end_hiding(&self) {
+        self.hidings.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Whether files are to be hidden, and nothing was to be hidden after that time.
     #[must_use]
     pub fn is_to_hide(&self, turn: u64) -> bool {

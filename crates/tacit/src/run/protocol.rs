@@ -151,7 +151,8 @@ pub enum Request {
     Listening,
     /// How much CPU time have the programs used?
     Cpu,
-    /// Keep these files and directories hidden from programs, beside those there are.
+    /// Keep these files hidden from programs, beside what the launcher named and in place of what
+    /// was asked for before. Refused if one of them is in sight.
     Hide(Vec<PathBuf>),
     /// Make a further line, for a successor of the agent.
     Line,

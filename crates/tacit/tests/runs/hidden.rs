@@ -110,11 +110,11 @@ fn a_program_that_takes_other_mounts_at_once_leaves_files_hidden_in_those_it_had
 
 /// Takes all that the kernel gives the user to watch directories, and that of the helper.
 const TAKE_ALL: &str = r#"
-import ctypes, os, resource, signal, subprocess, sys, time
+import ctypes, os, signal, subprocess, sys, time
 call = ctypes.CDLL(None).inotify_init
 while call() >= 0: pass
-found = subprocess.run(["pgrep", "-P", str(os.getppid()), "-x", "tacit-helper"], capture_output=True)
-os.kill(int(found.stdout), signal.SIGKILL)
+search = ["pgrep", "-P", str(os.getppid()), "-x", "tacit-helper"]
+os.kill(int(subprocess.run(search, capture_output=True).stdout), signal.SIGKILL)
 until = time.monotonic() + 1
 while time.monotonic() < until: call()
 sys.exit(subprocess.run(sys.argv[1:]).returncode)
@@ -211,6 +211,28 @@ fn reads_later_key(change: &str, look: &str) -> String {
 fn a_key_that_a_reload_names_is_hidden_from_then_on() {
     let said = network().ok(&reads_later_key("name_it; control reload", "sleep 0.5"));
     assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "2"], "{said}");
+}
+
+#[test]
+fn more_keys_than_a_run_hides_are_reported() {
+    let said = network().ok(&format!(
+        "{LAY_OUT}
+         lay_out 54321
+         RUN_OPTIONS='--log scratch/run.log'
+         run sh -c 'touch scratch/begun
+                    until [ -e scratch/changed ]; do sleep 0.02; done' &
+         until [ -e scratch/begun ]; do sleep 0.02; done
+         mkdir many; tee $(printf 'many/%s.key ' $(seq 1030)) <new.key >/dev/null
+         chmod 600 many/*; chown -R 54321 many
+         printf '[identity.n%s]\ncert = \"alice.pem\"\nkey = \"many/%s.key\"\n' \
+             $(for i in $(seq 1030); do echo $i $i; done) >>run.toml
+         ordinary ./tacit reload --control $TMPDIR/tacit-run-*/agent.sock >/dev/null 2>&1
+         until_true grep -q files-not-hidden scratch/run.log
+         touch scratch/changed; wait $!
+         grep files-not-hidden scratch/run.log"
+    ));
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("a run hides 1024 files at most"), "{said}");
 }
 
 #[test]

@@ -196,7 +196,7 @@ mod tests {
         let root = root.canonicalize().unwrap();
         let found = |name: &str| {
             let mut found = BTreeSet::new();
-            follow(&root.join(name), |at, name| drop(found.insert(at.join(name))));
+            follow(&root.join(name), |at, name| found.extend([at.join(name)]));
             found
         };
         let above: Vec<_> = root.ancestors().filter(|at| at.parent().is_some()).collect();
