@@ -349,11 +349,10 @@ struct Report {
 
 impl Report {
     fn not_hidden(&self, hidden: &[CString]) -> String {
-        let path = hidden
-            .get(self.index)
-            .map_or("files that take the place of hidden ones".into(), |path| {
-                path.to_string_lossy()
-            });
+        let path = match hidden.get(self.index) {
+            Some(path) => path.to_string_lossy(),
+            None => "files that take the place of hidden ones".into(),
+        };
         format!("{path}: {}", self.error)
     }
 }

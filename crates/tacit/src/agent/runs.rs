@@ -48,6 +48,9 @@ const HIDE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// but none may stay forever. As long as a kernel keeps the socket of an ended process.
 pub(super) const LINGER: Duration = Duration::from_secs(60);
 
+/// Files that programs must not read, and the policy that names them.
+type SecretsOf = (Weak<Policy>, Arc<Vec<PathBuf>>);
+
 /// The runs that the agent serves.
 pub(super) struct Runs {
     pub(super) registry: Registry<Services>,
@@ -64,7 +67,7 @@ pub(super) struct Runs {
     /// The policy file, which programs must not read.
     policy_file: PathBuf,
     /// What else they must not, and of which policy.
-    secrets: RefCell<Option<(Weak<Policy>, Arc<Vec<PathBuf>>)>>,
+    secrets: RefCell<Option<SecretsOf>>,
     /// The windows of rules that were open at the last look.
     open_windows: Vec<bool>,
 }
