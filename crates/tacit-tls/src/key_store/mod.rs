@@ -8,23 +8,28 @@ use rustls::sign::SigningKey;
 
 use crate::material::{Pair, PairFault, read_pair};
 use crate::signer::wire::{CHAIN_BYTES_MAX, SignRequest};
-use crate::signer::{PairFile, PairRefused, PublicPair, SCHEMES, Signable};
+use crate::signer::{KeyName, PairFile, PairRefused, PublicPair, SCHEMES, Signable};
 
 /// Keys at once: the identities of two generations of a large policy.
 pub const KEYS_MAX: usize = 65_536;
 
-/// Keys by their numbers. Threads sign beside each other.
+/// Keys by their names. Threads sign beside each other.
 #[derive(Debug, Default)]
 pub struct KeyStore {
-    keys: RwLock<HashMap<u64, Arc<dyn SigningKey>>>,
+    keys: RwLock<HashMap<KeyName, Arc<dyn SigningKey>>>,
 }
 
 impl KeyStore {
-    /// Reads a pair and keeps the key under that number, instead of what it had.
+    /// Reads a pair and keeps the key under the name that it has in this generation.
     ///
     /// # Errors
     /// What is wrong with one of the files; a store that is full.
-    pub fn load(&self, number: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
+    pub fn load(
+        &self,
+        generation: u64,
+        cert: &Path,
+        key: &Path,
+    ) -> Result<PublicPair, PairRefused> {
         let refused = |PairFault { at, fault }| {
             let path = if at == PairFile::Cert { cert } else { key };
             PairRefused { at, text: fault.with_next(path) }
@@ -52,13 +57,13 @@ impl KeyStore {
         if keys.len() >= KEYS_MAX {
             return at(PairFile::Key, "the signer has no place for another key");
         }
-        keys.insert(number, key);
+        keys.insert(pair.name(generation), key);
         Ok(pair)
     }
 
     /// Forgets a key.
-    pub fn forget(&self, number: u64) {
-        self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    pub fn forget(&self, name: KeyName) {
+        self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&name);
     }
 
     /// Signs the proof of a handshake.
@@ -70,7 +75,7 @@ impl KeyStore {
             return Err("the message is no proof of a TLS handshake");
         }
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
-        let key = keys.get(&request.number).map(Arc::clone).ok_or("the signer has no such key")?;
+        let key = keys.get(&request.name).map(Arc::clone).ok_or("the signer has no such key")?;
         drop(keys);
         let signer = key.choose_scheme(&[request.scheme]).ok_or("the key does not sign so")?;
         signer.sign(request.message).map_err(|_| "the library did not sign")

@@ -27,20 +27,21 @@ fn load(store: &KeyStore, directory: &Directory) -> Result<PublicPair, PairRefus
 #[test]
 fn a_key_signs_proofs_of_handshakes_alone() {
     let store = KeyStore::default();
-    load(&store, &directory()).unwrap();
+    let name = load(&store, &directory()).unwrap().name(1);
     let proof = proof();
     let scheme = Scheme::ECDSA_NISTP256_SHA256;
-    let request = SignRequest { number: 1, cpu: 0, scheme, message: &proof };
+    let request = SignRequest { name, cpu: 0, scheme, message: &proof };
     assert!(store.sign(&request).is_ok());
     let refused = [
         SignRequest { message: b"a certificate", ..request },
-        SignRequest { number: 2, ..request },
+        SignRequest { name: KeyName { generation: 2, ..name }, ..request },
+        SignRequest { name: KeyName { spki_sha256: [0; 32], ..name }, ..request },
         SignRequest { scheme: Scheme::RSA_PSS_SHA256, ..request },
     ];
     for request in refused {
         assert!(store.sign(&request).is_err(), "{request:?}");
     }
-    store.forget(1);
+    store.forget(name);
     assert_eq!(store.sign(&request), Err("the signer has no such key"));
 }
 
@@ -57,33 +58,37 @@ fn a_refusal_names_the_file_and_the_next_step() {
     assert!(refused.text.contains("; run: chmod 600 "), "{refused:?}");
 }
 
+fn sha256(bytes: &[u8]) -> Vec<u8> {
+    aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref().to_vec()
+}
+
 /// A signer in this process.
 #[derive(Debug, Default)]
 struct Here {
     store: KeyStore,
-    numbers: AtomicU64,
-    forgotten: Mutex<Vec<u64>>,
+    generation: AtomicU64,
+    forgotten: Mutex<Vec<KeyName>>,
 }
 
 impl Signatory for Here {
-    fn load(&self, number: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
-        self.store.load(number, cert, key)
+    fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
+        self.store.load(generation, cert, key)
     }
 
-    fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+    fn next_generation(&self) -> u64 {
+        self.generation.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn sign(&self, number: u64, scheme: Scheme, message: &[u8]) -> Result<Vec<u8>, String> {
-        let request = SignRequest { number, cpu: 0, scheme, message };
+    fn sign(&self, name: KeyName, scheme: Scheme, message: &[u8]) -> Result<Vec<u8>, String> {
+        let request = SignRequest { name, cpu: 0, scheme, message };
         self.store.sign(&request).map_err(str::to_owned)
     }
 
     fn keeps(&self, _: &Arc<RemoteKey>) {}
 
-    fn forget(&self, number: u64) {
-        self.store.forget(number);
-        self.forgotten.lock().unwrap().push(number);
+    fn forget(&self, name: KeyName) {
+        self.store.forget(name);
+        self.forgotten.lock().unwrap().push(name);
     }
 }
 
@@ -112,6 +117,9 @@ fn an_identity_whose_key_is_elsewhere_is_as_good_and_forgotten_with_its_last_use
     }
     let signer = ours.choose_scheme(&SCHEMES).unwrap();
     assert!(signer.sign(&proof()).is_ok() && signer.sign(b"anything").is_err());
+    let public_key = ours.public_key().unwrap().to_vec();
     drop((remote, signer, keys));
-    assert_eq!(*here.forgotten.lock().unwrap(), [0]);
+    let forgotten = here.forgotten.lock().unwrap();
+    let [name] = forgotten[..] else { panic!("{forgotten:?}") };
+    assert_eq!((name.spki_sha256.to_vec(), name.generation), (sha256(&public_key), 0));
 }

@@ -33,12 +33,12 @@ pub(crate) struct PairFault {
 
 pub(super) fn load_pair(keys: &Keys, cert: &Path, key: &Path) -> Result<Pair, PairFault> {
     let Some(signatory) = keys.signatory() else { return read_pair(cert, key) };
-    let number = signatory.next_number();
-    let pair = signatory.load(number, cert, key).map_err(|refused| PairFault {
+    let generation = signatory.next_generation();
+    let pair = signatory.load(generation, cert, key).map_err(|refused| PairFault {
         at: refused.at,
         fault: MaterialFault::AtSigner(refused.text),
     })?;
-    let key = signing_key(RemoteKey::new(number, &pair, signatory));
+    let key = signing_key(RemoteKey::new(generation, &pair, signatory));
     let chain = pair.chain.into_iter().map(CertificateDer::from).collect();
     Ok(Pair { chain, key, cert: pair.cert, key_file: pair.key })
 }

@@ -20,6 +20,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use aws_lc_rs::digest;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::SubjectPublicKeyInfoDer;
@@ -47,6 +48,28 @@ pub struct PublicPair {
     pub key: FileStamp,
 }
 
+/// The name of a key at its signer: what it is, and when it was loaded. A file that holds another
+/// key has another name, so that no message is signed with a key that was not meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct KeyName {
+    /// SHA-256 of its `SubjectPublicKeyInfo`.
+    pub spki_sha256: [u8; 32],
+    /// Counts what was loaded: a key that is forgotten is not one that was loaded since.
+    pub generation: u64,
+}
+
+impl PublicPair {
+    /// The name of its key in a generation.
+    #[must_use]
+    pub fn name(&self, generation: u64) -> KeyName {
+        let hash = digest::digest(&digest::SHA256, &self.public_key);
+        let mut spki_sha256 = [0; 32];
+        spki_sha256.copy_from_slice(hash.as_ref());
+        KeyName { spki_sha256, generation }
+    }
+}
+
 /// Why there is no pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairRefused {
@@ -68,33 +91,37 @@ pub enum PairFile {
 
 /// Who has the keys and signs: the signer as its agent reaches it.
 pub trait Signatory: fmt::Debug + Send + Sync {
-    /// Has it read a pair and keep the key under a number that no other key has.
+    /// Has it read a pair and keep the key under the name that it has in this generation.
     ///
     /// # Errors
     /// What is wrong with one of the files, or the signer cannot be reached.
-    fn load(&self, number: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused>;
+    fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused>;
 
-    /// A number for a key.
-    fn next_number(&self) -> u64;
+    /// A generation that no key has had.
+    fn next_generation(&self) -> u64;
 
     /// Has it sign a message; waits for that.
     ///
     /// # Errors
     /// The signer cannot be reached, does not have the key, or refuses the message.
-    fn sign(&self, number: u64, scheme: SignatureScheme, message: &[u8])
-    -> Result<Vec<u8>, String>;
+    fn sign(
+        &self,
+        name: KeyName,
+        scheme: SignatureScheme,
+        message: &[u8],
+    ) -> Result<Vec<u8>, String>;
 
     /// A key is loaded and used from here on: it is to be there again after a new start.
     fn keeps(&self, key: &Arc<RemoteKey>);
 
     /// A key is not used any more.
-    fn forget(&self, number: u64);
+    fn forget(&self, name: KeyName);
 }
 
 /// A private key that a signer has.
 #[derive(Debug)]
 pub struct RemoteKey {
-    number: u64,
+    name: KeyName,
     public_key: Vec<u8>,
     schemes: Arc<[SignatureScheme]>,
     cert: FileStamp,
@@ -103,11 +130,11 @@ pub struct RemoteKey {
 }
 
 impl RemoteKey {
-    /// The key of a pair that was loaded under that number.
+    /// The key of a pair that was loaded in that generation.
     #[must_use]
-    pub fn new(number: u64, pair: &PublicPair, signatory: &Arc<dyn Signatory>) -> Arc<Self> {
+    pub fn new(generation: u64, pair: &PublicPair, signatory: &Arc<dyn Signatory>) -> Arc<Self> {
         let key = Arc::new(Self {
-            number,
+            name: pair.name(generation),
             public_key: pair.public_key.clone(),
             schemes: pair.schemes.iter().copied().map(SignatureScheme::from).collect(),
             cert: pair.cert.clone(),
@@ -123,10 +150,12 @@ impl RemoteKey {
     /// # Errors
     /// As [`Signatory::load`].
     pub fn load_again(&self) -> Result<bool, PairRefused> {
-        let pair = self.signatory.load(self.number, &self.cert.path, &self.key.path)?;
-        let is_same = pair.public_key == self.public_key;
+        let generation = self.name.generation;
+        let pair = self.signatory.load(generation, &self.cert.path, &self.key.path)?;
+        let name = pair.name(generation);
+        let is_same = name == self.name;
         if !is_same {
-            self.signatory.forget(self.number);
+            self.signatory.forget(name);
         }
         Ok(is_same)
     }
@@ -134,7 +163,7 @@ impl RemoteKey {
 
 impl Drop for RemoteKey {
     fn drop(&mut self) {
-        self.signatory.forget(self.number);
+        self.signatory.forget(self.name);
     }
 }
 
@@ -180,8 +209,8 @@ struct RemoteSigner {
 
 impl Signer for RemoteSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        let RemoteKey { number, signatory, .. } = &*self.key;
-        let signed = signatory.sign(*number, self.scheme, message);
+        let RemoteKey { name, signatory, .. } = &*self.key;
+        let signed = signatory.sign(*name, self.scheme, message);
         signed.map_err(|reason| Error::General(format!("{NOT_SIGNED}{reason}")))
     }
 

@@ -1,10 +1,11 @@
 //! What the agent and its signer say to each other, each message a datagram of a socket pair.
 //!
 //! ```text
-//! control   JSON    Load {path, path, number}   ──>   Loaded {chain, schemes}, or why not
-//!                   Forget {number}             ──>
+//! control   JSON    Load {paths, generation}    ──>   Loaded {chain, schemes}, or why not
+//!                   Forget {name}               ──>
+//!                   Confine {paths}             ──>   done, or why not
 //!                   Channel, with a socket      ──>   a thread that signs what comes over it
-//! channel   bytes   number, scheme, message     ──>   CPU time, 0, signature; or 1, why not
+//! channel   bytes   name, scheme, message       ──>   CPU time, 0, signature; or 1, why not
 //! ```
 
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use rustls::SignatureScheme;
 use serde::{Deserialize, Serialize};
 
-use super::{PairRefused, PublicPair};
+use super::{KeyName, PairRefused, PublicPair};
 
 /// The largest message: what the kernel lets a socket hold by default, and less.
 pub const MESSAGE_BYTES_MAX: usize = 192 << 10;
@@ -23,19 +24,19 @@ pub const CHAIN_BYTES_MAX: usize = 40 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Keep the key of these files under that number.
+    /// Keep the key of these files under the name that it has in this generation.
     Load {
-        /// The number.
-        number: u64,
+        /// The generation.
+        generation: u64,
         /// The file of the chain.
         cert: PathBuf,
         /// The file of the key.
         key: PathBuf,
     },
-    /// Forget it.
+    /// Forget a key.
     Forget {
-        /// The number.
-        number: u64,
+        /// Its name.
+        name: KeyName,
     },
     /// Sign what comes over the socket that is with it.
     Channel,
@@ -55,8 +56,8 @@ pub type Confined = Result<(), String>;
 /// A request for a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignRequest<'m> {
-    /// The number of the key.
-    pub number: u64,
+    /// Whose signature it is to be.
+    pub name: KeyName,
     /// The CPU of the thread that waits for the answer.
     pub cpu: u16,
     /// How to sign.
@@ -65,7 +66,6 @@ pub struct SignRequest<'m> {
     pub message: &'m [u8],
 }
 
-const NUMBER_BYTES: usize = 8;
 const SIGNED: u8 = 0;
 const REFUSED: u8 = 1;
 
@@ -73,11 +73,15 @@ impl<'m> SignRequest<'m> {
     /// Reads one; `None`: it is too short to be one.
     #[must_use]
     pub fn parse(datagram: &'m [u8]) -> Option<Self> {
-        let (number, rest) = datagram.split_first_chunk::<NUMBER_BYTES>()?;
+        let (spki_sha256, rest) = datagram.split_first_chunk()?;
+        let (generation, rest) = rest.split_first_chunk()?;
         let (cpu, rest) = rest.split_first_chunk()?;
         let (scheme, message) = rest.split_first_chunk()?;
         Some(Self {
-            number: u64::from_be_bytes(*number),
+            name: KeyName {
+                spki_sha256: *spki_sha256,
+                generation: u64::from_be_bytes(*generation),
+            },
             cpu: u16::from_be_bytes(*cpu),
             scheme: SignatureScheme::from(u16::from_be_bytes(*scheme)),
             message,
@@ -87,9 +91,11 @@ impl<'m> SignRequest<'m> {
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let number = self.number.to_be_bytes();
+        let KeyName { spki_sha256, generation } = &self.name;
+        let generation = generation.to_be_bytes();
         let scheme = u16::from(self.scheme).to_be_bytes();
-        [&number[..], &self.cpu.to_be_bytes(), &scheme, self.message].concat()
+        let cpu = self.cpu.to_be_bytes();
+        [&spki_sha256[..], &generation, &cpu, &scheme, self.message].concat()
     }
 }
 
@@ -136,14 +142,15 @@ mod tests {
     proptest! {
         #[test]
         fn requests_come_back_as_they_were_sent(
-            number: u64,
+            spki_sha256: [u8; 32],
+            generation: u64,
             cpu: u16,
             scheme: u16,
             message in prop::collection::vec(any::<u8>(), 0..300),
         ) {
             let scheme = SignatureScheme::from(scheme);
-            let request =
-                SignRequest { number, cpu, scheme, message: &message };
+            let name = KeyName { spki_sha256, generation };
+            let request = SignRequest { name, cpu, scheme, message: &message };
             let bytes = request.encode();
             prop_assert_eq!(SignRequest::parse(&bytes), Some(request));
         }

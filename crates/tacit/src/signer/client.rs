@@ -18,7 +18,9 @@ use tacit_sys::{descriptor, schedule};
 use tacit_tls::signer::wire::{
     Confined, Loaded, MESSAGE_BYTES_MAX, Order, SignRequest, parse_answer,
 };
-use tacit_tls::signer::{Keys, PairFile, PairRefused, PublicPair, RemoteKey, Scheme, Signatory};
+use tacit_tls::signer::{
+    KeyName, Keys, PairFile, PairRefused, PublicPair, RemoteKey, Scheme, Signatory,
+};
 
 use super::{ANSWER_WAIT_MAX, LOAD_WAIT_MAX, VERB, receive};
 use crate::ledger::meter;
@@ -41,7 +43,8 @@ pub struct Client {
     turn: Mutex<Turn>,
     /// Changes with each start: channels of threads are of one signer.
     epoch: AtomicU64,
-    numbers: AtomicU64,
+    /// The next one.
+    generation: AtomicU64,
     keys: Mutex<Vec<Weak<RemoteKey>>>,
 }
 
@@ -86,7 +89,7 @@ impl Client {
             control: ArcSwapOption::empty(),
             turn: Mutex::default(),
             epoch: AtomicU64::new(0),
-            numbers: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
             keys: Mutex::default(),
         })
     }
@@ -282,7 +285,7 @@ fn order<A: DeserializeOwned>(channel: &OwnedFd, order: &Order) -> io::Result<A>
 }
 
 impl Signatory for Client {
-    fn load(&self, number: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
+    fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairRefused> {
         let unreachable = |error: io::Error| PairRefused {
             at: PairFile::Key,
             text: format!("the signer cannot be asked for it: {error}"),
@@ -290,18 +293,20 @@ impl Signatory for Client {
         let load = || -> io::Result<Loaded> {
             let mut turn = self.turn();
             let channel = self.channel(&mut turn)?;
-            order(&channel, &Order::Load { number, cert: cert.to_owned(), key: key.to_owned() })
+            let cert = cert.to_owned();
+            let key = key.to_owned();
+            order(&channel, &Order::Load { generation, cert, key })
         };
         load().map_err(unreachable)?
     }
 
-    fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+    fn next_generation(&self) -> u64 {
+        self.generation.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn sign(&self, number: u64, scheme: Scheme, message: &[u8]) -> Result<Vec<u8>, String> {
+    fn sign(&self, name: KeyName, scheme: Scheme, message: &[u8]) -> Result<Vec<u8>, String> {
         let cpu = schedule::own_cpu();
-        let asked = self.ask(&SignRequest { number, cpu, scheme, message });
+        let asked = self.ask(&SignRequest { name, cpu, scheme, message });
         asked.unwrap_or_else(|error| Err(format!("the signer cannot be asked: {error}")))
     }
 
@@ -311,9 +316,9 @@ impl Signatory for Client {
         keys.push(Arc::downgrade(key));
     }
 
-    fn forget(&self, number: u64) {
+    fn forget(&self, name: KeyName) {
         if let (Some(control), Ok(order)) =
-            (self.control.load_full(), serde_json::to_vec(&Order::Forget { number }))
+            (self.control.load_full(), serde_json::to_vec(&Order::Forget { name }))
         {
             // A signer that has ended has forgotten it. One whose queue is full keeps it until it
             // ends: the thread that drops the last use of a key carries connections.

@@ -58,11 +58,11 @@ fn serve(control: &OwnedFd) -> io::Result<()> {
             return Ok(());
         }
         match serde_json::from_slice(message)? {
-            Order::Load { number, cert, key } => {
-                let loaded: Loaded = store.load(number, &cert, &key);
+            Order::Load { generation, cert, key } => {
+                let loaded: Loaded = store.load(generation, &cert, &key);
                 descriptor::send(control, &serde_json::to_vec(&loaded)?, &[])?;
             }
-            Order::Forget { number } => store.forget(number),
+            Order::Forget { name } => store.forget(name),
             Order::Confine { read } => {
                 let reach = Reach { read, ..Reach::default() };
                 let confined = reach.rules().and_then(Rules::confine_thread);

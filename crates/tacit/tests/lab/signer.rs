@@ -214,8 +214,8 @@ fn a_signer_reads_the_files_that_are_left_to_it_and_no_others() {
     }
     let lab = Lab::new();
     let elsewhere = Lab::new();
-    let load = |number, from: &Lab| Order::Load {
-        number,
+    let load = |generation, from: &Lab| Order::Load {
+        generation,
         cert: from.path("localhost.pem"),
         key: from.path("localhost.key"),
     };
