@@ -32,7 +32,7 @@ pub fn describe_error(failed: &Failed<'_>, error: &Error) -> HandshakeFailure {
             "client-certificate-absent",
             Party::Peer,
             "the client sent no certificate and the rule requires one: give the client a \
-             certificate from a CA of the rule's trust, or set client-cert = \"preferred\"",
+             certificate that the rule's trust accepts, or set client-cert = \"preferred\"",
         ),
         Error::PeerIncompatible(why) => incompatible(failed, why),
         Error::NoApplicationProtocol => failure(

@@ -266,17 +266,20 @@ fn drop_aside<T: Send + 'static>(old: T) {
     let _ = on_own_thread("reload", move || drop(old));
 }
 
-/// Answers those who asked for a reload; there is nobody behind a signal, so its refusal is logged.
+/// Answers those who asked for a reload. A refusal is logged as well: who asked by a signal has no
+/// answer, and others look here for why the policy is the old one.
 fn answer(askers: Vec<Asker>, result: &Result<Value, String>, log: &Log) {
+    if let Err(reason) = result
+        && !askers.is_empty()
+    {
+        log.error(Event::new("reload-refused").field("reason", reason));
+    }
     for asker in askers {
+        // Who asked may be gone.
         match (asker, result) {
-            // Who asked may be gone.
             (Asker::Operator(back), Ok(installed)) => drop(back.send(Reply::ok(installed.clone()))),
             (Asker::Operator(back), Err(reason)) => drop(back.send(Reply::error(reason))),
-            (Asker::Signal, Ok(_)) => {}
-            (Asker::Signal, Err(reason)) => {
-                log.error(Event::new("reload-refused").field("reason", reason));
-            }
+            (Asker::Signal, _) => {}
         }
     }
 }

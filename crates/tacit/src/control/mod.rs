@@ -101,11 +101,16 @@ pub enum Answer {
     Error(String),
 }
 
+/// The user's directory for sockets: `$XDG_RUNTIME_DIR`, which counts if it is an absolute path.
+#[must_use]
+pub fn runtime_directory() -> Option<PathBuf> {
+    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
 /// Where the control socket is unless the command line says otherwise.
 #[must_use]
 pub fn default_path() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let base = match runtime {
+    let base = match runtime_directory() {
         Some(directory) if tacit_sys::process::effective_user() != 0 => directory,
         _ => PathBuf::from("/run"),
     };

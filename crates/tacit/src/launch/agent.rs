@@ -13,6 +13,7 @@ use super::arguments::RunArgs;
 use super::enter::Given;
 use super::error::RunError;
 use crate::agent::supervisor::{self, Private};
+use crate::control;
 use crate::exit::{EXIT_FAILURE, complain};
 use crate::run::protocol::{self, Enrolment, FromLauncher, Terms, ToLauncher};
 
@@ -153,7 +154,7 @@ fn make_directory() -> io::Result<PathBuf> {
 
 /// The names of them that a launcher tries.
 fn directories(launcher: u32) -> impl Iterator<Item = PathBuf> {
-    let base = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let base = control::runtime_directory().unwrap_or_else(std::env::temp_dir);
     (0..DIRECTORIES_TRIED_MAX).map(move |attempt| {
         let mut name = format!("tacit-run-{launcher}");
         if attempt > 0 {

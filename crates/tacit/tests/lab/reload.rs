@@ -48,6 +48,7 @@ fn a_reload_that_cannot_be_whole_changes_nothing() {
         agent.write_policy(&rules);
         let said = refused(&agent);
         assert!(said.contains("nothing was installed") && said.contains(&words), "{said}");
+        agent.wait_for_log(" error reload-refused reason=\"nothing was installed:");
         assert!(TcpStream::connect(("127.0.0.1", other)).is_err(), "{words}");
         let rules = agent.show("rules");
         assert_eq!((&rules["generation"], &rules["rules"][0]["name"]), (&json!(1), &json!("a")));
