@@ -53,7 +53,7 @@ impl Options {
             json: None,
             old_without: None,
             section: None,
-            line: words.join(" ").replace(" --private-network", ""),
+            line: as_typed(words),
             namespace: Namespace::Host,
         };
         let mut rest = words.iter().copied();
@@ -85,6 +85,15 @@ impl Options {
             .map_err(|_| format!("name two programs, OLD and NEW\n{USAGE}"))?;
         Ok(Self { old, new, ..options })
     }
+}
+
+/// The words as a person types them, without what the launcher adds.
+fn as_typed(words: &[&str]) -> String {
+    let typed = words.iter().filter(|word| **word != "--private-network");
+    let quoted = |word: &&str| {
+        if word.contains(' ') { format!("'{word}'") } else { (*word).to_owned() }
+    };
+    typed.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 fn program(word: &str) -> Result<PathBuf, String> {
@@ -125,6 +134,8 @@ mod tests {
         let options = Options::parse(&words).unwrap();
         assert_eq!(options.rounds, 3);
         assert_eq!(options.tasks, [Task::Small, Task::Memory]);
+        let words = ["--private-network", "/bin/sh", "/bin/sh", "--section", "a part"];
+        assert_eq!(Options::parse(&words).unwrap().line, "/bin/sh /bin/sh --section 'a part'");
     }
 
     #[test]
