@@ -40,14 +40,14 @@ pub(super) fn of_every_thread(pid: u32) -> Option<Vec<sock_filter>> {
 
 /// Builds the filter of the signer with this number.
 pub(super) fn of_signer(pid: u32) -> Option<Vec<sock_filter>> {
-    let mut calls = serving(pid);
-    calls.extend(pass_all(OF_SIGNER));
+    let mut calls = conditions(pid);
     calls.extend([
         Call::new(libc::SYS_openat, Answer::without(2, CHANGES_A_FILE)),
         #[cfg(target_arch = "x86_64")]
         Call::new(libc::SYS_open, Answer::without(1, CHANGES_A_FILE)),
         Call::new(SYS_clone, Answer::with(FLAGS_OF_CLONE, libc::CLONE_THREAD)),
     ]);
+    calls.extend(pass_all(&[SERVING, OF_SIGNER]));
     assemble(&calls, error(libc::EPERM))
 }
 
@@ -57,20 +57,21 @@ pub(super) fn of_worker(pid: u32, sockets: WorkerSockets) -> Option<Vec<sock_fil
         WorkerSockets::Internet => &[libc::AF_INET, libc::AF_INET6],
         WorkerSockets::InternetAndUnix => &[libc::AF_INET, libc::AF_INET6, libc::AF_UNIX],
     };
-    let mut calls = serving(pid);
+    let mut calls = conditions(pid);
     calls.extend([
         Call::new(libc::SYS_socket, Answer::one_of(0, families, libc::EAFNOSUPPORT)),
         // The two ends lead nowhere else.
         Call::new(libc::SYS_socketpair, Answer::one_of(0, &[libc::AF_UNIX], libc::EAFNOSUPPORT)),
         Call::new(libc::SYS_ioctl, Answer::one_of(1, SOCKET_QUESTIONS, libc::EPERM)),
     ]);
-    calls.extend(pass_all(OF_WORKER));
+    calls.extend(pass_all(&[SERVING, OF_WORKER]));
     assemble(&calls, error(libc::EPERM))
 }
 
-/// What workers and signers have in common.
-fn serving(pid: u32) -> Vec<Call> {
-    let mut calls = vec![
+/// The conditions that workers and signers have in common. Conditions come first: the kernel keeps
+/// which calls always pass, and runs the filter for the others alone.
+fn conditions(pid: u32) -> Vec<Call> {
+    vec![
         Call::new(libc::SYS_mmap, Answer::without(2, libc::PROT_EXEC)),
         Call::new(libc::SYS_mprotect, Answer::without(2, libc::PROT_EXEC)),
         Call::new(libc::SYS_prctl, Answer::one_of(0, THREAD_SETTINGS, libc::EPERM)),
@@ -78,13 +79,11 @@ fn serving(pid: u32) -> Vec<Call> {
         // The C library tries the older call then.
         Call::new(SYS_clone3, Answer::Refuse(libc::ENOSYS)),
         signals_to(pid),
-    ];
-    calls.extend(pass_all(SERVING));
-    calls
+    ]
 }
 
-fn pass_all(numbers: &[c_long]) -> impl Iterator<Item = Call> {
-    numbers.iter().map(|number| Call::new(*number, Answer::Pass))
+fn pass_all(lists: &[&[c_long]]) -> impl Iterator<Item = Call> {
+    lists.iter().copied().flatten().map(|number| Call::new(*number, Answer::Pass))
 }
 
 fn signals_to(pid: u32) -> Call {
