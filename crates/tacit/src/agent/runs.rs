@@ -1,7 +1,7 @@
 //! The runs of the agent as they begin, follow the policy, and end. How they pass to a successor is
 //! in `departures.rs`.
 
-use std::cell::{LazyCell, RefCell};
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
@@ -455,15 +455,12 @@ impl Runs {
 
     /// Has the helper of a run keep what the policy names hidden from programs.
     pub(super) fn hide_from(&self, run: &Arc<Run>) {
-        tokio::task::spawn_local(self.hiding(run, self.secrets()));
+        tokio::task::spawn_local(self.hiding(run));
     }
 
     /// Tries until the helper has done it, the run has ended, or more is to be hidden.
-    fn hiding(
-        &self,
-        run: &Arc<Run>,
-        secrets: Arc<Vec<PathBuf>>,
-    ) -> impl Future<Output = ()> + 'static {
+    fn hiding(&self, run: &Arc<Run>) -> impl Future<Output = ()> + 'static {
+        let secrets = self.secrets();
         let turn = run.begin_hiding();
         let name = run.name.clone();
         let run = Arc::downgrade(run);
@@ -488,12 +485,11 @@ impl Runs {
         runs: impl IntoIterator<Item = &'a Enrolled>,
     ) -> Vec<JoinHandle<()>> {
         let hosts = self.hosts.pairs();
-        let secrets = LazyCell::new(|| self.secrets());
         let start = |enrolled: &Enrolled| {
             let hosts = Arc::clone(&hosts);
             let log = self.shared.log.clone();
             let capture = Arc::clone(&enrolled.capture);
-            let hiding = self.hiding(&enrolled.run, Arc::clone(&secrets));
+            let hiding = self.hiding(&enrolled.run);
             tokio::task::spawn_local(async move {
                 if let Err(error) = services::follow_with(&capture, &hosts).await {
                     let event = Event::new("capture-failed").field("run", &capture.run.name);

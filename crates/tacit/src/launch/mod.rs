@@ -26,7 +26,7 @@ mod wait;
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use tacit_sys::inside::{self, Inside, Original};
@@ -60,7 +60,7 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     let sudo = if args.as_root { user::UnderSudo::StayRoot } else { user::UnderSudo::BecomeCaller };
     user::settle(sudo).map_err(RunError::User)?;
     inherited::check(&args.inherit).map_err(RunError::Inherit)?;
-    let directory = inherited::working_directory().map_err(RunError::Inherit)?;
+    let working = inherited::working_directory().map_err(RunError::Inherit)?;
     let original = Original::capture();
     // Both set up at the same time. They are started before signals are blocked: they would
     // inherit that.
@@ -76,11 +76,14 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     };
     let terms = agent.enrol(enrolment, sockets)?;
     let cpus = cpus(&terms);
-    let mut kept_hidden = without_directories_above(&directory, terms.hide);
+    let (directories, files): (Vec<_>, Vec<_>) =
+        terms.hide.into_iter().partition(|path| path.is_dir());
     let mut hidden: Vec<PathBuf> = inside::NAME_SERVICE_SOCKETS.iter().map(PathBuf::from).collect();
-    hidden.extend(hidden_now(&kept_hidden));
-    // A directory that is hidden stays so, or its files are hidden one by one.
-    kept_hidden.retain(|path| !path.is_dir());
+    // Files first: what is in a directory is out of sight once that is hidden.
+    hidden.extend(real_paths(&files));
+    // From a directory that CMD starts in or below it would find what is in it: there, files are
+    // hidden one by one.
+    hidden.extend(real_paths(&directories).into_iter().filter(|at| !working.starts_with(at)));
     let inside = Inside {
         network: helper.network.as_fd(),
         user: helper.user.as_ref().map(AsFd::as_fd),
@@ -99,24 +102,13 @@ fn start(args: &RunArgs) -> Result<Running, RunError> {
     for path in &started.not_hidden {
         complain(format_args!("tacit: cannot be hidden from the program: {path}"));
     }
-    helper.keep_hidden(started.mounts, kept_hidden);
+    helper.keep_hidden(started.mounts, files);
     Ok(Running { child: started.child, agent, helper })
 }
 
-/// Leaves out the directories that CMD starts in or below: from there it would find what is in
-/// them, so their files are hidden one by one.
-fn without_directories_above(here: &Path, paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    let is_above = |path: &PathBuf| path.canonicalize().is_ok_and(|real| here.starts_with(real));
-    paths.into_iter().filter(|path| !is_above(path)).collect()
-}
-
-/// What is hidden at the start: each file once, whatever its names. Files first: what is in a
-/// directory is out of sight once that is hidden.
-fn hidden_now(paths: &[PathBuf]) -> Vec<PathBuf> {
-    let real: BTreeSet<_> = paths.iter().filter_map(|path| path.canonicalize().ok()).collect();
-    let (directories, mut all): (Vec<_>, Vec<_>) = real.into_iter().partition(|path| path.is_dir());
-    all.extend(directories);
-    all
+/// Where these are, each once whatever its names.
+fn real_paths(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
+    paths.iter().filter_map(|path| path.canonicalize().ok()).collect()
 }
 
 /// The CPUs that CMD is to be on, where the policy says anything of them; else none. An agent of
