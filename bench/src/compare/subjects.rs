@@ -59,7 +59,7 @@ fn program(role: Role, options: &Options) -> &Path {
 }
 
 /// The key of `[agent]` that is false for a role.
-fn without(role: Role, options: &Options) -> Option<&str> {
+fn left_out(role: Role, options: &Options) -> Option<&str> {
     match role {
         Role::New => None,
         Role::Old | Role::Again => options.old_without.as_deref(),
@@ -76,11 +76,9 @@ pub(super) fn place(
         return Ok(None);
     }
     let place = Place::make(role.name(), program(role, options), &options.new)?;
-    let rule = match without(role, options) {
-        Some(key) => START_RULE.replacen("[agent]", &format!("[agent]\n{key} = false"), 1),
-        None => START_RULE.to_owned(),
-    };
-    place.write(RUN_POLICY, &rule)?;
+    let policy = left_out(role, options)
+        .map_or_else(|| START_RULE.to_owned(), |key| peers::without(START_RULE, key));
+    place.write(RUN_POLICY, &policy)?;
     Ok(Some(place))
 }
 
@@ -107,7 +105,7 @@ impl<'a> Subject<'a> {
                 congestion: network.congestion.clone(),
                 place,
                 room: None,
-                without: without(role, options).map(str::to_owned),
+                without: left_out(role, options).map(str::to_owned),
             })
         };
         let setting = make_setting("agents")?;

@@ -27,7 +27,7 @@ pub(crate) mod tacit;
 
 use self::peer::Form;
 pub(crate) use self::peer::Peer;
-pub(crate) use self::plan::Setting;
+pub(crate) use self::plan::{Setting, without};
 use self::running::Client;
 pub(crate) use self::running::{Far, Running};
 use crate::terms::Terms;

@@ -58,13 +58,15 @@ pub(crate) struct Setting<'a> {
     pub(crate) without: Option<String>,
 }
 
+/// A policy of tacit with a key of its `[agent]` that is false.
+pub(crate) fn without(policy: &str, key: &str) -> String {
+    policy.replacen("[agent]", &format!("[agent]\n{key} = false"), 1)
+}
+
 impl Setting<'_> {
     /// A policy of tacit with what is the same for all of them.
     pub(super) fn policy(&self, text: &str) -> String {
-        match &self.without {
-            Some(key) => text.replacen("[agent]", &format!("[agent]\n{key} = false"), 1),
-            None => text.to_owned(),
-        }
+        self.without.as_ref().map_or_else(|| text.to_owned(), |key| without(text, key))
     }
 }
 

@@ -2,19 +2,17 @@
 //!
 //! It chooses a congestion control for its own sockets where it may; here it gets the others'.
 
-use super::plan::{Plan, Proxy, Side};
+use super::plan::{Plan, Proxy, Side, without};
 use crate::certs::SERVER_NAME;
 use crate::terms::Terms;
 
 pub(super) const PROXY: Proxy = proxy(config);
 
 /// The same without its ledger.
-pub(super) const UNMETERED: Proxy =
-    proxy(|plan| config(plan).replacen("[agent]", "[agent]\naccounting         = false", 1));
+pub(super) const UNMETERED: Proxy = proxy(|plan| without(&config(plan), "accounting"));
 
 /// The same with every chain verified anew in each handshake, as the others do.
-pub(super) const WITHOUT_CHAIN_CACHE: Proxy =
-    proxy(|plan| config(plan).replacen("[agent]", "[agent]\nchain-cache        = false", 1));
+pub(super) const WITHOUT_CHAIN_CACHE: Proxy = proxy(|plan| without(&config(plan), "chain-cache"));
 
 const fn proxy(config: fn(&Plan<'_>) -> String) -> Proxy {
     Proxy {
