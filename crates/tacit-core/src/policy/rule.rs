@@ -54,6 +54,12 @@ impl Rule {
         }
     }
 
+    /// Where the connections of a forwarding rule go; `None` for a deny and for a rule about runs.
+    #[must_use]
+    pub fn connect(&self) -> Option<&Connect> {
+        self.forward()?.connect.as_ref()
+    }
+
     /// The way into a run; `None` unless the rule is an inbound rule about runs.
     #[must_use]
     pub fn inbound(&self) -> Option<&Inbound> {

@@ -123,7 +123,7 @@ pub(super) fn ask_rule(
 
 /// The hosts of a rule's targets, where each server must have a certificate for its own.
 fn own_names(rule: &Rule, verify: &Verify) -> Option<String> {
-    let connect = rule.forward()?.connect.as_ref()?;
+    let connect = rule.connect()?;
     let Verify::Full { server_name: None, .. } = verify else { return None };
     let hosts: Vec<_> = connect.targets.iter().filter_map(Target::host).collect();
     Some(hosts.join(", "))

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
-use tacit_core::policy::{Action, Connect, Policy, Rule, Tls};
+use tacit_core::policy::{Action, Policy, Rule, Tls};
 use tacit_tls::verify::Chains;
 use tacit_tls::{ClientSettings, ServerSettings, SettingsRefused};
 
@@ -93,8 +93,7 @@ impl std::error::Error for RuleRefused {}
 pub fn build(mut policy: Policy, context: BuildContext<'_>) -> Result<Live, RuleRefused> {
     let mut rules = Vec::with_capacity(policy.rules.len());
     for rule in &policy.rules {
-        let kept = Kept { counters: Arc::new(RuleCounters::new(&rule.name)), targets: None };
-        rules.push(build_rule(&policy, rule, context, kept)?);
+        rules.push(build_rule(&policy, rule, context, Kept::nothing(rule))?);
     }
     let search = Search::new(&mut policy, &rules);
     Ok(Live::new(1, Arc::new(policy), rules, Arc::new(search)))
@@ -124,7 +123,7 @@ pub fn rebuild(
             }
             None => {
                 changes.added.push(rule.name.clone());
-                Kept { counters: Arc::new(RuleCounters::new(&rule.name)), targets: None }
+                Kept::nothing(rule)
             }
         };
         rules.push(build_rule(&policy, rule, context, kept)?);
@@ -208,15 +207,16 @@ struct Kept {
 }
 
 impl Kept {
+    /// For a rule that takes no other's place.
+    fn nothing(rule: &Rule) -> Self {
+        Self { counters: Arc::new(RuleCounters::new(&rule.name)), targets: None }
+    }
+
     fn of(old: &LiveRule, new: &Rule) -> Self {
-        let same = connect(&old.rule) == connect(new);
+        let same = old.rule.connect() == new.connect();
         let targets = old.targets.as_ref().filter(|_| same).map(Arc::clone);
         Self { counters: Arc::clone(&old.counters), targets }
     }
-}
-
-fn connect(rule: &Rule) -> Option<&Connect> {
-    rule.forward()?.connect.as_ref()
 }
 
 fn build_rule(
@@ -228,7 +228,7 @@ fn build_rule(
     let action = build_action(policy, rule, context)
         .map_err(|error| RuleRefused { rule: rule.name.clone(), error })?;
     let Kept { counters, targets } = kept;
-    let made = || connect(rule).map(|connect| Arc::new(LiveTargets::new(connect)));
+    let made = || rule.connect().map(|connect| Arc::new(LiveTargets::new(connect)));
     let targets = targets.or_else(made);
     Ok(Arc::new(LiveRule {
         rule: Arc::clone(rule),

@@ -242,8 +242,7 @@ impl Record {
     /// and no name in it; `None` elsewhere, and for a UNIX socket.
     #[must_use]
     pub fn dialled_host(&self) -> Option<String> {
-        let connect = self.rule.rule.forward()?.connect.as_ref()?;
-        connect.targets.get(self.target()?)?.host()
+        self.rule.rule.connect()?.targets.get(self.target()?)?.host()
     }
 
     /// Who is at the other end of it all: the client that a proxy names, or who connected.

@@ -304,7 +304,7 @@ fn warn_of_names(table: &Table<'_>, rule: &Rule) {
         return;
     }
     let by_remote = rule.selectors.remote.iter().any(|s| matches!(s, AddressSelector::Name { .. }));
-    let connect = rule.forward().and_then(|forward| forward.connect.as_ref());
+    let connect = rule.connect();
     let targets = connect.map_or(&[][..], |connect| &connect.targets);
     let by_connect = targets
         .iter()

@@ -118,8 +118,7 @@ fn rule_to_unix(policy: &Policy) -> Option<&Rule> {
 
 fn rule_to(policy: &Policy, is_it: impl Fn(&Address) -> bool) -> Option<&Rule> {
     let connects = |rule: &&Arc<Rule>| {
-        let connect = rule.forward().and_then(|forward| forward.connect.as_ref());
-        let mut targets = connect.iter().flat_map(|connect| &connect.targets);
+        let mut targets = rule.connect().into_iter().flat_map(|connect| &connect.targets);
         targets.any(|target| matches!(target, Target::Address(address) if is_it(address)))
     };
     policy.rules.iter().find(connects).map(|rule| &**rule)
