@@ -57,9 +57,9 @@ impl fmt::Display for InheritError {
             ),
             Self::Directory(number) => write!(
                 f,
-                "file descriptor {number} is a directory that was opened outside, through which \
-                 the program would reach the policy and its keys: close it ({number}>&-), or let \
-                 the program have it with --inherit-fd {number}"
+                "file descriptor {number} is a directory, opened outside, through which the \
+                 program would reach the policy and its keys: close it ({number}>&-), or let the \
+                 program have it with --inherit-fd {number}"
             ),
             Self::WorkingDirectory(error) => write!(
                 f,
