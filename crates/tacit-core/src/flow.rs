@@ -44,6 +44,12 @@ pub enum Address {
 }
 
 impl Address {
+    /// The address without its port; a UNIX socket has none.
+    #[must_use]
+    pub fn host(&self) -> String {
+        self.ip().map_or_else(|| self.to_string(), |ip| ip.to_string())
+    }
+
     /// The IP address, where there is one.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {

@@ -63,18 +63,22 @@ impl AuditRate {
         if !shares.contains_key(cause) && shares.len() < SHARES_MAX {
             shares.insert(cause.clone(), Share::default());
         }
-        let share = shares.get_mut(cause);
-        if let Some(Share { written, .. }) = &share
-            && *written < SHARE_LINES
+        let mut share = shares.get_mut(cause);
+        if let Some(share) = &mut share
+            && share.written < SHARE_LINES
         {
-            share.into_iter().for_each(|share| share.written += 1);
+            share.written += 1;
             return true;
         }
-        let admits = self.common_written < COMMON_LINES;
-        self.common_written += usize::from(admits);
-        self.left_out += u64::from(!admits);
-        share.into_iter().for_each(|share| share.left_out += u64::from(!admits));
-        admits
+        if self.common_written < COMMON_LINES {
+            self.common_written += 1;
+            return true;
+        }
+        self.left_out += 1;
+        if let Some(share) = share {
+            share.left_out += 1;
+        }
+        false
     }
 
     /// When there is something to report; `None`: nothing was left out.

@@ -154,10 +154,10 @@ impl Hold {
             received => received?,
         };
         let Some(nflog::Copied { packet, is_refused }) = packet else { return Ok(None) };
-        let syn = Syn::parse(packet);
-        let Some(syn) = syn.filter(|_| !is_refused) else {
-            return Ok(is_refused.then(|| refused(packet)).flatten());
-        };
+        if is_refused {
+            return Ok(refused(packet));
+        }
+        let Some(syn) = Syn::parse(packet) else { return Ok(None) };
         let mut accepted = None;
         let seen = self.lock().see(syn.key, syn.sequence, || {
             let (waiter, receiver) = oneshot::channel();

@@ -47,33 +47,43 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
 
 /// A run asked for a name, and no resolver is asked.
 pub fn refused_name(log: &Log, refusals: &RefusalTable, run: &Run, refused: &RefusedName<'_>) {
-    let Some(refusal) = refusals::of_name(run, refused) else { return };
-    let event = about_refusal(&refusal).caused_by(Cause::Run(run.label()));
-    log_refusal(log, &refusal, event.clone());
-    log.audit(Outcome::Denied, event);
-    refusals.record(refusal);
+    if let Some(refusal) = refusals::of_name(run, refused) {
+        let event = about_refusal(&refusal);
+        leave_trace(log, refusals, run, event, refusal, 1);
+    }
 }
 
 /// A datagram of a run was for many receivers, which no rule permits.
 pub fn refused_group(log: &Log, refusals: &RefusalTable, run: &Run, destination: SocketAddr) {
     let refusal = refusals::of_group(run, destination);
-    let event = about_refusal(&refusal).caused_by(Cause::Run(run.label()));
-    log_refusal(log, &refusal, event.clone());
-    log.audit(Outcome::Denied, event);
-    refusals.record(refusal);
+    let event = about_refusal(&refusal);
+    leave_trace(log, refusals, run, event, refusal, 1);
 }
 
 /// Programs of a run asked for sockets of a kind that runs do not have.
 pub fn refused_socket(log: &Log, refusals: &RefusalTable, run: &Run, refused: RefusedSocket) {
     let times = refused.times;
     let refusal = refusals::of_socket(run, refused);
-    let mut event = about_refusal(&refusal).caused_by(Cause::Run(run.label()));
+    let mut event = about_refusal(&refusal);
     if let Some(program) = &refusal.program {
         event = event.field("program", &program.display());
     }
     if times > 1 {
         event = event.field("times", &times);
     }
+    leave_trace(log, refusals, run, event, refusal, times);
+}
+
+/// Logs what a run was refused so many times, and remembers it.
+fn leave_trace(
+    log: &Log,
+    refusals: &RefusalTable,
+    run: &Run,
+    event: Event,
+    refusal: Refusal,
+    times: u64,
+) {
+    let event = event.caused_by(Cause::Run(run.label()));
     log_refusal(log, &refusal, event.clone());
     log.audit(Outcome::Denied, event);
     refusals.record_times(refusal, times);
@@ -122,7 +132,7 @@ pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
         .field("listen", &flow.local)
         .field("kind", "proxy-header")
         .field("reason", reason);
-    let from = flow.remote.ip().map_or_else(|| flow.remote.to_string(), |ip| ip.to_string());
+    let from = flow.remote.host();
     log.warn(event.clone().limited(format!("proxy-header {} {from}", flow.local)));
     log.audit(Outcome::Failed, event);
 }
@@ -228,11 +238,8 @@ fn level(event: Event, record: &Record) -> Event {
 pub fn own_tls_refused(log: &Log, refusals: &RefusalTable, connection: &Connection) {
     let record = connection.record();
     let refusal = refusals::of_own_tls(record);
-    let event = about("own-tls-refused", record).field("next", &refusal.next);
-    log.warn(event.clone().limited(format!("own-tls {}", refusal.destination)));
-    log.audit(Outcome::Denied, event);
-    record.rule.counters.count_failure();
-    refusals.record(refusal);
+    let key = format!("own-tls {}", refusal.destination);
+    refused_later(log, refusals, record, about("own-tls-refused", record).limited(key), refusal);
 }
 
 /// A client asks in clear for a query to be cancelled, and the rule does not pass that on.
@@ -240,13 +247,21 @@ pub fn cancel_refused(log: &Log, refusals: &RefusalTable, connection: &Connectio
     let record = connection.record();
     let refusal = refusals::of_cancel(record);
     let event = level(about("cancel-refused", record), record)
-        .field("reason", "a cancel request came in clear, and the rule requires TLS")
-        .field("next", &refusal.next);
-    log.warn(event.clone().limited(format!(
-        "cancel {} {}",
-        record.rule.name(),
-        refusal.destination
-    )));
+        .field("reason", "a cancel request came in clear, and the rule requires TLS");
+    let key = format!("cancel {} {}", record.rule.name(), refusal.destination);
+    refused_later(log, refusals, record, event.limited(key), refusal);
+}
+
+/// Logs that a connection which had a rule was refused for what it carried, and remembers it.
+fn refused_later(
+    log: &Log,
+    refusals: &RefusalTable,
+    record: &Record,
+    event: Event,
+    refusal: Refusal,
+) {
+    let event = event.field("next", &refusal.next);
+    log.warn(event.clone());
     log.audit(Outcome::Denied, event);
     record.rule.counters.count_failure();
     refusals.record(refusal);

@@ -60,8 +60,7 @@ impl Refused {
             (Direction::Outbound, Protocol::Tcp) => Kind::Connection,
             (Direction::Outbound, Protocol::Udp) => Kind::Datagram,
         };
-        let address = flow.remote.ip().map_or_else(|| flow.remote.to_string(), |ip| ip.to_string());
-        let host = flow.remote_names.first().cloned().unwrap_or(address);
+        let host = flow.remote_names.first().cloned().unwrap_or_else(|| flow.remote.host());
         let port = flow.remote.port();
         let why = match rule {
             Ok(_) if exceeded.is_some() => Why::Limit,
@@ -186,12 +185,10 @@ pub(super) fn of_own_tls(record: &Record) -> Refusal {
 
 /// A cancel request in clear under a rule that requires TLS.
 pub(super) fn of_cancel(record: &Record) -> Refusal {
-    let client = record.client();
-    let host = client.ip().map_or_else(|| client.to_string(), |ip| ip.to_string());
     Refusal {
         kind: Kind::Client,
         run: label_of(record),
-        destination: client_of(&record.local, &host),
+        destination: client_of(&record.local, &record.client().host()),
         program: None,
         why: Why::CancelInClear,
         rule: Some(record.rule.name().to_owned()),
