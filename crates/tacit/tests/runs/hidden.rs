@@ -23,7 +23,12 @@ replace() {
     mkdir mount/..2; chown $1 mount/..2; cp -p new.key mount/..2/tls.key
     ln -s ..2 mount/..tmp; mv -T mount/..tmp mount/..data
     cp -p new.key whole/.new; mv whole/.new whole/web.key
-}";
+}
+# Names one more key in the policy.
+name_key() {
+    printf '[identity.later]\\ncert = \"alice.pem\"\\nkey = \"%s\"\\n' $1 >>run.toml
+}
+control() { ordinary ./tacit $1 --control $TMPDIR/tacit-run-*/agent.sock >/dev/null; }";
 
 fn network() -> Network {
     let mut rules = String::new();
@@ -140,11 +145,11 @@ fn reads_in_swapped_directory(before: &str, changes: &str) -> String {
                  [[rule]]\nname = \"rule\"\ndirection = \"outbound\"\nremote = \"10.9.8.1\"\n\
                  tls = { trust = \"ca\", identity = \"id\" }\n";
     Network::new(&[], "").with_rules(rules).ok(&format!(
-        "mount --make-rshared /
+        "{LAY_OUT}
+         mount --make-rshared /
          mkdir -p own/tls own/new; cp alice.key own/tls/id.key; cp alice.key own/new/id.key
          mkdir own/alien; openssl ecparam -name prime256v1 -genkey -noout -out own/alien/id.key
          chmod 600 own/*/id.key; chown -R 54321 own
-         control() {{ ordinary ./tacit $1 --control $TMPDIR/tacit-run-*/agent.sock; }}
          run bash -c 'cat own/tls/id.key 2>/dev/null | grep -c PRIVATE; {before}
                       touch scratch/begun
                       until [ -e scratch/changed ]; do sleep 0.02; done; sleep 0.5
@@ -196,11 +201,6 @@ fn reads_later_key(change: &str, look: &str) -> String {
                       cat plain/later.key | grep -c PRIVATE' &
          until [ -e scratch/begun ]; do sleep 0.02; done
          cp -p new.key plain/later.key
-         name_it() {{
-             printf '[identity.later]\\ncert = \"alice.pem\"\\n' >>run.toml
-             printf 'key = \"plain/later.key\"\\n' >>run.toml
-         }}
-         control() {{ ordinary ./tacit $1 --control $TMPDIR/tacit-run-*/agent.sock >/dev/null; }}
          {change}
          touch scratch/changed; wait $!
          grep -c PRIVATE plain/later.key"
@@ -209,7 +209,8 @@ fn reads_later_key(change: &str, look: &str) -> String {
 
 #[test]
 fn a_key_that_a_reload_names_is_hidden_from_then_on() {
-    let said = network().ok(&reads_later_key("name_it; control reload", "sleep 0.5"));
+    let said =
+        network().ok(&reads_later_key("name_key plain/later.key; control reload", "sleep 0.5"));
     assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "2"], "{said}");
 }
 
@@ -226,7 +227,7 @@ fn more_keys_than_a_run_hides_are_reported() {
          chmod 600 many/*; chown -R 54321 many
          printf '[identity.n%s]\ncert = \"alice.pem\"\nkey = \"many/%s.key\"\n' \
              $(for i in $(seq 1030); do echo $i $i; done) >>run.toml
-         ordinary ./tacit reload --control $TMPDIR/tacit-run-*/agent.sock >/dev/null 2>&1
+         control reload 2>&1
          until_true grep -q files-not-hidden scratch/run.log
          touch scratch/changed; wait $!
          grep files-not-hidden scratch/run.log"
@@ -237,7 +238,8 @@ fn more_keys_than_a_run_hides_are_reported() {
 
 #[test]
 fn a_key_that_the_policy_of_a_successor_names_is_hidden_from_then_on() {
-    let said = network().ok(&reads_later_key("name_it; control restart", "sleep 0.5"));
+    let said =
+        network().ok(&reads_later_key("name_key plain/later.key; control restart", "sleep 0.5"));
     assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "2"], "{said}");
 }
 
@@ -245,7 +247,7 @@ fn a_key_that_the_policy_of_a_successor_names_is_hidden_from_then_on() {
 #[test]
 fn a_key_that_a_reload_names_is_hidden_by_a_helper_that_was_slow() {
     let change = "helper=$(pgrep -P $(cat scratch/begun) -x tacit-helper)
-         kill -STOP $helper; control reload; name_it; control reload; sleep 8
+         kill -STOP $helper; control reload; name_key plain/later.key; control reload; sleep 8
          kill -CONT $helper";
     let look = "for i in $(seq 225); do grep -q PRIVATE plain/later.key || break; sleep 0.2; done";
     let said = network().ok(&reads_later_key(change, look));
@@ -263,8 +265,7 @@ fn in_a_private_directory_that_the_program_starts_in_files_are_hidden_one_by_one
          cd whole; ordinary timeout 60 ../tacit run --policy ../run.toml -- sh -c '{program}' &
          cd ..; until [ -e scratch/begun ]; do sleep 0.02; done
          replace 54321; cp -p new.key plain/later.key
-         printf '[identity.later]\\ncert = \"alice.pem\"\\nkey = \"plain/later.key\"\\n' >>run.toml
-         ordinary ./tacit reload --control $TMPDIR/tacit-run-*/agent.sock >/dev/null
+         name_key plain/later.key; control reload
          sleep 0.5; touch scratch/changed; wait $!
          grep -c PRIVATE whole/web.key"
     ));
@@ -285,8 +286,7 @@ fn a_private_directory_that_a_reload_names_has_its_files_hidden_from_programs_in
          mkdir later; chmod 700 later; cp -p new.key later/new.key; chown -R 54321 later
          run sh -c '{program}' &
          until [ -e scratch/begun ]; do sleep 0.02; done
-         printf '[identity.later]\\ncert = \"alice.pem\"\\nkey = \"later/new.key\"\\n' >>run.toml
-         ordinary ./tacit restart --control $TMPDIR/tacit-run-*/agent.sock >/dev/null
+         name_key later/new.key; control restart
          sleep 0.5; touch scratch/named; until [ -e scratch/read ]; do sleep 0.02; done
          cp -p new.key later/.new; mv later/.new later/new.key
          sleep 0.5; touch scratch/changed; wait $!

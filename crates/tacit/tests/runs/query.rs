@@ -359,6 +359,10 @@ const CONVERSE: &str = r#"
 from upgrade import converse
 def reach(): return socket.create_connection(("clear.example", 9001), timeout=30)
 def said(answer): return answer.get("error") or answer["connection"]
+def asker():
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.connect("\0" + os.environ["TACIT_QUERY"][1:])
+    return made
 def exactly(stream, count):
     got = b""
     while len(got) < count: got += stream.recv(count - len(got)) or exit("it ended")
@@ -644,10 +648,6 @@ fn what_takes_for_ever_to_close_holds_up_nobody() {
         &format!(
             r#"{CONVERSE}
 import select, struct
-def asker():
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    made.connect("\0" + os.environ["TACIT_QUERY"][1:])
-    return made
 # While the first question has no answer, the others wait with what they brought.
 first, busy = asker(), reach()
 busy.sendall(b"HANG-UNTIL-RELEASED\n")
@@ -680,10 +680,6 @@ fn an_asker_that_finds_no_place_gets_that_of_the_one_that_was_idle_the_longest()
         "many",
         &format!(
             r#"{CONVERSE}
-def asker():
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    made.connect("\0" + os.environ["TACIT_QUERY"][1:])
-    return made
 server = socket.create_server(("127.0.0.1", 0))
 within = socket.create_connection(server.getsockname())
 def answers(line):
