@@ -1,4 +1,4 @@
-//! BENCHMARKS.md at the root: the report of all peers, and behind it sections of `bench compare`,
+//! BENCHMARKS.md at the root: the report of all peers, and after it sections of `bench compare`,
 //! which a new report leaves as they are.
 
 use std::fs;
@@ -13,7 +13,7 @@ pub(crate) fn write_report(report: &str) -> Result<(), String> {
     change(|before| format!("{}\n{}", report.trim_end(), sections(before)))
 }
 
-/// Writes a section anew, or a new one behind the others.
+/// Writes a section in its place, or a new one after the others.
 pub(crate) fn write_section(title: &str, text: &str) -> Result<(), String> {
     change(|before| with_section(before, title, text))
 }

@@ -65,7 +65,7 @@ def pause_of_run(world, draw):
     for agent in world.agents:
         agent.verb("reload")
     time.sleep(seconds)
-    # A launcher stops with its program, and whoever lets that continue lets both.
+    # A launcher stops with its program: both are to continue.
     for one in [pid, *(run.pid for run in world.runs)]:
         world.send(one, signal.SIGCONT)
     return found

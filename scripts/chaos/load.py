@@ -2,7 +2,7 @@
 
 A client sends a stream, an echo server sends it back, and both compare each byte with the one that
 must stand there, so that one that is lost, changed, doubled or moved is seen. A stream ends with a
-unit that says so. Whoever gives up, or is killed, ends with a reset (SO_LINGER of 0): a clean end
+unit that says so. A program that gives up, or is killed, ends with a reset (SO_LINGER of 0): a clean end
 before the last unit is then never a peer's doing, but a stream that was cut and looks whole.
 
 What is seen goes into the report at once, a line each, so that nothing is lost with a process:

@@ -217,7 +217,7 @@ mod tests {
     fn a_connection_stays_with_its_target() {
         let (targets, now) = new(TargetOrder::RoundRobin, 3);
         assert_eq!(targets.attempts(Some(2), now), [2, 0, 1]);
-        assert_eq!(targets.attempts(None, now), [0, 1, 2], "it takes nobody's turn");
+        assert_eq!(targets.attempts(None, now), [0, 1, 2], "it takes no turn from others");
         assert!(targets.failed(2, now));
         assert_eq!(targets.attempts(Some(2), now), [0, 1, 2]);
     }

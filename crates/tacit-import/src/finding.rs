@@ -88,7 +88,7 @@ impl Finding {
 /// other.
 pub const FINDINGS_MAX: usize = 10_000;
 
-/// Longest word of a message, in characters: what is longer is a value that nobody reads whole.
+/// Longest word of a message, in characters: a longer one is a value that no reader needs whole.
 const WORD_CHARS_MAX: usize = 200;
 
 /// Longest word of a fix: the paths that a line to copy may hold are shorter.

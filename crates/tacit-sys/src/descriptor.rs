@@ -53,8 +53,8 @@ pub enum Kind {
     Socket(SocketKind),
     /// A directory; it stays in the mount namespace that it was opened in.
     Directory,
-    /// An io_uring; the sockets that its operations make are in the network namespace of whoever
-    /// made it.
+    /// An io_uring; the sockets that its operations make are in the network namespace of the
+    /// process that made it.
     IoUring,
     /// Anything else.
     Other,

@@ -30,9 +30,9 @@ pub mod when;
 
 pub use agent::{Agent, Limits};
 pub use capture::{
-    BOXES_MAX, Captured, Extension, LearntName, can_match_name, captured, extend, is_disputed,
+    BOXES_MAX, Captured, Extension, LearntName, can_match_name, captured, denial_of_name, extend,
+    is_disputed, may_ask,
 };
-pub use capture::{denial_of_name, may_ask};
 pub use client_cert::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
 pub use content::Policy;
 pub use credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};

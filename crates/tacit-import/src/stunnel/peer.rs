@@ -11,7 +11,7 @@ use super::endpoint::Endpoint;
 use super::lines::Entry;
 use super::options::Options;
 use super::service::{Keys, Service, Switch};
-use super::tables::{Believed, Tables};
+use super::tables::{Contents, Tables};
 use crate::draft::Toml;
 use crate::finding::Findings;
 
@@ -66,11 +66,11 @@ fn asked<'s>(service: &Service<'s>, findings: &mut Findings) -> Option<Said<'s>>
 
 impl Asked {
     /// What the files of a service are to it.
-    fn files(self) -> Believed {
+    fn files(self) -> Contents {
         match (self.chain, self.peer) {
-            (_, false) => Believed::Cas,
-            (false, true) => Believed::Peers,
-            (true, true) => Believed::Both,
+            (_, false) => Contents::Cas,
+            (false, true) => Contents::Peers,
+            (true, true) => Contents::Both,
         }
     }
 }

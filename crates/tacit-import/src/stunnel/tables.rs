@@ -37,7 +37,7 @@ struct Identity {
 
 /// What the files of CAs are to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Believed {
+pub(super) enum Contents {
     /// The CAs of its peers.
     Cas,
     /// The certificates of its peers.
@@ -49,7 +49,7 @@ pub(super) enum Believed {
 /// CAs with their lists of revoked certificates, or certificates of peers.
 struct Trust {
     name: String,
-    believed: Believed,
+    contents: Contents,
     files: Vec<String>,
     crls: Vec<String>,
     at: Origin,
@@ -96,14 +96,14 @@ impl<'f> Tables<'f> {
     pub(super) fn trust(
         &mut self,
         service: &Service<'_>,
-        believed: Believed,
+        contents: Contents,
         findings: &mut Findings,
     ) -> Option<Option<String>> {
         // Of each, the last counts; an empty one takes a default back.
         let last = |name| service.last(name).filter(|entry| !entry.value.is_empty());
         let list = last("CRLfile");
         let given: Vec<&Entry> = [last("CAfile"), last("CApath")].into_iter().flatten().collect();
-        if let (Some(entry), Believed::Peers) = (list, believed) {
+        if let (Some(entry), Contents::Peers) = (list, contents) {
             let message = "`CRLfile` is about CAs, and `verifyPeer` alone checks no chain here";
             let fix = "say verify = 3, with the CAs in CAfile too; or remove CRLfile: a \
                        certificate that is taken out of CAfile is accepted no more";
@@ -111,7 +111,7 @@ impl<'f> Tables<'f> {
             return None;
         }
         if list.is_none()
-            && believed == Believed::Cas
+            && contents == Contents::Cas
             && let [entry] = given.as_slice()
             && SYSTEM.contains(&entry.value.trim_end_matches('/'))
         {
@@ -137,7 +137,7 @@ impl<'f> Tables<'f> {
             return Some(None);
         }
         let same =
-            |one: &&Trust| one.believed == believed && one.files == files && one.crls == crls;
+            |one: &&Trust| one.contents == contents && one.files == files && one.crls == crls;
         let known = self.trusts.iter().find(same);
         if let Some(known) = known {
             return Some(Some(known.name.clone()));
@@ -145,7 +145,7 @@ impl<'f> Tables<'f> {
         let taken = self.trusts.iter().map(|one| one.name.as_str()).chain(["system"]).collect();
         let name = unique(files.first().map_or("ca", |file| stem(file)), &taken);
         let at = given.first().map_or(&service.section.at, |entry| &entry.at);
-        self.trusts.push(Trust { name: name.clone(), believed, files, crls, at: at.clone() });
+        self.trusts.push(Trust { name: name.clone(), contents, files, crls, at: at.clone() });
         Some(Some(name))
     }
 
@@ -210,12 +210,12 @@ impl<'f> Tables<'f> {
             item.set("key", key);
             draft.tables.push(item);
         }
-        for Trust { name, believed, files, crls, at } in self.trusts {
+        for Trust { name, contents, files, crls, at } in self.trusts {
             let mut item = Item::new(format!("[trust.{}]", draft::word(&name)), &at);
-            if believed != Believed::Peers {
+            if contents != Contents::Peers {
                 item.set("ca", files.clone());
             }
-            if believed != Believed::Cas {
+            if contents != Contents::Cas {
                 item.set("pinned", files);
             }
             if !crls.is_empty() {

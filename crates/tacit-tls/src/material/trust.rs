@@ -1,5 +1,5 @@
-//! Whom we believe: trust anchors from PEM files or the system's bundle, lists of what their CAs
-//! have revoked, and pinned certificates.
+//! Which peers are trusted: trust anchors from PEM files or the system's bundle, lists of what
+//! their CAs have revoked, and pinned certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -20,7 +20,7 @@ use crate::session::controls::Refusal;
 static CLOSING: Semaphore = Semaphore::const_new(CLOSING_MAX);
 
 /// Serves an asker until it ends, is idle for too long, is asked to leave its seat, or `closed`
-/// says that nobody serves here any more. A question that has been taken is answered.
+/// reports that the agent serves here no more. A question that has been taken is answered.
 pub(super) async fn serve(
     asker: Watched,
     seat: Taken,

@@ -13,8 +13,8 @@
 //! All of it is on the control thread; no lane waits for it. After `tacit restart` the successor
 //! has the socket and asks the agent before it about connections that are still there.
 //!
-//! Limits: [`ASKERS_MAX`] connections of a run at a time; who has been idle for the longest leaves
-//! for another one (`seats`). Each is given up after [`IDLE_MAX`] without a question.
+//! Limits: [`ASKERS_MAX`] connections of a run at a time; the one idle for the longest leaves for
+//! another one (`seats`). Each is given up after [`IDLE_MAX`] without a question.
 //! [`CLOSING_MAX`].
 
 mod answer;

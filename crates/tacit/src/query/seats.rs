@@ -5,9 +5,9 @@
 //!     └────── asked to leave ──────> leaving <────── asked to leave ─┘
 //! ```
 //!
-//! Who has been idle for the longest leaves; where nobody is idle, who has not read its answer for
-//! the longest. Nobody leaves while its question is worked at. An asker keeps its seat until its
-//! connection is closed, so that there are never more connections than seats.
+//! The asker that has been idle for the longest leaves; where none is idle, the one that has not
+//! read its answer for the longest. No asker leaves while its question is worked at. An asker keeps
+//! its seat until its connection is closed, so that there are never more connections than seats.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -36,7 +36,7 @@ use super::protocol::{ANSWER_BYTES_MAX, Ends, Frame, Owner, Reply, Request, enco
 const QUESTIONS_MAX: usize = 1024;
 /// How long whoever asks waits: a helper answers in microseconds, a new one comes in milliseconds.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a helper may take for one answer before whoever asked is told that it is late.
+/// How long a helper may take for one answer before the question fails.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// A line; all copies are the same one.
@@ -287,7 +287,7 @@ async fn ask_on(
 ) -> Option<UnixStream> {
     let has_answered = {
         let mut talk = pin!(converse(&mut stream, &request));
-        // Whoever asked may have given up.
+        // The task that asked may have given up.
         if let Ok(answer) = tokio::time::timeout(ANSWER_WAIT_MAX, &mut talk).await {
             let has_answered = answer.is_ok();
             let _ = back.send(answer);

@@ -42,7 +42,7 @@ pub struct Unreached {
     pub reason: String,
     /// The kernel's answer, if it gave one; `TimedOut` if there was none in time.
     pub error: Option<io::ErrorKind>,
-    /// Whether this host has no room for one more connection, whoever it leads to.
+    /// Whether this host has no room for one more connection, wherever it leads.
     pub is_ours: bool,
 }
 

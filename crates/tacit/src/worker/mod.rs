@@ -84,7 +84,7 @@ impl<L: Lanes> Publisher<L> {
 pub struct Workers<L: Lanes> {
     shared: L::Shared,
     log: Log,
-    /// The capabilities that threads keep in their sandbox; `None`: they have none.
+    /// What threads keep in their sandbox; `None`: they have none.
     sandbox: Option<WorkerRights>,
     plan: Plan,
     spill: bool,

@@ -62,7 +62,7 @@ pub(super) struct Post<L: Lanes> {
     pub(super) placed: Option<Arc<Placed<L::HandedOver>>>,
     /// Where the thread may be while its own CPU has no time for it; `None`: nowhere else.
     pub(super) also_on: Option<Vec<usize>>,
-    /// The capabilities that it keeps in its sandbox; `None`: it has none.
+    /// What it keeps in its sandbox; `None`: it has none.
     pub(super) sandbox: Option<WorkerRights>,
 }
 
