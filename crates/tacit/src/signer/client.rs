@@ -69,11 +69,17 @@ enum Watched {
 /// The epoch of the newest signer that this process has started.
 static NEWEST_EPOCH: AtomicU64 = AtomicU64::new(0);
 
+/// Channels of one thread. A CPU number beyond shares the channel of a lower one.
+const CHANNELS_PER_THREAD_MAX: usize = 16;
+
 thread_local! {
-    static CHANNEL: RefCell<Option<Channel>> = const { RefCell::new(None) };
+    /// A channel for each CPU that this thread runs on. The kernel moves a thread between CPUs; a
+    /// signing thread that had to follow it would cost more CPU time than the signature.
+    static CHANNELS: RefCell<[Option<Channel>; CHANNELS_PER_THREAD_MAX]> =
+        const { RefCell::new([const { None }; CHANNELS_PER_THREAD_MAX]) };
 }
 
-/// A thread's own way to a signer.
+/// One channel from a thread of the agent to a thread of the signer.
 struct Channel {
     epoch: u64,
     socket: OwnedFd,
@@ -197,7 +203,9 @@ impl Client {
     }
 
     fn ask(&self, request: &SignRequest<'_>) -> io::Result<Result<Vec<u8>, String>> {
-        CHANNEL.with_borrow_mut(|kept| {
+        CHANNELS.with_borrow_mut(|channels| {
+            let slot = usize::from(request.cpu) % CHANNELS_PER_THREAD_MAX;
+            let kept = channels.get_mut(slot).ok_or(ErrorKind::NotFound)?;
             let epoch = self.epoch.load(Ordering::Acquire);
             let channel = match kept.take() {
                 Some(channel) if channel.epoch == epoch => channel,

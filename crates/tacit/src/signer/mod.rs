@@ -1,9 +1,9 @@
 //! The signer: a process that has the private keys of an agent, and signs handshakes for it.
 //!
 //! ```text
-//! agent                                              signer
-//!   reload, start: Client::load ── control ────────> serve: reads files, keeps keys
-//!   data-0, data-1, engine-0 … ── one channel each ─> a thread each: looks, signs
+//! agent                                                   signer
+//!   reload, start: Client::load ── control ─────────────> serve: reads files, keeps keys
+//!   data-0, data-1, engine-0 … ── a channel for each CPU ─> a thread for each: checks, signs
 //! ```
 //!
 //! An agent starts its signer with the first key. A thread that does a handshake asks over a
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub use client::Client;
 pub use serve::run;
 
-/// Channels of one signer: as many threads as an agent has.
+/// Channels of one signer: for each thread of the agent, one for each CPU that it has run on.
 const CHANNELS_MAX: usize = 2048;
 /// How long a thread waits for an answer; the largest RSA key signs in hundredths of it.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
