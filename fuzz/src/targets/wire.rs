@@ -26,7 +26,7 @@ pub(crate) fn proxy_protocol(input: &[u8]) {
 /// resolver's response that is written for a program.
 pub(crate) fn dns(input: &[u8]) {
     let question = dns::question(input).ok();
-    let refused = dns::refuse(input, dns::Refusal::Refused);
+    let refused = dns::refuse(input, dns::ResponseCode::Refused);
     assert!(question.is_none() || refused.is_some(), "a question that cannot be refused");
     if let (Some(question), Some(refused)) = (&question, &refused) {
         assert!(dns::is_refusal(refused));
@@ -34,14 +34,14 @@ pub(crate) fn dns(input: &[u8]) {
         assert!(dns::answers(refused, question).map_or(true, |found| found.is_empty()));
     }
     if let Ok(query) = dns::Query::read(input) {
-        let refused = query.refused(dns::Refusal::Refused);
+        let refused = query.refused(dns::ResponseCode::Refused);
         let bytes_max = query.datagram_bytes_max();
         let written = dns::for_program(&refused, &query, bytes_max);
         assert_eq!(written.as_ref(), Some(&refused), "a refusal is a response");
         converted(input, &query);
     }
     converted(input, &ASKED);
-    let asked = dns::Question { name: "db.example".into(), kind: 1, class: 1 };
+    let asked = dns::DnsQuestion { name: "db.example".into(), kind: 1, class: 1 };
     let _ = dns::answers(input, &asked);
     let _ = dns::is_truncated(input);
 }
@@ -74,7 +74,7 @@ pub(crate) fn dns_files(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let hosts = dns::hosts(&text);
     assert!(hosts.len() <= dns::HOSTS_MAX && hosts.iter().all(|host| !host.name.contains(' ')));
-    let read = dns::Configuration::read(&text);
+    let read = dns::ResolverConfig::read(&text);
     assert!((1..=dns::NAMESERVERS_MAX).contains(&read.nameservers.len()));
 }
 

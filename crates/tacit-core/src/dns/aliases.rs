@@ -16,7 +16,7 @@ const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0x15);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aliases {
     /// Which names get one.
-    pub given: Given,
+    pub given: AliasPolicy,
     /// Where they come from.
     pub ranges: AliasRanges,
 }
@@ -25,13 +25,13 @@ impl Aliases {
     /// Whether an address may only be used as an alias.
     #[must_use]
     pub fn reserve(&self, address: IpAddr) -> bool {
-        self.given != Given::Never && self.ranges.hold(address)
+        self.given != AliasPolicy::Never && self.ranges.hold(address)
     }
 }
 
 /// Which names get aliases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Given {
+pub enum AliasPolicy {
     /// Those whose address belongs to another name, or may be decided by a rule by address.
     #[default]
     Conflict,

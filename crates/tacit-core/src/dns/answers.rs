@@ -7,7 +7,7 @@ use simple_dns::rdata::RData;
 use simple_dns::{Name, Packet};
 
 use super::message::{DnsError, RESPONSE};
-use super::question::{Head, Question, push_label};
+use super::question::{DnsQuestion, Head, push_label};
 
 /// Addresses taken from one answer.
 pub const ADDRESSES_MAX: usize = 64;
@@ -16,7 +16,7 @@ const ALIASES_MAX: usize = 16;
 
 /// An address that an answer gives to the name that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ResolvedAddress {
     /// The address.
     pub address: IpAddr,
     /// How long it may be believed: the least along the chain of aliases.
@@ -27,7 +27,7 @@ pub struct Answer {
 ///
 /// # Errors
 /// It is not a response, or one to another question.
-pub fn answers(response: &[u8], asked: &Question) -> Result<Vec<Answer>, DnsError> {
+pub fn answers(response: &[u8], asked: &DnsQuestion) -> Result<Vec<ResolvedAddress>, DnsError> {
     let head = Head::read(response)?;
     if head.flags & RESPONSE == 0 || head.question != *asked {
         return Err(DnsError::NotAQuestion);
@@ -50,7 +50,7 @@ pub fn answers(response: &[u8], asked: &Question) -> Result<Vec<Answer>, DnsErro
                 _ => continue,
             };
             if found.len() < ADDRESSES_MAX {
-                found.push(Answer { address, ttl });
+                found.push(ResolvedAddress { address, ttl });
             }
         }
         match alias {
@@ -81,7 +81,7 @@ mod tests {
     use simple_dns::TYPE;
     use simple_dns::rdata::{A, AAAA, CNAME};
 
-    fn asked(name: &str) -> Question {
+    fn asked(name: &str) -> DnsQuestion {
         question(&query(name, TYPE::A)).unwrap()
     }
 
@@ -96,9 +96,8 @@ mod tests {
                 record("other.example", 60, RData::A(A { address: 0x0a07_0006 })),
             ],
         );
-        let expected = [("10.7.0.5", 60), ("2001:db8::1", 300)].map(|(address, ttl_s)| Answer {
-            address: address.parse().unwrap(),
-            ttl: Duration::from_secs(ttl_s),
+        let expected = [("10.7.0.5", 60), ("2001:db8::1", 300)].map(|(address, ttl_s)| {
+            ResolvedAddress { address: address.parse().unwrap(), ttl: Duration::from_secs(ttl_s) }
         });
         assert_eq!(answers(&wire, &asked("www.example")).unwrap(), expected);
     }
@@ -128,7 +127,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = answers(&bytes, &Question { name: "a".into(), kind: 1, class: 1 });
+            let _ = answers(&bytes, &DnsQuestion { name: "a".into(), kind: 1, class: 1 });
         }
 
         #[test]

@@ -15,7 +15,7 @@ const ATTEMPTS_MAX: u32 = 5;
 
 /// What the `options` lines say that concerns whom to ask, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ResolverOptions {
     /// How long one server may take before it counts as silent.
     pub timeout: Duration,
     /// How often all servers are asked.
@@ -24,14 +24,14 @@ pub struct Options {
     pub rotate: bool,
 }
 
-impl Default for Options {
+impl Default for ResolverOptions {
     /// What resolvers do without such a line.
     fn default() -> Self {
         Self { timeout: Duration::from_secs(5), attempts: 2, rotate: false }
     }
 }
 
-impl Options {
+impl ResolverOptions {
     fn read(&mut self, word: &str) {
         if let Some(seconds) = word.strip_prefix("timeout:").and_then(|text| text.parse().ok()) {
             self.timeout = Duration::from_secs(u64::clamp(seconds, 1, TIMEOUT_MAX_S));
@@ -45,13 +45,13 @@ impl Options {
 
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Configuration {
+pub struct ResolverConfig {
     /// In order; the host itself where the file names none.
     pub nameservers: Vec<Nameserver>,
     /// Lower case, no final dot.
     pub search: Vec<String>,
     /// When which server is asked.
-    pub options: Options,
+    pub options: ResolverOptions,
 }
 
 /// One name server.
@@ -63,13 +63,13 @@ pub struct Nameserver {
     pub interface: Option<String>,
 }
 
-impl Configuration {
+impl ResolverConfig {
     /// Reads the file's text; what is no known line is passed over, as resolvers do.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let mut nameservers = Vec::new();
         let mut search = Vec::new();
-        let mut options = Options::default();
+        let mut options = ResolverOptions::default();
         for line in text.lines() {
             let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
             match words.next() {
@@ -115,7 +115,7 @@ mod tests {
                     search Default.svc.cluster.local svc.cluster.local.\n\
                     nameserver ::1\n\
                     nameserver 192.0.2.1\n";
-        let read = Configuration::read(text);
+        let read = ResolverConfig::read(text);
         let server = |address: &str, interface: Option<&str>| Nameserver {
             address: address.parse().unwrap(),
             interface: interface.map(str::to_owned),
@@ -129,21 +129,22 @@ mod tests {
 
     #[test]
     fn options_are_read_within_the_limits_of_resolvers() {
-        let options = |text: &str| Configuration::read(text).options;
-        assert_eq!(options("options ndots:5\n"), Options::default());
+        let options = |text: &str| ResolverConfig::read(text).options;
+        assert_eq!(options("options ndots:5\n"), ResolverOptions::default());
         let read = options("options timeout:2 rotate\noptions attempts:3 edns0\n");
-        let expected = Options { timeout: Duration::from_secs(2), attempts: 3, rotate: true };
+        let expected =
+            ResolverOptions { timeout: Duration::from_secs(2), attempts: 3, rotate: true };
         assert_eq!(read, expected);
         let read = options("options timeout:0 attempts:99");
         assert_eq!((read.timeout, read.attempts), (Duration::from_secs(1), ATTEMPTS_MAX));
         let read = options("options timeout:900 attempts:0");
         assert_eq!((read.timeout, read.attempts), (Duration::from_secs(30), 1));
-        assert_eq!(options("options timeout: attempts:x"), Options::default());
+        assert_eq!(options("options timeout: attempts:x"), ResolverOptions::default());
     }
 
     #[test]
     fn without_a_server_the_host_itself_is_asked() {
-        let read = Configuration::read("search example\n");
+        let read = ResolverConfig::read("search example\n");
         assert_eq!(read.nameservers.len(), 1);
         assert_eq!(read.nameservers[0].address.to_string(), "127.0.0.1");
     }

@@ -20,7 +20,7 @@ pub const SERVERS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct Health {
     servers: HashMap<SocketAddr, Server>,
-    changes: Vec<Change>,
+    changes: Vec<ServerChange>,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct Server {
 
 /// A server began or ceased to fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ServerChange {
     /// Which.
     pub server: SocketAddr,
     /// What it failed with; `None`: it answers again.
@@ -48,7 +48,7 @@ impl Health {
     }
 
     /// The changes since the last call, in order.
-    pub fn take_changes(&mut self) -> Vec<Change> {
+    pub fn take_changes(&mut self) -> Vec<ServerChange> {
         std::mem::take(&mut self.changes)
     }
 
@@ -58,7 +58,7 @@ impl Health {
         known.answered = Some(now);
         known.suspected_until = None;
         if std::mem::take(&mut known.is_failing) {
-            self.changes.push(Change { server, error: None });
+            self.changes.push(ServerChange { server, error: None });
         }
     }
 
@@ -88,7 +88,7 @@ impl Health {
         let Some(known) = self.entry(server) else { return };
         known.suspected_until = Some(now + SUSPECTED_FOR);
         if !std::mem::replace(&mut known.is_failing, true) {
-            self.changes.push(Change { server, error: Some(error.to_owned()) });
+            self.changes.push(ServerChange { server, error: Some(error.to_owned()) });
         }
     }
 
@@ -123,11 +123,11 @@ mod tests {
             health.silent(server(1), start, start);
         }
         let error = Some("no answer in time".to_owned());
-        assert_eq!(health.take_changes(), [Change { server: server(1), error }]);
+        assert_eq!(health.take_changes(), [ServerChange { server: server(1), error }]);
         assert!(!health.is_suspected(server(1), start + SUSPECTED_FOR));
         health.answered(server(1), start);
         assert!(!health.is_suspected(server(1), start));
-        assert_eq!(health.take_changes(), [Change { server: server(1), error: None }]);
+        assert_eq!(health.take_changes(), [ServerChange { server: server(1), error: None }]);
         health.answered(server(1), start);
         assert!(health.take_changes().is_empty());
     }

@@ -7,7 +7,7 @@ pub const HOSTS_MAX: usize = 16_384;
 
 /// An address and a name that it has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Host {
+pub struct HostsEntry {
     /// The address.
     pub address: IpAddr,
     /// In lower case, without a final dot.
@@ -17,12 +17,12 @@ pub struct Host {
 /// The pairs of the file's text. Lines that say nothing
 /// of the kind are passed over, as resolvers do.
 #[must_use]
-pub fn hosts(text: &str) -> Vec<Host> {
+pub fn hosts(text: &str) -> Vec<HostsEntry> {
     let lines = text.lines().filter_map(|line| {
         let mut words = line.split('#').next()?.split_whitespace();
         let address: IpAddr = words.next()?.parse().ok()?;
         let plain = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();
-        Some(words.map(move |name| Host { address, name: plain(name) }))
+        Some(words.map(move |name| HostsEntry { address, name: plain(name) }))
     });
     lines.flatten().take(HOSTS_MAX).collect()
 }
@@ -44,7 +44,10 @@ mod tests {
             ("10.7.0.5", "db"),
             ("2001:db8::5", "db.corp.example"),
         ]
-        .map(|(address, name)| Host { address: address.parse().unwrap(), name: name.to_owned() });
+        .map(|(address, name)| HostsEntry {
+            address: address.parse().unwrap(),
+            name: name.to_owned(),
+        });
         assert_eq!(hosts(text), expected);
     }
 

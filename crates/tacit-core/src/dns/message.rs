@@ -54,7 +54,7 @@ impl std::error::Error for DnsError {}
 
 /// The twelve bytes that a message begins with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
+pub(super) struct MessageHeader {
     /// The identification.
     pub(super) id: u16,
     /// The flags, among them the response code.
@@ -63,7 +63,7 @@ pub(super) struct Header {
     pub(super) counts: [u16; 4],
 }
 
-impl Header {
+impl MessageHeader {
     pub(super) fn read(message: &[u8]) -> Result<Self, DnsError> {
         let (header, _) = message.split_first_chunk::<HEADER_BYTES>().ok_or(DnsError::Malformed)?;
         let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -109,7 +109,7 @@ pub(super) fn question_end(message: &[u8]) -> Result<usize, DnsError> {
 
 /// Where a record stands, and what of it is looked at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
+pub(super) struct ResourceRecord {
     pub(super) kind: u16,
     pub(super) class: u16,
     /// The time to live; flags where it is an OPT record.
@@ -119,12 +119,12 @@ pub(super) struct Record {
 }
 
 /// The record that begins at a byte of the message; `None` if it does not end in it.
-pub(super) fn record(message: &[u8], start: usize) -> Option<Record> {
+pub(super) fn record(message: &[u8], start: usize) -> Option<ResourceRecord> {
     let at = name_end(message, start)?;
     let (&[k, l, c, d, t, u, v, w, m, n], _) = message.get(at..)?.split_first_chunk::<10>()?;
     let data_bytes = usize::from(u16::from_be_bytes([m, n]));
     let end = at + 10 + data_bytes;
-    (end <= message.len()).then_some(Record {
+    (end <= message.len()).then_some(ResourceRecord {
         kind: u16::from_be_bytes([k, l]),
         class: u16::from_be_bytes([c, d]),
         ttl: u32::from_be_bytes([t, u, v, w]),

@@ -7,12 +7,12 @@
 //! ```
 //!
 //! Of a program's message the question, three flags and its size for answers are read, and nothing
-//! else leaves: [`Client`] builds each message for a server itself. Of a response also the
+//! else leaves: [`DnsClient`] builds each message for a server itself. Of a response also the
 //! addresses are read, through aliases. What cannot be read is not forwarded.
 //!
-//! [`Names`] remembers which name an address has, and gives an alias to every other name;
+//! [`NameTable`] remembers which name an address has, and gives an alias to every other name;
 //! [`with_aliases`] puts the aliases into the response; [`hosts()`] reads the file that gives
-//! addresses without a question, [`Configuration`] the one that says whom to ask; [`Health`]
+//! addresses without a question, [`ResolverConfig`] the one that says whom to ask; [`Health`]
 //! remembers which servers are silent; [`next_message`] cuts messages out of a TCP stream.
 //!
 //! Limits: [`WAITING_MAX`] questions of one client, [`ADDRESSES_MAX`] addresses an answer,
@@ -41,23 +41,24 @@ mod verdict;
 mod testing;
 
 pub use alias_answer::{name_answer, with_aliases};
-pub use aliases::{ALIAS_BITS_V4, ALIAS_BITS_V6, AliasRanges, Aliases, Given};
-pub use answers::{ADDRESSES_MAX, Answer, answers};
+pub use aliases::{ALIAS_BITS_V4, ALIAS_BITS_V6, AliasPolicy, AliasRanges, Aliases};
+pub use answers::{ADDRESSES_MAX, ResolvedAddress, answers};
 pub use client::{
-    Action, Client, Context, Finished, LATE_MAX, NEXT_DELAY, QUESTIONS_PER_SOCKET_MAX, SOCKET_LIFE,
-    SOCKETS_PER_SERVER, SUSPECTED_DELAY, Servers, TRIES_MAX, TooMany, WAITING_MAX, Waiter,
+    ClientAction, DnsClient, FinishedQuery, LATE_MAX, NEXT_DELAY, QUESTIONS_PER_SOCKET_MAX,
+    QueryContext, QueryWaiter, SOCKET_LIFE, SOCKETS_PER_SERVER, SUSPECTED_DELAY, ServerList,
+    TRIES_MAX, TooMany, WAITING_MAX,
 };
-pub use configuration::{Configuration, NAMESERVERS_MAX, Nameserver, Options, SEARCH_MAX};
-pub use health::{Change, Health, SERVERS_MAX, SUSPECTED_FOR};
-pub use hosts::{HOSTS_MAX, Host, hosts};
+pub use configuration::{NAMESERVERS_MAX, Nameserver, ResolverConfig, ResolverOptions, SEARCH_MAX};
+pub use health::{Health, SERVERS_MAX, SUSPECTED_FOR, ServerChange};
+pub use hosts::{HOSTS_MAX, HostsEntry, hosts};
 pub use message::{DnsError, EDNS_BYTES};
 pub use names::{
-    Destination, FRESH_MAX, Known, Learning, NAMES_MAX, Names, NotLearnt, SHARING_MAX, TTL_MAX,
-    is_nameable,
+    FRESH_MAX, KnownName, Learning, NAMES_MAX, NameTable, NamedDestination, NotLearnt, SHARING_MAX,
+    TTL_MAX, is_nameable,
 };
-pub use outgoing::Asked;
-pub use query::{Bits, PLAIN_BYTES_MAX, Query, refuse};
-pub use question::{Question, Refusal, question};
+pub use outgoing::OutgoingQuery;
+pub use query::{PLAIN_BYTES_MAX, Query, QueryFlags, refuse};
+pub use question::{DnsQuestion, ResponseCode, question};
 pub use response::{for_program, is_refusal, is_truncated};
 pub use stream::{Framed, MESSAGE_BYTES_MAX, framed, next_message};
 pub use verdict::{Verdict, asked_address, verdict};

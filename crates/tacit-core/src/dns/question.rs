@@ -5,11 +5,11 @@
 
 use std::fmt::Write;
 
-use super::message::{DnsError, HEADER_BYTES, Header, OPERATION, RESPONSE, question_end};
+use super::message::{DnsError, HEADER_BYTES, MessageHeader, OPERATION, RESPONSE, question_end};
 
 /// What a program asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct DnsQuestion {
     /// Lower case, no final dot. Bytes other than letters, digits, `-` and `_` are escaped, so
     /// that no label looks like two.
     pub name: String,
@@ -21,7 +21,7 @@ pub struct Question {
 
 /// How a question is answered without asking anybody. The number is the one on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ResponseCode {
     /// The name has no such records.
     NoRecords = 0,
     /// It is not a question that can be read.
@@ -40,7 +40,7 @@ pub enum Refusal {
 ///
 /// # Errors
 /// See [`DnsError`].
-pub fn question(query: &[u8]) -> Result<Question, DnsError> {
+pub fn question(query: &[u8]) -> Result<DnsQuestion, DnsError> {
     let head = Head::read(query)?;
     // RFC 1035, section 4.1.1: neither a response nor any operation but a standard query.
     if head.flags & (RESPONSE | OPERATION) != 0 {
@@ -54,12 +54,12 @@ pub(super) struct Head {
     /// The flags, among them the response code.
     pub(super) flags: u16,
     /// The one question.
-    pub(super) question: Question,
+    pub(super) question: DnsQuestion,
 }
 
 impl Head {
     pub(super) fn read(message: &[u8]) -> Result<Self, DnsError> {
-        let Header { flags, counts, .. } = Header::read(message)?;
+        let MessageHeader { flags, counts, .. } = MessageHeader::read(message)?;
         if counts[0] != 1 {
             return Err(DnsError::NotAQuestion);
         }
@@ -68,7 +68,7 @@ impl Head {
         let &[a, b, c, d] = tail else { return Err(DnsError::Malformed) };
         let kind = u16::from_be_bytes([a, b]);
         let class = u16::from_be_bytes([c, d]);
-        Ok(Self { flags, question: Question { name: text(name), kind, class } })
+        Ok(Self { flags, question: DnsQuestion { name: text(name), kind, class } })
     }
 }
 
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn names_are_lower_case_without_a_final_dot() {
-        let expected = Question { name: "db.corp.example".into(), kind: 28, class: 1 };
+        let expected = DnsQuestion { name: "db.corp.example".into(), kind: 28, class: 1 };
         assert_eq!(question(&query("Db.CORP.example", TYPE::AAAA)), Ok(expected));
     }
 

@@ -14,7 +14,7 @@
 //! Names learnt backwards open nothing: only answers to A and AAAA questions are remembered.
 
 use super::message::INTERNET;
-use super::question::{Question, Refusal};
+use super::question::{DnsQuestion, ResponseCode};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What becomes of a question.
@@ -23,26 +23,26 @@ pub enum Verdict {
     /// A resolver is asked.
     Forward,
     /// No resolver is asked.
-    Refuse(Refusal),
+    Refuse(ResponseCode),
     /// No resolver is asked, because no rule allows the name.
     NotAllowed,
 }
 
 /// Decides a question. `search` are the domains that programs try behind short names.
 pub fn verdict(
-    question: &Question,
+    question: &DnsQuestion,
     search: &[String],
     may_ask: impl Fn(&str) -> bool,
     can_match_address: impl Fn(IpAddr) -> bool,
 ) -> Verdict {
     let name = question.name.as_str();
     if question.class != INTERNET || ZONE_TRANSFERS.contains(&question.kind) {
-        return Verdict::Refuse(Refusal::Refused);
+        return Verdict::Refuse(ResponseCode::Refused);
     }
     if name.ends_with(REVERSE_V4) || name.ends_with(REVERSE_V6) {
         return match address(name) {
             Some(address) if can_match_address(address) => forward_if_known(question.kind),
-            _ => Verdict::Refuse(Refusal::Refused),
+            _ => Verdict::Refuse(ResponseCode::Refused),
         };
     }
     if !may_ask(name) {
@@ -50,22 +50,30 @@ pub fn verdict(
             name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.'))
         });
         // Programs try their domains one after the other: that is no wish for those names.
-        return if searched { Verdict::Refuse(Refusal::NoSuchName) } else { Verdict::NotAllowed };
+        return if searched {
+            Verdict::Refuse(ResponseCode::NoSuchName)
+        } else {
+            Verdict::NotAllowed
+        };
     }
     if [HTTPS, SVCB].contains(&question.kind) {
-        return Verdict::Refuse(Refusal::NoRecords);
+        return Verdict::Refuse(ResponseCode::NoRecords);
     }
     forward_if_known(question.kind)
 }
 
 /// A type is a number that the program chooses: only those of a list go to a resolver.
 fn forward_if_known(kind: u16) -> Verdict {
-    if TYPES.contains(&kind) { Verdict::Forward } else { Verdict::Refuse(Refusal::NotImplemented) }
+    if TYPES.contains(&kind) {
+        Verdict::Forward
+    } else {
+        Verdict::Refuse(ResponseCode::NotImplemented)
+    }
 }
 
 /// The address whose name a question asks for (PTR).
 #[must_use]
-pub fn asked_address(question: &Question) -> Option<IpAddr> {
+pub fn asked_address(question: &DnsQuestion) -> Option<IpAddr> {
     address(&question.name).filter(|_| question.kind == POINTER && question.class == INTERNET)
 }
 
@@ -112,7 +120,7 @@ mod tests {
     use super::*;
 
     fn decide(name: &str, kind: u16) -> Verdict {
-        let question = Question { name: name.to_owned(), kind, class: 1 };
+        let question = DnsQuestion { name: name.to_owned(), kind, class: 1 };
         let search = ["svc.cluster.local".to_owned(), "example".to_owned()];
         verdict(
             &question,
@@ -122,9 +130,9 @@ mod tests {
         )
     }
 
-    const REFUSED: Verdict = Verdict::Refuse(Refusal::Refused);
-    const NO_SUCH_NAME: Verdict = Verdict::Refuse(Refusal::NoSuchName);
-    const NO_RECORDS: Verdict = Verdict::Refuse(Refusal::NoRecords);
+    const REFUSED: Verdict = Verdict::Refuse(ResponseCode::Refused);
+    const NO_SUCH_NAME: Verdict = Verdict::Refuse(ResponseCode::NoSuchName);
+    const NO_RECORDS: Verdict = Verdict::Refuse(ResponseCode::NoRecords);
     const PTR: u16 = 12;
 
     #[test]
@@ -134,7 +142,7 @@ mod tests {
             assert_eq!(decide("no.elsewhere", kind), Verdict::NotAllowed, "{kind}");
         }
         for kind in [0, 41, 249, 255, 9999, 65400] {
-            let refused = Verdict::Refuse(Refusal::NotImplemented);
+            let refused = Verdict::Refuse(ResponseCode::NotImplemented);
             assert_eq!(decide("db.example", kind), refused, "{kind}");
             assert_eq!(decide("5.0.7.10.in-addr.arpa", kind), refused, "{kind}");
             assert_eq!(decide("no.elsewhere", kind), Verdict::NotAllowed, "{kind}");
@@ -157,7 +165,7 @@ mod tests {
     #[test]
     fn zones_and_other_classes_are_refused() {
         assert_eq!([decide("db.example", 251), decide("db.example", 252)], [REFUSED; 2]);
-        let chaos = Question { name: "db.example".into(), kind: 16, class: 3 };
+        let chaos = DnsQuestion { name: "db.example".into(), kind: 16, class: 3 };
         assert_eq!(verdict(&chaos, &[], |_| true, |_| true), REFUSED);
     }
 

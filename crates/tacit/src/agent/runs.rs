@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tacit_core::dns::Known;
+use tacit_core::dns::KnownName;
 use tacit_core::flow::Address;
 use tacit_core::held::HELD_MAX;
 use tacit_core::policy::Policy;
@@ -519,7 +519,7 @@ impl Runs {
             let run = &enrolled.run;
             let of_run = |record: &&Arc<Record>| record.is_of_run(run.id);
             let names = run.learnt().into_iter().map(|known| {
-                let Known { name, address, alias, remaining, .. } = known;
+                let KnownName { name, address, alias, remaining, .. } = known;
                 let seconds = remaining.as_secs();
                 json!({ "name": name, "address": address, "alias": alias, "seconds": seconds })
             });

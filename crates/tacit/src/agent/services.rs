@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::Host;
+use tacit_core::dns::HostsEntry;
 use tacit_sys::socket;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -79,7 +79,7 @@ pub(super) struct RunContext {
     pub(super) live: Arc<ArcSwap<Live>>,
     pub(super) table: Arc<Table>,
     pub(super) resolvers: Arc<Resolvers>,
-    pub(super) hosts: Arc<[Host]>,
+    pub(super) hosts: Arc<[HostsEntry]>,
     pub(super) refusals: Arc<RefusalTable>,
     pub(super) log: Log,
     pub(super) events: mpsc::Sender<RunEvent>,
@@ -259,7 +259,7 @@ pub(super) async fn depart(enrolled: &Enrolled) -> io::Result<Departing> {
 ///
 /// # Errors
 /// The kernel refuses the sets, or the helper does not answer.
-pub(super) async fn follow_with(capture: &Capture, hosts: &[Host]) -> io::Result<()> {
+pub(super) async fn follow_with(capture: &Capture, hosts: &[HostsEntry]) -> io::Result<()> {
     capture.take_hosts(hosts);
     capture.follow().await
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
 use tacit_core::datagram::{Key, Table, is_for_one};
-use tacit_core::dns::Destination;
+use tacit_core::dns::NamedDestination;
 use tacit_core::flow::{Direction, Flow, Protocol};
 use tacit_core::icmp::Cause;
 use tacit_core::meter::Component;
@@ -229,7 +229,7 @@ impl Lane {
         };
         let run = &self.receiver.run;
         let found = run.destination(key.destination.ip());
-        let Destination { names, is_shared, address, alias } = found;
+        let NamedDestination { names, is_shared, address, alias } = found;
         let mut flow = Flow {
             direction: Direction::Outbound,
             protocol: Protocol::Udp,

@@ -4,7 +4,7 @@
 //!   take ── Query, verdict ──> Client ──> sockets, TCP ──> Client ──> learn ──> answer
 //! ```
 //!
-//! Nothing here waits while another question could be served; what waits is in the [`Client`].
+//! Nothing here waits while another question could be served; what waits is in the [`DnsClient`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,8 +18,8 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Instant;
 
 use tacit_core::dns::{
-    Action, Client, Context, Finished, Query, Refusal, TooMany, Verdict, Waiter, for_program,
-    is_truncated, refuse,
+    ClientAction, DnsClient, FinishedQuery, Query, QueryContext, QueryWaiter, ResponseCode,
+    TooMany, Verdict, for_program, is_truncated, refuse,
 };
 use tacit_core::dns::{asked_address, name_answer};
 use tacit_core::meter::Component;
@@ -44,7 +44,7 @@ pub struct Asker {
     /// Takes whole packets to programs: answers come from whatever address was asked, and no
     /// socket is bound there, where a program may want to bind its own.
     raw: Option<Arc<OwnedFd>>,
-    client: RefCell<Client<Origin>>,
+    client: RefCell<DnsClient<Origin>>,
     sockets: RefCell<HashMap<u64, Upstream>>,
     streams: Semaphore,
     entropy: RefCell<Entropy>,
@@ -86,7 +86,7 @@ impl Asker {
         Rc::new(Self {
             forwarder,
             raw,
-            client: RefCell::new(Client::new()),
+            client: RefCell::new(DnsClient::new()),
             sockets: RefCell::default(),
             streams: Semaphore::new(STREAMS_MAX),
             entropy: RefCell::default(),
@@ -109,10 +109,10 @@ impl Asker {
         match Query::read(message) {
             Ok(query) => {
                 let bytes_max = query.datagram_bytes_max();
-                self.take(Waiter { query, bytes_max, from: origin }, asked)
+                self.take(QueryWaiter { query, bytes_max, from: origin }, asked)
             }
             Err(_) => {
-                if let Some(response) = refuse(message, Refusal::FormatError) {
+                if let Some(response) = refuse(message, ResponseCode::FormatError) {
                     self.respond(origin, response);
                 }
                 Ok(())
@@ -126,11 +126,13 @@ impl Asker {
         message: &[u8],
         asked: SocketAddr,
     ) -> Option<Vec<u8>> {
-        let Ok(query) = Query::read(message) else { return refuse(message, Refusal::FormatError) };
-        let failed = query.refused(Refusal::ServerFailure);
+        let Ok(query) = Query::read(message) else {
+            return refuse(message, ResponseCode::FormatError);
+        };
+        let failed = query.refused(ResponseCode::ServerFailure);
         let (answer, answered) = oneshot::channel();
         let waiter =
-            Waiter { query, bytes_max: usize::from(u16::MAX), from: Origin::Stream(answer) };
+            QueryWaiter { query, bytes_max: usize::from(u16::MAX), from: Origin::Stream(answer) };
         if self.take(waiter, asked).is_err() {
             return Some(failed);
         }
@@ -142,7 +144,11 @@ impl Asker {
         self.with_client(|client, _| client.retire_sockets());
     }
 
-    fn take(self: &Rc<Self>, waiter: Waiter<Origin>, asked: SocketAddr) -> Result<(), TooMany> {
+    fn take(
+        self: &Rc<Self>,
+        waiter: QueryWaiter<Origin>,
+        asked: SocketAddr,
+    ) -> Result<(), TooMany> {
         let Some(waiter) = self.answer_alias(waiter) else { return Ok(()) };
         let Some(reading) = self.forwarder.resolvers.reading() else {
             return self.take_now(waiter, asked);
@@ -156,7 +162,11 @@ impl Asker {
         Ok(())
     }
 
-    fn take_now(self: &Rc<Self>, waiter: Waiter<Origin>, asked: SocketAddr) -> Result<(), TooMany> {
+    fn take_now(
+        self: &Rc<Self>,
+        waiter: QueryWaiter<Origin>,
+        asked: SocketAddr,
+    ) -> Result<(), TooMany> {
         let current = self.forwarder.resolvers.current();
         match self.forwarder.verdict(&waiter.query.question, &current.search) {
             Verdict::Refuse(why) => {
@@ -165,8 +175,8 @@ impl Asker {
                 Ok(())
             }
             Verdict::NotAllowed => {
-                self.forwarder.note_refused(&waiter.query.question, Refusal::Refused);
-                self.respond(waiter.from, waiter.query.refused(Refusal::Refused));
+                self.forwarder.note_refused(&waiter.query.question, ResponseCode::Refused);
+                self.respond(waiter.from, waiter.query.refused(ResponseCode::Refused));
                 Ok(())
             }
             Verdict::Forward => {
@@ -176,14 +186,15 @@ impl Asker {
     }
 
     /// Answers a question for the name of an alias, which no resolver knows; returns any other.
-    fn answer_alias(self: &Rc<Self>, waiter: Waiter<Origin>) -> Option<Waiter<Origin>> {
+    fn answer_alias(self: &Rc<Self>, waiter: QueryWaiter<Origin>) -> Option<QueryWaiter<Origin>> {
         let query = &waiter.query;
         let asked =
             asked_address(&query.question).filter(|address| self.forwarder.is_reserved(*address));
         let Some(alias) = asked else { return Some(waiter) };
         let name = self.forwarder.run().alias_name(alias);
-        let answer = name.and_then(|name| name_answer(&query.refused(Refusal::NoRecords), &name));
-        let answer = answer.unwrap_or_else(|| query.refused(Refusal::NoSuchName));
+        let answer =
+            name.and_then(|name| name_answer(&query.refused(ResponseCode::NoRecords), &name));
+        let answer = answer.unwrap_or_else(|| query.refused(ResponseCode::NoSuchName));
         self.respond(waiter.from, answer);
         None
     }
@@ -191,7 +202,7 @@ impl Asker {
     /// Calls the client, and does what it wants then.
     fn with_client<R>(
         self: &Rc<Self>,
-        call: impl FnOnce(&mut Client<Origin>, &mut Context<'_>) -> R,
+        call: impl FnOnce(&mut DnsClient<Origin>, &mut QueryContext<'_>) -> R,
     ) -> R {
         let result = self.call(call);
         self.act();
@@ -199,11 +210,11 @@ impl Asker {
         result
     }
 
-    fn call<R>(&self, call: impl FnOnce(&mut Client<Origin>, &mut Context<'_>) -> R) -> R {
+    fn call<R>(&self, call: impl FnOnce(&mut DnsClient<Origin>, &mut QueryContext<'_>) -> R) -> R {
         let mut entropy = self.entropy.borrow_mut();
         let mut random = || entropy.next();
         let mut health = self.forwarder.resolvers.health();
-        let mut cx = Context { now: Instant::now(), health: &mut health, random: &mut random };
+        let mut cx = QueryContext { now: Instant::now(), health: &mut health, random: &mut random };
         let result = call(&mut self.client.borrow_mut(), &mut cx);
         let changes = health.take_changes();
         drop(health);
@@ -224,12 +235,12 @@ impl Asker {
             let action = self.client.borrow_mut().next_action();
             match action {
                 None => return,
-                Some(Action::Open { socket, server }) => self.open(socket, server),
-                Some(Action::Send { socket, message }) => self.send(socket, &message),
-                Some(Action::Close { socket }) => {
+                Some(ClientAction::Open { socket, server }) => self.open(socket, server),
+                Some(ClientAction::Send { socket, message }) => self.send(socket, &message),
+                Some(ClientAction::Close { socket }) => {
                     self.sockets.borrow_mut().remove(&socket);
                 }
-                Some(Action::Stream { number, server, message, time }) => {
+                Some(ClientAction::Stream { number, server, message, time }) => {
                     let asker = Rc::clone(self);
                     let asked = async move {
                         let answer = ask_by_stream(&asker.streams, server, &message, time).await;
@@ -237,7 +248,7 @@ impl Asker {
                     };
                     tokio::task::spawn_local(metered(Component::Control, asked));
                 }
-                Some(Action::Finish(finished)) => self.finish(finished),
+                Some(ClientAction::Finish(finished)) => self.finish(finished),
             }
         }
     }
@@ -316,7 +327,7 @@ impl Asker {
         let wait = async move {
             tokio::time::sleep_until(at.into()).await;
             asker.timer.replace(None);
-            asker.with_client(Client::tick);
+            asker.with_client(DnsClient::tick);
         };
         let task = tokio::task::spawn_local(metered(Component::Control, wait)).abort_handle();
         *timer = Some(Timer { at, task });
@@ -324,8 +335,8 @@ impl Asker {
 
     /// Answers those that wait, after what the answer teaches is captured: a program's connect can
     /// never be faster.
-    fn finish(self: &Rc<Self>, finished: Finished<Origin>) {
-        let Finished { response, waiters } = finished;
+    fn finish(self: &Rc<Self>, finished: FinishedQuery<Origin>) {
+        let FinishedQuery { response, waiters } = finished;
         let asker = Rc::clone(self);
         let Some(response) = response else {
             return self.answer(None, waiters);
@@ -342,13 +353,13 @@ impl Asker {
         }
     }
 
-    fn answer(&self, response: Option<&[u8]>, waiters: Vec<Waiter<Origin>>) {
-        for Waiter { query, bytes_max, from } in waiters {
+    fn answer(&self, response: Option<&[u8]>, waiters: Vec<QueryWaiter<Origin>>) {
+        for QueryWaiter { query, bytes_max, from } in waiters {
             // A stream has no way to say that there is more.
             let response = response
                 .filter(|one| matches!(from, Origin::Datagram { .. }) || !is_truncated(one));
             let written = response.and_then(|response| for_program(response, &query, bytes_max));
-            let message = written.unwrap_or_else(|| query.refused(Refusal::ServerFailure));
+            let message = written.unwrap_or_else(|| query.refused(ResponseCode::ServerFailure));
             self.respond(from, message);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tacit_core::dns::{self, Host};
+use tacit_core::dns::{self, HostsEntry};
 
 use crate::host_file::HostFile;
 
@@ -10,7 +10,7 @@ use crate::host_file::HostFile;
 #[derive(Debug)]
 pub struct Hosts {
     file: HostFile,
-    pairs: Arc<[Host]>,
+    pairs: Arc<[HostsEntry]>,
 }
 
 impl Default for Hosts {
@@ -24,7 +24,7 @@ impl Default for Hosts {
 impl Hosts {
     /// Addresses with their names.
     #[must_use]
-    pub fn pairs(&self) -> Arc<[Host]> {
+    pub fn pairs(&self) -> Arc<[HostsEntry]> {
         Arc::clone(&self.pairs)
     }
 

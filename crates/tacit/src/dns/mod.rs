@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Only names that some rule allows are asked for; `tacit_core::dns::verdict` says what becomes
-//! of the rest. The agent writes each question itself (`tacit_core::dns::Client`). What the
+//! of the rest. The agent writes each question itself (`tacit_core::dns::DnsClient`). What the
 //! resolvers answer is remembered, and captured, before the program gets it: its connect can never
 //! be faster than we are. `/etc/hosts` of the host counts like an answer that lasts as long as it
 //! stands there.
@@ -29,7 +29,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::{self, Question, Refusal, Verdict};
+use tacit_core::dns::{self, DnsQuestion, ResponseCode, Verdict};
 use tacit_core::policy::{denial_of_name, may_ask};
 
 use crate::clock;
@@ -77,7 +77,7 @@ impl Forwarder {
         &self.capture.run
     }
 
-    fn verdict(&self, question: &Question, search: &[String]) -> Verdict {
+    fn verdict(&self, question: &DnsQuestion, search: &[String]) -> Verdict {
         let live = self.live.load();
         let now = clock::now_unix_s();
         dns::verdict(
@@ -95,7 +95,7 @@ impl Forwarder {
     }
 
     /// Leaves a trace of a name that is refused.
-    fn note_refused(&self, question: &Question, why: Refusal) {
+    fn note_refused(&self, question: &DnsQuestion, why: ResponseCode) {
         let live = self.live.load();
         let rule = denial_of_name(&live.policy, &question.name, clock::now_unix_s());
         let refused = RefusedName { name: &question.name, rule, answer: why };
@@ -104,7 +104,7 @@ impl Forwarder {
 
     /// Remembers what the answer gives the name, before the program can use it, and puts aliases
     /// into it. `None`: the program must not get the answer.
-    async fn learn(&self, response: Vec<u8>, question: &Question) -> Option<Vec<u8>> {
+    async fn learn(&self, response: Vec<u8>, question: &DnsQuestion) -> Option<Vec<u8>> {
         let Ok(answers) = dns::answers(&response, question) else {
             self.log.warn(
                 Event::new("answer-unreadable")

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tacit_core::dns::{Configuration, Health, Nameserver, Options, Servers};
+use tacit_core::dns::{Health, Nameserver, ResolverConfig, ResolverOptions, ServerList};
 use tokio::sync::{Notify, watch};
 
 use super::PORT;
@@ -42,7 +42,7 @@ struct HostResolvers {
 /// Whom to ask now.
 #[derive(Clone, Debug)]
 pub(super) struct Current {
-    pub(super) servers: Arc<Servers>,
+    pub(super) servers: Arc<ServerList>,
     /// The domains that programs try behind short names.
     pub(super) search: Arc<[String]>,
 }
@@ -55,7 +55,7 @@ impl Resolvers {
             file: HostFile::new("/etc/resolv.conf"),
             due: Instant::now(),
             is_outdated: true,
-            current: current(given, &Configuration::read("")),
+            current: current(given, &ResolverConfig::read("")),
         };
         let resolvers = Self {
             given: given.to_vec(),
@@ -77,7 +77,7 @@ impl Resolvers {
     pub fn read_again(&self) {
         let mut of_host = self.of_host();
         match of_host.file.news() {
-            Some(text) => of_host.current = current(&self.given, &Configuration::read(&text)),
+            Some(text) => of_host.current = current(&self.given, &ResolverConfig::read(&text)),
             None if of_host.is_outdated => of_host.due = Instant::now() + RETRY_INTERVAL,
             None => {}
         }
@@ -123,12 +123,12 @@ impl Resolvers {
 }
 
 /// An operator's list has the times that resolvers have without a file.
-fn current(given: &[SocketAddr], configuration: &Configuration) -> Current {
+fn current(given: &[SocketAddr], configuration: &ResolverConfig) -> Current {
     let servers = if given.is_empty() {
         let addresses = configuration.nameservers.iter().filter_map(socket_address).collect();
-        Servers { addresses, options: configuration.options }
+        ServerList { addresses, options: configuration.options }
     } else {
-        Servers { addresses: given.to_vec(), options: Options::default() }
+        ServerList { addresses: given.to_vec(), options: ResolverOptions::default() }
     };
     Current { servers: Arc::new(servers), search: configuration.search.as_slice().into() }
 }

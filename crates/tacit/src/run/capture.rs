@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::{Answer, Host, Known, Learning, NotLearnt};
+use tacit_core::dns::{HostsEntry, KnownName, Learning, NotLearnt, ResolvedAddress};
 use tacit_core::policy::{
     BOXES_MAX, Captured, Extension, LearntName, Policy, can_match_name, captured, extend,
     is_disputed,
@@ -60,7 +60,7 @@ impl Capture {
     }
 
     /// Takes those of the host's own names that some rule can match.
-    pub fn take_hosts(&self, hosts: &[Host]) {
+    pub fn take_hosts(&self, hosts: &[HostsEntry]) {
         let live = self.live.load();
         let now = clock::now_unix_s();
         let known = hosts.iter().filter(|host| can_match_name(&live.policy, &host.name, now));
@@ -72,8 +72,8 @@ impl Capture {
     ///
     /// # Errors
     /// See [`NotLearnt`].
-    pub fn learn(&self, name: &str, answer: Answer) -> Result<IpAddr, NotLearnt> {
-        let Answer { address, ttl } = answer;
+    pub fn learn(&self, name: &str, answer: ResolvedAddress) -> Result<IpAddr, NotLearnt> {
+        let ResolvedAddress { address, ttl } = answer;
         let policy = &self.live.load().policy;
         let is_disputed = is_disputed(policy, name, address, clock::now_unix_s());
         let aliases = policy.agent.aliases;
@@ -215,7 +215,7 @@ impl Capture {
         if found.v4 && found.v6 {
             return found;
         }
-        for Known { address, alias, .. } in self.run.named() {
+        for KnownName { address, alias, .. } in self.run.named() {
             let Some(alias) = alias else { continue };
             let one = if address.is_ipv4() { &mut found.v4 } else { &mut found.v6 };
             let is_captured = |one: &Captured| {
@@ -253,7 +253,7 @@ impl Capture {
     }
 }
 
-fn learnt_name(known: &Known) -> LearntName<'_> {
+fn learnt_name(known: &KnownName) -> LearntName<'_> {
     LearntName { name: &known.name, address: known.address, alias: known.alias }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use tacit_core::dns::Known;
+use tacit_core::dns::KnownName;
 use tacit_core::flow::Address;
 use tokio::sync::oneshot;
 
@@ -200,8 +200,8 @@ impl RunState {
 }
 
 impl AliasState {
-    fn of(known: &Known) -> Option<Self> {
-        let Known { name, address, alias, remaining, .. } = known.clone();
+    fn of(known: &KnownName) -> Option<Self> {
+        let KnownName { name, address, alias, remaining, .. } = known.clone();
         Some(Self { name, address, alias: alias?, seconds: remaining.as_secs() })
     }
 }
@@ -212,7 +212,7 @@ fn known(
     names: Vec<(String, IpAddr, u64)>,
     aliases: Vec<AliasState>,
     sharing: Vec<(String, IpAddr, u64)>,
-) -> Vec<Known> {
+) -> Vec<KnownName> {
     let mut count: HashMap<IpAddr, usize> = HashMap::new();
     for (_, address, _) in &names {
         *count.entry(address.to_canonical()).or_default() += 1;
@@ -221,14 +221,14 @@ fn known(
     let known = |is_shared| {
         move |(name, address, seconds): (String, IpAddr, u64)| {
             let remaining = Duration::from_secs(seconds);
-            Known { name, address: address.to_canonical(), alias: None, is_shared, remaining }
+            KnownName { name, address: address.to_canonical(), alias: None, is_shared, remaining }
         }
     };
     let owners = owners.map(known(false));
     let sharing = sharing.into_iter().map(known(true));
     let aliases = aliases.into_iter().map(|AliasState { name, address, alias, seconds }| {
         let remaining = Duration::from_secs(seconds);
-        Known { name, address, alias: Some(alias), is_shared: false, remaining }
+        KnownName { name, address, alias: Some(alias), is_shared: false, remaining }
     });
     owners.chain(aliases).chain(sharing).collect()
 }

@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::{Destination, Host as Named, Known, Learning, Names, NotLearnt};
+use tacit_core::dns::{
+    HostsEntry as Named, KnownName, Learning, NameTable, NamedDestination, NotLearnt,
+};
 use tacit_core::refusal::RunLabel;
 
 use crate::placement::Share;
@@ -123,7 +125,7 @@ pub struct Run {
     pub host: Arc<Host>,
     /// Which sockets its launcher has made.
     pub sockets: SocketSet,
-    names: Mutex<Names>,
+    names: Mutex<NameTable>,
     listening: ArcSwap<Vec<SocketAddr>>,
     expected: Expectations,
     capture: OnceLock<Weak<Capture>>,
@@ -194,7 +196,7 @@ impl Run {
     /// What an address stands for that the run's programs use. An address of the host has the names
     /// of the host's own file alone, so that no resolver leads a program there.
     #[must_use]
-    pub fn destination(&self, address: IpAddr) -> Destination {
+    pub fn destination(&self, address: IpAddr) -> NamedDestination {
         let names = self.lock();
         let mut found = names.of(address);
         if self.host.has(found.address) {
@@ -222,7 +224,7 @@ impl Run {
     }
 
     /// Takes over what the agent before this one knew.
-    pub fn restore(&self, known: Known) {
+    pub fn restore(&self, known: KnownName) {
         self.lock().restore(known, Instant::now());
     }
 
@@ -234,7 +236,7 @@ impl Run {
 
     /// Takes the names that were not known when it was called last; `None`: they are too many, and
     /// stand among [`Self::named`].
-    pub fn take_fresh(&self) -> Option<Vec<Known>> {
+    pub fn take_fresh(&self) -> Option<Vec<KnownName>> {
         let mut fresh = self.lock().take_fresh()?;
         fresh.retain(|known| !self.host.has(known.address));
         Some(fresh)
@@ -248,7 +250,7 @@ impl Run {
     /// Every address with each name it has now; an address of the host with those of the host's own
     /// file alone.
     #[must_use]
-    pub fn named(&self) -> Vec<Known> {
+    pub fn named(&self) -> Vec<KnownName> {
         let names = self.lock();
         let mut named = names.pairs(Instant::now());
         named.retain(|one| {
@@ -259,7 +261,7 @@ impl Run {
 
     /// Every name that was asked for with each address it has now, and for how long more.
     #[must_use]
-    pub fn learnt(&self) -> Vec<Known> {
+    pub fn learnt(&self) -> Vec<KnownName> {
         self.lock().all(Instant::now())
     }
 
@@ -280,7 +282,7 @@ impl Run {
         let _ = self.capture.set(Arc::downgrade(capture));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Names> {
+    fn lock(&self) -> MutexGuard<'_, NameTable> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tacit_core::dns::Destination;
+use tacit_core::dns::NamedDestination;
 
 use super::protocol::{Ends, Owner};
 use super::{Run, Usage};
@@ -55,7 +55,7 @@ impl Scope {
 
     /// What an address stands for that its programs use.
     #[must_use]
-    pub fn destination(&self, address: IpAddr) -> Destination {
+    pub fn destination(&self, address: IpAddr) -> NamedDestination {
         match self {
             Self::Run(run) => run.destination(address),
         }

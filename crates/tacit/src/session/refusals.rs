@@ -116,14 +116,14 @@ pub struct RefusedName<'a> {
     /// The rule that denies it, if one does.
     pub rule: Option<&'a Rule>,
     /// What the program was answered.
-    pub answer: dns::Refusal,
+    pub answer: dns::ResponseCode,
 }
 
 /// A name that is refused; `None`: a rule can match it, and it has no records of the kind that the
 /// program wanted.
 pub(super) fn of_name(run: &Run, refused: &RefusedName<'_>) -> Option<Refusal> {
     let RefusedName { name, rule, answer } = *refused;
-    let is_refused = matches!(answer, dns::Refusal::Refused | dns::Refusal::NoSuchName);
+    let is_refused = matches!(answer, dns::ResponseCode::Refused | dns::ResponseCode::NoSuchName);
     is_refused.then(|| Refusal {
         kind: Kind::Name,
         run: Some(run.label()),

@@ -33,17 +33,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::configuration::Options;
+use super::configuration::ResolverOptions;
 use super::health::Health;
 use super::message::EDNS_BYTES;
-use super::outgoing::{Asked, Style};
+use super::outgoing::{OutgoingQuery, Style};
 use super::query::Query;
 use super::response::{Match, is_about_form, is_refusal, is_truncated, matches};
 use order::{delay, order};
-use sockets::{Slot, Sockets};
-use timers::{Kind, Timers};
+use sockets::{SocketSet, SocketSlot};
+use timers::{TimerKind, Timers};
 
-pub use order::{NEXT_DELAY, SUSPECTED_DELAY, Servers};
+pub use order::{NEXT_DELAY, SUSPECTED_DELAY, ServerList};
 pub use sockets::{QUESTIONS_PER_SOCKET_MAX, SOCKET_LIFE, SOCKETS_PER_SERVER};
 
 /// Questions that wait for an answer; more are not taken.
@@ -55,7 +55,7 @@ pub const LATE_MAX: usize = 1024;
 
 /// A program's query, and where its answer goes.
 #[derive(Clone, Debug)]
-pub struct Waiter<T> {
+pub struct QueryWaiter<T> {
     /// The query.
     pub query: Query,
     /// How long the answer may be.
@@ -66,7 +66,7 @@ pub struct Waiter<T> {
 
 /// What is to be done next.
 #[derive(Debug)]
-pub enum Action<T> {
+pub enum ClientAction<T> {
     /// Open a datagram socket that is connected to that server.
     Open {
         /// The number it has from now on.
@@ -86,7 +86,7 @@ pub enum Action<T> {
         /// Which.
         socket: u64,
     },
-    /// Ask by TCP, and give what comes to [`Client::streamed`].
+    /// Ask by TCP, and give what comes to [`DnsClient::streamed`].
     Stream {
         /// The question.
         number: u64,
@@ -98,16 +98,16 @@ pub enum Action<T> {
         time: Duration,
     },
     /// Answer.
-    Finish(Finished<T>),
+    Finish(FinishedQuery<T>),
 }
 
 /// A question that is over.
 #[derive(Debug)]
-pub struct Finished<T> {
+pub struct FinishedQuery<T> {
     /// The server's message as it came; `None`: no server answered.
     pub response: Option<Vec<u8>>,
     /// Those that wait for it.
-    pub waiters: Vec<Waiter<T>>,
+    pub waiters: Vec<QueryWaiter<T>>,
 }
 
 /// [`WAITING_MAX`] is reached.
@@ -115,7 +115,7 @@ pub struct Finished<T> {
 pub struct TooMany;
 
 /// What a client needs from outside at each call.
-pub struct Context<'c> {
+pub struct QueryContext<'c> {
     /// The time.
     pub now: Instant,
     /// What is known of servers.
@@ -124,7 +124,7 @@ pub struct Context<'c> {
     pub random: &'c mut dyn FnMut() -> u64,
 }
 
-impl fmt::Debug for Context<'_> {
+impl fmt::Debug for QueryContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context").field("now", &self.now).finish_non_exhaustive()
     }
@@ -132,31 +132,31 @@ impl fmt::Debug for Context<'_> {
 
 /// All questions that are open. `T` says where one came from.
 #[derive(Debug)]
-pub struct Client<T> {
+pub struct DnsClient<T> {
     exchanges: HashMap<u64, Exchange<T>>,
-    by_question: HashMap<Arc<Asked>, u64>,
+    by_question: HashMap<Arc<OutgoingQuery>, u64>,
     begun: u64,
     waiting: usize,
-    sockets: Sockets<Open>,
+    sockets: SocketSet<Open>,
     timers: Timers,
     late: VecDeque<Late>,
-    actions: VecDeque<Action<T>>,
+    actions: VecDeque<ClientAction<T>>,
 }
 
 /// One question that servers are being asked.
 #[derive(Debug)]
 struct Exchange<T> {
-    asked: Arc<Asked>,
-    waiters: Vec<Waiter<T>>,
+    asked: Arc<OutgoingQuery>,
+    waiters: Vec<QueryWaiter<T>>,
     /// The servers in their order for this question, and how many of them this round has asked.
     order: Vec<SocketAddr>,
     next: usize,
     round: u32,
-    options: Options,
+    options: ResolverOptions,
     /// When something else is to happen.
     due: Instant,
     /// Messages that are not answered yet.
-    open: Vec<Slot>,
+    open: Vec<SocketSlot>,
     tries: u32,
     /// Whether no server has refused EDNS so far.
     edns: bool,
@@ -179,12 +179,12 @@ struct Open {
 /// A message whose answer is no longer needed.
 #[derive(Debug)]
 struct Late {
-    slot: Slot,
+    slot: SocketSlot,
     exchange: u64,
     until: Instant,
 }
 
-impl<T: PartialEq> Client<T> {
+impl<T: PartialEq> DnsClient<T> {
     /// Nothing is open.
     #[must_use]
     pub fn new() -> Self {
@@ -193,7 +193,7 @@ impl<T: PartialEq> Client<T> {
             by_question: HashMap::new(),
             begun: 0,
             waiting: 0,
-            sockets: Sockets::new(),
+            sockets: SocketSet::new(),
             timers: Timers::default(),
             late: VecDeque::new(),
             actions: VecDeque::new(),
@@ -206,12 +206,12 @@ impl<T: PartialEq> Client<T> {
     /// Too many wait.
     pub fn ask(
         &mut self,
-        waiter: Waiter<T>,
+        waiter: QueryWaiter<T>,
         to: SocketAddr,
-        servers: &Servers,
-        cx: &mut Context<'_>,
+        servers: &ServerList,
+        cx: &mut QueryContext<'_>,
     ) -> Result<(), TooMany> {
-        let asked = Asked::new(&waiter.query);
+        let asked = OutgoingQuery::new(&waiter.query);
         if let Some(number) = self.by_question.get(&asked).copied() {
             return self.join(number, waiter, to, cx);
         }
@@ -247,9 +247,9 @@ impl<T: PartialEq> Client<T> {
     fn join(
         &mut self,
         number: u64,
-        waiter: Waiter<T>,
+        waiter: QueryWaiter<T>,
         to: SocketAddr,
-        cx: &mut Context<'_>,
+        cx: &mut QueryContext<'_>,
     ) -> Result<(), TooMany> {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return Ok(()) };
         let is_repeated = exchange
@@ -282,7 +282,7 @@ impl<T: PartialEq> Client<T> {
     }
 
     /// Asks the next server, or begins the next round, or ends.
-    fn advance(&mut self, number: u64, cx: &mut Context<'_>) {
+    fn advance(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         if exchange.next >= exchange.order.len() {
             let is_last = exchange.round + 1 >= exchange.options.attempts;
@@ -295,17 +295,17 @@ impl<T: PartialEq> Client<T> {
         let server = exchange.order[exchange.next];
         exchange.next += 1;
         let kind = if exchange.next >= exchange.order.len() {
-            Kind::Timeout(exchange.options.timeout)
+            TimerKind::Timeout(exchange.options.timeout)
         } else if delay(server, cx.health, cx.now) == SUSPECTED_DELAY {
-            Kind::Suspected
+            TimerKind::Suspected
         } else {
-            Kind::Next
+            TimerKind::Next
         };
         self.wait(number, kind, cx.now);
         self.send(number, server, Style::USUAL, cx);
     }
 
-    fn wait(&mut self, number: u64, kind: Kind, now: Instant) {
+    fn wait(&mut self, number: u64, kind: TimerKind, now: Instant) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         exchange.due = now + kind.delay();
         let due = exchange.due;
@@ -316,7 +316,7 @@ impl<T: PartialEq> Client<T> {
     }
 
     /// Sends the question to a server by datagram.
-    fn send(&mut self, number: u64, server: SocketAddr, style: Style, cx: &mut Context<'_>) {
+    fn send(&mut self, number: u64, server: SocketAddr, style: Style, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         if exchange.tries >= TRIES_MAX {
             return;
@@ -331,15 +331,15 @@ impl<T: PartialEq> Client<T> {
         }
         exchange.open.push(slot);
         if reserved.is_new {
-            self.actions.push_back(Action::Open { socket: slot.socket, server });
+            self.actions.push_back(ClientAction::Open { socket: slot.socket, server });
         }
-        self.actions.push_back(Action::Send { socket: slot.socket, message });
+        self.actions.push_back(ClientAction::Send { socket: slot.socket, message });
     }
 
     /// Takes what came by a socket.
-    pub fn received(&mut self, socket: u64, message: &[u8], cx: &mut Context<'_>) {
+    pub fn received(&mut self, socket: u64, message: &[u8], cx: &mut QueryContext<'_>) {
         let Some(&[high, low]) = message.first_chunk::<2>() else { return };
-        let slot = Slot { socket, id: u16::from_be_bytes([high, low]) };
+        let slot = SocketSlot { socket, id: u16::from_be_bytes([high, low]) };
         let Some(open) = self.sockets.get(slot) else { return };
         let matched = matches(message, &open.message);
         if matched == Match::None {
@@ -375,7 +375,7 @@ impl<T: PartialEq> Client<T> {
         server: SocketAddr,
         sent: Instant,
         message: &[u8],
-        cx: &mut Context<'_>,
+        cx: &mut QueryContext<'_>,
     ) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         if is_refusal(message) {
@@ -395,8 +395,8 @@ impl<T: PartialEq> Client<T> {
             let message = exchange.asked.message(id, style, cx.random);
             exchange.stream = Some(message.clone());
             let time = exchange.options.timeout;
-            self.wait(number, Kind::Timeout(time), cx.now);
-            self.actions.push_back(Action::Stream { number, server, message, time });
+            self.wait(number, TimerKind::Timeout(time), cx.now);
+            self.actions.push_back(ClientAction::Stream { number, server, message, time });
             return;
         }
         for slot in &exchange.open {
@@ -408,7 +408,7 @@ impl<T: PartialEq> Client<T> {
     }
 
     /// Takes what came by TCP; `None`: nothing did in time.
-    pub fn streamed(&mut self, number: u64, message: Option<Vec<u8>>, cx: &mut Context<'_>) {
+    pub fn streamed(&mut self, number: u64, message: Option<Vec<u8>>, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         let Some(asked) = exchange.stream.take() else { return };
         let is_answer = |message: &Vec<u8>| {
@@ -421,7 +421,7 @@ impl<T: PartialEq> Client<T> {
     }
 
     /// Takes an error of the network: none of the open questions of the socket will be answered.
-    pub fn socket_failed(&mut self, socket: u64, error: &str, cx: &mut Context<'_>) {
+    pub fn socket_failed(&mut self, socket: u64, error: &str, cx: &mut QueryContext<'_>) {
         let Some(server) = self.sockets.server(socket) else { return };
         cx.health.failed(server, error, cx.now);
         for slot in self.sockets.open(socket) {
@@ -433,12 +433,12 @@ impl<T: PartialEq> Client<T> {
             }
         }
         if self.sockets.retire(socket) {
-            self.actions.push_back(Action::Close { socket });
+            self.actions.push_back(ClientAction::Close { socket });
         }
     }
 
     /// Goes on after a message that helped no further.
-    fn follow(&mut self, number: u64, cx: &mut Context<'_>) {
+    fn follow(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get(&number) else { return };
         if exchange.next < exchange.order.len() {
             self.advance(number, cx);
@@ -448,7 +448,7 @@ impl<T: PartialEq> Client<T> {
     }
 
     /// Ends with what there is.
-    fn give_up(&mut self, number: u64, cx: &mut Context<'_>) {
+    fn give_up(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         let fallback = exchange.fallback.take();
         self.finish(number, fallback, cx.now);
@@ -467,7 +467,7 @@ impl<T: PartialEq> Client<T> {
             self.forget_late(|_| {});
         }
         let waiters = exchange.waiters;
-        self.actions.push_back(Action::Finish(Finished { response, waiters }));
+        self.actions.push_back(ClientAction::Finish(FinishedQuery { response, waiters }));
     }
 
     /// Awaits the oldest answer that is not needed no longer.
@@ -481,25 +481,25 @@ impl<T: PartialEq> Client<T> {
         }
     }
 
-    fn release(&mut self, slot: Slot) {
+    fn release(&mut self, slot: SocketSlot) {
         if self.sockets.release(slot) {
-            self.actions.push_back(Action::Close { socket: slot.socket });
+            self.actions.push_back(ClientAction::Close { socket: slot.socket });
         }
     }
 
     /// Does what is due; see [`Self::next_wake`].
-    pub fn tick(&mut self, cx: &mut Context<'_>) {
+    pub fn tick(&mut self, cx: &mut QueryContext<'_>) {
         while let Some(number) = self.next_due(cx.now) {
             self.note_silent(number, cx);
             self.advance(number, cx);
         }
         while self.late.front().is_some_and(|late| late.until <= cx.now) {
-            let Context { now, health, .. } = cx;
+            let QueryContext { now, health, .. } = cx;
             self.forget_late(|open| health.silent(open.server, open.sent, *now));
         }
         for socket in self.sockets.too_old(cx.now) {
             if self.sockets.retire(socket) {
-                self.actions.push_back(Action::Close { socket });
+                self.actions.push_back(ClientAction::Close { socket });
             }
         }
     }
@@ -508,7 +508,7 @@ impl<T: PartialEq> Client<T> {
     pub fn retire_sockets(&mut self) {
         for socket in self.sockets.in_use() {
             if self.sockets.retire(socket) {
-                self.actions.push_back(Action::Close { socket });
+                self.actions.push_back(ClientAction::Close { socket });
             }
         }
     }
@@ -521,7 +521,7 @@ impl<T: PartialEq> Client<T> {
     }
 
     /// Notes the servers that have had their whole time for a question.
-    fn note_silent(&mut self, number: u64, cx: &mut Context<'_>) {
+    fn note_silent(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get(&number) else { return };
         for slot in &exchange.open {
             if let Some(open) = self.sockets.get(*slot)
@@ -540,12 +540,12 @@ impl<T: PartialEq> Client<T> {
     }
 
     /// What is to be done; call it until there is nothing.
-    pub fn next_action(&mut self) -> Option<Action<T>> {
+    pub fn next_action(&mut self) -> Option<ClientAction<T>> {
         self.actions.pop_front()
     }
 }
 
-impl<T: PartialEq> Default for Client<T> {
+impl<T: PartialEq> Default for DnsClient<T> {
     fn default() -> Self {
         Self::new()
     }

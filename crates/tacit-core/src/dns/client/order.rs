@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::super::configuration::Options;
+use super::super::configuration::ResolverOptions;
 use super::super::health::Health;
 
 /// How long a server may take before the next is asked as well: what lies in a cache comes sooner
@@ -14,23 +14,23 @@ pub const SUSPECTED_DELAY: Duration = Duration::from_millis(50);
 
 /// Whom to ask, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Servers {
+pub struct ServerList {
     /// In the order of the host's file.
     pub addresses: Vec<SocketAddr>,
     /// What the file says of times.
-    pub options: Options,
+    pub options: ResolverOptions,
 }
 
 /// The order for one question: the server that the program asked comes first if it is one of
 /// them, then those behind it. Suspected ones come last. `turn` counts questions.
 pub(super) fn order(
-    servers: &Servers,
+    servers: &ServerList,
     asked: Option<SocketAddr>,
     turn: usize,
     health: &Health,
     now: Instant,
 ) -> Vec<SocketAddr> {
-    let Servers { addresses, options } = servers;
+    let ServerList { addresses, options } = servers;
     let chosen = asked.and_then(|asked| addresses.iter().position(|one| *one == asked));
     let first = match chosen {
         Some(first) => first,
@@ -57,8 +57,8 @@ mod tests {
         ([192, 0, 2, last], 53).into()
     }
 
-    fn servers(options: Options) -> Servers {
-        Servers { addresses: (1..=3).map(server).collect(), options }
+    fn servers(options: ResolverOptions) -> ServerList {
+        ServerList { addresses: (1..=3).map(server).collect(), options }
     }
 
     fn check(asked: Option<u8>, turn: usize, suspected: &[u8], expected: [u8; 3]) {
@@ -67,7 +67,7 @@ mod tests {
         for last in suspected {
             health.suspect(server(*last), now, now);
         }
-        let options = Options { rotate: turn > 0, ..Options::default() };
+        let options = ResolverOptions { rotate: turn > 0, ..ResolverOptions::default() };
         let order = order(&servers(options), asked.map(server), turn, &health, now);
         assert_eq!(order, expected.map(server), "{asked:?} {turn} {suspected:?}");
     }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn without_servers_there_is_no_order() {
-        let none = Servers { addresses: Vec::new(), options: Options::default() };
+        let none = ServerList { addresses: Vec::new(), options: ResolverOptions::default() };
         let now = Instant::now();
         assert!(order(&none, Some(server(1)), 7, &Health::default(), now).is_empty());
     }

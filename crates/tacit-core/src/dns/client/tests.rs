@@ -2,7 +2,7 @@
 
 use super::super::message::question_end;
 use super::super::testing::{query, record, response};
-use super::super::{Refusal, for_program};
+use super::super::{ResponseCode, for_program};
 use super::*;
 use proptest::prelude::*;
 use simple_dns::TYPE;
@@ -32,28 +32,28 @@ enum Behaviour {
 use Behaviour::{After, Closed, Cuts, CutsOnly, Folds, IsOld, Refuses, Silent};
 
 struct World {
-    client: Client<u32>,
+    client: DnsClient<u32>,
     health: Health,
     now: Instant,
     start: Instant,
     random: u64,
     behaviours: Vec<Behaviour>,
-    options: Options,
+    options: ResolverOptions,
     sockets: HashMap<u64, SocketAddr>,
     /// What is under way to the client.
     flying: Vec<(Instant, u64, Vec<u8>)>,
     streams: Vec<(Instant, u64, Option<Vec<u8>>)>,
     failing: Vec<u64>,
     sent: Vec<SocketAddr>,
-    finished: Vec<(Duration, Finished<u32>)>,
+    finished: Vec<(Duration, FinishedQuery<u32>)>,
 }
 
 fn server(number: usize) -> SocketAddr {
     ([192, 0, 2, u8::try_from(number).unwrap()], 53).into()
 }
 
-fn waiter(name: &str, from: u32) -> Waiter<u32> {
-    Waiter { query: Query::read(&query(name, TYPE::A)).unwrap(), bytes_max: 512, from }
+fn waiter(name: &str, from: u32) -> QueryWaiter<u32> {
+    QueryWaiter { query: Query::read(&query(name, TYPE::A)).unwrap(), bytes_max: 512, from }
 }
 
 fn reply(message: &[u8], behaviour: Behaviour) -> Vec<u8> {
@@ -80,13 +80,13 @@ impl World {
     fn new(behaviours: &[Behaviour]) -> Self {
         let now = Instant::now();
         Self {
-            client: Client::new(),
+            client: DnsClient::new(),
             health: Health::default(),
             now,
             start: now,
             random: 1,
             behaviours: behaviours.to_vec(),
-            options: Options::default(),
+            options: ResolverOptions::default(),
             sockets: HashMap::new(),
             flying: Vec::new(),
             streams: Vec::new(),
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    fn with<R>(&mut self, act: impl FnOnce(&mut Client<u32>, &mut Context<'_>) -> R) -> R {
+    fn with<R>(&mut self, act: impl FnOnce(&mut DnsClient<u32>, &mut QueryContext<'_>) -> R) -> R {
         let Self { client, health, now, random, .. } = self;
         let mut next = || {
             // SplitMix64: any numbers do.
@@ -104,12 +104,12 @@ impl World {
             let mixed = (*random ^ (*random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             mixed ^ (mixed >> 27)
         };
-        act(client, &mut Context { now: *now, health, random: &mut next })
+        act(client, &mut QueryContext { now: *now, health, random: &mut next })
     }
 
-    fn ask(&mut self, waiter: Waiter<u32>, to: SocketAddr) -> Result<(), TooMany> {
+    fn ask(&mut self, waiter: QueryWaiter<u32>, to: SocketAddr) -> Result<(), TooMany> {
         let addresses = (0..self.behaviours.len()).map(server).collect();
-        let servers = Servers { addresses, options: self.options };
+        let servers = ServerList { addresses, options: self.options };
         let taken = self.with(|client, cx| client.ask(waiter, to, &servers, cx));
         self.act();
         taken
@@ -118,12 +118,12 @@ impl World {
     fn act(&mut self) {
         while let Some(action) = self.client.next_action() {
             match action {
-                Action::Open { socket, server } => {
+                ClientAction::Open { socket, server } => {
                     assert!(self.sockets.insert(socket, server).is_none());
                 }
-                Action::Send { socket, message } => self.send(socket, &message),
-                Action::Close { socket } => assert!(self.sockets.remove(&socket).is_some()),
-                Action::Stream { number, server, message, time } => {
+                ClientAction::Send { socket, message } => self.send(socket, &message),
+                ClientAction::Close { socket } => assert!(self.sockets.remove(&socket).is_some()),
+                ClientAction::Stream { number, server, message, time } => {
                     let behaviour = self.behaviour(server);
                     let (after, answer) = match behaviour {
                         CutsOnly => (time, None),
@@ -131,7 +131,7 @@ impl World {
                     };
                     self.streams.push((self.now + after, number, answer));
                 }
-                Action::Finish(finished) => {
+                ClientAction::Finish(finished) => {
                     self.finished.push((self.now - self.start, finished));
                 }
             }
@@ -226,10 +226,13 @@ fn a_dead_server_is_reported_once_and_again_when_it_answers() {
         world.look_up(name);
     }
     let error = Some("no answer in time".to_owned());
-    assert_eq!(world.health.take_changes(), [super::super::Change { server: server(0), error }]);
+    assert_eq!(
+        world.health.take_changes(),
+        [super::super::ServerChange { server: server(0), error }]
+    );
     world.behaviours[0] = After(1);
     world.look_up("d.example");
-    let back = super::super::Change { server: server(0), error: None };
+    let back = super::super::ServerChange { server: server(0), error: None };
     assert_eq!(world.health.take_changes(), [back]);
 }
 
@@ -245,7 +248,7 @@ fn a_question_that_takes_long_is_no_sign_of_a_dead_server() {
 fn each_server_has_its_time_and_all_are_asked_as_often_as_the_file_says() {
     let mut world = World::new(&[Silent]);
     assert_eq!(world.look_up("a.example"), (10_000, None));
-    world.options = Options { timeout: Duration::from_secs(1), attempts: 3, rotate: false };
+    world.options = ResolverOptions { timeout: Duration::from_secs(1), attempts: 3, rotate: false };
     assert_eq!(world.look_up("a.example"), (3000, None));
     assert_eq!(world.sent.len(), 5);
     assert_eq!(World::new(&[]).look_up("a.example"), (0, None), "without servers at once");
@@ -276,7 +279,7 @@ fn a_server_that_folds_case_or_has_no_edns_is_asked_twice() {
 fn what_does_not_fit_a_datagram_is_asked_by_tcp_for_those_that_can_take_it() {
     let whole = |behaviour: Behaviour, bytes_max: usize| {
         let mut world = World::new(&[behaviour]);
-        let one = Waiter { bytes_max, ..waiter("a.example", 1) };
+        let one = QueryWaiter { bytes_max, ..waiter("a.example", 1) };
         world.ask(one, server(0)).unwrap();
         world.run(Duration::from_secs(60));
         let (at, finished) = world.finished.pop().unwrap();
@@ -375,8 +378,10 @@ fn only_the_right_answer_by_the_right_socket_ends_a_question() {
     let mut world = World::new(&[Silent]);
     world.ask(waiter("a.example", 1), server(0)).unwrap();
     let socket = *world.sockets.keys().next().unwrap();
-    let id = (0..=u16::MAX).find(|id| world.client.sockets.get(Slot { socket, id: *id }).is_some());
-    let sent = world.client.sockets.get(Slot { socket, id: id.unwrap() }).unwrap().message.clone();
+    let id = (0..=u16::MAX)
+        .find(|id| world.client.sockets.get(SocketSlot { socket, id: *id }).is_some());
+    let sent =
+        world.client.sockets.get(SocketSlot { socket, id: id.unwrap() }).unwrap().message.clone();
     let forged = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut message = reply(&sent, After(0));
         change(&mut message);
@@ -396,13 +401,13 @@ fn only_the_right_answer_by_the_right_socket_ends_a_question() {
         assert!(world.client.next_action().is_none(), "{message:?}");
     }
     world.with(|client, cx| client.received(socket, &forged(&|_| {}), cx));
-    assert!(matches!(world.client.next_action(), Some(Action::Finish(_))));
+    assert!(matches!(world.client.next_action(), Some(ClientAction::Finish(_))));
 }
 
 #[test]
 fn the_program_gets_the_refusal_if_all_refuse() {
     let mut world = World::new(&[Refuses]);
-    assert_eq!(world.look_up("a.example").1, Some(Refusal::Refused as u8));
+    assert_eq!(world.look_up("a.example").1, Some(ResponseCode::Refused as u8));
 }
 
 proptest! {
@@ -416,7 +421,7 @@ proptest! {
         let behaviours: Vec<_> = kinds.iter().map(|kind| all[*kind]).collect();
         let mut world = World::new(&behaviours);
         for (from, name) in (0..).zip(&names) {
-            let one = Waiter { bytes_max: 65_535, ..waiter(&format!("n{name}.example"), from) };
+            let one = QueryWaiter { bytes_max: 65_535, ..waiter(&format!("n{name}.example"), from) };
             world.ask(one, server(from as usize % 5)).unwrap();
             world.run(world.now - world.start + Duration::from_millis(pause_ms));
         }

@@ -7,7 +7,7 @@ use super::order::{NEXT_DELAY, SUSPECTED_DELAY};
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TimerKind {
     /// A server that was silent lately.
     Suspected,
     /// Another server.
@@ -16,7 +16,7 @@ pub(super) enum Kind {
     Timeout(Duration),
 }
 
-impl Kind {
+impl TimerKind {
     pub(super) fn delay(self) -> Duration {
         match self {
             Self::Suspected => SUSPECTED_DELAY,
@@ -51,7 +51,7 @@ impl Timers {
     /// Adds one. `is_current` says whether a number still waits for a time.
     pub(super) fn push(
         &mut self,
-        kind: Kind,
+        kind: TimerKind,
         number: u64,
         due: Instant,
         is_current: impl Fn(u64, Instant) -> bool,

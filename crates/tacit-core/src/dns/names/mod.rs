@@ -13,8 +13,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use crate::dns::aliases::{AliasRanges, Aliases, Given};
-use crate::dns::hosts::Host;
+use crate::dns::aliases::{AliasPolicy, AliasRanges, Aliases};
+use crate::dns::hosts::HostsEntry;
 
 /// Pairs of name and address that are remembered; further ones are not learnt.
 pub const NAMES_MAX: usize = 65_536;
@@ -41,18 +41,18 @@ pub fn is_nameable(address: IpAddr) -> bool {
     }
 }
 
-/// Pairs that were not known before and are kept for [`Names::take_fresh`].
+/// Pairs that were not known before and are kept for [`NameTable::take_fresh`].
 pub const FRESH_MAX: usize = 1024;
 
 /// A table of names by address.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct NameTable {
     /// From the host's file.
     lasting: HashMap<IpAddr, Vec<String>>,
     /// By the address that programs use: the true one of the owner, the alias of every other name.
     learnt: HashMap<IpAddr, Entry>,
     /// Aliases by name and true address.
-    aliases: HashMap<Host, IpAddr>,
+    aliases: HashMap<HostsEntry, IpAddr>,
     /// Names beside the owner, by true address.
     sharing: HashMap<IpAddr, Vec<Entry>>,
     /// How many of those there are.
@@ -62,7 +62,7 @@ pub struct Names {
     /// Counts pairs that were not known.
     news: u64,
     /// Those of them that were not taken; empty if they are too many.
-    fresh: Vec<Known>,
+    fresh: Vec<KnownName>,
     /// Whether there were more than [`FRESH_MAX`] of them.
     has_more_fresh: bool,
 }
@@ -143,7 +143,7 @@ impl std::error::Error for NotLearnt {}
 
 /// What an address that a program uses stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Destination {
+pub struct NamedDestination {
     /// The name that has the address; several if the host's file gives several, or if names get no
     /// aliases.
     pub names: Vec<String>,
@@ -157,7 +157,7 @@ pub struct Destination {
 
 /// A name that was asked for, and an address that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownName {
     /// The name.
     pub name: String,
     /// The true address.
@@ -171,7 +171,7 @@ pub struct Known {
     pub remaining: Duration,
 }
 
-impl Known {
+impl KnownName {
     /// The address that programs use.
     #[must_use]
     pub fn used(&self) -> IpAddr {
@@ -179,11 +179,13 @@ impl Known {
     }
 }
 
-impl Names {
+impl NameTable {
     /// Replaces what the host's file said before; returns whether that has changed.
-    pub fn set_lasting(&mut self, hosts: impl IntoIterator<Item = Host>) -> bool {
+    pub fn set_lasting(&mut self, hosts: impl IntoIterator<Item = HostsEntry>) -> bool {
         let mut lasting: HashMap<IpAddr, Vec<String>> = HashMap::new();
-        for Host { address, name } in hosts.into_iter().filter(|host| is_nameable(host.address)) {
+        for HostsEntry { address, name } in
+            hosts.into_iter().filter(|host| is_nameable(host.address))
+        {
             let names = lasting.entry(address.to_canonical()).or_default();
             if !names.contains(&name) {
                 names.push(name);
@@ -210,7 +212,7 @@ impl Names {
             return Ok(address);
         }
         let until = now + ttl.min(TTL_MAX);
-        let pair = Host { address, name: name.to_owned() };
+        let pair = HostsEntry { address, name: name.to_owned() };
         if let Some(entry) = self.known(&pair, aliases.given) {
             entry.until = entry.until.max(until);
             return Ok(self.aliases.get(&pair).copied().unwrap_or(address));
@@ -222,9 +224,9 @@ impl Names {
         let is_of_others = is_owned
             || self.lasting.get(&address).is_some_and(|names| names.iter().all(|of| of != name));
         let gets_alias = match aliases.given {
-            Given::Conflict => is_disputed || is_of_others,
-            Given::Always => true,
-            Given::Never => false,
+            AliasPolicy::Conflict => is_disputed || is_of_others,
+            AliasPolicy::Always => true,
+            AliasPolicy::Never => false,
         };
         if gets_alias {
             let alias = self.next_alias(aliases.ranges, address).ok_or(NotLearnt::NoAlias)?;
@@ -241,9 +243,9 @@ impl Names {
 
     /// Takes over what another table knew, as it was. An address that belongs to another name here
     /// already stays so.
-    pub fn restore(&mut self, known: Known, now: Instant) {
+    pub fn restore(&mut self, known: KnownName, now: Instant) {
         let used = known.used();
-        let Known { name, address, alias, is_shared, remaining } = known;
+        let KnownName { name, address, alias, is_shared, remaining } = known;
         let may_stand_for = |alias: IpAddr| {
             is_nameable(alias) && alias != address && alias.is_ipv4() == address.is_ipv4()
         };
@@ -252,7 +254,7 @@ impl Names {
             return;
         }
         let until = now + remaining.min(TTL_MAX);
-        let pair = Host { address, name };
+        let pair = HostsEntry { address, name };
         if is_shared {
             // What is too much is learnt again when it is asked for.
             let _ = self.share(pair, until);
@@ -261,8 +263,8 @@ impl Names {
         }
     }
 
-    fn insert(&mut self, pair: Host, alias: Option<IpAddr>, until: Instant) {
-        let Host { address, name } = pair.clone();
+    fn insert(&mut self, pair: HostsEntry, alias: Option<IpAddr>, until: Instant) {
+        let HostsEntry { address, name } = pair.clone();
         self.learnt.insert(alias.unwrap_or(address), Entry { name, address, until });
         if let Some(alias) = alias {
             self.aliases.insert(pair.clone(), alias);
@@ -270,8 +272,8 @@ impl Names {
         self.note_fresh(pair, alias);
     }
 
-    fn note_fresh(&mut self, pair: Host, alias: Option<IpAddr>) {
-        let Host { address, name } = pair;
+    fn note_fresh(&mut self, pair: HostsEntry, alias: Option<IpAddr>) {
+        let HostsEntry { address, name } = pair;
         self.news += 1;
         self.has_more_fresh |= self.fresh.len() >= FRESH_MAX;
         if self.has_more_fresh {
@@ -279,20 +281,20 @@ impl Names {
             return;
         }
         let remaining = Duration::MAX;
-        self.fresh.push(Known { name, address, alias, is_shared: false, remaining });
+        self.fresh.push(KnownName { name, address, alias, is_shared: false, remaining });
     }
 
     /// Takes the pairs that were not known when it was called last; `None`: they are more than
     /// [`FRESH_MAX`], and stand among [`Self::pairs`].
-    pub fn take_fresh(&mut self) -> Option<Vec<Known>> {
+    pub fn take_fresh(&mut self) -> Option<Vec<KnownName>> {
         let fresh = std::mem::take(&mut self.fresh);
         let is_complete = !std::mem::take(&mut self.has_more_fresh);
         is_complete.then_some(fresh)
     }
 
     /// Gives an address one more name.
-    fn share(&mut self, pair: Host, until: Instant) -> Result<(), NotLearnt> {
-        let Host { address, name } = pair.clone();
+    fn share(&mut self, pair: HostsEntry, until: Instant) -> Result<(), NotLearnt> {
+        let HostsEntry { address, name } = pair.clone();
         let sharing = self.sharing.entry(address).or_default();
         // The owner is one of them.
         if sharing.len() + 1 >= SHARING_MAX {
@@ -305,12 +307,12 @@ impl Names {
     }
 
     /// What is known of a pair. A name that shares an address gets an alias as soon as names do.
-    fn known(&mut self, pair: &Host, given: Given) -> Option<&mut Entry> {
+    fn known(&mut self, pair: &HostsEntry, given: AliasPolicy) -> Option<&mut Entry> {
         let owns = self.learnt.get(&pair.address).is_some_and(|entry| entry.name == pair.name);
         let used = if owns { Some(pair.address) } else { self.aliases.get(pair).copied() };
         match used {
             Some(used) => self.learnt.get_mut(&used),
-            None if given == Given::Never => {
+            None if given == AliasPolicy::Never => {
                 let sharing = self.sharing.get_mut(&pair.address)?;
                 sharing.iter_mut().find(|entry| entry.name == pair.name)
             }
@@ -348,10 +350,10 @@ impl Names {
     /// What an address stands for. An address of the alias ranges that stands for nothing has
     /// no name and stays as it is.
     #[must_use]
-    pub fn of(&self, address: IpAddr) -> Destination {
+    pub fn of(&self, address: IpAddr) -> NamedDestination {
         let used = address.to_canonical();
         if let Some(entry) = self.aliased(used) {
-            return Destination {
+            return NamedDestination {
                 names: vec![entry.name.clone()],
                 is_shared: false,
                 address: entry.address,
@@ -368,7 +370,7 @@ impl Names {
                 names.push(entry.name.clone());
             }
         }
-        Destination { names, is_shared, address, alias: None }
+        NamedDestination { names, is_shared, address, alias: None }
     }
 
     /// The names that the host's file gives an address.
@@ -379,8 +381,8 @@ impl Names {
 
     /// Every name that was asked for, with each address it has.
     #[must_use]
-    pub fn all(&self, now: Instant) -> Vec<Known> {
-        let known = |used: IpAddr, entry: &Entry, is_shared| Known {
+    pub fn all(&self, now: Instant) -> Vec<KnownName> {
+        let known = |used: IpAddr, entry: &Entry, is_shared| KnownName {
             name: entry.name.clone(),
             address: entry.address,
             alias: (used != entry.address).then_some(used),
@@ -394,9 +396,9 @@ impl Names {
 
     /// Every address with each name it has, from the host's file or because it was asked for.
     #[must_use]
-    pub fn pairs(&self, now: Instant) -> Vec<Known> {
+    pub fn pairs(&self, now: Instant) -> Vec<KnownName> {
         let lasting = self.lasting.iter().flat_map(|(address, names)| {
-            names.iter().map(|name| Known {
+            names.iter().map(|name| KnownName {
                 name: name.clone(),
                 address: *address,
                 alias: None,

@@ -16,21 +16,21 @@ fn is_alias(address: IpAddr) -> bool {
     AliasRanges::default().hold(address)
 }
 
-fn given(given: Given) -> Aliases {
+fn given(given: AliasPolicy) -> Aliases {
     Aliases { given, ..Aliases::default() }
 }
 
-fn destination(name: &str, address: IpAddr, alias: Option<IpAddr>) -> Destination {
-    Destination { names: vec![name.into()], is_shared: false, address, alias }
+fn destination(name: &str, address: IpAddr, alias: Option<IpAddr>) -> NamedDestination {
+    NamedDestination { names: vec![name.into()], is_shared: false, address, alias }
 }
 
-fn names_of(names: &Names, address: IpAddr) -> Vec<String> {
+fn names_of(names: &NameTable, address: IpAddr) -> Vec<String> {
     names.of(address).names
 }
 
 #[test]
 fn an_address_belongs_to_the_first_name_and_others_get_aliases() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
     assert_eq!(names.learn(learning("clear.example", ip(1)), now), Ok(ip(1)));
     let alias = names.learn(learning("tls.example", ip(1)), now).unwrap();
@@ -54,7 +54,7 @@ fn an_address_belongs_to_the_first_name_and_others_get_aliases() {
 
 #[test]
 fn a_disputed_address_stays_without_a_name() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
     let disputed = Learning { is_disputed: true, ..learning("db.example", ip(1)) };
     let alias = names.learn(disputed, now).unwrap();
@@ -65,9 +65,9 @@ fn a_disputed_address_stays_without_a_name() {
 
 #[test]
 fn every_name_gets_an_alias_where_the_policy_says_so() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
-    let always = Learning { aliases: given(Given::Always), ..learning("db.example", ip(1)) };
+    let always = Learning { aliases: given(AliasPolicy::Always), ..learning("db.example", ip(1)) };
     let alias = names.learn(always, now).unwrap();
     assert!(is_alias(alias));
     assert_eq!(names.of(alias), destination("db.example", ip(1), Some(alias)));
@@ -77,21 +77,22 @@ fn every_name_gets_an_alias_where_the_policy_says_so() {
 
 #[test]
 fn names_share_an_address_where_they_get_no_aliases() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
     let never = |number: usize| format!("n{number}.example");
     for number in 0..SHARING_MAX {
         let name = never(number);
-        let learning = Learning { aliases: given(Given::Never), ..learning(&name, ip(1)) };
+        let learning = Learning { aliases: given(AliasPolicy::Never), ..learning(&name, ip(1)) };
         assert_eq!(names.learn(learning, now), Ok(ip(1)));
         assert_eq!(names.learn(learning, now), Ok(ip(1)), "it is known");
     }
-    let one_more = Learning { aliases: given(Given::Never), ..learning("more.example", ip(1)) };
+    let one_more =
+        Learning { aliases: given(AliasPolicy::Never), ..learning("more.example", ip(1)) };
     assert_eq!(names.learn(one_more, now), Err(NotLearnt::Shared));
     let found = names.of(ip(1));
     assert_eq!(found.names, (0..SHARING_MAX).map(never).collect::<Vec<_>>());
     assert!(found.is_shared);
-    let mut successor = Names::default();
+    let mut successor = NameTable::default();
     for known in names.all(now) {
         successor.restore(known, now);
     }
@@ -102,10 +103,10 @@ fn names_share_an_address_where_they_get_no_aliases() {
 
 #[test]
 fn a_range_without_aliases_left_gives_none_twice() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
     let range = AliasRanges::default().with("10.99.0.0".parse().unwrap(), 24);
-    let aliases = Aliases { given: Given::Always, ranges: range };
+    let aliases = Aliases { given: AliasPolicy::Always, ranges: range };
     let mut seen = std::collections::HashSet::new();
     for number in 0..255 {
         let name = format!("n{number}.example");
@@ -120,20 +121,20 @@ fn a_range_without_aliases_left_gives_none_twice() {
 
 #[test]
 fn a_resolver_cannot_give_an_alias() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
     for reserved in ["198.18.0.1", "198.19.255.255", "100::1", "::ffff:198.18.0.1"] {
         let learnt = names.learn(learning("db.example", reserved.parse().unwrap()), now);
         assert_eq!(learnt, Err(NotLearnt::Reserved), "{reserved}");
     }
-    let never = Learning { aliases: given(Given::Never), ..learning("db.example", ip(1)) };
+    let never = Learning { aliases: given(AliasPolicy::Never), ..learning("db.example", ip(1)) };
     let range = "198.18.0.1".parse().unwrap();
     assert_eq!(names.learn(Learning { address: range, ..never }, now), Ok(range));
 }
 
 #[test]
 fn a_name_keeps_its_address_after_its_answer_has_ended() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
     let ttl = Duration::from_secs(600);
     assert_eq!(names.learn(learning("long.example", ip(1)), now), Ok(ip(1)));
@@ -149,7 +150,7 @@ fn a_name_keeps_its_address_after_its_answer_has_ended() {
 
 #[test]
 fn a_mapped_address_is_the_same_address() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
     let mapped = "::ffff:10.0.0.9".parse().unwrap();
     assert_eq!(names.learn(learning("v4.example", mapped), now), Ok(ip(9)));
@@ -158,9 +159,9 @@ fn a_mapped_address_is_the_same_address() {
 
 #[test]
 fn what_the_hosts_file_says_lasts_until_it_says_something_else() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
-    let host = |address: IpAddr, name: &str| Host { address, name: name.to_owned() };
+    let host = |address: IpAddr, name: &str| HostsEntry { address, name: name.to_owned() };
     let pairs = |last: u32| [host(ip(last), "db"), host(ip(last), "db.example")];
     assert!(names.set_lasting(pairs(1)));
     assert!(!names.set_lasting(pairs(1)), "no news");
@@ -178,7 +179,7 @@ fn what_the_hosts_file_says_lasts_until_it_says_something_else() {
 
 #[test]
 fn a_name_does_not_lead_to_this_host_or_this_link() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
     for no in [
         "127.0.0.1",
@@ -205,7 +206,7 @@ fn a_name_does_not_lead_to_this_host_or_this_link() {
 
 #[test]
 fn a_full_table_learns_no_more_and_forgets_nothing() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
     let name = |number: u32| format!("n{number}.example");
     let count = u32::try_from(NAMES_MAX).unwrap();
@@ -224,7 +225,7 @@ fn a_full_table_learns_no_more_and_forgets_nothing() {
 
 #[test]
 fn a_successor_knows_the_same_owners_and_aliases() {
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let now = Instant::now();
     for number in 0..40 {
         let six = IpAddr::from(Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(number % 3)));
@@ -232,7 +233,7 @@ fn a_successor_knows_the_same_owners_and_aliases() {
             names.learn(learning(&format!("n{number}.example"), address), now).unwrap();
         }
     }
-    let mut successor = Names::default();
+    let mut successor = NameTable::default();
     let before = names.all(now);
     for known in before.clone() {
         successor.restore(known, now);
@@ -242,7 +243,7 @@ fn a_successor_knows_the_same_owners_and_aliases() {
     }
     let new = successor.learn(learning("new.example", ip(1)), now).unwrap();
     assert!(before.iter().all(|known| known.used() != new), "an alias is not given twice");
-    let bad = ["10.0.0.7", "127.0.0.1", "100::1"].map(|alias| Known {
+    let bad = ["10.0.0.7", "127.0.0.1", "100::1"].map(|alias| KnownName {
         name: "bad.example".into(),
         address: ip(7),
         alias: Some(alias.parse().unwrap()),
@@ -260,15 +261,15 @@ proptest! {
     fn an_address_that_was_given_means_one_name_whatever_is_learnt(
         steps in prop::collection::vec((0_u32..6, 0_u32..4, any::<bool>(), 0_u64..9_000), 0..60),
     ) {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let mut now = Instant::now();
-        let mut given: HashMap<IpAddr, Host> = HashMap::new();
+        let mut given: HashMap<IpAddr, HostsEntry> = HashMap::new();
         for (name, address, is_disputed, seconds) in steps {
             now += Duration::from_secs(seconds);
             let name = format!("n{name}.example");
             let learning = Learning { is_disputed, ..learning(&name, ip(address)) };
             let used = names.learn(learning, now).unwrap();
-            let pair = Host { address: ip(address), name };
+            let pair = HostsEntry { address: ip(address), name };
             prop_assert_eq!(given.entry(used).or_insert_with(|| pair.clone()), &pair);
             let found = names.of(used);
             prop_assert_eq!(found.address, pair.address);

@@ -5,16 +5,17 @@
 //! question has to guess them both, and the port.
 
 use super::message::{
-    AUTHENTIC_DATA, CHECKING_DISABLED, HEADER_BYTES, Header, OPT_BYTES, RECURSION_DESIRED, push_opt,
+    AUTHENTIC_DATA, CHECKING_DISABLED, HEADER_BYTES, MessageHeader, OPT_BYTES, RECURSION_DESIRED,
+    push_opt,
 };
-use super::query::{Bits, Query};
+use super::query::{Query, QueryFlags};
 
 /// What is asked of a resolver. Equal ones are asked once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Asked {
+pub struct OutgoingQuery {
     /// Name in lower case, type and class, as they are written in a message.
     wire: Vec<u8>,
-    bits: Bits,
+    bits: QueryFlags,
 }
 
 /// How a question is written.
@@ -31,7 +32,7 @@ impl Style {
     pub(super) const USUAL: Self = Self { mixed_case: true, edns: true };
 }
 
-impl Asked {
+impl OutgoingQuery {
     /// What a program's query asks.
     #[must_use]
     pub fn new(query: &Query) -> Self {
@@ -53,7 +54,7 @@ impl Asked {
         let authentic = if self.bits.authentic_data { AUTHENTIC_DATA } else { 0 };
         let checking = if self.bits.checking_disabled { CHECKING_DISABLED } else { 0 };
         let flags = RECURSION_DESIRED | authentic | checking;
-        Header { id, flags, counts: [1, 0, 0, u16::from(style.edns)] }.push(&mut message);
+        MessageHeader { id, flags, counts: [1, 0, 0, u16::from(style.edns)] }.push(&mut message);
         message.extend_from_slice(&self.wire);
         if style.mixed_case {
             let name_bytes = self.wire.len().saturating_sub(4);

@@ -4,8 +4,8 @@ use super::*;
 use proptest::prelude::*;
 use simple_dns::TYPE;
 
-fn asked(message: &[u8]) -> Asked {
-    Asked::new(&Query::read(message).unwrap())
+fn asked(message: &[u8]) -> OutgoingQuery {
+    OutgoingQuery::new(&Query::read(message).unwrap())
 }
 
 /// A query with EDNS options and bytes behind everything.

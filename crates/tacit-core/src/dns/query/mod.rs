@@ -1,10 +1,11 @@
 //! What a program asks, and what its answer must look like.
 
 use super::message::{
-    AUTHENTIC_DATA, CHECKING_DISABLED, DNSSEC_OK, DnsError, HEADER_BYTES, Header, OPERATION, OPT,
-    OPT_BYTES, RECURSION_AVAILABLE, RECURSION_DESIRED, RESPONSE, push_opt, question_end, record,
+    AUTHENTIC_DATA, CHECKING_DISABLED, DNSSEC_OK, DnsError, HEADER_BYTES, MessageHeader, OPERATION,
+    OPT, OPT_BYTES, RECURSION_AVAILABLE, RECURSION_DESIRED, RESPONSE, push_opt, question_end,
+    record,
 };
-use super::question::{Question, Refusal, question};
+use super::question::{DnsQuestion, ResponseCode, question};
 
 /// What a datagram holds for a program that says nothing of EDNS (RFC 1035, section 2.3.4).
 pub const PLAIN_BYTES_MAX: usize = 512;
@@ -13,7 +14,7 @@ const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// The bits of a program's query that a resolver gets to see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Bits {
+pub struct QueryFlags {
     /// DO: signatures are wanted.
     pub dnssec_ok: bool,
     /// AD: whether the answer was validated is wanted.
@@ -22,7 +23,7 @@ pub struct Bits {
     pub checking_disabled: bool,
 }
 
-impl Bits {
+impl QueryFlags {
     /// The flags of an OPT record.
     pub(super) fn edns_flags(self) -> u16 {
         if self.dnssec_ok { DNSSEC_OK } else { 0 }
@@ -33,9 +34,9 @@ impl Bits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// What it asks.
-    pub question: Question,
+    pub question: DnsQuestion,
     /// What of its flags a resolver gets to see.
-    pub bits: Bits,
+    pub bits: QueryFlags,
     /// The program's number for it.
     pub id: u16,
     /// The question as the program wrote it: name, type and class.
@@ -53,7 +54,7 @@ impl Query {
     /// It is not one ordinary question, or something behind the question is no record.
     pub fn read(message: &[u8]) -> Result<Self, DnsError> {
         let question = question(message)?;
-        let Header { id, flags, counts } = Header::read(message)?;
+        let MessageHeader { id, flags, counts } = MessageHeader::read(message)?;
         let end = question_end(message)?;
         let mut at = end;
         let mut edns = None;
@@ -64,7 +65,7 @@ impl Query {
                 return Err(DnsError::Malformed);
             }
         }
-        let bits = Bits {
+        let bits = QueryFlags {
             dnssec_ok: edns.is_some_and(|opt| opt.ttl & u32::from(DNSSEC_OK) != 0),
             authentic_data: flags & AUTHENTIC_DATA != 0,
             checking_disabled: flags & CHECKING_DISABLED != 0,
@@ -88,11 +89,11 @@ impl Query {
 
     /// The answer without asking a resolver.
     #[must_use]
-    pub fn refused(&self, why: Refusal) -> Vec<u8> {
+    pub fn refused(&self, why: ResponseCode) -> Vec<u8> {
         let mut response = Vec::with_capacity(HEADER_BYTES + self.wire.len() + OPT_BYTES);
         let flags = RESPONSE | self.own_flags() | RECURSION_AVAILABLE | why as u16;
         let counts = [1, 0, 0, u16::from(self.has_edns())];
-        Header { id: self.id, flags, counts }.push(&mut response);
+        MessageHeader { id: self.id, flags, counts }.push(&mut response);
         response.extend_from_slice(&self.wire);
         self.push_opt(&mut response, 0);
         response
@@ -120,8 +121,8 @@ impl Query {
 /// The response to a message that cannot be read as a query; `None` for what is too short to be
 /// one, or is a response.
 #[must_use]
-pub fn refuse(message: &[u8], why: Refusal) -> Option<Vec<u8>> {
-    let Header { id, flags, .. } = Header::read(message).ok()?;
+pub fn refuse(message: &[u8], why: ResponseCode) -> Option<Vec<u8>> {
+    let MessageHeader { id, flags, .. } = MessageHeader::read(message).ok()?;
     if flags & RESPONSE != 0 {
         return None;
     }
@@ -129,7 +130,7 @@ pub fn refuse(message: &[u8], why: Refusal) -> Option<Vec<u8>> {
     let kept = flags & (OPERATION | RECURSION_DESIRED);
     let flags = RESPONSE | kept | RECURSION_AVAILABLE | why as u16;
     let mut response = Vec::new();
-    Header { id, flags, counts: [u16::from(asked.is_some()), 0, 0, 0] }.push(&mut response);
+    MessageHeader { id, flags, counts: [u16::from(asked.is_some()), 0, 0, 0] }.push(&mut response);
     response.extend_from_slice(asked.unwrap_or_default());
     Some(response)
 }

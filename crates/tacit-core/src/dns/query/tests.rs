@@ -31,11 +31,11 @@ fn a_refusal_answers_the_question_it_refuses() {
     let asked = query("no.example", TYPE::A);
     let read = Query::read(&asked).unwrap();
     for (why, code) in [
-        (Refusal::Refused, RCODE::Refused),
-        (Refusal::ServerFailure, RCODE::ServerFailure),
-        (Refusal::NoSuchName, RCODE::NameError),
-        (Refusal::NoRecords, RCODE::NoError),
-        (Refusal::NotImplemented, RCODE::NotImplemented),
+        (ResponseCode::Refused, RCODE::Refused),
+        (ResponseCode::ServerFailure, RCODE::ServerFailure),
+        (ResponseCode::NoSuchName, RCODE::NameError),
+        (ResponseCode::NoRecords, RCODE::NoError),
+        (ResponseCode::NotImplemented, RCODE::NotImplemented),
     ] {
         let refused = refuse(&asked, why).unwrap();
         assert_eq!(refused, read.refused(why));
@@ -43,14 +43,14 @@ fn a_refusal_answers_the_question_it_refuses() {
         assert_eq!((packet.id(), packet.rcode()), (7, code));
         assert_eq!(refuse(&refused, why), None, "a response is not answered");
     }
-    let short = refuse(&asked[..14], Refusal::FormatError).unwrap();
+    let short = refuse(&asked[..14], ResponseCode::FormatError).unwrap();
     assert_eq!(short, [0, 7, 0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(refuse(&asked[..11], Refusal::FormatError), None);
+    assert_eq!(refuse(&asked[..11], ResponseCode::FormatError), None);
 }
 
 #[test]
 fn a_refusal_has_edns_if_the_query_had_it() {
-    let refused = Query::read(&with_edns(1400, 1)).unwrap().refused(Refusal::Refused);
+    let refused = Query::read(&with_edns(1400, 1)).unwrap().refused(ResponseCode::Refused);
     assert_eq!(&refused[refused.len() - 11..], [0, 0, 41, 4, 0xd0, 0, 0, 0x80, 0, 0, 0]);
     let packet = Packet::parse(&refused).unwrap();
     assert!(packet.opt().is_some() && packet.questions.len() == 1);
@@ -60,7 +60,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let read = Query::read(&bytes);
-        let refused = refuse(&bytes, Refusal::ServerFailure);
+        let refused = refuse(&bytes, ResponseCode::ServerFailure);
         prop_assert!(read.is_err() || refused.is_some());
         if let Ok(read) = read {
             prop_assert_eq!(Ok(read.question), question(&bytes));

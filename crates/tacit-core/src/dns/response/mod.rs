@@ -4,11 +4,11 @@
 //! question is as long as the one that was sent, their places: names point back as before.
 
 use super::message::{
-    AUTHENTIC_DATA, AUTHORITATIVE, CODE, HEADER_BYTES, Header, INTERNET, OPERATION, OPT, OPT_BYTES,
-    RECURSION_AVAILABLE, RESPONSE, TRUNCATED, question_end, record,
+    AUTHENTIC_DATA, AUTHORITATIVE, CODE, HEADER_BYTES, INTERNET, MessageHeader, OPERATION, OPT,
+    OPT_BYTES, RECURSION_AVAILABLE, RESPONSE, TRUNCATED, question_end, record,
 };
 use super::query::Query;
-use super::question::Refusal;
+use super::question::ResponseCode;
 
 /// What a message is to a question that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,13 @@ pub(super) enum Match {
 
 /// Whether `response` answers `sent`.
 pub(super) fn matches(response: &[u8], sent: &[u8]) -> Match {
-    let (Ok(head), Ok(asked)) = (Header::read(response), Header::read(sent)) else {
+    let (Ok(head), Ok(asked)) = (MessageHeader::read(response), MessageHeader::read(sent)) else {
         return Match::None;
     };
     if head.id != asked.id || head.flags & (RESPONSE | OPERATION) != RESPONSE {
         return Match::None;
     }
-    if head.counts[0] == 0 && head.flags & CODE == Refusal::FormatError as u16 {
+    if head.counts[0] == 0 && head.flags & CODE == ResponseCode::FormatError as u16 {
         return Match::Unreadable;
     }
     let (Ok(end), Ok(sent_end)) = (question_end(response), question_end(sent)) else {
@@ -55,23 +55,23 @@ pub(super) fn matches(response: &[u8], sent: &[u8]) -> Match {
 /// Whether there is more than fitted (the TC flag).
 #[must_use]
 pub fn is_truncated(response: &[u8]) -> bool {
-    Header::read(response).is_ok_and(|head| head.flags & TRUNCATED != 0)
+    MessageHeader::read(response).is_ok_and(|head| head.flags & TRUNCATED != 0)
 }
 
 /// Whether the resolver could or would not answer, so that another one may.
 #[must_use]
 pub fn is_refusal(response: &[u8]) -> bool {
-    let codes = [Refusal::ServerFailure, Refusal::NotImplemented, Refusal::Refused];
-    Header::read(response).is_ok_and(|head| codes.iter().any(|why| is_code(head, *why)))
+    let codes = [ResponseCode::ServerFailure, ResponseCode::NotImplemented, ResponseCode::Refused];
+    MessageHeader::read(response).is_ok_and(|head| codes.iter().any(|why| is_code(head, *why)))
 }
 
 /// Whether the resolver did not like the form of the question: EDNS, most of the time.
 pub(super) fn is_about_form(response: &[u8]) -> bool {
-    let codes = [Refusal::FormatError, Refusal::NotImplemented];
-    Header::read(response).is_ok_and(|head| codes.iter().any(|why| is_code(head, *why)))
+    let codes = [ResponseCode::FormatError, ResponseCode::NotImplemented];
+    MessageHeader::read(response).is_ok_and(|head| codes.iter().any(|why| is_code(head, *why)))
 }
 
-fn is_code(head: Header, why: Refusal) -> bool {
+fn is_code(head: MessageHeader, why: ResponseCode) -> bool {
     head.flags & CODE == why as u16
 }
 
@@ -82,7 +82,7 @@ fn is_code(head: Header, why: Refusal) -> bool {
 /// `None` if the response cannot be cut into records, or answers another question.
 #[must_use]
 pub fn for_program(response: &[u8], query: &Query, bytes_max: usize) -> Option<Vec<u8>> {
-    let head = Header::read(response).ok()?;
+    let head = MessageHeader::read(response).ok()?;
     let start = HEADER_BYTES + query.wire.len();
     let asked = response.get(HEADER_BYTES..start)?;
     if head.counts[0] != 1 || !asked.eq_ignore_ascii_case(&query.wire) {
@@ -92,7 +92,7 @@ pub fn for_program(response: &[u8], query: &Query, bytes_max: usize) -> Option<V
     let kept = Kept::of(response, head, start, bytes_max.saturating_sub(opt_bytes))?;
     let code = match (query.has_edns(), kept.code_high) {
         // A program without EDNS cannot read the upper part.
-        (false, 1..) => Refusal::ServerFailure as u16,
+        (false, 1..) => ResponseCode::ServerFailure as u16,
         _ => head.flags & CODE,
     };
     let is_told = query.bits.authentic_data || query.bits.dnssec_ok;
@@ -103,7 +103,7 @@ pub fn for_program(response: &[u8], query: &Query, bytes_max: usize) -> Option<V
     let [answers, authority, additional] = kept.counts;
     let counts = [1, answers, authority, additional + u16::from(query.has_edns())];
     let mut message = Vec::with_capacity(kept.end + opt_bytes);
-    Header { id: query.id, flags, counts }.push(&mut message);
+    MessageHeader { id: query.id, flags, counts }.push(&mut message);
     message.extend_from_slice(&query.wire);
     message.extend_from_slice(response.get(start..kept.end)?);
     restore_case(&mut message, query, kept.counts);
@@ -123,7 +123,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn of(response: &[u8], head: Header, start: usize, bytes_max: usize) -> Option<Self> {
+    fn of(response: &[u8], head: MessageHeader, start: usize, bytes_max: usize) -> Option<Self> {
         let mut kept = Self { counts: [0; 3], end: start, is_cut: false, code_high: 0 };
         let mut at = start;
         let mut is_over = false;

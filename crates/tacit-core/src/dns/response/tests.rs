@@ -109,7 +109,7 @@ fn a_response_that_cannot_be_cut_into_records_is_none() {
 #[test]
 fn the_answer_repeats_number_and_question() {
     let sent = query("a.Example", TYPE::A);
-    let answer = refuse(&sent, Refusal::NoRecords).unwrap();
+    let answer = refuse(&sent, ResponseCode::NoRecords).unwrap();
     assert_eq!(matches(&answer, &sent), Match::Exact);
     let changed = |at: usize, value: u8| {
         let mut changed = answer.clone();
@@ -123,7 +123,7 @@ fn the_answer_repeats_number_and_question() {
     assert_eq!(changed(2, 0x01), Match::None, "a query");
     assert_eq!(changed(5, 2), Match::None, "two questions");
     assert_eq!(matches(&sent, &sent), Match::None);
-    let mut complaint = refuse(&sent, Refusal::FormatError).unwrap();
+    let mut complaint = refuse(&sent, ResponseCode::FormatError).unwrap();
     complaint.truncate(12);
     complaint[5] = 0;
     assert_eq!(matches(&complaint, &sent), Match::Unreadable);
@@ -134,10 +134,12 @@ fn the_flags_of_a_response_are_read() {
     let asked = query("a.example", TYPE::A);
     let code = |why| is_refusal(&refuse(&asked, why).unwrap());
     assert!(
-        code(Refusal::Refused) && code(Refusal::ServerFailure) && code(Refusal::NotImplemented)
+        code(ResponseCode::Refused)
+            && code(ResponseCode::ServerFailure)
+            && code(ResponseCode::NotImplemented)
     );
-    assert!(!code(Refusal::NoSuchName) && !code(Refusal::NoRecords));
-    let mut cut = refuse(&asked, Refusal::NoRecords).unwrap();
+    assert!(!code(ResponseCode::NoSuchName) && !code(ResponseCode::NoRecords));
+    let mut cut = refuse(&asked, ResponseCode::NoRecords).unwrap();
     assert!(!is_truncated(&cut));
     cut[2] |= 2;
     assert!(is_truncated(&cut));

@@ -4,15 +4,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::address;
 use super::review::Read;
-use crate::dns::{ALIAS_BITS_V4, ALIAS_BITS_V6, AliasRanges, Aliases, Given, is_nameable};
+use crate::dns::{ALIAS_BITS_V4, ALIAS_BITS_V6, AliasPolicy, AliasRanges, Aliases, is_nameable};
 use crate::flow::Direction;
 use crate::policy::selector::AddressSelector;
 use crate::policy::text::{Table, Value};
 
 /// Reads both; `None` after an error was reported.
 pub(super) fn read(table: &Table<'_>) -> Option<Aliases> {
-    let words = [("conflict", Given::Conflict), ("always", Given::Always), ("never", Given::Never)];
-    let given = table.value("aliases").map_or(Some(Given::Conflict), |it| it.choice(&words));
+    let words = [
+        ("conflict", AliasPolicy::Conflict),
+        ("always", AliasPolicy::Always),
+        ("never", AliasPolicy::Never),
+    ];
+    let given = table.value("aliases").map_or(Some(AliasPolicy::Conflict), |it| it.choice(&words));
     let ranges =
         table.value("alias-ranges").map_or_else(|| Some(AliasRanges::default()), |it| ranges(&it));
     Some(Aliases { given: given?, ranges: ranges? })
@@ -59,7 +63,7 @@ fn range(value: &Value<'_>) -> Option<(IpAddr, u8)> {
 /// Reports outbound rules for addresses that may only be aliases.
 pub(super) fn check_rules(aliases: Aliases, rules: &[Read<'_, '_>]) {
     let outbound = rules.iter().filter(|read| {
-        aliases.given != Given::Never && read.rule.selectors.direction == Direction::Outbound
+        aliases.given != AliasPolicy::Never && read.rule.selectors.direction == Direction::Outbound
     });
     for Read { value, rule } in outbound {
         let is_alias = |selector: &&AddressSelector| is_within(aliases.ranges, selector);

@@ -17,7 +17,7 @@ pub const SOCKET_LIFE: Duration = Duration::from_secs(5);
 
 /// The open sockets. `T` is what a number stands for.
 #[derive(Debug)]
-pub(super) struct Sockets<T> {
+pub(super) struct SocketSet<T> {
     sockets: HashMap<u64, Socket<T>>,
     /// Those that are given questions.
     in_use: HashMap<SocketAddr, [Option<u64>; SOCKETS_PER_SERVER]>,
@@ -35,7 +35,7 @@ struct Socket<T> {
 
 /// A socket and a number on it that no other open question has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct SocketSlot {
     pub(super) socket: u64,
     pub(super) id: u16,
 }
@@ -43,11 +43,11 @@ pub(super) struct Slot {
 /// A slot, and whether its socket is to be opened first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reserved {
-    pub(super) slot: Slot,
+    pub(super) slot: SocketSlot,
     pub(super) is_new: bool,
 }
 
-impl<T> Sockets<T> {
+impl<T> SocketSet<T> {
     pub(super) fn new() -> Self {
         Self { sockets: HashMap::new(), in_use: HashMap::new(), opened: 0 }
     }
@@ -88,16 +88,16 @@ impl<T> Sockets<T> {
             socket.is_retired = true;
             *in_use = None;
         }
-        Reserved { slot: Slot { socket: number, id }, is_new }
+        Reserved { slot: SocketSlot { socket: number, id }, is_new }
     }
 
     /// What a number stands for.
-    pub(super) fn get(&self, slot: Slot) -> Option<&T> {
+    pub(super) fn get(&self, slot: SocketSlot) -> Option<&T> {
         self.sockets.get(&slot.socket)?.open.get(&slot.id)
     }
 
     /// The same, to change it.
-    pub(super) fn entry(&mut self, slot: Slot) -> Option<&mut T> {
+    pub(super) fn entry(&mut self, slot: SocketSlot) -> Option<&mut T> {
         self.sockets.get_mut(&slot.socket)?.open.get_mut(&slot.id)
     }
 
@@ -107,13 +107,13 @@ impl<T> Sockets<T> {
     }
 
     /// What is open on a socket.
-    pub(super) fn open(&self, socket: u64) -> Vec<Slot> {
+    pub(super) fn open(&self, socket: u64) -> Vec<SocketSlot> {
         let Some(found) = self.sockets.get(&socket) else { return Vec::new() };
-        found.open.keys().map(|id| Slot { socket, id: *id }).collect()
+        found.open.keys().map(|id| SocketSlot { socket, id: *id }).collect()
     }
 
     /// Gives a number back; whether the socket is to be closed.
-    pub(super) fn release(&mut self, slot: Slot) -> bool {
+    pub(super) fn release(&mut self, slot: SocketSlot) -> bool {
         let Some(socket) = self.sockets.get_mut(&slot.socket) else { return false };
         socket.open.remove(&slot.id);
         let is_over = socket.is_retired && socket.open.is_empty();

@@ -6,7 +6,7 @@ fn server(last: u8) -> SocketAddr {
 
 #[test]
 fn numbers_on_a_socket_are_unique() {
-    let mut sockets = Sockets::new();
+    let mut sockets = SocketSet::new();
     let now = Instant::now();
     // The worst of random numbers: the same again and again, until one is needed.
     let mut calls = 0_u64;
@@ -25,7 +25,7 @@ fn numbers_on_a_socket_are_unique() {
 
 #[test]
 fn a_retired_socket_closes_with_its_last_question() {
-    let mut sockets = Sockets::new();
+    let mut sockets = SocketSet::new();
     let now = Instant::now();
     let first = sockets.reserve(server(1), (), now, &mut || 0);
     let second = sockets.reserve(server(1), (), now, &mut || 1);

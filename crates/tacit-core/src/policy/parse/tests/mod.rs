@@ -92,7 +92,7 @@ fn aliases_are_chosen_in_agent() {
     assert_eq!(aliases(""), Some(crate::dns::Aliases::default()));
     let chosen = "aliases = \"always\"\nalias-ranges = [\"10.99.0.0/16\", \"fd99::/64\"]";
     let chosen = aliases(chosen).unwrap();
-    assert_eq!(chosen.given, crate::dns::Given::Always);
+    assert_eq!(chosen.given, crate::dns::AliasPolicy::Always);
     assert_eq!(chosen.ranges.to_string(), "10.99.0.0/16, fd99::/64");
     let one = aliases("alias-ranges = \"fd99::/64\"").unwrap();
     assert_eq!(one.ranges.to_string(), "198.18.0.0/15, fd99::/64");
