@@ -10,12 +10,12 @@ use tacit_core::{dns, icmp, proxy_protocol, query};
 pub(crate) fn proxy_protocol(input: &[u8]) {
     match proxy_protocol::parse(input) {
         Ok(None) => {}
-        Ok(Some(proxy_protocol::Parsed { header, consumed })) => {
+        Ok(Some(proxy_protocol::ParsedHeader { header, consumed })) => {
             assert!(consumed <= input.len().min(proxy_protocol::HEADER_BYTES_MAX));
             let mut again = Vec::new();
             let encoded = proxy_protocol::encode(&header, &mut again);
             assert_eq!(encoded, Ok(()), "what came can be sent on");
-            let parsed = proxy_protocol::Parsed { header, consumed: again.len() };
+            let parsed = proxy_protocol::ParsedHeader { header, consumed: again.len() };
             assert_eq!(proxy_protocol::parse(&again), Ok(Some(parsed)));
         }
         Err(error) => assert!(!error.to_string().is_empty()),
@@ -86,7 +86,7 @@ pub(crate) fn syn(input: &[u8]) {
     let again = Syn::parse(&released).expect("what is released is a SYN");
     assert_eq!((again.key, again.sequence), (syn.key, syn.sequence));
     assert_eq!(Syn::parse(&syn.reset()), None, "a refusal opens nothing");
-    assert!(syn.unreachable(icmp::Cause::NetUnreachable).is_some());
+    assert!(syn.unreachable(icmp::IcmpError::NetUnreachable).is_some());
 }
 
 /// The first bytes choose what happened to a datagram, the rest is what a program sent.
@@ -98,11 +98,11 @@ pub(crate) fn icmp(input: &[u8]) {
     };
     let info = u32::from_be_bytes([0, 0, a, b]);
     let read = |kind, code| match v6 & 1 {
-        0 => icmp::Cause::from_icmp(kind, code, info),
-        _ => icmp::Cause::from_icmpv6(kind, code, info),
+        0 => icmp::IcmpError::from_icmp(kind, code, info),
+        _ => icmp::IcmpError::from_icmpv6(kind, code, info),
     };
     let Some(cause) = read(kind, code) else { return };
-    let sent = icmp::Sent {
+    let sent = icmp::SentDatagram {
         source: SocketAddr::new(program, u16::from(a)),
         destination: SocketAddr::new(server, u16::from(b)),
         payload,

@@ -25,7 +25,7 @@ pub const ANSWERED: Duration = Duration::from_secs(180);
 
 /// From which socket to which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct DatagramKey {
     /// The program's.
     pub program: SocketAddr,
     /// The one it sends to.
@@ -34,19 +34,19 @@ pub struct Key {
 
 /// Flows by their ends.
 #[derive(Debug)]
-pub struct Table<F> {
-    flows: HashMap<Key, Entry<F>>,
+pub struct DatagramFlows<F> {
+    flows: HashMap<DatagramKey, FlowEntry<F>>,
     flows_max: usize,
 }
 
 #[derive(Debug)]
-struct Entry<F> {
+struct FlowEntry<F> {
     flow: F,
     last: Instant,
     is_answered: bool,
 }
 
-impl<F> Table<F> {
+impl<F> DatagramFlows<F> {
     /// An empty table with room for so many flows, at least one.
     #[must_use]
     pub fn new(flows_max: usize) -> Self {
@@ -54,14 +54,14 @@ impl<F> Table<F> {
     }
 
     /// The flow that a datagram of the program belongs to, which lives on by that.
-    pub fn sent(&mut self, key: &Key, now: Instant) -> Option<&mut F> {
+    pub fn sent(&mut self, key: &DatagramKey, now: Instant) -> Option<&mut F> {
         let entry = self.flows.get_mut(key)?;
         entry.last = now;
         Some(&mut entry.flow)
     }
 
     /// Notes a reply.
-    pub fn answered(&mut self, key: &Key, now: Instant) {
+    pub fn answered(&mut self, key: &DatagramKey, now: Instant) {
         if let Some(entry) = self.flows.get_mut(key) {
             entry.last = now;
             entry.is_answered = true;
@@ -70,7 +70,7 @@ impl<F> Table<F> {
 
     /// Begins a flow; returns the one that made room for it, if one had to, or the one that had
     /// the same ends.
-    pub fn begin(&mut self, key: Key, flow: F, now: Instant) -> Option<F> {
+    pub fn begin(&mut self, key: DatagramKey, flow: F, now: Instant) -> Option<F> {
         let mut gone = None;
         if self.flows.len() >= self.flows_max && !self.flows.contains_key(&key) {
             // Linear: a program that fills the table pays for it with its own datagrams.
@@ -78,18 +78,18 @@ impl<F> Table<F> {
             let oldest_key = oldest.map(|(key, _)| *key);
             gone = oldest_key.and_then(|key| self.flows.remove(&key));
         }
-        let before = self.flows.insert(key, Entry { flow, last: now, is_answered: false });
+        let before = self.flows.insert(key, FlowEntry { flow, last: now, is_answered: false });
         gone.or(before).map(|entry| entry.flow)
     }
 
     /// Ends a flow.
-    pub fn end(&mut self, key: &Key) -> Option<F> {
+    pub fn end(&mut self, key: &DatagramKey) -> Option<F> {
         self.flows.remove(key).map(|entry| entry.flow)
     }
 
     /// The flow with these ends, which does not live longer by being looked at.
     #[must_use]
-    pub fn flow(&self, key: &Key) -> Option<&F> {
+    pub fn flow(&self, key: &DatagramKey) -> Option<&F> {
         self.flows.get(key).map(|entry| &entry.flow)
     }
 
@@ -99,7 +99,7 @@ impl<F> Table<F> {
     }
 
     /// The ends of all of them, in no order.
-    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+    pub fn keys(&self) -> impl Iterator<Item = &DatagramKey> {
         self.flows.keys()
     }
 
@@ -109,8 +109,8 @@ impl<F> Table<F> {
     }
 
     /// Takes out the flows that are over.
-    pub fn expire(&mut self, now: Instant) -> Vec<(Key, F)> {
-        let is_over = |entry: &mut Entry<F>| {
+    pub fn expire(&mut self, now: Instant) -> Vec<(DatagramKey, F)> {
+        let is_over = |entry: &mut FlowEntry<F>| {
             let patience = if entry.is_answered { ANSWERED } else { UNANSWERED };
             now.saturating_duration_since(entry.last) >= patience
         };
@@ -146,8 +146,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn key(port: u16) -> Key {
-        Key {
+    fn key(port: u16) -> DatagramKey {
+        DatagramKey {
             program: SocketAddr::from(([10, 0, 2, 15], port)),
             destination: SocketAddr::from(([10, 9, 8, 7], 123)),
         }
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_flow_lives_as_long_as_it_is_used_and_longer_once_answered() {
-        let mut table = Table::new(9);
+        let mut table = DatagramFlows::new(9);
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(table.begin(key(1), "silent", start), None);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_full_table_gives_up_the_flow_that_was_silent_the_longest() {
-        let mut table = Table::new(2);
+        let mut table = DatagramFlows::new(2);
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         table.begin(key(1), 1, start);
@@ -203,7 +203,7 @@ mod tests {
         fn the_table_never_holds_more_than_its_limit_nor_a_flow_that_is_over(
             steps in prop::collection::vec((0_u16..12, 0_u8..4, 0_u64..50), 0..200),
         ) {
-            let mut table = Table::new(6);
+            let mut table = DatagramFlows::new(6);
             let mut now = Instant::now();
             let mut last: HashMap<u16, (Instant, bool)> = HashMap::new();
             for (port, what, seconds) in steps {

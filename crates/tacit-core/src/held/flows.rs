@@ -14,7 +14,7 @@ const OVER_MAX: usize = 16_384;
 
 /// A flow by its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct FlowEnds {
     /// The program's end.
     pub program: SocketAddr,
     /// Where it connects to.
@@ -23,7 +23,7 @@ pub struct Key {
 
 /// What a SYN means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum SynState {
     /// A flow begins: its destination is to be dialled. An older flow between the same ends is
     /// gone, with its waiter.
     New,
@@ -40,24 +40,24 @@ pub enum Seen {
 /// The held flows of one run; `W` takes the connection of a flow when it is accepted, and learns by
 /// being dropped that another flow has replaced its own.
 #[derive(Debug)]
-pub struct Flows<W> {
-    held: HashMap<Key, Held<W>>,
+pub struct HeldFlows<W> {
+    held: HashMap<FlowEnds, HeldFlow<W>>,
     held_max: usize,
     /// The sequence number of the last flow between two ends that was connected. One that was
     /// refused is not here: a program may miss the answer, and is answered again.
-    over: HashMap<Key, u32>,
+    over: HashMap<FlowEnds, u32>,
     /// The same, the oldest first.
-    ended: VecDeque<(Key, u32)>,
+    ended: VecDeque<(FlowEnds, u32)>,
 }
 
 #[derive(Debug)]
-struct Held<W> {
+struct HeldFlow<W> {
     sequence: u32,
     is_released: bool,
     waiter: W,
 }
 
-impl<W> Flows<W> {
+impl<W> HeldFlows<W> {
     /// Holds `held_max` flows at most, and never more than [`HELD_MAX`].
     #[must_use]
     pub fn new(held_max: usize) -> Self {
@@ -66,32 +66,32 @@ impl<W> Flows<W> {
     }
 
     /// Takes in a SYN. `waiter` makes the waiter of a new flow.
-    pub fn see(&mut self, key: Key, sequence: u32, waiter: impl FnOnce() -> W) -> Seen {
+    pub fn see(&mut self, key: FlowEnds, sequence: u32, waiter: impl FnOnce() -> W) -> SynState {
         if self.over.get(&key) == Some(&sequence) {
-            return Seen::Over;
+            return SynState::Over;
         }
         let is_full = self.held.len() >= self.held_max;
-        let new = |waiter| Held { sequence, is_released: false, waiter };
+        let new = |waiter| HeldFlow { sequence, is_released: false, waiter };
         match self.held.entry(key) {
             Entry::Occupied(mut entry) => {
                 let held = entry.get_mut();
                 if held.sequence != sequence {
                     *held = new(waiter());
-                    return Seen::New;
+                    return SynState::New;
                 }
-                if held.is_released { Seen::Released } else { Seen::Waiting }
+                if held.is_released { SynState::Released } else { SynState::Waiting }
             }
-            Entry::Vacant(_) if is_full => Seen::Full,
+            Entry::Vacant(_) if is_full => SynState::Full,
             Entry::Vacant(entry) => {
                 entry.insert(new(waiter()));
-                Seen::New
+                SynState::New
             }
         }
     }
 
     /// The destination has accepted: every SYN of the flow is released from here on. Returns
     /// whether the flow is still held.
-    pub fn release(&mut self, key: Key, sequence: u32) -> bool {
+    pub fn release(&mut self, key: FlowEnds, sequence: u32) -> bool {
         match self.held.get_mut(&key) {
             Some(held) if held.sequence == sequence => {
                 held.is_released = true;
@@ -103,17 +103,17 @@ impl<W> Flows<W> {
 
     /// Takes out the waiter of a connection that was accepted; `None`: no released flow has these
     /// ends.
-    pub fn accept(&mut self, key: Key) -> Option<W> {
+    pub fn accept(&mut self, key: FlowEnds) -> Option<W> {
         let Entry::Occupied(entry) = self.held.entry(key) else { return None };
         if !entry.get().is_released {
             return None;
         }
-        let Held { sequence, waiter, .. } = entry.remove();
+        let HeldFlow { sequence, waiter, .. } = entry.remove();
         self.note_over(key, sequence);
         Some(waiter)
     }
 
-    fn note_over(&mut self, key: Key, sequence: u32) {
+    fn note_over(&mut self, key: FlowEnds, sequence: u32) {
         self.over.insert(key, sequence);
         self.ended.push_back((key, sequence));
         if self.ended.len() > OVER_MAX
@@ -125,7 +125,7 @@ impl<W> Flows<W> {
     }
 
     /// Ends a flow that is not connected.
-    pub fn end(&mut self, key: Key, sequence: u32) {
+    pub fn end(&mut self, key: FlowEnds, sequence: u32) {
         if let Entry::Occupied(entry) = self.held.entry(key)
             && entry.get().sequence == sequence
         {
@@ -156,41 +156,44 @@ mod tests {
     use super::*;
     use std::rc::Rc;
 
-    fn key(port: u16) -> Key {
-        Key { program: ([10, 0, 2, 15], port).into(), destination: ([192, 0, 2, 7], 80).into() }
+    fn key(port: u16) -> FlowEnds {
+        FlowEnds {
+            program: ([10, 0, 2, 15], port).into(),
+            destination: ([192, 0, 2, 7], 80).into(),
+        }
     }
 
     #[test]
     fn every_syn_after_the_release_is_released_again() {
-        let mut flows = Flows::new(HELD_MAX);
-        assert_eq!(flows.see(key(1), 7, || ()), Seen::New);
-        assert_eq!(flows.see(key(1), 7, || ()), Seen::Waiting, "sent again");
+        let mut flows = HeldFlows::new(HELD_MAX);
+        assert_eq!(flows.see(key(1), 7, || ()), SynState::New);
+        assert_eq!(flows.see(key(1), 7, || ()), SynState::Waiting, "sent again");
         assert!(flows.accept(key(1)).is_none(), "it is not released");
         assert!(flows.release(key(1), 7));
-        assert_eq!(flows.see(key(1), 7, || ()), Seen::Released);
-        assert_eq!(flows.see(key(1), 7, || ()), Seen::Released);
+        assert_eq!(flows.see(key(1), 7, || ()), SynState::Released);
+        assert_eq!(flows.see(key(1), 7, || ()), SynState::Released);
         assert!(flows.accept(key(1)).is_some());
         assert!(flows.accept(key(1)).is_none() && flows.is_empty());
     }
 
     #[test]
     fn a_copy_of_a_flow_that_is_over_begins_none() {
-        let mut flows = Flows::new(HELD_MAX);
+        let mut flows = HeldFlows::new(HELD_MAX);
         flows.see(key(1), 7, || ());
         flows.release(key(1), 7);
         flows.accept(key(1));
         flows.end(key(1), 7);
-        assert_eq!(flows.see(key(1), 7, || ()), Seen::Over);
-        assert_eq!(flows.see(key(1), 8, || ()), Seen::New, "the same ends again");
-        assert_eq!(flows.see(key(1), 7, || ()), Seen::Over, "an older copy replaces nothing");
+        assert_eq!(flows.see(key(1), 7, || ()), SynState::Over);
+        assert_eq!(flows.see(key(1), 8, || ()), SynState::New, "the same ends again");
+        assert_eq!(flows.see(key(1), 7, || ()), SynState::Over, "an older copy replaces nothing");
         flows.see(key(3), 7, || ());
         flows.end(key(3), 7);
-        assert_eq!(flows.see(key(3), 7, || ()), Seen::New, "refused, or without an answer");
+        assert_eq!(flows.see(key(3), 7, || ()), SynState::New, "refused, or without an answer");
     }
 
     #[test]
     fn flows_that_are_over_are_forgotten_the_oldest_first() {
-        let mut flows = Flows::new(HELD_MAX);
+        let mut flows = HeldFlows::new(HELD_MAX);
         let ends = |number: usize| key(u16::try_from(number).unwrap());
         let mut connect = |number, sequence| {
             flows.see(ends(number), sequence, || ());
@@ -200,17 +203,17 @@ mod tests {
         (0..=OVER_MAX).for_each(|number| connect(number, 7));
         connect(1, 8);
         assert_eq!(flows.ended.len(), OVER_MAX);
-        assert_eq!(flows.see(ends(0), 7, || ()), Seen::New);
-        assert_eq!(flows.see(ends(1), 8, || ()), Seen::Over);
-        assert_eq!(flows.see(ends(2), 7, || ()), Seen::Over);
+        assert_eq!(flows.see(ends(0), 7, || ()), SynState::New);
+        assert_eq!(flows.see(ends(1), 8, || ()), SynState::Over);
+        assert_eq!(flows.see(ends(2), 7, || ()), SynState::Over);
     }
 
     #[test]
     fn what_is_released_outlives_the_others() {
-        let mut flows = Flows::new(2);
+        let mut flows = HeldFlows::new(2);
         flows.see(key(1), 7, || ());
         flows.see(key(2), 7, || ());
-        assert_eq!(flows.see(key(3), 7, || ()), Seen::Full);
+        assert_eq!(flows.see(key(3), 7, || ()), SynState::Full);
         flows.release(key(1), 7);
         flows.clear();
         assert_eq!(flows.len(), 1);
@@ -219,11 +222,11 @@ mod tests {
 
     #[test]
     fn a_new_sequence_number_replaces_the_flow_and_drops_its_waiter() {
-        let mut flows = Flows::new(HELD_MAX);
+        let mut flows = HeldFlows::new(HELD_MAX);
         let first = Rc::new(());
         flows.see(key(1), 7, || Rc::clone(&first));
         flows.release(key(1), 7);
-        assert_eq!(flows.see(key(1), 8, Rc::default), Seen::New);
+        assert_eq!(flows.see(key(1), 8, Rc::default), SynState::New);
         assert_eq!(Rc::strong_count(&first), 1, "the waiter of the older flow is gone");
         assert!(!flows.release(key(1), 7));
         flows.end(key(1), 7);
@@ -235,15 +238,15 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded_and_a_place_becomes_free() {
-        let mut flows = Flows::new(HELD_MAX);
+        let mut flows = HeldFlows::new(HELD_MAX);
         let ports = 1..=u16::try_from(HELD_MAX).unwrap();
         for port in ports {
-            assert_eq!(flows.see(key(port), 1, || ()), Seen::New);
+            assert_eq!(flows.see(key(port), 1, || ()), SynState::New);
         }
-        assert_eq!(flows.see(key(60_000), 1, || ()), Seen::Full);
-        assert_eq!(flows.see(key(5), 1, || ()), Seen::Waiting, "one that is held stays");
-        assert_eq!(flows.see(key(5), 2, || ()), Seen::New, "and can be replaced");
+        assert_eq!(flows.see(key(60_000), 1, || ()), SynState::Full);
+        assert_eq!(flows.see(key(5), 1, || ()), SynState::Waiting, "one that is held stays");
+        assert_eq!(flows.see(key(5), 2, || ()), SynState::New, "and can be replaced");
         flows.end(key(9), 1);
-        assert_eq!(flows.see(key(60_000), 1, || ()), Seen::New);
+        assert_eq!(flows.see(key(60_000), 1, || ()), SynState::New);
     }
 }

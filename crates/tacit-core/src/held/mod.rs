@@ -7,7 +7,7 @@
 //!                    destination is silent   nothing: the program sends its SYN again
 //! ```
 //!
-//! [`Syn`] reads the copy and writes what answers it. [`Flows`] knows which flows are held.
+//! [`Syn`] reads the copy and writes what answers it. [`HeldFlows`] knows which flows are held.
 //!
 //! Limits: [`HELD_MAX`] held flows; options and headers as long as IP and TCP allow, no IPv6
 //! extension headers (a program has no right to send them with a SYN, but for those that RFC 8200
@@ -16,5 +16,5 @@
 mod flows;
 mod syn;
 
-pub use flows::{Flows, HELD_MAX, Key, Seen};
+pub use flows::{FlowEnds, HELD_MAX, HeldFlows, SynState};
 pub use syn::{HEADERS_BYTES_MAX, Syn, datagram_ends};

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::flows::Key;
-use crate::icmp::{Cause, error_about};
+use super::flows::FlowEnds;
+use crate::icmp::{IcmpError, error_about};
 use crate::ip::{
     HEADER_V4_BYTES, HEADER_V6_BYTES, TCP, UDP, fill_checksum, header_v4, header_v6, length_field,
     pseudo_header,
@@ -16,7 +16,7 @@ pub const HEADERS_BYTES_MAX: usize = 120;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syn {
     /// From where to where.
-    pub key: Key,
+    pub key: FlowEnds,
     /// Its sequence number.
     pub sequence: u32,
     /// The headers of IP and TCP, with their options and without data.
@@ -42,7 +42,7 @@ impl Syn {
         let headers = packet.get(..ip.header_bytes + tcp_bytes)?.to_vec();
         let program = SocketAddr::new(ip.source, source_port);
         let destination = SocketAddr::new(ip.destination, destination_port);
-        let key = Key { program, destination };
+        let key = FlowEnds { program, destination };
         Some(Self { key, sequence, headers, tcp_at: ip.header_bytes })
     }
 
@@ -60,7 +60,7 @@ impl Syn {
             packet[CHECKSUM_V4_AT..CHECKSUM_V4_AT + 2].fill(0);
             fill_checksum(&mut packet[..self.tcp_at], CHECKSUM_V4_AT, 0);
         }
-        let Key { program, destination } = self.key;
+        let FlowEnds { program, destination } = self.key;
         let pseudo = pseudo_header(TCP, program.ip(), destination.ip(), tcp_bytes);
         let tcp = &mut packet[self.tcp_at..];
         tcp[TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2].fill(0);
@@ -72,7 +72,7 @@ impl Syn {
     /// 3.5.2).
     #[must_use]
     pub fn reset(&self) -> Vec<u8> {
-        let Key { program, destination } = self.key;
+        let FlowEnds { program, destination } = self.key;
         let mut tcp = Vec::with_capacity(TCP_HEADER_BYTES);
         tcp.extend_from_slice(&destination.port().to_be_bytes());
         tcp.extend_from_slice(&program.port().to_be_bytes());
@@ -93,20 +93,20 @@ impl Syn {
 
     /// The packet that reports why the destination is not reached: ICMP from the destination.
     #[must_use]
-    pub fn unreachable(&self, cause: Cause) -> Option<Vec<u8>> {
-        let Key { program, destination } = self.key;
+    pub fn unreachable(&self, cause: IcmpError) -> Option<Vec<u8>> {
+        let FlowEnds { program, destination } = self.key;
         error_about(cause, &self.headers, destination.ip(), program.ip())
     }
 }
 
 /// The ends of a datagram (UDP); `None` for any other packet.
 #[must_use]
-pub fn datagram_ends(packet: &[u8]) -> Option<Key> {
+pub fn datagram_ends(packet: &[u8]) -> Option<FlowEnds> {
     let ip = Ip::parse(packet, UDP)?;
     let udp = packet.get(ip.header_bytes..)?;
     let program = SocketAddr::new(ip.source, field16(udp, 0)?);
     let destination = SocketAddr::new(ip.destination, field16(udp, 2)?);
-    Some(Key { program, destination })
+    Some(FlowEnds { program, destination })
 }
 
 /// What the IP header of a packet says.
@@ -243,7 +243,7 @@ mod tests {
     fn an_icmp_error_quotes_the_syn() {
         for [program, destination] in ENDS {
             let syn = Syn::parse(&packet(program, destination, &[], b"")).unwrap();
-            let error = syn.unreachable(Cause::Prohibited).unwrap();
+            let error = syn.unreachable(IcmpError::Prohibited).unwrap();
             let at = if syn.key.program.is_ipv4() { HEADER_V4_BYTES } else { HEADER_V6_BYTES };
             let kinds = if syn.key.program.is_ipv4() { [3, 13] } else { [1, 1] };
             assert_eq!(error[at..at + 2], kinds);
@@ -297,7 +297,7 @@ mod tests {
                 prop_assert!(syn.headers.len() <= HEADERS_BYTES_MAX);
                 has_right_checksum(&released, syn.tcp_at);
                 prop_assert!(!syn.reset().is_empty());
-                prop_assert!(syn.unreachable(Cause::HostUnreachable).is_some());
+                prop_assert!(syn.unreachable(IcmpError::HostUnreachable).is_some());
             }
         }
     }

@@ -25,7 +25,7 @@ pub const PACKET_BYTES_MAX: usize = 576;
 
 /// Why a datagram did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum IcmpError {
     /// Nobody has that port: `ECONNREFUSED`.
     PortUnreachable,
     /// The host does not answer on its link, or was not reached in time: `EHOSTUNREACH`.
@@ -41,7 +41,7 @@ pub enum Cause {
     },
 }
 
-impl Cause {
+impl IcmpError {
     /// Reads what an ICMP message says; `None` if it is no error about a datagram's way.
     #[must_use]
     pub fn from_icmp(kind: u8, code: u8, info: u32) -> Option<Self> {
@@ -70,14 +70,14 @@ impl Cause {
         }
     }
 
-    fn icmp(self) -> Header {
+    fn icmp(self) -> IcmpHeader {
         match self {
-            Self::PortUnreachable => Header { kind: UNREACHABLE_V4, code: 3, info: 0 },
-            Self::HostUnreachable => Header { kind: UNREACHABLE_V4, code: 1, info: 0 },
-            Self::NetUnreachable => Header { kind: UNREACHABLE_V4, code: 0, info: 0 },
-            Self::Prohibited => Header { kind: UNREACHABLE_V4, code: 13, info: 0 },
+            Self::PortUnreachable => IcmpHeader { kind: UNREACHABLE_V4, code: 3, info: 0 },
+            Self::HostUnreachable => IcmpHeader { kind: UNREACHABLE_V4, code: 1, info: 0 },
+            Self::NetUnreachable => IcmpHeader { kind: UNREACHABLE_V4, code: 0, info: 0 },
+            Self::Prohibited => IcmpHeader { kind: UNREACHABLE_V4, code: 13, info: 0 },
             // RFC 1191, section 4: the upper half is unused.
-            Self::TooBig { mtu_bytes } => Header {
+            Self::TooBig { mtu_bytes } => IcmpHeader {
                 kind: UNREACHABLE_V4,
                 code: FRAGMENTATION_NEEDED,
                 info: mtu_bytes.min(u16::MAX.into()),
@@ -85,20 +85,20 @@ impl Cause {
         }
     }
 
-    fn icmpv6(self) -> Header {
+    fn icmpv6(self) -> IcmpHeader {
         match self {
-            Self::PortUnreachable => Header { kind: UNREACHABLE_V6, code: 4, info: 0 },
-            Self::HostUnreachable => Header { kind: UNREACHABLE_V6, code: 3, info: 0 },
-            Self::NetUnreachable => Header { kind: UNREACHABLE_V6, code: 0, info: 0 },
-            Self::Prohibited => Header { kind: UNREACHABLE_V6, code: 1, info: 0 },
-            Self::TooBig { mtu_bytes } => Header { kind: TOO_BIG_V6, code: 0, info: mtu_bytes },
+            Self::PortUnreachable => IcmpHeader { kind: UNREACHABLE_V6, code: 4, info: 0 },
+            Self::HostUnreachable => IcmpHeader { kind: UNREACHABLE_V6, code: 3, info: 0 },
+            Self::NetUnreachable => IcmpHeader { kind: UNREACHABLE_V6, code: 0, info: 0 },
+            Self::Prohibited => IcmpHeader { kind: UNREACHABLE_V6, code: 1, info: 0 },
+            Self::TooBig { mtu_bytes } => IcmpHeader { kind: TOO_BIG_V6, code: 0, info: mtu_bytes },
         }
     }
 }
 
 /// The ICMP header, but for its checksum.
 #[derive(Clone, Copy)]
-struct Header {
+struct IcmpHeader {
     /// The type.
     kind: u8,
     code: u8,
@@ -108,7 +108,7 @@ struct Header {
 
 /// A datagram as its sender made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent<'a> {
+pub struct SentDatagram<'a> {
     /// The socket it was sent from.
     pub source: SocketAddr,
     /// Where it was sent to.
@@ -121,7 +121,7 @@ pub struct Sent<'a> {
 ///
 /// `reporter` is who says so; one of another family is taken for the destination itself.
 #[must_use]
-pub fn error(cause: Cause, sent: Sent<'_>, reporter: IpAddr) -> Option<Vec<u8>> {
+pub fn error(cause: IcmpError, sent: SentDatagram<'_>, reporter: IpAddr) -> Option<Vec<u8>> {
     let source = sent.source.ip();
     let quoted = match (source, sent.destination.ip()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => quoted_v4(sent, source, destination),
@@ -136,7 +136,12 @@ pub fn error(cause: Cause, sent: Sent<'_>, reporter: IpAddr) -> Option<Vec<u8>> 
 /// The same for any packet, of which `quoted` is the head: its IP header and at least eight bytes
 /// behind it. `None` if the addresses are not of one family.
 #[must_use]
-pub fn error_about(cause: Cause, quoted: &[u8], reporter: IpAddr, to: IpAddr) -> Option<Vec<u8>> {
+pub fn error_about(
+    cause: IcmpError,
+    quoted: &[u8],
+    reporter: IpAddr,
+    to: IpAddr,
+) -> Option<Vec<u8>> {
     match (reporter, to) {
         (IpAddr::V4(from), IpAddr::V4(receiver)) => {
             let room = PACKET_BYTES_MAX - HEADER_V4_BYTES - ICMP_HEADER_BYTES;
@@ -159,22 +164,22 @@ pub fn error_about(cause: Cause, quoted: &[u8], reporter: IpAddr, to: IpAddr) ->
     }
 }
 
-fn message(header: Header, quoted: &[u8]) -> Vec<u8> {
-    let Header { kind, code, info } = header;
+fn message(header: IcmpHeader, quoted: &[u8]) -> Vec<u8> {
+    let IcmpHeader { kind, code, info } = header;
     let mut message = vec![kind, code, 0, 0];
     message.extend_from_slice(&info.to_be_bytes());
     message.extend_from_slice(quoted);
     message
 }
 
-fn quoted_v4(sent: Sent<'_>, source: Ipv4Addr, destination: Ipv4Addr) -> Vec<u8> {
+fn quoted_v4(sent: SentDatagram<'_>, source: Ipv4Addr, destination: Ipv4Addr) -> Vec<u8> {
     let length = UDP_HEADER_BYTES + sent.payload.len();
     let mut quoted = header_v4(UDP, length, source, destination);
     push_datagram(&mut quoted, sent, PACKET_BYTES_MAX - HEADER_V4_BYTES - ICMP_HEADER_BYTES);
     quoted
 }
 
-fn quoted_v6(sent: Sent<'_>, source: Ipv6Addr, destination: Ipv6Addr) -> Vec<u8> {
+fn quoted_v6(sent: SentDatagram<'_>, source: Ipv6Addr, destination: Ipv6Addr) -> Vec<u8> {
     let length = UDP_HEADER_BYTES + sent.payload.len();
     let mut quoted = header_v6(UDP, length, source, destination);
     push_datagram(&mut quoted, sent, PACKET_BYTES_MAX - HEADER_V6_BYTES - ICMP_HEADER_BYTES);
@@ -182,7 +187,7 @@ fn quoted_v6(sent: Sent<'_>, source: Ipv6Addr, destination: Ipv6Addr) -> Vec<u8>
 }
 
 /// The UDP header and the head of the payload, until there are `bytes_max` in all.
-fn push_datagram(quoted: &mut Vec<u8>, sent: Sent<'_>, bytes_max: usize) {
+fn push_datagram(quoted: &mut Vec<u8>, sent: SentDatagram<'_>, bytes_max: usize) {
     quoted.extend_from_slice(&sent.source.port().to_be_bytes());
     quoted.extend_from_slice(&sent.destination.port().to_be_bytes());
     quoted.extend_from_slice(&length_field(UDP_HEADER_BYTES + sent.payload.len()));
@@ -215,16 +220,16 @@ mod tests {
             .collect()
     }
 
-    fn sent<'a>(source: &str, destination: &str, payload: &'a [u8]) -> Sent<'a> {
+    fn sent<'a>(source: &str, destination: &str, payload: &'a [u8]) -> SentDatagram<'a> {
         let source = source.parse().unwrap();
         let destination = destination.parse().unwrap();
-        Sent { source, destination, payload }
+        SentDatagram { source, destination, payload }
     }
 
     #[test]
     fn port_unreachable_byte_by_byte() {
         let sent = sent("10.0.2.15:40000", "10.9.8.7:5000", b"ping!");
-        let packet = error(Cause::PortUnreachable, sent, "10.9.8.7".parse().unwrap()).unwrap();
+        let packet = error(IcmpError::PortUnreachable, sent, "10.9.8.7".parse().unwrap()).unwrap();
         // The three checksums were worked out apart.
         let wanted = "4500 003d 0000 4000 40 01 1ca2 0a090807 0a00020f \
                       03 03 4d56 00000000 \
@@ -236,7 +241,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_says_what_does() {
         let reporter = "192.0.2.1".parse().unwrap();
-        let cause = Cause::TooBig { mtu_bytes: 1280 };
+        let cause = IcmpError::TooBig { mtu_bytes: 1280 };
         let long = [7; 2000];
         let packet = error(cause, sent("10.0.2.15:1", "10.9.8.7:2", &long), reporter).unwrap();
         assert_eq!(packet.len(), PACKET_BYTES_MAX);
@@ -255,16 +260,16 @@ mod tests {
     #[test]
     fn addresses_of_two_families_make_no_packet() {
         let mixed = sent("10.0.2.15:1", "[2001:db8::7]:2", b"");
-        assert_eq!(error(Cause::PortUnreachable, mixed, "::1".parse().unwrap()), None);
+        assert_eq!(error(IcmpError::PortUnreachable, mixed, "::1".parse().unwrap()), None);
     }
 
-    fn cause() -> impl Strategy<Value = Cause> {
+    fn cause() -> impl Strategy<Value = IcmpError> {
         prop_oneof![
-            Just(Cause::PortUnreachable),
-            Just(Cause::HostUnreachable),
-            Just(Cause::NetUnreachable),
-            Just(Cause::Prohibited),
-            (68_u32..65_536).prop_map(|mtu_bytes| Cause::TooBig { mtu_bytes }),
+            Just(IcmpError::PortUnreachable),
+            Just(IcmpError::HostUnreachable),
+            Just(IcmpError::NetUnreachable),
+            Just(IcmpError::Prohibited),
+            (68_u32..65_536).prop_map(|mtu_bytes| IcmpError::TooBig { mtu_bytes }),
         ]
     }
 
@@ -283,7 +288,7 @@ mod tests {
             };
             let program: IpAddr = program.parse().unwrap();
             let server: IpAddr = server.parse().unwrap();
-            let sent = Sent {
+            let sent = SentDatagram {
                 source: SocketAddr::new(program, ports.0),
                 destination: SocketAddr::new(server, ports.1),
                 payload: &payload,
@@ -294,10 +299,10 @@ mod tests {
             let info = u32::from_be_bytes(message[4..8].try_into().unwrap());
             let (read, more) = match (program, server) {
                 (IpAddr::V6(to), IpAddr::V6(from)) => (
-                    Cause::from_icmpv6(message[0], message[1], info),
+                    IcmpError::from_icmpv6(message[0], message[1], info),
                     pseudo_header(ICMPV6, IpAddr::V6(from), IpAddr::V6(to), message.len()),
                 ),
-                _ => (Cause::from_icmp(message[0], message[1], info), 0),
+                _ => (IcmpError::from_icmp(message[0], message[1], info), 0),
             };
             prop_assert_eq!(read, Some(cause));
             // A right checksum makes the sum of everything all ones.
@@ -319,8 +324,8 @@ mod tests {
             code in any::<u8>(),
             info in any::<u32>(),
         ) {
-            let _ = Cause::from_icmp(kind, code, info);
-            let _ = Cause::from_icmpv6(kind, code, info);
+            let _ = IcmpError::from_icmp(kind, code, info);
+            let _ = IcmpError::from_icmpv6(kind, code, info);
         }
     }
 }

@@ -82,7 +82,7 @@ impl Component {
 )]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
-pub enum Place {
+pub enum CpuPlace {
     /// On a general CPU.
     General,
     /// On an engine.
@@ -91,7 +91,7 @@ pub enum Place {
     Eligible,
 }
 
-impl Place {
+impl CpuPlace {
     /// All of them, in the order of displays.
     pub const ALL: [Self; 3] = [Self::General, Self::Engine, Self::Eligible];
 
@@ -111,7 +111,7 @@ pub type Cells = [u64; Component::ALL.len()];
 
 /// What is known of a window when it is closed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Window {
+pub struct MeterWindow {
     /// What the thread's CPU clock counted.
     pub cpu_ns: u64,
     /// Ticks of all cells.
@@ -124,7 +124,7 @@ pub struct Window {
 
 /// What a tick of a window is worth, in nanoseconds of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Worth {
+pub struct TickValue {
     /// In most cells.
     pub others_ns: f64,
     /// In [`Component::Receive`].
@@ -133,10 +133,10 @@ pub struct Worth {
     pub mean_ns: f64,
 }
 
-impl Window {
+impl MeterWindow {
     /// What its ticks are worth; `None` if it has none.
     #[must_use]
-    pub fn worth(&self) -> Option<Worth> {
+    pub fn worth(&self) -> Option<TickValue> {
         if self.ticks == 0 {
             return None;
         }
@@ -145,10 +145,10 @@ impl Window {
         let mean_ns = cpu_ns / ticks;
         let over_ns = cpu_ns - ticks * self.ns_per_tick;
         if over_ns <= 0.0 || self.receive_ticks == 0 {
-            return Some(Worth { others_ns: mean_ns, receive_ns: mean_ns, mean_ns });
+            return Some(TickValue { others_ns: mean_ns, receive_ns: mean_ns, mean_ns });
         }
         let others_ns = self.ns_per_tick;
-        Some(Worth {
+        Some(TickValue {
             others_ns,
             receive_ns: others_ns + over_ns / self.receive_ticks as f64,
             mean_ns,
@@ -156,7 +156,7 @@ impl Window {
     }
 }
 
-impl Worth {
+impl TickValue {
     /// The cells in nanoseconds.
     #[must_use]
     pub fn of(&self, ticks: &Cells) -> Cells {
@@ -197,7 +197,7 @@ mod tests {
 
     fn worth(cells: &Cells, cpu_ns: u64, ns_per_tick: f64) -> Cells {
         let receive_ticks = cells[Component::Receive as usize];
-        let window = Window { cpu_ns, ticks: cells.iter().sum(), receive_ticks, ns_per_tick };
+        let window = MeterWindow { cpu_ns, ticks: cells.iter().sum(), receive_ticks, ns_per_tick };
         window.worth().expect("it has ticks").of(cells)
     }
 
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_window_without_ticks_has_no_cells_to_fill() {
-        let window = Window { cpu_ns: 5, ticks: 0, receive_ticks: 0, ns_per_tick: 1.0 };
+        let window = MeterWindow { cpu_ns: 5, ticks: 0, receive_ticks: 0, ns_per_tick: 1.0 };
         assert_eq!(window.worth(), None);
     }
 

@@ -32,7 +32,7 @@ use crate::flow::Address;
 
 mod tls;
 
-pub use tls::{ClientTls, VALUE_BYTES_MAX, Verified};
+pub use tls::{ClientVerification, ProxyTls, VALUE_BYTES_MAX};
 
 /// Longest header accepted, addresses and TLVs included. Proxies send some hundred bytes; the one
 /// long thing a TLV may carry is a client's certificate name or a token.
@@ -40,7 +40,7 @@ pub const HEADER_BYTES_MAX: usize = FIXED_BYTES + 4096;
 
 /// What a header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Header {
+pub enum ProxyHeader {
     /// The proxy speaks for itself, as in a health check: the connection's own addresses count.
     Local,
     /// The proxy speaks for a client.
@@ -162,9 +162,9 @@ impl std::error::Error for ProxyError {}
 
 /// A header at the start of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parsed {
+pub struct ParsedHeader {
     /// What it says.
-    pub header: Header,
+    pub header: ProxyHeader,
     /// Bytes that it takes of the stream.
     pub consumed: usize,
 }
@@ -175,7 +175,7 @@ pub struct Parsed {
 ///
 /// # Errors
 /// Where no continuation of `bytes` can make a header; the connection must then be closed.
-pub fn parse(bytes: &[u8]) -> Result<Option<Parsed>, ProxyError> {
+pub fn parse(bytes: &[u8]) -> Result<Option<ParsedHeader>, ProxyError> {
     check_magic(bytes)?;
     let Some(command) = bytes.get(12).copied().map(Command::parse).transpose()? else {
         return Ok(None);
@@ -198,11 +198,11 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Parsed>, ProxyError> {
     }
     let Some(body) = bytes.get(FIXED_BYTES..total) else { return Ok(None) };
     let Some(layout) = layout else {
-        return Ok(Some(Parsed { header: Header::Local, consumed: total }));
+        return Ok(Some(ParsedHeader { header: ProxyHeader::Local, consumed: total }));
     };
     let (addresses, tlvs) = body.split_at(needed);
     check_tlvs(tlvs, FIXED_BYTES + needed)?;
-    Ok(Some(Parsed { header: layout.header(addresses)?, consumed: total }))
+    Ok(Some(ParsedHeader { header: layout.header(addresses)?, consumed: total }))
 }
 
 /// Appends a header to `out`.
@@ -212,8 +212,8 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Parsed>, ProxyError> {
 ///
 /// # Errors
 /// [`ProxyError::MixedFamilies`] and [`ProxyError::NameTooLong`]; `out` is then as it was.
-pub fn encode(header: &Header, out: &mut Vec<u8>) -> Result<(), ProxyError> {
-    let Header::Proxy { source, destination } = header else {
+pub fn encode(header: &ProxyHeader, out: &mut Vec<u8>) -> Result<(), ProxyError> {
+    let ProxyHeader::Proxy { source, destination } = header else {
         put_fixed(out, COMMAND_LOCAL, FAMILY_UNSPEC, 0);
         return Ok(());
     };
@@ -239,8 +239,8 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) -> Result<(), ProxyError> {
 /// # Errors
 /// As [`encode`].
 pub fn encode_with_tls(
-    header: &Header,
-    tls: &ClientTls,
+    header: &ProxyHeader,
+    tls: &ProxyTls,
     out: &mut Vec<u8>,
 ) -> Result<(), ProxyError> {
     let mut whole = Vec::new();
@@ -304,7 +304,7 @@ impl Layout {
     }
 
     /// Reads source and destination from [`Self::bytes`] bytes.
-    fn header(self, bytes: &[u8]) -> Result<Header, ProxyError> {
+    fn header(self, bytes: &[u8]) -> Result<ProxyHeader, ProxyError> {
         let mut input = Input(bytes);
         match self {
             Self::Inet => {
@@ -320,7 +320,7 @@ impl Layout {
             Self::Unix => {
                 let source = unix_address(&input.take()?)?;
                 let destination = unix_address(&input.take()?)?;
-                Ok(Header::Proxy { source, destination })
+                Ok(ProxyHeader::Proxy { source, destination })
             }
         }
     }
@@ -338,10 +338,14 @@ impl Input<'_> {
     }
 
     /// Both ends, with the two ports that come next.
-    fn with_ports(&mut self, source: IpAddr, destination: IpAddr) -> Result<Header, ProxyError> {
+    fn with_ports(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+    ) -> Result<ProxyHeader, ProxyError> {
         let source = self.with_port(source)?;
         let destination = self.with_port(destination)?;
-        Ok(Header::Proxy { source, destination })
+        Ok(ProxyHeader::Proxy { source, destination })
     }
 
     /// `ip`, in its one canonical form, with the port that comes next.

@@ -4,14 +4,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn encoded(header: &Header) -> Vec<u8> {
+fn encoded(header: &ProxyHeader) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(header, &mut bytes).unwrap();
     bytes
 }
 
-fn proxy(source: &str, destination: &str) -> Header {
-    Header::Proxy { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
+fn proxy(source: &str, destination: &str) -> ProxyHeader {
+    ProxyHeader::Proxy {
+        source: source.parse().unwrap(),
+        destination: destination.parse().unwrap(),
+    }
 }
 
 /// A header with `family`, `body` and the length that `body` has.
@@ -32,7 +35,7 @@ fn ipv4_header_has_the_bytes_of_the_format() {
     ];
     let header = proxy("192.0.2.1:49153", "198.51.100.7:443");
     assert_eq!(encoded(&header), bytes);
-    assert_eq!(parse(&bytes), Ok(Some(Parsed { header, consumed: 28 })));
+    assert_eq!(parse(&bytes), Ok(Some(ParsedHeader { header, consumed: 28 })));
 }
 
 #[test]
@@ -40,7 +43,10 @@ fn local_ignores_what_follows_and_consumes_it() {
     for family in [0x00, 0x11, 0xff] {
         let mut bytes = raw(COMMAND_LOCAL, family, &[0xee; 30]);
         bytes.extend_from_slice(b"client data");
-        assert_eq!(parse(&bytes), Ok(Some(Parsed { header: Header::Local, consumed: 46 })));
+        assert_eq!(
+            parse(&bytes),
+            Ok(Some(ParsedHeader { header: ProxyHeader::Local, consumed: 46 }))
+        );
     }
 }
 
@@ -101,7 +107,7 @@ fn length_limit_is_exact_and_applies_before_the_bytes_arrive() {
     let longest = raw(0, 0, &[0; HEADER_BYTES_MAX - FIXED_BYTES]);
     assert_eq!(
         parse(&longest),
-        Ok(Some(Parsed { header: Header::Local, consumed: HEADER_BYTES_MAX }))
+        Ok(Some(ParsedHeader { header: ProxyHeader::Local, consumed: HEADER_BYTES_MAX }))
     );
     let announced = HEADER_BYTES_MAX + 1;
     let longer = raw(0, 0, &[0; HEADER_BYTES_MAX - FIXED_BYTES + 1]);
@@ -113,7 +119,7 @@ fn tlvs_are_skipped_and_must_end_with_the_header() {
     let header = proxy("192.0.2.1:1", "192.0.2.2:2");
     let addresses = &encoded(&header)[16..];
     let with = |tlvs: &[u8]| parse(&raw(1, 0x11, &[addresses, tlvs].concat()));
-    assert_eq!(with(&[4, 0, 1, 0, 0x20, 0, 0]), Ok(Some(Parsed { header, consumed: 35 })));
+    assert_eq!(with(&[4, 0, 1, 0, 0x20, 0, 0]), Ok(Some(ParsedHeader { header, consumed: 35 })));
     for cut in [&[4][..], &[4, 0], &[4, 0, 1], &[4, 0xff, 0xff, 0]] {
         assert_eq!(with(cut), Err(ProxyError::TlvCut { offset: 28 }));
     }
@@ -124,7 +130,7 @@ fn tlvs_are_skipped_and_must_end_with_the_header() {
 fn unix_names_of_full_length_and_of_no_text() {
     let full = format!("unix:/{}", "x".repeat(107));
     let header = proxy(&full, "unix:");
-    assert_eq!(parse(&encoded(&header)), Ok(Some(Parsed { header, consumed: 232 })));
+    assert_eq!(parse(&encoded(&header)), Ok(Some(ParsedHeader { header, consumed: 232 })));
     let mut body = [0; 216];
     body[1] = 0xff;
     assert_eq!(parse(&raw(1, 0x31, &body)), Err(ProxyError::AbstractName));
@@ -134,8 +140,9 @@ fn unix_names_of_full_length_and_of_no_text() {
 #[test]
 fn a_verified_client_has_the_bytes_of_the_format() {
     let header = proxy("192.0.2.1:49153", "198.51.100.7:443");
-    let certificate = Verified { common_name: Some("alice".into()), is_of_connection: true };
-    let tls = ClientTls {
+    let certificate =
+        ClientVerification { common_name: Some("alice".into()), is_of_connection: true };
+    let tls = ProxyTls {
         version: "TLSv1.3".into(),
         cipher: "X".into(),
         alpn: Some("h2".into()),
@@ -149,12 +156,12 @@ fn a_verified_client_has_the_bytes_of_the_format() {
     let tlvs = b"\x01\0\x02h2\x02\0\x09a.example\x20\0\x1b\x07\0\0\0\0\
         \x21\0\x07TLSv1.3\x22\0\x05alice\x23\0\x01X";
     assert_eq!(bytes[28..], tlvs[..]);
-    assert_eq!(parse(&bytes), Ok(Some(Parsed { header, consumed: bytes.len() })));
+    assert_eq!(parse(&bytes), Ok(Some(ParsedHeader { header, consumed: bytes.len() })));
 }
 
 #[test]
 fn who_is_not_verified_has_no_name_and_no_sign_of_a_certificate() {
-    let tls = ClientTls {
+    let tls = ProxyTls {
         version: "TLSv1.2".into(),
         cipher: "Y".into(),
         alpn: None,
@@ -179,13 +186,15 @@ fn read_tlvs(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     found
 }
 
-fn client_tls() -> impl Strategy<Value = ClientTls> {
+fn client_tls() -> impl Strategy<Value = ProxyTls> {
     let text = "[ -~é]{0,600}";
-    let certificate = (proptest::option::of(text), any::<bool>())
-        .prop_map(|(common_name, is_of_connection)| Verified { common_name, is_of_connection });
+    let certificate =
+        (proptest::option::of(text), any::<bool>()).prop_map(|(common_name, is_of_connection)| {
+            ClientVerification { common_name, is_of_connection }
+        });
     let texts = (proptest::option::of(text), proptest::option::of(text));
     ("TLSv1\\.[23]", "[A-Z0-9_]{1,60}", texts, proptest::option::of(certificate)).prop_map(
-        |(version, cipher, (alpn, authority), certificate)| ClientTls {
+        |(version, cipher, (alpn, authority), certificate)| ProxyTls {
             version,
             cipher,
             alpn,
@@ -214,10 +223,10 @@ fn unix() -> impl Strategy<Value = Address> {
     ]
 }
 
-fn header() -> impl Strategy<Value = Header> {
-    let proxied = |(source, destination)| Header::Proxy { source, destination };
+fn header() -> impl Strategy<Value = ProxyHeader> {
+    let proxied = |(source, destination)| ProxyHeader::Proxy { source, destination };
     prop_oneof![
-        Just(Header::Local),
+        Just(ProxyHeader::Local),
         (inet(), inet()).prop_map(proxied),
         (unix(), unix()).prop_map(proxied),
     ]
@@ -233,7 +242,7 @@ proptest! {
             prop_assert_eq!(parse(&bytes[..end]), Ok(None));
         }
         for end in length..=bytes.len() {
-            let parsed = Parsed { header: header.clone(), consumed: length };
+            let parsed = ParsedHeader { header: header.clone(), consumed: length };
             prop_assert_eq!(parse(&bytes[..end]), Ok(Some(parsed)));
         }
     }
@@ -242,11 +251,11 @@ proptest! {
     fn what_is_said_of_tls_is_read_back_and_readers_of_addresses_are_not_bothered(
         header in (inet(), inet()), tls in client_tls(),
     ) {
-        let header = Header::Proxy { source: header.0, destination: header.1 };
+        let header = ProxyHeader::Proxy { source: header.0, destination: header.1 };
         let mut bytes = Vec::new();
         encode_with_tls(&header, &tls, &mut bytes).unwrap();
         prop_assert!(bytes.len() <= HEADER_BYTES_MAX);
-        let parsed = Parsed { header: header.clone(), consumed: bytes.len() };
+        let parsed = ParsedHeader { header: header.clone(), consumed: bytes.len() };
         prop_assert_eq!(parse(&bytes), Ok(Some(parsed)));
         let tlvs = read_tlvs(&bytes[encoded(&header).len()..]);
         let text = |list: &[(u8, Vec<u8>)], wanted| {

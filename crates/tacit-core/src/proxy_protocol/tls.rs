@@ -11,7 +11,7 @@ pub const VALUE_BYTES_MAX: usize = 512;
 
 /// The TLS of a client's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientTls {
+pub struct ProxyTls {
     /// As `TLSv1.3`.
     pub version: String,
     /// IANA's name of the suite.
@@ -21,27 +21,29 @@ pub struct ClientTls {
     /// The host name that the client asked for.
     pub authority: Option<String>,
     /// Its certificate, if it was verified.
-    pub certificate: Option<Verified>,
+    pub certificate: Option<ClientVerification>,
 }
 
 /// A client's certificate that was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verified {
+pub struct ClientVerification {
     /// The common name of its subject.
     pub common_name: Option<String>,
     /// Whether it was sent over this connection, and not over the one whose session was resumed.
     pub is_of_connection: bool,
 }
 
-impl ClientTls {
+impl ProxyTls {
     /// Appends the TLVs.
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         put_text(out, TYPE_ALPN, self.alpn.as_deref());
         put_text(out, TYPE_AUTHORITY, self.authority.as_deref());
         let (client, verify) = match &self.certificate {
             None => (CLIENT_SSL, NOT_VERIFIED),
-            Some(Verified { is_of_connection: false, .. }) => (CLIENT_SSL | CERT_SESSION, 0),
-            Some(Verified { is_of_connection: true, .. }) => {
+            Some(ClientVerification { is_of_connection: false, .. }) => {
+                (CLIENT_SSL | CERT_SESSION, 0)
+            }
+            Some(ClientVerification { is_of_connection: true, .. }) => {
                 (CLIENT_SSL | CERT_CONNECTION | CERT_SESSION, 0)
             }
         };

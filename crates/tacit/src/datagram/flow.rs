@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tacit_core::datagram::Key;
+use tacit_core::datagram::DatagramKey;
 use tacit_core::flow::{Address, Flow, Protocol};
-use tacit_core::icmp::{Cause, PACKET_BYTES_MAX};
+use tacit_core::icmp::{IcmpError, PACKET_BYTES_MAX};
 use tacit_core::meter::Component;
 use tacit_sys::watch::{Watched, watch};
 use tacit_sys::{IpVersion, datagram, transparent};
@@ -43,9 +43,9 @@ pub(super) trait FlowHost {
     /// Where datagrams are received to; used between two waits only.
     fn scratch(&self) -> RefMut<'_, Vec<u8>>;
     /// The flow has sent something.
-    fn touch(&self, key: &Key);
+    fn touch(&self, key: &DatagramKey);
     /// The flow was answered.
-    fn note_answer(&self, key: &Key);
+    fn note_answer(&self, key: &DatagramKey);
     /// A datagram was dropped.
     fn count_drop(&self);
     /// Takes what the flow sent before it had a socket of its own.
@@ -57,7 +57,7 @@ pub(super) trait FlowHost {
 /// What carries a flow.
 #[derive(Debug)]
 pub(super) struct Carrier {
-    pub(super) key: Key,
+    pub(super) key: DatagramKey,
     /// What rules see of it.
     flow: Flow,
     connection: Connection,
@@ -130,7 +130,7 @@ impl Carrier {
     /// # Errors
     /// Whatever the system calls answer.
     pub(super) fn new(
-        key: Key,
+        key: DatagramKey,
         flow: Flow,
         connection: Connection,
         generation: u64,
@@ -162,7 +162,7 @@ impl Carrier {
     /// Sends a datagram that came to the receiver.
     pub(super) fn send_early(&self, lane: &impl FlowHost, payload: &[u8]) {
         if !self.is_permitted(lane) {
-            tell(lane.receiver(), &self.key, Cause::PortUnreachable, payload, None);
+            tell(lane.receiver(), &self.key, IcmpError::PortUnreachable, payload, None);
             return self.end();
         }
         if self.send(lane.receiver(), payload) == Sending::Full {
@@ -189,7 +189,7 @@ impl Carrier {
                 Err(_) => return Err(End::ProgramGone),
             };
             if !is_permitted {
-                tell(lane.receiver(), &self.key, Cause::PortUnreachable, payload, None);
+                tell(lane.receiver(), &self.key, IcmpError::PortUnreachable, payload, None);
             } else if self.send(lane.receiver(), payload) == Sending::Full {
                 return Ok(Batch::Full(payload.to_vec()));
             }
@@ -328,7 +328,7 @@ impl Carrier {
     }
 
     async fn make_stand_in(&self, lane: &impl FlowHost) -> io::Result<Watched> {
-        let Key { program, destination } = self.key;
+        let DatagramKey { program, destination } = self.key;
         let line = &lane.receiver().run.line;
         let socket = line.socket(Protocol::Udp, IpVersion::of(destination.ip())).await?;
         datagram::enlarge_buffers(socket.as_fd())?;

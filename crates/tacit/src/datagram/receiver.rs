@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
-use tacit_core::datagram::{Key, Table, is_for_one};
+use tacit_core::datagram::{DatagramFlows, DatagramKey, is_for_one};
 use tacit_core::dns::NamedDestination;
 use tacit_core::flow::{Direction, Flow, Protocol};
-use tacit_core::icmp::Cause;
+use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
 use tacit_core::policy::Deny;
 use tacit_sys::datagram::PAYLOAD_BYTES_MAX;
@@ -48,7 +48,7 @@ pub struct Lane {
     shared: Shared,
     receiver: Arc<Receiver>,
     watched: Watched,
-    flows: RefCell<Table<State>>,
+    flows: RefCell<DatagramFlows<State>>,
     /// Where datagrams are received to; used between two waits only.
     scratch: RefCell<Vec<u8>>,
     dropped: Cell<u64>,
@@ -67,7 +67,7 @@ pub(super) enum State {
     /// It is carried.
     Open(Rc<Carrier>),
     /// The policy of that generation says no.
-    Refused { generation: u64, cause: Cause },
+    Refused { generation: u64, cause: IcmpError },
 }
 
 impl Lane {
@@ -84,7 +84,7 @@ impl Lane {
             shared,
             receiver,
             watched,
-            flows: RefCell::new(Table::new(FLOWS_MAX)),
+            flows: RefCell::new(DatagramFlows::new(FLOWS_MAX)),
             scratch: RefCell::new(vec![0; PAYLOAD_BYTES_MAX]),
             dropped: Cell::new(0),
             asker,
@@ -159,7 +159,8 @@ impl Lane {
             let mut scratch = std::mem::take(&mut *self.scratch.borrow_mut());
             let received = transparent::receive(self.receiver.socket.as_fd(), &mut scratch);
             if let Ok(datagram) = &received {
-                let key = Key { program: datagram.source, destination: datagram.destination };
+                let key =
+                    DatagramKey { program: datagram.source, destination: datagram.destination };
                 self.take(key, &scratch[..datagram.bytes]);
             }
             *self.scratch.borrow_mut() = scratch;
@@ -173,7 +174,7 @@ impl Lane {
     }
 
     /// Gives one datagram to its flow.
-    fn take(self: &Rc<Self>, key: Key, payload: &[u8]) {
+    fn take(self: &Rc<Self>, key: DatagramKey, payload: &[u8]) {
         if key.destination.port() == dns::PORT {
             return self.take_query(key, payload);
         }
@@ -214,7 +215,7 @@ impl Lane {
         }
     }
 
-    fn take_query(&self, key: Key, query: &[u8]) {
+    fn take_query(&self, key: DatagramKey, query: &[u8]) {
         let taken = self.asker.take_datagram(query, key.program, key.destination);
         if taken.is_err() {
             self.questions_dropped.set(self.questions_dropped.get() + 1);
@@ -222,7 +223,7 @@ impl Lane {
     }
 
     /// The first datagram of a flow.
-    fn begin(self: &Rc<Self>, key: Key, payload: &[u8]) {
+    fn begin(self: &Rc<Self>, key: DatagramKey, payload: &[u8]) {
         // Before the owner is looked up: so many look-ups may be open at once.
         let Ok(place) = Arc::clone(&self.shared.places).try_acquire_owned() else {
             return self.count_drop();
@@ -265,7 +266,7 @@ impl Lane {
 
     /// Takes out what waits for a flow's verdict; `None` if the flow made room for others, even if
     /// it has begun again since.
-    fn take_early(&self, key: &Key) -> Option<VecDeque<Vec<u8>>> {
+    fn take_early(&self, key: &DatagramKey) -> Option<VecDeque<Vec<u8>>> {
         let mut flows = self.flows.borrow_mut();
         let Some(State::Deciding(early)) = flows.sent(key, Instant::now()) else { return None };
         let early = std::mem::take(early);
@@ -276,7 +277,7 @@ impl Lane {
     /// Asks the policy, and carries or refuses what came so far.
     fn decide(
         self: &Rc<Self>,
-        key: Key,
+        key: DatagramKey,
         mut flow: Flow,
         early: &VecDeque<Vec<u8>>,
         place: OwnedSemaphorePermit,
@@ -305,8 +306,8 @@ impl Lane {
             Err(refused) => {
                 account::refused(&self.shared.log, &self.shared.refusals, &refused);
                 let cause = match refused.deny() {
-                    Deny::Refused => Cause::PortUnreachable,
-                    Deny::Prohibited => Cause::Prohibited,
+                    Deny::Refused => IcmpError::PortUnreachable,
+                    Deny::Prohibited => IcmpError::Prohibited,
                 };
                 self.put(key, State::Refused { generation: live.generation, cause });
                 cause
@@ -353,7 +354,7 @@ impl Lane {
         Ok(Connection::open(&self.shared.table, opening, Security::Clear, permit, None))
     }
 
-    fn put(&self, key: Key, state: State) {
+    fn put(&self, key: DatagramKey, state: State) {
         let gone = self.flows.borrow_mut().begin(key, state, Instant::now());
         if let Some(State::Open(carrier)) = gone {
             carrier.end();
@@ -419,11 +420,11 @@ impl FlowHost for Lane {
         self.scratch.borrow_mut()
     }
 
-    fn touch(&self, key: &Key) {
+    fn touch(&self, key: &DatagramKey) {
         self.flows.borrow_mut().sent(key, Instant::now());
     }
 
-    fn note_answer(&self, key: &Key) {
+    fn note_answer(&self, key: &DatagramKey) {
         self.flows.borrow_mut().answered(key, Instant::now());
     }
 

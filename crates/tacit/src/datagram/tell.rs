@@ -4,8 +4,8 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
-use tacit_core::datagram::Key;
-use tacit_core::icmp::{self, Cause, Sent};
+use tacit_core::datagram::DatagramKey;
+use tacit_core::icmp::{self, IcmpError, SentDatagram};
 use tacit_sys::datagram::{NoticeKind, send_packet};
 
 use super::socket::Receiver;
@@ -14,13 +14,13 @@ use super::socket::Receiver;
 /// depend on it.
 pub(super) fn tell(
     receiver: &Receiver,
-    key: &Key,
-    cause: Cause,
+    key: &DatagramKey,
+    cause: IcmpError,
     payload: &[u8],
     reporter: Option<IpAddr>,
 ) {
-    let Key { program, destination } = *key;
-    let sent = Sent { source: program, destination, payload };
+    let DatagramKey { program, destination } = *key;
+    let sent = SentDatagram { source: program, destination, payload };
     let reporter = reporter.unwrap_or_else(|| destination.ip());
     if let Some(packet) = icmp::error(cause, sent, reporter) {
         let _ = send_packet(receiver.raw.as_fd(), &packet, program.ip());
@@ -28,22 +28,22 @@ pub(super) fn tell(
 }
 
 /// What a notice of the kernel says, if it is an error of the way.
-pub(super) fn cause_of_notice(kind: NoticeKind) -> Option<Cause> {
+pub(super) fn cause_of_notice(kind: NoticeKind) -> Option<IcmpError> {
     match kind {
-        NoticeKind::Icmp { kind, code, info } => Cause::from_icmp(kind, code, info),
-        NoticeKind::Icmpv6 { kind, code, info } => Cause::from_icmpv6(kind, code, info),
+        NoticeKind::Icmp { kind, code, info } => IcmpError::from_icmp(kind, code, info),
+        NoticeKind::Icmpv6 { kind, code, info } => IcmpError::from_icmpv6(kind, code, info),
         NoticeKind::Local(errno) => Some(cause_of(&io::Error::from_raw_os_error(errno), None)),
     }
 }
 
 /// What an error of a system call says about the way; `mtu_bytes` is what is known of it.
-pub(super) fn cause_of(error: &io::Error, mtu_bytes: Option<u32>) -> Cause {
+pub(super) fn cause_of(error: &io::Error, mtu_bytes: Option<u32>) -> IcmpError {
     const EMSGSIZE: i32 = 90;
     match (error.kind(), error.raw_os_error(), mtu_bytes) {
-        (_, Some(EMSGSIZE), Some(mtu_bytes)) => Cause::TooBig { mtu_bytes },
-        (io::ErrorKind::ConnectionRefused, ..) => Cause::PortUnreachable,
-        (io::ErrorKind::NetworkUnreachable, ..) => Cause::NetUnreachable,
-        (io::ErrorKind::PermissionDenied, ..) => Cause::Prohibited,
-        _ => Cause::HostUnreachable,
+        (_, Some(EMSGSIZE), Some(mtu_bytes)) => IcmpError::TooBig { mtu_bytes },
+        (io::ErrorKind::ConnectionRefused, ..) => IcmpError::PortUnreachable,
+        (io::ErrorKind::NetworkUnreachable, ..) => IcmpError::NetUnreachable,
+        (io::ErrorKind::PermissionDenied, ..) => IcmpError::Prohibited,
+        _ => IcmpError::HostUnreachable,
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use tacit_core::meter::{Cells, Component, Place};
+use tacit_core::meter::{Cells, Component, CpuPlace};
 use tacit_sys::cpu;
 
 /// What is counted beside CPU time.
@@ -36,7 +36,7 @@ impl Count {
 pub type Counts = [u64; Count::COUNT];
 
 /// Nanoseconds of CPU time, by component and place.
-pub type Spent = [[u64; Place::ALL.len()]; Component::ALL.len()];
+pub type Spent = [[u64; CpuPlace::ALL.len()]; Component::ALL.len()];
 
 /// What kind of thread does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ pub struct Account {
     slot: usize,
     /// The rule's whole relay is for engines.
     relay_is_eligible: AtomicBool,
-    spent: [[AtomicU64; Place::ALL.len()]; Component::ALL.len()],
+    spent: [[AtomicU64; CpuPlace::ALL.len()]; Component::ALL.len()],
     counts: [AtomicU64; Count::COUNT],
 }
 
@@ -136,7 +136,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     accounts: Vec::new(),
     free: Vec::new(),
     removed: Totals {
-        spent: [[0; Place::ALL.len()]; Component::ALL.len()],
+        spent: [[0; CpuPlace::ALL.len()]; Component::ALL.len()],
         counts: [0; Count::COUNT],
     },
 });
@@ -243,12 +243,14 @@ impl Account {
     }
 
     /// An engine takes whole handshakes, and whole relays where a rule says so.
-    fn place(&self, component: Component, thread: ThreadKind) -> Place {
+    fn place(&self, component: Component, thread: ThreadKind) -> CpuPlace {
         let whole = || self.relay_is_eligible.load(Ordering::Relaxed);
         match thread {
-            ThreadKind::Engine => Place::Engine,
-            ThreadKind::General if component == Component::Handshake || whole() => Place::Eligible,
-            ThreadKind::General => Place::General,
+            ThreadKind::Engine => CpuPlace::Engine,
+            ThreadKind::General if component == Component::Handshake || whole() => {
+                CpuPlace::Eligible
+            }
+            ThreadKind::General => CpuPlace::General,
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use tacit_core::meter::{Component, Place};
+use tacit_core::meter::{Component, CpuPlace};
 
 use super::account::{Account, Accounts, Count, Counts, Effort, Owner, Spent, Totals, agent_ns};
 use super::meter::{self, EffortCosts};
@@ -379,11 +379,11 @@ fn row(kind: Kind, name: Option<&str>, totals: &Totals, failures: u64) -> RuleCo
 
 fn cells(spent: &Spent) -> BTreeMap<Component, Places> {
     let cell = |component: Component| {
-        let at = |place: Place| us(spent[component as usize][place as usize]);
+        let at = |place: CpuPlace| us(spent[component as usize][place as usize]);
         Places {
-            general: at(Place::General),
-            engine: at(Place::Engine),
-            eligible: at(Place::Eligible),
+            general: at(CpuPlace::General),
+            engine: at(CpuPlace::Engine),
+            eligible: at(CpuPlace::Eligible),
         }
     };
     Component::ALL.into_iter().map(|component| (component, cell(component))).collect()

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tacit_core::meter::{Cells, Component, Window, whole};
+use tacit_core::meter::{Cells, Component, MeterWindow, whole};
 use tacit_sys::cpu;
 
 use super::account::{Account, Count, Counts, Effort, ThreadKind};
@@ -409,7 +409,7 @@ impl Meter {
         let mut slots = self.slots.borrow_mut();
         let mut touched = self.touched.borrow_mut();
         let received = |at: &usize| slots[*at].ticks[Component::Receive as usize];
-        let window = Window {
+        let window = MeterWindow {
             cpu_ns: now_cpu_ns.saturating_sub(open.since_cpu_ns),
             ticks: self.window_ticks.take(),
             receive_ticks: touched.iter().map(received).sum(),

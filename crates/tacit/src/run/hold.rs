@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tacit_core::flow::{Address, Protocol};
-use tacit_core::held::{Flows, Key, Seen, Syn, datagram_ends};
-use tacit_core::icmp::Cause;
+use tacit_core::held::{FlowEnds, HeldFlows, Syn, SynState, datagram_ends};
+use tacit_core::icmp::IcmpError;
 use tacit_sys::datagram::send_packet;
 use tacit_sys::netlink::nflog;
 use tacit_sys::socket::{self, AcceptedSocket, SocketAddress};
@@ -59,7 +59,7 @@ pub struct Hold {
     log: SynLog,
     v4: HoldSockets,
     v6: Option<HoldSockets>,
-    flows: Mutex<Flows<oneshot::Sender<OwnedFd>>>,
+    flows: Mutex<HeldFlows<oneshot::Sender<OwnedFd>>>,
     strays: Mutex<VecDeque<AcceptedSocket>>,
     stray_arrived: Notify,
     overruns: AtomicU64,
@@ -71,7 +71,7 @@ pub enum Answer {
     /// `ECONNREFUSED`.
     Reset,
     /// What the cause means.
-    Unreachable(Cause),
+    Unreachable(IcmpError),
     /// Nothing yet: the program sends its SYN again, until it gives up.
     Silence,
 }
@@ -82,7 +82,7 @@ pub enum Copied {
     /// A flow that begins.
     Syn(HeldSyn),
     /// A packet that the kernel inside has refused.
-    Refused(Protocol, Key),
+    Refused(Protocol, FlowEnds),
 }
 
 fn refused(packet: &[u8]) -> Option<Copied> {
@@ -105,7 +105,7 @@ impl Hold {
             log: SynLog::adopt(log)?,
             v4,
             v6,
-            flows: Mutex::new(Flows::new(held_max)),
+            flows: Mutex::new(HeldFlows::new(held_max)),
             strays: Mutex::default(),
             stray_arrived: Notify::new(),
             overruns: AtomicU64::new(0),
@@ -165,10 +165,10 @@ impl Hold {
             waiter
         });
         Ok(match (seen, accepted) {
-            (Seen::New, Some(accepted)) => {
+            (SynState::New, Some(accepted)) => {
                 Some(Copied::Syn(HeldSyn { hold: Arc::clone(self), syn, accepted }))
             }
-            (Seen::Released, _) => {
+            (SynState::Released, _) => {
                 // If it fails, the program sends its SYN once more.
                 let _ = self.release(&syn);
                 None
@@ -235,19 +235,19 @@ impl Hold {
         self.strays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sockets_of(&self, key: Key) -> Option<&HoldSockets> {
+    fn sockets_of(&self, key: FlowEnds) -> Option<&HoldSockets> {
         if key.destination.is_ipv4() { Some(&self.v4) } else { self.v6.as_ref() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Flows<oneshot::Sender<OwnedFd>>> {
+    fn lock(&self) -> MutexGuard<'_, HeldFlows<oneshot::Sender<OwnedFd>>> {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn key_of(accepted: &AcceptedSocket) -> Option<Key> {
+fn key_of(accepted: &AcceptedSocket) -> Option<FlowEnds> {
     let program = as_in_packet(accepted.peer.as_ref()?)?;
     let local = socket::local_address(accepted.socket.as_fd()).ok()?;
-    Some(Key { program, destination: as_in_packet(&local)? })
+    Some(FlowEnds { program, destination: as_in_packet(&local)? })
 }
 
 /// The address without what the kernel adds to it.

@@ -1,7 +1,7 @@
 //! What the target of a rule is told of the client before all else: a PROXY protocol header.
 
 use tacit_core::policy::{SendProxy, TlsVersion};
-use tacit_core::proxy_protocol::{self, ClientTls, Header, ProxyError, Verified};
+use tacit_core::proxy_protocol::{self, ClientVerification, ProxyError, ProxyHeader, ProxyTls};
 
 use crate::session::{Record, TlsFacts};
 use tacit_tls::verify::Named;
@@ -11,7 +11,7 @@ use tacit_tls::verify::Named;
 /// # Errors
 /// There is none for such addresses.
 pub(super) fn header(wanted: SendProxy, record: &Record) -> Result<Vec<u8>, ProxyError> {
-    let header = Header::Proxy {
+    let header = ProxyHeader::Proxy {
         source: record.client().clone(),
         destination: record.proxied.as_ref().map_or(&record.local, |it| &it.target).clone(),
     };
@@ -25,14 +25,14 @@ pub(super) fn header(wanted: SendProxy, record: &Record) -> Result<Vec<u8>, Prox
     Ok(bytes)
 }
 
-fn client_tls(tls: &TlsFacts) -> ClientTls {
+fn client_tls(tls: &TlsFacts) -> ProxyTls {
     let TlsFacts { agreed, check, named, peer, .. } = tls;
     let version = match agreed.version {
         TlsVersion::V1_2 => "TLSv1.2",
         TlsVersion::V1_3 => "TLSv1.3",
     };
     let peer = peer.as_deref().filter(|_| check.is_believed());
-    let certificate = peer.map(|peer| Verified {
+    let certificate = peer.map(|peer| ClientVerification {
         // Whom the policy gives no name has none behind it either.
         common_name: match named {
             Named::Certificate | Named::Mapped(_) => peer.common_name.clone(),
@@ -40,7 +40,7 @@ fn client_tls(tls: &TlsFacts) -> ClientTls {
         },
         is_of_connection: !agreed.resumed,
     });
-    ClientTls {
+    ProxyTls {
         version: version.to_owned(),
         cipher: agreed.suite.to_owned(),
         alpn: agreed.alpn.clone(),

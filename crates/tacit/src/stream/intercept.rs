@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::proxy_protocol::{self, Header, Parsed};
+use tacit_core::proxy_protocol::{self, ParsedHeader, ProxyHeader};
 use tacit_sys::socket::{self, AcceptedSocket};
 use tacit_sys::syn_log::Copies;
 use tacit_sys::watch::watch;
@@ -122,8 +122,8 @@ impl Arrival {
         let HeaderRead { header, early } = read.map_err(|_| late.to_owned())??;
         let proxy = self.flow.remote.clone();
         let target = match header {
-            Header::Local => None,
-            Header::Proxy { source, destination } => {
+            ProxyHeader::Local => None,
+            ProxyHeader::Proxy { source, destination } => {
                 self.flow.remote = source;
                 Some(destination)
             }
@@ -135,7 +135,7 @@ impl Arrival {
 
 /// A PROXY header with the bytes that came behind it.
 struct HeaderRead {
-    header: Header,
+    header: ProxyHeader,
     early: Vec<u8>,
 }
 
@@ -144,7 +144,7 @@ async fn read_header(leg: &Leg) -> Result<HeaderRead, String> {
     let mut chunk = [0; 512];
     loop {
         let parsed = proxy_protocol::parse(&bytes).map_err(|error| error.to_string())?;
-        if let Some(Parsed { header, consumed }) = parsed {
+        if let Some(ParsedHeader { header, consumed }) = parsed {
             bytes.drain(..consumed);
             return Ok(HeaderRead { header, early: bytes });
         }

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
-use tacit_core::icmp::Cause;
+use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
 use tacit_core::policy::{Deny, RelayOn};
 use tacit_core::starttls::Refusal;
@@ -107,7 +107,7 @@ fn refuse(downstream: Downstream, deny: Deny) {
         (Downstream::Accepted(mut leg), _) => leg.set_security(Security::Clear),
         (Downstream::Held(held), Deny::Refused) => held.refuse(Answer::Reset),
         (Downstream::Held(held), Deny::Prohibited) => {
-            held.refuse(Answer::Unreachable(Cause::Prohibited));
+            held.refuse(Answer::Unreachable(IcmpError::Prohibited));
         }
     }
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tacit_core::meter::{Component, Place};
+use tacit_core::meter::{Component, CpuPlace};
 use tacit_core::refusal::Why;
 
 pub use self::exposition::CONTENT_TYPE;
@@ -223,9 +223,11 @@ fn spent(page: &mut Page, costs: &Costs) {
         for component in Component::ALL {
             let cell = rule.cpu_us.get(&component).copied().unwrap_or_default();
             let Places { general, engine, eligible } = cell;
-            for (place, us) in
-                [(Place::General, general), (Place::Engine, engine), (Place::Eligible, eligible)]
-            {
+            for (place, us) in [
+                (CpuPlace::General, general),
+                (CpuPlace::Engine, engine),
+                (CpuPlace::Eligible, eligible),
+            ] {
                 let labels =
                     [("rule", &*name), ("component", component.word()), ("place", place.word())];
                 cells.sample(&labels, seconds(us));

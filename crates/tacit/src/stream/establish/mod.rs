@@ -22,7 +22,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tacit_core::icmp::Cause;
+use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
 use tacit_core::policy::{ConnectAfter, Starttls};
 use tacit_core::record::{AlertDescription, PAYLOAD_BYTES_MAX, begins_client_hello};
@@ -529,9 +529,9 @@ fn answer_to(failure: &Failure) -> Answer {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied, TimedOut};
     let Failure::Dial(unreached) = failure else { return Answer::Reset };
     match unreached.error {
-        Some(NetworkUnreachable) => Answer::Unreachable(Cause::NetUnreachable),
-        Some(HostUnreachable) => Answer::Unreachable(Cause::HostUnreachable),
-        Some(PermissionDenied) => Answer::Unreachable(Cause::Prohibited),
+        Some(NetworkUnreachable) => Answer::Unreachable(IcmpError::NetUnreachable),
+        Some(HostUnreachable) => Answer::Unreachable(IcmpError::HostUnreachable),
+        Some(PermissionDenied) => Answer::Unreachable(IcmpError::Prohibited),
         Some(TimedOut) => Answer::Silence,
         _ => Answer::Reset,
     }
