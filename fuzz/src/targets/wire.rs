@@ -116,7 +116,7 @@ pub(crate) fn icmp(input: &[u8]) {
 
 /// What a program sends to its query socket.
 pub(crate) fn query(input: &[u8]) {
-    match query::Question::parse(input) {
+    match query::QueryRequest::parse(input) {
         Ok(question) => {
             let word = question.word().as_bytes();
             let rest = input.strip_prefix(word);

@@ -22,7 +22,7 @@ pub const ANSWER_BYTES_MAX: usize = 16 * 1024;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum QueryRequest {
     /// How is this connection protected?
     Query,
     /// Begin TLS now. Like all that follow, only where the rule says `start = "controlled"`.
@@ -33,7 +33,7 @@ pub enum Question {
     Rekey,
 }
 
-impl Question {
+impl QueryRequest {
     /// Every question, as it is written.
     pub const WORDS: [(&'static str, Self); 4] = [
         ("query", Self::Query),
@@ -45,11 +45,11 @@ impl Question {
     /// Reads a whole message. One line feed at its end is passed over, nothing else.
     ///
     /// # Errors
-    /// [`Fault::UnknownQuestion`] for all that is no question.
-    pub fn parse(message: &[u8]) -> Result<Self, Fault> {
+    /// [`QueryError::UnknownQuestion`] for all that is no question.
+    pub fn parse(message: &[u8]) -> Result<Self, QueryError> {
         let word = message.strip_suffix(b"\n").unwrap_or(message);
         let known = Self::WORDS.iter().find(|(known, _)| known.as_bytes() == word);
-        known.map(|(_, question)| *question).ok_or(Fault::UnknownQuestion)
+        known.map(|(_, question)| *question).ok_or(QueryError::UnknownQuestion)
     }
 
     /// As it is written.
@@ -91,7 +91,7 @@ pub enum ConnectionState {
 /// Why a question has no answer, or what was asked for is not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fault {
+pub enum QueryError {
     /// The message is none of the questions.
     UnknownQuestion,
     /// There is not exactly one descriptor with it.
@@ -118,7 +118,7 @@ pub enum Fault {
     Ended,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for QueryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::UnknownQuestion => "no such question: send query, start, stop or rekey",
@@ -154,16 +154,20 @@ mod tests {
 
     #[test]
     fn questions_are_one_word_each_with_or_without_a_line_feed() {
-        for (word, question) in Question::WORDS {
-            assert_eq!(Question::parse(word.as_bytes()), Ok(question));
-            assert_eq!(Question::parse(format!("{word}\n").as_bytes()), Ok(question));
+        for (word, question) in QueryRequest::WORDS {
+            assert_eq!(QueryRequest::parse(word.as_bytes()), Ok(question));
+            assert_eq!(QueryRequest::parse(format!("{word}\n").as_bytes()), Ok(question));
             assert_eq!(question.word(), word);
             assert!(word.len() < QUESTION_BYTES_MAX);
         }
         for wrong in
             ["", "\n", "Query", "query ", " query", "query\0", "query\n\n", "star", "starts"]
         {
-            assert_eq!(Question::parse(wrong.as_bytes()), Err(Fault::UnknownQuestion), "{wrong:?}");
+            assert_eq!(
+                QueryRequest::parse(wrong.as_bytes()),
+                Err(QueryError::UnknownQuestion),
+                "{wrong:?}"
+            );
         }
     }
 
@@ -171,8 +175,8 @@ mod tests {
         #[test]
         fn nothing_else_is_a_question(message in proptest::collection::vec(any::<u8>(), 0..80)) {
             let word = message.strip_suffix(b"\n").unwrap_or(&message);
-            let known = Question::WORDS.iter().any(|(known, _)| known.as_bytes() == word);
-            prop_assert_eq!(Question::parse(&message).is_ok(), known);
+            let known = QueryRequest::WORDS.iter().any(|(known, _)| known.as_bytes() == word);
+            prop_assert_eq!(QueryRequest::parse(&message).is_ok(), known);
         }
     }
 }

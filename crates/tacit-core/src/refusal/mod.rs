@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::flow::Protocol;
 
-pub use socket::Socket;
+pub use socket::SocketKind;
 
 /// Different refusals that are remembered.
 pub const REFUSALS_MAX: usize = 256;
@@ -30,7 +30,7 @@ pub const REFUSALS_MAX: usize = 256;
 /// What was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum RefusalKind {
     /// A question for the addresses of a name.
     Name,
     /// A connection that a program opened.
@@ -43,7 +43,7 @@ pub enum Kind {
     Socket,
 }
 
-impl Kind {
+impl RefusalKind {
     /// As displays and the log show it.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -60,7 +60,7 @@ impl Kind {
 /// Why it was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Why {
+pub enum RefusalReason {
     /// No rule matches.
     NoRule,
     /// A rule that matches denies it.
@@ -83,7 +83,7 @@ pub enum Why {
     CancelInClear,
 }
 
-impl Why {
+impl RefusalReason {
     /// Each of them, in the order of displays.
     pub const ALL: [Self; 10] = [
         Self::NoRule,
@@ -144,7 +144,7 @@ pub struct RunLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// What was refused.
-    pub kind: Kind,
+    pub kind: RefusalKind,
     /// Whose program it was; `None`: it came to a forwarding rule.
     pub run: Option<RunLabel>,
     /// Where to: a name, `NAME:PORT`, `ADDRESS:PORT`; of a client its address too; of a socket its
@@ -153,7 +153,7 @@ pub struct Refusal {
     /// The program's file, where it is known.
     pub program: Option<PathBuf>,
     /// Why.
-    pub why: Why,
+    pub why: RefusalReason,
     /// The rule that decided, if one did.
     pub rule: Option<String>,
     /// What would allow it, in words for the policy's author.
@@ -178,7 +178,7 @@ impl Refusal {
 
 /// A refusal with how often it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct RefusalEntry {
     /// The latest of its kind.
     pub refusal: Refusal,
     /// When it came last.
@@ -191,8 +191,8 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub struct Refusals {
     /// Newest first.
-    entries: VecDeque<Entry>,
-    totals: [u64; Why::ALL.len()],
+    entries: VecDeque<RefusalEntry>,
+    totals: [u64; RefusalReason::ALL.len()],
 }
 
 impl Refusals {
@@ -205,13 +205,13 @@ impl Refusals {
     pub fn record_times(&mut self, refusal: Refusal, times: u64, now: SystemTime) {
         let total = &mut self.totals[refusal.why.index()];
         *total = total.saturating_add(times);
-        let is_known = |entry: &Entry| entry.refusal.is_repeated_by(&refusal);
+        let is_known = |entry: &RefusalEntry| entry.refusal.is_repeated_by(&refusal);
         let known = self.entries.iter().position(is_known);
         let count = match known.and_then(|at| self.entries.remove(at)) {
             Some(entry) => entry.count.saturating_add(times),
             None => times,
         };
-        self.entries.push_front(Entry { refusal, last: now, count });
+        self.entries.push_front(RefusalEntry { refusal, last: now, count });
         if self.entries.len() > REFUSALS_MAX {
             self.evict();
         }
@@ -224,7 +224,8 @@ impl Refusals {
             *counts.entry(entry.refusal.run_id()).or_default() += 1;
         }
         let most = counts.values().max().copied();
-        let is_of_most = |entry: &Entry| counts.get(&entry.refusal.run_id()).copied() == most;
+        let is_of_most =
+            |entry: &RefusalEntry| counts.get(&entry.refusal.run_id()).copied() == most;
         if let Some(at) = self.entries.iter().rposition(is_of_most) {
             self.entries.remove(at);
         }
@@ -232,13 +233,13 @@ impl Refusals {
 
     /// The latest, newest first.
     #[must_use]
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<RefusalEntry> {
         self.entries.iter().cloned().collect()
     }
 
     /// How often something was refused for a reason.
     #[must_use]
-    pub fn total(&self, why: Why) -> u64 {
+    pub fn total(&self, why: RefusalReason) -> u64 {
         self.totals[why.index()]
     }
 }

@@ -4,11 +4,11 @@ use super::*;
 
 fn name(name: &str, run: u64) -> Refusal {
     Refusal {
-        kind: Kind::Name,
+        kind: RefusalKind::Name,
         run: Some(RunLabel { id: run, name: "curl".into() }),
         destination: name.into(),
         program: None,
-        why: Why::NoRule,
+        why: RefusalReason::NoRule,
         rule: None,
         next: next_for_name(name),
     }
@@ -26,8 +26,8 @@ fn refusals_are_counted_and_the_newest_stands_first() {
     let seen = seen.iter().map(|entry| (&*entry.refusal.destination, entry.count, entry.last));
     let wanted = [("a.example", 1, at(3)), ("a.example", 2, at(2)), ("b.example", 1, at(1))];
     assert_eq!(seen.collect::<Vec<_>>(), wanted, "runs are told apart");
-    assert_eq!(refusals.total(Why::NoRule), 4);
-    assert_eq!(refusals.total(Why::Denied), 0);
+    assert_eq!(refusals.total(RefusalReason::NoRule), 4);
+    assert_eq!(refusals.total(RefusalReason::Denied), 0);
 }
 
 #[test]
@@ -40,14 +40,14 @@ fn the_table_is_bounded_and_totals_are_not() {
     let entries = refusals.entries();
     assert_eq!(entries.len(), REFUSALS_MAX);
     assert_eq!(entries[0].refusal.destination, format!("n{}.example", all - 1));
-    assert_eq!(refusals.total(Why::NoRule), all as u64);
+    assert_eq!(refusals.total(RefusalReason::NoRule), all as u64);
 }
 
 #[test]
 fn a_run_that_is_refused_much_does_not_displace_the_refusals_of_others() {
     let mut refusals = Refusals::default();
     let client = |number: u32| Refusal {
-        kind: Kind::Client,
+        kind: RefusalKind::Client,
         run: None,
         ..name(&format!("127.0.0.1:443 from {number}"), 1)
     };
@@ -56,7 +56,7 @@ fn a_run_that_is_refused_much_does_not_displace_the_refusals_of_others() {
     for number in 0..2 * REFUSALS_MAX {
         refusals.record(name(&format!("n{number}.example"), 1), UNIX_EPOCH);
     }
-    let of = |entries: &[Entry], run: Option<u64>| {
+    let of = |entries: &[RefusalEntry], run: Option<u64>| {
         entries.iter().filter(|entry| entry.refusal.run_id() == run).count()
     };
     let entries = refusals.entries();
@@ -77,11 +77,11 @@ fn a_run_that_is_refused_much_does_not_displace_the_refusals_of_others() {
 
 #[test]
 fn every_reason_has_its_own_word_and_total() {
-    for (at, why) in Why::ALL.into_iter().enumerate() {
+    for (at, why) in RefusalReason::ALL.into_iter().enumerate() {
         assert_eq!(why.index(), at);
         let mut refusals = Refusals::default();
         refusals.record(Refusal { why, ..name("a.example", 1) }, UNIX_EPOCH);
-        let totals = Why::ALL.map(|one| refusals.total(one));
+        let totals = RefusalReason::ALL.map(|one| refusals.total(one));
         assert_eq!(totals.iter().sum::<u64>(), 1);
         assert_eq!(refusals.total(why), 1);
     }

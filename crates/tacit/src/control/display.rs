@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tacit_core::refusal::{Entry, Why};
+use tacit_core::refusal::{RefusalEntry, RefusalReason};
 use tacit_sys::socket;
 use tacit_tls::facts::CertificateFacts;
 use tacit_tls::material::{Pinned, TrustMaterial};
@@ -238,7 +238,7 @@ fn targets(rule: &LiveRule) -> Option<Value> {
 /// `tacit show refused`: newest first.
 #[must_use]
 pub fn refused(refusals: &RefusalTable) -> Value {
-    let shown = |Entry { refusal, last, count }: Entry| {
+    let shown = |RefusalEntry { refusal, last, count }: RefusalEntry| {
         json!({
             "last": Rfc3339(last).to_string(),
             "count": count,
@@ -251,7 +251,7 @@ pub fn refused(refusals: &RefusalTable) -> Value {
             "next": refusal.next,
         })
     };
-    let totals: Vec<_> = Why::ALL
+    let totals: Vec<_> = RefusalReason::ALL
         .into_iter()
         .map(|why| json!({ "why": why, "count": refusals.total(why) }))
         .collect();

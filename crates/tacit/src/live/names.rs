@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tacit_core::flow::{Direction, Flow};
 use tacit_core::policy::Verify;
-use tacit_core::refusal::Why;
+use tacit_core::refusal::RefusalReason;
 
 use super::{Live, LiveAction, LiveRule};
 
@@ -27,12 +27,12 @@ pub enum NoRule {
 impl NoRule {
     /// As displays show it.
     #[must_use]
-    pub fn why(self) -> Why {
+    pub fn why(self) -> RefusalReason {
         match self {
-            Self::NoMatch => Why::NoRule,
-            Self::Ambiguous => Why::Ambiguous,
-            Self::NoAlias => Why::NoAlias,
-            Self::NoListener => Why::NoListener,
+            Self::NoMatch => RefusalReason::NoRule,
+            Self::Ambiguous => RefusalReason::Ambiguous,
+            Self::NoAlias => RefusalReason::NoAlias,
+            Self::NoListener => RefusalReason::NoListener,
         }
     }
 }

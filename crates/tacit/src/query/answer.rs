@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 use tacit_core::policy::TlsVersion;
-use tacit_core::query::{ConnectionState, Fault, PolicyState, Question};
+use tacit_core::query::{ConnectionState, PolicyState, QueryError, QueryRequest};
 
 use crate::session::Record;
 use crate::session::controls::{Refusal, Wish};
@@ -69,17 +69,17 @@ impl Answer<'_> {
 /// It is not done.
 pub(super) async fn about(
     record: &Record,
-    question: Question,
+    question: QueryRequest,
     descriptor: &Arc<OwnedFd>,
 ) -> Result<Value, Refusal> {
     let wish = match question {
-        Question::Query => None,
-        Question::Start => Some(Wish::Start),
-        Question::Stop => Some(Wish::Stop),
-        Question::Rekey => Some(Wish::Rekey),
+        QueryRequest::Query => None,
+        QueryRequest::Start => Some(Wish::Start),
+        QueryRequest::Stop => Some(Wish::Stop),
+        QueryRequest::Rekey => Some(Wish::Rekey),
     };
     if let Some(wish) = wish {
-        record.controls().ok_or(Fault::Denied)?.ask(wish, descriptor).await?;
+        record.controls().ok_or(QueryError::Denied)?.ask(wish, descriptor).await?;
     }
     Ok(state(record))
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tacit_core::query::{Fault, QUESTION_BYTES_MAX, Question};
+use tacit_core::query::{QUESTION_BYTES_MAX, QueryError, QueryRequest};
 use tacit_sys::query;
 use tacit_sys::watch::Watched;
 use tokio::sync::{Semaphore, watch as signal};
@@ -101,15 +101,15 @@ fn read(received: query::Message, buffer: &[u8]) -> Option<Message> {
         return None;
     }
     let question = match is_cut {
-        true => Err(Fault::UnknownQuestion),
-        false => Question::parse(buffer.get(..bytes).unwrap_or_default()),
+        true => Err(QueryError::UnknownQuestion),
+        false => QueryRequest::parse(buffer.get(..bytes).unwrap_or_default()),
     };
     Some(Message { question, descriptors })
 }
 
 /// A message that was taken.
 struct Message {
-    question: Result<Question, Fault>,
+    question: Result<QueryRequest, QueryError>,
     descriptors: Vec<OwnedFd>,
 }
 
@@ -122,7 +122,7 @@ async fn answer(desk: &Desk, message: Message, if_unknown: IfUnknown) -> String 
     };
     let answered = match (question, &single) {
         (Err(fault), _) => Err(fault.into()),
-        (Ok(_), None) => Err(Fault::NoDescriptor.into()),
+        (Ok(_), None) => Err(QueryError::NoDescriptor.into()),
         (Ok(question), Some(descriptor)) => desk.answer(question, descriptor, if_unknown).await,
     };
     // Before the answer: what the program then closes is closed.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tacit_core::flow::Protocol;
-use tacit_core::query::{ANSWER_BYTES_MAX, ConnectionState, Fault, PolicyState, Question};
+use tacit_core::query::{ANSWER_BYTES_MAX, ConnectionState, PolicyState, QueryError, QueryRequest};
 use tacit_sys::watch::Watched;
 use tacit_sys::{process, query, socket};
 use tokio::sync::Mutex;
@@ -74,7 +74,7 @@ impl Desk {
     /// It is none, or none of this run's; or what was asked for is not done.
     pub(super) async fn answer(
         &self,
-        question: Question,
+        question: QueryRequest,
         descriptor: &Arc<OwnedFd>,
         if_unknown: IfUnknown,
     ) -> Result<Value, Refusal> {
@@ -89,7 +89,7 @@ impl Desk {
             return Ok(answer);
         }
         if if_unknown == IfUnknown::Refuse {
-            return Err(Fault::Unknown.into());
+            return Err(QueryError::Unknown.into());
         }
         let until = Instant::now() + ARRIVAL_WAIT_MAX;
         let mut pause = ARRIVAL_POLL_MIN;
@@ -102,25 +102,27 @@ impl Desk {
                 return answer::about(&record, question, descriptor).await;
             }
             if Instant::now() > until {
-                return Err(Fault::Unknown.into());
+                return Err(QueryError::Unknown.into());
             }
             pause = (pause * 2).min(ARRIVAL_POLL_MAX);
         }
     }
 
-    fn look_at(&self, descriptor: BorrowedFd<'_>) -> Result<Found, Fault> {
+    fn look_at(&self, descriptor: BorrowedFd<'_>) -> Result<Found, QueryError> {
         if !query::is_tcp(descriptor) {
-            return Err(Fault::NotTcp);
+            return Err(QueryError::NotTcp);
         }
         match query::network_of(descriptor) {
             Ok(network) if network == self.network => {}
             Ok(network) if network == self.outside => return Ok(Found::Outside),
-            _ => return Err(Fault::NotThisRun),
+            _ => return Err(QueryError::NotThisRun),
         }
         let inet = |address: socket::SocketAddress| SocketAddr::try_from(address).ok();
         let program = socket::local_address(descriptor).ok().and_then(inet);
         let peer = socket::peer_address(descriptor).ok().flatten().and_then(inet);
-        let (Some(program), Some(peer)) = (program, peer) else { return Err(Fault::NotConnected) };
+        let (Some(program), Some(peer)) = (program, peer) else {
+            return Err(QueryError::NotConnected);
+        };
         Ok(Found::Ends(Ends {
             protocol: Protocol::Tcp,
             program: canonical(program),
@@ -152,7 +154,7 @@ impl Desk {
     }
 
     /// What the agent before this one says of a connection that it still carries.
-    async fn ask_before(&self, question: Question, descriptor: &OwnedFd) -> Option<Value> {
+    async fn ask_before(&self, question: QueryRequest, descriptor: &OwnedFd) -> Option<Value> {
         let mut before = self.before.lock().await;
         let line = before.as_ref()?;
         let conversation = async {
@@ -165,16 +167,16 @@ impl Desk {
             *before = None;
             return None;
         };
-        let is_unknown = answer["error"] == serde_json::json!(Fault::Unknown);
+        let is_unknown = answer["error"] == serde_json::json!(QueryError::Unknown);
         (!is_unknown).then_some(answer)
     }
 }
 
 /// The answer for a connection that no rule has to do with.
-fn unprotected(question: Question, policy: PolicyState) -> Result<Value, Fault> {
+fn unprotected(question: QueryRequest, policy: PolicyState) -> Result<Value, QueryError> {
     match question {
-        Question::Query => Ok(Answer::plain(policy, ConnectionState::Clear).value()),
-        Question::Start | Question::Stop | Question::Rekey => Err(Fault::Denied),
+        QueryRequest::Query => Ok(Answer::plain(policy, ConnectionState::Clear).value()),
+        QueryRequest::Start | QueryRequest::Stop | QueryRequest::Rekey => Err(QueryError::Denied),
     }
 }
 

@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Protocol;
 use tacit_core::policy::Captured;
-use tacit_core::refusal::Socket;
+use tacit_core::refusal::SocketKind;
 use tacit_sys::descriptor::{self, Received};
 
 use super::host::HostAddresses;
@@ -176,7 +176,7 @@ pub enum Report {
 #[serde(rename_all = "kebab-case")]
 pub struct RefusedSocket {
     /// The kind.
-    pub socket: Socket,
+    pub socket: SocketKind,
     /// How many times since the last report of it.
     pub times: u64,
     /// The latest program, where that can be seen.

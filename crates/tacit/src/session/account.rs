@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::policy::{ClientCert, Recheck};
-use tacit_core::refusal::{Kind, Refusal, Why};
+use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason};
 use tacit_tls::failure::describe_alert_number;
 use tacit_tls::verify::{Named, identity};
 use tacit_tls::{PeerCheck, Role, SessionError};
@@ -37,7 +37,7 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
         .field("local", &flow.local)
         .field("remote", &flow.remote);
     // A program may fail by it; clients that a rule denies are its author's wish.
-    let is_of_program = refusal.kind != Kind::Client;
+    let is_of_program = refusal.kind != RefusalKind::Client;
     if is_of_program || refused.exceeded.is_some() || rule.is_none_or(|rule| rule.rule.log) {
         log_refusal(log, &refusal, event.clone());
     }
@@ -117,7 +117,7 @@ fn log_refusal(log: &Log, refusal: &Refusal, event: Event) {
     let run = refusal.run.as_ref().map_or(0, |run| run.id);
     let kind = refusal.kind.word();
     let event = event.limited(format!("denied {kind} {run} {}", refusal.destination));
-    if refusal.kind == Kind::Client && refusal.why != Why::Limit {
+    if refusal.kind == RefusalKind::Client && refusal.why != RefusalReason::Limit {
         log.info(event);
     } else {
         log.warn(event);

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as BlockingMutex, PoisonError};
 
-use tacit_core::query::Fault;
+use tacit_core::query::QueryError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 /// What is asked.
@@ -25,13 +25,13 @@ pub enum Wish {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Which kind.
-    pub fault: Fault,
+    pub fault: QueryError,
     /// The rest.
     pub reason: Option<String>,
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
+impl From<QueryError> for Refusal {
+    fn from(fault: QueryError) -> Self {
         Self { fault, reason: None }
     }
 }
@@ -71,15 +71,15 @@ impl Controls {
     /// Asks, and waits for the answer.
     ///
     /// # Errors
-    /// See [`Fault`]; [`Fault::Ended`] if the connection ends first.
+    /// See [`QueryError`]; [`QueryError::Ended`] if the connection ends first.
     pub async fn ask(&self, wish: Wish, program: &Arc<OwnedFd>) -> Result<(), Refusal> {
-        let Ok(wishes) = self.wishes.try_lock() else { return Err(Fault::Busy.into()) };
+        let Ok(wishes) = self.wishes.try_lock() else { return Err(QueryError::Busy.into()) };
         let (back, answer) = oneshot::channel();
         let asked = Asked { wish, program: Arc::clone(program), back };
         if wishes.send(asked).await.is_err() {
-            return Err(Fault::Ended.into());
+            return Err(QueryError::Ended.into());
         }
-        answer.await.unwrap_or_else(|_| Err(Fault::Ended.into()))
+        answer.await.unwrap_or_else(|_| Err(QueryError::Ended.into()))
     }
 
     /// The relay's end; `None` if it has it already.

@@ -7,7 +7,9 @@ use std::time::SystemTime;
 use tacit_core::dns;
 use tacit_core::flow::{Address, Direction, Protocol};
 use tacit_core::policy::Rule;
-use tacit_core::refusal::{self, Entry, Kind, Refusal, Refusals, RunLabel, Why};
+use tacit_core::refusal::{
+    self, Refusal, RefusalEntry, RefusalKind, RefusalReason, Refusals, RunLabel,
+};
 
 use crate::live::{LiveAction, NoRule};
 use crate::run::protocol::RefusedSocket;
@@ -35,13 +37,13 @@ impl RefusalTable {
 
     /// The latest, newest first.
     #[must_use]
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<RefusalEntry> {
         self.lock().entries()
     }
 
     /// How often something was refused for a reason since the agent started.
     #[must_use]
-    pub fn total(&self, why: Why) -> u64 {
+    pub fn total(&self, why: RefusalReason) -> u64 {
         self.lock().total(why)
     }
 
@@ -56,17 +58,17 @@ impl Refused {
     pub fn refusal(&self) -> Refusal {
         let Self { rule, flow, scope, exceeded } = self;
         let kind = match (flow.direction, flow.protocol) {
-            (Direction::Inbound, _) => Kind::Client,
-            (Direction::Outbound, Protocol::Tcp) => Kind::Connection,
-            (Direction::Outbound, Protocol::Udp) => Kind::Datagram,
+            (Direction::Inbound, _) => RefusalKind::Client,
+            (Direction::Outbound, Protocol::Tcp) => RefusalKind::Connection,
+            (Direction::Outbound, Protocol::Udp) => RefusalKind::Datagram,
         };
         let host = flow.remote_names.first().cloned().unwrap_or_else(|| flow.remote.host());
         let port = flow.remote.port();
         let why = match rule {
-            Ok(_) if exceeded.is_some() => Why::Limit,
+            Ok(_) if exceeded.is_some() => RefusalReason::Limit,
             Err(no_rule) => no_rule.why(),
-            Ok(rule) if matches!(rule.action, LiveAction::Deny(_)) => Why::Denied,
-            Ok(_) => Why::WrongForm,
+            Ok(rule) if matches!(rule.action, LiveAction::Deny(_)) => RefusalReason::Denied,
+            Ok(_) => RefusalReason::WrongForm,
         };
         let next = match (kind, rule) {
             (_, Ok(_)) if let Some(Exceeded { key, max }) = exceeded => {
@@ -81,12 +83,14 @@ impl Refused {
             (_, Err(NoRule::NoListener)) => {
                 refusal::next_for_no_listener(flow.protocol, &host, port)
             }
-            (Kind::Client, _) => refusal::next_for_client(&host),
-            (Kind::Datagram, _) => refusal::next_for_datagram(&host, port.unwrap_or_default()),
+            (RefusalKind::Client, _) => refusal::next_for_client(&host),
+            (RefusalKind::Datagram, _) => {
+                refusal::next_for_datagram(&host, port.unwrap_or_default())
+            }
             (_, _) => refusal::next_for_connection(&host, port),
         };
         let destination = match (kind, port) {
-            (Kind::Client, _) => client_of(&flow.local, &host),
+            (RefusalKind::Client, _) => client_of(&flow.local, &host),
             (_, Some(port)) if host.contains(':') => format!("[{host}]:{port}"),
             (_, Some(port)) => format!("{host}:{port}"),
             (_, None) => host,
@@ -125,11 +129,11 @@ pub(super) fn of_name(run: &Run, refused: &RefusedName<'_>) -> Option<Refusal> {
     let RefusedName { name, rule, answer } = *refused;
     let is_refused = matches!(answer, dns::ResponseCode::Refused | dns::ResponseCode::NoSuchName);
     is_refused.then(|| Refusal {
-        kind: Kind::Name,
+        kind: RefusalKind::Name,
         run: Some(run.label()),
         destination: name.to_owned(),
         program: None,
-        why: if rule.is_some() { Why::Denied } else { Why::NoRule },
+        why: if rule.is_some() { RefusalReason::Denied } else { RefusalReason::NoRule },
         rule: rule.map(|rule| rule.name.clone()),
         next: match rule {
             Some(rule) => refusal::next_for_denied(&rule.name),
@@ -141,11 +145,11 @@ pub(super) fn of_name(run: &Run, refused: &RefusedName<'_>) -> Option<Refusal> {
 /// A datagram of a run for many receivers.
 pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
     Refusal {
-        kind: Kind::Datagram,
+        kind: RefusalKind::Datagram,
         run: Some(run.label()),
         destination: destination.to_string(),
         program: None,
-        why: Why::NotOffered,
+        why: RefusalReason::NotOffered,
         rule: None,
         next: "nothing: runs have no broadcast and no multicast".to_owned(),
     }
@@ -154,11 +158,11 @@ pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
 /// A socket of a kind that runs do not have.
 pub(super) fn of_socket(run: &Run, refused: RefusedSocket) -> Refusal {
     Refusal {
-        kind: Kind::Socket,
+        kind: RefusalKind::Socket,
         run: Some(run.label()),
         destination: refused.socket.name(),
         program: refused.program,
-        why: Why::NotOffered,
+        why: RefusalReason::NotOffered,
         rule: None,
         next: refusal::next_for_socket(),
     }
@@ -173,11 +177,11 @@ pub(super) fn of_own_tls(record: &Record) -> Refusal {
         _ => record.remote.to_string(),
     };
     Refusal {
-        kind: Kind::Connection,
+        kind: RefusalKind::Connection,
         run: label_of(record),
         destination,
         program: None,
-        why: Why::OwnTls,
+        why: RefusalReason::OwnTls,
         rule: Some(record.rule.name().to_owned()),
         next: refusal::next_for_own_tls(record.rule.name()),
     }
@@ -186,11 +190,11 @@ pub(super) fn of_own_tls(record: &Record) -> Refusal {
 /// A cancel request in clear under a rule that requires TLS.
 pub(super) fn of_cancel(record: &Record) -> Refusal {
     Refusal {
-        kind: Kind::Client,
+        kind: RefusalKind::Client,
         run: label_of(record),
         destination: client_of(&record.local, &record.client().host()),
         program: None,
-        why: Why::CancelInClear,
+        why: RefusalReason::CancelInClear,
         rule: Some(record.rule.name().to_owned()),
         next: refusal::next_for_cancel(record.rule.name()),
     }

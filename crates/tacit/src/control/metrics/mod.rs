@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tacit_core::meter::{Component, CpuPlace};
-use tacit_core::refusal::Why;
+use tacit_core::refusal::RefusalReason;
 
 pub use self::exposition::CONTENT_TYPE;
 use self::exposition::{Kind, Page};
@@ -126,7 +126,7 @@ fn refused(page: &mut Page, refusals: &RefusalTable) {
         Kind::Counter,
         "Names, connections, flows of datagrams, clients and sockets that were refused.",
     );
-    for why in Why::ALL {
+    for why in RefusalReason::ALL {
         refused.sample(&[("why", why.word())], refusals.total(why) as f64);
     }
 }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFlags, Timespec};
 use rustix::net::{SendFlags, send};
-use tacit_core::refusal::Socket;
+use tacit_core::refusal::SocketKind;
 use tacit_sys::descriptor;
 use tacit_sys::inside::{Call, Listener, RefusedCall};
 
@@ -41,7 +41,7 @@ pub(super) struct Notices {
     is_unreported: bool,
     /// To the agent, and while it is replaced, to its successor, which is the last.
     reporters: Vec<UnixStream>,
-    refused: BTreeMap<Socket, Refused>,
+    refused: BTreeMap<SocketKind, Refused>,
 }
 
 /// Where questions come from.
@@ -180,11 +180,11 @@ fn receive(from: &UnixStream) -> Option<Listener> {
     Listener::adopt(received.descriptors.pop()?).ok()
 }
 
-fn socket_of(call: RefusedCall) -> Option<Socket> {
+fn socket_of(call: RefusedCall) -> Option<SocketKind> {
     match call {
-        RefusedCall::Socket(family) => Some(Socket::of_family(family)),
-        RefusedCall::Socketcall => Some(Socket::Socketcall),
-        RefusedCall::IoUring => Some(Socket::IoUring),
+        RefusedCall::Socket(family) => Some(SocketKind::of_family(family)),
+        RefusedCall::Socketcall => Some(SocketKind::Socketcall),
+        RefusedCall::IoUring => Some(SocketKind::IoUring),
         RefusedCall::Unknown => None,
     }
 }

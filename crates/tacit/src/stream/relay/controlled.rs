@@ -25,7 +25,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tacit_core::meter::Component;
-use tacit_core::query::Fault;
+use tacit_core::query::QueryError;
 use tacit_sys::query;
 
 use crate::ledger::meter;
@@ -188,9 +188,9 @@ async fn in_clear(
                 let request = Request { tls_on, asked, wishes, tls };
                 return start(pump, connection, request).await;
             }
-            Wish::Start => answer(asked, Err(Fault::Ended.into())),
-            Wish::Stop => answer(asked, Err(Fault::Already.into())),
-            Wish::Rekey => answer(asked, Err(Fault::NotPossible.into())),
+            Wish::Start => answer(asked, Err(QueryError::Ended.into())),
+            Wish::Stop => answer(asked, Err(QueryError::Already.into())),
+            Wish::Rekey => answer(asked, Err(QueryError::NotPossible.into())),
         }
     }
 }
@@ -215,7 +215,7 @@ async fn under_tls(
             Turn::Asked(asked) => asked,
         };
         match asked.wish {
-            Wish::Start => answer(asked, Err(Fault::Already.into())),
+            Wish::Start => answer(asked, Err(QueryError::Already.into())),
             Wish::Rekey => {
                 let done = rekey(&mut pump, connection);
                 answer(asked, done);
@@ -224,7 +224,7 @@ async fn under_tls(
                 let request = Request { tls_on, asked, wishes, tls };
                 return stop(pump, connection, request).await;
             }
-            Wish::Stop => answer(asked, Err(Fault::Ended.into())),
+            Wish::Stop => answer(asked, Err(QueryError::Ended.into())),
         }
     }
 }
@@ -352,14 +352,14 @@ fn is_delivered(asked: &Asked) -> bool {
 /// is not waited for.
 fn rekey(pump: &mut sealed::Pump<'_>, connection: &Connection) -> Result<(), Refusal> {
     if pump.sealing != Direction::Open {
-        return Err(Fault::Ended.into());
+        return Err(QueryError::Ended.into());
     }
     let refused =
-        |reason: &str| Refusal { fault: Fault::NotPossible, reason: Some(reason.to_owned()) };
+        |reason: &str| Refusal { fault: QueryError::NotPossible, reason: Some(reason.to_owned()) };
     pump.session.rekey(Instant::now(), pump.to_tls.tail()).map_err(|why| match why {
         NoRekey::OldVersion => refused("TLS 1.2 has no new keys within a connection"),
         NoRekey::TooOften => refused("send data before you ask for new keys again"),
-        NoRekey::Closed => Fault::Ended.into(),
+        NoRekey::Closed => QueryError::Ended.into(),
         NoRekey::Session(error) => refused(&error.to_string()),
     })?;
     connection.count_rekeys(pump.session.rekeys());
@@ -402,7 +402,7 @@ async fn stop(
     let stopped = tokio::time::timeout(tls.common().handshake_timeout, work).await;
     if let Err(end) = stopped.unwrap_or(Err(End::Asked("the peer did not end TLS in time"))) {
         let refusal = match &end {
-            End::Orderly | End::KeyLimit => Fault::Ended.into(),
+            End::Orderly | End::KeyLimit => QueryError::Ended.into(),
             end => failed(end),
         };
         finish(&mut pump, &end).await;
@@ -432,7 +432,7 @@ async fn finish(pump: &mut sealed::Pump<'_>, end: &End) {
 
 /// What is answered where the connection ends by what was asked for.
 fn failed(why: &impl Display) -> Refusal {
-    Refusal { fault: Fault::Failed, reason: Some(why.to_string()) }
+    Refusal { fault: QueryError::Failed, reason: Some(why.to_string()) }
 }
 
 fn broken(socket: BrokenSocket) -> impl Fn(io::Error) -> End {
