@@ -22,7 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use tacit_core::workload::{HEADER_BYTES, Request};
+use tacit_core::workload::{HEADER_BYTES, WorkloadRequest};
 use tacit_sys::cpu;
 
 use crate::process::{Process, guarded};
@@ -51,7 +51,8 @@ pub(crate) fn knock(address: SocketAddr) -> Result<(), String> {
     let once = || -> std::io::Result<()> {
         let mut stream = TcpStream::connect_timeout(&address, SILENCE_MAX)?;
         stream.set_read_timeout(Some(SILENCE_MAX))?;
-        let mut first = Request::Exchange { request_bytes: 1, reply_bytes: 1 }.encode().to_vec();
+        let mut first =
+            WorkloadRequest::Exchange { request_bytes: 1, reply_bytes: 1 }.encode().to_vec();
         first.resize(HEADER_BYTES + 1, 0);
         stream.write_all(&first)?;
         stream.read_exact(&mut [0])

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tacit_core::statistics::Histogram;
-use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, Request, repeated_bytes};
+use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, WorkloadRequest, repeated_bytes};
 
 use crate::load::{Kind, Load, Steering};
 use crate::wire::{Dial, Wire};
@@ -102,7 +102,7 @@ struct Exchange {
 
 impl Exchange {
     fn open(address: SocketAddr, dial: &Dial, bytes: usize) -> io::Result<Self> {
-        let request = Request::Exchange { request_bytes: bytes as u64, reply_bytes: bytes as u64 };
+        let request = WorkloadRequest::Exchange { request_bytes: bytes as u64, reply_bytes: bytes as u64 };
         Ok(Self {
             wire: dial(address)?,
             request: vec![FILLER; bytes],
@@ -144,7 +144,7 @@ impl Exchange {
 
 /// One stream to the server; returns its bytes.
 fn pour(wire: &mut dyn Wire, bytes: u64) -> io::Result<Done> {
-    wire.write_all(&Request::Out.encode())?;
+    wire.write_all(&WorkloadRequest::Out.encode())?;
     // A block with its length in front, so that one write sends both.
     let mut block = vec![FILLER; LENGTH_BYTES + BLOCK_BYTES];
     let mut left = bytes;

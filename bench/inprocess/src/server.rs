@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use serde_json::json;
-use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, Request, repeated_bytes};
+use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, WorkloadRequest, repeated_bytes};
 
 use crate::wire::{Answer, Wire};
 
@@ -50,12 +50,12 @@ fn accept(listener: &TcpListener, answer: &Arc<Answer>) {
 fn serve(wire: &mut dyn Wire) -> io::Result<()> {
     let mut header = [0; HEADER_BYTES];
     while wire.read_exact(&mut header).is_ok() {
-        match Request::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
-            Request::Exchange { request_bytes, reply_bytes } => {
+        match WorkloadRequest::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
+            WorkloadRequest::Exchange { request_bytes, reply_bytes } => {
                 return exchange(wire, request_bytes, reply_bytes);
             }
-            Request::Out => swallow(wire)?,
-            Request::In { .. } | Request::InFor { .. } => {
+            WorkloadRequest::Out => swallow(wire)?,
+            WorkloadRequest::In { .. } | WorkloadRequest::InFor { .. } => {
                 return Err(io::ErrorKind::Unsupported.into());
             }
         }

@@ -13,7 +13,7 @@ mod tables;
 use std::fs;
 
 use serde_json::{Value, json};
-use tacit_core::page::{Bars, Page, Part, Table};
+use tacit_core::page::{Bars, DataTable, HtmlPage, PagePart};
 
 use self::summary::Summary;
 use crate::measure::{PARTS, Sample};
@@ -39,7 +39,7 @@ pub(crate) struct Report {
 struct Section {
     title: String,
     prose: String,
-    tables: Vec<Table>,
+    tables: Vec<DataTable>,
     bars: Vec<Bars>,
     notes: Vec<String>,
     /// Text in columns of its own.
@@ -169,21 +169,21 @@ impl Report {
     pub(crate) fn html(&self) -> String {
         let mut parts = Vec::new();
         for section in self.filled() {
-            parts.push(Part::Heading(section.title.clone()));
+            parts.push(PagePart::Heading(section.title.clone()));
             if !section.prose.is_empty() {
-                parts.push(Part::Prose(section.prose.clone()));
+                parts.push(PagePart::Prose(section.prose.clone()));
             }
             if !section.notes.is_empty() {
-                parts.push(Part::Notes(section.notes.clone()));
+                parts.push(PagePart::Notes(section.notes.clone()));
             }
-            parts.extend(section.bars.iter().cloned().map(Part::Bars));
-            parts.extend(section.tables.iter().cloned().map(Part::Table));
+            parts.extend(section.bars.iter().cloned().map(PagePart::Bars));
+            parts.extend(section.tables.iter().cloned().map(PagePart::Table));
             if !section.columns.is_empty() {
-                parts.push(Part::Columns(section.columns.clone()));
+                parts.push(PagePart::Columns(section.columns.clone()));
             }
         }
         let subtitle = self.head.join("; ");
-        Page { title: "tacit beside its peers".to_owned(), subtitle, parts }.html()
+        HtmlPage { title: "tacit beside its peers".to_owned(), subtitle, parts }.html()
     }
 
     fn filled(&self) -> impl Iterator<Item = &Section> {

@@ -1,6 +1,6 @@
 //! The tables of the report.
 
-use tacit_core::page::{Bar, Bars, Cell, Table};
+use tacit_core::page::{Bar, Bars, DataTable, TableCell};
 use tacit_core::statistics::{Mean, median};
 
 use super::summary::{Row, Summary, ratio, ratio_of_minima};
@@ -29,7 +29,7 @@ const PAPER_GOAL: f64 = 5.0;
 const FORMS: [&str; 4] = [PLACED, "tacit-fixed", "tacit-fixed-no-cache", "tacit-one-cpu"];
 
 /// What has a goal: whether it is reached.
-pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Option<Table> {
+pub(super) fn headline(summary: &Summary, workloads: &[&'static Workload]) -> Option<DataTable> {
     let columns = [
         "workload",
         "best peer",
@@ -70,7 +70,7 @@ fn reached(found: Option<f64>, goal: Goal) -> &'static str {
 }
 
 /// The other forms of tacit beside the same peer, and that peer with the place of [`PLACED`].
-pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Option<Table> {
+pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Option<DataTable> {
     let mut columns = vec!["workload"];
     columns.extend(FORMS);
     columns.extend([
@@ -87,7 +87,7 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
                 ratio_of_minima(row, to).map_or_else(String::new, |m| format!(" ({m:.2})"));
             let found =
                 ratio(row, to).map_or_else(|| "-".to_owned(), |found| format!("{found:.2}"));
-            Cell::Text(found + &minima)
+            TableCell::Text(found + &minima)
         };
         let mut row = vec![text(workload.name)];
         row.extend(FORMS.map(|form| both(summary.row(workload.name, form), best)));
@@ -114,7 +114,7 @@ fn with_goals<'a>(workloads: &'a [&'static Workload]) -> impl Iterator<Item = Ai
 }
 
 /// Everybody under one workload; `x` is each row divided by the best peer as installed.
-pub(super) fn workload(summary: &Summary, workload: &Workload) -> Table {
+pub(super) fn workload(summary: &Summary, workload: &Workload) -> DataTable {
     let unit = workload.kind.unit();
     let cpu = format!("us/{unit}");
     let rate = format!("{unit}/s");
@@ -140,7 +140,7 @@ pub(super) fn workload(summary: &Summary, workload: &Workload) -> Table {
         cells.push(share(ratio(Some(row), best)));
         cells.push(share(ratio_of_minima(Some(row), best)));
         cells.push(share(rate));
-        cells.push(Cell::Text(format!("{} of {}", row.dropped, row.samples)));
+        cells.push(TableCell::Text(format!("{} of {}", row.dropped, row.samples)));
         cells
     });
     let title = format!("{}: {}", workload.name, workload.title);
@@ -160,7 +160,7 @@ pub(super) fn bars(summary: &Summary, workload: &Workload) -> Bars {
 }
 
 /// What the accounting costs: pairs of samples, with and without it.
-pub(super) fn accounting(samples: &[Sample], workloads: &[&'static Workload]) -> Option<Table> {
+pub(super) fn accounting(samples: &[Sample], workloads: &[&'static Workload]) -> Option<DataTable> {
     let columns = ["workload", "pairs", "without us", "more %", "from %", "to %"];
     let rows = workloads.iter().filter_map(|workload| {
         let of = |peer: &str| -> Vec<f64> {
@@ -188,7 +188,7 @@ pub(super) fn accounting(samples: &[Sample], workloads: &[&'static Workload]) ->
 }
 
 /// tacit beside the same programs with OpenSSL in them.
-pub(super) fn inside(summary: &Summary) -> Option<Table> {
+pub(super) fn inside(summary: &Summary) -> Option<DataTable> {
     let columns = ["workload", "OpenSSL us", "tacit us", "ratio", "of minima", "aim", "reached"];
     let rows = INSIDE.into_iter().filter_map(|(workload, aim)| {
         let openssl = summary.row(workload, "inproc-openssl")?;
@@ -208,7 +208,7 @@ pub(super) fn inside(summary: &Summary) -> Option<Table> {
 }
 
 /// Round trips with ChaCha20 beside OpenSSL in the programs, and the same on another system.
-pub(super) fn paper(summary: &Summary) -> Option<Table> {
+pub(super) fn paper(summary: &Summary) -> Option<DataTable> {
     let columns = [
         "round trip",
         "OpenSSL us",
@@ -246,9 +246,9 @@ pub(super) fn paper(summary: &Summary) -> Option<Table> {
 }
 
 /// What an idle connection adds.
-pub(super) fn memory(idle: &[Idle], kernel_bytes: u64) -> Option<Table> {
+pub(super) fn memory(idle: &[Idle], kernel_bytes: u64) -> Option<DataTable> {
     let columns = ["", "client proxy KB", "server proxy KB", "both KB", "kernel KB", "goal KB"];
-    let kb = |bytes: f64| Cell::Number(bytes / 1024.0);
+    let kb = |bytes: f64| TableCell::Number(bytes / 1024.0);
     let rows = idle.iter().map(|idle| {
         let PerSide { client, server } = idle.bytes;
         let goal = idle.peer.starts_with("tacit").then_some(4.0);
@@ -258,26 +258,26 @@ pub(super) fn memory(idle: &[Idle], kernel_bytes: u64) -> Option<Table> {
     filled(table("Memory of an idle connection, both proxies", &columns, rows.collect()))
 }
 
-fn filled(table: Table) -> Option<Table> {
+fn filled(table: DataTable) -> Option<DataTable> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn table(title: &str, columns: &[&str], rows: Vec<Vec<Cell>>) -> Table {
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<TableCell>>) -> DataTable {
     let columns = columns.iter().map(|column| (*column).to_owned()).collect();
-    Table { title: title.to_owned(), columns, rows }
+    DataTable { title: title.to_owned(), columns, rows }
 }
 
-fn text(text: &str) -> Cell {
-    Cell::Text(text.to_owned())
+fn text(text: &str) -> TableCell {
+    TableCell::Text(text.to_owned())
 }
 
-fn number(value: Option<f64>) -> Cell {
-    value.map_or_else(|| text("-"), Cell::Number)
+fn number(value: Option<f64>) -> TableCell {
+    value.map_or_else(|| text("-"), TableCell::Number)
 }
 
 /// A ratio, with two digits after the point.
-fn share(value: Option<f64>) -> Cell {
-    Cell::Text(value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}")))
+fn share(value: Option<f64>) -> TableCell {
+    TableCell::Text(value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}")))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ const MAGIC: [u8; 3] = [b'T', b'W', 1];
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum WorkloadRequest {
     /// Requests and replies.
     Exchange {
         /// Bytes of each request.
@@ -85,7 +85,7 @@ impl Sampling {
     }
 }
 
-impl Request {
+impl WorkloadRequest {
     /// What a client sends.
     #[must_use]
     pub fn encode(self) -> [u8; HEADER_BYTES] {
@@ -145,34 +145,34 @@ mod tests {
     #[test]
     fn requests_survive_the_wire() {
         for request in [
-            Request::Exchange { request_bytes: 100, reply_bytes: MESSAGE_BYTES_MAX },
-            Request::Out,
-            Request::In { bytes: 20_000_000, sampling: Sampling::Off },
-            Request::InFor { ms: 10_000, sampling: Sampling::On },
+            WorkloadRequest::Exchange { request_bytes: 100, reply_bytes: MESSAGE_BYTES_MAX },
+            WorkloadRequest::Out,
+            WorkloadRequest::In { bytes: 20_000_000, sampling: Sampling::Off },
+            WorkloadRequest::InFor { ms: 10_000, sampling: Sampling::On },
         ] {
-            assert_eq!(Request::decode(&request.encode()), Some(request));
+            assert_eq!(WorkloadRequest::decode(&request.encode()), Some(request));
         }
     }
 
     #[test]
     fn what_is_no_request_or_beyond_a_limit_is_refused() {
-        let good = Request::Exchange { request_bytes: 1, reply_bytes: 1 };
+        let good = WorkloadRequest::Exchange { request_bytes: 1, reply_bytes: 1 };
         let changed = |at: usize, to: u8| {
             let mut header = good.encode();
             header[at] = to;
-            Request::decode(&header)
+            WorkloadRequest::decode(&header)
         };
         assert_eq!(changed(19, 1), Some(good));
         for (at, to) in [(0, b'G'), (2, 2), (3, 0), (3, 5), (3, 2), (11, 0), (8, 2), (12, 1)] {
             assert_eq!(changed(at, to), None, "{at} {to}");
         }
-        let zero = Request::Exchange { request_bytes: 0, reply_bytes: 1 };
-        assert_eq!(Request::decode(&zero.encode()), None);
-        let long = Request::InFor { ms: STREAM_MS_MAX + 1, sampling: Sampling::Off };
-        assert_eq!(Request::decode(&long.encode()), None);
-        let mut twice = Request::In { bytes: 1, sampling: Sampling::On }.encode();
+        let zero = WorkloadRequest::Exchange { request_bytes: 0, reply_bytes: 1 };
+        assert_eq!(WorkloadRequest::decode(&zero.encode()), None);
+        let long = WorkloadRequest::InFor { ms: STREAM_MS_MAX + 1, sampling: Sampling::Off };
+        assert_eq!(WorkloadRequest::decode(&long.encode()), None);
+        let mut twice = WorkloadRequest::In { bytes: 1, sampling: Sampling::On }.encode();
         twice[HEADER_BYTES - 1] = 2;
-        assert_eq!(Request::decode(&twice), None);
+        assert_eq!(WorkloadRequest::decode(&twice), None);
     }
 
     #[test]

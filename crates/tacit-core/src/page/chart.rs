@@ -40,7 +40,7 @@ pub struct Chart {
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum SeriesMark {
     /// One point joined to the next.
     Line,
     /// Each by itself.
@@ -53,7 +53,7 @@ pub struct Series {
     /// What the legend calls it.
     pub name: String,
     /// How it is drawn.
-    pub mark: Mark,
+    pub mark: SeriesMark,
     /// Its points.
     pub points: Vec<Point>,
 }
@@ -83,7 +83,7 @@ pub struct Bar {
 impl Series {
     /// A series by its name.
     #[must_use]
-    pub fn new(name: &str, mark: Mark, points: Vec<Point>) -> Self {
+    pub fn new(name: &str, mark: SeriesMark, points: Vec<Point>) -> Self {
         Self { name: name.to_owned(), mark, points }
     }
 }
@@ -150,12 +150,12 @@ impl Series {
     fn draw(&self, out: &mut String, place: &Place, colour: usize) {
         let points = self.points.iter().map(|point| place.of(*point));
         match self.mark {
-            Mark::Line => {
+            SeriesMark::Line => {
                 let pairs: Vec<_> = points.map(|Point { x, y }| format!("{x:.1},{y:.1}")).collect();
                 let line = pairs.join(" ");
                 let _ = writeln!(out, "<polyline class=\"s{colour}\" points=\"{line}\"/>");
             }
-            Mark::Dots => points.for_each(|Point { x, y }| {
+            SeriesMark::Dots => points.for_each(|Point { x, y }| {
                 let _ = writeln!(
                     out,
                     "<circle class=\"s{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"
@@ -307,7 +307,7 @@ mod tests {
         let points = vec![Point { x: 0.0, y: 1.0 }, Point { x: 1.0, y: 2.0 }];
         let chart = Chart {
             title: "<script>".to_owned(),
-            series: vec![Series::new("a\"&b", Mark::Dots, points)],
+            series: vec![Series::new("a\"&b", SeriesMark::Dots, points)],
             ..Chart::default()
         };
         let svg = chart.svg();
@@ -317,7 +317,8 @@ mod tests {
 
     #[test]
     fn names_stand_in_the_order_of_their_series() {
-        let series = ["first", "second"].map(|name| Series::new(name, Mark::Line, Vec::new()));
+        let series =
+            ["first", "second"].map(|name| Series::new(name, SeriesMark::Line, Vec::new()));
         let svg = Chart { series: series.to_vec(), ..Chart::default() }.svg();
         let at = |name: &str| {
             let before = svg.split_once(&format!(">{name}<")).unwrap().0;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::chart::{Bars, Chart};
 use super::markup::escaped;
-use super::table::Table;
+use super::table::DataTable;
 
 const STYLE: &str = "\
 :root { color-scheme: light dark; --ground: #fff; --text: #1b1f24; --faint: #6b7280;\n\
@@ -33,24 +33,24 @@ svg .s3 { color: var(--s3); }\n";
 
 /// A page for people.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub struct HtmlPage {
     /// Its title.
     pub title: String,
     /// One line below it.
     pub subtitle: String,
     /// What stands on it, from the top.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PagePart>,
 }
 
 /// What a page is made of.
 #[derive(Clone, Debug)]
-pub enum Part {
+pub enum PagePart {
     /// A new section.
     Heading(String),
     /// A paragraph.
     Prose(String),
     /// A table with its title.
-    Table(Table),
+    Table(DataTable),
     /// A picture.
     Chart(Chart),
     /// A picture of named values.
@@ -61,7 +61,7 @@ pub enum Part {
     Columns(String),
 }
 
-impl Page {
+impl HtmlPage {
     /// The whole page.
     #[must_use]
     pub fn html(&self) -> String {
@@ -79,7 +79,7 @@ impl Page {
     }
 }
 
-impl Part {
+impl PagePart {
     fn write(&self, out: &mut String) {
         let _ = match self {
             Self::Heading(text) => writeln!(out, "<h2>{}</h2>", escaped(text)),
@@ -99,7 +99,7 @@ impl Part {
     }
 }
 
-fn table(out: &mut String, table: &Table) {
+fn table(out: &mut String, table: &DataTable) {
     let _ = write!(out, "<h2>{}</h2>\n<div class=\"wide\">\n<table>\n<tr>", escaped(&table.title));
     for column in &table.columns {
         let _ = write!(out, "<th>{}</th>", escaped(column));
@@ -114,7 +114,7 @@ fn table(out: &mut String, table: &Table) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Bar, Cell, Mark, Series};
+    use super::super::{Bar, Series, SeriesMark, TableCell};
     use super::*;
     use crate::statistics::Point;
 
@@ -149,30 +149,30 @@ mod tests {
         if open.is_empty() { Ok(()) } else { Err(format!("left open: {open:?}")) }
     }
 
-    fn page() -> Page {
+    fn page() -> HtmlPage {
         let points = vec![Point { x: 0.0, y: 1.0 }, Point { x: 1.0, y: 2.0 }];
         let chart = Chart {
             title: "100 bytes & more".to_owned(),
-            series: vec![Series::new("<agent>", Mark::Line, points)],
+            series: vec![Series::new("<agent>", SeriesMark::Line, points)],
             ..Chart::default()
         };
         let bar = Bar { name: "<agent>".to_owned(), value: 1.0, colour: 7 };
-        let cells = vec![Cell::Text("<agent>".to_owned()), Cell::Number(1500.0)];
-        let table = Table {
+        let cells = vec![TableCell::Text("<agent>".to_owned()), TableCell::Number(1500.0)];
+        let table = DataTable {
             title: "CPU & more".to_owned(),
             columns: vec!["<component>".to_owned(), "us".to_owned()],
             rows: vec![cells],
         };
         let parts = vec![
-            Part::Heading("a < b".to_owned()),
-            Part::Prose("'quoted' > not".to_owned()),
-            Part::Table(table),
-            Part::Chart(chart),
-            Part::Bars(Bars { title: "\"".to_owned(), unit: "us".to_owned(), bars: vec![bar] }),
-            Part::Notes(vec!["closed <loop>".to_owned()]),
-            Part::Columns("a  <b>".to_owned()),
+            PagePart::Heading("a < b".to_owned()),
+            PagePart::Prose("'quoted' > not".to_owned()),
+            PagePart::Table(table),
+            PagePart::Chart(chart),
+            PagePart::Bars(Bars { title: "\"".to_owned(), unit: "us".to_owned(), bars: vec![bar] }),
+            PagePart::Notes(vec!["closed <loop>".to_owned()]),
+            PagePart::Columns("a  <b>".to_owned()),
         ];
-        Page { title: "100 bytes & more".to_owned(), subtitle: "<agent>".to_owned(), parts }
+        HtmlPage { title: "100 bytes & more".to_owned(), subtitle: "<agent>".to_owned(), parts }
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod markup;
 mod number;
 mod table;
 
-pub use chart::{Bar, Bars, Chart, Mark, Series};
-pub use html::{Page, Part};
+pub use chart::{Bar, Bars, Chart, Series, SeriesMark};
+pub use html::{HtmlPage, PagePart};
 pub use number::{grouped, number};
-pub use table::{Cell, Table};
+pub use table::{DataTable, TableCell};

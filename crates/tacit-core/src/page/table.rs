@@ -6,30 +6,30 @@ use super::number::number;
 
 /// Rows of numbers, each with a name for its columns.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Table {
+pub struct DataTable {
     /// What it shows.
     pub title: String,
     /// The names of the columns.
     pub columns: Vec<String>,
     /// The rows from the top.
-    pub rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Vec<TableCell>>,
 }
 
 /// What stands in a table.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Cell {
+pub enum TableCell {
     /// Text.
     Text(String),
     /// A number, shown with the digits that are known.
     Number(f64),
 }
 
-impl Table {
+impl DataTable {
     /// The table in columns: the first is text to the left, the others are to the right.
     #[must_use]
     pub fn text(&self) -> String {
         let shown: Vec<Vec<String>> =
-            self.rows.iter().map(|row| row.iter().map(Cell::shown).collect()).collect();
+            self.rows.iter().map(|row| row.iter().map(TableCell::shown).collect()).collect();
         let width_of = |at: usize| {
             let cells = shown.iter().filter_map(|row| row.get(at).map(String::len));
             cells.chain(self.columns.get(at).map(String::len)).max().unwrap_or(0)
@@ -65,7 +65,7 @@ impl Table {
     }
 }
 
-impl Cell {
+impl TableCell {
     /// What is read.
     #[must_use]
     pub fn shown(&self) -> String {
@@ -82,10 +82,10 @@ mod tests {
 
     #[test]
     fn a_table_is_text_and_markdown() {
-        let table = Table {
+        let table = DataTable {
             title: "CPU".to_owned(),
             columns: vec!["who".to_owned(), "us".to_owned()],
-            rows: vec![vec![Cell::Text("a|b".to_owned()), Cell::Number(1234.0)]],
+            rows: vec![vec![TableCell::Text("a|b".to_owned()), TableCell::Number(1234.0)]],
         };
         assert_eq!(table.text(), "CPU\nwho     us\na|b  1,234\n");
         assert_eq!(table.markdown(), "| who | us |\n| --- | ---: |\n| a\\|b | 1,234 |\n");

@@ -7,7 +7,7 @@
 
 /// CPU time of an interval, in per cent of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
+pub struct CpuReading {
     /// On general CPUs, what is eligible for an engine included.
     pub general: f64,
     /// The part of it that could have run on an engine.
@@ -16,7 +16,7 @@ pub struct Reading {
     pub engine: f64,
 }
 
-impl Reading {
+impl CpuReading {
     /// How busy each of so many general CPUs is with it.
     #[must_use]
     pub fn per_cpu(self, cpus: u32) -> f64 {
@@ -26,14 +26,14 @@ impl Reading {
 
 /// Where eligible work runs, in per cent of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Landed {
+pub struct EngineSplit {
     /// On engines.
     pub on_engines: f64,
     /// On general CPUs, because the engines are full.
     pub spilled: f64,
 }
 
-impl Landed {
+impl EngineSplit {
     /// The share of eligible work that engines take, from 0 to 1.
     #[must_use]
     pub fn share(self) -> f64 {
@@ -48,9 +48,9 @@ impl Landed {
 /// catches. Work is taken to be a fluid: below saturation nothing spills, where in truth a burst
 /// that finds every queue full does.
 #[must_use]
-pub fn land(eligible: f64, engines: u32, capacity: f64) -> Landed {
+pub fn land(eligible: f64, engines: u32, capacity: f64) -> EngineSplit {
     let on_engines = eligible.min(f64::from(engines) * capacity).max(0.0);
-    Landed { on_engines, spilled: eligible - on_engines }
+    EngineSplit { on_engines, spilled: eligible - on_engines }
 }
 
 /// What a change of a part is of the whole: both changes are relative (0.61 is +61 %), `share` is
@@ -62,7 +62,7 @@ pub fn of_whole(change: f64, share: f64) -> f64 {
 
 /// A rate and the utilisation at which it was reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Utilised {
+pub struct RateAtUtilisation {
     /// What is done in a time.
     pub rate: f64,
     /// How busy that makes the machine.
@@ -72,7 +72,7 @@ pub struct Utilised {
 /// Returns how many times as much is done for each unit of utilisation: what a change is worth on
 /// a machine that has other things to do, even where rates were limited by something else.
 #[must_use]
-pub fn rate_per_utilisation(before: Utilised, after: Utilised) -> f64 {
+pub fn rate_per_utilisation(before: RateAtUtilisation, after: RateAtUtilisation) -> f64 {
     (after.rate / after.utilisation) / (before.rate / before.utilisation)
 }
 
@@ -85,14 +85,14 @@ mod tests {
     }
 
     /// Two general CPUs, no engine.
-    const NONE: Reading = Reading { general: 113.76, eligible: 105.17, engine: 0.0 };
+    const NONE: CpuReading = CpuReading { general: 113.76, eligible: 105.17, engine: 0.0 };
     /// The same work with one engine, what is not eligible left out.
-    const ONE: Reading = Reading { general: 7.78, eligible: 7.78, engine: 95.13 };
+    const ONE: CpuReading = CpuReading { general: 7.78, eligible: 7.78, engine: 95.13 };
 
     #[test]
     fn without_engines_nearly_all_is_eligible_and_the_rest_is_the_difference() {
         near(NONE.per_cpu(2), 56.88, 1e-9);
-        let eligible = Reading { general: NONE.eligible, ..NONE };
+        let eligible = CpuReading { general: NONE.eligible, ..NONE };
         near(eligible.per_cpu(2), 52.59, 0.006);
     }
 
@@ -103,7 +103,7 @@ mod tests {
         near(landed.spilled, 7.78, 1e-9);
         near(ONE.per_cpu(2), 3.89, 1e-9);
         near(landed.share(), 0.924, 0.001);
-        let before = Reading { general: NONE.eligible, ..NONE }.per_cpu(2);
+        let before = CpuReading { general: NONE.eligible, ..NONE }.per_cpu(2);
         near(before - ONE.per_cpu(2), 48.7, 0.01);
     }
 
@@ -127,15 +127,15 @@ mod tests {
 
     #[test]
     fn rates_are_compared_for_each_unit_of_utilisation() {
-        let at = |rate, utilisation| Utilised { rate, utilisation };
+        let at = |rate, utilisation| RateAtUtilisation { rate, utilisation };
         near(rate_per_utilisation(at(43_579.0, 61.9), at(58_247.0, 64.4)), 1.285, 5e-4);
         near(rate_per_utilisation(at(39_267.0, 31.2), at(50_740.0, 28.8)), 1.400, 5e-4);
     }
 
     #[test]
     fn nothing_lands_where_there_is_nothing() {
-        assert_eq!(land(0.0, 3, 99.0), Landed { on_engines: 0.0, spilled: 0.0 });
-        assert_eq!(land(5.0, 0, 99.0), Landed { on_engines: 0.0, spilled: 5.0 });
+        assert_eq!(land(0.0, 3, 99.0), EngineSplit { on_engines: 0.0, spilled: 0.0 });
+        assert_eq!(land(5.0, 0, 99.0), EngineSplit { on_engines: 0.0, spilled: 5.0 });
         assert_eq!(land(0.0, 0, 99.0).share(), 0.0);
     }
 }

@@ -8,7 +8,7 @@ use crate::meter::Component;
 
 /// CPU time by place. Each stands in one place only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Cell {
+pub struct PlaceCosts {
     /// On general CPUs, and belongs there.
     pub general: f64,
     /// On engines.
@@ -20,11 +20,11 @@ pub struct Cell {
 /// CPU time by component and place; what is not there is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct Components(BTreeMap<Component, Cell>);
+pub struct Components(BTreeMap<Component, PlaceCosts>);
 
 /// What an agent spent in an interval.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Costs {
+pub struct MeasuredCosts {
     /// How long it was, in seconds.
     pub interval_s: f64,
     /// CPUs of the machine.
@@ -36,12 +36,12 @@ pub struct Costs {
     /// What the programs spent whose connections it carries, as far as that is known.
     pub programs_us: f64,
     /// By rule, and what belongs to none.
-    pub rules: Vec<RuleCosts>,
+    pub rules: Vec<MeasuredRuleCosts>,
 }
 
 /// One rule's part.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RuleCosts {
+pub struct MeasuredRuleCosts {
     /// Its name, or what else the row is.
     pub name: String,
     /// Whether it is a rule: the agent's own part is not.
@@ -60,7 +60,7 @@ pub struct RuleCosts {
     pub cpu_us: Components,
 }
 
-impl Cell {
+impl PlaceCosts {
     /// In all places.
     #[must_use]
     pub fn total(self) -> f64 {
@@ -91,24 +91,24 @@ impl Cell {
 impl Components {
     /// One component's.
     #[must_use]
-    pub fn of(&self, component: Component) -> Cell {
+    pub fn of(&self, component: Component) -> PlaceCosts {
         self.0.get(&component).copied().unwrap_or_default()
     }
 
     /// Replaces one component's.
-    pub fn set(&mut self, component: Component, cell: Cell) {
+    pub fn set(&mut self, component: Component, cell: PlaceCosts) {
         self.0.insert(component, cell);
     }
 
     /// All components together.
     #[must_use]
-    pub fn total(&self) -> Cell {
-        self.0.values().fold(Cell::default(), |sum, cell| sum.plus(*cell))
+    pub fn total(&self) -> PlaceCosts {
+        self.0.values().fold(PlaceCosts::default(), |sum, cell| sum.plus(*cell))
     }
 
     /// The same with every cell changed.
     #[must_use]
-    pub fn map(&self, change: impl Fn(Component, Cell) -> Cell) -> Self {
+    pub fn map(&self, change: impl Fn(Component, PlaceCosts) -> PlaceCosts) -> Self {
         Self(
             Component::ALL
                 .map(|component| (component, change(component, self.of(component))))
@@ -117,10 +117,10 @@ impl Components {
     }
 }
 
-impl Costs {
+impl MeasuredCosts {
     /// One rule's part.
     #[must_use]
-    pub fn rule(&self, name: &str) -> Option<&RuleCosts> {
+    pub fn rule(&self, name: &str) -> Option<&MeasuredRuleCosts> {
         self.rules.iter().find(|rule| rule.is_rule && rule.name == name)
     }
 
@@ -131,7 +131,7 @@ impl Costs {
     }
 }
 
-impl RuleCosts {
+impl MeasuredRuleCosts {
     /// Whether TLS was spoken.
     #[must_use]
     pub fn has_tls(&self) -> bool {

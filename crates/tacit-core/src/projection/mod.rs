@@ -19,6 +19,10 @@ mod arithmetic;
 mod costs;
 mod model;
 
-pub use arithmetic::{Landed, Reading, Utilised, land, of_whole, rate_per_utilisation};
-pub use costs::{Cell, Components, Costs, RuleCosts};
-pub use model::{Change, Load, Projected, Question, Refused, UnitCosts, project};
+pub use arithmetic::{
+    CpuReading, EngineSplit, RateAtUtilisation, land, of_whole, rate_per_utilisation,
+};
+pub use costs::{Components, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
+pub use model::{
+    CpuLoad, Projection, ProjectionError, ProjectionRequest, RuleChange, UnitCosts, project,
+};

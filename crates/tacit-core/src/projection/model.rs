@@ -12,8 +12,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::arithmetic::{Landed, land};
-use super::costs::{Cell, Components, Costs, RuleCosts};
+use super::arithmetic::{EngineSplit, land};
+use super::costs::{Components, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
 use crate::meter::Component;
 
 /// What an engine does for a connection before its handshake, when there is one: accepting,
@@ -22,18 +22,18 @@ const ON_THE_WAY: [Component; 2] = [Component::Accept, Component::Policy];
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Question {
+pub struct ProjectionRequest {
     /// CPUs set aside as engines; `None` leaves eligible work where it was measured.
     pub engines: Option<u32>,
     /// So many times the traffic.
     pub scale: f64,
     /// Changes by rule, in order.
-    pub changes: BTreeMap<String, Vec<Change>>,
+    pub changes: BTreeMap<String, Vec<RuleChange>>,
 }
 
 /// What becomes of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Change {
+pub enum RuleChange {
     /// Another suite: records cost so many times as much.
     Suite {
         /// Sealing.
@@ -62,24 +62,24 @@ pub struct UnitCosts {
 
 /// CPU time of an interval, in per cent of one CPU.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub struct CpuLoad {
     /// By component.
     pub components: Components,
     /// By rule, in the order of the ledger.
-    pub rules: Vec<Cell>,
+    pub rules: Vec<PlaceCosts>,
     /// In no cell.
     pub uncaptured: f64,
 }
 
 /// Before and after.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Projected {
+pub struct Projection {
     /// What was measured.
-    pub before: Load,
+    pub before: CpuLoad,
     /// What it would be.
-    pub after: Load,
+    pub after: CpuLoad,
     /// Where eligible work lands, if engines were asked about; in per cent of one CPU.
-    pub landed: Option<Landed>,
+    pub landed: Option<EngineSplit>,
     /// What one engine can give to metered work, in per cent of one CPU.
     pub engine_capacity: f64,
     /// The programs of runs, which do not change; in per cent of one CPU.
@@ -88,7 +88,7 @@ pub struct Projected {
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum ProjectionError {
     /// Nothing was measured in the interval.
     Nothing,
     /// What was spent stands in no cell.
@@ -101,7 +101,7 @@ pub enum Refused {
     IsTls(String),
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ProjectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => f.write_str(
@@ -124,22 +124,22 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for ProjectionError {}
 
 impl UnitCosts {
     /// What a handshake cost in the interval, over all rules; `None` without any.
     #[must_use]
-    pub fn measured_handshake_us(costs: &Costs) -> Option<f64> {
+    pub fn measured_handshake_us(costs: &MeasuredCosts) -> Option<f64> {
         let handshakes: u64 = costs.rules.iter().map(|rule| rule.handshakes).sum();
         let spent = costs.rules.iter().map(|rule| rule.cpu_us.of(Component::Handshake).total());
         (handshakes > 0).then(|| spent.sum::<f64>() / handshakes as f64)
     }
 }
 
-impl Load {
+impl CpuLoad {
     /// All rules and components, and what no cell caught on general CPUs.
     #[must_use]
-    pub fn total(&self) -> Cell {
+    pub fn total(&self) -> PlaceCosts {
         let mut total = self.components.total();
         total.general += self.uncaptured;
         total
@@ -150,21 +150,24 @@ impl Load {
 ///
 /// # Errors
 /// The question does not fit what was measured.
-pub fn project(costs: &Costs, question: &Question) -> Result<Projected, Refused> {
+pub fn project(
+    costs: &MeasuredCosts,
+    question: &ProjectionRequest,
+) -> Result<Projection, ProjectionError> {
     if costs.agent_us <= 0.0 || costs.interval_s <= 0.0 {
-        return Err(Refused::Nothing);
+        return Err(ProjectionError::Nothing);
     }
     let captured = |of: &[Components]| of.iter().map(|cells| cells.total().total()).sum::<f64>();
     let before: Vec<_> = costs.rules.iter().map(|rule| rule.cpu_us.clone()).collect();
     let captured_before = captured(&before);
     if captured_before <= 0.0 {
-        return Err(Refused::NoCells);
+        return Err(ProjectionError::NoCells);
     }
     for name in question.changes.keys() {
         if costs.rule(name).is_none() {
             let rules = costs.rules.iter().filter(|rule| rule.is_rule);
             let known = rules.map(|rule| rule.name.clone()).collect();
-            return Err(Refused::NoSuchRule(name.clone(), known));
+            return Err(ProjectionError::NoSuchRule(name.clone(), known));
         }
     }
     let mut after = Vec::new();
@@ -188,7 +191,7 @@ pub fn project(costs: &Costs, question: &Question) -> Result<Projected, Refused>
         }
     }
     let uncaptured_after = costs.uncaptured_us * captured(&after) / captured_before;
-    Ok(Projected {
+    Ok(Projection {
         before: load(costs, &before, costs.uncaptured_us),
         after: load(costs, &after, uncaptured_after),
         landed,
@@ -198,7 +201,10 @@ pub fn project(costs: &Costs, question: &Question) -> Result<Projected, Refused>
 }
 
 /// One rule's cells as the question wants them, in microseconds of the same interval.
-fn changed(rule: &RuleCosts, question: &Question) -> Result<Components, Refused> {
+fn changed(
+    rule: &MeasuredRuleCosts,
+    question: &ProjectionRequest,
+) -> Result<Components, ProjectionError> {
     let mut cells = rule.cpu_us.clone();
     if !rule.is_rule {
         return Ok(cells);
@@ -206,66 +212,68 @@ fn changed(rule: &RuleCosts, question: &Question) -> Result<Components, Refused>
     let name = &rule.name;
     for change in question.changes.get(name).into_iter().flatten() {
         cells = match change {
-            Change::Suite { .. } | Change::Permit if !rule.has_tls() => {
-                return Err(Refused::NoTls(name.clone()));
+            RuleChange::Suite { .. } | RuleChange::Permit if !rule.has_tls() => {
+                return Err(ProjectionError::NoTls(name.clone()));
             }
-            Change::Tls(_) if rule.has_tls() => return Err(Refused::IsTls(name.clone())),
-            Change::Suite { seal, open } => cells.map(|component, cell| match component {
+            RuleChange::Tls(_) if rule.has_tls() => {
+                return Err(ProjectionError::IsTls(name.clone()));
+            }
+            RuleChange::Suite { seal, open } => cells.map(|component, cell| match component {
                 Component::Seal => cell.times(*seal),
                 Component::Open => cell.times(*open),
                 _ => cell,
             }),
-            Change::Permit => cells.map(|component, cell| match component {
-                Component::Handshake | Component::Seal | Component::Open => Cell::default(),
+            RuleChange::Permit => cells.map(|component, cell| match component {
+                Component::Handshake | Component::Seal | Component::Open => PlaceCosts::default(),
                 _ => cell,
             }),
-            Change::Tls(unit) => with_tls(&cells, rule, unit),
-            Change::Engine => cells.map(|_, cell| eligible(cell)),
+            RuleChange::Tls(unit) => with_tls(&cells, rule, unit),
+            RuleChange::Engine => cells.map(|_, cell| eligible(cell)),
         };
     }
     Ok(cells.map(|_, cell| cell.times(question.scale)))
 }
 
 /// Adds what TLS would have cost. A handshake is work that engines may take, records are not.
-fn with_tls(cells: &Components, rule: &RuleCosts, unit: &UnitCosts) -> Components {
+fn with_tls(cells: &Components, rule: &MeasuredRuleCosts, unit: &UnitCosts) -> Components {
     let mb = |bytes: u64| bytes as f64 / 1e6;
     cells.map(|component, cell| match component {
         Component::Handshake => {
             let us = unit.handshake_us * rule.connections as f64;
-            cell.plus(Cell { eligible: us, ..Cell::default() })
+            cell.plus(PlaceCosts { eligible: us, ..PlaceCosts::default() })
         }
         Component::Seal => {
             let us = unit.seal_us_per_mb * mb(rule.sent_bytes);
-            cell.plus(Cell { general: us, ..Cell::default() })
+            cell.plus(PlaceCosts { general: us, ..PlaceCosts::default() })
         }
         Component::Open => {
             let us = unit.open_us_per_mb * mb(rule.received_bytes);
-            cell.plus(Cell { general: us, ..Cell::default() })
+            cell.plus(PlaceCosts { general: us, ..PlaceCosts::default() })
         }
         _ => cell,
     })
 }
 
 /// All that is left to general CPUs becomes eligible.
-fn eligible(cell: Cell) -> Cell {
-    Cell { general: 0.0, eligible: cell.eligible + cell.general, ..cell }
+fn eligible(cell: PlaceCosts) -> PlaceCosts {
+    PlaceCosts { general: 0.0, eligible: cell.eligible + cell.general, ..cell }
 }
 
-fn landing(cell: Cell, share: f64) -> Cell {
+fn landing(cell: PlaceCosts, share: f64) -> PlaceCosts {
     let eligible = cell.engine + cell.eligible;
     let engine = eligible * share;
-    Cell { general: cell.general, engine, eligible: eligible - engine }
+    PlaceCosts { general: cell.general, engine, eligible: eligible - engine }
 }
 
-fn load(costs: &Costs, rules: &[Components], uncaptured_us: f64) -> Load {
-    let percent = |cell: Cell| cell.times(costs.percent(1.0));
+fn load(costs: &MeasuredCosts, rules: &[Components], uncaptured_us: f64) -> CpuLoad {
+    let percent = |cell: PlaceCosts| cell.times(costs.percent(1.0));
     let mut components = Components::default();
     for component in Component::ALL {
         let cells = rules.iter().map(|cells| cells.of(component));
-        components.set(component, percent(cells.fold(Cell::default(), Cell::plus)));
+        components.set(component, percent(cells.fold(PlaceCosts::default(), PlaceCosts::plus)));
     }
     let totals = rules.iter().map(|cells| percent(cells.total()));
-    Load { components, rules: totals.collect(), uncaptured: costs.percent(uncaptured_us) }
+    CpuLoad { components, rules: totals.collect(), uncaptured: costs.percent(uncaptured_us) }
 }
 
 #[cfg(test)]
@@ -276,12 +284,12 @@ mod tests {
         assert!((found - wanted).abs() < 1e-9, "{found} is not {wanted}");
     }
 
-    fn rule(name: &str, cells: &[(Component, Cell)]) -> RuleCosts {
+    fn rule(name: &str, cells: &[(Component, PlaceCosts)]) -> MeasuredRuleCosts {
         let mut cpu_us = Components::default();
         for (component, cell) in cells {
             cpu_us.set(*component, *cell);
         }
-        RuleCosts {
+        MeasuredRuleCosts {
             name: name.into(),
             is_rule: name != "agent",
             connections: 10,
@@ -293,17 +301,17 @@ mod tests {
         }
     }
 
-    fn general(us: f64) -> Cell {
-        Cell { general: us, ..Cell::default() }
+    fn general(us: f64) -> PlaceCosts {
+        PlaceCosts { general: us, ..PlaceCosts::default() }
     }
 
-    fn could(us: f64) -> Cell {
-        Cell { eligible: us, ..Cell::default() }
+    fn could(us: f64) -> PlaceCosts {
+        PlaceCosts { eligible: us, ..PlaceCosts::default() }
     }
 
     /// A second in which `web` (TLS), `plain` (clear) and the agent itself cost 100 % of one CPU
     /// together, a twentieth of it uncaptured.
-    fn second() -> Costs {
+    fn second() -> MeasuredCosts {
         use Component::{Control, Handshake, Open, Receive, Seal, Send};
         let web = [
             (Handshake, could(400_000.0)),
@@ -314,7 +322,7 @@ mod tests {
         ];
         let mut plain = rule("plain", &[(Receive, general(50_000.0)), (Send, general(50_000.0))]);
         plain.handshakes = 0;
-        Costs {
+        MeasuredCosts {
             interval_s: 1.0,
             cpus: 4,
             agent_us: 1e6,
@@ -324,12 +332,12 @@ mod tests {
         }
     }
 
-    fn ask(change: &[(&str, Change)]) -> Question {
-        let mut changes: BTreeMap<String, Vec<Change>> = BTreeMap::new();
+    fn ask(change: &[(&str, RuleChange)]) -> ProjectionRequest {
+        let mut changes: BTreeMap<String, Vec<RuleChange>> = BTreeMap::new();
         for (name, change) in change {
             changes.entry((*name).into()).or_default().push(*change);
         }
-        Question { engines: None, scale: 1.0, changes }
+        ProjectionRequest { engines: None, scale: 1.0, changes }
     }
 
     #[test]
@@ -344,7 +352,7 @@ mod tests {
 
     #[test]
     fn engines_take_eligible_work_and_what_does_not_fit_spills() {
-        let mut question = Question { engines: Some(1), ..ask(&[]) };
+        let mut question = ProjectionRequest { engines: Some(1), ..ask(&[]) };
         let projected = project(&second(), &question).unwrap();
         near(projected.after.total().engine, 40.0);
         near(projected.after.total().eligible, 0.0);
@@ -355,7 +363,7 @@ mod tests {
         near(projected.engine_capacity, 95.0);
         near(projected.after.total().engine, 95.0);
         near(projected.after.components.of(Component::Handshake).eligible, 305.0);
-        assert_eq!(projected.landed, Some(Landed { on_engines: 95.0, spilled: 305.0 }));
+        assert_eq!(projected.landed, Some(EngineSplit { on_engines: 95.0, spilled: 305.0 }));
         question.engines = Some(0);
         near(project(&second(), &question).unwrap().after.total().engine, 0.0);
     }
@@ -366,7 +374,7 @@ mod tests {
         for rule in &mut costs.rules {
             rule.cpu_us.set(Component::Accept, general(10_000.0));
         }
-        let question = Question { engines: Some(1), ..ask(&[]) };
+        let question = ProjectionRequest { engines: Some(1), ..ask(&[]) };
         let after = project(&costs, &question).unwrap().after;
         near(after.rules[1].engine, 41.0);
         near(after.rules[2].engine, 0.0);
@@ -375,7 +383,7 @@ mod tests {
 
     #[test]
     fn traffic_scales_rules_and_not_the_agent_itself() {
-        let projected = project(&second(), &Question { scale: 2.0, ..ask(&[]) }).unwrap();
+        let projected = project(&second(), &ProjectionRequest { scale: 2.0, ..ask(&[]) }).unwrap();
         for (rule, percent) in projected.after.rules.iter().zip([5.0, 160.0, 20.0]) {
             near(rule.total(), percent);
         }
@@ -384,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_suite_scales_records_only() {
-        let change = Change::Suite { seal: 2.0, open: 3.0 };
+        let change = RuleChange::Suite { seal: 2.0, open: 3.0 };
         let after = project(&second(), &ask(&[("web", change)])).unwrap().after;
         near(after.components.of(Component::Seal).total(), 20.0);
         near(after.components.of(Component::Open).total(), 15.0);
@@ -393,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_permit_has_neither_handshake_nor_records() {
-        let after = project(&second(), &ask(&[("web", Change::Permit)])).unwrap().after;
+        let after = project(&second(), &ask(&[("web", RuleChange::Permit)])).unwrap().after;
         near(after.rules[1].total(), 25.0);
         near(after.components.of(Component::Handshake).total(), 0.0);
     }
@@ -401,7 +409,7 @@ mod tests {
     #[test]
     fn tls_costs_what_its_units_cost() {
         let unit = UnitCosts { handshake_us: 900.0, seal_us_per_mb: 200.0, open_us_per_mb: 100.0 };
-        let after = project(&second(), &ask(&[("plain", Change::Tls(unit))])).unwrap().after;
+        let after = project(&second(), &ask(&[("plain", RuleChange::Tls(unit))])).unwrap().after;
         // 10 handshakes, 5 MB sealed, 1 MB opened: 9,000 + 1,000 + 100 us of a second.
         near(after.rules[2].total(), 10.0 + 1.01);
         assert_eq!(UnitCosts::measured_handshake_us(&second()), Some(20_000.0));
@@ -409,7 +417,8 @@ mod tests {
 
     #[test]
     fn a_relay_on_an_engine_takes_its_handshakes_along() {
-        let question = Question { engines: Some(1), ..ask(&[("web", Change::Engine)]) };
+        let question =
+            ProjectionRequest { engines: Some(1), ..ask(&[("web", RuleChange::Engine)]) };
         let projected = project(&second(), &question).unwrap();
         near(projected.after.rules[1].engine, 80.0);
         near(projected.after.rules[2].general, 10.0);
@@ -421,16 +430,19 @@ mod tests {
     fn questions_that_do_not_fit_are_refused_by_name() {
         let refused = |name, change| project(&second(), &ask(&[(name, change)])).unwrap_err();
         let unit = UnitCosts { handshake_us: 1.0, seal_us_per_mb: 1.0, open_us_per_mb: 1.0 };
-        assert_eq!(refused("plain", Change::Permit), Refused::NoTls("plain".into()));
-        assert_eq!(refused("web", Change::Tls(unit)), Refused::IsTls("web".into()));
+        assert_eq!(refused("plain", RuleChange::Permit), ProjectionError::NoTls("plain".into()));
+        assert_eq!(refused("web", RuleChange::Tls(unit)), ProjectionError::IsTls("web".into()));
         let known = vec!["web".into(), "plain".into()];
-        assert_eq!(refused("mail", Change::Permit), Refused::NoSuchRule("mail".into(), known));
-        let idle = Costs { agent_us: 0.0, ..second() };
-        assert_eq!(project(&idle, &ask(&[])), Err(Refused::Nothing));
+        assert_eq!(
+            refused("mail", RuleChange::Permit),
+            ProjectionError::NoSuchRule("mail".into(), known)
+        );
+        let idle = MeasuredCosts { agent_us: 0.0, ..second() };
+        assert_eq!(project(&idle, &ask(&[])), Err(ProjectionError::Nothing));
         // As an agent answers whose accounting is off.
         let mut unaccounted = second();
         unaccounted.rules.iter_mut().for_each(|rule| rule.cpu_us = Components::default());
         unaccounted.uncaptured_us = unaccounted.agent_us;
-        assert_eq!(project(&unaccounted, &ask(&[])), Err(Refused::NoCells));
+        assert_eq!(project(&unaccounted, &ask(&[])), Err(ProjectionError::NoCells));
     }
 }

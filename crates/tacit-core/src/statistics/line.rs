@@ -13,7 +13,7 @@ pub struct Point {
 
 /// A straight line through points.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Line {
+pub struct FittedLine {
     /// Its height at zero.
     pub intercept: f64,
     /// Its rise for every unit.
@@ -37,7 +37,7 @@ pub struct Rise {
     pub high: f64,
 }
 
-impl Line {
+impl FittedLine {
     /// Lays a line through points; `None` where they are fewer than three or all above another.
     #[must_use]
     pub fn through(points: &[Point]) -> Option<Self> {
@@ -111,7 +111,7 @@ mod tests {
     fn points_on_a_line_give_the_line_and_no_doubt() {
         let point = |x| Point { x, y: 100.0 + 2.0 * x };
         let points: Vec<_> = (0..9).map(|x| point(f64::from(x))).collect();
-        let line = Line::through(&points).unwrap();
+        let line = FittedLine::through(&points).unwrap();
         near(line.intercept, 100.0, 1e-9);
         near(line.slope, 2.0, 1e-9);
         near(line.variance, 0.0, 1e-9);
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_worked_example_has_its_known_interval() {
         let points = points([(1.0, 2.0), (2.0, 4.0), (3.0, 5.0), (4.0, 4.0), (5.0, 5.0)]);
-        let line = Line::through(&points).unwrap();
+        let line = FittedLine::through(&points).unwrap();
         near(line.slope, 0.6, 1e-9);
         near(line.intercept, 2.2, 1e-9);
         // The squares left over sum to 2.4: variance 0.8 over three.
@@ -139,16 +139,16 @@ mod tests {
     #[test]
     fn a_ramp_whose_cost_nearly_trebles_rises_beyond_doubt() {
         let ramp = [(60.0, 7.16), (180.0, 9.40), (300.0, 12.66), (420.0, 15.91), (540.0, 20.90)];
-        let rise = Line::through(&points(ramp)).unwrap().rise(600.0).unwrap();
+        let rise = FittedLine::through(&points(ramp)).unwrap().rise(600.0).unwrap();
         near(rise.percent, 361.0, 1.0);
         assert!(rise.low > 50.0, "it rose, beyond doubt: {rise:?}");
     }
 
     #[test]
     fn where_no_line_can_be_laid_there_is_none() {
-        assert_eq!(Line::through(&points([(0.0, 1.0), (1.0, 2.0)])), None);
-        assert_eq!(Line::through(&points([(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)])), None);
-        let line = Line::through(&points([(0.0, -1.0), (1.0, 0.0), (2.0, 1.0)])).unwrap();
+        assert_eq!(FittedLine::through(&points([(0.0, 1.0), (1.0, 2.0)])), None);
+        assert_eq!(FittedLine::through(&points([(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)])), None);
+        let line = FittedLine::through(&points([(0.0, -1.0), (1.0, 0.0), (2.0, 1.0)])).unwrap();
         assert_eq!(line.rise(2.0), None, "no rise from nothing");
     }
 

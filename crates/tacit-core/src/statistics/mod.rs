@@ -7,7 +7,7 @@ mod line;
 mod mean;
 
 pub use histogram::Histogram;
-pub use line::{Line, Point, Rise};
+pub use line::{FittedLine, Point, Rise};
 pub use mean::Mean;
 
 /// The middle of the values, or the mean of the two in the middle; not a number of none.

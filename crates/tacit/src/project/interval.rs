@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tacit_core::policy::Suite;
-use tacit_core::projection::{Cell, Components, Costs, RuleCosts};
+use tacit_core::projection::{Components, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
 
 use super::arguments::{ProjectArgs, SuiteArg};
 use crate::control::client::{self, ClientError};
@@ -19,7 +19,7 @@ const COSTS_BYTES_MAX: u64 = 64 << 20;
 
 /// An interval, and what is known of the rules' suites.
 pub(super) struct Interval {
-    pub(super) costs: Costs,
+    pub(super) costs: MeasuredCosts,
     pub(super) suites: Vec<KnownSuite>,
 }
 
@@ -108,9 +108,9 @@ fn between(earlier: &costs::Costs, later: &costs::Costs) -> Result<costs::Costs,
 }
 
 /// The ledger as the model takes it.
-fn model(ledger: &costs::Costs) -> Costs {
+fn model(ledger: &costs::Costs) -> MeasuredCosts {
     let programs = ledger.runs.iter().filter_map(|run| run.program_cpu_us);
-    Costs {
+    MeasuredCosts {
         interval_s: ledger.interval_s,
         cpus: u32::try_from(ledger.cpus).unwrap_or(u32::MAX),
         agent_us: ledger.agent_cpu_us,
@@ -120,13 +120,13 @@ fn model(ledger: &costs::Costs) -> Costs {
     }
 }
 
-fn rule(ledger: &costs::RuleCosts) -> RuleCosts {
+fn rule(ledger: &costs::RuleCosts) -> MeasuredRuleCosts {
     let mut cpu_us = Components::default();
     for (component, Places { general, engine, eligible }) in &ledger.cpu_us {
-        let cell = Cell { general: *general, engine: *engine, eligible: *eligible };
+        let cell = PlaceCosts { general: *general, engine: *engine, eligible: *eligible };
         cpu_us.set(*component, cell);
     }
-    RuleCosts {
+    MeasuredRuleCosts {
         name: name(ledger),
         is_rule: ledger.kind == Kind::Rule,
         connections: ledger.connections,

@@ -19,7 +19,7 @@ use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tacit_core::projection::{Costs, Question, Refused, project};
+use tacit_core::projection::{MeasuredCosts, ProjectionError, ProjectionRequest, project};
 
 pub use self::arguments::ProjectArgs;
 use self::interval::{Interval, NoInterval};
@@ -38,7 +38,7 @@ enum ProjectError {
     /// More engines than CPUs.
     Engines { asked: u32, cpus: u32 },
     /// The question does not fit.
-    Refused(Refused),
+    Refused(ProjectionError),
     /// Units could not be measured.
     Units(CannotMeasure),
 }
@@ -63,7 +63,7 @@ impl ProjectError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Interval(NoInterval::TooManyFiles(_)) | Self::Engines { .. } => EXIT_USAGE,
-            Self::Refused(Refused::Nothing | Refused::NoCells) => EXIT_FAILURE,
+            Self::Refused(ProjectionError::Nothing | ProjectionError::NoCells) => EXIT_FAILURE,
             Self::Refused(_) => EXIT_USAGE,
             _ => EXIT_FAILURE,
         }
@@ -92,13 +92,13 @@ fn answer(args: &ProjectArgs) -> Result<report::Answer, ProjectError> {
     }
     let mut units = Units::new(costs, TRIAL_TIME);
     let changes = units.changes(args, &suites, &mut assumptions).map_err(ProjectError::Units)?;
-    let question = Question { engines, scale: args.scale, changes };
+    let question = ProjectionRequest { engines, scale: args.scale, changes };
     let projected = project(costs, &question).map_err(ProjectError::Refused)?;
     Ok(report::Answer::new(costs, &question, projected, assumptions))
 }
 
 /// How many engines there were, where nobody said how many there should be.
-fn engines_in_use(costs: &Costs, assumptions: &mut Vec<String>) -> Option<u32> {
+fn engines_in_use(costs: &MeasuredCosts, assumptions: &mut Vec<String>) -> Option<u32> {
     let spent = costs.rules.iter().map(|rule| rule.cpu_us.total().engine).sum();
     let percent = costs.percent(spent);
     let engines = (1..costs.cpus).find(|&count| f64::from(count) * 100.0 >= percent)?;

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use tacit_core::meter::Component;
 use tacit_core::projection::{
-    Cell, Costs, Landed, Load, Projected, Question, Reading, Utilised, of_whole,
-    rate_per_utilisation,
+    CpuLoad, CpuReading, EngineSplit, MeasuredCosts, PlaceCosts, Projection, ProjectionRequest,
+    RateAtUtilisation, of_whole, rate_per_utilisation,
 };
 
 /// A projection and what it is worth.
@@ -17,7 +17,7 @@ pub(super) struct Answer {
     scale: f64,
     engines: Option<u32>,
     rules: Vec<String>,
-    projected: Projected,
+    projected: Projection,
     assumptions: Vec<String>,
 }
 
@@ -30,16 +30,16 @@ struct General {
 
 impl General {
     fn percent_each(&self) -> f64 {
-        let reading = Reading { general: self.percent, eligible: 0.0, engine: 0.0 };
+        let reading = CpuReading { general: self.percent, eligible: 0.0, engine: 0.0 };
         reading.per_cpu(self.cpus)
     }
 }
 
 impl Answer {
     pub(super) fn new(
-        costs: &Costs,
-        question: &Question,
-        projected: Projected,
+        costs: &MeasuredCosts,
+        question: &ProjectionRequest,
+        projected: Projection,
         mut assumptions: Vec<String>,
     ) -> Self {
         let mut assume = |text: &str| assumptions.push(text.to_owned());
@@ -76,7 +76,7 @@ impl Answer {
             .find(|&count| f64::from(count) * 100.0 >= before.total().engine)
             .unwrap_or(1);
         let engines_before = if before.total().engine > 0.0 { in_use } else { 0 };
-        let side = |load: &Load, engines: u32| {
+        let side = |load: &CpuLoad, engines: u32| {
             let total = load.total();
             let cpus = self.cpus.saturating_sub(engines).max(1);
             General { cpus, percent: total.general + total.eligible }
@@ -89,17 +89,17 @@ impl Answer {
 
     /// How many times as much traffic each second of the agent's CPU time carries.
     fn work_per_cpu(&self) -> f64 {
-        let Projected { before, after, .. } = &self.projected;
+        let Projection { before, after, .. } = &self.projected;
         rate_per_utilisation(
-            Utilised { rate: 1.0, utilisation: before.total().total() },
-            Utilised { rate: self.scale, utilisation: after.total().total() },
+            RateAtUtilisation { rate: 1.0, utilisation: before.total().total() },
+            RateAtUtilisation { rate: self.scale, utilisation: after.total().total() },
         )
     }
 
     /// What the change is of programs and agent together, for the same traffic, in per cent;
     /// `None` where no program's CPU time is known.
     fn of_whole_percent(&self) -> Option<f64> {
-        let Projected { before, after, programs, .. } = &self.projected;
+        let Projection { before, after, programs, .. } = &self.projected;
         let agent = before.total().total();
         let change = after.total().total() / self.scale / agent - 1.0;
         (*programs > 0.0).then(|| of_whole(change, agent / (agent + programs)) * 100.0)
@@ -107,7 +107,7 @@ impl Answer {
 
     /// Columns that do not move.
     pub(super) fn text(&self) -> String {
-        let Projected { before, after, .. } = &self.projected;
+        let Projection { before, after, .. } = &self.projected;
         let mut out = format!(
             "Measured for {:.1} s on {} CPUs; all in per cent of one CPU.\n\n",
             self.interval_s, self.cpus
@@ -117,10 +117,10 @@ impl Answer {
             let cells = [before, after].map(|load| load.components.of(component));
             row(&mut out, component.word(), cells);
         }
-        let uncaptured =
-            [before, after].map(|load| Cell { general: load.uncaptured, ..Cell::default() });
+        let uncaptured = [before, after]
+            .map(|load| PlaceCosts { general: load.uncaptured, ..PlaceCosts::default() });
         row(&mut out, "uncaptured", uncaptured);
-        row(&mut out, "all", [before, after].map(Load::total));
+        row(&mut out, "all", [before, after].map(CpuLoad::total));
         out.push('\n');
         heading(&mut out, "RULE");
         for (name, (before, after)) in self.rules.iter().zip(before.rules.iter().zip(&after.rules))
@@ -137,8 +137,8 @@ impl Answer {
     }
 
     fn sums(&self, out: &mut String) {
-        let Projected { landed, engine_capacity, .. } = &self.projected;
-        if let (Some(engines), Some(Landed { on_engines, spilled })) = (self.engines, landed) {
+        let Projection { landed, engine_capacity, .. } = &self.projected;
+        if let (Some(engines), Some(EngineSplit { on_engines, spilled })) = (self.engines, landed) {
             let all = on_engines + spilled;
             let _ = writeln!(
                 out,
@@ -179,7 +179,7 @@ impl Answer {
 
     /// Everything, with keys that stay.
     pub(super) fn json(&self) -> Value {
-        let Projected { before, after, landed, engine_capacity, programs } = &self.projected;
+        let Projection { before, after, landed, engine_capacity, programs } = &self.projected;
         let [general_before, general_after] = self.general();
         json!({
             "interval-s": self.interval_s,
@@ -187,7 +187,7 @@ impl Answer {
             "scale": self.scale,
             "before": self.side(before, &general_before),
             "after": self.side(after, &general_after),
-            "engines": landed.map(|Landed { on_engines, spilled }| json!({
+            "engines": landed.map(|EngineSplit { on_engines, spilled }| json!({
                 "count": self.engines,
                 "capacity-percent": engine_capacity,
                 "on-engines-percent": on_engines,
@@ -200,7 +200,7 @@ impl Answer {
         })
     }
 
-    fn side(&self, load: &Load, general: &General) -> Value {
+    fn side(&self, load: &CpuLoad, general: &General) -> Value {
         let cells = self.rules.iter().zip(&load.rules);
         let rules = cells.map(|(name, cell)| json!({ "rule": name, "percent": cell }));
         json!({
@@ -221,8 +221,8 @@ fn heading(out: &mut String, name: &str) {
     let _ = writeln!(out, "{name:24} {places}   {places}");
 }
 
-fn row(out: &mut String, name: &str, cells: [Cell; 2]) {
-    let [before, after] = cells.map(|Cell { general, engine, eligible }| {
+fn row(out: &mut String, name: &str, cells: [PlaceCosts; 2]) {
+    let [before, after] = cells.map(|PlaceCosts { general, engine, eligible }| {
         format!("{general:9.2} {engine:9.2} {eligible:9.2}")
     });
     let _ = writeln!(out, "{name:24} {before}   {after}");
@@ -232,14 +232,14 @@ fn row(out: &mut String, name: &str, cells: [Cell; 2]) {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
-    use tacit_core::projection::{Components, RuleCosts, project};
+    use tacit_core::projection::{Components, MeasuredRuleCosts, project};
 
     /// Bulk data: 105.17 % eligible, 8.59 % not, and programs beside.
-    fn costs() -> Costs {
+    fn costs() -> MeasuredCosts {
         let rule = |name: &str, component, cell| {
             let mut cpu_us = Components::default();
             cpu_us.set(component, cell);
-            RuleCosts {
+            MeasuredRuleCosts {
                 name: name.into(),
                 is_rule: name == "bulk",
                 connections: 1,
@@ -250,9 +250,9 @@ mod tests {
                 cpu_us,
             }
         };
-        let own = Cell { general: 85_900.0, ..Cell::default() };
-        let bulk = Cell { eligible: 1_051_700.0, ..Cell::default() };
-        Costs {
+        let own = PlaceCosts { general: 85_900.0, ..PlaceCosts::default() };
+        let bulk = PlaceCosts { eligible: 1_051_700.0, ..PlaceCosts::default() };
+        MeasuredCosts {
             interval_s: 1.0,
             cpus: 3,
             agent_us: 1_137_600.0,
@@ -266,7 +266,7 @@ mod tests {
     }
 
     fn answer(engines: Option<u32>, scale: f64) -> Answer {
-        let question = Question { engines, scale, changes: BTreeMap::new() };
+        let question = ProjectionRequest { engines, scale, changes: BTreeMap::new() };
         let projected = project(&costs(), &question).unwrap();
         Answer::new(&costs(), &question, projected, vec!["a thing".into()])
     }

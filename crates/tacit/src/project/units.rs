@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tacit_core::policy::Suite;
-use tacit_core::projection::{Change, Costs, RuleCosts, UnitCosts};
+use tacit_core::projection::{MeasuredCosts, MeasuredRuleCosts, RuleChange, UnitCosts};
 
 use super::arguments::{Becomes, ProjectArgs, SuiteArg};
 use super::interval::KnownSuite;
@@ -23,14 +23,14 @@ struct TriedOut {
 
 /// What has been tried out so far.
 pub(super) struct Units<'a> {
-    costs: &'a Costs,
+    costs: &'a MeasuredCosts,
     time: Duration,
     records: BTreeMap<TriedOut, RecordCosts>,
     handshake_us: Option<f64>,
 }
 
 impl<'a> Units<'a> {
-    pub(super) fn new(costs: &'a Costs, time: Duration) -> Self {
+    pub(super) fn new(costs: &'a MeasuredCosts, time: Duration) -> Self {
         Self { costs, time, records: BTreeMap::new(), handshake_us: None }
     }
 
@@ -40,21 +40,21 @@ impl<'a> Units<'a> {
         args: &ProjectArgs,
         suites: &[KnownSuite],
         assumptions: &mut Vec<String>,
-    ) -> Result<BTreeMap<String, Vec<Change>>, CannotMeasure> {
+    ) -> Result<BTreeMap<String, Vec<RuleChange>>, CannotMeasure> {
         let wanted = args.suite.map(SuiteArg::suite);
-        let mut changes: BTreeMap<String, Vec<Change>> = BTreeMap::new();
+        let mut changes: BTreeMap<String, Vec<RuleChange>> = BTreeMap::new();
         for rule in &args.rules {
             let what = match rule.what {
-                Becomes::Permit => Change::Permit,
-                Becomes::Engine => Change::Engine,
+                Becomes::Permit => RuleChange::Permit,
+                Becomes::Engine => RuleChange::Engine,
                 Becomes::Tls => {
                     let suite = wanted.unwrap_or(Suite::DEFAULT[0]);
                     // A rule that is not there is refused by the model.
                     let measured = self.costs.rule(&rule.name);
-                    Change::Tls(self.tls(measured, suite, assumptions)?)
+                    RuleChange::Tls(self.tls(measured, suite, assumptions)?)
                 }
             };
-            if what == Change::Permit {
+            if what == RuleChange::Permit {
                 assumptions.push(format!(
                     "rule {}: in clear, a byte costs as much to receive and send as in records",
                     rule.name
@@ -65,7 +65,7 @@ impl<'a> Units<'a> {
         let Some(wanted) = wanted else { return Ok(changes) };
         for rule in self.costs.rules.iter().filter(|rule| rule.is_rule && rule.has_tls()) {
             let name = &rule.name;
-            if changes.get(name).is_some_and(|changes| changes.contains(&Change::Permit)) {
+            if changes.get(name).is_some_and(|changes| changes.contains(&RuleChange::Permit)) {
                 continue;
             }
             let known = suites.iter().find(|known| known.rule == *name).map(|known| known.suite);
@@ -85,11 +85,11 @@ impl<'a> Units<'a> {
     /// How many times as much another suite costs.
     fn suite(
         &mut self,
-        rule: &RuleCosts,
+        rule: &MeasuredRuleCosts,
         now: Suite,
         wanted: Suite,
         assumptions: &mut Vec<String>,
-    ) -> Result<Change, CannotMeasure> {
+    ) -> Result<RuleChange, CannotMeasure> {
         let message_bytes = message_bytes(rule);
         let before = self.records(now, message_bytes)?;
         let after = self.records(wanted, message_bytes)?;
@@ -104,7 +104,7 @@ impl<'a> Units<'a> {
             us(after.open_us_per_mb),
             wanted.name(),
         ));
-        Ok(Change::Suite {
+        Ok(RuleChange::Suite {
             seal: after.seal_us_per_mb / before.seal_us_per_mb,
             open: after.open_us_per_mb / before.open_us_per_mb,
         })
@@ -113,7 +113,7 @@ impl<'a> Units<'a> {
     /// What TLS would add to a rule that has none.
     fn tls(
         &mut self,
-        rule: Option<&RuleCosts>,
+        rule: Option<&MeasuredRuleCosts>,
         suite: Suite,
         assumptions: &mut Vec<String>,
     ) -> Result<UnitCosts, CannotMeasure> {
@@ -188,7 +188,7 @@ fn us(us: f64) -> String {
     clippy::cast_sign_loss,
     reason = "neither negative nor beyond what was counted in bytes"
 )]
-fn message_bytes(rule: &RuleCosts) -> usize {
+fn message_bytes(rule: &MeasuredRuleCosts) -> usize {
     let Some(mean) = rule.message_bytes().filter(|mean| *mean >= 1.0) else {
         return MESSAGE_BYTES;
     };
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_messages_length_keeps_two_digits() {
         let of = |sent_bytes| {
-            message_bytes(&RuleCosts {
+            message_bytes(&MeasuredRuleCosts {
                 name: "web".into(),
                 is_rule: true,
                 connections: 1,

@@ -13,7 +13,7 @@ use clap::Args;
 use tacit_core::flow::Address;
 use tacit_core::page::Chart;
 use tacit_core::statistics::Histogram;
-use tacit_core::workload::{MESSAGE_BYTES_MAX, Request, repeated_bytes};
+use tacit_core::workload::{MESSAGE_BYTES_MAX, WorkloadRequest, repeated_bytes};
 
 use super::arguments::{ClientArgs, bytes, count, rate, time};
 use super::clocks::{Clocks, Used};
@@ -147,8 +147,8 @@ impl Load {
         Ok(())
     }
 
-    fn request(&self) -> Request {
-        Request::Exchange {
+    fn request(&self) -> WorkloadRequest {
+        WorkloadRequest::Exchange {
             request_bytes: self.request_bytes as u64,
             reply_bytes: self.reply_bytes as u64,
         }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use tacit_core::meter::Component;
-use tacit_core::page::{Cell, Table};
+use tacit_core::page::{DataTable, TableCell};
 use tacit_sys::socket;
 
 use super::error::WorkloadError;
@@ -173,14 +173,17 @@ impl Spent {
 }
 
 /// What the agents spent for each of `units`, and what they counted.
-pub(super) fn tables(spent: &[Spent], unit: &str, units: f64) -> Vec<Table> {
+pub(super) fn tables(spent: &[Spent], unit: &str, units: f64) -> Vec<DataTable> {
     let Some(first) = spent.first() else { return Vec::new() };
     let columns = |first: &str, tail: &str| {
         let agents = spent.iter().map(|one| format!("{}{tail}", one.agent));
         [first.to_owned()].into_iter().chain(agents).collect()
     };
     let row = |name: &str, values: &mut dyn Iterator<Item = f64>| {
-        [Cell::Text(name.to_owned())].into_iter().chain(values.map(Cell::Number)).collect()
+        [TableCell::Text(name.to_owned())]
+            .into_iter()
+            .chain(values.map(TableCell::Number))
+            .collect()
     };
     let costs = first.rows().enumerate().map(|(at, (name, _))| {
         let of = |one: &Spent| one.rows().nth(at).map_or(f64::NAN, |(_, us)| us / units);
@@ -191,12 +194,12 @@ pub(super) fn tables(spent: &[Spent], unit: &str, units: f64) -> Vec<Table> {
         .enumerate()
         .map(|(at, name)| row(name, &mut spent.iter().map(|one| one.counts[at])));
     vec![
-        Table {
+        DataTable {
             title: format!("Agents' ledgers: CPU by component, for each {unit}"),
             columns: columns("component", &format!(" us/{unit}")),
             rows: costs.collect(),
         },
-        Table {
+        DataTable {
             title: format!("Agents' ledgers: counts ({unit})"),
             columns: columns("count", ""),
             rows: counts.collect(),
@@ -268,11 +271,14 @@ pub(super) mod tests {
             (9, "all", 400.0),
             (10, "of it on engines", 8.0 * 0.8),
         ] {
-            assert_eq!(rows[at].0, Cell::Text(name.to_owned()));
-            let Cell::Number(found) = rows[at].1 else { panic!("{rows:?}") };
+            assert_eq!(rows[at].0, TableCell::Text(name.to_owned()));
+            let TableCell::Number(found) = rows[at].1 else { panic!("{rows:?}") };
             assert!((found - us).abs() < 1e-9, "{name}: {found}");
         }
-        assert_eq!(counts.rows[1], [Cell::Text("handshakes, full".into()), Cell::Number(24.0)]);
+        assert_eq!(
+            counts.rows[1],
+            [TableCell::Text("handshakes, full".into()), TableCell::Number(24.0)]
+        );
         assert_eq!(tables(&[], "start", 10.0), []);
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tacit_core::flow::Address;
 use tacit_core::statistics::Histogram;
-use tacit_core::workload::{HEADER_BYTES, Request, repeated_bytes};
+use tacit_core::workload::{HEADER_BYTES, WorkloadRequest, repeated_bytes};
 
 use super::error::WorkloadError;
 use super::socket::{Stream, dial};
@@ -37,7 +37,8 @@ pub(super) fn open_with(addresses: &[Address], bytes: usize) -> Result<Stream, W
     const KNOCK: u8 = 0x55;
     let broken = |error| WorkloadError::Broken("a new connection", error);
     let mut stream = dial(addresses)?;
-    let request = Request::Exchange { request_bytes: bytes as u64, reply_bytes: bytes as u64 };
+    let request =
+        WorkloadRequest::Exchange { request_bytes: bytes as u64, reply_bytes: bytes as u64 };
     let mut first = request.encode().to_vec();
     first.resize(HEADER_BYTES + bytes, KNOCK);
     stream.write_all(&first).map_err(broken)?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 use tacit_core::flow::Address;
-use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, Request, Sampling, repeated_bytes};
+use tacit_core::workload::{BLOCK_BYTES, HEADER_BYTES, Sampling, WorkloadRequest, repeated_bytes};
 use tacit_sys::process;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
@@ -189,15 +189,15 @@ async fn serve(
 ) -> io::Result<()> {
     let mut header = [0; HEADER_BYTES];
     while stream.read_exact(&mut header).await.is_ok() {
-        match Request::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
-            Request::Exchange { request_bytes, reply_bytes } => {
+        match WorkloadRequest::decode(&header).ok_or(io::ErrorKind::InvalidData)? {
+            WorkloadRequest::Exchange { request_bytes, reply_bytes } => {
                 return exchange(&mut stream, room, request_bytes, reply_bytes).await;
             }
-            Request::Out => swallow(&mut stream).await?,
-            Request::In { bytes, sampling } => {
+            WorkloadRequest::Out => swallow(&mut stream).await?,
+            WorkloadRequest::In { bytes, sampling } => {
                 pour(&mut stream, sampling, |sent| bytes - sent).await?;
             }
-            Request::InFor { ms, sampling } => {
+            WorkloadRequest::InFor { ms, sampling } => {
                 let end = Instant::now() + Duration::from_millis(ms);
                 let left = |_| if Instant::now() < end { u64::MAX } else { 0 };
                 pour(&mut stream, sampling, left).await?;
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn replies_repeat_the_number_of_their_requests() {
         let mut stream = served();
-        let asked = Request::Exchange { request_bytes: 10, reply_bytes: 20 };
+        let asked = WorkloadRequest::Exchange { request_bytes: 10, reply_bytes: 20 };
         stream.write_all(&asked.encode()).unwrap();
         for request in [[1; 10], [2; 10]] {
             stream.write_all(&request).unwrap();
@@ -343,7 +343,7 @@ mod tests {
         spawn_in(&Room::of(2 * KILOBYTE), &listening, 1).unwrap();
         for (bytes, is_served) in [(2048, false), (1024, true), (1025, false)] {
             let mut stream = connect(&listening);
-            let asked = Request::Exchange { request_bytes: bytes, reply_bytes: 1024 };
+            let asked = WorkloadRequest::Exchange { request_bytes: bytes, reply_bytes: 1024 };
             stream.write_all(&asked.encode()).unwrap();
             // What is cut off may be reset before it is read.
             let _ = stream.write_all(&vec![1; usize::try_from(bytes).unwrap()]);
@@ -355,14 +355,16 @@ mod tests {
     fn streams_have_the_length_that_was_asked_for_one_after_the_other() {
         let mut stream = served();
         let bytes = BLOCK_BYTES as u64 + 3;
-        stream.write_all(&Request::In { bytes, sampling: Sampling::Off }.encode()).unwrap();
+        stream.write_all(&WorkloadRequest::In { bytes, sampling: Sampling::Off }.encode()).unwrap();
         for wanted in [BLOCK_BYTES, 3, 0] {
             assert_eq!(number(&mut stream), wanted as u64);
             stream.read_exact(&mut vec![0; wanted]).unwrap();
         }
-        stream.write_all(&Request::InFor { ms: 0, sampling: Sampling::On }.encode()).unwrap();
+        stream
+            .write_all(&WorkloadRequest::InFor { ms: 0, sampling: Sampling::On }.encode())
+            .unwrap();
         assert_eq!([number(&mut stream), number(&mut stream)], [0, 0], "no block, no sample");
-        stream.write_all(&Request::Out.encode()).unwrap();
+        stream.write_all(&WorkloadRequest::Out.encode()).unwrap();
         for block in [5_u64, 7, 0] {
             stream.write_all(&block.to_be_bytes()).unwrap();
             stream.write_all(&vec![1; usize::try_from(block).unwrap()]).unwrap();

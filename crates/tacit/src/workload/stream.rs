@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use tacit_core::flow::Address;
 use tacit_core::page::Chart;
-use tacit_core::workload::{BLOCK_BYTES, Request, STREAM_BYTES_MAX, STREAM_MS_MAX, Sampling};
+use tacit_core::workload::{
+    BLOCK_BYTES, STREAM_BYTES_MAX, STREAM_MS_MAX, Sampling, WorkloadRequest,
+};
 
 use super::arguments::{ClientArgs, bytes, count, time};
 use super::clocks::{Clocks, Used};
@@ -166,7 +168,7 @@ impl Connection {
         failed: &AtomicBool,
         count: impl Fn(u64),
     ) -> Result<u64, WorkloadError> {
-        self.stream.write_all(&Request::Out.encode()).map_err(broken)?;
+        self.stream.write_all(&WorkloadRequest::Out.encode()).map_err(broken)?;
         let start = Instant::now();
         let mut sent = 0;
         loop {
@@ -199,10 +201,10 @@ impl Connection {
     ) -> Result<u64, WorkloadError> {
         let sampling = if self.samples.is_some() { Sampling::On } else { Sampling::Off };
         let request = match amount {
-            Amount::Bytes(bytes) => Request::In { bytes, sampling },
+            Amount::Bytes(bytes) => WorkloadRequest::In { bytes, sampling },
             Amount::Time(time) => {
                 let ms = u64::try_from(time.as_millis()).unwrap_or(STREAM_MS_MAX);
-                Request::InFor { ms: ms.min(STREAM_MS_MAX), sampling }
+                WorkloadRequest::InFor { ms: ms.min(STREAM_MS_MAX), sampling }
             }
         };
         self.stream.write_all(&request.encode()).map_err(broken)?;

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use serde_json::Value;
-use tacit_core::page::{Chart, Mark, Series};
+use tacit_core::page::{Chart, Series, SeriesMark};
 use tacit_core::statistics::Point;
 use tacit_sys::socket;
 
@@ -119,7 +119,7 @@ pub(super) fn charts(traces: &[Trace]) -> Vec<Chart> {
 impl Trace {
     fn series(&self, value: fn(&Sample) -> f64) -> Series {
         let point = |one: &Sample| Point { x: one.at_us as f64 / 1e6, y: value(one) };
-        Series::new(&self.of, Mark::Line, self.samples.iter().map(point).collect())
+        Series::new(&self.of, SeriesMark::Line, self.samples.iter().map(point).collect())
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tacit_core::page::{Chart, Mark, Series};
+use tacit_core::page::{Chart, Series, SeriesMark};
 use tacit_core::statistics::Point;
 
 use super::ledgers::Agent;
@@ -214,7 +214,7 @@ fn rate(samples: &[Progress], unit: Unit) -> Chart {
         title: format!("{} per second", unit.plural),
         x: "seconds".to_owned(),
         y: format!("{}/s", unit.plural),
-        series: vec![Series::new(unit.plural, Mark::Line, points.collect())],
+        series: vec![Series::new(unit.plural, SeriesMark::Line, points.collect())],
     }
 }
 

@@ -1,7 +1,7 @@
 //! What came of ramps: a line with its interval, and what each way costs more than the first.
 
-use tacit_core::page::{Cell, Chart, Mark, Series, Table};
-use tacit_core::statistics::{Line, Mean, Point, median};
+use tacit_core::page::{Chart, DataTable, Series, SeriesMark, TableCell};
+use tacit_core::statistics::{FittedLine, Mean, Point, median};
 
 use super::super::clocks::{Clocks, Used};
 use super::super::ledgers;
@@ -76,7 +76,7 @@ fn one_way(report: &mut Report, seen: &Seen, names: &[String], end: usize, looke
     report.tables.push(steps(&seen.ramps, names));
 }
 
-fn titled(mut table: Table, way: &str) -> Table {
+fn titled(mut table: DataTable, way: &str) -> DataTable {
     table.title = format!("{}: {way}", table.title);
     table
 }
@@ -110,13 +110,13 @@ fn points(ramps: &[Ramp], of: impl Fn(&Used) -> u64) -> Vec<Point> {
 fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
     let end = end as f64;
     let all = points(ramps, Used::named_ns);
-    let mut series = vec![Series::new(looked_at, Mark::Dots, all.clone())];
-    if let Some(line) = Line::through(&all) {
+    let mut series = vec![Series::new(looked_at, SeriesMark::Dots, all.clone())];
+    if let Some(line) = FittedLine::through(&all) {
         let last = line.intercept + line.slope * end;
         report.figure("line_at_0_us", "CPU of a connection with none held", "us", line.intercept);
         report.figure("line_at_end_us", "CPU of a connection at the end", "us", last);
         let ends = vec![Point { x: 0.0, y: line.intercept }, Point { x: end, y: last }];
-        series.push(Series::new("line", Mark::Line, ends));
+        series.push(Series::new("line", SeriesMark::Line, ends));
         if let Some(rise) = line.rise(end) {
             report.figure("rise_percent", "rise from none held to the end", "%", rise.percent);
             report.figure("rise_low_percent", "  95 % interval from", "%", rise.low);
@@ -134,17 +134,17 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
 }
 
 /// A line for each component.
-fn lines(seen: &Seen, names: &[String], end: usize) -> Table {
+fn lines(seen: &Seen, names: &[String], end: usize) -> DataTable {
     let rows = names.iter().enumerate().filter_map(|(at, name)| {
-        let line = Line::through(&points(&seen.ramps, component(at)))?;
+        let line = FittedLine::through(&points(&seen.ramps, component(at)))?;
         let rise =
             line.rise(end as f64).map_or([f64::NAN; 3], |rise| [rise.percent, rise.low, rise.high]);
         let last = line.intercept + line.slope * end as f64;
-        let numbers = [line.intercept, last].into_iter().chain(rise).map(Cell::Number);
-        Some([Cell::Text(name.clone())].into_iter().chain(numbers).collect())
+        let numbers = [line.intercept, last].into_iter().chain(rise).map(TableCell::Number);
+        Some([TableCell::Text(name.clone())].into_iter().chain(numbers).collect())
     });
     let columns = ["component", "us at none", "us at the end", "rise %", "from", "to"];
-    Table {
+    DataTable {
         title: format!("A line for each component: {}", seen.way),
         columns: columns.map(str::to_owned).to_vec(),
         rows: rows.collect(),
@@ -152,14 +152,14 @@ fn lines(seen: &Seen, names: &[String], end: usize) -> Table {
 }
 
 /// Medians of the ramps, step by step.
-fn steps(ramps: &[Ramp], names: &[String]) -> Table {
+fn steps(ramps: &[Ramp], names: &[String]) -> DataTable {
     let mut columns = vec!["connections held".to_owned()];
     columns.extend(names.iter().map(|name| format!("{name} us")));
     let row = |at: usize| {
-        let of = |name: usize| Cell::Number(step_us(ramps, at, component(name)));
+        let of = |name: usize| TableCell::Number(step_us(ramps, at, component(name)));
         Some([held(ramps, at)?].into_iter().chain((0..names.len()).map(of)).collect())
     };
-    Table {
+    DataTable {
         title: "CPU of a new connection, medians of the ramps".to_owned(),
         columns,
         rows: (0..step_count(ramps)).filter_map(row).collect(),
@@ -171,9 +171,9 @@ fn step_count(ramps: &[Ramp]) -> usize {
 }
 
 /// Between which numbers held a step is.
-fn held(ramps: &[Ramp], at: usize) -> Option<Cell> {
+fn held(ramps: &[Ramp], at: usize) -> Option<TableCell> {
     let step = ramps.first()?.get(at)?;
-    Some(Cell::Text(format!("{}-{}", step.held, step.held + step.opened)))
+    Some(TableCell::Text(format!("{}-{}", step.held, step.held + step.opened)))
 }
 
 /// The median of the ramps of one step.
@@ -191,8 +191,8 @@ fn beside(report: &mut Report, first: &Seen, others: &[Seen], ofs: &[Of<'_>]) {
         let own = each(first);
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         let row = |way: &str, us: f64, more: [f64; 3]| {
-            let texts = [way, name].map(|text| Cell::Text(text.to_owned()));
-            texts.into_iter().chain([us].into_iter().chain(more).map(Cell::Number)).collect()
+            let texts = [way, name].map(|text| TableCell::Text(text.to_owned()));
+            texts.into_iter().chain([us].into_iter().chain(more).map(TableCell::Number)).collect()
         };
         rows.push(row(&first.way, mean(&own), [0.0; 3]));
         for other in others {
@@ -206,7 +206,7 @@ fn beside(report: &mut Report, first: &Seen, others: &[Seen], ofs: &[Of<'_>]) {
         }
     }
     let columns = ["way", "component", "us", &format!("more than {}", first.way), "from", "to"];
-    report.tables.push(Table {
+    report.tables.push(DataTable {
         title: "What a connection costs by each way, and more than by the first (95 %)".to_owned(),
         columns: columns.map(str::to_owned).to_vec(),
         rows,
@@ -221,16 +221,16 @@ fn ramp_us(ramp: &Ramp, of: impl Fn(&Used) -> u64) -> f64 {
 }
 
 /// The first way in the first column, medians of the ramps step by step.
-fn by_way(seen: &[Seen]) -> Table {
+fn by_way(seen: &[Seen]) -> DataTable {
     let count = seen.first().map_or(0, |first| step_count(&first.ramps));
     let row = |at: usize| {
         let first = held(&seen.first()?.ramps, at)?;
-        let of = |seen: &Seen| Cell::Number(step_us(&seen.ramps, at, Used::named_ns));
+        let of = |seen: &Seen| TableCell::Number(step_us(&seen.ramps, at, Used::named_ns));
         Some([first].into_iter().chain(seen.iter().map(of)).collect())
     };
     let mut columns = vec!["connections held".to_owned()];
     columns.extend(seen.iter().map(|seen| format!("{} us", seen.way)));
-    Table {
+    DataTable {
         title: "CPU of a new connection by each way, medians of the ramps".to_owned(),
         columns,
         rows: (0..count).filter_map(row).collect(),
@@ -243,7 +243,7 @@ fn chart_by_way(seen: &[Seen]) -> Chart {
         let up = |at| step_us(&seen.ramps, at, Used::named_ns);
         let point = |at| Some(Point { x: middle(at)?, y: up(at) });
         let points = (0..step_count(&seen.ramps)).filter_map(point);
-        Series::new(&seen.way, Mark::Line, points.collect())
+        Series::new(&seen.way, SeriesMark::Line, points.collect())
     });
     Chart {
         title: "CPU of a new connection by each way".to_owned(),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use tacit_core::page::{Cell, Chart, Mark, Series, Table};
+use tacit_core::page::{Chart, DataTable, Series, SeriesMark, TableCell};
 use tacit_core::statistics::{Histogram, Point};
 
 use super::super::clocks::Used;
@@ -32,7 +32,7 @@ pub(in crate::workload) struct Report {
     pub(in crate::workload) summary: String,
     pub(in crate::workload) settings: Map<String, Value>,
     pub(in crate::workload) figures: Vec<Figure>,
-    pub(in crate::workload) tables: Vec<Table>,
+    pub(in crate::workload) tables: Vec<DataTable>,
     pub(in crate::workload) charts: Vec<Chart>,
     pub(in crate::workload) notes: Vec<String>,
     pub(super) label: Option<String>,
@@ -83,7 +83,7 @@ impl Report {
             self.figure(format!("{key}_{name}_us"), format!("{title} {word}"), "us", value);
         }
         let point = |at| Point { x: at as f64 / 10.0, y: us(values.per_mille(at)) };
-        let series = Series::new(title, Mark::Line, (1..=990).map(point).collect());
+        let series = Series::new(title, SeriesMark::Line, (1..=990).map(point).collect());
         let is_latency = |chart: &&mut Chart| chart.x == LATENCY_AXIS;
         match self.charts.iter_mut().find(is_latency) {
             Some(chart) => chart.series.push(series),
@@ -113,13 +113,13 @@ impl Report {
         let parts = names.iter().map(String::as_str).zip(used.components_ns.iter().copied());
         let rows = parts.chain([("all", sum)]).map(|(name, ns)| {
             vec![
-                Cell::Text(name.to_owned()),
-                Cell::Number(us(ns)),
-                Cell::Number(us(ns) / units),
-                Cell::Number(share(ns)),
+                TableCell::Text(name.to_owned()),
+                TableCell::Number(us(ns)),
+                TableCell::Number(us(ns) / units),
+                TableCell::Number(share(ns)),
             ]
         });
-        self.tables.push(Table {
+        self.tables.push(DataTable {
             title: format!("CPU by component, for each {unit}"),
             columns: columns.map(str::to_owned).to_vec(),
             rows: rows.collect(),
@@ -194,11 +194,11 @@ impl Beside {
     }
 }
 
-fn table(table: &Table) -> Value {
+fn table(table: &DataTable) -> Value {
     let rows = table.rows.iter().map(|row| {
         let cells = table.columns.iter().cloned().zip(row.iter().map(|cell| match cell {
-            Cell::Text(text) => json!(text),
-            Cell::Number(value) => rounded(*value),
+            TableCell::Text(text) => json!(text),
+            TableCell::Number(value) => rounded(*value),
         }));
         cells.collect::<Map<_, _>>()
     });

@@ -1,6 +1,6 @@
 //! The report as one page that needs nothing else.
 
-use tacit_core::page::{Cell, Page, Part, Table, number};
+use tacit_core::page::{DataTable, HtmlPage, PagePart, TableCell, number};
 
 use super::super::threads;
 use super::content::{Report, kernel};
@@ -12,35 +12,35 @@ pub(super) fn page(report: &Report) -> String {
         None => format!("tacit workload {}", report.mode),
     };
     let subtitle = format!("{}; Linux {}, {} CPUs", report.summary, kernel(), threads::cpus());
-    let mut parts = vec![Part::Table(figures(report))];
-    parts.extend(report.tables.iter().cloned().map(Part::Table));
+    let mut parts = vec![PagePart::Table(figures(report))];
+    parts.extend(report.tables.iter().cloned().map(PagePart::Table));
     let mut charts = report.charts.iter().filter(|chart| !chart.is_empty()).peekable();
     if charts.peek().is_some() {
-        parts.push(Part::Heading("Charts".to_owned()));
+        parts.push(PagePart::Heading("Charts".to_owned()));
     }
-    parts.extend(charts.cloned().map(Part::Chart));
+    parts.extend(charts.cloned().map(PagePart::Chart));
     if !report.notes.is_empty() {
-        parts.push(Part::Heading("Notes".to_owned()));
-        parts.push(Part::Notes(report.notes.clone()));
+        parts.push(PagePart::Heading("Notes".to_owned()));
+        parts.push(PagePart::Notes(report.notes.clone()));
     }
-    Page { title, subtitle, parts }.html()
+    HtmlPage { title, subtitle, parts }.html()
 }
 
-fn figures(report: &Report) -> Table {
+fn figures(report: &Report) -> DataTable {
     let mut columns = vec!["figure".to_owned(), "value".to_owned()];
     if let Some(beside) = &report.beside {
         columns.extend([beside.label.clone(), "ratio".to_owned()]);
     }
     let rows = report.figures.iter().map(|figure| {
         let value = format!("{} {}", number(figure.value), figure.unit);
-        let mut row = vec![Cell::Text(figure.title.clone()), Cell::Text(value)];
+        let mut row = vec![TableCell::Text(figure.title.clone()), TableCell::Text(value)];
         if let Some(beside) = &report.beside {
             let numbers = [beside.value(figure), beside.ratio(figure)];
-            row.extend(numbers.map(|number| Cell::Number(number.unwrap_or(f64::NAN))));
+            row.extend(numbers.map(|number| TableCell::Number(number.unwrap_or(f64::NAN))));
         }
         row
     });
-    Table { title: "Figures".to_owned(), columns, rows: rows.collect() }
+    DataTable { title: "Figures".to_owned(), columns, rows: rows.collect() }
 }
 
 #[cfg(test)]
