@@ -5,7 +5,7 @@
 
 use crate::finding::{Findings, Origin};
 use tacit_core::policy::text::one_line;
-use tacit_core::policy::{Severity, parse};
+use tacit_core::policy::{DiagnosticSeverity, parse};
 
 /// A policy while it grows.
 #[derive(Debug, Default)]
@@ -146,7 +146,7 @@ impl Draft {
         for error in parse(&out.text).diagnostics {
             let at = out.origins.get(error.position.line - 1).and_then(Option::as_ref);
             let Some(at) = at.or_else(|| self.rules.first().map(|rule| &rule.at)) else { continue };
-            if error.severity == Severity::Warning {
+            if error.severity == DiagnosticSeverity::Warning {
                 // What was changed there was told in the words of the original.
                 if !findings.tells_of_change(at) {
                     findings.info(at, format!("of what comes of it: {}", error.message));

@@ -180,8 +180,8 @@ impl Findings {
     pub fn extend(&mut self, file: &str, diagnostics: Vec<Diagnostic>) {
         for Diagnostic { severity, position, message, fix } in diagnostics {
             let severity = match severity {
-                policy::Severity::Error => Severity::Error,
-                policy::Severity::Warning => Severity::Info,
+                policy::DiagnosticSeverity::Error => Severity::Error,
+                policy::DiagnosticSeverity::Warning => Severity::Info,
             };
             self.add(Finding {
                 severity,

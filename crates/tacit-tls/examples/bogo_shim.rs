@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use rustls_pki_types::UnixTime;
 use tacit_core::policy::{
-    Absent, Asked, ChainCheck, ClientCert, ClientTls, ConnectAfter, Group, Identity, Position,
-    Preset, Recheck, Rekey, RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion, Verify,
+    Absent, ChainCheck, ClientCert, ClientCertPolicy, ClientTls, ConnectAfter, Group, Identity,
+    Preset, RecheckAction, Rekey, RelayOn, ServerTls, SourcePosition, Start, Suite, TlsCommon,
+    TlsVersion, Verify,
 };
 use tacit_tls::material::{IdentityMaterial, load_identity};
 use tacit_tls::{
@@ -145,7 +146,7 @@ impl Wanted {
             handshake_timeout: Duration::from_secs(10),
             rekey: Rekey::default(),
             relay: RelayOn::Worker,
-            recheck: Recheck::Log,
+            recheck: RecheckAction::Log,
             max_age: None,
         }
     }
@@ -153,7 +154,7 @@ impl Wanted {
     fn identity(&self) -> Result<Option<IdentityMaterial>, Box<dyn Error>> {
         let (Some(cert), Some(key)) = (&self.cert, &self.key) else { return Ok(None) };
         let identity =
-            Identity { cert: cert.into(), key: key.into(), position: Position::default() };
+            Identity { cert: cert.into(), key: key.into(), position: SourcePosition::default() };
         let keys = tacit_tls::signer::Keys::here();
         Ok(Some(load_identity("shim", &identity, Path::new("/"), &keys)?))
     }
@@ -213,7 +214,7 @@ impl Settings {
         }
         let absent = if wanted.requires_certificate { Absent::Deny } else { Absent::Allow };
         let chain = ChainCheck::Waived;
-        let asked = Asked { preset: Some(Preset::PassThru), absent, chain };
+        let asked = ClientCertPolicy { preset: Some(Preset::PassThru), absent, chain };
         let client_cert = match wanted.asks_for_certificate {
             true => ClientCert::Asked(asked),
             false => ClientCert::None,

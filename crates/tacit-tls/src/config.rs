@@ -12,8 +12,8 @@ use rustls::server::{
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tacit_core::policy::{
-    Asked, ChainCheck, ClientCert, ClientTls, Group, Map, ServerTls, Suite, TlsCommon, TlsVersion,
-    Verify,
+    ChainCheck, ClientCert, ClientCertPolicy, ClientTls, Group, Map, ServerTls, Suite, TlsCommon,
+    TlsVersion, Verify,
 };
 
 use super::failure::Role;
@@ -222,7 +222,7 @@ pub(super) fn client_check(
     level: &ClientCert,
     trust: Option<&TrustMaterial>,
 ) -> Result<Option<ClientCheck>, SettingsRefused> {
-    let Some(Asked { absent, chain, .. }) = level.asked() else { return Ok(None) };
+    let Some(ClientCertPolicy { absent, chain, .. }) = level.asked() else { return Ok(None) };
     let check = match (chain, trust) {
         (ChainCheck::Waived, _) => ClientCheck::waived(*absent),
         (ChainCheck::Made { invalid, .. }, Some(trust)) => {

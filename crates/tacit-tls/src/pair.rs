@@ -10,8 +10,9 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use tacit_core::policy::{
-    Absent, Asked, ChainCheck, ClientCert, ClientTls, ConnectAfter, Group, Invalid, PeerName,
-    Preset, Recheck, Rekey, RelayOn, ServerTls, Start, Suite, TlsCommon, TlsVersion, Verify,
+    Absent, ChainCheck, ClientCert, ClientCertPolicy, ClientTls, ConnectAfter, Group, Invalid,
+    PeerName, Preset, RecheckAction, Rekey, RelayOn, ServerTls, Start, Suite, TlsCommon,
+    TlsVersion, Verify,
 };
 
 use super::config::{ClientSettings, ServerSettings};
@@ -65,7 +66,7 @@ pub(super) fn settings(
         handshake_timeout: Duration::from_secs(10),
         rekey: Rekey::default(),
         relay: RelayOn::Worker,
-        recheck: Recheck::Log,
+        recheck: RecheckAction::Log,
         max_age: None,
     };
     let verify = Verify::None { server_name: Some(name.clone()) };
@@ -78,7 +79,7 @@ pub(super) fn settings(
         common: common.clone(),
     };
     let client_cert = match server_asks {
-        ServerAsks::Certificate => ClientCert::Asked(Asked {
+        ServerAsks::Certificate => ClientCert::Asked(ClientCertPolicy {
             preset: Some(Preset::Preferred),
             absent: Absent::Allow,
             chain: ChainCheck::Made {

@@ -106,8 +106,8 @@ mod tests {
     use std::time::Duration;
 
     use tacit_core::policy::{
-        Absent, Asked, ChainCheck, ClientCert, ExpiredAnchors, Invalid, PeerName, Position, Preset,
-        Revocation, Trust, TrustSource, Verify,
+        Absent, ChainCheck, ClientCert, ClientCertPolicy, ExpiredAnchors, Invalid, PeerName,
+        Preset, Revocation, SourcePosition, Trust, TrustSource, Verify,
     };
 
     use super::*;
@@ -127,7 +127,7 @@ mod tests {
             crls: vec!["ca.crl".into()],
             revocation,
             expired_anchors: ExpiredAnchors::Reject,
-            position: Position::default(),
+            position: SourcePosition::default(),
         };
         load_trust("corp", &trust, directory.path()).unwrap()
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn both(trust: &TrustMaterial) -> [Recheck; 2] {
-        let level = ClientCert::Asked(Asked {
+        let level = ClientCert::Asked(ClientCertPolicy {
             preset: Some(Preset::Required),
             absent: Absent::Deny,
             chain: ChainCheck::Made {

@@ -15,6 +15,6 @@ pub(crate) fn policy(input: &[u8]) {
             assert!(!line.contains(char::is_control), "{finding:?}");
         }
     }
-    let errors = parsed.diagnostics.iter().any(|f| f.severity == policy::Severity::Error);
+    let errors = parsed.diagnostics.iter().any(|f| f.severity == policy::DiagnosticSeverity::Error);
     assert_eq!(parsed.policy.is_none(), errors, "{:?}", parsed.diagnostics);
 }

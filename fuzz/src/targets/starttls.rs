@@ -7,14 +7,14 @@
 
 use std::net::Ipv4Addr;
 
-use tacit_core::policy::{Cancel, Ftp, Postgres, Starttls, StarttlsMode, StarttlsProtocol};
+use tacit_core::policy::{Cancel, FtpOptions, PostgresOptions, Starttls, StarttlsMode, StarttlsProtocol};
 use tacit_core::starttls::ftp::Ends;
 use tacit_core::starttls::{Dialogue, Role, Side, Step};
 
 pub(crate) fn postgres(input: &[u8]) {
     let cancels = input.first().is_some_and(|choice| choice & 0x80 != 0);
     let cancel = if cancels { Cancel::Clear } else { Cancel::Refuse };
-    run(StarttlsProtocol::Postgres(Postgres { cancel }), input)
+    run(StarttlsProtocol::Postgres(PostgresOptions { cancel }), input)
 }
 
 pub(crate) fn smtp(input: &[u8]) {
@@ -27,7 +27,7 @@ pub(crate) fn telnet(input: &[u8]) {
 
 pub(crate) fn ftp(input: &[u8]) {
     let implicit = input.first().is_some_and(|choice| choice & 0x80 != 0);
-    run(StarttlsProtocol::Ftp(Ftp { implicit, ..Ftp::default() }), input)
+    run(StarttlsProtocol::Ftp(FtpOptions { implicit, ..Ftp::default() }), input)
 }
 
 /// Words of tacit's own to one end, for each byte said and in all: a refusal for every empty line.

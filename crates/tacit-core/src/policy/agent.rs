@@ -10,7 +10,7 @@ use crate::flow::Address;
 
 /// `[agent]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agent {
+pub struct AgentSettings {
     /// Most data workers; `None`: one for each CPU that it may have.
     pub workers: Option<usize>,
     /// Congestion control of every TCP socket; `None`: cubic where the kernel has it.
@@ -33,7 +33,7 @@ pub struct Agent {
     pub aliases: Aliases,
 }
 
-impl Default for Agent {
+impl Default for AgentSettings {
     fn default() -> Self {
         Self {
             workers: None,

@@ -22,12 +22,12 @@ pub enum ClientCert {
     /// No certificate is asked for.
     None,
     /// One is.
-    Asked(Asked),
+    Asked(ClientCertPolicy),
 }
 
 /// What follows from the certificate that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ClientCertPolicy {
     /// The name of the combination, as the policy has it; `None`: it gives the settings themselves.
     pub preset: Option<Preset>,
     /// Where none comes.
@@ -124,7 +124,7 @@ impl Preset {
 impl ClientCert {
     /// What follows from the certificate; `None`: none is asked for.
     #[must_use]
-    pub fn asked(&self) -> Option<&Asked> {
+    pub fn asked(&self) -> Option<&ClientCertPolicy> {
         match self {
             Self::None => None,
             Self::Asked(asked) => Some(asked),
@@ -153,7 +153,7 @@ impl ClientCert {
 /// The preset, or the settings.
 impl fmt::Display for ClientCert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Asked { preset, absent, chain }) = self.asked() else {
+        let Some(ClientCertPolicy { preset, absent, chain }) = self.asked() else {
             return f.write_str("none");
         };
         if let Some(preset) = preset {

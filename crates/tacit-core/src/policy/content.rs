@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use super::agent::{Agent, Limits};
+use super::agent::{AgentSettings, Limits};
 use super::credentials::{Identity, Trust};
-use super::engine::Engine;
+use super::engine::EngineSettings;
 use super::map::Map;
 use super::rule::Rule;
 
@@ -24,9 +24,9 @@ pub struct Policy {
     /// with what serves it.
     pub rules: Vec<Arc<Rule>>,
     /// `[agent]`.
-    pub agent: Agent,
+    pub agent: AgentSettings,
     /// `[engine]`; `None`: no CPU is set aside.
-    pub engine: Option<Engine>,
+    pub engine: Option<EngineSettings>,
     /// `[limits]`.
     pub limits: Limits,
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::diagnostic::Position;
+use super::diagnostic::SourcePosition;
 
 /// A certificate with its key. Paths are absolute or relative to the policy file's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Identity {
     /// PEM file: PKCS#8, PKCS#1 or SEC1 key.
     pub key: PathBuf,
     /// Where the table stands in the policy text.
-    pub position: Position,
+    pub position: SourcePosition,
 }
 
 /// Which certificates are trusted.
@@ -30,7 +30,7 @@ pub struct Trust {
     /// What becomes of chains that end at an anchor which has expired.
     pub expired_anchors: ExpiredAnchors,
     /// Where the table stands in the policy text; for `system`, where it was first named.
-    pub position: Position,
+    pub position: SourcePosition,
 }
 
 impl Trust {

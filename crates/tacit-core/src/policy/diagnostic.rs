@@ -9,14 +9,14 @@ use crate::printable::printable;
 
 /// A place in the policy text; both count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Position {
+pub struct SourcePosition {
     /// Line.
     pub line: usize,
     /// Column.
     pub column: usize,
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for SourcePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
@@ -25,14 +25,14 @@ impl fmt::Display for Position {
 /// Whether a finding stops the policy from being installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Severity {
+pub enum DiagnosticSeverity {
     /// Nothing is installed.
     Error,
     /// Installed, but probably not what was meant.
     Warning,
 }
 
-impl Severity {
+impl DiagnosticSeverity {
     /// The word shown before the message.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -47,9 +47,9 @@ impl Severity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
     /// How bad.
-    pub severity: Severity,
+    pub severity: DiagnosticSeverity,
     /// Where.
-    pub position: Position,
+    pub position: SourcePosition,
     /// What is wrong, in one line.
     pub message: String,
     /// What to write instead, in one line.
@@ -59,14 +59,24 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// A finding that stops the policy.
     #[must_use]
-    pub fn error(position: Position, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, position, message: one_line(message), fix: None }
+    pub fn error(position: SourcePosition, message: impl Into<String>) -> Self {
+        Self {
+            severity: DiagnosticSeverity::Error,
+            position,
+            message: one_line(message),
+            fix: None,
+        }
     }
 
     /// A finding that does not.
     #[must_use]
-    pub fn warning(position: Position, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, position, message: one_line(message), fix: None }
+    pub fn warning(position: SourcePosition, message: impl Into<String>) -> Self {
+        Self {
+            severity: DiagnosticSeverity::Warning,
+            position,
+            message: one_line(message),
+            fix: None,
+        }
     }
 
     /// The same with advice.
@@ -107,7 +117,7 @@ mod tests {
     #[test]
     fn quoted_control_characters_are_escaped() {
         let finding =
-            Diagnostic::error(Position::default(), "no `a\n\u{1b}[31mé`").with_fix("x\ty");
+            Diagnostic::error(SourcePosition::default(), "no `a\n\u{1b}[31mé`").with_fix("x\ty");
         assert_eq!(finding.message, "no `a\\n\\u{1b}[31mé`");
         assert_eq!(finding.fix.as_deref(), Some("x\\ty"));
     }

@@ -2,7 +2,7 @@
 //!
 //! What a policy says of CPUs are their numbers. Whether they are there is the agent's to find out.
 
-use super::diagnostic::Position;
+use super::diagnostic::SourcePosition;
 use serde::Serialize;
 
 /// Highest number of a CPU, which is as many as a kernel's CPU set holds.
@@ -10,7 +10,7 @@ pub const CPU_MAX: usize = 1023;
 
 /// `[engine]`: CPUs set aside for accepting, dialling and handshakes, one thread on each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Engine {
+pub struct EngineSettings {
     /// At least one, in ascending order.
     pub cpus: Vec<usize>,
     /// Whether other threads take what engines have no place for; else it waits.
@@ -18,14 +18,14 @@ pub struct Engine {
     /// Connections that one engine may be setting up before it counts as saturated.
     pub queue: usize,
     /// How the kernel schedules engine threads.
-    pub class: Class,
+    pub class: EngineClass,
     /// Their nice value.
     pub nice: i32,
     /// Where the table stands in the policy text.
-    pub position: Position,
+    pub position: SourcePosition,
 }
 
-impl Engine {
+impl EngineSettings {
     /// As many as `handshakes` lets through in all, and four times what it lets one source have.
     pub const QUEUE_DEFAULT: usize = 1024;
 
@@ -45,7 +45,7 @@ impl Engine {
 /// wait for must not starve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
+pub enum EngineClass {
     /// As every program.
     #[default]
     Normal,

@@ -20,14 +20,14 @@ pub struct Explanation {
     /// `permit`, `deny` or `tls`.
     pub verdict: &'static str,
     /// The rule that decided; `None`: no rule matched.
-    pub decision: Option<Decision>,
+    pub decision: Option<DecidingRule>,
     /// The rules tried before, in order.
-    pub earlier: Vec<Missed>,
+    pub earlier: Vec<SkippedRule>,
 }
 
 /// The rule that decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Decision {
+pub struct DecidingRule {
     /// Its name.
     pub rule: String,
     /// Its line in the policy.
@@ -36,7 +36,7 @@ pub struct Decision {
 
 /// A rule that did not match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Missed {
+pub struct SkippedRule {
     /// Its name.
     pub rule: String,
     /// Its line in the policy.
@@ -61,15 +61,15 @@ pub fn explain(policy: &Policy, flow: &Flow) -> Explanation {
                         secured.name, secured.position.line
                     );
                     let selector = Mismatch::Program;
-                    earlier.push(Missed { rule: rule.name.clone(), line, selector, why });
+                    earlier.push(SkippedRule { rule: rule.name.clone(), line, selector, why });
                     break;
                 }
-                let decision = Some(Decision { rule: rule.name.clone(), line });
+                let decision = Some(DecidingRule { rule: rule.name.clone(), line });
                 return Explanation { verdict: rule.action.word(), decision, earlier };
             }
             Err(selector) => {
                 let why = why(rule, flow, selector);
-                earlier.push(Missed { rule: rule.name.clone(), line, selector, why });
+                earlier.push(SkippedRule { rule: rule.name.clone(), line, selector, why });
             }
         }
     }
@@ -98,11 +98,11 @@ fn evaded<'p>(policy: &'p Policy, permit: &Rule, flow: &Flow) -> Option<&'p Rule
 
 impl Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Missed { rule, line, why, .. } in &self.earlier {
+        for SkippedRule { rule, line, why, .. } in &self.earlier {
             writeln!(f, "line {line}: rule `{rule}` does not match: {why}")?;
         }
         match &self.decision {
-            Some(Decision { rule, line }) => {
+            Some(DecidingRule { rule, line }) => {
                 write!(f, "line {line}: rule `{rule}` matches: {}", self.verdict)
             }
             None => write!(f, "no rule matches: {}", self.verdict),

@@ -28,27 +28,31 @@ pub mod text;
 mod tls;
 pub mod when;
 
-pub use agent::{Agent, Limits};
+pub use agent::{AgentSettings, Limits};
 pub use capture::{
     BOXES_MAX, Captured, Extension, LearntName, can_match_name, captured, denial_of_name, extend,
     is_disputed, may_ask,
 };
-pub use client_cert::{Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset};
+pub use client_cert::{
+    Absent, ChainCheck, ClientCert, ClientCertPolicy, Invalid, PeerName, Preset,
+};
 pub use content::Policy;
 pub use credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
-pub use diagnostic::{Diagnostic, Position, Severity};
-pub use engine::{Class, Engine, Placement, RelayOn};
-pub use explain::{Decision, Explanation, Missed, explain};
+pub use diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
+pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
+pub use explain::{DecidingRule, Explanation, SkippedRule, explain};
 pub use lookup::{Index, Lookup};
 pub use map::Map;
-pub use parse::{POLICY_BYTES_MAX, Parsed, RULES_MAX, parse, parse_duration, parse_size};
-pub use rule::{Action, Deny, Form, Forward, Inbound, Rule, SendProxy, UnixSocket};
+pub use parse::{POLICY_BYTES_MAX, ParsedPolicy, RULES_MAX, parse, parse_duration, parse_size};
+pub use rule::{Action, Deny, ForwardRule, InboundRule, Rule, RuleForm, SendProxy, UnixSocket};
 pub use selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
 pub use starttls::{
-    Cancel, DataResumption, Ftp, POSTGRES_ALPN, Postgres, Start, Starttls, StarttlsMode,
-    StarttlsProtocol,
+    Cancel, DataResumption, FtpOptions, POSTGRES_ALPN, PostgresOptions, Start, Starttls,
+    StarttlsMode, StarttlsProtocol,
 };
 pub use suite::{Group, Suite, TlsVersion, suite_refusal};
 pub use target::{Connect, TARGETS_MAX, Target, TargetOrder};
-pub use tls::{ClientTls, ConnectAfter, OwnTls, Recheck, Rekey, ServerTls, Tls, TlsCommon, Verify};
+pub use tls::{
+    ClientTls, ConnectAfter, OwnTls, RecheckAction, Rekey, ServerTls, Tls, TlsCommon, Verify,
+};
 pub use when::When;

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::diagnostic::Position;
+use super::diagnostic::SourcePosition;
 use super::selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
 use super::target::Connect;
 use super::tls::Tls;
@@ -20,7 +20,7 @@ pub struct Rule {
     /// flow.
     pub names: Vec<NamePattern>,
     /// How its flows reach the agent.
-    pub form: Form,
+    pub form: RuleForm,
     /// What happens.
     pub action: Action,
     /// Whether each connection's start and end are logged.
@@ -28,7 +28,7 @@ pub struct Rule {
     /// A connection without a byte for so long is closed; `None`: never.
     pub idle: Option<Duration>,
     /// Where the rule begins in the policy text.
-    pub position: Position,
+    pub position: SourcePosition,
 }
 
 impl Rule {
@@ -47,10 +47,10 @@ impl Rule {
 
     /// The sockets of a forwarding rule; `None` for a rule about runs.
     #[must_use]
-    pub fn forward(&self) -> Option<&Forward> {
+    pub fn forward(&self) -> Option<&ForwardRule> {
         match &self.form {
-            Form::Forward(forward) => Some(forward),
-            Form::Inbound(_) | Form::Outbound => None,
+            RuleForm::Forward(forward) => Some(forward),
+            RuleForm::Inbound(_) | RuleForm::Outbound => None,
         }
     }
 
@@ -62,10 +62,10 @@ impl Rule {
 
     /// The way into a run; `None` unless the rule is an inbound rule about runs.
     #[must_use]
-    pub fn inbound(&self) -> Option<&Inbound> {
+    pub fn inbound(&self) -> Option<&InboundRule> {
         match &self.form {
-            Form::Inbound(inbound) => Some(inbound),
-            Form::Forward(_) | Form::Outbound => None,
+            RuleForm::Inbound(inbound) => Some(inbound),
+            RuleForm::Forward(_) | RuleForm::Outbound => None,
         }
     }
 
@@ -73,9 +73,9 @@ impl Rule {
     #[must_use]
     pub fn listens(&self) -> &[Address] {
         match &self.form {
-            Form::Forward(forward) => &forward.listen,
-            Form::Inbound(inbound) => &inbound.listen,
-            Form::Outbound => &[],
+            RuleForm::Forward(forward) => &forward.listen,
+            RuleForm::Inbound(inbound) => &inbound.listen,
+            RuleForm::Outbound => &[],
         }
     }
 
@@ -88,9 +88,9 @@ impl Rule {
     pub fn tls_arrives(&self) -> bool {
         let Action::Tls(tls) = &self.action else { return false };
         match &self.form {
-            Form::Forward(_) => matches!(tls, Tls::Server(_)),
-            Form::Inbound(_) => true,
-            Form::Outbound => false,
+            RuleForm::Forward(_) => matches!(tls, Tls::Server(_)),
+            RuleForm::Inbound(_) => true,
+            RuleForm::Outbound => false,
         }
     }
 
@@ -158,19 +158,19 @@ impl Action {
 
 /// How the flows of a rule reach the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum RuleForm {
     /// A forwarding rule: the agent accepts at `listen` and connects to `connect`. Its flows are
     /// inbound TCP.
-    Forward(Forward),
+    Forward(ForwardRule),
     /// An inbound rule about runs: the agent accepts outside a run and connects to a program of it.
-    Inbound(Inbound),
+    Inbound(InboundRule),
     /// An outbound rule about runs: the agent accepts what a program of a run opens.
     Outbound,
 }
 
 /// The sockets of a forwarding rule: accept at `listen`, connect to `connect`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forward {
+pub struct ForwardRule {
     /// Where connections arrive; at least one.
     pub listen: Vec<Address>,
     /// Where they go. `None` only for a deny.
@@ -196,7 +196,7 @@ pub enum SendProxy {
 
 /// The way into a run: accept at `listen` outside, carry to where the program listens inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inbound {
+pub struct InboundRule {
     /// Where connections arrive; at least one, all with an IP address.
     pub listen: Vec<Address>,
     /// Where the program listens; at least one. They say where connections go and select nothing.

@@ -39,13 +39,13 @@ pub struct Starttls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StarttlsProtocol {
     /// RFC 4217, with its data connections.
-    Ftp(Ftp),
+    Ftp(FtpOptions),
     /// The START_TLS option, 46; TN3270 too.
     Telnet,
     /// RFC 3207.
     Smtp,
     /// SSLRequest.
-    Postgres(Postgres),
+    Postgres(PostgresOptions),
 }
 
 impl StarttlsProtocol {
@@ -75,7 +75,7 @@ pub const POSTGRES_ALPN: &str = "postgresql";
 
 /// What PostgreSQL needs beside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Postgres {
+pub struct PostgresOptions {
     /// What becomes of a request in clear to cancel a query. Server role with TLS required only.
     pub cancel: Cancel,
 }
@@ -93,7 +93,7 @@ pub enum Cancel {
 
 /// What FTP needs beside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ftp {
+pub struct FtpOptions {
     /// Whether TLS begins at the first byte of the control connection, without AUTH.
     pub implicit: bool,
     /// Where tacit listens for data connections from outside; empty: the kernel chooses.

@@ -156,7 +156,7 @@ pub struct TlsCommon {
     /// Which threads carry its bytes.
     pub relay: RelayOn,
     /// What becomes of an open connection whose peer is no longer trusted.
-    pub recheck: Recheck,
+    pub recheck: RecheckAction,
     /// How old a connection may become; `None`: any age.
     pub max_age: Option<Duration>,
 }
@@ -164,7 +164,7 @@ pub struct TlsCommon {
 /// What becomes of an open connection whose peer's certificate was trusted when it opened and is
 /// no longer: it expired, was revoked, or its CA left the trust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Recheck {
+pub enum RecheckAction {
     /// That is logged and shown, and the connection stays open.
     #[default]
     Log,

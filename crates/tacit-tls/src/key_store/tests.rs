@@ -98,7 +98,7 @@ fn an_identity_whose_key_is_elsewhere_is_as_good_and_forgotten_with_its_last_use
     let identity = tacit_core::policy::Identity {
         cert: "web.pem".into(),
         key: "web.key".into(),
-        position: tacit_core::policy::Position::default(),
+        position: tacit_core::policy::SourcePosition::default(),
     };
     let here = Arc::new(Here::default());
     let signatory: Arc<dyn Signatory> = here.clone();

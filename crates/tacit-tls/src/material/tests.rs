@@ -15,7 +15,7 @@ fn load(directory: &Directory) -> Result<IdentityMaterial, MaterialError> {
     let identity = Identity {
         cert: "web.pem".into(),
         key: "web.key".into(),
-        position: tacit_core::policy::Position::default(),
+        position: tacit_core::policy::SourcePosition::default(),
     };
     load_identity("web", &identity, directory.path(), &Keys::here())
 }

@@ -319,7 +319,7 @@ mod tests {
             crls: Vec::new(),
             revocation: Revocation::Off,
             expired_anchors: ExpiredAnchors::Reject,
-            position: tacit_core::policy::Position::default(),
+            position: tacit_core::policy::SourcePosition::default(),
         };
         load_trust("corp", &trust, directory.path())
     }

@@ -100,7 +100,9 @@ mod tests {
     use std::sync::Arc;
     use tacit_tls::signer::Keys;
 
-    use tacit_core::policy::{ExpiredAnchors, Identity, Position, Revocation, Trust, TrustSource};
+    use tacit_core::policy::{
+        ExpiredAnchors, Identity, Revocation, SourcePosition, Trust, TrustSource,
+    };
 
     use super::*;
     use tacit_tls::material::{load_identity, load_trust};
@@ -116,7 +118,7 @@ mod tests {
         directory.write("ca.crl", ca.crl(&[], end), 0o644);
         directory.write("web.pem", &leaf.cert_pem, 0o644);
         directory.write("web.key", &leaf.key_pem, 0o600);
-        let position = Position::default();
+        let position = SourcePosition::default();
         let identity = Identity { cert: "web.pem".into(), key: "web.key".into(), position };
         let trust = Trust {
             source: TrustSource::Files(vec!["ca.pem".into()]),

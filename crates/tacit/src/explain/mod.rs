@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use rustls_pki_types::UnixTime;
 use serde_json::json;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
-use tacit_core::policy::{Policy, Severity, explain, parse};
+use tacit_core::policy::{DiagnosticSeverity, Policy, explain, parse};
 
 use crate::address::user_word;
 use crate::clock;
@@ -108,7 +108,8 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
     };
     let parsed = parse(&text);
     let Some(mut policy) = parsed.policy else {
-        let errors = parsed.diagnostics.iter().filter(|one| one.severity == Severity::Error);
+        let errors =
+            parsed.diagnostics.iter().filter(|one| one.severity == DiagnosticSeverity::Error);
         let lines: Vec<_> = errors.map(|error| error.render(&file.to_string())).collect();
         return fail(lines.join("\n"), EXIT_POLICY);
     };

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tacit_core::policy::{Diagnostic, Policy, Position, Rule, Severity, parse};
+use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, Rule, SourcePosition, parse};
 use tacit_tls::signer::Keys;
 
 use crate::address;
@@ -40,8 +40,11 @@ pub fn check_file(path: &Path, keys: &Keys) -> Result<Checked, Vec<Diagnostic>> 
 pub fn read_policy(path: &Path) -> Result<String, Vec<Diagnostic>> {
     std::fs::read_to_string(path).map_err(|error| {
         vec![
-            Diagnostic::error(Position { line: 1, column: 1 }, format!("cannot be read: {error}"))
-                .with_fix("name a policy file that this user can read"),
+            Diagnostic::error(
+                SourcePosition { line: 1, column: 1 },
+                format!("cannot be read: {error}"),
+            )
+            .with_fix("name a policy file that this user can read"),
         ]
     })
 }
@@ -77,7 +80,7 @@ pub fn check_text(
     let errors = misfits.iter().map(|one| Diagnostic::error(one.rule.position, one.to_string()));
     findings.extend(errors);
     findings.sort_by_key(|finding| finding.position);
-    if findings.iter().any(|finding| finding.severity == Severity::Error) {
+    if findings.iter().any(|finding| finding.severity == DiagnosticSeverity::Error) {
         return Err(findings);
     }
     Ok(Checked { policy, materials, warnings: findings })

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use tacit_core::policy::{Action, Diagnostic, Policy, Position, Rule, Tls};
+use tacit_core::policy::{Action, Diagnostic, Policy, Rule, SourcePosition, Tls};
 use tacit_tls::Role;
 use tacit_tls::material::{IdentityMaterial, TrustMaterial, WrongUsage, load_identity, load_trust};
 use tacit_tls::signer::Keys;
@@ -148,7 +148,7 @@ pub(super) fn misfits<'p>(policy: &'p Policy, materials: &Materials) -> Vec<Misf
     misfits
 }
 
-fn warnings(position: Position, texts: &[String]) -> impl Iterator<Item = Diagnostic> {
+fn warnings(position: SourcePosition, texts: &[String]) -> impl Iterator<Item = Diagnostic> {
     texts.iter().map(move |text| Diagnostic::warning(position, text))
 }
 

@@ -22,7 +22,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tacit_core::policy::{Diagnostic, Placement, Policy, Position};
+use tacit_core::policy::{Diagnostic, Placement, Policy, SourcePosition};
 use tacit_sys::schedule;
 
 pub use bond::Bond;
@@ -122,7 +122,7 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
             found.push(Diagnostic::error(position, message).with_fix(fix));
         }
     };
-    missing("placement-cpus", &policy.agent.placement_cpus, Position { line: 1, column: 1 });
+    missing("placement-cpus", &policy.agent.placement_cpus, SourcePosition { line: 1, column: 1 });
     if let Some(engine) = &policy.engine {
         missing("cpus", &engine.cpus, engine.position);
         if allowed.iter().all(|cpu| engine.cpus.contains(cpu)) {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 
 use tacit_core::flow::{Address, Direction, Flow};
-use tacit_core::policy::{ClientCert, Recheck};
+use tacit_core::policy::{ClientCert, RecheckAction};
 use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason};
 use tacit_tls::failure::describe_alert_number;
 use tacit_tls::verify::{Named, identity};
@@ -337,10 +337,12 @@ pub fn closed_on_request(log: &Log, record: &Record) {
 }
 
 /// The peer of an open connection is no longer trusted.
-pub(super) fn peer_rejected(log: &Log, record: &Record, check: &PeerCheck, recheck: Recheck) {
+pub(super) fn peer_rejected(log: &Log, record: &Record, check: &PeerCheck, recheck: RecheckAction) {
     let next = match recheck {
-        Recheck::Log => "`tacit close --peer invalid` closes it; recheck = \"close\" always does",
-        Recheck::Close => "the connection is closed",
+        RecheckAction::Log => {
+            "`tacit close --peer invalid` closes it; recheck = \"close\" always does"
+        }
+        RecheckAction::Close => "the connection is closed",
     };
     let tls = record.tls.get();
     let subject = tls.as_ref().and_then(|tls| tls.peer.as_deref()).map_or("", |peer| peer.title());
@@ -350,7 +352,7 @@ pub(super) fn peer_rejected(log: &Log, record: &Record, check: &PeerCheck, reche
         .field("reason", check.reason().unwrap_or_default())
         .field("next", next);
     log.warn(event.clone().limited(format!("peer-invalid {} {subject}", record.rule.name())));
-    if recheck == Recheck::Close {
+    if recheck == RecheckAction::Close {
         log.audit(Outcome::Denied, event);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tacit_core::policy::{Action, Recheck as OnRejected};
+use tacit_core::policy::{Action, RecheckAction as OnRejected};
 use tacit_tls::PeerCheck;
 use tacit_tls::recheck::{Recheck, TrustedPeer};
 

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU8;
 use tacit_core::datagram::is_for_one;
 use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::meter::Component;
-use tacit_core::policy::{Deny, Form};
+use tacit_core::policy::{Deny, RuleForm};
 use tacit_core::starttls::Side;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -136,10 +136,10 @@ fn find_rule(
 /// Whether a rule of this form may decide a connection that was accepted in a scope, or for a
 /// forwarding rule. A reload between accepting and the look-up may have given the address to a rule
 /// of the other kind; the socket was not accepted for that one.
-fn fits(form: &Form, scope: Option<&Scope>) -> bool {
+fn fits(form: &RuleForm, scope: Option<&Scope>) -> bool {
     match form {
-        Form::Forward(_) => scope.is_none(),
-        Form::Inbound(_) | Form::Outbound => scope.is_some(),
+        RuleForm::Forward(_) => scope.is_none(),
+        RuleForm::Inbound(_) | RuleForm::Outbound => scope.is_some(),
     }
 }
 

@@ -196,7 +196,7 @@ impl<L: Lanes> Workers<L> {
         Ok(workers)
     }
 
-    fn start_engines(&mut self, engine: &policy::Engine) -> io::Result<()> {
+    fn start_engines(&mut self, engine: &policy::EngineSettings) -> io::Result<()> {
         let when_saturated = if engine.spill { WhenSaturated::Spill } else { WhenSaturated::Wait };
         let queues: Arc<[Queue]> = engine.cpus.iter().map(|_| Queue::new(engine.queue)).collect();
         for (number, (cpu, queue)) in engine.cpus.iter().zip(queues.iter()).enumerate() {

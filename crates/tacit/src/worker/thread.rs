@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc as blocking};
 
 use tacit_core::meter::Component;
-use tacit_core::policy::Class;
+use tacit_core::policy::EngineClass;
 use tacit_sys::sandbox::{self, WorkerRights};
 use tacit_sys::schedule;
 use tokio::runtime::LocalRuntime;
@@ -46,7 +46,7 @@ impl<L> fmt::Debug for Command<L> {
 /// How the kernel schedules a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scheduling {
-    pub(super) class: Class,
+    pub(super) class: EngineClass,
     pub(super) nice: i32,
 }
 
@@ -74,8 +74,8 @@ impl<L: Lanes> Post<L> {
         }
         if let Some(Scheduling { class, nice }) = self.scheduling {
             let kernel_class = match class {
-                Class::Normal => schedule::Class::Normal,
-                Class::Batch => schedule::Class::Batch,
+                EngineClass::Normal => schedule::Class::Normal,
+                EngineClass::Batch => schedule::Class::Batch,
             };
             schedule::set_own_class(kernel_class, nice).map_err(|error| {
                 let text = format!(

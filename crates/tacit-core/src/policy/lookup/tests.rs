@@ -14,14 +14,14 @@ use super::*;
 use crate::policy::Deny;
 use crate::policy::selector::Near;
 use crate::policy::when::{Days, DaysOfMonth, Hours, Months, Zone};
-use crate::policy::{Form, Forward, Inbound, Position, UnixSocket, When};
+use crate::policy::{ForwardRule, InboundRule, RuleForm, SourcePosition, UnixSocket, When};
 
 fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
     let unix = UnixSocket { mode: 0o600, owner: None, replace_stale: false };
     let form = if listen.is_empty() {
-        Form::Outbound
+        RuleForm::Outbound
     } else {
-        Form::Forward(Forward {
+        RuleForm::Forward(ForwardRule {
             listen,
             connect: None,
             accept_proxy: false,
@@ -30,7 +30,7 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
             unix,
         })
     };
-    let position = Position::default();
+    let position = SourcePosition::default();
     Rule {
         name: "r".to_owned(),
         selectors,
@@ -47,7 +47,9 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
 fn of_run(rule: Rule) -> Rule {
     let local_ports = vec![1..=1];
     let form = match rule.form {
-        Form::Forward(Forward { listen, .. }) => Form::Inbound(Inbound { listen, local_ports }),
+        RuleForm::Forward(ForwardRule { listen, .. }) => {
+            RuleForm::Inbound(InboundRule { listen, local_ports })
+        }
         form => form,
     };
     Rule { form, ..rule }

@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::diagnostic::Position;
+use super::diagnostic::SourcePosition;
 use super::selector::AddressSelector;
 use distinguished::{Attribute, DnPattern};
 use pattern::{Pattern, Weight};
@@ -51,7 +51,7 @@ pub struct Entry {
     /// What the entry says of whom it matches.
     pub outcome: Outcome,
     /// Where it stands in the policy text.
-    pub position: Position,
+    pub position: SourcePosition,
 }
 
 /// What an entry says.

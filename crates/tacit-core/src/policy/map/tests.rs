@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::policy::Position;
+use crate::policy::SourcePosition;
 
 fn pattern(text: &str) -> Pattern {
     Pattern::parse(text).unwrap()
@@ -15,7 +15,7 @@ fn network(text: &str) -> AddressSelector {
 }
 
 fn entry(line: usize, conditions: Conditions, outcome: Outcome) -> Entry {
-    Entry { conditions, outcome, position: Position { line, column: 1 } }
+    Entry { conditions, outcome, position: SourcePosition { line, column: 1 } }
 }
 
 fn named(name: &str) -> Outcome {

@@ -3,7 +3,7 @@
 use super::names::Names;
 use super::words::Scope;
 use crate::policy::client_cert::{
-    Absent, Asked, ChainCheck, ClientCert, Invalid, PeerName, Preset,
+    Absent, ChainCheck, ClientCert, ClientCertPolicy, Invalid, PeerName, Preset,
 };
 use crate::policy::starttls::{Start, Starttls, StarttlsMode};
 use crate::policy::text::{Table, Value};
@@ -108,7 +108,7 @@ fn asked(table: &Table<'_>, names: &Names<'_>, settings: Settings) -> Option<Cli
         let why = "the certificate is not looked at, so nobody's word counts";
         table.refuse(&["trust", "map"], why, "remove it, or choose a level that looks at it");
         let given = table.value("trust").or_else(|| table.value("map"));
-        let asked = Asked { preset, absent, chain: ChainCheck::Waived };
+        let asked = ClientCertPolicy { preset, absent, chain: ChainCheck::Waived };
         return given.is_none().then_some(ClientCert::Asked(asked));
     };
     let trust = table.value("trust");
@@ -133,7 +133,7 @@ fn asked(table: &Table<'_>, names: &Names<'_>, settings: Settings) -> Option<Cli
         (Source::Certificate, None) => Some(PeerName::Certificate),
     };
     let chain = ChainCheck::Made { trust: named?, invalid, name: name? };
-    Some(ClientCert::Asked(Asked { preset, absent, chain }))
+    Some(ClientCert::Asked(ClientCertPolicy { preset, absent, chain }))
 }
 
 #[cfg(test)]

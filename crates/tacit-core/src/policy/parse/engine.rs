@@ -2,7 +2,7 @@
 
 use super::value;
 use super::words::Scope;
-use crate::policy::engine::{CPU_MAX, Class, Engine, Placement};
+use crate::policy::engine::{CPU_MAX, EngineClass, EngineSettings, Placement};
 use crate::policy::text::{Table, Value};
 
 /// Largest `queue`: no machine does more handshakes within their time.
@@ -11,7 +11,7 @@ const QUEUE_MAX: u64 = 65_536;
 const NICE: std::ops::RangeInclusive<i32> = -20..=19;
 
 /// Reads `[engine]`; `Some(None)` if there is none.
-pub(super) fn read(top: &Table<'_>) -> Option<Option<Engine>> {
+pub(super) fn read(top: &Table<'_>) -> Option<Option<EngineSettings>> {
     let Some(value) = top.value("engine") else { return Some(None) };
     let table = value.table(Scope::Engine, "[engine]")?;
     let cpus = table
@@ -19,12 +19,12 @@ pub(super) fn read(top: &Table<'_>) -> Option<Option<Engine>> {
         .and_then(|value| cpus(&value));
     let spill = table.boolean("spill", true);
     let queue = value::count(&table, "queue", QUEUE_MAX);
-    let class = table.value("class").map_or(Some(Class::Normal), |value| class(&value));
+    let class = table.value("class").map_or(Some(EngineClass::Normal), |value| class(&value));
     let nice = table.value("nice").map_or(Some(0), |value| nice(&value));
-    Some(Some(Engine {
+    Some(Some(EngineSettings {
         cpus: cpus?,
         spill: spill?,
-        queue: queue?.unwrap_or(Engine::QUEUE_DEFAULT),
+        queue: queue?.unwrap_or(EngineSettings::QUEUE_DEFAULT),
         class: class?,
         nice: nice?,
         position: table.report.position(table.at.start),
@@ -61,7 +61,7 @@ pub(super) fn placement(table: &Table<'_>) -> Option<Places> {
 }
 
 /// Reports CPUs that are to be engines' alone and somebody else's too.
-pub(super) fn check_apart(top: &Table<'_>, engine: &Engine, placed: &[usize]) -> bool {
+pub(super) fn check_apart(top: &Table<'_>, engine: &EngineSettings, placed: &[usize]) -> bool {
     let both: Vec<_> = placed.iter().filter(|cpu| engine.cpus.contains(cpu)).collect();
     let [first, ..] = both.as_slice() else { return true };
     let Some(agent) = top.value("agent") else { return true };
@@ -111,13 +111,13 @@ fn number(text: &str) -> Option<usize> {
     text.parse().ok().filter(|_| plain)
 }
 
-fn class(value: &Value<'_>) -> Option<Class> {
+fn class(value: &Value<'_>) -> Option<EngineClass> {
     if value.value.as_str() == Some("idle") {
         let fix = "write \"normal\" or \"batch\"; `nice` makes a share smaller";
         value.error("`class` cannot be `idle`: connections would wait for ever for a CPU", fix);
         return None;
     }
-    value.choice(&[("normal", Class::Normal), ("batch", Class::Batch)])
+    value.choice(&[("normal", EngineClass::Normal), ("batch", EngineClass::Batch)])
 }
 
 fn nice(value: &Value<'_>) -> Option<i32> {

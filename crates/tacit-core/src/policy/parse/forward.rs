@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{address, value};
 use crate::flow::Address;
-use crate::policy::rule::{Action, Forward, Rule, SendProxy, UnixSocket};
+use crate::policy::rule::{Action, ForwardRule, Rule, SendProxy, UnixSocket};
 use crate::policy::starttls::Start;
 use crate::policy::target::{Connect, TARGETS_MAX, Target, TargetOrder};
 use crate::policy::text::{Table, Value};
@@ -64,7 +64,7 @@ pub(super) fn item<'a>(table: &Table<'a>, key: &'static str, place: usize) -> Op
 }
 
 /// Reads the rest.
-pub(super) fn read(table: &Table<'_>, connect: Option<Option<Connect>>) -> Option<Forward> {
+pub(super) fn read(table: &Table<'_>, connect: Option<Option<Connect>>) -> Option<ForwardRule> {
     let listen = table.value("listen").and_then(|value| value.each_once(address::listen));
     let accept_proxy = table.boolean("accept-proxy", false);
     let send_proxy = table.value("send-proxy").map_or(Some(None), |value| send_proxy(&value));
@@ -73,7 +73,7 @@ pub(super) fn read(table: &Table<'_>, connect: Option<Option<Connect>>) -> Optio
             value::duration(&value, CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX)
         });
     let unix = unix_socket(table);
-    let forward = Forward {
+    let forward = ForwardRule {
         listen: listen?,
         connect: connect?,
         accept_proxy: accept_proxy?,
@@ -136,7 +136,7 @@ fn owner(value: &Value<'_>) -> Option<String> {
 }
 
 /// Whether every key about UNIX sockets has one to be about.
-fn check_unix_keys(table: &Table<'_>, forward: &Forward) -> bool {
+fn check_unix_keys(table: &Table<'_>, forward: &ForwardRule) -> bool {
     if forward.listen.iter().any(|address| matches!(address, Address::Path(_))) {
         return true;
     }
@@ -147,7 +147,7 @@ fn check_unix_keys(table: &Table<'_>, forward: &Forward) -> bool {
 }
 
 /// Whether the rule does not connect to itself, which would never end.
-fn check_loop(table: &Table<'_>, forward: &Forward) -> bool {
+fn check_loop(table: &Table<'_>, forward: &ForwardRule) -> bool {
     let targets = forward.connect.iter().flat_map(|connect| &connect.targets);
     let mut is_sound = true;
     for (place, target) in targets.enumerate() {
@@ -228,7 +228,7 @@ struct ClearLeg {
     message: String,
 }
 
-fn clear_leg(rule: &Rule, forward: &Forward) -> Option<ClearLeg> {
+fn clear_leg(rule: &Rule, forward: &ForwardRule) -> Option<ClearLeg> {
     let name = &rule.name;
     match &rule.action {
         Action::Tls(Tls::Server(_)) => {

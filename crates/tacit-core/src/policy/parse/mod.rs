@@ -15,11 +15,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::agent::{Agent, Limits};
+use super::agent::{AgentSettings, Limits};
 use super::capture::{self, BOXES_MAX};
 use super::content::Policy;
-use super::diagnostic::{Diagnostic, Position, Severity};
-use super::engine::Engine;
+use super::diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
+use super::engine::EngineSettings;
 use super::rule::Rule;
 use super::text::{Document, Report, Table};
 use names::{Names, Tables};
@@ -58,7 +58,7 @@ pub const RULES_MAX: usize = 65_536;
 
 /// What came of a policy text.
 #[derive(Clone, Debug)]
-pub struct Parsed {
+pub struct ParsedPolicy {
     /// The policy; `None` if there is any error.
     pub policy: Option<Policy>,
     /// Errors and warnings in the order of the text.
@@ -67,22 +67,22 @@ pub struct Parsed {
 
 /// Reads a policy. Never panics, whatever the text.
 #[must_use]
-pub fn parse(text: &str) -> Parsed {
+pub fn parse(text: &str) -> ParsedPolicy {
     let text = without_byte_order_mark(text);
     if text.len() > POLICY_BYTES_MAX {
         let message = format!("the policy has {} bytes", text.len());
         let fix = format!("the limit is {POLICY_BYTES_MAX}: merge rules by lists and networks");
         let error = Diagnostic::error(START, message).with_fix(fix);
-        return Parsed { policy: None, diagnostics: vec![error] };
+        return ParsedPolicy { policy: None, diagnostics: vec![error] };
     }
     let document = Document::parse(text);
     let report = Report::new(&document);
     let top = Table::top(&report, &document, Scope::Policy, "the top of the file");
     let policy = policy(&top);
     let diagnostics = report.finish();
-    let sound = diagnostics.iter().all(|finding| finding.severity == Severity::Warning);
+    let sound = diagnostics.iter().all(|finding| finding.severity == DiagnosticSeverity::Warning);
     debug_assert!(!sound || policy.is_some(), "a reader failed in silence");
-    Parsed { policy: policy.filter(|_| sound), diagnostics }
+    ParsedPolicy { policy: policy.filter(|_| sound), diagnostics }
 }
 
 /// Some editors begin a file with a byte order mark; it is no part of any line.
@@ -90,7 +90,7 @@ fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-const START: Position = Position { line: 1, column: 1 };
+const START: SourcePosition = SourcePosition { line: 1, column: 1 };
 
 fn policy(top: &Table<'_>) -> Option<Policy> {
     let version = version(top);
@@ -114,7 +114,7 @@ fn policy(top: &Table<'_>) -> Option<Policy> {
     version?;
     let agent = agent?;
     let engine = engine?;
-    let apart = |engine: &Engine| engine::check_apart(top, engine, &agent.placement_cpus);
+    let apart = |engine: &EngineSettings| engine::check_apart(top, engine, &agent.placement_cpus);
     if !engine.as_ref().is_none_or(apart) {
         return None;
     }
@@ -142,8 +142,8 @@ const WORKERS_MAX: u64 = 1024;
 /// Longest name of a congestion control: `TCP_CA_NAME_MAX` less its NUL.
 const CONGESTION_CONTROL_BYTES_MAX: usize = 15;
 
-fn agent(top: &Table<'_>) -> Option<Agent> {
-    let Some(value) = top.value("agent") else { return Some(Agent::default()) };
+fn agent(top: &Table<'_>) -> Option<AgentSettings> {
+    let Some(value) = top.value("agent") else { return Some(AgentSettings::default()) };
     let table = value.table(Scope::Agent, "[agent]")?;
     let workers = value::count(&table, "workers", WORKERS_MAX);
     let congestion_control = table.value("congestion-control").map_or(Some(None), |value| {
@@ -164,7 +164,7 @@ fn agent(top: &Table<'_>) -> Option<Agent> {
     let engine::Places { placement, cpus } = engine::placement(&table)?;
     let metrics = metrics::read(&table);
     let aliases = aliases::read(&table);
-    Some(Agent {
+    Some(AgentSettings {
         workers: workers?,
         congestion_control: congestion_control?,
         chain_cache: chain_cache?,
@@ -224,7 +224,11 @@ fn part(table: &Table<'_>, key: &'static str, all: usize) -> Option<Option<usize
     Some(part)
 }
 
-fn rules(top: &Table<'_>, names: &Names<'_>, agent: Option<&Agent>) -> Option<Vec<Arc<Rule>>> {
+fn rules(
+    top: &Table<'_>,
+    names: &Names<'_>,
+    agent: Option<&AgentSettings>,
+) -> Option<Vec<Arc<Rule>>> {
     let value = top.value("rule");
     if let Some(value) = value.as_ref().filter(|value| !value.value.is_array()) {
         value.error("`rule` is not a list of rules", "begin each rule with [[rule]]");

@@ -8,7 +8,7 @@ use super::map;
 use super::value;
 use super::words::Scope;
 use crate::policy::credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
-use crate::policy::diagnostic::Position;
+use crate::policy::diagnostic::SourcePosition;
 use crate::policy::map::Map;
 use crate::policy::text::{Report, Span, Table, Value, nearest_word};
 
@@ -25,7 +25,7 @@ pub(super) struct Names<'a> {
     used_identities: RefCell<BTreeSet<String>>,
     used_trusts: RefCell<BTreeSet<String>>,
     used_maps: RefCell<BTreeSet<String>>,
-    system_first_named: RefCell<Option<Position>>,
+    system_first_named: RefCell<Option<SourcePosition>>,
     /// Whether there is an `[engine]`, be it right or wrong.
     pub(super) has_engine: bool,
 }
@@ -90,7 +90,7 @@ impl<'a> Names<'a> {
 
     /// Warns about tables that no rule names.
     pub(super) fn warn_of_unused(&self) {
-        let warn = |kind: &str, name: &str, position: Position| {
+        let warn = |kind: &str, name: &str, position: SourcePosition| {
             let message = format!("[{kind}.{name}] is not used by any rule");
             self.report.warning(position, message, "remove it, or name it in a rule's `tls`");
         };
@@ -231,7 +231,7 @@ fn lists(table: &Table<'_>) -> Option<Lists> {
     Some(Lists { crls: crls?, revocation })
 }
 
-fn position(at: &Span, report: &Report<'_>) -> Position {
+fn position(at: &Span, report: &Report<'_>) -> SourcePosition {
     report.position(at.start)
 }
 

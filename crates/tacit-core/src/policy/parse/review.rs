@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::flow::{Address, Direction, Flow};
 use crate::policy::lookup::Index;
-use crate::policy::rule::{Action, Form, Forward, Rule};
+use crate::policy::rule::{Action, ForwardRule, Rule, RuleForm};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, Near};
 use crate::policy::text::{Report, Value};
@@ -127,21 +127,23 @@ struct Conflict {
 
 fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
     match (&first.form, &rule.form) {
-        (Form::Forward(one), Form::Forward(other)) => {
+        (RuleForm::Forward(one), RuleForm::Forward(other)) => {
             let key = disagreement(address, one, other)?;
             let problem = format!("share {address} but not `{key}`");
             Some(Conflict { key, problem, fix: format!("say the same `{key}` in both") })
         }
-        (Form::Forward(_), _) | (_, Form::Forward(_)) => Some(Conflict {
+        (RuleForm::Forward(_), _) | (_, RuleForm::Forward(_)) => Some(Conflict {
             key: "listen",
             problem: format!("share {address}, and only one of them is about a run"),
             fix: "choose another address for one of them".to_owned(),
         }),
-        (Form::Inbound(_) | Form::Outbound, Form::Inbound(_) | Form::Outbound) => None,
+        (RuleForm::Inbound(_) | RuleForm::Outbound, RuleForm::Inbound(_) | RuleForm::Outbound) => {
+            None
+        }
     }
 }
 
-fn disagreement(address: &Address, a: &Forward, b: &Forward) -> Option<&'static str> {
+fn disagreement(address: &Address, a: &ForwardRule, b: &ForwardRule) -> Option<&'static str> {
     let has_path = matches!(address, Address::Path(_));
     let keys = [
         ("accept-proxy", a.accept_proxy == b.accept_proxy),

@@ -10,7 +10,7 @@ use super::tls::{self, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value, when};
 use crate::flow::{Direction, Protocol};
-use crate::policy::rule::{Action, Deny, Form, Forward, Rule};
+use crate::policy::rule::{Action, Deny, ForwardRule, Rule, RuleForm};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, NamePattern};
 use crate::policy::target::{Connect, Target};
@@ -69,7 +69,7 @@ pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
 /// What a rule says but for its name and action; a part is `None` after an error was reported.
 struct Body {
     selectors: Option<Selectors>,
-    form: Option<Form>,
+    form: Option<RuleForm>,
     /// What `tls` means without a word in it.
     setting: Setting,
 }
@@ -82,7 +82,7 @@ fn forwarding_body(table: &Table<'_>, word: Option<Word>) -> Body {
     let setting = forwarding_setting(connect.as_ref());
     let forward = forward::read(table, connect);
     let selectors = forwarding_selectors(table, forward.as_ref());
-    Body { selectors, form: forward.map(Form::Forward), setting }
+    Body { selectors, form: forward.map(RuleForm::Forward), setting }
 }
 
 fn run_body(table: &Table<'_>) -> Body {
@@ -175,7 +175,7 @@ fn forwarding_setting(connect: Option<&Option<Connect>>) -> Setting {
     Setting { role: RoleDefault::MustBeSaid, server }
 }
 
-fn forwarding_selectors(table: &Table<'_>, forward: Option<&Forward>) -> Option<Selectors> {
+fn forwarding_selectors(table: &Table<'_>, forward: Option<&ForwardRule>) -> Option<Selectors> {
     let why = "a rule with `listen` sees inbound TCP and UNIX connections at that address";
     let fix = "remove it; `listen` says it all";
     table.refuse(&["direction", "protocol", "local"], why, fix);
@@ -210,7 +210,7 @@ fn forwarding_selectors(table: &Table<'_>, forward: Option<&Forward>) -> Option<
 }
 
 /// A client of a UNIX socket has no address, unless a PROXY header brings one.
-fn warn_of_unix_clients(table: &Table<'_>, forward: &Forward) {
+fn warn_of_unix_clients(table: &Table<'_>, forward: &ForwardRule) {
     let only_unix = forward.listen.iter().all(|address| address.ip().is_none());
     if !only_unix || forward.accept_proxy {
         return;

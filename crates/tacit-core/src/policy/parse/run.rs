@@ -4,7 +4,7 @@ use super::selectors::{addresses, ports, programs, runs, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
-use crate::policy::rule::{Form, Inbound};
+use crate::policy::rule::{InboundRule, RuleForm};
 use crate::policy::selector::AddressSelector;
 use crate::policy::selector::Selectors;
 use crate::policy::text::{Table, Value};
@@ -13,7 +13,7 @@ use crate::policy::text::{Table, Value};
 pub(super) struct RunRule {
     pub(super) selectors: Selectors,
     /// Inbound or outbound.
-    pub(super) form: Form,
+    pub(super) form: RuleForm,
 }
 
 /// Reads all but the action; `None` after an error was reported.
@@ -65,7 +65,7 @@ fn outbound(table: &Table<'_>) -> Option<RunRule> {
         run: run?,
         when: when?,
     };
-    (!table.holds("listen")).then_some(RunRule { selectors, form: Form::Outbound })
+    (!table.holds("listen")).then_some(RunRule { selectors, form: RuleForm::Outbound })
 }
 
 fn inbound(table: &Table<'_>) -> Option<RunRule> {
@@ -106,9 +106,9 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
         run: Vec::new(),
         when: when?,
     };
-    let inbound = Inbound { listen: listen?, local_ports: local_ports? };
+    let inbound = InboundRule { listen: listen?, local_ports: local_ports? };
     let refused = table.holds("local") || table.holds("program");
-    (!refused).then_some(RunRule { selectors, form: Form::Inbound(inbound) })
+    (!refused).then_some(RunRule { selectors, form: RuleForm::Inbound(inbound) })
 }
 
 fn protocol(table: &Table<'_>) -> Option<Protocol> {

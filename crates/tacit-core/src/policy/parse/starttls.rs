@@ -4,7 +4,8 @@ use super::value;
 use super::words::Scope;
 use crate::policy::client_cert::{Absent, ChainCheck, ClientCert, Invalid};
 use crate::policy::starttls::{
-    Cancel, DataResumption, Ftp, Postgres, Start, Starttls, StarttlsMode, StarttlsProtocol,
+    Cancel, DataResumption, FtpOptions, PostgresOptions, Start, Starttls, StarttlsMode,
+    StarttlsProtocol,
 };
 use crate::policy::text::{Table, Value};
 use crate::policy::tls::TlsCommon;
@@ -74,18 +75,18 @@ fn with_own_keys(
     }
 }
 
-fn postgres(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<Postgres> {
-    let Some(value) = table.value("cancel") else { return Some(Postgres::default()) };
+fn postgres(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<PostgresOptions> {
+    let Some(value) = table.value("cancel") else { return Some(PostgresOptions::default()) };
     let cancel = value.choice(&[("refuse", Cancel::Refuse), ("clear", Cancel::Clear)])?;
     if mode == Some(StarttlsMode::Optional) {
         let why = "mode = \"optional\" serves everything in clear, cancel requests too";
         table.refuse(&POSTGRES_KEYS, why, "remove one of the two");
         return None;
     }
-    Some(Postgres { cancel })
+    Some(PostgresOptions { cancel })
 }
 
-fn ftp(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<Ftp> {
+fn ftp(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> {
     let implicit = table.boolean("implicit", false);
     if let (Some(true), Some(StarttlsMode::Optional)) = (implicit, mode)
         && let Some(value) = table.value("implicit")
@@ -108,7 +109,7 @@ fn ftp(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<Ftp> {
     let data_resumption = resumption.map_or(Some(DataResumption::Required), |value| {
         value.choice(&[("required", DataResumption::Required), ("off", DataResumption::Off)])
     });
-    Some(Ftp {
+    Some(FtpOptions {
         implicit: implicit?,
         data_ports: data_ports?,
         data_address: data_address?,
@@ -161,10 +162,10 @@ pub(super) fn refuse_in_client(tls: &Table<'_>) {
 fn protocol(value: &Value<'_>) -> Option<StarttlsProtocol> {
     let text = value.string()?;
     let known = [
-        StarttlsProtocol::Ftp(Ftp::default()),
+        StarttlsProtocol::Ftp(FtpOptions::default()),
         StarttlsProtocol::Telnet,
         StarttlsProtocol::Smtp,
-        StarttlsProtocol::Postgres(Postgres::default()),
+        StarttlsProtocol::Postgres(PostgresOptions::default()),
     ];
     let protocol = known.into_iter().find(|protocol| protocol.word() == text);
     if protocol.is_none() {

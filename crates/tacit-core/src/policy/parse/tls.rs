@@ -15,7 +15,7 @@ use crate::policy::starttls::{Start, StarttlsProtocol};
 use crate::policy::suite::{Group, Suite, TlsVersion};
 use crate::policy::text::{Table, Value};
 use crate::policy::tls::{
-    ClientTls, ConnectAfter, OwnTls, Recheck, Rekey, ServerTls, Tls, TlsCommon, Verify,
+    ClientTls, ConnectAfter, OwnTls, RecheckAction, Rekey, ServerTls, Tls, TlsCommon, Verify,
 };
 
 /// Default of `handshake-timeout`: a peer on a slow line is done by then.
@@ -325,8 +325,9 @@ fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {
         table.report.error(&rekey.name_at, message, fix);
     }
     let relay = table.value("relay").map_or(Some(RelayOn::Worker), |value| relay(&value, names));
-    let words = [("log", Recheck::Log), ("close", Recheck::Close)];
-    let recheck = table.value("recheck").map_or(Some(Recheck::Log), |value| value.choice(&words));
+    let words = [("log", RecheckAction::Log), ("close", RecheckAction::Close)];
+    let recheck =
+        table.value("recheck").map_or(Some(RecheckAction::Log), |value| value.choice(&words));
     let max_age = table
         .value("max-age")
         .map_or(Some(None), |value| value::duration(&value, MAX_AGE_MIN, MAX_AGE_MAX).map(Some));

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::document::Document;
-use crate::policy::diagnostic::{Diagnostic, Position};
+use crate::policy::diagnostic::{Diagnostic, SourcePosition};
 
 /// Bytes of the text, from and to.
 pub type Span = Range<usize>;
@@ -41,11 +41,11 @@ impl<'t> Report<'t> {
     }
 
     /// Line and column of a byte.
-    pub fn position(&self, offset: usize) -> Position {
+    pub fn position(&self, offset: usize) -> SourcePosition {
         let offset = self.text.floor_char_boundary(offset);
         let line = self.line_starts.partition_point(|start| *start <= offset);
         let start = self.line_starts[line - 1];
-        Position { line, column: self.text[start..offset].chars().count() + 1 }
+        SourcePosition { line, column: self.text[start..offset].chars().count() + 1 }
     }
 
     /// Records an error: the text is not used.
@@ -57,7 +57,7 @@ impl<'t> Report<'t> {
     }
 
     /// The same where only the position is known by now.
-    pub fn error_at(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
+    pub fn error_at(&self, at: SourcePosition, message: impl Into<String>, fix: impl Into<String>) {
         self.found.borrow_mut().push(Diagnostic::error(at, message).with_fix(fix));
     }
 
@@ -67,7 +67,7 @@ impl<'t> Report<'t> {
     }
 
     /// Records a warning, if the text is TOML.
-    pub fn warning(&self, at: Position, message: impl Into<String>, fix: impl Into<String>) {
+    pub fn warning(&self, at: SourcePosition, message: impl Into<String>, fix: impl Into<String>) {
         if !self.is_toml() {
             return;
         }

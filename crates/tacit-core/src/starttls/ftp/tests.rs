@@ -13,7 +13,7 @@ use crate::starttls::testing::{Stage, refusal};
 use crate::starttls::{OUTPUT_BYTES_MAX, Refusal, Role, Side, Step};
 
 fn staged(mode: StarttlsMode, role: Role) -> Stage {
-    Stage::new(StarttlsProtocol::Ftp(policy::Ftp::default()), mode, role)
+    Stage::new(StarttlsProtocol::Ftp(policy::FtpOptions::default()), mode, role)
 }
 
 /// A server at 127.0.0.1 for a client at 192.0.2.9.

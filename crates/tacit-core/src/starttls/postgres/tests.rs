@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::{Postgres, StarttlsProtocol};
+use crate::policy::{PostgresOptions, StarttlsProtocol};
 use crate::starttls::Role;
 use crate::starttls::testing::{Stage, refusal};
 
@@ -9,17 +9,17 @@ const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
 const CANCEL: &[u8] = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x01\0\0\0\x02";
 
 fn server(mode: StarttlsMode) -> Stage {
-    Stage::new(StarttlsProtocol::Postgres(Postgres::default()), mode, Role::Server)
+    Stage::new(StarttlsProtocol::Postgres(PostgresOptions::default()), mode, Role::Server)
 }
 
 /// A server that passes cancel requests on.
 fn cancelling() -> Stage {
-    let postgres = Postgres { cancel: Cancel::Clear };
+    let postgres = PostgresOptions { cancel: Cancel::Clear };
     Stage::new(StarttlsProtocol::Postgres(postgres), StarttlsMode::Required, Role::Server)
 }
 
 fn client() -> Stage {
-    let protocol = StarttlsProtocol::Postgres(Postgres::default());
+    let protocol = StarttlsProtocol::Postgres(PostgresOptions::default());
     Stage::new(protocol, StarttlsMode::Required, Role::Client)
 }
 

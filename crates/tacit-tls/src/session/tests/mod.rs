@@ -8,7 +8,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use rustls_pki_types::UnixTime;
 use tacit_core::policy::{
-    ClientCert, ClientTls, ConnectAfter, Group, Recheck, RelayOn, ServerTls, Start, Suite,
+    ClientCert, ClientTls, ConnectAfter, Group, RecheckAction, RelayOn, ServerTls, Start, Suite,
     TlsCommon, TlsVersion, Verify,
 };
 
@@ -70,7 +70,7 @@ fn settings(suite: Suite) -> Settings {
         handshake_timeout: Duration::from_secs(10),
         rekey: NO_REKEY,
         relay: RelayOn::Worker,
-        recheck: Recheck::Log,
+        recheck: RecheckAction::Log,
         max_age: None,
     };
     let verify = Verify::Full { trust: "corp".into(), server_name: Some(NAME.into()) };

@@ -67,7 +67,7 @@ fn trust(ca: &Ca) -> TrustMaterial {
 
 fn loaded(directory: &Directory) -> TrustMaterial {
     let source = tacit_core::policy::TrustSource::Files(vec!["ca.pem".into()]);
-    let position = tacit_core::policy::Position::default();
+    let position = tacit_core::policy::SourcePosition::default();
     let crls = Vec::new();
     let revocation = tacit_core::policy::Revocation::Off;
     let trust = tacit_core::policy::Trust {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rustls::AlertDescription as Alert;
 use tacit_core::policy::{
-    Asked, ChainCheck, ClientCert, ExpiredAnchors, PeerName, Position, Preset, Revocation, Trust,
-    TrustSource, Verify,
+    ChainCheck, ClientCert, ClientCertPolicy, ExpiredAnchors, PeerName, Preset, Revocation,
+    SourcePosition, Trust, TrustSource, Verify,
 };
 
 use super::*;
@@ -36,7 +36,7 @@ fn loaded(ca_pem: &str, crl: Option<String>, expired_anchors: ExpiredAnchors) ->
         crls,
         revocation,
         expired_anchors,
-        position: Position::default(),
+        position: SourcePosition::default(),
     };
     load_trust("corp", &trust, directory.path()).unwrap()
 }
@@ -233,7 +233,7 @@ fn a_dry_run_refuses_what_no_handshake_can_prove_at_any_level() {
     let trust = trusting(&ca);
     let level = |preset, chain| {
         let absent = Absent::Allow;
-        ClientCert::Asked(Asked { preset: Some(preset), absent, chain })
+        ClientCert::Asked(ClientCertPolicy { preset: Some(preset), absent, chain })
     };
     let made =
         |invalid| ChainCheck::Made { trust: "corp".into(), invalid, name: PeerName::Certificate };

@@ -2,8 +2,8 @@
 
 use rustls::AlertDescription as Alert;
 use tacit_core::policy::{
-    Asked, ChainCheck, ClientCert, ExpiredAnchors, PeerName, Position, Preset, Revocation, Trust,
-    TrustSource, Verify,
+    ChainCheck, ClientCert, ClientCertPolicy, ExpiredAnchors, PeerName, Preset, Revocation,
+    SourcePosition, Trust, TrustSource, Verify,
 };
 
 use super::path::{NOW, answers, at, chain_of, expect, expect_trusted};
@@ -28,7 +28,7 @@ fn load(directory: &Directory, revocation: Revocation) -> Result<TrustMaterial, 
         crls,
         revocation,
         expired_anchors: ExpiredAnchors::Reject,
-        position: Position::default(),
+        position: SourcePosition::default(),
     };
     load_trust("corp", &trust, directory.path())
 }
@@ -244,7 +244,7 @@ fn a_dry_run_knows_pins() {
         name: PeerName::Certificate,
     };
     let preset = Some(Preset::Required);
-    let level = ClientCert::Asked(Asked { preset, absent: Absent::Deny, chain });
+    let level = ClientCert::Asked(ClientCertPolicy { preset, absent: Absent::Deny, chain });
     let verify = Verify::Full { trust: "corp".into(), server_name: Some(NAME.into()) };
     for (shown, is_pinned) in [(&leaf, true), (&ca.leaf_again(&leaf), false)] {
         let demand = ClientDemand { level: &level, trust: Some(&trust), map: None };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tacit_core::policy::{
-    Absent, ExpiredAnchors, Invalid, Position, Revocation, Trust, TrustSource,
+    Absent, ExpiredAnchors, Invalid, Revocation, SourcePosition, Trust, TrustSource,
 };
 
 use crate::check::PeerCheck;
@@ -26,7 +26,7 @@ fn trust(directory: &Directory, crls: &[&str], revocation: Revocation) -> TrustM
         crls: crls.iter().map(Into::into).collect(),
         revocation,
         expired_anchors: ExpiredAnchors::Reject,
-        position: Position::default(),
+        position: SourcePosition::default(),
     };
     load_trust("corp", &trust, directory.path()).unwrap()
 }

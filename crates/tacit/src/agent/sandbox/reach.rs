@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tacit_core::flow::Address;
-use tacit_core::policy::{Diagnostic, Policy, Position, Rule};
+use tacit_core::policy::{Diagnostic, Policy, Rule, SourcePosition};
 use tacit_sys::sandbox::Reach;
 
 use super::Options;
@@ -94,7 +94,7 @@ pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), D
     Ok(())
 }
 
-fn out_of_reach(position: Position, path: &Path, directory: &Path, verb: &str) -> Diagnostic {
+fn out_of_reach(position: SourcePosition, path: &Path, directory: &Path, verb: &str) -> Diagnostic {
     let message = format!(
         "{} is out of reach: the sandbox of this agent was made before the policy named the \
          directory {}, which it cannot {verb}",
@@ -104,11 +104,11 @@ fn out_of_reach(position: Position, path: &Path, directory: &Path, verb: &str) -
     Diagnostic::error(position, message).with_fix(RESTART)
 }
 
-fn position_of_listener(policy: &Policy, address: &str) -> Position {
+fn position_of_listener(policy: &Policy, address: &str) -> SourcePosition {
     let listens = |address_of: &[Address]| address_of.iter().any(|one| one.to_string() == address);
     let of_rule =
         policy.rules.iter().find(|rule| rule.forward().is_some_and(|f| listens(&f.listen)));
-    of_rule.map_or(Position { line: 1, column: 1 }, |rule| rule.position)
+    of_rule.map_or(SourcePosition { line: 1, column: 1 }, |rule| rule.position)
 }
 
 fn list(paths: &BTreeSet<PathBuf>) -> String {
@@ -117,7 +117,7 @@ fn list(paths: &BTreeSet<PathBuf>) -> String {
 }
 
 struct Named {
-    position: Position,
+    position: SourcePosition,
     path: PathBuf,
 }
 

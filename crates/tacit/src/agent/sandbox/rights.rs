@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Access, access};
 use tacit_core::flow::Address;
-use tacit_core::policy::{Diagnostic, Policy, Position, Rule, Target};
+use tacit_core::policy::{Diagnostic, Policy, Rule, SourcePosition, Target};
 use tacit_sys::sandbox::{self, CapabilitySet, Reach, WorkerSockets};
 use tacit_sys::socket;
 
@@ -153,7 +153,7 @@ pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnost
     let gives =
         |rule: &&Arc<Rule>| rule.forward().is_some_and(|forward| forward.unix.owner.is_some());
     let rule = policy.rules.iter().find(gives);
-    let position = rule.map_or(Position { line: 1, column: 1 }, |rule| rule.position);
+    let position = rule.map_or(SourcePosition { line: 1, column: 1 }, |rule| rule.position);
     let message = "this agent cannot give a socket to another user: the sandbox was made before \
                    the policy asked for that";
     Err(Diagnostic::error(position, message).with_fix(RESTART))

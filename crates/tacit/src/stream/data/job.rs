@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tacit_core::policy::{Ftp, StarttlsProtocol};
+use tacit_core::policy::{FtpOptions, StarttlsProtocol};
 use tacit_core::starttls::Side;
 use tacit_core::starttls::ftp::{DataRequest, Uploads};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -69,7 +69,7 @@ impl Job {
 
 /// What a connection's rule says of FTP.
 #[must_use]
-pub fn ftp_of(record: &Record) -> Option<&Ftp> {
+pub fn ftp_of(record: &Record) -> Option<&FtpOptions> {
     match &record.rule.starttls()?.protocol {
         StarttlsProtocol::Ftp(ftp) => Some(ftp),
         StarttlsProtocol::Telnet | StarttlsProtocol::Smtp | StarttlsProtocol::Postgres(_) => None,

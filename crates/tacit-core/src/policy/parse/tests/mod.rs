@@ -13,12 +13,13 @@ mod starttls;
 mod targets;
 
 use super::words::Scope;
-use super::{POLICY_BYTES_MAX, Parsed, parse};
+use super::{POLICY_BYTES_MAX, ParsedPolicy, parse};
 use crate::policy::selector::Near;
 use crate::policy::{
-    Action, Cancel, Class, Connect, DataResumption, Diagnostic, Engine, Ftp, Group, Placement,
-    Policy, Postgres, RelayOn, Rule, Severity, Start, Starttls, StarttlsMode, StarttlsProtocol,
-    Suite, TARGETS_MAX, Target, TargetOrder, Tls, TlsVersion, TrustSource, Verify,
+    Action, Cancel, Connect, DataResumption, Diagnostic, DiagnosticSeverity, EngineClass,
+    EngineSettings, FtpOptions, Group, Placement, Policy, PostgresOptions, RelayOn, Rule, Start,
+    Starttls, StarttlsMode, StarttlsProtocol, Suite, TARGETS_MAX, Target, TargetOrder, Tls,
+    TlsVersion, TrustSource, Verify,
 };
 
 /// What most tests need to stand before their rule; ends in line 6.
@@ -32,7 +33,7 @@ ca = "corp.pem"
 
 const EXAMPLE: &str = include_str!("../../../../../../etc/policy.toml");
 
-fn rendered(parsed: &Parsed, severity: Severity) -> Vec<String> {
+fn rendered(parsed: &ParsedPolicy, severity: DiagnosticSeverity) -> Vec<String> {
     let found = parsed.diagnostics.iter().filter(|finding| finding.severity == severity);
     found
         .map(|finding| {
@@ -44,20 +45,20 @@ fn rendered(parsed: &Parsed, severity: Severity) -> Vec<String> {
 
 fn errors(text: &str) -> Vec<String> {
     let parsed = parse(text);
-    let errors = rendered(&parsed, Severity::Error);
+    let errors = rendered(&parsed, DiagnosticSeverity::Error);
     assert_eq!(parsed.policy.is_none(), !errors.is_empty());
     errors
 }
 
 fn warnings(text: &str) -> Vec<String> {
     let parsed = parse(text);
-    assert_eq!(rendered(&parsed, Severity::Error), [""; 0]);
-    rendered(&parsed, Severity::Warning)
+    assert_eq!(rendered(&parsed, DiagnosticSeverity::Error), [""; 0]);
+    rendered(&parsed, DiagnosticSeverity::Warning)
 }
 
 fn sound(text: &str) -> Policy {
     let parsed = parse(text);
-    assert_eq!(rendered(&parsed, Severity::Error), [""; 0]);
+    assert_eq!(rendered(&parsed, DiagnosticSeverity::Error), [""; 0]);
     parsed.policy.unwrap()
 }
 
@@ -246,8 +247,8 @@ fn limits_keep_their_proportions() {
 fn cpus_are_set_aside_and_programs_placed() {
     let engine = sound("version = 1\n[engine]\ncpus = \"0, 4-6\"").engine.unwrap();
     assert_eq!(engine.cpus, [0, 4, 5, 6]);
-    assert!(engine.spill && engine.queue == Engine::QUEUE_DEFAULT);
-    assert_eq!((engine.class, engine.nice), (Class::Normal, 0));
+    assert!(engine.spill && engine.queue == EngineSettings::QUEUE_DEFAULT);
+    assert_eq!((engine.class, engine.nice), (EngineClass::Normal, 0));
     let policy = sound(
         "version = 1\n[agent]\nplacement = \"split\"\nplacement-cpus = \"1\"\n\
          [engine]\ncpus = \"0\"\nspill = false\nqueue = 7\nclass = \"batch\"\nnice = -5",
@@ -257,7 +258,7 @@ fn cpus_are_set_aside_and_programs_placed() {
         (Placement::Split, &vec![1])
     );
     let engine = policy.engine.unwrap();
-    assert!(!engine.spill && engine.queue == 7 && engine.class == Class::Batch);
+    assert!(!engine.spill && engine.queue == 7 && engine.class == EngineClass::Batch);
     assert_eq!(engine.nice, -5);
     let policy = sound(&format!(
         "{TABLES}[engine]\ncpus = \"0\"\n[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:1\"\n\
@@ -276,13 +277,13 @@ fn metrics_stay_on_this_host_unless_the_policy_says_otherwise() {
         let metrics = sound(&served(at)).agent.metrics;
         assert_eq!(metrics.map(|address| address.to_string()).as_deref(), Some(at));
         let needless = parse(&format!("{}metrics-clear = true", served(at)));
-        let warned = rendered(&needless, Severity::Warning);
+        let warned = rendered(&needless, DiagnosticSeverity::Warning);
         assert!(warned.iter().any(|w| w.contains("changes nothing")), "{at}: {warned:?}");
     }
     assert_eq!(sound("version = 1").agent.metrics, None);
     let everywhere = format!("{}metrics-clear = true", served("0.0.0.0:9464"));
     assert!(sound(&everywhere).agent.metrics.is_some());
-    let warned = rendered(&parse(&everywhere), Severity::Warning);
+    let warned = rendered(&parse(&everywhere), DiagnosticSeverity::Warning);
     assert!(!warned.iter().any(|warning| warning.contains("metrics")), "{warned:?}");
 }
 
@@ -302,8 +303,10 @@ fn every_error_has_its_place_message_and_fix() {
         let text = format!("{tables}{}", text.join("\n"));
         let parsed = parse(&text);
         assert!(parsed.policy.is_none(), "{text}");
-        let errors =
-            parsed.diagnostics.iter().filter(|finding| finding.severity == Severity::Error);
+        let errors = parsed
+            .diagnostics
+            .iter()
+            .filter(|finding| finding.severity == DiagnosticSeverity::Error);
         let found: Vec<String> = errors
             .flat_map(|finding| {
                 let Diagnostic { position, message, fix, .. } = finding;
@@ -357,7 +360,7 @@ fn clear_text_off_this_host_must_be_said() {
     ] {
         assert_eq!(errors(&rule(listen, connect, tls, "")), [""; 0], "{listen} {connect}");
         let needless = parse(&rule(listen, connect, tls, "clear = true"));
-        let warned = rendered(&needless, Severity::Warning);
+        let warned = rendered(&needless, DiagnosticSeverity::Warning);
         assert!(warned.iter().any(|w| w.contains("`clear = true` changes nothing")), "{warned:?}");
     }
 }
@@ -650,7 +653,7 @@ proptest! {
         }
         let text: String = text.into_iter().collect();
         let parsed = parse(&text);
-        let sound = parsed.diagnostics.iter().all(|d| d.severity == Severity::Warning);
+        let sound = parsed.diagnostics.iter().all(|d| d.severity == DiagnosticSeverity::Warning);
         prop_assert_eq!(parsed.policy.is_some(), sound);
     }
 
@@ -665,7 +668,7 @@ proptest! {
             lines[at] = format!("{key} = {value}");
         }
         let parsed = parse(&lines.join("\n"));
-        let sound = parsed.diagnostics.iter().all(|d| d.severity == Severity::Warning);
+        let sound = parsed.diagnostics.iter().all(|d| d.severity == DiagnosticSeverity::Warning);
         prop_assert_eq!(parsed.policy.is_some(), sound);
     }
 }

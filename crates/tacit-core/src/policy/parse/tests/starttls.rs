@@ -15,14 +15,15 @@ fn starttls_is_a_protocol_or_a_table_with_a_mode() {
     assert_eq!(start("client-cert = \"none\"").0, Start::Immediate);
     let smtp = begins(StarttlsProtocol::Smtp, required);
     assert_eq!(said("\"smtp\""), (smtp, Duration::from_secs(60)));
-    let ftp = begins(StarttlsProtocol::Ftp(Ftp::default()), required);
+    let ftp = begins(StarttlsProtocol::Ftp(FtpOptions::default()), required);
     assert_eq!(said("\"ftp\""), (ftp, Duration::from_secs(60)));
     let telnet = begins(StarttlsProtocol::Telnet, optional);
     let table = "{ protocol = \"telnet\", mode = \"optional\" }";
     assert_eq!(said(table), (telnet, Duration::from_secs(10)));
-    let postgres = begins(StarttlsProtocol::Postgres(Postgres::default()), required);
+    let postgres = begins(StarttlsProtocol::Postgres(PostgresOptions::default()), required);
     assert_eq!(said("{ protocol = \"postgres\" }").0, postgres);
-    let cancels = begins(StarttlsProtocol::Postgres(Postgres { cancel: Cancel::Clear }), required);
+    let cancels =
+        begins(StarttlsProtocol::Postgres(PostgresOptions { cancel: Cancel::Clear }), required);
     assert_eq!(said("{ protocol = \"postgres\", cancel = \"clear\" }").0, cancels);
     assert_eq!(said("{ protocol = \"postgres\", cancel = \"refuse\" }").0, postgres);
 }
@@ -55,10 +56,10 @@ fn starttls_of_ftp_says_where_its_data_connections_go() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(ftp("\"ftp\""), Ftp::default());
+    assert_eq!(ftp("\"ftp\""), FtpOptions::default());
     let said = ftp("{ protocol = \"ftp\", implicit = true, data-ports = [990, \"50000-50063\"], \
                     data-address = \"192.0.2.1\", data-resumption = \"off\" }");
-    let wanted = Ftp {
+    let wanted = FtpOptions {
         implicit: true,
         data_ports: vec![990..=990, 50000..=50063],
         data_address: "192.0.2.1".parse().ok(),
