@@ -12,8 +12,8 @@ use rustls::server::{
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tacit_core::policy::{
-    ChainCheck, ClientCert, ClientCertPolicy, ClientTls, Group, Map, ServerTls, Suite, TlsCommon,
-    TlsVersion, Verify,
+    ChainCheck, ClientCert, ClientCertPolicy, ClientTls, Group, IdentityMap, ServerTls, Suite,
+    TlsCommon, TlsVersion, Verify,
 };
 
 use super::failure::Role;
@@ -91,7 +91,7 @@ impl ServerSettings {
         rule: &ServerTls,
         identities: &[Arc<IdentityMaterial>],
         trust: Option<&TrustMaterial>,
-        map: Option<&Map>,
+        map: Option<&IdentityMap>,
         chains: Option<&Arc<Chains>>,
     ) -> Result<Self, SettingsRefused> {
         for identity in identities {

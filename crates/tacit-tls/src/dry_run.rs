@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tacit_core::policy::{ClientCert, Map, Verify};
+use tacit_core::policy::{ClientCert, IdentityMap, Verify};
 
 use super::check::PeerCheck;
 use super::config::{NamedCheck, SettingsRefused, client_check, refused, server_check};
@@ -31,7 +31,7 @@ pub struct ClientDemand<'a> {
     /// The trust that the level names.
     pub trust: Option<&'a TrustMaterial>,
     /// The map that the level names.
-    pub map: Option<&'a Map>,
+    pub map: Option<&'a IdentityMap>,
 }
 
 /// Who a client would be.

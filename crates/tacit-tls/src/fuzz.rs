@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, UnixTime};
-use tacit_core::policy::{Group, Map, Rekey, Revocation, Suite, parse};
+use tacit_core::policy::{Group, IdentityMap, Rekey, Revocation, Suite, parse};
 use tacit_core::record::{AlertDescription, ContentType};
 
 use super::facts::CertificateFacts;
@@ -125,12 +125,12 @@ static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
 });
 
 /// A map that asks about everything that a certificate says.
-static MAP: LazyLock<Map> = LazyLock::new(|| {
+static MAP: LazyLock<IdentityMap> = LazyLock::new(|| {
     let text = "version = 1\n[[map.m]]\nsubject = \"CN=*a*, O=*\"\nname = \"a\"\n\
                 [[map.m]]\ndns = \"*.example\"\nissuer = \"CN=*\"\nname = \"b\"\n\
                 [[map.m]]\nuri = \"*\"\nname = \"c\"\n[[map.m]]\nip = \"0.0.0.0/0\"\nname = \"d\"";
     let mut maps = parse(text).policy.map(|policy| policy.maps).unwrap_or_default();
-    maps.remove("m").unwrap_or_else(|| Map::new(Vec::new()))
+    maps.remove("m").unwrap_or_else(|| IdentityMap::new(Vec::new()))
 });
 
 /// The first byte chooses version and role; the rest is a script of what an authenticated peer

@@ -7,8 +7,8 @@
 use std::net::IpAddr;
 
 use rustls_pki_types::CertificateDer;
-use tacit_core::policy::map::distinguished::Attribute;
-use tacit_core::policy::map::{Holder, Said};
+use tacit_core::policy::map::distinguished::DnAttribute;
+use tacit_core::policy::map::{CertificateName, CertificateSubject};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
@@ -24,48 +24,50 @@ const NAME_BYTES_MAX: usize = 1024;
 pub fn holder(
     leaf: &CertificateDer<'_>,
     address: Option<IpAddr>,
-) -> Result<Holder, NotACertificate> {
+) -> Result<CertificateSubject, NotACertificate> {
     let (rest, certificate) = X509Certificate::from_der(leaf).map_err(|_| NotACertificate)?;
-    let mut said = attributes(certificate.subject(), Said::Subject)?;
-    said.append(&mut attributes(certificate.issuer(), Said::Issuer)?);
+    let mut said = attributes(certificate.subject(), CertificateName::Subject)?;
+    said.append(&mut attributes(certificate.issuer(), CertificateName::Issuer)?);
     let names = certificate.subject_alternative_name().map_err(|_| NotACertificate)?;
     for name in names.iter().flat_map(|extension| &extension.value.general_names) {
         said.extend(alternative(name)?);
     }
-    let is_long = |said: &Said| match said {
-        Said::Uri(text) | Said::Dns(text) | Said::Email(text) => text.len() > NAME_BYTES_MAX,
-        Said::Subject(attribute) | Said::Issuer(attribute) => {
+    let is_long = |said: &CertificateName| match said {
+        CertificateName::Uri(text) | CertificateName::Dns(text) | CertificateName::Email(text) => {
+            text.len() > NAME_BYTES_MAX
+        }
+        CertificateName::Subject(attribute) | CertificateName::Issuer(attribute) => {
             attribute.value.len() > NAME_BYTES_MAX
         }
-        Said::Ip(_) => false,
+        CertificateName::Ip(_) => false,
     };
     if !rest.is_empty() || said.len() > NAMES_MAX || said.iter().any(is_long) {
         return Err(NotACertificate);
     }
-    Ok(Holder::new(said, address))
+    Ok(CertificateSubject::new(said, address))
 }
 
 fn attributes(
     name: &X509Name<'_>,
-    said: fn(Attribute) -> Said,
-) -> Result<Vec<Said>, NotACertificate> {
+    said: fn(DnAttribute) -> CertificateName,
+) -> Result<Vec<CertificateName>, NotACertificate> {
     let one = |attribute: &AttributeTypeAndValue<'_>| {
         let value = attribute.as_str().map_err(|_| NotACertificate)?.to_owned();
-        Ok(said(Attribute { oid: attribute.attr_type().to_id_string(), value }))
+        Ok(said(DnAttribute { oid: attribute.attr_type().to_id_string(), value }))
     };
     name.iter_attributes().map(one).collect()
 }
 
 /// Names of other kinds stand in no map.
-fn alternative(name: &GeneralName<'_>) -> Result<Option<Said>, NotACertificate> {
+fn alternative(name: &GeneralName<'_>) -> Result<Option<CertificateName>, NotACertificate> {
     Ok(Some(match name {
-        GeneralName::URI(text) => Said::Uri((*text).to_owned()),
-        GeneralName::DNSName(text) => Said::Dns((*text).to_owned()),
-        GeneralName::RFC822Name(text) => Said::Email((*text).to_owned()),
+        GeneralName::URI(text) => CertificateName::Uri((*text).to_owned()),
+        GeneralName::DNSName(text) => CertificateName::Dns((*text).to_owned()),
+        GeneralName::RFC822Name(text) => CertificateName::Email((*text).to_owned()),
         GeneralName::IPAddress(bytes) => {
             let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
             let address = v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
-            Said::Ip(address.map_err(|_| NotACertificate)?)
+            CertificateName::Ip(address.map_err(|_| NotACertificate)?)
         }
         _ => return Ok(None),
     }))
@@ -76,11 +78,11 @@ mod tests {
     use super::*;
     use crate::test_certificates::{Ca, Kind};
     use proptest::prelude::*;
-    use tacit_core::policy::Map;
+    use tacit_core::policy::IdentityMap;
     use tacit_core::policy::map::Mapped;
     use tacit_core::policy::parse;
 
-    fn map(entries: &str) -> Map {
+    fn map(entries: &str) -> IdentityMap {
         let parsed = parse(&format!("version = 1\n{entries}"));
         parsed.policy.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics)).maps["m"].clone()
     }

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use super::agent::{AgentSettings, Limits};
 use super::credentials::{Identity, Trust};
 use super::engine::EngineSettings;
-use super::map::Map;
+use super::map::IdentityMap;
 use super::rule::Rule;
 
 /// A whole policy, ready to be installed.
@@ -19,7 +19,7 @@ pub struct Policy {
     /// `[trust.NAME]`: whom we believe. Holds `system` too, if a rule names it.
     pub trusts: BTreeMap<String, Trust>,
     /// `[[map.NAME]]`: names for those who show certificates.
-    pub maps: BTreeMap<String, Map>,
+    pub maps: BTreeMap<String, IdentityMap>,
     /// `[[rule]]`, in order. Each is stored once, and shared with the [`Index`](super::Index) and
     /// with what serves it.
     pub rules: Vec<Arc<Rule>>,

@@ -42,7 +42,7 @@ pub use diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
 pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
 pub use explain::{DecidingRule, Explanation, SkippedRule, explain};
 pub use lookup::{Index, Lookup};
-pub use map::Map;
+pub use map::IdentityMap;
 pub use parse::{POLICY_BYTES_MAX, ParsedPolicy, RULES_MAX, parse, parse_duration, parse_size};
 pub use rule::{Action, Deny, ForwardRule, InboundRule, Rule, RuleForm, SendProxy, UnixSocket};
 pub use selector::{Mismatch, NamePattern, Selectors, UnknownOwner};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use rustls_pki_types::CertificateDer;
 use serde::Serialize;
-use tacit_core::policy::map::{Entry, Holder, Mapped, Outcome};
-use tacit_core::policy::{ClientCert, Map, PeerName};
+use tacit_core::policy::map::{CertificateSubject, MapEntry, MapOutcome, Mapped};
+use tacit_core::policy::{ClientCert, IdentityMap, PeerName};
 
 use crate::check::PeerCheck;
 use crate::facts::CertificateFacts;
@@ -29,7 +29,7 @@ pub enum Naming {
         /// Its name.
         name: String,
         /// What it says.
-        map: Arc<Map>,
+        map: Arc<IdentityMap>,
     },
 }
 
@@ -52,7 +52,7 @@ pub enum Named {
 impl Naming {
     /// What a level says; `None`: it asks for a map that is not there.
     #[must_use]
-    pub fn of(level: &ClientCert, map: Option<&Map>) -> Option<Self> {
+    pub fn of(level: &ClientCert, map: Option<&IdentityMap>) -> Option<Self> {
         use tacit_core::policy::ChainCheck::{Made, Waived};
         Some(match level.asked().map(|asked| &asked.chain) {
             None | Some(Waived) | Some(Made { name: PeerName::None, .. }) => Self::Nobody,
@@ -130,19 +130,19 @@ pub fn identity(
 /// It refuses.
 fn mapped(
     name: &str,
-    map: &Map,
-    holder: &Holder,
+    map: &IdentityMap,
+    holder: &CertificateSubject,
     leaf: &CertificateDer<'_>,
 ) -> Result<Named, HandshakeFailure> {
-    let line = |entry: &Entry| entry.position.line;
+    let line = |entry: &MapEntry| entry.position.line;
     match map.find(holder) {
         Mapped::Entry(entry) => match &entry.outcome {
-            Outcome::Name(name) => Ok(Named::Mapped(name.clone())),
-            Outcome::Warn => {
+            MapOutcome::Name(name) => Ok(Named::Mapped(name.clone())),
+            MapOutcome::Warn => {
                 let entry = format!("[[map.{name}]] in line {}", line(entry));
                 Ok(Named::Warned { entry })
             }
-            Outcome::Deny => Err(refusal(
+            MapOutcome::Deny => Err(refusal(
                 "certificate-denied",
                 leaf,
                 &format!(

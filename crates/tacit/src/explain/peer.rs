@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use rustls_pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
-use tacit_core::policy::map::{Entry, Mapped, Passed};
-use tacit_core::policy::{Action, Map, Policy, Rule, Target, Tls, Verify};
+use tacit_core::policy::map::{MapEntry, Mapped, SkippedEntry};
+use tacit_core::policy::{Action, IdentityMap, Policy, Rule, Target, Tls, Verify};
 use tacit_tls::dry_run::{self, Client, ClientDemand, DryRun};
 use tacit_tls::material::{TrustMaterial, load_chain, load_trust};
 use tacit_tls::verify::{Named, Naming, identity};
@@ -61,7 +61,7 @@ struct MapAnswer {
     /// The entries that decide: none, one, or two that say different things.
     decide: Vec<Decides>,
     /// The others, and why not they.
-    passed: Vec<Passed>,
+    passed: Vec<SkippedEntry>,
 }
 
 #[derive(Debug, Serialize)]
@@ -149,11 +149,18 @@ fn trust(policy: &Policy, base: &Path, name: &str) -> Result<TrustMaterial, Stri
     load_trust(name, trust, base).map_err(|error| error.to_string())
 }
 
-fn ask(name: &str, map: &Map, chain: &[CertificateDer<'_>], peer: &Peer<'_>) -> Option<MapAnswer> {
+fn ask(
+    name: &str,
+    map: &IdentityMap,
+    chain: &[CertificateDer<'_>],
+    peer: &Peer<'_>,
+) -> Option<MapAnswer> {
     // What cannot be read is refused, and the reason says so.
     let subject = holder::holder(chain.first()?, peer.address).ok()?;
-    let one =
-        |entry: &Entry| Decides { line: entry.position.line, outcome: entry.outcome.to_string() };
+    let one = |entry: &MapEntry| Decides {
+        line: entry.position.line,
+        outcome: entry.outcome.to_string(),
+    };
     let decide = match map.find(&subject) {
         Mapped::Entry(entry) => vec![one(entry)],
         Mapped::Ambiguous(entry, rival) => vec![one(entry), one(rival)],
@@ -204,7 +211,7 @@ impl fmt::Display for Answer {
             None => writeln!(f, "check: none was made, as if it were believed")?,
         }
         if let Some(MapAnswer { name, decide, passed }) = map {
-            for Passed { line, why } in passed {
+            for SkippedEntry { line, why } in passed {
                 writeln!(f, "line {line}: [[map.{name}]] does not decide: {why}")?;
             }
             for Decides { line, outcome } in decide {

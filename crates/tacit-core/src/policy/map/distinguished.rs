@@ -11,7 +11,7 @@ pub const ATTRIBUTES_MAX: usize = 16;
 
 /// One attribute of a distinguished name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attribute {
+pub struct DnAttribute {
     /// Its type as a dotted object identifier.
     pub oid: String,
     /// Its value as text.
@@ -84,7 +84,7 @@ impl DnPattern {
     }
 
     /// Whether the name is one that the pattern stands for. Its values are folded already.
-    pub(super) fn matches(&self, name: &[Attribute]) -> bool {
+    pub(super) fn matches(&self, name: &[DnAttribute]) -> bool {
         self.types().all(|oid| {
             let wanted = self.values(oid);
             let held = name.iter().filter(|attribute| attribute.oid == oid);
@@ -169,8 +169,8 @@ fn oid(kind: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn name(attributes: &[(&str, &str)]) -> Vec<Attribute> {
-        let one = |(kind, value): &(&str, &str)| Attribute {
+    fn name(attributes: &[(&str, &str)]) -> Vec<DnAttribute> {
+        let one = |(kind, value): &(&str, &str)| DnAttribute {
             oid: oid(kind).unwrap(),
             value: value.to_ascii_lowercase(),
         };

@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use super::diagnostic::SourcePosition;
 use super::selector::AddressSelector;
-use distinguished::{Attribute, DnPattern};
+use distinguished::{DnAttribute, DnPattern};
 use pattern::{Pattern, Weight};
 
 pub mod distinguished;
@@ -39,17 +39,17 @@ pub const CONDITIONS: [&str; 7] = ["uri", "dns", "email", "ip", "subject", "issu
 
 /// `[[map.NAME]]`: entries, the most specific first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Map {
-    entries: Vec<Entry>,
+pub struct IdentityMap {
+    entries: Vec<MapEntry>,
 }
 
 /// One `[[map.NAME]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct MapEntry {
     /// What must hold; all that are given.
     pub conditions: Conditions,
     /// What the entry says of whom it matches.
-    pub outcome: Outcome,
+    pub outcome: MapOutcome,
     /// Where it stands in the policy text.
     pub position: SourcePosition,
 }
@@ -57,7 +57,7 @@ pub struct Entry {
 /// What an entry says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum MapOutcome {
     /// The holder is known by this name.
     Name(String),
     /// The holder is refused.
@@ -87,19 +87,19 @@ pub struct Conditions {
 
 /// Who shows a certificate: what it says, and where it came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holder {
+pub struct CertificateSubject {
     uris: Vec<String>,
     dns: Vec<String>,
     emails: Vec<String>,
     ips: Vec<IpAddr>,
-    subject: Vec<Attribute>,
-    issuer: Vec<Attribute>,
+    subject: Vec<DnAttribute>,
+    issuer: Vec<DnAttribute>,
     address: Option<IpAddr>,
 }
 
 /// One name that a certificate says its holder has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum CertificateName {
     /// A URI of the subjectAltName.
     Uri(String),
     /// A DNS name of the subjectAltName.
@@ -109,35 +109,35 @@ pub enum Said {
     /// An IP address of the subjectAltName.
     Ip(IpAddr),
     /// An attribute of the subject; they come in its order.
-    Subject(Attribute),
+    Subject(DnAttribute),
     /// An attribute of the issuer; likewise.
-    Issuer(Attribute),
+    Issuer(DnAttribute),
 }
 
 /// What a map says of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapped<'m> {
     /// The entry that decides.
-    Entry(&'m Entry),
+    Entry(&'m MapEntry),
     /// Two are equally specific and say different things.
-    Ambiguous(&'m Entry, &'m Entry),
+    Ambiguous(&'m MapEntry, &'m MapEntry),
     /// None matches.
     Nobody,
 }
 
 /// An entry that does not decide, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Passed {
+pub struct SkippedEntry {
     /// Its line in the policy.
     pub line: usize,
     /// Why.
     pub why: String,
 }
 
-impl Map {
+impl IdentityMap {
     /// A map of entries in any order.
     #[must_use]
-    pub fn new(mut entries: Vec<Entry>) -> Self {
+    pub fn new(mut entries: Vec<MapEntry>) -> Self {
         // Stable, and the order of equals is never asked for.
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.conditions.weights()));
         Self { entries }
@@ -145,7 +145,7 @@ impl Map {
 
     /// Its entries, the most specific first.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[MapEntry] {
         &self.entries
     }
 
@@ -160,7 +160,7 @@ impl Map {
 
     /// What it says of a holder.
     #[must_use]
-    pub fn find(&self, holder: &Holder) -> Mapped<'_> {
+    pub fn find(&self, holder: &CertificateSubject) -> Mapped<'_> {
         let mut matching = self.entries.iter().filter(|entry| entry.matches(holder).is_ok());
         let Some(first) = matching.next() else { return Mapped::Nobody };
         let weights = first.conditions.weights();
@@ -172,24 +172,25 @@ impl Map {
 
     /// Why the entries that do not decide do not, in the order of the text.
     #[must_use]
-    pub fn passed(&self, holder: &Holder) -> Vec<Passed> {
+    pub fn passed(&self, holder: &CertificateSubject) -> Vec<SkippedEntry> {
         let decide = match self.find(holder) {
             Mapped::Entry(entry) => vec![entry],
             Mapped::Ambiguous(one, another) => vec![one, another],
             Mapped::Nobody => Vec::new(),
         };
         let weights = decide.first().map(|entry| entry.conditions.weights());
-        let why = |entry: &Entry| match entry.matches(holder) {
+        let why = |entry: &MapEntry| match entry.matches(holder) {
             Err(condition) => format!("`{condition}` does not match"),
             Ok(()) if weights == Some(entry.conditions.weights()) => {
                 "it matches too, and says the same".to_owned()
             }
             Ok(()) => "it matches too, but less specifically".to_owned(),
         };
-        let decides = |entry: &Entry| decide.iter().any(|other| std::ptr::eq(entry, *other));
+        let decides = |entry: &MapEntry| decide.iter().any(|other| std::ptr::eq(entry, *other));
         let others = self.entries.iter().filter(|entry| !decides(entry));
-        let mut passed: Vec<_> =
-            others.map(|entry| Passed { line: entry.position.line, why: why(entry) }).collect();
+        let mut passed: Vec<_> = others
+            .map(|entry| SkippedEntry { line: entry.position.line, why: why(entry) })
+            .collect();
         passed.sort_by_key(|passed| passed.line);
         passed
     }
@@ -216,17 +217,17 @@ impl Map {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict<'m> {
     /// The one that comes first.
-    pub earlier: &'m Entry,
+    pub earlier: &'m MapEntry,
     /// The other.
-    pub later: &'m Entry,
+    pub later: &'m MapEntry,
 }
 
-impl Entry {
+impl MapEntry {
     /// Whether it is about the holder; if not, the first condition that does not hold.
     ///
     /// # Errors
     /// That condition, one of [`CONDITIONS`].
-    pub fn matches(&self, holder: &Holder) -> Result<(), &'static str> {
+    pub fn matches(&self, holder: &CertificateSubject) -> Result<(), &'static str> {
         let Conditions { uri, dns, email, ip, subject, issuer, address } = &self.conditions;
         let any = |pattern: &Option<Pattern>, names: &[String]| {
             pattern.as_ref().is_none_or(|it| names.iter().any(|name| it.matches(name)))
@@ -286,21 +287,21 @@ fn address_weight(address: &AddressSelector) -> Weight {
     Weight { values: 1, whole: 0, letters }
 }
 
-impl Holder {
+impl CertificateSubject {
     /// Who says that of itself, and comes from that address; `None`: a client without one.
     #[must_use]
-    pub fn new(said: impl IntoIterator<Item = Said>, address: Option<IpAddr>) -> Self {
+    pub fn new(said: impl IntoIterator<Item = CertificateName>, address: Option<IpAddr>) -> Self {
         let address = address.map(|ip| ip.to_canonical());
         let mut holder = Self { address, ..Self::default() };
-        let folded = |it: Attribute| Attribute { value: it.value.to_ascii_lowercase(), ..it };
+        let folded = |it: DnAttribute| DnAttribute { value: it.value.to_ascii_lowercase(), ..it };
         for name in said {
             match name {
-                Said::Uri(uri) => holder.uris.push(uri),
-                Said::Dns(name) => holder.dns.push(name.to_ascii_lowercase()),
-                Said::Email(email) => holder.emails.push(fold_email(&email)),
-                Said::Ip(ip) => holder.ips.push(ip.to_canonical()),
-                Said::Subject(attribute) => holder.subject.push(folded(attribute)),
-                Said::Issuer(attribute) => holder.issuer.push(folded(attribute)),
+                CertificateName::Uri(uri) => holder.uris.push(uri),
+                CertificateName::Dns(name) => holder.dns.push(name.to_ascii_lowercase()),
+                CertificateName::Email(email) => holder.emails.push(fold_email(&email)),
+                CertificateName::Ip(ip) => holder.ips.push(ip.to_canonical()),
+                CertificateName::Subject(attribute) => holder.subject.push(folded(attribute)),
+                CertificateName::Issuer(attribute) => holder.issuer.push(folded(attribute)),
             }
         }
         holder
@@ -316,7 +317,7 @@ pub(super) fn fold_email(email: &str) -> String {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for MapOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => write!(f, "name {name}"),

@@ -14,20 +14,20 @@ fn network(text: &str) -> AddressSelector {
     AddressSelector::Prefix { network: network.parse().unwrap(), length: length.parse().unwrap() }
 }
 
-fn entry(line: usize, conditions: Conditions, outcome: Outcome) -> Entry {
-    Entry { conditions, outcome, position: SourcePosition { line, column: 1 } }
+fn entry(line: usize, conditions: Conditions, outcome: MapOutcome) -> MapEntry {
+    MapEntry { conditions, outcome, position: SourcePosition { line, column: 1 } }
 }
 
-fn named(name: &str) -> Outcome {
-    Outcome::Name(name.into())
+fn named(name: &str) -> MapOutcome {
+    MapOutcome::Name(name.into())
 }
 
 fn subject(text: &str) -> Conditions {
     Conditions { subject: Some(DnPattern::parse(text).unwrap()), ..Conditions::default() }
 }
 
-fn cn(value: &str) -> Said {
-    Said::Subject(Attribute { oid: "2.5.4.3".into(), value: value.into() })
+fn cn(value: &str) -> CertificateName {
+    CertificateName::Subject(DnAttribute { oid: "2.5.4.3".into(), value: value.into() })
 }
 
 fn line_of(mapped: Mapped<'_>) -> Option<usize> {
@@ -43,27 +43,29 @@ fn the_most_specific_entry_decides() {
     let uri = |text| Conditions { uri: Some(pattern(text)), ..Conditions::default() };
     let near = Conditions { address: Some(network("10.0.0.0/8")), ..subject("CN=alice") };
     let nearer = Conditions { address: Some(network("10.7.0.0/16")), ..subject("CN=alice") };
-    let map = Map::new(vec![
-        entry(1, subject("*"), Outcome::Deny),
+    let map = IdentityMap::new(vec![
+        entry(1, subject("*"), MapOutcome::Deny),
         entry(2, subject("CN=*"), named("somebody")),
         entry(3, subject("CN=al*"), named("al")),
         entry(4, subject("CN=alice"), named("alice")),
         entry(5, near, named("near")),
-        entry(6, nearer, Outcome::Warn),
+        entry(6, nearer, MapOutcome::Warn),
         entry(7, dns("*.example"), named("host")),
         entry(8, uri("spiffe://*"), named("workload")),
     ]);
     let from = |ip: &str| ip.parse().ok();
-    let find = |said: Vec<Said>, address| line_of(map.find(&Holder::new(said, address)));
+    let find = |said: Vec<CertificateName>, address| {
+        line_of(map.find(&CertificateSubject::new(said, address)))
+    };
     assert_eq!(find(vec![], None), Some(1));
     assert_eq!(find(vec![cn("bob")], None), Some(2));
     assert_eq!(find(vec![cn("ALBERT")], None), Some(3));
     assert_eq!(find(vec![cn("alice")], from("192.0.2.1")), Some(4));
     assert_eq!(find(vec![cn("alice")], from("10.1.0.1")), Some(5));
     assert_eq!(find(vec![cn("alice")], from("::ffff:10.7.0.1")), Some(6));
-    let host = Said::Dns("Web.Example".into());
+    let host = CertificateName::Dns("Web.Example".into());
     assert_eq!(find(vec![host.clone(), cn("alice")], from("10.7.0.1")), Some(7));
-    let workload = Said::Uri("spiffe://corp/web".into());
+    let workload = CertificateName::Uri("spiffe://corp/web".into());
     assert_eq!(find(vec![host, workload, cn("alice")], None), Some(8));
     assert_eq!(map.conflicts(), []);
 }
@@ -71,7 +73,7 @@ fn the_most_specific_entry_decides() {
 #[test]
 fn entries_that_nothing_tells_apart_are_conflicts() {
     let map = |one: Conditions, another: Conditions| {
-        Map::new(vec![entry(1, one, named("a")), entry(2, another, Outcome::Deny)])
+        IdentityMap::new(vec![entry(1, one, named("a")), entry(2, another, MapOutcome::Deny)])
     };
     let conflicts =
         |one: &str, another: &str| !map(subject(one), subject(another)).conflicts().is_empty();
@@ -79,7 +81,7 @@ fn entries_that_nothing_tells_apart_are_conflicts() {
     assert!(conflicts("CN=alice", "OU=alice"));
     assert!(!conflicts("CN=alice", "CN=carol"));
     assert!(!conflicts("CN=alice", "CN=alice, OU=ops"));
-    let same = Map::new(vec![
+    let same = IdentityMap::new(vec![
         entry(1, subject("CN=alice"), named("a")),
         entry(2, subject("OU=alice"), named("a")),
     ]);
@@ -89,13 +91,15 @@ fn entries_that_nothing_tells_apart_are_conflicts() {
 #[test]
 fn who_has_names_of_two_entries_that_disagree_has_none() {
     let dns = |text| Conditions { dns: Some(pattern(text)), ..Conditions::default() };
-    let map = Map::new(vec![
+    let map = IdentityMap::new(vec![
         entry(1, dns("a.example"), named("a")),
         entry(2, dns("b.example"), named("b")),
         entry(3, dns("*"), named("c")),
     ]);
     assert_eq!(map.conflicts(), [], "one name alone does not meet both");
-    let host = |names: &[&str]| Holder::new(names.iter().map(|it| Said::Dns((*it).into())), None);
+    let host = |names: &[&str]| {
+        CertificateSubject::new(names.iter().map(|it| CertificateName::Dns((*it).into())), None)
+    };
     assert!(matches!(map.find(&host(&["b.example", "a.example"])), Mapped::Ambiguous(..)));
     assert_eq!(line_of(map.find(&host(&["b.example", "x.example"]))), Some(2));
     assert_eq!(map.find(&host(&[])), Mapped::Nobody);
@@ -104,12 +108,12 @@ fn who_has_names_of_two_entries_that_disagree_has_none() {
 #[test]
 fn entries_that_do_not_decide_say_why() {
     let elsewhere = Conditions { address: Some(network("10.7.0.0/16")), ..subject("CN=alice") };
-    let map = Map::new(vec![
+    let map = IdentityMap::new(vec![
         entry(9, elsewhere, named("near")),
         entry(5, subject("CN=alice"), named("alice")),
-        entry(1, subject("*"), Outcome::Deny),
+        entry(1, subject("*"), MapOutcome::Deny),
     ]);
-    let passed = map.passed(&Holder::new([cn("alice")], "192.0.2.1".parse().ok()));
+    let passed = map.passed(&CertificateSubject::new([cn("alice")], "192.0.2.1".parse().ok()));
     let passed: Vec<_> = passed.iter().map(|it| (it.line, it.why.as_str())).collect();
     let general = "it matches too, but less specifically";
     assert_eq!(passed, [(1, general), (9, "`address` does not match")]);
@@ -127,16 +131,16 @@ fn any_conditions() -> impl Strategy<Value = Conditions> {
     })
 }
 
-fn any_holder() -> impl Strategy<Value = Holder> {
+fn any_holder() -> impl Strategy<Value = CertificateSubject> {
     let dns = vec(select(vec!["a.b", "c.b", "ax", "z"]), 0..3);
     let name = vec(select(vec![("2.5.4.3", "x"), ("2.5.4.10", "y"), ("2.5.4.3", "q")]), 0..3);
     let address = select(vec![None, Some("10.7.1.1"), Some("10.9.1.1"), Some("fd00::1")]);
     (dns, name, address).prop_map(|(dns, name, address)| {
-        let hosts = dns.into_iter().map(|it| Said::Dns(it.into()));
-        let subject = name
-            .into_iter()
-            .map(|(oid, value)| Said::Subject(Attribute { oid: oid.into(), value: value.into() }));
-        Holder::new(hosts.chain(subject), address.map(|ip| ip.parse().unwrap()))
+        let hosts = dns.into_iter().map(|it| CertificateName::Dns(it.into()));
+        let subject = name.into_iter().map(|(oid, value)| {
+            CertificateName::Subject(DnAttribute { oid: oid.into(), value: value.into() })
+        });
+        CertificateSubject::new(hosts.chain(subject), address.map(|ip| ip.parse().unwrap()))
     })
 }
 
@@ -152,7 +156,7 @@ proptest! {
             .enumerate()
             .map(|(line, (conditions, outcome))| {
                 let outcome = match outcome {
-                    0 => Outcome::Deny,
+                    0 => MapOutcome::Deny,
                     name => named(&name.to_string()),
                 };
                 entry(line, conditions, outcome)
@@ -162,8 +166,8 @@ proptest! {
         other.reverse();
         let turns = seed % other.len();
         other.rotate_left(turns);
-        let map = Map::new(entries);
-        let other = Map::new(other);
+        let map = IdentityMap::new(entries);
+        let other = IdentityMap::new(other);
         let one = map.find(&holder);
         let another = other.find(&holder);
         match (one, another) {

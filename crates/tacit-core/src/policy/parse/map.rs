@@ -3,17 +3,17 @@
 use super::address;
 use super::value;
 use super::words::Scope;
-use crate::policy::map::Map;
+use crate::policy::map::IdentityMap;
 use crate::policy::map::distinguished::{ATTRIBUTES_MAX, DnFault, DnPattern, TYPES};
 use crate::policy::map::pattern::Pattern;
 use crate::policy::map::{
-    CONDITIONS, Conditions, Conflict, ENTRIES_MAX, Entry, Outcome, fold_email,
+    CONDITIONS, Conditions, Conflict, ENTRIES_MAX, MapEntry, MapOutcome, fold_email,
 };
 use crate::policy::selector::AddressSelector;
 use crate::policy::text::{Table, Value, nearest_word, word_list};
 
 /// Reads all entries of a map; `None` after an error was reported.
-pub(super) fn read(name: &str, value: &Value<'_>) -> Option<Map> {
+pub(super) fn read(name: &str, value: &Value<'_>) -> Option<IdentityMap> {
     if !value.value.is_array() {
         value.report.error(
             &value.at,
@@ -24,7 +24,7 @@ pub(super) fn read(name: &str, value: &Value<'_>) -> Option<Map> {
     }
     let items = value.list(ENTRIES_MAX)?;
     let entries: Vec<_> = items.iter().map(|item| entry(name, item)).collect();
-    let map = Map::new(entries.into_iter().collect::<Option<_>>()?);
+    let map = IdentityMap::new(entries.into_iter().collect::<Option<_>>()?);
     let conflicts = map.conflicts();
     for Conflict { earlier, later } in &conflicts {
         let message = format!(
@@ -39,7 +39,7 @@ pub(super) fn read(name: &str, value: &Value<'_>) -> Option<Map> {
     sound.then_some(map)
 }
 
-fn entry(name: &str, value: &Value<'_>) -> Option<Entry> {
+fn entry(name: &str, value: &Value<'_>) -> Option<MapEntry> {
     let table = value.table(Scope::MapEntry, format!("[[map.{name}]]"))?;
     let outcome = outcome(&table);
     let conditions = conditions(&table);
@@ -49,16 +49,16 @@ fn entry(name: &str, value: &Value<'_>) -> Option<Entry> {
         return None;
     }
     let position = table.report.position(table.at.start);
-    Some(Entry { conditions: conditions?, outcome: outcome?, position })
+    Some(MapEntry { conditions: conditions?, outcome: outcome?, position })
 }
 
-fn outcome(table: &Table<'_>) -> Option<Outcome> {
+fn outcome(table: &Table<'_>) -> Option<MapOutcome> {
     let warn = table.boolean("warn", false);
     let outcome = match (table.value("name"), table.value("deny")) {
-        (Some(name), None) => person(&name).map(Outcome::Name),
+        (Some(name), None) => person(&name).map(MapOutcome::Name),
         (None, Some(deny)) => {
             if deny.boolean()? {
-                Some(if warn? { Outcome::Warn } else { Outcome::Deny })
+                Some(if warn? { MapOutcome::Warn } else { MapOutcome::Deny })
             } else {
                 deny.error("`deny = false` says nothing", "say name = \"alice\", or deny = true");
                 None
@@ -76,12 +76,12 @@ fn outcome(table: &Table<'_>) -> Option<Outcome> {
             None
         }
     };
-    if let (Some(Outcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
+    if let (Some(MapOutcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
         let fix = "remove it: it belongs to `deny = true`, and logs what would be refused";
         table.report.error(&warn.name_at, "`warn` means nothing for an entry with a name", fix);
         return None;
     }
-    if outcome == Some(Outcome::Warn) {
+    if outcome == Some(MapOutcome::Warn) {
         let position = table.report.position(table.at.start);
         let fix = "remove `warn` when the log has shown whom it is about";
         table.report.warning(position, "this entry refuses nobody yet: it only logs", fix);

@@ -9,7 +9,7 @@ use super::value;
 use super::words::Scope;
 use crate::policy::credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
 use crate::policy::diagnostic::SourcePosition;
-use crate::policy::map::Map;
+use crate::policy::map::IdentityMap;
 use crate::policy::text::{Report, Span, Table, Value, nearest_word};
 
 /// The trust that every policy has: the distribution's own bundle.
@@ -21,7 +21,7 @@ pub(super) struct Names<'a> {
     /// A table that could not be read is known by name, so that its users are not blamed.
     identities: BTreeMap<&'a str, Option<Identity>>,
     trusts: BTreeMap<&'a str, Option<Trust>>,
-    maps: BTreeMap<&'a str, Option<Map>>,
+    maps: BTreeMap<&'a str, Option<IdentityMap>>,
     used_identities: RefCell<BTreeSet<String>>,
     used_trusts: RefCell<BTreeSet<String>>,
     used_maps: RefCell<BTreeSet<String>>,
@@ -34,7 +34,7 @@ pub(super) struct Names<'a> {
 pub(super) struct Tables {
     pub(super) identities: BTreeMap<String, Identity>,
     pub(super) trusts: BTreeMap<String, Trust>,
-    pub(super) maps: BTreeMap<String, Map>,
+    pub(super) maps: BTreeMap<String, IdentityMap>,
 }
 
 impl<'a> Names<'a> {
