@@ -33,7 +33,7 @@ use super::patterns::{covers, union};
 use crate::draft::{Keys, Toml, set};
 use crate::finding::{Findings, Origin};
 use tacit_core::policy::POLICY_BYTES_MAX;
-use tacit_core::policy::text::{Document, Report, Table, Value};
+use tacit_core::policy::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
 
 /// What a map file says.
 #[derive(Debug, Default)]
@@ -124,9 +124,9 @@ impl Map {
             findings.error(&at, "the map file is too large", "keep to what the policy names");
             return empty;
         }
-        let document = Document::parse(text);
-        let report = Report::new(&document);
-        let top = Table::top(&report, &document, TOP, TOP_TITLE);
+        let document = TomlDocument::parse(text);
+        let report = Diagnostics::new(&document);
+        let top = TomlTable::top(&report, &document, TOP, TOP_TITLE);
         let map = Self {
             jobs: tables(&top, "job", |_, value| job(value)),
             users: tables(&top, "user", |_, value| texts(value)),
@@ -236,22 +236,22 @@ pub(super) fn ring_name(name: &str) -> String {
 
 /// The tables or values of an open table, by name.
 fn tables<T>(
-    top: &Table<'_>,
+    top: &TomlTable<'_>,
     key: &'static str,
-    read: impl Fn(&str, &Value<'_>) -> Option<T>,
+    read: impl Fn(&str, &TomlValue<'_>) -> Option<T>,
 ) -> BTreeMap<String, T> {
     let Some(value) = top.value(key) else { return BTreeMap::new() };
     let Some(table) = value.table(NAMES, format!("[{key}]")) else {
         return BTreeMap::new();
     };
     let read = table.named_tables().filter_map(|(name, value)| {
-        let value = Value { name: key, ..value };
+        let value = TomlValue { name: key, ..value };
         read(name, &value).map(|read| (name.to_owned(), read))
     });
     read.collect()
 }
 
-fn job(value: &Value<'_>) -> Option<Job> {
+fn job(value: &TomlValue<'_>) -> Option<Job> {
     let table = value.table(JOB, "a job")?;
     let any = table.boolean("any", false)?;
     let program = copied(&table, "program")?;
@@ -268,12 +268,12 @@ fn job(value: &Value<'_>) -> Option<Job> {
     Some(job)
 }
 
-fn texts(value: &Value<'_>) -> Option<Toml> {
+fn texts(value: &TomlValue<'_>) -> Option<Toml> {
     let texts = value.each(|item| item.string().map(str::to_owned))?;
     Some(texts.into())
 }
 
-fn keyring(name: &str, value: &Value<'_>) -> Option<Keyring> {
+fn keyring(name: &str, value: &TomlValue<'_>) -> Option<Keyring> {
     let table = value.table(KEYRING, format!("[keyring.{name:?}]"))?;
     let own = if table.holds("cert") || table.holds("key") { Some(pair(&table)?) } else { None };
     let files = |key| table.value(key).map_or(Some(None), |value| texts(&value).map(Some));
@@ -292,14 +292,14 @@ fn keyring(name: &str, value: &Value<'_>) -> Option<Keyring> {
 }
 
 /// `cert` and `key`, both.
-fn pair(table: &Table<'_>) -> Option<Pair> {
+fn pair(table: &TomlTable<'_>) -> Option<Pair> {
     let file = |key, fix| table.required(key, fix)?.string().map(str::to_owned);
     let cert = file("cert", "name a PEM file: cert = \"web.pem\"");
     let key = file("key", "name a PEM file: key = \"web.key\"");
     Some(Pair { cert: cert?, key: key? })
 }
 
-fn rule(name: &str, value: &Value<'_>) -> Option<RuleKeys> {
+fn rule(name: &str, value: &TomlValue<'_>) -> Option<RuleKeys> {
     let table = value.table(RULE, format!("[rule.{name:?}]"))?;
     let mut keys = BTreeMap::new();
     for key in RULE_KEYS {
@@ -319,7 +319,7 @@ fn rule(name: &str, value: &Value<'_>) -> Option<RuleKeys> {
     Some(RuleKeys { line: value.report.position(value.name_at.start).line, keys })
 }
 
-fn maps(top: &Table<'_>) -> Vec<MapTable> {
+fn maps(top: &TomlTable<'_>) -> Vec<MapTable> {
     let lists = tables(top, "map", |_, value| {
         value.list(usize::MAX)?.iter().map(copy).collect::<Option<Vec<_>>>()
     });
@@ -327,11 +327,11 @@ fn maps(top: &Table<'_>) -> Vec<MapTable> {
 }
 
 /// The value of a key as it stands; `Some(None)` where it does not, `None` after an error.
-fn copied(table: &Table<'_>, key: &'static str) -> Option<Option<Toml>> {
+fn copied(table: &TomlTable<'_>, key: &'static str) -> Option<Option<Toml>> {
     table.value(key).map_or(Some(None), |value| copy(&value).map(Some))
 }
 
-fn copy(value: &Value<'_>) -> Option<Toml> {
+fn copy(value: &TomlValue<'_>) -> Option<Toml> {
     let copied = toml_of(value.value);
     if copied.is_none() {
         value.wrong_type("text, a whole number, a truth value, or a list or table of such");

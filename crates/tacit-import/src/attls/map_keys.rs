@@ -1,6 +1,6 @@
 //! The keys of a map file.
 
-use tacit_core::policy::text::{Keys, Planned, Schema};
+use tacit_core::policy::text::{PlannedKey, TableKeys, TableSchema};
 
 /// The title of the top of the file.
 pub(super) const TOP_TITLE: &str = "the top of the map file";
@@ -10,8 +10,8 @@ const JOB_KEYS: &[&str] = &["program", "user", "run", "any"];
 const BY_RUN: &str = "no rule tells them apart: say run = \"NAME\", and start the program with \
                       `tacit run --name NAME`, as in ExecStart= of the unit";
 /// What no rule of ours can ask for.
-const JOB_PLANNED: &[Planned] =
-    &[Planned { key: "unit", instead: BY_RUN }, Planned { key: "cgroup", instead: BY_RUN }];
+const JOB_PLANNED: &[PlannedKey] =
+    &[PlannedKey { key: "unit", instead: BY_RUN }, PlannedKey { key: "cgroup", instead: BY_RUN }];
 const KEYRING_KEYS: &[&str] = &["cert", "key", "ca", "crl", "label"];
 const LABEL_KEYS: &[&str] = &["cert", "key"];
 /// Keys of our policies that replace what the original's rule says.
@@ -29,20 +29,21 @@ pub(super) const RULE_KEYS: &[&str] = &[
 ];
 
 /// The top of the file.
-pub(super) const TOP: Schema = schema(Keys::Fixed(TOP_KEYS));
+pub(super) const TOP: TableSchema = schema(TableKeys::Fixed(TOP_KEYS));
 /// A table whose keys are names of the original.
-pub(super) const NAMES: Schema = schema(Keys::Names);
+pub(super) const NAMES: TableSchema = schema(TableKeys::Names);
 /// What stands for a job.
-pub(super) const JOB: Schema = Schema { planned: JOB_PLANNED, ..schema(Keys::Fixed(JOB_KEYS)) };
+pub(super) const JOB: TableSchema =
+    TableSchema { planned: JOB_PLANNED, ..schema(TableKeys::Fixed(JOB_KEYS)) };
 /// `[keyring.NAME]`.
-pub(super) const KEYRING: Schema = schema(Keys::Fixed(KEYRING_KEYS));
+pub(super) const KEYRING: TableSchema = schema(TableKeys::Fixed(KEYRING_KEYS));
 /// `[keyring.NAME.label.LABEL]`.
-pub(super) const LABEL: Schema = schema(Keys::Fixed(LABEL_KEYS));
+pub(super) const LABEL: TableSchema = schema(TableKeys::Fixed(LABEL_KEYS));
 /// `[rule.NAME]`.
-pub(super) const RULE: Schema = schema(Keys::Fixed(RULE_KEYS));
+pub(super) const RULE: TableSchema = schema(TableKeys::Fixed(RULE_KEYS));
 
-const fn schema(keys: Keys) -> Schema {
-    Schema { keys, planned: &[], home }
+const fn schema(keys: TableKeys) -> TableSchema {
+    TableSchema { keys, planned: &[], home }
 }
 
 /// The table that a key belongs in, the outermost that knows it.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::flow::Address;
 use crate::policy::selector::{AddressSelector, NamePattern, Near, mask};
 use crate::policy::target::Target;
-use crate::policy::text::Value;
+use crate::policy::text::TomlValue;
 
 /// Longest path or abstract name of a UNIX socket: `sun_path` is 108 bytes, one of them a NUL.
 pub(super) const UNIX_PATH_BYTES_MAX: usize = 107;
@@ -21,13 +21,13 @@ struct Fault {
 }
 
 /// An entry of `local` or `remote`.
-pub(super) fn selector(value: &Value<'_>) -> Option<AddressSelector> {
+pub(super) fn selector(value: &TomlValue<'_>) -> Option<AddressSelector> {
     let text = value.string()?;
     report(value, parse_selector(text))
 }
 
 /// An entry of `names`.
-pub(super) fn name_pattern(value: &Value<'_>) -> Option<NamePattern> {
+pub(super) fn name_pattern(value: &TomlValue<'_>) -> Option<NamePattern> {
     let text = value.string()?;
     if text == "*" {
         return Some(NamePattern::Any);
@@ -43,19 +43,19 @@ pub(super) fn name_pattern(value: &Value<'_>) -> Option<NamePattern> {
 }
 
 /// An entry of `listen`: a socket that can be bound without asking a resolver.
-pub(super) fn listen(value: &Value<'_>) -> Option<Address> {
+pub(super) fn listen(value: &TomlValue<'_>) -> Option<Address> {
     let text = value.string()?;
     report(value, parse_endpoint(text).and_then(|target| as_listen(text, target)))
 }
 
 /// The value of `connect`.
-pub(super) fn target(value: &Value<'_>) -> Option<Target> {
+pub(super) fn target(value: &TomlValue<'_>) -> Option<Target> {
     let text = value.string()?;
     report(value, parse_endpoint(text).and_then(|target| as_connect(text, target)))
 }
 
 /// The value of `server-name`: a host name or an IP address, as certificates hold them.
-pub(super) fn server_name(value: &Value<'_>) -> Option<String> {
+pub(super) fn server_name(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some(ip.to_canonical().to_string());
@@ -83,7 +83,7 @@ fn host(text: &str) -> Option<String> {
     good.then(|| name.to_ascii_lowercase())
 }
 
-fn report<T>(value: &Value<'_>, read: Result<T, Fault>) -> Option<T> {
+fn report<T>(value: &TomlValue<'_>, read: Result<T, Fault>) -> Option<T> {
     read.map_err(|fault| value.error(fault.message, fault.fix)).ok()
 }
 

@@ -7,10 +7,10 @@ use super::review::Read;
 use crate::dns::{ALIAS_BITS_V4, ALIAS_BITS_V6, AliasPolicy, AliasRanges, Aliases, is_nameable};
 use crate::flow::Direction;
 use crate::policy::selector::AddressSelector;
-use crate::policy::text::{Table, Value};
+use crate::policy::text::{TomlTable, TomlValue};
 
 /// Reads both; `None` after an error was reported.
-pub(super) fn read(table: &Table<'_>) -> Option<Aliases> {
+pub(super) fn read(table: &TomlTable<'_>) -> Option<Aliases> {
     let words = [
         ("conflict", AliasPolicy::Conflict),
         ("always", AliasPolicy::Always),
@@ -22,7 +22,7 @@ pub(super) fn read(table: &Table<'_>) -> Option<Aliases> {
     Some(Aliases { given: given?, ranges: ranges? })
 }
 
-fn ranges(value: &Value<'_>) -> Option<AliasRanges> {
+fn ranges(value: &TomlValue<'_>) -> Option<AliasRanges> {
     let networks: Vec<(IpAddr, u8)> = value.each(range)?;
     let of_v4 = networks.iter().filter(|(network, _)| network.is_ipv4()).count();
     if of_v4 > 1 || networks.len() - of_v4 > 1 {
@@ -36,7 +36,7 @@ fn ranges(value: &Value<'_>) -> Option<AliasRanges> {
 }
 
 /// A network that programs can connect to, and that is of a sensible size.
-fn range(value: &Value<'_>) -> Option<(IpAddr, u8)> {
+fn range(value: &TomlValue<'_>) -> Option<(IpAddr, u8)> {
     let selector = address::selector(value)?;
     let AddressSelector::Prefix { network, length } = selector else {
         let fix = "write networks, as in [\"198.18.0.0/15\", \"100::/64\"]";

@@ -1,10 +1,10 @@
 //! Names of versions, suites and groups: those that are spoken, and those refused by name.
 
 use crate::policy::suite::{Group, Suite, TlsVersion, suite_refusal};
-use crate::policy::text::{Value, nearest_word, word_list};
+use crate::policy::text::{TomlValue, nearest_word, word_list};
 
 /// The value of `min-version`.
-pub(super) fn version(value: &Value<'_>) -> Option<TlsVersion> {
+pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
     if value.value.as_float().is_some() {
         value.wrong_type("the version in quotes: \"1.2\" or \"1.3\"");
         return None;
@@ -33,7 +33,7 @@ pub(super) fn version(value: &Value<'_>) -> Option<TlsVersion> {
 }
 
 /// An entry of `suites`.
-pub(super) fn suite(value: &Value<'_>) -> Option<Suite> {
+pub(super) fn suite(value: &TomlValue<'_>) -> Option<Suite> {
     let text = value.string()?;
     if let Some(suite) = Suite::DEFAULT.into_iter().find(|suite| suite.name() == text) {
         return Some(suite);
@@ -54,7 +54,7 @@ pub(super) fn suite(value: &Value<'_>) -> Option<Suite> {
 }
 
 /// An entry of `groups`.
-pub(super) fn group(value: &Value<'_>) -> Option<Group> {
+pub(super) fn group(value: &TomlValue<'_>) -> Option<Group> {
     let text = value.string()?;
     let same = |group: &Group| group.name().eq_ignore_ascii_case(text);
     if let Some(group) = Group::DEFAULT.into_iter().find(same) {

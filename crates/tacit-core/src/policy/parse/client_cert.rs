@@ -6,7 +6,7 @@ use crate::policy::client_cert::{
     Absent, ChainCheck, ClientCert, ClientCertPolicy, Invalid, PeerName, Preset,
 };
 use crate::policy::starttls::{Start, Starttls, StarttlsMode};
-use crate::policy::text::{Table, Value};
+use crate::policy::text::{TomlTable, TomlValue};
 
 /// The settings before the trust and the map that they ask for are known.
 struct Settings {
@@ -26,7 +26,7 @@ enum Source {
 }
 
 /// Reads the level of a server rule; `None` after an error was reported.
-pub(super) fn read(table: &Table<'_>, names: &Names<'_>) -> Option<ClientCert> {
+pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCert> {
     let fix = "it has no default: say client-cert = \"none\", \"preferred\", \"required\" or \
                another level";
     let value = table.required("client-cert", fix)?;
@@ -48,7 +48,11 @@ pub(super) fn read(table: &Table<'_>, names: &Names<'_>) -> Option<ClientCert> {
 }
 
 /// Reports a level that a client would evade by not asking for TLS.
-pub(super) fn refuse_in_clear(table: &Table<'_>, level: &ClientCert, start: &Start) -> Option<()> {
+pub(super) fn refuse_in_clear(
+    table: &TomlTable<'_>,
+    level: &ClientCert,
+    start: &Start,
+) -> Option<()> {
     let denies = level.asked().is_some_and(|asked| asked.absent == Absent::Deny);
     let optional = |starttls: &Starttls| starttls.mode == StarttlsMode::Optional;
     if !denies || !start.starttls().is_some_and(optional) {
@@ -75,7 +79,7 @@ fn preset_settings(preset: Preset) -> Settings {
 }
 
 /// `{ absent = …, invalid = …, identity = … }`.
-fn custom(value: &Value<'_>) -> Option<Settings> {
+fn custom(value: &TomlValue<'_>) -> Option<Settings> {
     let table = value.table(Scope::ClientCertTable, "`client-cert`")?;
     let fix = "say what follows where no certificate comes: absent = \"allow\" or \"deny\"";
     let absent = table
@@ -102,7 +106,7 @@ fn custom(value: &Value<'_>) -> Option<Settings> {
     Some(Settings { preset: None, absent: absent?, invalid: invalid?, source: source? })
 }
 
-fn asked(table: &Table<'_>, names: &Names<'_>, settings: Settings) -> Option<ClientCert> {
+fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option<ClientCert> {
     let Settings { preset, absent, invalid, source } = settings;
     let Some(invalid) = invalid else {
         let why = "the certificate is not looked at, so nobody's word counts";

@@ -3,7 +3,7 @@
 use super::value;
 use super::words::Scope;
 use crate::policy::engine::{CPU_MAX, EngineClass, EngineSettings, Placement};
-use crate::policy::text::{Table, Value};
+use crate::policy::text::{TomlTable, TomlValue};
 
 /// Largest `queue`: no machine does more handshakes within their time.
 const QUEUE_MAX: u64 = 65_536;
@@ -11,7 +11,7 @@ const QUEUE_MAX: u64 = 65_536;
 const NICE: std::ops::RangeInclusive<i32> = -20..=19;
 
 /// Reads `[engine]`; `Some(None)` if there is none.
-pub(super) fn read(top: &Table<'_>) -> Option<Option<EngineSettings>> {
+pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<EngineSettings>> {
     let Some(value) = top.value("engine") else { return Some(None) };
     let table = value.table(Scope::Engine, "[engine]")?;
     let cpus = table
@@ -39,7 +39,7 @@ pub(super) struct Places {
 }
 
 /// Reads `placement` and `placement-cpus` of `[agent]`.
-pub(super) fn placement(table: &Table<'_>) -> Option<Places> {
+pub(super) fn placement(table: &TomlTable<'_>) -> Option<Places> {
     let words = [
         ("adaptive", Placement::Adaptive),
         ("none", Placement::None),
@@ -61,7 +61,7 @@ pub(super) fn placement(table: &Table<'_>) -> Option<Places> {
 }
 
 /// Reports CPUs that are to be engines' alone and somebody else's too.
-pub(super) fn check_apart(top: &Table<'_>, engine: &EngineSettings, placed: &[usize]) -> bool {
+pub(super) fn check_apart(top: &TomlTable<'_>, engine: &EngineSettings, placed: &[usize]) -> bool {
     let both: Vec<_> = placed.iter().filter(|cpu| engine.cpus.contains(cpu)).collect();
     let [first, ..] = both.as_slice() else { return true };
     let Some(agent) = top.value("agent") else { return true };
@@ -71,7 +71,7 @@ pub(super) fn check_apart(top: &Table<'_>, engine: &EngineSettings, placed: &[us
 }
 
 /// CPUs as the kernel lists them: `"2"`, `"2-3"`, `"0,4-7"`.
-fn cpus(value: &Value<'_>) -> Option<Vec<usize>> {
+fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
     let text = value.string()?;
     let mut cpus = Vec::new();
     for part in text.split(',') {
@@ -111,7 +111,7 @@ fn number(text: &str) -> Option<usize> {
     text.parse().ok().filter(|_| plain)
 }
 
-fn class(value: &Value<'_>) -> Option<EngineClass> {
+fn class(value: &TomlValue<'_>) -> Option<EngineClass> {
     if value.value.as_str() == Some("idle") {
         let fix = "write \"normal\" or \"batch\"; `nice` makes a share smaller";
         value.error("`class` cannot be `idle`: connections would wait for ever for a CPU", fix);
@@ -120,7 +120,7 @@ fn class(value: &Value<'_>) -> Option<EngineClass> {
     value.choice(&[("normal", EngineClass::Normal), ("batch", EngineClass::Batch)])
 }
 
-fn nice(value: &Value<'_>) -> Option<i32> {
+fn nice(value: &TomlValue<'_>) -> Option<i32> {
     let Some(number) = value.value.as_integer() else {
         value.wrong_type("a whole number, without quotes");
         return None;

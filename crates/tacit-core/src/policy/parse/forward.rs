@@ -8,7 +8,7 @@ use crate::flow::Address;
 use crate::policy::rule::{Action, ForwardRule, Rule, SendProxy, UnixSocket};
 use crate::policy::starttls::Start;
 use crate::policy::target::{Connect, TARGETS_MAX, Target, TargetOrder};
-use crate::policy::text::{Table, Value};
+use crate::policy::text::{TomlTable, TomlValue};
 use crate::policy::tls::Tls;
 
 /// Default of `connect-timeout`.
@@ -20,14 +20,14 @@ const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
 /// Refuses what says where connections of a deny go: `Some(None)`, or `None` after an error.
-pub(super) fn refuse_connect(table: &Table<'_>) -> Option<Option<Connect>> {
+pub(super) fn refuse_connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
     let keys = ["connect", "order", "connect-timeout", "send-proxy"];
     table.refuse(&keys, "a deny connects to nothing", "remove it");
     (!keys.into_iter().any(|key| table.holds(key))).then_some(None)
 }
 
 /// Reads where connections go; `None` after an error.
-pub(super) fn connect(table: &Table<'_>) -> Option<Option<Connect>> {
+pub(super) fn connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
     // A rule whose `deny` is wrong is told so, not that it should connect.
     if table.holds("deny") && !table.holds("connect") {
         return None;
@@ -38,7 +38,7 @@ pub(super) fn connect(table: &Table<'_>) -> Option<Option<Connect>> {
     Some(Some(Connect { targets: targets?, order: order? }))
 }
 
-fn targets(value: &Value<'_>) -> Option<Vec<Target>> {
+fn targets(value: &TomlValue<'_>) -> Option<Vec<Target>> {
     if value.value.is_array() {
         value.list(TARGETS_MAX)?;
     }
@@ -46,7 +46,7 @@ fn targets(value: &Value<'_>) -> Option<Vec<Target>> {
 }
 
 /// Which target comes first; one target has no order.
-fn order(table: &Table<'_>, targets: Option<&[Target]>) -> Option<TargetOrder> {
+fn order(table: &TomlTable<'_>, targets: Option<&[Target]>) -> Option<TargetOrder> {
     let Some(value) = table.value("order") else { return Some(TargetOrder::default()) };
     let orders = [TargetOrder::First, TargetOrder::RoundRobin].map(|order| (order.word(), order));
     let order = value.choice(&orders)?;
@@ -59,12 +59,16 @@ fn order(table: &Table<'_>, targets: Option<&[Target]>) -> Option<TargetOrder> {
 }
 
 /// An entry of a list in the rule, or the value that stands for a list of one.
-pub(super) fn item<'a>(table: &Table<'a>, key: &'static str, place: usize) -> Option<Value<'a>> {
+pub(super) fn item<'a>(
+    table: &TomlTable<'a>,
+    key: &'static str,
+    place: usize,
+) -> Option<TomlValue<'a>> {
     table.value(key)?.items()?.into_iter().nth(place)
 }
 
 /// Reads the rest.
-pub(super) fn read(table: &Table<'_>, connect: Option<Option<Connect>>) -> Option<ForwardRule> {
+pub(super) fn read(table: &TomlTable<'_>, connect: Option<Option<Connect>>) -> Option<ForwardRule> {
     let listen = table.value("listen").and_then(|value| value.each_once(address::listen));
     let accept_proxy = table.boolean("accept-proxy", false);
     let send_proxy = table.value("send-proxy").map_or(Some(None), |value| send_proxy(&value));
@@ -85,21 +89,21 @@ pub(super) fn read(table: &Table<'_>, connect: Option<Option<Connect>>) -> Optio
     sound.then_some(forward)
 }
 
-fn send_proxy(value: &Value<'_>) -> Option<Option<SendProxy>> {
+fn send_proxy(value: &TomlValue<'_>) -> Option<Option<SendProxy>> {
     if value.value.is_str() {
         return value.choice(&[("tls", SendProxy::Tls)]).map(Some);
     }
     Some(value.boolean()?.then_some(SendProxy::Addresses))
 }
 
-fn unix_socket(table: &Table<'_>) -> Option<UnixSocket> {
+fn unix_socket(table: &TomlTable<'_>) -> Option<UnixSocket> {
     let mode = table.value("unix-mode").map_or(Some(UNIX_MODE_DEFAULT), |value| mode(&value));
     let owner = table.value("unix-owner").map_or(Some(None), |value| owner(&value).map(Some));
     let replace_stale = table.boolean("replace-stale", false);
     Some(UnixSocket { mode: mode?, owner: owner?, replace_stale: replace_stale? })
 }
 
-fn mode(value: &Value<'_>) -> Option<u32> {
+fn mode(value: &TomlValue<'_>) -> Option<u32> {
     if value.value.is_integer() {
         value.wrong_type("permission bits in quotes: \"0660\"");
         return None;
@@ -115,7 +119,7 @@ fn mode(value: &Value<'_>) -> Option<u32> {
     mode
 }
 
-fn owner(value: &Value<'_>) -> Option<String> {
+fn owner(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;
     let parts = text.split_once(':');
     let user = parts.map_or(text, |(user, _)| user);
@@ -136,7 +140,7 @@ fn owner(value: &Value<'_>) -> Option<String> {
 }
 
 /// Whether every key about UNIX sockets has one to be about.
-fn check_unix_keys(table: &Table<'_>, forward: &ForwardRule) -> bool {
+fn check_unix_keys(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
     if forward.listen.iter().any(|address| matches!(address, Address::Path(_))) {
         return true;
     }
@@ -147,7 +151,7 @@ fn check_unix_keys(table: &Table<'_>, forward: &ForwardRule) -> bool {
 }
 
 /// Whether the rule does not connect to itself, which would never end.
-fn check_loop(table: &Table<'_>, forward: &ForwardRule) -> bool {
+fn check_loop(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
     let targets = forward.connect.iter().flat_map(|connect| &connect.targets);
     let mut is_sound = true;
     for (place, target) in targets.enumerate() {
@@ -173,7 +177,7 @@ fn reaches(target: &Address, listen: &Address) -> bool {
 }
 
 /// Whether a header that says something of TLS leaves when there is something to say.
-pub(super) fn check_send_proxy(table: &Table<'_>, rule: &Rule) -> bool {
+pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let wanted = rule.forward().and_then(|forward| forward.send_proxy);
     let tells = match &rule.action {
         Action::Tls(Tls::Server(tls)) => tls.common.start == Start::Immediate,
@@ -195,7 +199,7 @@ pub(super) fn check_send_proxy(table: &Table<'_>, rule: &Rule) -> bool {
 ///
 /// TLS ends in the agent. What a server decrypts travels on to `connect`, and what a client
 /// encrypts comes from `listen`; that leg is safe only where it cannot leave this host.
-pub(super) fn check_clear(table: &Table<'_>, rule: &Rule) -> bool {
+pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let Some(forward) = rule.forward() else { return true };
     let clear = table.value("clear");
     let Some(allowed) = table.boolean("clear", false) else { return false };

@@ -10,10 +10,10 @@ use crate::policy::map::{
     CONDITIONS, Conditions, Conflict, ENTRIES_MAX, MapEntry, MapOutcome, fold_email,
 };
 use crate::policy::selector::AddressSelector;
-use crate::policy::text::{Table, Value, nearest_word, word_list};
+use crate::policy::text::{TomlTable, TomlValue, nearest_word, word_list};
 
 /// Reads all entries of a map; `None` after an error was reported.
-pub(super) fn read(name: &str, value: &Value<'_>) -> Option<IdentityMap> {
+pub(super) fn read(name: &str, value: &TomlValue<'_>) -> Option<IdentityMap> {
     if !value.value.is_array() {
         value.report.error(
             &value.at,
@@ -39,7 +39,7 @@ pub(super) fn read(name: &str, value: &Value<'_>) -> Option<IdentityMap> {
     sound.then_some(map)
 }
 
-fn entry(name: &str, value: &Value<'_>) -> Option<MapEntry> {
+fn entry(name: &str, value: &TomlValue<'_>) -> Option<MapEntry> {
     let table = value.table(Scope::MapEntry, format!("[[map.{name}]]"))?;
     let outcome = outcome(&table);
     let conditions = conditions(&table);
@@ -52,7 +52,7 @@ fn entry(name: &str, value: &Value<'_>) -> Option<MapEntry> {
     Some(MapEntry { conditions: conditions?, outcome: outcome?, position })
 }
 
-fn outcome(table: &Table<'_>) -> Option<MapOutcome> {
+fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
     let warn = table.boolean("warn", false);
     let outcome = match (table.value("name"), table.value("deny")) {
         (Some(name), None) => person(&name).map(MapOutcome::Name),
@@ -90,7 +90,7 @@ fn outcome(table: &Table<'_>) -> Option<MapOutcome> {
 }
 
 /// The name of somebody: one word in displays and logs, with the characters that user IDs have.
-fn person(value: &Value<'_>) -> Option<String> {
+fn person(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\'' | '`');
     if text.len() > value::NAME_BYTES_MAX || !text.chars().all(plain) {
@@ -102,7 +102,7 @@ fn person(value: &Value<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn conditions(table: &Table<'_>) -> Option<Conditions> {
+fn conditions(table: &TomlTable<'_>) -> Option<Conditions> {
     let same: fn(&str) -> String = str::to_owned;
     let lower: fn(&str) -> String = str::to_ascii_lowercase;
     let uri = optional(table, "uri", |value| pattern(value, same));
@@ -125,14 +125,14 @@ fn conditions(table: &Table<'_>) -> Option<Conditions> {
 
 /// The value of a key that may be absent; `None` only after an error was reported.
 fn optional<'a, T>(
-    table: &Table<'a>,
+    table: &TomlTable<'a>,
     key: &'static str,
-    read: impl Fn(&Value<'a>) -> Option<T>,
+    read: impl Fn(&TomlValue<'a>) -> Option<T>,
 ) -> Option<Option<T>> {
     table.value(key).map_or(Some(None), |value| read(&value).map(Some))
 }
 
-fn pattern(value: &Value<'_>, fold: fn(&str) -> String) -> Option<Pattern> {
+fn pattern(value: &TomlValue<'_>, fold: fn(&str) -> String) -> Option<Pattern> {
     let text = value.string()?;
     let pattern = Pattern::parse(&fold(text));
     if pattern.is_none() {
@@ -141,13 +141,13 @@ fn pattern(value: &Value<'_>, fold: fn(&str) -> String) -> Option<Pattern> {
     pattern
 }
 
-fn open_escape(value: &Value<'_>) {
+fn open_escape(value: &TomlValue<'_>) {
     let message = format!("`{}` ends within an escape", value.name);
     value.error(message, "write a backslash twice: \"\\\\\\\\\" in double quotes");
 }
 
 /// One address or network.
-fn network(value: &Value<'_>) -> Option<AddressSelector> {
+fn network(value: &TomlValue<'_>) -> Option<AddressSelector> {
     let selector = address::selector(value)?;
     if !matches!(selector, AddressSelector::Prefix { .. }) {
         let fix = "write an address \"10.1.2.3\" or a network \"10.1.0.0/16\"";
@@ -157,7 +157,7 @@ fn network(value: &Value<'_>) -> Option<AddressSelector> {
     Some(selector)
 }
 
-fn distinguished(value: &Value<'_>) -> Option<DnPattern> {
+fn distinguished(value: &TomlValue<'_>) -> Option<DnPattern> {
     let fault = match DnPattern::parse(value.string()?) {
         Ok(pattern) => return Some(pattern),
         Err(fault) => fault,

@@ -2,13 +2,13 @@
 
 use super::address;
 use crate::flow::Address;
-use crate::policy::text::Table;
+use crate::policy::text::TomlTable;
 
 /// Reads both: `Some(None)` if nothing is served, `None` after an error.
 ///
 /// They are no secret, but they tell who talks how much, and HTTP in clear tells it to everybody
 /// on the way: off this host only where the policy says that this is meant.
-pub(super) fn read(table: &Table<'_>) -> Option<Option<Address>> {
+pub(super) fn read(table: &TomlTable<'_>) -> Option<Option<Address>> {
     let clear = table.value("metrics-clear");
     let allowed = table.boolean("metrics-clear", false);
     let Some(value) = table.value("metrics") else {

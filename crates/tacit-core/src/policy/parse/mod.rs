@@ -21,7 +21,7 @@ use super::content::Policy;
 use super::diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
 use super::engine::EngineSettings;
 use super::rule::Rule;
-use super::text::{Document, Report, Table};
+use super::text::{Diagnostics, TomlDocument, TomlTable};
 use names::{Names, Tables};
 use review::Read;
 use words::Scope;
@@ -75,9 +75,9 @@ pub fn parse(text: &str) -> ParsedPolicy {
         let error = Diagnostic::error(START, message).with_fix(fix);
         return ParsedPolicy { policy: None, diagnostics: vec![error] };
     }
-    let document = Document::parse(text);
-    let report = Report::new(&document);
-    let top = Table::top(&report, &document, Scope::Policy, "the top of the file");
+    let document = TomlDocument::parse(text);
+    let report = Diagnostics::new(&document);
+    let top = TomlTable::top(&report, &document, Scope::Policy, "the top of the file");
     let policy = policy(&top);
     let diagnostics = report.finish();
     let sound = diagnostics.iter().all(|finding| finding.severity == DiagnosticSeverity::Warning);
@@ -92,7 +92,7 @@ fn without_byte_order_mark(text: &str) -> &str {
 
 const START: SourcePosition = SourcePosition { line: 1, column: 1 };
 
-fn policy(top: &Table<'_>) -> Option<Policy> {
+fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     let version = version(top);
     let names = Names::read(top);
     let agent = agent(top);
@@ -123,7 +123,7 @@ fn policy(top: &Table<'_>) -> Option<Policy> {
 }
 
 /// The version of the language; there is one.
-fn version(top: &Table<'_>) -> Option<()> {
+fn version(top: &TomlTable<'_>) -> Option<()> {
     let value = top.required("version", "begin the file with `version = 1`")?;
     let Some(number) = value.value.as_integer() else {
         value.wrong_type("a whole number: `version = 1`");
@@ -142,7 +142,7 @@ const WORKERS_MAX: u64 = 1024;
 /// Longest name of a congestion control: `TCP_CA_NAME_MAX` less its NUL.
 const CONGESTION_CONTROL_BYTES_MAX: usize = 15;
 
-fn agent(top: &Table<'_>) -> Option<AgentSettings> {
+fn agent(top: &TomlTable<'_>) -> Option<AgentSettings> {
     let Some(value) = top.value("agent") else { return Some(AgentSettings::default()) };
     let table = value.table(Scope::Agent, "[agent]")?;
     let workers = value::count(&table, "workers", WORKERS_MAX);
@@ -183,7 +183,7 @@ const CONNECTIONS_MAX: u64 = 1 << 20;
 const DRAIN_MIN: Duration = Duration::from_secs(1);
 const DRAIN_MAX: Duration = Duration::from_secs(30 * 86_400);
 
-fn limits(top: &Table<'_>) -> Option<Limits> {
+fn limits(top: &TomlTable<'_>) -> Option<Limits> {
     let Some(value) = top.value("limits") else { return Some(Limits::default()) };
     let table = value.table(Scope::Limits, "[limits]")?;
     let connections = value::count(&table, "connections", CONNECTIONS_MAX);
@@ -212,7 +212,7 @@ fn limits(top: &Table<'_>) -> Option<Limits> {
 }
 
 /// A limit that is a part of `handshakes`.
-fn part(table: &Table<'_>, key: &'static str, all: usize) -> Option<Option<usize>> {
+fn part(table: &TomlTable<'_>, key: &'static str, all: usize) -> Option<Option<usize>> {
     let part = value::count(table, key, CONNECTIONS_MAX)?;
     if let Some(part) = part.filter(|part| *part > all)
         && let Some(value) = table.value(key)
@@ -225,7 +225,7 @@ fn part(table: &Table<'_>, key: &'static str, all: usize) -> Option<Option<usize
 }
 
 fn rules(
-    top: &Table<'_>,
+    top: &TomlTable<'_>,
     names: &Names<'_>,
     agent: Option<&AgentSettings>,
 ) -> Option<Vec<Arc<Rule>>> {

@@ -10,14 +10,14 @@ use super::words::Scope;
 use crate::policy::credentials::{ExpiredAnchors, Identity, Revocation, Trust, TrustSource};
 use crate::policy::diagnostic::SourcePosition;
 use crate::policy::map::IdentityMap;
-use crate::policy::text::{Report, Span, Table, Value, nearest_word};
+use crate::policy::text::{ByteSpan, Diagnostics, TomlTable, TomlValue, nearest_word};
 
 /// The trust that every policy has: the distribution's own bundle.
 const SYSTEM: &str = "system";
 
 /// Every identity, trust and map of the policy, and which of them some rule names.
 pub(super) struct Names<'a> {
-    report: &'a Report<'a>,
+    report: &'a Diagnostics<'a>,
     /// A table that could not be read is known by name, so that its users are not blamed.
     identities: BTreeMap<&'a str, Option<Identity>>,
     trusts: BTreeMap<&'a str, Option<Trust>>,
@@ -39,7 +39,7 @@ pub(super) struct Tables {
 
 impl<'a> Names<'a> {
     /// Reads all kinds of tables.
-    pub(super) fn read(top: &Table<'a>) -> Self {
+    pub(super) fn read(top: &TomlTable<'a>) -> Self {
         Self {
             report: top.report,
             identities: tables(top, "identity", Scope::Identities, identity),
@@ -54,7 +54,7 @@ impl<'a> Names<'a> {
     }
 
     /// The value as the name of an identity.
-    pub(super) fn identity(&self, value: &Value<'_>) -> Option<String> {
+    pub(super) fn identity(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
         self.used_identities.borrow_mut().insert(name.to_owned());
         let known: Vec<&str> = self.identities.keys().copied().collect();
@@ -62,7 +62,7 @@ impl<'a> Names<'a> {
     }
 
     /// The value as the name of a trust.
-    pub(super) fn trust(&self, value: &Value<'_>) -> Option<String> {
+    pub(super) fn trust(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
         if name == SYSTEM {
             let position = value.report.position(value.at.start);
@@ -75,13 +75,13 @@ impl<'a> Names<'a> {
     }
 
     /// Whether the value names a trust that pins the certificates of its peers.
-    pub(super) fn is_pinned(&self, value: &Value<'_>) -> bool {
+    pub(super) fn is_pinned(&self, value: &TomlValue<'_>) -> bool {
         let trust = value.value.as_str().and_then(|name| self.trusts.get(name)?.as_ref());
         trust.is_some_and(|trust| !trust.pinned.is_empty())
     }
 
     /// The value as the name of a map.
-    pub(super) fn map(&self, value: &Value<'_>) -> Option<String> {
+    pub(super) fn map(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
         self.used_maps.borrow_mut().insert(name.to_owned());
         let known: Vec<&str> = self.maps.keys().copied().collect();
@@ -141,22 +141,23 @@ fn owned<T>(read: BTreeMap<&str, Option<T>>) -> Option<BTreeMap<String, T>> {
 }
 
 fn tables<'a, T>(
-    top: &Table<'a>,
+    top: &TomlTable<'a>,
     key: &'static str,
     scope: Scope,
-    read: impl Fn(&str, &Value<'a>) -> Option<T>,
+    read: impl Fn(&str, &TomlValue<'a>) -> Option<T>,
 ) -> BTreeMap<&'a str, Option<T>> {
     let Some(outer) = top.value(key).and_then(|value| value.table(scope, scope.title())) else {
         return BTreeMap::new();
     };
-    let read = |(name, table): (&'a str, Value<'a>)| {
-        let named = value::check_name(&Value { at: table.name_at.clone(), ..table.clone() }, name);
+    let read = |(name, table): (&'a str, TomlValue<'a>)| {
+        let named =
+            value::check_name(&TomlValue { at: table.name_at.clone(), ..table.clone() }, name);
         (name, read(name, &table).filter(|_| named))
     };
     outer.named_tables().map(read).collect()
 }
 
-fn identity(name: &str, value: &Value<'_>) -> Option<Identity> {
+fn identity(name: &str, value: &TomlValue<'_>) -> Option<Identity> {
     let table = value.table(Scope::Identity, format!("[identity.{name}]"))?;
     let cert = table
         .required("cert", "name a PEM file: cert = \"web.pem\"")
@@ -167,7 +168,7 @@ fn identity(name: &str, value: &Value<'_>) -> Option<Identity> {
     Some(Identity { cert: cert?, key: key?, position: position(&table.at, value.report) })
 }
 
-fn trust(name: &str, value: &Value<'_>) -> Option<Trust> {
+fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
     if name == SYSTEM {
         let fix = "choose another name; `system` is the distribution's own bundle";
         value.report.error(&value.name_at, "[trust.system] is built in", fix);
@@ -209,7 +210,7 @@ struct Lists {
 }
 
 /// The lists of a trust; they are hard where the policy does not say.
-fn lists(table: &Table<'_>) -> Option<Lists> {
+fn lists(table: &TomlTable<'_>) -> Option<Lists> {
     let words = [Revocation::Off, Revocation::Soft, Revocation::Hard].map(|it| (it.word(), it));
     let given = table.value("revocation").map(|value| value.choice(&words));
     let Some(crl) = table.value("crl") else {
@@ -231,12 +232,12 @@ fn lists(table: &Table<'_>) -> Option<Lists> {
     Some(Lists { crls: crls?, revocation })
 }
 
-fn position(at: &Span, report: &Report<'_>) -> SourcePosition {
+fn position(at: &ByteSpan, report: &Diagnostics<'_>) -> SourcePosition {
     report.position(at.start)
 }
 
 fn check_known(
-    value: &Value<'_>,
+    value: &TomlValue<'_>,
     name: &str,
     known: &[&str],
     kind: &str,

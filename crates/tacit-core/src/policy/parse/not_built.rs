@@ -3,16 +3,16 @@
 //! Each is refused by name, with what to write until it exists. A change that builds one removes
 //! its entry here and adds the word to `words`.
 
-use crate::policy::text::Planned;
+use crate::policy::text::PlannedKey;
 
 /// At the top of the file.
-pub(super) const POLICY: &[Planned] = &[Planned {
+pub(super) const POLICY: &[PlannedKey] = &[PlannedKey {
     key: "ike",
     instead: "remove it: packets cannot be protected yet, use `tls` or `deny`",
 }];
 
 /// In a rule.
-pub(super) const RULE: &[Planned] = &[
-    Planned { key: "ipsec", instead: "use `tls` or `deny`: packets cannot be protected yet" },
-    Planned { key: "path", instead: "remove it: every connection is relayed" },
+pub(super) const RULE: &[PlannedKey] = &[
+    PlannedKey { key: "ipsec", instead: "use `tls` or `deny`: packets cannot be protected yet" },
+    PlannedKey { key: "path", instead: "remove it: every connection is relayed" },
 ];

@@ -10,12 +10,12 @@ use crate::policy::lookup::Index;
 use crate::policy::rule::{Action, ForwardRule, Rule, RuleForm};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, Near};
-use crate::policy::text::{Report, Value};
+use crate::policy::text::{Diagnostics, TomlValue};
 use crate::policy::tls::{Tls, Verify};
 use crate::policy::when::When;
 
 /// Reports names given twice, also among rules that are wrong in other ways.
-pub(super) fn names(rules: &[Value<'_>]) {
+pub(super) fn names(rules: &[TomlValue<'_>]) {
     let mut seen: HashMap<&str, usize> = HashMap::new();
     for rule in rules {
         let Some(name) = rule.value.get("name") else { continue };
@@ -34,12 +34,12 @@ pub(super) fn names(rules: &[Value<'_>]) {
 /// A rule without errors, and where it is written.
 #[derive(Clone, Copy)]
 pub(super) struct Read<'r, 'a> {
-    pub(super) value: &'r Value<'a>,
+    pub(super) value: &'r TomlValue<'a>,
     pub(super) rule: &'r Arc<Rule>,
 }
 
 /// Reports rules that cannot stand together, and warns about those that do nothing.
-pub(super) fn rules(report: &Report<'_>, rules: &[Read<'_, '_>]) {
+pub(super) fn rules(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     shared_listens(rules);
     unreachable(report, rules);
     weaker_before_tls(report, rules);
@@ -50,7 +50,7 @@ const COMPARED_MAX: usize = 1 << 20;
 
 /// Warns about a rule by name that does not check who answers, in front of one that does, where
 /// both are about a port: which of them decides depends on the names that lead to an address.
-fn weaker_before_tls(report: &Report<'_>, rules: &[Read<'_, '_>]) {
+fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     let is_by_name = |rule: &Rule| {
         let remote = &rule.selectors.remote;
         rule.selectors.direction == Direction::Outbound
@@ -161,7 +161,7 @@ const COVER_PLACES_MAX: usize = 1024;
 ///
 /// A rule covered by several earlier ones together, but by none alone, is not found; nor is one
 /// whose cover stands more than [`COVER_PLACES_MAX`] behind the first rule that could be it.
-fn unreachable(report: &Report<'_>, rules: &[Read<'_, '_>]) {
+fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     let index = Index::new(rules.iter().map(|read| read.rule));
     for (place, Read { rule, .. }) in rules.iter().enumerate() {
         // Whoever covers the rule also matches this flow of it, and nobody before `first` does.

@@ -14,14 +14,14 @@ use crate::policy::rule::{Action, Deny, ForwardRule, Rule, RuleForm};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, NamePattern};
 use crate::policy::target::{Connect, Target};
-use crate::policy::text::{Table, Value};
+use crate::policy::text::{TomlTable, TomlValue};
 
 /// What `idle` may be: a pause that programs make is no fault.
 const IDLE_MIN: Duration = Duration::from_secs(1);
 const IDLE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// Reads one rule; `None` after an error was reported.
-pub(super) fn read(value: &Value<'_>, names: &Names<'_>) -> Option<Rule> {
+pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
     let shown = value.value.get("name").and_then(|name| name.get_ref().as_str());
     let title = shown.map_or_else(
         || "a rule without name".to_owned(),
@@ -74,7 +74,7 @@ struct Body {
     setting: Setting,
 }
 
-fn forwarding_body(table: &Table<'_>, word: Option<Word>) -> Body {
+fn forwarding_body(table: &TomlTable<'_>, word: Option<Word>) -> Body {
     let connect = match word {
         Some(Word::Deny) => forward::refuse_connect(table),
         _ => forward::connect(table),
@@ -85,7 +85,7 @@ fn forwarding_body(table: &Table<'_>, word: Option<Word>) -> Body {
     Body { selectors, form: forward.map(RuleForm::Forward), setting }
 }
 
-fn run_body(table: &Table<'_>) -> Body {
+fn run_body(table: &TomlTable<'_>) -> Body {
     let rule = run::read(table);
     let setting = run::setting(rule.as_ref());
     match rule {
@@ -102,9 +102,9 @@ enum Word {
     Tls,
 }
 
-fn action_word(table: &Table<'_>) -> Option<Word> {
+fn action_word(table: &TomlTable<'_>) -> Option<Word> {
     let actions = [("permit", Word::Permit), ("deny", Word::Deny), ("tls", Word::Tls)];
-    let mut given: Vec<(Value<'_>, Word)> = actions
+    let mut given: Vec<(TomlValue<'_>, Word)> = actions
         .into_iter()
         .filter_map(|(key, word)| table.value(key).map(|value| (value, word)))
         .collect();
@@ -132,7 +132,7 @@ fn action_word(table: &Table<'_>) -> Option<Word> {
 }
 
 /// What `deny` says.
-fn deny(value: &Value<'_>) -> Option<Deny> {
+fn deny(value: &TomlValue<'_>) -> Option<Deny> {
     if value.value.is_bool() {
         return Some(Deny::Refused);
     }
@@ -140,7 +140,7 @@ fn deny(value: &Value<'_>) -> Option<Deny> {
 }
 
 /// Whether `permit` or `deny` is true; anything else says nothing.
-fn said(value: &Value<'_>, word: Word) -> bool {
+fn said(value: &TomlValue<'_>, word: Word) -> bool {
     if word == Word::Tls || (word == Word::Deny && value.value.is_str()) {
         return true;
     }
@@ -156,7 +156,7 @@ fn said(value: &Value<'_>, word: Word) -> bool {
 }
 
 /// Whether the rule is meant as a forwarding rule, which a faulty one may not follow.
-fn is_forwarding(table: &Table<'_>) -> bool {
+fn is_forwarding(table: &TomlTable<'_>) -> bool {
     let of_run = table.holds("direction") && !table.holds("connect");
     table.holds("listen") && !table.holds("local-ports") && !of_run
 }
@@ -175,7 +175,7 @@ fn forwarding_setting(connect: Option<&Option<Connect>>) -> Setting {
     Setting { role: RoleDefault::MustBeSaid, server }
 }
 
-fn forwarding_selectors(table: &Table<'_>, forward: Option<&ForwardRule>) -> Option<Selectors> {
+fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) -> Option<Selectors> {
     let why = "a rule with `listen` sees inbound TCP and UNIX connections at that address";
     let fix = "remove it; `listen` says it all";
     table.refuse(&["direction", "protocol", "local"], why, fix);
@@ -210,7 +210,7 @@ fn forwarding_selectors(table: &Table<'_>, forward: Option<&ForwardRule>) -> Opt
 }
 
 /// A client of a UNIX socket has no address, unless a PROXY header brings one.
-fn warn_of_unix_clients(table: &Table<'_>, forward: &ForwardRule) {
+fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
     let only_unix = forward.listen.iter().all(|address| address.ip().is_none());
     if !only_unix || forward.accept_proxy {
         return;
@@ -224,7 +224,7 @@ fn warn_of_unix_clients(table: &Table<'_>, forward: &ForwardRule) {
 
 /// The names that programs may ask for because of a rule by address.
 fn allowed_names(
-    table: &Table<'_>,
+    table: &TomlTable<'_>,
     word: Option<Word>,
     selectors: Option<&Selectors>,
 ) -> Option<Vec<NamePattern>> {
@@ -252,7 +252,7 @@ fn allowed_names(
 }
 
 /// Every name may carry whatever a program puts into it.
-fn warn_of_all_names(table: &Table<'_>, rule: &Rule) {
+fn warn_of_all_names(table: &TomlTable<'_>, rule: &Rule) {
     if rule.names.contains(&NamePattern::Any)
         && let Some(value) = table.value("names")
     {
@@ -267,7 +267,7 @@ fn warn_of_all_names(table: &Table<'_>, rule: &Rule) {
 }
 
 /// Whether the action can be done to the protocol.
-fn check_protocol(table: &Table<'_>, rule: &Rule) -> bool {
+fn check_protocol(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let sound = rule.selectors.protocol == Protocol::Tcp || !matches!(rule.action, Action::Tls(_));
     if !sound && let Some(tls) = table.value("tls") {
         let fix = "say protocol = \"tcp\", or `permit = true` or `deny = true`";
@@ -277,7 +277,7 @@ fn check_protocol(table: &Table<'_>, rule: &Rule) -> bool {
 }
 
 /// Only a program of a run gets the reason of its refusal from this host.
-fn check_prohibited(table: &Table<'_>, rule: &Rule) -> bool {
+fn check_prohibited(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.action == Action::Deny(Deny::Prohibited)
         && rule.selectors.direction != Direction::Outbound;
     if is_wrong && let Some(deny) = table.value("deny") {
@@ -288,7 +288,7 @@ fn check_prohibited(table: &Table<'_>, rule: &Rule) -> bool {
 }
 
 /// Flows of datagrams end by a time of their own, and what is denied has none.
-fn check_idle(table: &Table<'_>, rule: &Rule) -> bool {
+fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let has_streams = rule.selectors.protocol == Protocol::Tcp;
     let is_wrong = rule.idle.is_some() && (!has_streams || matches!(rule.action, Action::Deny(_)));
     if is_wrong && let Some(idle) = table.value("idle") {
@@ -299,7 +299,7 @@ fn check_idle(table: &Table<'_>, rule: &Rule) -> bool {
 }
 
 /// A name is whatever DNS says, so a permit by name is as strong as the resolver.
-fn warn_of_names(table: &Table<'_>, rule: &Rule) {
+fn warn_of_names(table: &TomlTable<'_>, rule: &Rule) {
     if rule.action != Action::Permit {
         return;
     }

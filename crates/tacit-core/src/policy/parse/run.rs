@@ -7,7 +7,7 @@ use crate::flow::{Address, Direction, Protocol};
 use crate::policy::rule::{InboundRule, RuleForm};
 use crate::policy::selector::AddressSelector;
 use crate::policy::selector::Selectors;
-use crate::policy::text::{Table, Value};
+use crate::policy::text::{TomlTable, TomlValue};
 
 /// What a rule about runs says but for its action.
 pub(super) struct RunRule {
@@ -17,7 +17,7 @@ pub(super) struct RunRule {
 }
 
 /// Reads all but the action; `None` after an error was reported.
-pub(super) fn read(table: &Table<'_>) -> Option<RunRule> {
+pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
     let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
     let fix = "say direction = \"inbound\" or \"outbound\", or give `listen` and `connect`";
     let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
@@ -39,7 +39,7 @@ pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
     Setting { role, server: Some(ServerNameDefault::Asked) }
 }
 
-fn outbound(table: &Table<'_>) -> Option<RunRule> {
+fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
     let why = "it is about what programs accept, and this rule is about what they open";
     table.refuse(&["listen"], why, "remove it, or say direction = \"inbound\"");
     let protocol = protocol(table);
@@ -68,7 +68,7 @@ fn outbound(table: &Table<'_>) -> Option<RunRule> {
     (!table.holds("listen")).then_some(RunRule { selectors, form: RuleForm::Outbound })
 }
 
-fn inbound(table: &Table<'_>) -> Option<RunRule> {
+fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
     table.refuse(&["local"], "`listen` says where connections arrive", "remove it");
     let why = "which program accepts is not known when the rule is chosen";
     table.refuse(&["program"], why, "remove it: `local-ports` says which program is meant");
@@ -111,13 +111,13 @@ fn inbound(table: &Table<'_>) -> Option<RunRule> {
     (!refused).then_some(RunRule { selectors, form: RuleForm::Inbound(inbound) })
 }
 
-fn protocol(table: &Table<'_>) -> Option<Protocol> {
+fn protocol(table: &TomlTable<'_>) -> Option<Protocol> {
     let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
     table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&protocols))
 }
 
 /// A selector other than a name.
-fn read_ip(value: &Value<'_>, message: &str, fix: &str) -> Option<AddressSelector> {
+fn read_ip(value: &TomlValue<'_>, message: &str, fix: &str) -> Option<AddressSelector> {
     let selector = address::selector(value)?;
     if matches!(selector, AddressSelector::Name { .. }) {
         value.error(message, fix);
@@ -127,7 +127,7 @@ fn read_ip(value: &Value<'_>, message: &str, fix: &str) -> Option<AddressSelecto
 }
 
 /// Clients of a program in another network have an address; those of a UNIX socket would not.
-fn read_listen(value: &Value<'_>) -> Option<Address> {
+fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
     let listen = address::listen(value)?;
     if listen.ip().is_none() {
         let message = format!("`listen` of an inbound rule cannot be {listen}");
@@ -138,7 +138,7 @@ fn read_listen(value: &Value<'_>) -> Option<Address> {
 }
 
 /// Refuses what only a forwarding rule has; whether there was nothing to refuse.
-fn refuse_sockets(table: &Table<'_>) -> bool {
+fn refuse_sockets(table: &TomlTable<'_>) -> bool {
     let keys = [
         "connect",
         "order",

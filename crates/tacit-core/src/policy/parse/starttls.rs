@@ -7,11 +7,11 @@ use crate::policy::starttls::{
     Cancel, DataResumption, FtpOptions, PostgresOptions, Start, Starttls, StarttlsMode,
     StarttlsProtocol,
 };
-use crate::policy::text::{Table, Value};
+use crate::policy::text::{TomlTable, TomlValue};
 use crate::policy::tls::TlsCommon;
 
 /// When the rule's TLS begins.
-pub(super) fn read(tls: &Table<'_>) -> Option<Start> {
+pub(super) fn read(tls: &TomlTable<'_>) -> Option<Start> {
     if let Some(value) = tls.value("start") {
         let why = "`start` says already when TLS begins";
         tls.refuse(&["starttls"], why, "remove one of the two");
@@ -27,11 +27,11 @@ pub(super) fn read(tls: &Table<'_>) -> Option<Start> {
     Some(Start::Starttls(Box::new(starttls)))
 }
 
-fn plain(value: &Value<'_>) -> Option<Starttls> {
+fn plain(value: &TomlValue<'_>) -> Option<Starttls> {
     Some(Starttls { protocol: protocol(value)?, mode: StarttlsMode::Required })
 }
 
-fn table(value: &Value<'_>) -> Option<Starttls> {
+fn table(value: &TomlValue<'_>) -> Option<Starttls> {
     let table = value.table(Scope::Starttls, "`starttls`")?;
     let protocol = table
         .required("protocol", "say what the two ends speak: protocol = \"smtp\"")
@@ -53,7 +53,7 @@ const POSTGRES_KEYS: [&str; 1] = ["cancel"];
 
 /// A protocol with its own keys; those of others are reported.
 fn with_own_keys(
-    table: &Table<'_>,
+    table: &TomlTable<'_>,
     protocol: StarttlsProtocol,
     mode: Option<StarttlsMode>,
 ) -> Option<StarttlsProtocol> {
@@ -75,7 +75,7 @@ fn with_own_keys(
     }
 }
 
-fn postgres(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<PostgresOptions> {
+fn postgres(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<PostgresOptions> {
     let Some(value) = table.value("cancel") else { return Some(PostgresOptions::default()) };
     let cancel = value.choice(&[("refuse", Cancel::Refuse), ("clear", Cancel::Clear)])?;
     if mode == Some(StarttlsMode::Optional) {
@@ -86,7 +86,7 @@ fn postgres(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<PostgresOpt
     Some(PostgresOptions { cancel })
 }
 
-fn ftp(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> {
+fn ftp(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> {
     let implicit = table.boolean("implicit", false);
     if let (Some(true), Some(StarttlsMode::Optional)) = (implicit, mode)
         && let Some(value) = table.value("implicit")
@@ -119,7 +119,7 @@ fn ftp(table: &Table<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> {
 
 /// Reports a server whose clients' data connections could not show whose they are.
 pub(super) fn check_data(
-    tls: &Table<'_>,
+    tls: &TomlTable<'_>,
     common: &TlsCommon,
     client_cert: &ClientCert,
 ) -> Option<()> {
@@ -149,7 +149,7 @@ fn always_known(client_cert: &ClientCert) -> bool {
 }
 
 /// Reports what says nothing in the client role.
-pub(super) fn refuse_in_client(tls: &Table<'_>) {
+pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
     if let Some(value) = tls.value("starttls")
         && value.value.is_table()
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
@@ -159,7 +159,7 @@ pub(super) fn refuse_in_client(tls: &Table<'_>) {
     }
 }
 
-fn protocol(value: &Value<'_>) -> Option<StarttlsProtocol> {
+fn protocol(value: &TomlValue<'_>) -> Option<StarttlsProtocol> {
     let text = value.string()?;
     let known = [
         StarttlsProtocol::Ftp(FtpOptions::default()),
@@ -175,7 +175,7 @@ fn protocol(value: &Value<'_>) -> Option<StarttlsProtocol> {
 }
 
 /// Reports what only a program of a run can be asked: when TLS begins.
-pub(super) fn refuse_controlled(tls: &Table<'_>, start: &Start) -> Option<()> {
+pub(super) fn refuse_controlled(tls: &TomlTable<'_>, start: &Start) -> Option<()> {
     if *start != Start::Controlled {
         return Some(());
     }
@@ -187,7 +187,7 @@ pub(super) fn refuse_controlled(tls: &Table<'_>, start: &Start) -> Option<()> {
 }
 
 /// Reports what a client cannot do: go on in clear where the server offers no TLS.
-pub(super) fn refuse_optional(tls: &Table<'_>, start: &Start) -> Option<()> {
+pub(super) fn refuse_optional(tls: &TomlTable<'_>, start: &Start) -> Option<()> {
     if start.starttls().is_none_or(|starttls| starttls.mode == StarttlsMode::Required) {
         return Some(());
     }

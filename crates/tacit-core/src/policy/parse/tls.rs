@@ -13,7 +13,7 @@ use super::{address, value};
 use crate::policy::engine::RelayOn;
 use crate::policy::starttls::{Start, StarttlsProtocol};
 use crate::policy::suite::{Group, Suite, TlsVersion};
-use crate::policy::text::{Table, Value};
+use crate::policy::text::{TomlTable, TomlValue};
 use crate::policy::tls::{
     ClientTls, ConnectAfter, OwnTls, RecheckAction, Rekey, ServerTls, Tls, TlsCommon, Verify,
 };
@@ -78,7 +78,7 @@ pub(super) enum Role {
 }
 
 /// Reads the table; `None` after an error was reported.
-pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> Option<Tls> {
+pub(super) fn read(value: &TomlValue<'_>, setting: &Setting, names: &Names<'_>) -> Option<Tls> {
     let table = value.table(Scope::Tls, "`tls`")?;
     let is_forwarding = matches!(setting.role, RoleDefault::MustBeSaid);
     let may_start = |common: &TlsCommon| {
@@ -115,7 +115,11 @@ pub(super) fn read(value: &Value<'_>, setting: &Setting, names: &Names<'_>) -> O
     }
 }
 
-fn server(table: &Table<'_>, common: Option<TlsCommon>, names: &Names<'_>) -> Option<ServerTls> {
+fn server(
+    table: &TomlTable<'_>,
+    common: Option<TlsCommon>,
+    names: &Names<'_>,
+) -> Option<ServerTls> {
     let why = "it is about checking a server, and this rule is one";
     table.refuse(
         &["server-name", "verify", "sni", "connect"],
@@ -137,7 +141,7 @@ fn server(table: &Table<'_>, common: Option<TlsCommon>, names: &Names<'_>) -> Op
 }
 
 fn client(
-    table: &Table<'_>,
+    table: &TomlTable<'_>,
     common: Option<TlsCommon>,
     setting: &Setting,
     names: &Names<'_>,
@@ -175,7 +179,7 @@ fn client(
 
 /// What the `connect` of a program waits for.
 fn connect_after(
-    table: &Table<'_>,
+    table: &TomlTable<'_>,
     setting: &Setting,
     common: Option<&TlsCommon>,
 ) -> Option<ConnectAfter> {
@@ -199,7 +203,7 @@ fn connect_after(
 
 /// What becomes of a program's own TLS. The outer `None` is an error that was reported.
 #[expect(clippy::option_option, reason = "an error, or a rule that this is not about")]
-fn own_tls(table: &Table<'_>, common: &TlsCommon, setting: &Setting) -> Option<Option<OwnTls>> {
+fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Option<Option<OwnTls>> {
     let why = match (setting.role, &common.start) {
         (RoleDefault::Is(Role::Client), Start::Immediate) => {
             let choices = [("refuse", OwnTls::Refuse), ("pass", OwnTls::Pass)];
@@ -221,7 +225,7 @@ fn own_tls(table: &Table<'_>, common: &TlsCommon, setting: &Setting) -> Option<O
 }
 
 /// Reports `recheck` in a rule that trusts no certificate: there is nothing to check again.
-fn refuse_recheck(table: &Table<'_>, trust: Option<&str>) -> Option<()> {
+fn refuse_recheck(table: &TomlTable<'_>, trust: Option<&str>) -> Option<()> {
     if trust.is_some() || !table.holds("recheck") {
         return Some(());
     }
@@ -239,7 +243,7 @@ enum Kind {
     None,
 }
 
-fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Verify> {
+fn verify(table: &TomlTable<'_>, setting: &Setting, names: &Names<'_>) -> Option<Verify> {
     let trust = table.value("trust");
     let kind = table.value("verify").map(|value| verify_kind(&value, trust.as_ref(), names));
     let kind = kind.unwrap_or(Some(Kind::Full));
@@ -270,7 +274,11 @@ fn verify(table: &Table<'_>, setting: &Setting, names: &Names<'_>) -> Option<Ver
     }
 }
 
-fn verify_kind(value: &Value<'_>, trust: Option<&Value<'_>>, names: &Names<'_>) -> Option<Kind> {
+fn verify_kind(
+    value: &TomlValue<'_>,
+    trust: Option<&TomlValue<'_>>,
+    names: &Names<'_>,
+) -> Option<Kind> {
     let kinds = [("full", Kind::Full), ("chain", Kind::Chain), ("none", Kind::None)];
     let kind = value.choice(&kinds)?;
     let position = value.report.position(value.at.start);
@@ -294,7 +302,7 @@ fn verify_kind(value: &Value<'_>, trust: Option<&Value<'_>>, names: &Names<'_>) 
     Some(kind)
 }
 
-fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {
+fn common(table: &TomlTable<'_>, names: &Names<'_>) -> Option<TlsCommon> {
     let start = starttls::read(table);
     let version = table.value("min-version");
     let min_version = version.map_or(Some(TlsVersion::V1_2), |value| ciphers::version(&value));
@@ -347,7 +355,7 @@ fn common(table: &Table<'_>, names: &Names<'_>) -> Option<TlsCommon> {
 }
 
 /// The suites that the versions allow; `None` for the version: it was wrong, so all are kept.
-fn suites(table: &Table<'_>, min_version: Option<TlsVersion>) -> Option<Vec<Suite>> {
+fn suites(table: &TomlTable<'_>, min_version: Option<TlsVersion>) -> Option<Vec<Suite>> {
     let usable = |suite: &Suite| min_version.is_none_or(|oldest| suite.version() >= oldest);
     let Some(value) = table.value("suites") else {
         return Some(Suite::DEFAULT.into_iter().filter(usable).collect());
@@ -367,7 +375,7 @@ fn suites(table: &Table<'_>, min_version: Option<TlsVersion>) -> Option<Vec<Suit
     Some(used)
 }
 
-fn groups(table: &Table<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>> {
+fn groups(table: &TomlTable<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>> {
     let Some(value) = table.value("groups") else { return Some(Group::DEFAULT.to_vec()) };
     let groups = value.each_once(ciphers::group)?;
     let only_old = suites?.iter().all(|suite| suite.version() == TlsVersion::V1_2);
@@ -380,7 +388,7 @@ fn groups(table: &Table<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>> {
 }
 
 /// Where the rule's bytes are carried.
-fn relay(value: &Value<'_>, names: &Names<'_>) -> Option<RelayOn> {
+fn relay(value: &TomlValue<'_>, names: &Names<'_>) -> Option<RelayOn> {
     let relay = value.choice(&[("worker", RelayOn::Worker), ("engine", RelayOn::Engine)])?;
     if relay == RelayOn::Engine && !names.has_engine {
         let fix = "set CPUs aside: [engine] with cpus = \"2-3\", or remove it";
@@ -390,7 +398,7 @@ fn relay(value: &Value<'_>, names: &Names<'_>) -> Option<RelayOn> {
     Some(relay)
 }
 
-fn protocol(value: &Value<'_>) -> Option<String> {
+fn protocol(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;
     if text.len() > ALPN_BYTES_MAX {
         let message = format!("a protocol name has {} bytes", text.len());
@@ -400,7 +408,7 @@ fn protocol(value: &Value<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn rekey(value: &Value<'_>) -> Option<Rekey> {
+fn rekey(value: &TomlValue<'_>) -> Option<Rekey> {
     let table = value.table(Scope::Rekey, "`rekey`")?;
     let bytes =
         table.value("bytes").map(|value| value::size(&value, REKEY_BYTES_MIN, REKEY_BYTES_MAX));

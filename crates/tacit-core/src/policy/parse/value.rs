@@ -1,6 +1,6 @@
 //! Values with a grammar of their own: durations, sizes, ports, names and paths.
 
-use crate::policy::text::{Table, Value};
+use crate::policy::text::{TomlTable, TomlValue};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(super) const NAME_BYTES_MAX: usize = 64;
 
 /// A time such as `"10s"` or `"1h30m"`, from `min` to `max`.
-pub(super) fn duration(value: &Value<'_>, min: Duration, max: Duration) -> Option<Duration> {
+pub(super) fn duration(value: &TomlValue<'_>, min: Duration, max: Duration) -> Option<Duration> {
     if value.value.is_integer() {
         let message = format!("`{}` has no unit", value.name);
         value.error(message, "say one in quotes, as in \"10s\" or \"1h30m\"");
@@ -31,7 +31,7 @@ pub(super) fn duration(value: &Value<'_>, min: Duration, max: Duration) -> Optio
 }
 
 /// A number of bytes such as `"1GiB"`, from `min` to `max`.
-pub(super) fn size(value: &Value<'_>, min: u64, max: u64) -> Option<u64> {
+pub(super) fn size(value: &TomlValue<'_>, min: u64, max: u64) -> Option<u64> {
     let bytes = if value.value.is_integer() {
         value.integer(0, u64::MAX)?
     } else {
@@ -53,13 +53,13 @@ pub(super) fn size(value: &Value<'_>, min: u64, max: u64) -> Option<u64> {
 }
 
 /// A number from 1 to `max`; `Some(None)` if it was not given.
-pub(super) fn count(table: &Table<'_>, key: &'static str, max: u64) -> Option<Option<usize>> {
+pub(super) fn count(table: &TomlTable<'_>, key: &'static str, max: u64) -> Option<Option<usize>> {
     let Some(value) = table.value(key) else { return Some(None) };
     value.integer(1, max).and_then(|number| usize::try_from(number).ok()).map(Some)
 }
 
 /// A port as a number, or several as `"8000-8999"`.
-pub(super) fn ports(value: &Value<'_>) -> Option<RangeInclusive<u16>> {
+pub(super) fn ports(value: &TomlValue<'_>) -> Option<RangeInclusive<u16>> {
     if value.value.is_integer() {
         let port = value.integer(1, u64::from(u16::MAX))?;
         let port = u16::try_from(port).ok()?;
@@ -85,13 +85,13 @@ pub(super) fn ports(value: &Value<'_>) -> Option<RangeInclusive<u16>> {
 }
 
 /// A name that displays, logs and commands can carry as one word.
-pub(super) fn name<'a>(value: &Value<'a>) -> Option<&'a str> {
+pub(super) fn name<'a>(value: &TomlValue<'a>) -> Option<&'a str> {
     let text = value.string()?;
     check_name(value, text).then_some(text)
 }
 
 /// Reports a name that is too long or holds other than letters, digits, `.`, `_` and `-`.
-pub(super) fn check_name(value: &Value<'_>, name: &str) -> bool {
+pub(super) fn check_name(value: &TomlValue<'_>, name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let good = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(plain);
     if !good {
@@ -104,7 +104,7 @@ pub(super) fn check_name(value: &Value<'_>, name: &str) -> bool {
 }
 
 /// A file, absolute or relative to the policy.
-pub(super) fn file(value: &Value<'_>) -> Option<PathBuf> {
+pub(super) fn file(value: &TomlValue<'_>) -> Option<PathBuf> {
     value.string().map(PathBuf::from)
 }
 

@@ -3,15 +3,15 @@
 use jiff::civil::DateTime;
 
 use super::words::Scope;
-use crate::policy::text::{Table, Value, nearest_word, word_list};
+use crate::policy::text::{TomlTable, TomlValue, nearest_word, word_list};
 use crate::policy::when::{Days, DaysOfMonth, Hours, Months, When, Zone};
 
 /// Reads it: `Some(None)` for a rule that always holds, `None` after an error.
-pub(super) fn read(rule: &Table<'_>) -> Option<Option<When>> {
+pub(super) fn read(rule: &TomlTable<'_>) -> Option<Option<When>> {
     rule.value("when").map_or(Some(None), |value| table(&value).map(Some))
 }
 
-fn table(value: &Value<'_>) -> Option<When> {
+fn table(value: &TomlValue<'_>) -> Option<When> {
     let table = value.table(Scope::When, "`when`")?;
     let days = table.value("days").map_or(Some(Days::ALL), |value| {
         let listed = value.each(days)?;
@@ -54,7 +54,7 @@ fn table(value: &Value<'_>) -> Option<When> {
     Some(when)
 }
 
-fn months(value: &Value<'_>) -> Option<Months> {
+fn months(value: &TomlValue<'_>) -> Option<Months> {
     let text = value.string()?;
     let months = Months::parse(text);
     if months.is_none() {
@@ -64,7 +64,7 @@ fn months(value: &Value<'_>) -> Option<Months> {
     months
 }
 
-fn days_of_month(value: &Value<'_>) -> Option<DaysOfMonth> {
+fn days_of_month(value: &TomlValue<'_>) -> Option<DaysOfMonth> {
     let fix = "write a number from 1 to 31, from -1 (the last day) to -31, or \"1-7\"";
     let days = match value.value.as_integer() {
         Some(number) => number.as_str().parse().ok().and_then(DaysOfMonth::one),
@@ -77,7 +77,7 @@ fn days_of_month(value: &Value<'_>) -> Option<DaysOfMonth> {
 }
 
 /// Date and time, without zone.
-fn wall_clock(value: &Value<'_>) -> Option<DateTime> {
+fn wall_clock(value: &TomlValue<'_>) -> Option<DateTime> {
     let text = value.string()?;
     // A date alone would leave open whether its day is meant to be within.
     let wall = text.contains(':').then(|| text.parse::<DateTime>().ok()).flatten();
@@ -89,7 +89,7 @@ fn wall_clock(value: &Value<'_>) -> Option<DateTime> {
     wall
 }
 
-fn days(value: &Value<'_>) -> Option<Days> {
+fn days(value: &TomlValue<'_>) -> Option<Days> {
     let text = value.string()?;
     let days = Days::parse(text);
     if days.is_none() {
@@ -99,7 +99,7 @@ fn days(value: &Value<'_>) -> Option<Days> {
     days
 }
 
-fn hours(value: &Value<'_>) -> Option<Hours> {
+fn hours(value: &TomlValue<'_>) -> Option<Hours> {
     let text = value.string()?;
     let hours = Hours::parse(text);
     if hours.is_none() {
@@ -111,7 +111,7 @@ fn hours(value: &Value<'_>) -> Option<Hours> {
     hours
 }
 
-fn zone(value: &Value<'_>) -> Option<Zone> {
+fn zone(value: &TomlValue<'_>) -> Option<Zone> {
     let text = value.string()?;
     let zone = Zone::named(text);
     if zone.is_none() {

@@ -1,7 +1,7 @@
 //! Every word of the policy language, and the table that each belongs in.
 
 use super::not_built;
-use crate::policy::text::{Keys, Schema};
+use crate::policy::text::{TableKeys, TableSchema};
 
 /// Where a word stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,11 +106,11 @@ impl Scope {
     }
 }
 
-impl From<Scope> for Schema {
+impl From<Scope> for TableSchema {
     fn from(scope: Scope) -> Self {
         let keys = match scope {
-            Scope::Identities | Scope::Trusts | Scope::Maps => Keys::Names,
-            _ => Keys::Fixed(scope.words()),
+            Scope::Identities | Scope::Trusts | Scope::Maps => TableKeys::Names,
+            _ => TableKeys::Fixed(scope.words()),
         };
         let planned = match scope {
             Scope::Policy => not_built::POLICY,

@@ -5,16 +5,16 @@ use toml::de::{DeTable, Error};
 
 /// A text with the tables that were found in it.
 ///
-/// Where the text is not TOML, what could be recovered is still there; [`super::Report::new`]
+/// Where the text is not TOML, what could be recovered is still there; [`super::Diagnostics::new`]
 /// reports the rest.
 #[derive(Debug)]
-pub struct Document<'t> {
+pub struct TomlDocument<'t> {
     text: &'t str,
     top: Spanned<DeTable<'t>>,
     errors: Vec<Error>,
 }
 
-impl<'t> Document<'t> {
+impl<'t> TomlDocument<'t> {
     /// Reads any text.
     #[must_use]
     pub fn parse(text: &'t str) -> Self {

@@ -19,11 +19,11 @@
 //!                     fix: did you mean `host`?"]);
 //! ```
 //!
-//! * [`Document`] is the text as TOML, as far as it could be read.
-//! * [`Table`] reports every key that its [`Schema`] does not have, and hands out a [`Value`] for
+//! * [`TomlDocument`] is the text as TOML, as far as it could be read.
+//! * [`TomlTable`] reports every key that its [`TableSchema`] does not have, and hands out a [`TomlValue`] for
 //!   each key that a reader asks for.
 //! * A reader of a value returns `None` exactly if an error was reported.
-//! * [`Report`] collects the errors and warnings, each with line, column and what to write instead.
+//! * [`Diagnostics`] collects the errors and warnings, each with line, column and what to write instead.
 //!   Where the text is not TOML, it calls no key missing: the key may stand in the part that could
 //!   not be read.
 //!
@@ -36,8 +36,8 @@ mod table;
 mod words;
 
 pub use super::diagnostic::one_line;
-pub use document::Document;
-pub use report::{Report, Span};
-pub use schema::{Keys, Planned, Schema};
-pub use table::{LIST_ITEMS_MAX, Table, Value};
+pub use document::TomlDocument;
+pub use report::{ByteSpan, Diagnostics};
+pub use schema::{PlannedKey, TableKeys, TableSchema};
+pub use table::{LIST_ITEMS_MAX, TomlTable, TomlValue};
 pub use words::{nearest_word, word_list};

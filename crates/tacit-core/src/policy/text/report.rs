@@ -3,30 +3,30 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::document::Document;
+use super::document::TomlDocument;
 use crate::policy::diagnostic::{Diagnostic, SourcePosition};
 
 /// Bytes of the text, from and to.
-pub type Span = Range<usize>;
+pub type ByteSpan = Range<usize>;
 
 /// The text being read and what was found in it so far.
 ///
 /// Shared by reference: every value of the text points back here, so that a reader can report
 /// without being handed a collector at each call.
 #[derive(Debug)]
-pub struct Report<'t> {
+pub struct Diagnostics<'t> {
     text: &'t str,
     line_starts: Vec<usize>,
     syntax: Vec<Diagnostic>,
     found: RefCell<Vec<Diagnostic>>,
     /// Where a value is read by a guess, so that errors in it would be guesses too.
-    silent: RefCell<Vec<Span>>,
+    silent: RefCell<Vec<ByteSpan>>,
 }
 
-impl<'t> Report<'t> {
+impl<'t> Diagnostics<'t> {
     /// Begins with what is wrong with the text as TOML.
     #[must_use]
-    pub fn new(document: &Document<'t>) -> Self {
+    pub fn new(document: &TomlDocument<'t>) -> Self {
         let text = document.text();
         let starts = text.match_indices('\n').map(|(at, _)| at + 1);
         let mut report = Self {
@@ -49,7 +49,7 @@ impl<'t> Report<'t> {
     }
 
     /// Records an error: the text is not used.
-    pub fn error(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
+    pub fn error(&self, at: &ByteSpan, message: impl Into<String>, fix: impl Into<String>) {
         if self.silent.borrow().iter().any(|silent| silent.contains(&at.start)) {
             return;
         }
@@ -62,7 +62,7 @@ impl<'t> Report<'t> {
     }
 
     /// Drops the errors that follow in a part of the text, where one was reported.
-    pub(super) fn silence(&self, part: Span) {
+    pub(super) fn silence(&self, part: ByteSpan) {
         self.silent.borrow_mut().push(part);
     }
 
@@ -82,7 +82,7 @@ impl<'t> Report<'t> {
     }
 
     /// Records that something is not there, if that can be known.
-    pub fn missing(&self, at: &Span, message: impl Into<String>, fix: impl Into<String>) {
+    pub fn missing(&self, at: &ByteSpan, message: impl Into<String>, fix: impl Into<String>) {
         if self.is_toml() {
             self.error(at, message, fix);
         }

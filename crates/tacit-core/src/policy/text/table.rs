@@ -9,9 +9,9 @@
 
 use toml::de::{DeTable, DeValue};
 
-use super::document::Document;
-use super::report::{Report, Span};
-use super::schema::{Keys, Schema};
+use super::document::TomlDocument;
+use super::report::{ByteSpan, Diagnostics};
+use super::schema::{TableKeys, TableSchema};
 use super::words::{nearest_word, word_list};
 
 /// Most entries of a list within a rule or table.
@@ -19,14 +19,14 @@ pub const LIST_ITEMS_MAX: usize = 4096;
 
 /// One table of the text.
 #[derive(Debug)]
-pub struct Table<'a> {
+pub struct TomlTable<'a> {
     /// Where errors go.
-    pub report: &'a Report<'a>,
+    pub report: &'a Diagnostics<'a>,
     /// Where it begins.
-    pub at: Span,
+    pub at: ByteSpan,
     /// How messages call it.
     pub title: String,
-    schema: Schema,
+    schema: TableSchema,
     entries: &'a DeTable<'a>,
     unknown: Unknown<'a>,
 }
@@ -47,12 +47,12 @@ struct Misspelled<'a> {
     written: &'a str,
 }
 
-impl<'a> Table<'a> {
+impl<'a> TomlTable<'a> {
     /// The top of the text.
     pub fn top(
-        report: &'a Report<'a>,
-        document: &'a Document<'a>,
-        schema: impl Into<Schema>,
+        report: &'a Diagnostics<'a>,
+        document: &'a TomlDocument<'a>,
+        schema: impl Into<TableSchema>,
         title: impl Into<String>,
     ) -> Self {
         Self::open(report, document.top(), 0..0, schema, title)
@@ -60,10 +60,10 @@ impl<'a> Table<'a> {
 
     /// Reports keys that are unknown, not built yet, or belong elsewhere.
     fn open(
-        report: &'a Report<'a>,
+        report: &'a Diagnostics<'a>,
         entries: &'a DeTable<'a>,
-        at: Span,
-        schema: impl Into<Schema>,
+        at: ByteSpan,
+        schema: impl Into<TableSchema>,
         title: impl Into<String>,
     ) -> Self {
         let title = title.into();
@@ -85,10 +85,10 @@ impl<'a> Table<'a> {
     }
 
     /// The value of a key, if it was given.
-    pub fn value(&self, key: &'static str) -> Option<Value<'a>> {
+    pub fn value(&self, key: &'static str) -> Option<TomlValue<'a>> {
         debug_assert!(self.schema.known().contains(&key), "`{key}` is not in {:?}", self.schema);
         let (name, value) = self.entries.get_key_value(self.written(key)?)?;
-        Some(Value {
+        Some(TomlValue {
             report: self.report,
             name: key,
             name_at: name.span(),
@@ -98,7 +98,7 @@ impl<'a> Table<'a> {
     }
 
     /// The value of a key that must be given; `fix` shows one.
-    pub fn required(&self, key: &'static str, fix: &str) -> Option<Value<'a>> {
+    pub fn required(&self, key: &'static str, fix: &str) -> Option<TomlValue<'a>> {
         let value = self.value(key);
         if value.is_none() {
             self.missing(key, fix);
@@ -142,9 +142,9 @@ impl<'a> Table<'a> {
     }
 
     /// Every key with its table, for `[identity.NAME]` and `[trust.NAME]`.
-    pub fn named_tables(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> {
+    pub fn named_tables(&self) -> impl Iterator<Item = (&'a str, TomlValue<'a>)> {
         self.entries.iter().map(|(name, value)| {
-            let named = Value {
+            let named = TomlValue {
                 report: self.report,
                 name: "",
                 name_at: name.span(),
@@ -155,9 +155,9 @@ impl<'a> Table<'a> {
         })
     }
 
-    fn check_key(&mut self, key: &'a str, at: &Span, value_at: &Span) {
+    fn check_key(&mut self, key: &'a str, at: &ByteSpan, value_at: &ByteSpan) {
         let known = self.schema.known();
-        if self.schema.keys == Keys::Names || known.contains(&key) {
+        if self.schema.keys == TableKeys::Names || known.contains(&key) {
             return;
         }
         if let Some(planned) = self.schema.planned.iter().find(|planned| planned.key == key) {
@@ -189,20 +189,20 @@ impl<'a> Table<'a> {
 
 /// One value of the text.
 #[derive(Clone, Debug)]
-pub struct Value<'a> {
+pub struct TomlValue<'a> {
     /// Where errors go.
-    pub report: &'a Report<'a>,
+    pub report: &'a Diagnostics<'a>,
     /// The key it was given for.
     pub name: &'static str,
     /// Where the key stands.
-    pub name_at: Span,
+    pub name_at: ByteSpan,
     /// Where the value stands.
-    pub at: Span,
+    pub at: ByteSpan,
     /// What was written there.
     pub value: &'a DeValue<'a>,
 }
 
-impl<'a> Value<'a> {
+impl<'a> TomlValue<'a> {
     /// Reports what is wrong with this value.
     pub fn error(&self, message: impl Into<String>, fix: impl Into<String>) {
         self.report.error(&self.at, message, fix);
@@ -252,12 +252,16 @@ impl<'a> Value<'a> {
     }
 
     /// The table, opened for reading.
-    pub fn table(&self, schema: impl Into<Schema>, title: impl Into<String>) -> Option<Table<'a>> {
+    pub fn table(
+        &self,
+        schema: impl Into<TableSchema>,
+        title: impl Into<String>,
+    ) -> Option<TomlTable<'a>> {
         let Some(entries) = self.value.as_table() else {
             self.wrong_type("a table");
             return None;
         };
-        Some(Table::open(self.report, entries, self.at.clone(), schema, title))
+        Some(TomlTable::open(self.report, entries, self.at.clone(), schema, title))
     }
 
     /// The values of a list, or the one value that stands for a list of one. Never empty, and at
