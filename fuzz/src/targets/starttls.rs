@@ -8,8 +8,8 @@
 use std::net::Ipv4Addr;
 
 use tacit_core::policy::{Cancel, FtpOptions, PostgresOptions, Starttls, StarttlsMode, StarttlsProtocol};
-use tacit_core::starttls::ftp::Ends;
-use tacit_core::starttls::{Dialogue, Role, Side, Step};
+use tacit_core::starttls::ftp::ControlAddresses;
+use tacit_core::starttls::{Dialogue, StarttlsRole, StarttlsSide, StarttlsStep};
 
 pub(crate) fn postgres(input: &[u8]) {
     let cancels = input.first().is_some_and(|choice| choice & 0x80 != 0);
@@ -39,13 +39,13 @@ const CANCEL_REQUEST: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
 fn run(protocol: StarttlsProtocol, input: &[u8]) {
     let Some((choice, mut rest)) = input.split_first() else { return };
     let (role, mode) = match choice % 3 {
-        0 => (Role::Server, StarttlsMode::Required),
-        1 => (Role::Server, StarttlsMode::Optional),
-        _ => (Role::Client, StarttlsMode::Required),
+        0 => (StarttlsRole::Server, StarttlsMode::Required),
+        1 => (StarttlsRole::Server, StarttlsMode::Optional),
+        _ => (StarttlsRole::Client, StarttlsMode::Required),
     };
     let mut dialogue = Dialogue::new(&Starttls { protocol: protocol.clone(), mode }, role);
     let here = Some(Ipv4Addr::LOCALHOST.into());
-    dialogue.set_ends(Ends { peer: here, program: here });
+    dialogue.set_ends(ControlAddresses { peer: here, program: here });
     let mut heard = [Vec::new(), Vec::new()];
     take(&mut dialogue, &mut heard);
     let mut is_secure = false;
@@ -53,7 +53,7 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
     while let Some((&head, tail)) = rest.split_first() {
         let (piece, tail) = tail.split_at(usize::from(head & 0x3f).min(tail.len()));
         rest = tail;
-        let from = if head & 0x80 == 0 { Side::Peer } else { Side::Program };
+        let from = if head & 0x80 == 0 { StarttlsSide::Peer } else { StarttlsSide::Program };
         if head & 0x40 != 0 && piece.is_empty() {
             dialogue.end(from);
         } else if dialogue.has_room(from) {
@@ -64,22 +64,22 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
         if !is_secure && mode == StarttlsMode::Required {
             check_kept(&protocol, role, &step, &heard);
         }
-        if step == Step::Secure {
+        if step == StarttlsStep::Secure {
             assert!(!is_secure, "a second handshake");
             is_secure = true;
             let _ = dialogue.take_input();
             dialogue.secured();
         }
         match &step {
-            Step::Settle => dialogue.settle(),
-            Step::Listen(request) => {
+            StarttlsStep::Settle => dialogue.settle(),
+            StarttlsStep::Listen(request) => {
                 assert!(request.dial.ip().is_loopback() && request.dial.port() > 0);
                 assert!(request.secure || mode == StarttlsMode::Optional, "data in clear");
                 dialogue.listens((head & 1 == 0).then_some(request.dial));
             }
             _ => {}
         }
-        if matches!(step, Step::Refuse(_)) {
+        if matches!(step, StarttlsStep::Refuse(_)) {
             dialogue.unsecured();
             take(&mut dialogue, &mut heard);
             break;
@@ -91,28 +91,28 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
 }
 
 /// The next step, with what is to be sent; it is the same step when asked again.
-fn take(dialogue: &mut Dialogue, heard: &mut [Vec<u8>; 2]) -> Step {
+fn take(dialogue: &mut Dialogue, heard: &mut [Vec<u8>; 2]) -> StarttlsStep {
     let step = dialogue.step();
-    if step != Step::Wait {
+    if step != StarttlsStep::Wait {
         assert_eq!(dialogue.step(), step);
     }
-    for (side, heard) in [Side::Peer, Side::Program].into_iter().zip(heard) {
+    for (side, heard) in [StarttlsSide::Peer, StarttlsSide::Program].into_iter().zip(heard) {
         heard.append(&mut dialogue.take_output(side));
     }
     step
 }
 
 /// Before TLS, where it is required: what the end that must be kept from it has been told.
-fn check_kept(protocol: &StarttlsProtocol, role: Role, step: &Step, heard: &[Vec<u8>; 2]) {
-    assert!(!matches!(step, Step::Relay | Step::Settle | Step::Listen(_)), "in clear");
+fn check_kept(protocol: &StarttlsProtocol, role: StarttlsRole, step: &StarttlsStep, heard: &[Vec<u8>; 2]) {
+    assert!(!matches!(step, StarttlsStep::Relay | StarttlsStep::Settle | StarttlsStep::Listen(_)), "in clear");
     let [peer, program] = heard;
     let (kept_from, is_server) = match role {
-        Role::Server => (program, true),
-        Role::Client => (peer, false),
+        StarttlsRole::Server => (program, true),
+        StarttlsRole::Client => (peer, false),
     };
     match protocol {
         StarttlsProtocol::Postgres(postgres) if is_server => match step {
-            Step::Deliver => {
+            StarttlsStep::Deliver => {
                 assert!(postgres.cancel == Cancel::Clear && kept_from.len() == 16);
                 assert!(kept_from.starts_with(&CANCEL_REQUEST));
             }

@@ -4,22 +4,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::side::Side;
+use super::side::StarttlsSide;
 
 /// Where the two ends of a control connection are; `None`: not at an IP address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct ControlAddresses {
     /// The end away from the program.
     pub peer: Option<IpAddr>,
     /// The program.
     pub program: Option<IpAddr>,
 }
 
-impl Ends {
-    pub(super) fn of(&self, side: Side) -> Option<IpAddr> {
+impl ControlAddresses {
+    pub(super) fn of(&self, side: StarttlsSide) -> Option<IpAddr> {
         match side {
-            Side::Peer => self.peer,
-            Side::Program => self.program,
+            StarttlsSide::Peer => self.peer,
+            StarttlsSide::Program => self.program,
         }
     }
 }
@@ -28,7 +28,7 @@ impl Ends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataRequest {
     /// The end that will connect to tacit.
-    pub connects: Side,
+    pub connects: StarttlsSide,
     /// Where the other end is to be dialled then.
     pub dial: SocketAddr,
     /// Whether the peer's leg gets TLS.
@@ -39,9 +39,9 @@ pub struct DataRequest {
 /// on its data connection, which happens elsewhere: clients that only write there do not read what
 /// is sent to them besides, and a kernel that is left with unread bytes resets what was written.
 #[derive(Clone, Debug, Default)]
-pub struct Uploads(Arc<AtomicBool>);
+pub struct UploadFlag(Arc<AtomicBool>);
 
-impl Uploads {
+impl UploadFlag {
     /// Whether it does, as far as is known by now.
     #[must_use]
     pub fn now(&self) -> bool {

@@ -3,8 +3,8 @@
 //! A line ends with LF, CR LF as a rule; what is passed on ends with CR LF. A CR or NUL elsewhere
 //! is refused: two programs that end a line at different bytes do not see the same commands.
 
-use super::machine::Refusal;
-use super::side::Side;
+use super::machine::StarttlsError;
+use super::side::StarttlsSide;
 
 /// Longest line: an AUTH command with its answer in it (RFC 4954 section 4).
 pub(super) const LINE_BYTES_MAX: usize = 12 * 1024;
@@ -12,10 +12,13 @@ pub(super) const LINE_BYTES_MAX: usize = 12 * 1024;
 pub(super) const REPLY_BYTES_MAX: usize = 16 * 1024;
 
 /// Takes the first line off, without its end; `None`: it is not whole yet.
-pub(super) fn take_line(input: &mut Vec<u8>, from: Side) -> Result<Option<Vec<u8>>, Refusal> {
+pub(super) fn take_line(
+    input: &mut Vec<u8>,
+    from: StarttlsSide,
+) -> Result<Option<Vec<u8>>, StarttlsError> {
     let end = input.iter().position(|byte| *byte == b'\n');
     if end.unwrap_or(input.len()) > LINE_BYTES_MAX {
-        return Err(Refusal::TooLong(from, "a line"));
+        return Err(StarttlsError::TooLong(from, "a line"));
     }
     let Some(end) = end else { return Ok(None) };
     let mut line: Vec<u8> = input.drain(..=end).collect();
@@ -24,7 +27,7 @@ pub(super) fn take_line(input: &mut Vec<u8>, from: Side) -> Result<Option<Vec<u8
         line.pop();
     }
     if line.iter().any(|byte| matches!(byte, b'\r' | 0)) {
-        return Err(Refusal::Garbled(from, "a line with CR or NUL inside"));
+        return Err(StarttlsError::Garbled(from, "a line with CR or NUL inside"));
     }
     Ok(Some(line))
 }
@@ -43,14 +46,14 @@ pub(super) fn argument(line: &[u8]) -> &[u8] {
 
 /// A whole reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reply {
+pub(super) struct ServerReply {
     /// Its number.
     pub(super) code: u16,
     /// Its lines as they came, without their ends; at least one.
     pub(super) lines: Vec<Vec<u8>>,
 }
 
-impl Reply {
+impl ServerReply {
     /// Appends it as it came.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         for line in &self.lines {
@@ -80,22 +83,22 @@ impl ReplyReader {
     pub(super) fn take(
         &mut self,
         input: &mut Vec<u8>,
-        from: Side,
-    ) -> Result<Option<Reply>, Refusal> {
+        from: StarttlsSide,
+    ) -> Result<Option<ServerReply>, StarttlsError> {
         while let Some(line) = take_line(input, from)? {
             self.bytes += line.len() + 2;
             if self.bytes > REPLY_BYTES_MAX {
-                return Err(Refusal::TooLong(from, "a reply"));
+                return Err(StarttlsError::TooLong(from, "a reply"));
             }
             let first = self.lines.first().unwrap_or(&line);
             let Some(code) = number(first) else {
-                return Err(Refusal::Garbled(from, "a reply without a number"));
+                return Err(StarttlsError::Garbled(from, "a reply without a number"));
             };
             let is_last = number(&line) == Some(code) && line.get(3) != Some(&b'-');
             self.lines.push(line);
             if is_last {
                 let Self { lines, .. } = std::mem::take(self);
-                return Ok(Some(Reply { code, lines }));
+                return Ok(Some(ServerReply { code, lines }));
             }
         }
         Ok(None)
@@ -120,8 +123,8 @@ fn number(line: &[u8]) -> Option<u16> {
 mod tests {
     use super::*;
 
-    fn reply(text: &str) -> Result<Option<Reply>, Refusal> {
-        ReplyReader::default().take(&mut text.as_bytes().to_vec(), Side::Program)
+    fn reply(text: &str) -> Result<Option<ServerReply>, StarttlsError> {
+        ReplyReader::default().take(&mut text.as_bytes().to_vec(), StarttlsSide::Program)
     }
 
     #[test]
@@ -143,13 +146,14 @@ mod tests {
 
     #[test]
     fn what_is_no_reply_is_refused() {
-        let garbled = |text| matches!(reply(text), Err(Refusal::Garbled(Side::Program, _)));
+        let garbled =
+            |text| matches!(reply(text), Err(StarttlsError::Garbled(StarttlsSide::Program, _)));
         assert!(garbled("hello\r\n") && garbled("22 x\r\n") && garbled("2200 x\r\n"));
         assert!(garbled("220 a\rb\r\n") && garbled("220 a\0\r\n"));
         let long = "250-x\r\n".repeat(REPLY_BYTES_MAX / 7 + 1);
-        assert!(matches!(reply(&long), Err(Refusal::TooLong(..))));
+        assert!(matches!(reply(&long), Err(StarttlsError::TooLong(..))));
         let long = "x".repeat(LINE_BYTES_MAX + 1);
-        assert!(matches!(reply(&long), Err(Refusal::TooLong(..))));
+        assert!(matches!(reply(&long), Err(StarttlsError::TooLong(..))));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use super::data::{DataRequest, Ends, Uploads};
-use super::side::Side;
+use super::data::{ControlAddresses, DataRequest, UploadFlag};
+use super::side::StarttlsSide;
 
 /// Bytes of one end that may wait to be understood: a reply of many lines fits.
 pub const INPUT_BYTES_MAX: usize = 16 * 1024;
@@ -17,7 +17,7 @@ const SHOWN_BYTES_MAX: usize = 80;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum StarttlsStep {
     /// Send what there is, and wait for more.
     Wait,
     /// Send what there is, then shake hands with the peer. What it has sent already and is not
@@ -34,14 +34,14 @@ pub enum Step {
     /// Open a door for a data connection, and say where it is by [`super::Dialogue::listens`].
     Listen(DataRequest),
     /// Send what there is, then end both.
-    Refuse(Refusal),
+    Refuse(StarttlsError),
 }
 
 /// Why a dialogue did not end in TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum StarttlsError {
     /// One end closed its connection first.
-    Ended(Side),
+    Ended(StarttlsSide),
     /// The client goes on in clear, which the rule does not allow.
     InClear,
     /// The client asks in clear for a query to be cancelled, which the rule does not allow.
@@ -49,18 +49,18 @@ pub enum Refusal {
     /// The server offers no TLS, or refuses it; what it said instead.
     NotOffered(String),
     /// One end sent more in clear behind its last word before TLS.
-    Stuffed(Side),
+    Stuffed(StarttlsSide),
     /// One end sent something of which no more than the limit is read.
-    TooLong(Side, &'static str),
+    TooLong(StarttlsSide, &'static str),
     /// One end does not speak the protocol; what is wrong.
-    Garbled(Side, &'static str),
+    Garbled(StarttlsSide, &'static str),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for StarttlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let who = |side: &Side| match side {
-            Side::Peer => "the peer",
-            Side::Program => "the program",
+        let who = |side: &StarttlsSide| match side {
+            StarttlsSide::Peer => "the peer",
+            StarttlsSide::Program => "the program",
         };
         match self {
             Self::Ended(side) => write!(f, "{} ended the connection before TLS", who(side)),
@@ -95,7 +95,7 @@ impl fmt::Display for Refusal {
 }
 
 /// One protocol in one role.
-pub(super) trait Machine: fmt::Debug + Send + Sync {
+pub(super) trait ProtocolMachine: fmt::Debug + Send + Sync {
     /// See [`super::Dialogue::needs_program`].
     fn needs_program(&self) -> bool {
         true
@@ -105,15 +105,15 @@ pub(super) trait Machine: fmt::Debug + Send + Sync {
         false
     }
     /// Goes on as far as the input allows.
-    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal>;
+    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError>;
     /// Whether there is anything to be looked at under TLS.
     fn goes_on(&self) -> bool {
         false
     }
     /// See [`super::Dialogue::secured`].
-    fn secured(&mut self, _: &mut Wires) {}
+    fn secured(&mut self, _: &mut ExchangeBuffers) {}
     /// See [`super::Dialogue::unsecured`].
-    fn unsecured(&mut self, _: &mut Wires) {}
+    fn unsecured(&mut self, _: &mut ExchangeBuffers) {}
     /// See [`super::Dialogue::stays`].
     fn stays(&self) -> bool {
         false
@@ -127,28 +127,28 @@ pub(super) trait Machine: fmt::Debug + Send + Sync {
         None
     }
     /// See [`super::Dialogue::uploads`].
-    fn uploads(&self) -> Uploads {
-        Uploads::default()
+    fn uploads(&self) -> UploadFlag {
+        UploadFlag::default()
     }
     /// Whether there is something to be done yet when this end says no more.
-    fn outlasts(&self, _: Side) -> bool {
+    fn outlasts(&self, _: StarttlsSide) -> bool {
         self.stays()
     }
     /// Whether something whole that this end has said waits for its turn.
-    fn holds(&self, _: Side) -> bool {
+    fn holds(&self, _: StarttlsSide) -> bool {
         false
     }
     /// See [`super::Dialogue::set_ends`].
-    fn set_ends(&mut self, _: Ends) {}
+    fn set_ends(&mut self, _: ControlAddresses) {}
     /// See [`super::Dialogue::listens`].
-    fn listens(&mut self, _: &mut Wires, _: Option<SocketAddr>) {}
+    fn listens(&mut self, _: &mut ExchangeBuffers, _: Option<SocketAddr>) {}
 }
 
 /// What both ends have said and are to be told.
 #[derive(Debug, Default)]
-pub(super) struct Wires {
-    pub(super) peer: End,
-    pub(super) program: End,
+pub(super) struct ExchangeBuffers {
+    pub(super) peer: EndBuffers,
+    pub(super) program: EndBuffers,
     pub(super) is_secure: bool,
     /// It stays in clear.
     pub(super) is_settled: bool,
@@ -158,7 +158,7 @@ pub(super) struct Wires {
 
 /// What one end has said and is to be told.
 #[derive(Debug, Default)]
-pub(super) struct End {
+pub(super) struct EndBuffers {
     /// Not understood yet.
     pub(super) input: Vec<u8>,
     /// Not sent yet.
@@ -169,7 +169,7 @@ pub(super) struct End {
     pub(super) clear_bytes: usize,
 }
 
-impl End {
+impl EndBuffers {
     pub(super) fn say(&mut self, bytes: impl AsRef<[u8]>) {
         self.output.extend_from_slice(bytes.as_ref());
     }
@@ -180,24 +180,24 @@ impl End {
     }
 }
 
-impl Wires {
-    pub(super) fn end(&self, side: Side) -> &End {
+impl ExchangeBuffers {
+    pub(super) fn end(&self, side: StarttlsSide) -> &EndBuffers {
         match side {
-            Side::Peer => &self.peer,
-            Side::Program => &self.program,
+            StarttlsSide::Peer => &self.peer,
+            StarttlsSide::Program => &self.program,
         }
     }
 
-    pub(super) fn end_mut(&mut self, side: Side) -> &mut End {
+    pub(super) fn end_mut(&mut self, side: StarttlsSide) -> &mut EndBuffers {
         match side {
-            Side::Peer => &mut self.peer,
-            Side::Program => &mut self.program,
+            StarttlsSide::Peer => &mut self.peer,
+            StarttlsSide::Program => &mut self.program,
         }
     }
 
     /// Whether too much waits to be sent for a command to be taken up that may make more.
     pub(super) fn stall(&mut self) -> bool {
-        let is_full = |end: &End| end.output.len() >= OUTPUT_BYTES_MAX;
+        let is_full = |end: &EndBuffers| end.output.len() >= OUTPUT_BYTES_MAX;
         self.is_stalled = is_full(&self.peer) || is_full(&self.program);
         self.is_stalled
     }
@@ -215,22 +215,22 @@ impl Wires {
     }
 
     /// What a machine that waits cannot wait for.
-    pub(super) fn outlast(&self, machine: &dyn Machine) -> Step {
-        for side in [Side::Peer, Side::Program] {
+    pub(super) fn outlast(&self, machine: &dyn ProtocolMachine) -> StarttlsStep {
+        for side in [StarttlsSide::Peer, StarttlsSide::Program] {
             let end = self.end(side);
             match self.is_beyond() {
                 false if end.clear_bytes > CLEAR_BYTES_MAX => {
-                    return Step::Refuse(Refusal::TooLong(side, "a dialogue"));
+                    return StarttlsStep::Refuse(StarttlsError::TooLong(side, "a dialogue"));
                 }
-                false if end.ended => return Step::Refuse(Refusal::Ended(side)),
+                false if end.ended => return StarttlsStep::Refuse(StarttlsError::Ended(side)),
                 // Beyond that nothing is left to be kept from anybody: what remains, passes.
                 true if end.ended && (!machine.outlasts(side) || self.end(side.other()).ended) => {
-                    return Step::Relay;
+                    return StarttlsStep::Relay;
                 }
                 _ => {}
             }
         }
-        Step::Wait
+        StarttlsStep::Wait
     }
 }
 

@@ -40,5 +40,7 @@ mod telnet;
 mod testing;
 
 pub use dialogue::Dialogue;
-pub use machine::{CLEAR_BYTES_MAX, INPUT_BYTES_MAX, OUTPUT_BYTES_MAX, Refusal, Step};
-pub use side::{Role, Side};
+pub use machine::{
+    CLEAR_BYTES_MAX, INPUT_BYTES_MAX, OUTPUT_BYTES_MAX, StarttlsError, StarttlsStep,
+};
+pub use side::{StarttlsRole, StarttlsSide};

@@ -2,14 +2,14 @@
 
 /// One end of a dialogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum StarttlsSide {
     /// Away from the program: the end that gets TLS.
     Peer,
     /// The program on this host, which stays in clear.
     Program,
 }
 
-impl Side {
+impl StarttlsSide {
     /// The end across.
     #[must_use]
     pub fn other(self) -> Self {
@@ -22,7 +22,7 @@ impl Side {
 
 /// Which side of the handshake tacit takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum StarttlsRole {
     /// The peer is a client, the program a server.
     Server,
     /// The peer is a server, the program a client.

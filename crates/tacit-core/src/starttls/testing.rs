@@ -1,6 +1,6 @@
 //! What the tests of all protocols need: a dialogue driven byte by byte.
 
-use super::{Dialogue, Refusal, Role, Side, Step};
+use super::{Dialogue, StarttlsError, StarttlsRole, StarttlsSide, StarttlsStep};
 use crate::policy::{Starttls, StarttlsMode, StarttlsProtocol};
 
 /// Both ends of a dialogue as a driver sees them.
@@ -14,7 +14,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(protocol: StarttlsProtocol, mode: StarttlsMode, role: Role) -> Self {
+    pub(super) fn new(protocol: StarttlsProtocol, mode: StarttlsMode, role: StarttlsRole) -> Self {
         let dialogue = Dialogue::new(&Starttls { protocol, mode }, role);
         let to_peer = Vec::new();
         let to_program = Vec::new();
@@ -24,11 +24,11 @@ impl Stage {
     }
 
     /// What the dialogue says now; what it wants sent is collected.
-    pub(super) fn step(&mut self) -> Step {
+    pub(super) fn step(&mut self) -> StarttlsStep {
         loop {
             let step = self.dialogue.step();
-            let peer = Side::Peer;
-            let program = Side::Program;
+            let peer = StarttlsSide::Peer;
+            let program = StarttlsSide::Program;
             for (side, heard) in [(peer, &mut self.to_peer), (program, &mut self.to_program)] {
                 let mut said = self.dialogue.take_output(side);
                 self.longest_bytes = self.longest_bytes.max(said.len());
@@ -42,7 +42,12 @@ impl Stage {
 
     /// One end says something in pieces that end where `cuts` say, until the dialogue takes no
     /// more; what it could not say is lost, as it would be to who closes.
-    pub(super) fn say_cut(&mut self, from: Side, bytes: &[u8], cuts: &[usize]) -> Step {
+    pub(super) fn say_cut(
+        &mut self,
+        from: StarttlsSide,
+        bytes: &[u8],
+        cuts: &[usize],
+    ) -> StarttlsStep {
         let mut pieces = Vec::new();
         let mut rest = bytes;
         let mut at = 0;
@@ -63,13 +68,13 @@ impl Stage {
     }
 
     /// As [`Self::say_cut`] in one piece.
-    pub(super) fn say(&mut self, from: Side, bytes: impl AsRef<[u8]>) -> Step {
+    pub(super) fn say(&mut self, from: StarttlsSide, bytes: impl AsRef<[u8]>) -> StarttlsStep {
         self.say_cut(from, bytes.as_ref(), &[])
     }
 
     /// The handshake succeeds.
-    pub(super) fn secure(&mut self) -> Step {
-        assert_eq!(self.step(), Step::Secure);
+    pub(super) fn secure(&mut self) -> StarttlsStep {
+        assert_eq!(self.step(), StarttlsStep::Secure);
         self.dialogue.secured();
         self.step()
     }
@@ -86,9 +91,9 @@ impl Stage {
 }
 
 /// A step that ends the dialogue, with its reason.
-pub(super) fn refusal(step: &Step) -> &Refusal {
+pub(super) fn refusal(step: &StarttlsStep) -> &StarttlsError {
     match step {
-        Step::Refuse(refusal) => refusal,
+        StarttlsStep::Refuse(refusal) => refusal,
         other => panic!("not refused but {other:?}"),
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use tacit_core::starttls::Refusal;
+use tacit_core::starttls::StarttlsError;
 
 use tacit_tls::SessionError;
 
@@ -26,7 +26,7 @@ pub enum End {
     /// The TLS session could not go on.
     Session(SessionError),
     /// What was said under TLS was not the protocol's.
-    Refused(Box<Refusal>),
+    Refused(Box<StarttlsError>),
     /// What the program asked for could not be done, and nothing can go on after that.
     Asked(&'static str),
     /// The program has begun TLS itself, with these bytes.

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use tacit_core::starttls::Refusal;
+use tacit_core::starttls::StarttlsError;
 use tacit_tls::{HandshakeFailure, SessionError};
 
 /// Why a connection never carried a byte.
@@ -18,7 +18,7 @@ pub enum Failure {
     /// The program gave the connection up before it was connected.
     Abandoned,
     /// The dialogue before TLS did not lead there.
-    Starttls(Refusal),
+    Starttls(StarttlsError),
     /// It took too long.
     Silence(Duration),
     /// The handshake failed.

@@ -11,7 +11,7 @@ use tacit_core::datagram::is_for_one;
 use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::meter::Component;
 use tacit_core::policy::{Deny, RuleForm};
-use tacit_core::starttls::Side;
+use tacit_core::starttls::StarttlsSide;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::address::Source;
@@ -186,7 +186,7 @@ pub(super) fn admit_data(
     let scope = parent.scope.as_ref().map(|facts| {
         let scope = facts.scope.clone();
         let names = facts.names.clone();
-        let is_inbound = job.request.connects == Side::Peer;
+        let is_inbound = job.request.connects == StarttlsSide::Peer;
         Box::new(ScopeFacts {
             scope,
             is_inbound,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tacit_core::failover::{Shares, TARGET_SKIPPED};
 use tacit_core::flow::{Address, Protocol};
-use tacit_core::starttls::Side;
+use tacit_core::starttls::StarttlsSide;
 use tacit_core::starttls::ftp::DataRequest;
 use tacit_sys::socket::{self, StreamOptions};
 use tacit_sys::{IpVersion, transparent};
@@ -233,7 +233,7 @@ pub(super) async fn dial_data(
     security: Security,
 ) -> io::Result<Leg> {
     match &record.scope {
-        Some(facts) if request.connects == Side::Peer => {
+        Some(facts) if request.connects == StarttlsSide::Peer => {
             let Scope::Run(run) = &facts.scope;
             dial_program(run, record, request.dial, options, security).await
         }

@@ -20,7 +20,7 @@ use std::task::Poll;
 use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
 use tacit_core::policy::{Deny, RelayOn};
-use tacit_core::starttls::Refusal;
+use tacit_core::starttls::StarttlsError;
 use tacit_sys::socket::{self, OnClose};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
@@ -172,7 +172,7 @@ async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
         Err(NotEstablished { connection, failure }) => {
             let Shared { log, refusals, .. } = &lane.shared;
             match failure {
-                Failure::Starttls(Refusal::Cancel) => {
+                Failure::Starttls(StarttlsError::Cancel) => {
                     account::cancel_refused(log, refusals, &connection);
                 }
                 failure => account::failed(log, &connection, &failure),

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tacit_core::starttls::{Dialogue, OUTPUT_BYTES_MAX, Side, Step};
+use tacit_core::starttls::{Dialogue, OUTPUT_BYTES_MAX, StarttlsSide, StarttlsStep};
 use tacit_sys::socket;
 
 use tacit_tls::{HotKeys, Session, SessionError};
@@ -59,8 +59,8 @@ struct Hearing {
 /// What came of a dialogue, as far as it was held here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It wants to go on otherwise; never [`Step::Wait`].
-    Step(Step),
+    /// It wants to go on otherwise; never [`StarttlsStep::Wait`].
+    Step(StarttlsStep),
     /// Both ends have ended in order.
     Over,
 }
@@ -69,7 +69,7 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) enum Cut {
     /// A leg was reset, or failed otherwise.
-    Broken(Side, io::Error),
+    Broken(StarttlsSide, io::Error),
     /// The TLS peer's stream ended without `close_notify`.
     Truncated,
     /// The TLS session could not go on.
@@ -158,16 +158,20 @@ impl Talk {
             let step = self.dialogue.step();
             let is_flushed = self.poll_flush(wire, program, cx)?;
             match step {
-                Step::Wait => {}
+                StarttlsStep::Wait => {}
                 // The relay would read a socket's end again, but not a `close_notify`.
-                Step::Relay if W::IS_SECURE && self.peer.ended => {
+                StarttlsStep::Relay if W::IS_SECURE && self.peer.ended => {
                     if self.program.ended && is_flushed {
                         return Poll::Ready(Ok(Outcome::Over));
                     }
                 }
                 step if is_flushed => return Poll::Ready(Ok(Outcome::Step(step))),
-                Step::Relay => {}
-                Step::Secure | Step::Settle | Step::Deliver | Step::Listen(_) | Step::Refuse(_) => {
+                StarttlsStep::Relay => {}
+                StarttlsStep::Secure
+                | StarttlsStep::Settle
+                | StarttlsStep::Deliver
+                | StarttlsStep::Listen(_)
+                | StarttlsStep::Refuse(_) => {
                     return Poll::Pending;
                 }
             }
@@ -192,7 +196,7 @@ impl Talk {
     ) -> Result<bool, Cut> {
         loop {
             if self.to_peer.len() < OUTPUT_BYTES_MAX {
-                let mut said = self.dialogue.take_output(Side::Peer);
+                let mut said = self.dialogue.take_output(StarttlsSide::Peer);
                 if self.peer.told {
                     // Nobody hears it any more.
                     said.clear();
@@ -211,7 +215,7 @@ impl Talk {
             }
             match self.to_peer.poll_flush(wire.leg(), cx) {
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Err(Cut::Broken(Side::Peer, error)),
+                Poll::Ready(Err(error)) => return Err(Cut::Broken(StarttlsSide::Peer, error)),
                 Poll::Pending => break,
             }
             if self.peer.told {
@@ -230,16 +234,16 @@ impl Talk {
     /// so itself.
     fn is_last<W: Wire>(&self) -> bool {
         let no_relay = self.dialogue.stays() || W::IS_SECURE && self.peer.ended;
-        no_relay && self.dialogue.has_passed(Side::Program)
+        no_relay && self.dialogue.has_passed(StarttlsSide::Program)
     }
 
     fn poll_flush_program(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Result<bool, Cut> {
         loop {
             if self.to_program.is_empty() {
-                *self.to_program.tail() = self.dialogue.take_output(Side::Program);
+                *self.to_program.tail() = self.dialogue.take_output(StarttlsSide::Program);
             }
             if self.to_program.is_empty() {
-                let is_last = self.peer.ended && self.dialogue.has_passed(Side::Peer);
+                let is_last = self.peer.ended && self.dialogue.has_passed(StarttlsSide::Peer);
                 if is_last && !std::mem::replace(&mut self.program.told, true) {
                     let _ = leg.shutdown_write();
                 }
@@ -247,7 +251,7 @@ impl Talk {
             }
             match self.to_program.poll_flush(leg, cx) {
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Err(Cut::Broken(Side::Program, error)),
+                Poll::Ready(Err(error)) => return Err(Cut::Broken(StarttlsSide::Program, error)),
                 Poll::Pending => return Ok(false),
             }
         }
@@ -255,29 +259,30 @@ impl Talk {
 
     /// Hears the peer if there is room; `true`: there was something.
     fn poll_peer<W: Wire>(&mut self, wire: &mut W, cx: &mut Context<'_>) -> Result<bool, Cut> {
-        if self.peer.ended || !self.dialogue.has_room(Side::Peer) {
+        if self.peer.ended || !self.dialogue.has_room(StarttlsSide::Peer) {
             return Ok(false);
         }
         let Poll::Ready(heard) = wire.poll_hear(cx, &mut self.dialogue) else { return Ok(false) };
         if !heard? {
             self.peer.ended = true;
-            self.dialogue.end(Side::Peer);
+            self.dialogue.end(StarttlsSide::Peer);
         }
         Ok(true)
     }
 
     /// Hears the program if there is room; `true`: there was something.
     fn poll_program(&mut self, leg: &Leg, cx: &mut Context<'_>) -> Result<bool, Cut> {
-        if self.program.ended || !self.dialogue.has_room(Side::Program) {
+        if self.program.ended || !self.dialogue.has_room(StarttlsSide::Program) {
             return Ok(false);
         }
-        let Poll::Ready(heard) = poll_hear_clear(leg, Side::Program, None, cx, &mut self.dialogue)
+        let Poll::Ready(heard) =
+            poll_hear_clear(leg, StarttlsSide::Program, None, cx, &mut self.dialogue)
         else {
             return Ok(false);
         };
         if !heard? {
             self.program.ended = true;
-            self.dialogue.end(Side::Program);
+            self.dialogue.end(StarttlsSide::Program);
         }
         Ok(true)
     }
@@ -285,7 +290,7 @@ impl Talk {
 
 fn poll_hear_clear(
     leg: &Leg,
-    from: Side,
+    from: StarttlsSide,
     counted: Option<&Connection>,
     cx: &mut Context<'_>,
     dialogue: &mut Dialogue,
@@ -322,7 +327,7 @@ impl Wire for InClear<'_> {
         cx: &mut Context<'_>,
         dialogue: &mut Dialogue,
     ) -> Poll<Result<bool, Cut>> {
-        poll_hear_clear(self.leg, Side::Peer, self.counted, cx, dialogue)
+        poll_hear_clear(self.leg, StarttlsSide::Peer, self.counted, cx, dialogue)
     }
 
     fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Cut> {
@@ -371,7 +376,7 @@ impl<'a> UnderTls<'a> {
         let opened = self.session.open_batch(&mut self.keys, self.incomplete, &mut payloads);
         for payload in payloads {
             self.connection.count_received(payload.len());
-            dialogue.receive(Side::Peer, &self.incomplete[payload]);
+            dialogue.receive(StarttlsSide::Peer, &self.incomplete[payload]);
         }
         let batch = opened.map_err(Cut::Session)?;
         self.incomplete.drain(..batch.consumed);
@@ -405,7 +410,7 @@ impl Wire for UnderTls<'_> {
                 self.incomplete.extend_from_slice(&bytes[..count]);
                 self.open(dialogue)
             }
-            Err(error) => Err(Cut::Broken(Side::Peer, error)),
+            Err(error) => Err(Cut::Broken(StarttlsSide::Peer, error)),
         })
     }
 

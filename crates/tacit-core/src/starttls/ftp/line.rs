@@ -22,7 +22,7 @@ pub(super) struct TooLong;
 
 /// What one side has said and nobody has looked at.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct LineBuffer {
     bytes: Vec<u8>,
     /// What stands before has been taken. It goes when more comes: short lines by the thousand
     /// would be moved for each other otherwise.
@@ -41,7 +41,7 @@ enum Telnet {
     Option,
 }
 
-impl Lines {
+impl LineBuffer {
     /// Takes bytes as they come.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.begin);
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
-        let mut lines = Lines::default();
+        let mut lines = LineBuffer::default();
         lines.push(bytes);
         std::iter::from_fn(|| lines.pop().unwrap()).collect()
     }
@@ -168,7 +168,7 @@ mod tests {
         whole.extend(b"\r\n");
         assert_eq!(lines(&whole).len(), 1);
         for end in [&b""[..], b"\n"] {
-            let mut lines = Lines::default();
+            let mut lines = LineBuffer::default();
             lines.push(&[vec![b'a'; LINE_BYTES_MAX + 1], end.to_vec()].concat());
             assert_eq!(lines.pop(), Err(TooLong));
         }

@@ -3,19 +3,22 @@
 use std::net::SocketAddr;
 
 use super::address::{self, Unusable};
-use super::control::{AddressForm, Asked, Command, Data, Ftp, PBSZ, Phase, Protection, Question};
-use crate::starttls::data::{DataRequest, Ends, Uploads};
+use super::control::{
+    AddressForm, CommandKind, ControlPhase, DataProtection, DataState, FtpCommand, FtpControl,
+    PBSZ, PendingCommand,
+};
+use crate::starttls::data::{ControlAddresses, DataRequest, UploadFlag};
 use crate::starttls::lines;
-use crate::starttls::machine::{Machine, Refusal, Step, Wires};
-use crate::starttls::side::{Role, Side};
+use crate::starttls::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep};
+use crate::starttls::side::{StarttlsRole, StarttlsSide};
 
 /// Ports below are not dialled for a client that names one (RFC 2577 section 3).
 const DIALLED_PORT_MIN: u16 = 1024;
 
-impl Ftp {
+impl FtpControl {
     /// Splits what has come, as far as there is room for it.
-    fn take_input(&mut self, wires: &mut Wires) {
-        for side in [Side::Peer, Side::Program] {
+    fn take_input(&mut self, wires: &mut ExchangeBuffers) {
+        for side in [StarttlsSide::Peer, StarttlsSide::Program] {
             let lines = if side == self.client() { &mut self.commands } else { &mut self.replies };
             if !lines.is_full() {
                 lines.push(&std::mem::take(&mut wires.end_mut(side).input));
@@ -24,25 +27,25 @@ impl Ftp {
     }
 
     /// Passes commands and replies on until something has to come first.
-    fn pass(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+    fn pass(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         loop {
             match self.data {
-                Data::Wanted { request, question, form } => {
-                    self.data = Data::Asked { question, form };
-                    return Ok(Step::Listen(request));
+                DataState::Wanted { request, question, form } => {
+                    self.data = DataState::Asked { question, form };
+                    return Ok(StarttlsStep::Listen(request));
                 }
-                Data::Asked { .. } => return Ok(Step::Wait),
-                Data::None => {}
+                DataState::Asked { .. } => return Ok(StarttlsStep::Wait),
+                DataState::None => {}
             }
             match self.phase {
-                Phase::Handshake(_) => return Ok(Step::Secure),
-                Phase::Settling => {
-                    self.phase = Phase::Open;
-                    return Ok(Step::Settle);
+                ControlPhase::Handshake(_) => return Ok(StarttlsStep::Secure),
+                ControlPhase::Settling => {
+                    self.phase = ControlPhase::Open;
+                    return Ok(StarttlsStep::Settle);
                 }
                 _ => {}
             }
-            let too_long = |side| move |_| Refusal::TooLong(side, "a line");
+            let too_long = |side| move |_| StarttlsError::TooLong(side, "a line");
             if let Some(line) = self.replies.pop().map_err(too_long(self.server()))? {
                 self.take_reply(wires, &line);
                 continue;
@@ -52,7 +55,7 @@ impl Ftp {
             let next = self.commands.peek().map_err(too_long(client))?;
             let may_go = next.is_some_and(|line| may_follow(asked, &lines::verb(line)));
             if !may_go || wires.stall() {
-                return Ok(Step::Wait);
+                return Ok(StarttlsStep::Wait);
             }
             if let Some(line) = self.commands.pop().map_err(too_long(client))? {
                 self.take_command(wires, &line);
@@ -60,20 +63,20 @@ impl Ftp {
         }
     }
 
-    fn take_command(&mut self, wires: &mut Wires, line: &[u8]) {
-        let command = Command::of(line);
+    fn take_command(&mut self, wires: &mut ExchangeBuffers, line: &[u8]) {
+        let command = FtpCommand::of(line);
         if line.contains(&b'\r') || line.contains(&0) {
             return self.answer(wires, "500 A command is one line.");
         }
         let taken = match self.role {
-            Role::Server => self.take_as_server(wires, &command),
-            Role::Client => self.take_as_client(wires, &command),
+            StarttlsRole::Server => self.take_as_server(wires, &command),
+            StarttlsRole::Client => self.take_as_client(wires, &command),
         };
         if taken {
             return;
         }
         match command.verb.as_str() {
-            "FEAT" => self.pass_on(wires, line, Question::Features),
+            "FEAT" => self.pass_on(wires, line, CommandKind::Features),
             "PASV" | "EPSV" => self.take_passive(wires, line, &command),
             "PORT" => {
                 let address = address::port(command.argument);
@@ -86,15 +89,15 @@ impl Ftp {
             "LPSV" | "LPRT" | "CPSV" | "SPSV" | "SSCN" => {
                 self.answer(wires, "502 Not implemented: use EPSV or EPRT.");
             }
-            _ => self.pass_on(wires, line, Question::Other),
+            _ => self.pass_on(wires, line, CommandKind::Other),
         }
     }
 
-    fn take_passive(&mut self, wires: &mut Wires, line: &[u8], command: &Command<'_>) {
+    fn take_passive(&mut self, wires: &mut ExchangeBuffers, line: &[u8], command: &FtpCommand<'_>) {
         let extended = command.verb == "EPSV";
         let form = if extended { AddressForm::Extended } else { AddressForm::Classic };
         if extended && command.argument.eq_ignore_ascii_case(b"ALL") {
-            return self.pass_on(wires, line, Question::Other);
+            return self.pass_on(wires, line, CommandKind::Other);
         }
         let client = self.ends.of(self.client());
         let server = self.ends.of(self.server());
@@ -112,12 +115,12 @@ impl Ftp {
         }
         // The server's own family is what counts there, and the client's here.
         let verb: &[u8] = if extended || server.is_ipv6() { b"EPSV" } else { b"PASV" };
-        self.pass_on(wires, verb, Question::Passive(form));
+        self.pass_on(wires, verb, CommandKind::Passive(form));
     }
 
     fn take_active(
         &mut self,
-        wires: &mut Wires,
+        wires: &mut ExchangeBuffers,
         address: Result<SocketAddr, Unusable>,
         form: AddressForm,
     ) {
@@ -140,24 +143,26 @@ impl Ftp {
                 let connects = self.server();
                 let secure = self.is_secure();
                 let request = DataRequest { connects, dial, secure };
-                self.data = Data::Wanted { request, question: Question::Active, form };
+                self.data = DataState::Wanted { request, question: CommandKind::Active, form };
             }
         }
     }
 
     /// Goes on with a data connection; `at` is where its listener is, if there is one.
-    fn agree(&mut self, wires: &mut Wires, at: Option<SocketAddr>) {
-        let Data::Asked { question, form } = std::mem::replace(&mut self.data, Data::None) else {
+    fn agree(&mut self, wires: &mut ExchangeBuffers, at: Option<SocketAddr>) {
+        let DataState::Asked { question, form } =
+            std::mem::replace(&mut self.data, DataState::None)
+        else {
             return;
         };
         self.protection.agreed = at.map(|_| self.protection.is_private);
         let canonical = at.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()));
         match (question, canonical) {
-            (Question::Active, Some(at)) => {
+            (CommandKind::Active, Some(at)) => {
                 let command = address::port_command(at, form);
-                self.pass_on(wires, command.as_bytes(), Question::Active);
+                self.pass_on(wires, command.as_bytes(), CommandKind::Active);
             }
-            (Question::Passive(AddressForm::Extended), Some(at)) => {
+            (CommandKind::Passive(AddressForm::Extended), Some(at)) => {
                 self.answer(wires, &address::extended_passive_reply(at.port()));
             }
             (_, Some(SocketAddr::V4(at))) => {
@@ -168,23 +173,23 @@ impl Ftp {
     }
 }
 
-impl Machine for Ftp {
+impl ProtocolMachine for FtpControl {
     fn needs_program(&self) -> bool {
-        !matches!(self.phase, Phase::Implicit)
+        !matches!(self.phase, ControlPhase::Implicit)
     }
 
-    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
-        if let Phase::Refused(refusal) = &self.phase {
+    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
+        if let ControlPhase::Refused(refusal) = &self.phase {
             return Err(refusal.clone());
         }
-        if let Phase::Implicit = self.phase {
-            return Ok(Step::Secure);
+        if let ControlPhase::Implicit = self.phase {
+            return Ok(StarttlsStep::Secure);
         }
         self.take_input(wires);
         let prepared = match self.phase {
-            Phase::Greeting(_) | Phase::Own(..) => self.prepare(wires),
+            ControlPhase::Greeting(_) | ControlPhase::Own(..) => self.prepare(wires),
             // The driver has not told yet what became of it.
-            Phase::Handshake(_) => Ok(Some(Step::Secure)),
+            ControlPhase::Handshake(_) => Ok(Some(StarttlsStep::Secure)),
             _ => Ok(None),
         };
         let passed = match prepared {
@@ -192,32 +197,32 @@ impl Machine for Ftp {
             Ok(None) => self.pass(wires),
             Err(refusal) => Err(refusal),
         };
-        passed.inspect_err(|refusal| self.phase = Phase::Refused(refusal.clone()))
+        passed.inspect_err(|refusal| self.phase = ControlPhase::Refused(refusal.clone()))
     }
 
     fn goes_on(&self) -> bool {
         true
     }
 
-    fn secured(&mut self, wires: &mut Wires) {
-        let greeting = match std::mem::replace(&mut self.phase, Phase::Open) {
-            Phase::Handshake(greeting) => Some(greeting),
+    fn secured(&mut self, wires: &mut ExchangeBuffers) {
+        let greeting = match std::mem::replace(&mut self.phase, ControlPhase::Open) {
+            ControlPhase::Handshake(greeting) => Some(greeting),
             _ => None,
         };
         self.has_tls = true;
         match (self.role, greeting) {
-            (Role::Client, Some(greeting)) => self.ask_own(wires, &PBSZ, greeting),
-            (Role::Client, None) => self.phase = Phase::Greeting(Vec::new()),
-            (Role::Server, Some(_)) => {}
+            (StarttlsRole::Client, Some(greeting)) => self.ask_own(wires, &PBSZ, greeting),
+            (StarttlsRole::Client, None) => self.phase = ControlPhase::Greeting(Vec::new()),
+            (StarttlsRole::Server, Some(_)) => {}
             // Who has TLS from the first byte has it on data connections too.
-            (Role::Server, None) => {
-                self.protection = Protection { has_size: true, is_private: true, agreed: None };
+            (StarttlsRole::Server, None) => {
+                self.protection = DataProtection { has_size: true, is_private: true, agreed: None };
             }
         }
     }
 
-    fn unsecured(&mut self, wires: &mut Wires) {
-        if self.role == Role::Client {
+    fn unsecured(&mut self, wires: &mut ExchangeBuffers) {
+        if self.role == StarttlsRole::Client {
             self.answer(wires, "421 There is no TLS with the server; see the log of tacit.");
         }
     }
@@ -230,20 +235,20 @@ impl Machine for Ftp {
         self.is_over
     }
 
-    fn uploads(&self) -> Uploads {
+    fn uploads(&self) -> UploadFlag {
         self.uploads.clone()
     }
 
-    fn holds(&self, from: Side) -> bool {
+    fn holds(&self, from: StarttlsSide) -> bool {
         let lines = if from == self.client() { &self.commands } else { &self.replies };
         lines.has_line()
     }
 
-    fn set_ends(&mut self, ends: Ends) {
+    fn set_ends(&mut self, ends: ControlAddresses) {
         self.ends = ends;
     }
 
-    fn listens(&mut self, wires: &mut Wires, at: Option<SocketAddr>) {
+    fn listens(&mut self, wires: &mut ExchangeBuffers, at: Option<SocketAddr>) {
         self.agree(wires, at);
     }
 }
@@ -251,7 +256,7 @@ impl Machine for Ftp {
 const NO_ADDRESS: &str = "425 Data connections need IP addresses on both sides.";
 
 /// Whether a command may be taken now: after the reply to the one before, or in a transfer.
-fn may_follow(asked: Option<Asked>, verb: &str) -> bool {
+fn may_follow(asked: Option<PendingCommand>, verb: &str) -> bool {
     let interrupts = matches!(verb, "ABOR" | "STAT" | "QUIT" | "NOOP");
     asked.is_none_or(|asked| asked.in_transfer && interrupts)
 }

@@ -33,7 +33,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use super::data::{DataRequest, Ends, Uploads};
+pub use super::data::{ControlAddresses, DataRequest, UploadFlag};
 pub use client::GREETING_BYTES_MAX;
-pub(super) use control::Ftp;
+pub(super) use control::FtpControl;
 pub use line::LINE_BYTES_MAX;

@@ -1,11 +1,11 @@
 //! Replies of the server, and what of them is changed on the way.
 
 use super::address;
-use super::control::{Asked, Data, Ftp, Question};
-use super::reply::Part;
+use super::control::{CommandKind, DataState, FtpControl, PendingCommand};
+use super::reply::ReplyPart;
 use crate::starttls::data::DataRequest;
-use crate::starttls::machine::Wires;
-use crate::starttls::side::Role;
+use crate::starttls::machine::ExchangeBuffers;
+use crate::starttls::side::StarttlsRole;
 
 /// Features that are tacit's to announce, or not to.
 const HIDDEN: [&[u8]; 10] =
@@ -13,20 +13,20 @@ const HIDDEN: [&[u8]; 10] =
 /// What tacit announces in the server role (RFC 4217 section 6).
 const ANNOUNCED: [&[u8]; 3] = [b" AUTH TLS", b" PBSZ", b" PROT"];
 
-impl Ftp {
+impl FtpControl {
     /// Passes a line of the server on, or what becomes of it.
-    pub(super) fn take_reply(&mut self, wires: &mut Wires, line: &[u8]) {
+    pub(super) fn take_reply(&mut self, wires: &mut ExchangeBuffers, line: &[u8]) {
         let part = self.reply.take(line);
         let question = self.asked.map(|asked| asked.what);
         match (part, question) {
             (
-                Part::Whole(227..=229)
-                | Part::First(227..=229)
-                | Part::Middle(227..=229)
-                | Part::Last(227..=229),
+                ReplyPart::Whole(227..=229)
+                | ReplyPart::First(227..=229)
+                | ReplyPart::Middle(227..=229)
+                | ReplyPart::Last(227..=229),
                 _,
             ) => self.take_address(wires, part, line),
-            (_, Some(Question::Features)) => self.take_feature(wires, part, line),
+            (_, Some(CommandKind::Features)) => self.take_feature(wires, part, line),
             _ => wires.end_mut(self.client()).say_line(line),
         }
         if let Some(code) = part.complete() {
@@ -45,7 +45,7 @@ impl Ftp {
                 return;
             }
             // A greeting that came late, or the second answer to an ABOR.
-            220 | 225 | 226 => asked.what == Question::Other,
+            220 | 225 | 226 => asked.what == CommandKind::Other,
             // Whatever it says, nothing more comes.
             _ => true,
         };
@@ -59,9 +59,10 @@ impl Ftp {
 
     /// The server says where it listens. Its address is the one it is reached at: others are of no
     /// use behind a translator, and none of the client's business (RFC 2577 section 3).
-    fn take_address(&mut self, wires: &mut Wires, part: Part, line: &[u8]) {
+    fn take_address(&mut self, wires: &mut ExchangeBuffers, part: ReplyPart, line: &[u8]) {
         let Some(code) = part.complete() else { return };
-        let Some(Asked { what: question @ Question::Passive(form), .. }) = self.asked else {
+        let Some(PendingCommand { what: question @ CommandKind::Passive(form), .. }) = self.asked
+        else {
             return self.answer(wires, "425 The server named an address that was not asked for.");
         };
         let port = match code {
@@ -74,25 +75,25 @@ impl Ftp {
                 let connects = self.client();
                 let secure = self.is_secure();
                 let request = DataRequest { connects, dial: (ip, port).into(), secure };
-                self.data = Data::Wanted { request, question, form };
+                self.data = DataState::Wanted { request, question, form };
             }
             _ => self.answer(wires, "425 The server named an address that cannot be read."),
         }
     }
 
     /// RFC 2389 section 3.2: one feature a line, between the first and the last.
-    fn take_feature(&mut self, wires: &mut Wires, part: Part, line: &[u8]) {
-        let announces = self.role == Role::Server;
+    fn take_feature(&mut self, wires: &mut ExchangeBuffers, part: ReplyPart, line: &[u8]) {
+        let announces = self.role == StarttlsRole::Server;
         let client = wires.end_mut(self.client());
         match part {
             // A server that knows no FEAT, or has nothing to tell.
-            Part::Whole(code) if announces && (code == 211 || code >= 400) => {
+            ReplyPart::Whole(code) if announces && (code == 211 || code >= 400) => {
                 client.say_line(b"211-Features:");
                 ANNOUNCED.iter().for_each(|feature| client.say_line(feature));
                 client.say_line(b"211 End");
             }
-            Part::Middle(211) if is_hidden(line) => {}
-            Part::Last(211) if announces => {
+            ReplyPart::Middle(211) if is_hidden(line) => {}
+            ReplyPart::Last(211) if announces => {
                 ANNOUNCED.iter().for_each(|feature| client.say_line(feature));
                 client.say_line(line);
             }

@@ -1,15 +1,19 @@
 //! The server role: what tacit answers its TLS clients itself (RFC 4217).
 
-use super::control::{Command, Ftp, Phase};
-use crate::starttls::machine::Wires;
+use super::control::{ControlPhase, FtpCommand, FtpControl};
+use crate::starttls::machine::ExchangeBuffers;
 
 /// What a client may ask before TLS, which a server answers without knowing who asks.
 const HARMLESS: [&str; 5] = ["FEAT", "HELP", "NOOP", "QUIT", "SYST"];
 
-impl Ftp {
+impl FtpControl {
     /// Whether it has answered a command itself.
-    pub(super) fn take_as_server(&mut self, wires: &mut Wires, command: &Command<'_>) -> bool {
-        let may_begin = matches!(self.phase, Phase::Clear);
+    pub(super) fn take_as_server(
+        &mut self,
+        wires: &mut ExchangeBuffers,
+        command: &FtpCommand<'_>,
+    ) -> bool {
+        let may_begin = matches!(self.phase, ControlPhase::Clear);
         let is_clear = !self.has_tls;
         let needs_protection = self.required && !self.protection.is_private;
         // Whether there is TLS has been settled with the address.
@@ -28,7 +32,7 @@ impl Ftp {
             "REIN" => "502 Not implemented: open another connection.",
             verb if may_begin && !HARMLESS.contains(&verb) => {
                 if !self.required {
-                    self.phase = Phase::Settling;
+                    self.phase = ControlPhase::Settling;
                     return false;
                 }
                 "530 TLS is required here: send AUTH TLS first."
@@ -45,7 +49,7 @@ impl Ftp {
         true
     }
 
-    fn take_auth(&mut self, wires: &mut Wires, command: &Command<'_>) -> bool {
+    fn take_auth(&mut self, wires: &mut ExchangeBuffers, command: &FtpCommand<'_>) -> bool {
         let mechanism = command.argument.to_ascii_uppercase();
         match mechanism.as_slice() {
             b"TLS" | b"TLS-C" => {}
@@ -59,12 +63,12 @@ impl Ftp {
         self.answer(wires, "234 TLS may begin.");
         // What came behind it in clear must not count as said under TLS.
         self.commands.clear();
-        self.phase = Phase::Handshake(Vec::new());
+        self.phase = ControlPhase::Handshake(Vec::new());
         true
     }
 
     /// RFC 4217 section 8: TLS has its own sizes.
-    fn take_size(&mut self, command: &Command<'_>) -> &'static str {
+    fn take_size(&mut self, command: &FtpCommand<'_>) -> &'static str {
         if command.argument.is_empty() || !command.argument.iter().all(u8::is_ascii_digit) {
             return "501 Say PBSZ 0.";
         }
@@ -72,7 +76,7 @@ impl Ftp {
         "200 PBSZ=0"
     }
 
-    fn take_protection(&mut self, command: &Command<'_>) -> &'static str {
+    fn take_protection(&mut self, command: &FtpCommand<'_>) -> &'static str {
         let level = command.argument.to_ascii_uppercase();
         match level.as_slice() {
             _ if !self.protection.has_size => "503 Send PBSZ 0 first.",

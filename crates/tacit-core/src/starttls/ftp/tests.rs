@@ -7,31 +7,31 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::{self, StarttlsMode, StarttlsProtocol};
-use crate::starttls::Side::{Peer, Program};
-use crate::starttls::machine::{Machine, Wires};
+use crate::starttls::StarttlsSide::{Peer, Program};
+use crate::starttls::machine::{ExchangeBuffers, ProtocolMachine};
 use crate::starttls::testing::{Stage, refusal};
-use crate::starttls::{OUTPUT_BYTES_MAX, Refusal, Role, Side, Step};
+use crate::starttls::{OUTPUT_BYTES_MAX, StarttlsError, StarttlsRole, StarttlsSide, StarttlsStep};
 
-fn staged(mode: StarttlsMode, role: Role) -> Stage {
+fn staged(mode: StarttlsMode, role: StarttlsRole) -> Stage {
     Stage::new(StarttlsProtocol::Ftp(policy::FtpOptions::default()), mode, role)
 }
 
 /// A server at 127.0.0.1 for a client at 192.0.2.9.
 fn served(mode: StarttlsMode) -> Stage {
-    let mut stage = staged(mode, Role::Server);
+    let mut stage = staged(mode, StarttlsRole::Server);
     stage.dialogue.set_ends(ends("192.0.2.9", "127.0.0.1"));
     stage
 }
 
 /// A server at 192.0.2.7 for a program at 127.0.0.1.
 fn reached() -> Stage {
-    let mut stage = staged(StarttlsMode::Required, Role::Client);
+    let mut stage = staged(StarttlsMode::Required, StarttlsRole::Client);
     stage.dialogue.set_ends(ends("192.0.2.7", "127.0.0.1"));
     stage
 }
 
-fn ends(peer: &str, program: &str) -> Ends {
-    Ends { peer: peer.parse().ok(), program: program.parse().ok() }
+fn ends(peer: &str, program: &str) -> ControlAddresses {
+    ControlAddresses { peer: peer.parse().ok(), program: program.parse().ok() }
 }
 
 fn address(text: &str) -> SocketAddr {
@@ -42,7 +42,7 @@ fn address(text: &str) -> SocketAddr {
 fn protected() -> Stage {
     let mut stage = served(StarttlsMode::Required);
     stage.say(Program, "220 ready\r\n");
-    assert_eq!(stage.say(Peer, "AUTH TLS\r\n"), Step::Secure);
+    assert_eq!(stage.say(Peer, "AUTH TLS\r\n"), StarttlsStep::Secure);
     stage.secure();
     stage.say(Peer, "PBSZ 0\r\nPROT P\r\n");
     stage.peer_hears();
@@ -52,8 +52,8 @@ fn protected() -> Stage {
 /// A program whose server has TLS and protects its data connections.
 fn open() -> Stage {
     let mut stage = reached();
-    assert_eq!(stage.say(Peer, "220 ready\r\n"), Step::Wait);
-    assert_eq!(stage.say(Peer, "234 go on\r\n"), Step::Secure);
+    assert_eq!(stage.say(Peer, "220 ready\r\n"), StarttlsStep::Wait);
+    assert_eq!(stage.say(Peer, "234 go on\r\n"), StarttlsStep::Secure);
     stage.secure();
     stage.say(Peer, "200 size\r\n");
     stage.say(Peer, "200 level\r\n");
@@ -63,7 +63,7 @@ fn open() -> Stage {
 }
 
 /// What both ends say in turn, and what each hears in the end; at every cut.
-fn converse(begin: fn() -> Stage, said: &[(Side, &str)], peer: &str, program: &str) {
+fn converse(begin: fn() -> Stage, said: &[(StarttlsSide, &str)], peer: &str, program: &str) {
     let longest = said.iter().map(|(_, text)| text.len()).max().unwrap_or(0);
     for cut in 0..=longest {
         let mut stage = begin();
@@ -98,8 +98,8 @@ fn a_client_gets_tls_before_it_may_log_in() {
 fn what_came_in_clear_behind_auth_is_not_said_under_tls() {
     let mut stage = served(StarttlsMode::Required);
     stage.say(Program, "220 ready\r\n");
-    assert_eq!(stage.say(Peer, "AUTH TLS\r\nUSER mallory\r\nPASS m\r\nST"), Step::Secure);
-    assert_eq!(stage.secure(), Step::Wait);
+    assert_eq!(stage.say(Peer, "AUTH TLS\r\nUSER mallory\r\nPASS m\r\nST"), StarttlsStep::Secure);
+    assert_eq!(stage.secure(), StarttlsStep::Wait);
     stage.say(Peer, "USER alice\r\n");
     assert_eq!(stage.program_hears(), "USER alice\r\n");
 }
@@ -150,17 +150,20 @@ fn passive_mode_names_the_place_where_tacit_listens() {
         stage.say(Peer, command);
         let step = stage.say(Program, reply);
         let dial = address("127.0.0.1:50000");
-        assert_eq!(step, Step::Listen(DataRequest { connects: Peer, dial, secure: true }));
+        assert_eq!(step, StarttlsStep::Listen(DataRequest { connects: Peer, dial, secure: true }));
         assert_eq!(stage.peer_hears(), "", "{command}");
         stage.dialogue.listens(Some(address("198.51.100.1:1025")));
-        assert_eq!(stage.step(), Step::Wait);
+        assert_eq!(stage.step(), StarttlsStep::Wait);
         assert_eq!(stage.peer_hears(), wanted);
         // In the other role, the same with the server away.
         let mut stage = open();
         stage.say(Program, command);
         let step = stage.say(Peer, reply);
         let dial = address("192.0.2.7:50000");
-        assert_eq!(step, Step::Listen(DataRequest { connects: Program, dial, secure: true }));
+        assert_eq!(
+            step,
+            StarttlsStep::Listen(DataRequest { connects: Program, dial, secure: true })
+        );
         stage.dialogue.listens(None);
         stage.step();
         assert_eq!(stage.program_hears(), "425 No data connection can be made now.\r\n");
@@ -177,7 +180,10 @@ fn active_mode_connects_to_the_clients_own_address_alone() {
         let mut stage = protected();
         let step = stage.say(Peer, command);
         let dial = address("192.0.2.9:50000");
-        assert_eq!(step, Step::Listen(DataRequest { connects: Program, dial, secure: true }));
+        assert_eq!(
+            step,
+            StarttlsStep::Listen(DataRequest { connects: Program, dial, secure: true })
+        );
         stage.dialogue.listens(Some(address("127.0.0.1:1025")));
         stage.step();
         stage.say(Program, "200 PORT command successful.\r\n");
@@ -242,7 +248,7 @@ fn a_data_connection_is_not_used_when_its_protection_has_changed() {
     let secure = |stage: &mut Stage| {
         stage.say(Peer, "PASV\r\n");
         let step = stage.say(Program, "227 (127,0,0,1,195,80)\r\n");
-        let Step::Listen(request) = step else { panic!("{step:?}") };
+        let StarttlsStep::Listen(request) = step else { panic!("{step:?}") };
         stage.dialogue.listens(Some(address("192.0.2.1:1025")));
         stage.step();
         stage.peer_hears();
@@ -262,7 +268,7 @@ fn a_data_connection_is_not_used_when_its_protection_has_changed() {
 fn optional_serves_clear_clients_in_clear() {
     let mut stage = served(StarttlsMode::Optional);
     stage.say(Program, "220 ready\r\n");
-    assert_eq!(stage.say(Peer, "USER a\r\n"), Step::Settle);
+    assert_eq!(stage.say(Peer, "USER a\r\n"), StarttlsStep::Settle);
     stage.dialogue.settle();
     stage.say(Program, "331 password\r\n");
     stage.say(Peer, "PASS b\r\n");
@@ -270,7 +276,7 @@ fn optional_serves_clear_clients_in_clear() {
     stage.say(Peer, "PASV\r\n");
     let step = stage.say(Program, "227 (127,0,0,1,195,80)\r\n");
     let dial = address("127.0.0.1:50000");
-    assert_eq!(step, Step::Listen(DataRequest { connects: Peer, dial, secure: false }));
+    assert_eq!(step, StarttlsStep::Listen(DataRequest { connects: Peer, dial, secure: false }));
     assert_eq!(stage.program_hears(), "USER a\r\nPASS b\r\nPASV\r\n");
     stage.dialogue.listens(None);
     stage.step();
@@ -284,15 +290,15 @@ fn optional_serves_clear_clients_in_clear() {
 fn a_clear_session_may_last_where_it_is_allowed_to_be() {
     let mut stage = served(StarttlsMode::Optional);
     stage.say(Program, "220 ready\r\n");
-    assert_eq!(stage.say(Peer, "USER a\r\n"), Step::Settle);
+    assert_eq!(stage.say(Peer, "USER a\r\n"), StarttlsStep::Settle);
     stage.dialogue.settle();
     for _ in 0..10_000 {
         stage.say(Program, "230 welcome\r\n");
-        assert_eq!(stage.say(Peer, "CWD /\r\n"), Step::Wait);
+        assert_eq!(stage.say(Peer, "CWD /\r\n"), StarttlsStep::Wait);
     }
     let mut stage = served(StarttlsMode::Required);
     let steps = (0..20_000).map(|_| stage.say(Peer, "USER a\r\n"));
-    assert!(steps.into_iter().any(|step| step != Step::Wait), "for ever in clear");
+    assert!(steps.into_iter().any(|step| step != StarttlsStep::Wait), "for ever in clear");
 }
 
 #[test]
@@ -302,8 +308,8 @@ fn a_program_speaks_when_its_server_is_known() {
         stage.say(Program, "USER a\r\nPASS b\r\n");
         stage.say_cut(Peer, b"120 soon\r\n220-a\r\n220 b\r\n", &[cut]);
         assert_eq!(stage.peer_hears(), "AUTH TLS\r\n");
-        assert_eq!(stage.say_cut(Peer, b"234 go\r\n", &[cut.min(8)]), Step::Secure);
-        assert_eq!(stage.secure(), Step::Wait);
+        assert_eq!(stage.say_cut(Peer, b"234 go\r\n", &[cut.min(8)]), StarttlsStep::Secure);
+        assert_eq!(stage.secure(), StarttlsStep::Wait);
         assert_eq!(stage.peer_hears(), "PBSZ 0\r\n");
         stage.say(Peer, "200 size\r\n");
         assert_eq!(stage.peer_hears(), "PROT P\r\n");
@@ -323,13 +329,13 @@ fn a_server_without_tls_hears_nothing_of_the_program() {
         stage.say(Program, "USER a\r\nPASS b\r\n");
         stage.say(Peer, "220 ready\r\n");
         let step = stage.say(Peer, refused);
-        assert!(matches!(refusal(&step), Refusal::NotOffered(_)), "{step:?}");
+        assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{step:?}");
         assert_eq!(stage.peer_hears(), "AUTH TLS\r\n");
         assert!(stage.program_hears().starts_with("421 "));
     }
     let mut stage = reached();
     let step = stage.say(Peer, "421 too many\r\n");
-    assert!(matches!(refusal(&step), Refusal::NotOffered(_)));
+    assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)));
     assert_eq!(stage.program_hears(), "421 too many\r\n");
     for (first, second) in [("534 no\r\n", None), ("200 size\r\n", Some("534 no\r\n"))] {
         let mut stage = reached();
@@ -341,7 +347,7 @@ fn a_server_without_tls_hears_nothing_of_the_program() {
         if let Some(second) = second {
             step = stage.say(Peer, second);
         }
-        assert!(matches!(refusal(&step), Refusal::NotOffered(_)), "{step:?}");
+        assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{step:?}");
         assert!(!stage.peer_hears().contains("USER"));
     }
 }
@@ -351,7 +357,7 @@ fn a_server_that_says_more_before_the_handshake_is_refused() {
     let mut stage = reached();
     stage.say(Peer, "220 ready\r\n");
     let step = stage.say(Peer, "234 go\r\n200 believe me\r\n");
-    assert_eq!(*refusal(&step), Refusal::Stuffed(Peer));
+    assert_eq!(*refusal(&step), StarttlsError::Stuffed(Peer));
 }
 
 #[test]
@@ -371,13 +377,13 @@ fn an_address_that_nobody_asked_for_is_withheld() {
     {
         let mut stage = open();
         stage.say(Program, "NOOP\r\n");
-        assert_eq!(stage.say(Peer, reply), Step::Wait);
+        assert_eq!(stage.say(Peer, reply), StarttlsStep::Wait);
         let heard = stage.program_hears();
         assert!(heard.starts_with("425 ") && heard.lines().count() == 1, "{heard}");
     }
     let mut stage = open();
     stage.say(Program, "PASV\r\n");
-    assert_eq!(stage.say(Peer, "227 here and there\r\n"), Step::Wait);
+    assert_eq!(stage.say(Peer, "227 here and there\r\n"), StarttlsStep::Wait);
     assert!(stage.program_hears().starts_with("425 "));
 }
 
@@ -407,9 +413,9 @@ fn an_answer_to_abort_is_none_to_what_comes_after() {
     stage.say(Peer, "150 here\r\n");
     stage.say(Program, "ABOR\r\nPASV\r\n");
     stage.say(Peer, "426 cut\r\n");
-    assert_eq!(stage.say(Peer, "226 stopped\r\n"), Step::Wait);
+    assert_eq!(stage.say(Peer, "226 stopped\r\n"), StarttlsStep::Wait);
     let step = stage.say(Peer, "227 (192,0,2,7,195,80)\r\n");
-    assert!(matches!(step, Step::Listen(_)), "{step:?}");
+    assert!(matches!(step, StarttlsStep::Listen(_)), "{step:?}");
 }
 
 #[test]
@@ -429,7 +435,7 @@ fn whatever_a_server_answers_the_next_command_follows() {
     }
     let mut stage = open();
     let step = stage.say(Program, "PORT 127,0,0,1,195,80\r\nNOOP\r\n");
-    assert!(matches!(step, Step::Listen(_)));
+    assert!(matches!(step, StarttlsStep::Listen(_)));
     stage.dialogue.listens(Some(address("127.0.0.1:1025")));
     stage.step();
     stage.peer_hears();
@@ -457,7 +463,7 @@ fn commands_before_an_end_are_passed_on_before_it() {
     stage.say(Peer, "USER a\r\nPASS b\r\nNOOP\r\nhalf");
     stage.dialogue.end(Peer);
     for (command, reply) in [("USER a", "331 pass?"), ("PASS b", "230 in"), ("NOOP", "200 ok")] {
-        assert_eq!(stage.step(), Step::Wait);
+        assert_eq!(stage.step(), StarttlsStep::Wait);
         assert_eq!(stage.program_hears(), format!("{command}\r\n"));
         assert_eq!(stage.dialogue.has_passed(Peer), command == "NOOP");
         stage.say(Program, format!("{reply}\r\n"));
@@ -465,7 +471,7 @@ fn commands_before_an_end_are_passed_on_before_it() {
     }
     assert!(!stage.dialogue.has_passed(Program));
     stage.dialogue.end(Program);
-    assert_eq!(stage.step(), Step::Relay);
+    assert_eq!(stage.step(), StarttlsStep::Relay);
     assert!(stage.dialogue.has_passed(Program));
 }
 
@@ -485,7 +491,7 @@ fn a_server_of_the_other_family_is_asked_in_its_own() {
     assert_eq!(stage.peer_hears(), "EPSV\r\n");
     let step = stage.say(Peer, "229 (|||50000|)\r\n");
     let dial = address("[2001:db8::7]:50000");
-    assert_eq!(step, Step::Listen(DataRequest { connects: Program, dial, secure: true }));
+    assert_eq!(step, StarttlsStep::Listen(DataRequest { connects: Program, dial, secure: true }));
     stage.dialogue.listens(Some(address("127.0.0.1:1025")));
     stage.step();
     assert_eq!(stage.program_hears(), "227 Entering Passive Mode (127,0,0,1,4,1).\r\n");
@@ -502,7 +508,7 @@ fn a_server_of_the_other_family_is_asked_in_its_own() {
 #[test]
 fn ends_without_ip_addresses_have_no_data_connections() {
     let mut stage = open();
-    stage.dialogue.set_ends(Ends::default());
+    stage.dialogue.set_ends(ControlAddresses::default());
     stage.say(Program, "PASV\r\nPORT 127,0,0,1,195,80\r\n");
     assert!(stage.program_hears().lines().all(|line| line.starts_with("425 ")));
     assert_eq!(stage.peer_hears(), "");
@@ -512,13 +518,13 @@ fn ends_without_ip_addresses_have_no_data_connections() {
 fn lines_and_greetings_have_limits() {
     let mut stage = served(StarttlsMode::Required);
     let step = stage.say(Peer, vec![b'a'; LINE_BYTES_MAX + 1]);
-    assert!(matches!(refusal(&step), Refusal::TooLong(Peer, _)));
+    assert!(matches!(refusal(&step), StarttlsError::TooLong(Peer, _)));
     let mut stage = reached();
-    let mut step = Step::Wait;
+    let mut step = StarttlsStep::Wait;
     for _ in 0..GREETING_BYTES_MAX / 100 {
         step = stage.say(Peer, format!("220-{}\r\n", "a".repeat(100)));
     }
-    assert!(matches!(refusal(&step), Refusal::TooLong(Peer, _)));
+    assert!(matches!(refusal(&step), StarttlsError::TooLong(Peer, _)));
 }
 
 #[test]
@@ -542,18 +548,18 @@ fn a_command_is_one_line() {
 #[test]
 fn implicit_tls_has_no_dialogue_before_it() {
     let implicit = |role| {
-        let mut ftp = Ftp::implicit(role, StarttlsMode::Required);
-        let mut wires = Wires::default();
-        assert_eq!((ftp.step(&mut wires), ftp.needs_program()), (Ok(Step::Secure), false));
+        let mut ftp = FtpControl::implicit(role, StarttlsMode::Required);
+        let mut wires = ExchangeBuffers::default();
+        assert_eq!((ftp.step(&mut wires), ftp.needs_program()), (Ok(StarttlsStep::Secure), false));
         wires.is_secure = true;
         ftp.secured(&mut wires);
         (ftp, wires)
     };
-    let (mut ftp, mut wires) = implicit(Role::Client);
+    let (mut ftp, mut wires) = implicit(StarttlsRole::Client);
     wires.peer.input.extend(b"220 ready\r\n");
     ftp.step(&mut wires).unwrap();
     assert_eq!(wires.peer.output, b"PBSZ 0\r\n");
-    let (mut ftp, mut wires) = implicit(Role::Server);
+    let (mut ftp, mut wires) = implicit(StarttlsRole::Server);
     ftp.set_ends(ends("192.0.2.9", "127.0.0.1"));
     wires.peer.input.extend(b"PASV\r\n");
     ftp.step(&mut wires).unwrap();
@@ -588,13 +594,13 @@ fn said() -> impl Strategy<Value = Vec<(bool, Vec<u8>)>> {
 proptest! {
     #[test]
     fn nothing_secret_is_sent_on_before_tls(said in said(), is_server: bool) {
-        let role = if is_server { Role::Server } else { Role::Client };
+        let role = if is_server { StarttlsRole::Server } else { StarttlsRole::Client };
         let mut stage = staged(StarttlsMode::Required, role);
         stage.dialogue.set_ends(ends("192.0.2.9", "192.0.2.9"));
         for (from_peer, bytes) in said {
             match stage.say(if from_peer { Peer } else { Program }, &bytes) {
-                Step::Wait | Step::Secure => {}
-                Step::Refuse(_) => break,
+                StarttlsStep::Wait | StarttlsStep::Secure => {}
+                StarttlsStep::Refuse(_) => break,
                 other => prop_assert!(false, "{other:?} before TLS"),
             }
             let across = if is_server { &stage.to_program } else { &stage.to_peer };
@@ -619,11 +625,11 @@ proptest! {
                     }
                     loop {
                         match stage.step() {
-                            Step::Listen(request) => {
+                            StarttlsStep::Listen(request) => {
                                 assert!(request.secure);
                                 stage.dialogue.listens(Some(address("127.0.0.1:1025")));
                             }
-                            Step::Wait => break,
+                            StarttlsStep::Wait => break,
                             _ => break 'all,
                         }
                     }

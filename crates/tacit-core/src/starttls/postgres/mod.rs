@@ -25,8 +25,8 @@
 
 use std::cmp::Ordering;
 
-use super::machine::{Machine, Refusal, Step, Wires, shown};
-use super::side::Side;
+use super::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep, shown};
+use super::side::StarttlsSide;
 use crate::policy::{Cancel, POSTGRES_ALPN, StarttlsMode};
 
 #[cfg(test)]
@@ -57,12 +57,12 @@ enum Opening {
 }
 
 /// What a client's message is, by its first eight bytes.
-fn opening(input: &[u8], from: Side) -> Result<Option<Opening>, Refusal> {
+fn opening(input: &[u8], from: StarttlsSide) -> Result<Option<Opening>, StarttlsError> {
     // The length tells before the rest has come: something else is not waited for.
     if let Some(length) = input.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes))
         && !(8..=STARTUP_BYTES_MAX).contains(&length)
     {
-        return Err(Refusal::Garbled(from, "its first message has no length that there is"));
+        return Err(StarttlsError::Garbled(from, "its first message has no length that there is"));
     }
     let Some(&[_, _, _, _, code @ ..]) = input.first_chunk::<8>() else { return Ok(None) };
     Ok(Some(match input.first_chunk::<8>() {
@@ -86,7 +86,7 @@ fn error_response(message: &str) -> Vec<u8> {
 
 /// tacit answers clients for a server in clear.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct PostgresServer {
     mode: StarttlsMode,
     cancel: Cancel,
     is_gss_declined: bool,
@@ -94,58 +94,67 @@ pub(super) struct Server {
     is_direct: bool,
 }
 
-impl Server {
+impl PostgresServer {
     pub(super) fn new(mode: StarttlsMode, cancel: Cancel) -> Self {
         Self { mode, cancel, is_gss_declined: false, is_direct: false }
     }
 
     /// Gives the program a cancel request once it is whole, if nothing else comes with it.
-    fn cancel(&self, wires: &mut Wires) -> Result<Step, Refusal> {
+    fn cancel(&self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         if self.cancel == Cancel::Refuse {
             // Nobody waits for an answer to it.
-            return Err(Refusal::Cancel);
+            return Err(StarttlsError::Cancel);
         }
-        let Wires { peer, program, .. } = wires;
+        let ExchangeBuffers { peer, program, .. } = wires;
         if !peer.input.starts_with(&CANCEL_REQUEST) {
-            return Err(Refusal::Garbled(Side::Peer, "its cancel request has another length"));
+            return Err(StarttlsError::Garbled(
+                StarttlsSide::Peer,
+                "its cancel request has another length",
+            ));
         }
         match peer.input.len().cmp(&CANCEL_REQUEST_BYTES) {
-            Ordering::Less => Ok(Step::Wait),
+            Ordering::Less => Ok(StarttlsStep::Wait),
             Ordering::Equal => {
                 program.say(std::mem::take(&mut peer.input));
-                Ok(Step::Deliver)
+                Ok(StarttlsStep::Deliver)
             }
-            Ordering::Greater => {
-                Err(Refusal::Garbled(Side::Peer, "it sends more than its cancel request"))
-            }
+            Ordering::Greater => Err(StarttlsError::Garbled(
+                StarttlsSide::Peer,
+                "it sends more than its cancel request",
+            )),
         }
     }
 }
 
-impl Machine for Server {
+impl ProtocolMachine for PostgresServer {
     fn needs_program(&self) -> bool {
         false
     }
 
-    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         let peer = &mut wires.peer;
         if peer.input.first() == Some(&HANDSHAKE_RECORD) {
             self.is_direct = true;
-            return Ok(Step::Secure);
+            return Ok(StarttlsStep::Secure);
         }
         loop {
-            let Some(opening) = opening(&peer.input, Side::Peer)? else { return Ok(Step::Wait) };
+            let Some(opening) = opening(&peer.input, StarttlsSide::Peer)? else {
+                return Ok(StarttlsStep::Wait);
+            };
             match opening {
                 Opening::Ssl | Opening::Gss if peer.input.len() > SSL_REQUEST.len() => {
-                    return Err(Refusal::Stuffed(Side::Peer));
+                    return Err(StarttlsError::Stuffed(StarttlsSide::Peer));
                 }
                 Opening::Ssl => {
                     peer.input.clear();
                     peer.say(b"S");
-                    return Ok(Step::Secure);
+                    return Ok(StarttlsStep::Secure);
                 }
                 Opening::Gss if self.is_gss_declined => {
-                    return Err(Refusal::Garbled(Side::Peer, "it asks for Kerberos twice"));
+                    return Err(StarttlsError::Garbled(
+                        StarttlsSide::Peer,
+                        "it asks for Kerberos twice",
+                    ));
                 }
                 Opening::Gss => {
                     self.is_gss_declined = true;
@@ -153,11 +162,11 @@ impl Machine for Server {
                     peer.say(b"N");
                 }
                 Opening::Startup | Opening::Cancel if self.mode == StarttlsMode::Optional => {
-                    return Ok(Step::Relay);
+                    return Ok(StarttlsStep::Relay);
                 }
                 Opening::Startup => {
                     peer.say(error_response("this server takes connections with TLS only"));
-                    return Err(Refusal::InClear);
+                    return Err(StarttlsError::InClear);
                 }
                 Opening::Cancel => return self.cancel(wires),
             }
@@ -171,7 +180,7 @@ impl Machine for Server {
 
 /// tacit asks a server for a client in clear.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct PostgresClient {
     server: Answer,
     is_gss_declined: bool,
     is_ssl_declined: bool,
@@ -190,13 +199,13 @@ enum Answer {
     No(String),
 }
 
-impl Client {
+impl PostgresClient {
     pub(super) fn new() -> Self {
         let server = Answer::Unasked;
         Self { server, is_gss_declined: false, is_ssl_declined: false }
     }
 
-    fn ask(&mut self, wires: &mut Wires) -> Result<(), Refusal> {
+    fn ask(&mut self, wires: &mut ExchangeBuffers) -> Result<(), StarttlsError> {
         let peer = &mut wires.peer;
         match (&self.server, peer.input.as_slice()) {
             (Answer::Unasked, []) => {
@@ -214,29 +223,41 @@ impl Client {
             }
             (Answer::No(_), _) => peer.input.clear(),
             (Answer::Outstanding, [b'S', ..]) | (Answer::Yes, _) => {
-                return Err(Refusal::Stuffed(Side::Peer));
+                return Err(StarttlsError::Stuffed(StarttlsSide::Peer));
             }
             (Answer::Outstanding, _) => {
-                return Err(Refusal::Garbled(Side::Peer, "it answers neither `S` nor `N`"));
+                return Err(StarttlsError::Garbled(
+                    StarttlsSide::Peer,
+                    "it answers neither `S` nor `N`",
+                ));
             }
             (Answer::Unasked, _) => {
-                return Err(Refusal::Garbled(Side::Peer, "it speaks before it is asked"));
+                return Err(StarttlsError::Garbled(
+                    StarttlsSide::Peer,
+                    "it speaks before it is asked",
+                ));
             }
         }
         Ok(())
     }
 
     /// Answers the program until it says who it is, or what to cancel.
-    fn hear_program(&mut self, wires: &mut Wires) -> Result<Option<Opening>, Refusal> {
+    fn hear_program(
+        &mut self,
+        wires: &mut ExchangeBuffers,
+    ) -> Result<Option<Opening>, StarttlsError> {
         let program = &mut wires.program;
         loop {
-            let declined = match opening(&program.input, Side::Program)? {
+            let declined = match opening(&program.input, StarttlsSide::Program)? {
                 Some(Opening::Ssl) => &mut self.is_ssl_declined,
                 Some(Opening::Gss) => &mut self.is_gss_declined,
                 other => return Ok(other),
             };
             if std::mem::replace(declined, true) {
-                return Err(Refusal::Garbled(Side::Program, "it asks for the same twice"));
+                return Err(StarttlsError::Garbled(
+                    StarttlsSide::Program,
+                    "it asks for the same twice",
+                ));
             }
             program.input.drain(..SSL_REQUEST.len());
             program.say(b"N");
@@ -244,25 +265,25 @@ impl Client {
     }
 }
 
-impl Machine for Client {
-    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+impl ProtocolMachine for PostgresClient {
+    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         self.ask(wires)?;
-        let Some(opening) = self.hear_program(wires)? else { return Ok(Step::Wait) };
+        let Some(opening) = self.hear_program(wires)? else { return Ok(StarttlsStep::Wait) };
         match &self.server {
-            Answer::Unasked | Answer::Outstanding => Ok(Step::Wait),
-            Answer::Yes => Ok(Step::Secure),
+            Answer::Unasked | Answer::Outstanding => Ok(StarttlsStep::Wait),
+            Answer::Yes => Ok(StarttlsStep::Secure),
             Answer::No(said) => {
                 if opening == Opening::Startup {
                     let message = "tacit: the server offers no TLS, which the policy requires";
                     wires.program.say(error_response(message));
                 }
-                Err(Refusal::NotOffered(said.clone()))
+                Err(StarttlsError::NotOffered(said.clone()))
             }
         }
     }
 
-    fn unsecured(&mut self, wires: &mut Wires) {
-        if let Ok(Some(Opening::Startup)) = opening(&wires.program.input, Side::Program) {
+    fn unsecured(&mut self, wires: &mut ExchangeBuffers) {
+        if let Ok(Some(Opening::Startup)) = opening(&wires.program.input, StarttlsSide::Program) {
             let message = "tacit: the TLS handshake with the server failed; see the log of tacit";
             wires.program.say(error_response(message));
         }

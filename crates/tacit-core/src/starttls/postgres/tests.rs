@@ -2,38 +2,38 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::{PostgresOptions, StarttlsProtocol};
-use crate::starttls::Role;
+use crate::starttls::StarttlsRole;
 use crate::starttls::testing::{Stage, refusal};
 
 const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0a\0\0";
 const CANCEL: &[u8] = b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x01\0\0\0\x02";
 
 fn server(mode: StarttlsMode) -> Stage {
-    Stage::new(StarttlsProtocol::Postgres(PostgresOptions::default()), mode, Role::Server)
+    Stage::new(StarttlsProtocol::Postgres(PostgresOptions::default()), mode, StarttlsRole::Server)
 }
 
 /// A server that passes cancel requests on.
 fn cancelling() -> Stage {
     let postgres = PostgresOptions { cancel: Cancel::Clear };
-    Stage::new(StarttlsProtocol::Postgres(postgres), StarttlsMode::Required, Role::Server)
+    Stage::new(StarttlsProtocol::Postgres(postgres), StarttlsMode::Required, StarttlsRole::Server)
 }
 
 fn client() -> Stage {
     let protocol = StarttlsProtocol::Postgres(PostgresOptions::default());
-    Stage::new(protocol, StarttlsMode::Required, Role::Client)
+    Stage::new(protocol, StarttlsMode::Required, StarttlsRole::Client)
 }
 
 #[test]
 fn a_client_that_asks_gets_tls_at_every_split() {
     for cut in 0..=16 {
         let mut stage = server(StarttlsMode::Required);
-        stage.say_cut(Side::Peer, &GSS_REQUEST, &[cut.min(8)]);
+        stage.say_cut(StarttlsSide::Peer, &GSS_REQUEST, &[cut.min(8)]);
         assert_eq!(stage.to_peer, b"N");
-        let step = stage.say_cut(Side::Peer, &SSL_REQUEST, &[cut.saturating_sub(8)]);
-        assert_eq!(step, Step::Secure);
+        let step = stage.say_cut(StarttlsSide::Peer, &SSL_REQUEST, &[cut.saturating_sub(8)]);
+        assert_eq!(step, StarttlsStep::Secure);
         assert_eq!(stage.to_peer, b"NS");
         assert_eq!(stage.dialogue.take_input(), b"");
-        assert_eq!(stage.secure(), Step::Relay);
+        assert_eq!(stage.secure(), StarttlsStep::Relay);
         assert_eq!(stage.to_program, b"");
     }
 }
@@ -42,8 +42,8 @@ fn a_client_that_asks_gets_tls_at_every_split() {
 fn what_stands_behind_the_request_is_refused() {
     for request in [SSL_REQUEST, GSS_REQUEST] {
         let mut stage = server(StarttlsMode::Required);
-        let step = stage.say(Side::Peer, [&request, STARTUP].concat());
-        assert_eq!(refusal(&step), &Refusal::Stuffed(Side::Peer));
+        let step = stage.say(StarttlsSide::Peer, [&request, STARTUP].concat());
+        assert_eq!(refusal(&step), &StarttlsError::Stuffed(StarttlsSide::Peer));
         assert_eq!(stage.to_peer, b"");
     }
 }
@@ -51,7 +51,7 @@ fn what_stands_behind_the_request_is_refused() {
 #[test]
 fn direct_tls_is_left_to_the_handshake() {
     let mut stage = server(StarttlsMode::Required);
-    assert_eq!(stage.say(Side::Peer, b"\x16\x03\x01\x02\x00\x01"), Step::Secure);
+    assert_eq!(stage.say(StarttlsSide::Peer, b"\x16\x03\x01\x02\x00\x01"), StarttlsStep::Secure);
     assert_eq!(stage.dialogue.take_input(), b"\x16\x03\x01\x02\x00\x01");
     assert_eq!(stage.to_peer, b"");
 }
@@ -60,15 +60,15 @@ fn direct_tls_is_left_to_the_handshake() {
 fn direct_tls_alone_must_agree_on_the_application_protocol() {
     for mode in [StarttlsMode::Required, StarttlsMode::Optional] {
         let mut direct = server(mode);
-        assert_eq!(direct.say(Side::Peer, b"\x16"), Step::Secure);
+        assert_eq!(direct.say(StarttlsSide::Peer, b"\x16"), StarttlsStep::Secure);
         assert_eq!(direct.dialogue.required_alpn(), Some("postgresql"));
         let mut asked = server(mode);
-        assert_eq!(asked.say(Side::Peer, SSL_REQUEST), Step::Secure);
+        assert_eq!(asked.say(StarttlsSide::Peer, SSL_REQUEST), StarttlsStep::Secure);
         assert_eq!(asked.dialogue.required_alpn(), None);
     }
     let mut client = client();
-    client.say(Side::Peer, b"S");
-    assert_eq!(client.say(Side::Program, STARTUP), Step::Secure);
+    client.say(StarttlsSide::Peer, b"S");
+    assert_eq!(client.say(StarttlsSide::Program, STARTUP), StarttlsStep::Secure);
     assert_eq!(client.dialogue.required_alpn(), None);
 }
 
@@ -82,22 +82,26 @@ fn a_cancel_request_passes_alone_where_the_rule_says_so_at_every_split() {
         }
         let cuts: Vec<usize> = (1..CANCEL.len()).filter(|at| cuts & (1 << (at - 1)) != 0).collect();
         let mut stage = cancelling();
-        assert_eq!(stage.say_cut(Side::Peer, CANCEL, &cuts), Step::Deliver, "{cuts:?}");
+        assert_eq!(
+            stage.say_cut(StarttlsSide::Peer, CANCEL, &cuts),
+            StarttlsStep::Deliver,
+            "{cuts:?}"
+        );
         assert_eq!(stage.to_program, CANCEL);
         // Neither end is read any more, so nothing else can pass.
-        for side in [Side::Peer, Side::Program] {
+        for side in [StarttlsSide::Peer, StarttlsSide::Program] {
             assert!(!stage.dialogue.has_room(side));
         }
-        stage.dialogue.receive(Side::Peer, STARTUP);
-        stage.dialogue.receive(Side::Program, b"R");
-        assert_eq!(stage.step(), Step::Deliver);
+        stage.dialogue.receive(StarttlsSide::Peer, STARTUP);
+        stage.dialogue.receive(StarttlsSide::Program, b"R");
+        assert_eq!(stage.step(), StarttlsStep::Deliver);
         assert_eq!((&stage.to_peer[..], &stage.to_program[..]), (&b""[..], CANCEL));
     }
     for short in 0..CANCEL.len() {
         let mut stage = cancelling();
-        assert_eq!(stage.say(Side::Peer, &CANCEL[..short]), Step::Wait);
-        stage.dialogue.end(Side::Peer);
-        assert_eq!(refusal(&stage.step()), &Refusal::Ended(Side::Peer));
+        assert_eq!(stage.say(StarttlsSide::Peer, &CANCEL[..short]), StarttlsStep::Wait);
+        stage.dialogue.end(StarttlsSide::Peer);
+        assert_eq!(refusal(&stage.step()), &StarttlsError::Ended(StarttlsSide::Peer));
         assert_eq!(stage.to_program, b"");
     }
 }
@@ -110,25 +114,28 @@ fn what_is_no_cancel_request_alone_does_not_pass() {
     shorter[3] = 12;
     for said in [[CANCEL, b"Q"].concat(), [CANCEL, CANCEL].concat(), longer, shorter] {
         let mut stage = cancelling();
-        let step = stage.say(Side::Peer, &said);
-        assert!(matches!(refusal(&step), Refusal::Garbled(Side::Peer, _)), "{said:?}");
+        let step = stage.say(StarttlsSide::Peer, &said);
+        assert!(
+            matches!(refusal(&step), StarttlsError::Garbled(StarttlsSide::Peer, _)),
+            "{said:?}"
+        );
         assert_eq!(stage.to_program, b"");
     }
     let mut stage = cancelling();
-    assert_eq!(refusal(&stage.say(Side::Peer, STARTUP)), &Refusal::InClear);
+    assert_eq!(refusal(&stage.say(StarttlsSide::Peer, STARTUP)), &StarttlsError::InClear);
     assert_eq!(stage.to_program, b"");
 }
 
 #[test]
 fn a_client_in_clear_hears_why_and_no_byte_of_it_passes() {
     let mut stage = server(StarttlsMode::Required);
-    assert_eq!(refusal(&stage.say(Side::Peer, STARTUP)), &Refusal::InClear);
+    assert_eq!(refusal(&stage.say(StarttlsSide::Peer, STARTUP)), &StarttlsError::InClear);
     assert!(stage.to_peer.starts_with(b"E\0\0\0"), "{:?}", stage.to_peer);
     let length = usize::from(stage.to_peer[4]);
     assert_eq!(stage.to_peer.len(), length + 1);
     assert!(stage.to_program.is_empty());
     let mut stage = server(StarttlsMode::Required);
-    assert_eq!(refusal(&stage.say(Side::Peer, CANCEL)), &Refusal::Cancel);
+    assert_eq!(refusal(&stage.say(StarttlsSide::Peer, CANCEL)), &StarttlsError::Cancel);
     assert!(stage.to_peer.is_empty() && stage.to_program.is_empty());
 }
 
@@ -136,7 +143,7 @@ fn a_client_in_clear_hears_why_and_no_byte_of_it_passes() {
 fn optional_lets_it_go_on_in_clear() {
     for message in [STARTUP, CANCEL] {
         let mut stage = server(StarttlsMode::Optional);
-        assert_eq!(stage.say(Side::Peer, message), Step::Relay);
+        assert_eq!(stage.say(StarttlsSide::Peer, message), StarttlsStep::Relay);
         assert_eq!(stage.to_program, message);
     }
 }
@@ -144,8 +151,8 @@ fn optional_lets_it_go_on_in_clear() {
 #[test]
 fn something_else_is_refused_by_its_first_bytes() {
     let mut stage = server(StarttlsMode::Optional);
-    let step = stage.say(Side::Peer, b"GET ");
-    assert!(matches!(refusal(&step), Refusal::Garbled(Side::Peer, _)));
+    let step = stage.say(StarttlsSide::Peer, b"GET ");
+    assert!(matches!(refusal(&step), StarttlsError::Garbled(StarttlsSide::Peer, _)));
 }
 
 #[test]
@@ -155,18 +162,18 @@ fn the_program_starts_up_under_tls_whatever_it_asks_for_first() {
             let mut stage = client();
             assert_eq!(stage.to_peer, SSL_REQUEST);
             if answer_first {
-                assert_eq!(stage.say(Side::Peer, b"S"), Step::Wait);
+                assert_eq!(stage.say(StarttlsSide::Peer, b"S"), StarttlsStep::Wait);
             }
             for ask in asks {
-                assert_eq!(stage.say(Side::Program, ask), Step::Wait);
+                assert_eq!(stage.say(StarttlsSide::Program, ask), StarttlsStep::Wait);
             }
             assert_eq!(stage.to_program, vec![b'N'; asks.len()]);
-            stage.say(Side::Program, STARTUP);
+            stage.say(StarttlsSide::Program, STARTUP);
             if !answer_first {
-                assert_eq!(stage.say(Side::Peer, b"S"), Step::Secure);
+                assert_eq!(stage.say(StarttlsSide::Peer, b"S"), StarttlsStep::Secure);
             }
             stage.to_peer.clear();
-            assert_eq!(stage.secure(), Step::Relay);
+            assert_eq!(stage.secure(), StarttlsStep::Relay);
             assert_eq!(stage.to_peer, STARTUP);
         }
     }
@@ -175,10 +182,10 @@ fn the_program_starts_up_under_tls_whatever_it_asks_for_first() {
 #[test]
 fn a_request_to_cancel_goes_under_tls_too() {
     let mut stage = client();
-    stage.say(Side::Peer, b"S");
-    assert_eq!(stage.say(Side::Program, CANCEL), Step::Secure);
+    stage.say(StarttlsSide::Peer, b"S");
+    assert_eq!(stage.say(StarttlsSide::Program, CANCEL), StarttlsStep::Secure);
     stage.to_peer.clear();
-    assert_eq!(stage.secure(), Step::Relay);
+    assert_eq!(stage.secure(), StarttlsStep::Relay);
     assert_eq!(stage.to_peer, CANCEL);
 }
 
@@ -186,9 +193,9 @@ fn a_request_to_cancel_goes_under_tls_too() {
 fn a_server_without_tls_gets_no_startup_message() {
     for answer in [&b"N"[..], b"EFATAL: what is that", b"N and more"] {
         let mut stage = client();
-        assert_eq!(stage.say(Side::Peer, answer), Step::Wait);
-        let step = stage.say(Side::Program, STARTUP);
-        assert!(matches!(refusal(&step), Refusal::NotOffered(_)), "{step:?}");
+        assert_eq!(stage.say(StarttlsSide::Peer, answer), StarttlsStep::Wait);
+        let step = stage.say(StarttlsSide::Program, STARTUP);
+        assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{step:?}");
         assert_eq!(stage.to_peer, SSL_REQUEST);
         assert!(stage.to_program.starts_with(b"E\0\0\0"));
     }
@@ -197,28 +204,32 @@ fn a_server_without_tls_gets_no_startup_message() {
 #[test]
 fn what_a_server_sends_behind_its_answer_is_refused() {
     let mut stage = client();
-    let step = stage.say(Side::Peer, b"SR\0\0\0\x08\0\0\0\0");
-    assert_eq!(refusal(&step), &Refusal::Stuffed(Side::Peer));
+    let step = stage.say(StarttlsSide::Peer, b"SR\0\0\0\x08\0\0\0\0");
+    assert_eq!(refusal(&step), &StarttlsError::Stuffed(StarttlsSide::Peer));
     let mut stage = client();
-    stage.say(Side::Peer, b"S");
-    assert_eq!(refusal(&stage.say(Side::Peer, b"R")), &Refusal::Stuffed(Side::Peer));
+    stage.say(StarttlsSide::Peer, b"S");
+    assert_eq!(
+        refusal(&stage.say(StarttlsSide::Peer, b"R")),
+        &StarttlsError::Stuffed(StarttlsSide::Peer)
+    );
 }
 
 #[test]
 fn a_failed_handshake_is_told_in_the_protocol() {
     let mut stage = client();
-    stage.say(Side::Peer, b"S");
-    assert_eq!(stage.say(Side::Program, STARTUP), Step::Secure);
+    stage.say(StarttlsSide::Peer, b"S");
+    assert_eq!(stage.say(StarttlsSide::Program, STARTUP), StarttlsStep::Secure);
     stage.dialogue.unsecured();
-    assert!(stage.dialogue.take_output(Side::Program).starts_with(b"E"));
+    assert!(stage.dialogue.take_output(StarttlsSide::Program).starts_with(b"E"));
 }
 
 #[test]
 fn an_end_before_tls_is_an_end() {
-    for (mut stage, side) in [(server(StarttlsMode::Optional), Side::Peer), (client(), Side::Peer)]
+    for (mut stage, side) in
+        [(server(StarttlsMode::Optional), StarttlsSide::Peer), (client(), StarttlsSide::Peer)]
     {
         stage.dialogue.end(side);
-        assert_eq!(refusal(&stage.step()), &Refusal::Ended(side));
+        assert_eq!(refusal(&stage.step()), &StarttlsError::Ended(side));
     }
 }
 
@@ -235,10 +246,10 @@ proptest! {
             (false, _) => client(),
         };
         for (from_peer, bytes) in said {
-            let from = if from_peer { Side::Peer } else { Side::Program };
+            let from = if from_peer { StarttlsSide::Peer } else { StarttlsSide::Program };
             let step = stage.say(from, bytes);
             let clear_target = if is_server { &stage.to_program } else { &stage.to_peer };
-            if is_server && cancels && step == Step::Deliver {
+            if is_server && cancels && step == StarttlsStep::Deliver {
                 prop_assert!(clear_target.starts_with(&CANCEL_REQUEST) && clear_target.len() == 16);
                 continue;
             }

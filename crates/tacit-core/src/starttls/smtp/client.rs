@@ -1,13 +1,15 @@
 //! tacit asks a server for a program in clear.
 
 use super::words::{STARTTLS, offers_starttls, write_capabilities, write_command};
-use crate::starttls::lines::{Reply, ReplyReader, take_line, verb};
-use crate::starttls::machine::{Machine, Refusal, Step, Wires, shown};
-use crate::starttls::side::Side;
+use crate::starttls::lines::{ReplyReader, ServerReply, take_line, verb};
+use crate::starttls::machine::{
+    ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep, shown,
+};
+use crate::starttls::side::StarttlsSide;
 
 /// The client role.
 #[derive(Debug, Default)]
-pub(crate) struct Client {
+pub(crate) struct SmtpClient {
     waits_for: WaitsFor,
     replies: ReplyReader,
     /// How the program greeted: the whole line.
@@ -31,9 +33,13 @@ enum WaitsFor {
     Welcome,
 }
 
-impl Client {
+impl SmtpClient {
     /// `true`: it was the last that there is to look at.
-    fn take_reply(&mut self, wires: &mut Wires, reply: &Reply) -> Result<bool, Refusal> {
+    fn take_reply(
+        &mut self,
+        wires: &mut ExchangeBuffers,
+        reply: &ServerReply,
+    ) -> Result<bool, StarttlsError> {
         match self.waits_for {
             WaitsFor::Greeting if reply.code == 220 => {
                 reply.write(&mut wires.program.output);
@@ -45,7 +51,7 @@ impl Client {
                 return Err(not_offered("it says", reply));
             }
             WaitsFor::Greeting | WaitsFor::Hello | WaitsFor::Handshake => {
-                return Err(Refusal::Garbled(Side::Peer, "a reply to nothing"));
+                return Err(StarttlsError::Garbled(StarttlsSide::Peer, "a reply to nothing"));
             }
             WaitsFor::Capabilities if reply.code == 250 && offers_starttls(reply) => {
                 wires.peer.say("STARTTLS\r\n");
@@ -55,7 +61,9 @@ impl Client {
             WaitsFor::GoAhead if reply.code == 220 && wires.peer.input.is_empty() => {
                 self.waits_for = WaitsFor::Handshake;
             }
-            WaitsFor::GoAhead if reply.code == 220 => return Err(Refusal::Stuffed(Side::Peer)),
+            WaitsFor::GoAhead if reply.code == 220 => {
+                return Err(StarttlsError::Stuffed(StarttlsSide::Peer));
+            }
             WaitsFor::GoAhead => return Err(give_up(wires, "to STARTTLS it says", reply)),
             WaitsFor::Welcome => {
                 let out = &mut wires.program.output;
@@ -70,7 +78,11 @@ impl Client {
     }
 
     /// What a program may say before it has said who it is, which nobody but tacit hears.
-    fn take_command(&mut self, wires: &mut Wires, line: Vec<u8>) -> Result<(), Refusal> {
+    fn take_command(
+        &mut self,
+        wires: &mut ExchangeBuffers,
+        line: Vec<u8>,
+    ) -> Result<(), StarttlsError> {
         let program = &mut wires.program;
         match verb(&line).as_str() {
             // STARTTLS belongs to ESMTP: a program that knows HELO alone does not hear of it.
@@ -80,14 +92,14 @@ impl Client {
             "QUIT" => {
                 program.say("221 2.0.0 Bye\r\n");
                 wires.peer.say("QUIT\r\n");
-                return Err(Refusal::Ended(Side::Program));
+                return Err(StarttlsError::Ended(StarttlsSide::Program));
             }
             _ => program.say("503 5.5.1 Send EHLO first\r\n"),
         }
         Ok(())
     }
 
-    fn greet(&mut self, wires: &mut Wires, verb: &str, line: Vec<u8>) {
+    fn greet(&mut self, wires: &mut ExchangeBuffers, verb: &str, line: Vec<u8>) {
         write_command(verb, &line, &mut wires.peer.output);
         self.hello = line;
         self.waits_for = WaitsFor::Capabilities;
@@ -95,34 +107,34 @@ impl Client {
 }
 
 /// The program hears that its connection cannot be, before it has sent anything that matters.
-fn give_up(wires: &mut Wires, what: &str, reply: &Reply) -> Refusal {
+fn give_up(wires: &mut ExchangeBuffers, what: &str, reply: &ServerReply) -> StarttlsError {
     wires.program.say("421 4.7.0 tacit: the server offers no TLS, which the policy requires\r\n");
     wires.peer.say("QUIT\r\n");
     not_offered(what, reply)
 }
 
-fn not_offered(what: &str, reply: &Reply) -> Refusal {
+fn not_offered(what: &str, reply: &ServerReply) -> StarttlsError {
     let line = reply.lines.first().map(|line| shown(line)).unwrap_or_default();
-    Refusal::NotOffered(format!("{what} `{line}`"))
+    StarttlsError::NotOffered(format!("{what} `{line}`"))
 }
 
-impl Machine for Client {
-    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+impl ProtocolMachine for SmtpClient {
+    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         loop {
             if self.waits_for == WaitsFor::Handshake {
-                return Ok(Step::Secure);
+                return Ok(StarttlsStep::Secure);
             }
-            if let Some(reply) = self.replies.take(&mut wires.peer.input, Side::Peer)? {
+            if let Some(reply) = self.replies.take(&mut wires.peer.input, StarttlsSide::Peer)? {
                 if self.take_reply(wires, &reply)? {
-                    return Ok(Step::Relay);
+                    return Ok(StarttlsStep::Relay);
                 }
                 continue;
             }
             if self.waits_for != WaitsFor::Hello || !self.replies.is_empty() || wires.stall() {
-                return Ok(Step::Wait);
+                return Ok(StarttlsStep::Wait);
             }
-            let Some(line) = take_line(&mut wires.program.input, Side::Program)? else {
-                return Ok(Step::Wait);
+            let Some(line) = take_line(&mut wires.program.input, StarttlsSide::Program)? else {
+                return Ok(StarttlsStep::Wait);
             };
             self.take_command(wires, line)?;
         }
@@ -132,19 +144,19 @@ impl Machine for Client {
         true
     }
 
-    fn secured(&mut self, wires: &mut Wires) {
+    fn secured(&mut self, wires: &mut ExchangeBuffers) {
         // RFC 3207 section 4.2: what the server said in clear is forgotten.
         let hello = std::mem::take(&mut self.hello);
         write_command(&verb(&hello), &hello, &mut wires.peer.output);
         self.waits_for = WaitsFor::Welcome;
     }
 
-    fn unsecured(&mut self, wires: &mut Wires) {
+    fn unsecured(&mut self, wires: &mut ExchangeBuffers) {
         let why = "421 4.7.0 tacit: no TLS with the server, which the policy requires\r\n";
         wires.program.say(why);
     }
 
-    fn outlasts(&self, ended: Side) -> bool {
-        ended == Side::Program
+    fn outlasts(&self, ended: StarttlsSide) -> bool {
+        ended == StarttlsSide::Program
     }
 }

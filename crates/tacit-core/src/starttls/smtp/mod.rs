@@ -40,5 +40,5 @@ mod server;
 mod tests;
 mod words;
 
-pub(super) use client::Client;
-pub(super) use server::Server;
+pub(super) use client::SmtpClient;
+pub(super) use server::SmtpServer;

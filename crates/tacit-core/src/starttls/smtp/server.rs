@@ -2,13 +2,13 @@
 
 use super::words::{AUTH, STARTTLS, write_capabilities, write_command};
 use crate::policy::StarttlsMode;
-use crate::starttls::lines::{Reply, ReplyReader, argument, take_line, verb};
-use crate::starttls::machine::{Machine, Refusal, Step, Wires};
-use crate::starttls::side::Side;
+use crate::starttls::lines::{ReplyReader, ServerReply, argument, take_line, verb};
+use crate::starttls::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep};
+use crate::starttls::side::StarttlsSide;
 
 /// The server role.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct SmtpServer {
     mode: StarttlsMode,
     waits_for: WaitsFor,
     replies: ReplyReader,
@@ -32,7 +32,7 @@ enum WaitsFor {
     Capabilities,
 }
 
-impl Server {
+impl SmtpServer {
     pub(crate) fn new(mode: StarttlsMode) -> Self {
         let waits_for = WaitsFor::Greeting;
         let replies = ReplyReader::default();
@@ -40,7 +40,7 @@ impl Server {
     }
 
     /// RFC 3207 section 4: 530 to all but a few commands where TLS is required.
-    fn command_in_clear(&mut self, wires: &mut Wires, line: &[u8]) -> Step {
+    fn command_in_clear(&mut self, wires: &mut ExchangeBuffers, line: &[u8]) -> StarttlsStep {
         let verb = verb(line);
         let peer = &mut wires.peer;
         match verb.as_str() {
@@ -56,20 +56,20 @@ impl Server {
                 peer.input.clear();
                 peer.say("220 2.0.0 Go ahead with TLS\r\n");
                 wires.program.say("QUIT\r\n");
-                return Step::Secure;
+                return StarttlsStep::Secure;
             }
             AUTH => peer.say("538 5.7.11 Encryption required: send STARTTLS first\r\n"),
             _ if self.mode == StarttlsMode::Optional => {
                 wires.program.say(line);
                 wires.program.say("\r\n");
-                return Step::Relay;
+                return StarttlsStep::Relay;
             }
             _ => peer.say("530 5.7.0 Must issue a STARTTLS command first\r\n"),
         }
-        Step::Wait
+        StarttlsStep::Wait
     }
 
-    fn command_under_tls(&mut self, wires: &mut Wires, line: &[u8]) -> Step {
+    fn command_under_tls(&mut self, wires: &mut ExchangeBuffers, line: &[u8]) -> StarttlsStep {
         let verb = verb(line);
         match verb.as_str() {
             "EHLO" | "LHLO" => {
@@ -86,20 +86,20 @@ impl Server {
             _ => {
                 wires.program.say(line);
                 wires.program.say("\r\n");
-                return Step::Relay;
+                return StarttlsStep::Relay;
             }
         }
-        Step::Wait
+        StarttlsStep::Wait
     }
 
-    fn pass(&mut self, wires: &mut Wires, verb: &str, line: &[u8], waits_for: WaitsFor) {
+    fn pass(&mut self, wires: &mut ExchangeBuffers, verb: &str, line: &[u8], waits_for: WaitsFor) {
         write_command(verb, line, &mut wires.program.output);
         self.waits_for = waits_for;
         self.is_leaving = verb == "QUIT";
     }
 }
 
-fn pass_capabilities(wires: &mut Wires, reply: &Reply) {
+fn pass_capabilities(wires: &mut ExchangeBuffers, reply: &ServerReply) {
     let out = &mut wires.peer.output;
     match wires.is_secure {
         // RFC 3207 section 4.2: not offered again. Passwords only where nobody listens.
@@ -111,39 +111,41 @@ fn pass_capabilities(wires: &mut Wires, reply: &Reply) {
     }
 }
 
-impl Machine for Server {
+impl ProtocolMachine for SmtpServer {
     // RFC 3207 section 4.2: a server forgets what it knows of the client. One in clear has no
     // reason to, and some take a second EHLO for a mistake.
     fn needs_fresh_program(&self) -> bool {
         true
     }
 
-    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         loop {
             // A server may say good-bye (421) whenever it likes.
-            if let Some(reply) = self.replies.take(&mut wires.program.input, Side::Program)? {
+            if let Some(reply) =
+                self.replies.take(&mut wires.program.input, StarttlsSide::Program)?
+            {
                 match (self.waits_for, reply.code) {
                     (WaitsFor::SecondGreeting, 220) => {}
                     (WaitsFor::Capabilities, 250) => pass_capabilities(wires, &reply),
                     _ => reply.write(&mut wires.peer.output),
                 }
                 if self.is_leaving && !wires.is_secure {
-                    return Err(Refusal::Ended(Side::Peer));
+                    return Err(StarttlsError::Ended(StarttlsSide::Peer));
                 }
                 self.waits_for = WaitsFor::Command;
                 continue;
             }
             if self.waits_for != WaitsFor::Command || !self.replies.is_empty() || wires.stall() {
-                return Ok(Step::Wait);
+                return Ok(StarttlsStep::Wait);
             }
-            let Some(line) = take_line(&mut wires.peer.input, Side::Peer)? else {
-                return Ok(Step::Wait);
+            let Some(line) = take_line(&mut wires.peer.input, StarttlsSide::Peer)? else {
+                return Ok(StarttlsStep::Wait);
             };
             let step = match wires.is_secure {
                 false => self.command_in_clear(wires, &line),
                 true => self.command_under_tls(wires, &line),
             };
-            if step != Step::Wait {
+            if step != StarttlsStep::Wait {
                 return Ok(step);
             }
         }
@@ -153,13 +155,14 @@ impl Machine for Server {
         true
     }
 
-    fn secured(&mut self, _: &mut Wires) {
+    fn secured(&mut self, _: &mut ExchangeBuffers) {
         self.waits_for = WaitsFor::SecondGreeting;
         self.replies = ReplyReader::default();
     }
 
     // Its last commands are answered one after the other too.
-    fn outlasts(&self, ended: Side) -> bool {
-        ended == Side::Peer && (self.waits_for != WaitsFor::Command || !self.replies.is_empty())
+    fn outlasts(&self, ended: StarttlsSide) -> bool {
+        ended == StarttlsSide::Peer
+            && (self.waits_for != WaitsFor::Command || !self.replies.is_empty())
     }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use crate::policy::{StarttlsMode, StarttlsProtocol};
 use crate::starttls::testing::{Stage, refusal};
-use crate::starttls::{OUTPUT_BYTES_MAX, Refusal, Role, Side, Step};
+use crate::starttls::{OUTPUT_BYTES_MAX, StarttlsError, StarttlsRole, StarttlsSide, StarttlsStep};
 
 const GREETING: &str = "220-mail.example\r\n220 ready\r\n";
 const CAPABILITIES: &str = "250-mail.example hello\r\n250-PIPELINING\r\n\
@@ -13,17 +13,17 @@ const UNDER_TLS: &str = "250-mail.example hello\r\n250-PIPELINING\r\n\
      250-AUTH PLAIN LOGIN\r\n250-AUTH=LOGIN\r\n250 8BITMIME\r\n";
 
 fn server(mode: StarttlsMode) -> Stage {
-    Stage::new(StarttlsProtocol::Smtp, mode, Role::Server)
+    Stage::new(StarttlsProtocol::Smtp, mode, StarttlsRole::Server)
 }
 
 fn client() -> Stage {
-    Stage::new(StarttlsProtocol::Smtp, StarttlsMode::Required, Role::Client)
+    Stage::new(StarttlsProtocol::Smtp, StarttlsMode::Required, StarttlsRole::Client)
 }
 
 /// A server behind tacit whose client has just been greeted.
 fn greeted(mode: StarttlsMode) -> Stage {
     let mut stage = server(mode);
-    stage.say(Side::Program, GREETING);
+    stage.say(StarttlsSide::Program, GREETING);
     assert_eq!(stage.peer_hears(), GREETING);
     stage
 }
@@ -31,11 +31,11 @@ fn greeted(mode: StarttlsMode) -> Stage {
 /// One under TLS.
 fn secured() -> Stage {
     let mut stage = greeted(StarttlsMode::Required);
-    assert_eq!(stage.say(Side::Peer, "STARTTLS\r\n"), Step::Secure);
+    assert_eq!(stage.say(StarttlsSide::Peer, "STARTTLS\r\n"), StarttlsStep::Secure);
     stage.peer_hears();
     stage.program_hears();
-    assert_eq!(stage.secure(), Step::Wait);
-    assert_eq!(stage.say(Side::Program, GREETING), Step::Wait);
+    assert_eq!(stage.secure(), StarttlsStep::Wait);
+    assert_eq!(stage.say(StarttlsSide::Program, GREETING), StarttlsStep::Wait);
     assert_eq!(stage.peer_hears(), "");
     stage
 }
@@ -44,23 +44,23 @@ fn secured() -> Stage {
 fn capabilities_are_edited_at_every_split() {
     for cut in 0..=CAPABILITIES.len() {
         let mut stage = greeted(StarttlsMode::Required);
-        stage.say_cut(Side::Peer, b"ehlo client.example\r\n", &[cut.min(21)]);
+        stage.say_cut(StarttlsSide::Peer, b"ehlo client.example\r\n", &[cut.min(21)]);
         assert_eq!(stage.program_hears(), "EHLO client.example\r\n");
-        stage.say_cut(Side::Program, CAPABILITIES.as_bytes(), &[cut]);
+        stage.say_cut(StarttlsSide::Program, CAPABILITIES.as_bytes(), &[cut]);
         assert_eq!(stage.peer_hears(), IN_CLEAR);
-        let step = stage.say_cut(Side::Peer, b"STARTTLS\r\n", &[cut.min(10)]);
-        assert_eq!(step, Step::Secure);
+        let step = stage.say_cut(StarttlsSide::Peer, b"STARTTLS\r\n", &[cut.min(10)]);
+        assert_eq!(step, StarttlsStep::Secure);
         assert!(stage.peer_hears().starts_with("220 "));
         assert_eq!(stage.program_hears(), "QUIT\r\n");
-        assert_eq!(stage.secure(), Step::Wait);
-        stage.say(Side::Peer, "EHLO client.example\r\n");
+        assert_eq!(stage.secure(), StarttlsStep::Wait);
+        stage.say(StarttlsSide::Peer, "EHLO client.example\r\n");
         assert_eq!(stage.program_hears(), "", "the new connection has not greeted");
-        stage.say_cut(Side::Program, GREETING.as_bytes(), &[cut.min(GREETING.len())]);
+        stage.say_cut(StarttlsSide::Program, GREETING.as_bytes(), &[cut.min(GREETING.len())]);
         assert_eq!(stage.program_hears(), "EHLO client.example\r\n");
-        stage.say_cut(Side::Program, CAPABILITIES.as_bytes(), &[cut]);
+        stage.say_cut(StarttlsSide::Program, CAPABILITIES.as_bytes(), &[cut]);
         assert_eq!(stage.peer_hears(), UNDER_TLS);
-        let step = stage.say_cut(Side::Peer, b"MAIL FROM:<a@b>\r\nRCPT", &[cut.min(21)]);
-        assert_eq!(step, Step::Relay);
+        let step = stage.say_cut(StarttlsSide::Peer, b"MAIL FROM:<a@b>\r\nRCPT", &[cut.min(21)]);
+        assert_eq!(step, StarttlsStep::Relay);
         assert_eq!(stage.program_hears(), "MAIL FROM:<a@b>\r\nRCPT");
     }
 }
@@ -68,23 +68,23 @@ fn capabilities_are_edited_at_every_split() {
 #[test]
 fn a_reply_of_one_line_and_byte_by_byte_is_edited_too() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(Side::Peer, "LHLO x\r\n");
+    stage.say(StarttlsSide::Peer, "LHLO x\r\n");
     assert_eq!(stage.program_hears(), "LHLO x\r\n");
     let cuts: Vec<usize> = (0..18).collect();
-    stage.say_cut(Side::Program, b"250 mail.example\r\n", &cuts);
+    stage.say_cut(StarttlsSide::Program, b"250 mail.example\r\n", &cuts);
     assert_eq!(stage.peer_hears(), "250-mail.example\r\n250 STARTTLS\r\n");
 }
 
 #[test]
 fn what_a_client_sends_behind_starttls_never_happens() {
     let mut stage = greeted(StarttlsMode::Required);
-    let step = stage.say(Side::Peer, "STARTTLS\r\nMAIL FROM:<evil@x>\r\nRCPT TO:<b@y>\r\n");
-    assert_eq!(step, Step::Secure);
+    let step = stage.say(StarttlsSide::Peer, "STARTTLS\r\nMAIL FROM:<evil@x>\r\nRCPT TO:<b@y>\r\n");
+    assert_eq!(step, StarttlsStep::Secure);
     assert_eq!(stage.dialogue.take_input(), b"");
     assert_eq!(stage.program_hears(), "QUIT\r\n");
     stage.secure();
-    stage.say(Side::Program, GREETING);
-    stage.say(Side::Peer, "EHLO x\r\n");
+    stage.say(StarttlsSide::Program, GREETING);
+    stage.say(StarttlsSide::Peer, "EHLO x\r\n");
     assert_eq!(stage.program_hears(), "EHLO x\r\n");
 }
 
@@ -99,7 +99,11 @@ fn required_keeps_mail_and_passwords_from_the_server() {
         ("STARTTLS now", "501 5.5.4"),
         ("", "530 5.7.0"),
     ] {
-        assert_eq!(stage.say(Side::Peer, format!("{command}\r\n")), Step::Wait, "{command}");
+        assert_eq!(
+            stage.say(StarttlsSide::Peer, format!("{command}\r\n")),
+            StarttlsStep::Wait,
+            "{command}"
+        );
         assert!(stage.peer_hears().starts_with(reply), "{command}");
         assert_eq!(stage.program_hears(), "", "{command}");
     }
@@ -108,20 +112,20 @@ fn required_keeps_mail_and_passwords_from_the_server() {
 #[test]
 fn lines_that_two_programs_could_read_differently_do_not_pass() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(Side::Peer, "NOOP\nMAIL FROM:<a@b>\r\n");
+    stage.say(StarttlsSide::Peer, "NOOP\nMAIL FROM:<a@b>\r\n");
     assert_eq!(stage.program_hears(), "NOOP\r\n");
-    stage.say(Side::Program, "250 ok\r\n");
+    stage.say(StarttlsSide::Program, "250 ok\r\n");
     assert!(stage.peer_hears().contains("530 5.7.0"));
-    let step = stage.say(Side::Peer, "NOOP\rMAIL FROM:<a@b>\r\n");
-    assert!(matches!(refusal(&step), Refusal::Garbled(Side::Peer, _)));
+    let step = stage.say(StarttlsSide::Peer, "NOOP\rMAIL FROM:<a@b>\r\n");
+    assert!(matches!(refusal(&step), StarttlsError::Garbled(StarttlsSide::Peer, _)));
 }
 
 #[test]
 fn commands_wait_for_the_reply_to_the_one_before() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(Side::Peer, "NOOP\r\nMAIL\r\nRSET\r\n");
+    stage.say(StarttlsSide::Peer, "NOOP\r\nMAIL\r\nRSET\r\n");
     assert_eq!((stage.program_hears().as_str(), stage.peer_hears().as_str()), ("NOOP\r\n", ""));
-    stage.say(Side::Program, "250 ok\r\n");
+    stage.say(StarttlsSide::Program, "250 ok\r\n");
     assert_eq!(stage.program_hears(), "RSET\r\n");
     let heard = stage.peer_hears();
     assert!(heard.starts_with("250 ok\r\n530 "), "{heard}");
@@ -130,17 +134,18 @@ fn commands_wait_for_the_reply_to_the_one_before() {
 #[test]
 fn answers_to_many_commands_at_once_do_not_pile_up() {
     for (mut stage, from, reply) in [
-        (greeted(StarttlsMode::Required), Side::Peer, "250 ok\r\n"),
-        (client(), Side::Program, GREETING),
+        (greeted(StarttlsMode::Required), StarttlsSide::Peer, "250 ok\r\n"),
+        (client(), StarttlsSide::Program, GREETING),
     ] {
-        if from == Side::Peer {
+        if from == StarttlsSide::Peer {
             stage.say(from, "NOOP\r\n");
         }
         for _ in 0..4 {
             stage.say(from, "\n".repeat(4096));
         }
         stage.say(from.other(), reply);
-        let heard = if from == Side::Peer { stage.peer_hears() } else { stage.program_hears() };
+        let heard =
+            if from == StarttlsSide::Peer { stage.peer_hears() } else { stage.program_hears() };
         assert_eq!(heard.lines().count(), reply.lines().count() + 4 * 4096);
         assert!(stage.longest_bytes < OUTPUT_BYTES_MAX + 100, "{}", stage.longest_bytes);
     }
@@ -149,93 +154,93 @@ fn answers_to_many_commands_at_once_do_not_pile_up() {
 #[test]
 fn optional_passes_mail_in_clear_but_no_password() {
     let mut stage = greeted(StarttlsMode::Optional);
-    stage.say(Side::Peer, "EHLO x\r\n");
-    stage.say(Side::Program, CAPABILITIES);
+    stage.say(StarttlsSide::Peer, "EHLO x\r\n");
+    stage.say(StarttlsSide::Program, CAPABILITIES);
     assert_eq!(stage.peer_hears(), IN_CLEAR);
     stage.program_hears();
-    assert_eq!(stage.say(Side::Peer, "AUTH LOGIN\r\n"), Step::Wait);
+    assert_eq!(stage.say(StarttlsSide::Peer, "AUTH LOGIN\r\n"), StarttlsStep::Wait);
     assert!(stage.peer_hears().starts_with("538 "));
-    assert_eq!(stage.say(Side::Peer, "MAIL FROM:<a@b>\r\nRCPT"), Step::Relay);
+    assert_eq!(stage.say(StarttlsSide::Peer, "MAIL FROM:<a@b>\r\nRCPT"), StarttlsStep::Relay);
     assert_eq!(stage.program_hears(), "MAIL FROM:<a@b>\r\nRCPT");
 }
 
 #[test]
 fn under_tls_the_client_begins_anew() {
     let mut stage = secured();
-    assert_eq!(stage.say(Side::Peer, "MAIL FROM:<a@b>\r\n"), Step::Wait);
+    assert_eq!(stage.say(StarttlsSide::Peer, "MAIL FROM:<a@b>\r\n"), StarttlsStep::Wait);
     assert!(stage.peer_hears().starts_with("503 5.5.1"));
-    assert_eq!(stage.say(Side::Peer, "STARTTLS\r\n"), Step::Wait);
+    assert_eq!(stage.say(StarttlsSide::Peer, "STARTTLS\r\n"), StarttlsStep::Wait);
     assert!(stage.peer_hears().starts_with("503 5.5.1"));
     assert_eq!(stage.program_hears(), "");
-    stage.say(Side::Peer, "HELO x\r\n");
-    stage.say(Side::Program, "250 mail.example\r\n");
-    assert_eq!(stage.say(Side::Peer, "MAIL FROM:<a@b>\r\n"), Step::Relay);
+    stage.say(StarttlsSide::Peer, "HELO x\r\n");
+    stage.say(StarttlsSide::Program, "250 mail.example\r\n");
+    assert_eq!(stage.say(StarttlsSide::Peer, "MAIL FROM:<a@b>\r\n"), StarttlsStep::Relay);
     assert_eq!(stage.program_hears(), "HELO x\r\nMAIL FROM:<a@b>\r\n");
 }
 
 #[test]
 fn a_client_that_leaves_before_tls_has_ended_it() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(Side::Peer, "QUIT\r\n");
-    let step = stage.say(Side::Program, "221 bye\r\n");
-    assert_eq!(refusal(&step), &Refusal::Ended(Side::Peer));
+    stage.say(StarttlsSide::Peer, "QUIT\r\n");
+    let step = stage.say(StarttlsSide::Program, "221 bye\r\n");
+    assert_eq!(refusal(&step), &StarttlsError::Ended(StarttlsSide::Peer));
     assert_eq!(stage.peer_hears(), "221 bye\r\n");
 }
 
 #[test]
 fn a_client_that_says_no_more_under_tls_is_answered_as_another() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(Side::Peer, "STARTTLS\r\n");
+    stage.say(StarttlsSide::Peer, "STARTTLS\r\n");
     stage.secure();
-    stage.say(Side::Peer, "EHLO x\r\nNOOP\r\nQUIT\r\n");
-    stage.dialogue.end(Side::Peer);
+    stage.say(StarttlsSide::Peer, "EHLO x\r\nNOOP\r\nQUIT\r\n");
+    stage.dialogue.end(StarttlsSide::Peer);
     stage.peer_hears();
     stage.program_hears();
-    assert_eq!(stage.say(Side::Program, GREETING), Step::Wait);
+    assert_eq!(stage.say(StarttlsSide::Program, GREETING), StarttlsStep::Wait);
     assert_eq!((stage.peer_hears(), stage.program_hears()), (String::new(), "EHLO x\r\n".into()));
-    stage.say_cut(Side::Program, CAPABILITIES.as_bytes(), &[30]);
+    stage.say_cut(StarttlsSide::Program, CAPABILITIES.as_bytes(), &[30]);
     assert_eq!((stage.peer_hears(), stage.program_hears()), (UNDER_TLS.into(), "NOOP\r\n".into()));
-    stage.say(Side::Program, "250 ok\r\n");
+    stage.say(StarttlsSide::Program, "250 ok\r\n");
     assert_eq!(stage.program_hears(), "QUIT\r\n");
-    assert_eq!(stage.say(Side::Program, "221 bye\r\n"), Step::Relay);
+    assert_eq!(stage.say(StarttlsSide::Program, "221 bye\r\n"), StarttlsStep::Relay);
     assert_eq!(stage.peer_hears(), "250 ok\r\n221 bye\r\n");
-    assert!(stage.dialogue.has_passed(Side::Peer));
+    assert!(stage.dialogue.has_passed(StarttlsSide::Peer));
 }
 
 #[test]
 fn a_server_that_ends_under_tls_ends_it() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(Side::Peer, "STARTTLS\r\n");
+    stage.say(StarttlsSide::Peer, "STARTTLS\r\n");
     stage.secure();
-    stage.dialogue.end(Side::Program);
-    assert_eq!(stage.step(), Step::Relay);
+    stage.dialogue.end(StarttlsSide::Program);
+    assert_eq!(stage.step(), StarttlsStep::Relay);
 }
 
 #[test]
 fn a_server_that_is_busy_under_tls_is_heard() {
     let mut stage = greeted(StarttlsMode::Required);
-    stage.say(Side::Peer, "STARTTLS\r\n");
+    stage.say(StarttlsSide::Peer, "STARTTLS\r\n");
     stage.secure();
     stage.peer_hears();
-    stage.say(Side::Program, "421 too many connections\r\n");
+    stage.say(StarttlsSide::Program, "421 too many connections\r\n");
     assert_eq!(stage.peer_hears(), "421 too many connections\r\n");
 }
 
 #[test]
 fn a_server_that_says_good_bye_is_heard() {
     let mut stage = greeted(StarttlsMode::Required);
-    assert_eq!(stage.say(Side::Program, "421 4.4.2 timeout\r\n"), Step::Wait);
+    assert_eq!(stage.say(StarttlsSide::Program, "421 4.4.2 timeout\r\n"), StarttlsStep::Wait);
     assert_eq!(stage.peer_hears(), "421 4.4.2 timeout\r\n");
-    stage.dialogue.end(Side::Program);
-    assert_eq!(refusal(&stage.step()), &Refusal::Ended(Side::Program));
+    stage.dialogue.end(StarttlsSide::Program);
+    assert_eq!(refusal(&stage.step()), &StarttlsError::Ended(StarttlsSide::Program));
 }
 
 /// A program before tacit that was greeted, and greets.
 fn asked(hello: &str) -> Stage {
     let mut stage = client();
-    stage.say(Side::Peer, GREETING);
+    stage.say(StarttlsSide::Peer, GREETING);
     assert_eq!(stage.program_hears(), GREETING);
-    stage.say(Side::Program, hello);
+    stage.say(StarttlsSide::Program, hello);
     stage
 }
 
@@ -255,15 +260,15 @@ fn a_program_that_knows_nothing_is_taken_to_tls_at_every_split() {
         for cut in 0..=CAPABILITIES.len() {
             let mut stage = asked(hello);
             assert_eq!(stage.peer_hears(), first);
-            stage.say_cut(Side::Peer, CAPABILITIES.as_bytes(), &[cut]);
+            stage.say_cut(StarttlsSide::Peer, CAPABILITIES.as_bytes(), &[cut]);
             assert_eq!(stage.peer_hears(), "STARTTLS\r\n");
-            let step = stage.say_cut(Side::Peer, b"220 2.0.0 go\r\n", &[cut.min(14)]);
-            assert_eq!(step, Step::Secure);
-            assert_eq!(stage.secure(), Step::Wait);
+            let step = stage.say_cut(StarttlsSide::Peer, b"220 2.0.0 go\r\n", &[cut.min(14)]);
+            assert_eq!(step, StarttlsStep::Secure);
+            assert_eq!(stage.secure(), StarttlsStep::Wait);
             assert_eq!(stage.peer_hears(), then);
             assert_eq!(stage.program_hears(), "", "nothing that came in clear is passed");
-            let step = stage.say_cut(Side::Peer, welcome.as_bytes(), &[cut]);
-            assert_eq!(step, Step::Relay);
+            let step = stage.say_cut(StarttlsSide::Peer, welcome.as_bytes(), &[cut]);
+            assert_eq!(step, StarttlsStep::Relay);
             assert_eq!(stage.program_hears(), heard);
         }
     }
@@ -272,11 +277,11 @@ fn a_program_that_knows_nothing_is_taken_to_tls_at_every_split() {
 #[test]
 fn what_a_program_says_early_waits_for_tls() {
     let mut stage = asked("EHLO me\r\nMAIL FROM:<a@b>\r\n");
-    stage.say(Side::Peer, CAPABILITIES);
-    assert_eq!(stage.say(Side::Peer, "220 go\r\n"), Step::Secure);
+    stage.say(StarttlsSide::Peer, CAPABILITIES);
+    assert_eq!(stage.say(StarttlsSide::Peer, "220 go\r\n"), StarttlsStep::Secure);
     assert_eq!(stage.peer_hears(), "EHLO me\r\nSTARTTLS\r\n");
     stage.secure();
-    assert_eq!(stage.say(Side::Peer, CAPABILITIES), Step::Relay);
+    assert_eq!(stage.say(StarttlsSide::Peer, CAPABILITIES), StarttlsStep::Relay);
     assert_eq!(stage.peer_hears(), "EHLO me\r\nMAIL FROM:<a@b>\r\n");
 }
 
@@ -285,29 +290,31 @@ fn a_server_without_starttls_gets_neither_mail_nor_password() {
     for reply in ["250 mail.example\r\n", "250-mail\r\n250 AUTH PLAIN\r\n", "502 what\r\n"] {
         let mut stage = asked("EHLO me\r\nAUTH PLAIN AGEAYg==\r\n");
         stage.peer_hears();
-        let step = stage.say(Side::Peer, reply);
-        assert!(matches!(refusal(&step), Refusal::NotOffered(_)), "{step:?}");
+        let step = stage.say(StarttlsSide::Peer, reply);
+        assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{step:?}");
         assert!(stage.program_hears().starts_with("421 4.7.0 tacit: the server offers no TLS"));
         assert_eq!(stage.peer_hears(), "QUIT\r\n");
     }
     let mut stage = asked("EHLO me\r\n");
-    stage.say(Side::Peer, CAPABILITIES);
-    let step = stage.say(Side::Peer, "454 4.7.0 not now\r\n");
-    assert!(matches!(refusal(&step), Refusal::NotOffered(said) if said.contains("454 4.7.0")));
+    stage.say(StarttlsSide::Peer, CAPABILITIES);
+    let step = stage.say(StarttlsSide::Peer, "454 4.7.0 not now\r\n");
+    assert!(
+        matches!(refusal(&step), StarttlsError::NotOffered(said) if said.contains("454 4.7.0"))
+    );
 }
 
 #[test]
 fn what_a_server_sends_out_of_turn_in_clear_is_refused() {
     let mut stage = asked("EHLO me\r\n");
-    stage.say(Side::Peer, CAPABILITIES);
-    let step = stage.say(Side::Peer, "220 go\r\n250 AUTH PLAIN\r\n");
-    assert_eq!(refusal(&step), &Refusal::Stuffed(Side::Peer));
+    stage.say(StarttlsSide::Peer, CAPABILITIES);
+    let step = stage.say(StarttlsSide::Peer, "220 go\r\n250 AUTH PLAIN\r\n");
+    assert_eq!(refusal(&step), &StarttlsError::Stuffed(StarttlsSide::Peer));
     let mut stage = client();
-    let step = stage.say(Side::Peer, "220 ready\r\n250 AUTH PLAIN\r\n");
-    assert!(matches!(refusal(&step), Refusal::Garbled(Side::Peer, _)));
+    let step = stage.say(StarttlsSide::Peer, "220 ready\r\n250 AUTH PLAIN\r\n");
+    assert!(matches!(refusal(&step), StarttlsError::Garbled(StarttlsSide::Peer, _)));
     let mut stage = client();
-    let step = stage.say(Side::Peer, "554 5.7.1 go away\r\n");
-    assert!(matches!(refusal(&step), Refusal::NotOffered(_)));
+    let step = stage.say(StarttlsSide::Peer, "554 5.7.1 go away\r\n");
+    assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)));
     assert_eq!(stage.program_hears(), "554 5.7.1 go away\r\n");
 }
 
@@ -342,7 +349,7 @@ proptest! {
         let mut stage = if is_server { server(StarttlsMode::Required) } else { client() };
         let mut heard = String::new();
         for (from_peer, text) in said {
-            stage.say(if from_peer { Side::Peer } else { Side::Program }, text);
+            stage.say(if from_peer { StarttlsSide::Peer } else { StarttlsSide::Program }, text);
             heard += &if is_server { stage.program_hears() } else { stage.peer_hears() };
         }
         for line in heard.lines() {
@@ -364,8 +371,8 @@ proptest! {
         reply += "250 HELP\r\n";
         let run = |cuts: &[usize]| {
             let mut stage = greeted(StarttlsMode::Required);
-            stage.say(Side::Peer, "EHLO x\r\n");
-            stage.say_cut(Side::Program, reply.as_bytes(), cuts);
+            stage.say(StarttlsSide::Peer, "EHLO x\r\n");
+            stage.say_cut(StarttlsSide::Program, reply.as_bytes(), cuts);
             stage.peer_hears()
         };
         let whole = run(&[]);

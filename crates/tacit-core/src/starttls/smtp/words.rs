@@ -1,10 +1,10 @@
 //! Commands and capabilities, as both roles write and read them.
 
-use crate::starttls::lines::{Reply, argument};
+use crate::starttls::lines::{ServerReply, argument};
 
 /// The reply to EHLO, once with STARTTLS and once never with it.
 pub(super) fn write_capabilities(
-    reply: &Reply,
+    reply: &ServerReply,
     keep: impl Fn(&str) -> bool,
     add: &str,
     out: &mut Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) fn write_capabilities(
 }
 
 /// Whether the reply offers STARTTLS.
-pub(super) fn offers_starttls(reply: &Reply) -> bool {
+pub(super) fn offers_starttls(reply: &ServerReply) -> bool {
     reply.texts().skip(1).any(|text| keyword(text) == STARTTLS)
 }
 

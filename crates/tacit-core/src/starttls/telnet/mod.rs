@@ -16,8 +16,8 @@
 //! and thrown away under TLS. In the client role other options of the server are refused; text of
 //! it is not waited through.
 
-use super::machine::{Machine, Refusal, Step, Wires, shown};
-use super::side::Side;
+use super::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep, shown};
+use super::side::StarttlsSide;
 use crate::policy::StarttlsMode;
 
 #[cfg(test)]
@@ -63,7 +63,7 @@ struct Front<T> {
 }
 
 /// The first token; `None`: it is not whole.
-fn first_token(input: &[u8], from: Side) -> Result<Option<Front<Token>>, Refusal> {
+fn first_token(input: &[u8], from: StarttlsSide) -> Result<Option<Front<Token>>, StarttlsError> {
     Ok(match input {
         [] | [IAC] | [IAC, WILL | WONT | DO | DONT] => None,
         [IAC, verb @ (WILL | WONT | DO | DONT), option, ..] => {
@@ -72,7 +72,7 @@ fn first_token(input: &[u8], from: Side) -> Result<Option<Front<Token>>, Refusal
         [IAC, SB, rest @ ..] => {
             let found = subnegotiation(rest);
             if found.is_none() && rest.len() > SUBNEGOTIATION_BYTES_MAX {
-                return Err(Refusal::TooLong(from, "a subnegotiation"));
+                return Err(StarttlsError::TooLong(from, "a subnegotiation"));
             }
             found
                 .map(|body| Front { read: Token::Subnegotiation(body.read), bytes: body.bytes + 2 })
@@ -105,7 +105,7 @@ fn subnegotiation(bytes: &[u8]) -> Option<Front<Vec<u8>>> {
 
 /// tacit asks clients for TLS in place of a server in clear.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct TelnetServer {
     mode: StarttlsMode,
     asked: bool,
     /// The client said WILL.
@@ -113,23 +113,24 @@ pub(super) struct Server {
     held: Vec<u8>,
 }
 
-impl Server {
+impl TelnetServer {
     pub(super) fn new(mode: StarttlsMode) -> Self {
         Self { mode, asked: false, agreed: false, held: Vec::new() }
     }
 }
 
-impl Machine for Server {
+impl ProtocolMachine for TelnetServer {
     fn needs_program(&self) -> bool {
         false
     }
 
-    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         let peer = &mut wires.peer;
         if !std::mem::replace(&mut self.asked, true) {
             peer.say([IAC, DO, START_TLS]);
         }
-        while let Some(Front { read: token, bytes }) = first_token(&peer.input, Side::Peer)? {
+        while let Some(Front { read: token, bytes }) = first_token(&peer.input, StarttlsSide::Peer)?
+        {
             let token_bytes: Vec<u8> = peer.input.drain(..bytes).collect();
             match token {
                 Token::Option(WILL, START_TLS) if !self.agreed => {
@@ -137,58 +138,65 @@ impl Machine for Server {
                     peer.say(TLS_FOLLOWS);
                 }
                 Token::Option(WONT, START_TLS) if self.agreed => {
-                    return Err(Refusal::Garbled(Side::Peer, "START_TLS agreed to and declined"));
+                    return Err(StarttlsError::Garbled(
+                        StarttlsSide::Peer,
+                        "START_TLS agreed to and declined",
+                    ));
                 }
                 Token::Option(WONT, START_TLS) if self.mode == StarttlsMode::Optional => {
                     self.held.append(&mut peer.input);
                     peer.input = std::mem::take(&mut self.held);
-                    return Ok(Step::Relay);
+                    return Ok(StarttlsStep::Relay);
                 }
                 Token::Option(WONT, START_TLS) => {
                     peer.say("This server takes connections with TLS only (START_TLS).\r\n");
-                    return Err(Refusal::InClear);
+                    return Err(StarttlsError::InClear);
                 }
                 Token::Option(WILL, START_TLS) => {}
                 // What stands behind it is the handshake's.
                 Token::Subnegotiation(body) if body == [START_TLS, FOLLOWS] && self.agreed => {
-                    return Ok(Step::Secure);
+                    return Ok(StarttlsStep::Secure);
                 }
                 Token::Subnegotiation(body) if body.first() == Some(&START_TLS) => {
-                    return Err(Refusal::Garbled(Side::Peer, "START_TLS out of turn"));
+                    return Err(StarttlsError::Garbled(
+                        StarttlsSide::Peer,
+                        "START_TLS out of turn",
+                    ));
                 }
                 _ => {
                     self.held.extend_from_slice(&token_bytes);
                     if self.held.len() > HELD_BYTES_MAX {
-                        return Err(Refusal::TooLong(Side::Peer, "text"));
+                        return Err(StarttlsError::TooLong(StarttlsSide::Peer, "text"));
                     }
                 }
             }
         }
-        Ok(Step::Wait)
+        Ok(StarttlsStep::Wait)
     }
 
-    fn secured(&mut self, _: &mut Wires) {
+    fn secured(&mut self, _: &mut ExchangeBuffers) {
         self.held = Vec::new();
     }
 }
 
 /// tacit answers a server that asks for TLS, for a client in clear.
 #[derive(Debug, Default)]
-pub(super) struct Client {
+pub(super) struct TelnetClient {
     /// WILL and FOLLOWS were sent.
     agreed: bool,
     options: usize,
 }
 
-fn refuse(wires: &mut Wires, said: String) -> Refusal {
+fn refuse(wires: &mut ExchangeBuffers, said: String) -> StarttlsError {
     wires.program.say("tacit: the server offers no TLS, which the policy requires.\r\n");
-    Refusal::NotOffered(said)
+    StarttlsError::NotOffered(said)
 }
 
-impl Machine for Client {
-    fn step(&mut self, wires: &mut Wires) -> Result<Step, Refusal> {
+impl ProtocolMachine for TelnetClient {
+    fn step(&mut self, wires: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         let peer = &mut wires.peer;
-        while let Some(Front { read: token, bytes }) = first_token(&peer.input, Side::Peer)? {
+        while let Some(Front { read: token, bytes }) = first_token(&peer.input, StarttlsSide::Peer)?
+        {
             match token {
                 Token::Option(DO, START_TLS) if !self.agreed => {
                     self.agreed = true;
@@ -197,10 +205,10 @@ impl Machine for Client {
                 }
                 Token::Subnegotiation(body) if body == [START_TLS, FOLLOWS] && self.agreed => {
                     if peer.input.len() > bytes {
-                        return Err(Refusal::Stuffed(Side::Peer));
+                        return Err(StarttlsError::Stuffed(StarttlsSide::Peer));
                     }
                     peer.input.clear();
-                    return Ok(Step::Secure);
+                    return Ok(StarttlsStep::Secure);
                 }
                 Token::Text => {
                     let text = shown(&peer.input);
@@ -220,13 +228,13 @@ impl Machine for Client {
             peer.input.drain(..bytes);
             self.options += 1;
             if self.options > OPTIONS_MAX {
-                return Err(Refusal::TooLong(Side::Peer, "a negotiation"));
+                return Err(StarttlsError::TooLong(StarttlsSide::Peer, "a negotiation"));
             }
         }
-        Ok(Step::Wait)
+        Ok(StarttlsStep::Wait)
     }
 
-    fn unsecured(&mut self, wires: &mut Wires) {
+    fn unsecured(&mut self, wires: &mut ExchangeBuffers) {
         wires.program.say("tacit: no TLS with the server, which the policy requires.\r\n");
     }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::StarttlsProtocol;
-use crate::starttls::Role;
+use crate::starttls::StarttlsRole;
 use crate::starttls::testing::{Stage, refusal};
 
 const ASKS: [u8; 3] = [IAC, DO, START_TLS];
@@ -11,11 +11,11 @@ const DECLINES: [u8; 3] = [IAC, WONT, START_TLS];
 const TERMINAL: [u8; 3] = [IAC, WILL, 24];
 
 fn server(mode: StarttlsMode) -> Stage {
-    Stage::new(StarttlsProtocol::Telnet, mode, Role::Server)
+    Stage::new(StarttlsProtocol::Telnet, mode, StarttlsRole::Server)
 }
 
 fn client() -> Stage {
-    Stage::new(StarttlsProtocol::Telnet, StarttlsMode::Required, Role::Client)
+    Stage::new(StarttlsProtocol::Telnet, StarttlsMode::Required, StarttlsRole::Client)
 }
 
 #[test]
@@ -26,10 +26,13 @@ fn a_client_that_agrees_gets_tls_at_every_split() {
         assert_eq!(stage.to_peer, ASKS);
         stage.to_peer.clear();
         // The client sends its own FOLLOWS when it has ours, and the handshake behind it.
-        assert_eq!(stage.say_cut(Side::Peer, &said, &[cut.min(said.len() - 3)]), Step::Secure);
+        assert_eq!(
+            stage.say_cut(StarttlsSide::Peer, &said, &[cut.min(said.len() - 3)]),
+            StarttlsStep::Secure
+        );
         assert_eq!(stage.to_peer, TLS_FOLLOWS);
         assert!(b"\x16\x03\x01".starts_with(&stage.dialogue.take_input()));
-        assert_eq!(stage.secure(), Step::Relay);
+        assert_eq!(stage.secure(), StarttlsStep::Relay);
         assert_eq!(stage.to_program, b"", "options begin anew under TLS");
     }
 }
@@ -37,7 +40,7 @@ fn a_client_that_agrees_gets_tls_at_every_split() {
 #[test]
 fn required_refuses_who_declines_with_a_line_of_text() {
     let mut stage = server(StarttlsMode::Required);
-    assert_eq!(refusal(&stage.say(Side::Peer, DECLINES)), &Refusal::InClear);
+    assert_eq!(refusal(&stage.say(StarttlsSide::Peer, DECLINES)), &StarttlsError::InClear);
     assert!(String::from_utf8_lossy(&stage.to_peer).contains("TLS only"));
 }
 
@@ -46,7 +49,7 @@ fn optional_passes_what_a_client_in_clear_said_before() {
     let said = [&TERMINAL[..], b"hi\xff\xff", &DECLINES, b"there"].concat();
     for cut in 0..=said.len() {
         let mut stage = server(StarttlsMode::Optional);
-        assert_eq!(stage.say_cut(Side::Peer, &said, &[cut]), Step::Relay);
+        assert_eq!(stage.say_cut(StarttlsSide::Peer, &said, &[cut]), StarttlsStep::Relay);
         assert_eq!(stage.to_program, [&TERMINAL[..], b"hi\xff\xffthere"].concat());
     }
 }
@@ -58,12 +61,15 @@ fn what_is_out_of_turn_is_refused() {
         &[&AGREES[..], &DECLINES].concat(),
         &[&AGREES[..], &[IAC, SB, START_TLS, 7, IAC, SE]].concat(),
     ] {
-        let step = server(StarttlsMode::Optional).say(Side::Peer, said);
-        assert!(matches!(refusal(&step), Refusal::Garbled(Side::Peer, _)), "{said:?}");
+        let step = server(StarttlsMode::Optional).say(StarttlsSide::Peer, said);
+        assert!(
+            matches!(refusal(&step), StarttlsError::Garbled(StarttlsSide::Peer, _)),
+            "{said:?}"
+        );
     }
     for said in [vec![b'x'; HELD_BYTES_MAX + 1], [vec![IAC, SB], vec![1; 600]].concat()] {
-        let step = server(StarttlsMode::Optional).say(Side::Peer, said);
-        assert!(matches!(refusal(&step), Refusal::TooLong(Side::Peer, _)));
+        let step = server(StarttlsMode::Optional).say(StarttlsSide::Peer, said);
+        assert!(matches!(refusal(&step), StarttlsError::TooLong(StarttlsSide::Peer, _)));
     }
 }
 
@@ -73,12 +79,12 @@ fn a_program_is_taken_to_tls_at_every_split() {
     let said = [&options[..], &ASKS, &TLS_FOLLOWS].concat();
     for cut in 0..=said.len() {
         let mut stage = client();
-        stage.say(Side::Program, TERMINAL);
-        assert_eq!(stage.say_cut(Side::Peer, &said, &[cut]), Step::Secure);
+        stage.say(StarttlsSide::Program, TERMINAL);
+        assert_eq!(stage.say_cut(StarttlsSide::Peer, &said, &[cut]), StarttlsStep::Secure);
         let refused = [IAC, WONT, 24, IAC, DONT, 3];
         assert_eq!(stage.to_peer, [&refused[..], &AGREES, &TLS_FOLLOWS].concat());
         stage.to_peer.clear();
-        assert_eq!(stage.secure(), Step::Relay);
+        assert_eq!(stage.secure(), StarttlsStep::Relay);
         assert_eq!(stage.to_peer, TERMINAL);
         assert_eq!(stage.to_program, b"");
     }
@@ -88,24 +94,27 @@ fn a_program_is_taken_to_tls_at_every_split() {
 fn a_server_that_goes_on_in_clear_is_refused_and_hears_nothing_of_the_program() {
     for said in [&b"login: "[..], &[IAC, WONT, START_TLS], b"\xff\xff", b"\r\n"] {
         let mut stage = client();
-        stage.say(Side::Program, b"root\r\nsecret\r\n");
-        let step = stage.say(Side::Peer, said);
-        assert!(matches!(refusal(&step), Refusal::NotOffered(_)), "{said:?}");
+        stage.say(StarttlsSide::Program, b"root\r\nsecret\r\n");
+        let step = stage.say(StarttlsSide::Peer, said);
+        assert!(matches!(refusal(&step), StarttlsError::NotOffered(_)), "{said:?}");
         assert_eq!(stage.to_peer, b"");
     }
     let mut stage = client();
-    let step = stage.say(Side::Peer, b"login: ");
-    assert!(matches!(refusal(&step), Refusal::NotOffered(said) if said.contains("login:")));
+    let step = stage.say(StarttlsSide::Peer, b"login: ");
+    assert!(matches!(refusal(&step), StarttlsError::NotOffered(said) if said.contains("login:")));
     assert!(stage.program_hears().starts_with("tacit: the server offers no TLS"));
 }
 
 #[test]
 fn what_a_server_sends_behind_follows_is_refused() {
     let mut stage = client();
-    let step = stage.say(Side::Peer, [&ASKS[..], &TLS_FOLLOWS, b"login: "].concat());
-    assert_eq!(refusal(&step), &Refusal::Stuffed(Side::Peer));
+    let step = stage.say(StarttlsSide::Peer, [&ASKS[..], &TLS_FOLLOWS, b"login: "].concat());
+    assert_eq!(refusal(&step), &StarttlsError::Stuffed(StarttlsSide::Peer));
     let options = [IAC, DO, 24].repeat(OPTIONS_MAX + 1);
-    assert!(matches!(refusal(&client().say(Side::Peer, options)), Refusal::TooLong(..)));
+    assert!(matches!(
+        refusal(&client().say(StarttlsSide::Peer, options)),
+        StarttlsError::TooLong(..)
+    ));
 }
 
 fn piece() -> impl Strategy<Value = Vec<u8>> {
@@ -127,8 +136,8 @@ proptest! {
     ) {
         let mut stage = if is_server { server(StarttlsMode::Required) } else { client() };
         for (from_peer, bytes) in said {
-            let step = stage.say(if from_peer { Side::Peer } else { Side::Program }, bytes);
-            prop_assert_ne!(step, Step::Relay);
+            let step = stage.say(if from_peer { StarttlsSide::Peer } else { StarttlsSide::Program }, bytes);
+            prop_assert_ne!(step, StarttlsStep::Relay);
             if is_server {
                 prop_assert!(stage.to_program.is_empty());
             }
@@ -147,7 +156,7 @@ proptest! {
         let said = pieces.concat();
         let run = |cuts: &[usize]| {
             let mut stage = server(StarttlsMode::Optional);
-            let step = stage.say_cut(Side::Peer, &said, cuts);
+            let step = stage.say_cut(StarttlsSide::Peer, &said, cuts);
             (step, stage.to_peer, stage.to_program)
         };
         let whole = run(&[]);

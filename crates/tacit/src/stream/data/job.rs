@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_core::policy::{FtpOptions, StarttlsProtocol};
-use tacit_core::starttls::Side;
-use tacit_core::starttls::ftp::{DataRequest, Uploads};
+use tacit_core::starttls::StarttlsSide;
+use tacit_core::starttls::ftp::{DataRequest, UploadFlag};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::live::LiveTls;
@@ -32,7 +32,7 @@ pub struct Job {
     /// How it shakes hands; `None`: it is carried in clear.
     pub family: Option<Arc<LiveTls>>,
     /// Which way the data goes.
-    pub uploads: Uploads,
+    pub uploads: UploadFlag,
     /// Counts it among the data connections of its control connection, until it ends.
     pub permit: Option<OwnedSemaphorePermit>,
     /// Where it comes in.
@@ -47,7 +47,7 @@ impl Job {
     /// What protects the socket of the side that connects.
     #[must_use]
     pub fn downstream_security(&self) -> Security {
-        if self.request.connects == Side::Peer && self.family.is_some() {
+        if self.request.connects == StarttlsSide::Peer && self.family.is_some() {
             Security::Tls
         } else {
             Security::Clear

@@ -26,7 +26,7 @@ use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
 use tacit_core::policy::{ConnectAfter, Starttls};
 use tacit_core::record::{AlertDescription, PAYLOAD_BYTES_MAX, begins_client_hello};
-use tacit_core::starttls::{self as exchange, Dialogue, Side};
+use tacit_core::starttls::{self as exchange, Dialogue, StarttlsSide};
 use tacit_sys::socket::StreamOptions;
 
 use crate::ledger::meter;
@@ -317,12 +317,12 @@ impl Establishing<'_> {
     ) -> Result<Talk, Failure> {
         let early = std::mem::take(&mut self.early);
         if tls.on == Position::Upstream {
-            let mut dialogue = Dialogue::new(starttls, exchange::Role::Client);
-            dialogue.receive(Side::Program, &early);
+            let mut dialogue = Dialogue::new(starttls, exchange::StarttlsRole::Client);
+            dialogue.receive(StarttlsSide::Program, &early);
             return Ok(Talk::new(dialogue));
         }
-        let mut dialogue = Dialogue::new(starttls, exchange::Role::Server);
-        dialogue.receive(Side::Peer, &early);
+        let mut dialogue = Dialogue::new(starttls, exchange::StarttlsRole::Server);
+        dialogue.receive(StarttlsSide::Peer, &early);
         if dialogue.needs_program() {
             // Displays do not see it: it may not be the one that is relayed to.
             self.upstream = Some(self.connect(plan).await?);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tacit_core::policy::Starttls;
-use tacit_core::starttls::Side;
+use tacit_core::starttls::StarttlsSide;
 use tacit_core::starttls::ftp::DataRequest;
 
 use crate::live::{LiveAction, LiveRule, LiveTls, TlsRole};
@@ -128,8 +128,8 @@ impl<'r> Plan<'r> {
             TlsRole::Client(_) => Before::Nothing,
         };
         let on = match job.request.connects {
-            Side::Peer => Position::Downstream,
-            Side::Program => Position::Upstream,
+            StarttlsSide::Peer => Position::Downstream,
+            StarttlsSide::Program => Position::Upstream,
         };
         let settings = Arc::clone(settings);
         let parent = Some(&*job.parent);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tacit_core::meter::Component;
-use tacit_core::starttls::ftp::Ends;
-use tacit_core::starttls::{Refusal, Side, Step};
+use tacit_core::starttls::ftp::ControlAddresses;
+use tacit_core::starttls::{StarttlsError, StarttlsSide, StarttlsStep};
 use tacit_sys::socket;
 
 use crate::address;
@@ -43,12 +43,13 @@ pub(super) async fn hold(
     let mut wire = InClear { leg: peer, counted: None };
     let work = async { Ok(talk.hold(&mut wire, program).await?) };
     match within(deadline, || Failure::Silence(timeout), work).await? {
-        Outcome::Step(Step::Secure) => Ok(Agreed::Tls),
-        Outcome::Step(Step::Deliver) => Ok(Agreed::Delivery),
-        Outcome::Step(Step::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
+        Outcome::Step(StarttlsStep::Secure) => Ok(Agreed::Tls),
+        Outcome::Step(StarttlsStep::Deliver) => Ok(Agreed::Delivery),
+        Outcome::Step(StarttlsStep::Refuse(refusal)) => Err(Failure::Starttls(refusal)),
         // It comes after the handshake, or not at all.
-        Outcome::Step(Step::Listen(_)) => Err(Failure::Starttls(Refusal::InClear)),
-        Outcome::Step(Step::Relay | Step::Settle | Step::Wait) | Outcome::Over => Ok(Agreed::Clear),
+        Outcome::Step(StarttlsStep::Listen(_)) => Err(Failure::Starttls(StarttlsError::InClear)),
+        Outcome::Step(StarttlsStep::Relay | StarttlsStep::Settle | StarttlsStep::Wait)
+        | Outcome::Over => Ok(Agreed::Clear),
     }
 }
 
@@ -62,7 +63,7 @@ pub(super) async fn send_refusal(talk: &mut Talk, peer: &Leg, program: &Leg) {
 
 /// The relay of a connection whose client did not ask for TLS, after what is left to exchange.
 pub(super) fn relay_in_clear(mut talk: Talk, accepted: Leg, dialled: Leg) -> Path {
-    let initial = talk.dialogue.take_output(Side::Program);
+    let initial = talk.dialogue.take_output(StarttlsSide::Program);
     let ends = ends(&accepted, &dialled);
     let path = Box::new(ClearPath { accepted, dialled, initial });
     if !talk.dialogue.stays() {
@@ -76,7 +77,7 @@ pub(super) fn relay_in_clear(mut talk: Talk, accepted: Leg, dialled: Leg) -> Pat
 
 /// The delivery of the one message that a client may send in clear.
 pub(super) fn deliver_in_clear(mut talk: Talk, accepted: Leg, dialled: Leg) -> Path {
-    let initial = talk.dialogue.take_output(Side::Program);
+    let initial = talk.dialogue.take_output(StarttlsSide::Program);
     Path::Delivery(Box::new(ClearPath { accepted, dialled, initial }))
 }
 
@@ -90,8 +91,8 @@ pub(super) fn relay_under_tls(path: SealedPath, talk: Talk, family: Option<Arc<L
 }
 
 /// Where both ends of an exchange are.
-fn ends(peer: &Leg, program: &Leg) -> Ends {
-    Ends { peer: remote_ip(peer), program: remote_ip(program) }
+fn ends(peer: &Leg, program: &Leg) -> ControlAddresses {
+    ControlAddresses { peer: remote_ip(peer), program: remote_ip(program) }
 }
 
 /// The IP address of the other end of a socket.

@@ -12,7 +12,7 @@ use std::io;
 use std::time::Duration;
 
 use tacit_core::meter::Component;
-use tacit_core::starttls::{Refusal, Side};
+use tacit_core::starttls::{StarttlsError, StarttlsSide};
 
 use crate::ledger::meter;
 use crate::net::leg::{Leg, Outgoing};
@@ -72,8 +72,8 @@ async fn server_end(dialled: &Leg) -> End {
 async fn client_end(accepted: &Leg) -> End {
     match accepted.read(&mut [0; READ_BYTES]).await {
         Ok(0) => End::Orderly,
-        Ok(_) => End::Refused(Box::new(Refusal::Garbled(
-            Side::Peer,
+        Ok(_) => End::Refused(Box::new(StarttlsError::Garbled(
+            StarttlsSide::Peer,
             "it sends more than its cancel request",
         ))),
         Err(error) => End::Broken { socket: BrokenSocket::Clear, error },

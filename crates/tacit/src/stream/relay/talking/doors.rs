@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use tacit_core::starttls::Side;
-use tacit_core::starttls::ftp::{DataRequest, Uploads};
+use tacit_core::starttls::StarttlsSide;
+use tacit_core::starttls::ftp::{DataRequest, UploadFlag};
 use tacit_sys::socket;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -31,7 +31,7 @@ pub(super) struct Doors<'a> {
     lane: &'a StreamLane,
     record: &'a Arc<Record>,
     family: Option<Arc<LiveTls>>,
-    uploads: Uploads,
+    uploads: UploadFlag,
     places: Arc<Semaphore>,
     /// The door that is open last; it closes when this is dropped.
     last: Option<oneshot::Sender<Infallible>>,
@@ -43,7 +43,7 @@ impl<'a> Doors<'a> {
         lane: &'a StreamLane,
         record: &'a Arc<Record>,
         family: Option<Arc<LiveTls>>,
-        uploads: Uploads,
+        uploads: UploadFlag,
     ) -> Self {
         let places = Arc::new(Semaphore::new(DATA_CONNECTIONS_MAX));
         Self { lane, record, family, uploads, places, last: None }
@@ -85,7 +85,7 @@ impl<'a> Doors<'a> {
         let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
         let (at, door) = match (&self.record.scope, request.connects) {
             // The program connects to where it would without tacit, and is led here.
-            (Some(facts), Side::Program) => {
+            (Some(facts), StarttlsSide::Program) => {
                 let Scope::Run(run) = &facts.scope;
                 // A program that knows the server by an alias finds it there for data, too.
                 let is_server = self.record.remote.ip() == Some(request.dial.ip());
@@ -97,11 +97,11 @@ impl<'a> Doors<'a> {
             (_, connects) => {
                 let nowhere = || "its end of the control connection has no IP address".to_owned();
                 let (from, local) = remote_ip(leg).zip(local_ip(leg)).ok_or_else(nowhere)?;
-                let ftp = ftp_of(self.record).filter(|_| connects == Side::Peer);
+                let ftp = ftp_of(self.record).filter(|_| connects == StarttlsSide::Peer);
                 let ports = ftp.map(|ftp| ftp.data_ports.as_slice()).unwrap_or_default();
                 let options = socket::StreamOptions {
                     congestion_control: self.lane.shared.congestion_control.clone(),
-                    reset_on_exit: connects == Side::Program || !request.secure,
+                    reset_on_exit: connects == StarttlsSide::Program || !request.secure,
                 };
                 let Listening { port, door } = Door::outside(local, ports, from, &options)?;
                 let told = ftp.and_then(|ftp| ftp.data_address).unwrap_or(local);

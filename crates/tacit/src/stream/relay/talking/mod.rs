@@ -17,7 +17,7 @@ mod doors;
 
 use tacit_core::meter::Component;
 use tacit_core::record::AlertDescription;
-use tacit_core::starttls::{Side, Step};
+use tacit_core::starttls::{StarttlsSide, StarttlsStep};
 
 use crate::ledger::meter;
 use crate::net::leg::Leg;
@@ -83,27 +83,29 @@ async fn hold<W: Wire>(
     meter::switch(Component::Receive);
     loop {
         return Err(match talk.hold(wire, Some(program)).await {
-            Ok(Outcome::Step(Step::Listen(request))) => {
+            Ok(Outcome::Step(StarttlsStep::Listen(request))) => {
                 let leg = match request.connects {
-                    Side::Peer => wire.leg(),
-                    Side::Program => program,
+                    StarttlsSide::Peer => wire.leg(),
+                    StarttlsSide::Program => program,
                 };
                 let at = doors.open(request, leg).await;
                 talk.dialogue.listens(at);
                 continue;
             }
-            Ok(Outcome::Step(Step::Relay)) if talk.dialogue.is_over() => End::Orderly,
-            Ok(Outcome::Step(Step::Relay)) => return Ok(()),
-            Ok(Outcome::Step(Step::Refuse(refusal))) => End::Refused(Box::new(refusal)),
+            Ok(Outcome::Step(StarttlsStep::Relay)) if talk.dialogue.is_over() => End::Orderly,
+            Ok(Outcome::Step(StarttlsStep::Relay)) => return Ok(()),
+            Ok(Outcome::Step(StarttlsStep::Refuse(refusal))) => End::Refused(Box::new(refusal)),
             Ok(Outcome::Step(_) | Outcome::Over) => End::Orderly,
             // Many programs say no more in TLS when they have said it in their own words.
             Err(Cut::Truncated) if talk.dialogue.is_over() => End::Orderly,
             Err(Cut::Truncated) => End::Truncated,
             Err(Cut::Session(error)) => End::Session(error),
-            Err(Cut::Broken(Side::Program, error)) => {
+            Err(Cut::Broken(StarttlsSide::Program, error)) => {
                 End::Broken { socket: BrokenSocket::Clear, error }
             }
-            Err(Cut::Broken(Side::Peer, error)) => End::Broken { socket: BrokenSocket::Far, error },
+            Err(Cut::Broken(StarttlsSide::Peer, error)) => {
+                End::Broken { socket: BrokenSocket::Far, error }
+            }
         });
     }
 }
