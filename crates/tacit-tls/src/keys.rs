@@ -12,7 +12,7 @@ use aws_lc_rs::aead::{
 use rustls::ConnectionTrafficSecrets;
 use rustls::crypto::cipher::AeadKey;
 use tacit_core::policy::TlsVersion;
-use tacit_core::record::{self, KeyRefused, Open, Protection, Seal, Sealer, TAG_BYTES};
+use tacit_core::record::{self, KeyRefused, Open, RecordProtection, RecordSealer, Seal, TAG_BYTES};
 
 /// Connections of one worker whose keys are kept expanded; about two kilobytes each.
 pub const HOT_CONNECTIONS_MAX: usize = 64;
@@ -78,7 +78,7 @@ impl HotKeys {
         &mut self,
         before: u32,
         key: &DirectionKey,
-        sealer: &Sealer,
+        sealer: &RecordSealer,
     ) -> Result<&mut SealKey, KeyRefused> {
         let expanded = match self.seal.take() {
             Some(hot) if hot.before == before => hot.expanded,
@@ -92,7 +92,7 @@ impl HotKeys {
         &mut self,
         before: u32,
         key: &DirectionKey,
-        protection: Protection,
+        protection: RecordProtection,
     ) -> Result<&mut OpenKey, KeyRefused> {
         let expanded = match self.open.take() {
             Some(hot) if hot.before == before => hot.expanded,
@@ -117,7 +117,7 @@ impl std::fmt::Debug for DirectionKey {
 /// What protects the records of one direction.
 pub(super) struct DirectionSecrets {
     pub(super) key: DirectionKey,
-    pub(super) protection: Protection,
+    pub(super) protection: RecordProtection,
     pub(super) iv: record::Nonce,
 }
 
@@ -131,8 +131,8 @@ impl DirectionSecrets {
         version: TlsVersion,
     ) -> Result<Self, KeyRefused> {
         let (gcm, chacha) = match version {
-            TlsVersion::V1_2 => (Protection::Tls12Gcm, Protection::Tls12ChaCha),
-            TlsVersion::V1_3 => (Protection::Tls13Gcm, Protection::Tls13ChaCha),
+            TlsVersion::V1_2 => (RecordProtection::Tls12Gcm, RecordProtection::Tls12ChaCha),
+            TlsVersion::V1_3 => (RecordProtection::Tls13Gcm, RecordProtection::Tls13ChaCha),
         };
         let (algorithm, key, iv, protection) = match secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv, gcm),
@@ -159,7 +159,7 @@ impl DirectionKey {
     }
 
     /// A cipher for the next records that `sealer` makes.
-    pub(super) fn seal(&self, sealer: &Sealer) -> Result<SealKey, KeyRefused> {
+    pub(super) fn seal(&self, sealer: &RecordSealer) -> Result<SealKey, KeyRefused> {
         let protection = sealer.protection();
         let Some(protocol) = record_protocol(protection) else {
             return self.less_safe().map(SealKey::ChaCha);
@@ -178,7 +178,7 @@ impl DirectionKey {
     }
 
     /// A cipher for the next records that arrive.
-    pub(super) fn open(&self, protection: Protection) -> Result<OpenKey, KeyRefused> {
+    pub(super) fn open(&self, protection: RecordProtection) -> Result<OpenKey, KeyRefused> {
         let Some(protocol) = record_protocol(protection) else {
             return self.less_safe().map(OpenKey::ChaCha);
         };
@@ -199,11 +199,11 @@ impl DirectionKey {
 }
 
 /// The TLS record keys of the library exist for AES-GCM only.
-fn record_protocol(protection: Protection) -> Option<TlsProtocolId> {
+fn record_protocol(protection: RecordProtection) -> Option<TlsProtocolId> {
     match protection {
-        Protection::Tls13Gcm => Some(TlsProtocolId::TLS13),
-        Protection::Tls12Gcm => Some(TlsProtocolId::TLS12),
-        Protection::Tls13ChaCha | Protection::Tls12ChaCha => None,
+        RecordProtection::Tls13Gcm => Some(TlsProtocolId::TLS13),
+        RecordProtection::Tls12Gcm => Some(TlsProtocolId::TLS12),
+        RecordProtection::Tls13ChaCha | RecordProtection::Tls12ChaCha => None,
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustls::ConnectionTrafficSecrets as Secrets;
 use rustls::crypto::cipher::{AeadKey, Iv};
 use tacit_core::policy::{Group, Suite};
-use tacit_core::record::{Opener, PAYLOAD_BYTES_MAX, Sealer};
+use tacit_core::record::{PAYLOAD_BYTES_MAX, RecordOpener, RecordSealer};
 use tacit_core::statistics::median;
 use tacit_sys::cpu;
 
@@ -119,9 +119,9 @@ pub fn server_handshake_us(suite: Suite, time: Duration) -> Result<f64, CannotMe
 /// Both ends of a direction, and the buffers of a round.
 struct Bench {
     seal_key: DirectionKey,
-    sealer: Sealer,
+    sealer: RecordSealer,
     open_key: DirectionKey,
-    opener: Opener,
+    opener: RecordOpener,
     message_bytes: usize,
     messages: Vec<Vec<u8>>,
     sealed_bytes: usize,
@@ -137,9 +137,9 @@ impl Bench {
         let message = vec![0x5a; slots * protection.slot_bytes()];
         Ok(Self {
             seal_key,
-            sealer: Sealer::new(protection, iv, 0),
+            sealer: RecordSealer::new(protection, iv, 0),
             open_key,
-            opener: Opener::new(protection, iv, 0),
+            opener: RecordOpener::new(protection, iv, 0),
             message_bytes,
             messages: vec![message; (ROUND_BYTES / message_bytes).clamp(1, ROUND_MESSAGES_MAX)],
             sealed_bytes: 0,

@@ -7,7 +7,7 @@
 use aws_lc_rs::aead::{self, AES_128_GCM, AES_256_GCM, CHACHA20_POLY1305};
 use aws_lc_rs::hkdf::{Algorithm, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 use rustls::CipherSuite;
-use tacit_core::record::{KeyRefused, Nonce, Opener, Protection};
+use tacit_core::record::{KeyRefused, Nonce, RecordOpener, RecordProtection};
 
 use super::failure::Role;
 use super::keys::DirectionKey;
@@ -124,16 +124,16 @@ impl Secret {
     /// Whether a TLS 1.3 record is the first one that this secret protects; its bytes are lost.
     pub(super) fn opens_first(&self, suite: CipherSuite, record: &mut [u8]) -> bool {
         let (algorithm, protection) = match suite {
-            CipherSuite::TLS13_AES_128_GCM_SHA256 => (&AES_128_GCM, Protection::Tls13Gcm),
-            CipherSuite::TLS13_AES_256_GCM_SHA384 => (&AES_256_GCM, Protection::Tls13Gcm),
+            CipherSuite::TLS13_AES_128_GCM_SHA256 => (&AES_128_GCM, RecordProtection::Tls13Gcm),
+            CipherSuite::TLS13_AES_256_GCM_SHA384 => (&AES_256_GCM, RecordProtection::Tls13Gcm),
             CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => {
-                (&CHACHA20_POLY1305, Protection::Tls13ChaCha)
+                (&CHACHA20_POLY1305, RecordProtection::Tls13ChaCha)
             }
             _ => return false,
         };
         let Ok(NextKey { key, iv }) = self.key(algorithm) else { return false };
         let Ok(mut key) = key.open(protection) else { return false };
-        let opened = Opener::new(protection, iv, 0).open_record(&mut key, record);
+        let opened = RecordOpener::new(protection, iv, 0).open_record(&mut key, record);
         opened.is_ok_and(|record| record.is_some())
     }
 

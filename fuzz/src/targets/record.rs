@@ -1,10 +1,10 @@
 //! Records of TLS, under keys that any tag satisfies.
 
-use tacit_core::record::{self, ContentType, KeyRefused, Open, Opened, Opener, Protection};
-use tacit_core::record::{Seal, Sealer};
+use tacit_core::record::{self, ContentType, KeyRefused, Open, OpenedRecord, RecordOpener, RecordProtection};
+use tacit_core::record::{Seal, RecordSealer};
 
-const PROTECTIONS: [Protection; 4] =
-    [Protection::Tls13Gcm, Protection::Tls13ChaCha, Protection::Tls12Gcm, Protection::Tls12ChaCha];
+const PROTECTIONS: [RecordProtection; 4] =
+    [RecordProtection::Tls13Gcm, RecordProtection::Tls13ChaCha, RecordProtection::Tls12Gcm, RecordProtection::Tls12ChaCha];
 const NONCE: record::Nonce = [0; 12];
 
 /// The first byte chooses the protection, the rest is what a peer sends. Its key takes every tag
@@ -12,7 +12,7 @@ const NONCE: record::Nonce = [0; 12];
 pub(crate) fn record(input: &[u8]) {
     let Some((choice, wire)) = input.split_first() else { return };
     let protection = PROTECTIONS[usize::from(*choice) % PROTECTIONS.len()];
-    let mut opener = Opener::new(protection, NONCE, 0);
+    let mut opener = RecordOpener::new(protection, NONCE, 0);
     let mut wire = wire.to_vec();
     while let Ok(Some(opened)) = opener.open_record(&mut AnyTag, &mut wire) {
         assert!(opened.consumed <= wire.len().min(record::RECORD_BYTES_MAX));
@@ -25,14 +25,14 @@ pub(crate) fn record(input: &[u8]) {
 }
 
 /// What was opened can be sealed, and opens again to the same.
-fn check_round_trip(protection: Protection, content: ContentType, payload: &[u8]) {
+fn check_round_trip(protection: RecordProtection, content: ContentType, payload: &[u8]) {
     let mut wire = Vec::new();
-    let mut sealer = Sealer::new(protection, NONCE, 0);
+    let mut sealer = RecordSealer::new(protection, NONCE, 0);
     assert_eq!(sealer.seal_message(&mut AnyTag, content, payload, &mut wire), Ok(()));
-    let opened = Opener::new(protection, NONCE, 0).open_record(&mut AnyTag, &mut wire);
+    let opened = RecordOpener::new(protection, NONCE, 0).open_record(&mut AnyTag, &mut wire);
     let reopened = opened.map(|opened| {
         opened
-            .map(|Opened { content, payload, .. }| (content, wire.get(payload).map(<[u8]>::to_vec)))
+            .map(|OpenedRecord { content, payload, .. }| (content, wire.get(payload).map(<[u8]>::to_vec)))
     });
     assert_eq!(reopened, Ok(Some((content, Some(payload.to_vec())))));
 }

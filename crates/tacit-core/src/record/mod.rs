@@ -11,7 +11,7 @@
 //!   slot:  | header 5 | explicit nonce 0/8 | payload <= 16384 | type 0/1 | tag 16 |
 //! ```
 //!
-//! Limits: [`PAYLOAD_BYTES_MAX`] a record; a sealing key ends before [`Protection::records_max`];
+//! Limits: [`PAYLOAD_BYTES_MAX`] a record; a sealing key ends before [`RecordProtection::records_max`];
 //! [`EMPTY_RECORDS_MAX`] empty records in a row. It does not fragment or reassemble handshake
 //! messages, and it does not decide what an alert means.
 
@@ -100,7 +100,7 @@ impl ContentType {
 
 /// How records of a connection are protected: the version and the kind of AEAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protection {
+pub enum RecordProtection {
     /// TLS 1.3, AES-GCM.
     Tls13Gcm,
     /// TLS 1.3, ChaCha20-Poly1305.
@@ -111,7 +111,7 @@ pub enum Protection {
     Tls12ChaCha,
 }
 
-impl Protection {
+impl RecordProtection {
     /// Whether it is TLS 1.3.
     #[must_use]
     pub fn is_tls13(self) -> bool {
@@ -258,15 +258,15 @@ const fn blocks_of(payload_bytes: usize) -> u64 {
 
 /// The sending side of one connection.
 #[derive(Clone, Debug)]
-pub struct Sealer {
-    protection: Protection,
+pub struct RecordSealer {
+    protection: RecordProtection,
     iv: Nonce,
     sequence: u64,
     /// Blocks that the key may still protect.
     blocks_left: u64,
 }
 
-impl Sealer {
+impl RecordSealer {
     /// Starts with the write IV and the sequence number that the handshake reached.
     ///
     /// TLS 1.2 AES-GCM: the first four bytes of the IV are the salt, the last eight are where the
@@ -274,7 +274,7 @@ impl Sealer {
     /// `start' + sequence` with the top bit of `start` cleared: always rising, as a TLS record key
     /// demands, never wrapping, and never equal to the one or two nonces used before.
     #[must_use]
-    pub fn new(protection: Protection, iv: Nonce, sequence: u64) -> Self {
+    pub fn new(protection: RecordProtection, iv: Nonce, sequence: u64) -> Self {
         // What the handshake's own records took is not known: each counts as a full one.
         let records = protection.records_max().saturating_sub(sequence);
         Self { protection, iv, sequence, blocks_left: records * FULL_RECORD_BLOCKS }
@@ -282,7 +282,7 @@ impl Sealer {
 
     /// How records are protected.
     #[must_use]
-    pub fn protection(&self) -> Protection {
+    pub fn protection(&self) -> RecordProtection {
         self.protection
     }
 
@@ -388,7 +388,7 @@ impl Sealer {
     }
 
     fn nonce(&self) -> Nonce {
-        if self.protection != Protection::Tls12Gcm {
+        if self.protection != RecordProtection::Tls12Gcm {
             return xor_sequence(self.iv, self.sequence);
         }
         let mut nonce = self.iv;
@@ -402,8 +402,8 @@ impl Sealer {
 
 /// The receiving side of one connection.
 #[derive(Clone, Debug)]
-pub struct Opener {
-    protection: Protection,
+pub struct RecordOpener {
+    protection: RecordProtection,
     iv: Nonce,
     sequence: u64,
     /// Fewer than [`EMPTY_RECORDS_MAX`].
@@ -412,7 +412,7 @@ pub struct Opener {
 
 /// One record, opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedRecord {
     /// What it carries.
     pub content: ContentType,
     /// Where its payload stands in the buffer.
@@ -421,16 +421,16 @@ pub struct Opened {
     pub consumed: usize,
 }
 
-impl Opener {
+impl RecordOpener {
     /// Starts with the read IV and the sequence number that the handshake reached.
     #[must_use]
-    pub fn new(protection: Protection, iv: Nonce, sequence: u64) -> Self {
+    pub fn new(protection: RecordProtection, iv: Nonce, sequence: u64) -> Self {
         Self { protection, iv, sequence, empty_records: 0 }
     }
 
     /// How records are protected.
     #[must_use]
-    pub fn protection(&self) -> Protection {
+    pub fn protection(&self) -> RecordProtection {
         self.protection
     }
 
@@ -442,7 +442,7 @@ impl Opener {
         &mut self,
         key: &mut impl Open,
         buffer: &mut [u8],
-    ) -> Result<Option<Opened>, RecordError> {
+    ) -> Result<Option<OpenedRecord>, RecordError> {
         let Some(length) = self.protected_bytes(buffer)? else { return Ok(None) };
         let consumed = HEADER_BYTES + length;
         if buffer.len() < consumed {
@@ -451,7 +451,7 @@ impl Opener {
         let prefix = self.protection.prefix_bytes();
         let (head, data) = buffer[..consumed].split_at_mut(prefix);
         let payload_bytes = data.len() - TAG_BYTES;
-        let nonce = if self.protection == Protection::Tls12Gcm {
+        let nonce = if self.protection == RecordProtection::Tls12Gcm {
             let mut nonce = self.iv;
             nonce[4..].copy_from_slice(&head[HEADER_BYTES..]);
             nonce
@@ -465,7 +465,7 @@ impl Opener {
         let (content, payload_bytes) =
             inner_content(self.protection, head[0], &data[..payload_bytes])?;
         self.count_empty(payload_bytes)?;
-        Ok(Some(Opened { content, payload: prefix..prefix + payload_bytes, consumed }))
+        Ok(Some(OpenedRecord { content, payload: prefix..prefix + payload_bytes, consumed }))
     }
 
     /// Checks the header, if it is there, and returns the bytes that follow it.
@@ -510,7 +510,7 @@ impl Opener {
 
 /// The content type and length of what was decrypted; TLS 1.3 hides both behind padding.
 fn inner_content(
-    protection: Protection,
+    protection: RecordProtection,
     outer: u8,
     plaintext: &[u8],
 ) -> Result<(ContentType, usize), RecordError> {
@@ -543,7 +543,7 @@ const AAD_BYTES_MAX: usize = 13;
 /// RFC 8446 section 5.2: the header. RFC 5246 section 6.2.3.3: sequence number, then the header
 /// with the length of the plaintext.
 fn associated_data<'a>(
-    protection: Protection,
+    protection: RecordProtection,
     sequence: u64,
     head: &[u8],
     plaintext_bytes: usize,

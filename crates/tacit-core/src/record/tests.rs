@@ -47,15 +47,19 @@ impl Open for Toy {
     }
 }
 
-const ALL: [Protection; 4] =
-    [Protection::Tls13Gcm, Protection::Tls13ChaCha, Protection::Tls12Gcm, Protection::Tls12ChaCha];
+const ALL: [RecordProtection; 4] = [
+    RecordProtection::Tls13Gcm,
+    RecordProtection::Tls13ChaCha,
+    RecordProtection::Tls12Gcm,
+    RecordProtection::Tls12ChaCha,
+];
 const IV: Nonce = [0xff, 2, 3, 4, 0xff, 6, 7, 8, 9, 10, 11, 12];
 
-fn ends(protection: Protection) -> (Sealer, Opener) {
-    (Sealer::new(protection, IV, 1), Opener::new(protection, IV, 1))
+fn ends(protection: RecordProtection) -> (RecordSealer, RecordOpener) {
+    (RecordSealer::new(protection, IV, 1), RecordOpener::new(protection, IV, 1))
 }
 
-fn seal_all(sealer: &mut Sealer, payload: &[u8]) -> Vec<u8> {
+fn seal_all(sealer: &mut RecordSealer, payload: &[u8]) -> Vec<u8> {
     let protection = sealer.protection();
     let slots = payload.len().div_ceil(PAYLOAD_BYTES_MAX);
     let mut buffer = vec![0; slots * protection.slot_bytes()];
@@ -69,7 +73,7 @@ fn seal_all(sealer: &mut Sealer, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Feeds `wire` in pieces of `piece` bytes and returns the payload that came out.
-fn open_all(opener: &mut Opener, wire: &[u8], piece: usize) -> Result<Vec<u8>, RecordError> {
+fn open_all(opener: &mut RecordOpener, wire: &[u8], piece: usize) -> Result<Vec<u8>, RecordError> {
     let mut held = Vec::new();
     let mut payload = Vec::new();
     for chunk in wire.chunks(piece) {
@@ -83,7 +87,7 @@ fn open_all(opener: &mut Opener, wire: &[u8], piece: usize) -> Result<Vec<u8>, R
     Ok(payload)
 }
 
-fn sealed_message(protection: Protection, content: ContentType, message: &[u8]) -> Vec<u8> {
+fn sealed_message(protection: RecordProtection, content: ContentType, message: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     ends(protection).0.seal_message(&mut Toy, content, message, &mut out).unwrap();
     out
@@ -145,9 +149,9 @@ fn full_slots_lie_end_to_end() {
 
 #[test]
 fn headers_that_are_not_legal_are_refused_at_once() {
-    use Protection::{Tls12Gcm, Tls13Gcm};
     use RecordError::{PeerSentContentType, PeerSentTooLong, PeerSentTooShort, PeerSentVersion};
-    let cases: [(Protection, [u8; 5], RecordError); 10] = [
+    use RecordProtection::{Tls12Gcm, Tls13Gcm};
+    let cases: [(RecordProtection, [u8; 5], RecordError); 10] = [
         (Tls13Gcm, [20, 3, 3, 0, 1], PeerSentContentType(20)),
         (Tls13Gcm, [22, 3, 3, 0, 40], PeerSentContentType(22)),
         (Tls13Gcm, [0x47, 0x45, 0x54, 0x20, 0x2f], PeerSentContentType(0x47)),
@@ -187,8 +191,8 @@ fn empty_handshake_and_alert_records_are_refused() {
 
 #[test]
 fn change_cipher_spec_inside_a_record_is_refused() {
-    let mut wire = sealed_message(Protection::Tls13Gcm, ContentType::ChangeCipherSpec, &[1]);
-    let result = ends(Protection::Tls13Gcm).1.open_record(&mut Toy, &mut wire);
+    let mut wire = sealed_message(RecordProtection::Tls13Gcm, ContentType::ChangeCipherSpec, &[1]);
+    let result = ends(RecordProtection::Tls13Gcm).1.open_record(&mut Toy, &mut wire);
     assert_eq!(result, Err(RecordError::PeerSentContentType(20)));
 }
 
@@ -200,17 +204,17 @@ fn padding_is_removed_and_padding_alone_is_refused() {
         let tag = Toy.seal(xor_sequence(IV, 1), &head, &mut data).unwrap();
         [&head[..], &data, &tag].concat()
     };
-    let mut opener = ends(Protection::Tls13Gcm).1;
+    let mut opener = ends(RecordProtection::Tls13Gcm).1;
     let mut wire = seal(b"text\x17\0\0\0\0");
     let opened = opener.open_record(&mut Toy, &mut wire).unwrap().unwrap();
     assert_eq!(&wire[opened.payload], b"text");
-    let mut opener = ends(Protection::Tls13Gcm).1;
+    let mut opener = ends(RecordProtection::Tls13Gcm).1;
     let result = opener.open_record(&mut Toy, &mut seal(&[0; 20]));
     assert_eq!(result, Err(RecordError::PeerSentNoContentType));
     // One byte more than a record may carry, hidden by the 256 bytes of slack.
     let mut long = vec![1; PAYLOAD_BYTES_MAX + 1];
     long.push(23);
-    let mut opener = ends(Protection::Tls13Gcm).1;
+    let mut opener = ends(RecordProtection::Tls13Gcm).1;
     let result = opener.open_record(&mut Toy, &mut seal(&long));
     assert_eq!(result, Err(RecordError::PeerSentTooLong));
 }
@@ -223,7 +227,7 @@ fn padding_counts_towards_the_longest_record() {
         let head = header(ContentType::ApplicationData, data.len() + TAG_BYTES);
         let tag = Toy.seal(xor_sequence(IV, 1), &head, &mut data).unwrap();
         let mut wire = [&head[..], &data, &tag].concat();
-        ends(Protection::Tls13Gcm).1.open_record(&mut Toy, &mut wire)
+        ends(RecordProtection::Tls13Gcm).1.open_record(&mut Toy, &mut wire)
     };
     let longest = PAYLOAD_BYTES_MAX + 1 - b"text\x17".len();
     assert_eq!(open(longest).unwrap().unwrap().payload.len(), b"text".len());
@@ -232,7 +236,7 @@ fn padding_counts_towards_the_longest_record() {
 
 #[test]
 fn a_run_of_empty_records_is_refused_but_some_are_not() {
-    let (mut sealer, mut opener) = ends(Protection::Tls13Gcm);
+    let (mut sealer, mut opener) = ends(RecordProtection::Tls13Gcm);
     let mut empty = || {
         let mut out = Vec::new();
         sealer.seal_message(&mut Toy, ContentType::ApplicationData, &[], &mut out).unwrap();
@@ -248,7 +252,7 @@ fn a_run_of_empty_records_is_refused_but_some_are_not() {
 
 #[test]
 fn reordered_and_repeated_records_do_not_open() {
-    let (mut sealer, mut opener) = ends(Protection::Tls13Gcm);
+    let (mut sealer, mut opener) = ends(RecordProtection::Tls13Gcm);
     let mut first = seal_all(&mut sealer, b"first");
     let mut again = first.clone();
     let mut second = seal_all(&mut sealer, b"second");
@@ -262,7 +266,7 @@ fn reordered_and_repeated_records_do_not_open() {
 fn tls12_explicit_nonces_rise_and_never_meet_those_of_the_handshake() {
     // Worst case: the start's top bit is set and all low bits are too.
     let iv = [1, 2, 3, 4, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
-    let mut sealer = Sealer::new(Protection::Tls12Gcm, iv, 1);
+    let mut sealer = RecordSealer::new(RecordProtection::Tls12Gcm, iv, 1);
     let handshake_nonce = u64::MAX;
     let mut last = 0;
     for _ in 0..3 {
@@ -275,7 +279,7 @@ fn tls12_explicit_nonces_rise_and_never_meet_those_of_the_handshake() {
 
 #[test]
 fn a_key_that_is_used_up_refuses() {
-    let (mut sealer, _) = ends(Protection::Tls12Gcm);
+    let (mut sealer, _) = ends(RecordProtection::Tls12Gcm);
     sealer.limit_records(0);
     assert_eq!(sealer.records_left(), 0);
     let mut out = b"kept".to_vec();
@@ -285,7 +289,7 @@ fn a_key_that_is_used_up_refuses() {
 
 #[test]
 fn a_key_counts_blocks_so_that_small_records_take_little_of_it() {
-    for protection in [Protection::Tls12Gcm, Protection::Tls13Gcm] {
+    for protection in [RecordProtection::Tls12Gcm, RecordProtection::Tls13Gcm] {
         let (mut sealer, _) = ends(protection);
         sealer.limit_records(4);
         seal_all(&mut sealer, &[0; PAYLOAD_BYTES_MAX]);
@@ -305,12 +309,12 @@ fn a_key_counts_blocks_so_that_small_records_take_little_of_it() {
 
 #[test]
 fn limits_are_those_of_the_rfc_and_of_the_sequence_number() {
-    let gcm = |protection: Protection| protection.records_max() as f64;
+    let gcm = |protection: RecordProtection| protection.records_max() as f64;
     // RFC 8446 section 5.5: 2^24.5 full-size records.
-    assert!(gcm(Protection::Tls12Gcm) <= 24.5_f64.exp2());
-    assert!(gcm(Protection::Tls12Gcm) > 24.49_f64.exp2());
-    assert!(gcm(Protection::Tls13Gcm) < 24.0_f64.exp2());
-    for protection in [Protection::Tls12ChaCha, Protection::Tls13ChaCha] {
+    assert!(gcm(RecordProtection::Tls12Gcm) <= 24.5_f64.exp2());
+    assert!(gcm(RecordProtection::Tls12Gcm) > 24.49_f64.exp2());
+    assert!(gcm(RecordProtection::Tls13Gcm) < 24.0_f64.exp2());
+    for protection in [RecordProtection::Tls12ChaCha, RecordProtection::Tls13ChaCha] {
         let blocks = protection.records_max().checked_mul(FULL_RECORD_BLOCKS);
         assert!(blocks.is_some(), "no sequence number is used twice before the limit");
     }

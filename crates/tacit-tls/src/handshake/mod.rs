@@ -16,7 +16,7 @@ use rustls::{
 };
 use serde::Serialize;
 use tacit_core::policy::{Group, Rekey, Suite, TlsVersion};
-use tacit_core::record::{AlertDescription, ContentType, Opener, Sealer};
+use tacit_core::record::{AlertDescription, ContentType, RecordOpener, RecordSealer};
 
 use super::check::{Checked, PeerChain, PeerCheck};
 use super::config::{ClientSettings, ServerSettings};
@@ -470,11 +470,11 @@ fn into_session(
     };
     let refused = |_| fail(rustls::Error::General("no record key for the suite".into()));
     let tx = DirectionSecrets::split(tx, version).map_err(refused)?;
-    let sealer = Sealer::new(tx.protection, tx.iv, tx_sequence);
+    let sealer = RecordSealer::new(tx.protection, tx.iv, tx_sequence);
     #[cfg(feature = "testing")]
     let sealer = super::testing::with_lower_limit(sealer);
     let rx = DirectionSecrets::split(rx, version).map_err(refused)?;
-    let opener = Opener::new(rx.protection, rx.iv, rx_sequence);
+    let opener = RecordOpener::new(rx.protection, rx.iv, rx_sequence);
     let keys = Keys { seal_key: tx.key, sealer, open_key: rx.key, opener };
     let mut later = None;
     if version == TlsVersion::V1_3 {

@@ -6,7 +6,7 @@ use ::aws_lc_rs::aead::AES_128_GCM;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::ServerSessionMemoryCache;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
-use tacit_core::record::Protection;
+use tacit_core::record::RecordProtection;
 
 use super::*;
 use crate::keys::HotKeys;
@@ -137,7 +137,7 @@ fn until_the_clients_finished() -> (Session, Handshake, Secret) {
 fn a_protected_message_that_is_interrupted_is_answered_by_a_protected_alert() {
     let (mut client, mut server, secret) = until_the_clients_finished();
     let NextKey { key, iv } = secret.key(&AES_128_GCM).unwrap();
-    let mut sealer = Sealer::new(Protection::Tls13Gcm, iv, 0);
+    let mut sealer = RecordSealer::new(RecordProtection::Tls13Gcm, iv, 0);
     let mut key = key.seal(&sealer).unwrap();
     let mut wire = Vec::new();
     for (content, message) in [

@@ -21,7 +21,8 @@ use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
 use tacit_core::policy::Rekey;
 use tacit_core::record::{
-    AlertDescription, ContentType, Opener, PAYLOAD_BYTES_MAX, Protection, RecordError, Sealer,
+    AlertDescription, ContentType, PAYLOAD_BYTES_MAX, RecordError, RecordOpener, RecordProtection,
+    RecordSealer,
 };
 
 use super::failure::Role;
@@ -56,9 +57,9 @@ pub(super) type Tickets = KernelConnection<ClientConnectionData>;
 /// What a session begins with.
 pub(super) struct Keys {
     pub(super) seal_key: DirectionKey,
-    pub(super) sealer: Sealer,
+    pub(super) sealer: RecordSealer,
     pub(super) open_key: DirectionKey,
-    pub(super) opener: Opener,
+    pub(super) opener: RecordOpener,
 }
 
 /// What TLS 1.3 needs after the handshake; TLS 1.2 needs nothing.
@@ -74,9 +75,9 @@ pub(super) struct Later {
 /// Both directions of an established TLS connection.
 pub struct Session {
     seal_key: DirectionKey,
-    sealer: Sealer,
+    sealer: RecordSealer,
     open_key: DirectionKey,
-    opener: Opener,
+    opener: RecordOpener,
     later: Option<Later>,
     has_ticket: bool,
     /// A handshake message that has not arrived whole.
@@ -221,7 +222,7 @@ impl Session {
 
     /// How slots are laid out for [`Self::seal_slots`].
     #[must_use]
-    pub fn protection(&self) -> Protection {
+    pub fn protection(&self) -> RecordProtection {
         self.sealer.protection()
     }
 
@@ -538,7 +539,7 @@ impl Session {
         self.count_idle_message()?;
         let NextKey { key, iv } = self.next_key(|secrets| &mut secrets.receiving)?;
         self.open_key = key;
-        self.opener = Opener::new(self.opener.protection(), iv, 0);
+        self.opener = RecordOpener::new(self.opener.protection(), iv, 0);
         self.peer_rekeys += 1;
         if requested {
             self.owed = Some(Owed::KeyUpdate);
@@ -565,7 +566,7 @@ impl Session {
         self.seal_message(ContentType::Handshake, &[KEY_UPDATE, 0, 0, 1, request as u8], out)?;
         let NextKey { key, iv } = self.next_key(|secrets| &mut secrets.sending)?;
         self.seal_key = key;
-        self.sealer = Sealer::new(self.sealer.protection(), iv, 0);
+        self.sealer = RecordSealer::new(self.sealer.protection(), iv, 0);
         self.rekeys += 1;
         Ok(())
     }

@@ -23,7 +23,7 @@ fn sealed_raw(session: &mut Session, inside: &[u8]) -> Vec<u8> {
     let tag = key.seal(nonce, &wire, &mut data).unwrap();
     wire.extend(data);
     wire.extend(tag);
-    session.sealer = Sealer::new(session.protection(), iv, sequence + 1);
+    session.sealer = RecordSealer::new(session.protection(), iv, sequence + 1);
     wire
 }
 
@@ -96,7 +96,8 @@ fn records_of_every_illegal_shape_are_refused_after_the_good_ones() {
         let repeated = |session: &mut Session| {
             let old = session.sealer.clone();
             let _ = session.seal(b"once").unwrap();
-            session.sealer = Sealer::new(old.protection(), old.first_nonce(), old.sequence() - 1);
+            session.sealer =
+                RecordSealer::new(old.protection(), old.first_nonce(), old.sequence() - 1);
             session.seal(b"twice").unwrap()
         };
         refused(&repeated, E::PeerSentForged, BAD_MAC);
@@ -209,7 +210,7 @@ fn a_key_update_in_fragments_is_one_message() {
         whole.extend(handshake(client.session(), &[byte]));
     }
     server.give(&whole).unwrap();
-    client.session().sealer = Sealer::new(protection, iv, old);
+    client.session().sealer = RecordSealer::new(protection, iv, old);
     client.session().update_sending_key(KeyUpdateRequest::Requested, &mut Vec::new()).unwrap();
     client.write(b"with the new key");
     settle(&mut client, &mut server);

@@ -107,10 +107,10 @@ fn what_follows_a_close_is_left_where_it_is() {
 /// Both ends as if `records` had been sealed with the key already.
 fn age(sender: &mut Ours, receiver: &mut Ours, records: u64) {
     let sealer = &mut sender.session().sealer;
-    *sealer = Sealer::new(sealer.protection(), sealer.first_nonce(), records);
+    *sealer = RecordSealer::new(sealer.protection(), sealer.first_nonce(), records);
     let protection = sealer.protection();
     let iv = sealer.first_nonce();
-    receiver.session().opener = Opener::new(protection, iv, records);
+    receiver.session().opener = RecordOpener::new(protection, iv, records);
 }
 
 #[test]

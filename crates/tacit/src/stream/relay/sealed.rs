@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tacit_core::meter::Component;
-use tacit_core::record::{PAYLOAD_BYTES_MAX, Protection, begins_client_hello};
+use tacit_core::record::{PAYLOAD_BYTES_MAX, RecordProtection, begins_client_hello};
 use tacit_sys::socket;
 use tokio::time::Sleep;
 
@@ -244,8 +244,10 @@ impl<'a> Pump<'a> {
 
     fn batch_records(&self) -> usize {
         self.at.held.scratch.batch_records(match self.session.protection() {
-            Protection::Tls13Gcm | Protection::Tls12Gcm => BATCH_RECORDS_MAX,
-            Protection::Tls13ChaCha | Protection::Tls12ChaCha => CHACHA_BATCH_RECORDS_MAX,
+            RecordProtection::Tls13Gcm | RecordProtection::Tls12Gcm => BATCH_RECORDS_MAX,
+            RecordProtection::Tls13ChaCha | RecordProtection::Tls12ChaCha => {
+                CHACHA_BATCH_RECORDS_MAX
+            }
         })
     }
 
@@ -620,7 +622,10 @@ impl Stop {
 }
 
 /// The payload parts of the slots of `bytes`.
-fn slots(bytes: &mut [u8], protection: Protection) -> [io::IoSliceMut<'_>; BATCH_RECORDS_MAX] {
+fn slots(
+    bytes: &mut [u8],
+    protection: RecordProtection,
+) -> [io::IoSliceMut<'_>; BATCH_RECORDS_MAX] {
     let mut slots = bytes.chunks_exact_mut(protection.slot_bytes());
     std::array::from_fn(|_| {
         let slot = slots.next().unwrap_or_default();
