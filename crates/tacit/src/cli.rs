@@ -17,7 +17,7 @@ use crate::control::{self, Display, PeerState, Request, client, render};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, fail, pretty, print};
 use crate::ledger::costs::Costs;
 use crate::live::check_file;
-use crate::log::{Destination, Format};
+use crate::log::{Format, LogDestination};
 use crate::{ca, doctor, explain, import, launch, project, signer, top, workload};
 
 /// AT-TLS for Linux: TLS by policy for programs that cannot be changed
@@ -97,7 +97,7 @@ struct AgentArgs {
     control: Option<PathBuf>,
     /// Where the log goes: stderr, journal, syslog, state, none or a path with a `/`
     #[arg(long, value_name = "DEST", default_value = "stderr")]
-    log: Destination,
+    log: LogDestination,
     /// How log lines look
     #[arg(long, value_enum, default_value_t)]
     log_format: Format,
@@ -328,7 +328,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         Err(error) => return fail(error, EXIT_FAILURE),
     };
     let unix = UnixSocket { mode: args.enrol_mode, owner: args.enrol_owner, replace_stale: true };
-    let options = agent::Options {
+    let options = agent::AgentOptions {
         policy: args.policy,
         control: args.control.unwrap_or_else(control::default_path),
         log: args.log,
@@ -341,7 +341,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         resolvers: args.resolvers,
         take_over: args.take_over,
     };
-    match agent::run(options, agent::Given::Listening(inherited), supervisor) {
+    match agent::run(options, agent::PassedSockets::Listening(inherited), supervisor) {
         Ok(()) => EXIT_OK.into(),
         Err(error) if error.is_policy() => fail(error, EXIT_POLICY),
         Err(error) => fail(error, EXIT_FAILURE),

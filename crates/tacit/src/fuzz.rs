@@ -21,8 +21,8 @@ use crate::agent;
 use crate::control::metrics::server::is_answered;
 use crate::control::{Answer, Request, server};
 use crate::explain::parse_flow;
-use crate::run::line::{adopt, read_frame};
-use crate::run::protocol::{self, ANSWER_BYTES_MAX, FromLauncher, LAUNCHER_BYTES_MAX, ToLauncher};
+use crate::run::channel::{adopt, read_frame};
+use crate::run::protocol::{self, FromLauncher, LAUNCHER_BYTES_MAX, REPLY_BYTES_MAX, ToLauncher};
 
 /// Sockets that come with a run, at most.
 const SOCKETS_MAX: usize = 16;
@@ -67,8 +67,8 @@ pub fn enrolment(input: &[u8]) {
 pub fn helper(input: &[u8]) {
     let Some((&choice, frames)) = input.split_first() else { return };
     match choice % 2 {
-        0 => read_all::<protocol::Reply>(frames, ANSWER_BYTES_MAX),
-        _ => read_blocking::<protocol::Request>(frames),
+        0 => read_all::<protocol::HelperReply>(frames, REPLY_BYTES_MAX),
+        _ => read_blocking::<protocol::HelperRequest>(frames),
     }
 }
 

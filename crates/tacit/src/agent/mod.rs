@@ -52,7 +52,7 @@ use crate::address::UserNames;
 use crate::clock;
 use crate::control::server::PendingRequest;
 use crate::ledger::{ThreadKind, meter};
-use crate::log::{Destination, Event, Format, Log, Settings, Verbosity};
+use crate::log::{Event, Format, Log, LogDestination, Settings, Verbosity};
 use crate::session::Table;
 use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
@@ -83,15 +83,15 @@ const WINDOWS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a drain is looked at.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What an agent is started with.
+/// The options of an agent.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct AgentOptions {
     /// The policy file.
     pub policy: PathBuf,
     /// The control socket.
     pub control: PathBuf,
     /// Where the log goes.
-    pub log: Destination,
+    pub log: LogDestination,
     /// How log lines look.
     pub log_format: Format,
     /// The launcher of the one run that it serves, as `NAME[PID]`.
@@ -119,9 +119,9 @@ pub struct EnrolmentSocket {
     pub unix: UnixSocket,
 }
 
-/// What the process that started the agent gave to it.
+/// The sockets that the parent process passed to the agent.
 #[derive(Debug)]
-pub enum Given {
+pub enum PassedSockets {
     /// Listening sockets of socket activation.
     Listening(Vec<OwnedFd>),
     /// The launcher of the run that this agent is for.
@@ -133,8 +133,8 @@ pub enum Given {
 /// # Errors
 /// It could not start; nothing was changed then.
 pub fn run(
-    options: Options,
-    given: Given,
+    options: AgentOptions,
+    given: PassedSockets,
     supervisor: Option<Supervisor>,
 ) -> Result<(), AgentError> {
     meter::start(ThreadKind::General);
@@ -170,7 +170,7 @@ pub fn run(
 }
 
 struct Agent {
-    options: Options,
+    options: AgentOptions,
     since: SystemTime,
     /// What the workers share: the installed policy, the connections, the limits.
     shared: Shared,
@@ -306,7 +306,7 @@ impl Agent {
                 let _ = back.send(decision);
             }
             RunEvent::Listening(id) => self.runs.follow_listening(id, &self.workers).await,
-            RunEvent::Line(id, line) => self.runs.replace_line(id, line),
+            RunEvent::HelperChannel(id, channel) => self.runs.replace_helper(id, channel),
             RunEvent::End(id) => {
                 let is_known = self.runs.end(id, &self.workers).await;
                 if self.options.private && is_known {
@@ -344,6 +344,6 @@ impl Agent {
     }
 }
 
-fn file_name(options: &Options) -> String {
+fn file_name(options: &AgentOptions) -> String {
     options.policy.display().to_string()
 }

@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 
 use crate::log::{Event, Log};
 use crate::run::Run;
-use crate::run::line::{adopt, read_frame, write_frame};
-use crate::run::protocol::{REPORT_BYTES_MAX, Report, Request};
+use crate::run::channel::{adopt, read_frame, write_frame};
+use crate::run::protocol::{HelperReport, HelperRequest, REPORT_BYTES_MAX};
 use crate::session::{RefusalTable, account};
 
 /// Reports that are taken without a pause.
@@ -47,8 +47,8 @@ impl Follower {
     }
 
     async fn take_all(&self) -> io::Result<()> {
-        let mut line: UnixStream = adopt(self.run.line.another().await?)?;
-        write_frame(&mut line, &Request::Reports).await?;
+        let mut line: UnixStream = adopt(self.run.helper.another().await?)?;
+        write_frame(&mut line, &HelperRequest::Reports).await?;
         let mut taken = 0;
         while let Some(frame) = read_frame(&mut line, REPORT_BYTES_MAX).await? {
             self.take(frame.message);
@@ -60,12 +60,12 @@ impl Follower {
         Ok(())
     }
 
-    fn take(&self, report: Report) {
+    fn take(&self, report: HelperReport) {
         match report {
-            Report::Refused(refused) => {
+            HelperReport::Refused(refused) => {
                 account::refused_socket(&self.log, &self.refusals, &self.run, refused);
             }
-            Report::Unreported => {
+            HelperReport::Unreported => {
                 let event = Event::new("refused-sockets-unreported").field("run", &self.run.name);
                 self.log.warn(event);
             }

@@ -22,17 +22,17 @@ use super::lanes::Workers;
 use super::opened::{ListenError, Opened, Wanted};
 use super::secrets;
 use super::services::{self, Candidate, Enrolled, RunContext, RunEvent, Services};
-use super::{AgentError, Options, takeover};
+use super::{AgentError, AgentOptions, takeover};
 use crate::address;
 use crate::clock::{self, Rfc3339};
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
 use crate::log::Event;
+use crate::run::channel::{HelperChannel, adopt};
 use crate::run::handover::HeldAddress;
-use crate::run::host::{Changes, Host};
+use crate::run::host::{HostNetwork, InterfaceChanges};
 use crate::run::launchers::{self, Admission, Application};
-use crate::run::line::{Line, adopt};
-use crate::run::protocol::{Enrolment, Terms};
+use crate::run::protocol::{Enrolment, RunTerms};
 use crate::run::registry::Registry;
 use crate::run::{Run, RunIdentity};
 use crate::session::Record;
@@ -57,8 +57,8 @@ pub(super) struct Runs {
     enrol: Option<Enrol>,
     hosts: Hosts,
     /// The host's addresses.
-    host: Arc<Host>,
-    host_changes: Changes,
+    host: Arc<HostNetwork>,
+    host_changes: InterfaceChanges,
     resolvers: Arc<Resolvers>,
     pub(super) events: mpsc::Sender<RunEvent>,
     pub(super) shared: Shared,
@@ -102,7 +102,7 @@ impl Runs {
     /// # Errors
     /// The socket cannot be opened.
     pub(super) fn open(
-        options: &Options,
+        options: &AgentOptions,
         handover: &mut takeover::Handover,
         shared: Shared,
         events: mpsc::Sender<RunEvent>,
@@ -119,7 +119,7 @@ impl Runs {
             enrol,
             hosts: Hosts::default(),
             host: Arc::default(),
-            host_changes: Changes::watch(),
+            host_changes: InterfaceChanges::watch(),
             resolvers: Arc::new(Resolvers::new(&options.resolvers)),
             events,
             held_syns_max: held_syns_max(shared.places.available_permits()),
@@ -195,8 +195,8 @@ impl Runs {
         let host = self.host();
         tokio::task::spawn_local(async move {
             let begun = async {
-                let line = Line::open(sockets.line.try_clone()?)?;
-                let run = Run::new(identity, line, place, host, socket_set);
+                let helper = HelperChannel::open(sockets.helper.try_clone()?)?;
+                let run = Run::new(identity, helper, place, host, socket_set);
                 let candidate = Candidate { run, sockets, launcher, before: None };
                 services::enrol(candidate, &context).await
             };
@@ -215,7 +215,7 @@ impl Runs {
     }
 
     /// The addresses of this host.
-    pub(super) fn host(&self) -> Arc<Host> {
+    pub(super) fn host(&self) -> Arc<HostNetwork> {
         Arc::clone(&self.host)
     }
 
@@ -269,7 +269,7 @@ impl Runs {
         let id = self.take(enrolled, reserved, workers).await;
         let cpus = workers.cpus_of_runs();
         let policy = &self.shared.live.load().policy;
-        let terms = Terms {
+        let terms = RunTerms {
             hide: secrets::paths(policy, &self.policy_file),
             keep_off: cpus.engines.to_vec(),
             cpu: run_cpu.or(cpus.only),
@@ -328,9 +328,9 @@ impl Runs {
     }
 
     /// Has a new helper serve a run.
-    pub(super) fn replace_line(&self, id: u64, line: OwnedFd) {
+    pub(super) fn replace_helper(&self, id: u64, channel: OwnedFd) {
         if let Some(Enrolled { run, .. }) = self.registry.get(id) {
-            run.line.replace(line);
+            run.helper.replace(channel);
             self.hide_from(run);
             self.shared.log.info(Event::new("helper-replaced").field("run", &run.name));
         }
@@ -468,7 +468,7 @@ impl Runs {
         let mut is_reported = false;
         async move {
             while let Some(run) = run.upgrade().filter(|run| run.is_to_hide(turn)) {
-                let Err(error) = run.line.hide(secrets.to_vec()).await else { return };
+                let Err(error) = run.helper.hide(secrets.to_vec()).await else { return };
                 drop(run);
                 if !std::mem::replace(&mut is_reported, true) {
                     let event = Event::new("files-not-hidden").field("run", &name);

@@ -21,7 +21,8 @@ use super::runs::Runs;
 use super::sandbox::Sandbox;
 use super::supervised::Supervisor;
 use super::{
-    Agent, AgentError, Control, Given, Inbox, Metrics, Options, Signals, file_name, takeover,
+    Agent, AgentError, AgentOptions, Control, Inbox, Metrics, PassedSockets, Signals, file_name,
+    takeover,
 };
 use crate::address::UserNames;
 use crate::control::client::ClientError;
@@ -50,8 +51,8 @@ pub(super) struct ProcessState {
 impl Agent {
     /// Checks the policy, opens everything, and serves.
     pub(super) async fn start(
-        options: Options,
-        given: Given,
+        options: AgentOptions,
+        given: PassedSockets,
         supervisor: Option<Supervisor>,
         process: ProcessState,
     ) -> Result<(Self, Inbox), AgentError> {
@@ -180,7 +181,7 @@ impl Agent {
     }
 }
 
-fn log_warnings(warnings: &[Diagnostic], options: &Options, log: &Log) {
+fn log_warnings(warnings: &[Diagnostic], options: &AgentOptions, log: &Log) {
     if options.quiet {
         return;
     }
@@ -197,7 +198,7 @@ fn serving(live: &Live, listeners: usize, workers: usize) -> Event {
 }
 
 /// Everything is open; what strangers send comes later.
-fn enter_sandbox(policy: &Policy, options: &Options, shared: &Shared) -> Option<Arc<Sandbox>> {
+fn enter_sandbox(policy: &Policy, options: &AgentOptions, shared: &Shared) -> Option<Arc<Sandbox>> {
     let enter =
         || Sandbox::enter(policy, options, shared.congestion_control.as_deref(), &shared.log);
     policy.agent.sandbox.then(enter).map(Arc::new)
@@ -213,15 +214,15 @@ struct Sources {
 
 impl Sources {
     fn new(
-        options: &Options,
-        given: Given,
+        options: &AgentOptions,
+        given: PassedSockets,
         secret: Option<&SuccessorSecret>,
     ) -> Result<Self, AgentError> {
         let sources = match given {
-            Given::Listening(sockets) => {
+            PassedSockets::Listening(sockets) => {
                 Self { handover: takeover::Handover::from_activation(sockets), launcher: None }
             }
-            Given::Launcher(launcher) => {
+            PassedSockets::Launcher(launcher) => {
                 Self { handover: takeover::Handover::default(), launcher: Some(launcher) }
             }
         };

@@ -36,10 +36,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::supervised::Supervisor;
-use super::{Given, Options, service_manager};
+use super::{AgentOptions, PassedSockets, service_manager};
 use crate::control::secret::SuccessorSecret;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
-use crate::log::{Destination, Format};
+use crate::log::{Format, LogDestination};
 use crate::run::protocol::{self, ToLauncher};
 
 /// Messages from agents that wait.
@@ -76,7 +76,7 @@ pub struct Private {
     /// Resolvers to ask; empty: those of the host.
     pub resolvers: Vec<SocketAddr>,
     /// Where its log goes.
-    pub log: Destination,
+    pub log: LogDestination,
     /// The launcher, as lines of the log show it: `NAME[PID]`.
     pub launcher: String,
 }
@@ -95,8 +95,8 @@ impl Private {
         all
     }
 
-    fn options(self) -> Options {
-        Options {
+    fn options(self) -> AgentOptions {
+        AgentOptions {
             policy: self.policy,
             control: self.control,
             log: self.log,
@@ -128,7 +128,7 @@ pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
     let work = || {
         process::name_thread("tacit-agent");
         let supervisor = Supervisor::at(theirs, Some(of_agent));
-        match super::run(private.options(), Given::Launcher(launcher), Some(supervisor)) {
+        match super::run(private.options(), PassedSockets::Launcher(launcher), Some(supervisor)) {
             Ok(()) => EXIT_OK,
             Err(error) => {
                 let refused = ToLauncher::Refused(error.to_string());

@@ -36,14 +36,14 @@ use crate::run::handover::RunState;
 /// Sockets that were given to us and are not used yet.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
-    sockets: Vec<Given>,
+    sockets: Vec<PredecessorSocket>,
     /// The agent to release; none where the sockets came from systemd.
     predecessor: Option<UnixStream>,
 }
 
 /// A listening socket from somebody else.
 #[derive(Debug)]
-struct Given {
+struct PredecessorSocket {
     address: Address,
     inherited: Inherited,
 }
@@ -67,7 +67,7 @@ impl Handover {
             let address = address::from_socket(&socket::local_address(socket.as_fd()).ok()?);
             // systemd keeps the file.
             let inherited = Inherited { socket, file: InheritedFile::Opener };
-            Some(Given { address, inherited })
+            Some(PredecessorSocket { address, inherited })
         });
         Self { sockets: named.collect(), predecessor: None }
     }
@@ -101,7 +101,7 @@ impl Handover {
             let sockets = sockets.collect::<Result<_, _>>()?;
             runs.push(HandedRun { state, sockets });
         }
-        let has_file = |given: &&Given| given.inherited.file == InheritedFile::Agent;
+        let has_file = |given: &&PredecessorSocket| given.inherited.file == InheritedFile::Agent;
         for unused in self.sockets.iter().filter(has_file) {
             opened::remove_file(&unused.address);
         }
@@ -146,7 +146,7 @@ pub(super) fn request(
     for Announced(address, has_file) in announced {
         let socket = receive_one(&predecessor)?;
         let file = if has_file { InheritedFile::Agent } else { InheritedFile::Opener };
-        sockets.push(Given { address, inherited: Inherited { socket, file } });
+        sockets.push(PredecessorSocket { address, inherited: Inherited { socket, file } });
     }
     Ok(Handover { sockets, predecessor: Some(predecessor) })
 }

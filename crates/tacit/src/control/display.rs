@@ -17,7 +17,7 @@ use tacit_tls::verify::identity;
 use crate::clock::{self, Rfc3339};
 use crate::ledger::costs::{Costs, RunCosts};
 use crate::live::{CredentialNames, Live, LiveRule, Materials};
-use crate::run::protocol::Owner;
+use crate::run::protocol::SocketOwner;
 use crate::run::{self, Run, Scope};
 use crate::session::{Record, RefusalTable, Table};
 
@@ -36,7 +36,7 @@ pub async fn connections(table: &Table, live: &Live) -> Value {
 pub async fn costs(table: &Table, live: &Live, runs: &[Arc<Run>], since: SystemTime) -> Costs {
     let mut programs_ns = Vec::with_capacity(runs.len());
     for run in runs {
-        let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.line.cpu_ns()).await;
+        let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.helper.cpu_ns()).await;
         programs_ns.push(answer.ok().and_then(Result::ok));
     }
     // Only now: what ended while runs were asked stands in their sums, and must not in here too.
@@ -47,11 +47,11 @@ pub async fn costs(table: &Table, live: &Live, runs: &[Arc<Run>], since: SystemT
 }
 
 fn run_costs(run: &Run, records: &[Arc<Record>], program_ns: Option<u64>) -> RunCosts {
-    let open = run::Spent::default();
+    let open = run::RunTotals::default();
     let of_run = records.iter().filter(|record| record.is_of_run(run.id));
     of_run.for_each(|record| open.add(record.usage()));
-    let sum = |of: fn(&run::Spent) -> &AtomicU64| {
-        of(&run.spent).load(Ordering::Relaxed) + of(&open).load(Ordering::Relaxed)
+    let sum = |of: fn(&run::RunTotals) -> &AtomicU64| {
+        of(&run.totals).load(Ordering::Relaxed) + of(&open).load(Ordering::Relaxed)
     };
     let us = |ns: u64| ns as f64 / 1000.0;
     RunCosts {
@@ -69,7 +69,7 @@ fn run_costs(run: &Run, records: &[Arc<Record>], program_ns: Option<u64>) -> Run
 }
 
 /// The programs that hold connections of runs, by connection. A run that does not answer has none.
-async fn owners(records: &[Arc<Record>]) -> HashMap<u64, Owner> {
+async fn owners(records: &[Arc<Record>]) -> HashMap<u64, SocketOwner> {
     let mut runs: BTreeMap<u64, &Run> = BTreeMap::new();
     for facts in records.iter().filter_map(|record| record.scope.as_ref()) {
         let Scope::Run(run) = &facts.scope;
@@ -82,7 +82,7 @@ async fn owners(records: &[Arc<Record>]) -> HashMap<u64, Owner> {
             .filter(|record| record.is_of_run(id))
             .filter_map(|record| Some((record.id, record.ends()?)))
             .unzip();
-        let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.line.owners(ends)).await;
+        let answer = tokio::time::timeout(OWNERS_WAIT_MAX, run.helper.owners(ends)).await;
         let owners = answer.ok().and_then(Result::ok).unwrap_or_default();
         let known = ids.into_iter().zip(owners).filter_map(|(id, owner)| Some((id, owner?)));
         found.extend(known);
@@ -90,7 +90,7 @@ async fn owners(records: &[Arc<Record>]) -> HashMap<u64, Owner> {
     found
 }
 
-fn run_of(record: &Record, owner: Option<&Owner>) -> Option<Value> {
+fn run_of(record: &Record, owner: Option<&SocketOwner>) -> Option<Value> {
     let facts = record.scope.as_ref()?;
     let Scope::Run(run) = &facts.scope;
     Some(json!({
@@ -111,7 +111,7 @@ fn run_of(record: &Record, owner: Option<&Owner>) -> Option<Value> {
     }))
 }
 
-fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&Owner>) -> Value {
+fn connection(record: &Record, live: &Live, now: SystemTime, owner: Option<&SocketOwner>) -> Value {
     let legs = record.legs.get();
     let tls = record.tls.get();
     json!({

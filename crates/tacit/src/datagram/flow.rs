@@ -329,8 +329,8 @@ impl Carrier {
 
     async fn make_stand_in(&self, lane: &impl FlowHost) -> io::Result<Watched> {
         let DatagramKey { program, destination } = self.key;
-        let line = &lane.receiver().run.line;
-        let socket = line.socket(Protocol::Udp, IpVersion::of(destination.ip())).await?;
+        let helper = &lane.receiver().run.helper;
+        let socket = helper.socket(Protocol::Udp, IpVersion::of(destination.ip())).await?;
         datagram::enlarge_buffers(socket.as_fd())?;
         transparent::stand_in(socket.as_fd(), destination, program)?;
         watch(Arc::new(socket), INCOMING)

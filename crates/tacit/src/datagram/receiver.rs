@@ -254,7 +254,7 @@ impl Lane {
         let lane = Rc::clone(self);
         tokio::task::spawn_local(metered(Component::Policy, async move {
             let run = &lane.receiver.run;
-            match run.line.owner(Protocol::Udp, key.program, key.destination).await {
+            match run.helper.owner(Protocol::Udp, key.program, key.destination).await {
                 Ok(owner) => flow.program = owner.and_then(|owner| owner.program),
                 Err(error) => lane.log_failure("owner-unknown", &error),
             }

@@ -34,7 +34,7 @@ use tacit_core::policy::{denial_of_name, may_ask};
 
 use crate::clock;
 use crate::live::Live;
-use crate::log::{Cause, Event, Log};
+use crate::log::{Event, EventCause, Log};
 use crate::run::Run;
 use crate::run::capture::Capture;
 use crate::session::{RefusalTable, RefusedName, account};
@@ -108,7 +108,7 @@ impl Forwarder {
         let Ok(answers) = dns::answers(&response, question) else {
             self.log.warn(
                 Event::new("answer-unreadable")
-                    .caused_by(Cause::Run(self.run().label()))
+                    .caused_by(EventCause::Run(self.run().label()))
                     .field("run", &self.capture.run.name)
                     .field("name", &question.name)
                     .limited(format!("answer-unreadable {}", self.capture.run.name)),
@@ -122,7 +122,7 @@ impl Forwarder {
                 Err(error) => {
                     self.log.error(
                         Event::new("name-not-learnt")
-                            .caused_by(Cause::Run(self.run().label()))
+                            .caused_by(EventCause::Run(self.run().label()))
                             .field("run", &self.capture.run.name)
                             .field("name", &question.name)
                             .field("address", &answer.address)
@@ -136,7 +136,7 @@ impl Forwarder {
         // The question of another task may have brought the news, and not be done with it.
         if let Err(error) = self.capture.follow_news().await {
             let key = format!("capture-failed {}", self.capture.run.name);
-            let event = Event::new("capture-failed").caused_by(Cause::Run(self.run().label()));
+            let event = Event::new("capture-failed").caused_by(EventCause::Run(self.run().label()));
             self.log.error(event.field("error", &error).limited(key));
             return None;
         }

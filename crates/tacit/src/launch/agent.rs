@@ -15,7 +15,7 @@ use super::error::RunError;
 use crate::agent::supervisor::{self, Private};
 use crate::control;
 use crate::exit::{EXIT_FAILURE, complain};
-use crate::run::protocol::{self, Enrolment, FromLauncher, Terms, ToLauncher};
+use crate::run::protocol::{self, Enrolment, FromLauncher, RunTerms, ToLauncher};
 
 /// Names of directories that are tried for one run.
 const DIRECTORIES_TRIED_MAX: u32 = 100;
@@ -86,7 +86,7 @@ impl Agent {
     }
 
     /// Gives the agent the run; returns the terms for CMD.
-    pub(super) fn enrol(&self, enrolment: Enrolment, given: Given) -> Result<Terms, RunError> {
+    pub(super) fn enrol(&self, enrolment: Enrolment, given: Given) -> Result<RunTerms, RunError> {
         let own = |error| RunError::Own("enrol with the agent", error);
         let sockets: Vec<_> = given.sockets.iter().map(AsFd::as_fd).collect();
         // An agent that could not start has said why before it closed the line: what cannot be
@@ -109,7 +109,7 @@ impl Agent {
 
     /// Brings the line of a new helper.
     pub(super) fn bring(&self, line: &OwnedFd) -> io::Result<()> {
-        protocol::write(&self.line, &FromLauncher::Line, &[line.as_fd()])
+        protocol::write(&self.line, &FromLauncher::HelperChannel, &[line.as_fd()])
     }
 
     /// The process of a private one that has not ended.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use crate::log::Destination;
+use crate::log::LogDestination;
 
 /// How much of a program's name a run takes on; four bytes each are within what an agent takes.
 const NAME_CHARACTERS: usize = 16;
@@ -37,7 +37,7 @@ pub struct RunArgs {
     /// Where the log of this run's agent goes: state (run.log in $XDG_STATE_HOME/tacit or
     /// ~/.local/state/tacit), stderr, journal, syslog, none or a path with a `/`
     #[arg(long, value_name = "DEST", default_value = "state", conflicts_with = "agent")]
-    pub(super) log: Destination,
+    pub(super) log: LogDestination,
     /// What becomes of processes that the program leaves behind when it ends
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(super) orphans: Orphans,

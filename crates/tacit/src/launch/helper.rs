@@ -30,7 +30,7 @@ use super::covers::Covers;
 use super::notices::Notices;
 use crate::net::pool::SOCKETS_AT_ONCE_MAX;
 use crate::run::host::HostAddresses;
-use crate::run::protocol::{self, Ends, Frame, Owner, Reply, Request};
+use crate::run::protocol::{self, Frame, HelperReply, HelperRequest, SocketEnds, SocketOwner};
 
 /// Lines that are served at once.
 const LINES_MAX: usize = 8;
@@ -115,7 +115,7 @@ struct Servant {
     covers: Covers,
 }
 
-type Answer = (Reply, Vec<OwnedFd>);
+type Answer = (HelperReply, Vec<OwnedFd>);
 
 impl Servant {
     /// Answers until neither an agent nor the kernel can ask any more.
@@ -127,11 +127,11 @@ impl Servant {
             notices.serve(&of_notices);
             let Some(at) = line else { continue };
             // A line that breaks is that agent's loss alone.
-            let kept = match protocol::read::<Request>(&lines[at]) {
-                Ok(Some(Frame { message: Request::Line, .. })) => {
+            let kept = match protocol::read::<HelperRequest>(&lines[at]) {
+                Ok(Some(Frame { message: HelperRequest::Channel, .. })) => {
                     self.add_line(&mut lines, at).is_ok()
                 }
-                Ok(Some(Frame { message: Request::Reports, .. })) => {
+                Ok(Some(Frame { message: HelperRequest::Reports, .. })) => {
                     notices.report_on(lines.remove(at));
                     continue;
                 }
@@ -151,49 +151,53 @@ impl Servant {
 
     fn add_line(&self, lines: &mut Vec<UnixStream>, asked: usize) -> io::Result<()> {
         if lines.len() >= LINES_MAX {
-            let refused = Reply::Refused("the helper serves as many lines as it may".into());
+            let refused = HelperReply::Refused("the helper serves as many lines as it may".into());
             return protocol::write(&lines[asked], &refused, &[]);
         }
         let (ours, theirs) = UnixStream::pair()?;
-        protocol::write(&lines[asked], &Reply::Done, &[theirs.as_fd()])?;
+        protocol::write(&lines[asked], &HelperReply::Done, &[theirs.as_fd()])?;
         lines.push(ours);
         Ok(())
     }
 
-    fn answer(&mut self, request: Request) -> Answer {
+    fn answer(&mut self, request: HelperRequest) -> Answer {
         let done = match request {
-            Request::Families { v4, v6 } => {
+            HelperRequest::Families { v4, v6 } => {
                 let sources = Sources::default();
                 told(route::allow(&mut self.kernel.route, Families { v4, v6 }, sources))
             }
-            Request::Network { v4, v6, host } => told(self.network(Families { v4, v6 }, &host)),
-            Request::Change { remove, add } => self.change(&remove, &add),
-            Request::Replace(all) => {
+            HelperRequest::Network { v4, v6, host } => {
+                told(self.network(Families { v4, v6 }, &host))
+            }
+            HelperRequest::Change { remove, add } => self.change(&remove, &add),
+            HelperRequest::Replace(all) => {
                 let all: Vec<_> = all.iter().map(element).collect();
                 told(nft::replace_all(&mut self.kernel.netfilter, &all))
             }
-            Request::Socket { protocol, ipv6, count } => {
+            HelperRequest::Socket { protocol, ipv6, count } => {
                 let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
                 let wanted = transparent::stand_in_wanted(transport(protocol), version);
                 return match stand_ins(wanted, count.min(SOCKETS_AT_ONCE_MAX)) {
-                    Ok(sockets) => (Reply::Done, sockets),
-                    Err(error) => (Reply::Refused(error.to_string()), Vec::new()),
+                    Ok(sockets) => (HelperReply::Done, sockets),
+                    Err(error) => (HelperReply::Refused(error.to_string()), Vec::new()),
                 };
             }
-            Request::Owners(ends) => {
+            HelperRequest::Owners(ends) => {
                 let until = Instant::now() + OWNERS_TIME_MAX;
                 let in_time = |one| (Instant::now() < until).then_some(one);
                 let owners = ends.iter().map(|one| self.owner(in_time(one)?)).collect();
-                return (Reply::Owners(owners), Vec::new());
+                return (HelperReply::Owners(owners), Vec::new());
             }
-            Request::Connecting(ends) => Ok(Reply::Connecting(self.is_connecting(&ends))),
-            Request::Listening => self.listening().map(Reply::Listening),
-            Request::Cpu => Ok(Reply::Cpu(self.cpu_ns())),
-            Request::Hide(paths) => self.covers.replace(paths).map(|()| Reply::Done),
+            HelperRequest::Connecting(ends) => {
+                Ok(HelperReply::Connecting(self.is_connecting(&ends)))
+            }
+            HelperRequest::Listening => self.listening().map(HelperReply::Listening),
+            HelperRequest::Cpu => Ok(HelperReply::Cpu(self.cpu_ns())),
+            HelperRequest::Hide(paths) => self.covers.replace(paths).map(|()| HelperReply::Done),
             // They are answered where the lines are.
-            Request::Line | Request::Reports => Ok(Reply::Done),
+            HelperRequest::Channel | HelperRequest::Reports => Ok(HelperReply::Done),
         };
-        (done.unwrap_or_else(Reply::Refused), Vec::new())
+        (done.unwrap_or_else(HelperReply::Refused), Vec::new())
     }
 
     /// Addresses come before the routes that use them as sources, and go after those.
@@ -206,7 +210,7 @@ impl Servant {
         interfaces::take_others(route, &wanted)
     }
 
-    fn change(&mut self, remove: &[Captured], add: &[Captured]) -> Result<Reply, String> {
+    fn change(&mut self, remove: &[Captured], add: &[Captured]) -> Result<HelperReply, String> {
         let remove: Vec<_> = remove.iter().map(element).collect();
         let add: Vec<_> = add.iter().map(element).collect();
         told(nft::change(&mut self.kernel.netfilter, &remove, &add))
@@ -214,13 +218,13 @@ impl Servant {
 
     /// The process that holds a socket, or the listener that it will be accepted from; `None` if
     /// none is seen to, whatever the reason.
-    fn owner(&mut self, ends: &Ends) -> Option<Owner> {
-        let Ends { protocol, program, peer } = *ends;
+    fn owner(&mut self, ends: &SocketEnds) -> Option<SocketOwner> {
+        let SocketEnds { protocol, program, peer } = *ends;
         let found = diag::owner(&mut self.kernel.diagnosis, transport(protocol), program, peer);
         let socket = found.ok().flatten()?;
         let inode = if socket.is_queued { self.listener_at(program)? } else { socket.inode };
         let pid = owner::holder(self.launcher, inode)?;
-        Some(Owner { pid, program: std::fs::read_link(format!("/proc/{pid}/exe")).ok() })
+        Some(SocketOwner { pid, program: std::fs::read_link(format!("/proc/{pid}/exe")).ok() })
     }
 
     /// The number of the socket that listens at an address; one that listens at that alone comes
@@ -244,8 +248,8 @@ impl Servant {
     }
 
     /// Whether a program waits there for the answer to a SYN that no program takes.
-    fn is_connecting(&mut self, ends: &Ends) -> bool {
-        let Ends { protocol, program, peer } = *ends;
+    fn is_connecting(&mut self, ends: &SocketEnds) -> bool {
+        let SocketEnds { protocol, program, peer } = *ends;
         let own = self.listening().unwrap_or_default();
         let is_own = |at: &SocketAddr| {
             at.port() == peer.port() && (at.ip().is_unspecified() || at.ip() == peer.ip())
@@ -312,8 +316,8 @@ fn wait(lines: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<
     })
 }
 
-fn told(result: Result<(), netlink::Error>) -> Result<Reply, String> {
-    result.map(|()| Reply::Done).map_err(|error| error.to_string())
+fn told(result: Result<(), netlink::Error>) -> Result<HelperReply, String> {
+    result.map(|()| HelperReply::Done).map_err(|error| error.to_string())
 }
 
 /// So many sockets, or as many as there are; one at least.

@@ -33,7 +33,7 @@ use tacit_sys::inside::{self, Inside, Original};
 use tacit_sys::schedule;
 
 use crate::exit::complain;
-use crate::run::protocol::{Enrolment, SocketSet, Terms};
+use crate::run::protocol::{Enrolment, RunTerms, SocketSet};
 use agent::Agent;
 pub use agent::control_of;
 pub use arguments::RunArgs;
@@ -113,7 +113,7 @@ fn real_paths(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
 
 /// The CPUs that CMD is to be on, where the policy says anything of them; else none. An agent of
 /// others may name CPUs that this process may not use.
-fn cpus(terms: &Terms) -> Vec<usize> {
+fn cpus(terms: &RunTerms) -> Vec<usize> {
     if terms.keep_off.is_empty() && terms.cpu.is_none() {
         return Vec::new();
     }

@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::cause::{BySide, Cause};
+use super::cause::{BySide, EventCause};
 
 /// Lines of one run or client in one second, whatever others cause.
 pub(super) const SHARE_LINES: usize = 100;
@@ -31,7 +31,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct AuditRate {
     begun: Option<Instant>,
-    shares: BySide<HashMap<Cause, Share>>,
+    shares: BySide<HashMap<EventCause, Share>>,
     common_written: usize,
     left_out: u64,
 }
@@ -53,7 +53,7 @@ pub(super) struct LeftOut {
 
 impl AuditRate {
     /// Whether a line may be written now; one that may not is counted.
-    pub(super) fn admits(&mut self, cause: &Cause, now: Instant) -> bool {
+    pub(super) fn admits(&mut self, cause: &EventCause, now: Instant) -> bool {
         let is_over = self.begun.is_none_or(|begun| now.duration_since(begun) >= SECOND);
         // What was left out in the second before is reported first.
         if is_over && self.left_out == 0 {
@@ -100,7 +100,7 @@ impl AuditRate {
         let mut reported = Vec::new();
         for (cause, share) in &mut self.shares.runs {
             let count = std::mem::take(&mut share.left_out);
-            if let Cause::Run(run) = cause
+            if let EventCause::Run(run) = cause
                 && count > 0
             {
                 reported.push((count, run.id, run.name.clone()));
@@ -129,15 +129,15 @@ mod tests {
 
     const ALL_OF_ONE: usize = SHARE_LINES + COMMON_LINES;
 
-    fn run(id: u64) -> Cause {
-        Cause::Run(RunLabel { id, name: format!("run-{id}") })
+    fn run(id: u64) -> EventCause {
+        EventCause::Run(RunLabel { id, name: format!("run-{id}") })
     }
 
     fn left_out(run: Option<u64>, count: u64) -> LeftOut {
         LeftOut { run: run.map(|id| format!("run-{id}")), count }
     }
 
-    fn offer(rate: &mut AuditRate, cause: &Cause, lines: usize, now: Instant) -> usize {
+    fn offer(rate: &mut AuditRate, cause: &EventCause, lines: usize, now: Instant) -> usize {
         (0..lines).filter(|_| rate.admits(cause, now)).count()
     }
 
@@ -159,7 +159,7 @@ mod tests {
         let begun = Instant::now();
         for second in 0..5 {
             let now = begun + SECOND * second;
-            assert_eq!(offer(&mut rate, &Cause::Agent, ALL_OF_ONE, now), ALL_OF_ONE);
+            assert_eq!(offer(&mut rate, &EventCause::Agent, ALL_OF_ONE, now), ALL_OF_ONE);
         }
         assert_eq!(rate.take(), []);
     }
@@ -168,7 +168,7 @@ mod tests {
     fn one_run_does_not_silence_the_others() {
         let mut rate = AuditRate::default();
         let now = Instant::now();
-        let client = |number| Cause::Source(Source::V4(number));
+        let client = |number| EventCause::Source(Source::V4(number));
         assert_eq!(offer(&mut rate, &run(1), 15_000, now), ALL_OF_ONE);
         assert_eq!(offer(&mut rate, &run(2), 30, now), 30);
         assert_eq!(offer(&mut rate, &client(1), 130, now), SHARE_LINES);
@@ -186,7 +186,7 @@ mod tests {
         let now = Instant::now();
         let clients = 0..5_000;
         let lines: usize = clients
-            .map(|number| offer(&mut rate, &Cause::Source(Source::V6(number)), 200, now))
+            .map(|number| offer(&mut rate, &EventCause::Source(Source::V6(number)), 200, now))
             .sum();
         assert_eq!(lines, SHARES_MAX * SHARE_LINES + COMMON_LINES);
         let runs = u64::try_from(SHARES_MAX).unwrap() + 2;

@@ -7,7 +7,7 @@ use crate::address::Source;
 
 /// Who causes an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum EventCause {
     /// The agent itself, or what it does not know.
     #[default]
     Agent,
@@ -28,7 +28,7 @@ pub(super) enum Side {
     Clients,
 }
 
-impl Cause {
+impl EventCause {
     pub(super) fn side(&self) -> Side {
         match self {
             Self::Agent | Self::Run(_) => Side::Runs,
@@ -45,7 +45,7 @@ pub(super) struct BySide<T> {
 }
 
 impl<T> BySide<T> {
-    pub(super) fn of(&mut self, cause: &Cause) -> &mut T {
+    pub(super) fn of(&mut self, cause: &EventCause) -> &mut T {
         match cause.side() {
             Side::Runs => &mut self.runs,
             Side::Clients => &mut self.clients,

@@ -7,7 +7,7 @@
 //! Lines that repeat, such as those of a server that is down, have a key: of those with one key,
 //! one a second is written, with the count of those left out. The audit log has every line that
 //! fits the queue, but for refusals and failures beyond a rate, whose number it has. Each run and
-//! each client ([`Cause`]) has its own part of the keys, the rate and the queue.
+//! each client ([`EventCause`]) has its own part of the keys, the rate and the queue.
 //!
 //! ```text
 //!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"
@@ -37,8 +37,8 @@ use crate::ledger::{ThreadKind, meter};
 
 use audit_rate::{AuditRate, LeftOut};
 use cause::BySide;
-pub use cause::Cause;
-pub use destination::{Destination, RUN_LOG_BYTES_MAX};
+pub use cause::EventCause;
+pub use destination::{LogDestination, RUN_LOG_BYTES_MAX};
 use destination::{Severity, Sink};
 use queued::Queued;
 
@@ -61,7 +61,7 @@ pub enum Format {
 
 /// How a connection was decided, for the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AuditOutcome {
     /// It carries bytes.
     Allowed,
     /// Policy refused it.
@@ -76,7 +76,7 @@ pub struct Event {
     name: &'static str,
     connection: Option<u64>,
     fields: Vec<(&'static str, String)>,
-    cause: Cause,
+    cause: EventCause,
     /// What it is about, if it may repeat often.
     key: Option<String>,
 }
@@ -85,7 +85,7 @@ impl Event {
     /// Begins an event; its name is one word with hyphens.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
-        Self { name, connection: None, fields: Vec::new(), cause: Cause::Agent, key: None }
+        Self { name, connection: None, fields: Vec::new(), cause: EventCause::Agent, key: None }
     }
 
     /// Says which connection it is about.
@@ -97,7 +97,7 @@ impl Event {
 
     /// Says who causes it: limits are for each.
     #[must_use]
-    pub fn caused_by(mut self, cause: Cause) -> Self {
+    pub fn caused_by(mut self, cause: EventCause) -> Self {
         self.cause = cause;
         self
     }
@@ -135,7 +135,7 @@ pub struct Settings {
     /// Which events are written.
     pub verbosity: Verbosity,
     /// Where they go.
-    pub destination: Destination,
+    pub destination: LogDestination,
     /// The run of an agent that serves one, as its lines show it where others write too:
     /// `NAME[PID]` of the launcher.
     pub launcher: Option<String>,
@@ -171,7 +171,8 @@ struct Line {
 impl Line {
     /// Whether one program can cause any number of its kind.
     fn may_repeat(&self) -> bool {
-        let is_not_open = matches!(self.kind, Kind::Audit(Outcome::Denied | Outcome::Failed));
+        let is_not_open =
+            matches!(self.kind, Kind::Audit(AuditOutcome::Denied | AuditOutcome::Failed));
         is_not_open || self.event.key.is_some()
     }
 }
@@ -181,7 +182,7 @@ enum Kind {
     Info,
     Warn,
     Error,
-    Audit(Outcome),
+    Audit(AuditOutcome),
     /// Of the audit log: how many lines it lacks.
     LeftOut,
 }
@@ -238,7 +239,7 @@ impl Log {
     }
 
     /// A connection was decided.
-    pub fn audit(&self, outcome: Outcome, event: Event) {
+    pub fn audit(&self, outcome: AuditOutcome, event: Event) {
         if self.has_audit {
             self.send(Kind::Audit(outcome), event);
         }
@@ -309,7 +310,7 @@ struct Writer {
     repeated_queued: Arc<Queued>,
     reported: ReportedLost,
     /// Lines that repeat.
-    repeated: BySide<Limiter<Cause, String, Line>>,
+    repeated: BySide<Limiter<EventCause, String, Line>>,
     audit_rate: AuditRate,
 }
 
@@ -383,7 +384,7 @@ impl Writer {
 
     /// Writes a line now, or keeps it for the end of its second.
     fn take(&mut self, line: Line) {
-        if matches!(line.kind, Kind::Audit(Outcome::Denied | Outcome::Failed))
+        if matches!(line.kind, Kind::Audit(AuditOutcome::Denied | AuditOutcome::Failed))
             && !self.audit_rate.admits(&line.event.cause, Instant::now())
         {
             return;
@@ -508,9 +509,9 @@ impl Kind {
             Self::Info => "info",
             Self::Warn => "warn",
             Self::Error => "error",
-            Self::Audit(Outcome::Allowed) => "allowed",
-            Self::Audit(Outcome::Denied) => "denied",
-            Self::Audit(Outcome::Failed) => "failed",
+            Self::Audit(AuditOutcome::Allowed) => "allowed",
+            Self::Audit(AuditOutcome::Denied) => "denied",
+            Self::Audit(AuditOutcome::Failed) => "failed",
             Self::LeftOut => "left-out",
         }
     }
@@ -586,24 +587,24 @@ mod tests {
 
     fn caused_by(run: usize, name: &'static str) -> Event {
         let id = u64::try_from(run).unwrap();
-        Event::new(name).caused_by(Cause::Run(RunLabel { id, name: "curl".to_owned() }))
+        Event::new(name).caused_by(EventCause::Run(RunLabel { id, name: "curl".to_owned() }))
     }
 
     #[test]
     fn refusals_leave_half_of_the_queue_to_everything_else() {
         let (log, _messages) = stuck();
         for run in 0..QUEUE_LINES_MAX {
-            log.audit(Outcome::Denied, caused_by(run, "denied"));
-            log.audit(Outcome::Failed, caused_by(run, "failed"));
+            log.audit(AuditOutcome::Denied, caused_by(run, "denied"));
+            log.audit(AuditOutcome::Failed, caused_by(run, "failed"));
             log.warn(caused_by(run, "denied").limited("denied".to_owned()));
         }
         let refused = u64::try_from(3 * QUEUE_LINES_MAX - REPEATED_LINES_MAX).unwrap();
         assert_eq!(log.lost(), refused);
         for _ in 0..QUEUE_LINES_MAX - REPEATED_LINES_MAX {
-            log.audit(Outcome::Allowed, Event::new("open"));
+            log.audit(AuditOutcome::Allowed, Event::new("open"));
         }
         assert_eq!(log.lost(), refused, "the others had their room");
-        log.audit(Outcome::Allowed, Event::new("open"));
+        log.audit(AuditOutcome::Allowed, Event::new("open"));
         assert_eq!(log.lost(), refused + 1);
     }
 
@@ -611,20 +612,20 @@ mod tests {
     fn refusals_of_one_run_leave_room_in_the_queue_to_those_of_others() {
         let (log, messages) = stuck();
         for _ in 0..QUEUE_LINES_MAX {
-            log.audit(Outcome::Denied, caused_by(1, "denied"));
+            log.audit(AuditOutcome::Denied, caused_by(1, "denied"));
         }
         let lost = u64::try_from(QUEUE_LINES_MAX - LINES_PER_CAUSE_MAX).unwrap();
         assert_eq!(log.lost(), lost);
         // Another one may share a counter with it, but not three of three.
         for other in 2..5 {
-            log.audit(Outcome::Denied, caused_by(other, "denied"));
+            log.audit(AuditOutcome::Denied, caused_by(other, "denied"));
         }
         assert!(log.lost() < lost + 3, "{}", log.lost());
         for message in messages.try_iter() {
             let Message::Line(line) = message else { panic!("a line") };
             log.repeated_queued.leave(&line.event.cause);
         }
-        log.audit(Outcome::Denied, caused_by(1, "denied"));
+        log.audit(AuditOutcome::Denied, caused_by(1, "denied"));
         assert!(log.lost() < lost + 3, "there is room again");
     }
 }

@@ -11,7 +11,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Cause, QUEUE_LINES_MAX};
+use super::{EventCause, QUEUE_LINES_MAX};
 
 /// How many lines of the queue may be of those of which one program can cause any number at little
 /// cost: what repeats, and connections that are refused or fail. The others carry bytes.
@@ -40,7 +40,7 @@ impl Default for Queued {
 
 impl Queued {
     /// Counts a line that is about to be queued; `false`: there is no room for it.
-    pub(super) fn enter(&self, cause: &Cause) -> bool {
+    pub(super) fn enter(&self, cause: &EventCause) -> bool {
         let of_cause = self.of(cause);
         let has_room = self.all.load(Ordering::Relaxed) < REPEATED_LINES_MAX
             && of_cause.load(Ordering::Relaxed) < LINES_PER_CAUSE_MAX;
@@ -52,12 +52,12 @@ impl Queued {
     }
 
     /// A line that entered is no longer in the queue.
-    pub(super) fn leave(&self, cause: &Cause) {
+    pub(super) fn leave(&self, cause: &EventCause) {
         self.all.fetch_sub(1, Ordering::Relaxed);
         self.of(cause).fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn of(&self, cause: &Cause) -> &AtomicUsize {
+    fn of(&self, cause: &EventCause) -> &AtomicUsize {
         let at = self.hash.hash_one(cause) % COUNTERS as u64;
         // In range: the remainder is below the length.
         &self.by_cause[usize::try_from(at).unwrap_or(0)]

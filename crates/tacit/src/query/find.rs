@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::answer::{self, Answer};
 use super::{receive, send};
 use crate::run::Run;
-use crate::run::protocol::{Ends, Owner};
+use crate::run::protocol::{SocketEnds, SocketOwner};
 use crate::session::controls::Refusal;
 use crate::session::{Record, Table};
 
@@ -52,7 +52,7 @@ pub(super) enum IfUnknown {
 /// What a descriptor is.
 enum Found {
     /// A connection of the run.
-    Ends(Ends),
+    Ends(SocketEnds),
     /// One that was made outside the run and given to its program.
     Outside,
 }
@@ -123,7 +123,7 @@ impl Desk {
         let (Some(program), Some(peer)) = (program, peer) else {
             return Err(QueryError::NotConnected);
         };
-        Ok(Found::Ends(Ends {
+        Ok(Found::Ends(SocketEnds {
             protocol: Protocol::Tcp,
             program: canonical(program),
             peer: canonical(peer),
@@ -131,7 +131,7 @@ impl Desk {
     }
 
     /// The run's connection with these ends.
-    fn find(&self, ends: &Ends) -> Option<Arc<Record>> {
+    fn find(&self, ends: &SocketEnds) -> Option<Arc<Record>> {
         self.table.find_where(|record| {
             record.is_of_run(self.run.id)
                 && record.ends().is_some_and(|of_record| {
@@ -144,12 +144,12 @@ impl Desk {
 
     /// Whether the other end is a program of the run too. A private agent, which may have accepted
     /// the connection a moment ago, is below the launcher as programs are; its parent tells.
-    async fn is_within(&self, ends: &Ends) -> bool {
-        let Ends { protocol, program, peer } = *ends;
+    async fn is_within(&self, ends: &SocketEnds) -> bool {
+        let SocketEnds { protocol, program, peer } = *ends;
         let supervisor = std::os::unix::process::parent_id();
-        let parent = |owner: Owner| process::parent_of(i32::try_from(owner.pid).ok()?);
+        let parent = |owner: SocketOwner| process::parent_of(i32::try_from(owner.pid).ok()?);
         let is_program = |owner| parent(owner).is_some_and(|parent| parent != supervisor);
-        let owner = self.run.line.owner(protocol, peer, program).await;
+        let owner = self.run.helper.owner(protocol, peer, program).await;
         owner.is_ok_and(|owner| owner.is_some_and(is_program))
     }
 

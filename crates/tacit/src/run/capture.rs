@@ -159,7 +159,7 @@ impl Capture {
         }
         // If this is cut off, it is not known what the kernel has.
         mirror.boxes = None;
-        if !new.is_empty() && self.run.line.change(gone, new).await.is_err() {
+        if !new.is_empty() && self.run.helper.change(gone, new).await.is_err() {
             return false;
         }
         mirror.boxes = Some(boxes);
@@ -185,7 +185,7 @@ impl Capture {
                 Event::new("capture-full").field("run", &self.run.name).field("next", reason),
             );
         }
-        let line = &self.run.line;
+        let helper = &self.run.helper;
         self.give_network(&wanted, mirror).await?;
         let changed = match mirror.boxes.take() {
             None => false,
@@ -193,11 +193,11 @@ impl Capture {
                 let gone: Vec<_> = before.difference(&wanted).copied().collect();
                 let new: Vec<_> = wanted.difference(&before).copied().collect();
                 // A change that a helper's death cut off may be there already, and is then refused.
-                (gone.is_empty() && new.is_empty()) || line.change(gone, new).await.is_ok()
+                (gone.is_empty() && new.is_empty()) || helper.change(gone, new).await.is_ok()
             }
         };
         if !changed {
-            line.replace_captured(wanted.iter().copied().collect()).await?;
+            helper.replace_captured(wanted.iter().copied().collect()).await?;
         }
         mirror.boxes = Some(wanted);
         mirror.news = news;
@@ -236,14 +236,14 @@ impl Capture {
     ) -> io::Result<()> {
         let found = families(&self.live.load().policy, wanted, mirror.families);
         let found = self.families_of_aliases(wanted, found);
-        let line = &self.run.line;
+        let helper = &self.run.helper;
         match self.run.sockets {
-            SocketSet::Connected if found != mirror.families => line.families(found).await?,
+            SocketSet::Connected if found != mirror.families => helper.families(found).await?,
             SocketSet::Connected => {}
             SocketSet::Held => {
                 let host = self.run.host.addresses();
                 if found != mirror.families || mirror.host.as_ref() != Some(&host) {
-                    line.network(found, &host).await?;
+                    helper.network(found, &host).await?;
                     mirror.host = Some(host);
                 }
             }

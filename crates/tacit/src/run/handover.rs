@@ -15,9 +15,9 @@ use tacit_core::dns::KnownName;
 use tacit_core::flow::Address;
 use tokio::sync::oneshot;
 
-use super::host::Host;
+use super::channel::{HelperChannel, adopt};
+use super::host::HostNetwork;
 use super::launchers::{Followed, Launcher, RunSockets};
-use super::line::{Line, adopt};
 use super::protocol::SocketSet;
 use super::{Run, RunIdentity};
 use crate::placement::Share;
@@ -115,7 +115,7 @@ impl Departing {
             Some(_) => SocketSet::Held,
             None => SocketSet::Connected,
         };
-        let mut sockets = vec![launcher.connection.try_clone()?, run.line.another().await?];
+        let mut sockets = vec![launcher.connection.try_clone()?, run.helper.another().await?];
         sockets.extend(query);
         sockets.extend(syn_log);
         sockets.extend(captured);
@@ -166,7 +166,7 @@ impl RunState {
         self,
         mut sockets: Vec<OwnedFd>,
         place: Option<Share>,
-        host: Arc<Host>,
+        host: Arc<HostNetwork>,
     ) -> io::Result<Resumed> {
         let before = if self.asks_before { sockets.pop() } else { None };
         if sockets.len() <= self.inbound.len() {
@@ -180,7 +180,7 @@ impl RunState {
         let (reading, until) = oneshot::channel();
         let launcher = Launcher { connection, reading };
         let sockets = RunSockets::from_order(sockets, self.socket_set)?;
-        let line = Line::open(sockets.line.try_clone()?)?;
+        let helper = HelperChannel::open(sockets.helper.try_clone()?)?;
         let identity = RunIdentity {
             id: self.id,
             name: self.name,
@@ -190,7 +190,7 @@ impl RunState {
             claimed: self.claimed,
             covers_files: self.covers_files,
         };
-        let run = Run::new(identity, line, place, host, self.socket_set);
+        let run = Run::new(identity, helper, place, host, self.socket_set);
         for known in known(self.names, self.aliases, self.sharing) {
             run.restore(known);
         }

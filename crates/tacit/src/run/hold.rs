@@ -67,7 +67,7 @@ pub struct Hold {
 
 /// What the program's connect returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum SynAnswer {
     /// `ECONNREFUSED`.
     Reset,
     /// What the cause means.
@@ -78,17 +78,17 @@ pub enum Answer {
 
 /// What a copy of a packet stands for.
 #[derive(Debug)]
-pub enum Copied {
+pub enum HoldEvent {
     /// A flow that begins.
     Syn(HeldSyn),
     /// A packet that the kernel inside has refused.
     Refused(Protocol, FlowEnds),
 }
 
-fn refused(packet: &[u8]) -> Option<Copied> {
+fn refused(packet: &[u8]) -> Option<HoldEvent> {
     match Syn::parse(packet) {
-        Some(syn) => Some(Copied::Refused(Protocol::Tcp, syn.key)),
-        None => Some(Copied::Refused(Protocol::Udp, datagram_ends(packet)?)),
+        Some(syn) => Some(HoldEvent::Refused(Protocol::Tcp, syn.key)),
+        None => Some(HoldEvent::Refused(Protocol::Udp, datagram_ends(packet)?)),
     }
 }
 
@@ -144,7 +144,7 @@ impl Hold {
     ///
     /// # Errors
     /// `WouldBlock`, or the log is broken.
-    pub fn take_next(self: &Arc<Self>) -> io::Result<Option<Copied>> {
+    pub fn take_next(self: &Arc<Self>) -> io::Result<Option<HoldEvent>> {
         let mut report = [0; nflog::REPORT_BYTES_MAX];
         let packet = match self.log.receive(&mut report) {
             Err(error) if nflog::is_overrun(&error) => {
@@ -166,7 +166,7 @@ impl Hold {
         });
         Ok(match (seen, accepted) {
             (SynState::New, Some(accepted)) => {
-                Some(Copied::Syn(HeldSyn { hold: Arc::clone(self), syn, accepted }))
+                Some(HoldEvent::Syn(HeldSyn { hold: Arc::clone(self), syn, accepted }))
             }
             (SynState::Released, _) => {
                 // If it fails, the program sends its SYN once more.
@@ -287,12 +287,12 @@ impl HeldSyn {
     }
 
     /// Answers in the name of the destination; the program is not connected.
-    pub fn refuse(self, answer: Answer) {
+    pub fn refuse(self, answer: SynAnswer) {
         let Some(sockets) = self.hold.sockets_of(self.syn.key) else { return };
         let packet = match answer {
-            Answer::Reset => Some(self.syn.reset()),
-            Answer::Unreachable(cause) => self.syn.unreachable(cause),
-            Answer::Silence => None,
+            SynAnswer::Reset => Some(self.syn.reset()),
+            SynAnswer::Unreachable(cause) => self.syn.unreachable(cause),
+            SynAnswer::Silence => None,
         };
         if let Some(packet) = packet {
             // A program that misses it sends its SYN again.

@@ -2,7 +2,7 @@
 //! does.
 //!
 //! ```text
-//! host's interfaces ── look ──> Host ──> helper: the same interfaces inside
+//! host's interfaces ── look ──> HostNetwork ──> helper: the same interfaces inside
 //!                                └─────> policy: only a rule that names such an address matches
 //! ```
 //!
@@ -22,7 +22,7 @@ use tokio::io::Interest;
 
 /// The addresses of the host, as they were at the last look.
 #[derive(Debug)]
-pub struct Host {
+pub struct HostNetwork {
     now: ArcSwap<HostAddresses>,
     /// `None`: the kernel cannot be asked, and the host has no addresses.
     route: Option<Mutex<Netlink>>,
@@ -55,7 +55,7 @@ pub struct HostInterface {
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
-impl Host {
+impl HostNetwork {
     /// The host as it is.
     #[must_use]
     pub fn new() -> Self {
@@ -98,9 +98,9 @@ impl Host {
 
 /// What the kernel reports of changes of the host's interfaces.
 #[derive(Debug)]
-pub struct Changes(Option<Watched>);
+pub struct InterfaceChanges(Option<Watched>);
 
-impl Changes {
+impl InterfaceChanges {
     /// Reported to the runtime of the calling thread. Where the kernel cannot report them the host
     /// is taken to stay as it is.
     #[must_use]
@@ -119,7 +119,7 @@ impl Changes {
     }
 }
 
-impl Default for Host {
+impl Default for HostNetwork {
     fn default() -> Self {
         Self::new()
     }

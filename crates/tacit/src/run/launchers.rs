@@ -11,9 +11,9 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::log::{Event, Log};
 
-use super::line::{read_frame, write_frame};
+use super::channel::{read_frame, write_frame};
 use super::protocol::{
-    Enrolment, Frame, FromLauncher, LAUNCHER_BYTES_MAX, SocketSet, Terms, ToLauncher,
+    Enrolment, Frame, FromLauncher, LAUNCHER_BYTES_MAX, RunTerms, SocketSet, ToLauncher,
 };
 
 /// Events of runs that may wait for the control thread.
@@ -37,9 +37,9 @@ pub enum RunEvent<S> {
     /// A launcher asks.
     Begin(Box<Application>),
     /// It is set up.
-    Begun(Box<S>, oneshot::Sender<Decision>),
-    /// A new helper serves this line of the run with that number.
-    Line(u64, OwnedFd),
+    Begun(Box<S>, oneshot::Sender<EnrolmentDecision>),
+    /// The channel of a new helper, of the run with this number.
+    HelperChannel(u64, OwnedFd),
     /// Its programs listen elsewhere than before.
     Listening(u64),
     /// Its connection is closed.
@@ -60,11 +60,11 @@ pub struct Application {
     /// The launcher.
     pub launcher: Launcher,
     /// Takes the answer.
-    pub back: oneshot::Sender<Decision>,
+    pub back: oneshot::Sender<EnrolmentDecision>,
 }
 
 /// The answer to an application, or why the run is refused.
-pub type Decision = Result<Admission, String>;
+pub type EnrolmentDecision = Result<Admission, String>;
 
 /// A run that was taken.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub struct Admission {
     /// Its number.
     pub id: u64,
     /// What its program gets.
-    pub terms: Terms,
+    pub terms: RunTerms,
 }
 
 /// A launcher as its run knows it.
@@ -88,7 +88,7 @@ pub struct Launcher {
 #[derive(Debug)]
 pub struct RunSockets {
     /// To the helper.
-    pub line: OwnedFd,
+    pub helper: OwnedFd,
     /// Programs ask here about their connections; an older launcher has none.
     pub query: Option<OwnedFd>,
     /// Copies of held SYNs; `None`: programs are connected before the destination has answered,
@@ -126,11 +126,11 @@ impl RunSockets {
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let mut all = sockets.into_iter();
-        let line = all.next().ok_or(io::ErrorKind::InvalidData)?;
+        let helper = all.next().ok_or(io::ErrorKind::InvalidData)?;
         let query = has_query.then(|| all.next()).flatten();
         let syn_log = holds.then(|| all.next()).flatten();
         let mut made = Self {
-            line,
+            helper,
             query,
             syn_log,
             tcp: Vec::new(),
@@ -210,7 +210,7 @@ async fn enrol<S>(
         Some(Frame { message: FromLauncher::Enrol(enrolment), descriptors }) => {
             (enrolment, descriptors)
         }
-        Some(Frame { message: FromLauncher::Line, .. }) => {
+        Some(Frame { message: FromLauncher::HelperChannel, .. }) => {
             return Err(io::ErrorKind::InvalidData.into());
         }
         None => return Ok(None),
@@ -254,8 +254,8 @@ pub async fn follow<S>(followed: Followed, events: mpsc::Sender<RunEvent<S>>, lo
             said = read_frame(&mut stream, LAUNCHER_BYTES_MAX) => said,
         };
         let event = match said {
-            Ok(Some(Frame { message: FromLauncher::Line, mut descriptors })) => {
-                descriptors.pop().map(|line| RunEvent::Line(id, line))
+            Ok(Some(Frame { message: FromLauncher::HelperChannel, mut descriptors })) => {
+                descriptors.pop().map(|channel| RunEvent::HelperChannel(id, channel))
             }
             Ok(Some(Frame { message: FromLauncher::Enrol(_), .. })) => None,
             Ok(None) => Some(RunEvent::End(id)),

@@ -30,7 +30,7 @@ pub async fn watch<S>(run: Arc<Run>, live: Arc<ArcSwap<Live>>, events: mpsc::Sen
             continue;
         }
         // Without a helper nothing is known to have changed.
-        if let Ok(mut listening) = run.line.listening().await {
+        if let Ok(mut listening) = run.helper.listening().await {
             listening.sort_unstable();
             interval = (interval * 2).min(INTERVAL_MAX);
             if listening != known {

@@ -1,13 +1,13 @@
-//! A run as the data path knows it: whose connections these are, what names their addresses have,
-//! and whom to ask for what can only be done inside.
+//! A run as the data path knows it: its user, the names of its addresses, and the channel to its
+//! helper, which does what can only be done inside the run.
 
 pub mod capture;
+pub mod channel;
 mod expected;
 pub mod handover;
 pub mod hold;
 pub mod host;
 pub mod launchers;
-pub mod line;
 pub mod listening;
 pub mod protocol;
 pub mod registry;
@@ -19,50 +19,48 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use tacit_core::dns::{
-    HostsEntry as Named, KnownName, Learning, NameTable, NamedDestination, NotLearnt,
-};
+use tacit_core::dns::{HostsEntry, KnownName, Learning, NameTable, NamedDestination, NotLearnt};
 use tacit_core::refusal::RunLabel;
 
 use crate::placement::Share;
 use capture::Capture;
+use channel::HelperChannel;
 use expected::Expectations;
-use host::Host;
-use line::Line;
+use host::HostNetwork;
 use protocol::SocketSet;
 
 pub use expected::{EXPECTED_MAX, Expected};
 pub use scope::Scope;
 
-/// What connections of a run that have ended cost and relayed.
+/// Totals of a run's connections that have ended: their cost and what they relayed.
 #[derive(Debug, Default)]
-pub struct Spent {
+pub struct RunTotals {
     /// CPU time of the agent for them.
     pub cpu_ns: AtomicU64,
     /// How many.
     pub connections: AtomicU64,
-    /// Messages of the side that was accepted, and to it.
+    /// Messages from the program, and to it.
     pub messages: [AtomicU64; 2],
-    /// Bytes of the side that was accepted, and to it.
+    /// Bytes from the program, and to it.
     pub bytes: [AtomicU64; 2],
 }
 
-/// What one connection or flow of datagrams cost and relayed.
+/// The cost of one connection or flow of datagrams, and what it relayed.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// CPU time of the agent for it.
     pub cpu_ns: u64,
-    /// Messages of the side that was accepted.
+    /// Messages from the program.
     pub sent_messages: u32,
-    /// Messages to the side that was accepted.
+    /// Messages to the program.
     pub received_messages: u32,
-    /// Bytes of the side that was accepted.
+    /// Bytes from the program.
     pub sent_bytes: u64,
-    /// Bytes to the side that was accepted.
+    /// Bytes to the program.
     pub received_bytes: u64,
 }
 
-impl Spent {
+impl RunTotals {
     /// Adds one connection.
     pub fn add(&self, usage: Usage) {
         let add = |to: &AtomicU64, what: u64| to.fetch_add(what, Ordering::Relaxed);
@@ -77,23 +75,23 @@ impl Spent {
     }
 }
 
-/// Which run it is.
+/// What identifies a run.
 #[derive(Clone, Debug)]
 pub struct RunIdentity {
     /// Counts from 1 since the agent started.
     pub id: u64,
-    /// What the launcher called it.
+    /// The name that the launcher gave it.
     pub name: String,
     /// The launcher's process.
     pub pid: u32,
-    /// Whose it is.
+    /// The user that it runs as.
     pub user: String,
     /// When it was enrolled.
     pub since: SystemTime,
-    /// Whether it runs as another user than the agent: what it says of its programs is then its
-    /// own claim.
+    /// Whether it runs as another user than the agent. Names of its programs are then claims of
+    /// that user.
     pub claimed: bool,
-    /// Whether its helper keeps files hidden that come later.
+    /// Whether its helper also hides files that are created later.
     pub covers_files: bool,
 }
 
@@ -102,39 +100,39 @@ pub struct RunIdentity {
 pub struct Run {
     /// Counts from 1 since the agent started.
     pub id: u64,
-    /// What the launcher called it.
+    /// The name that the launcher gave it.
     pub name: String,
     /// The launcher's process.
     pub pid: u32,
-    /// Whose it is.
+    /// The user that it runs as.
     pub user: String,
     /// When it was enrolled.
     pub since: SystemTime,
-    /// Whether it runs as another user than the agent: what it says of its programs is then its
-    /// own claim.
+    /// Whether it runs as another user than the agent. Names of its programs are then claims of
+    /// that user.
     pub claimed: bool,
-    /// Whether its helper keeps files hidden that come later.
+    /// Whether its helper also hides files that are created later.
     pub covers_files: bool,
-    /// To the helper inside.
-    pub line: Line,
-    /// What its connections cost that have ended.
-    pub spent: Spent,
+    /// The channel to the helper inside.
+    pub helper: HelperChannel,
+    /// Totals of its connections that have ended.
+    pub totals: RunTotals,
     /// The CPU that its programs and the worker of its connections share, if they do.
     pub place: Option<Share>,
     /// The host's addresses, which its programs share.
-    pub host: Arc<Host>,
-    /// Which sockets its launcher has made.
+    pub host: Arc<HostNetwork>,
+    /// Which sockets its launcher made.
     pub sockets: SocketSet,
     names: Mutex<NameTable>,
     listening: ArcSwap<Vec<SocketAddr>>,
     expected: Expectations,
     capture: OnceLock<Weak<Capture>>,
-    /// How often something was to be hidden from its programs.
+    /// How often the agent has requested to hide files from its programs.
     hidings: AtomicU64,
 }
 
 impl Run {
-    /// As refusals and limits name it.
+    /// Its label in refusals and limits.
     #[must_use]
     pub fn label(&self) -> RunLabel {
         RunLabel { id: self.id, name: self.name.clone() }
@@ -144,9 +142,9 @@ impl Run {
     #[must_use]
     pub fn new(
         identity: RunIdentity,
-        line: Line,
+        helper: HelperChannel,
         place: Option<Share>,
-        host: Arc<Host>,
+        host: Arc<HostNetwork>,
         sockets: SocketSet,
     ) -> Self {
         let RunIdentity { id, name, pid, user, since, claimed, covers_files } = identity;
@@ -158,8 +156,8 @@ impl Run {
             since,
             claimed,
             covers_files,
-            line,
-            spent: Spent::default(),
+            helper,
+            totals: RunTotals::default(),
             place,
             host,
             sockets,
@@ -171,20 +169,20 @@ impl Run {
         }
     }
 
-    /// Files are to be hidden from its programs; returns which time this is.
+    /// Counts a request to hide files from its programs; returns the number of the request.
     pub fn begin_hiding(&self) -> u64 {
         self.hidings.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A successor of this agent has files hidden from its programs.
+    /// Ends all requests of this agent: a successor decides which files are hidden.
     pub fn end_hiding(&self) {
         self.hidings.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether files are to be hidden, and nothing was to be hidden after that time.
+    /// Whether files are to be hidden, and no later request was made.
     #[must_use]
-    pub fn is_to_hide(&self, turn: u64) -> bool {
-        self.covers_files && self.hidings.load(Ordering::Relaxed) == turn
+    pub fn is_to_hide(&self, request: u64) -> bool {
+        self.covers_files && self.hidings.load(Ordering::Relaxed) == request
     }
 
     /// The CPU that it shares with a worker.
@@ -193,8 +191,8 @@ impl Run {
         self.place.as_ref().map(Share::cpu)
     }
 
-    /// What an address stands for that the run's programs use. An address of the host has the names
-    /// of the host's own file alone, so that no resolver leads a program there.
+    /// The destination that an address stands for inside the run. An address of the host has only
+    /// names of the host's own file, so that no resolver leads a program there.
     #[must_use]
     pub fn destination(&self, address: IpAddr) -> NamedDestination {
         let names = self.lock();
@@ -212,7 +210,7 @@ impl Run {
         found.alias.and_then(|_| found.names.into_iter().next())
     }
 
-    /// Remembers what DNS said, and returns the address that the program must get.
+    /// Stores an answer of DNS, and returns the address that the program must get.
     ///
     /// # Errors
     /// See [`NotLearnt`].
@@ -223,32 +221,32 @@ impl Run {
         self.lock().learn(learning, Instant::now())
     }
 
-    /// Takes over what the agent before this one knew.
+    /// Adds a name that the agent before this one knew.
     pub fn restore(&self, known: KnownName) {
         self.lock().restore(known, Instant::now());
     }
 
-    /// How often something was learnt that was not known.
+    /// How many names and addresses were learnt.
     #[must_use]
     pub fn news(&self) -> u64 {
         self.lock().news()
     }
 
-    /// Takes the names that were not known when it was called last; `None`: they are too many, and
-    /// stand among [`Self::named`].
+    /// Takes the names that were learnt since the last call; `None`: they are too many, and
+    /// [`Self::named`] has them.
     pub fn take_fresh(&self) -> Option<Vec<KnownName>> {
         let mut fresh = self.lock().take_fresh()?;
         fresh.retain(|known| !self.host.has(known.address));
         Some(fresh)
     }
 
-    /// Takes what the host's own file says of names.
-    pub fn set_lasting(&self, hosts: impl IntoIterator<Item = Named>) {
+    /// Sets the names of the host's own file.
+    pub fn set_lasting(&self, hosts: impl IntoIterator<Item = HostsEntry>) {
         self.lock().set_lasting(hosts);
     }
 
-    /// Every address with each name it has now; an address of the host with those of the host's own
-    /// file alone.
+    /// Every address with each name it has now; an address of the host only with names of the
+    /// host's own file.
     #[must_use]
     pub fn named(&self) -> Vec<KnownName> {
         let names = self.lock();
@@ -259,26 +257,26 @@ impl Run {
         named
     }
 
-    /// Every name that was asked for with each address it has now, and for how long more.
+    /// Every name that was queried with each address it has now, and how long that stays valid.
     #[must_use]
     pub fn learnt(&self) -> Vec<KnownName> {
         self.lock().all(Instant::now())
     }
 
-    /// Where the run's programs listen, as far as is known.
+    /// The addresses where the run's programs listen, at the last look.
     #[must_use]
     pub fn listening(&self) -> Arc<Vec<SocketAddr>> {
         self.listening.load_full()
     }
 
-    /// Takes down where they listen now.
+    /// Sets the addresses where they listen.
     pub fn set_listening(&self, addresses: Vec<SocketAddr>) {
         self.listening.store(Arc::new(addresses));
     }
 
-    /// Says what captures its connections, once.
+    /// Sets what captures its connections; called once.
     pub fn set_capture(&self, capture: &Arc<Capture>) {
-        // It is made with the run.
+        // It is set when the run is made, so it cannot be set already.
         let _ = self.capture.set(Arc::downgrade(capture));
     }
 

@@ -1,21 +1,21 @@
-//! What launcher, helper and agent say to each other: frames over UNIX sockets.
+//! The protocol between launcher, helper and agent: frames over UNIX sockets.
 //!
 //! ```text
-//!   launcher ── Enrolment + sockets ──> agent      a run begins
-//!            <─────── Terms ─────────              captured from here on; CMD may start
-//!            ── Line + descriptor ────>            a new helper, the old one is dead
-//!            ──────── (closed) ───────>            the run has ended
+//!   launcher ──── Enrolment + sockets ─────> agent      a run begins
+//!            <─────────  RunTerms  ─────────            captured from here on; CMD may start
+//!            ── HelperChannel + descriptor ─>           a new helper, the old one is dead
+//!            ────────── (closed) ──────────>            the run has ended
 //!
-//!   agent    ──────── Request ────────> helper     one at a time on each line
-//!            <── Reply (+ descriptor) ─
+//!   agent    ───────── HelperRequest ──────> helper     one at a time on each channel
+//!            <── HelperReply (+ descriptor) ─
 //! ```
 //!
-//! A frame is the length of its JSON text as four bytes, then the text; descriptors ride with the
-//! length. Unknown words are errors: all three are of one version, or newer agents know what older
-//! launchers and helpers say.
+//! A frame is the length of its JSON text as four bytes, then the text; descriptors are sent with
+//! the length. Unknown words are errors: all three have one version, or a newer agent knows the
+//! words of older launchers and helpers.
 //!
 //! Limits: [`FRAME_BYTES_MAX`]; an agent takes less from launchers and helpers, which may be
-//! another user's: [`LAUNCHER_BYTES_MAX`], [`ANSWER_BYTES_MAX`].
+//! another user's: [`LAUNCHER_BYTES_MAX`], [`REPLY_BYTES_MAX`].
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -32,37 +32,39 @@ use tacit_sys::descriptor::{self, Received};
 
 use super::host::HostAddresses;
 
-/// A frame at most: 65,536 captured boxes of IPv6 fit.
+/// The longest frame: 65,536 captured ranges of IPv6 addresses fit.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What a launcher says at most: a name that is too long is to be told so.
+/// The longest frame of a launcher. It leaves room for a run's name that is too long, so that the
+/// agent can report that.
 pub const LAUNCHER_BYTES_MAX: usize = 256 * 1024;
-/// What a helper reports at once at most: the path of a program, escaped.
+/// The longest report of a helper: the path of a program, escaped.
 pub const REPORT_BYTES_MAX: usize = 32 * 1024;
-/// What a helper answers at most: programs that listen on every port there is.
-pub const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The longest reply of a helper: programs that listen on every port.
+pub const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What a launcher says to an agent.
+/// A message of a launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FromLauncher {
-    /// A run; its sockets ride along.
+    /// Enrols a run; its sockets come with this.
     Enrol(Enrolment),
-    /// A new helper serves the line that rides along.
-    Line,
+    /// Replaces the helper channel; the descriptor of the new one comes with this.
+    #[serde(rename = "line")]
+    HelperChannel,
 }
 
-/// What a launcher says of its run.
+/// A launcher's description of its run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Enrolment {
-    /// What displays call it.
+    /// The name in displays.
     pub name: String,
     /// The launcher's process.
     pub pid: u32,
-    /// Which sockets ride along.
+    /// Which sockets come with this.
     #[serde(default)]
     pub sockets: SocketSet,
-    /// Whether its helper takes [`Request::Hide`].
+    /// Whether its helper takes [`HelperRequest::Hide`].
     #[serde(default)]
     pub covers_files: bool,
 }
@@ -71,42 +73,41 @@ pub struct Enrolment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketSet {
-    /// As an older launcher makes them: programs are connected before their destination has
-    /// answered.
+    /// Those of an older launcher: programs are connected before their destination has answered.
     #[default]
     Connected,
     /// With those that hold SYNs.
     Held,
 }
 
-/// What an agent answers to an enrolment.
+/// The agent's answer to an enrolment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ToLauncher {
-    /// The run is taken; CMD may start.
-    Terms(Terms),
-    /// It is not, and why.
+    /// The agent serves the run; CMD may start.
+    Terms(RunTerms),
+    /// The agent refuses the run, for this reason.
     Refused(String),
 }
 
-/// On what terms CMD may start.
+/// The conditions under which CMD starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Terms {
-    /// Files and directories that are none of CMD's business, by each of their names.
+pub struct RunTerms {
+    /// Files and directories that are hidden from CMD, by each of their names.
     pub hide: Vec<PathBuf>,
-    /// CPUs that are set aside.
+    /// CPUs that CMD must not use.
     #[serde(default)]
     pub keep_off: Vec<usize>,
-    /// The one CPU to be on.
+    /// The only CPU that CMD may use.
     #[serde(default)]
     pub cpu: Option<usize>,
 }
 
-/// What an agent asks of the helper inside.
+/// A request of the agent to the helper inside the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Request {
+pub enum HelperRequest {
     /// Give the namespace these address families; further ones may come later.
     Families {
         /// IPv4.
@@ -114,7 +115,7 @@ pub enum Request {
         /// IPv6.
         v6: bool,
     },
-    /// The same, together with the host's interfaces and addresses as they are now.
+    /// Give the namespace these address families, and the host's interfaces and addresses.
     Network {
         /// IPv4.
         v4: bool,
@@ -132,7 +133,7 @@ pub enum Request {
     },
     /// Capture this and nothing else.
     Replace(Vec<Captured>),
-    /// Make sockets that may stand in for any address.
+    /// Make sockets that may send from any address.
     Socket {
         /// Their transport.
         protocol: Protocol,
@@ -143,31 +144,32 @@ pub enum Request {
         #[serde(default = "one")]
         count: usize,
     },
-    /// Who holds these sockets?
-    Owners(Vec<Ends>),
-    /// Does a program wait there for the answer to a SYN that no program takes?
-    Connecting(Ends),
+    /// Which processes hold these sockets?
+    Owners(Vec<SocketEnds>),
+    /// Is a program's socket waiting for the answer to a SYN that no program inside accepts?
+    Connecting(SocketEnds),
     /// On which addresses do programs listen for TCP?
     Listening,
     /// How much CPU time have the programs used?
     Cpu,
-    /// Keep these files hidden from programs, beside what the launcher named and in place of what
-    /// was asked for before. Refused if one of them is in sight.
+    /// Keep these files hidden from programs, in addition to those that the launcher named;
+    /// replaces the list of an earlier request. Refused if one of them is visible.
     Hide(Vec<PathBuf>),
-    /// Make a further line, for a successor of the agent.
-    Line,
-    /// Report on this line from now on, in [`Report`]s, which kinds of sockets programs are
-    /// refused; nothing more is asked on it.
+    /// Make another channel, for a successor of the agent.
+    #[serde(rename = "line")]
+    Channel,
+    /// Send a [`HelperReport`] on this channel for each kind of sockets that programs are refused;
+    /// the agent sends no further request on it.
     Reports,
 }
 
-/// What a helper reports on a line that is for that.
+/// A helper's report, on a channel that is for reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Report {
+pub enum HelperReport {
     /// Programs were refused a kind of sockets.
     Refused(RefusedSocket),
-    /// They are refused some without a report: the kernel makes no listener for it.
+    /// Programs are refused sockets without reports: the kernel gave the helper no listener.
     Unreported,
 }
 
@@ -183,7 +185,7 @@ pub struct RefusedSocket {
     pub program: Option<PathBuf>,
 }
 
-/// What an agent asks for that does not know of several.
+/// The count in the request of an older agent, which has no field for it.
 fn one() -> usize {
     1
 }
@@ -191,63 +193,63 @@ fn one() -> usize {
 /// Both ends of a program's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Ends {
+pub struct SocketEnds {
     /// Its transport.
     pub protocol: Protocol,
     /// The program's end.
     pub program: SocketAddr,
-    /// The end it talks to.
+    /// The other end.
     pub peer: SocketAddr,
 }
 
-/// Who holds a socket.
+/// The process that holds a socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Owner {
+pub struct SocketOwner {
     /// The process nearest to the launcher that holds it.
     pub pid: u32,
     /// What it runs, where that can be seen.
     pub program: Option<PathBuf>,
 }
 
-/// What the helper answers.
+/// The helper's reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reply {
-    /// It is done; what was asked for rides along.
+pub enum HelperReply {
+    /// The helper has done it; descriptors that the agent requested come with this.
     Done,
-    /// In the order of the question.
-    Owners(Vec<Option<Owner>>),
-    /// Whether one does.
+    /// In the order of the request.
+    Owners(Vec<Option<SocketOwner>>),
+    /// Whether a socket is waiting.
     Connecting(bool),
     /// In no order.
     Listening(Vec<SocketAddr>),
     /// In nanoseconds.
     Cpu(u64),
-    /// It is not, and why.
+    /// The helper refuses it, for this reason.
     Refused(String),
 }
 
 /// A frame that was read.
 #[derive(Debug)]
 pub struct Frame<T> {
-    /// What it says.
+    /// The message.
     pub message: T,
-    /// What rode along.
+    /// Descriptors that came with it.
     pub descriptors: Vec<OwnedFd>,
 }
 
 /// Writes one frame to a blocking socket.
 ///
 /// # Errors
-/// Whatever the kernel answers.
+/// Those of the kernel.
 pub fn write(
     mut socket: &UnixStream,
     frame: &impl Serialize,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let bytes = encode(frame)?;
-    // At one stroke: whoever finds the beginning of a short frame finds all of it.
+    // In one call: a reader that finds the beginning of a short frame finds all of it.
     let sent = descriptor::send(socket, &bytes, descriptors)?;
     socket.write_all(bytes.get(sent..).unwrap_or_default())
 }
@@ -255,7 +257,7 @@ pub fn write(
 /// Reads one frame from a blocking socket; `None`: the other side has ended.
 ///
 /// # Errors
-/// Whatever the kernel answers, `InvalidData` for what is no frame.
+/// Those of the kernel; `InvalidData` if it is not a frame.
 pub fn read<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<Frame<T>>> {
     let mut length = [0; LENGTH_BYTES];
     let Received { bytes: count, descriptors } = descriptor::receive(socket, &mut length)?;
@@ -268,7 +270,7 @@ pub fn read<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<F
     Ok(Some(Frame { message: serde_json::from_slice(&text)?, descriptors }))
 }
 
-/// A frame as it travels.
+/// The bytes of a frame.
 ///
 /// # Errors
 /// It is too long.
@@ -283,20 +285,20 @@ pub fn encode(frame: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The bytes of the text that follow a length.
+/// The length of the text that follows, in bytes.
 ///
 /// # Errors
-/// More than there may be.
+/// It is more than `bytes_max`.
 pub fn frame_bytes(length: [u8; LENGTH_BYTES], bytes_max: usize) -> io::Result<usize> {
     let bytes = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
     if bytes > bytes_max { Err(too_long()) } else { Ok(bytes) }
 }
 
 fn too_long() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a frame that is too long")
+    io::Error::new(io::ErrorKind::InvalidData, "the frame is too long")
 }
 
-/// What a frame's text stands behind.
+/// The length before a frame's text.
 const LENGTH_BYTES: usize = 4;
 
 #[cfg(test)]
@@ -307,22 +309,22 @@ mod tests {
     #[test]
     fn a_frame_arrives_whole_with_its_descriptors() {
         let (near, far) = UnixStream::pair().unwrap();
-        let sent = Request::Socket { protocol: Protocol::Udp, ipv6: true, count: 3 };
+        let sent = HelperRequest::Socket { protocol: Protocol::Udp, ipv6: true, count: 3 };
         write(&near, &sent, &[near.as_fd(), far.as_fd()]).unwrap();
-        write(&near, &Request::Line, &[]).unwrap();
-        let Frame { message, descriptors } = read::<Request>(&far).unwrap().unwrap();
+        write(&near, &HelperRequest::Channel, &[]).unwrap();
+        let Frame { message, descriptors } = read::<HelperRequest>(&far).unwrap().unwrap();
         assert_eq!(message, sent);
         assert_eq!(descriptors.len(), 2);
-        assert_eq!(read::<Request>(&far).unwrap().unwrap().message, Request::Line);
+        assert_eq!(read::<HelperRequest>(&far).unwrap().unwrap().message, HelperRequest::Channel);
         drop((near, descriptors));
-        assert!(read::<Request>(&far).unwrap().is_none());
+        assert!(read::<HelperRequest>(&far).unwrap().is_none());
     }
 
     #[test]
     fn a_length_that_cannot_be_is_no_frame() {
         let (mut near, far) = UnixStream::pair().unwrap();
         near.write_all(&[0xff; 8]).unwrap();
-        let error = read::<Request>(&far).unwrap_err();
+        let error = read::<HelperRequest>(&far).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 }

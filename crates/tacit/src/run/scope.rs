@@ -1,8 +1,9 @@
 //! Where flows are captured.
 //!
-//! Code that treats a captured flow asks its scope for the names of an address, the owner of a
-//! socket and the like. What only a run has (a helper inside, sockets that stand in for an address)
-//! is reached by matching on the scope, so that another scope cannot be forgotten there.
+//! Code that handles a captured flow gets the names of an address, the owner of a socket and
+//! similar from its scope. What only a run has (a helper inside, sockets that send from any
+//! address) is reached by matching on the scope, so that the compiler reports places that omit
+//! another scope.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use tacit_core::dns::NamedDestination;
 
-use super::protocol::{Ends, Owner};
+use super::protocol::{SocketEnds, SocketOwner};
 use super::{Run, Usage};
 
 /// Where a flow is captured.
@@ -53,7 +54,7 @@ impl Scope {
         }
     }
 
-    /// What an address stands for that its programs use.
+    /// The destination that an address stands for inside.
     #[must_use]
     pub fn destination(&self, address: IpAddr) -> NamedDestination {
         match self {
@@ -64,17 +65,17 @@ impl Scope {
     /// The process that holds a program's socket; `None`: no process is seen to.
     ///
     /// # Errors
-    /// There is no answer from inside.
-    pub async fn owner(&self, ends: Ends) -> io::Result<Option<Owner>> {
+    /// The helper does not reply.
+    pub async fn owner(&self, ends: SocketEnds) -> io::Result<Option<SocketOwner>> {
         match self {
-            Self::Run(run) => run.line.owner(ends.protocol, ends.program, ends.peer).await,
+            Self::Run(run) => run.helper.owner(ends.protocol, ends.program, ends.peer).await,
         }
     }
 
-    /// Adds what a flow cost that has ended.
+    /// Adds the cost of a flow that has ended.
     pub fn add(&self, usage: Usage) {
         match self {
-            Self::Run(run) => run.spent.add(usage),
+            Self::Run(run) => run.totals.add(usage),
         }
     }
 

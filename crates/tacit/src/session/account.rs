@@ -12,7 +12,7 @@ use tacit_tls::{PeerCheck, Role, SessionError};
 
 use crate::address::Source;
 use crate::live::{LiveAction, TlsRole};
-use crate::log::{Cause, Event, Log, Outcome};
+use crate::log::{AuditOutcome, Event, EventCause, Log};
 use crate::run::protocol::RefusedSocket;
 use crate::run::{Run, Scope};
 
@@ -41,7 +41,7 @@ pub fn refused(log: &Log, refusals: &RefusalTable, refused: &Refused) {
     if is_of_program || refused.exceeded.is_some() || rule.is_none_or(|rule| rule.rule.log) {
         log_refusal(log, &refusal, event.clone());
     }
-    log.audit(Outcome::Denied, event);
+    log.audit(AuditOutcome::Denied, event);
     refusals.record(refusal);
 }
 
@@ -83,18 +83,18 @@ fn leave_trace(
     refusal: Refusal,
     times: u64,
 ) {
-    let event = event.caused_by(Cause::Run(run.label()));
+    let event = event.caused_by(EventCause::Run(run.label()));
     log_refusal(log, &refusal, event.clone());
-    log.audit(Outcome::Denied, event);
+    log.audit(AuditOutcome::Denied, event);
     refusals.record_times(refusal, times);
 }
 
 /// Who causes what becomes of a connection: the run whose program opens it, or the client.
-fn cause(opener: Option<&Scope>, remote: &Address, rule: Option<&str>) -> Cause {
+fn cause(opener: Option<&Scope>, remote: &Address, rule: Option<&str>) -> EventCause {
     match (opener, Source::of(remote), rule) {
-        (Some(Scope::Run(run)), _, _) => Cause::Run(run.label()),
-        (None, Source::Local, Some(rule)) => Cause::Rule(rule.to_owned()),
-        (None, source, _) => Cause::Source(source),
+        (Some(Scope::Run(run)), _, _) => EventCause::Run(run.label()),
+        (None, Source::Local, Some(rule)) => EventCause::Rule(rule.to_owned()),
+        (None, source, _) => EventCause::Source(source),
     }
 }
 
@@ -134,7 +134,7 @@ pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
         .field("reason", reason);
     let from = flow.remote.host();
     log.warn(event.clone().limited(format!("proxy-header {} {from}", flow.local)));
-    log.audit(Outcome::Failed, event);
+    log.audit(AuditOutcome::Failed, event);
 }
 
 /// A connection never carried a byte.
@@ -150,7 +150,7 @@ pub fn failed(log: &Log, connection: &Connection, failure: &Failure) {
         Failure::Abandoned => log.info(limited),
         _ => log.warn(limited),
     }
-    log.audit(Outcome::Failed, event);
+    log.audit(AuditOutcome::Failed, event);
 }
 
 /// Failures that are one line a second: of one rule and kind, with one remote end. The port of a
@@ -198,7 +198,7 @@ fn begun(log: &Log, connection: &Connection, event: &'static str) {
     if record.rule.rule.log {
         log.info(event.clone());
     }
-    log.audit(Outcome::Allowed, event);
+    log.audit(AuditOutcome::Allowed, event);
 }
 
 /// Tells of a peer that is let in although something about its certificate is not as it should be.
@@ -262,7 +262,7 @@ fn refused_later(
 ) {
     let event = event.field("next", &refusal.next);
     log.warn(event.clone());
-    log.audit(Outcome::Denied, event);
+    log.audit(AuditOutcome::Denied, event);
     record.rule.counters.count_failure();
     refusals.record(refusal);
 }
@@ -273,7 +273,7 @@ pub fn own_tls_passed(log: &Log, connection: &Connection) {
     if connection.record().rule.rule.log {
         log.info(event.clone());
     }
-    log.audit(Outcome::Allowed, event);
+    log.audit(AuditOutcome::Allowed, event);
 }
 
 /// A connection will end soon, because TLS 1.2 cannot replace its key.
@@ -353,7 +353,7 @@ pub(super) fn peer_rejected(log: &Log, record: &Record, check: &PeerCheck, reche
         .field("next", next);
     log.warn(event.clone().limited(format!("peer-invalid {} {subject}", record.rule.name())));
     if recheck == RecheckAction::Close {
-        log.audit(Outcome::Denied, event);
+        log.audit(AuditOutcome::Denied, event);
     }
 }
 

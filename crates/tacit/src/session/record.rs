@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use crate::address;
 use crate::ledger::Account;
 use crate::live::LiveRule;
-use crate::run::protocol::Ends;
+use crate::run::protocol::SocketEnds;
 use crate::run::{Scope, Usage};
 use tacit_tls::recheck::TrustedPeer;
 use tacit_tls::verify::Named;
@@ -254,7 +254,7 @@ impl Record {
     /// Both ends of the program's socket, seen from the program; `None` before it is dialled, and
     /// for what belongs to no run.
     #[must_use]
-    pub fn ends(&self) -> Option<Ends> {
+    pub fn ends(&self) -> Option<SocketEnds> {
         let facts = self.scope.as_ref()?;
         let (program, peer) = if facts.is_inbound {
             let legs = self.legs.get()?;
@@ -269,7 +269,7 @@ impl Record {
         };
         match (program, peer) {
             (Address::Inet(program), Address::Inet(peer)) => {
-                Some(Ends { protocol: self.protocol, program, peer })
+                Some(SocketEnds { protocol: self.protocol, program, peer })
             }
             _ => None,
         }

@@ -22,7 +22,7 @@ use tacit_sys::socket::{self, StreamOptions};
 use tacit_sys::{IpVersion, transparent};
 
 use crate::address;
-use crate::log::{Cause, Event, Log};
+use crate::log::{Event, EventCause, Log};
 use crate::net::Security;
 use crate::net::leg::Leg;
 use crate::net::target::{LiveTarget, LiveTargets, SeveralTargets};
@@ -152,7 +152,7 @@ async fn dial_several(
 fn about_target(event: &'static str, record: &Record, target: &LiveTarget) -> Event {
     let rule = record.rule.name();
     let event = Event::new(event).limited(format!("{event} {rule} {target}"));
-    let event = event.caused_by(Cause::Rule(rule.to_owned()));
+    let event = event.caused_by(EventCause::Rule(rule.to_owned()));
     event.field("rule", rule).field("target", target)
 }
 
@@ -282,7 +282,7 @@ async fn connect_inside_as(
     security: Security,
 ) -> io::Result<Leg> {
     let InsideRoute { program, source } = route;
-    let socket = run.line.socket(Protocol::Tcp, IpVersion::of(program.ip())).await?;
+    let socket = run.helper.socket(Protocol::Tcp, IpVersion::of(program.ip())).await?;
     // The namespace has its own congestion control.
     let options = StreamOptions { congestion_control: None, ..options.clone() };
     socket::adopt(socket.as_fd(), &options)?;

@@ -30,8 +30,8 @@ use crate::log::{Event, Log};
 use crate::net::leg::{Leg, Parked};
 use crate::net::{Accepted, Security};
 use crate::run::Scope;
-use crate::run::hold::{Copied, HeldSyn, Hold};
-use crate::run::protocol::Ends;
+use crate::run::hold::{HeldSyn, Hold, HoldEvent};
+use crate::run::protocol::SocketEnds;
 
 use super::stage::{Arrival, Claim, Downstream, Stage, Work};
 
@@ -102,7 +102,7 @@ impl Arrival {
         };
         if self.flow.direction == Direction::Outbound {
             let peer = self.flow.alias.map_or(*peer, |alias| SocketAddr::new(alias, peer.port()));
-            let ends = Ends { protocol: Protocol::Tcp, program: *program, peer };
+            let ends = SocketEnds { protocol: Protocol::Tcp, program: *program, peer };
             let owner = scope.owner(ends).await;
             self.flow.program = owner.ok().flatten().and_then(|owner| owner.program);
         }
@@ -223,8 +223,8 @@ pub async fn hold_all<T>(
         let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
         let turn = turn().await;
         match source.hold.take_next() {
-            Ok(Some(Copied::Syn(held))) => take(new_work(source, held, permit), turn).await,
-            Ok(Some(Copied::Refused(protocol, key))) => {
+            Ok(Some(HoldEvent::Syn(held))) => take(new_work(source, held, permit), turn).await,
+            Ok(Some(HoldEvent::Refused(protocol, key))) => {
                 let local = Address::from(key.program);
                 let remote = Address::from(key.destination);
                 refused(flow_of_program(&source.scope, protocol, local, remote));
@@ -262,9 +262,10 @@ pub async fn find_out(
     permit: OwnedSemaphorePermit,
 ) -> Option<HeldWork> {
     let Scope::Run(run) = &source.scope;
-    let ends = Ends { protocol: Protocol::Tcp, program: held.program(), peer: held.destination() };
+    let ends =
+        SocketEnds { protocol: Protocol::Tcp, program: held.program(), peer: held.destination() };
     // Without an answer the program sends its SYN again.
-    let is_held = run.line.is_connecting(ends).await.unwrap_or(false);
+    let is_held = run.helper.is_connecting(ends).await.unwrap_or(false);
     is_held.then(|| held_work(source, held, permit))
 }
 

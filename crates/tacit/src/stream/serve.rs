@@ -31,7 +31,7 @@ use crate::ledger::{Account, charged, meter, metered};
 use crate::log::Event;
 use crate::net::leg::Parked;
 use crate::net::{Accepted, Security};
-use crate::run::hold::{Answer, HeldSyn};
+use crate::run::hold::{HeldSyn, SynAnswer};
 use crate::session::{Failure, Record, account};
 
 use super::admit::{self, Request};
@@ -105,9 +105,9 @@ fn refuse(downstream: Downstream, deny: Deny) {
     match (downstream, deny) {
         // Once connected it can only be reset.
         (Downstream::Accepted(mut leg), _) => leg.set_security(Security::Clear),
-        (Downstream::Held(held), Deny::Refused) => held.refuse(Answer::Reset),
+        (Downstream::Held(held), Deny::Refused) => held.refuse(SynAnswer::Reset),
         (Downstream::Held(held), Deny::Prohibited) => {
-            held.refuse(Answer::Unreachable(IcmpError::Prohibited));
+            held.refuse(SynAnswer::Unreachable(IcmpError::Prohibited));
         }
     }
 }

@@ -30,8 +30,8 @@ use std::time::Duration;
 
 use counting::{SystemCalls, allocations};
 use harness::{Lab, PATIENCE, connect, free_port, policy, wait_for};
-use tacit::agent::{self, Given, Options};
-use tacit::log::{Destination, Format};
+use tacit::agent::{self, AgentOptions, PassedSockets};
+use tacit::log::{Format, LogDestination};
 
 /// An agent of this process.
 struct Counted {
@@ -72,10 +72,10 @@ impl Counted {
     fn start(name: &'static str, lab: &Lab, rules: &str) -> Self {
         // A signer would be started by the program that this test is.
         let rules = format!("[agent]\nworkers = 1\nsigner = false\nsandbox = false\n{rules}");
-        let options = Options {
+        let options = AgentOptions {
             policy: lab.write(&format!("{name}.toml"), policy(&rules)),
             control: lab.path(&format!("{name}.sock")),
-            log: Destination::StandardError,
+            log: LogDestination::StandardError,
             log_format: Format::Text,
             launcher: None,
             audit: None,
@@ -87,7 +87,7 @@ impl Counted {
         };
         let control = options.control.clone();
         let calls = SystemCalls::of(move || {
-            agent::run(options, Given::Listening(Vec::new()), None).expect("an agent");
+            agent::run(options, PassedSockets::Listening(Vec::new()), None).expect("an agent");
         });
         wait_for("the agent", || control.exists());
         let mut worker = None;

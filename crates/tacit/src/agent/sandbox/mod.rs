@@ -25,7 +25,7 @@ use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined, Reach, WorkerRights
 
 use reach::Reachable;
 
-use super::Options;
+use super::AgentOptions;
 use crate::live::directory_of;
 use crate::log::{Event, Log};
 use crate::signer::Client;
@@ -78,7 +78,7 @@ impl Sandbox {
     /// Takes files and system calls from all threads there are, and from those to come.
     pub(super) fn enter(
         policy: &Policy,
-        options: &Options,
+        options: &AgentOptions,
         congestion_control: Option<&str>,
         log: &Log,
     ) -> Self {

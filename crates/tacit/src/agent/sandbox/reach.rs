@@ -8,7 +8,7 @@ use tacit_core::flow::Address;
 use tacit_core::policy::{Diagnostic, Policy, Rule, SourcePosition};
 use tacit_sys::sandbox::Reach;
 
-use super::Options;
+use super::AgentOptions;
 use crate::agent::listeners;
 use crate::live::directory_of;
 
@@ -33,7 +33,7 @@ pub(super) struct Reachable {
 }
 
 /// Everything that a policy takes, and an agent with these options.
-pub(super) fn of(policy: &Policy, options: &Options) -> Reachable {
+pub(super) fn of(policy: &Policy, options: &AgentOptions) -> Reachable {
     let mut read: BTreeSet<PathBuf> = OF_HOST.into_iter().map(PathBuf::from).collect();
     let links = LINKS_OF_HOST.into_iter().map(PathBuf::from);
     read.extend(links.flat_map(|link| directories_of(&link)));
@@ -54,7 +54,7 @@ pub(super) fn of(policy: &Policy, options: &Options) -> Reachable {
 }
 
 /// The files that the agent and its signer read.
-pub(super) fn files(policy: &Policy, options: &Options) -> Vec<PathBuf> {
+pub(super) fn files(policy: &Policy, options: &AgentOptions) -> Vec<PathBuf> {
     let named = named_files(policy, &directory_of(&options.policy));
     named.into_iter().map(|named| named.path).chain([options.policy.clone()]).collect()
 }
@@ -142,7 +142,7 @@ fn directories_of(file: &Path) -> Vec<PathBuf> {
 }
 
 /// UNIX sockets that the agent makes and removes.
-fn sockets(policy: &Policy, options: &Options) -> Vec<PathBuf> {
+fn sockets(policy: &Policy, options: &AgentOptions) -> Vec<PathBuf> {
     let mut all = vec![options.control.clone()];
     all.extend(options.enrol.iter().map(|enrol| enrol.path.clone()));
     let metrics = policy.agent.metrics.iter().cloned();

@@ -10,7 +10,7 @@ use tacit_core::policy::{Diagnostic, Policy, Rule, SourcePosition, Target};
 use tacit_sys::sandbox::{self, CapabilitySet, Reach, WorkerSockets};
 use tacit_sys::socket;
 
-use super::Options;
+use super::AgentOptions;
 use super::reach::{self, RESTART};
 use crate::agent::listeners;
 use crate::agent::opened::Wanted;
@@ -43,7 +43,7 @@ const NAMES: [(CapabilitySet, &str); 7] = [
 /// What the policy takes, of what the agent has.
 pub(super) fn kept(
     policy: &Policy,
-    options: &Options,
+    options: &AgentOptions,
     reach: &Reach,
     congestion_control: Option<&str>,
 ) -> CapabilitySet {
@@ -71,7 +71,7 @@ pub(super) fn kept(
 /// and sockets of the policy.
 fn missing_without(
     policy: &Policy,
-    options: &Options,
+    options: &AgentOptions,
     reach: &Reach,
     congestion_control: Option<&str>,
 ) -> CapabilitySet {

@@ -2,7 +2,7 @@
 //! reports it.
 //!
 //! ```text
-//!   kernel ── Listener::take ──> helper ── Report, at once or after 100 ms ──> agent
+//!   kernel ── Listener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent
 //!          <── Listener::answer ──┘
 //! ```
 //!
@@ -28,7 +28,7 @@ use tacit_core::refusal::SocketKind;
 use tacit_sys::descriptor;
 use tacit_sys::inside::{Call, Listener, RefusedCall};
 
-use crate::run::protocol::{self, RefusedSocket, Report};
+use crate::run::protocol::{self, HelperReport, RefusedSocket};
 
 /// How often one kind of socket is reported.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -157,7 +157,7 @@ impl Notices {
     fn report_due(&mut self, now: Instant) {
         let Some(reporter) = self.reporters.last() else { return };
         if self.is_unreported {
-            self.is_unreported = !write(reporter, &Report::Unreported);
+            self.is_unreported = !write(reporter, &HelperReport::Unreported);
         }
         for (socket, refused) in &mut self.refused {
             if refused.times == 0 || !refused.is_due(now) {
@@ -165,7 +165,7 @@ impl Notices {
             }
             let Refused { times, program, .. } = refused;
             let report = RefusedSocket { socket: *socket, times: *times, program: program.clone() };
-            if !write(reporter, &Report::Refused(report)) {
+            if !write(reporter, &HelperReport::Refused(report)) {
                 return;
             }
             refused.times = 0;
@@ -196,7 +196,7 @@ fn program_of(listener: &Listener, call: &Call) -> Option<PathBuf> {
 
 /// Writes a report whole or not at all; returns whether it is written. The agent of another user
 /// may take its time: the program must not wait for it.
-fn write(reporter: &UnixStream, report: &Report) -> bool {
+fn write(reporter: &UnixStream, report: &HelperReport) -> bool {
     let Ok(frame) = protocol::encode(report) else { return false };
     let sent = send(reporter, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     let is_whole = sent.is_ok_and(|bytes| bytes == frame.len());

@@ -11,7 +11,8 @@ fn note(notices: &mut Notices, family: u32, now: Instant) {
 fn reports(line: &UnixStream) -> Vec<(String, u64)> {
     line.set_nonblocking(true).unwrap();
     let mut reports = Vec::new();
-    while let Ok(Some(Frame { message: Report::Refused(refused), .. })) = protocol::read(line) {
+    while let Ok(Some(Frame { message: HelperReport::Refused(refused), .. })) = protocol::read(line)
+    {
         reports.push((refused.socket.name(), refused.times));
     }
     reports
@@ -79,7 +80,7 @@ fn a_program_without_a_listener_is_said_once() {
     drop(launcher);
     notices.serve(&[PollFlags::IN | PollFlags::HUP, PollFlags::empty()]);
     assert!(!notices.can_come());
-    let report = protocol::read::<Report>(&near).unwrap().unwrap().message;
-    assert_eq!(report, Report::Unreported);
+    let report = protocol::read::<HelperReport>(&near).unwrap().unwrap().message;
+    assert_eq!(report, HelperReport::Unreported);
     assert!(notices.timeout().is_none());
 }

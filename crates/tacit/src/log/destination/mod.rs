@@ -25,7 +25,7 @@ const SYSLOG_DAEMON: u8 = 3 << 3;
 
 /// Where the lines of the log go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Destination {
+pub enum LogDestination {
     /// Standard error.
     StandardError,
     /// The journal of systemd.
@@ -40,7 +40,7 @@ pub enum Destination {
     File(PathBuf),
 }
 
-impl FromStr for Destination {
+impl FromStr for LogDestination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -59,7 +59,7 @@ impl FromStr for Destination {
     }
 }
 
-impl fmt::Display for Destination {
+impl fmt::Display for LogDestination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::StandardError => f.write_str("stderr"),
@@ -72,7 +72,7 @@ impl fmt::Display for Destination {
     }
 }
 
-impl Destination {
+impl LogDestination {
     /// The directory of the file that runs share; nothing for what is opened once. It is made: a
     /// process that reaches nothing new later can write there.
     #[must_use]
@@ -111,17 +111,17 @@ impl Sink {
     ///
     /// # Errors
     /// It cannot be written; with what to do.
-    pub(super) fn open(destination: &Destination) -> io::Result<Self> {
+    pub(super) fn open(destination: &LogDestination) -> io::Result<Self> {
         match destination {
-            Destination::StandardError => Ok(Self::StandardError),
-            Destination::Journal => connect(JOURNAL).map(Self::Journal),
-            Destination::Syslog => connect(SYSLOG).map(Self::Syslog),
-            Destination::None => Ok(Self::None),
-            Destination::State => {
+            LogDestination::StandardError => Ok(Self::StandardError),
+            LogDestination::Journal => connect(JOURNAL).map(Self::Journal),
+            LogDestination::Syslog => connect(SYSLOG).map(Self::Syslog),
+            LogDestination::None => Ok(Self::None),
+            LogDestination::State => {
                 let path = run_log(|name| std::env::var_os(name).map(PathBuf::from));
                 Ok(path.map_or(Self::None, |path| Self::State(RunLog::new(path))))
             }
-            Destination::File(path) => append_to(path).map(Self::File).map_err(|error| {
+            LogDestination::File(path) => append_to(path).map(Self::File).map_err(|error| {
                 io::Error::new(error.kind(), format!("log {}: {error}", path.display()))
             }),
         }

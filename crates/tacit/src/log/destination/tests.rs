@@ -22,10 +22,10 @@ impl Drop for Directory {
 fn a_destination_is_a_word_or_a_path() {
     for word in ["stderr", "journal", "syslog", "none", "state", "/var/log/tacit.log", "./journal"]
     {
-        let destination: Destination = word.parse().unwrap();
+        let destination: LogDestination = word.parse().unwrap();
         assert_eq!(destination.to_string(), word);
     }
-    let error = "jornal".parse::<Destination>().unwrap_err();
+    let error = "jornal".parse::<LogDestination>().unwrap_err();
     assert!(error.contains("journal") && error.contains("./jornal"), "{error}");
 }
 

@@ -33,7 +33,7 @@ use crate::ledger::meter;
 use crate::live::{LiveRule, LiveTls, TlsRole};
 use crate::net::leg::{Leg, Outgoing};
 use crate::net::{Position, Security};
-use crate::run::hold::{Answer, HeldSyn};
+use crate::run::hold::{HeldSyn, SynAnswer};
 use crate::session::controls::Controls;
 use crate::session::{Connection, Failure, Legs, Unreached};
 
@@ -525,15 +525,15 @@ impl Establishing<'_> {
 }
 
 /// What a program's connect returns when its destination is not reached.
-fn answer_to(failure: &Failure) -> Answer {
+fn answer_to(failure: &Failure) -> SynAnswer {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied, TimedOut};
-    let Failure::Dial(unreached) = failure else { return Answer::Reset };
+    let Failure::Dial(unreached) = failure else { return SynAnswer::Reset };
     match unreached.error {
-        Some(NetworkUnreachable) => Answer::Unreachable(IcmpError::NetUnreachable),
-        Some(HostUnreachable) => Answer::Unreachable(IcmpError::HostUnreachable),
-        Some(PermissionDenied) => Answer::Unreachable(IcmpError::Prohibited),
-        Some(TimedOut) => Answer::Silence,
-        _ => Answer::Reset,
+        Some(NetworkUnreachable) => SynAnswer::Unreachable(IcmpError::NetUnreachable),
+        Some(HostUnreachable) => SynAnswer::Unreachable(IcmpError::HostUnreachable),
+        Some(PermissionDenied) => SynAnswer::Unreachable(IcmpError::Prohibited),
+        Some(TimedOut) => SynAnswer::Silence,
+        _ => SynAnswer::Reset,
     }
 }
 

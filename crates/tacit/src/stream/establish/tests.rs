@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::engine::{Load, Thread};
 use crate::live::{BuildContext, Materials, build};
-use crate::log::{Destination, Format, Log, Settings, Verbosity};
+use crate::log::{Format, Log, LogDestination, Settings, Verbosity};
 use crate::net::Security;
 use crate::session::{Opening, Quotas, Table};
 use crate::stream::gate::Gates;
@@ -37,7 +37,7 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
         log: Log::start(Settings {
             format: Format::Text,
             verbosity: Verbosity::Quiet,
-            destination: Destination::StandardError,
+            destination: LogDestination::StandardError,
             launcher: None,
             audit: None,
         })

@@ -1,0 +1,357 @@
+//! The helper channel: the agent sends requests to a run's helper, which replies.
+//!
+//! One task owns the socket and has one request in flight. A caller may stop waiting; the task
+//! still reads the reply. When a helper dies, requests wait for the socket of the next helper,
+//! until [`REQUEST_WAIT_MAX`]. A slow helper keeps its channel: the launcher replaces only one that
+//! died.
+//!
+//! Sockets are requested several at a time and kept in a [`SocketPool`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tacit_core::flow::Protocol;
+use tacit_core::policy::Captured;
+use tacit_sys::IpVersion;
+use tacit_sys::descriptor::{self, Received};
+use tacit_sys::netlink::route::Families;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::net::pool::SocketPool;
+
+use super::host::HostAddresses;
+use super::protocol::{
+    Frame, HelperReply, HelperRequest, REPLY_BYTES_MAX, SocketEnds, SocketOwner, encode,
+    frame_bytes,
+};
+
+/// Requests of all workers that wait for the helper.
+const REQUESTS_MAX: usize = 1024;
+/// How long a caller waits: a helper replies in microseconds, the next helper starts in
+/// milliseconds.
+const REQUEST_WAIT_MAX: Duration = Duration::from_secs(3);
+/// How long a helper may take for one reply before the request fails.
+const REPLY_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// A channel to a run's helper; all clones share one socket.
+#[derive(Clone, Debug)]
+pub struct HelperChannel {
+    requests: mpsc::Sender<PendingRequest>,
+    replacements: mpsc::Sender<OwnedFd>,
+    pool: Arc<SocketPool>,
+}
+
+/// A request, and where its reply goes.
+#[derive(Debug)]
+struct PendingRequest {
+    request: HelperRequest,
+    back: oneshot::Sender<io::Result<ReplyFrame>>,
+}
+
+/// A reply with its descriptors.
+type ReplyFrame = Frame<HelperReply>;
+
+impl HelperChannel {
+    /// Starts a task that owns the socket; it ends when the last clone of the channel is dropped.
+    ///
+    /// # Errors
+    /// The runtime does not take the socket.
+    pub fn open(socket: OwnedFd) -> io::Result<Self> {
+        let (requests, pending) = mpsc::channel(REQUESTS_MAX);
+        let (replacements, new_sockets) = mpsc::channel(1);
+        let stream = adopt(socket)?;
+        tokio::task::spawn_local(serve(Some(stream), pending, new_sockets));
+        Ok(Self { requests, replacements, pool: Arc::default() })
+    }
+
+    /// Continues with the socket of a new helper.
+    pub fn replace(&self, socket: OwnedFd) {
+        // If one waits already, this one is closed. Its helper then ends, and the launcher starts
+        // another.
+        let _ = self.replacements.try_send(socket);
+    }
+
+    /// Gives the namespace address families.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn families(&self, Families { v4, v6 }: Families) -> io::Result<()> {
+        self.ask(HelperRequest::Families { v4, v6 }).await.map(|_| ())
+    }
+
+    /// Gives the namespace address families, and the host's interfaces and addresses.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn network(&self, families: Families, host: &HostAddresses) -> io::Result<()> {
+        let Families { v4, v6 } = families;
+        self.ask(HelperRequest::Network { v4, v6, host: host.clone() }).await.map(|_| ())
+    }
+
+    /// Changes what is captured.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper; what is captured is then unknown.
+    pub async fn change(&self, remove: Vec<Captured>, add: Vec<Captured>) -> io::Result<()> {
+        self.ask(HelperRequest::Change { remove, add }).await.map(|_| ())
+    }
+
+    /// Keeps files hidden from programs, in place of those that an agent named before.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn hide(&self, paths: Vec<PathBuf>) -> io::Result<()> {
+        self.ask(HelperRequest::Hide(paths)).await.map(|_| ())
+    }
+
+    /// Captures this and nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::change`].
+    pub async fn replace_captured(&self, all: Vec<Captured>) -> io::Result<()> {
+        self.ask(HelperRequest::Replace(all)).await.map(|_| ())
+    }
+
+    /// A marked socket inside the run that may send from any address.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn socket(&self, protocol: Protocol, version: IpVersion) -> io::Result<OwnedFd> {
+        let kind = self.pool.kind(protocol, version);
+        if let Some(socket) = kind.take() {
+            return Ok(socket);
+        }
+        let ipv6 = version == IpVersion::V6;
+        let request = HelperRequest::Socket { protocol, ipv6, count: kind.next_request() };
+        let mut sockets = self.ask(request).await?.descriptors;
+        let one = sockets.pop().ok_or_else(strange)?;
+        kind.put(sockets);
+        Ok(one)
+    }
+
+    /// Another socket to the helper, for a successor.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn another(&self) -> io::Result<OwnedFd> {
+        self.ask_for_one(HelperRequest::Channel).await
+    }
+
+    /// The processes that hold sockets of the run, in the order of the request; `None`: no process
+    /// is seen to hold it.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn owners(&self, ends: Vec<SocketEnds>) -> io::Result<Vec<Option<SocketOwner>>> {
+        match self.ask(HelperRequest::Owners(ends)).await?.message {
+            HelperReply::Owners(owners) => Ok(owners),
+            _ => Err(strange()),
+        }
+    }
+
+    /// The process that holds one socket of the run.
+    ///
+    /// # Errors
+    /// As [`Self::owners`].
+    pub async fn owner(
+        &self,
+        protocol: Protocol,
+        program: SocketAddr,
+        peer: SocketAddr,
+    ) -> io::Result<Option<SocketOwner>> {
+        let owners = self.owners(vec![SocketEnds { protocol, program, peer }]).await?;
+        Ok(owners.into_iter().next().flatten())
+    }
+
+    /// Whether a program waits there for the answer to a SYN that no program of the run takes.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn is_connecting(&self, ends: SocketEnds) -> io::Result<bool> {
+        match self.ask(HelperRequest::Connecting(ends)).await?.message {
+            HelperReply::Connecting(is_connecting) => Ok(is_connecting),
+            _ => Err(strange()),
+        }
+    }
+
+    /// On which addresses programs of the run listen.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn listening(&self) -> io::Result<Vec<SocketAddr>> {
+        match self.ask(HelperRequest::Listening).await?.message {
+            HelperReply::Listening(addresses) => Ok(addresses),
+            _ => Err(strange()),
+        }
+    }
+
+    /// CPU time of the run's programs in nanoseconds: those that live, and children of theirs that
+    /// have ended.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn cpu_ns(&self) -> io::Result<u64> {
+        match self.ask(HelperRequest::Cpu).await?.message {
+            HelperReply::Cpu(ns) => Ok(ns),
+            _ => Err(strange()),
+        }
+    }
+
+    async fn ask_for_one(&self, request: HelperRequest) -> io::Result<OwnedFd> {
+        self.ask(request).await?.descriptors.pop().ok_or_else(strange)
+    }
+
+    async fn ask(&self, request: HelperRequest) -> io::Result<ReplyFrame> {
+        let reply = async {
+            match self.ask_once(request.clone()).await {
+                // The helper has died: the launcher starts another.
+                Err(error) if is_broken(&error) => self.ask_once(request).await,
+                answered => answered,
+            }
+        };
+        match tokio::time::timeout(REQUEST_WAIT_MAX, reply).await {
+            Ok(Ok(Frame { message: HelperReply::Refused(reason), .. })) => {
+                Err(io::Error::other(reason))
+            }
+            Ok(answered) => answered,
+            Err(_) => Err(gone()),
+        }
+    }
+
+    async fn ask_once(&self, request: HelperRequest) -> io::Result<ReplyFrame> {
+        let (back, reply) = oneshot::channel();
+        self.requests.send(PendingRequest { request, back }).await.map_err(|_| gone())?;
+        reply.await.map_err(|_| gone())?
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the run's helper is gone")
+}
+
+/// Whether the channel broke; false if the helper refused.
+fn is_broken(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+fn strange() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the run's helper sent a reply of another kind")
+}
+
+/// A socket for the runtime of the calling thread.
+///
+/// # Errors
+/// The runtime does not take it.
+pub fn adopt(socket: impl Into<StdStream>) -> io::Result<UnixStream> {
+    let stream = socket.into();
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+/// Sends one request after the other on the newest socket.
+async fn serve(
+    mut stream: Option<UnixStream>,
+    mut pending: mpsc::Receiver<PendingRequest>,
+    mut new_sockets: mpsc::Receiver<OwnedFd>,
+) {
+    loop {
+        tokio::select! {
+            biased;
+            new = new_sockets.recv() => match new {
+                Some(socket) => stream = adopt(socket).ok(),
+                None => return,
+            },
+            () = ended(&stream) => stream = None,
+            request = pending.recv(), if stream.is_some() => {
+                let (Some(request), Some(open)) = (request, stream.take()) else { return };
+                stream = if request.back.is_closed() {
+                    Some(open)
+                } else {
+                    answer_request(open, request, &mut new_sockets).await
+                };
+            }
+        }
+    }
+}
+
+/// Handles one request; returns the stream for the next request, if it still works. After a reply
+/// that is late the stream is used again only when the reply has been read: it must not be taken
+/// for the reply to the next request.
+async fn answer_request(
+    mut stream: UnixStream,
+    PendingRequest { request, back }: PendingRequest,
+    new_sockets: &mut mpsc::Receiver<OwnedFd>,
+) -> Option<UnixStream> {
+    let has_replied = {
+        let mut exchange = pin!(exchange(&mut stream, &request));
+        // The task that asked may have given up.
+        if let Ok(reply) = tokio::time::timeout(REPLY_WAIT_MAX, &mut exchange).await {
+            let has_replied = reply.is_ok();
+            let _ = back.send(reply);
+            has_replied
+        } else {
+            let _ = back.send(Err(io::ErrorKind::TimedOut.into()));
+            tokio::select! {
+                new = new_sockets.recv() => return new.and_then(|socket| adopt(socket).ok()),
+                late = exchange => late.is_ok(),
+            }
+        }
+    };
+    has_replied.then_some(stream)
+}
+
+/// Waits until the stream is readable without a request: its helper has ended.
+async fn ended(stream: &Option<UnixStream>) {
+    let Some(stream) = stream else { return std::future::pending().await };
+    loop {
+        let ready = stream.readable().await;
+        match stream.try_read(&mut [0]) {
+            Err(error) if ready.is_ok() && error.kind() == io::ErrorKind::WouldBlock => {}
+            _ => return,
+        }
+    }
+}
+
+async fn exchange(stream: &mut UnixStream, request: &HelperRequest) -> io::Result<ReplyFrame> {
+    write_frame(stream, request).await?;
+    read_frame(stream, REPLY_BYTES_MAX).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Writes one frame without descriptors.
+///
+/// # Errors
+/// Those of the kernel.
+pub async fn write_frame(stream: &mut UnixStream, frame: &impl Serialize) -> io::Result<()> {
+    stream.write_all(&encode(frame)?).await
+}
+
+/// Reads one frame of at most `bytes_max` bytes; `None`: the other side has ended.
+///
+/// # Errors
+/// Those of the kernel; `InvalidData` if it is not a frame.
+pub async fn read_frame<T: DeserializeOwned>(
+    stream: &mut UnixStream,
+    bytes_max: usize,
+) -> io::Result<Option<Frame<T>>> {
+    let mut length = [0; 4];
+    let Received { bytes: count, descriptors } =
+        stream.async_io(Interest::READABLE, || descriptor::receive(&*stream, &mut length)).await?;
+    if count == 0 {
+        return Ok(None);
+    }
+    stream.read_exact(&mut length[count..]).await?;
+    let mut text = vec![0; frame_bytes(length, bytes_max)?];
+    stream.read_exact(&mut text).await?;
+    Ok(Some(Frame { message: serde_json::from_slice(&text)?, descriptors }))
+}
